@@ -1,0 +1,29 @@
+# Language, warnings and sanitizers: the same for every target.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(SEGFUSE_CCACHE ccache)
+if(SEGFUSE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SEGFUSE_CCACHE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+
+add_library(segfuse_options INTERFACE)
+target_include_directories(segfuse_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+# No contraction of a*b+c: the same source gives the same bits in every function it is inlined into.
+target_compile_options(segfuse_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+                                                 -Werror -fno-math-errno -ffp-contract=off)
+target_link_libraries(segfuse_options INTERFACE fmt::fmt Threads::Threads)
+if(SEGFUSE_SANITIZE)
+  target_compile_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE} -fno-omit-frame-pointer
+                                                   -fno-sanitize-recover=all)
+  target_link_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE})
+endif()

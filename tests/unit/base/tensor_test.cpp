@@ -1,0 +1,69 @@
+#include "segfuse/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "base/half.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+namespace {
+
+TEST(Half, EveryFiniteHalfSurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float value = half_to_float(static_cast<std::uint16_t>(bits));
+    if (std::isnan(value)) continue;
+    ASSERT_EQ(float_to_half(value), bits) << value;
+  }
+}
+
+TEST(Half, RoundsToNearestEven) {
+  for (std::uint32_t bits = 0; bits < 0x7BFF; ++bits) {
+    const float low = half_to_float(static_cast<std::uint16_t>(bits));
+    const float high = half_to_float(static_cast<std::uint16_t>(bits + 1));
+    ASSERT_EQ(float_to_half((low + high) / 2), bits + (bits & 1)) << low;
+  }
+}
+
+TEST(BFloat16, EveryValueSurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float value = bfloat16_to_float(static_cast<std::uint16_t>(bits));
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(bfloat16_to_float(float_to_bfloat16(value))));
+    } else {
+      ASSERT_EQ(float_to_bfloat16(value), bits);
+    }
+  }
+}
+
+TEST(Tensor, HugeShapesAreRefusedNotOverflowed) {
+  EXPECT_THROW(Tensor(DType::kF32, {std::int64_t{1} << 40, std::int64_t{1} << 40}), UsageError);
+  EXPECT_THROW(Tensor(DType::kF32, {-1}), UsageError);
+}
+
+TEST(Tensor, ReadingAsAnotherTypeIsRefused) {
+  const Tensor tensor = Tensor::zeros(DType::kF32, {2});
+  EXPECT_THROW(tensor.span<double>(), UsageError);
+}
+
+TEST(Tensor, CopiesShareAndClonesDoNot) {
+  Tensor first = Tensor::zeros(DType::kF32, {2, 3});
+  Tensor shared = first;
+  Tensor cloned = first.clone();
+  first.set(4, 7);
+  EXPECT_EQ(shared.at(4), 7);
+  EXPECT_EQ(cloned.at(4), 0);
+}
+
+TEST(Tensor, IntegersSaturate) {
+  Tensor tensor = Tensor::zeros(DType::kI32, {2});
+  tensor.set(0, 1e30);
+  tensor.set(1, std::nan(""));
+  EXPECT_EQ(tensor.at(0), 2147483647);
+  EXPECT_EQ(tensor.at(1), 0);
+}
+
+}  // namespace
+}  // namespace segfuse
