@@ -1,0 +1,216 @@
+#include "base/os/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace segfuse {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
+
+std::string advice(int error_number) {
+  switch (error_number) {
+    case ENOSPC: return "; free some space on that disk and run again";
+    case EDQUOT: return "; the disk quota is used up";
+    case EROFS: return "; that file system is read-only";
+    case EFBIG: return "; the file size limit is reached (see ulimit -f)";
+    default: return "";
+  }
+}
+
+[[noreturn]] void fail(const fs::path& path, std::string_view action) {
+  throw FileError(path, action, errno);
+}
+
+/// Closes on destruction.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const noexcept { return value_; }
+
+ private:
+  int value_;
+};
+
+/// Opens a regular file for reading and gives its size.
+std::size_t open_regular(const fs::path& path, int& descriptor) {
+  // Not blocking: opening a pipe without a writer would wait for ever.
+  descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) fail(path, "open");
+  struct stat status{};
+  int problem = ::fstat(descriptor, &status) == 0 ? 0 : errno;
+  if (problem == 0 && S_ISDIR(status.st_mode)) problem = EISDIR;
+  if (problem == 0 && !S_ISREG(status.st_mode)) problem = EINVAL;
+  if (problem == 0) return static_cast<std::size_t>(status.st_size);
+  ::close(descriptor);
+  throw FileError(path, problem == EINVAL ? "read (not a regular file)" : "read", problem);
+}
+
+fs::path target_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw UsageError("cannot write '{}': it exists and is not a regular file", path.string());
+  if (!path.has_filename()) throw UsageError("cannot write '{}': not a file name", path.string());
+  // A link that points nowhere is followed as well, to where its file would be.
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
+  const fs::path real = fs::weakly_canonical(path, error);
+  return error ? path : real;
+}
+
+fs::path directory_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+/// The new file, locked. Another writer may have renamed or removed it between our open and our
+/// lock; then we hold a file that has no longer that name, and try again.
+int open_partial(const fs::path& partial) {
+  while (true) {
+    const int descriptor = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0) fail(partial, "create");
+    int locked = ::flock(descriptor, LOCK_EX);
+    while (locked != 0 && errno == EINTR) locked = ::flock(descriptor, LOCK_EX);
+    struct stat ours{}, named{};
+    if (locked == 0 && ::fstat(descriptor, &ours) == 0 && ::stat(partial.c_str(), &named) == 0 &&
+        ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
+      return descriptor;
+    const int problem = errno;
+    ::close(descriptor);
+    if (locked != 0) throw FileError(partial, "lock", problem);
+  }
+}
+
+void sync_directory(const fs::path& directory) {
+  const Descriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) fail(directory, "open");
+  // Some file systems cannot sync a directory and say EINVAL; the rename is then as safe as it
+  // gets.
+  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) fail(directory, "sync");
+}
+
+void keep_mode(const fs::path& target, int descriptor) {
+  struct stat status{};
+  if (::stat(target.c_str(), &status) != 0) return;
+  if (::fchmod(descriptor, status.st_mode & 07777U) != 0) fail(target, "set the mode of");
+}
+
+}  // namespace
+
+FileError::FileError(const fs::path& path, std::string_view action, int error_number)
+    : DataError("cannot {} '{}': {}{}", action, path.string(),
+                std::generic_category().message(error_number), advice(error_number)),
+      error_number_(error_number) {}
+
+std::string read_file(const fs::path& path) {
+  int opened = -1;
+  std::string content(open_regular(path, opened) + 1, '\0');
+  const Descriptor descriptor(opened);
+  std::size_t filled = 0;
+  // Files under /proc have size 0 and content, and a file may grow while it is read.
+  while (true) {
+    if (filled == content.size()) content.resize(filled + std::max(filled / 2, std::size_t{4096}));
+    const ssize_t count = ::read(opened, content.data() + filled, content.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "read");
+    if (count == 0) break;
+    filled += static_cast<std::size_t>(count);
+  }
+  content.resize(filled);
+  return content;
+}
+
+FileMap::FileMap(const fs::path& path) {
+  int opened = -1;
+  const std::size_t size = open_regular(path, opened);
+  const Descriptor descriptor(opened);
+  if (size == 0) return;
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened, 0);
+  if (address == MAP_FAILED) fail(path, "map");
+  data_ = static_cast<const std::byte*>(address);
+  size_ = size;
+}
+
+FileMap::~FileMap() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+FileMap::FileMap(FileMap&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+FileMap& FileMap::operator=(FileMap&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileWriter::FileWriter(int descriptor, fs::path path)
+    : descriptor_(descriptor), path_(std::move(path)) {
+  buffer_.reserve(kBufferBytes);
+}
+
+void FileWriter::write(std::string_view text) {
+  if (buffer_.size() + text.size() > kBufferBytes) flush();
+  if (text.size() > kBufferBytes) return write_through(text.data(), text.size());
+  buffer_ += text;
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  write(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+void FileWriter::flush() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void FileWriter::write_through(const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t count = ::write(descriptor_, data, size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "write");
+    written_ += static_cast<std::uint64_t>(count);
+    data += count;
+    size -= static_cast<std::size_t>(count);
+  }
+}
+
+void write_file_atomically(const fs::path& path, const std::function<void(FileWriter&)>& writer) {
+  const fs::path target = target_of(path);
+  const fs::path directory = directory_of(target);
+  const fs::path partial = directory / ("." + target.filename().string() + ".partial");
+  const Descriptor descriptor(open_partial(partial));
+  try {
+    if (::ftruncate(descriptor.get(), 0) != 0) fail(path, "write");
+    FileWriter out(descriptor.get(), path);
+    writer(out);
+    out.flush();
+    keep_mode(target, descriptor.get());
+    if (::fsync(descriptor.get()) != 0) fail(path, "sync");
+    if (::rename(partial.c_str(), target.c_str()) != 0) fail(path, "rename the new file onto");
+  } catch (...) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+  sync_directory(directory);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view content) {
+  write_file_atomically(path, [&](FileWriter& out) { out.write(content); });
+}
+
+}  // namespace segfuse

@@ -1,0 +1,86 @@
+#pragma once
+// Files: read whole, mapped read-only, or replaced in one step.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "segfuse/error.h"
+
+namespace segfuse {
+
+/// The operating system refused something to do with a file. The message names the path and the
+/// reason; error_number() is the errno (ENOENT, ENOSPC, ...).
+class FileError : public DataError {
+ public:
+  FileError(const std::filesystem::path& path, std::string_view action, int error_number);
+  int error_number() const noexcept { return error_number_; }
+
+ private:
+  int error_number_;
+};
+
+/// The content of a regular file. Throws FileError.
+std::string read_file(const std::filesystem::path& path);
+
+/// A regular file mapped read-only; the bytes live as long as the object. An empty file gives an
+/// empty span. Cutting the file short while it is mapped makes reads fault, as the system does.
+class FileMap {
+ public:
+  /// Throws FileError when the file cannot be opened or is not a regular file.
+  explicit FileMap(const std::filesystem::path& path);
+  ~FileMap();
+  FileMap(FileMap&& other) noexcept;
+  FileMap& operator=(FileMap&& other) noexcept;
+  FileMap(const FileMap&) = delete;
+  FileMap& operator=(const FileMap&) = delete;
+
+  std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  std::string_view text() const noexcept { return {reinterpret_cast<const char*>(data_), size_}; }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Buffered sequential output to the file that write_file_atomically is building.
+class FileWriter {
+ public:
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  /// Appends; throws FileError (a full disk: ENOSPC).
+  void write(std::string_view text);
+  void write(std::span<const std::byte> bytes);
+  /// Bytes appended so far.
+  std::uint64_t size() const noexcept { return written_ + buffer_.size(); }
+
+ private:
+  friend void write_file_atomically(const std::filesystem::path&,
+                                    const std::function<void(FileWriter&)>&);
+  FileWriter(int descriptor, std::filesystem::path path);
+  void flush();
+  void write_through(const char* data, std::size_t size);
+
+  int descriptor_;
+  std::filesystem::path path_;
+  std::string buffer_;
+  std::uint64_t written_ = 0;
+};
+
+/// Replaces `path` by what `writer` writes, in one step that survives a crash: the content goes to
+/// a new file in the same directory, is synced, renamed onto `path`, and the directory is synced.
+/// A reader sees the former content or the new one, never a part. When anything throws, `path` is
+/// as it was and nothing is left beside it. A writer that was killed leaves `.NAME.partial`, which
+/// the next write of the same path takes over; writers of one path wait for each other.
+/// A symbolic link is followed; a path that exists and is not a regular file is refused.
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(FileWriter&)>& writer);
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace segfuse

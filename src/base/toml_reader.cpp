@@ -1,0 +1,284 @@
+#include "base/toml_reader.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "base/os/file.h"
+#include "base/text.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+
+struct TomlReader::Document {
+  std::string name;
+  toml::table root;
+  std::map<std::string, std::set<std::string>> known;  // by dotted table name
+};
+
+namespace {
+
+std::string place(const std::string& file, const toml::source_region& region) {
+  return fmt::format("{}:{}:{}", file, region.begin.line, region.begin.column);
+}
+
+std::string kind_of(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table: return "a table";
+    case toml::node_type::array: return "an array";
+    case toml::node_type::string: return "a string";
+    case toml::node_type::integer: return "an integer";
+    case toml::node_type::floating_point: return "a number";
+    case toml::node_type::boolean: return "a boolean";
+    case toml::node_type::date:
+    case toml::node_type::time:
+    case toml::node_type::date_time: return "a date or time";
+    case toml::node_type::none: break;
+  }
+  return "nothing";
+}
+
+std::string joined(const std::string& path, std::string_view key) {
+  return path.empty() ? std::string(key) : path + "." + std::string(key);
+}
+
+template <class T>
+constexpr std::string_view kWanted = "";
+template <>
+constexpr std::string_view kWanted<bool> = "true or false";
+template <>
+constexpr std::string_view kWanted<std::int64_t> = "an integer";
+template <>
+constexpr std::string_view kWanted<double> = "a finite number";
+template <>
+constexpr std::string_view kWanted<std::string> = "a string";
+
+template <class T>
+std::optional<T> value_of(const toml::node& node) {
+  if constexpr (std::is_same_v<T, double>) {
+    const std::optional<double> value = node.value<double>();
+    return node.is_number() && value && std::isfinite(*value) ? value : std::nullopt;
+  } else {
+    return node.value_exact<T>();
+  }
+}
+
+}  // namespace
+
+/// Typed access shared by the getters.
+struct TomlReader::Access {
+  static const toml::table* table(const TomlReader& reader) {
+    return static_cast<const toml::table*>(reader.table_);
+  }
+
+  static const toml::node* find(const TomlReader& reader, const std::string& key) {
+    reader.document_->known[reader.path_].insert(key);
+    return reader.table_ == nullptr ? nullptr : table(reader)->get(key);
+  }
+
+  static const toml::node& find_required(const TomlReader& reader, const std::string& key) {
+    if (const toml::node* node = find(reader, key)) return *node;
+    const std::string holder = reader.path_.empty() ? "" : " in [" + reader.path_ + "]";
+    throw DataError("{}: '{}' is missing{}", reader.where(key), key, holder);
+  }
+
+  template <class T>
+  static T convert(const TomlReader& reader, const std::string& key, const toml::node& node) {
+    if (std::optional<T> value = value_of<T>(node)) return *std::move(value);
+    throw DataError("{}: '{}' must be {}, found {}", place(reader.document_->name, node.source()),
+                    joined(reader.path_, key), kWanted<T>, kind_of(node));
+  }
+
+  template <class T>
+  static T required(const TomlReader& reader, const std::string& key) {
+    return convert<T>(reader, key, find_required(reader, key));
+  }
+
+  template <class T>
+  static T optional(const TomlReader& reader, const std::string& key, T fallback) {
+    const toml::node* node = find(reader, key);
+    return node == nullptr ? std::move(fallback) : convert<T>(reader, key, *node);
+  }
+
+  template <class T>
+  static T within(const TomlReader& reader, const std::string& key, T fallback, T least, T most) {
+    if (!reader.has(key)) return fallback;
+    const T value = required<T>(reader, key);
+    if (value < least || value > most)
+      reader.refuse(key, most == std::numeric_limits<T>::max()
+                             ? fmt::format("is {}; it must be at least {}", value, least)
+                             : fmt::format("is {}; it must lie in [{}, {}]", value, least, most));
+    return value;
+  }
+
+  template <class T>
+  static std::vector<T> list(const TomlReader& reader, const std::string& key,
+                             std::vector<T> fallback) {
+    const toml::node* node = find(reader, key);
+    if (node == nullptr) return fallback;
+    const toml::array* array = node->as_array();
+    if (array == nullptr) reader.refuse(key, "must be an array, found " + kind_of(*node));
+    std::vector<T> values;
+    for (const toml::node& element : *array) values.push_back(convert<T>(reader, key, element));
+    return values;
+  }
+
+  static void refuse_unknown(const Document& document, const toml::table& table,
+                             const std::string& path) {
+    const auto entry = document.known.find(path);
+    std::vector<std::string> known;
+    if (entry != document.known.end()) known.assign(entry->second.begin(), entry->second.end());
+    for (const auto& [key, source, node] : in_file_order(table)) {
+      if (!std::ranges::binary_search(known, key))
+        throw DataError("{}: unknown key '{}'{}; {}", place(document.name, source), key,
+                        path.empty() ? "" : " in [" + path + "]", suggestion(key, known));
+      descend(document, node, joined(path, key));
+    }
+  }
+
+  static void descend(const Document& document, const toml::node& node, const std::string& path) {
+    if (const toml::table* table = node.as_table()) refuse_unknown(document, *table, path);
+    if (const toml::array* array = node.as_array())
+      for (std::size_t i = 0; i < array->size(); ++i)
+        descend(document, (*array)[i], fmt::format("{}[{}]", path, i));
+  }
+
+  struct Entry {
+    std::string key;
+    toml::source_region source;
+    const toml::node& node;
+  };
+  static std::vector<Entry> in_file_order(const toml::table& table) {
+    std::vector<std::pair<toml::source_position, const toml::key*>> order;
+    for (auto&& [key, node] : table) order.emplace_back(key.source().begin, &key);
+    std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Entry> entries;
+    for (const auto& [position, key] : order)
+      entries.push_back({std::string(key->str()), key->source(), *table.get(key->str())});
+    return entries;
+  }
+};
+
+TomlReader::TomlReader(std::shared_ptr<Document> document, const void* table, std::string path)
+    : document_(std::move(document)), table_(table), path_(std::move(path)) {}
+
+TomlReader TomlReader::open(const std::filesystem::path& path) {
+  return parse(read_file(path), path.string());
+}
+
+TomlReader TomlReader::parse(std::string_view text, std::string name) {
+  auto document = std::make_shared<Document>();
+  try {
+    document->root = toml::parse(text, name);
+  } catch (const toml::parse_error& error) {
+    throw DataError("{}: {}", place(name, error.source()), error.description());
+  }
+  document->name = std::move(name);
+  const void* root = &document->root;
+  return {std::move(document), root, ""};
+}
+
+TomlReader TomlReader::section(const std::string& key) const {
+  const toml::node* node = Access::find(*this, key);
+  if (node != nullptr && !node->is_table()) refuse(key, "must be a table, found " + kind_of(*node));
+  return {document_, node == nullptr ? nullptr : node->as_table(), joined(path_, key)};
+}
+
+std::vector<TomlReader> TomlReader::sections(const std::string& key) const {
+  const toml::node* node = Access::find(*this, key);
+  std::vector<TomlReader> tables;
+  if (node == nullptr) return tables;
+  const toml::array* array = node->as_array();
+  if (array == nullptr || !array->is_homogeneous<toml::table>())
+    refuse(key, "must be an array of tables, found " + kind_of(*node));
+  for (std::size_t i = 0; i < array->size(); ++i)
+    tables.push_back(
+        {document_, (*array)[i].as_table(), fmt::format("{}[{}]", joined(path_, key), i)});
+  return tables;
+}
+
+bool TomlReader::has(const std::string& key) const { return Access::find(*this, key) != nullptr; }
+
+std::vector<std::string> TomlReader::keys() const {
+  std::vector<std::string> names;
+  if (table_ == nullptr) return names;
+  for (auto& entry : Access::in_file_order(*Access::table(*this)))
+    names.push_back(std::move(entry.key));
+  document_->known[path_].insert(names.begin(), names.end());
+  return names;
+}
+
+bool TomlReader::boolean(const std::string& key) const {
+  return Access::required<bool>(*this, key);
+}
+bool TomlReader::boolean(const std::string& key, bool fallback) const {
+  return Access::optional<bool>(*this, key, fallback);
+}
+
+std::int64_t TomlReader::integer(const std::string& key) const {
+  return Access::required<std::int64_t>(*this, key);
+}
+std::int64_t TomlReader::integer(const std::string& key, std::int64_t fallback, std::int64_t least,
+                                 std::int64_t most) const {
+  return Access::within<std::int64_t>(*this, key, fallback, least, most);
+}
+
+double TomlReader::number(const std::string& key) const {
+  return Access::required<double>(*this, key);
+}
+double TomlReader::number(const std::string& key, double fallback, double least,
+                          double most) const {
+  return Access::within<double>(*this, key, fallback, least, most);
+}
+
+std::string TomlReader::string(const std::string& key) const {
+  return Access::required<std::string>(*this, key);
+}
+std::string TomlReader::string(const std::string& key, std::string fallback) const {
+  return Access::optional<std::string>(*this, key, std::move(fallback));
+}
+
+std::string TomlReader::choice(const std::string& key, std::string fallback,
+                               const std::vector<std::string>& choices) const {
+  std::string value = string(key, std::move(fallback));
+  if (has(key) && std::ranges::find(choices, value) == choices.end())
+    refuse(key, fmt::format("is '{}', which is not among {}; {}", value, quoted_list(choices),
+                            suggestion(value, choices)));
+  return value;
+}
+
+std::vector<std::string> TomlReader::strings(const std::string& key,
+                                             std::vector<std::string> fallback) const {
+  return Access::list<std::string>(*this, key, std::move(fallback));
+}
+std::vector<double> TomlReader::numbers(const std::string& key,
+                                        std::vector<double> fallback) const {
+  return Access::list<double>(*this, key, std::move(fallback));
+}
+std::vector<std::int64_t> TomlReader::integers(const std::string& key,
+                                               std::vector<std::int64_t> fallback) const {
+  return Access::list<std::int64_t>(*this, key, std::move(fallback));
+}
+
+std::string TomlReader::where(const std::string& key) const {
+  if (table_ == nullptr) return document_->name;
+  const toml::table& table = *Access::table(*this);
+  const toml::node* node = table.get(key);
+  return place(document_->name, node == nullptr ? table.source() : node->source());
+}
+
+void TomlReader::refuse(const std::string& key, std::string_view reason) const {
+  throw DataError("{}: '{}' {}", where(key), joined(path_, key), reason);
+}
+
+void TomlReader::refuse_unknown() const {
+  if (table_ != nullptr) Access::refuse_unknown(*document_, *Access::table(*this), path_);
+}
+
+}  // namespace segfuse

@@ -1,0 +1,195 @@
+#include "base/os/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <thread>
+#include <vector>
+
+namespace segfuse {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class File : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "segfuse-file-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    dir_ = name;
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : fs::directory_iterator(dir_))
+      all.push_back(entry.path().filename().string());
+    return all;
+  }
+
+  fs::path dir_;
+};
+
+template <class F>
+std::string message_of(F&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(File, WrittenContentIsReadBack) {
+  const std::string large(300000, 'x');
+  write_file_atomically(dir_ / "a", [&](FileWriter& out) {
+    out.write("head");
+    out.write(large);
+    out.write(std::string_view("\0tail", 5));
+    EXPECT_EQ(out.size(), 300009U);
+  });
+  EXPECT_EQ(read_file(dir_ / "a"), "head" + large + std::string("\0tail", 5));
+  EXPECT_THAT(names(), testing::ElementsAre("a"));
+}
+
+TEST_F(File, MapShowsTheBytesAndMoves) {
+  write_file_atomically(dir_ / "a", "abc");
+  FileMap first(dir_ / "a");
+  const FileMap second(std::move(first));
+  EXPECT_EQ(second.text(), "abc");
+  EXPECT_EQ(first.size(), 0U);
+  FileMap third(dir_ / "a");
+  third = FileMap(dir_ / "a");
+  EXPECT_EQ(third.text(), "abc");
+}
+
+TEST_F(File, AMapOutlivesTheReplacementOfItsFile) {
+  write_file_atomically(dir_ / "a", "former");
+  const FileMap map(dir_ / "a");
+  write_file_atomically(dir_ / "a", "new");
+  EXPECT_EQ(map.text(), "former");
+  EXPECT_EQ(FileMap(dir_ / "a").text(), "new");
+}
+
+TEST_F(File, EmptyFilesAreFine) {
+  write_file_atomically(dir_ / "a", "");
+  EXPECT_EQ(FileMap(dir_ / "a").size(), 0U);
+  EXPECT_EQ(read_file(dir_ / "a"), "");
+}
+
+TEST_F(File, FilesWithoutASizeAreReadWhole) {
+  EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("VmRSS"));
+}
+
+TEST_F(File, MissingFilesAndDirectoriesAreNamed) {
+  EXPECT_THAT(message_of([&] { FileMap map(dir_ / "absent"); }),
+              AllOf(HasSubstr((dir_ / "absent").string()), HasSubstr("No such file")));
+  EXPECT_THAT(message_of([&] { read_file(dir_); }), HasSubstr("Is a directory"));
+  ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(message_of([&] { read_file(dir_ / "pipe"); }), HasSubstr("not a regular file"));
+}
+
+TEST_F(File, OnlyRegularFilesAreReplaced) {
+  ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(write_file_atomically(dir_ / "pipe", "x"), UsageError);
+  EXPECT_THROW(write_file_atomically(dir_, "x"), UsageError);
+  EXPECT_THROW(write_file_atomically("/dev/null", "x"), UsageError);
+  EXPECT_THROW(write_file_atomically(dir_ / "absent" / "a", "x"), FileError);
+}
+
+TEST_F(File, LinksAreFollowedAndModesKept) {
+  write_file_atomically(dir_ / "a", "1");
+  ASSERT_EQ(::chmod((dir_ / "a").c_str(), 0640), 0);
+  fs::create_symlink("a", dir_ / "link");
+  write_file_atomically(dir_ / "link", "2");
+  EXPECT_TRUE(fs::is_symlink(dir_ / "link"));
+  EXPECT_EQ(read_file(dir_ / "a"), "2");
+  EXPECT_EQ(static_cast<unsigned>(fs::status(dir_ / "a").permissions()), 0640U);
+}
+
+TEST_F(File, AWriterThatThrowsChangesNothing) {
+  write_file_atomically(dir_ / "a", "former");
+  EXPECT_THROW(write_file_atomically(dir_ / "a",
+                                     [](FileWriter& out) {
+                                       out.write("half");
+                                       throw InternalError("stop");
+                                     }),
+               InternalError);
+  EXPECT_EQ(read_file(dir_ / "a"), "former");
+  EXPECT_THAT(names(), testing::ElementsAre("a"));
+}
+
+TEST_F(File, AKilledWritersRestIsTakenOver) {
+  write_file_atomically(dir_ / "other", std::string(1000, 'x'));
+  fs::rename(dir_ / "other", dir_ / ".a.partial");
+  write_file_atomically(dir_ / "a", "new");
+  EXPECT_EQ(read_file(dir_ / "a"), "new");
+  EXPECT_THAT(names(), testing::ElementsAre("a"));
+}
+
+/// Lets files grow to `bytes` only, which fails as a full disk does but needs no disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &former_);
+    const rlimit limit{bytes, former_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &former_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit former_{};
+  void (*handler_)(int);
+};
+
+TEST_F(File, AFullDiskLeavesTheFormerFile) {
+  write_file_atomically(dir_ / "a", "former");
+  for (const std::size_t size : {5000UL, 500000UL}) {  // fails in the last flush; in the midst
+    const FileSizeLimit limit(4096);
+    try {
+      write_file_atomically(dir_ / "a", std::string(size, 'x'));
+      FAIL() << "no error";
+    } catch (const FileError& error) {
+      EXPECT_EQ(error.error_number(), EFBIG);
+      EXPECT_EQ(error.exit_code(), ExitCode::kData);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr((dir_ / "a").string()), HasSubstr("ulimit")));
+    }
+  }
+  EXPECT_EQ(read_file(dir_ / "a"), "former");
+  EXPECT_THAT(names(), testing::ElementsAre("a"));
+}
+
+TEST_F(File, WritersAndReadersOfOnePathNeverSeeAMixture) {
+  write_file_atomically(dir_ / "a", std::string(100000, '0'));
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> writers;
+  for (int i = 1; i <= 3; ++i)
+    writers.emplace_back([&, i] {
+      for (int round = 0; round < 20; ++round)
+        write_file_atomically(dir_ / "a", std::string(100000, static_cast<char>('0' + i)));
+    });
+  std::thread reader([&] {
+    while (!stop) {
+      const std::string content = read_file(dir_ / "a");
+      ASSERT_EQ(content, std::string(100000, content.at(0)));
+    }
+  });
+  for (std::thread& writer : writers) writer.join();
+  stop = true;
+  reader.join();
+  EXPECT_THAT(names(), testing::ElementsAre("a"));
+}
+
+}  // namespace
+}  // namespace segfuse
