@@ -17,6 +17,7 @@
 
 #include <any>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <span>
 #include <string>
@@ -78,8 +79,9 @@ struct IrStorage {
     T item;
     bool alive = true;
   };
-  std::vector<Slot<Val>> vals;
-  std::vector<Slot<Expr>> exprs;
+  // Deques: references to statements stay good while others are added.
+  std::deque<Slot<Val>> vals;
+  std::deque<Slot<Expr>> exprs;
   std::vector<Symbol> symbols;
   std::vector<Extent>
       symbol_parent;  ///< union-find: what a symbol equals; itself for a representative

@@ -1,0 +1,391 @@
+#include "compiler/autodiff/rules.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "segfuse/error.h"
+
+namespace segfuse::compiler {
+
+using ir::Builder;
+using ir::Expr;
+using ir::Extent;
+using ir::Extents;
+using ir::Op;
+using ir::ValId;
+using Axes = std::vector<std::int64_t>;
+
+namespace {
+
+// --- a value in an expression of ops.def
+// ---------------------------------------------------------------------------
+
+struct Ex {
+  Builder* builder = nullptr;
+  ValId id;
+
+  Ex like(double value) const { return {builder, builder->constant_like(value, id)}; }
+};
+
+#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
+  [[maybe_unused]] Ex name(Ex a) { return {a.builder, a.builder->name(a.id)}; }
+#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b)                 \
+  [[maybe_unused]] Ex name(Ex a, Ex b) { return {a.builder, a.builder->name(a.id, b.id)}; } \
+  [[maybe_unused]] Ex name(Ex a, double b) { return name(a, a.like(b)); }                   \
+  [[maybe_unused]] Ex name(double a, Ex b) { return name(b.like(a), b); }
+#include "ir/ops.def"
+
+template <class B>
+Ex operator+(Ex a, B b) {
+  return add(a, b);
+}
+template <class B>
+Ex operator-(Ex a, B b) {
+  return sub(a, b);
+}
+template <class B>
+Ex operator*(Ex a, B b) {
+  return mul(a, b);
+}
+template <class B>
+Ex operator/(Ex a, B b) {
+  return div(a, b);
+}
+template <class B>
+Ex operator>(Ex a, B b) {
+  return gt(a, b);
+}
+template <class B>
+Ex operator>=(Ex a, B b) {
+  return ge(a, b);
+}
+template <class B>
+Ex operator<=(Ex a, B b) {
+  return le(a, b);
+}
+template <class B>
+Ex operator==(Ex a, B b) {
+  return eq(a, b);
+}
+Ex operator-(double a, Ex b) { return sub(a, b); }
+Ex operator-(Ex a) { return neg(a); }
+Ex where(Ex condition, Ex a, Ex b) {
+  return {a.builder, a.builder->where(condition.id, a.id, b.id)};
+}
+Ex where(Ex condition, Ex a, double b) { return where(condition, a, a.like(b)); }
+Ex where(Ex condition, double a, Ex b) { return where(condition, b.like(a), b); }
+
+const Ex none{};
+
+// --- one expression under differentiation
+// --------------------------------------------------------------------------
+
+class Adjoint {
+ public:
+  Adjoint(Builder& builder, const Expr& expr, const std::vector<ValId>& cotangents,
+          const std::vector<bool>& wanted)
+      : b_(builder),
+        e_(expr),
+        cotangents_(cotangents),
+        wanted_(wanted),
+        result_(expr.operands.size()) {}
+
+  std::vector<ValId> run();
+
+ private:
+  Ex value(ValId id) const { return {&b_, id}; }
+  Ex operand(std::size_t i) const { return value(e_.operands[i]); }
+  Ex result(std::size_t i = 0) const { return value(e_.results[i]); }
+  Ex cotangent(std::size_t i = 0) const { return value(cotangents_[i]); }
+  const Extents& shape(std::size_t i) const { return b_.val(e_.operands[i]).shape; }
+  template <class T>
+  const T& attr(std::string_view name) const {
+    return std::get<T>(e_.attrs[ir::attr_position(e_.op, name)]);
+  }
+  std::size_t axis() const { return static_cast<std::size_t>(attr<std::int64_t>("axis")); }
+  void give(std::size_t i, Ex gradient) {
+    if (wanted_[i]) result_[i] = gradient.id;
+  }
+
+  bool from_table();
+  void reduction();
+  void movement();
+  void opaque();
+  Ex expanded(Ex reduced) const;
+  void prod();
+  void extremum();
+  void welford();
+  void broadcast();
+  void permute();
+  void slice();
+  void pad();
+  void concat();
+  void gather();
+  void matmul();
+  void semicrf();
+  Ex flattened(Ex matrix_stack) const;
+
+  Builder& b_;
+  const Expr& e_;
+  const std::vector<ValId>& cotangents_;
+  const std::vector<bool>& wanted_;
+  std::vector<ValId> result_;
+};
+
+bool Adjoint::from_table() {
+  const Ex g = cotangent();
+  [[maybe_unused]] const Ex r = result();
+  [[maybe_unused]] const Ex a = operand(0);
+  switch (e_.op) {
+#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
+  case Op::name: give(0, gradient); return true;
+#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
+  case Op::name: {                                                          \
+    [[maybe_unused]] const Ex b = operand(1);                               \
+    if (wanted_[0]) give(0, gradient_a);                                    \
+    if (wanted_[1]) give(1, gradient_b);                                    \
+    return true;                                                            \
+  }
+#include "ir/ops.def"
+    case Op::where:
+      if (wanted_[1]) give(1, where(a, g, 0.0));
+      if (wanted_[2]) give(2, where(a, 0.0, g));
+      return true;
+    case Op::cast: give(0, value(b_.cast(g.id, b_.val(e_.operands[0]).dtype))); return true;
+    default: return false;
+  }
+}
+
+// --- reductions
+// ----------------------------------------------------------------------------------------------------
+
+/// A value over the kept axes, stretched over the operand's shape.
+Ex Adjoint::expanded(Ex reduced) const {
+  const auto& axes = attr<Axes>("axes");
+  Axes kept;
+  for (std::size_t i = 0; i < shape(0).size(); ++i)
+    if (std::find(axes.begin(), axes.end(), static_cast<std::int64_t>(i)) == axes.end())
+      kept.push_back(static_cast<std::int64_t>(i));
+  return value(b_.broadcast(reduced.id, kept, shape(0)));
+}
+
+void Adjoint::prod() {
+  // The product of the others, which is right with zeros too: one zero leaves only its own
+  // gradient, two leave none.
+  const Ex a = operand(0);
+  const auto& axes = attr<Axes>("axes");
+  const Ex is_zero = a == 0.0;
+  const Ex safe = where(is_zero, a.like(1), a);
+  const Ex others = expanded(value(b_.prod(safe.id, axes)));
+  const Ex zeros = expanded(value(b_.sum(b_.cast(is_zero.id, b_.val(a.id).dtype), axes)));
+  const Ex from_zero = where(zeros == 1.0, others, 0.0);
+  const Ex from_other = where(zeros == 0.0, others / safe, 0.0);
+  give(0, expanded(cotangent()) * where(is_zero, from_zero, from_other));
+}
+
+void Adjoint::extremum() {
+  // Equal extrema share the gradient evenly.
+  const Ex a = operand(0);
+  const Ex hit = value(b_.cast((a == expanded(result())).id, b_.val(a.id).dtype));
+  const Ex count = value(b_.sum(hit.id, attr<Axes>("axes")));
+  give(0, hit * expanded(cotangent() / count));
+}
+
+void Adjoint::welford() {
+  const Ex a = operand(0);
+  Ex total = none;
+  if (cotangents_[0].valid()) {
+    Extent count = 1;
+    for (const std::int64_t i : attr<Axes>("axes"))
+      count = count * shape(0)[static_cast<std::size_t>(i)];
+    total = expanded(cotangent(0) / value(b_.extent(count, b_.val(a.id).dtype)));
+  }
+  if (cotangents_[1].valid()) {
+    const Ex spread = (a - expanded(result(0))) * expanded(cotangent(1) * 2.0);
+    total = total.id.valid() ? total + spread : spread;
+  }
+  give(0, total);
+}
+
+void Adjoint::reduction() {
+  const Ex a = operand(0);
+  switch (e_.op) {
+    case Op::sum: return give(0, expanded(cotangent()));
+    case Op::prod: return prod();
+    case Op::max:
+    case Op::min: return extremum();
+    case Op::welford: return welford();
+    case Op::logsumexp: {
+      const Ex r = expanded(result());
+      const Ex share = where(r == -std::numeric_limits<double>::infinity(), 0.0, exp(a - r));
+      return give(0, expanded(cotangent()) * share);
+    }
+    default: return;  // argmax
+  }
+}
+
+// --- movement
+// ------------------------------------------------------------------------------------------------------
+
+void Adjoint::broadcast() {
+  const auto& axes = attr<Axes>("axes");
+  const auto& target = attr<Extents>("shape");
+  Axes summed;
+  Axes kept;  // operand axes that remain after the sum
+  for (std::size_t to = 0, from = 0; to < target.size(); ++to) {
+    const bool mapped = from < axes.size() && axes[from] == static_cast<std::int64_t>(to);
+    const bool stretched =
+        mapped && shape(0)[from].is_constant(1) && !b_.fusion().equal(target[to], 1);
+    if (!mapped || stretched) summed.push_back(static_cast<std::int64_t>(to));
+    if (mapped && !stretched) kept.push_back(static_cast<std::int64_t>(from));
+    if (mapped) ++from;
+  }
+  const ValId total = summed.empty() ? cotangents_[0] : b_.sum(cotangents_[0], summed);
+  give(0, value(kept.size() == shape(0).size() ? total : b_.broadcast(total, kept, shape(0))));
+}
+
+void Adjoint::permute() {
+  const auto& perm = attr<Axes>("perm");
+  Axes inverse(perm.size());
+  for (std::size_t i = 0; i < perm.size(); ++i)
+    inverse[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
+  give(0, value(b_.permute(cotangents_[0], inverse)));
+}
+
+void Adjoint::slice() {
+  const auto& starts = attr<Extents>("starts");
+  const auto& sizes = attr<Extents>("sizes");
+  Extents high;
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    high.push_back(b_.fusion().canonical(shape(0)[i] - starts[i] - sizes[i]));
+  give(0, value(b_.pad(cotangents_[0], starts, high)));
+}
+
+void Adjoint::pad() { give(0, value(b_.slice(cotangents_[0], attr<Extents>("low"), shape(0)))); }
+
+void Adjoint::concat() {
+  Extent start = 0;
+  for (std::size_t i = 0; i < e_.operands.size(); ++i) {
+    const Extent size = shape(i)[axis()];
+    if (wanted_[i])
+      give(i, value(b_.slice_axis(cotangents_[0], attr<std::int64_t>("axis"), start, size)));
+    start = start + size;
+  }
+}
+
+void Adjoint::gather() {
+  // Element j of the axis gets the cotangents of all positions whose index is j.
+  const auto along = attr<std::int64_t>("axis");
+  const Extent size = shape(0)[axis()];
+  const ValId indices = b_.unsqueeze(e_.operands[1], along + 1);
+  const ValId upstream = b_.unsqueeze(cotangents_[0], along + 1);
+  Extents line(b_.rank(indices), Extent(1));
+  line[axis() + 1] = size;
+  const ValId places = b_.broadcast(b_.iota(size, b_.val(indices).dtype), {along + 1}, line);
+  const ValId spread = b_.where(b_.eq(indices, places), upstream, b_.constant_like(0, upstream));
+  give(0, value(b_.sum(spread, {along})));
+}
+
+void Adjoint::movement() {
+  const ValId g = cotangents_[0];
+  switch (e_.op) {
+    case Op::broadcast: return broadcast();
+    case Op::permute: return permute();
+    case Op::slice: return slice();
+    case Op::pad: return pad();
+    case Op::concat: return concat();
+    case Op::gather: return gather();
+    case Op::reshape: return give(0, value(b_.reshape(g, shape(0))));
+    case Op::squeeze: {
+      Axes kept;
+      const auto& gone = attr<Axes>("axes");
+      for (std::size_t i = 0; i < shape(0).size(); ++i)
+        if (std::find(gone.begin(), gone.end(), static_cast<std::int64_t>(i)) == gone.end())
+          kept.push_back(static_cast<std::int64_t>(i));
+      return give(0, value(b_.broadcast(g, kept, shape(0))));
+    }
+    case Op::take:
+      return give(0, value(b_.scatter_add(g, e_.operands[1], attr<std::int64_t>("axis"),
+                                          shape(0)[axis()])));
+    case Op::scatter_add:
+      return give(0, value(b_.take(g, e_.operands[1], attr<std::int64_t>("axis"))));
+    case Op::unfold:
+      return give(0, value(b_.fold(g, attr<std::int64_t>("axis"), attr<std::int64_t>("stride"),
+                                   attr<std::int64_t>("dilation"), shape(0)[axis()])));
+    case Op::fold:
+      return give(0,
+                  value(b_.unfold(g, attr<std::int64_t>("axis"), shape(0)[axis() + 1].constant(),
+                                  attr<std::int64_t>("stride"), attr<std::int64_t>("dilation"))));
+    default: throw InternalError("no gradient rule for '{}'", ir::info(e_.op).name);
+  }
+}
+
+// --- library calls
+// -------------------------------------------------------------------------------------------------
+
+/// (..., M, N) as one matrix of all rows.
+Ex Adjoint::flattened(Ex stack) const {
+  const Extents& full = b_.val(stack.id).shape;
+  if (full.size() == 2) return stack;
+  Extent rows = 1;
+  for (std::size_t i = 0; i + 1 < full.size(); ++i) rows = rows * full[i];
+  return value(b_.reshape(stack.id, {rows, full.back()}));
+}
+
+void Adjoint::matmul() {
+  const bool ta = attr<std::int64_t>("transpose_a") != 0;
+  const bool tb = attr<std::int64_t>("transpose_b") != 0;
+  const Ex g = cotangent();
+  if (wanted_[0]) {
+    const ValId gradient = b_.matmul(g.id, e_.operands[1], false, !tb);
+    give(0, value(ta ? b_.transpose(gradient, -1, -2) : gradient));
+  }
+  if (!wanted_[1]) return;
+  const bool shared_right = shape(1).size() == 2 && shape(0).size() > 2;
+  if (!shared_right) {
+    const ValId gradient = b_.matmul(e_.operands[0], g.id, !ta, false);
+    return give(1, value(tb ? b_.transpose(gradient, -1, -2) : gradient));
+  }
+  const Ex rows = flattened(ta ? value(b_.transpose(e_.operands[0], -1, -2)) : operand(0));
+  const Ex upstream = flattened(g);
+  give(1, value(tb ? b_.matmul(upstream.id, rows.id, true, false)
+                   : b_.matmul(rows.id, upstream.id, true, false)));
+}
+
+void Adjoint::semicrf() {
+  std::vector<ValId> operands = e_.operands;
+  operands.push_back(cotangents_[0]);
+  const std::vector<ValId> all = b_.make_all(Op::semicrf_loss_grad, operands);
+  for (std::size_t i = 0; i < all.size(); ++i) give(i, value(all[i]));
+}
+
+void Adjoint::opaque() {
+  if (e_.op == Op::matmul) return matmul();
+  if (e_.op == Op::semicrf_loss) return semicrf();
+  throw UsageError(
+      "'{}' cannot be differentiated again; only first derivatives of the semi-Markov loss exist",
+      ir::info(e_.op).name);
+}
+
+std::vector<ValId> Adjoint::run() {
+  switch (ir::info(e_.op).op_class) {
+    case ir::OpClass::kElementwise: (void)from_table(); break;
+    case ir::OpClass::kReduction: reduction(); break;
+    case ir::OpClass::kMovement: movement(); break;
+    case ir::OpClass::kCreation: break;
+    case ir::OpClass::kOpaque: opaque(); break;
+  }
+  return result_;
+}
+
+}  // namespace
+
+std::vector<ValId> operand_cotangents(Builder& builder, ir::ExprId id,
+                                      const std::vector<ValId>& result_cotangents,
+                                      const std::vector<bool>& wanted) {
+  const Expr expr =
+      builder.fusion().expr(id);  // a copy: storage moves while the rule adds expressions
+  return Adjoint(builder, expr, result_cotangents, wanted).run();
+}
+
+}  // namespace segfuse::compiler
