@@ -1,0 +1,40 @@
+#pragma once
+// Numbers for the symbolic sizes of a Fusion, from the shapes of its inputs.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/fusion.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse::ir {
+
+/// The sizes of one run of a Fusion. Holds numbers only: it stays good when the Fusion is gone.
+class Sizes {
+ public:
+  /// UsageError if the extent holds a symbol that no input sets, or if it does not fit 64 bits.
+  std::int64_t of(const Extent& extent) const;
+  Shape of(const Extents& extents) const;
+
+ private:
+  friend class Binder;
+  struct Entry {
+    std::string name;
+    std::optional<std::int64_t> value;
+  };
+  std::vector<Entry> symbols_;  ///< by SymbolId
+};
+
+/// Solves the symbols from `input_shapes` (one per input, in order): symbols that stand alone in an
+/// axis first, then axes and requirements that are linear in one symbol. Every input axis, every
+/// requirement and every size that live expressions use is then checked. UsageError naming input,
+/// axis, found and expected if the number of inputs, a rank or a size disagrees, a requirement
+/// fails, a size would be negative, a slice would leave its operand, or a live size cannot be
+/// solved. Symbols that only dead expressions use may stay unknown. Write it ir::bind: a call
+/// without the namespace finds std::bind as well.
+Sizes bind(const Fusion& fusion, std::span<const Shape> input_shapes);
+
+}  // namespace segfuse::ir
