@@ -1,0 +1,236 @@
+#include "learn/model/segmenter.h"
+
+#include <numeric>
+
+#include "compiler/autodiff/autodiff.h"
+#include "ir/builder.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+
+using ir::Extent;
+using ir::Extents;
+using ir::ValId;
+using nn::Net;
+
+namespace {
+
+constexpr double kPaddingBias = -1e9;  // added to attention scores of padding frames
+
+struct Scores {
+  ValId emission;
+  ValId start;  // invalid without boundary scores
+  ValId end;
+};
+
+struct CrfParameters {
+  ValId transition;
+  ValId duration;
+  ValId initial;
+  ValId final;
+};
+
+/// Writes the network of one configuration into one Fusion.
+class Writer {
+ public:
+  Writer(const ModelConfig& config, ir::Fusion& fusion, bool training)
+      : config_(config), b_(fusion), net_(b_, training ? make_seed(fusion) : ValId{}) {}
+
+  Net& net() { return net_; }
+  ir::Builder& builder() { return b_; }
+
+  /// Declares the data inputs. They come after the parameters in Fusion::inputs() only by name;
+  /// callers bind by name.
+  void declare_data() {
+    batch_ = b_.fusion().symbol("B");
+    const Extent steps = b_.fusion().symbol("H");  // time steps of the encoder
+    time_ = steps * Extent(config_.subsample);
+    features_ =
+        b_.fusion().add_input("features", DType::kF32, {batch_, time_, Extent(config_.features)});
+    lengths_ = b_.fusion().add_input("lengths", DType::kI64, {batch_});
+    steps_ = steps;
+  }
+
+  Scores scores();
+  CrfParameters crf();
+  ValId loss(const Scores& scores);
+
+ private:
+  static ValId make_seed(ir::Fusion& fusion) {
+    return fusion.add_input("seed", DType::kI64, {Extent(2)});
+  }
+  ValId frame_mask();
+  ValId masked(ValId x) { return b_.mul(x, mask_); }
+  ValId conv_block(std::size_t index, ValId x, std::int64_t dilation);
+  ValId attention_block(std::int64_t index, ValId x);
+  ValId head(const std::string& name, ValId x, double gain);
+  ValId softmax_loss(const Scores& scores, ValId labels);
+  ValId crf_loss(const Scores& scores, ValId labels);
+
+  const ModelConfig& config_;
+  ir::Builder b_;
+  Net net_;
+  Extent batch_, time_, steps_;
+  ValId features_, lengths_, mask_;
+};
+
+/// (B, H, 1): 1 where a step holds at least one frame of the sequence.
+ValId Writer::frame_mask() {
+  const ValId first_frame =
+      b_.mul(b_.iota(steps_), b_.constant(static_cast<double>(config_.subsample), DType::kI64));
+  const ValId inside =
+      b_.lt(b_.broadcast(first_frame, {1}, {Extent(1), steps_}), b_.unsqueeze(lengths_, 1));
+  return b_.unsqueeze(b_.cast(inside, DType::kF32), 2);
+}
+
+ValId Writer::conv_block(std::size_t index, ValId x, std::int64_t dilation) {
+  const Net::Scope scope(net_, "block" + std::to_string(index));
+  ValId y = masked(net_.layer_norm("norm", x));
+  y = b_.relu(net_.conv1d("conv", y, config_.width, config_.kernel, dilation, 1.4));
+  y = net_.linear("mix", net_.dropout(y, config_.dropout), config_.width, 0.5);
+  return b_.add(x, y);
+}
+
+ValId Writer::attention_block(std::int64_t index, ValId x) {
+  const Net::Scope scope(net_, "attention" + std::to_string(index));
+  const ValId bias = b_.mul(b_.sub(b_.constant(1), mask_), b_.constant(kPaddingBias));  // (B, H, 1)
+  const ValId key_bias = b_.reshape(bias, {batch_, Extent(1), Extent(1), steps_});
+  const ValId y =
+      net_.self_attention("heads", net_.layer_norm("norm", x), config_.attention_heads, key_bias);
+  return b_.add(x, net_.dropout(y, config_.dropout));
+}
+
+/// (B, T, C) scores from the encoder's steps.
+ValId Writer::head(const std::string& name, ValId x, double gain) {
+  const ValId y = net_.linear(name, x, config_.subsample * config_.classes, gain);
+  return b_.reshape(y, {batch_, time_, Extent(config_.classes)});
+}
+
+Scores Writer::scores() {
+  mask_ = frame_mask();
+  const Extent stacked = config_.subsample * config_.features;
+  ValId x = b_.reshape(features_, {batch_, steps_, stacked});
+  x = net_.conv1d("stem", x, config_.width, config_.stem_kernel, 1);
+  for (std::size_t i = 0; i < config_.dilations.size(); ++i)
+    x = conv_block(i, x, config_.dilations[i]);
+  for (std::int64_t i = 0; i < config_.attention_blocks; ++i) x = attention_block(i, x);
+  x = net_.dropout(b_.relu(net_.layer_norm("norm", x)), config_.dropout);
+  Scores scores{head("emission", x, 1), {}, {}};
+  if (config_.boundary_scores && config_.head == HeadKind::kSemiMarkov) {
+    scores.start = head("start", x, 0.1);
+    scores.end = head("end", x, 0.1);
+  }
+  return scores;
+}
+
+CrfParameters Writer::crf() {
+  const std::int64_t c = config_.classes;
+  const bool semi = config_.head == HeadKind::kSemiMarkov;
+  const Net::Scope scope(net_, "crf");
+  CrfParameters p;
+  p.transition = net_.parameter("transition", {1, c, c}, {});
+  p.initial = net_.parameter("initial", {c}, {});
+  p.final = net_.parameter("final", {c}, {});
+  p.duration = semi ? net_.parameter("duration", {config_.max_duration, c}, {})
+                    : b_.full(0, {Extent(1), Extent(c)});
+  return p;
+}
+
+ValId Writer::softmax_loss(const Scores& scores, ValId labels) {
+  const ValId log_p = b_.log_softmax(scores.emission, 2);
+  const ValId picked = b_.squeeze(b_.gather(log_p, b_.unsqueeze(labels, 2), 2), {2});
+  const ValId frame = b_.broadcast(b_.iota(time_), {1}, {Extent(1), time_});
+  const ValId inside = b_.lt(frame, b_.unsqueeze(lengths_, 1));
+  return b_.neg(b_.sum(b_.where(inside, picked, b_.constant(0)), {1}));
+}
+
+ValId Writer::crf_loss(const Scores& scores, ValId labels) {
+  const ValId starts = b_.fusion().add_input("segment_start", DType::kBool, {batch_, time_});
+  CrfParameters p = crf();
+  if (config_.head == HeadKind::kSemiMarkov) {
+    const Extents table{Extent(config_.max_duration), Extent(config_.classes)};
+    p.duration = b_.add(p.duration, b_.fusion().add_input("duration_limit", DType::kF32, table));
+  }
+  std::vector<ValId> operands{scores.emission, p.transition, p.duration, p.initial, p.final};
+  if (scores.start.valid()) operands.insert(operands.end(), {scores.start, scores.end});
+  operands.insert(operands.end(), {lengths_, labels, starts});
+  return b_.make(ir::Op::semicrf_loss, operands);
+}
+
+ValId Writer::loss(const Scores& scores) {
+  const ValId labels = b_.fusion().add_input("labels", DType::kI32, {batch_, time_});
+  const ValId scale = b_.fusion().add_input("scale", DType::kF32, {});
+  const ValId per_sequence =
+      config_.head == HeadKind::kSoftmax ? softmax_loss(scores, labels) : crf_loss(scores, labels);
+  return b_.mul(b_.sum(per_sequence, {0}), scale);
+}
+
+void check(const ModelConfig& config) {
+  if (config.features < 1 || config.classes < 1 || config.max_duration < 1)
+    throw UsageError(
+        "a model needs at least one feature, one label and one frame of duration; found {}, {} and "
+        "{}",
+        config.features, config.classes, config.max_duration);
+  if (config.width < 1 || config.subsample < 1)
+    throw UsageError("model.width is {} and model.subsample {}; both must be positive",
+                     config.width, config.subsample);
+}
+
+}  // namespace
+
+Segmenter::Segmenter(ModelConfig config) : config_(std::move(config)) {
+  check(config_);
+  ir::Fusion scratch;
+  Writer writer(config_, scratch, false);
+  writer.declare_data();
+  (void)writer.scores();
+  if (config_.head != HeadKind::kSoftmax) (void)writer.crf();
+  parameters_ = writer.net().parameters();
+}
+
+std::int64_t Segmenter::max_duration() const noexcept {
+  return config_.head == HeadKind::kSemiMarkov ? config_.max_duration : 1;
+}
+
+std::int64_t Segmenter::parameter_count() const {
+  return std::accumulate(
+      parameters_.begin(), parameters_.end(), std::int64_t{0},
+      [](std::int64_t sum, const nn::ParameterSpec& p) { return sum + num_elements(p.shape); });
+}
+
+ir::Fusion Segmenter::training() const {
+  ir::Fusion fusion("training");
+  Writer writer(config_, fusion, true);
+  writer.declare_data();
+  const ValId loss = writer.loss(writer.scores());
+  ir::Builder& b = writer.builder();
+  const std::vector<ValId> gradients = compiler::gradients(fusion, loss, writer.net().values());
+  ValId norm = b.constant(0);
+  for (const ValId gradient : gradients) {
+    std::vector<std::int64_t> all(b.rank(gradient));
+    std::iota(all.begin(), all.end(), 0);
+    norm = b.add(norm, b.sum(b.square(gradient), all));
+  }
+  fusion.add_output(loss, "loss");
+  fusion.add_output(norm, "squared_gradient_norm");
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    fusion.add_output(gradients[i], "gradient." + writer.net().parameters()[i].name);
+  return fusion;
+}
+
+ir::Fusion Segmenter::inference() const {
+  ir::Fusion fusion("inference");
+  Writer writer(config_, fusion, false);
+  writer.declare_data();
+  Scores scores = writer.scores();
+  if (config_.head == HeadKind::kSoftmax)
+    scores.emission = writer.builder().log_softmax(scores.emission, 2);
+  fusion.add_output(scores.emission, "emission");
+  if (scores.start.valid()) {
+    fusion.add_output(scores.start, "start");
+    fusion.add_output(scores.end, "end");
+  }
+  return fusion;
+}
+
+}  // namespace segfuse::learn

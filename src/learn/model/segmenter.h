@@ -1,0 +1,67 @@
+#pragma once
+// The model: an encoder over frames and a head that scores segmentations, as Fusions.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/fusion.h"
+#include "learn/nn/layers.h"
+
+namespace segfuse::learn {
+
+enum class HeadKind {
+  kSemiMarkov,   ///< semi-Markov CRF: durations up to max_duration
+  kLinearChain,  ///< the same with max_duration 1: a CRF over frames
+  kSoftmax,      ///< each frame for itself
+};
+
+struct ModelConfig {
+  // Encoder: [stride frames stacked] -> conv -> residual blocks -> norm -> linear.
+  std::int64_t width = 128;
+  std::int64_t stem_kernel = 3;
+  std::int64_t kernel = 5;
+  std::vector<std::int64_t> dilations = {1, 2, 4, 8};  ///< one residual convolution block each
+  std::int64_t attention_blocks = 0;                   ///< after the convolutions
+  std::int64_t attention_heads = 4;
+  std::int64_t subsample = 1;  ///< frames stacked at the input and unstacked at the output
+  double dropout = 0.1;
+  // Head.
+  HeadKind head = HeadKind::kSemiMarkov;
+  bool boundary_scores = false;  ///< start and end scores per frame and label
+
+  // Set from the data.
+  std::int64_t features = 0;      ///< D
+  std::int64_t classes = 0;       ///< C
+  std::int64_t max_duration = 1;  ///< K, in frames
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+/// The programs of one model and its parameters. K is config.max_duration for the semi-Markov head
+/// and 1 for the linear chain.
+class Segmenter {
+ public:
+  explicit Segmenter(ModelConfig config);
+
+  const ModelConfig& config() const noexcept { return config_; }
+  std::int64_t max_duration() const noexcept;
+  const std::vector<nn::ParameterSpec>& parameters() const noexcept { return parameters_; }
+  std::int64_t parameter_count() const;
+
+  /// One forward and backward pass. T is a multiple of config.subsample. Inputs: the parameters;
+  /// features f32 (B, T, D), zero beyond the lengths; lengths i64 (B); labels i32 (B, T);
+  /// segment_start bool (B, T); duration_limit f32 (K, C), 0 or -inf (semi-Markov); scale f32 [];
+  /// seed i64 [2]. Outputs: loss = scale * sum over sequences of -log p(gold), f32 []; the sum of
+  /// the squares of all gradients, f32 []; the gradient of each parameter.
+  ir::Fusion training() const;
+
+  /// Inputs: the parameters; features; lengths. Outputs: emission f32 (B, T, C) (log-probabilities
+  /// for the softmax head) and, with boundary scores, start and end (B, T, C).
+  ir::Fusion inference() const;
+
+ private:
+  ModelConfig config_;
+  std::vector<nn::ParameterSpec> parameters_;
+};
+
+}  // namespace segfuse::learn

@@ -1,0 +1,112 @@
+#include "learn/nn/layers.h"
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "segfuse/error.h"
+
+namespace segfuse::nn {
+
+using ir::Extent;
+using ir::Extents;
+using ir::ValId;
+
+namespace {
+
+std::int64_t channels(const ir::Builder& b, ValId x) {
+  const Extent last = b.fusion().canonical(b.val(x).shape.back());
+  if (!last.is_constant())
+    throw UsageError("a layer needs a fixed number of channels; found {}",
+                     b.fusion().to_string(last));
+  return last.constant();
+}
+
+/// FNV-1a: a stream number for each parameter that does not depend on the others.
+std::uint64_t stream_of(const std::string& name) {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  return hash;
+}
+
+}  // namespace
+
+Tensor initial_value(const ParameterSpec& spec, std::uint64_t seed) {
+  if (spec.init.kind == Init::Kind::kConstant)
+    return Tensor::full(DType::kF32, spec.shape, spec.init.value);
+  Tensor tensor(DType::kF32, spec.shape);
+  Rng rng(seed, stream_of(spec.name));
+  for (float& x : tensor.span<float>()) x = static_cast<float>(rng.normal() * spec.init.value);
+  return tensor;
+}
+
+ValId Net::parameter(const std::string& name, Shape shape, Init init, bool decay) {
+  ParameterSpec spec{prefix_ + name, std::move(shape), init, decay};
+  const Extents extents(spec.shape.begin(), spec.shape.end());
+  const ValId id = b_.fusion().add_input(spec.name, DType::kF32, extents);
+  parameters_.push_back(std::move(spec));
+  values_.push_back(id);
+  return id;
+}
+
+ValId Net::linear(const std::string& name, ValId x, std::int64_t outputs, double gain) {
+  const Scope scope(*this, name);
+  const std::int64_t inputs = channels(b_, x);
+  const double deviation = gain / std::sqrt(static_cast<double>(inputs));
+  const ValId weight =
+      parameter("weight", {inputs, outputs}, {Init::Kind::kNormal, deviation}, true);
+  const ValId bias = parameter("bias", {outputs}, {});
+  return b_.add(b_.matmul(x, weight), bias);
+}
+
+ValId Net::conv1d(const std::string& name, ValId x, std::int64_t outputs, std::int64_t kernel,
+                  std::int64_t dilation, double gain) {
+  if (kernel % 2 == 0)
+    throw UsageError("a convolution has kernel {}; it must be odd to keep the length", kernel);
+  if (kernel == 1) return linear(name, x, outputs, gain);
+  const Scope scope(*this, name);
+  const std::int64_t inputs = channels(b_, x);
+  const double deviation = gain / std::sqrt(static_cast<double>(inputs * kernel));
+  const ValId weight =
+      parameter("weight", {kernel * inputs, outputs}, {Init::Kind::kNormal, deviation}, true);
+  const ValId bias = parameter("bias", {outputs}, {});
+  const Extents shape = b_.val(x).shape;
+  const Extent reach = dilation * (kernel - 1) / 2;
+  const ValId windows = b_.unfold(b_.pad_axis(x, 1, reach, reach), 1, kernel, 1, dilation);
+  const ValId columns = b_.reshape(windows, {shape[0], shape[1], Extent(kernel * inputs)});
+  return b_.add(b_.matmul(columns, weight), bias);
+}
+
+ValId Net::layer_norm(const std::string& name, ValId x) {
+  const Scope scope(*this, name);
+  const std::int64_t width = channels(b_, x);
+  const ValId scale = parameter("scale", {width}, {Init::Kind::kConstant, 1});
+  const ValId shift = parameter("shift", {width}, {});
+  return b_.layer_norm(x, scale, shift);
+}
+
+ValId Net::dropout(ValId x, double rate) { return seed_.valid() ? b_.dropout(x, seed_, rate) : x; }
+
+ValId Net::self_attention(const std::string& name, ValId x, std::int64_t heads, ValId key_bias) {
+  const Scope scope(*this, name);
+  const std::int64_t width = channels(b_, x);
+  if (width % heads != 0)
+    throw UsageError(
+        "self-attention splits {} channels into {} heads; the width must be a multiple", width,
+        heads);
+  const std::int64_t depth = width / heads;
+  const Extents shape = b_.val(x).shape;
+  auto split = [&](ValId y) {
+    return b_.permute(b_.reshape(y, {shape[0], shape[1], Extent(heads), Extent(depth)}),
+                      {0, 2, 1, 3});
+  };
+  const ValId query = split(linear("query", x, width));
+  const ValId key = split(linear("key", x, width));
+  const ValId value = split(linear("value", x, width));
+  const ValId scores = b_.mul(b_.matmul(query, key, false, true),
+                              b_.constant(1 / std::sqrt(static_cast<double>(depth))));
+  const ValId weights = b_.softmax(b_.add(scores, key_bias), -1);
+  const ValId mixed = b_.permute(b_.matmul(weights, value), {0, 2, 1, 3});
+  return linear("out", b_.reshape(mixed, shape), width);
+}
+
+}  // namespace segfuse::nn

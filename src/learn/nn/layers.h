@@ -1,0 +1,81 @@
+#pragma once
+// Layers as functions that write into a Fusion. Sequences are (B, T, C).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/builder.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse::nn {
+
+/// How a parameter starts.
+struct Init {
+  enum class Kind { kConstant, kNormal } kind = Kind::kConstant;
+  double value = 0;  ///< the constant, or the standard deviation
+};
+
+struct ParameterSpec {
+  std::string name;
+  Shape shape;
+  Init init;
+  bool decay = false;  ///< whether weight decay applies: matrices, not biases, norms or CRF scores
+  friend bool operator==(const ParameterSpec& a, const ParameterSpec& b) {
+    return a.name == b.name && a.shape == b.shape;
+  }
+};
+
+/// Writes a network into one Fusion and collects its parameters, each an input of the Fusion, in
+/// the order of the calls. Names are prefixed by the open scopes ("block2.conv.weight").
+class Net {
+ public:
+  /// `seed` (i64[2]) turns dropout on; an invalid id builds the network for inference.
+  Net(ir::Builder& builder, ir::ValId seed) : b_(builder), seed_(seed) {}
+
+  ir::Builder& builder() const noexcept { return b_; }
+  const std::vector<ParameterSpec>& parameters() const noexcept { return parameters_; }
+  const std::vector<ir::ValId>& values() const noexcept { return values_; }
+
+  class Scope {
+   public:
+    Scope(Net& net, const std::string& name) : net_(net), length_(net.prefix_.size()) {
+      net.prefix_ += name + ".";
+    }
+    ~Scope() { net_.prefix_.resize(length_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Net& net_;
+    std::size_t length_;
+  };
+
+  ir::ValId parameter(const std::string& name, Shape shape, Init init, bool decay = false);
+
+  /// (..., I) -> (..., O): x W + b, W normal with variance gain^2 / I.
+  ir::ValId linear(const std::string& name, ir::ValId x, std::int64_t outputs, double gain = 1);
+  /// (B, T, I) -> (B, T, O): odd kernel, zeros beyond both ends. Padding frames must be zero.
+  ir::ValId conv1d(const std::string& name, ir::ValId x, std::int64_t outputs, std::int64_t kernel,
+                   std::int64_t dilation, double gain = 1);
+  /// Over the last axis, with scale and shift.
+  ir::ValId layer_norm(const std::string& name, ir::ValId x);
+  ir::ValId dropout(ir::ValId x, double rate);
+  /// Scaled dot-product self-attention (Vaswani et al. 2017) with `heads` heads over (B, T, C);
+  /// key_bias (B, 1, 1, T) is added to the scores: 0 for frames, a large negative number for
+  /// padding.
+  ir::ValId self_attention(const std::string& name, ir::ValId x, std::int64_t heads,
+                           ir::ValId key_bias);
+
+ private:
+  ir::Builder& b_;
+  ir::ValId seed_;
+  std::string prefix_;
+  std::vector<ParameterSpec> parameters_;
+  std::vector<ir::ValId> values_;
+};
+
+/// The first value of a parameter: a function of (spec, seed) alone.
+Tensor initial_value(const ParameterSpec& spec, std::uint64_t seed);
+
+}  // namespace segfuse::nn
