@@ -10,9 +10,10 @@ function(segfuse_module name)
   endforeach()
 endfunction()
 
-# segfuse_test(NAME DEPENDS modules...): one test program from all sources under tests/unit/NAME; one ctest entry a case.
+# segfuse_test(NAME DEPENDS modules... LINK libraries... LABELS labels...): one test program and one ctest entry from
+# all sources under tests/unit/NAME. What is labelled "long" runs in make test-long only.
 function(segfuse_test name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;LABELS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/unit/${name}/*.cpp)
   if(NOT sources)
     return()
@@ -25,5 +26,5 @@ function(segfuse_test name)
   endforeach()
   target_compile_definitions(segfuse_test_${name} PRIVATE SEGFUSE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND segfuse_test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
 endfunction()

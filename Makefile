@@ -1,0 +1,59 @@
+# Short names for what one does every day. Each installs what it lacks first (tools/setup).
+SHELL := bash
+JOBS ?= $(shell nproc)
+SANITIZE ?= address
+SUITE ?=
+COMPARE ?=
+
+ifeq ($(SANITIZE),thread)
+SANITIZER_PRESET := tsan
+else
+SANITIZER_PRESET := asan
+endif
+
+.PHONY: help demo build test test-long sanitize bench check format tidy clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## train on real speech, decode unseen recordings, write out/demo/report.html (COMPARE=1)
+	@COMPARE=$(COMPARE) JOBS=$(JOBS) tools/demo
+
+build: ## release build in build/
+	@tools/setup build
+	@tools/build release $(JOBS)
+
+test: build ## build and run all tests but the long ones
+	@tools/run_tests build --label-exclude long --jobs $(JOBS)
+
+test-long: build ## the long tests as well
+	@tools/run_tests build --jobs $(JOBS)
+
+sanitize: ## tests under the address and undefined-behaviour sanitizers (SANITIZE=thread: thread)
+	@tools/setup build
+	@tools/build $(SANITIZER_PRESET) $(JOBS)
+	@tools/run_tests build-$(SANITIZER_PRESET) --label-exclude long --jobs $(JOBS)
+
+bench: ## benchmarks (SUITE=name for one of them)
+	@tools/setup build
+	@tools/build release $(JOBS) -DSEGFUSE_BENCH=ON
+	@bench/run $(SUITE)
+
+check: ## format, layers, budgets, loose ends
+	@tools/setup build format
+	@tools/check
+
+format: ## format the C++ sources in place
+	@tools/setup format
+	@tools/format
+
+tidy: ## clang-tidy over src/ and cli/, if it is installed
+	@tools/setup build
+	@tools/build release $(JOBS)
+	@command -v clang-tidy clang-tidy-19 >/dev/null || { echo "tidy: no clang-tidy here"; exit 2; }
+	@find src cli -name '*.cpp' | xargs -P $(JOBS) -n 1 \
+	  $$(command -v clang-tidy-19 clang-tidy | head -n 1) -p build --quiet
+
+clean: ## remove what was built (not out/)
+	rm -rf build build-*

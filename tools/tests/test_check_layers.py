@@ -1,0 +1,105 @@
+import unittest
+
+from checker import CheckerTest
+
+TABLE = """
+[modules.base]
+public = ["error.h"]
+[modules.ir]
+may_include = ["base"]
+[modules.crf]
+may_include = ["base"]
+public = ["crf.h"]
+[modules.learn]
+may_include = ["ir", "base"]
+may_include_public = ["crf"]
+[modules.cli]
+folder = "cli"
+may_include_public = ["base", "learn"]
+[[libraries]]
+name = "CUDA"
+headers = ['cuda', 'nccl']
+folders = ["src/crf/cuda/"]
+"""
+
+
+class Layers(CheckerTest):
+    checker = "check_layers"
+
+    def setUp(self):
+        super().setUp()
+        self.write("tools/layers.toml", TABLE)
+        self.write("include/segfuse/error.h", "#include <string>\n")
+        self.write("include/segfuse/crf.h", '#include "segfuse/error.h"\n')
+        self.write("src/base/text.h", '#include "segfuse/error.h"\n')
+        self.write("src/ir/fusion.h", '#include "base/text.h"\n#include <vector>\n')
+        self.write("src/crf/impl.h", '#include "segfuse/crf.h"\n')
+        self.write("src/learn/train.cpp", '#include "ir/fusion.h"\n#include "segfuse/crf.h"\n')
+        self.write("cli/main.cpp", '#include "segfuse/error.h"\n')
+
+    def test_a_tree_that_follows_the_table_is_clean(self):
+        self.assert_clean()
+
+    def test_an_upward_include_is_found(self):
+        self.write("src/base/log.cpp", '// first\n#include "ir/fusion.h"\n')
+        self.assert_found('src/base/log.cpp:2: base may include nothing of ir, not "ir/fusion.h"'
+                          " (tools/layers.toml)")
+
+    def test_public_headers_only_means_public_headers_only(self):
+        self.write("src/learn/a.cpp", '#include "crf/impl.h"\n')
+        self.assert_found("src/learn/a.cpp:1: learn may include only public headers of crf, not"
+                          ' "crf/impl.h" (tools/layers.toml)')
+
+    def test_the_command_line_sees_public_headers_of_its_modules_only(self):
+        self.write("cli/a.cpp", '#include "base/text.h"\n#include "segfuse/crf.h"\n')
+        self.assert_found(
+            'cli/a.cpp:1: cli may include only public headers of base, not "base/text.h"'
+            " (tools/layers.toml)",
+            'cli/a.cpp:2: cli may include nothing of crf, not "segfuse/crf.h" (tools/layers.toml)')
+
+    def test_public_headers_include_public_headers_only(self):
+        self.write("include/segfuse/crf.h", '#include "base/text.h"\n')
+        self.assert_found('include/segfuse/crf.h:1: a public header may not include the private'
+                          ' header "base/text.h"')
+
+    def test_libraries_stay_in_their_folders(self):
+        self.write("src/crf/cuda/a.cpp", "#include <cuda_runtime.h>\n")
+        self.assert_clean()
+        self.write("src/crf/a.cpp", "#include <nccl.h>\n")
+        self.assert_found("src/crf/a.cpp:1: <nccl.h> (CUDA) belongs in src/crf/cuda/ only")
+
+    def test_angle_brackets_are_no_way_around(self):
+        self.write("src/base/log.cpp", "#include <ir/fusion.h>\n")
+        self.assert_found('src/base/log.cpp:1: base may include nothing of ir, not "ir/fusion.h"'
+                          " (tools/layers.toml)")
+
+    def test_includes_in_comments_do_not_count(self):
+        self.write("src/base/log.cpp", '/*\n#include "ir/fusion.h"\n*/\n// #include "x"\n')
+        self.assert_clean()
+
+    def test_cycles_are_shown(self):
+        self.write("src/ir/a.h", '#include "ir/b.h"\n')
+        self.write("src/ir/b.h", '#include "ir/c.h"\n')
+        self.write("src/ir/c.h", '#include "ir/a.h"\n')
+        self.assert_found("src/ir/a.h:1: include cycle: src/ir/a.h -> src/ir/b.h -> src/ir/c.h ->"
+                          " src/ir/a.h")
+
+    def test_homeless_and_absent_files_are_found(self):
+        self.write("src/new/a.cpp", '#include "base/gone.h"\n')
+        self.write("include/segfuse/new.h", "")
+        self.assert_found(
+            "include/segfuse/new.h:1: this file belongs to no module of tools/layers.toml",
+            "src/new/a.cpp:1: this file belongs to no module of tools/layers.toml",
+            'src/new/a.cpp:1: "base/gone.h" is not a file under include/ or src/')
+
+    def test_at_most_a_dozen_public_headers(self):
+        names = [f"h{i}.h" for i in range(11)]
+        public = ", ".join(f'"{name}"' for name in ["error.h", *names])
+        self.write("tools/layers.toml", TABLE.replace('"error.h"', public))
+        for name in names:
+            self.write(f"include/segfuse/{name}", "")
+        self.assert_found("include/segfuse:1: 13 public headers; at most 12")
+
+
+if __name__ == "__main__":
+    unittest.main()

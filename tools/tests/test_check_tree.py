@@ -1,0 +1,49 @@
+import unittest
+
+from checker import CheckerTest
+
+
+class Tree(CheckerTest):
+    checker = "check_tree"
+
+    def test_forbidden_calls(self):
+        self.write("src/a.cpp", "int f() {\n  return ::fork();\n}\nint g = std::system(x);\n")
+        self.write("tests/b.cpp", "auto* p = popen(x, y);\n")
+        self.assert_found("src/a.cpp:2: fork() is not allowed here; use posix_spawn",
+                          "src/a.cpp:4: system() is not allowed here; use posix_spawn",
+                          "tests/b.cpp:1: popen() is not allowed here; use posix_spawn")
+
+    def test_calls_in_comments_strings_and_other_names_are_fine(self):
+        self.write("src/a.cpp", '// fork()\nauto s = "system(x)";\nx.fork();\nmy_fork();\n')
+        self.assert_clean()
+
+    def test_loose_ends_need_an_issue_number(self):
+        self.write("src/a.cpp", "// TODO(#12): faster\n// FIXME #3\n")
+        self.assert_clean()
+        self.write("docs/a.md", "first\nTODO: write this\n")
+        self.assert_found("docs/a.md:2: a loose end without an issue number; write it as (#12)"
+                          " behind the word")
+
+    def test_machine_paths(self):
+        self.write("tools/a", "cd /root/x\n")
+        self.write("cmake/a.cmake", "set(x ../work/y)\n")
+        self.assert_found("tools/a:1: a path of somebody's machine")
+
+    def test_blanks_tabs_and_line_ends(self):
+        self.write("src/a.cpp", "int x; \n\tint y;\nint z;")
+        self.write("README.md", "a\r\n")
+        self.write("Makefile", "a:\n\tb\n")
+        self.assert_found("src/a.cpp:1: blanks at the end of the line",
+                          "src/a.cpp:2: tab; use blanks",
+                          "src/a.cpp:3: no line end at the end of the file",
+                          "README.md:1: carriage return; lines end with LF alone")
+
+    def test_text_is_utf8_and_fixtures_may_be_anything(self):
+        self.write("tests/error/bad.lab", b"\xff\r\n\t")
+        self.assert_clean()
+        self.write("src/a.cpp", b"// \xff\n")
+        self.assert_found("src/a.cpp:1: not UTF-8 at byte 3")
+
+
+if __name__ == "__main__":
+    unittest.main()
