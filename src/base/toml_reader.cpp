@@ -24,8 +24,62 @@ struct TomlReader::Document {
 
 namespace {
 
+constexpr std::string_view kOverride = "override ";
+
+bool from_override(const toml::source_region& region) {
+  return region.path && region.path->starts_with(kOverride);
+}
+
 std::string place(const std::string& file, const toml::source_region& region) {
+  if (from_override(region)) return *region.path;
   return fmt::format("{}:{}:{}", file, region.begin.line, region.begin.column);
+}
+
+/// Throws "place: message" as whose fault it is.
+[[noreturn]] void fail(const std::string& file, const toml::source_region& region,
+                       const std::string& message) {
+  const std::string text = place(file, region) + ": " + message;
+  if (from_override(region)) throw UsageError("{}", text);
+  throw DataError("{}", text);
+}
+
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + '"';
+}
+
+toml::table parse_override(const std::string& assignment) {
+  const std::string name = fmt::format("{}'{}'", kOverride, assignment);
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos)
+    throw UsageError("{}: expected the form section.key=value", name);
+  const std::string key(trim(std::string_view(assignment).substr(0, equals)));
+  const std::string_view value = trim(std::string_view(assignment).substr(equals + 1));
+  try {
+    return toml::parse(fmt::format("{} = {}", key, value), name);
+  } catch (const toml::parse_error&) {
+    // Not a TOML value: a string without its quotes, or a bad key, which fails again.
+  }
+  try {
+    return toml::parse(fmt::format("{} = {}", key, quoted(value)), name);
+  } catch (const toml::parse_error& error) {
+    throw UsageError("{}: {}", name, error.description());
+  }
+}
+
+/// Moves: copies of nodes forget where they came from.
+void merge(toml::table& target, toml::table&& source) {
+  for (auto&& [key, node] : source) {
+    toml::node* there = target.get(key.str());
+    if (there != nullptr && there->is_table() && node.is_table())
+      merge(*there->as_table(), std::move(*node.as_table()));
+    else
+      target.insert_or_assign(key, std::move(node));
+  }
 }
 
 std::string kind_of(const toml::node& node) {
@@ -91,8 +145,9 @@ struct TomlReader::Access {
   template <class T>
   static T convert(const TomlReader& reader, const std::string& key, const toml::node& node) {
     if (std::optional<T> value = value_of<T>(node)) return *std::move(value);
-    throw DataError("{}: '{}' must be {}, found {}", place(reader.document_->name, node.source()),
-                    joined(reader.path_, key), kWanted<T>, kind_of(node));
+    fail(reader.document_->name, node.source(),
+         fmt::format("'{}' must be {}, found {}", joined(reader.path_, key), kWanted<T>,
+                     kind_of(node)));
   }
 
   template <class T>
@@ -136,8 +191,9 @@ struct TomlReader::Access {
     if (entry != document.known.end()) known.assign(entry->second.begin(), entry->second.end());
     for (const auto& [key, source, node] : in_file_order(table)) {
       if (!std::ranges::binary_search(known, key))
-        throw DataError("{}: unknown key '{}'{}; {}", place(document.name, source), key,
-                        path.empty() ? "" : " in [" + path + "]", suggestion(key, known));
+        fail(document.name, source,
+             fmt::format("unknown key '{}'{}; {}", key, path.empty() ? "" : " in [" + path + "]",
+                         suggestion(key, known)));
       descend(document, node, joined(path, key));
     }
   }
@@ -168,11 +224,13 @@ struct TomlReader::Access {
 TomlReader::TomlReader(std::shared_ptr<Document> document, const void* table, std::string path)
     : document_(std::move(document)), table_(table), path_(std::move(path)) {}
 
-TomlReader TomlReader::open(const std::filesystem::path& path) {
-  return parse(read_file(path), path.string());
+TomlReader TomlReader::open(const std::filesystem::path& path,
+                            const std::vector<std::string>& overrides) {
+  return parse(read_file(path), path.string(), overrides);
 }
 
-TomlReader TomlReader::parse(std::string_view text, std::string name) {
+TomlReader TomlReader::parse(std::string_view text, std::string name,
+                             const std::vector<std::string>& overrides) {
   auto document = std::make_shared<Document>();
   try {
     document->root = toml::parse(text, name);
@@ -180,6 +238,7 @@ TomlReader TomlReader::parse(std::string_view text, std::string name) {
     throw DataError("{}: {}", place(name, error.source()), error.description());
   }
   document->name = std::move(name);
+  for (const std::string& assignment : overrides) merge(document->root, parse_override(assignment));
   const void* root = &document->root;
   return {std::move(document), root, ""};
 }
@@ -274,7 +333,10 @@ std::string TomlReader::where(const std::string& key) const {
 }
 
 void TomlReader::refuse(const std::string& key, std::string_view reason) const {
-  throw DataError("{}: '{}' {}", where(key), joined(path_, key), reason);
+  const toml::node* node = table_ == nullptr ? nullptr : Access::table(*this)->get(key);
+  const std::string message = fmt::format("'{}' {}", joined(path_, key), reason);
+  if (node != nullptr) fail(document_->name, node->source(), message);
+  throw DataError("{}: {}", where(key), message);
 }
 
 void TomlReader::refuse_unknown() const {

@@ -7,7 +7,8 @@
 //   ...
 //   config.refuse_unknown();
 //
-// All errors are DataErrors that begin with "file:line:column: ". A getter with a fallback returns
+// All errors are DataErrors that begin with "file:line:column: " (UsageErrors that begin with the
+// override, where the value came from one). A getter with a fallback returns
 // it when the key is absent; a getter without one then throws.
 
 #include <cstdint>
@@ -23,10 +24,13 @@ namespace segfuse {
 /// A table of a TOML file. Copies and sections share the file and the list of known keys.
 class TomlReader {
  public:
-  /// Reads and parses a file; throws FileError or DataError.
-  static TomlReader open(const std::filesystem::path& path);
+  /// Reads and parses a file; throws FileError or DataError. `overrides` are of the form
+  /// "section.key=value" and win over the file; a value that is not TOML is taken as a string.
+  static TomlReader open(const std::filesystem::path& path,
+                         const std::vector<std::string>& overrides = {});
   /// Parses `text`; `name` stands for the file in messages.
-  static TomlReader parse(std::string_view text, std::string name);
+  static TomlReader parse(std::string_view text, std::string name,
+                          const std::vector<std::string>& overrides = {});
 
   /// A table inside this one. An absent table reads as an empty one.
   TomlReader section(const std::string& key) const;
@@ -61,7 +65,8 @@ class TomlReader {
   std::vector<std::int64_t> integers(const std::string& key,
                                      std::vector<std::int64_t> fallback = {}) const;
 
-  /// "file:line:column" of a value, or of this table when the key is absent.
+  /// "file:line:column" of a value (its override, if it has one), or of this table when the key is
+  /// absent.
   std::string where(const std::string& key) const;
   /// Throws a DataError about a value that its getter could not judge: "file:line:column: 'key'
   /// REASON".

@@ -157,6 +157,44 @@ TEST(TomlReader, UnknownKeysAreRefusedWithTheNearestKnownOne) {
             "a.toml:15:1: unknown key 'epsilon' in [layer[1]]; known are 'eps' and 'kind'");
 }
 
+TEST(TomlReader, OverridesWinAndAreBlamedByTheirOwnText) {
+  const TomlReader reader = TomlReader::parse(
+      kConfig, "a.toml",
+      {"optim.steps=7", "model.head=soft max", "new.deep.x = [1, 2]", "model.widths=wide"});
+  EXPECT_EQ(reader.section("optim").integer("steps"), 7);
+  EXPECT_EQ(reader.section("optim").number("learning_rate"), 0.002) << "the others stay";
+  EXPECT_EQ(reader.section("model").string("head"), "soft max");
+  EXPECT_THAT(reader.section("new").section("deep").integers("x"), ElementsAre(1, 2));
+  const auto usage_message = [](auto&& action) -> std::string {
+    try {
+      action();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no usage error";
+  };
+  EXPECT_EQ(usage_message([&] { reader.section("model").integers("widths"); }),
+            "override 'model.widths=wide': 'model.widths' must be an array, found a string");
+  EXPECT_EQ(usage_message([&] { reader.section("optim").integer("steps", 1, 10, 20); }),
+            "override 'optim.steps=7': 'optim.steps' is 7; it must lie in [10, 20]");
+  EXPECT_EQ(usage_message([&] { TomlReader::parse("", "a.toml", {"optim.steps"}); }),
+            "override 'optim.steps': expected the form section.key=value");
+  EXPECT_THAT(usage_message([&] { TomlReader::parse("", "a.toml", {"a b=1"}); }),
+              testing::StartsWith("override 'a b=1': "));
+}
+
+TEST(TomlReader, UnknownOverridesAreUsageErrors) {
+  const TomlReader reader = TomlReader::parse(kConfig, "a.toml", {"optim.step=7"});
+  ask_everything(reader);
+  try {
+    reader.refuse_unknown();
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "override 'optim.step=7': unknown key 'step' in [optim]; did you mean 'steps'?");
+  }
+}
+
 TEST(TomlReader, MalformedTextGivesThePlaceAndExitCode3) {
   try {
     TomlReader::parse("a = 1\nb = = 2\n", "b.toml");

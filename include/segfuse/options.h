@@ -1,0 +1,83 @@
+#pragma once
+// Options of the library and the command: one table says name, type, default, meaning and
+// environment variable of each.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace segfuse {
+
+using OptionValue = std::variant<bool, std::int64_t, double, std::string>;
+
+/// A row of the table. The type of `fallback` is the option's type; `choices` are the only allowed
+/// values of a string if there are any; `least` and `most` bound a number.
+struct OptionInfo {
+  std::string name;         ///< "check-numerics"; '_' is taken for '-' when a name is looked up
+  std::string environment;  ///< "SEGFUSE_CHECK_NUMERICS"
+  OptionValue fallback;
+  std::string doc;
+  std::vector<std::string> choices = {};
+  double least = 0;
+  double most = 0;
+};
+
+/// All options, in the order in which help shows them.
+std::span<const OptionInfo> option_table();
+
+/// A name that the compiler checks, with its type.
+template <class T>
+struct OptionKey {
+  std::string_view name;
+};
+
+namespace options {
+inline constexpr OptionKey<std::int64_t> kThreads{"threads"};
+inline constexpr OptionKey<std::string> kLog{"log"};
+inline constexpr OptionKey<bool> kQuiet{"quiet"};
+inline constexpr OptionKey<bool> kCheckNumerics{"check-numerics"};
+inline constexpr OptionKey<bool> kDeterministic{"deterministic"};
+inline constexpr OptionKey<std::string> kCacheDir{"cache-dir"};
+}  // namespace options
+
+/// A value for every option. A plain value: pass it on, copy it, change the copy.
+class Options {
+ public:
+  /// The defaults of the table; the environment is not looked at.
+  Options();
+  /// The defaults, overridden by environment variables. Throws UsageError for a value that does not
+  /// fit, and for a variable SEGFUSE_X that no option has but that is a slip of one.
+  static Options from_environment();
+
+  template <class T>
+  const T& get(OptionKey<T> key) const {
+    return std::get<T>(value(key.name));
+  }
+  template <class T>
+  void set(OptionKey<T> key, T value) {
+    assign(key.name, OptionValue(std::move(value)));
+  }
+  /// Parses `text` by the option's type: true|false|1|0|yes|no|on|off, a number, a string. Throws
+  /// UsageError for an unknown name (with the nearest one) or a value that does not fit; the
+  /// message begins with `origin` if given, else with the option's name.
+  void set_text(std::string_view name, std::string_view text, std::string_view origin = {});
+  /// The value as set_text takes it.
+  std::string text(std::string_view name) const;
+  /// Throws UsageError for an unknown name.
+  const OptionValue& value(std::string_view name) const;
+
+ private:
+  void assign(std::string_view name, OptionValue value);
+  std::vector<OptionValue> values_;  // by row of the table
+};
+
+/// The process-wide defaults: what functions use whose caller passes no Options. Read from the
+/// environment at the first call; thread-safe.
+Options default_options();
+/// Replaces them, and sets the log level to theirs. Meant for the start of main().
+void set_default_options(Options options);
+
+}  // namespace segfuse
