@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "base/half.h"
+#include "compiler/interpret/evaluate.h"
+
+namespace segfuse::compiler {
+namespace {
+
+// Wide enough that no formula over 64-bit integers overflows before it is wrapped.
+__extension__ using Int128 = __int128;
+
+/// A formula over T, for the types that its rule admits; the other branch is never compiled.
+template <class T>
+constexpr bool admits(ir::DTypeRule rule) {
+  const bool real = std::is_same_v<T, double>;
+  switch (rule) {
+    case ir::DTypeRule::kFloat:
+    case ir::DTypeRule::kTest: return real;
+    case ir::DTypeRule::kLogical: return !real;
+    default: return true;
+  }
+}
+
+// In a template, so that a discarded formula is not instantiated.
+template <class T>
+T apply_unary(ir::Op op, T a) {
+  switch (op) {
+#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
+  case ir::Op::name:                                         \
+    if constexpr (admits<T>(ir::DTypeRule::rule)) {          \
+      return static_cast<T>(formula);                        \
+    } else {                                                 \
+      break;                                                 \
+    }
+#include "ir/ops.def"
+    default: break;
+  }
+  throw InternalError("'{}' has no formula for this type", ir::info(op).name);
+}
+
+template <class T>
+T apply_binary(ir::Op op, T a, T b) {
+  switch (op) {
+#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
+  case ir::Op::name:                                                        \
+    if constexpr (admits<T>(ir::DTypeRule::rule)) {                         \
+      return static_cast<T>(formula);                                       \
+    } else {                                                                \
+      break;                                                                \
+    }
+#include "ir/ops.def"
+    default: break;
+  }
+  throw InternalError("'{}' has no formula for this type", ir::info(op).name);
+}
+
+template <class T>
+T apply(const Evaluation& e, std::int64_t i) {
+  auto operand = [&](std::size_t n) {
+    if constexpr (std::is_same_v<T, double>) return e.operands[n].at(i);
+    return static_cast<T>(e.operands[n].template span<std::int64_t>()[static_cast<std::size_t>(i)]);
+  };
+  const ir::Op op = e.expr().op;
+  if (op == ir::Op::where) return e.operands[0].at(i) != 0 ? operand(1) : operand(2);
+  return e.operands.size() == 1 ? apply_unary<T>(op, operand(0))
+                                : apply_binary<T>(op, operand(0), operand(1));
+}
+
+std::int64_t integer_from(DType dtype, double value) {
+  if (dtype == DType::kBool) return value != 0;
+  if (dtype == DType::kI32) return saturate_cast<std::int32_t>(value);
+  return saturate_cast<std::int64_t>(value);
+}
+
+Tensor evaluate_cast(const Evaluation& e) {
+  const DType to = e.attr<DType>("dtype");
+  const Tensor& from = e.operands[0];
+  if (is_float(to)) return from.to(DType::kF64);
+  Tensor result(DType::kI64, from.shape());
+  const auto out = result.span<std::int64_t>();
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = from.dtype() == DType::kF64 ? integer_from(to, from.at(static_cast<std::int64_t>(i)))
+                                         : wrap(to, from.span<std::int64_t>()[i]);
+  return result;
+}
+
+}  // namespace
+
+std::int64_t wrap(DType dtype, std::int64_t value) {
+  if (dtype == DType::kBool) return value != 0;
+  return dtype == DType::kI32 ? static_cast<std::int32_t>(value) : value;
+}
+
+std::vector<Tensor> evaluate_elementwise(const Evaluation& e) {
+  if (e.expr().op == ir::Op::cast) return {evaluate_cast(e)};
+  const DType result_dtype = e.result().dtype;
+  const DType operand_dtype = e.operand(e.operands.size() - 1).dtype;
+  Tensor result(wide(result_dtype), e.result_shape());
+  for (std::int64_t i = 0; i < result.size(); ++i) {
+    if (is_float(result_dtype)) {
+      result.set(i, apply<double>(e, i));
+    } else if (is_float(operand_dtype)) {
+      result.set(i, apply<double>(e, i) != 0);  // a comparison or test
+    } else {
+      const auto exact = static_cast<std::int64_t>(apply<Int128>(e, i));
+      result.span<std::int64_t>()[static_cast<std::size_t>(i)] = wrap(result_dtype, exact);
+    }
+  }
+  return {result};
+}
+
+}  // namespace segfuse::compiler

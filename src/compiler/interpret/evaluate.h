@@ -1,0 +1,65 @@
+#pragma once
+// Evaluation of single expressions over wide tensors: f64 for floats, i64 for integers and bools.
+
+#include <span>
+#include <vector>
+
+#include "ir/bind.h"
+#include "ir/fusion.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse::compiler {
+
+/// One expression with everything it needs to be evaluated.
+struct Evaluation {
+  const ir::Fusion& fusion;
+  const ir::Sizes& sizes;
+  ir::ExprId id;
+  std::span<const Tensor> operands;  ///< wide
+
+  const ir::Expr& expr() const { return fusion.expr(id); }
+  const ir::Val& operand(std::size_t i) const { return fusion.val(expr().operands[i]); }
+  const ir::Val& result(std::size_t i = 0) const { return fusion.val(expr().results[i]); }
+  Shape result_shape(std::size_t i = 0) const { return sizes.of(result(i).shape); }
+  template <class T>
+  const T& attr(std::string_view name) const {
+    return fusion.attr<T>(id, name);
+  }
+};
+
+/// The type in which values of `dtype` are held.
+inline DType wide(DType dtype) { return is_float(dtype) ? DType::kF64 : DType::kI64; }
+
+std::vector<Tensor> evaluate_elementwise(const Evaluation& e);
+std::vector<Tensor> evaluate_reduction(const Evaluation& e);
+std::vector<Tensor> evaluate_movement(const Evaluation& e);
+std::vector<Tensor> evaluate_creation(const Evaluation& e);
+std::vector<Tensor> evaluate_matmul(const Evaluation& e);
+
+/// Reduces an integer to what its type can hold, modulo 2^bits; a bool to 0 or 1.
+std::int64_t wrap(DType dtype, std::int64_t value);
+
+using Index = std::vector<std::int64_t>;
+
+/// Calls visit(index) for every index of `shape` in row-major order.
+template <class Visit>
+void for_each_index(const Shape& shape, Visit&& visit) {
+  Index index(shape.size(), 0);
+  for (std::int64_t left = num_elements(shape); left > 0; --left) {
+    visit(static_cast<const Index&>(index));
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      if (++index[axis] < shape[axis]) break;
+      index[axis] = 0;
+    }
+  }
+}
+
+/// Row-major position of `index` in `shape`.
+inline std::int64_t linear_index(const Shape& shape, const Index& index) {
+  std::int64_t linear = 0;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis)
+    linear = linear * shape[axis] + index[axis];
+  return linear;
+}
+
+}  // namespace segfuse::compiler

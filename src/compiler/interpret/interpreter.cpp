@@ -1,0 +1,102 @@
+#include "compiler/interpret/interpreter.h"
+
+#include "base/check.h"
+#include "compiler/inputs.h"
+#include "compiler/interpret/evaluate.h"
+#include "ir/random.h"
+
+namespace segfuse::compiler {
+namespace {
+
+Tensor widen(const Tensor& tensor) {
+  if (is_float(tensor.dtype())) return tensor.to(DType::kF64);
+  if (tensor.dtype() == DType::kI64) return tensor;
+  Tensor result(DType::kI64, tensor.shape());
+  for (std::int64_t i = 0; i < tensor.size(); ++i)
+    result.span<std::int64_t>()[static_cast<std::size_t>(i)] =
+        static_cast<std::int64_t>(tensor.at(i));
+  return result;
+}
+
+Tensor narrow(const Tensor& wide_tensor, DType dtype) {
+  if (is_float(dtype)) return wide_tensor.to(dtype).clone();
+  if (dtype == DType::kI64) return wide_tensor.clone();
+  Tensor result(dtype, wide_tensor.shape());
+  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, wide_tensor.at(i));
+  return result;
+}
+
+std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque) {
+  if (e.expr().op == ir::Op::matmul) return evaluate_matmul(e);
+  const OpaqueOps::Function& function =
+      e.expr().op == ir::Op::semicrf_loss ? opaque.semicrf_loss : opaque.semicrf_loss_grad;
+  if (!function)
+    throw UsageError("the Fusion '{}' uses '{}', for which interpret() was given no function",
+                     e.fusion.name(), ir::info(e.expr().op).name);
+  return function(e.operands);
+}
+
+std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque) {
+  switch (ir::info(e.expr().op).op_class) {
+    case ir::OpClass::kElementwise: return evaluate_elementwise(e);
+    case ir::OpClass::kReduction: return evaluate_reduction(e);
+    case ir::OpClass::kMovement: return evaluate_movement(e);
+    case ir::OpClass::kCreation: return evaluate_creation(e);
+    case ir::OpClass::kOpaque: return evaluate_opaque(e, opaque);
+  }
+  throw InternalError("no evaluation for '{}'", ir::info(e.expr().op).name);
+}
+
+}  // namespace
+
+std::vector<Tensor> evaluate_creation(const Evaluation& e) {
+  const ir::Val& result = e.result();
+  Tensor out(wide(result.dtype), e.result_shape());
+  switch (e.expr().op) {
+    case ir::Op::constant: out.set(0, e.attr<double>("value")); break;
+    case ir::Op::extent:
+      out.set(0, static_cast<double>(e.sizes.of(e.attr<ir::Extents>("size")[0])));
+      break;
+    case ir::Op::iota:
+      for (std::int64_t i = 0; i < out.size(); ++i) out.set(i, static_cast<double>(i));
+      break;
+    default: {
+      const auto seed = e.operands[0].span<std::int64_t>();
+      const auto stream = e.attr<std::int64_t>("stream");
+      for (std::int64_t i = 0; i < out.size(); ++i)
+        out.set(i, ir::random_element(seed[0], seed[1], stream, static_cast<std::uint64_t>(i)));
+    }
+  }
+  if (!is_float(result.dtype))
+    for (std::int64_t& value : out.span<std::int64_t>()) value = wrap(result.dtype, value);
+  return {out};
+}
+
+std::vector<Tensor> interpret(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                              const OpaqueOps& opaque, const InterpretOptions& options) {
+  const ir::Sizes sizes = bind_inputs(fusion, inputs);
+  std::vector<Tensor> values(fusion.storage().vals.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    values[fusion.inputs()[i].val.index] = widen(inputs[i]);
+  for (const ir::ExprId id : fusion.live_exprs()) {
+    const ir::Expr& expr = fusion.expr(id);
+    std::vector<Tensor> operands;
+    for (const ir::ValId operand : expr.operands) operands.push_back(values[operand.index]);
+    const std::vector<Tensor> results = evaluate({fusion, sizes, id, operands}, opaque);
+    SEGFUSE_CHECK(results.size() == expr.results.size(), "results of {}", ir::info(expr.op).name);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const DType dtype = fusion.val(expr.results[i]).dtype;
+      const bool round = options.round_to_dtype && is_float(dtype);
+      values[expr.results[i].index] = round ? results[i].to(dtype).to(DType::kF64) : results[i];
+    }
+  }
+  std::vector<Tensor> outputs;
+  for (const ir::Output& output : fusion.outputs()) {
+    const DType dtype = fusion.val(output.val).dtype;
+    const bool as_f64 = options.outputs_as_f64 && is_float(dtype);
+    outputs.push_back(narrow(values[output.val.index], as_f64 ? DType::kF64 : dtype));
+  }
+  return outputs;
+}
+
+}  // namespace segfuse::compiler
