@@ -1,0 +1,64 @@
+#pragma once
+// Training, evaluation and decoding of segmenters: from files to files.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace segfuse {
+
+struct TrainOptions {
+  std::filesystem::path config;  ///< TOML; see examples/
+  std::string data;              ///< manifest or directory; empty: the configuration's data.path
+  std::filesystem::path out;     ///< directory, made if missing
+  bool resume = false;           ///< continue from the checkpoints in `out`, where there are any
+  bool compare =
+      false;           ///< also train the same encoder with a per-frame softmax and a linear chain
+  int threads = 0;     ///< 0: all cores
+  bool quiet = false;  ///< no progress
+};
+
+/// Trains on the training recordings, keeps the epoch that is best on the development recordings
+/// and measures it on the test recordings (on the development ones when there are none, and says
+/// so). Writes to `out`: model.safetensors, metrics.json, report.html, sequence.svg (a picture of
+/// one decoded test recording) and checkpoint.safetensors; with `compare` also softmax/ and
+/// linear_chain/. Returns the text of metrics.json: label_error_rate, boundary_f1_20ms (one for
+/// each tolerance), r_value_20ms, frame_accuracy, seconds, ... The model's bits depend on the
+/// configuration and the data alone, not on threads or interruptions. Throws Interrupted (exit code
+/// 130) after saving when Ctrl-C was pressed.
+std::string train(const TrainOptions& options);
+
+struct EvaluateOptions {
+  std::filesystem::path model;  ///< model.safetensors, or a directory that holds it
+  std::string data;             ///< manifest or directory; empty: the one it was trained on
+  std::string split = "test";   ///< train, dev, test or all
+  std::filesystem::path out;    ///< directory for metrics.json and report.html; empty: none
+  int threads = 0;
+  bool quiet = false;
+};
+
+/// Measures a model on labelled recordings. Returns the metrics as JSON, as train() does.
+std::string evaluate(const EvaluateOptions& options);
+
+struct DecodeOptions {
+  std::filesystem::path model;                ///< as above
+  std::vector<std::filesystem::path> inputs;  ///< audio files, or directories of them
+  std::filesystem::path out;                  ///< directory for one label file a recording
+  std::string format = "textgrid";            ///< textgrid, csv, phn, lab (festvox) or audacity
+  int threads = 0;
+  bool quiet = false;
+};
+
+struct DecodedFile {
+  std::filesystem::path audio;
+  std::filesystem::path labels;
+  double seconds = 0;
+  std::int64_t segments = 0;
+  double log_probability = 0;  ///< of the segmentation under the model; NaN for a softmax head
+};
+
+/// Segments recordings. TextGrid and CSV carry for every segment its posterior, the mean posterior
+/// of its label over its frames and the confidence of its start.
+std::vector<DecodedFile> decode(const DecodeOptions& options);
+
+}  // namespace segfuse

@@ -1,0 +1,39 @@
+#pragma once
+// The state of a training run as one file.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "learn/nn/layers.h"
+#include "learn/train/trainer.h"
+
+namespace segfuse::learn {
+
+/// Everything that the next step depends on.
+struct TrainingState {
+  std::vector<Tensor> parameters;
+  std::vector<Tensor> first_moment;   ///< AdamW's m
+  std::vector<Tensor> second_moment;  ///< AdamW's v
+  std::vector<Tensor> average;        ///< running mean; empty when not used
+  std::vector<Tensor> best;           ///< parameters of the best epoch so far
+  std::int64_t step = 0;              ///< steps done
+  std::int64_t epoch = 0;             ///< epochs done
+  std::int64_t batch = 0;             ///< batches of the current epoch done
+  double epoch_loss = 0;              ///< sums over these batches
+  double epoch_segments = 0;
+  double best_error = 0;
+  std::int64_t best_epoch = 0;  ///< 0: none yet
+  std::vector<EpochRecord> history;
+};
+
+/// Replaces the file in one step. `fingerprint` names the run (model, plan and data).
+void write_checkpoint(const std::filesystem::path& path, const TrainingState& state,
+                      const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint);
+/// DataError for a malformed file; UsageError when the fingerprint is another one.
+TrainingState read_checkpoint(const std::filesystem::path& path,
+                              const std::vector<nn::ParameterSpec>& specs,
+                              std::uint64_t fingerprint);
+
+}  // namespace segfuse::learn

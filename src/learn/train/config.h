@@ -1,0 +1,56 @@
+#pragma once
+// The configuration of one training run, read from TOML and written back into the model file.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/toml_reader.h"
+#include "learn/model/segmenter.h"
+#include "learn/optim/adamw.h"
+#include "segfuse/data.h"
+
+namespace segfuse::learn {
+
+struct DataSource {
+  std::string path;                       ///< manifest or directory (see load_manifest)
+  std::string tier;                       ///< of TextGrid labels
+  std::optional<std::string> fill_label;  ///< for gaps
+  std::string fold;                       ///< folding map, applied to all labels before training
+  std::string metric_fold;                ///< folding map for the metrics alone
+};
+
+struct TrainingPlan {
+  std::int64_t epochs = 20;
+  std::int64_t batch_size = 16;   ///< sequences
+  std::int64_t batch_frames = 0;  ///< frames with padding; 0: no bound
+  double learning_rate = 1e-3;
+  double warmup = 0.1;        ///< share of all steps
+  double clip = 1;            ///< largest norm of all gradients together; 0: no clipping
+  std::int64_t patience = 0;  ///< epochs without a better development score; 0: never stop early
+  std::int64_t select_every = 1;  ///< epochs between two scorings of the development set
+  std::uint64_t seed = 1;
+  optim::AdamWConfig adamw;
+};
+
+struct TrainConfig {
+  std::string title;
+  DataSource data;
+  FeatureConfig features;
+  ModelConfig model;
+  std::int64_t max_duration = 0;  ///< in frames; 0: the longest gold segment of the training set
+  TrainingPlan training;
+  std::vector<double> tolerances = {0.02};  ///< for boundaries, in seconds
+  std::string text;                         ///< the TOML it was read from
+};
+
+/// Reads and checks all of it; DataError with file, line and column for anything wrong or unknown.
+/// Relative paths are kept as they are written.
+TrainConfig read_train_config(const std::filesystem::path& path);
+TrainConfig parse_train_config(const std::string& text, const std::string& name);
+
+/// softmax, linear_chain, semi_markov.
+std::string name_of(HeadKind kind);
+
+}  // namespace segfuse::learn

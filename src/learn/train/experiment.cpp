@@ -1,0 +1,206 @@
+#include "learn/train/experiment.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/thread_pool.h"
+#include "learn/train/crf_start.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+LabelOptions label_options(const DataSource& data) {
+  LabelOptions options;
+  options.tier = data.tier;
+  options.fill_label = data.fill_label;
+  return options;
+}
+
+FoldingMap folding(const DataSource& data) {
+  return data.fold.empty() ? FoldingMap() : read_folding_map(data.fold);
+}
+
+/// Loads in portions so that progress shows.
+std::vector<Example> load_with_progress(const std::vector<Recording>& recordings,
+                                        const TrainConfig& config, ThreadPool& pool,
+                                        Progress& progress) {
+  constexpr std::size_t kPortion = 16;
+  const FeatureExtractor extractor(config.features);
+  const FoldingMap fold = folding(config.data);
+  std::vector<Example> all;
+  for (std::size_t i = 0; i < recordings.size(); i += kPortion) {
+    const std::size_t count = std::min(kPortion, recordings.size() - i);
+    for (Example& example : load_examples(std::span(recordings).subspan(i, count), extractor,
+                                          label_options(config.data), fold, pool))
+      all.push_back(std::move(example));
+    progress.advance(static_cast<std::int64_t>(count));
+  }
+  return all;
+}
+
+/// Normalises in place and turns labels into frames.
+LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
+                     const Normalisation& normalisation, const TrainConfig& config) {
+  LabelledSet set;
+  set.examples = std::move(examples);
+  FrameOptions options;
+  options.fill_label = config.data.fill_label;
+  for (Example& example : set.examples) {
+    normalisation.apply(example.features);
+    FrameLabels frames = to_frames(example.gold, labels, config.features.hop_ms / 1000,
+                                   example.features.shape()[0], options);
+    set.dropped += frames.dropped;
+    set.sequences.push_back({example.id, std::move(example.features), std::move(frames.segments)});
+  }
+  return set;
+}
+
+void check_labels(const std::vector<Recording>& recordings) {
+  for (const Recording& recording : recordings)
+    if (recording.labels.empty())
+      throw DataError("{}: the recording has no labels; training and evaluation need them",
+                      recording.audio.string());
+}
+
+std::vector<Tensor> initial_parameters(const Segmenter& segmenter,
+                                       const LabelStatistics& statistics, std::uint64_t seed) {
+  std::vector<Tensor> parameters;
+  for (const nn::ParameterSpec& spec : segmenter.parameters())
+    parameters.push_back(nn::initial_value(spec, seed));
+  start_crf(segmenter, statistics, parameters);
+  return parameters;
+}
+
+Scorer make_scorer(const TrainConfig& config, const Corpus& corpus) {
+  return [&config, &corpus](const std::vector<std::vector<FrameSegment>>& decoded) {
+    Metrics metrics(metrics_config(config));
+    for (std::size_t i = 0; i < decoded.size(); ++i) {
+      const Annotation& gold = corpus.dev.examples[i].gold;
+      metrics.add(gold, to_annotation(decoded[i], corpus.labels, config.features.hop_ms / 1000,
+                                      gold.duration));
+    }
+    return metrics.label_error_rate();
+  };
+}
+
+void split_segments(LabelledSet& set, const std::vector<std::int64_t>& limits) {
+  for (Sequence& sequence : set.sequences)
+    sequence.segments = split_long(sequence.segments, limits);
+}
+
+/// Gold segments as the head sees them: none longer than its label's limit.
+struct Durations {
+  std::int64_t longest = 1;
+  std::vector<std::int64_t> limits;
+  Tensor table = Tensor::zeros(DType::kF32, {0});
+};
+
+Durations duration_rules(const TrainConfig& config, const Corpus& corpus) {
+  Durations durations;
+  durations.longest = config.max_duration;
+  if (durations.longest == 0)
+    for (const Sequence& sequence : corpus.train.sequences)
+      for (const FrameSegment& s : sequence.segments)
+        durations.longest = std::max(durations.longest, s.duration);
+  const LabelStatistics raw =
+      count_labels(corpus.train.sequences, corpus.labels.size(), durations.longest);
+  durations.limits = duration_limits(raw, durations.longest);
+  durations.table = duration_limit_table(durations.limits, durations.longest);
+  return durations;
+}
+
+}  // namespace
+
+Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
+  if (config.data.path.empty())
+    throw UsageError("no data was given; set data.path in the configuration or pass --data");
+  const std::vector<Recording> recordings = load_manifest(config.data.path);
+  check_labels(recordings);
+  Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
+                    {.quiet = quiet});
+  auto load = [&](Split split) {
+    return load_with_progress(recordings_of(recordings, split), config, pool, progress);
+  };
+  std::vector<Example> train = load(Split::kTrain);
+  std::vector<Example> dev = load(Split::kDev);
+  std::vector<Example> test = load(Split::kTest);
+  progress.finish();
+  if (train.empty()) throw DataError("{}: no training recordings", config.data.path);
+
+  Corpus corpus;
+  std::vector<Annotation> golds;
+  std::vector<Tensor> features;
+  for (const Example& example : train) {
+    golds.push_back(example.gold);
+    features.push_back(example.features);
+  }
+  corpus.labels = Alphabet::of(golds);
+  corpus.normalisation = compute_normalisation(features);
+  features.clear();
+  for (const auto* set : {&train, &dev, &test})
+    for (const Example& example : *set) corpus.seconds += example.seconds;
+  corpus.train = make_set(std::move(train), corpus.labels, corpus.normalisation, config);
+  corpus.dev = make_set(std::move(dev), corpus.labels, corpus.normalisation, config);
+  corpus.test = make_set(std::move(test), corpus.labels, corpus.normalisation, config);
+  const std::int64_t dropped = corpus.train.dropped + corpus.dev.dropped + corpus.test.dropped;
+  if (dropped > 0)
+    log(LogLevel::kWarning,
+        "{} gold segments are shorter than a frame and share one with others; they were dropped",
+        dropped);
+  return corpus;
+}
+
+LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
+                          const std::string& split, ThreadPool& pool, bool quiet) {
+  const std::string path = data.empty() ? model.config.data.path : data;
+  std::vector<Recording> recordings = load_manifest(path);
+  if (split != "all")
+    std::erase_if(recordings, [&](const Recording& r) { return name_of(r.split) != split; });
+  if (recordings.empty()) throw DataError("{}: no recordings in the split '{}'", path, split);
+  check_labels(recordings);
+  Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
+                    {.quiet = quiet});
+  return make_set(load_with_progress(recordings, model.config, pool, progress), model.labels,
+                  model.normalisation, model.config);
+}
+
+System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
+                  const TrainerOptions& options) {
+  const double begin = now();
+  System system;
+  system.name = name_of(head);
+  system.model = {config, corpus.labels, corpus.normalisation, Tensor::zeros(DType::kF32, {0}), {}};
+  ModelConfig& sizes = system.model.config.model;
+  sizes.head = head;
+  sizes.features = static_cast<std::int64_t>(corpus.normalisation.mean.size());
+  sizes.classes = corpus.labels.size();
+  const Durations durations = duration_rules(config, corpus);
+  sizes.max_duration = durations.longest;
+  if (head == HeadKind::kSemiMarkov) {
+    system.model.duration_limit = durations.table;
+    for (LabelledSet* set : {&corpus.train, &corpus.dev, &corpus.test})
+      split_segments(*set, durations.limits);
+  }
+  const Segmenter segmenter(sizes);
+  system.parameter_count = segmenter.parameter_count();
+  const LabelStatistics statistics =
+      count_labels(corpus.train.sequences, sizes.classes, sizes.max_duration);
+  system.outcome = train(pool, segmenter, config.training,
+                         initial_parameters(segmenter, statistics, config.training.seed),
+                         system.model.duration_limit, corpus.train.sequences, corpus.dev.sequences,
+                         make_scorer(config, corpus), options);
+  system.model.parameters = system.outcome.parameters;
+  system.seconds = now() - begin;
+  system.evaluation =
+      evaluate_model(pool, system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test);
+  return system;
+}
+
+}  // namespace segfuse::learn

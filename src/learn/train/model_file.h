@@ -1,0 +1,29 @@
+#pragma once
+// A trained model as one file: parameters, normalisation, labels and the configuration.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "learn/model/segmenter.h"
+#include "learn/train/config.h"
+#include "learn/train/safetensors.h"
+#include "segfuse/data.h"
+
+namespace segfuse::learn {
+
+struct TrainedModel {
+  TrainConfig config;  ///< config.model holds the sizes found in the data
+  Alphabet labels;
+  Normalisation normalisation;
+  Tensor duration_limit;           ///< f32 (K, C), 0 or -inf; [0] for heads without durations
+  std::vector<Tensor> parameters;  ///< in the order of Segmenter::parameters()
+};
+
+/// Safetensors: "parameter.NAME", "normalisation.mean", "normalisation.deviation",
+/// "duration_limit"; metadata "config" (TOML) and "model" (JSON: labels and sizes).
+void write_model(const std::filesystem::path& path, const TrainedModel& model);
+/// DataError when the file is no segfuse model or was written for another version of it.
+TrainedModel read_model(const std::filesystem::path& path);
+
+}  // namespace segfuse::learn

@@ -1,0 +1,303 @@
+#include "learn/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/log.h"
+#include "base/os/interrupt.h"
+#include "base/progress.h"
+#include "engine/executor.h"
+#include "learn/train/bound_inputs.h"
+#include "learn/train/checkpoint.h"
+#include "learn/train/decoder.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+std::vector<Tensor> zeros_like(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> zeros;
+  for (const Tensor& tensor : tensors)
+    zeros.push_back(Tensor::zeros(tensor.dtype(), tensor.shape()));
+  return zeros;
+}
+
+void copy_into(const std::vector<Tensor>& from, std::vector<Tensor>& to) {
+  for (std::size_t i = 0; i < from.size(); ++i)
+    std::memcpy(to[i].data(), from[i].data(), from[i].bytes());
+}
+
+std::vector<Tensor> clone(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> copies;
+  for (const Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+Tensor scalar(double value) { return Tensor::full(DType::kF32, {}, value); }
+
+/// FNV-1a over the bytes of whatever makes a run what it is.
+class Fingerprint {
+ public:
+  void add(const void* data, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; ++i)
+      hash_ = (hash_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3U;
+  }
+  void add(std::int64_t value) { add(&value, sizeof value); }
+  void add(double value) { add(&value, sizeof value); }
+  void add(const std::string& text) { add(text.data(), text.size()); }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_ = 0xCBF29CE484222325U;
+};
+
+class Run {
+ public:
+  Run(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
+      std::vector<Tensor> parameters, const Tensor& duration_limit,
+      const std::vector<Sequence>& train, const std::vector<Sequence>& dev, const Scorer& dev_error,
+      const TrainerOptions& options)
+      : segmenter_(segmenter),
+        plan_(plan),
+        train_(train),
+        dev_(dev),
+        dev_error_(dev_error),
+        options_(options),
+        forward_backward_(segmenter.training(), pool),
+        step_inputs_(forward_backward_.fusion()),
+        update_(optim::adamw_update(segmenter.parameters(), plan.adamw), pool),
+        update_inputs_(update_.fusion()) {
+    state_.parameters = std::move(parameters);
+    state_.first_moment = zeros_like(state_.parameters);
+    state_.second_moment = zeros_like(state_.parameters);
+    if (plan.adamw.average > 0) state_.average = clone(state_.parameters);
+    state_.best = clone(state_.parameters);
+    state_.best_error = std::numeric_limits<double>::infinity();
+    for (const Sequence& sequence : train) lengths_.push_back(sequence.frames());
+    schedule_.peak = plan.learning_rate;
+    schedule_.total_steps = 0;
+    for (std::int64_t epoch = 0; epoch < plan.epochs; ++epoch) {
+      schedule_.total_steps += static_cast<std::int64_t>(batches(epoch).size());
+    }
+    schedule_.warmup_steps = std::llround(plan.warmup * static_cast<double>(schedule_.total_steps));
+    fingerprint_ = fingerprint();
+    if (options.resume) restore();
+    bind(duration_limit);
+    decoder_ = std::make_unique<Decoder>(pool, segmenter, evaluated(), duration_limit);
+  }
+
+  TrainingOutcome run();
+
+ private:
+  std::vector<std::vector<std::int64_t>> batches(std::int64_t epoch) const {
+    return make_buckets(lengths_, {plan_.batch_size, plan_.batch_frames, plan_.seed}, epoch);
+  }
+  /// The parameters that decode: their running mean where there is one.
+  const std::vector<Tensor>& evaluated() const {
+    return state_.average.empty() ? state_.parameters : state_.average;
+  }
+
+  std::uint64_t fingerprint() const;
+  void restore();
+  void save() {
+    write_checkpoint(options_.checkpoint, state_, segmenter_.parameters(), fingerprint_);
+  }
+  void bind(const Tensor& duration_limit);
+  double step(const Batch& batch);
+  void train_epoch(const InterruptScope& interrupt, Progress& progress);
+  void end_epoch(Progress& progress);
+  bool exhausted() const;
+
+  const Segmenter& segmenter_;
+  const TrainingPlan& plan_;
+  const std::vector<Sequence>& train_;
+  const std::vector<Sequence>& dev_;
+  const Scorer& dev_error_;
+  const TrainerOptions& options_;
+  engine::Executable forward_backward_;
+  BoundInputs step_inputs_;
+  engine::Executable update_;
+  BoundInputs update_inputs_;
+  optim::ScheduleConfig schedule_;
+  std::vector<std::int64_t> lengths_;
+  std::uint64_t fingerprint_ = 0;
+  TrainingState state_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+std::uint64_t Run::fingerprint() const {
+  Fingerprint f;
+  for (const nn::ParameterSpec& spec : segmenter_.parameters()) {
+    f.add(spec.name);
+    for (const std::int64_t size : spec.shape) f.add(size);
+  }
+  const ModelConfig& m = segmenter_.config();
+  for (const std::int64_t value : m.dilations) f.add(value);
+  f.add(static_cast<std::int64_t>(m.head));
+  f.add(m.attention_heads);
+  f.add(m.dropout);
+  for (const std::int64_t value :
+       {plan_.epochs, plan_.batch_size, plan_.batch_frames, plan_.patience, plan_.select_every,
+        static_cast<std::int64_t>(plan_.seed)})
+    f.add(value);
+  for (const double value : {plan_.learning_rate, plan_.warmup, plan_.clip, plan_.adamw.beta1,
+                             plan_.adamw.beta2, plan_.adamw.weight_decay, plan_.adamw.average})
+    f.add(value);
+  for (const auto* set : {&train_, &dev_}) {
+    for (const Sequence& sequence : *set) {
+      f.add(sequence.id);
+      f.add(sequence.frames());
+      for (const FrameSegment& s : sequence.segments) f.add(s.start * 1'000'003 + s.label);
+    }
+  }
+  return f.value();
+}
+
+void Run::restore() {
+  if (!std::filesystem::exists(options_.checkpoint)) {
+    log(LogLevel::kInfo, "no checkpoint at {}: training starts from the beginning",
+        options_.checkpoint.string());
+    return;
+  }
+  state_ = read_checkpoint(options_.checkpoint, segmenter_.parameters(), fingerprint_);
+  log(LogLevel::kInfo, "resuming after {} of {} steps (epoch {})", state_.step,
+      schedule_.total_steps, state_.epoch + 1);
+}
+
+/// Parameters and moments are bound once; the update changes them in place.
+void Run::bind(const Tensor& duration_limit) {
+  for (std::size_t i = 0; i < state_.parameters.size(); ++i) {
+    const std::string& name = segmenter_.parameters()[i].name;
+    step_inputs_.set(name, state_.parameters[i]);
+    update_inputs_.set(name, state_.parameters[i]);
+    update_inputs_.set("m." + name, state_.first_moment[i]);
+    update_inputs_.set("v." + name, state_.second_moment[i]);
+    if (!state_.average.empty()) update_inputs_.set("mean." + name, state_.average[i]);
+  }
+  if (step_inputs_.has("duration_limit")) step_inputs_.set("duration_limit", duration_limit);
+}
+
+/// Forward, backward, clip, update. Returns the loss, summed over the batch's sequences.
+double Run::step(const Batch& batch) {
+  const double segments = static_cast<double>(std::max<std::int64_t>(batch.segments, 1));
+  step_inputs_.set("features", batch.features);
+  step_inputs_.set("lengths", batch.lengths);
+  step_inputs_.set("labels", batch.labels);
+  if (step_inputs_.has("segment_start")) step_inputs_.set("segment_start", batch.segment_start);
+  step_inputs_.set("scale", scalar(1 / segments));
+  step_inputs_.set(
+      "seed",
+      Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(plan_.seed), state_.step},
+                   {2}));
+  const std::vector<Tensor> results = forward_backward_.run(step_inputs_.tensors());
+
+  const double loss = results[0].at(0);
+  const double norm = std::sqrt(results[1].at(0));
+  if (!std::isfinite(loss) || !std::isfinite(norm))
+    throw UsageError(
+        "the {} of step {} (epoch {}, first recording '{}') is {}; lower training.learning_rate or "
+        "set "
+        "training.clip",
+        std::isfinite(loss) ? "gradient" : "loss", state_.step + 1, state_.epoch + 1,
+        train_[static_cast<std::size_t>(batch.rows[0])].id, std::isfinite(loss) ? norm : loss);
+  const double clip = plan_.clip > 0 && norm > plan_.clip ? plan_.clip / norm : 1;
+  const double t = static_cast<double>(state_.step + 1);
+  update_inputs_.set("rate", scalar(optim::learning_rate(schedule_, state_.step)));
+  update_inputs_.set("clip", scalar(clip));
+  update_inputs_.set("correction1", scalar(1 / (1 - std::pow(plan_.adamw.beta1, t))));
+  update_inputs_.set("correction2", scalar(1 / (1 - std::pow(plan_.adamw.beta2, t))));
+  for (std::size_t i = 0; i < segmenter_.parameters().size(); ++i)
+    update_inputs_.set("gradient." + segmenter_.parameters()[i].name, results[i + 2]);
+  (void)update_.run(update_inputs_.tensors());
+  ++state_.step;
+  return loss * segments;
+}
+
+void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
+  const auto rows = batches(state_.epoch);
+  while (state_.batch < static_cast<std::int64_t>(rows.size())) {
+    if (interrupt.requested()) {
+      save();
+      throw Interrupted("interrupted in epoch {}; continue with --resume from {}", state_.epoch + 1,
+                        options_.checkpoint.string());
+    }
+    const Batch batch =
+        make_batch(train_, rows[static_cast<std::size_t>(state_.batch)], segmenter_.config());
+    state_.epoch_loss += step(batch);
+    state_.epoch_segments += static_cast<double>(batch.segments);
+    ++state_.batch;
+    progress.note(fmt::format("epoch {}/{}  loss {:.3f}{}", state_.epoch + 1, plan_.epochs,
+                              state_.epoch_loss / std::max(1.0, state_.epoch_segments),
+                              state_.best_epoch > 0 && std::isfinite(state_.best_error)
+                                  ? fmt::format("  best dev error {:.3f}", state_.best_error)
+                                  : ""));
+    progress.set(state_.step);
+  }
+}
+
+void Run::end_epoch(Progress& progress) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  EpochRecord record{state_.epoch + 1, state_.epoch_loss / std::max(1.0, state_.epoch_segments),
+                     kNaN, kNaN, optim::learning_rate(schedule_, state_.step - 1)};
+  const bool last = record.epoch == plan_.epochs;
+  if (!dev_.empty() && (last || record.epoch % plan_.select_every == 0)) {
+    double segments = 0;
+    for (const Sequence& sequence : dev_) segments += static_cast<double>(sequence.segments.size());
+    record.dev_loss = decoder_->loss(dev_) / std::max(1.0, segments);
+    std::vector<std::vector<FrameSegment>> decoded;
+    for (const Decoded& d : decoder_->decode(dev_, {.posteriors = false})) {
+      decoded.emplace_back();
+      for (const DecodedSegment& s : d.segments) decoded.back().push_back(s.segment);
+    }
+    record.dev_error = dev_error_(decoded);
+  }
+  const bool better =
+      dev_.empty() || (std::isfinite(record.dev_error) && record.dev_error < state_.best_error);
+  if (better) {
+    if (!dev_.empty()) state_.best_error = record.dev_error;
+    state_.best_epoch = record.epoch;
+    copy_into(evaluated(), state_.best);
+  }
+  progress.print(fmt::format(
+      "epoch {:3}  train loss {:.4f}  dev loss {:.4f}  dev label error {:.4f}{}", record.epoch,
+      record.train_loss, record.dev_loss, record.dev_error, better ? "  *" : ""));
+  state_.history.push_back(record);
+  state_.epoch_loss = 0;
+  state_.epoch_segments = 0;
+  state_.batch = 0;
+  ++state_.epoch;
+  save();
+}
+
+bool Run::exhausted() const {
+  return plan_.patience > 0 && state_.best_epoch > 0 &&
+         state_.epoch - state_.best_epoch >= plan_.patience;
+}
+
+TrainingOutcome Run::run() {
+  const InterruptScope interrupt;
+  Progress progress(options_.name, schedule_.total_steps, {.quiet = options_.quiet});
+  while (state_.epoch < plan_.epochs && !exhausted()) {
+    train_epoch(interrupt, progress);
+    end_epoch(progress);
+  }
+  progress.finish();
+  return {state_.best, state_.best_epoch, state_.epoch < plan_.epochs, state_.history};
+}
+
+}  // namespace
+
+TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
+                      std::vector<Tensor> parameters, const Tensor& duration_limit,
+                      const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
+                      const Scorer& dev_error, const TrainerOptions& options) {
+  if (train.empty())
+    throw UsageError("the training set is empty; at least one recording with labels is needed");
+  return Run(pool, segmenter, plan, std::move(parameters), duration_limit, train, dev, dev_error,
+             options)
+      .run();
+}
+
+}  // namespace segfuse::learn

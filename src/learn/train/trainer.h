@@ -1,0 +1,54 @@
+#pragma once
+// The training loop: batches, steps, selection on the development set, checkpoints.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "learn/model/segmenter.h"
+#include "learn/train/config.h"
+#include "learn/train/corpus.h"
+
+namespace segfuse {
+class ThreadPool;
+}
+
+namespace segfuse::learn {
+
+struct EpochRecord {
+  std::int64_t epoch = 0;    ///< 1, 2, ...
+  double train_loss = 0;     ///< mean of -log p(gold) per gold segment, with dropout
+  double dev_loss = 0;       ///< the same on the development set; NaN where it was not scored
+  double dev_error = 0;      ///< label error rate there; NaN where it was not scored
+  double learning_rate = 0;  ///< of the last step
+};
+
+struct TrainingOutcome {
+  std::vector<Tensor> parameters;  ///< those of the best epoch
+  std::int64_t best_epoch = 0;
+  bool stopped_early = false;
+  std::vector<EpochRecord> history;
+};
+
+struct TrainerOptions {
+  std::filesystem::path checkpoint;  ///< written at the end of every epoch and when interrupted
+  bool resume = false;               ///< continue from it, if it exists
+  bool quiet = false;
+  std::string name = "training";  ///< for the progress bar
+};
+
+/// Label error rate of `decoded` against the gold segments, as frames sequences.
+using Scorer = std::function<double(const std::vector<std::vector<FrameSegment>>& decoded)>;
+
+/// Trains `segmenter` on `train` and keeps the parameters of the epoch with the lowest development
+/// error (the last one when `dev` is empty). A function of its arguments alone: the same bits on
+/// any number of threads, and after any number of interruptions and resumes. Throws Interrupted
+/// after saving a checkpoint when Ctrl-C was pressed, and UsageError when the loss is not finite.
+TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
+                      std::vector<Tensor> parameters, const Tensor& duration_limit,
+                      const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
+                      const Scorer& dev_error, const TrainerOptions& options);
+
+}  // namespace segfuse::learn
