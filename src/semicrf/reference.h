@@ -1,0 +1,28 @@
+#pragma once
+// The recursion as the model's definition reads, O(L K C^2), in the log domain, double: what the
+// fast algorithms are compared with.
+
+#include <vector>
+
+#include "semicrf/problem.h"
+
+namespace segfuse::semicrf {
+
+struct ReferenceState {
+  std::vector<double> forward;   ///< (L+1, C): log sum over prefixes that end at t with label c
+  std::vector<double> backward;  ///< (L+1, C): log sum over suffixes from t after label c
+};
+
+/// Fills state.forward and returns the log-partition of a row with length > 0.
+double reference_forward(const Model& model, const Row& row, ReferenceState& state);
+
+/// After reference_forward with a finite result: fills state.backward and `out`.
+void reference_expectations(const Model& model, const Row& row, double log_partition,
+                            ReferenceState& state, RowExpectations& out);
+
+/// log P(segment (start, duration, label)) after reference_expectations.
+double reference_segment(const Model& model, const Row& row, double log_partition,
+                         const ReferenceState& state, std::int64_t start, std::int64_t duration,
+                         std::int64_t label);
+
+}  // namespace segfuse::semicrf
