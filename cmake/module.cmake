@@ -21,6 +21,7 @@ function(segfuse_test name)
   add_executable(segfuse_test_${name} ${sources})
   target_link_libraries(segfuse_test_${name} PRIVATE GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LINK})
   target_include_directories(segfuse_test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_options(segfuse_test_${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # tests are built once and run once
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(segfuse_test_${name} PRIVATE segfuse_${dependency})
   endforeach()
