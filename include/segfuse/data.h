@@ -1,0 +1,292 @@
+#pragma once
+// Recordings and their labels: audio in, label files in and out, features, alphabets, manifests.
+// Times are seconds, segments are half-open [start, end). Whatever is wrong inside a file throws
+// DataError naming the file and the line or byte offset; an option that cannot work throws
+// UsageError.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "segfuse/tensor.h"
+
+namespace segfuse {
+
+class ThreadPool;
+
+// ------------------------------------------------------------------------------------- labels
+
+struct LabelSegment {
+  double start = 0;
+  double end = 0;
+  std::string label;
+  std::int64_t line = 0;  ///< where it stood in its file; 0 when it came from nowhere
+};
+
+/// Segments in order without gap or overlap: segments[i].end == segments[i + 1].start exactly.
+struct Annotation {
+  std::vector<LabelSegment> segments;
+  double duration = 0;  ///< end of the last segment
+  std::string source;   ///< file name for messages
+};
+
+enum class LabelFormat {
+  kAuto,      ///< by extension: .phn .wrd | .lab | .textgrid | .csv .tsv | .txt (any case)
+  kPhn,       ///< "start end label", integers in samples
+  kFestvox,   ///< header up to a line "#", then "end number label", end in seconds
+  kHtk,       ///< "start end label [score]", integers in units of 100 ns
+  kAudacity,  ///< start TAB end TAB label, in seconds
+  kTextGrid,  ///< Praat, long or short text, UTF-8 or UTF-16 with a byte order mark
+  kCsv,       ///< columns start, end, label by name (or in this order without a header line)
+};
+
+struct LabelOptions {
+  LabelFormat format = LabelFormat::kAuto;  ///< a .lab file with a line "#" is festvox, else HTK
+  double sample_rate = 0;                   ///< in Hz; needed for kPhn
+  std::string tier;                         ///< of a TextGrid; empty: its first interval tier
+  /// Label for gaps, a late start and empty TextGrid intervals. Without it they are errors.
+  /// Overlaps always are. Gaps and overlaps up to 1 microsecond are rounding and are closed.
+  std::optional<std::string> fill_label;
+};
+
+Annotation read_labels(const std::filesystem::path& path, const LabelOptions& options = {});
+/// The same from memory; `name` stands for the file in messages and gives the extension.
+Annotation parse_labels(std::string_view bytes, std::string_view name,
+                        const LabelOptions& options = {});
+
+/// Numbers to write next to the segments, one for each (posterior, start_confidence, ...).
+struct SegmentColumn {
+  std::string name;
+  std::vector<double> values;
+};
+
+struct LabelOutput {
+  LabelFormat format = LabelFormat::kAuto;  ///< by extension; .lab is written as festvox
+  double sample_rate = 0;                   ///< in Hz; needed for kPhn
+  std::string tier = "segments";            ///< of a TextGrid
+  /// CSV: further columns. TextGrid: further interval tiers with the numbers as text. Others: none.
+  std::vector<SegmentColumn> columns;
+};
+
+std::string format_labels(const Annotation& annotation, const LabelOutput& output);
+/// Writes a new file and renames it, so that no reader sees half of it.
+void write_labels(const std::filesystem::path& path, const Annotation& annotation,
+                  const LabelOutput& output = {});
+
+// -------------------------------------------------------------------------------------- audio
+
+struct Audio {
+  int sample_rate = 0;         ///< in Hz
+  int channels = 0;            ///< of the file; `samples` holds one
+  double full_scale = 1;       ///< the stored value that 1.0 stands for: 32768 for 16 bit
+  std::vector<float> samples;  ///< in [-1, 1) unless AudioOptions::stored_scale
+  std::string source;          ///< file name for messages
+  double seconds() const { return static_cast<double>(samples.size()) / sample_rate; }
+};
+
+struct AudioOptions {
+  int channel = -1;           ///< -1: the mean of all channels
+  bool stored_scale = false;  ///< give the stored values (1 unit of an integer file = 1.0)
+};
+
+/// WAV, FLAC and whatever else libsndfile reads; NIST SPHERE by its magic, whatever the extension
+/// (16-bit PCM of both byte orders). Truncated files, files without samples, NaN and infinite
+/// samples are errors.
+Audio read_audio(const std::filesystem::path& path, const AudioOptions& options = {});
+Audio parse_sphere(std::string_view bytes, std::string_view name, const AudioOptions& options = {});
+/// Mono, 16 bit; values are clipped to [-1, 1).
+void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate);
+
+// ----------------------------------------------------------------------------------- features
+
+enum class FeatureKind { kLogMel, kMfcc, kRaw };
+std::string_view name_of(FeatureKind kind) noexcept;  ///< log_mel, mfcc, raw
+FeatureKind feature_kind_from_name(std::string_view name);
+
+/// Frame t covers the time [t hop, (t+1) hop); its window of window_ms is centred on the middle of
+/// the frame; a signal is mirrored at its ends. N samples give T = max(1, ceil(N / hop)) frames.
+///
+/// log_mel: x[n] - preemphasis x[n-1], Hamming window, power spectrum (FFT of the next power of
+/// two), n_mels triangles equally spaced on the HTK mel scale 2595 log10(1 + f / 700) between fmin
+/// and fmax and linear in mel, log(max(energy, 1e-10)).
+/// mfcc: orthonormal DCT-II of that, coefficients 0 .. n_mfcc-1, coefficient n times
+/// 1 + lifter/2 sin(pi n / lifter).
+/// raw: the window cut into raw_bins equal parts, each averaged (0: every sample of the window for
+/// itself). window_ms = hop_ms with raw_bins = 1 is decimation to the frame rate behind a box
+/// filter; raw_bins = 0 then stacks the samples of each frame and loses nothing.
+/// deltas: then the regression slopes over +-2 frames (HTK), and for 2 the slopes of these.
+struct FeatureConfig {
+  FeatureKind kind = FeatureKind::kLogMel;
+  int sample_rate = 16000;  ///< expected of every recording
+  double window_ms = 25;
+  double hop_ms = 10;
+  int n_mels = 40;
+  int n_mfcc = 13;
+  double fmin = 20;
+  double fmax = 0;  ///< 0: half the sample rate
+  double preemphasis = 0.97;
+  double lifter = 22;  ///< 0: none
+  int raw_bins = 0;
+  int deltas = 0;                    ///< 0, 1 or 2
+  bool normalise_recording = false;  ///< mean 0 and deviation 1 of each column per recording
+  bool operator==(const FeatureConfig&) const = default;
+};
+
+/// Computes features. Immutable; may be used from many threads at once.
+class FeatureExtractor {
+ public:
+  explicit FeatureExtractor(const FeatureConfig& config);
+  const FeatureConfig& config() const noexcept;
+  std::int64_t num_features() const noexcept;
+  std::int64_t num_frames(std::int64_t num_samples) const noexcept;
+  double hop_seconds() const noexcept { return config().hop_ms / 1000; }
+  /// (T, D) f32, the same bits on every run and thread. DataError when the sample rate differs.
+  Tensor extract(const Audio& audio) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+/// x -> (x - mean) / deviation per column; computed on a training set, stored with the model.
+struct Normalisation {
+  std::vector<double> mean;
+  std::vector<double> deviation;  ///< a constant column has 1
+  /// In place; `features` is (T, D) f32.
+  void apply(Tensor& features) const;
+};
+/// Over all rows of all tensors (T_i, D) f32: in double, two passes, in the order given.
+Normalisation compute_normalisation(std::span<const Tensor> features);
+
+// --------------------------------------------------------------------------- alphabet, folding
+
+/// Labels and their ids 0 .. size-1.
+class Alphabet {
+ public:
+  Alphabet() = default;
+  /// In this order; throws UsageError for duplicates and empty names.
+  explicit Alphabet(std::vector<std::string> labels);
+  /// The distinct labels in byte order.
+  static Alphabet of(std::span<const Annotation> annotations);
+  std::int64_t size() const noexcept { return static_cast<std::int64_t>(labels_.size()); }
+  const std::vector<std::string>& labels() const noexcept { return labels_; }
+  const std::string& label(std::int64_t id) const;
+  std::optional<std::int32_t> find(std::string_view label) const;
+
+ private:
+  std::vector<std::string> labels_;
+  std::unordered_map<std::string, std::int32_t> ids_;
+};
+
+/// Replaces labels; those it does not name stay. An absent value deletes the label.
+class FoldingMap {
+ public:
+  FoldingMap() = default;
+  bool empty() const noexcept { return to_.empty(); }
+  void set(std::string from, std::optional<std::string> to) {
+    to_[std::move(from)] = std::move(to);
+  }
+  /// The folded label; nullopt when it is deleted.
+  std::optional<std::string> fold(const std::string& label) const;
+
+ private:
+  std::unordered_map<std::string, std::optional<std::string>> to_;
+};
+/// TSV: "from TAB to" a line, an empty or missing `to` deletes, "#" starts a comment line.
+/// .toml: a table [fold] of from = "to", "" deletes.
+FoldingMap read_folding_map(const std::filesystem::path& path);
+/// Folds every label. The time of a deleted segment goes to the segment before it (after it at the
+/// start); then adjacent segments of one label become one.
+Annotation fold(const Annotation& annotation, const FoldingMap& map);
+
+// ----------------------------------------------------------------------------- segments, frames
+
+struct FrameSegment {
+  std::int64_t start = 0;  ///< in frames
+  std::int64_t duration = 0;
+  std::int32_t label = 0;
+  bool operator==(const FrameSegment&) const = default;
+};
+
+struct FrameOptions {
+  /// The labels may end this much before or behind the recording; the last segment is then
+  /// stretched or cut. More before needs fill_label, more behind is an error.
+  double slack_seconds = 0.1;
+  std::optional<std::string> fill_label;
+};
+
+struct FrameLabels {
+  std::vector<FrameSegment> segments;  ///< tile [0, T)
+  std::int64_t dropped = 0;            ///< segments that found no frame
+};
+
+/// Rounds each boundary to the nearest frame edge (halves go up). A segment that vanishes takes the
+/// frame behind its start and pushes later boundaries, then earlier ones at the end of the
+/// recording, so that each segment has at least one frame. When there are more segments than
+/// frames, the shortest (the earliest of equals) are dropped first and their time goes to the one
+/// before (to the one behind at the start). An unknown label is a DataError naming file and line.
+FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, double hop_seconds,
+                      std::int64_t num_frames, const FrameOptions& options = {});
+/// The inverse; the last segment ends at `duration` when that lies in its last frame.
+Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet& alphabet,
+                         double hop_seconds, double duration);
+
+// ----------------------------------------------------------------------------------- manifests
+
+enum class Split { kTrain, kDev, kTest };
+std::string_view name_of(Split split) noexcept;
+
+struct Recording {
+  std::string id;
+  std::filesystem::path audio;
+  std::filesystem::path labels;  ///< empty: none
+  Split split = Split::kTrain;
+};
+
+/// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file or a directory:
+/// 1. a manifest has a header line with the columns id, audio, labels, split (any order, others are
+///    ignored; id or audio must be there). Paths are relative to the manifest. Without an audio
+///    column the files are sought as [SPLIT/]ID.{wav,flac,sph,nist} and the labels next to them;
+/// 2. a directory with manifest.tsv or manifest.csv: that;
+/// 3. train/ and test/ (and dev/; any case, searched recursively): audio and label files are
+///    paired by name;
+/// 4. wav/ and lab/ side by side, or pairs in the directory itself.
+/// Split rule where the split is not given: recording i of the sorted list is test for i % 10 == 0,
+/// dev for i % 10 == 5, else train. Where train and test are given but no dev: recording i of the
+/// sorted training list is dev for i % 10 == 5. Audio without labels and labels without audio are
+/// errors, as are commands in place of files.
+std::vector<Recording> load_manifest(const std::filesystem::path& path);
+std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split);
+
+struct Example {
+  std::string id;
+  Tensor features;     ///< (T, D) f32, not normalised over the corpus
+  Annotation gold;     ///< as in the file, folded; empty without labels
+  double seconds = 0;  ///< of the audio
+};
+/// Audio, labels and features of all recordings, in their order; files are spread over the pool.
+std::vector<Example> load_examples(std::span<const Recording> recordings,
+                                   const FeatureExtractor& extractor, const LabelOptions& labels,
+                                   const FoldingMap& folding, ThreadPool& pool);
+
+// ------------------------------------------------------------------------------------- batches
+
+struct BucketConfig {
+  std::int64_t batch_size = 16;  ///< at most so many sequences
+  std::int64_t max_frames = 0;   ///< at most so many frames with padding (count x longest); 0: any
+  std::uint64_t seed = 0;
+  double jitter = 0.1;  ///< lengths are sorted after a factor of 1 +- jitter
+};
+/// Batches of indices into `lengths`, of similar length, in random order: a pure function of its
+/// arguments. Each index appears once; a sequence longer than max_frames is a batch of its own.
+std::vector<std::vector<std::int64_t>> make_buckets(std::span<const std::int64_t> lengths,
+                                                    const BucketConfig& config, std::int64_t epoch);
+
+}  // namespace segfuse

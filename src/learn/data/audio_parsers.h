@@ -1,0 +1,31 @@
+#pragma once
+// Parts of the audio readers.
+
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "segfuse/data.h"
+
+namespace segfuse::data {
+
+/// Walks the chunks of a RIFF WAVE file. libsndfile reads truncated files without a word and
+/// guesses at broken ones; here they are DataErrors with the byte offset.
+void check_wav_chunks(const std::filesystem::path& path);
+
+/// DataError unless channel is -1 or one of the file's.
+void check_channel(int channel, int channels, std::string_view name);
+
+/// Appends interleaved samples in [-1, 1) to audio.samples as one channel.
+class ChannelMixer {
+ public:
+  ChannelMixer(Audio& audio, const AudioOptions& options);
+  void add(std::span<const float> interleaved);
+
+ private:
+  Audio& audio_;
+  int channel_;
+  float scale_;
+};
+
+}  // namespace segfuse::data

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <cmath>
+
+#include "learn/data/text.h"
+#include "segfuse/data.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+namespace {
+
+/// Start times and labels of segments that cover [0, end).
+struct Pieces {
+  std::vector<double> starts;
+  std::vector<std::int32_t> labels;
+  double end = 0;
+  double end_of(std::size_t i) const { return i + 1 < starts.size() ? starts[i + 1] : end; }
+};
+
+std::int32_t id_of(const LabelSegment& segment, const Alphabet& alphabet,
+                   const std::string& source) {
+  const std::optional<std::int32_t> id = alphabet.find(segment.label);
+  if (!id)
+    throw DataError("{}:{}: label {} is not among the {} labels of the model", source, segment.line,
+                    data::shown(segment.label), alphabet.size());
+  return *id;
+}
+
+/// Fits the annotation to the recording's end: stretches, cuts, fills or refuses.
+Pieces pieces_of(const Annotation& annotation, const Alphabet& alphabet, double recording_end,
+                 const FrameOptions& options) {
+  Pieces out;
+  if (annotation.segments.empty()) throw DataError("{}: no segments", annotation.source);
+  const auto add_fill = [&](double start, double end) {
+    if (!options.fill_label)
+      throw DataError("{}: no label between {} s and {} s of {} s; label it, or name a fill label",
+                      annotation.source, data::format_seconds(start), data::format_seconds(end),
+                      data::format_seconds(recording_end));
+    out.starts.push_back(start);
+    out.labels.push_back(id_of({start, end, *options.fill_label, 0}, alphabet, annotation.source));
+  };
+  const double first = annotation.segments.front().start;
+  const bool late = first > options.slack_seconds;
+  if (late) add_fill(0, first);
+  for (const LabelSegment& segment : annotation.segments) {
+    out.starts.push_back(out.starts.empty() ? 0 : segment.start);
+    out.labels.push_back(id_of(segment, alphabet, annotation.source));
+  }
+  const double last = annotation.segments.back().end;
+  if (last > recording_end + options.slack_seconds)
+    throw DataError(
+        "{}:{}: the labels end at {} s, the recording at {} s; do they belong together?",
+        annotation.source, annotation.segments.back().line, data::format_seconds(last),
+        data::format_seconds(recording_end));
+  if (last < recording_end - options.slack_seconds) add_fill(last, recording_end);
+  out.end = recording_end;
+  return out;
+}
+
+/// Removes the shortest pieces until there are at most `frames`.
+std::int64_t drop_shortest(Pieces& pieces, std::int64_t frames) {
+  std::int64_t dropped = 0;
+  for (; static_cast<std::int64_t>(pieces.starts.size()) > frames; ++dropped) {
+    std::size_t shortest = 0;
+    for (std::size_t i = 1; i < pieces.starts.size(); ++i)
+      if (pieces.end_of(i) - pieces.starts[i] <
+          pieces.end_of(shortest) - pieces.starts[shortest] - 1e-9)
+        shortest = i;
+    const auto at = static_cast<std::ptrdiff_t>(shortest);
+    pieces.starts.erase(pieces.starts.begin() + at);
+    pieces.labels.erase(pieces.labels.begin() + at);
+    pieces.starts.front() = 0;
+  }
+  return dropped;
+}
+
+}  // namespace
+
+FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, double hop_seconds,
+                      std::int64_t num_frames, const FrameOptions& options) {
+  if (!(hop_seconds > 0) || num_frames < 1)
+    throw UsageError("frames of {} s, {} of them; expected positive numbers", hop_seconds,
+                     num_frames);
+  // The recording may end anywhere in its last frame, so late labels get one frame more.
+  const double end = static_cast<double>(num_frames) * hop_seconds;
+  FrameOptions slack = options;
+  slack.slack_seconds += hop_seconds;
+  Pieces pieces = pieces_of(annotation, alphabet, end, slack);
+  FrameLabels out;
+  out.dropped = drop_shortest(pieces, num_frames);
+  const std::size_t count = pieces.starts.size();
+  std::vector<std::int64_t> edges(count + 1);
+  edges[0] = 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    // Times are exact to a nanosecond; the small term keeps halves from falling either way.
+    const double rounded = std::floor(pieces.starts[i] / hop_seconds + 0.5 + 1e-6);
+    edges[i] = std::max(edges[i - 1] + 1, static_cast<std::int64_t>(rounded));
+  }
+  edges[count] = num_frames;
+  for (std::size_t i = count; i-- > 1;) edges[i] = std::min(edges[i], edges[i + 1] - 1);
+  for (std::size_t i = 0; i < count; ++i)
+    out.segments.push_back({edges[i], edges[i + 1] - edges[i], pieces.labels[i]});
+  return out;
+}
+
+Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet& alphabet,
+                         double hop_seconds, double duration) {
+  Annotation out;
+  std::int64_t at = 0;
+  for (const FrameSegment& segment : segments) {
+    if (segment.start != at || segment.duration < 1)
+      throw UsageError("segment of {} frames at frame {}; expected segments that tile, next at {}",
+                       segment.duration, segment.start, at);
+    at += segment.duration;
+    out.segments.push_back({static_cast<double>(segment.start) * hop_seconds,
+                            static_cast<double>(at) * hop_seconds, alphabet.label(segment.label),
+                            0});
+  }
+  if (out.segments.empty()) return out;
+  LabelSegment& last = out.segments.back();
+  const double last_frame = static_cast<double>(at - 1) * hop_seconds;
+  if (duration > last_frame && duration < last.end) last.end = duration;
+  out.duration = last.end;
+  return out;
+}
+
+}  // namespace segfuse

@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/os/file.h"
+#include "learn/data/text.h"
+#include "segfuse/data.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+namespace data {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::set<std::string> kAudioExtensions = {".wav", ".flac", ".sph", ".nist"};
+const std::set<std::string> kLabelExtensions = {".phn", ".lab", ".textgrid",
+                                                ".csv", ".tsv", ".txt"};
+
+std::optional<Split> split_from_name(const std::string& name) {
+  if (name == "train" || name == "training") return Split::kTrain;
+  if (name == "dev" || name == "valid" || name == "validation") return Split::kDev;
+  if (name == "test") return Split::kTest;
+  return std::nullopt;
+}
+
+struct Found {
+  Recording recording;
+  std::optional<Split> split;
+};
+
+void apply_split_rule(std::vector<Found>& found) {
+  std::sort(found.begin(), found.end(),
+            [](const Found& a, const Found& b) { return a.recording.id < b.recording.id; });
+  const bool given = std::any_of(found.begin(), found.end(),
+                                 [](const Found& item) { return item.split.has_value(); });
+  const bool has_dev = std::any_of(found.begin(), found.end(),
+                                   [](const Found& item) { return item.split == Split::kDev; });
+  std::size_t index = 0;
+  for (Found& item : found) {
+    Split& split = item.recording.split;
+    split = item.split.value_or(Split::kTrain);
+    if (split != Split::kTrain) continue;
+    const std::size_t digit = index++ % 10;
+    if (digit == 5 && !has_dev) split = Split::kDev;
+    if (digit == 0 && !given) split = Split::kTest;
+  }
+}
+
+/// Audio and label files of a directory, keyed by their path without extension.
+struct FileMap {
+  std::map<std::string, fs::path> files;
+
+  void collect(const fs::path& directory, const std::set<std::string>& extensions) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
+      const fs::path& path = entry.path();
+      if (!entry.is_regular_file() || !extensions.contains(extension_of(path.string()))) continue;
+      if (lower(path.stem().string()) == "manifest") continue;
+      const std::string key = (path.parent_path().lexically_relative(directory) / path.stem())
+                                  .lexically_normal()
+                                  .generic_string();
+      const auto [at, fresh] = files.emplace(key, path);
+      if (!fresh)
+        throw DataError("{}: a second file for the recording {}, besides {}; keep one of them",
+                        path.string(), shown(key), at->second.string());
+    }
+  }
+};
+
+void pair_files(const fs::path& audio_directory, const fs::path& label_directory,
+                std::optional<Split> split, const std::string& prefix, std::vector<Found>& out) {
+  FileMap audio;
+  FileMap labels;
+  audio.collect(audio_directory, kAudioExtensions);
+  labels.collect(label_directory, kLabelExtensions);
+  for (const auto& [key, path] : labels.files)
+    if (!audio.files.contains(key))
+      throw DataError("{}: no audio file for these labels in {}", path.string(),
+                      audio_directory.string());
+  for (const auto& [key, path] : audio.files) {
+    const auto label = labels.files.find(key);
+    if (label == labels.files.end())
+      throw DataError("{}: no label file for this recording in {}", path.string(),
+                      label_directory.string());
+    out.push_back({{prefix + key, path, label->second, Split::kTrain}, split});
+  }
+}
+
+std::map<std::string, fs::path> subdirectories(const fs::path& directory) {
+  std::map<std::string, fs::path> out;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.is_directory()) out.emplace(lower(entry.path().filename().string()), entry.path());
+  return out;
+}
+
+std::vector<Found> read_directory(const fs::path& directory) {
+  const std::map<std::string, fs::path> children = subdirectories(directory);
+  std::vector<Found> out;
+  for (const auto& [name, path] : children)
+    if (const std::optional<Split> split = split_from_name(name))
+      pair_files(path, path, split, name + "/", out);
+  if (!out.empty()) return out;
+  if (children.contains("wav") && children.contains("lab")) {
+    pair_files(children.at("wav"), children.at("lab"), std::nullopt, "", out);
+  } else {
+    pair_files(directory, directory, std::nullopt, "", out);
+  }
+  return out;
+}
+
+/// A manifest with its columns found.
+class ManifestReader {
+ public:
+  explicit ManifestReader(const fs::path& path) : name_(path.string()), base_(path.parent_path()) {
+    const char separator = extension_of(name_) == ".csv" ? ',' : '\t';
+    rows_ = parse_table(to_utf8(read_file(path), name_), separator, name_);
+    if (rows_.empty())
+      throw DataError("{}:1: the manifest is empty; expected a header line", name_);
+    for (std::size_t i = 0; i < rows_[0].fields.size(); ++i)
+      columns_.emplace(lower(rows_[0].fields[i]), i);
+    if (!columns_.contains("id") && !columns_.contains("audio"))
+      throw DataError("{}:{}: no column \"id\" or \"audio\" in the header", name_, rows_[0].line);
+  }
+
+  std::vector<Found> read() const {
+    std::vector<Found> out;
+    std::map<std::string, std::int64_t> seen;
+    for (std::size_t i = 1; i < rows_.size(); ++i) {
+      out.push_back(read_row(rows_[i]));
+      const auto [at, fresh] = seen.emplace(out.back().recording.id, rows_[i].line);
+      if (!fresh)
+        throw DataError("{}:{}: the id {} stands in line {} already", name_, rows_[i].line,
+                        shown(at->first), at->second);
+    }
+    return out;
+  }
+
+ private:
+  std::string field(const TableRow& row, const std::string& column) const {
+    const auto found = columns_.find(column);
+    if (found == columns_.end() || found->second >= row.fields.size()) return "";
+    return row.fields[found->second];
+  }
+
+  Found read_row(const TableRow& row) const {
+    if (row.fields.size() > rows_[0].fields.size())
+      throw DataError("{}:{}: {} fields; the header has {}", name_, row.line, row.fields.size(),
+                      rows_[0].fields.size());
+    Found found;
+    const std::string split = lower(field(row, "split"));
+    found.split = split_from_name(split);
+    if (columns_.contains("split") && !found.split)
+      throw DataError("{}:{}: split {}; expected train, dev or test", name_, row.line,
+                      shown(split));
+    const std::string audio = field(row, "audio");
+    found.recording.id = field(row, "id");
+    if (found.recording.id.empty()) found.recording.id = audio;
+    if (found.recording.id.empty())
+      throw DataError("{}:{}: neither an id nor an audio file", name_, row.line);
+    found.recording.audio =
+        audio.empty() ? seek_audio(row, found.recording.id, split) : existing(row, audio, "audio");
+    const std::string labels = field(row, "labels");
+    found.recording.labels =
+        labels.empty() ? seek_labels(row, found.recording.audio) : existing(row, labels, "label");
+    return found;
+  }
+
+  fs::path existing(const TableRow& row, const std::string& entry, std::string_view what) const {
+    if (entry.find('|') != std::string::npos)
+      throw DataError(
+          "{}:{}: {} is a command; only files can be read, run it first and list what "
+          "it writes",
+          name_, row.line, shown(entry));
+    const fs::path path = base_ / entry;
+    std::error_code failure;
+    if (!fs::exists(path, failure))
+      throw DataError("{}:{}: the {} file {} does not exist", name_, row.line, what, path.string());
+    return path;
+  }
+
+  /// The file beside `stem` with one of the extensions, in either case; empty when there is none.
+  static fs::path with_extension(const fs::path& stem, const std::set<std::string>& extensions) {
+    std::error_code failure;
+    if (!fs::is_directory(stem.parent_path(), failure)) return {};
+    for (const std::string& extension : extensions) {
+      std::string upper = extension;
+      for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+      const std::string mixed = extension == ".textgrid" ? ".TextGrid" : extension;
+      for (const std::string& candidate : {extension, upper, mixed}) {
+        fs::path path = stem;
+        path += candidate;
+        if (fs::exists(path, failure)) return path;
+      }
+    }
+    return {};
+  }
+
+  fs::path seek_audio(const TableRow& row, const std::string& id, const std::string& split) const {
+    for (const fs::path& stem : {base_ / split / id, base_ / id}) {
+      const fs::path path = with_extension(stem, kAudioExtensions);
+      if (!path.empty()) return path;
+    }
+    throw DataError("{}:{}: no audio file {}.wav (or .flac .sph .nist)", name_, row.line,
+                    (base_ / split / id).string());
+  }
+
+  fs::path seek_labels(const TableRow& row, const fs::path& audio) const {
+    fs::path stem = audio;
+    stem.replace_extension();
+    const fs::path path = with_extension(stem, kLabelExtensions);
+    if (path.empty())
+      throw DataError("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)", name_,
+                      row.line, stem.string());
+    return path;
+  }
+
+  std::string name_;
+  fs::path base_;
+  std::vector<TableRow> rows_;
+  std::map<std::string, std::size_t> columns_;
+};
+
+std::vector<Found> find_recordings(const fs::path& path) {
+  if (path.string().find('|') != std::string::npos)
+    throw DataError("{}: a command; only files and directories can be read", path.string());
+  std::error_code failure;
+  if (!fs::exists(path, failure))
+    throw DataError("{}: does not exist; expected a manifest or a directory", path.string());
+  if (!fs::is_directory(path)) return ManifestReader(path).read();
+  for (const char* name : {"manifest.tsv", "manifest.csv"})
+    if (fs::exists(path / name)) return ManifestReader(path / name).read();
+  return read_directory(path);
+}
+
+}  // namespace
+}  // namespace data
+
+std::string_view name_of(Split split) noexcept {
+  constexpr std::string_view kNames[] = {"train", "dev", "test"};
+  return kNames[static_cast<std::size_t>(split)];
+}
+
+std::vector<Recording> load_manifest(const std::filesystem::path& path) {
+  std::vector<data::Found> found = data::find_recordings(path);
+  if (found.empty())
+    throw DataError("{}: no recordings found; expected audio files with label files",
+                    path.string());
+  data::apply_split_rule(found);
+  std::vector<Recording> out;
+  for (data::Found& item : found) out.push_back(std::move(item.recording));
+  return out;
+}
+
+std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split) {
+  std::vector<Recording> out;
+  for (const Recording& recording : recordings)
+    if (recording.split == split) out.push_back(recording);
+  return out;
+}
+
+}  // namespace segfuse

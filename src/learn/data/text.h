@@ -1,0 +1,34 @@
+#pragma once
+// Text for the readers and writers: encodings, tables, and pieces of messages.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segfuse::data {
+
+/// UTF-8 without byte order mark, from UTF-8 or (with a mark) UTF-16. DataError with the byte
+/// offset for anything else, NUL characters included.
+std::string to_utf8(std::string_view bytes, std::string_view name);
+
+/// ASCII letters only.
+std::string lower(std::string_view text);
+/// Extension in lower case, with the dot.
+std::string extension_of(std::string_view name);
+
+/// Shortens and escapes text for a message: at most 40 characters, printable.
+std::string shown(std::string_view text);
+
+/// `seconds` with up to nine decimals, without trailing zeros.
+std::string format_seconds(double seconds);
+
+struct TableRow {
+  std::vector<std::string> fields;
+  std::int64_t line = 0;
+};
+/// Rows of a CSV (RFC 4180: quoted fields, doubled quotes, line ends inside quotes) or, for
+/// separator TAB, of a TSV without quoting. Empty lines are left out.
+std::vector<TableRow> parse_table(std::string_view text, char separator, std::string_view name);
+
+}  // namespace segfuse::data

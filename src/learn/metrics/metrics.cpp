@@ -1,0 +1,269 @@
+#include "segfuse/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "learn/metrics/alignment.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+namespace {
+
+using metrics::TimedLabel;
+
+constexpr double kNanoseconds = 1e9;
+constexpr std::int64_t kSlack = 1;  // nanosecond
+
+std::int64_t to_nanoseconds(double seconds) {
+  if (!(std::abs(seconds) <= 1e9))
+    throw UsageError("a time of {} s; metrics take times up to 1e9 s", seconds);
+  return std::llround(seconds * kNanoseconds);
+}
+
+double quotient(std::int64_t above, std::int64_t below, double when_empty) {
+  return below == 0 ? when_empty : static_cast<double>(above) / static_cast<double>(below);
+}
+
+std::vector<TimedLabel> to_timed(const Annotation& annotation) {
+  std::vector<TimedLabel> out;
+  for (const LabelSegment& segment : annotation.segments) {
+    TimedLabel timed{segment.label, to_nanoseconds(segment.start), to_nanoseconds(segment.end)};
+    if (timed.end <= timed.start || (!out.empty() && timed.start != out.back().end))
+      throw DataError(
+          "{}:{}: segments must follow each other without gap and have a length; found "
+          "{} s to {} s",
+          annotation.source, segment.line, segment.start, segment.end);
+    out.push_back(std::move(timed));
+  }
+  return out;
+}
+
+/// Folds labels; deleted ones become empty.
+std::vector<TimedLabel> folded(std::vector<TimedLabel> segments, const FoldingMap& map) {
+  for (TimedLabel& segment : segments) segment.label = map.fold(segment.label).value_or("");
+  return segments;
+}
+
+std::vector<TimedLabel> without_deleted(const std::vector<TimedLabel>& segments) {
+  std::vector<TimedLabel> out;
+  std::copy_if(segments.begin(), segments.end(), std::back_inserter(out),
+               [](const TimedLabel& segment) { return !segment.label.empty(); });
+  return out;
+}
+
+std::vector<TimedLabel> merged(const std::vector<TimedLabel>& segments) {
+  std::vector<TimedLabel> out;
+  for (const TimedLabel& segment : segments) {
+    if (!out.empty() && out.back().label == segment.label) {
+      out.back().end = segment.end;
+    } else {
+      out.push_back(segment);
+    }
+  }
+  return out;
+}
+
+std::vector<std::int64_t> internal_boundaries(const std::vector<TimedLabel>& segments) {
+  std::vector<std::int64_t> out;
+  for (std::size_t i = 1; i < segments.size(); ++i) out.push_back(segments[i].start);
+  return out;
+}
+
+std::vector<TimedLabel> in_frames(std::vector<TimedLabel> segments, std::int64_t frame) {
+  for (TimedLabel& segment : segments) {
+    segment.start = (segment.start + frame / 2) / frame;
+    segment.end = (segment.end + frame / 2) / frame;
+  }
+  return segments;
+}
+
+void add_counts(MatchCounts& total, std::size_t gold, std::size_t predicted, std::int64_t hits) {
+  total.gold += static_cast<std::int64_t>(gold);
+  total.predicted += static_cast<std::int64_t>(predicted);
+  total.hits += hits;
+}
+
+}  // namespace
+
+double LabelErrors::rate() const {
+  const std::int64_t errors = substitutions + insertions + deletions;
+  return quotient(errors, std::max<std::int64_t>(gold, 1), 0);
+}
+
+double MatchCounts::precision() const { return quotient(hits, predicted, 1); }
+double MatchCounts::recall() const { return quotient(hits, gold, 1); }
+double MatchCounts::f1() const { return quotient(2 * hits, gold + predicted, 1); }
+
+double BoundaryCounts::over_segmentation() const {
+  if (gold == 0 && predicted == 0) return 0;
+  return static_cast<double>(predicted) / static_cast<double>(std::max<std::int64_t>(gold, 1)) - 1;
+}
+
+double BoundaryCounts::r_value() const {
+  if (gold == 0 && predicted == 0) return 1;
+  const double hit_rate = recall();
+  const double over = over_segmentation();
+  const double r1 = std::sqrt((1 - hit_rate) * (1 - hit_rate) + over * over);
+  const double r2 = (hit_rate - 1 - over) / std::sqrt(2.0);
+  return 1 - (r1 + std::abs(r2)) / 2;
+}
+
+/// One recording, as the measures need it.
+struct Metrics::Prepared {
+  std::vector<TimedLabel> gold, predicted;                // as given
+  std::vector<TimedLabel> gold_folded, predicted_folded;  // deleted labels are ""
+};
+
+Metrics::Metrics(MetricsConfig config) : config_(std::move(config)) {
+  if (!(config_.frame_seconds >= 1e-8))
+    throw UsageError("frames of {} s; metrics need at least 1e-8", config_.frame_seconds);
+  for (const double tolerance : config_.tolerances)
+    if (!(tolerance >= 0)) throw UsageError("a tolerance of {} s; expected at least 0", tolerance);
+  boundaries_.resize(config_.tolerances.size());
+  segments_.resize(config_.tolerances.size());
+}
+
+void Metrics::add(const Annotation& gold, const Annotation& predicted) {
+  Prepared prepared{to_timed(gold), to_timed(predicted), {}, {}};
+  if (!prepared.gold.empty() && !prepared.predicted.empty() &&
+      std::abs(prepared.gold[0].start - prepared.predicted[0].start) > kSlack)
+    throw DataError("{}: the gold segments start at {} s, the predicted ones at {} s", gold.source,
+                    gold.segments[0].start, predicted.segments[0].start);
+  prepared.gold_folded = folded(prepared.gold, config_.folding);
+  prepared.predicted_folded = folded(prepared.predicted, config_.folding);
+  ++recordings_;
+  add_frames(prepared);
+  add_sequences(prepared);
+  add_boundaries(prepared);
+  add_segments(prepared);
+}
+
+void Metrics::add_frames(const Prepared& prepared) {
+  const std::int64_t frame = to_nanoseconds(config_.frame_seconds);
+  std::size_t j = 0;
+  const std::vector<TimedLabel>& predicted = prepared.predicted_folded;
+  const std::int64_t start = prepared.gold.empty() ? 0 : prepared.gold[0].start;
+  std::int64_t middle = start + frame / 2;
+  for (const TimedLabel& segment : prepared.gold_folded) {
+    for (; middle < segment.end; middle += frame) {
+      if (segment.label.empty()) continue;
+      while (j < predicted.size() && predicted[j].end <= middle) ++j;
+      ++frames_;
+      if (j < predicted.size() && predicted[j].label == segment.label) ++correct_frames_;
+    }
+  }
+  // Predicted frames behind the end of the gold are wrong.
+  const std::int64_t end = predicted.empty() ? 0 : predicted.back().end;
+  for (; middle < end; middle += frame) ++frames_;
+}
+
+void Metrics::add_sequences(const Prepared& prepared) {
+  std::vector<TimedLabel> gold = without_deleted(prepared.gold_folded);
+  std::vector<TimedLabel> predicted = without_deleted(prepared.predicted_folded);
+  if (!config_.folding.empty()) {
+    gold = merged(gold);
+    predicted = merged(predicted);
+  }
+  const auto count = [&](const TimedLabel& segment, std::int64_t Sums::* number,
+                         std::int64_t Sums::* sum) {
+    Sums& sums = durations_[segment.label];
+    sums.*number += 1;
+    sums.*sum += segment.end - segment.start;
+  };
+  for (const TimedLabel& segment : gold) count(segment, &Sums::gold, &Sums::gold_ns);
+  for (const TimedLabel& segment : predicted) count(segment, &Sums::predicted, &Sums::predicted_ns);
+  label_errors_.gold += static_cast<std::int64_t>(gold.size());
+  for (const metrics::AlignedPair& pair : metrics::align_labels(gold, predicted)) {
+    const TimedLabel* first = pair.gold < 0 ? nullptr : &gold[static_cast<std::size_t>(pair.gold)];
+    const TimedLabel* second =
+        pair.predicted < 0 ? nullptr : &predicted[static_cast<std::size_t>(pair.predicted)];
+    ++confusions_[{first ? first->label : "", second ? second->label : ""}];
+    if (first == nullptr) {
+      ++label_errors_.insertions;
+    } else if (second == nullptr) {
+      ++label_errors_.deletions;
+    } else if (first->label != second->label) {
+      ++label_errors_.substitutions;
+    } else {
+      Sums& sums = durations_[first->label];
+      ++sums.matched;
+      sums.error_ns += std::abs((first->end - first->start) - (second->end - second->start));
+    }
+  }
+}
+
+void Metrics::add_boundaries(const Prepared& prepared) {
+  const std::vector<std::int64_t> gold = internal_boundaries(prepared.gold);
+  const std::vector<std::int64_t> predicted = internal_boundaries(prepared.predicted);
+  for (std::size_t i = 0; i < boundaries_.size(); ++i) {
+    const std::int64_t tolerance = to_nanoseconds(config_.tolerances[i]) + kSlack;
+    add_counts(boundaries_[i], gold.size(), predicted.size(),
+               metrics::match_times(gold, predicted, tolerance));
+  }
+}
+
+void Metrics::add_segments(const Prepared& prepared) {
+  const std::vector<TimedLabel> gold = without_deleted(prepared.gold_folded);
+  const std::vector<TimedLabel> predicted = without_deleted(prepared.predicted_folded);
+  const std::int64_t frame = to_nanoseconds(config_.frame_seconds);
+  add_counts(exact_segments_, gold.size(), predicted.size(),
+             metrics::match_segments(in_frames(gold, frame), in_frames(predicted, frame), 0));
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    const std::int64_t tolerance = to_nanoseconds(config_.tolerances[i]) + kSlack;
+    add_counts(segments_[i], gold.size(), predicted.size(),
+               metrics::match_segments(gold, predicted, tolerance));
+  }
+}
+
+void Metrics::merge(const Metrics& other) {
+  SEGFUSE_CHECK(config_.tolerances == other.config_.tolerances &&
+                    config_.frame_seconds == other.config_.frame_seconds,
+                "merged metrics have one configuration");
+  const auto add = [](MatchCounts& a, const MatchCounts& b) {
+    add_counts(a, static_cast<std::size_t>(b.gold), static_cast<std::size_t>(b.predicted), b.hits);
+  };
+  recordings_ += other.recordings_;
+  frames_ += other.frames_;
+  correct_frames_ += other.correct_frames_;
+  label_errors_.gold += other.label_errors_.gold;
+  label_errors_.substitutions += other.label_errors_.substitutions;
+  label_errors_.insertions += other.label_errors_.insertions;
+  label_errors_.deletions += other.label_errors_.deletions;
+  add(exact_segments_, other.exact_segments_);
+  for (std::size_t i = 0; i < boundaries_.size(); ++i) {
+    add(boundaries_[i], other.boundaries_[i]);
+    add(segments_[i], other.segments_[i]);
+  }
+  for (const auto& [pair, number] : other.confusions_) confusions_[pair] += number;
+  for (const auto& [label, sums] : other.durations_) {
+    Sums& mine = durations_[label];
+    mine.gold += sums.gold;
+    mine.predicted += sums.predicted;
+    mine.matched += sums.matched;
+    mine.gold_ns += sums.gold_ns;
+    mine.predicted_ns += sums.predicted_ns;
+    mine.error_ns += sums.error_ns;
+  }
+}
+
+double Metrics::frame_accuracy() const { return quotient(correct_frames_, frames_, 1); }
+
+std::map<std::string, LabelDurations> Metrics::durations() const {
+  std::map<std::string, LabelDurations> out;
+  for (const auto& [label, sums] : durations_) {
+    LabelDurations& item = out[label];
+    item.gold = sums.gold;
+    item.predicted = sums.predicted;
+    item.matched = sums.matched;
+    item.gold_seconds = static_cast<double>(sums.gold_ns) / kNanoseconds;
+    item.predicted_seconds = static_cast<double>(sums.predicted_ns) / kNanoseconds;
+    item.mean_absolute_error = quotient(sums.error_ns, sums.matched, 0) / kNanoseconds;
+    if (sums.gold > 0 && sums.predicted > 0)
+      item.relative_bias =
+          quotient(sums.predicted_ns, sums.predicted, 0) / quotient(sums.gold_ns, sums.gold, 0) - 1;
+  }
+  return out;
+}
+
+}  // namespace segfuse

@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+#include <sndfile.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "segfuse/data.h"
+#include "segfuse/error.h"
+#include "support/files.h"
+
+namespace segfuse {
+namespace {
+
+std::vector<float> wave(std::size_t size) {
+  std::vector<float> out(size);
+  for (std::size_t i = 0; i < size; ++i)
+    out[i] = static_cast<float>(
+        std::round(20000 * std::sin(0.01 * static_cast<double>(i * i % 977))) / 32768);
+  return out;
+}
+
+std::string sphere(std::string_view fields, std::span<const std::int16_t> values, bool big_endian) {
+  std::string out = "NIST_1A\n   1024\n" + std::string(fields) + "end_head\n";
+  out.resize(1024, ' ');
+  for (const std::int16_t value : values) {
+    const auto word = static_cast<std::uint16_t>(value);
+    const char high = static_cast<char>(word >> 8);
+    const char low = static_cast<char>(word & 0xFF);
+    out.push_back(big_endian ? high : low);
+    out.push_back(big_endian ? low : high);
+  }
+  return out;
+}
+
+TEST(ReadAudio, WavComesBackExactly) {
+  const test::TemporaryDirectory directory;
+  const std::vector<float> samples = wave(40000);
+  write_wav(directory / "x.wav", samples, 22050);
+  const Audio audio = read_audio(directory / "x.wav");
+  EXPECT_EQ(audio.sample_rate, 22050);
+  EXPECT_EQ(audio.channels, 1);
+  EXPECT_EQ(audio.full_scale, 32768);
+  EXPECT_EQ(audio.samples, samples);
+}
+
+TEST(ReadAudio, StoredScaleGivesTheIntegers) {
+  const test::TemporaryDirectory directory;
+  const std::vector<float> samples = {0, 1.0F / 32768, -5.0F / 32768, -1, 2};
+  write_wav(directory / "x.wav", samples, 500);
+  AudioOptions options;
+  options.stored_scale = true;
+  EXPECT_EQ(read_audio(directory / "x.wav", options).samples,
+            (std::vector<float>{0, 1, -5, -32768, 32767}));
+}
+
+void write_with_sndfile(const std::filesystem::path& path, int format, int channels,
+                        const std::vector<float>& interleaved) {
+  SF_INFO info{};
+  info.samplerate = 8000;
+  info.channels = channels;
+  info.format = format;
+  SNDFILE* file = sf_open(path.c_str(), SFM_WRITE, &info);
+  ASSERT_NE(file, nullptr);
+  const auto frames = static_cast<sf_count_t>(interleaved.size()) / channels;
+  if ((format & SF_FORMAT_SUBMASK) == SF_FORMAT_FLOAT) {
+    sf_writef_float(file, interleaved.data(), frames);
+  } else {  // libsndfile scales floats by 32767, not 32768
+    std::vector<short> words;
+    for (const float x : interleaved) words.push_back(static_cast<short>(x * 32768));
+    sf_writef_short(file, words.data(), frames);
+  }
+  sf_close(file);
+}
+
+TEST(ReadAudio, FlacAndChannels) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 2,
+                     {0.5F, -0.25F, 0.25F, 0.75F});
+  EXPECT_EQ(read_audio(directory / "x.flac").samples, (std::vector<float>{0.125F, 0.5F}));
+  AudioOptions options;
+  options.channel = 1;
+  EXPECT_EQ(read_audio(directory / "x.flac", options).samples, (std::vector<float>{-0.25F, 0.75F}));
+  options.channel = 2;
+  EXPECT_THROW(read_audio(directory / "x.flac", options), DataError);
+}
+
+TEST(ReadAudio, NotANumberInAFloatFileIsNamed) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.wav", SF_FORMAT_WAV | SF_FORMAT_FLOAT, 1,
+                     {0, 1, std::nanf(""), 0});
+  try {
+    read_audio(directory / "x.wav");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("x.wav: sample 2 is nan"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(ReadAudio, EveryCutOfAWavIsRefused) {
+  const test::TemporaryDirectory directory;
+  write_wav(directory / "x.wav", wave(20), 16000);
+  std::ifstream file(directory / "x.wav", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_EQ(bytes.size(), 84);
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(read_audio(directory.write("cut.wav", bytes.substr(0, size))), DataError) << size;
+}
+
+TEST(ReadAudio, ACutFlacIsRefused) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 1, wave(60000));
+  std::ifstream file(directory / "x.flac", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THROW(read_audio(directory.write("cut.flac", bytes.substr(0, bytes.size() / 2))),
+               DataError);
+}
+
+constexpr std::string_view kFields =
+    "sample_count -i 3\nsample_n_bytes -i 2\nchannel_count -i 1\nsample_rate -i 16000\n"
+    "sample_coding -s3 pcm\n";
+
+TEST(Sphere, BothByteOrders) {
+  const std::vector<std::int16_t> values = {256, -1, 16384};
+  const std::vector<float> expected = {256 / 32768.0F, -1 / 32768.0F, 0.5F};
+  const std::string fields(kFields);
+  EXPECT_EQ(
+      parse_sphere(sphere(fields + "sample_byte_format -s2 01\n", values, false), "x").samples,
+      expected);
+  EXPECT_EQ(parse_sphere(sphere(fields + "sample_byte_format -s2 10\n", values, true), "x").samples,
+            expected);
+}
+
+TEST(Sphere, IsFoundByItsMagicInAWavFile) {
+  const test::TemporaryDirectory directory;
+  const std::vector<std::int16_t> values = {1, 2, 3};
+  const auto path = directory.write("SA1.WAV", sphere(kFields, values, false));
+  const Audio audio = read_audio(path);
+  EXPECT_EQ(audio.sample_rate, 16000);
+  EXPECT_EQ(audio.samples.size(), 3);
+}
+
+}  // namespace
+}  // namespace segfuse
