@@ -8,10 +8,11 @@
 namespace segfuse {
 
 struct TrainOptions {
-  std::filesystem::path config;  ///< TOML; see examples/
-  std::string data;              ///< manifest or directory; empty: the configuration's data.path
-  std::filesystem::path out;     ///< directory, made if missing
-  bool resume = false;           ///< continue from the checkpoints in `out`, where there are any
+  std::filesystem::path config;        ///< TOML; see examples/
+  std::vector<std::string> overrides;  ///< "section.key=value", winning over the file
+  std::string data;           ///< manifest or directory; empty: the configuration's data.path
+  std::filesystem::path out;  ///< directory, made if missing
+  bool resume = false;        ///< continue from the checkpoints in `out`, where there are any
   bool compare =
       false;           ///< also train the same encoder with a per-frame softmax and a linear chain
   int threads = 0;     ///< 0: all cores

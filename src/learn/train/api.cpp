@@ -4,9 +4,10 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "base/log.h"
 #include "base/os/file.h"
@@ -58,6 +59,107 @@ void write_pictures(const fs::path& out, const learn::ReportData& report) {
                         learn::render_sequence_svg(*shown, report.labels, picture));
 }
 
+// --- decoding ----------------------------------------------------------------------------------
+
+struct OutputFormat {
+  std::string extension;
+  LabelFormat format;
+};
+
+OutputFormat output_format(const std::string& name) {
+  static const std::map<std::string, OutputFormat> formats = {
+      {"textgrid", {".TextGrid", LabelFormat::kTextGrid}},
+      {"csv", {".csv", LabelFormat::kCsv}},
+      {"phn", {".phn", LabelFormat::kPhn}},
+      {"lab", {".lab", LabelFormat::kFestvox}},
+      {"audacity", {".txt", LabelFormat::kAudacity}}};
+  const auto found = formats.find(name);
+  if (found == formats.end())
+    throw UsageError("there is no label format '{}'; use textgrid, csv, phn, lab or audacity",
+                     name);
+  return found->second;
+}
+
+bool looks_like_audio(const fs::path& path) {
+  static const std::set<std::string> known = {".wav", ".flac", ".sph", ".nist"};
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return known.contains(extension);
+}
+
+/// Files as they are; of directories the audio files in them, sorted by name.
+std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
+  std::vector<fs::path> files;
+  for (const fs::path& input : inputs) {
+    if (!fs::exists(input)) throw DataError("{}: no such file or directory", input.string());
+    if (!fs::is_directory(input)) {
+      files.push_back(input);
+      continue;
+    }
+    std::vector<fs::path> inside;
+    for (const auto& entry : fs::directory_iterator(input))
+      if (entry.is_regular_file() && looks_like_audio(entry.path())) inside.push_back(entry.path());
+    if (inside.empty())
+      throw DataError("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
+                      input.string());
+    std::sort(inside.begin(), inside.end());
+    files.insert(files.end(), inside.begin(), inside.end());
+  }
+  std::map<std::string, fs::path> names;
+  for (const fs::path& file : files) {
+    const auto [former, fresh] = names.emplace(file.stem().string(), file);
+    if (!fresh)
+      throw UsageError("{} and {} would be written to the same label file; decode them apart",
+                       former->second.string(), file.string());
+  }
+  return files;
+}
+
+/// One portion of files, so that memory stays bounded.
+void decode_portion(std::span<const fs::path> files, const learn::TrainedModel& model,
+                    learn::Decoder& decoder, const DecodeOptions& options, ThreadPool& pool,
+                    std::vector<DecodedFile>& results) {
+  const OutputFormat format = output_format(options.format);
+  const FeatureExtractor extractor(model.config.features);
+  std::vector<learn::Sequence> sequences(files.size());
+  std::vector<double> seconds(files.size());
+  pool.run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    const Audio audio = read_audio(files[at]);
+    seconds[at] = audio.seconds();
+    Tensor features = extractor.extract(audio);
+    model.normalisation.apply(features);
+    sequences[at] = {files[at].string(), std::move(features), {}};
+  });
+  learn::Decoder::Options how;
+  how.tolerance_frames =
+      static_cast<std::int64_t>(model.config.tolerances.front() / extractor.hop_seconds() + 1e-9);
+  const std::vector<learn::Decoded> decoded = decoder.decode(sequences, how);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    LabelOutput output;
+    output.format = format.format;
+    output.sample_rate = model.config.features.sample_rate;
+    SegmentColumn posterior{"posterior", {}};
+    SegmentColumn label{"label_posterior", {}};
+    SegmentColumn start{"start_confidence", {}};
+    for (const learn::DecodedSegment& d : decoded[i].segments) {
+      posterior.values.push_back(d.posterior);
+      label.values.push_back(d.label_posterior);
+      start.values.push_back(d.start_confidence);
+    }
+    output.columns = {posterior, label, start};
+    if (!decoded[i].segments.empty() && std::isnan(start.values.front())) output.columns.pop_back();
+    DecodedFile result{files[i], options.out / files[i].stem(), seconds[i],
+                       static_cast<std::int64_t>(decoded[i].segments.size()),
+                       decoded[i].log_probability};
+    result.labels += format.extension;
+    write_labels(result.labels,
+                 to_annotation(decoded[i], model.labels, extractor.hop_seconds(), seconds[i]),
+                 output);
+    results.push_back(result);
+  }
+}
+
 fs::path model_path(const fs::path& given) {
   return fs::is_directory(given) ? given / "model.safetensors" : given;
 }
@@ -66,7 +168,7 @@ fs::path model_path(const fs::path& given) {
 
 std::string train(const TrainOptions& options) {
   const double begin = now();
-  learn::TrainConfig config = learn::read_train_config(options.config);
+  learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
   if (!options.data.empty()) config.data.path = options.data;
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   make_directory(options.out);
@@ -120,6 +222,28 @@ std::string evaluate(const EvaluateOptions& options) {
     write_file_atomically(options.out / "metrics.json", text);
   }
   return text;
+}
+
+std::vector<DecodedFile> decode(const DecodeOptions& options) {
+  constexpr std::size_t kPortion = 64;
+  (void)output_format(options.format);
+  if (options.inputs.empty())
+    throw UsageError("no recordings were given; name audio files or directories of them");
+  if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
+  const learn::TrainedModel model = learn::read_model(model_path(options.model));
+  const std::vector<fs::path> files = audio_files(options.inputs);
+  make_directory(options.out);
+  ThreadPool pool(options.threads);
+  learn::Decoder decoder(pool, learn::Segmenter(model.config.model), model.parameters,
+                         model.duration_limit);
+  Progress progress("decoding", static_cast<std::int64_t>(files.size()), {.quiet = options.quiet});
+  std::vector<DecodedFile> results;
+  for (std::size_t i = 0; i < files.size(); i += kPortion) {
+    const std::size_t count = std::min(kPortion, files.size() - i);
+    decode_portion(std::span(files).subspan(i, count), model, decoder, options, pool, results);
+    progress.advance(static_cast<std::int64_t>(count));
+  }
+  return results;
 }
 
 }  // namespace segfuse

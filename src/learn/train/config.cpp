@@ -83,10 +83,12 @@ TrainingPlan read_training(const TomlReader& t) {
 
 }  // namespace
 
-TrainConfig parse_train_config(const std::string& text, const std::string& name) {
-  const TomlReader root = TomlReader::parse(text, name);
+TrainConfig parse_train_config(const std::string& text, const std::string& name,
+                               const std::vector<std::string>& overrides) {
+  const TomlReader root = TomlReader::parse(text, name, overrides);
   TrainConfig config;
   config.text = text;
+  config.overrides = overrides;
   config.title = root.string("title", "");
   config.data = read_data(root.section("data"));
   config.features = read_features(root.section("features"));
@@ -103,8 +105,9 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name)
   return config;
 }
 
-TrainConfig read_train_config(const std::filesystem::path& path) {
-  return parse_train_config(read_file(path), path.string());
+TrainConfig read_train_config(const std::filesystem::path& path,
+                              const std::vector<std::string>& overrides) {
+  return parse_train_config(read_file(path), path.string(), overrides);
 }
 
 std::string name_of(HeadKind kind) {

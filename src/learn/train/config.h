@@ -43,12 +43,15 @@ struct TrainConfig {
   TrainingPlan training;
   std::vector<double> tolerances = {0.02};  ///< for boundaries, in seconds
   std::string text;                         ///< the TOML it was read from
+  std::vector<std::string> overrides;       ///< \"section.key=value\", winning over the text
 };
 
 /// Reads and checks all of it; DataError with file, line and column for anything wrong or unknown.
 /// Relative paths are kept as they are written.
-TrainConfig read_train_config(const std::filesystem::path& path);
-TrainConfig parse_train_config(const std::string& text, const std::string& name);
+TrainConfig read_train_config(const std::filesystem::path& path,
+                              const std::vector<std::string>& overrides = {});
+TrainConfig parse_train_config(const std::string& text, const std::string& name,
+                               const std::vector<std::string>& overrides = {});
 
 /// softmax, linear_chain, semi_markov.
 std::string name_of(HeadKind kind);

@@ -13,6 +13,8 @@ constexpr int kVersion = 1;
 Json sizes_of(const TrainedModel& model) {
   const ModelConfig& m = model.config.model;
   return {{"version", kVersion},
+          {"overrides", model.config.overrides},
+          {"data", model.config.data.path},
           {"labels", model.labels.labels()},
           {"head", name_of(m.head)},
           {"features", m.features},
@@ -25,21 +27,23 @@ HeadKind head_from_name(const std::string& name, const std::string& source) {
   throw DataError("{}: the model has the unknown head '{}'", source, name);
 }
 
-void read_sizes(const std::string& text, const std::string& source, TrainedModel& model) {
-  try {
-    const Json json = Json::parse(text);
-    if (json.at("version") != kVersion)
-      throw DataError("{}: the model has version {}; this program reads version {}", source,
-                      json.at("version").dump(), kVersion);
-    model.labels = Alphabet(json.at("labels").get<std::vector<std::string>>());
-    ModelConfig& m = model.config.model;
-    m.features = json.at("features").get<std::int64_t>();
-    m.max_duration = json.at("max_duration").get<std::int64_t>();
-    m.classes = model.labels.size();
-    m.head = head_from_name(json.at("head").get<std::string>(), source);
-  } catch (const Json::exception& error) {
-    throw DataError("{}: the metadata 'model' cannot be read: {}", source, error.what());
-  }
+Json parse_sizes(const std::string& text, const std::string& source) {
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) throw DataError("{}: the metadata 'model' is not a JSON object", source);
+  if (!json.contains("version") || json["version"] != kVersion)
+    throw DataError("{}: the model has version {}; this program reads version {}", source,
+                    json.value("version", Json()).dump(), kVersion);
+  return json;
+}
+
+void read_sizes(const Json& json, const std::string& source, TrainedModel& model) {
+  model.config.data.path = json.at("data").get<std::string>();
+  model.labels = Alphabet(json.at("labels").get<std::vector<std::string>>());
+  ModelConfig& m = model.config.model;
+  m.features = json.at("features").get<std::int64_t>();
+  m.max_duration = json.at("max_duration").get<std::int64_t>();
+  m.classes = model.labels.size();
+  m.head = head_from_name(json.at("head").get<std::string>(), source);
 }
 
 }  // namespace
@@ -67,8 +71,14 @@ TrainedModel read_model(const std::filesystem::path& path) {
   if (config == file.metadata.end() || sizes == file.metadata.end())
     throw DataError("{}: no segfuse model: the metadata 'config' and 'model' are missing", source);
   TrainedModel model;
-  model.config = parse_train_config(config->second, source + " (config)");
-  read_sizes(sizes->second, source, model);
+  try {
+    const Json json = parse_sizes(sizes->second, source);
+    model.config = parse_train_config(config->second, source + " (config)",
+                                      json.at("overrides").get<std::vector<std::string>>());
+    read_sizes(json, source, model);
+  } catch (const Json::exception& error) {
+    throw DataError("{}: the metadata 'model' cannot be read: {}", source, error.what());
+  }
   auto doubles = [&](const std::string& name) {
     const auto values = file.at(name, source).span<double>();
     if (static_cast<std::int64_t>(values.size()) != model.config.model.features)

@@ -1,5 +1,7 @@
 #include "learn/train/report_builder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -1,0 +1,20 @@
+#pragma once
+// The subcommands. Each adds itself to the application and runs when it was chosen.
+
+#include <CLI/CLI.hpp>
+
+namespace segfuse::cli {
+
+/// What every command has.
+struct Common {
+  bool json = false;  ///< machine-readable output on stdout
+};
+
+void add_train(CLI::App& app, Common& common);
+void add_eval(CLI::App& app, Common& common);
+void add_decode(CLI::App& app, Common& common);
+void add_compile(CLI::App& app, Common& common);
+void add_synth(CLI::App& app, Common& common);
+void add_info(CLI::App& app, Common& common);
+
+}  // namespace segfuse::cli

@@ -1,0 +1,39 @@
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "segfuse/device.h"
+#include "segfuse/options.h"
+
+namespace segfuse::cli {
+
+void add_info(CLI::App& app, Common& common) {
+  CLI::App* command =
+      app.add_subcommand("info", "What this build and this machine can do, and all options");
+  command->callback([&common] {
+    const Options values = default_options();
+    nlohmann::ordered_json json = {{"version", version()}};
+    for (const Capability& c : capabilities())
+      json["capabilities"].push_back(
+          {{"name", c.name}, {"available", c.available}, {"detail", c.detail}});
+    for (const OptionInfo& option : option_table())
+      json["options"].push_back({{"name", option.name},
+                                 {"value", values.text(option.name)},
+                                 {"environment", option.environment},
+                                 {"doc", option.doc}});
+    if (common.json) {
+      fmt::print("{}\n", json.dump(2));
+      return;
+    }
+    fmt::print("segfuse {}\n\n", version());
+    for (const Capability& c : capabilities())
+      fmt::print("  {:<14} {:<4} {}\n", c.name, c.available ? "yes" : "no", c.detail);
+    fmt::print("\noptions (flag or environment variable):\n");
+    for (const OptionInfo& option : option_table())
+      fmt::print("  --{:<16} {:<10} {}  [{}]\n", option.name, values.text(option.name), option.doc,
+                 option.environment);
+  });
+}
+
+}  // namespace segfuse::cli

@@ -1,0 +1,95 @@
+// The command line tool. No logic of its own: options in, library call, result out.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "segfuse/device.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+
+namespace {
+
+using segfuse::ExitCode;
+
+constexpr const char* kExamples = R"(
+Examples:
+  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg
+  segfuse eval out/ecg --data ludb_lead_ii --split test
+  segfuse decode out/ecg recording.wav --out out/labels --format csv
+  segfuse compile examples/layer_norm.sf --emit=ir
+
+Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 a fault of ours, 130 interrupted.)";
+
+/// One flag for each row of the option table, given before or after the command's name.
+void add_options(CLI::App& app, segfuse::Options& values) {
+  for (const segfuse::OptionInfo& info : segfuse::option_table()) {
+    const std::string name = info.name;
+    auto store = [name, &values](const std::string& text) {
+      values.set_text(name, text, "--" + name);
+    };
+    const std::string doc = info.doc + " [" + info.environment + "]";
+    if (std::holds_alternative<bool>(info.fallback)) {
+      app.add_flag_function(
+          "--" + name + ",--no-" + name + "{false}",
+          [store](std::int64_t count) { store(count > 0 ? "true" : "false"); }, doc);
+    } else {
+      app.add_option_function<std::string>("--" + name, store, doc)->default_str(values.text(name));
+    }
+  }
+}
+
+int fail(const segfuse::cli::Common& common, ExitCode code, const std::string& message) {
+  if (common.json)
+    fmt::print(
+        "{}\n",
+        nlohmann::ordered_json{{"error", message}, {"exit_code", static_cast<int>(code)}}.dump());
+  fmt::print(stderr, "segfuse: {}\n", message);
+  return static_cast<int>(code);
+}
+
+int run(int argc, char** argv, segfuse::cli::Common& common) {
+  segfuse::Options options = segfuse::Options::from_environment();
+  CLI::App app("segfuse: train, run and explain models that cut sequences into labelled segments",
+               "segfuse");
+  app.set_version_flag("--version", "segfuse " + segfuse::version());
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_flag("--json", common.json, "Print the result as JSON");
+  add_options(app, options);
+  app.parse_complete_callback([&] { segfuse::set_default_options(options); });
+  segfuse::cli::add_train(app, common);
+  segfuse::cli::add_eval(app, common);
+  segfuse::cli::add_decode(app, common);
+  segfuse::cli::add_compile(app, common);
+  segfuse::cli::add_synth(app, common);
+  segfuse::cli::add_info(app, common);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return fail(common, ExitCode::kUsage, std::string(error.what()) + "; see segfuse --help");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  segfuse::cli::Common common;
+  try {
+    return run(argc, argv, common);
+  } catch (const segfuse::Error& error) {
+    return fail(common, error.exit_code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(common, ExitCode::kDevice, "out of memory; use smaller batches or fewer threads");
+  } catch (const std::exception& error) {
+    return fail(common, ExitCode::kInternal, std::string("unexpected: ") + error.what());
+  }
+}

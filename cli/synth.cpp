@@ -1,0 +1,49 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "commands.h"
+#include "segfuse/data.h"
+
+namespace segfuse::cli {
+
+void add_synth(CLI::App& app, Common& common) {
+  struct Arguments {
+    std::filesystem::path out;
+    std::int64_t labels = 6;
+    std::int64_t train = 80;
+    std::int64_t test = 20;
+    std::uint64_t seed = 1;
+    double snr_db = 10;
+  };
+  auto a = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("synth", "Write recordings sampled from a known semi-Markov model");
+  command->add_option("out", a->out, "Directory to write to")->required();
+  command->add_option("--labels", a->labels, "Number of labels")->capture_default_str();
+  command->add_option("--train", a->train, "Training recordings")->capture_default_str();
+  command->add_option("--test", a->test, "Test recordings")->capture_default_str();
+  command->add_option("--seed", a->seed, "Seed of the model and the samples")
+      ->capture_default_str();
+  command->add_option("--snr", a->snr_db, "Signal-to-noise ratio in dB")->capture_default_str();
+  command->footer(
+      "\nExample:\n  segfuse synth out/synth && segfuse train examples/synth.toml --data out/synth "
+      "--out out/run");
+  command->callback([a, &common] {
+    SynthConfig config = random_synth_config(a->labels, a->seed);
+    config.train = a->train;
+    config.test = a->test;
+    config.snr_db = a->snr_db;
+    write_synthetic_corpus(config, a->out);
+    if (common.json) {
+      fmt::print("{{\"out\": \"{}\"}}\n", a->out.string());
+    } else {
+      fmt::print(
+          "wrote {} training and {} test recordings to {}; the true model is in truth.json\n",
+          a->train, a->test, a->out.string());
+    }
+  });
+}
+
+}  // namespace segfuse::cli

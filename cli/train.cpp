@@ -1,0 +1,117 @@
+#include "segfuse/train.h"
+
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "segfuse/options.h"
+
+namespace segfuse::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class Options>
+void take_defaults(Options& options) {
+  const segfuse::Options defaults = default_options();
+  options.threads = static_cast<int>(defaults.get(options::kThreads));
+  options.quiet = defaults.get(options::kQuiet);
+}
+
+void print_row(const std::string& name, const Json& metrics) {
+  auto value = [&](const char* key) {
+    return metrics.contains(key) && metrics[key].is_number()
+               ? fmt::format("{:>10.4f}", metrics[key].get<double>())
+               : fmt::format("{:>10}", "-");
+  };
+  fmt::print("{:<14}{}{}{}{}\n", name, value("label_error_rate"), value("boundary_f1_20ms"),
+             value("r_value_20ms"), value("frame_accuracy"));
+}
+
+/// The figures people ask for first; all of them are in metrics.json.
+void print_metrics(const std::string& text) {
+  const Json metrics = Json::parse(text);
+  fmt::print("{:<14}{:>10}{:>10}{:>10}{:>10}\n", "", "label err", "bound. F1", "R-value",
+             "frame acc");
+  if (metrics.contains("systems")) {
+    for (const auto& [name, system] : metrics["systems"].items()) print_row(name, system);
+  } else {
+    print_row(metrics.value("head", metrics.value("split", "")), metrics);
+  }
+}
+
+void print(const Common& common, const std::string& metrics) {
+  if (common.json) {
+    fmt::print("{}", metrics);
+  } else {
+    print_metrics(metrics);
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Common& common) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "Train a segmenter and measure it");
+  command->add_option("config", options->config, "Configuration (TOML); see examples/")->required();
+  command->add_option("--data", options->data, "Manifest or directory with recordings and labels");
+  command->add_option("--out", options->out, "Directory for model, metrics and report")->required();
+  command->add_option("--set", options->overrides, "Override one setting, as in training.epochs=5")
+      ->allow_extra_args(false);
+  command->add_flag("--resume", options->resume, "Continue from the last checkpoint in --out");
+  command->add_flag("--compare", options->compare,
+                    "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
+  command->footer(
+      "\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
+  command->callback([options, &common] {
+    take_defaults(*options);
+    print(common, train(*options));
+    if (!common.json) fmt::print("\nreport: {}\n", (options->out / "report.html").string());
+  });
+}
+
+void add_eval(CLI::App& app, Common& common) {
+  auto options = std::make_shared<EvaluateOptions>();
+  CLI::App* command = app.add_subcommand("eval", "Measure a model on labelled recordings");
+  command->add_option("model", options->model, "model.safetensors or the directory of a training")
+      ->required();
+  command->add_option("--data", options->data,
+                      "Manifest or directory; default: what it was trained on");
+  command->add_option("--split", options->split, "train, dev, test or all")->capture_default_str();
+  command->add_option("--out", options->out, "Directory for metrics.json and report.html");
+  command->footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
+  command->callback([options, &common] {
+    take_defaults(*options);
+    print(common, evaluate(*options));
+  });
+}
+
+void add_decode(CLI::App& app, Common& common) {
+  auto options = std::make_shared<DecodeOptions>();
+  CLI::App* command = app.add_subcommand("decode", "Cut recordings into labelled segments");
+  command->add_option("model", options->model, "model.safetensors or the directory of a training")
+      ->required();
+  command->add_option("inputs", options->inputs, "Audio files or directories of them")->required();
+  command->add_option("--out", options->out, "Directory for the label files")->required();
+  command->add_option("--format", options->format, "textgrid, csv, phn, lab or audacity")
+      ->capture_default_str();
+  command->footer("\nExample:\n  segfuse decode out/ecg new/*.wav --out labels --format csv");
+  command->callback([options, &common] {
+    take_defaults(*options);
+    const std::vector<DecodedFile> files = decode(*options);
+    Json rows = Json::array();
+    for (const DecodedFile& file : files) {
+      if (!common.json) fmt::print("{}  {} segments\n", file.labels.string(), file.segments);
+      rows.push_back({{"audio", file.audio.string()},
+                      {"labels", file.labels.string()},
+                      {"seconds", file.seconds},
+                      {"segments", file.segments},
+                      {"log_probability", file.log_probability}});
+    }
+    if (common.json) fmt::print("{}\n", rows.dump(2));
+  });
+}
+
+}  // namespace segfuse::cli
