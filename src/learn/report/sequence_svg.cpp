@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 
 #include "base/check.h"
@@ -28,8 +29,8 @@ constexpr std::int64_t kImageCells = 12'000;
 
 constexpr std::string_view kStyle =
     "text{font:12px system-ui,'Segoe UI',Roboto,Arial,sans-serif;fill:#566273}"
-    ".h{font-size:15px;font-weight:600;fill:#18212c}.l{text-anchor:middle;fill:#18212c}"
-    ".g{fill:#f6e3ae}.gl{text-anchor:middle;fill:#6b4e00}.r{fill:#3f86c9}.w{fill:#cf4a14}"
+    ".h{font-size:15px;font-weight:600;fill:#18212c}.l{text-anchor:middle}.l text{fill:#18212c}"
+    ".g{fill:#f6e3ae}.gl{text-anchor:middle}.gl text{fill:#6b4e00}.r{fill:#3f86c9}.w{fill:#cf4a14}"
     ".m{fill:none;stroke:#cf4a14;stroke-width:2;stroke-dasharray:4 2}.e{text-anchor:end}"
     ".c{text-anchor:middle}.b{fill:none;stroke:#00805f;stroke-width:1.6;stroke-linejoin:round}"
     ".ba{fill:#00805f;opacity:.16}.s{fill:#eef1f5}.a{fill:none;stroke:#b9c2ce}"
@@ -229,15 +230,26 @@ class SequencePainter {
                        num(kLaneHeight - 2 * inset), width);
   }
 
-  void write_label(const ReportSegment& s, const std::string& text, const char* style) {
+  /// The mark at the foot of a wrong segment.
+  std::string bar(const ReportSegment& s) const {
+    const std::string width = num(std::max(1.0, clipped(s.end) - 1 - clipped(s.start)));
+    return fmt::format("M{} {}h{}v4h-{}z", num(clipped(s.start)), num(y_ + kLaneHeight - 4), width,
+                       width);
+  }
+
+  void open_labels(const char* style) {
+    put(body_, "<g class=\"{}\" transform=\"translate(0 {})\">", style,
+        num(y_ + kLaneHeight / 2 + 4));
+  }
+
+  void write_label(const ReportSegment& s, const std::string& text) {
     const double l = clipped(s.start);
     const double r = clipped(s.end);
     const auto letters = static_cast<double>(std::count_if(text.begin(), text.end(), [](char c) {
       return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
     }));
     if (letters * kLetter + 1 > r - l) return;
-    put(body_, "<text x=\"{}\" y=\"{}\" class=\"{}\">{}</text>", num((l + r - 1) / 2),
-        num(y_ + kLaneHeight / 2 + 4), style, escape_markup(text));
+    put(body_, "<text x=\"{}\">{}</text>", num((l + r - 1) / 2), escape_markup(text));
   }
 
   void paint_gold() {
@@ -254,7 +266,9 @@ class SequencePainter {
       }
       if (!missed.empty()) put(body_, "<path class=\"m\" d=\"{}\"/>", missed);
     }
-    for (const ReportSegment& s : recording_.gold) write_label(s, label(s), "gl");
+    open_labels("gl");
+    for (const ReportSegment& s : recording_.gold) write_label(s, label(s));
+    body_ += "</g>";
     y_ += kLaneHeight + kGap;
   }
 
@@ -263,19 +277,26 @@ class SequencePainter {
     name_lane(lane.name.empty() ? "decoded" : lane.name, kLaneHeight);
     const bool judged = !recording_.gold.empty();
     const Alignment a = align_segments(recording_.gold, lane.segments);
+    std::map<std::pair<char, int>, std::string> boxes;  // by class and opacity in 1/20
+    std::string bars;
     for (std::size_t i = 0; i < lane.segments.size(); ++i) {
       const ReportSegment& s = lane.segments[i];
       const bool right = !judged || a.decoded[i] == '=';
       const double p = std::isfinite(s.posterior) ? std::clamp(s.posterior, 0.0, 1.0) : 0.7;
-      put(body_, "<path class=\"{}\" opacity=\"{:.2f}\" d=\"{}\"/>", right ? 'r' : 'w',
-          0.14 + 0.56 * p, box(s));
-      if (!right) {
-        const std::string width = num(std::max(1.0, clipped(s.end) - 1 - clipped(s.start)));
-        put(body_, "<path class=\"w\" d=\"M{} {}h{}v4h-{}z\"/>", num(clipped(s.start)),
-            num(y_ + kLaneHeight - 4), width, width);
-      }
-      write_label(s, (judged && a.decoded[i] == '+' ? "+" : "") + label(s), "l");
+      boxes[{right ? 'r' : 'w', static_cast<int>(std::lround(20 * (0.14 + 0.56 * p)))}] += box(s);
+      if (!right) bars += bar(s);
     }
+    for (const auto& [key, path] : boxes) {
+      put(body_, "<path class=\"{}\" opacity=\"{:.2f}\" d=\"{}\"/>", key.first, key.second / 20.0,
+          path);
+    }
+    if (!bars.empty()) put(body_, "<path class=\"w\" d=\"{}\"/>", bars);
+    open_labels("l");
+    for (std::size_t i = 0; i < lane.segments.size(); ++i) {
+      const bool inserted = judged && a.decoded[i] == '+';
+      write_label(lane.segments[i], (inserted ? "+" : "") + label(lane.segments[i]));
+    }
+    body_ += "</g>";
     y_ += kLaneHeight + kGap;
   }
 

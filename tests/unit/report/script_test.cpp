@@ -1,8 +1,12 @@
 // The page's script: syntax by node, behaviour by a headless browser. Both are optional tools.
 
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,18 +23,16 @@ bool has(const std::string& page, const std::string& text) {
   return page.find(text) != std::string::npos;
 }
 
-bool on_path(const std::string& program) {
-  return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
-}
-
-std::string output_of(const std::string& command) {
-  std::string out;
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return out;
-  char buffer[4096];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) out.append(buffer, n);
-  pclose(pipe);
-  return out;
+/// Runs a line of shell with standard output to `out`; the exit status, -1 when it cannot start.
+int run_shell(const std::string& line, const std::filesystem::path& out) {
+  const std::string full = "( " + line + " ) >'" + out.string() + "'";
+  std::array<std::string, 3> words = {"sh", "-c", full};
+  std::array<char*, 4> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+  pid_t child = 0;
+  if (posix_spawnp(&child, "sh", nullptr, nullptr, arguments.data(), environ) != 0) return -1;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 class Script : public ::testing::Test {
@@ -45,6 +47,16 @@ class Script : public ::testing::Test {
   std::filesystem::path write(const std::string& name, const std::string& text) const {
     std::ofstream(dir_ / name, std::ios::binary) << text;
     return dir_ / name;
+  }
+
+  bool on_path(const std::string& program) const {
+    return run_shell("command -v " + program, dir_ / "where") == 0;
+  }
+
+  std::string output_of(const std::string& command) const {
+    run_shell(command, dir_ / "output");
+    std::ifstream in(dir_ / "output", std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
   }
 
   /// The document after its script and, when it is ready, `driver` have run.
@@ -84,7 +96,8 @@ for (const node of document.querySelectorAll("svg[role=img], canvas")) {
     point(node, "pointermove", box.left + box.width * i / 20, box.top + box.height * i / 20);
   }
   point(node, "pointerleave", 0, 0);
-  for (const key of ["ArrowLeft", "ArrowRight", "+", "-", "0", "n", "p", "n", "[", "]", "Home", "End"]) {
+  for (const key of ["ArrowLeft", "ArrowRight", "+", "-", "0", "n", "p", "n", "[", "]", "Home",
+                     "End"]) {
     node.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
   }
 }

@@ -1,15 +1,15 @@
 // Puts the page together.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+const DATA = JSON.parse(document.getElementById('data').textContent);
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
+  document.getElementById('theme').textContent = theme === 'dark' ? 'Light' : 'Dark';
   redraw();
 }
 
 function buildPage() {
-  const page = document.getElementById("page");
+  const page = document.getElementById('page');
   const parts = [
     [true, headSection],
     [(DATA.metrics || []).length, comparisonSection],
@@ -29,28 +29,32 @@ function buildPage() {
       fail(error);
     }
   }
-  page.append(el("footer", {}, "Written by segfuse. This file is complete in itself: it loads nothing."));
+  page.append(
+      el('footer', {}, 'Written by segfuse. This file is complete in itself: it loads nothing.'));
 }
 
 function fail(error) {
   document.documentElement.dataset.failed = String(error && error.message || error);
-  document.getElementById("page").append(el("p", {class: "note failure"}, "A part of this report could not be drawn: " + (error && error.message || error)));
+  document.getElementById('page').append(
+      el('p', {class: 'note failure'},
+         'A part of this report could not be drawn: ' + (error && error.message || error)));
 }
 
 // Browsers report a delayed size change as an error; it is none.
-window.addEventListener("error", (e) => /ResizeObserver/.test(e.message) || fail(e.error || e.message));
-const darkWanted = window.matchMedia("(prefers-color-scheme: dark)");
-darkWanted.addEventListener("change", (e) => setTheme(e.matches ? "dark" : "light"));
-setTheme(darkWanted.matches ? "dark" : "light");
-document.getElementById("theme").addEventListener("click", () =>
-  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+window.addEventListener(
+    'error', (e) => /ResizeObserver/.test(e.message) || fail(e.error || e.message));
+const darkWanted = window.matchMedia('(prefers-color-scheme: dark)');
+darkWanted.addEventListener('change', (e) => setTheme(e.matches ? 'dark' : 'light'));
+setTheme(darkWanted.matches ? 'dark' : 'light');
+document.getElementById('theme').addEventListener(
+    'click', () => setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'));
 let themeBeforePrint = null;
-window.addEventListener("beforeprint", () => {
+window.addEventListener('beforeprint', () => {
   themeBeforePrint = document.documentElement.dataset.theme;
-  setTheme("light");
+  setTheme('light');
 });
-window.addEventListener("afterprint", () => themeBeforePrint && setTheme(themeBeforePrint));
+window.addEventListener('afterprint', () => themeBeforePrint && setTheme(themeBeforePrint));
 buildPage();
 requestAnimationFrame(() => requestAnimationFrame(() => {
-  document.documentElement.dataset.ready = "true";
-}));
+                        document.documentElement.dataset.ready = 'true';
+                      }));
