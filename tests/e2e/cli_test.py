@@ -1,0 +1,106 @@
+"""The command line tool as a user meets it: results, help, and one clear sentence for every mistake."""
+
+import json
+import pathlib
+import unittest
+
+import tool
+
+
+class CliTest(tool.ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.data, cls.config = cls.corpus()
+        cls.model = cls.directory / "run"
+        cls.trained = tool.run("train", cls.config, "--data", cls.data, "--out", cls.model, "--json", check=0)
+
+    def test_training_writes_what_it_says(self):
+        metrics = json.loads((self.model / "metrics.json").read_text())
+        self.assertEqual(json.loads(self.trained.stdout), metrics)
+        for key in ("label_error_rate", "boundary_f1_20ms", "r_value_20ms", "frame_accuracy", "seconds"):
+            self.assertIn(key, metrics)
+        self.assertLess(metrics["label_error_rate"], 0.5)
+        report = (self.model / "report.html").read_text()
+        self.assertNotIn("http://", report.replace("http://www.w3.org/", ""))
+        self.assertIn("<svg", (self.model / "sequence.svg").read_text())
+
+    def test_eval_repeats_the_figures(self):
+        trained = json.loads(self.trained.stdout)
+        out = self.directory / "eval"
+        again = json.loads(tool.run("eval", self.model, "--out", out, "--json", check=0).stdout)
+        for key in ("label_error_rate", "boundary_f1_20ms", "frame_accuracy"):
+            self.assertEqual(again[key], trained[key])
+        self.assertTrue((out / "report.html").exists())
+
+    def test_decode_writes_every_format(self):
+        audio = sorted((self.data / "test").glob("*.wav"))
+        for name, suffix in (("textgrid", "TextGrid"), ("csv", "csv"), ("phn", "phn"), ("lab", "lab"), ("audacity", "txt")):
+            out = self.directory / f"labels-{name}"
+            rows = json.loads(tool.run("decode", self.model, self.data / "test", "--out", out, "--format", name, "--json", check=0).stdout)
+            self.assertEqual(len(rows), len(audio))
+            for row in rows:
+                self.assertGreater(row["segments"], 0)
+                self.assertLess(row["log_probability"], 1e-9)
+            self.assertEqual(sorted(p.name for p in out.iterdir()), [f"{p.stem}.{suffix}" for p in audio])
+        table = (self.directory / "labels-csv" / f"{audio[0].stem}.csv").read_text().splitlines()
+        self.assertEqual(table[0], "start,end,label,posterior,label_posterior,start_confidence")
+        end = 0.0
+        for line in table[1:]:
+            start, stop, label, *numbers = line.split(",")
+            self.assertEqual(float(start), end)
+            end = float(stop)
+            self.assertTrue(all(0 <= float(n) <= 1 + 1e-6 for n in numbers), line)
+
+    def test_a_decode_is_the_same_alone_and_in_company(self):
+        audio = sorted((self.data / "test").glob("*.wav"))
+        tool.run("decode", self.model, self.data / "test", "--out", self.directory / "together", "--format", "csv", check=0)
+        tool.run("decode", self.model, audio[0], "--out", self.directory / "alone", "--format", "csv", check=0)
+        name = f"{audio[0].stem}.csv"
+        self.assertEqual((self.directory / "together" / name).read_text(), (self.directory / "alone" / name).read_text())
+
+    def test_compare_shows_three_heads(self):
+        out = self.directory / "compare"
+        metrics = json.loads(tool.run("train", self.config, "--data", self.data, "--out", out, "--compare", "--json",
+                                      "--set", "training.epochs=2", check=0).stdout)
+        self.assertEqual(list(metrics["systems"]), ["semi_markov", "linear_chain", "softmax"])
+        for head in ("linear_chain", "softmax"):
+            again = json.loads(tool.run("eval", out / head, "--json", check=0).stdout)
+            self.assertEqual(again["label_error_rate"], metrics["systems"][head]["label_error_rate"])
+
+    def test_help_names_every_command(self):
+        text = tool.run("--help", check=0).stdout
+        for command in ("train", "eval", "decode", "compile", "synth", "info"):
+            self.assertIn(command, text)
+            self.assertIn("xample", tool.run(command, "--help", check=0).stdout)
+
+    def test_info_lists_what_is_missing(self):
+        info = json.loads(tool.run("info", "--json", check=0).stdout)
+        names = {c["name"]: c["available"] for c in info["capabilities"]}
+        self.assertIn("CUDA", names)
+        self.assertIn("BLAS", names)
+
+    def test_mistakes(self):
+        """Rows of tests/error/cli.txt: exit code | arguments | words that the message must hold."""
+        places = {"CONFIG": self.config, "DATA": self.data, "MODEL": self.model, "TMP": self.directory,
+                  "ERROR": tool.SOURCE / "tests/error"}
+        rows = (tool.SOURCE / "tests/error/cli.txt").read_text().splitlines()
+        rows = [row for row in rows if row and not row.startswith("#")]
+        self.assertGreater(len(rows), 10)
+        for row in rows:
+            code, arguments, words = (part.strip() for part in row.split("|"))
+            for name, path in places.items():
+                arguments = arguments.replace("{" + name + "}", str(path))
+            with self.subTest(row=row):
+                result = tool.run(*arguments.split(), check=int(code))
+                self.assertIn(words, result.stderr)
+                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+                self.assertTrue(result.stderr.startswith("segfuse: "))
+
+    def test_json_mistakes_are_json(self):
+        result = tool.run("eval", self.directory / "nowhere", "--json", check=3)
+        self.assertEqual(json.loads(result.stdout)["exit_code"], 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,91 @@
+"""A killed or interrupted training loses nothing: resumed, it ends with the same bits."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+import tool
+
+KILLS = int(os.environ.get("SEGFUSE_KILLS", "50"))
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class ResumeTest(tool.ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.data, cls.config = cls.corpus()
+        begin = time.monotonic()
+        tool.run("train", cls.config, "--data", cls.data, "--out", cls.directory / "whole", check=0)
+        cls.seconds = time.monotonic() - begin
+        cls.expected = digest(cls.directory / "whole/model.safetensors")
+
+    def command(self, out, *more):
+        return [tool.SEGFUSE, "train", str(self.config), "--data", str(self.data), "--out", str(out), "--resume", "--quiet", *more]
+
+    def test_kill_at_random_moments(self):
+        rng = random.Random(20260101)
+        kills = runs = 0
+        while kills < KILLS:
+            runs += 1
+            self.assertLess(runs, 10 * KILLS, "the training ends before it can be killed")
+            out = self.directory / f"killed-{runs}"
+            for _ in range(100):
+                process = subprocess.Popen(self.command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                try:
+                    process.wait(timeout=rng.uniform(0.02, 0.9 * self.seconds))
+                    break
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                    kills += 1
+                    if kills >= KILLS:
+                        break
+            subprocess.run(self.command(out), check=True, stdout=subprocess.DEVNULL)
+            self.assertEqual(digest(out / "model.safetensors"), self.expected)
+        print(f"{kills} kills over {runs} trainings: same bits")
+
+    def test_ctrl_c_saves_and_exits_130(self):
+        out = self.directory / "interrupted"
+        interrupted = 0
+        for attempt in range(20):
+            process = subprocess.Popen(self.command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            time.sleep(self.seconds * (0.3 + 0.1 * (attempt % 5)))
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate()
+            if process.returncode == 130 and "--resume" in errors:
+                interrupted += 1
+            if interrupted == 3 or process.returncode == 0:
+                break
+        self.assertGreater(interrupted, 0)
+        self.assertTrue((out / "checkpoint.safetensors").exists())
+        subprocess.run(self.command(out), check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual(digest(out / "model.safetensors"), self.expected)
+
+    def test_threads_do_not_change_the_bits(self):
+        for threads in (1, 3):
+            out = self.directory / f"threads-{threads}"
+            subprocess.run(self.command(out, "--threads", str(threads)), check=True, stdout=subprocess.DEVNULL)
+            self.assertEqual(digest(out / "model.safetensors"), self.expected)
+
+    def test_a_checkpoint_of_another_run_is_refused(self):
+        out = self.directory / "other"
+        subprocess.run(self.command(out), check=True, stdout=subprocess.DEVNULL)
+        result = tool.run("train", self.config, "--data", self.data, "--out", out, "--resume", "--set",
+                          "training.learning_rate=1e-4", check=2)
+        self.assertIn("another configuration", result.stderr)
+        damaged = out / "checkpoint.safetensors"
+        damaged.write_bytes(damaged.read_bytes()[:100])
+        result = tool.run("train", self.config, "--data", self.data, "--out", out, "--resume", check=3)
+        self.assertIn("checkpoint.safetensors", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
