@@ -42,7 +42,9 @@ TEST(NearestMatch, FindsTyposAndNothingElse) {
   EXPECT_EQ(nearest_match("cache_dir", kNames), "cache-dir");
   EXPECT_EQ(nearest_match("lgo", kNames), "log");
   EXPECT_EQ(nearest_match("bucket", kNames), std::nullopt);
-  EXPECT_EQ(nearest_match("xyz", kNames), std::nullopt) << "rewriting a name whole is no match";
+  const std::vector<std::string> short_names = {"lr", "k"};
+  EXPECT_EQ(nearest_match("ab", short_names), std::nullopt) << "rewriting a name whole is no match";
+  EXPECT_EQ(nearest_match("l", short_names), "lr");
   EXPECT_EQ(nearest_match("", kNames), std::nullopt);
 }
 
