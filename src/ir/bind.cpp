@@ -60,8 +60,11 @@ class Binder {
   std::int64_t checked(const Extent& extent, std::string_view what) const;
   [[noreturn]] void fail_unsolved(const Extent& extent, std::string_view what) const;
   [[noreturn]] void fail_axis(const Equation& equation, std::string_view why) const;
-  /// " with B = 3 (axis 0 of input 'x'), ..." for the symbols in it; empty if there are none.
+  void add_plain(const Extent& extent, std::vector<SymbolId>& plain) const;
+  /// " with B = 3 (axis 0 of input 'x'), ..." for the known symbols in it; empty if there are none.
   std::string given(const Extent& extent) const;
+  /// "B*T = 12 with B = 3 (axis 0 of input 'x'), ..."
+  std::string value_of(const Extent& extent) const;
 
   const Fusion& fusion_;
   std::span<const Shape> shapes_;
@@ -175,9 +178,22 @@ void Binder::spread() {
   }
 }
 
-std::string Binder::given(const Extent& extent) const {
-  std::string text;
+void Binder::add_plain(const Extent& extent, std::vector<SymbolId>& plain) const {
   for (const SymbolId id : extent.symbols()) {
+    const auto& derived = fusion_.storage().symbols[id.index].derived;
+    if (derived) {
+      add_plain(fusion_.canonical(derived->numerator), plain);
+    } else if (std::find(plain.begin(), plain.end(), id) == plain.end()) {
+      plain.push_back(id);
+    }
+  }
+}
+
+std::string Binder::given(const Extent& extent) const {
+  std::vector<SymbolId> plain;
+  add_plain(extent, plain);
+  std::string text;
+  for (const SymbolId id : plain) {
     const auto& entry = sizes_.symbols_[id.index];
     if (!entry.value) continue;
     text += fmt::format("{}{} = {}", text.empty() ? " with " : ", ", entry.name, *entry.value);
@@ -186,14 +202,23 @@ std::string Binder::given(const Extent& extent) const {
   return text;
 }
 
+std::string Binder::value_of(const Extent& extent) const {
+  if (extent.is_constant() || !known(extent)) return fusion_.to_string(extent) + given(extent);
+  std::string text = fmt::format("{} = {}", fusion_.to_string(extent), sizes_.of(extent));
+  const auto symbol = extent.as_symbol();
+  if (!symbol || fusion_.storage().symbols[symbol->index].derived) return text + given(extent);
+  const std::string& source = source_[symbol->index];
+  return source.empty() ? text : fmt::format("{} ({})", text, source);
+}
+
 void Binder::fail_axis(const Equation& equation, std::string_view why) const {
-  const std::string expected = fusion_.to_string(equation.left);
-  const Extent both = equation.left + Extent(2) * equation.right;  // all symbols of both
   if (equation.where.empty())
-    throw UsageError("the inputs of the Fusion '{}' must satisfy {} == {}{}{}", fusion_.name(),
-                     expected, fusion_.to_string(equation.right), given(both), why);
-  throw UsageError("{} has {} elements; expected {}{}{}", equation.where, equation.right.constant(),
-                   expected, given(both), why);
+    throw UsageError("the inputs of the Fusion '{}' must satisfy {} == {}; found {} and {}{}",
+                     fusion_.name(), fusion_.to_string(equation.left),
+                     fusion_.to_string(equation.right), value_of(equation.left),
+                     value_of(equation.right), why);
+  throw UsageError("{} has {} elements; expected {}{}", equation.where, equation.right.constant(),
+                   value_of(equation.left), why);
 }
 
 void Binder::check_equations() const {
@@ -202,13 +227,7 @@ void Binder::check_equations() const {
       if (equation.where.empty()) continue;  // of dead sizes, or reported where they are used
       fail_unsolved(equation.left, equation.where);
     }
-    const std::int64_t left = sizes_.of(equation.left);
-    const std::int64_t right = sizes_.of(equation.right);
-    if (left == right) continue;
-    if (equation.where.empty()) fail_axis(equation, fmt::format("; found {} and {}", left, right));
-    fail_axis(equation, equation.left.is_constant() || equation.left.as_symbol()
-                            ? ""
-                            : fmt::format(", which is {}", left));
+    if (sizes_.of(equation.left) != sizes_.of(equation.right)) fail_axis(equation, "");
   }
 }
 
@@ -227,8 +246,8 @@ std::int64_t Binder::checked(const Extent& extent, std::string_view what) const 
   if (!known(canonical)) fail_unsolved(canonical, what);
   const std::int64_t size = sizes_.of(canonical);
   if (size < 0)
-    throw UsageError("{} in the Fusion '{}' would be {} = {}{}; sizes must not be negative", what,
-                     fusion_.name(), fusion_.to_string(canonical), size, given(canonical));
+    throw UsageError("{} in the Fusion '{}' would be {}; sizes must not be negative", what,
+                     fusion_.name(), value_of(canonical));
   return size;
 }
 

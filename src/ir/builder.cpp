@@ -30,7 +30,7 @@ Axes Builder::normalise(Axes axes, std::size_t rank) const {
 ValId Builder::elementwise(Op op, std::vector<ValId> operands) {
   Extents shape;
   for (const ValId id : operands) {
-    const Extents other = val(id).shape;
+    const Extents other = fusion_.canonical(val(id).shape);
     if (other.size() > shape.size())
       shape.insert(shape.begin(), other.size() - shape.size(), Extent(1));
     const std::size_t offset = shape.size() - other.size();

@@ -37,6 +37,9 @@ void Extent::add_term(std::vector<SymbolId> factors, std::int64_t coefficient) {
       std::lower_bound(terms_.begin(), terms_.end(), factors,
                        [](const Term& term, const auto& key) { return before(term.factors, key); });
   if (place == terms_.end() || place->factors != factors) {
+    if (terms_.size() == kMaxTerms)
+      throw UsageError("a size has more than {} terms; name it with a symbol of its own",
+                       kMaxTerms);
     terms_.insert(place, Term{std::move(factors), coefficient});
     return;
   }
@@ -85,6 +88,12 @@ Extent operator*(const Extent& a, const Extent& b) {
   return product;
 }
 
+Extent Extent::of(const Term& term) {
+  Extent extent;
+  extent.add_term(term.factors, term.coefficient);
+  return extent;
+}
+
 Extent Extent::substitute(const std::function<Extent(SymbolId)>& value_of) const {
   Extent sum;
   for (const Term& term : terms_) {
@@ -108,10 +117,25 @@ std::int64_t Extent::evaluate(const std::function<std::int64_t(SymbolId)>& value
 
 std::string Extent::to_string(const std::function<std::string(SymbolId)>& name_of) const {
   if (terms_.empty()) return "0";
+  struct NamedTerm {
+    std::vector<std::string> factors;
+    std::int64_t coefficient;
+  };
+  std::vector<NamedTerm> named;
+  for (const Term& term : terms_) {
+    NamedTerm& copy = named.emplace_back();
+    copy.coefficient = term.coefficient;
+    for (const SymbolId symbol : term.factors) copy.factors.push_back(name_of(symbol));
+    std::sort(copy.factors.begin(), copy.factors.end());
+  }
+  std::sort(named.begin(), named.end(), [](const NamedTerm& a, const NamedTerm& b) {
+    return a.factors.size() != b.factors.size() ? a.factors.size() > b.factors.size()
+                                                : a.factors < b.factors;
+  });
   std::string text;
-  for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
-    std::uint64_t magnitude = static_cast<std::uint64_t>(term->coefficient);
-    const bool negative = term->coefficient < 0;
+  for (const NamedTerm& term : named) {
+    std::uint64_t magnitude = static_cast<std::uint64_t>(term.coefficient);
+    const bool negative = term.coefficient < 0;
     if (negative) magnitude = 0 - magnitude;
     if (text.empty()) {
       text += negative ? "-" : "";
@@ -119,9 +143,8 @@ std::string Extent::to_string(const std::function<std::string(SymbolId)>& name_o
       text += negative ? " - " : " + ";
     }
     std::string product;
-    if (magnitude != 1 || term->factors.empty()) product = std::to_string(magnitude);
-    for (const SymbolId symbol : term->factors)
-      product += (product.empty() ? "" : "*") + name_of(symbol);
+    if (magnitude != 1 || term.factors.empty()) product = std::to_string(magnitude);
+    for (const std::string& factor : term.factors) product += (product.empty() ? "" : "*") + factor;
     text += product;
   }
   return text;

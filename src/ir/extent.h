@@ -12,7 +12,8 @@
 namespace segfuse::ir {
 
 /// A polynomial in normal form: terms sorted by their symbols, no zero coefficients. Equal
-/// polynomials are equal objects. Arithmetic that overflows 64 bits throws UsageError.
+/// polynomials are equal objects. Arithmetic that overflows 64 bits, or makes more than kMaxTerms
+/// terms, throws UsageError.
 class Extent {
  public:
   Extent() = default;  ///< zero
@@ -40,7 +41,8 @@ class Extent {
   Extent substitute(const std::function<Extent(SymbolId)>& value_of) const;
   /// Evaluates with numbers for the symbols.
   std::int64_t evaluate(const std::function<std::int64_t(SymbolId)>& value_of) const;
-  /// Text as in `2*B*T + 3`; `0` when empty.
+  /// Text as in `2*B*T + 3`; `0` when empty. Terms of many factors come first, then by name: the
+  /// text does not depend on the ids.
   std::string to_string(const std::function<std::string(SymbolId)>& name_of) const;
 
   struct Term {
@@ -49,6 +51,8 @@ class Extent {
     friend bool operator==(const Term&, const Term&) = default;
   };
   const std::vector<Term>& terms() const noexcept { return terms_; }
+  static Extent of(const Term& term);
+  static constexpr std::size_t kMaxTerms = 1000;
 
  private:
   void add_term(std::vector<SymbolId> factors, std::int64_t coefficient);

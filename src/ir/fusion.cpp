@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <limits>
 #include <queue>
 
 #include "base/check.h"
@@ -16,10 +17,6 @@ void insert_sorted(std::vector<ExprId>& list, ExprId id) {
   if (place == list.end() || *place != id) list.insert(place, id);
 }
 
-std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-  return a / b - (a % b != 0 && (a % b < 0) != (b < 0) ? 1 : 0);
-}
-
 }  // namespace
 
 Fusion& Fusion::operator=(Fusion&& other) noexcept {
@@ -31,104 +28,9 @@ Fusion& Fusion::operator=(Fusion&& other) noexcept {
 }
 
 void Fusion::swap(Fusion& other) noexcept {
+  if (this == &other) return;
   std::swap(name_, other.name_);
   std::swap(ir_, other.ir_);
-}
-
-// --- sizes
-// ---------------------------------------------------------------------------------------------------------
-
-SymbolId Fusion::symbol(std::string_view name) {
-  for (std::uint32_t i = 0; i < ir_.symbols.size(); ++i)
-    if (ir_.symbols[i].name == name && !ir_.symbols[i].derived) return SymbolId{i};
-  const SymbolId id{static_cast<std::uint32_t>(ir_.symbols.size())};
-  ir_.symbols.push_back({std::string(name), {}});
-  ir_.symbol_parent.emplace_back(id);
-  return id;
-}
-
-Extent Fusion::floordiv(const Extent& numerator, std::int64_t divisor) {
-  if (divisor <= 0) throw UsageError("floordiv by {}; the divisor must be positive", divisor);
-  const Extent top = canonical(numerator);
-  if (divisor == 1) return top;
-  if (top.is_constant()) return floor_divide(top.constant(), divisor);
-  Extent quotient;  // the part of the numerator that divides exactly
-  Extent rest;
-  for (const Extent::Term& term : top.terms()) {
-    Extent product =
-        term.coefficient % divisor == 0 ? term.coefficient / divisor : term.coefficient;
-    for (const SymbolId symbol : term.factors) product = product * Extent(symbol);
-    (term.coefficient % divisor == 0 ? quotient : rest) =
-        (term.coefficient % divisor == 0 ? quotient : rest) + product;
-  }
-  if (rest.is_constant()) return quotient + floor_divide(rest.constant(), divisor);
-  for (std::uint32_t i = 0; i < ir_.symbols.size(); ++i) {
-    const auto& derived = ir_.symbols[i].derived;
-    if (derived && derived->divisor == divisor && canonical(derived->numerator) == rest)
-      return canonical(quotient + Extent(SymbolId{i}));
-  }
-  const SymbolId id{static_cast<std::uint32_t>(ir_.symbols.size())};
-  ir_.symbols.push_back({"", Symbol::FloorDiv{rest, divisor}});
-  ir_.symbol_parent.emplace_back(id);
-  return quotient + Extent(id);
-}
-
-bool Fusion::unify(const Extent& a, const Extent& b) {
-  const Extent left = canonical(a);
-  const Extent right = canonical(b);
-  if (left == right) return true;
-  if ((left - right).is_constant()) return false;
-  auto plain = [&](const Extent& extent) -> std::optional<SymbolId> {
-    const auto symbol = extent.as_symbol();
-    if (!symbol || ir_.symbols[symbol->index].derived) return {};
-    return symbol;
-  };
-  auto bind = [&](SymbolId symbol, const Extent& value) {
-    const std::vector<SymbolId> inside = value.symbols();
-    if (std::find(inside.begin(), inside.end(), symbol) != inside.end()) return false;
-    if (!value.is_constant() && !value.as_symbol()) return false;  // polynomials stay requirements
-    ir_.symbol_parent[symbol.index] = value;
-    return true;
-  };
-  const auto ls = plain(left);
-  const auto rs = plain(right);
-  if (ls && rs) return *ls < *rs ? bind(*rs, left) : bind(*ls, right);
-  if (ls && bind(*ls, right)) return true;
-  if (rs && bind(*rs, left)) return true;
-  for (const auto& [known_left, known_right] : ir_.requirements)
-    if (canonical(known_left) == left && canonical(known_right) == right) return true;
-  ir_.requirements.emplace_back(left, right);
-  return true;
-}
-
-Extent Fusion::canonical(const Extent& extent) const {
-  if (extent.is_constant()) return extent;
-  return extent.substitute([&](SymbolId symbol) -> Extent {
-    const Extent& parent = ir_.symbol_parent[symbol.index];
-    return parent == Extent(symbol) ? parent : canonical(parent);
-  });
-}
-
-Extents Fusion::canonical(const Extents& extents) const {
-  Extents all;
-  all.reserve(extents.size());
-  for (const Extent& extent : extents) all.push_back(canonical(extent));
-  return all;
-}
-
-std::string Fusion::to_string(const Extent& extent) const {
-  return canonical(extent).to_string([&](SymbolId id) -> std::string {
-    const Symbol& symbol = ir_.symbols[id.index];
-    if (!symbol.derived) return symbol.name;
-    return "floordiv(" + to_string(symbol.derived->numerator) + ", " +
-           std::to_string(symbol.derived->divisor) + ")";
-  });
-}
-
-std::string Fusion::to_string(const Extents& extents) const {
-  std::string text = "[";
-  for (std::size_t i = 0; i < extents.size(); ++i) text += (i ? ", " : "") + to_string(extents[i]);
-  return text + "]";
 }
 
 // --- building
@@ -138,6 +40,10 @@ ValId Fusion::add_input(std::string name, DType dtype, Extents shape) {
   for (const Input& input : ir_.inputs)
     if (input.name == name)
       throw UsageError("the Fusion '{}' already has an input named '{}'", name_, name);
+  for (const Extent& extent : canonical(shape))
+    if (extent.is_constant() && extent.constant() < 0)
+      throw UsageError("input '{}' has the shape {}; sizes must not be negative", name,
+                       to_string(shape));
   const ValId id{static_cast<std::uint32_t>(ir_.vals.size())};
   ir_.vals.push_back({Val{dtype, std::move(shape), {}, 0, {}}});
   ir_.inputs.push_back({id, std::move(name)});
@@ -146,7 +52,14 @@ ValId Fusion::add_input(std::string name, DType dtype, Extents shape) {
 
 ExprId Fusion::add_expr(Op op, std::vector<ValId> operands, Attrs attrs) {
   for (const ValId operand : operands) (void)val(operand);
-  const std::vector<ValueType> types = infer(*this, op, operands, attrs);
+  SizeState before = size_state();
+  std::vector<ValueType> types;
+  try {
+    types = infer(*this, op, operands, attrs);
+  } catch (...) {
+    restore(std::move(before));
+    throw;
+  }
   const ExprId id{static_cast<std::uint32_t>(ir_.exprs.size())};
   Expr e{op, std::move(operands), {}, std::move(attrs)};
   for (std::uint32_t i = 0; i < types.size(); ++i) {
@@ -159,6 +72,7 @@ ExprId Fusion::add_expr(Op op, std::vector<ValId> operands, Attrs attrs) {
 }
 
 ValId Fusion::constant(double value, DType dtype) {
+  if (value != value) value = std::numeric_limits<double>::quiet_NaN();  // one NaN
   const auto key = std::make_pair(dtype, std::bit_cast<std::uint64_t>(value));
   const auto found = ir_.constants.find(key);
   if (found != ir_.constants.end()) return found->second;
@@ -245,7 +159,8 @@ std::vector<ExprId> Fusion::sort(const std::vector<bool>& wanted) const {
     if (!wanted[i]) continue;
     std::vector<ExprId> needs;
     for (const ValId operand : ir_.exprs[i].item.operands)
-      if (const ExprId d = val(operand).definition; d.valid()) insert_sorted(needs, d);
+      if (const ExprId d = val(operand).definition; d.valid() && wanted[d.index])
+        insert_sorted(needs, d);
     missing[i] = static_cast<std::uint32_t>(needs.size());
     if (needs.empty()) ready.push(ExprId{i});
   }
@@ -307,7 +222,8 @@ bool Fusion::depends_on(ValId id, ValId ancestor) const {
 
 void Fusion::drop_use(ValId id, ExprId user) {
   std::vector<ExprId>& uses = ir_.vals[id.index].item.uses;
-  uses.erase(std::remove(uses.begin(), uses.end(), user), uses.end());
+  const auto place = std::lower_bound(uses.begin(), uses.end(), user);
+  if (place != uses.end() && *place == user) uses.erase(place);
 }
 
 void Fusion::erase(ExprId id) {

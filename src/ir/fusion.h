@@ -83,9 +83,10 @@ struct IrStorage {
   std::deque<Slot<Val>> vals;
   std::deque<Slot<Expr>> exprs;
   std::vector<Symbol> symbols;
-  std::vector<Extent>
-      symbol_parent;  ///< union-find: what a symbol equals; itself for a representative
-  std::vector<std::pair<Extent, Extent>> requirements;  ///< sizes that must be equal at run time
+  /// What each symbol equals, over representatives; a representative equals itself.
+  std::vector<Extent> symbol_parent;
+  /// Sizes that must be equal at run time, none of them decided yet, each once.
+  std::vector<std::pair<Extent, Extent>> requirements;
   std::map<std::pair<DType, std::uint64_t>, ValId> constants;  ///< by type and bits of the value
   std::vector<Input> inputs;
   std::vector<Output> outputs;
@@ -111,12 +112,15 @@ class Fusion {
 
   // --- sizes
   // -------------------------------------------------------------------------------------------------------
-  /// The symbol of that name, made if it does not exist.
+  /// The symbol of that name, made if it does not exist. A name is a letter or '_' and then
+  /// letters, digits and '_', and not `floordiv` (UsageError).
   SymbolId symbol(std::string_view name);
-  /// numerator / divisor rounded toward minus infinity; folded when it is exact. divisor > 0.
+  /// numerator / divisor rounded toward minus infinity, in a normal form: what divides exactly is
+  /// outside, a division of a division is one. UsageError unless divisor > 0.
   Extent floordiv(const Extent& numerator, std::int64_t divisor);
   /// States that two sizes are equal: symbols are united; what cannot be decided now becomes a
-  /// requirement that is checked at run time. Returns false if they can never be equal.
+  /// requirement that is checked at run time. Returns false, and changes nothing, if they can never
+  /// be equal for sizes that are not negative.
   [[nodiscard]] bool unify(const Extent& a, const Extent& b);
   /// The extent over representative symbols.
   Extent canonical(const Extent& extent) const;
@@ -129,9 +133,10 @@ class Fusion {
   // ----------------------------------------------------------------------------------------------------
   ValId add_input(std::string name, DType dtype, Extents shape);
   /// Infers the results by the operation's rules; throws UsageError that names the operation and
-  /// the rule broken.
+  /// the rule broken, and then nothing is changed.
   ExprId add_expr(Op op, std::vector<ValId> operands, Attrs attrs = {});
-  /// A scalar constant; equal constants are one value while it lives.
+  /// A scalar constant; equal constants (bit for bit; all NaN are one) are one value while it
+  /// lives.
   ValId constant(double value, DType dtype);
   /// A value may be output more than once, and an input may be an output.
   void add_output(ValId val, std::string name = "");
@@ -177,7 +182,7 @@ class Fusion {
   void remove_output(std::size_t position);
   /// Removes an input without uses.
   void remove_input(ValId id);
-  /// Drops the slots of erased statements.
+  /// Drops the slots of erased statements. Ids inside attached data are the owner's to renumber.
   Renumbering compact();
 
   // --- attached data
@@ -188,6 +193,21 @@ class Fusion {
 
  private:
   friend class FusionTester;  // tests break invariants on purpose to see verify() find it
+  /// All that unify() and floordiv() change.
+  struct SizeState {
+    std::vector<Symbol> symbols;
+    std::vector<Extent> symbol_parent;
+    std::vector<std::pair<Extent, Extent>> requirements;
+  };
+  SizeState size_state() const { return {ir_.symbols, ir_.symbol_parent, ir_.requirements}; }
+  void restore(SizeState state);
+  bool settle(Extent difference);
+  bool bind_one(const Extent& difference, bool& possible);
+  void refresh_sizes();
+  bool occurs(SymbolId symbol, const Extent& inside) const;
+  std::size_t weight(const Extent& extent) const;
+  Extent add_derived(const Extent& numerator, std::int64_t divisor);
+
   Val& mutable_val(ValId id);
   Expr& mutable_expr(ExprId id);
   std::vector<ExprId> sort(const std::vector<bool>& wanted) const;

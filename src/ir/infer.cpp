@@ -1,6 +1,7 @@
 #include "ir/infer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -12,13 +13,16 @@ namespace {
 class Rule {
  public:
   Rule(Fusion& fusion, Op op, std::span<const ValId> operands, const Attrs& attrs)
-      : fusion_(fusion), op_(op), operands_(operands), attrs_(attrs) {}
+      : fusion_(fusion), op_(op), operands_(operands), attrs_(attrs) {
+    for (const ValId operand : operands)
+      shapes_.push_back(fusion.canonical(fusion.val(operand).shape));
+  }
 
   std::vector<ValueType> apply();
 
  private:
   const Val& operand(std::size_t i) const { return fusion_.val(operands_[i]); }
-  const Extents& shape(std::size_t i) const { return operand(i).shape; }
+  const Extents& shape(std::size_t i) const { return shapes_[i]; }
   template <class T>
   const T& attr(std::string_view name) const {
     return std::get<T>(attrs_[attr_position(op_, name)]);
@@ -32,7 +36,9 @@ class Rule {
   }
 
   void check_counts() const;
-  void check_attr_types() const;
+  void check_attrs() const;
+  void need_representable(double value, DType dtype) const;
+  Extent window(std::int64_t size, std::int64_t dilation) const;
   void need_equal(const Extent& a, const Extent& b, std::string_view what) const;
   void need_rank(std::size_t i, std::size_t rank, std::string_view what) const;
   void need_dtype(std::size_t i, DType dtype) const;
@@ -66,6 +72,7 @@ class Rule {
   Op op_;
   std::span<const ValId> operands_;
   const Attrs& attrs_;
+  std::vector<Extents> shapes_;  // of the operands, canonical when the rule began
 };
 
 // --- checks
@@ -84,10 +91,21 @@ void Rule::check_counts() const {
     fail("{} attributes were given, {} are expected", attrs_.size(), rules.attrs.size());
 }
 
-void Rule::check_attr_types() const {
-  for (std::size_t i = 0; i < attrs_.size(); ++i)
+void Rule::check_attrs() const {
+  for (std::size_t i = 0; i < attrs_.size(); ++i) {
     if (attrs_[i].index() != static_cast<std::size_t>(info(op_).attrs[i].type))
       fail("the attribute '{}' has the wrong type", info(op_).attrs[i].name);
+    if (const auto* extents = std::get_if<Extents>(&attrs_[i]))
+      (void)fusion_.canonical(*extents);  // throws if they are of another Fusion
+  }
+}
+
+void Rule::need_representable(double value, DType dtype) const {
+  if (is_float(dtype)) return;
+  const double low = dtype == DType::kI64 ? -0x1p63 : dtype == DType::kI32 ? -0x1p31 : 0.0;
+  const double end = dtype == DType::kI64 ? 0x1p63 : dtype == DType::kI32 ? 0x1p31 : 2.0;
+  if (!(value >= low && value < end && value == std::floor(value)))
+    fail("the value {} is no {}", value, name_of(dtype));
 }
 
 void Rule::need_equal(const Extent& a, const Extent& b, std::string_view what) const {
@@ -170,7 +188,7 @@ DType Rule::elementwise_dtype() const {
 
 std::vector<ValueType> Rule::elementwise() const {
   need_same_shapes();
-  return {{elementwise_dtype(), fusion_.canonical(shape(0))}};
+  return {{elementwise_dtype(), shape(0)}};
 }
 
 std::vector<ValueType> Rule::reduction() const {
@@ -179,7 +197,7 @@ std::vector<ValueType> Rule::reduction() const {
   const std::vector<bool> reduced = axis_set(axes, shape(0).size());
   Extents kept;
   for (std::size_t i = 0; i < reduced.size(); ++i)
-    if (!reduced[i]) kept.push_back(fusion_.canonical(shape(0)[i]));
+    if (!reduced[i]) kept.push_back(shape(0)[i]);
   if (dtype == DType::kBool) fail("needs numbers; cast {} first", text(0));
   if (op_ == Op::argmax) {
     if (axes.size() != 1) fail("works along exactly one axis; {} were given", axes.size());
@@ -273,6 +291,7 @@ Extents Rule::padded() const {
   const auto& high = attr<Extents>("high");
   if (low.size() != shape(0).size() || high.size() != shape(0).size())
     fail("low and high need one entry an axis; the operand is {}", text(0));
+  need_representable(attr<double>("value"), operand(0).dtype);
   Extents result;
   for (std::size_t i = 0; i < low.size(); ++i) {
     if ((low[i].is_constant() && low[i].constant() < 0) ||
@@ -320,10 +339,12 @@ Extents Rule::scattered() const {
   const auto& size = attr<Extents>("size");
   if (size.size() != 1) fail("size needs one entry; {} were given", size.size());
   if (!is_integer(operand(1).dtype)) fail("indices must be i32 or i64; found {}", text(1));
-  const auto along = static_cast<std::size_t>(attr<std::int64_t>("axis"));
   const std::size_t rank = shape(1).size();
-  if (along + rank > shape(0).size())
-    fail("updates {} do not hold the axes of indices {} at axis {}", text(0), text(1), along);
+  const auto first = attr<std::int64_t>("axis");
+  if (first < 0 || rank > shape(0).size() ||
+      static_cast<std::size_t>(first) > shape(0).size() - rank)
+    fail("updates {} do not hold the axes of indices {} at axis {}", text(0), text(1), first);
+  const auto along = static_cast<std::size_t>(first);
   Extents result(shape(0).begin(), shape(0).begin() + static_cast<std::ptrdiff_t>(along));
   for (std::size_t a = 0; a < rank; ++a)
     need_equal(shape(0)[along + a], shape(1)[a], "updates and indices");
@@ -333,6 +354,11 @@ Extents Rule::scattered() const {
   return result;
 }
 
+/// Elements from the first to the last of a window.
+Extent Rule::window(std::int64_t size, std::int64_t dilation) const {
+  return Extent(dilation) * (Extent(size) - 1) + 1;
+}
+
 Extents Rule::unfolded() const {
   const std::size_t along = axis(attr<std::int64_t>("axis"), shape(0).size());
   const auto size = attr<std::int64_t>("size");
@@ -340,10 +366,10 @@ Extents Rule::unfolded() const {
   const auto dilation = attr<std::int64_t>("dilation");
   if (size < 1 || stride < 1 || dilation < 1)
     fail("size, stride and dilation must be positive; found {}, {} and {}", size, stride, dilation);
-  const Extent last_start = fusion_.canonical(shape(0)[along]) - (dilation * (size - 1) + 1);
+  const Extent last_start = shape(0)[along] - window(size, dilation);
   if (last_start.is_constant() && last_start.constant() < 0)
-    fail("a window of {} elements does not fit axis {} of {}", dilation * (size - 1) + 1, along,
-         text(0));
+    fail("a window of {} elements does not fit axis {} of {}", window(size, dilation).constant(),
+         along, text(0));
   Extents result = shape(0);
   result[along] = fusion_.floordiv(last_start, stride) + 1;
   result.insert(result.begin() + static_cast<std::ptrdiff_t>(along) + 1, Extent(size));
@@ -352,17 +378,19 @@ Extents Rule::unfolded() const {
 
 Extents Rule::folded() const {
   const auto& extent = attr<Extents>("extent");
-  const auto along = static_cast<std::size_t>(attr<std::int64_t>("axis"));
+  const auto first = attr<std::int64_t>("axis");
   const auto stride = attr<std::int64_t>("stride");
   const auto dilation = attr<std::int64_t>("dilation");
   if (extent.size() != 1) fail("extent needs one entry; {} were given", extent.size());
-  if (along + 2 > shape(0).size()) fail("{} does not hold windows at axis {}", text(0), along);
+  if (first < 0 || first + 1 >= static_cast<std::int64_t>(shape(0).size()))
+    fail("{} does not hold windows at axis {}", text(0), first);
+  const auto along = static_cast<std::size_t>(first);
   if (stride < 1 || dilation < 1)
     fail("stride and dilation must be positive; found {} and {}", stride, dilation);
-  if (!shape(0)[along + 1].is_constant())
-    fail("the window size must be a number; found {}", text(0));
   const std::int64_t size = shape(0)[along + 1].constant();
-  const Extent last_start = fusion_.canonical(extent[0]) - (dilation * (size - 1) + 1);
+  if (!shape(0)[along + 1].is_constant() || size < 1)
+    fail("the window size must be a positive number; found {}", text(0));
+  const Extent last_start = extent[0] - window(size, dilation);
   need_equal(shape(0)[along], fusion_.floordiv(last_start, stride) + 1,
              "the number of windows and the extent");
   Extents result = shape(0);
@@ -395,7 +423,9 @@ std::vector<ValueType> Rule::movement() const {
 
 std::vector<ValueType> Rule::creation() const {
   switch (op_) {
-    case Op::constant: return {{attr<DType>("dtype"), {}}};
+    case Op::constant:
+      need_representable(attr<double>("value"), attr<DType>("dtype"));
+      return {{attr<DType>("dtype"), {}}};
     case Op::iota:
     case Op::extent: {
       const auto& sizes = attr<Extents>(op_ == Op::iota ? "length" : "size");
@@ -408,6 +438,8 @@ std::vector<ValueType> Rule::creation() const {
       need_dtype(0, DType::kI64);
       need_rank(0, 1, "the seed");
       need_equal(shape(0)[0], 2, "the length of the seed and 2");
+      if (attr<std::int64_t>("stream") < 0)
+        fail("stream must not be negative; found {}", attr<std::int64_t>("stream"));
       return {{DType::kF32, attr<Extents>("shape")}};
     default: throw InternalError("no shape rule for '{}'", info(op_).name);
   }
@@ -416,6 +448,9 @@ std::vector<ValueType> Rule::creation() const {
 ValueType Rule::multiplied() const {
   need_same_dtype(0, 2);
   if (!is_float(operand(0).dtype)) fail("needs floating point operands; found {}", text(0));
+  for (const char* flag : {"transpose_a", "transpose_b"})
+    if (const auto value = attr<std::int64_t>(flag); value != 0 && value != 1)
+      fail("{} must be 0 or 1; found {}", flag, value);
   Extents a = shape(0);
   Extents b = shape(1);
   if (a.size() < 2 || b.size() < 2) fail("needs matrices; found {} and {}", text(0), text(1));
@@ -479,7 +514,7 @@ std::vector<ValueType> Rule::opaque() const {
 
 std::vector<ValueType> Rule::apply() {
   check_counts();
-  check_attr_types();
+  check_attrs();
   std::vector<ValueType> types;
   switch (info(op_).op_class) {
     case OpClass::kElementwise: types = elementwise(); break;
@@ -488,7 +523,13 @@ std::vector<ValueType> Rule::apply() {
     case OpClass::kCreation: types = creation(); break;
     case OpClass::kOpaque: types = opaque(); break;
   }
-  for (ValueType& type : types) type.shape = fusion_.canonical(type.shape);
+  for (ValueType& type : types) {
+    type.shape = fusion_.canonical(type.shape);
+    for (const Extent& extent : type.shape)
+      if (extent.is_constant() && extent.constant() < 0)
+        fail("the result would have the shape {}; sizes must not be negative",
+             fusion_.to_string(type.shape));
+  }
   return types;
 }
 

@@ -1,0 +1,275 @@
+// The symbolic sizes of a Fusion: symbols, divisions, and what is known to be equal.
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "ir/fusion.h"
+
+namespace segfuse::ir {
+namespace {
+
+/// A size is refused when its text, divisions written out, has more symbols than this.
+constexpr std::size_t kMaxWeight = 1000;
+
+std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+  return a / b - (a % b < 0 ? 1 : 0);  // b > 0
+}
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+bool is_symbol_name(std::string_view name) {
+  if (name.empty() || !is_letter(name[0]) || name == "floordiv") return false;
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+}
+
+/// The greatest common divisor of the coefficients, without that of the constant; 0 if there are
+/// none.
+std::uint64_t content(const Extent& extent) {
+  std::uint64_t common = 0;
+  for (const Extent::Term& term : extent.terms()) {
+    if (term.factors.empty()) continue;
+    const auto bits = static_cast<std::uint64_t>(term.coefficient);
+    common = std::gcd(common, term.coefficient < 0 ? 0 - bits : bits);
+  }
+  return common;
+}
+
+/// Every coefficient divided by a divisor of all of them; the constant is rounded down.
+Extent quotient_of(const Extent& extent, std::int64_t divisor) {
+  Extent result;
+  for (const Extent::Term& term : extent.terms())
+    result = result + Extent::of({term.factors, floor_divide(term.coefficient, divisor)});
+  return result;
+}
+
+}  // namespace
+
+SymbolId Fusion::symbol(std::string_view name) {
+  for (std::uint32_t i = 0; i < ir_.symbols.size(); ++i)
+    if (ir_.symbols[i].name == name && !ir_.symbols[i].derived) return SymbolId{i};
+  if (!is_symbol_name(name))
+    throw UsageError(
+        "'{}' cannot name a size; a name has letters, digits and '_', begins with no digit and is "
+        "not 'floordiv'",
+        name);
+  const SymbolId id{static_cast<std::uint32_t>(ir_.symbols.size())};
+  ir_.symbols.push_back({std::string(name), {}});
+  ir_.symbol_parent.emplace_back(id);
+  return id;
+}
+
+Extent Fusion::canonical(const Extent& extent) const {
+  if (extent.is_constant()) return extent;
+  bool changes = false;
+  for (const Extent::Term& term : extent.terms()) {
+    for (const SymbolId symbol : term.factors) {
+      if (symbol.index >= ir_.symbols.size())
+        throw UsageError("a size has a symbol that is not of the Fusion '{}'", name_);
+      changes = changes || ir_.symbol_parent[symbol.index] != Extent(symbol);
+    }
+  }
+  if (!changes) return extent;
+  return extent.substitute([&](SymbolId symbol) { return ir_.symbol_parent[symbol.index]; });
+}
+
+Extents Fusion::canonical(const Extents& extents) const {
+  Extents all;
+  all.reserve(extents.size());
+  for (const Extent& extent : extents) all.push_back(canonical(extent));
+  return all;
+}
+
+std::string Fusion::to_string(const Extent& extent) const {
+  return canonical(extent).to_string([&](SymbolId id) -> std::string {
+    const Symbol& symbol = ir_.symbols[id.index];
+    if (!symbol.derived) return symbol.name;
+    return "floordiv(" + to_string(symbol.derived->numerator) + ", " +
+           std::to_string(symbol.derived->divisor) + ")";
+  });
+}
+
+std::string Fusion::to_string(const Extents& extents) const {
+  std::string text = "[";
+  for (std::size_t i = 0; i < extents.size(); ++i) text += (i ? ", " : "") + to_string(extents[i]);
+  return text + "]";
+}
+
+// --- divisions
+
+Extent Fusion::floordiv(const Extent& numerator, std::int64_t divisor) {
+  if (divisor <= 0) throw UsageError("floordiv by {}; the divisor must be positive", divisor);
+  const Extent top = canonical(numerator);
+  Extent quotient;  // the whole multiples of the divisor
+  Extent rest;      // coefficients in [0, divisor), the constant in (-divisor, 0]
+  for (const Extent::Term& term : top.terms()) {
+    std::int64_t whole = floor_divide(term.coefficient, divisor);
+    if (term.factors.empty() && term.coefficient % divisor != 0) ++whole;
+    quotient = quotient + Extent::of({term.factors, whole});
+    rest = rest + Extent::of({term.factors, term.coefficient}) -
+           Extent::of({term.factors, whole}) * Extent(divisor);
+  }
+  if (rest.is_constant()) return quotient + floor_divide(rest.constant(), divisor);
+  // floor(g*n / (g*d)) = floor(n / d), and a constant below g does not matter.
+  const auto common =
+      static_cast<std::int64_t>(std::gcd(content(rest), static_cast<std::uint64_t>(divisor)));
+  if (common > 1) return quotient + floordiv(quotient_of(rest, common), divisor / common);
+  // floor((floor(n / d) + p) / e) = floor((n + d*p) / (d*e)).
+  for (const Extent::Term& term : rest.terms()) {
+    if (term.factors.size() != 1 || term.coefficient != 1) continue;
+    const auto& inner = ir_.symbols[term.factors[0].index].derived;
+    std::int64_t product = 0;
+    if (!inner || __builtin_mul_overflow(inner->divisor, divisor, &product)) continue;
+    const Extent others = rest - Extent(term.factors[0]);
+    return quotient + floordiv(inner->numerator + others * Extent(inner->divisor), product);
+  }
+  return quotient + add_derived(rest, divisor);
+}
+
+Extent Fusion::add_derived(const Extent& numerator, std::int64_t divisor) {
+  for (std::uint32_t i = 0; i < ir_.symbols.size(); ++i) {
+    const auto& derived = ir_.symbols[i].derived;
+    if (derived && derived->divisor == divisor && canonical(derived->numerator) == numerator)
+      return ir_.symbol_parent[i];
+  }
+  if (weight(numerator) > kMaxWeight)
+    throw UsageError("a size of the Fusion '{}' is made of more than {} symbols and divisions",
+                     name_, kMaxWeight);
+  const SymbolId id{static_cast<std::uint32_t>(ir_.symbols.size())};
+  ir_.symbols.push_back({"", Symbol::FloorDiv{numerator, divisor}});
+  ir_.symbol_parent.emplace_back(id);
+  return id;
+}
+
+std::size_t Fusion::weight(const Extent& extent) const {
+  std::size_t total = 0;
+  for (const Extent::Term& term : extent.terms()) {
+    for (const SymbolId symbol : term.factors) {
+      const auto& derived = ir_.symbols[symbol.index].derived;
+      total += 1 + (derived ? weight(derived->numerator) : 0);
+    }
+  }
+  return total;
+}
+
+bool Fusion::occurs(SymbolId symbol, const Extent& inside) const {
+  const std::vector<SymbolId> all = inside.symbols();
+  return std::any_of(all.begin(), all.end(), [&](SymbolId id) {
+    const auto& derived = ir_.symbols[id.index].derived;
+    return id == symbol || (derived && occurs(symbol, canonical(derived->numerator)));
+  });
+}
+
+// --- equalities
+
+void Fusion::restore(SizeState state) {
+  ir_.symbols = std::move(state.symbols);
+  ir_.symbol_parent = std::move(state.symbol_parent);
+  ir_.requirements = std::move(state.requirements);
+}
+
+bool Fusion::unify(const Extent& a, const Extent& b) {
+  const Extent left = canonical(a);
+  const Extent right = canonical(b);
+  if (left == right) return true;
+  SizeState before = size_state();
+  try {
+    if (settle(left - right)) return true;
+  } catch (...) {
+    restore(std::move(before));
+    throw;
+  }
+  restore(std::move(before));
+  return false;
+}
+
+bool Fusion::settle(Extent difference) {
+  std::deque<Extent> open{std::move(difference)};
+  for (; !open.empty(); open.pop_front()) {
+    Extent zero = canonical(open.front());
+    if (zero.is_constant()) {
+      if (zero.constant() != 0) return false;
+      continue;
+    }
+    const auto common = static_cast<std::int64_t>(content(zero));
+    if (common > 1) {
+      if (zero.constant() % common != 0) return false;
+      zero = quotient_of(zero, common);
+    }
+    if (zero.terms().back().coefficient < 0) zero = Extent(-1) * zero;
+    bool possible = true;
+    const bool bound = bind_one(zero, possible);
+    if (!possible) return false;
+    Extent positive;
+    for (const Extent::Term& term : zero.terms())
+      if (term.coefficient > 0) positive = positive + Extent::of(term);
+    if (!bound) {
+      std::pair<Extent, Extent> requirement{positive, positive - zero};
+      if (std::find(ir_.requirements.begin(), ir_.requirements.end(), requirement) ==
+          ir_.requirements.end())
+        ir_.requirements.push_back(std::move(requirement));
+      continue;
+    }
+    refresh_sizes();
+    for (const auto& [left, right] : std::exchange(ir_.requirements, {}))
+      open.push_back(left - right);
+  }
+  return true;
+}
+
+/// Unites symbols if `zero` = 0 says that one equals another or a number. `possible` becomes false
+/// if no sizes satisfy it.
+bool Fusion::bind_one(const Extent& zero, bool& possible) {
+  const auto& terms = zero.terms();
+  const bool all_plain_and_positive =
+      std::all_of(terms.begin(), terms.end(), [&](const Extent::Term& term) {
+        return term.coefficient > 0 &&
+               std::none_of(term.factors.begin(), term.factors.end(),
+                            [&](SymbolId id) { return ir_.symbols[id.index].derived.has_value(); });
+      });
+  possible = !all_plain_and_positive || zero.constant() == 0;
+  if (!possible || terms.size() > 2 || terms.back().coefficient != 1 ||
+      terms.back().factors.size() != 1)
+    return false;
+  auto plain = [&](SymbolId id) { return !ir_.symbols[id.index].derived; };
+  const SymbolId last = terms.back().factors[0];
+  if (terms.size() == 1 || terms[0].factors.empty()) {
+    if (plain(last)) ir_.symbol_parent[last.index] = Extent(last) - zero;
+    return plain(last);
+  }
+  if (terms[0].factors.size() != 1 || terms[0].coefficient != -1) return false;
+  const SymbolId first = terms[0].factors[0];  // the smaller id
+  if (plain(last) && !occurs(last, Extent(first))) {
+    ir_.symbol_parent[last.index] = first;
+  } else if (plain(first) && !occurs(first, Extent(last))) {
+    ir_.symbol_parent[first.index] = last;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// After a symbol was united: every parent is again over representatives, and every division in
+/// normal form.
+void Fusion::refresh_sizes() {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Extent& parent : ir_.symbol_parent) {
+      Extent now = canonical(parent);
+      changed = changed || now != parent;
+      parent = std::move(now);
+    }
+    for (std::uint32_t i = 0; i < ir_.symbols.size(); ++i) {
+      if (!ir_.symbols[i].derived || ir_.symbol_parent[i] != Extent(SymbolId{i})) continue;
+      const auto division = *ir_.symbols[i].derived;
+      ir_.symbols[i].derived->numerator = canonical(division.numerator);
+      Extent now = floordiv(division.numerator, division.divisor);
+      if (now == Extent(SymbolId{i})) continue;
+      ir_.symbol_parent[i] = std::move(now);
+      changed = true;
+    }
+  }
+}
+
+}  // namespace segfuse::ir
