@@ -25,7 +25,7 @@ Axes Builder::normalise(Axes axes, std::size_t rank) const {
 }
 
 // --- elementwise
-// ---------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------
 
 ValId Builder::elementwise(Op op, std::vector<ValId> operands) {
   Extents shape;
@@ -46,7 +46,7 @@ ValId Builder::cast(ValId a, DType dtype) {
 }
 
 // --- reductions
-// ----------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------
 
 ValId Builder::restore(ValId reduced, const Axes& axes, std::size_t full_rank) {
   Axes kept;
@@ -102,7 +102,7 @@ Builder::Moments Builder::welford(ValId a, Axes axes, bool keep) {
 }
 
 // --- movement
-// ------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------
 
 ValId Builder::permute(ValId a, Axes perm) {
   for (std::int64_t& axis : perm) axis = normalise(axis, rank(a));

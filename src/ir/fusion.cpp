@@ -34,7 +34,7 @@ void Fusion::swap(Fusion& other) noexcept {
 }
 
 // --- building
-// ------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------
 
 ValId Fusion::add_input(std::string name, DType dtype, Extents shape) {
   for (const Input& input : ir_.inputs)
@@ -104,7 +104,7 @@ void Fusion::add_alias(ValId output, ValId input) {
 }
 
 // --- reading
-// -------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------
 
 bool Fusion::contains(ValId id) const noexcept {
   return id.index < ir_.vals.size() && ir_.vals[id.index].alive;
@@ -218,7 +218,7 @@ bool Fusion::depends_on(ValId id, ValId ancestor) const {
 }
 
 // --- editing
-// -------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------
 
 void Fusion::drop_use(ValId id, ExprId user) {
   std::vector<ExprId>& uses = ir_.vals[id.index].item.uses;

@@ -111,7 +111,7 @@ class Fusion {
   void set_name(std::string name) { name_ = std::move(name); }
 
   // --- sizes
-  // -------------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------
   /// The symbol of that name, made if it does not exist. A name is a letter or '_' and then
   /// letters, digits and '_', and not `floordiv` (UsageError).
   SymbolId symbol(std::string_view name);
@@ -130,7 +130,7 @@ class Fusion {
   std::string to_string(const Extents& extents) const;  ///< "[B, T, 64]"
 
   // --- building
-  // ----------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------
   ValId add_input(std::string name, DType dtype, Extents shape);
   /// Infers the results by the operation's rules; throws UsageError that names the operation and
   /// the rule broken, and then nothing is changed.
@@ -145,7 +145,7 @@ class Fusion {
   void add_alias(ValId output, ValId input);
 
   // --- reading
-  // -----------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------
   const Val& val(ValId id) const;
   const Expr& expr(ExprId id) const;
   ValId result(ExprId id, std::size_t index = 0) const { return expr(id).results.at(index); }
@@ -168,7 +168,7 @@ class Fusion {
   const T& attr(ExprId id, std::string_view name) const;
 
   // --- editing
-  // -----------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------
   /// Removes an Expr and its results. UsageError if a result is still used or is an output.
   void erase(ExprId id);
   /// Removes the definition of `val` and, transitively, every Expr that uses a result of a removed
@@ -186,7 +186,7 @@ class Fusion {
   Renumbering compact();
 
   // --- attached data
-  // -----------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------
   /// Anything a user wants to travel with the Fusion and its copies.
   void set_data(const std::string& key, std::any value) { ir_.data[key] = std::move(value); }
   const std::any* data(const std::string& key) const;
