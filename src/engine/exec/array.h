@@ -1,0 +1,74 @@
+#pragma once
+// Strided views of memory, and the loop nests over them.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "segfuse/tensor.h"
+
+namespace segfuse::engine {
+
+/// Sizes, strides and offset of a view, in elements. Strides are 0 for repeated axes.
+struct Layout {
+  Shape shape;
+  Shape strides;
+  std::int64_t offset = 0;
+
+  std::int64_t size() const { return num_elements(shape); }
+};
+
+/// Row-major without gaps.
+Layout contiguous(Shape shape);
+bool is_contiguous(const Layout& layout);
+Layout permuted(const Layout& layout, const std::vector<std::int64_t>& perm);
+/// Axis i becomes axis axes[i] of `shape`, repeated where its size is 1.
+Layout broadcasted(const Layout& layout, const std::vector<std::int64_t>& axes, const Shape& shape);
+Layout sliced(const Layout& layout, const Shape& starts, const Shape& sizes);
+/// `axis` becomes (windows, size).
+Layout unfolded(const Layout& layout, std::size_t axis, std::int64_t windows, std::int64_t size,
+                std::int64_t stride, std::int64_t dilation);
+/// The same elements in row-major order under another shape; nothing if that needs a copy.
+std::optional<Layout> reshaped(const Layout& layout, const Shape& shape);
+
+/// A view of memory; `data` points to the element at index 0 of every axis.
+struct Array {
+  std::byte* data = nullptr;
+  const Layout* layout = nullptr;
+  DType dtype = DType::kF32;
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+  const Shape& shape() const { return layout->shape; }
+};
+
+/// A loop nest over several arrays: axes of size 1 are dropped, and axes that no array tells apart
+/// are merged. strides[k][d] is the stride of array k along axis d.
+struct Nest {
+  Shape sizes;
+  std::vector<Shape> strides;
+
+  std::int64_t size() const { return num_elements(sizes); }
+};
+
+Nest collapse(const Shape& shape, const std::vector<Shape>& strides);
+
+/// Walks the first `depth` axes of a nest in row-major order from any position.
+class Odometer {
+ public:
+  Odometer(const Nest& nest, std::size_t depth, std::int64_t position);
+  /// Offset of array k at the current position.
+  std::int64_t offset(std::size_t k) const { return offsets_[k]; }
+  void next();
+
+ private:
+  const Nest& nest_;
+  std::size_t depth_;
+  Shape index_;
+  Shape offsets_;
+};
+
+}  // namespace segfuse::engine

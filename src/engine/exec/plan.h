@@ -1,0 +1,67 @@
+#pragma once
+// What a Fusion does for one set of input shapes: steps over storages with fixed layouts.
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "engine/exec/array.h"
+#include "engine/exec/groups.h"
+#include "ir/bind.h"
+#include "ir/fusion.h"
+
+namespace segfuse::engine {
+
+class SemicrfOps;
+
+/// A piece of memory. Arena storages share one block; their lives decide who may overlap whom.
+struct Storage {
+  enum class Kind : std::uint8_t { kInput, kOutput, kArena, kConstant };
+  Kind kind = Kind::kArena;
+  std::size_t index = 0;  ///< which input or output
+  std::size_t bytes = 0;
+  std::size_t offset = 0;      ///< into the arena or the constants
+  std::size_t first_step = 0;  ///< that writes it
+  std::size_t last_step = 0;   ///< that reads or writes it
+};
+
+/// A view of a storage. dtype is a compute type: halves are held as f32.
+struct Ref {
+  std::uint32_t storage = 0;
+  DType dtype = DType::kF32;
+  Layout layout;
+};
+
+/// What steps run with: where each storage is in this run, and the library calls' states.
+struct Run {
+  ThreadPool& pool;
+  SemicrfOps& semicrf;
+  std::vector<std::byte*> bases;  ///< by storage
+
+  /// Valid as long as `ref`.
+  Array array(const Ref& ref) const {
+    const std::int64_t shift = ref.layout.offset * static_cast<std::int64_t>(size_of(ref.dtype));
+    return {bases[ref.storage] + shift, &ref.layout, ref.dtype};
+  }
+};
+
+struct Step {
+  ir::ExprId expr;            ///< the last expression it evaluates; invalid for conversions
+  std::vector<Ref> operands;  ///< filled when steps are to be checked
+  std::vector<Ref> results;   ///< what it defines for later steps
+  std::function<void(Run&)> go;
+};
+
+struct Plan {
+  std::vector<Storage> storages;
+  std::vector<Step> steps;
+  std::vector<Shape> output_shapes;
+  std::size_t arena_bytes = 0;
+  std::vector<std::byte> constants;
+};
+
+/// Plans a run. `groups` are those of the Fusion; nothing is kept of the arguments.
+Plan make_plan(const ir::Fusion& fusion, std::span<const Group> groups, const ir::Sizes& sizes);
+
+}  // namespace segfuse::engine

@@ -1,0 +1,280 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/exec/matmul.h"
+#include "engine/exec/move.h"
+#include "engine/exec/planner.h"
+#include "engine/exec/pointwise.h"
+#include "engine/exec/reduce.h"
+#include "engine/exec/semicrf_ops.h"
+
+namespace segfuse::engine {
+
+using Ints = std::vector<std::int64_t>;
+
+// --- pointwise groups
+
+bool Planner::used_outside(ir::ValId val, const Group& group) const {
+  if (fusion_.is_output(val)) return true;
+  const auto& uses = fusion_.val(val).uses;
+  return std::any_of(uses.begin(), uses.end(), [&](ir::ExprId user) {
+    return live_[user.index] &&
+           std::find(group.exprs.begin(), group.exprs.end(), user) == group.exprs.end();
+  });
+}
+
+void Planner::plan_pointwise(const Group& group) {
+  using Operand = PointwiseProgram::Operand;
+  auto program = std::make_shared<PointwiseProgram>(shape(fusion_.result(group.exprs.front())));
+  std::map<std::uint32_t, Operand> values;
+  std::vector<Ref> loaded;
+  std::vector<Ref> stored;
+  auto operand = [&](ir::ValId val) {
+    const auto known = values.find(val.index);
+    if (known != values.end()) return known->second;
+    loaded.push_back(ref(val));
+    return values[val.index] = program->load(ref(val));
+  };
+  auto target = [&](ir::ValId val) {
+    if (!used_outside(val, group)) return program->temporary(compute_type(dtype(val)));
+    stored.push_back(place(val));
+    return program->store(stored.back());
+  };
+  for (const ir::ExprId id : group.exprs) {
+    const ir::Expr& expr = fusion_.expr(id);
+    const ir::ValId result = expr.results[0];
+    if (expr.op == ir::Op::random_uniform) {
+      loaded.push_back(ref(expr.operands[0]));
+      const Operand out = values[result.index] = target(result);
+      program->emit_random(out, loaded.back(), fusion_.attr<std::int64_t>(id, "stream"));
+      continue;
+    }
+    Operand in[3];
+    for (std::size_t i = 0; i < expr.operands.size(); ++i) in[i] = operand(expr.operands[i]);
+    const DType from = compute_type(dtype(expr.operands.back()));
+    const DType to = compute_type(dtype(result));
+    const Loop loop = expr.op == ir::Op::cast ? cast_loop(from, to) : pointwise_loop(expr.op, from);
+    const Operand out = values[result.index] = target(result);
+    program->emit(loop, out, {in[0], in[1], in[2]});
+    if (to != dtype(result)) program->emit(round_loop(dtype(result)), out, {out});
+  }
+  program->finish();
+  add_step(group.exprs.back(), std::move(loaded), std::move(stored),
+           [program](Run& run) { program->run(run); });
+}
+
+void Planner::plan_group(const Group& group) {
+  if (group.pointwise) {
+    plan_pointwise(group);
+  } else {
+    plan_expr(group.exprs.front());
+  }
+}
+
+void Planner::plan_expr(ir::ExprId id) {
+  switch (ir::info(fusion_.expr(id).op).op_class) {
+    case ir::OpClass::kReduction: return plan_reduction(id);
+    case ir::OpClass::kMovement: return plan_movement(id);
+    case ir::OpClass::kCreation: return plan_creation(id);
+    case ir::OpClass::kOpaque:
+      return fusion_.expr(id).op == ir::Op::matmul ? plan_matmul(id) : plan_semicrf(id);
+    case ir::OpClass::kElementwise: break;
+  }
+  throw InternalError("no plan for '{}'", ir::info(fusion_.expr(id).op).name);
+}
+
+// --- creation and reductions
+
+void Planner::plan_creation(ir::ExprId id) {
+  const ir::ValId result = fusion_.result(id);
+  if (fusion_.expr(id).op == ir::Op::iota) {
+    const Ref target = place(result);
+    add_step(id, {}, {target}, [target](Run& run) { iota(run.array(target)); });
+    round(id, result);
+    return;
+  }
+  const double value =
+      fusion_.expr(id).op == ir::Op::constant
+          ? fusion_.attr<double>(id, "value")
+          : static_cast<double>(sizes_.of(fusion_.attr<ir::Extents>(id, "size")[0]));
+  refs_[result.index] = scalar(dtype(result), value);
+}
+
+void Planner::plan_reduction(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  std::vector<Ref> targets;
+  for (const ir::ValId result : expr.results) targets.push_back(place(result));
+  const Ref from = ref(expr.operands[0]);
+  add_step(id, {from}, targets,
+           [op = expr.op, from, targets, axes = fusion_.attr<Ints>(id, "axes")](Run& run) {
+             std::vector<Array> to;
+             for (const Ref& target : targets) to.push_back(run.array(target));
+             reduce(run.pool, op, run.array(from), axes, to);
+           });
+  for (const ir::ValId result : expr.results) round(id, result);
+}
+
+// --- movement
+
+/// Results that are views of their operand; a reshape that cannot be one copies first.
+void Planner::plan_view(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const ir::ValId result = expr.results[0];
+  Ref view = ref(expr.operands[0]);
+  const Shape target = shape(result);
+  switch (expr.op) {
+    case ir::Op::permute:
+      view.layout = permuted(view.layout, fusion_.attr<Ints>(id, "perm"));
+      break;
+    case ir::Op::broadcast:
+      view.layout = broadcasted(view.layout, fusion_.attr<Ints>(id, "axes"), target);
+      break;
+    case ir::Op::slice:
+      view.layout = sliced(view.layout, sizes_.of(fusion_.attr<ir::Extents>(id, "starts")), target);
+      break;
+    case ir::Op::unfold: {
+      const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+      view.layout = unfolded(view.layout, axis, target[axis], target[axis + 1],
+                             fusion_.attr<std::int64_t>(id, "stride"),
+                             fusion_.attr<std::int64_t>(id, "dilation"));
+      break;
+    }
+    default: {  // squeeze, reshape
+      std::optional<Layout> layout = reshaped(view.layout, target);
+      if (!layout) {
+        view = packed(view);
+        layout = reshaped(view.layout, target);
+      }
+      view.layout = *layout;
+    }
+  }
+  refs_[result.index] = view;
+}
+
+void Planner::plan_pad(ir::ExprId id) {
+  const Ref from = ref(fusion_.expr(id).operands[0]);
+  const Ref value = scalar(dtype(fusion_.result(id)), fusion_.attr<double>(id, "value"));
+  const Ref to = place(fusion_.result(id));
+  const Shape low = sizes_.of(fusion_.attr<ir::Extents>(id, "low"));
+  add_step(id, {from, value}, {to}, [from, to, low, value](Run& run) {
+    pad(run.pool, run.array(from), run.array(to), low, run.array(value).data);
+  });
+}
+
+void Planner::plan_concat(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const Ref whole = place(expr.results[0]);
+  Shape starts(whole.layout.shape.size(), 0);
+  std::vector<Ref> from;
+  std::vector<Ref> to;
+  for (const ir::ValId operand : expr.operands) {
+    from.push_back(ref(operand));
+    to.push_back(whole);
+    to.back().layout = sliced(whole.layout, starts, from.back().layout.shape);
+    starts[axis] += from.back().layout.shape[axis];
+  }
+  add_step(id, from, {whole}, [from, to](Run& run) {
+    for (std::size_t i = 0; i < from.size(); ++i)
+      copy(run.pool, run.array(from[i]), run.array(to[i]));
+  });
+}
+
+void Planner::plan_movement(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  switch (expr.op) {
+    case ir::Op::pad: return plan_pad(id);
+    case ir::Op::concat: return plan_concat(id);
+    case ir::Op::take:
+    case ir::Op::gather:
+    case ir::Op::scatter_add:
+    case ir::Op::fold: break;
+    default: return plan_view(id);
+  }
+  const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const Ref from = ref(expr.operands[0]);
+  const Ref to = place(expr.results[0]);
+  if (expr.op == ir::Op::fold) {
+    const auto stride = fusion_.attr<std::int64_t>(id, "stride");
+    const auto dilation = fusion_.attr<std::int64_t>(id, "dilation");
+    add_step(id, {from}, {to}, [=](Run& run) {
+      fold(run.pool, run.array(from), axis, stride, dilation, run.array(to));
+    });
+    return round(id, expr.results[0]);
+  }
+  const auto function = expr.op == ir::Op::take     ? take
+                        : expr.op == ir::Op::gather ? gather
+                                                    : scatter_add;
+  const Ref indices = ref(expr.operands[1]);
+  add_step(id, {from, indices}, {to}, [=](Run& run) {
+    function(run.pool, run.array(from), run.array(indices), axis, run.array(to));
+  });
+  if (expr.op == ir::Op::scatter_add) round(id, expr.results[0]);
+}
+
+// --- library calls
+
+void Planner::plan_matmul(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const bool transpose_a = fusion_.attr<std::int64_t>(id, "transpose_a") != 0;
+  const bool transpose_b = fusion_.attr<std::int64_t>(id, "transpose_b") != 0;
+  Ref a = ref(expr.operands[0]);
+  Ref b = ref(expr.operands[1]);
+  const bool shared = b.layout.shape.size() == 2;
+  auto matrix = [&](Ref& operand, bool transpose, bool fold) {
+    const std::optional<Matrix> direct = as_matrix(operand.layout, transpose, fold);
+    if (direct) return *direct;
+    if (fold && transpose && operand.layout.shape.size() > 2) return Matrix{};
+    operand = packed(operand);
+    return as_matrix(operand.layout, transpose, fold).value();
+  };
+  // With one right side all rows of the left are one matrix, unless they are stored by columns.
+  Matrix left = matrix(a, transpose_a, shared);
+  if (left.rows == 0 && shared) left = matrix(a, transpose_a, false);
+  const Product product = plan_product(left, matrix(b, transpose_b, false));
+  const Ref out = place(expr.results[0]);
+  std::vector<Ref> results{out};
+  if (product.scratch() > 0) results.push_back(scratch(out.dtype, {product.scratch()}));
+  const Ref partial = results.back();
+  add_step(id, {a, b}, results, [=](Run& run) {
+    if (out.dtype == DType::kF32) {
+      multiply(run.pool, product, run.array(a).as<const float>(), run.array(b).as<const float>(),
+               run.array(out).as<float>(), run.array(partial).as<float>());
+    } else {
+      multiply(run.pool, product, run.array(a).as<const double>(), run.array(b).as<const double>(),
+               run.array(out).as<double>(), run.array(partial).as<double>());
+    }
+  });
+  plan_.steps.back().results.resize(1);
+  round(id, expr.results[0]);
+}
+
+void Planner::plan_semicrf(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  std::vector<Ref> operands;
+  for (const ir::ValId operand : expr.operands) operands.push_back(ref(operand));
+  std::vector<Ref> results;
+  std::vector<bool> wanted;
+  for (const ir::ValId result : expr.results) {
+    const auto& uses = fusion_.val(result).uses;
+    wanted.push_back(
+        fusion_.is_output(result) ||
+        std::any_of(uses.begin(), uses.end(), [&](ir::ExprId user) { return live_[user.index]; }));
+    if (wanted.back()) results.push_back(place(result));
+  }
+  const bool gradient = expr.op == ir::Op::semicrf_loss_grad;
+  add_step(id, operands, results, [=](Run& run) {
+    std::vector<Array> in;
+    for (const Ref& operand : operands) in.push_back(run.array(operand));
+    std::vector<Array> out;
+    std::size_t next = 0;
+    for (const bool want : wanted) out.push_back(want ? run.array(results[next++]) : Array{});
+    if (gradient) {
+      run.semicrf.loss_grad(in, out);
+    } else {
+      run.semicrf.loss(in, out[0]);
+    }
+  });
+}
+
+}  // namespace segfuse::engine

@@ -1,0 +1,59 @@
+#pragma once
+// The state of planning. plan.cpp has the frame, plan_ops.cpp one function for each kind of
+// operation.
+
+#include <map>
+
+#include "engine/exec/plan.h"
+
+namespace segfuse::engine {
+
+class Planner {
+ public:
+  Planner(const ir::Fusion& fusion, const ir::Sizes& sizes);
+  Plan run(std::span<const Group> groups);
+
+ private:
+  // --- storages and values
+  std::uint32_t add_storage(Storage::Kind kind, std::size_t index, std::size_t bytes);
+  /// New contiguous memory in a compute type.
+  Ref scratch(DType dtype, Shape shape);
+  /// Where a result is made: an output's own memory if it can be, else the arena.
+  Ref place(ir::ValId val);
+  Ref scalar(DType dtype, double value);
+  const Ref& ref(ir::ValId val) const { return refs_[val.index]; }
+  Shape shape(ir::ValId val) const { return sizes_.of(fusion_.val(val).shape); }
+  DType dtype(ir::ValId val) const { return fusion_.val(val).dtype; }
+  /// `ref` itself if row-major without gaps, else a copy.
+  Ref packed(const Ref& ref);
+  void add_step(ir::ExprId expr, std::vector<Ref> operands, std::vector<Ref> results,
+                std::function<void(Run&)> go);
+  /// A step that rounds a result to the half type of `val`, if it has one.
+  void round(ir::ExprId expr, ir::ValId val);
+  void plan_inputs();
+  void plan_outputs();
+  void assign_arena();
+
+  // --- operations
+  void plan_group(const Group& group);
+  void plan_pointwise(const Group& group);
+  void plan_expr(ir::ExprId id);
+  void plan_creation(ir::ExprId id);
+  void plan_view(ir::ExprId id);
+  void plan_reduction(ir::ExprId id);
+  void plan_movement(ir::ExprId id);
+  void plan_pad(ir::ExprId id);
+  void plan_concat(ir::ExprId id);
+  void plan_matmul(ir::ExprId id);
+  void plan_semicrf(ir::ExprId id);
+  bool used_outside(ir::ValId val, const Group& group) const;
+
+  const ir::Fusion& fusion_;
+  const ir::Sizes& sizes_;
+  Plan plan_;
+  std::vector<Ref> refs_;                                // by ValId
+  std::vector<bool> live_;                               // by ExprId
+  std::map<std::uint32_t, std::size_t> direct_outputs_;  // by ValId: the output it is made in
+};
+
+}  // namespace segfuse::engine

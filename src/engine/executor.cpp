@@ -1,0 +1,198 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <new>
+
+#include "base/check.h"
+#include "compiler/inputs.h"
+#include "engine/exec/plan.h"
+#include "engine/exec/semicrf_ops.h"
+
+namespace segfuse::engine {
+namespace {
+
+constexpr std::size_t kMostPlans = 64;  // shapes remembered
+constexpr int kPoison = 0xFF;           // NaN in every float type
+
+/// Memory that only grows.
+class Arena {
+ public:
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      memory_.reset();
+      const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
+      memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, rounded)));
+      if (!memory_) throw std::bad_alloc();
+      size_ = rounded;
+    }
+    return memory_.get();
+  }
+  std::size_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t size_ = 0;
+};
+
+/// The first element that is NaN (or infinite too), by row-major index.
+struct Found {
+  std::int64_t element = -1;
+  double value = 0;
+};
+
+Found find_bad(const Array& array, bool infinite_too) {
+  if (!is_float(array.dtype) || array.layout->size() == 0) return {};
+  const Nest nest = collapse(array.shape(), {array.layout->strides});
+  Odometer at(nest, nest.sizes.size(), 0);
+  for (std::int64_t i = 0; i < array.layout->size(); ++i, at.next()) {
+    const double value = array.dtype == DType::kF32 ? array.as<const float>()[at.offset(0)]
+                                                    : array.as<const double>()[at.offset(0)];
+    if (std::isnan(value) || (infinite_too && std::isinf(value))) return {i, value};
+  }
+  return {};
+}
+
+Shape unravel(std::int64_t element, const Shape& shape) {
+  Shape index(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0; element /= shape[axis])
+    index[axis] = element % shape[axis];
+  return index;
+}
+
+}  // namespace
+
+struct Executable::State {
+  State(ir::Fusion program, ThreadPool& workers, ExecutorOptions how)
+      : fusion(std::move(program)),
+        pool(workers),
+        options(how),
+        groups(make_groups(fusion, !how.check_numerics)),
+        semicrf(workers) {}
+
+  const Plan& plan_for(std::span<const Tensor> inputs) {
+    std::vector<Shape> key;
+    for (const Tensor& input : inputs) key.push_back(input.shape());
+    const auto known = plans.find(key);
+    if (known != plans.end() && inputs.size() == fusion.inputs().size()) {
+      check_types(inputs);
+      return known->second;
+    }
+    const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
+    Plan plan = make_plan(fusion, groups, sizes);
+    if (plans.size() >= kMostPlans) plans.clear();
+    return plans.emplace(std::move(key), std::move(plan)).first->second;
+  }
+
+  void check_types(std::span<const Tensor> inputs) const {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].dtype() != fusion.val(fusion.inputs()[i].val).dtype)
+        (void)compiler::bind_inputs(fusion, inputs);  // throws
+  }
+
+  std::vector<std::byte*> locate(const Plan& plan, std::span<const Tensor> inputs,
+                                 std::vector<Tensor>& outputs) {
+    std::byte* base = arena.at_least(plan.arena_bytes);
+    std::vector<std::byte*> bases;
+    bases.reserve(plan.storages.size());
+    for (const Storage& storage : plan.storages) switch (storage.kind) {
+        case Storage::Kind::kArena: bases.push_back(base + storage.offset); break;
+        case Storage::Kind::kConstant:  // only read
+          bases.push_back(const_cast<std::byte*>(plan.constants.data()) + storage.offset);
+          break;
+        case Storage::Kind::kOutput:
+          bases.push_back(static_cast<std::byte*>(outputs[storage.index].data()));
+          break;
+        case Storage::Kind::kInput: {  // only read before the aliases are written
+          Tensor shared = inputs[storage.index];
+          bases.push_back(static_cast<std::byte*>(shared.data()));
+        }
+      }
+    return bases;
+  }
+
+  void poison(const Plan& plan, const Step& step, std::size_t number, const Run& run) const {
+    for (std::size_t s = 0; s < plan.storages.size(); ++s) {
+      const Storage& storage = plan.storages[s];
+      if (storage.kind == Storage::Kind::kArena && storage.first_step == number)
+        std::memset(run.bases[s], kPoison, storage.bytes);
+    }
+    for (const Ref& result : step.results) {
+      const Storage& storage = plan.storages[result.storage];
+      if (storage.kind == Storage::Kind::kOutput && storage.first_step == number)
+        std::memset(run.bases[result.storage], kPoison,
+                    static_cast<std::size_t>(result.layout.size()) * size_of(result.dtype));
+    }
+  }
+
+  void check(const Step& step, const Run& run) const {
+    if (!step.expr.valid()) return;
+    const ir::Expr& expr = fusion.expr(step.expr);
+    bool finite = true;
+    for (const Ref& operand : step.operands)
+      finite = finite && find_bad(run.array(operand), true).element < 0;
+    for (std::size_t i = 0; i < step.results.size(); ++i) {
+      const Array array = run.array(step.results[i]);
+      if (array.dtype != DType::kF32 && array.dtype != DType::kF64) continue;
+      const Found found = find_bad(array, finite);
+      if (found.element < 0) continue;
+      throw DataError("{} gave {} at element {} of value {} {}{}; its operands were {}",
+                      ir::info(expr.op).name, found.value,
+                      to_string(unravel(found.element, array.shape())), expr.results[i].index,
+                      name_of(fusion.val(expr.results[i]).dtype), to_string(array.shape()),
+                      finite ? "finite" : "not all finite");
+    }
+  }
+
+  std::vector<Tensor> run(std::span<const Tensor> inputs) {
+    const Plan& plan = plan_for(inputs);
+    std::vector<Tensor> outputs;
+    for (std::size_t i = 0; i < plan.output_shapes.size(); ++i)
+      outputs.emplace_back(fusion.val(fusion.outputs()[i].val).dtype, plan.output_shapes[i]);
+    Run context{pool, semicrf, locate(plan, inputs, outputs)};
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+      if (options.poison) poison(plan, plan.steps[i], i, context);
+      plan.steps[i].go(context);
+      if (options.check_numerics) check(plan.steps[i], context);
+    }
+    write_aliases(inputs, outputs);
+    return outputs;
+  }
+
+  void write_aliases(std::span<const Tensor> inputs, const std::vector<Tensor>& outputs) const {
+    for (const ir::Alias& alias : fusion.aliases()) {
+      std::size_t from = 0;
+      std::size_t to = 0;
+      while (fusion.outputs()[from].val != alias.output) ++from;
+      while (fusion.inputs()[to].val != alias.input) ++to;
+      Tensor target = inputs[to];
+      std::memcpy(target.data(), outputs[from].data(), target.bytes());
+    }
+  }
+
+  ir::Fusion fusion;
+  ThreadPool& pool;
+  ExecutorOptions options;
+  std::vector<Group> groups;
+  SemicrfOps semicrf;
+  std::map<std::vector<Shape>, Plan> plans;
+  Arena arena;
+};
+
+Executable::Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions options)
+    : state_(std::make_unique<State>(std::move(fusion), pool, options)) {}
+Executable::~Executable() = default;
+Executable::Executable(Executable&&) noexcept = default;
+Executable& Executable::operator=(Executable&&) noexcept = default;
+
+std::vector<Tensor> Executable::run(std::span<const Tensor> inputs) { return state_->run(inputs); }
+const ir::Fusion& Executable::fusion() const noexcept { return state_->fusion; }
+std::size_t Executable::workspace_bytes() const noexcept { return state_->arena.size(); }
+
+}  // namespace segfuse::engine

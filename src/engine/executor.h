@@ -1,0 +1,55 @@
+#pragma once
+// Runs a Fusion on the CPU in the types of its values.
+//
+// f32, f64, i32, i64 and bool are computed as they are; f16 and bf16 in f32, rounded at each value.
+// Results are the same bits for any number of threads. Movement costs nothing where a strided view
+// will do; chains of elementwise operations of one shape run as one pass over memory.
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "ir/fusion.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse::engine {
+
+struct ExecutorOptions {
+  /// Every operation runs on its own and its results are looked at. The first NaN, or the first
+  /// infinity made of finite operands, is a DataError that names operation, value and element, and
+  /// says whether the operands were finite.
+  bool check_numerics = false;
+  /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
+  bool poison = false;
+};
+
+/// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
+/// kept; working memory is kept too. One run at a time.
+class Executable {
+ public:
+  /// `pool` outlives this.
+  Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions options = {});
+  ~Executable();
+  Executable(Executable&&) noexcept;
+  Executable& operator=(Executable&&) noexcept;
+
+  /// `inputs` in the order of fusion().inputs(). When all else is done, aliased inputs are
+  /// overwritten in place, in the storage that the given tensors share. The returned outputs are
+  /// fresh storage. UsageError for inputs that do not fit and for indices out of range.
+  std::vector<Tensor> run(std::span<const Tensor> inputs);
+
+  const ir::Fusion& fusion() const noexcept;
+  /// Bytes of working memory held now.
+  std::size_t workspace_bytes() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The library behind matmul: "OpenBLAS" or "built-in loops".
+std::string_view matmul_library();
+
+}  // namespace segfuse::engine

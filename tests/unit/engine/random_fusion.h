@@ -1,0 +1,31 @@
+#pragma once
+// Random programs for comparing evaluators.
+
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "ir/builder.h"
+#include "ir/fusion.h"
+
+namespace segfuse::testing {
+
+/// What values are made of, so that two evaluators can be compared without guessing at errors.
+enum class Numbers {
+  kSmooth,  ///< f64, operations without jumps, values kept in about (-4, 4)
+  kExact,   ///< f32, i32 and i64 holding small integers, operations that are exact on them
+};
+
+struct RandomFusion {
+  ir::Fusion fusion;
+  Numbers numbers;
+};
+
+/// Axes of the inputs are symbols B and T (T at least 4) and numbers.
+RandomFusion random_fusion(std::uint64_t seed, Numbers numbers);
+
+/// Inputs for it with these sizes.
+std::vector<Tensor> random_inputs(const RandomFusion& program, std::uint64_t seed, std::int64_t b,
+                                  std::int64_t t);
+
+}  // namespace segfuse::testing

@@ -1,0 +1,63 @@
+// Random programs: executor against interpreter, on poisoned memory, with several numbers of
+// threads, with sizes that change between runs of one Executable.
+
+#include "unit/engine/random_fusion.h"
+
+#include <gtest/gtest.h>
+
+#include "compiler/interpret/interpreter.h"
+#include "engine/executor.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "support/tensors.h"
+
+namespace segfuse::engine {
+namespace {
+
+using segfuse::testing::Numbers;
+using segfuse::testing::RandomFusion;
+
+void expect_same(const RandomFusion& program, const std::vector<Tensor>& found,
+                 const std::vector<Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  const double tolerance = program.numbers == Numbers::kExact ? 0 : 1e-8;
+  for (std::size_t o = 0; o < found.size(); ++o) {
+    ASSERT_EQ(to_string(found[o].shape()), to_string(expected[o].shape()));
+    for (std::int64_t i = 0; i < found[o].size(); ++i)
+      ASSERT_PRED3(segfuse::testing::near, found[o].at(i), expected[o].at(i), tolerance)
+          << "output " << o << " element " << i << "\n"
+          << ir::print(program.fusion);
+  }
+}
+
+void check(std::uint64_t seed, Numbers numbers) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const RandomFusion program = segfuse::testing::random_fusion(seed, numbers);
+  ir::verify(program.fusion);
+  ThreadPool one(1);
+  ThreadPool two(2);
+  Executable executable(program.fusion, one, {.poison = true});
+  Executable threaded(program.fusion, two);
+  for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {1, 7}, {0, 4}, {2, 5}}) {
+    const std::vector<Tensor> inputs = segfuse::testing::random_inputs(program, seed, b, t);
+    const std::vector<Tensor> found = executable.run(inputs);
+    expect_same(program, found, compiler::interpret(program.fusion, inputs));
+    if (::testing::Test::HasFatalFailure()) return;
+    const std::vector<Tensor> again = threaded.run(inputs);
+    for (std::size_t o = 0; o < found.size(); ++o)
+      EXPECT_TRUE(segfuse::testing::same_bits(found[o], again[o])) << "output " << o;
+  }
+}
+
+TEST(RandomFusions, SmoothOnesAgreeWithTheInterpreter) {
+  for (std::uint64_t seed = 1; seed <= 250 && !HasFatalFailure(); ++seed)
+    check(seed, Numbers::kSmooth);
+}
+
+TEST(RandomFusions, ExactOnesAgreeBitForBit) {
+  for (std::uint64_t seed = 1000; seed < 1250 && !HasFatalFailure(); ++seed)
+    check(seed, Numbers::kExact);
+}
+
+}  // namespace
+}  // namespace segfuse::engine
