@@ -83,9 +83,11 @@ function heatMap(c) {
   const longest = Math.min(10, Math.max(...c.order.map((l) => Array.from(label(l)).length), 3));
   follow(box, (w) => {
     const left = Math.max(62, 24 + longest * 7),
-          cell = clamp(Math.floor((w - left - 8) / (n + 1.3)), 11, 44);
+          cell = clamp(Math.floor((w - left - 8) / (n + 1.3)), 11, 60);
     const turned = longest * 7 > cell - 2;
-    const top = (turned ? longest * 7 + 14 : 20) + 16, gap = Math.round(cell * 0.3);
+    const flat = !turned && cell >= 50;  // the word "deleted" fits too
+    const top = flat ? 36 : Math.max(turned ? longest * 7 + 30 : 36, 58),
+          gap = Math.round(cell * 0.3);
     const width = left + cell * (n + 1) + gap + 4, height = top + cell * (n + 1) + gap + 6;
     const root = svg('svg', {
       viewBox: `0 0 ${width} ${height}`,
@@ -121,7 +123,7 @@ function heatMap(c) {
       draw(i, n, c.deleted[i], c.gold[i], false);
       draw(n, i, c.inserted[i], inserted, false);
     });
-    heatLabels(root, c, {left, top, cell, n, gap, turned, at});
+    heatLabels(root, c, {left, top, cell, n, turned, flat, at});
     heatHover(root, c, {left, top, cell, n, at, place});
     box.replaceChildren(root);
   });
@@ -131,17 +133,17 @@ function heatMap(c) {
 function heatLabels(root, c, m) {
   const small = m.cell < 13 ? 'font-size:9px' : null;
   const name = (l) => shorten(label(l), 10);
-  const names = [...c.order.map(name), '\u2205'];
-  names.forEach((text, i) => {
+  [...c.order.map(name), ''].forEach((text, i) => {
     const x = m.left + m.at(i) + m.cell / 2, y = m.top + m.at(i) + m.cell / 2;
     root.append(
         svg('text', {x: m.left - 5, y: y + 4, 'text-anchor': 'end', style: small},
             i === m.n ? 'inserted' : text));
     root.append(
-        m.turned || i === m.n ?
+        m.turned || (i === m.n && !m.flat) ?
             svg('text', {transform: `translate(${x + 4} ${m.top - 5}) rotate(-90)`, style: small},
                 i === m.n ? 'deleted' : text) :
-            svg('text', {x, y: m.top - 6, 'text-anchor': 'middle', style: small}, text));
+            svg('text', {x, y: m.top - 6, 'text-anchor': 'middle', style: small},
+                i === m.n ? 'deleted' : text));
   });
   root.append(
       svg('text', {class: 'strong', x: m.left + m.cell * m.n / 2, y: 11, 'text-anchor': 'middle'},
@@ -179,9 +181,10 @@ function heatHover(root, c, m) {
         `M${m.left + m.at(col) - 1} ${m.top + m.at(row) - 1}h${m.cell + 1}v${m.cell + 1}h${
             - m.cell - 1}z`);
     if (row === m.n)
-      return showTip(
-          e.clientX, e.clientY, `${label(c.order[col])} inserted`,
-          [['segments', count(c.inserted[col])]]);
+      return showTip(e.clientX, e.clientY, `${label(c.order[col])} inserted`, [
+        ['segments', count(c.inserted[col])],
+        ['share of insertions', percent(c.inserted[col] / sum(c.inserted))]
+      ]);
     const v = col === m.n ? c.deleted[row] : counts.get(row * m.n + col) || 0;
     const title = col === m.n ? `${label(c.order[row])} deleted` :
         col === row ? `${label(c.order[row])} right` :
@@ -206,7 +209,8 @@ function confusionSection(c) {
       'confusions', 'Label confusions',
       `Aligned segments: ${count(right)} right, ${count(wrong)} with another label, ${
           count(sum(c.deleted))} deleted, ${count(sum(c.inserted))} inserted. ` +
-          `Labels are sorted by frequency; colour is the share of the gold label.${hidden}`,
+          `Labels are sorted by frequency; colour is the share of the gold label, ` +
+          `in the last row the share of all insertions.${hidden}`,
       el('div', {class: 'legend'}, swatch('box', 'rgb(var(--heat))', 'right'),
          swatch('box', 'rgb(var(--heat-wrong))', 'wrong'),
          el('span', {}, 'stronger colour: larger share')),

@@ -83,7 +83,7 @@ class Viewer {
         el('details', {ontoggle: () => this.fillTable()},
            el('summary', {}, 'These segments as a table'));
     this.details.append(
-        el('div', {class: 'scroll'},
+        el('div', {class: 'scroll tall', tabindex: 0},
            el('table', {},
               el('thead', {},
                  el('tr', {},
@@ -488,7 +488,10 @@ class Viewer {
       ctx.fillStyle = this.paint.muted;
       ctx.textAlign = 'right';
       ctx.fillText(
-          this.errors.length ? `${this.errors.length} errors` : 'overview', this.gutter - 8, h / 2);
+          this.errors.length ?
+              this.errors.length === 1 ? '1 error' : `${this.errors.length} errors` :
+                                         'overview',
+          this.gutter - 8, h / 2);
     }
   }
 
