@@ -203,7 +203,7 @@ TEST(Report, SizeIsBoundedByTheLimits) {
     for (const Json& lane : r["decoded"]) EXPECT_LE(lane["segments"].size(), 100U);
     EXPECT_LE(r["gold"].size(), 100U);
     EXPECT_LE(r["wave"]["bytes"].get<std::string>().size(), 4 * 4000 * 2 / 3 + 4U);
-    EXPECT_NEAR(r["wave"]["seconds"].get<double>(), r["kept"].get<double>(), 1e-3);
+    EXPECT_NEAR(r["wave"]["seconds"].get<double>(), r["kept"].get<double>(), 3e-5);
     EXPECT_NEAR(r["features"]["seconds"].get<double>(), r["kept"].get<double>(), 0.011);
   }
   EXPECT_LE(json["epochs"]["epoch"].size(), 53U);
