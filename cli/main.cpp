@@ -23,7 +23,7 @@ Examples:
   segfuse decode out/ecg recording.wav --out out/labels --format csv
   segfuse compile examples/layer_norm.sf --emit=ir
 
-Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 a fault of ours, 130 interrupted.)";
+Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted.)";
 
 /// One flag for each row of the option table, given before or after the command's name.
 void add_options(CLI::App& app, segfuse::Options& values) {

@@ -137,7 +137,7 @@ std::vector<Case> elementwise_cases() {
 
 using Inputs = const std::vector<ValId>&;
 
-std::vector<Case> other_cases() {
+std::vector<Case> reduction_cases() {
   return {
       {"where",
        {Op::where},
@@ -185,6 +185,11 @@ std::vector<Case> other_cases() {
        {Op::logsumexp},
        {{3, 4}},
        [](Builder& b, Inputs x) { return b.logsumexp(x[0], {1}); }},
+  };
+}
+
+std::vector<Case> movement_cases() {
+  return {
       {"permute",
        {Op::permute},
        {{2, 3, 4}},
@@ -259,6 +264,11 @@ std::vector<Case> other_cases() {
        {Op::matmul},
        {{2, 4, 3}, {2, 4}},
        [](Builder& b, Inputs x) { return b.matmul(x[0], x[1], true, true); }},
+  };
+}
+
+std::vector<Case> composed_cases() {
+  return {
       {"layer_norm",
        {},
        {{3, 5}, {5}, {5}},
@@ -272,6 +282,13 @@ std::vector<Case> other_cases() {
        {{3}},
        [](Builder& b, Inputs x) { return b.mul(b.exp(x[0]), b.sin(x[0])); }},
   };
+}
+
+std::vector<Case> other_cases() {
+  std::vector<Case> all;
+  for (const auto& cases : {reduction_cases(), movement_cases(), composed_cases()})
+    all.insert(all.end(), cases.begin(), cases.end());
+  return all;
 }
 
 TEST(Autodiff, EveryElementwiseRuleMatchesCentralDifferences) {
