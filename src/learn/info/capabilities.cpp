@@ -2,7 +2,7 @@
 #include <sndfile.h>
 
 #include "base/thread_pool.h"
-#include "engine/blas.h"
+#include "engine/executor.h"
 #include "segfuse/device.h"
 
 namespace segfuse {
@@ -13,7 +13,7 @@ std::vector<Capability> capabilities() {
   const int cores = available_cores();
   return {
       {"CPU", true, fmt::format("{} core{}", cores, cores == 1 ? "" : "s")},
-      {"BLAS", engine::blas_available(), engine::blas_description()},
+      {"BLAS", engine::matmul_library() != "built-in loops", std::string(engine::matmul_library())},
       {"audio", true, sf_version_string()},
       {"FFT", true, "KISS FFT, single precision"},
       {"CPU JIT", false, "not written yet: programs run operation by operation"},
