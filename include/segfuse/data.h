@@ -234,7 +234,7 @@ struct FrameLabels {
 /// before (to the one behind at the start). An unknown label is a DataError naming file and line.
 FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, double hop_seconds,
                       std::int64_t num_frames, const FrameOptions& options = {});
-/// The inverse; the last segment ends at `duration` when that lies in its last frame.
+/// The inverse; the last segment ends at `duration` when that lies inside it.
 Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet& alphabet,
                          double hop_seconds, double duration);
 

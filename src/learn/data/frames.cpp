@@ -117,8 +117,7 @@ Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet&
   }
   if (out.segments.empty()) return out;
   LabelSegment& last = out.segments.back();
-  const double last_frame = static_cast<double>(at - 1) * hop_seconds;
-  if (duration > last_frame && duration < last.end) last.end = duration;
+  if (duration > last.start && duration < last.end) last.end = duration;
   out.duration = last.end;
   return out;
 }
