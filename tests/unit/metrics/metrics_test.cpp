@@ -242,6 +242,16 @@ TEST(Metrics, ADistanceEqualToTheToleranceCountsDespiteRounding) {
   }
 }
 
+TEST(Metrics, ATolerancesFractionOfANanosecondIsNotLost) {
+  MetricsConfig config;
+  config.tolerances = {10 / 44100.0};
+  Metrics metrics(config);
+  for (int i = 1; i <= 200; ++i)
+    metrics.add(annotation({{i / 44100.0, "a"}, {5, "b"}}),
+                annotation({{(i + 10) / 44100.0, "a"}, {5, "b"}}));
+  EXPECT_EQ(metrics.boundaries().hits, 200);
+}
+
 TEST(Metrics, OrderAndGroupingDoNotMatter) {
   Rng rng(5);
   std::vector<std::pair<Annotation, Annotation>> pairs;
