@@ -115,12 +115,13 @@ class Fusion {
   /// The symbol of that name, made if it does not exist. A name is a letter or '_' and then
   /// letters, digits and '_', and not `floordiv` (UsageError).
   SymbolId symbol(std::string_view name);
-  /// numerator / divisor rounded toward minus infinity, in a normal form: what divides exactly is
-  /// outside, a division of a division is one. UsageError unless divisor > 0.
+  /// numerator / divisor rounded toward minus infinity, in a normal form: multiples of the divisor
+  /// stand outside, common factors are cancelled. UsageError unless divisor > 0.
   Extent floordiv(const Extent& numerator, std::int64_t divisor);
   /// States that two sizes are equal: symbols are united; what cannot be decided now becomes a
   /// requirement that is checked at run time. Returns false, and changes nothing, if they can never
-  /// be equal for sizes that are not negative.
+  /// be equal for sizes that are not negative, or only by being zero as 4*N and 5*N are, or if an
+  /// expression would break its rule. O(size of the Fusion) when a symbol is united.
   [[nodiscard]] bool unify(const Extent& a, const Extent& b);
   /// The extent over representative symbols.
   Extent canonical(const Extent& extent) const;
@@ -201,7 +202,8 @@ class Fusion {
   };
   SizeState size_state() const { return {ir_.symbols, ir_.symbol_parent, ir_.requirements}; }
   void restore(SizeState state);
-  bool settle(Extent difference);
+  bool settle(const Extent& first, const Extent& second);
+  bool rules_hold();
   bool bind_one(const Extent& difference, bool& possible);
   void refresh_sizes();
   bool occurs(SymbolId symbol, const Extent& inside) const;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ir/fusion.h"
+#include "ir/infer.h"
 
 namespace segfuse::ir {
 namespace {
@@ -115,15 +116,8 @@ Extent Fusion::floordiv(const Extent& numerator, std::int64_t divisor) {
   const auto common =
       static_cast<std::int64_t>(std::gcd(content(rest), static_cast<std::uint64_t>(divisor)));
   if (common > 1) return quotient + floordiv(quotient_of(rest, common), divisor / common);
-  // floor((floor(n / d) + p) / e) = floor((n + d*p) / (d*e)).
-  for (const Extent::Term& term : rest.terms()) {
-    if (term.factors.size() != 1 || term.coefficient != 1) continue;
-    const auto& inner = ir_.symbols[term.factors[0].index].derived;
-    std::int64_t product = 0;
-    if (!inner || __builtin_mul_overflow(inner->divisor, divisor, &product)) continue;
-    const Extent others = rest - Extent(term.factors[0]);
-    return quotient + floordiv(inner->numerator + others * Extent(inner->divisor), product);
-  }
+  // A division of a division stays two: to join them would lose forms that are equal when more
+  // becomes known, so that the form would depend on the order in which that happens.
   return quotient + add_derived(rest, divisor);
 }
 
@@ -175,7 +169,8 @@ bool Fusion::unify(const Extent& a, const Extent& b) {
   if (left == right) return true;
   SizeState before = size_state();
   try {
-    if (settle(left - right)) return true;
+    if (settle(left, right) && (ir_.symbol_parent == before.symbol_parent || rules_hold()))
+      return true;
   } catch (...) {
     restore(std::move(before));
     throw;
@@ -184,10 +179,27 @@ bool Fusion::unify(const Extent& a, const Extent& b) {
   return false;
 }
 
-bool Fusion::settle(Extent difference) {
-  std::deque<Extent> open{std::move(difference)};
+/// Whether all inputs and expressions are still legal, now that more is known about sizes.
+bool Fusion::rules_hold() {
+  for (const Input& input : ir_.inputs)
+    for (const Extent& extent : canonical(val(input.val).shape))
+      if (extent.is_constant() && extent.constant() < 0) return false;
+  try {
+    for (const ExprId id : exprs())
+      (void)infer(*this, expr(id).op, expr(id).operands, expr(id).attrs);
+  } catch (const UsageError&) {
+    return false;
+  }
+  return true;
+}
+
+/// Makes two sizes equal, with all that follows from it. False if that cannot be.
+bool Fusion::settle(const Extent& first, const Extent& second) {
+  std::deque<std::pair<Extent, Extent>> open{{first, second}};
   for (; !open.empty(); open.pop_front()) {
-    Extent zero = canonical(open.front());
+    const Extent known_left = canonical(open.front().first);
+    const Extent known_right = canonical(open.front().second);
+    Extent zero = known_left - known_right;
     if (zero.is_constant()) {
       if (zero.constant() != 0) return false;
       continue;
@@ -197,6 +209,9 @@ bool Fusion::settle(Extent difference) {
       if (zero.constant() % common != 0) return false;
       zero = quotient_of(zero, common);
     }
+    // 4*N and 5*N agree for N = 0 only; nobody means that who does not write 0.
+    if (zero.terms().size() == 1 && !known_left.is_constant() && !known_right.is_constant())
+      return false;
     if (zero.terms().back().coefficient < 0) zero = Extent(-1) * zero;
     bool possible = true;
     const bool bound = bind_one(zero, possible);
@@ -213,7 +228,7 @@ bool Fusion::settle(Extent difference) {
     }
     refresh_sizes();
     for (const auto& [left, right] : std::exchange(ir_.requirements, {}))
-      open.push_back(left - right);
+      open.emplace_back(left, right);
   }
   return true;
 }

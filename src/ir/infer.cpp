@@ -36,7 +36,7 @@ class Rule {
   }
 
   void check_counts() const;
-  void check_attrs() const;
+  void check_attrs();
   void need_representable(double value, DType dtype) const;
   Extent window(std::int64_t size, std::int64_t dilation) const;
   void need_equal(const Extent& a, const Extent& b, std::string_view what) const;
@@ -71,7 +71,7 @@ class Rule {
   Fusion& fusion_;
   Op op_;
   std::span<const ValId> operands_;
-  const Attrs& attrs_;
+  Attrs attrs_;                  // sizes canonical
   std::vector<Extents> shapes_;  // of the operands, canonical when the rule began
 };
 
@@ -91,12 +91,11 @@ void Rule::check_counts() const {
     fail("{} attributes were given, {} are expected", attrs_.size(), rules.attrs.size());
 }
 
-void Rule::check_attrs() const {
+void Rule::check_attrs() {
   for (std::size_t i = 0; i < attrs_.size(); ++i) {
     if (attrs_[i].index() != static_cast<std::size_t>(info(op_).attrs[i].type))
       fail("the attribute '{}' has the wrong type", info(op_).attrs[i].name);
-    if (const auto* extents = std::get_if<Extents>(&attrs_[i]))
-      (void)fusion_.canonical(*extents);  // throws if they are of another Fusion
+    if (auto* extents = std::get_if<Extents>(&attrs_[i])) *extents = fusion_.canonical(*extents);
   }
 }
 

@@ -1,0 +1,270 @@
+// Every operation's type and shape rule: one program that it accepts, with the types of the
+// results, and one that it refuses, with the reason.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "samples.h"
+
+namespace segfuse::ir {
+namespace {
+
+using testing::HasSubstr;
+
+struct Row {
+  std::string op;
+  std::string inputs;  ///< "x:f32[N] y:f32[N]"
+  std::string expression;
+  std::string types;  ///< of the results, "f32[N], f32[N]"
+  std::string refused_inputs;
+  std::string refused;
+  std::string message;
+};
+
+void PrintTo(const Row& row, std::ostream* out) { *out << row.op; }
+
+std::vector<Row> elementwise_rows() {
+  std::vector<Row> rows;
+  const auto unary = [&](std::vector<std::string> ops, std::string from, std::string to,
+                         std::string wrong, std::string message) {
+    for (const std::string& op : ops)
+      rows.push_back({op, "x:" + from + "[N, 3]", op + "(%x)", to + "[N, 3]", "x:" + wrong + "[N]",
+                      op + "(%x)", op + ": " + message});
+  };
+  const auto binary = [&](std::vector<std::string> ops, std::string from, std::string to,
+                          std::string wrong, std::string message) {
+    for (const std::string& op : ops)
+      rows.push_back({op, "x:" + from + "[N] y:" + from + "[N]", op + "(%x, %y)", to + "[N]",
+                      "x:" + wrong + "[N] y:" + wrong + "[N]", op + "(%x, %y)",
+                      op + ": " + message});
+  };
+  const std::string floats = "needs floating point operands; found ";
+  unary({"exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh",
+         "sigmoid", "softplus", "erf", "floor", "ceil", "round"},
+        "bf16", "bf16", "i32", floats + "i32[N]");
+  unary({"neg", "abs", "sign", "square", "relu"}, "i64", "i64", "bool",
+        "needs numbers; found bool[N]");
+  unary({"is_nan", "is_finite"}, "f64", "bool", "i64", floats + "i64[N]");
+  unary({"logical_not"}, "bool", "bool", "f32", "needs bool operands; found f32[N]");
+  binary({"div", "pow"}, "f16", "f16", "i32", floats + "i32[N]");
+  binary({"add", "sub", "mul", "maximum", "minimum"}, "i32", "i32", "bool",
+         "needs numbers; found bool[N]");
+  binary({"logical_and", "logical_or", "logical_xor"}, "bool", "bool", "f32",
+         "needs bool operands; found f32[N]");
+  for (const std::string op : {"eq", "ne", "lt", "le", "gt", "ge"})
+    rows.push_back({op, "x:f32[N] y:f32[N]", op + "(%x, %y)", "bool[N]", "x:f32[N] y:f64[N]",
+                    op + "(%x, %y)",
+                    op + ": operands must have one element type; found f32[N] and f64[N]"});
+  rows.push_back({"where", "c:bool[N] x:i32[N] y:i32[N]", "where(%c, %x, %y)", "i32[N]",
+                  "c:f32[N] x:i32[N] y:i32[N]", "where(%c, %x, %y)",
+                  "where: operand 0 must be bool; found f32[N]"});
+  rows.push_back({"cast", "x:f32[N]", "cast(%x) {dtype=i64}", "i64[N]", "x:f32[N] y:f32[N]",
+                  "cast(%x, %y) {dtype=i64}", "cast: 2 operands were given, 1 are expected"});
+  return rows;
+}
+
+const Row kRows[] = {
+    {"sum", "x:i32[N, M, 3]", "sum(%x) {axes=[0, 2]}", "i32[M]", "x:f32[N, 3]",
+     "sum(%x) {axes=[1, 0]}", "sum: the axes must be ascending"},
+    {"prod", "x:f32[N, 3]", "prod(%x) {axes=[]}", "f32[N, 3]", "x:f32[N]", "prod(%x) {axes=[1]}",
+     "prod: axis 1 does not exist; the operand has 1 axes"},
+    {"max", "x:f16[N]", "max(%x) {axes=[0]}", "f16[]", "x:bool[N]", "max(%x) {axes=[0]}",
+     "max: needs numbers; cast bool[N] first"},
+    {"min", "x:i64[N, M]", "min(%x) {axes=[1]}", "i64[N]", "x:f32[N, M]", "min(%x) {axes=[1, 1]}",
+     "min: the axes must be ascending and each given once"},
+    {"argmax", "x:f32[N, M]", "argmax(%x) {axes=[0]}", "i64[M]", "x:f32[N, M]",
+     "argmax(%x) {axes=[0, 1]}", "argmax: works along exactly one axis; 2 were given"},
+    {"welford", "x:f64[N, M]", "welford(%x) {axes=[1]}", "f64[N], f64[N]", "x:i32[N]",
+     "welford(%x) {axes=[0]}", "welford: needs a floating point operand; found i32[N]"},
+    {"logsumexp", "x:f32[N, M]", "logsumexp(%x) {axes=[0, 1]}", "f32[]", "x:i64[N]",
+     "logsumexp(%x) {axes=[0]}", "logsumexp: needs a floating point operand; found i64[N]"},
+    {"permute", "x:bool[N, M, 3]", "permute(%x) {perm=[2, 0, 1]}", "bool[3, N, M]", "x:f32[N, M]",
+     "permute(%x) {perm=[0, 0]}", "permute: axis 0 stands twice in perm"},
+    {"broadcast", "x:f32[N, 1]", "broadcast(%x) {axes=[1, 2], shape=[M, N, 4]}", "f32[M, N, 4]",
+     "x:f32[N, 2]", "broadcast(%x) {axes=[0, 1], shape=[N, 4]}",
+     "broadcast: f32[N, 2] cannot be broadcast to [N, 4]: axis 1 is neither 1 nor equal"},
+    {"squeeze", "x:f32[1, N, 1]", "squeeze(%x) {axes=[0]}", "f32[N, 1]", "x:f32[N, 2]",
+     "squeeze(%x) {axes=[1]}", "squeeze: a squeezed axis and 1 must agree; found 2 and 1"},
+    {"reshape", "x:f32[N, 4, M]", "reshape(%x) {shape=[2*N, 2*M]}", "f32[2*N, 2*M]", "x:f32[N, 4]",
+     "reshape(%x) {shape=[N, 5]}", "reshape: f32[N, 4] and [N, 5] have different numbers"},
+    {"slice", "x:f32[N, 5]", "slice(%x) {starts=[0, 2], sizes=[N, 3]}", "f32[N, 3]", "x:f32[N, 5]",
+     "slice(%x) {starts=[0, 3], sizes=[N, 3]}", "slice: [3, 3 + 3) is outside axis 1"},
+    {"pad", "x:i32[N]", "pad(%x) {low=[1], high=[M], value=7}", "i32[M + N + 1]", "x:i32[N]",
+     "pad(%x) {low=[-1], high=[0], value=7}", "pad: padding must not be negative; axis 0 has -1"},
+    {"concat", "x:f32[N, 2] y:f32[N, M]", "concat(%x, %y, %x) {axis=1}", "f32[N, M + 4]",
+     "x:f32[3, 2] y:f32[4, 2]", "concat(%x, %y) {axis=1}",
+     "concat: the other axes must agree; found 3 and 4"},
+    {"take", "x:f32[N, M, 3] i:i32[4, 5]", "take(%x, %i) {axis=1}", "f32[N, 4, 5, 3]",
+     "x:f32[N] i:f32[4]", "take(%x, %i) {axis=0}",
+     "take: indices must be i32 or i64; found f32[4]"},
+    {"gather", "x:f32[N, M] i:i64[N, 7]", "gather(%x, %i) {axis=1}", "f32[N, 7]",
+     "x:f32[N, M] i:i64[N]", "gather(%x, %i) {axis=1}",
+     "gather: indices must have 2 axes; found i64"},
+    {"scatter_add", "x:f32[3, N, M] i:i64[N, M]", "scatter_add(%x, %i) {axis=1, size=[9]}",
+     "f32[3, 9]", "x:f32[3, N] i:i64[N]", "scatter_add(%x, %i) {axis=-1, size=[9]}",
+     "scatter_add: updates f32[3, N] do not hold the axes of indices i64[N] at axis -1"},
+    {"unfold", "x:f32[2, N]", "unfold(%x) {axis=1, size=3, stride=2, dilation=2}",
+     "f32[2, floordiv(N - 5, 2) + 1, 3]", "x:f32[4]",
+     "unfold(%x) {axis=0, size=3, stride=1, dilation=2}",
+     "unfold: a window of 5 elements does not fit axis 0 of f32[4]"},
+    {"fold", "x:f32[floordiv(N - 5, 2) + 1, 3]",
+     "fold(%x) {axis=0, stride=2, dilation=2, extent=[N]}", "f32[N]", "x:f32[4, 3]",
+     "fold(%x) {axis=-1, stride=1, dilation=1, extent=[6]}",
+     "fold: f32[4, 3] does not hold windows at axis -1"},
+    {"constant", "", "constant {value=-3, dtype=i32}", "i32[]", "",
+     "constant {value=2147483648, dtype=i32}", "constant: the value 2147483648 is no i32"},
+    {"iota", "", "iota {length=[N + 1], dtype=f32}", "f32[N + 1]", "",
+     "iota {length=[N], dtype=bool}", "iota: cannot be bool"},
+    {"extent", "", "extent {size=[N*M], dtype=i64}", "i64[]", "", "extent {size=[N, M], dtype=i64}",
+     "extent: needs one size; 2 were given"},
+    {"random_uniform", "s:i64[2]", "random_uniform(%s) {shape=[N, 3], stream=0}", "f32[N, 3]",
+     "s:i64[3]", "random_uniform(%s) {shape=[N], stream=0}",
+     "random_uniform: the length of the seed and 2 must agree; found 3 and 2"},
+    {"matmul", "x:f32[3, N, M] y:f32[3, 5, M]", "matmul(%x, %y) {transpose_a=0, transpose_b=1}",
+     "f32[3, N, 5]", "x:f32[3, 4] y:f32[5, 6]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}",
+     "matmul: the inner sizes must agree; found 4 and 5"},
+    {"semicrf_loss",
+     "e:f64[N, M, 4] t:f64[7, 4, 4] d:f64[7, 4] i:f64[4] f:f64[4] l:i64[N] y:i32[N, M] b:bool[N, "
+     "M]",
+     "semicrf_loss(%e, %t, %d, %i, %f, %l, %y, %b)", "f64[N]",
+     "e:f16[N, M, 4] t:f16[7, 4, 4] d:f16[7, 4] i:f16[4] f:f16[4] l:i64[N] y:i32[N, M] b:bool[N, "
+     "M]",
+     "semicrf_loss(%e, %t, %d, %i, %f, %l, %y, %b)", "semicrf_loss: scores must be f32 or f64"},
+    {"semicrf_loss_grad",
+     "e:f32[N, M, 4] t:f32[1, 4, 4] d:f32[7, 4] i:f32[4] f:f32[4] l:i64[N] y:i32[N, M] b:bool[N, "
+     "M] "
+     "w:f32[N]",
+     "semicrf_loss_grad(%e, %t, %d, %i, %f, %l, %y, %b, %w)",
+     "f32[N, M, 4], f32[1, 4, 4], f32[7, 4], f32[4], f32[4]",
+     "e:f32[N, M, 4] t:f32[2, 4, 4] d:f32[7, 4] i:f32[4] f:f32[4] l:i64[N] y:i32[N, M] b:bool[N, "
+     "M] "
+     "w:f32[N]",
+     "semicrf_loss_grad(%e, %t, %d, %i, %f, %l, %y, %b, %w)",
+     "semicrf_loss_grad: transition (1 or K, C, C) must agree; found 2 and 7"},
+};
+
+std::vector<Row> all_rows() {
+  std::vector<Row> rows = elementwise_rows();
+  rows.insert(rows.end(), std::begin(kRows), std::end(kRows));
+  return rows;
+}
+
+/// A program of one expression; `types` may be empty.
+std::string program(const std::string& inputs, const std::string& expression,
+                    const std::string& types) {
+  std::string text = "fusion \"rule\" { symbols N, M\n";
+  for (std::size_t at = 0; at < inputs.size();) {
+    const std::size_t name = inputs.find(':', at);
+    const std::size_t end = std::min(inputs.find(']', at), inputs.size());
+    const std::string word = inputs.substr(at, name - at);
+    text +=
+        "%" + word + " = input \"" + word + "\" : " + inputs.substr(name + 1, end - name) + "\n";
+    at = end + 2;
+  }
+  std::string results = "%r";
+  int depth = 0;
+  for (const char c : types) {
+    depth += c == '[' || c == '(' ? 1 : c == ']' || c == ')' ? -1 : 0;
+    if (c == ',' && depth == 0) results += ", %r" + std::to_string(results.size());
+  }
+  text += results + " = " + expression + (types.empty() ? "" : " : " + types) + "\noutput %r }";
+  return text;
+}
+
+class Rules : public testing::TestWithParam<Row> {};
+
+TEST_P(Rules, Accepts) {
+  const Row& row = GetParam();
+  EXPECT_EQ(row.expression.rfind(row.op, 0), 0U);
+  const Fusion f = parse(program(row.inputs, row.expression, row.types));
+  verify(f);
+  EXPECT_EQ(print(parse(print(f))), print(f));
+}
+
+TEST_P(Rules, Refuses) {
+  const Row& row = GetParam();
+  const std::string message =
+      message_of<DataError>([&] { (void)parse(program(row.refused_inputs, row.refused, "")); });
+  EXPECT_THAT(message, HasSubstr(row.message));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Rules, testing::ValuesIn(all_rows()),
+                         [](const auto& param) { return param.param.op; });
+
+TEST(RulesTable, HasOneRowForEveryOperation) {
+  std::map<std::string, int> count;
+  for (const Row& row : all_rows()) ++count[row.op];
+  for (const OpInfo& op : all_ops()) EXPECT_EQ(count[std::string(op.name)], 1) << op.name;
+  EXPECT_EQ(count.size(), all_ops().size());
+}
+
+// More of what the rules refuse, for rules with several parts.
+struct Refusal {
+  const char* inputs;
+  const char* expression;
+  const char* message;
+};
+
+TEST(RulesTable, RefusesTheRestToo) {
+  const Refusal refusals[] = {
+      {"x:f32[N] y:f32[N, 1]", "add(%x, %y)",
+       "operands must have one shape (broadcast first); found f32[N] and f32[N, 1]"},
+      {"x:f32[3] y:f32[4]", "add(%x, %y)", "found f32[3] and f32[4]"},
+      {"c:bool[N] x:i32[N] y:i64[N]", "where(%c, %x, %y)", "one element type"},
+      {"x:f32[N]", "permute(%x) {perm=[0, 1]}", "perm has 2 entries; the operand is f32[N]"},
+      {"x:f32[N]", "permute(%x) {perm=[1]}", "axis 1 does not exist"},
+      {"x:f32[N]", "broadcast(%x) {axes=[0, 1], shape=[N, 3]}", "axes has 2 entries"},
+      {"x:f32[N]", "broadcast(%x) {axes=[2], shape=[N, 3]}", "axis 2 does not exist"},
+      {"x:f32[N, M]", "broadcast(%x) {axes=[1, 0], shape=[N, M]}", "must be ascending"},
+      {"x:f32[1]", "broadcast(%x) {axes=[0], shape=[-2]}", "must not be negative"},
+      {"x:f32[N]", "slice(%x) {starts=[0], sizes=[]}", "one entry an axis"},
+      {"x:f32[N]", "slice(%x) {starts=[-1], sizes=[2]}", "is outside axis 0"},
+      {"x:f32[N]", "slice(%x) {starts=[0], sizes=[N + 1]}", "is outside axis 0 of f32[N]"},
+      {"x:f32[N]", "pad(%x) {low=[], high=[0], value=0}", "one entry an axis"},
+      {"x:i32[N]", "pad(%x) {low=[0], high=[0], value=0.5}", "the value 0.5 is no i32"},
+      {"x:f32[]", "concat(%x) {axis=0}", "axis 0 does not exist"},
+      {"x:f32[3] y:i32[3]", "concat(%x, %y) {axis=0}", "one element type"},
+      {"x:f32[3] y:f32[3, 3]", "concat(%x, %y) {axis=0}", "every operand must have 1 axes"},
+      {"x:f32[N] i:i32[]", "take(%x, %i) {axis=1}", "axis 1 does not exist"},
+      {"x:f32[3, 4] i:i32[2, 4]", "gather(%x, %i) {axis=1}",
+       "other axes must agree; found 3 and 2"},
+      {"x:f32[3] i:i32[4]", "scatter_add(%x, %i) {axis=0, size=[9]}", "found 3 and 4"},
+      {"x:f32[3] i:i32[3]", "scatter_add(%x, %i) {axis=0, size=[]}", "size needs one entry"},
+      {"x:f32[3] i:i32[3]", "scatter_add(%x, %i) {axis=1, size=[9]}", "do not hold the axes"},
+      {"x:f32[9]", "unfold(%x) {axis=0, size=0, stride=1, dilation=1}", "must be positive"},
+      {"x:f32[9]",
+       "unfold(%x) {axis=0, size=9223372036854775807, stride=1, dilation=9223372036854775807}",
+       "does not fit 64 bits"},
+      {"x:f32[N, M]", "fold(%x) {axis=0, stride=1, dilation=1, extent=[9]}",
+       "the window size must be a positive number; found f32[N, M]"},
+      {"x:f32[4, 3]", "fold(%x) {axis=0, stride=1, dilation=1, extent=[7]}",
+       "the number of windows and the extent must agree; found 4 and 5"},
+      {"x:f32[4, 3]", "fold(%x) {axis=0, stride=0, dilation=1, extent=[6]}", "must be positive"},
+      {"", "constant {value=nan, dtype=i64}", "the value nan is no i64"},
+      {"", "constant {value=2, dtype=bool}", "the value 2 is no bool"},
+      {"", "iota {length=[-1], dtype=i64}", "must not be negative"},
+      {"s:i32[2]", "random_uniform(%s) {shape=[N], stream=0}", "operand 0 must be i64"},
+      {"s:i64[2]", "random_uniform(%s) {shape=[N], stream=-1}", "stream must not be negative"},
+      {"x:f32[3] y:f32[3, 3]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}", "needs matrices"},
+      {"x:i32[3, 3] y:i32[3, 3]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}",
+       "needs floating point"},
+      {"x:f32[3, 3] y:f32[3, 3]", "matmul(%x, %y) {transpose_a=2, transpose_b=0}",
+       "transpose_a must be 0 or 1; found 2"},
+      {"x:f32[2, 2] y:f32[5, 2, 2]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}",
+       "the right side must be a matrix or have the leading axes of the left"},
+      {"x:f32[4, 2, 2] y:f32[5, 2, 2]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}",
+       "the leading axes must agree; found 4 and 5"},
+  };
+  for (const Refusal& refusal : refusals) {
+    const std::string text = program(refusal.inputs, refusal.expression, "");
+    EXPECT_THAT(message_of<DataError>([&] { (void)parse(text); }), HasSubstr(refusal.message))
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace segfuse::ir
