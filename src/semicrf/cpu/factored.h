@@ -21,9 +21,20 @@
 
 namespace segfuse::semicrf {
 
+// Ranges of the linear domain. exp is 0 below -707. A window entry is at most e^250 and a duration
+// factor at most 1, so what underflow drops from a window's sum is below K e^(250-707); a sum above
+// e^-400 is exact to rounding. Products of two entries stay below e^650.
+inline constexpr double kLargestSource = 250.0;         // log
+inline constexpr double kLargestWeight = 400.0;         // log
+inline constexpr double kSmallestWindowSum = 0x1p-577;  // e^-400
+inline constexpr double kSmallestLinkSum = 0x1p-865;    // e^-600; C e^-707 is dropped
+
+/// Boundaries of a pass whose window sums are begun together: the rows known by then are read once.
+inline constexpr std::int64_t kTile = 4;
+
 /// The shared scores as factors at most 1 and the maxima taken out of them.
 struct FactoredTables {
-  Buffer duration;      ///< (K, stride) exp(duration - duration_max)
+  Buffer duration;      ///< (K + kTile, stride) exp(duration - duration_max), then zeros
   Buffer duration_max;  ///< (stride)
   Buffer into;          ///< (C, stride) [from, to] exp(transition - into_max[to])
   Buffer into_max;      ///< (stride)
@@ -56,12 +67,22 @@ struct Window {
   Buffer reference;  ///< (stride)
   Buffer sum;        ///< (stride) sum over the window, times exp(duration - duration_max)
   Buffer padding;    ///< (stride) 1 in padding, else 0
+  Buffer ahead;      ///< (kTile, stride) the tile's sums over the rows known when it began
+  std::int64_t tile_done = kTile;  ///< boundaries of the tile that are finished
+};
+
+/// Boundaries whose segments are not yet counted by duration: `first`, first - 1, ...
+struct DurationTile {
+  Buffer weights;  ///< (kTile, stride) probability of a segment over window entry and factor
+  std::int64_t first = 0;
+  std::int64_t pending = 0;
 };
 
 struct FactoredState {
   Pass forward;
   Pass backward;
   Window window;
+  DurationTile tile;
   Buffer scratch;
   Buffer counts;
   Buffer cover;

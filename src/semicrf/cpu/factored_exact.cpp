@@ -12,10 +12,10 @@ double max_of_column(const double* table, std::int64_t rows, std::int64_t stride
   return max == kNegInf ? 0.0 : max;
 }
 
-/// out = exp(table - column maximum), padding 0.
-void scaled_columns(const double* table, std::int64_t rows, const Dims& dims, Buffer& out,
-                    Buffer& max) {
-  out.assign(rows * dims.stride, 0.0);
+/// out = exp(table - column maximum), padding and `extra` more rows 0.
+void scaled_columns(const double* table, std::int64_t rows, std::int64_t extra, const Dims& dims,
+                    Buffer& out, Buffer& max) {
+  out.assign((rows + extra) * dims.stride, 0.0);
   max.assign(dims.stride, 0.0);
   for (std::int64_t c = 0; c < dims.classes; ++c) {
     max[c] = max_of_column(table, rows, dims.stride, c);
@@ -46,9 +46,9 @@ void for_window(const Model& model, const Row& row, const Pass& pass, std::int64
 
 void make_tables(const Model& model, FactoredTables& tables) {
   const Dims& dims = model.dims;
-  scaled_columns(model.duration.data(), dims.max_duration, dims, tables.duration,
+  scaled_columns(model.duration.data(), dims.max_duration, kTile, dims, tables.duration,
                  tables.duration_max);
-  scaled_columns(model.transition.data(), dims.classes, dims, tables.into, tables.into_max);
+  scaled_columns(model.transition.data(), dims.classes, 0, dims, tables.into, tables.into_max);
   Buffer transposed;
   transposed.assign(dims.classes * dims.stride, kNegInf);
   tables.transition_max = kNegInf;
@@ -63,7 +63,7 @@ void make_tables(const Model& model, FactoredTables& tables) {
   tables.transition.resize(dims.classes * dims.stride);
   for (std::int64_t i = 0; i < dims.classes * dims.stride; ++i)
     tables.transition[i] = std::exp(model.transition[i] - tables.transition_max);
-  scaled_columns(transposed.data(), dims.classes, dims, tables.out_of, tables.out_of_max);
+  scaled_columns(transposed.data(), dims.classes, 0, dims, tables.out_of, tables.out_of_max);
 }
 
 void add_enter(Pass& pass, std::int64_t t, std::int64_t stride) {
