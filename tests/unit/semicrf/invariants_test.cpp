@@ -73,6 +73,20 @@ TYPED_TEST(Invariants, Test09LabelPosteriorsSumToOneInsideTheRowAndAreZeroInPadd
   }
 }
 
+TYPED_TEST(Invariants, Test09AForbiddenLabelHasNoPosteriorAtAll) {
+  // Exactly 0, not what rounding leaves of the segments before.
+  const auto p = middling<TypeParam>(9, false, holes);
+  const OwnedPosteriors<TypeParam> found(p, this->engine);
+  std::int64_t forbidden = 0;
+  for (std::size_t i = 0; i < p.emission.size(); ++i) {
+    if (p.emission[i] > -kInf) continue;
+    ++forbidden;
+    EXPECT_EQ(found.label[i], 0) << i;
+  }
+  EXPECT_GT(forbidden, 100);
+  EXPECT_GT(found.log_partition[0], -kInf);
+}
+
 TYPED_TEST(Invariants, Test10BoundariesDurationsAndTransitionsCountTheSameSegments) {
   for (const bool by_duration : {false, true}) {
     auto p = middling<TypeParam>(11, by_duration);
