@@ -227,15 +227,16 @@ std::vector<Tensor> evaluate_matmul(const Evaluation& e) {
   for_each_index(result.shape(), [&](const Index& index) {
     Index at_a = index;
     Index at_b = b.size() == 2 ? Index(index.end() - 2, index.end()) : index;
-    double sum = 0;
+    long double sum = 0;
     for (std::int64_t k = 0; k < inner; ++k) {
       at_a[a.size() - 1] = transpose_a ? index[a.size() - 2] : k;
       at_a[a.size() - 2] = transpose_a ? k : index[a.size() - 2];
       at_b[b.size() - 1] = transpose_b ? k : index[a.size() - 1];
       at_b[b.size() - 2] = transpose_b ? index[a.size() - 1] : k;
-      sum += e.operands[0].at(linear_index(a, at_a)) * e.operands[1].at(linear_index(b, at_b));
+      sum += static_cast<long double>(e.operands[0].at(linear_index(a, at_a))) *
+             e.operands[1].at(linear_index(b, at_b));
     }
-    result.set(position++, sum);
+    result.set(position++, static_cast<double>(sum));
   });
   return {result};
 }

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "compiler/interpret/evaluate.h"
@@ -7,7 +8,8 @@
 namespace segfuse::compiler {
 namespace {
 
-// A reduction gets all elements of one result, in row-major order.
+// A reduction gets all elements of one result, in row-major order. Sums are carried in long double:
+// the reference should not be the one that is off.
 
 std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
@@ -25,9 +27,9 @@ double reduce_logsumexp(const std::vector<double>& values) {
   for (const double value : values)
     if (greater(value, largest)) largest = value;
   if (!std::isfinite(largest)) return largest;
-  double sum = 0;
+  long double sum = 0;
   for (const double value : values) sum += std::exp(value - largest);
-  return largest + std::log(sum);
+  return largest + std::log(static_cast<double>(sum));
 }
 
 double reduce_real(ir::Op op, const std::vector<double>& values) {
@@ -35,8 +37,9 @@ double reduce_real(ir::Op op, const std::vector<double>& values) {
   double state = op == ir::Op::prod ? 1 : op == ir::Op::max ? -kInfinity : 0;
   if (op == ir::Op::min) state = kInfinity;
   if (op == ir::Op::logsumexp) return reduce_logsumexp(values);
+  if (op == ir::Op::sum)
+    return static_cast<double>(std::accumulate(values.begin(), values.end(), 0.0L));
   for (const double value : values) {
-    if (op == ir::Op::sum) state += value;
     if (op == ir::Op::prod) state *= value;
     if (op == ir::Op::max && greater(value, state)) state = value;
     if (op == ir::Op::min && less(value, state)) state = value;
@@ -76,12 +79,12 @@ std::int64_t first_maximum(const std::vector<T>& values) {
 
 /// The moments of no values are 0 and 0.
 std::pair<double, double> moments(const std::vector<double>& values) {
-  double mean = 0;
+  long double mean = 0;
   for (const double value : values) mean += value;
-  if (!values.empty()) mean /= static_cast<double>(values.size());
-  double m2 = 0;
+  if (!values.empty()) mean /= static_cast<long double>(values.size());
+  long double m2 = 0;
   for (const double value : values) m2 += (value - mean) * (value - mean);
-  return {mean, m2};
+  return {static_cast<double>(mean), static_cast<double>(m2)};
 }
 
 /// The operand's elements by result, each list in row-major order.

@@ -110,7 +110,10 @@ inline float fast_tanh(float a) {
   return std::copysign(t / (t + 2.0F), a);
 }
 
-inline float fast_sigmoid(float a) { return 1.0F / (1.0F + fast_exp(-a)); }
+inline float fast_sigmoid(float a) {
+  const float e = fast_exp(-std::abs(a));
+  return (a < 0.0F ? e : 1.0F) / (1.0F + e);
+}
 
 inline float fast_softplus(float a) {
   const float positive = a < 0.0F ? 0.0F : a;  // NaN stays

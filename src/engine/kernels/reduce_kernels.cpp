@@ -54,7 +54,7 @@ struct Multiply {
 struct Largest {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
-    return hn::IfThenElse(hn::Or(hn::Ge(a, b), hn::Ne(a, a)), a, b);
+    return hn::IfThenElse(hn::Or(hn::Ge(a, b), hn::IsNaN(a)), a, b);
   }
   template <class T>
   static T scalar(T a, T b) {
@@ -64,7 +64,7 @@ struct Largest {
 struct Smallest {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
-    return hn::IfThenElse(hn::Or(hn::Le(a, b), hn::Ne(a, a)), a, b);
+    return hn::IfThenElse(hn::Or(hn::Le(a, b), hn::IsNaN(a)), a, b);
   }
   template <class T>
   static T scalar(T a, T b) {
