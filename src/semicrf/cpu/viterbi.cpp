@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "semicrf/cpu/viterbi_kernels.h"
+
 namespace segfuse::semicrf {
 namespace {
 
@@ -46,25 +48,14 @@ void absorb_frame(const Search& x, std::int64_t t) {
 
 /// value[t] and its durations from the window.
 void close_segments(const Search& x, std::int64_t t) {
-  double* best = x.state.best.data();
-  double* best_k = x.state.best_k.data();
-  std::fill_n(best, x.stride, kNegInf);
-  std::fill_n(best_k, x.stride, 1.0);
-  for (std::int64_t k = 1; k <= std::min(x.longest, t); ++k) {
-    const double* source = x.state.source.data() + (t - k) * x.stride;
-    const double* duration = x.model.duration.data() + (k - 1) * x.stride;
-    const auto candidate_k = static_cast<double>(k);
-    for (std::int64_t c = 0; c < x.stride; ++c) {
-      const double candidate = source[c] + duration[c];
-      best_k[c] = candidate > best[c] ? candidate_k : best_k[c];
-      best[c] = candidate > best[c] ? candidate : best[c];
-    }
-  }
+  const double* best = x.state.best.data();
+  best_over_durations(x.state.source.data() + (t - 1) * x.stride, x.model.duration.data(),
+                      std::min(x.longest, t), x.stride, x.state.best.data(), x.state.best_k.data());
   for (std::int64_t c = 0; c < x.classes; ++c) {
     double score = best[c] + x.state.origin[c];
     if (x.row.end != nullptr) score += x.row.end[(t - 1) * x.stride + c];
     x.state.value[t * x.stride + c] = score;
-    x.state.duration[t * x.stride + c] = static_cast<std::int32_t>(best_k[c]);
+    x.state.duration[t * x.stride + c] = static_cast<std::int32_t>(x.state.best_k[c]);
   }
 }
 
@@ -80,24 +71,15 @@ void rebase(const Search& x, std::int64_t t) {
   }
 }
 
-/// Sources at boundary t from value[t].
+/// Sources at boundary t from value[t], right after close_segments(t).
 void link(const Search& x, std::int64_t t) {
-  const double* value = x.state.value.data() + t * x.stride;
-  double* best = x.state.best.data();
-  std::int32_t* previous = x.state.previous.data() + t * x.stride;
-  std::fill_n(best, x.stride, kNegInf);
-  std::fill_n(previous, x.stride, 0);
-  for (std::int64_t from = 0; from < x.classes; ++from) {
-    const double* transition = x.model.transition.data() + from * x.stride;
-    for (std::int64_t c = 0; c < x.classes; ++c) {
-      const double candidate = value[from] + transition[c];
-      if (candidate > best[c] || (candidate == best[c] && wins_tie(x, t, from, previous[c]))) {
-        best[c] = candidate;
-        previous[c] = static_cast<std::int32_t>(from);
-      }
-    }
+  best_over_labels(x.state.value.data() + t * x.stride, x.state.best_k.data(),
+                   x.model.transition.data(), x.classes, x.stride, x.state.best.data(),
+                   x.state.best_from.data());
+  for (std::int64_t c = 0; c < x.classes; ++c) {
+    x.state.previous[t * x.stride + c] = static_cast<std::int32_t>(x.state.best_from[c]);
+    set_source(x, t, c, x.state.best[c]);
   }
-  for (std::int64_t c = 0; c < x.classes; ++c) set_source(x, t, c, best[c]);
 }
 
 void search_static(const Search& x) {
@@ -185,6 +167,7 @@ bool viterbi_row(const Model& model, const Row& row, ViterbiState& state,
   state.origin.assign(x.stride, 0.0);
   state.best.resize(x.stride);
   state.best_k.resize(x.stride);
+  state.best_from.resize(x.stride);
   state.base.assign(static_cast<std::size_t>(row.length) + 1, 0.0);
   state.duration.assign(static_cast<std::size_t>(size), 0);
   state.previous.assign(static_cast<std::size_t>(size), 0);

@@ -14,6 +14,7 @@ struct ViterbiState {
   Buffer origin;  ///< (stride) score of the window's origin: content since it is in here
   Buffer best;    ///< (stride)
   Buffer best_k;  ///< (stride)
+  Buffer best_from;                    ///< (stride)
   std::vector<double> base;            ///< (L+1)
   std::vector<std::int32_t> duration;  ///< (L+1, stride) of the last segment of value
   std::vector<std::int32_t> previous;  ///< (L+1, stride) label before it: by start, or by end when
