@@ -157,8 +157,8 @@ Tier read_tier(Tokens& tokens, std::string_view name) {
     LabelSegment segment;
     segment.start = tokens.number("xmin of an interval");
     segment.end = tier.type == "TextTier" ? segment.start : tokens.number("xmax of an interval");
-    segment.line = tokens.line();
     segment.label = trim(tokens.string("the text of an interval"));
+    segment.line = tokens.line();
     tier.raw.segments.push_back(std::move(segment));
   }
   return tier;
