@@ -12,8 +12,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/pointwise_kernels.cpp"
 #include "engine/kernels/simd_targets.h"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
 #ifndef SEGFUSE_POINTWISE_TABLE
 #define SEGFUSE_POINTWISE_TABLE

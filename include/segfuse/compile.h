@@ -1,0 +1,64 @@
+#pragma once
+// Programs over tensors from C++: read a Fusion in its text form, look at it, run it.
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "segfuse/tensor.h"
+
+namespace segfuse {
+
+/// An input or output of a program. Sizes are text: numbers or expressions over the program's
+/// symbols, as in "[B, T, 64]".
+struct ValueInfo {
+  std::string name;  ///< empty for an output without one
+  DType dtype;
+  std::string shape;
+};
+
+struct RunOptions {
+  int threads = 0;  ///< 0: the option `threads`, or the cores this process may use
+  /// The first NaN or new infinity is a DataError that names its operation. The option
+  /// `check-numerics` turns it on as well.
+  bool check_numerics = false;
+  bool operator==(const RunOptions&) const = default;
+};
+
+/// A verified program. Copies share it; it does not change.
+class Program {
+ public:
+  /// DataError "SOURCE:LINE:COLUMN: ..." for a text that is no program.
+  static Program from_text(std::string_view text, std::string_view source = "<text>");
+  static Program from_file(const std::filesystem::path& path);
+
+  const std::string& name() const;
+  std::vector<ValueInfo> inputs() const;
+  std::vector<ValueInfo> outputs() const;
+
+  /// What emit() can give.
+  static std::vector<std::string> emit_kinds();
+  /// "ir": the text form, verified. UsageError names the kinds for any other.
+  std::string emit(std::string_view kind) const;
+
+  /// Runs on the CPU in the types of the values. `inputs` in the order of inputs(); aliased inputs
+  /// are overwritten in place; outputs are fresh. Plans and memory are kept between runs with the
+  /// same options. One run at a time.
+  std::vector<Tensor> run(std::span<const Tensor> inputs, const RunOptions& how = {}) const;
+  /// The same in double precision by plain loops, slowly; float outputs are f64. Aliases are not
+  /// written.
+  std::vector<Tensor> run_reference(std::span<const Tensor> inputs) const;
+
+  /// What is inside, for the library itself.
+  struct State;
+  explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  State& state() const { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace segfuse

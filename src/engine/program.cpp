@@ -1,0 +1,74 @@
+#include "base/os/file.h"
+#include "base/text.h"
+#include "compiler/interpret/interpreter.h"
+#include "engine/exec/semicrf_ops.h"
+#include "engine/program_state.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+
+namespace segfuse {
+namespace {
+
+template <class Named>
+std::vector<ValueInfo> describe(const ir::Fusion& fusion, const std::vector<Named>& named) {
+  std::vector<ValueInfo> all;
+  for (const Named& item : named) {
+    const ir::Val& val = fusion.val(item.val);
+    all.push_back({item.name, val.dtype, fusion.to_string(val.shape)});
+  }
+  return all;
+}
+
+}  // namespace
+
+Program Program::from_text(std::string_view text, std::string_view source) {
+  ir::Fusion fusion = ir::parse(text, source);
+  ir::verify(fusion);
+  return Program(std::make_shared<State>(std::move(fusion)));
+}
+
+Program Program::from_file(const std::filesystem::path& path) {
+  return from_text(read_file(path), path.string());
+}
+
+const std::string& Program::name() const { return state_->fusion.name(); }
+
+std::vector<ValueInfo> Program::inputs() const {
+  return describe(state_->fusion, state_->fusion.inputs());
+}
+
+std::vector<ValueInfo> Program::outputs() const {
+  return describe(state_->fusion, state_->fusion.outputs());
+}
+
+std::vector<std::string> Program::emit_kinds() { return {"ir"}; }
+
+std::string Program::emit(std::string_view kind) const {
+  if (kind == "ir") return ir::print(state_->fusion);
+  throw UsageError("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds()));
+}
+
+std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {
+  const Options defaults = default_options();
+  RunOptions wanted = how;
+  if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
+  wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics);
+  State& state = *state_;
+  if (!state.executable || state.options != wanted) {
+    state.executable.reset();
+    state.pool = std::make_unique<ThreadPool>(wanted.threads);
+    state.executable = std::make_unique<engine::Executable>(
+        state.fusion, *state.pool,
+        engine::ExecutorOptions{.check_numerics = wanted.check_numerics});
+    state.options = wanted;
+  }
+  return state.executable->run(inputs);
+}
+
+std::vector<Tensor> Program::run_reference(std::span<const Tensor> inputs) const {
+  return compiler::interpret(state_->fusion, inputs, engine::reference_opaque_ops());
+}
+
+}  // namespace segfuse

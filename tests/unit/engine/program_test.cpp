@@ -1,0 +1,75 @@
+// The public face: text in, description and results out.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ir/builder.h"
+#include "ir/text.h"
+#include "segfuse/compile.h"
+#include "segfuse/error.h"
+#include "support/tensors.h"
+
+namespace segfuse {
+namespace {
+
+using segfuse::testing::expect_values;
+using segfuse::testing::row;
+using ::testing::HasSubstr;
+
+std::string sample() {
+  ir::Fusion fusion("sample");
+  ir::Builder b(fusion);
+  const ir::Extent n(fusion.symbol("N"));
+  const ir::ValId x = fusion.add_input("x", DType::kF32, {n});
+  fusion.add_output(b.mul(b.exp(x), b.constant(2.0)), "y");
+  return ir::print(fusion);
+}
+
+TEST(Program, ReadsDescribesAndRuns) {
+  const Program program = Program::from_text(sample());
+  EXPECT_EQ(program.name(), "sample");
+  ASSERT_EQ(program.inputs().size(), 1U);
+  EXPECT_EQ(program.inputs()[0].name, "x");
+  EXPECT_EQ(program.inputs()[0].shape, "[N]");
+  EXPECT_EQ(program.outputs()[0].name, "y");
+  EXPECT_EQ(program.outputs()[0].dtype, DType::kF32);
+  const std::vector<Tensor> inputs{row({0, 1}, DType::kF32)};
+  expect_values(program.run(inputs)[0], {2, 2 * std::exp(1.0)}, 1e-6);
+  expect_values(program.run(inputs, {.threads = 2, .check_numerics = true})[0],
+                {2, 2 * std::exp(1.0)}, 1e-6);
+  expect_values(program.run_reference(inputs)[0], {2, 2 * std::exp(1.0)}, 1e-14);
+  EXPECT_THROW(program.run(std::vector{row({1000}, DType::kF32)}, {.check_numerics = true}),
+               DataError);
+}
+
+TEST(Program, EmitsItsTextAndNamesWhatElseThereIs) {
+  const Program program = Program::from_text(sample());
+  EXPECT_EQ(program.emit("ir"), sample());
+  try {
+    (void)program.emit("cuda");
+    FAIL() << "cuda was emitted";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'cuda' cannot be emitted; what can is 'ir'"));
+  }
+}
+
+TEST(Program, FilesAreNamedInErrors) {
+  const auto path = std::filesystem::temp_directory_path() / "segfuse_program_test.sf";
+  std::ofstream(path) << sample();
+  EXPECT_EQ(Program::from_file(path).emit("ir"), sample());
+  std::ofstream(path) << "no program";
+  try {
+    (void)Program::from_file(path);
+    FAIL() << "nonsense was read";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("segfuse_program_test.sf:1:"));
+  }
+  std::filesystem::remove(path);
+  EXPECT_THROW((void)Program::from_file(path), DataError);
+}
+
+}  // namespace
+}  // namespace segfuse
