@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "segfuse/data.h"
 #include "segfuse/error.h"
@@ -27,23 +28,27 @@ inline void check(const Annotation& annotation) {
   }
   require(std::isfinite(at) && annotation.duration == at);
   LabelOutput output;
-  LabelOptions options;
-  output.format = options.format = LabelFormat::kTextGrid;
+  output.format = LabelFormat::kTextGrid;
   double shortest = 1;
   for (const LabelSegment& segment : annotation.segments)
     shortest = std::min(shortest, segment.end - segment.start);
   if (shortest < 1e-5) return;  // written with nine decimals, read with a microsecond of slack
-  const Annotation back = parse_labels(format_labels(annotation, output), "back", options);
+  const Annotation back = parse_labels(format_labels(annotation, output), "back.TextGrid");
   require(back.segments.size() == annotation.segments.size());
   for (std::size_t i = 0; i < back.segments.size(); ++i)
     require(back.segments[i].label == annotation.segments[i].label);
 }
 
+/// With and without a label for gaps.
+inline std::vector<LabelOptions> all_options() {
+  std::vector<LabelOptions> out(2);
+  for (LabelOptions& options : out) options.sample_rate = 16000;
+  out[1].fill_label.emplace("-");
+  return out;
+}
+
 /// Parses `bytes` as a file of that name; a DataError is a fine answer, all else is a bug.
-inline void parse(std::string_view bytes, std::string_view name, bool fill) {
-  LabelOptions options;
-  options.sample_rate = 16000;
-  if (fill) options.fill_label = "-";
+inline void parse(std::string_view bytes, std::string_view name, const LabelOptions& options) {
   try {
     check(parse_labels(bytes, name, options));
   } catch (const DataError&) {
