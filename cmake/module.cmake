@@ -1,14 +1,8 @@
-# segfuse_module(NAME [PARTS folders...] DEPENDS modules... LINK libraries...): one library from all sources under
-# src/NAME, or under those folders of it only.
+# segfuse_module(NAME DEPENDS modules... LINK libraries...): one library from all sources under src/NAME.
 # The layer table in tools/layers.toml says which modules may depend on which.
 function(segfuse_module name)
-  cmake_parse_arguments(ARG "" "" "PARTS;DEPENDS;LINK" ${ARGN})
-  set(folders ${name})
-  if(ARG_PARTS)
-    list(TRANSFORM ARG_PARTS PREPEND ${name}/ OUTPUT_VARIABLE folders)
-  endif()
-  list(TRANSFORM folders REPLACE "(.+)" "${CMAKE_CURRENT_SOURCE_DIR}/\\1/*.cpp")
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folders})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   add_library(segfuse_${name} STATIC ${sources})
   target_link_libraries(segfuse_${name} PUBLIC segfuse_options ${ARG_LINK})
   foreach(dependency ${ARG_DEPENDS})

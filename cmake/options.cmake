@@ -42,6 +42,7 @@ target_compile_options(segfuse_options INTERFACE -Wall -Wextra -Wpedantic -Wshad
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(segfuse_options INTERFACE -Wno-restrict)
 endif()
+target_compile_definitions(segfuse_options INTERFACE SEGFUSE_VERSION="${PROJECT_VERSION}")
 target_link_libraries(segfuse_options INTERFACE fmt::fmt Threads::Threads)
 if(SEGFUSE_SANITIZE)
   target_compile_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE} -fno-omit-frame-pointer
