@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -76,7 +77,7 @@ struct Executable::State {
         groups(make_groups(fusion, !how.check_numerics)),
         semicrf(workers) {}
 
-  const Plan& plan_for(std::span<const Tensor> inputs) {
+  Plan& plan_for(std::span<const Tensor> inputs) {
     std::vector<Shape> key;
     for (const Tensor& input : inputs) key.push_back(input.shape());
     const auto known = plans.find(key);
@@ -87,6 +88,7 @@ struct Executable::State {
     const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
     Plan plan = make_plan(fusion, groups, sizes);
     if (plans.size() >= kMostPlans) plans.clear();
+    last_plan = nullptr;
     return plans.emplace(std::move(key), std::move(plan)).first->second;
   }
 
@@ -150,15 +152,52 @@ struct Executable::State {
     }
   }
 
+  static void measure(Step& step, Run& context) {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
+    step.go(context);
+    step.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    ++step.runs;
+  }
+
+  std::string describe(const Step& step, const Group* group) const {
+    if (!step.expr.valid()) return "copy";
+    if (group == nullptr || group->exprs.size() == 1)
+      return std::string(ir::info(fusion.expr(step.expr).op).name);
+    std::string text = std::to_string(group->exprs.size()) + " pointwise:";
+    for (const ir::ExprId id : group->exprs)
+      text += fmt::format(" {}", ir::info(fusion.expr(id).op).name);
+    return text;
+  }
+
+  std::vector<StepTime> times() const {
+    std::vector<StepTime> all;
+    if (last_plan == nullptr) return all;
+    for (const Step& step : last_plan->steps) {
+      const auto group = std::find_if(groups.begin(), groups.end(),
+                                      [&](const Group& g) { return g.exprs.back() == step.expr; });
+      const std::string shape =
+          step.results.empty() ? "" : " " + to_string(step.results[0].layout.shape);
+      all.push_back({describe(step, group == groups.end() ? nullptr : &*group) + shape,
+                     step.seconds, step.runs});
+    }
+    return all;
+  }
+
   std::vector<Tensor> run(std::span<const Tensor> inputs) {
-    const Plan& plan = plan_for(inputs);
+    Plan& plan = plan_for(inputs);
+    last_plan = &plan;
     std::vector<Tensor> outputs;
     for (std::size_t i = 0; i < plan.output_shapes.size(); ++i)
       outputs.emplace_back(fusion.val(fusion.outputs()[i].val).dtype, plan.output_shapes[i]);
     Run context{pool, semicrf, locate(plan, inputs, outputs)};
     for (std::size_t i = 0; i < plan.steps.size(); ++i) {
       if (options.poison) poison(plan, plan.steps[i], i, context);
-      plan.steps[i].go(context);
+      if (options.profile) {
+        measure(plan.steps[i], context);
+      } else {
+        plan.steps[i].go(context);
+      }
       if (options.check_numerics) check(plan.steps[i], context);
     }
     write_aliases(inputs, outputs);
@@ -182,6 +221,7 @@ struct Executable::State {
   std::vector<Group> groups;
   SemicrfOps semicrf;
   std::map<std::vector<Shape>, Plan> plans;
+  const Plan* last_plan = nullptr;
   Arena arena;
 };
 
@@ -193,6 +233,7 @@ Executable& Executable::operator=(Executable&&) noexcept = default;
 
 std::vector<Tensor> Executable::run(std::span<const Tensor> inputs) { return state_->run(inputs); }
 const ir::Fusion& Executable::fusion() const noexcept { return state_->fusion; }
+std::vector<StepTime> Executable::step_times() const { return state_->times(); }
 std::size_t Executable::workspace_bytes() const noexcept { return state_->arena.size(); }
 
 }  // namespace segfuse::engine

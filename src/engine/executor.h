@@ -5,8 +5,10 @@
 // Results are the same bits for any number of threads. Movement costs nothing where a strided view
 // will do; chains of elementwise operations of one shape run as one pass over memory.
 
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +25,15 @@ struct ExecutorOptions {
   bool check_numerics = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
+  /// Measures every step; see Executable::step_times().
+  bool profile = false;
+};
+
+/// Time spent in one step, over all runs with one set of shapes.
+struct StepTime {
+  std::string what;  ///< the operation, "N pointwise: a b c", "copy"
+  double seconds = 0;
+  std::int64_t runs = 0;
 };
 
 /// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
@@ -43,6 +54,8 @@ class Executable {
   const ir::Fusion& fusion() const noexcept;
   /// Bytes of working memory held now.
   std::size_t workspace_bytes() const noexcept;
+  /// With ExecutorOptions::profile: the steps of the last run's plan, in order.
+  std::vector<StepTime> step_times() const;
 
  private:
   struct State;

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "compiler/inputs.h"
-#include "ir/random.h"
 
 namespace segfuse::engine {
 namespace {
@@ -327,18 +326,6 @@ void iota(const Array& to) {
     for (std::int64_t i = 0; i < n; ++i) to.as<T>()[i] = static_cast<T>(i);
   };
   with_sum_type(to.dtype, count);
-}
-
-void random_uniform(const std::int64_t* seed, std::int64_t stream, std::int64_t begin,
-                    std::int64_t count, float* to) {
-  std::int64_t i = begin;
-  const std::int64_t end = begin + count;
-  while (i < end) {
-    const PhiloxBlock block =
-        ir::random_block(seed[0], seed[1], stream, static_cast<std::uint64_t>(i / 4));
-    for (std::int64_t word = i % 4; word < 4 && i < end; ++word, ++i)
-      *to++ = uniform_from_bits(block[static_cast<std::size_t>(word)]);
-  }
 }
 
 void convert_half(DType half, const std::byte* from, float* to, std::int64_t n) {

@@ -29,9 +29,6 @@ void scatter_add(ThreadPool& pool, const Array& updates, const Array& indices, s
 void fold(ThreadPool& pool, const Array& from, std::size_t axis, std::int64_t stride,
           std::int64_t dilation, const Array& to);
 void iota(const Array& to);
-/// ir::random_element for every element of `to` from `begin` on.
-void random_uniform(const std::int64_t* seed, std::int64_t stream, std::int64_t begin,
-                    std::int64_t count, float* to);
 /// f16 or bf16 to f32, and back with rounding to nearest even.
 void convert_half(DType half, const std::byte* from, float* to, std::int64_t n);
 void convert_to_half(DType half, const float* from, std::byte* to, std::int64_t n);

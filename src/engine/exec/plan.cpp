@@ -76,7 +76,7 @@ void Planner::add_step(ir::ExprId expr, std::vector<Ref> operands, std::vector<R
   const std::size_t step = plan_.steps.size();
   for (const auto* refs : {&operands, &results})
     for (const Ref& ref : *refs) plan_.storages[ref.storage].last_step = step;
-  plan_.steps.push_back({expr, std::move(operands), std::move(results), std::move(go)});
+  plan_.steps.push_back({expr, std::move(operands), std::move(results), std::move(go), 0, 0});
 }
 
 void Planner::round(ir::ExprId expr, ir::ValId val) {

@@ -51,6 +51,8 @@ struct Step {
   std::vector<Ref> operands;  ///< filled when steps are to be checked
   std::vector<Ref> results;   ///< what it defines for later steps
   std::function<void(Run&)> go;
+  double seconds = 0;  ///< measured, when asked for
+  std::int64_t runs = 0;
 };
 
 struct Plan {

@@ -5,8 +5,8 @@
 // tanh 4 ulp, sigmoid 4 ulp, softplus 4 ulp, erf 2 ulp (tests/unit/engine/fast_math_test.cpp).
 // Zeros, infinities and NaN give what the C library gives. Polynomials are minimax fits.
 
-inline float as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
-inline std::uint32_t as_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
+HWY_INLINE float as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+HWY_INLINE std::uint32_t as_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLog2High = 0x1.62e4p-1F;  // 16 bits: exact times an exponent
@@ -19,7 +19,7 @@ struct Reduced {
   std::uint32_t n;  ///< two's complement
 };
 
-inline Reduced reduce_by_log2(float x) {
+HWY_INLINE Reduced reduce_by_log2(float x) {
   const float shifted = x * 1.44269504F + kRounder;
   const float n = shifted - kRounder;
   return {(x - n * kLog2High) - n * kLog2Low, as_bits(shifted) - kRounderBits};
@@ -31,12 +31,12 @@ struct Scale {
   float second;
 };
 
-inline Scale power_of_two(std::uint32_t n) {
+HWY_INLINE Scale power_of_two(std::uint32_t n) {
   const std::uint32_t half = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) >> 1);
   return {as_float((half + 127U) << 23), as_float((n - half + 127U) << 23)};
 }
 
-inline float fast_exp(float a) {
+HWY_INLINE float fast_exp(float a) {
   float x = a < -104.0F ? -104.0F : a;
   x = x > 89.0F ? 89.0F : x;
   const Reduced red = reduce_by_log2(x);
@@ -51,7 +51,7 @@ inline float fast_exp(float a) {
   return p * scale.first * scale.second;
 }
 
-inline float fast_expm1(float a) {
+HWY_INLINE float fast_expm1(float a) {
   float x = a < -30.0F ? -30.0F : a;
   x = x > 89.0F ? 89.0F : x;
   const Reduced red = reduce_by_log2(x);
@@ -72,14 +72,12 @@ inline float fast_expm1(float a) {
   return a == 0.0F ? a : result;  // keeps -0
 }
 
-inline float fast_log(float a) {
-  const bool tiny = a < 0x1p-126F;
-  const float scaled = tiny ? a * 0x1p23F : a;
-  const std::uint32_t bits = as_bits(scaled);
+/// log(a * 2^-shift) of a normal number.
+HWY_INLINE float log_of_normal(float a, float shift) {
+  const std::uint32_t bits = as_bits(a);
   const std::uint32_t shifted = (bits - 0x3F3504F3U) & 0xFF800000U;  // exponent of a / sqrt(1/2)
   const float f = as_float(bits - shifted) - 1.0F;
-  const float e =
-      static_cast<float>(static_cast<std::int32_t>(shifted) >> 23) - (tiny ? 23.0F : 0.0F);
+  const float e = static_cast<float>(static_cast<std::int32_t>(shifted) >> 23) - shift;
   float p = -0.0763449296F;
   p = p * f + 0.12761575F;
   p = p * f - 0.131601825F;
@@ -90,37 +88,44 @@ inline float fast_log(float a) {
   p = p * f + 0.333333313F;
   const float square = f * f;
   const float low = square * f * p + e * kLog2Low;
-  float result = (low - 0.5F * square) + f + e * kLog2High;
+  return (low - 0.5F * square) + f + e * kLog2High;
+}
+
+HWY_INLINE float fast_log(float a) {
+  const bool tiny = a < 0x1p-126F;
+  float result = log_of_normal(tiny ? a * 0x1p23F : a, tiny ? 23.0F : 0.0F);
   result = a == kInf ? kInf : result;
   result = a == 0.0F ? -kInf : result;
   return a >= 0.0F ? result : a - a + std::numeric_limits<float>::quiet_NaN();
 }
 
-inline float fast_log1p(float a) {
+HWY_INLINE float fast_log1p(float a) {
   const float u = 1.0F + a;
   const float lost = (a - (u - 1.0F)) / u;  // what the addition rounded away
   const float result = fast_log(u) + (u > 0.0F && u < kInf ? lost : 0.0F);
   return a == 0.0F ? a : result;
 }
 
-inline float fast_tanh(float a) {
+HWY_INLINE float fast_tanh(float a) {
   const float magnitude = std::abs(a);
   const float x = magnitude > 10.0F ? 10.0F : magnitude;
   const float t = fast_expm1(2.0F * x);
   return std::copysign(t / (t + 2.0F), a);
 }
 
-inline float fast_sigmoid(float a) {
+HWY_INLINE float fast_sigmoid(float a) {
   const float e = fast_exp(-std::abs(a));
   return (a < 0.0F ? e : 1.0F) / (1.0F + e);
 }
 
-inline float fast_softplus(float a) {
+HWY_INLINE float fast_softplus(float a) {
   const float positive = a < 0.0F ? 0.0F : a;  // NaN stays
-  return positive + fast_log1p(fast_exp(-std::abs(a)));
+  const float e = fast_exp(-std::abs(a));      // in [0, 1]: log1p needs none of its special cases
+  const float u = 1.0F + e;
+  return positive + (log_of_normal(u, 0.0F) + (e - (u - 1.0F)) / u);
 }
 
-inline float fast_erf(float a) {
+HWY_INLINE float fast_erf(float a) {
   const float magnitude = std::abs(a);
   const float s = a * a;
   float p = 7.85386073e-05F;

@@ -8,12 +8,13 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "ir/random.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/pointwise_kernels.cpp"
-#include "engine/kernels/simd_targets.h"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include "engine/kernels/simd_targets.h"
 
 #ifndef SEGFUSE_POINTWISE_TABLE
 #define SEGFUSE_POINTWISE_TABLE
@@ -170,12 +171,12 @@ void cast_elements(void* out, const LoopOperands& in, std::int64_t n) {
   std::fill_n(to, n, to_bool ? static_cast<R>(*from != T(0)) : convert<T, R>(*from));
 }
 
-inline float round_bfloat16(float value) {
+HWY_INLINE float round_bfloat16(float value) {
   const std::uint32_t bits = as_bits(value);
   const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) & 0xFFFF0000U;
   return value != value ? value : as_float(rounded);
 }
-inline float round_half(float value) { return half_to_float(float_to_half(value)); }
+HWY_INLINE float round_half(float value) { return half_to_float(float_to_half(value)); }
 
 template <float (*round)(float)>
 void round_elements(void* out, const LoopOperands& in, std::int64_t n) {
@@ -183,6 +184,58 @@ void round_elements(void* out, const LoopOperands& in, std::int64_t n) {
   const float* from = static_cast<const float*>(in.data[0]);
   const std::int64_t stride = in.stride[0];
   for (std::int64_t i = 0; i < n; ++i) to[i] = round(from[i * stride]);
+}
+
+// --- random numbers
+
+constexpr std::int64_t kPhiloxLanes = 32;
+
+/// The numbers of kPhiloxLanes blocks from `block` on: base/rng.h, one block a lane.
+HWY_INLINE void philox_lanes(std::uint64_t key, std::uint64_t block, std::uint64_t high,
+                             float* HWY_RESTRICT to) {
+  std::uint32_t c[4][kPhiloxLanes];
+  for (std::int64_t i = 0; i < kPhiloxLanes; ++i) {
+    const std::uint64_t low = block + static_cast<std::uint64_t>(i);
+    c[0][i] = static_cast<std::uint32_t>(low);
+    c[1][i] = static_cast<std::uint32_t>(low >> 32);
+    c[2][i] = static_cast<std::uint32_t>(high);
+    c[3][i] = static_cast<std::uint32_t>(high >> 32);
+  }
+  std::uint32_t k0 = static_cast<std::uint32_t>(key);
+  std::uint32_t k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (std::int64_t i = 0; i < kPhiloxLanes; ++i) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53U} * c[0][i];
+      const std::uint64_t p1 = std::uint64_t{0xCD9E8D57U} * c[2][i];
+      c[0][i] = static_cast<std::uint32_t>(p1 >> 32) ^ c[1][i] ^ k0;
+      c[1][i] = static_cast<std::uint32_t>(p1);
+      c[2][i] = static_cast<std::uint32_t>(p0 >> 32) ^ c[3][i] ^ k1;
+      c[3][i] = static_cast<std::uint32_t>(p0);
+    }
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+  for (std::int64_t i = 0; i < kPhiloxLanes; ++i)
+    for (std::int64_t word = 0; word < 4; ++word)
+      to[4 * i + word] = static_cast<float>(static_cast<std::int32_t>(c[word][i] >> 8)) * 0x1p-24F;
+}
+
+void random_elements(const std::int64_t* seed, std::int64_t stream, std::int64_t begin,
+                     std::int64_t n, float* to) {
+  const auto key = static_cast<std::uint64_t>(seed[0]);
+  const std::uint64_t high = ir::random_counter_high(seed[1], stream);
+  std::int64_t i = begin;
+  const std::int64_t end = begin + n;
+  while (i < end) {
+    if (i % 4 == 0 && end - i >= 4 * kPhiloxLanes) {
+      philox_lanes(key, static_cast<std::uint64_t>(i / 4), high, to + (i - begin));
+      i += 4 * kPhiloxLanes;
+      continue;
+    }
+    const PhiloxBlock block = philox(key, static_cast<std::uint64_t>(i / 4), high);
+    const std::int64_t last = std::min(end, i / 4 * 4 + 4);
+    for (; i < last; ++i) to[i - begin] = uniform_from_bits(block[static_cast<std::size_t>(i % 4)]);
+  }
 }
 
 // --- the table
@@ -276,6 +329,7 @@ namespace segfuse::engine {
 namespace {
 
 HWY_EXPORT(make_table);
+HWY_EXPORT(random_elements);
 
 const LoopTable& loop_table() {
   static const LoopTable table = HWY_DYNAMIC_DISPATCH(make_table)();
@@ -298,6 +352,11 @@ Loop pointwise_loop(ir::Op op, DType operand_type) {
 Loop cast_loop(DType from, DType to) {
   const Loop loop = loop_table().cast[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
   return checked(loop, "cast", from);
+}
+
+void random_uniform(const std::int64_t* seed, std::int64_t stream, std::int64_t begin,
+                    std::int64_t n, float* to) {
+  HWY_DYNAMIC_DISPATCH(random_elements)(seed, stream, begin, n, to);
 }
 
 Loop round_loop(DType half) {

@@ -33,4 +33,8 @@ Loop cast_loop(DType from, DType to);
 /// f32 to f32, rounded to what f16 or bf16 can hold.
 Loop round_loop(DType half);
 
+/// Elements [begin, begin + n) of a random_uniform: ir::random_element, many at a time.
+void random_uniform(const std::int64_t* seed, std::int64_t stream, std::int64_t begin,
+                    std::int64_t n, float* to);
+
 }  // namespace segfuse::engine

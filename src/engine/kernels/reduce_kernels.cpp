@@ -9,9 +9,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/reduce_kernels.cpp"
-#include "engine/kernels/simd_targets.h"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include "engine/kernels/simd_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace segfuse::engine {

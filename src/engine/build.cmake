@@ -9,3 +9,7 @@ if(OpenBLAS_FOUND AND SEGFUSE_OPENBLAS_LIBRARY AND SEGFUSE_OPENBLAS_INCLUDE)
 else()
   message(STATUS "OpenBLAS was not found: matrix products use built-in loops")
 endif()
+
+# Selections between computed values vectorise only where comparisons may not trap. No result depends on it.
+file(GLOB kernels ${CMAKE_CURRENT_SOURCE_DIR}/engine/kernels/*.cpp)
+set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fno-trapping-math)

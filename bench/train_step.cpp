@@ -1,0 +1,103 @@
+// Forward and backward of a residual convolution block on the executor: where the time goes.
+//   segfuse_bench_step [B T C [threads]]
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <vector>
+
+#include "base/rng.h"
+#include "compiler/autodiff/autodiff.h"
+#include "engine/executor.h"
+#include "ir/builder.h"
+
+namespace {
+
+using namespace segfuse;
+using ir::Builder;
+using ir::Extent;
+using ir::ValId;
+
+struct Block {
+  ir::Fusion fusion;
+  std::vector<Tensor> inputs;
+  double matmul_flops = 0;
+};
+
+Block make_block(std::int64_t batch, std::int64_t time, std::int64_t width) {
+  constexpr std::int64_t kKernel = 3;
+  constexpr std::int64_t kDilation = 2;
+  Block block;
+  Builder b(block.fusion);
+  Rng rng(1);
+  std::vector<ValId> wanted;
+  auto input = [&](const std::string& name, const Shape& shape, double scale) {
+    Tensor tensor(DType::kF32, shape);
+    for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, scale * rng.normal());
+    block.inputs.push_back(tensor);
+    wanted.push_back(
+        block.fusion.add_input(name, DType::kF32, ir::Extents(shape.begin(), shape.end())));
+    return wanted.back();
+  };
+  const ValId x = input("x", {batch, time, width}, 1);
+  const ValId scale = input("scale", {width}, 1);
+  const ValId shift = input("shift", {width}, 1);
+  const ValId w1 = input("w1", {kKernel * width, width}, 0.05);
+  const ValId b1 = input("b1", {width}, 1);
+  const ValId w2 = input("w2", {width, width}, 0.05);
+  const ValId b2 = input("b2", {width}, 1);
+  const ValId seed = block.fusion.add_input("seed", DType::kI64, {2});
+  block.inputs.push_back(Tensor::zeros(DType::kI64, {2}));
+
+  const ValId normed = b.layer_norm(x, scale, shift);
+  const ValId windows =
+      b.unfold(b.pad_axis(normed, 1, kDilation, kDilation), 1, kKernel, 1, kDilation);
+  const ValId columns = b.reshape(windows, {batch, time, kKernel * width});
+  const ValId inner = b.gelu(b.add(b.matmul(columns, w1), b1));
+  const ValId out = b.add(b.add(b.matmul(b.dropout(inner, seed, 0.1), w2), b2), x);
+  const ValId loss = b.sum(b.square(out), {0, 1, 2});
+  const auto gradients = compiler::gradients(block.fusion, loss, wanted);
+  block.fusion.add_output(loss);
+  for (const ValId gradient : gradients) block.fusion.add_output(gradient);
+  block.matmul_flops = 3.0 * 2 * static_cast<double>(batch * time * width * width * (kKernel + 1));
+  return block;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto argument = [&](int i, std::int64_t fallback) {
+    return argc > i ? std::atoll(argv[i]) : fallback;
+  };
+  const Block block = make_block(argument(1, 16), argument(2, 400), argument(3, 256));
+  ThreadPool pool(static_cast<int>(argument(4, 0)));
+  engine::Executable executable(block.fusion, pool, {.profile = true});
+  constexpr int kRuns = 12;
+  std::vector<double> seconds;
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    (void)executable.run(block.inputs);
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const auto steps = executable.step_times();
+  double total = 0;
+  double matmul = 0;
+  for (const engine::StepTime& step : steps) {
+    total += step.seconds;
+    if (step.what.starts_with("matmul")) matmul += step.seconds;
+  }
+  for (const engine::StepTime& step : steps)
+    if (step.seconds > 0.005 * total)
+      fmt::print("{:8.3f} ms  {:5.1f} %  {}\n", 1e3 * step.seconds / kRuns,
+                 100 * step.seconds / total, step.what);
+  fmt::print(
+      "{} threads, {}: median {:.1f} ms, fastest {:.1f} ms; matmul {:.0f} GFLOP/s; outside matmul "
+      "{:.0f} %\n",
+      pool.size(), engine::matmul_library(), 1e3 * seconds[kRuns / 2], 1e3 * seconds[0],
+      block.matmul_flops * kRuns / matmul * 1e-9, 100 * (1 - matmul / total));
+  return 0;
+}
