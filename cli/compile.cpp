@@ -28,6 +28,7 @@ void add_compile(CLI::App& app, Common& common) {
   const auto arguments = std::make_shared<CompileArguments>();
   command->add_option("file", arguments->file, "The program (.sf)")->required();
   command->add_option("--emit", arguments->emit, "What to print: ir")->capture_default_str();
+  command->footer("\nExample:\n  segfuse compile examples/layer_norm.sf --emit=ir");
   command->callback([arguments, &common] {
     const Program program = Program::from_file(arguments->file);
     const std::string text = program.emit(arguments->emit);

@@ -66,7 +66,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   segfuse::cli::add_train(app, common);
   segfuse::cli::add_eval(app, common);
   segfuse::cli::add_decode(app, common);
-  // segfuse::cli::add_compile(app, common);
+  segfuse::cli::add_compile(app, common);
   segfuse::cli::add_synth(app, common);
   segfuse::cli::add_info(app, common);
   try {

@@ -16,6 +16,7 @@
 #include "learn/train/experiment.h"
 #include "learn/train/report_builder.h"
 #include "segfuse/error.h"
+#include "segfuse/options.h"
 #include "segfuse/train.h"
 
 namespace segfuse {
@@ -188,6 +189,7 @@ std::string train(const TrainOptions& options) {
     trainer.checkpoint = out / "checkpoint.safetensors";
     trainer.resume = options.resume;
     trainer.quiet = options.quiet;
+    trainer.check_numerics = default_options().get(options::kCheckNumerics);
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, pool, trainer));

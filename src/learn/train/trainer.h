@@ -36,6 +36,8 @@ struct TrainerOptions {
   std::filesystem::path checkpoint;  ///< written at the end of every epoch and when interrupted
   bool resume = false;               ///< continue from it, if it exists
   bool quiet = false;
+  bool check_numerics =
+      false;  ///< the first operation that makes a NaN is a DataError that names it
   std::string name = "training";  ///< for the progress bar
 };
 
