@@ -6,6 +6,8 @@
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "commands.h"
 #include "segfuse/device.h"
@@ -52,6 +54,16 @@ int fail(const segfuse::cli::Common& common, ExitCode code, const std::string& m
   return static_cast<int>(code);
 }
 
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> rest = app.remaining();
+  if (!app.get_subcommands().empty() || rest.empty())
+    return std::string(error.what()) + "; see segfuse --help";
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  return fmt::format("there is no command '{}'; the commands are {}", rest.front(), names);
+}
+
 int run(int argc, char** argv, segfuse::cli::Common& common) {
   segfuse::Options options = segfuse::Options::from_environment();
   CLI::App app("segfuse: train, run and explain models that cut sequences into labelled segments",
@@ -74,7 +86,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return fail(common, ExitCode::kUsage, std::string(error.what()) + "; see segfuse --help");
+    return fail(common, ExitCode::kUsage, usage_message(app, error));
   }
   return 0;
 }
