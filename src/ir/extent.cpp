@@ -1,6 +1,7 @@
 #include "ir/extent.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "segfuse/error.h"
 
@@ -128,9 +129,10 @@ std::string Extent::to_string(const std::function<std::string(SymbolId)>& name_o
     for (const SymbolId symbol : term.factors) copy.factors.push_back(name_of(symbol));
     std::sort(copy.factors.begin(), copy.factors.end());
   }
+  // Names may be alike, so the coefficient decides last.
   std::sort(named.begin(), named.end(), [](const NamedTerm& a, const NamedTerm& b) {
-    return a.factors.size() != b.factors.size() ? a.factors.size() > b.factors.size()
-                                                : a.factors < b.factors;
+    if (a.factors.size() != b.factors.size()) return a.factors.size() > b.factors.size();
+    return std::tie(a.factors, a.coefficient) < std::tie(b.factors, b.coefficient);
   });
   std::string text;
   for (const NamedTerm& term : named) {

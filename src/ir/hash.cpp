@@ -135,8 +135,9 @@ std::string Describer::run() {
     plain_symbols(left, inside);
     plain_symbols(right, inside);
     if (!std::includes(used.begin(), used.end(), inside.begin(), inside.end())) continue;
-    const auto sides = std::minmax(text(left), text(right));
-    facts.insert(sides.first + "==" + sides.second);
+    const std::string one = text(left);
+    const std::string other = text(right);
+    facts.insert(std::min(one, other) + "==" + std::max(one, other));
     places_.push_back({"require", left - right});
     places_.push_back({"require", right - left});
   }

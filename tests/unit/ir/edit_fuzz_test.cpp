@@ -6,6 +6,7 @@
 
 #include "base/os/file.h"
 #include "base/rng.h"
+#include "ir/hash.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "samples.h"
@@ -50,6 +51,8 @@ class Editor {
     const Fusion again = parse(text);
     verify(again);
     ASSERT_EQ(print(again), text);
+    ASSERT_EQ(structural_hash(again), structural_hash(fusion_)) << text;
+    ASSERT_TRUE(structurally_equal(again, fusion_)) << text;
   }
 
   int refused = 0;
