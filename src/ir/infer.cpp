@@ -381,7 +381,7 @@ Extents Rule::folded() const {
   const auto stride = attr<std::int64_t>("stride");
   const auto dilation = attr<std::int64_t>("dilation");
   if (extent.size() != 1) fail("extent needs one entry; {} were given", extent.size());
-  if (first < 0 || first + 1 >= static_cast<std::int64_t>(shape(0).size()))
+  if (first < 0 || first >= static_cast<std::int64_t>(shape(0).size()) - 1)
     fail("{} does not hold windows at axis {}", text(0), first);
   const auto along = static_cast<std::size_t>(first);
   if (stride < 1 || dilation < 1)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/os/file.h"
@@ -25,8 +26,14 @@
 namespace segfuse::ir {
 namespace {
 
-constexpr int kSteps = SEGFUSE_SLOW_BUILD ? 4000 : 100000;
-constexpr int kMutations = SEGFUSE_SLOW_BUILD ? 1500 : 20000;
+constexpr std::uint64_t kSteps = SEGFUSE_SLOW_BUILD ? 4000 : 100000;
+constexpr std::uint64_t kMutations = SEGFUSE_SLOW_BUILD ? 1500 : 20000;
+
+/// The environment variable as a number: longer runs and other keys by hand.
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
 
 /// One Fusion under random edits, legal or not.
 class Editor {
@@ -55,7 +62,7 @@ class Editor {
     ASSERT_TRUE(structurally_equal(again, fusion_)) << text;
   }
 
-  int refused = 0;
+  std::uint64_t refused = 0;
 
  private:
   std::size_t draw(std::size_t bound) { return static_cast<std::size_t>(rng_.below(bound)); }
@@ -175,13 +182,14 @@ void Editor::edit() {
 }
 
 TEST(EditFuzz, EveryStepLeavesAWholeFusion) {
-  Editor editor(2024);
-  for (int i = 0; i < kSteps; ++i) {
+  Editor editor(number_from("SEGFUSE_FUZZ_KEY", 2024));
+  const std::uint64_t steps = number_from("SEGFUSE_FUZZ_STEPS", kSteps);
+  for (std::uint64_t i = 0; i < steps; ++i) {
     ASSERT_NO_THROW(editor.step()) << "step " << i;
     if (HasFatalFailure()) FAIL() << "step " << i;
   }
-  EXPECT_GT(editor.refused, kSteps / 20);
-  EXPECT_LT(editor.refused, kSteps / 2);
+  EXPECT_GT(editor.refused, steps / 20);
+  EXPECT_LT(editor.refused, steps / 2);
 }
 
 // --- texts
@@ -233,9 +241,10 @@ std::string mutated(std::string text, const std::vector<std::string>& all, Rng& 
 
 TEST(TextFuzz, AnyBytesAreAFusionOrADataError) {
   const std::vector<std::string> all = seeds();
-  Rng rng(11);
-  int accepted = 0;
-  for (int i = 0; i < kMutations; ++i) {
+  Rng rng(number_from("SEGFUSE_FUZZ_KEY", 11));
+  const std::uint64_t steps = number_from("SEGFUSE_FUZZ_STEPS", kMutations);
+  std::uint64_t accepted = 0;
+  for (std::uint64_t i = 0; i < steps; ++i) {
     const std::string text = mutated(all[rng.below(all.size())], all, rng);
     try {
       const Fusion f = parse(text);
@@ -249,7 +258,7 @@ TEST(TextFuzz, AnyBytesAreAFusionOrADataError) {
       FAIL() << error.what() << "\n" << text;
     }
   }
-  EXPECT_GT(accepted, kMutations / 100);
+  EXPECT_GT(accepted, steps / 100);
 }
 
 }  // namespace

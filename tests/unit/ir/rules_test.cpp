@@ -239,6 +239,8 @@ TEST(RulesTable, RefusesTheRestToo) {
       {"x:f32[9]",
        "unfold(%x) {axis=0, size=9223372036854775807, stride=1, dilation=9223372036854775807}",
        "does not fit 64 bits"},
+      {"x:f32[4, 3]", "fold(%x) {axis=9223372036854775807, stride=1, dilation=1, extent=[6]}",
+       "does not hold windows at axis 9223372036854775807"},
       {"x:f32[N, M]", "fold(%x) {axis=0, stride=1, dilation=1, extent=[9]}",
        "the window size must be a positive number; found f32[N, M]"},
       {"x:f32[4, 3]", "fold(%x) {axis=0, stride=1, dilation=1, extent=[7]}",
