@@ -1,15 +1,19 @@
 // Forward and backward of a residual convolution block on the executor: where the time goes.
-//   segfuse_bench_step [B T C [threads]]
+// Prints one JSON list of rows; reference_ms is the time of the matrix products alone.
+//   segfuse_bench_step [threads]
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/rng.h"
 #include "compiler/autodiff/autodiff.h"
+#include "compiler/interpret/interpreter.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
 
@@ -65,14 +69,32 @@ Block make_block(std::int64_t batch, std::int64_t time, std::int64_t width) {
   return block;
 }
 
+/// Largest difference from the interpreter in double, over the largest value of each output, on a
+/// block of the same form that the interpreter can do.
+double error_on_small_block(ThreadPool& pool) {
+  const Block block = make_block(2, 9, 16);
+  const std::vector<Tensor> fast = engine::Executable(block.fusion, pool).run(block.inputs);
+  const std::vector<Tensor> exact = compiler::interpret(block.fusion, block.inputs);
+  double worst = 0;
+  for (std::size_t i = 0; i < fast.size(); ++i) {
+    double scale = 1e-30;
+    double difference = 0;
+    for (std::int64_t j = 0; j < fast[i].size(); ++j) {
+      scale = std::max(scale, std::abs(exact[i].at(j)));
+      difference = std::max(difference, std::abs(exact[i].at(j) - fast[i].at(j)));
+    }
+    worst = std::max(worst, difference / scale);
+  }
+  return worst;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  auto argument = [&](int i, std::int64_t fallback) {
-    return argc > i ? std::atoll(argv[i]) : fallback;
-  };
-  const Block block = make_block(argument(1, 16), argument(2, 400), argument(3, 256));
-  ThreadPool pool(static_cast<int>(argument(4, 0)));
+  const std::int64_t sizes[] = {16, 400, 256};
+  const Block block = make_block(sizes[0], sizes[1], sizes[2]);
+  ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
+  const double error = error_on_small_block(pool);
   engine::Executable executable(block.fusion, pool, {.profile = true});
   constexpr int kRuns = 12;
   std::vector<double> seconds;
@@ -90,14 +112,18 @@ int main(int argc, char** argv) {
     total += step.seconds;
     if (step.what.starts_with("matmul")) matmul += step.seconds;
   }
-  for (const engine::StepTime& step : steps)
-    if (step.seconds > 0.005 * total)
-      fmt::print("{:8.3f} ms  {:5.1f} %  {}\n", 1e3 * step.seconds / kRuns,
-                 100 * step.seconds / total, step.what);
-  fmt::print(
-      "{} threads, {}: median {:.1f} ms, fastest {:.1f} ms; matmul {:.0f} GFLOP/s; outside matmul "
-      "{:.0f} %\n",
-      pool.size(), engine::matmul_library(), 1e3 * seconds[kRuns / 2], 1e3 * seconds[0],
-      block.matmul_flops * kRuns / matmul * 1e-9, 100 * (1 - matmul / total));
+  // The matrix products alone, at the rate measured inside the step, are the floor.
+  const double floor_ms = 1e3 * matmul / kRuns;
+  nlohmann::ordered_json row = {
+      {"name", fmt::format("step_B{}_T{}_C{}", sizes[0], sizes[1], sizes[2])},
+      {"device", "cpu"},
+      {"threads", pool.size()},
+      {"ms", 1e3 * seconds[kRuns / 2]},
+      {"spread", (seconds.back() - seconds.front()) / seconds[kRuns / 2]},
+      {"error", error},
+      {"reference_ms", floor_ms},
+      {"matmul_gflops", block.matmul_flops * kRuns / matmul * 1e-9},
+      {"outside_matmul", 1 - matmul / total}};
+  fmt::print("{}\n", nlohmann::ordered_json::array({row}).dump(1));
   return 0;
 }

@@ -23,11 +23,22 @@ std::string title_of(HeadKind head) {
 
 std::string title_of(const System& system) { return title_of(system.model.config.model.head); }
 
+std::string lane_of(const System& system, std::size_t systems) {
+  if (systems == 1) return "decoded";
+  switch (system.model.config.model.head) {
+    case HeadKind::kSoftmax: return "softmax";
+    case HeadKind::kLinearChain: return "chain";
+    case HeadKind::kSemiMarkov: break;
+  }
+  return "segments";
+}
+
 std::string milliseconds(double seconds) { return fmt::format("{:g} ms", seconds * 1000); }
 
 /// One system's decode of the evaluated set.
 struct View {
   std::string name;
+  std::string lane;  ///< short, for the margin of a picture
   const TrainedModel* model;
   const Evaluation* evaluation;
 };
@@ -241,7 +252,7 @@ ReportRecording recording_of(const LabelledSet& set, const std::vector<View>& vi
   }
   shown.gold = lane_of(example.gold, model.labels, nullptr);
   for (const View& view : views)
-    shown.decoded.push_back({view.name, lane_of(view.evaluation->predicted[index], model.labels,
+    shown.decoded.push_back({view.lane, lane_of(view.evaluation->predicted[index], model.labels,
                                                 &view.evaluation->decoded[index])});
   shown.boundary = views[0].evaluation->decoded[index].boundary;
   shown.boundary_step = shown.boundary.empty() ? 0 : hop;
@@ -312,7 +323,8 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
                         const std::string& date) {
   std::vector<View> views;
   for (const System& system : systems)
-    views.push_back({title_of(system), &system.model, &system.evaluation});
+    views.push_back(
+        {title_of(system), lane_of(system, systems.size()), &system.model, &system.evaluation});
   const bool has_test = !corpus.test.sequences.empty();
   ReportData report = common(views, has_test ? corpus.test : corpus.dev);
   const System& first = systems[0];
@@ -354,7 +366,8 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
 ReportData build_report(const TrainedModel& model, const LabelledSet& set,
                         const Evaluation& evaluation, const std::string& data,
                         const std::string& date) {
-  ReportData report = common({{title_of(model.config.model.head), &model, &evaluation}}, set);
+  ReportData report =
+      common({{title_of(model.config.model.head), "decoded", &model, &evaluation}}, set);
   report.date = date;
   report.data_set = data;
   report.model = title_of(model.config.model.head);
