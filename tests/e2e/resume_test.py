@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -22,6 +23,7 @@ class ResumeTest(tool.ToolTest):
     def setUpClass(cls):
         super().setUpClass()
         cls.data, cls.config = cls.corpus()
+        cls.config.write_text(cls.config.read_text().replace("epochs = 6", "epochs = 16"))
         begin = time.monotonic()
         tool.run("train", cls.config, "--data", cls.data, "--out", cls.directory / "whole", check=0)
         cls.seconds = time.monotonic() - begin
@@ -32,25 +34,29 @@ class ResumeTest(tool.ToolTest):
 
     def test_kill_at_random_moments(self):
         rng = random.Random(20260101)
-        kills = runs = 0
+        kills = trainings = midway = 0
         while kills < KILLS:
-            runs += 1
-            self.assertLess(runs, 10 * KILLS, "the training ends before it can be killed")
-            out = self.directory / f"killed-{runs}"
-            for _ in range(100):
-                process = subprocess.Popen(self.command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            trainings += 1
+            out = self.directory / f"killed-{trainings}"
+            finished = False
+            while not finished:
+                process = subprocess.Popen(self.command(out), stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.PIPE, text=True)
                 try:
-                    process.wait(timeout=rng.uniform(0.02, 0.9 * self.seconds))
-                    break
+                    # Short enough that most kills fall into the training itself.
+                    limit = rng.uniform(0.02, 0.5 * self.seconds) if kills < KILLS else None
+                    _, errors = process.communicate(timeout=limit)
+                    self.assertEqual(process.returncode, 0, errors)
+                    finished = True
                 except subprocess.TimeoutExpired:
                     process.kill()
-                    process.wait()
+                    _, errors = process.communicate()
                     kills += 1
-                    if kills >= KILLS:
-                        break
-            subprocess.run(self.command(out), check=True, stdout=subprocess.DEVNULL)
+                if found := re.search(r"resuming after (\d+) of (\d+) steps", errors):
+                    midway += int(found.group(1)) < int(found.group(2))
             self.assertEqual(digest(out / "model.safetensors"), self.expected)
-        print(f"{kills} kills over {runs} trainings: same bits")
+        print(f"{kills} kills over {trainings} trainings, {midway} resumed midway: same bits")
+        self.assertGreaterEqual(midway, min(5, KILLS // 4))
 
     def test_ctrl_c_saves_and_exits_130(self):
         out = self.directory / "interrupted"
@@ -72,7 +78,8 @@ class ResumeTest(tool.ToolTest):
     def test_threads_do_not_change_the_bits(self):
         for threads in (1, 3):
             out = self.directory / f"threads-{threads}"
-            subprocess.run(self.command(out, "--threads", str(threads)), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(self.command(out, "--threads", str(threads)), check=True,
+                           capture_output=True)
             self.assertEqual(digest(out / "model.safetensors"), self.expected)
 
     def test_a_checkpoint_of_another_run_is_refused(self):
