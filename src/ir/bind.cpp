@@ -57,7 +57,9 @@ class Binder {
     sizes_.symbols_[id.index].value = value;
     source_[id.index] = where;
   }
-  std::int64_t checked(const Extent& extent, std::string_view what) const;
+  /// `what` makes the words for an error; almost always it is not called.
+  template <class What>
+  std::int64_t checked(const Extent& extent, What what) const;
   [[noreturn]] void fail_unsolved(const Extent& extent, std::string_view what) const;
   [[noreturn]] void fail_axis(const Equation& equation, std::string_view why) const;
   void add_plain(const Extent& extent, std::vector<SymbolId>& plain) const;
@@ -241,12 +243,13 @@ void Binder::fail_unsolved(const Extent& extent, std::string_view what) const {
   throw InternalError("fail_unsolved of a solved size");
 }
 
-std::int64_t Binder::checked(const Extent& extent, std::string_view what) const {
+template <class What>
+std::int64_t Binder::checked(const Extent& extent, What what) const {
   const Extent canonical = fusion_.canonical(extent);
-  if (!known(canonical)) fail_unsolved(canonical, what);
+  if (!known(canonical)) fail_unsolved(canonical, what());
   const std::int64_t size = sizes_.of(canonical);
   if (size < 0)
-    throw UsageError("{} in the Fusion '{}' would be {}; sizes must not be negative", what,
+    throw UsageError("{} in the Fusion '{}' would be {}; sizes must not be negative", what(),
                      fusion_.name(), value_of(canonical));
   return size;
 }
@@ -257,7 +260,7 @@ void Binder::check_attributes(ExprId id) const {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].type != AttrType::kExtents) continue;
     for (const Extent& extent : std::get<Extents>(e.attrs[i]))
-      checked(extent, fmt::format("'{}' of {}", specs[i].name, info(e.op).name));
+      checked(extent, [&] { return fmt::format("'{}' of {}", specs[i].name, info(e.op).name); });
   }
   if (e.op != Op::slice) return;
   const Extents& from = fusion_.val(e.operands[0]).shape;
@@ -279,7 +282,8 @@ void Binder::check_live_sizes() const {
     for (const ValId result : e.results) {
       const Extents& shape = fusion_.val(result).shape;
       for (std::size_t a = 0; a < shape.size(); ++a)
-        checked(shape[a], fmt::format("axis {} of the result of {}", a, info(e.op).name));
+        checked(shape[a],
+                [&] { return fmt::format("axis {} of the result of {}", a, info(e.op).name); });
     }
     check_attributes(id);
   }
