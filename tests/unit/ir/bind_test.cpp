@@ -47,6 +47,16 @@ TEST(Bind, LinearAxesAfterTheAxesOfOneSymbol) {
   EXPECT_THAT(error_of(f, {{1}, {0}}), HasSubstr("the size T (axis 0 of input 'x')"));
 }
 
+TEST(Bind, AxesOfOneSymbolGoFirstSoThatTheOthersAreBlamed) {
+  Fusion f;
+  const Extent t = f.symbol("T");
+  f.add_input("x", DType::kF32, {t * 2});
+  f.add_input("y", DType::kF32, {t});
+  EXPECT_EQ(error_of(f, {{7}, {5}}),
+            "axis 0 of input 'x' has 7 elements; expected 2*T = 10 with T = 5 (axis 0 of input "
+            "'y')");
+}
+
 TEST(Bind, ExtremeNumbersAreErrorsNotCrashes) {
   Fusion f;
   const Extent t = f.symbol("T");

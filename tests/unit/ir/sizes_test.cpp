@@ -171,6 +171,15 @@ TEST_F(SizesTest, ASymbolIsNeverUnitedWithASizeMadeOfIt) {
   EXPECT_EQ(f.storage().requirements.size(), 2U);
 }
 
+TEST_F(SizesTest, ASymbolInsideAnOlderDivisionIsFound) {
+  const Extent half_a = f.floordiv(a, 2);
+  const Extent t = f.symbol("T");  // younger than the division
+  ASSERT_TRUE(f.unify(a, f.floordiv(t, 3)));
+  ASSERT_TRUE(f.unify(t, half_a));  // T == floordiv(floordiv(T, 3), 2)
+  EXPECT_EQ(f.to_string(t), "T");
+  EXPECT_EQ(f.storage().requirements.size(), 1U);
+}
+
 TEST_F(SizesTest, SizesThatGrowWithoutBoundAreRefused) {
   Extent p = a;
   Extent q = b;
