@@ -8,6 +8,9 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
+# O2 for quick builds; the modules with hot loops add O3 (src/CMakeLists.txt).
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
 find_program(SEGFUSE_CCACHE ccache)
 if(SEGFUSE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SEGFUSE_CCACHE})
