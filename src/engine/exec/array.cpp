@@ -1,5 +1,7 @@
 #include "engine/exec/array.h"
 
+#include "segfuse/error.h"
+
 namespace segfuse::engine {
 
 Layout contiguous(Shape shape) {
@@ -106,23 +108,31 @@ Nest collapse(const Shape& shape, const std::vector<Shape>& strides) {
   return nest;
 }
 
-Odometer::Odometer(const Nest& nest, std::size_t depth, std::int64_t position)
-    : nest_(nest), depth_(depth), index_(depth, 0), offsets_(nest.strides.size(), 0) {
+Odometer::Odometer(const Nest& nest, std::size_t depth, std::int64_t position, std::size_t first)
+    : depth_(depth) {
+  if (depth > kMostAxes)
+    throw UsageError("a view has {} separate axes; at most {} can be walked", depth, kMostAxes);
+  const bool two = nest.strides.size() > first + 1;
   for (std::size_t axis = depth; axis-- > 0;) {
+    axes_[axis] = {nest.sizes[axis],
+                   {nest.strides[first][axis], two ? nest.strides[first + 1][axis] : 0}};
     index_[axis] = position % nest.sizes[axis];
     position /= nest.sizes[axis];
-    for (std::size_t k = 0; k < offsets_.size(); ++k)
-      offsets_[k] += index_[axis] * nest.strides[k][axis];
+    offsets_[0] += index_[axis] * axes_[axis].strides[0];
+    offsets_[1] += index_[axis] * axes_[axis].strides[1];
   }
 }
 
-void Odometer::next() {
-  for (std::size_t axis = depth_; axis-- > 0;) {
-    const bool wraps = ++index_[axis] == nest_.sizes[axis];
-    for (std::size_t k = 0; k < offsets_.size(); ++k)
-      offsets_[k] += nest_.strides[k][axis] * (wraps ? 1 - nest_.sizes[axis] : 1);
-    if (!wraps) return;
+/// The innermost index is past its end.
+void Odometer::carry() {
+  for (std::size_t axis = depth_ - 1;; --axis) {
     index_[axis] = 0;
+    offsets_[0] -= axes_[axis].size * axes_[axis].strides[0];
+    offsets_[1] -= axes_[axis].size * axes_[axis].strides[1];
+    if (axis == 0) return;
+    offsets_[0] += axes_[axis - 1].strides[0];
+    offsets_[1] += axes_[axis - 1].strides[1];
+    if (++index_[axis - 1] < axes_[axis - 1].size) return;
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Strided views of memory, and the loop nests over them.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -56,19 +57,35 @@ struct Nest {
 
 Nest collapse(const Shape& shape, const std::vector<Shape>& strides);
 
-/// Walks the first `depth` axes of a nest in row-major order from any position.
+/// Walks the first `depth` axes of a nest in row-major order from any position, following one or
+/// two of its arrays. Allocates nothing.
 class Odometer {
  public:
-  Odometer(const Nest& nest, std::size_t depth, std::int64_t position);
-  /// Offset of array k at the current position.
+  static constexpr std::size_t kMostAxes = 16;
+
+  /// Follows array `first` and, if there is one, the next.
+  Odometer(const Nest& nest, std::size_t depth, std::int64_t position, std::size_t first = 0);
+  /// Offset of array first + k at the current position.
   std::int64_t offset(std::size_t k) const { return offsets_[k]; }
-  void next();
+  void next() {
+    if (depth_ == 0) return;
+    const Axis& axis = axes_[depth_ - 1];
+    offsets_[0] += axis.strides[0];
+    offsets_[1] += axis.strides[1];
+    if (++index_[depth_ - 1] == axis.size) carry();
+  }
 
  private:
-  const Nest& nest_;
+  struct Axis {
+    std::int64_t size;
+    std::int64_t strides[2];
+  };
+  void carry();
+
   std::size_t depth_;
-  Shape index_;
-  Shape offsets_;
+  std::int64_t offsets_[2] = {0, 0};
+  std::array<Axis, kMostAxes> axes_;  // only the first depth_ are set
+  std::array<std::int64_t, kMostAxes> index_;
 };
 
 }  // namespace segfuse::engine

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "compiler/inputs.h"
+#include "engine/kernels/reduce_kernels.h"
 
 namespace segfuse::engine {
 namespace {
@@ -28,6 +29,17 @@ void with_sum_type(DType dtype, Body&& body) {
     case DType::kF64: return body(double{});
     case DType::kI32: return body(std::uint32_t{});
     case DType::kI64: return body(std::uint64_t{});
+    default: throw InternalError("no sums of {}", name_of(dtype));
+  }
+}
+
+template <class Body>
+void with_number(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32: return body(float{});
+    case DType::kF64: return body(double{});
+    case DType::kI32: return body(std::int32_t{});
+    case DType::kI64: return body(std::int64_t{});
     default: throw InternalError("no sums of {}", name_of(dtype));
   }
 }
@@ -290,14 +302,16 @@ void fold(ThreadPool& pool, const Array& from, std::size_t axis, std::int64_t st
   const Nest inner = collapse({layout.shape.begin() + at_axis + 2, layout.shape.end()},
                               {{layout.strides.begin() + at_axis + 2, layout.strides.end()}});
   const std::int64_t run = inner.size();
-  const bool simple = inner.sizes.size() <= 1;
-  const std::int64_t run_stride = inner.sizes.empty() ? 1 : inner.strides[0].back();
+  const bool row_runs =
+      inner.sizes.empty() || (inner.sizes.size() == 1 && inner.strides[0][0] == 1);
   const std::int64_t grain = std::max<std::int64_t>(1, kTaskElements / (run * width));
-  with_sum_type(to.dtype, [&](auto zero) {
+  with_number(to.dtype, [&](auto zero) {
     using T = decltype(zero);
+    const auto add = reduce_loops<T>(ir::Op::sum).columns;
     pool.for_ranges(outer.size() * length, grain, [&](std::int64_t begin, std::int64_t end) {
+      Odometer row(outer, outer.sizes.size(), begin / length);
       for (std::int64_t i = begin; i < end; ++i) {
-        const Odometer row(outer, outer.sizes.size(), i / length);
+        if (i > begin && i % length == 0) row.next();
         T* target = to.as<T>() + i * run;
         std::fill_n(target, run, T(0));
         for (std::int64_t j = 0; j < width; ++j) {
@@ -305,14 +319,13 @@ void fold(ThreadPool& pool, const Array& from, std::size_t axis, std::int64_t st
           if (start < 0 || start % stride != 0 || start / stride >= windows) continue;
           const T* source = from.as<const T>() + row.offset(0) +
                             start / stride * layout.strides[axis] + j * layout.strides[axis + 1];
-          if (simple && run_stride == 1) {
-            for (std::int64_t c = 0; c < run; ++c)
-              target[c] = static_cast<T>(target[c] + source[c]);
+          if (row_runs) {
+            add(target, source, run);
             continue;
           }
           Odometer element(inner, inner.sizes.size(), 0);
           for (std::int64_t c = 0; c < run; ++c, element.next())
-            target[c] = static_cast<T>(target[c] + source[element.offset(0)]);
+            add(target + c, source + element.offset(0), 1);
         }
       }
     });

@@ -22,13 +22,15 @@ void gather_elements(const Nest& nest, std::size_t k, const std::byte* base, std
   const std::size_t last = nest.sizes.size() - 1;
   const std::int64_t row = nest.sizes[last];
   const std::int64_t stride = nest.strides[k][last];
-  Odometer at(nest, last, begin / row);
+  Odometer at(nest, last, begin / row, k);
   std::int64_t column = begin % row;
   for (std::int64_t done = 0; done < n; at.next(), column = 0) {
     const std::int64_t count = std::min(n - done, row - column);
-    const T* source = from + at.offset(k) + column * stride;
+    const T* source = from + at.offset(0) + column * stride;
     if (stride == 0) {
       std::fill_n(to + done, count, *source);
+    } else if (stride == 1) {
+      std::copy_n(source, count, to + done);
     } else {
       for (std::int64_t i = 0; i < count; ++i) to[done + i] = source[i * stride];
     }
