@@ -43,6 +43,12 @@ struct View {
   const Evaluation* evaluation;
 };
 
+/// Of a share over that many segments, as if they were independent.
+double standard_error(double share, std::int64_t segments) {
+  const double p = std::clamp(share, 0.0, 1.0);
+  return std::sqrt(p * (1 - p) / static_cast<double>(std::max<std::int64_t>(1, segments)));
+}
+
 ReportMetric metric(std::string name, ReportBetter better, const std::vector<View>& views,
                     bool headline, const std::function<double(const Metrics&)>& value,
                     std::string note) {
@@ -53,6 +59,7 @@ ReportMetric metric(std::string name, ReportBetter better, const std::vector<Vie
   m.headline = headline;
   m.note = std::move(note);
   for (const View& view : views) m.values.push_back(value(view.evaluation->metrics));
+  m.noise = standard_error(m.values.front(), views.front().evaluation->metrics.label_errors().gold);
   return m;
 }
 
@@ -355,8 +362,9 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
     report.metrics.push_back(seconds);
     report.notes.push_back(
         "All systems share the encoder, the data, the seed and the training plan; one run each, so "
-        "small "
-        "differences may be chance.");
+        "small differences may be chance. Differences up to one standard error over the segments "
+        "of "
+        "the test set are marked as ties.");
   }
   report.environment = {{"threads", std::to_string(threads)},
                         {"total time", fmt::format("{:.0f} s", total_seconds)}};
