@@ -10,6 +10,8 @@
 #include <map>
 #include <set>
 
+#include "base/fnv.h"
+
 namespace segfuse::ir {
 namespace {
 
@@ -18,8 +20,7 @@ constexpr int kMaxAttempts = 1000;
 
 /// FNV-1a and a final mix.
 std::uint64_t hash_text(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  std::uint64_t hash = fnv1a(text);
   hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9U;
   hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EBU;
   return hash ^ (hash >> 31);

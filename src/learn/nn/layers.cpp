@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/fnv.h"
 #include "base/rng.h"
 #include "segfuse/error.h"
 
@@ -21,12 +22,8 @@ std::int64_t channels(const ir::Builder& b, ValId x) {
   return last.constant();
 }
 
-/// FNV-1a: a stream number for each parameter that does not depend on the others.
-std::uint64_t stream_of(const std::string& name) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return hash;
-}
+/// A stream number for each parameter that does not depend on the others.
+std::uint64_t stream_of(const std::string& name) { return fnv1a(name); }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/fnv.h"
 #include "base/log.h"
 #include "base/os/interrupt.h"
 #include "base/progress.h"
@@ -37,12 +38,11 @@ std::vector<Tensor> clone(const std::vector<Tensor>& tensors) {
 
 Tensor scalar(double value) { return Tensor::full(DType::kF32, {}, value); }
 
-/// FNV-1a over the bytes of whatever makes a run what it is.
+/// A hash over the bytes of whatever makes a run what it is.
 class Fingerprint {
  public:
   void add(const void* data, std::size_t bytes) {
-    for (std::size_t i = 0; i < bytes; ++i)
-      hash_ = (hash_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3U;
+    hash_ = fnv1a({static_cast<const char*>(data), bytes}, hash_);
   }
   void add(std::int64_t value) { add(&value, sizeof value); }
   void add(double value) { add(&value, sizeof value); }
@@ -50,7 +50,7 @@ class Fingerprint {
   std::uint64_t value() const { return hash_; }
 
  private:
-  std::uint64_t hash_ = 0xCBF29CE484222325U;
+  std::uint64_t hash_ = kFnvBasis;
 };
 
 class Run {
