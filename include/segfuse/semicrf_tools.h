@@ -1,0 +1,116 @@
+#pragma once
+// More exact inference over the model of semicrf.h: constraints and partial labels, segments longer
+// than K, sampling, the n best segmentations, divergences, and decoders that minimise a risk.
+// docs/semicrf.md has the formulas. Letters, special values and errors as in semicrf.h.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "segfuse/semicrf.h"
+
+namespace segfuse::semicrf {
+
+/// Narrows the segmentations of a batch; every member may be empty. A segmentation has to fulfil
+/// all of them. Entries at or past a row's length are not read.
+struct Constraints {
+  View<const std::uint8_t, 3> allowed;       ///< (B, T, C): 0 forbids label c at frame t
+  View<const std::uint8_t, 2> transition;    ///< (C, C) [from, to]: 0 forbids
+  View<const std::int32_t, 1> min_duration;  ///< (C) fewest frames of a segment
+  View<const std::int32_t, 1> max_duration;  ///< (C) most frames of a segment
+  View<const std::int32_t, 2> label;         ///< (B, T) known label of a frame; negative: unknown
+  View<const std::int8_t, 2> boundary;  ///< (B, T) 1: a segment starts here; 0: none; -1: unknown
+};
+
+/// Known labels and boundaries of every frame of given segmentations: full supervision, in the form
+/// of constraints. Frames past a row's segments are unknown.
+class KnownFrames {
+ public:
+  KnownFrames(const SegmentationsView& segmentations, std::int64_t frames);
+  Constraints constraints() const;
+
+ private:
+  std::int64_t rows_;
+  std::int64_t frames_;
+  std::vector<std::int32_t> label_;
+  std::vector<std::int8_t> boundary_;
+};
+
+/// The same scores with -inf where constraints forbid, for any function of Engine. Copies only the
+/// inputs that change; the others, and the constraints, are borrowed. A frame where a segment must
+/// start (boundary 1) cannot be written as a score: a UsageError; Inference takes such constraints.
+template <class T>
+class ConstrainedPotentials {
+ public:
+  ConstrainedPotentials(const Potentials<T>& potentials, const Constraints& constraints);
+  /// Valid while this object and the inputs it was made from live.
+  const Potentials<T>& potentials() const { return potentials_; }
+
+ private:
+  Potentials<T> potentials_;
+  std::vector<T> emission_;
+  std::vector<T> transition_;
+  std::vector<T> duration_;
+  std::vector<T> start_;
+};
+
+/// Which segmentations a call of Inference sums over. By default all that the potentials allow.
+struct Scope {
+  Constraints constraints;
+  /// (C), or empty: no segment is longer than K. With it a segment of label c may have d > K
+  /// frames, at the score of K frames (contents of all d) plus (d - K) tail[c]: a geometric tail.
+  /// Transitions that depend on duration take slice K-1 from K frames on. Limits on durations are
+  /// at most K then, and a label with a max_duration has no tail.
+  View<const double, 1> tail;
+};
+
+/// Several segmentations of each row. Row b has those numbered list_pointer[b] .. [b+1]; each is
+/// one row of `segmentations`.
+struct SegmentationLists {
+  std::vector<std::int64_t> list_pointer{0};  ///< (B+1)
+  Segmentations segmentations;
+  std::vector<double> score;  ///< of each
+};
+
+/// Runs the model in the log domain, in double. Rows run in parallel; a row's results depend on
+/// that row alone, and every result is the same bits for any number of threads. Slower than Engine
+/// by a small factor; transitions that depend on duration cost O(T K C^2). One call at a time.
+class Inference {
+ public:
+  /// With its own workers; 0 takes the cores this process may use.
+  explicit Inference(int threads = 0);
+  /// With workers that outlive the object.
+  explicit Inference(ThreadPool& pool);
+  ~Inference();
+  Inference(Inference&&) noexcept;
+  Inference& operator=(Inference&&) noexcept;
+
+  /// log sum exp(score(y)) over the scope, per row, and the gradients of sum_b weight_b *
+  /// log_partition_b. The duration gradient's last row counts the segments of K frames and more;
+  /// tail_gradient (C) the frames beyond K.
+  template <class T>
+  void log_partition(const Potentials<T>& potentials, const Scope& scope,
+                     const PartitionResult& result, const Gradients<T>& gradients = {},
+                     const View<double, 1>& tail_gradient = {},
+                     const View<const double, 1>& weights = {});
+
+  /// -log P(y fulfils the constraints) per row: log_partition without the constraints less
+  /// log_partition with them (`score` of the result). The loss for partial labels: with all labels
+  /// and boundaries known it is -log p(gold). Gradients of sum_b weight_b * loss_b, the difference
+  /// of two expectations. A row that cannot fulfil them is kImpossibleGold: loss +inf, gradient 0.
+  template <class T>
+  void partial_loss(const Potentials<T>& potentials, const Scope& scope, const LossResult& result,
+                    const Gradients<T>& gradients = {}, const View<double, 1>& tail_gradient = {},
+                    const View<const double, 1>& weights = {});
+
+  /// As Engine::posteriors, given that y lies in the scope. The last row of `duration` counts the
+  /// segments of K frames and more.
+  template <class T>
+  void posteriors(const Potentials<T>& potentials, const Scope& scope, const Posteriors<T>& result);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace segfuse::semicrf

@@ -1,0 +1,219 @@
+#include "semicrf/inference.h"
+
+#include <algorithm>
+
+#include "semicrf/posteriors.h"
+
+namespace segfuse::semicrf {
+namespace {
+
+/// Forward pass of a row of any length.
+double forward_of(const ScopedModel& model, const ScopedRow& row, Lattice& lattice) {
+  if (row.row.length == 0) return lattice.log_partition = 0.0;
+  return lattice_forward(lattice_of(model, row), Sum::kLog, lattice);
+}
+
+void subtract(Buffer& from, const Buffer& what) {
+  for (std::int64_t i = 0; i < from.size(); ++i) from[i] -= what[i];
+}
+
+/// Which outputs a call wants of the expected counts.
+struct Wanted {
+  bool any;
+  bool transition;
+  bool duration;
+};
+
+/// The expected counts of one row after its forward pass; the tail's are in w.tail_count.
+const RowExpectations& counts_of(const ScopedModel& model, const ScopedRow& row,
+                                 const Wanted& wanted, LatticeWorkspace& w) {
+  w.expectations.want_transition = wanted.transition;
+  w.expectations.want_duration = wanted.duration;
+  w.tail_count.assign(model.model.dims.stride, 0.0);
+  lattice_backward(lattice_of(model, row), w.lattice, &w.expectations, w.tail_count.data());
+  return w.expectations;
+}
+
+/// Counts without the constraints less counts with them, into w.without and w.tail_count.
+const RowExpectations& difference_of_counts(const ScopedModel& constrained, const ScopedModel& all,
+                                            const Wanted& wanted, LatticeWorkspace& w) {
+  const RowExpectations& with = counts_of(constrained, w.scoped, wanted, w);
+  w.without.want_transition = wanted.transition;
+  w.without.want_duration = wanted.duration;
+  Buffer tail;
+  tail.assign(all.model.dims.stride, 0.0);
+  lattice_backward(lattice_of(all, w.other), w.second, &w.without, tail.data());
+  subtract(w.without.label, with.label);
+  subtract(w.without.start, with.start);
+  subtract(w.without.end, with.end);
+  if (wanted.transition) subtract(w.without.transition, with.transition);
+  if (wanted.duration) subtract(w.without.duration, with.duration);
+  subtract(tail, w.tail_count);
+  std::swap(tail, w.tail_count);
+  return w.without;
+}
+
+void check_results(const LossResult& r, const Dims& dims) {
+  check_vector("loss", r.loss.empty(), r.loss.extent(0), dims.batch);
+  check_vector("log_partition", r.log_partition.empty(), r.log_partition.extent(0), dims.batch);
+  check_vector("score", r.score.empty(), r.score.extent(0), dims.batch);
+  check_vector("status", r.status.empty(), r.status.extent(0), dims.batch);
+}
+
+/// Writes one row's numbers; `all` is the log-partition without the constraints.
+RowStatus store_loss(const LossResult& r, std::int64_t b, double all, double constrained) {
+  RowStatus status = RowStatus::kOk;
+  if (all == kNegInf)
+    status = RowStatus::kNoPath;
+  else if (constrained == kNegInf)
+    status = RowStatus::kImpossibleGold;
+  // The constrained sum is part of the whole; only rounding can put it above.
+  const double loss = status == RowStatus::kOk ? std::max(0.0, all - constrained) : -kNegInf;
+  set_element(r.loss, b, loss);
+  set_element(r.log_partition, b, all);
+  set_element(r.score, b, constrained);
+  set_element(r.status, b, status);
+  return status;
+}
+
+/// sum_b weight_b * counts_b, in row order.
+void store_tail(const View<double, 1>& gradient, const std::vector<double>& counts,
+                const Dims& dims, const View<const double, 1>& weights) {
+  if (gradient.empty()) return;
+  for (std::int64_t c = 0; c < dims.classes; ++c) {
+    double sum = 0.0;
+    for (std::int64_t b = 0; b < dims.batch; ++b)
+      sum += (weights.empty() ? 1.0 : weights(b)) *
+             counts[static_cast<std::size_t>(b * dims.classes + c)];
+    gradient(c) = sum;
+  }
+}
+
+}  // namespace
+
+Inference::Inference(int threads) : state_(std::make_unique<State>()) {
+  state_->owned = std::make_unique<ThreadPool>(threads);
+  state_->pool = state_->owned.get();
+}
+
+Inference::Inference(ThreadPool& pool) : state_(std::make_unique<State>()) { state_->pool = &pool; }
+
+Inference::~Inference() = default;
+Inference::Inference(Inference&&) noexcept = default;
+Inference& Inference::operator=(Inference&&) noexcept = default;
+
+template <class T>
+void Inference::State::run_gradients(const Potentials<T>& potentials, const Scope& scope,
+                                     bool partial, const LossResult& result,
+                                     const Gradients<T>& gradients,
+                                     const View<double, 1>& tail_gradient,
+                                     const View<const double, 1>& weights) {
+  const Dims dims = check_potentials(potentials);
+  check_gradients(gradients, dims);
+  check_weights(weights, dims);
+  check_scope(scope, dims, potentials.lengths);
+  check_results(result, dims);
+  check_vector("the tail gradient", tail_gradient.empty(), tail_gradient.extent(0), dims.classes);
+  ScopedModel model;
+  ScopedModel all;
+  load_scoped(potentials, scope, dims, model);
+  if (partial) load_scoped(potentials, {{}, scope.tail}, dims, all);
+  const Wanted wanted{wants_any(gradients) || !tail_gradient.empty(), !gradients.transition.empty(),
+                      !gradients.duration.empty()};
+  std::vector<double> tails(static_cast<std::size_t>(dims.batch * dims.classes), 0.0);
+
+  const auto solve_row = [&](std::int64_t b, LatticeWorkspace& w, double* slot) {
+    load_scoped_row(potentials, scope.constraints, dims, b, w.scoped);
+    const std::int64_t length = w.scoped.row.length;
+    const double constrained = forward_of(model, w.scoped, w.lattice);
+    if (partial) load_scoped_row(potentials, {}, dims, b, w.other);
+    const double total = partial ? forward_of(all, w.other, w.second) : constrained;
+    const RowStatus status = store_loss(result, b, total, constrained);
+    if (!wanted.any) return;
+    const double weight = weights.empty() ? 1.0 : weights(b);
+    if (status != RowStatus::kOk || weight == 0.0 || length == 0) {
+      store_row_gradients<T>(gradients, dims, b, 0, nullptr, 0.0);
+      return reducer.skip(slot);
+    }
+    const RowExpectations& e = partial ? difference_of_counts(model, all, wanted, w)
+                                       : counts_of(model, w.scoped, wanted, w);
+    store_row_gradients(gradients, dims, b, length, &e, weight);
+    reducer.fill(slot, e, length);
+    std::copy_n(w.tail_count.data(), dims.classes, tails.data() + b * dims.classes);
+  };
+
+  reducer.begin(dims, wanted.transition, wanted.duration);
+  const std::int64_t wave = reducer.rows_per_wave();
+  for (std::int64_t begin = 0; begin < dims.batch; begin += wave) {
+    const std::int64_t end = std::min(begin + wave, dims.batch);
+    for_rows(begin, end, [&](std::int64_t b, LatticeWorkspace& w) {
+      solve_row(b, w, reducer.slot(b - begin));
+    });
+    if (wanted.any) reducer.reduce(begin, end, weights);
+  }
+  reducer.store(gradients);
+  store_tail(tail_gradient, tails, dims, weights);
+}
+
+template <class T>
+void Inference::log_partition(const Potentials<T>& potentials, const Scope& scope,
+                              const PartitionResult& result, const Gradients<T>& gradients,
+                              const View<double, 1>& tail_gradient,
+                              const View<const double, 1>& weights) {
+  LossResult outputs;
+  outputs.log_partition = result.log_partition;
+  outputs.status = result.status;
+  state_->run_gradients(potentials, scope, false, outputs, gradients, tail_gradient, weights);
+}
+
+template <class T>
+void Inference::partial_loss(const Potentials<T>& potentials, const Scope& scope,
+                             const LossResult& result, const Gradients<T>& gradients,
+                             const View<double, 1>& tail_gradient,
+                             const View<const double, 1>& weights) {
+  state_->run_gradients(potentials, scope, true, result, gradients, tail_gradient, weights);
+}
+
+template <class T>
+void Inference::posteriors(const Potentials<T>& potentials, const Scope& scope,
+                           const Posteriors<T>& result) {
+  const Dims dims = check_potentials(potentials);
+  check_scope(scope, dims, potentials.lengths);
+  check_posteriors(result, dims);
+  ScopedModel model;
+  load_scoped(potentials, scope, dims, model);
+  const bool want_entropy = !result.entropy.empty();
+  const Wanted wanted{true, want_entropy, want_entropy || !result.duration.empty()};
+  state_->for_rows(0, dims.batch, [&](std::int64_t b, LatticeWorkspace& w) {
+    load_scoped_row(potentials, scope.constraints, dims, b, w.scoped);
+    const double log_partition = forward_of(model, w.scoped, w.lattice);
+    set_element(result.log_partition, b, log_partition);
+    set_element(result.status, b, log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk);
+    set_element(result.entropy, b, 0.0);
+    const Row& row = w.scoped.row;
+    if (log_partition == kNegInf || row.length == 0)
+      return store_posteriors(result, dims, b, 0, nullptr);
+    const RowExpectations& e = counts_of(model, w.scoped, wanted, w);
+    store_posteriors(result, dims, b, row.length, &e);
+    if (!want_entropy) return;
+    double score = expected_score(model.model, row, e);
+    for (std::int64_t c = 0; model.tail.size() > 0 && c < dims.classes; ++c)
+      if (model.tail[c] > kNegInf) score += w.tail_count[c] * model.tail[c];
+    // An entropy is not negative; only rounding can make the difference so.
+    result.entropy(b) = std::max(0.0, log_partition - score);
+  });
+}
+
+#define SEGFUSE_INSTANTIATE(T)                                                                  \
+  template void Inference::log_partition(const Potentials<T>&, const Scope&,                    \
+                                         const PartitionResult&, const Gradients<T>&,           \
+                                         const View<double, 1>&, const View<const double, 1>&); \
+  template void Inference::partial_loss(const Potentials<T>&, const Scope&, const LossResult&,  \
+                                        const Gradients<T>&, const View<double, 1>&,            \
+                                        const View<const double, 1>&);                          \
+  template void Inference::posteriors(const Potentials<T>&, const Scope&, const Posteriors<T>&);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+
+}  // namespace segfuse::semicrf
