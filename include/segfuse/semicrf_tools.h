@@ -108,6 +108,21 @@ class Inference {
   template <class T>
   void posteriors(const Potentials<T>& potentials, const Scope& scope, const Posteriors<T>& result);
 
+  /// n segmentations of each row drawn from p(y) within the scope, with their scores, exactly. Draw
+  /// i of row b is a function of (the row's scores, seed, first_row + b, i) alone: `first_row` is
+  /// the row's number where a caller splits a batch. Rows without a path have none.
+  template <class T>
+  void sample(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
+              std::uint64_t seed, SegmentationLists& drawn, std::int64_t first_row = 0);
+
+  /// The n best segmentations of each row within the scope, best first, or all when there are
+  /// fewer. Ties as in Engine::viterbi: going from the last segment to the first, the smallest
+  /// duration, then the smallest label. With n = 1 this is Viterbi within a scope. Costs one max
+  /// pass, then O(K + C) for each new state that a listed path goes through.
+  template <class T>
+  void k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
+              SegmentationLists& best);
+
  private:
   struct State;
   std::unique_ptr<State> state_;
