@@ -1,6 +1,7 @@
 #include "engine/exec/matmul.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "engine/exec/move.h"
 #include "engine/executor.h"
@@ -63,6 +64,40 @@ std::int64_t even_band(std::int64_t size, std::int64_t wanted) {
   return std::max<std::int64_t>(16, ((size + bands - 1) / bands + 15) / 16 * 16);
 }
 
+// Libraries round differently from row to row: at the end of a panel, in small products, and by the
+// row's place among the 6, 8, 12 or 16 that a kernel holds in registers. With panels that begin at
+// the first row of a matrix, are a multiple of kRowPeriod long and never small, a row's result
+// depends on its content and its index alone, not on the rows beside it.
+constexpr std::int64_t kRowPeriod = 48;
+constexpr std::int64_t kPanelRows = 4 * kRowPeriod;
+constexpr std::int64_t kSmallProduct = 1 << 20;  // OpenBLAS: 100^3
+
+/// Rows to which the last rows of a matrix are filled up.
+std::int64_t padded_rows(std::int64_t rows, std::int64_t n, std::int64_t k) {
+  const std::int64_t least = kSmallProduct / (n * k) + 1;
+  const std::int64_t wanted = (std::max(rows, least) + kRowPeriod - 1) / kRowPeriod * kRowPeriod;
+  return std::min(wanted, kPanelRows);
+}
+
+/// A product whose rows are filled up with zeros to `rows`.
+template <class T>
+void gemm_padded(const Gemm<T>& g, std::int64_t rows) {
+  if (g.m == rows || g.a_by_columns) return gemm(g);
+  thread_local std::vector<T> a;
+  thread_local std::vector<T> c;
+  a.assign(static_cast<std::size_t>(rows * g.k), T(0));
+  c.resize(static_cast<std::size_t>(rows * g.n));
+  for (std::int64_t i = 0; i < g.m; ++i) std::copy_n(g.a + i * g.lda, g.k, a.data() + i * g.k);
+  Gemm<T> whole = g;
+  whole.m = rows;
+  whole.a = a.data();
+  whole.lda = g.k;
+  whole.c = c.data();
+  whole.ldc = g.n;
+  gemm(whole);
+  for (std::int64_t i = 0; i < g.m; ++i) std::copy_n(c.data() + i * g.n, g.n, g.c + i * g.ldc);
+}
+
 template <class T>
 void sum_chunks(ThreadPool& pool, const T* scratch, std::int64_t size, std::int64_t chunks,
                 T* out) {
@@ -83,7 +118,7 @@ std::string_view matmul_library() {
 #endif
 }
 
-std::optional<Matrix> as_matrix(const Layout& layout, bool transpose, bool fold) {
+std::optional<Matrix> as_matrix(const Layout& layout, bool transpose) {
   const std::size_t rank = layout.shape.size();
   const auto leading_axes = static_cast<std::ptrdiff_t>(rank) - 2;
   Shape shape = layout.shape;
@@ -94,20 +129,15 @@ std::optional<Matrix> as_matrix(const Layout& layout, bool transpose, bool fold)
   }
   Matrix matrix;
   matrix.columns = shape[rank - 1];
-  const std::ptrdiff_t row_axes = leading_axes + (fold ? 1 : 0);
-  const Nest batch = collapse({shape.begin(), shape.begin() + row_axes},
-                              {{strides.begin(), strides.begin() + row_axes}});
+  const Nest batch = collapse({shape.begin(), shape.begin() + leading_axes},
+                              {{strides.begin(), strides.begin() + leading_axes}});
   if (batch.sizes.size() > 1) return {};
   const std::int64_t outer = batch.sizes.empty() ? 1 : batch.sizes[0];
   const std::int64_t outer_stride = batch.sizes.empty() ? 0 : batch.strides[0][0];
-  matrix.rows = fold ? outer : shape[rank - 2];
-  if (!fold) {
-    matrix.batch = outer;
-    matrix.batch_stride = outer_stride;
-  }
-  const std::int64_t row = matrix.rows == 1 ? matrix.columns
-                           : fold           ? outer_stride
-                                            : strides[rank - 2];
+  matrix.rows = shape[rank - 2];
+  matrix.batch = outer;
+  matrix.batch_stride = outer_stride;
+  const std::int64_t row = matrix.rows == 1 ? matrix.columns : strides[rank - 2];
   const std::int64_t column = matrix.columns == 1 ? 1 : strides[rank - 1];
   if (column == 1 && row >= matrix.columns) {
     matrix.leading = row;
@@ -123,6 +153,10 @@ std::optional<Matrix> as_matrix(const Layout& layout, bool transpose, bool fold)
 
 Product plan_product(const Matrix& a, const Matrix& b) {
   Product p{a, b, std::max<std::int64_t>(a.rows, 1), std::max<std::int64_t>(a.columns, 1), 1};
+  if (!a.by_columns) {
+    p.panel = kPanelRows;
+    return p;
+  }
   const std::int64_t work = a.rows * a.columns * b.columns;
   if (work < 1 << 18) return p;
   p.panel = even_band(a.rows, std::max<std::int64_t>(128, a.rows / 64));
@@ -158,8 +192,18 @@ void multiply(ThreadPool& pool, const Product& p, const T* a, const T* b, T* out
                          chunk * (p.a.by_columns ? p.a.leading : 1);
       const T* first_b = b + batch * p.b.batch_stride + chunk * (p.b.by_columns ? 1 : p.b.leading);
       T* target = p.chunks > 1 ? scratch + task % p.chunks * m * n : out + batch * m * n;
-      gemm(Gemm<T>{std::min(p.panel, m - row), n, std::min(p.chunk, k - chunk), first_a, first_b,
-                   p.a.by_columns, p.b.by_columns, p.a.leading, p.b.leading, target + row * n, n});
+      const Gemm<T> part{std::min(p.panel, m - row),
+                         n,
+                         std::min(p.chunk, k - chunk),
+                         first_a,
+                         first_b,
+                         p.a.by_columns,
+                         p.b.by_columns,
+                         p.a.leading,
+                         p.b.leading,
+                         target + row * n,
+                         n};
+      gemm_padded(part, padded_rows(part.m, n, k));
     }
   });
   if (p.chunks > 1) sum_chunks(pool, scratch, m * n, p.chunks, out);

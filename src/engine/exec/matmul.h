@@ -20,9 +20,8 @@ struct Matrix {
 };
 
 /// The view of (..., rows, columns) as matrices without copying, after the last two axes were
-/// swapped if `transpose`. With `fold` the leading axes become rows (batch 1). Nothing if a copy is
-/// needed first.
-std::optional<Matrix> as_matrix(const Layout& layout, bool transpose, bool fold);
+/// swapped if `transpose`. Nothing if a copy is needed first.
+std::optional<Matrix> as_matrix(const Layout& layout, bool transpose);
 
 /// How a product is cut.
 struct Product {
@@ -37,7 +36,8 @@ struct Product {
 
 Product plan_product(const Matrix& a, const Matrix& b);
 
-/// out (contiguous) = a * b. T is float or double.
+/// out (contiguous) = a * b. T is float or double. When a is stored by rows, a row's result depends
+/// on that row and its index alone, whatever rows come after it and whatever else is in the batch.
 template <class T>
 void multiply(ThreadPool& pool, const Product& product, const T* a, const T* b, T* out, T* scratch);
 

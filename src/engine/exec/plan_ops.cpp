@@ -220,18 +220,14 @@ void Planner::plan_matmul(ir::ExprId id) {
   const bool transpose_b = fusion_.attr<std::int64_t>(id, "transpose_b") != 0;
   Ref a = ref(expr.operands[0]);
   Ref b = ref(expr.operands[1]);
-  const bool shared = b.layout.shape.size() == 2;
-  auto matrix = [&](Ref& operand, bool transpose, bool fold) {
-    const std::optional<Matrix> direct = as_matrix(operand.layout, transpose, fold);
+  auto matrix = [&](Ref& operand, bool transpose) {
+    const std::optional<Matrix> direct = as_matrix(operand.layout, transpose);
     if (direct) return *direct;
-    if (fold && transpose && operand.layout.shape.size() > 2) return Matrix{};
     operand = packed(operand);
-    return as_matrix(operand.layout, transpose, fold).value();
+    return as_matrix(operand.layout, transpose).value();
   };
-  // With one right side all rows of the left are one matrix, unless they are stored by columns.
-  Matrix left = matrix(a, transpose_a, shared);
-  if (left.rows == 0 && shared) left = matrix(a, transpose_a, false);
-  const Product product = plan_product(left, matrix(b, transpose_b, false));
+  const Matrix left = matrix(a, transpose_a);
+  const Product product = plan_product(left, matrix(b, transpose_b));
   const Ref out = place(expr.results[0]);
   std::vector<Ref> results{out};
   if (product.scratch() > 0) results.push_back(scratch(out.dtype, {product.scratch()}));
