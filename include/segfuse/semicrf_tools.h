@@ -123,6 +123,49 @@ class Inference {
   void k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
               SegmentationLists& best);
 
+  /// -E_p[log q(y)] per row, in nats, of two models over the same rows: emission, lengths, K and
+  /// the form of transitions must agree in shape. +inf where p allows what q forbids, however
+  /// unlikely; 0 where p has no path (kNoPath). Its gradient by q's inputs is E_q[counts] -
+  /// E_p[counts].
+  template <class T>
+  void cross_entropy(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
+                     const View<RowStatus, 1>& status = {});
+
+  /// The divergence E_p[log p(y) - log q(y)] per row, never negative; as cross_entropy.
+  template <class T>
+  void kl(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
+          const View<RowStatus, 1>& status = {});
+
+  /// P(some segment starts within `tolerance` frames of t), into `probability` (B, T). Neighbouring
+  /// starts exclude each other, so this is not the sum of the boundary posteriors; it is 1 less the
+  /// probability that one segment covers the window and the frame before it. 1 where the window
+  /// reaches frame 0. Costs O(T tolerance C) beyond the posteriors.
+  template <class T>
+  void boundary_within(const Potentials<T>& potentials, const Scope& scope, std::int64_t tolerance,
+                       const View<T, 2>& probability);
+
+  /// The expected number of segments by duration and label, summed over rows, into `counts` (K, C).
+  template <class T>
+  void expected_durations(const Potentials<T>& potentials, const Scope& scope,
+                          const View<T, 2>& counts);
+
+  /// The most probable label of each frame by itself, into `labels` (B, T): the fewest expected
+  /// wrong frames. Ties: the smallest label. Padding, and rows without a path, get `ignore`.
+  template <class T>
+  void max_marginal(const Potentials<T>& potentials, const Scope& scope,
+                    const View<std::int32_t, 2>& labels, std::int32_t ignore = -100);
+
+  /// The segmentation z with the best expected boundary F1, of those that have a path:
+  ///   f1(z) = 2 E[found(z, y)] / (segments(z) + E[segments(y)]),
+  /// found(z, y) being the segments of y that start within `tolerance` frames of a start of z
+  /// (frame 0 is a start in both). Given its boundaries, z has the labels with the fewest expected
+  /// wrong frames. Exact, up to rounding between equals. f1 (B) may be empty; rows without a path
+  /// are empty, with f1 0; rows of length 0 have f1 1. Costs O(T (C^2 + K C)) a pass where
+  /// scores are forbidden, O(T K) where none are, and a few passes; with a tail T in place of K.
+  template <class T>
+  void minimum_risk(const Potentials<T>& potentials, const Scope& scope, std::int64_t tolerance,
+                    Segmentations& best, const View<double, 1>& f1 = {});
+
  private:
   struct State;
   std::unique_ptr<State> state_;

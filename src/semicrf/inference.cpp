@@ -7,31 +7,8 @@
 namespace segfuse::semicrf {
 namespace {
 
-/// Forward pass of a row of any length.
-double forward_of(const ScopedModel& model, const ScopedRow& row, Lattice& lattice) {
-  if (row.row.length == 0) return lattice.log_partition = 0.0;
-  return lattice_forward(lattice_of(model, row), Sum::kLog, lattice);
-}
-
 void subtract(Buffer& from, const Buffer& what) {
   for (std::int64_t i = 0; i < from.size(); ++i) from[i] -= what[i];
-}
-
-/// Which outputs a call wants of the expected counts.
-struct Wanted {
-  bool any;
-  bool transition;
-  bool duration;
-};
-
-/// The expected counts of one row after its forward pass; the tail's are in w.tail_count.
-const RowExpectations& counts_of(const ScopedModel& model, const ScopedRow& row,
-                                 const Wanted& wanted, LatticeWorkspace& w) {
-  w.expectations.want_transition = wanted.transition;
-  w.expectations.want_duration = wanted.duration;
-  w.tail_count.assign(model.model.dims.stride, 0.0);
-  lattice_backward(lattice_of(model, row), w.lattice, &w.expectations, w.tail_count.data());
-  return w.expectations;
 }
 
 /// Counts without the constraints less counts with them, into w.without and w.tail_count.

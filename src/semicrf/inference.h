@@ -52,6 +52,29 @@ inline LatticeInput lattice_of(const ScopedModel& model, const ScopedRow& row) {
   return {model.model, row.row, model.tail_or_null(), row.forced_or_null()};
 }
 
+/// Forward pass of a row of any length.
+inline double forward_of(const ScopedModel& model, const ScopedRow& row, Lattice& lattice) {
+  if (row.row.length == 0) return lattice.log_partition = 0.0;
+  return lattice_forward(lattice_of(model, row), Sum::kLog, lattice);
+}
+
+/// Which outputs a call wants of the expected counts.
+struct Wanted {
+  bool any;
+  bool transition;
+  bool duration;
+};
+
+/// The expected counts of one row after its forward pass; the tail's are in w.tail_count.
+inline const RowExpectations& counts_of(const ScopedModel& model, const ScopedRow& row,
+                                        const Wanted& wanted, LatticeWorkspace& w) {
+  w.expectations.want_transition = wanted.transition;
+  w.expectations.want_duration = wanted.duration;
+  w.tail_count.assign(model.model.dims.stride, 0.0);
+  lattice_backward(lattice_of(model, row), w.lattice, &w.expectations, w.tail_count.data());
+  return w.expectations;
+}
+
 struct Inference::State {
   std::unique_ptr<ThreadPool> owned;
   ThreadPool* pool = nullptr;
