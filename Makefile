@@ -11,11 +11,11 @@ else
 SANITIZER_PRESET := asan
 endif
 
-.PHONY: help demo build test test-long sanitize bench check format tidy clean
+.PHONY: help demo build test test-python test-long sanitize bench check format tidy clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## train on real speech, decode unseen recordings, write out/demo/report.html (COMPARE=1)
 	@COMPARE=$(COMPARE) JOBS=$(JOBS) tools/demo
@@ -25,9 +25,15 @@ build: ## release build in build/
 	@tools/build release $(JOBS)
 
 test: build ## build and run all tests but the long ones
+	@tools/setup python
 	@tools/run_tests build --label-exclude long --jobs $(JOBS)
 
+test-python: ## build the Python package and run its tests (make test does so too)
+	@tools/setup build python
+	@tools/run_python_tests
+
 test-long: build ## the long tests as well
+	@tools/setup python
 	@tools/run_tests build --jobs $(JOBS)
 
 sanitize: ## tests under the address and undefined-behaviour sanitizers (SANITIZE=thread: thread)

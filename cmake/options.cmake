@@ -18,22 +18,10 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(nlohmann_json REQUIRED)
-
-# Audio files and Fourier transforms. kissfft's own CMake file is refused by CMake 4, so it is found by hand.
-find_path(SEGFUSE_SNDFILE_INCLUDE sndfile.h)
-find_library(SEGFUSE_SNDFILE_LIBRARY sndfile)
-find_path(SEGFUSE_KISSFFT_INCLUDE kiss_fftr.h PATH_SUFFIXES kissfft)
-find_library(SEGFUSE_KISSFFT_LIBRARY kissfft-float)
-foreach(part SNDFILE_INCLUDE SNDFILE_LIBRARY KISSFFT_INCLUDE KISSFFT_LIBRARY)
-  if(NOT SEGFUSE_${part})
-    message(FATAL_ERROR "libsndfile and kissfft are needed: install libsndfile1-dev and libkissfft-dev (`make` does)")
-  endif()
-endforeach()
-add_library(segfuse_audio INTERFACE)
-target_include_directories(segfuse_audio SYSTEM INTERFACE ${SEGFUSE_SNDFILE_INCLUDE} ${SEGFUSE_KISSFFT_INCLUDE})
-target_compile_definitions(segfuse_audio INTERFACE kiss_fft_scalar=float KISS_FFT_SHARED)
-target_link_libraries(segfuse_audio INTERFACE ${SEGFUSE_SNDFILE_LIBRARY} ${SEGFUSE_KISSFFT_LIBRARY})
+if(NOT SEGFUSE_PYTHON)
+  find_package(nlohmann_json REQUIRED)
+  include(cmake/audio.cmake)
+endif()
 
 add_library(segfuse_options INTERFACE)
 target_include_directories(segfuse_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
@@ -46,7 +34,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(segfuse_options INTERFACE -Wno-restrict)
 endif()
 target_compile_definitions(segfuse_options INTERFACE SEGFUSE_VERSION="${PROJECT_VERSION}")
-target_link_libraries(segfuse_options INTERFACE fmt::fmt Threads::Threads)
+# The extension module needs no shared library of the distribution's.
+target_link_libraries(segfuse_options INTERFACE $<IF:$<BOOL:${SEGFUSE_PYTHON}>,fmt::fmt-header-only,fmt::fmt> Threads::Threads)
 if(SEGFUSE_SANITIZE)
   target_compile_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE} -fno-omit-frame-pointer
                                                    -fno-sanitize-recover=all)

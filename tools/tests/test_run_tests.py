@@ -28,6 +28,11 @@ Ran 6 tests in 0.1s
 
 FAILED (failures=1, skipped=2)
 """
+PYTEST = """..sF
+SKIPPED [2] tests/a_test.py:3: no JAX
+FAILED tests/a_test.py::test_b - assert 1 == 2
+1 failed, 10 passed, 2 skipped, 1 warning in 0.52s
+"""
 
 
 class RunTests(unittest.TestCase):
@@ -53,9 +58,10 @@ class RunTests(unittest.TestCase):
 
     def test_counts_add_up_over_frameworks(self):
         status, lines = self.run_programs(
-            a=(GTEST_SKIPS, 0), b=(GTEST_FAILS, 1), c=(UNITTEST, 1), d=("fine\n", 0))
+            a=(GTEST_SKIPS, 0), b=(GTEST_FAILS, 1), c=(UNITTEST, 1), d=("fine\n", 0), e=(PYTEST, 1))
         self.assertNotEqual(status, 0)
-        self.assertEqual(lines[-1], "11 passed, 3 failed, 3 skipped")
+        self.assertEqual(lines[-2], "skipped tests/a_test.py:3: no JAX")
+        self.assertEqual(lines[-1], "21 passed, 4 failed, 5 skipped")
 
     def test_a_program_that_breaks_off_is_a_failure(self):
         status, lines = self.run_programs(a=("[ RUN      ] A.B\n", 139), b=(GTEST_SKIPS, 0))

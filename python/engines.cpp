@@ -1,0 +1,60 @@
+#include "engines.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "segfuse/error.h"
+
+namespace segfuse::python {
+namespace {
+
+CpuEngine* current = nullptr;
+
+/// Cores that this process may run on.
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+/// The parent's engine is left alone: its mutex may be held and its workers do not exist here.
+void renew_in_child() {
+  const int threads = current->threads_without_lock();
+  current = new CpuEngine;
+  current->set_threads(threads);
+}
+
+}  // namespace
+
+CpuEngine& CpuEngine::instance() {
+  static const bool ready = [] {
+    current = new CpuEngine;
+    pthread_atfork(nullptr, nullptr, renew_in_child);
+    return true;
+  }();
+  static_cast<void>(ready);
+  return *current;
+}
+
+void CpuEngine::set_threads(int threads) {
+  if (threads < 0)
+    throw UsageError("semicrf: {} threads asked for; expected 1 or more, or 0 for all cores",
+                     threads);
+  const std::lock_guard lock(mutex_);
+  if (threads == threads_) return;
+  threads_ = threads;
+  engine_.reset();
+}
+
+int CpuEngine::threads_without_lock() const { return threads_; }
+
+int CpuEngine::threads() {
+  const std::lock_guard lock(mutex_);
+  return threads_ > 0 ? threads_ : available_cores();
+}
+
+}  // namespace segfuse::python

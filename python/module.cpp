@@ -1,0 +1,99 @@
+// The extension module segfuse._native: thin, checked calls that python/segfuse/ builds its
+// functions from. Not a public interface.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "calls.h"
+
+namespace segfuse::python {
+namespace {
+
+using namespace nb::literals;
+
+/// Raises the classes of segfuse/_errors.py for those of segfuse/error.h.
+void translate_error(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    const char* name = "InternalError";
+    if (error.exit_code() == ExitCode::kUsage) name = "UsageError";
+    if (error.exit_code() == ExitCode::kData) name = "DataError";
+    if (error.exit_code() == ExitCode::kDevice) name = "DeviceError";
+    const nb::object type = nb::module_::import_("segfuse._errors").attr(name);
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+Segments make_segments_from_labels(nb::handle labels, nb::handle lengths, std::int64_t max_duration,
+                                   std::int64_t classes, std::int64_t ignore, bool split) {
+  const semicrf::LongRuns long_runs = split ? semicrf::LongRuns::kSplit : semicrf::LongRuns::kError;
+  return segments_from_labels(labels, lengths, {max_duration, classes, ignore, long_runs});
+}
+
+template <class T>
+std::vector<T> copy(const semicrf::View<const T, 1>& view) {
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < view.extent(0); ++i) values.push_back(view(i));
+  return values;
+}
+
+nb::tuple arrays_of(const Segments& segments) {
+  const semicrf::SegmentationsView y = segments.view();
+  return to_numpy({copy(y.row_pointer), copy(y.start), copy(y.duration), copy(y.label)});
+}
+
+void bind_problem(nb::module_& m) {
+  nb::class_<Problem>(m, "Problem")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle,
+                    nb::handle, nb::handle>(),
+           "emission"_a.none(), "transition"_a.none(), "duration"_a.none(), "initial"_a.none(),
+           "final"_a.none(), "start"_a.none(), "end"_a.none(), "lengths"_a.none())
+      .def_prop_ro("dtype", &Problem::dtype)
+      .def_prop_ro("batch", &Problem::batch)
+      .def_prop_ro("frames", &Problem::frames)
+      .def_prop_ro("classes", &Problem::classes)
+      .def_prop_ro("max_duration", &Problem::max_duration);
+}
+
+void bind_segments(nb::module_& m) {
+  nb::class_<Segments>(m, "Segments")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle>(), "row_pointer"_a, "start"_a,
+           "duration"_a, "label"_a)
+      .def_static("from_labels", &make_segments_from_labels, "labels"_a, "lengths"_a.none(),
+                  "max_duration"_a, "classes"_a, "ignore"_a, "split"_a)
+      .def_prop_ro("num_segments",
+                   [](const Segments& segments) { return segments.view().start.extent(0); })
+      .def("arrays", &arrays_of)
+      .def("frames", [](const Segments& segments) { return to_numpy(segments.frames()); })
+      .def("write_labels", &labels_from_segments, "labels"_a, "ignore"_a);
+}
+
+void bind_calls(nb::module_& m) {
+  m.def("set_threads", &set_threads, "threads"_a);
+  m.def("get_threads", &get_threads);
+  m.def("log_partition", &log_partition, "problem"_a, "log_partition"_a.none(),
+        "gradients"_a.none(), "weights"_a.none());
+  m.def("loss", &loss, "problem"_a, "gold"_a, "loss"_a.none(), "log_partition"_a.none(),
+        "score"_a.none(), "gradients"_a.none(), "weights"_a.none());
+  m.def("score", &score, "problem"_a, "segments"_a, "score"_a);
+  m.def("posteriors", &posteriors, "problem"_a, "label"_a.none(), "start"_a.none(), "end"_a.none(),
+        "boundary"_a.none(), "duration"_a.none(), "entropy"_a.none(), "log_partition"_a.none());
+  m.def("segment_posteriors", &segment_posteriors, "problem"_a, "segments"_a, "probability"_a);
+  m.def("viterbi", &viterbi, "problem"_a, "score"_a.none());
+  m.def("sample_prior", &sample_prior, "initial"_a.none(), "transition"_a, "duration"_a, "rows"_a,
+        "min_frames"_a, "seed"_a);
+}
+
+}  // namespace
+}  // namespace segfuse::python
+
+NB_MODULE(_native, m) {
+  m.attr("__version__") = SEGFUSE_VERSION;
+  nanobind::register_exception_translator(segfuse::python::translate_error);
+  segfuse::python::bind_problem(m);
+  segfuse::python::bind_segments(m);
+  segfuse::python::bind_calls(m);
+}

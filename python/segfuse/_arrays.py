@@ -1,0 +1,127 @@
+"""Which array library the caller uses, and how to make arrays for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+
+from ._errors import UsageError
+
+
+class Kind(Protocol):
+    """One array library. Work arrays are what the engine writes; results are what callers get."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        """A work array on the device of `like`, with undefined content."""
+
+    def result(self, array: Any) -> Any:
+        """The caller's array from a work array, or from a NumPy array; no copy where possible."""
+
+    def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
+        """The array as one that DLPack exports."""
+
+
+class NumpyKind:
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def result(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
+        return array
+
+
+class TorchKind:
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
+
+    def result(self, array: Any) -> Any:
+        return self._torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+    def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
+        if not array.requires_grad:
+            return array
+        if differentiable and self._torch.is_grad_enabled():
+            raise UsageError(
+                f"{name} requires a gradient, which this function does not record; use the "
+                "functions of segfuse.torch, or pass tensors after .detach()"
+            )
+        return array.detach()
+
+
+class JaxKind:
+    # What XLA on a CPU asks of memory that it is to use in place.
+    _ALIGNMENT = 64
+
+    def __init__(self) -> None:
+        import jax
+
+        self._jax = jax
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        memory = np.empty(size + self._ALIGNMENT, np.uint8)
+        offset = -memory.ctypes.data % self._ALIGNMENT
+        return memory[offset : offset + size].view(dtype).reshape(shape)
+
+    def result(self, array: np.ndarray) -> Any:
+        # jnp.asarray narrows 64-bit numbers to 32 unless JAX is set to keep them.
+        return self._jax.numpy.asarray(array)
+
+    def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
+        if isinstance(array, self._jax.core.Tracer):
+            raise UsageError(
+                f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
+                "and vmap, or through jax.pure_callback"
+            )
+        return self._jax.block_until_ready(array)
+
+
+_NUMPY = NumpyKind()
+_kinds: dict[str, Kind] = {"numpy": _NUMPY}
+
+
+def _library_of(array: Any) -> str:
+    """The library that made the array; an array needs the library imported, so that is cheap."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return "torch"
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        return "jax"
+    return "numpy"
+
+
+def kind_of(array: Any) -> Kind:
+    """NumPy for everything that is not PyTorch's or JAX's."""
+    library = _library_of(array)
+    if library not in _kinds:
+        _kinds[library] = TorchKind() if library == "torch" else JaxKind()
+    return _kinds[library]
+
+
+def readable(name: str, array: Any, *, differentiable: bool = False) -> Any:
+    """The array as the engine takes it; None stays None."""
+    if array is None:
+        return None
+    return kind_of(array).readable(name, array, differentiable=differentiable)
+
+
+def integers(name: str, values: Any) -> Any:
+    """An array of integers as the engine takes it; lists and tuples of numbers are welcome."""
+    if values is None or hasattr(values, "__dlpack__"):
+        return readable(name, values)
+    array = np.asarray(values)
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise UsageError(f"{name} holds {array.dtype} numbers, expected integers")
+    return array

@@ -1,0 +1,193 @@
+"""Packed segmentations of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _arrays, _native
+from ._errors import UsageError
+
+IGNORE = -100
+"""The label that marks padding, as in PyTorch's losses."""
+
+
+class Segmentations:
+    """Segmentations of B rows: row b owns segments ``row_pointer[b]`` to ``row_pointer[b + 1]``.
+
+    A segment is (start, duration, label): its first frame, its number of frames and its class.
+    Iteration, indexing and ``len`` go by rows; a row is a list of (start, duration, label).
+
+    Attributes:
+        row_pointer: (B + 1,) int64, not decreasing, from 0 to the number of segments n.
+        start: (n,) int32, the first frame of each segment.
+        duration: (n,) int32, its number of frames, at least 1.
+        label: (n,) int32, its class.
+        score: (B,) float64, the score of each row's segmentation, where a function gives one.
+        frames: T of the batch that they belong to, where it is known.
+
+    The arrays are of the library that the inputs came from (NumPy, JAX or PyTorch), on the CPU.
+    """
+
+    __slots__ = ("row_pointer", "start", "duration", "label", "score", "frames")
+
+    def __init__(
+        self,
+        row_pointer: Any,
+        start: Any,
+        duration: Any,
+        label: Any,
+        *,
+        score: Any = None,
+        frames: int | None = None,
+    ) -> None:
+        self.row_pointer = row_pointer
+        self.start = start
+        self.duration = duration
+        self.label = label
+        self.score = score
+        self.frames = frames
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Iterable[Sequence[int]]]) -> Segmentations:
+        """From one list of (start, duration, label) a row, as NumPy arrays.
+
+        Raises:
+            UsageError: an entry is not three integers.
+        """
+        pointer, segments = [0], []
+        for index, row in enumerate(rows):
+            for segment in row:
+                if len(segment) != 3:
+                    raise UsageError(
+                        f"a segment of batch {index} has {len(segment)} numbers, expected three: "
+                        "start, duration, label"
+                    )
+                segments.append(tuple(segment))
+            pointer.append(len(segments))
+        table = np.asarray(_arrays.integers("segments", segments)).reshape(-1, 3)
+        return cls(np.array(pointer, dtype=np.int64), table[:, 0], table[:, 1], table[:, 2])
+
+    @classmethod
+    def from_labels(
+        cls,
+        labels: Any,
+        lengths: Any = None,
+        *,
+        max_duration: int,
+        num_classes: int,
+        ignore: int = IGNORE,
+        long_runs: str = "error",
+    ) -> Segmentations:
+        """The maximal runs of equal labels.
+
+        Args:
+            labels: (B, T) int32 or int64, a class per frame.
+            lengths: (B,) frames of each row; without it a row ends at its first ``ignore``.
+            max_duration: K, the longest segment in frames.
+            num_classes: C; labels are in [0, C).
+            ignore: the label of padding.
+            long_runs: what to do with a run longer than K: ``"error"``, or ``"split"`` into the
+                fewest segments that fit, lengths differing by at most one.
+
+        Raises:
+            DataError: a label out of range, or a run longer than K.
+            UsageError: a wrong shape or dtype, or a length outside [0, T].
+        """
+        native = native_from_labels(
+            labels, lengths, max_duration, num_classes, ignore=ignore, long_runs=long_runs
+        )
+        return from_arrays(native.arrays(), like=labels, frames=int(np.shape(labels)[1]))
+
+    def __len__(self) -> int:
+        return len(self.row_pointer) - 1
+
+    @property
+    def num_segments(self) -> int:
+        """Segments of all rows together."""
+        return len(self.start)
+
+    def __getitem__(self, row: int) -> list[tuple[int, int, int]]:
+        rows = len(self)
+        if not -rows <= row < rows:
+            raise IndexError(f"row {row} of {rows}")
+        row %= rows
+        part = slice(int(self.row_pointer[row]), int(self.row_pointer[row + 1]))
+        columns = (self.start[part], self.duration[part], self.label[part])
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        return (self[row] for row in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Segmentations):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Segmentations({len(self)} rows, {self.num_segments} segments)"
+
+    def to_labels(self, frames: int | None = None, *, ignore: int = IGNORE) -> Any:
+        """Labels per frame.
+
+        Args:
+            frames: T; by default that of the batch, or the end of the last segment.
+            ignore: the label of frames that no segment covers.
+
+        Returns:
+            (B, T) int64 of the same library as the segments.
+
+        Raises:
+            UsageError: a segment does not lie in [0, T).
+        """
+        if frames is None:
+            frames = self.frames
+        if frames is None:
+            ends = np.asarray(self.start) + np.asarray(self.duration)
+            frames = int(ends.max(initial=0))
+        labels = np.empty((len(self), frames), np.int64)
+        self._packed().write_labels(labels, ignore)
+        return _arrays.kind_of(self.start).result(labels)
+
+    def _packed(self) -> _native.Segments:
+        columns = (self.row_pointer, self.start, self.duration, self.label)
+        names = ("row_pointer", "start", "duration", "label")
+        return _native.Segments(*map(_arrays.integers, names, columns))
+
+
+def from_arrays(arrays: tuple[Any, ...], *, like: Any, **more: Any) -> Segmentations:
+    """From the engine's four NumPy arrays, in the library of `like`."""
+    result = _arrays.kind_of(like).result
+    return Segmentations(*map(result, arrays), **more)
+
+
+def native_from_labels(
+    labels: Any,
+    lengths: Any,
+    max_duration: int,
+    num_classes: int,
+    *,
+    ignore: int,
+    long_runs: str,
+) -> _native.Segments:
+    if long_runs not in ("error", "split"):
+        raise UsageError(f'long_runs is {long_runs!r}, expected "error" or "split"')
+    return _native.Segments.from_labels(
+        _arrays.integers("labels", labels),
+        _arrays.integers("lengths", lengths),
+        max_duration,
+        num_classes,
+        ignore,
+        long_runs == "split",
+    )
+
+
+def native_of(segments: Any) -> _native.Segments:
+    """Segmentations, or rows of (start, duration, label), as the engine takes them."""
+    if not isinstance(segments, Segmentations):
+        segments = Segmentations.from_rows(segments)
+    return segments._packed()

@@ -1,0 +1,324 @@
+"""The semi-Markov CRF for PyTorch: functions with autograd, and a module.
+
+The functions are opaque operations for `torch.compile` and work under autocast (half precision is
+raised to float32). First derivatives by every score are exact; second ones raise an error.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from . import _torch_ops  # noqa: F401  registers the operations
+from . import semicrf as _semicrf
+from ._errors import UsageError
+from ._segmentations import IGNORE, Segmentations
+from ._torch_durations import (
+    Durations,
+    GeometricDurations,
+    LogBucketDurations,
+    NegativeBinomialDurations,
+    PoissonDurations,
+    TableDurations,
+    make_durations,
+)
+from .semicrf import Posteriors
+
+__all__ = [
+    "Durations",
+    "GeometricDurations",
+    "LogBucketDurations",
+    "NegativeBinomialDurations",
+    "PoissonDurations",
+    "SemiMarkovCRF",
+    "TableDurations",
+    "log_partition",
+    "loss",
+]
+
+Reduction = Literal["mean", "sum", "none"]
+Gold = Tensor | Segmentations | Any
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _full(score: Tensor | None) -> Tensor | None:
+    """Half precision as float32."""
+    return score.float() if score is not None and score.dtype in _HALF else score
+
+
+def _needed(scores: tuple[Tensor | None, ...]) -> int:
+    """Bit i is set when a gradient by score i will be asked for."""
+    if not torch.is_grad_enabled():
+        return 0
+    return sum(1 << i for i, s in enumerate(scores) if s is not None and s.requires_grad)
+
+
+def _integers(values: Any) -> Tensor | None:
+    if values is None or isinstance(values, Tensor):
+        return values
+    return torch.as_tensor(values)
+
+
+def _gold_inputs(gold: Gold) -> tuple[Tensor | None, ...]:
+    """labels, row_pointer and the three columns of the segments."""
+    if isinstance(gold, Tensor):
+        return gold, None, None, None, None
+    if not isinstance(gold, Segmentations):
+        gold = Segmentations.from_rows(gold)
+    columns = (gold.row_pointer, gold.start, gold.duration, gold.label)
+    return None, *map(_integers, columns)
+
+
+def _is_long_runs_split(long_runs: str) -> bool:
+    if long_runs not in ("error", "split"):
+        raise UsageError(f'long_runs is {long_runs!r}, expected "error" or "split"')
+    return long_runs == "split"
+
+
+def _reduce(scores: tuple[Tensor | None, ...], rest: tuple[Any, ...], reduction: str) -> Tensor:
+    """Value and gradients come from one call of the engine, unless each row may get a weight of its
+    own in the backward pass."""
+    emission = scores[0]
+    needed = _needed(scores)
+    if reduction not in ("mean", "sum", "none"):
+        raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
+    if reduction == "none":
+        return torch.ops.segfuse.rows(*scores, *rest)
+    if needed == 0:
+        rows = torch.ops.segfuse.rows(*scores, *rest)
+        return rows.mean() if reduction == "mean" else rows.sum()
+    batch = emission.shape[0]
+    weight = 1.0 / batch if reduction == "mean" and batch > 0 else 1.0
+    weights = torch.full((batch,), weight, dtype=torch.float64, device=emission.device)
+    return torch.ops.segfuse.weighted(weights, *scores, *rest, needed)[0]
+
+
+def log_partition(
+    emission: Tensor,
+    transition: Tensor,
+    duration: Tensor,
+    *,
+    initial: Tensor | None = None,
+    final: Tensor | None = None,
+    start: Tensor | None = None,
+    end: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reduction: Reduction = "none",
+) -> Tensor:
+    """log of the sum of exp(score) over all segmentations, differentiable by every score.
+
+    Args:
+        emission, transition, duration, initial, final, start, end, lengths: as in
+            `segfuse.log_partition`; half precision is raised to float32.
+        reduction: ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the gradients
+            along with the value.
+
+    Returns:
+        (B,) or a scalar, float64: log-partitions are large, and their differences matter.
+
+    Raises:
+        UsageError, DataError: see `segfuse.log_partition`.
+    """
+    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end)))
+    rest = (_integers(lengths), None, None, None, None, None, IGNORE, False)
+    return _reduce(scores, rest, reduction)
+
+
+def loss(
+    emission: Tensor,
+    transition: Tensor,
+    duration: Tensor,
+    gold: Gold,
+    *,
+    initial: Tensor | None = None,
+    final: Tensor | None = None,
+    start: Tensor | None = None,
+    end: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reduction: Reduction = "mean",
+    ignore: int = IGNORE,
+    long_runs: str = "error",
+) -> Tensor:
+    """-log p(gold segmentation), never negative, differentiable by every score.
+
+    Args:
+        emission, transition, duration, initial, final, start, end, lengths: as in
+            `segfuse.log_partition`; half precision is raised to float32.
+        gold: (B, T) int32 or int64 labels per frame, or `Segmentations`, or one list of
+            (start, duration, label) a row. Labels without `lengths` end a row at their first
+            `ignore`.
+        reduction: ``"mean"`` or ``"sum"`` over the rows, which compute the gradients along with the
+            value, or ``"none"``.
+        ignore: the label of padding.
+        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``.
+
+    Returns:
+        A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
+
+    Raises:
+        UsageError, DataError: see `segfuse.loss`.
+    """
+    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end)))
+    rest = (_integers(lengths), *_gold_inputs(gold), ignore, _is_long_runs_split(long_runs))
+    return _reduce(scores, rest, reduction).to(scores[0].dtype)
+
+
+class SemiMarkovCRF(nn.Module):
+    """A semi-Markov CRF layer: transition, duration, initial and final scores as parameters.
+
+    Emissions come from an encoder: `num_scores` numbers a frame, which is C, or 3 C with boundary
+    scores (label, segment start, segment end).
+
+    Before training the scores are log-probabilities of uniform distributions: over the next
+    label, over the first one, and over durations 1 to K (families: see `segfuse.torch.Durations`);
+    `final` is 0. So with zero emissions the layer starts as a proper generative chain, not as one
+    that prefers many short segments because there are more ways to have them.
+
+    Args:
+        num_classes: C.
+        max_duration: K, the longest segment in frames; 1 gives a linear-chain CRF.
+        durations: ``"table"`` (K free scores a class), ``"geometric"``, ``"poisson"``,
+            ``"negative_binomial"``, ``"log_buckets"``, or a `Durations` module of your own.
+        boundary_scores: whether the emissions carry start and end scores behind the C label scores.
+        self_transitions: False forbids neighbouring segments of the same label, which labels per
+            frame cannot show anyway.
+        long_runs: what `loss` does with a run of labels longer than K: ``"error"`` or ``"split"``
+            into the fewest segments that fit (which needs self transitions).
+        device, dtype: of the parameters.
+
+    Shapes:
+        emission: (B, T, num_scores); lengths: (B,); labels: (B, T), -100 in padding.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        max_duration: int,
+        *,
+        durations: str | Durations = "table",
+        boundary_scores: bool = False,
+        self_transitions: bool = True,
+        long_runs: str = "error",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if num_classes < 1 or max_duration < 1:
+            raise UsageError(
+                f"num_classes and max_duration are {num_classes} and {max_duration}, expected at "
+                "least 1"
+            )
+        if _is_long_runs_split(long_runs) and not self_transitions:
+            raise UsageError(
+                'long_runs="split" makes neighbouring segments of one label, which '
+                "self_transitions=False forbids"
+            )
+        self.num_classes = num_classes
+        self.max_duration = max_duration
+        self.boundary_scores = boundary_scores
+        self.self_transitions = self_transitions or num_classes == 1
+        self.long_runs = long_runs
+        if isinstance(durations, str):
+            durations = make_durations(durations, num_classes, max_duration)
+        self.durations = durations
+        choices = num_classes if self.self_transitions else num_classes - 1
+        self.transition = nn.Parameter(
+            torch.full((num_classes, num_classes), -math.log(choices))
+        )
+        self.initial = nn.Parameter(torch.full((num_classes,), -math.log(num_classes)))
+        self.final = nn.Parameter(torch.zeros(num_classes))
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def num_scores(self) -> int:
+        """Numbers that an encoder has to give for a frame: C, or 3 C with boundary scores."""
+        return self.num_classes * (3 if self.boundary_scores else 1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_classes={self.num_classes}, max_duration={self.max_duration}, "
+            f"boundary_scores={self.boundary_scores}, self_transitions={self.self_transitions}"
+        )
+
+    def scores(self, emission: Tensor) -> dict[str, Tensor | None]:
+        """The scores of the model as keywords of the functions of `segfuse` and `segfuse.torch`.
+
+        `emission` is split into label, start and end scores as views.
+        """
+        if emission.dim() != 3 or emission.shape[2] != self.num_scores:
+            raise UsageError(
+                f"emission has shape {tuple(emission.shape)}, expected (B, T, {self.num_scores})"
+            )
+        start = end = None
+        if self.boundary_scores:
+            emission, start, end = emission.split(self.num_classes, dim=2)
+        transition = self.transition
+        if not self.self_transitions:
+            same = torch.eye(self.num_classes, dtype=torch.bool, device=transition.device)
+            transition = transition.masked_fill(same, -torch.inf)
+        return {
+            "emission": emission,
+            "transition": transition,
+            "duration": self.durations(),
+            "initial": self.initial,
+            "final": self.final,
+            "start": start,
+            "end": end,
+        }
+
+    def forward(
+        self,
+        emission: Tensor,
+        gold: Gold,
+        lengths: Tensor | None = None,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """The same as `loss`, so that wrappers of modules (DDP, FSDP) see the call."""
+        return self.loss(emission, gold, lengths, reduction)
+
+    def loss(
+        self,
+        emission: Tensor,
+        gold: Gold,
+        lengths: Tensor | None = None,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """-log p(gold segmentation), never negative.
+
+        Args:
+            emission: (B, T, num_scores).
+            gold: (B, T) int32 or int64 labels with -100 in padding, or `Segmentations`, or one list
+                of (start, duration, label) a row.
+            lengths: (B,) frames of each row; without it labels end a row at their first -100.
+            reduction: ``"mean"`` or ``"sum"`` over rows, or ``"none"``.
+
+        Returns:
+            A scalar, or (B,) for ``"none"``.
+
+        Raises:
+            UsageError, DataError: see `segfuse.loss`.
+        """
+        scores = self.scores(emission)
+        options = {"lengths": lengths, "reduction": reduction, "long_runs": self.long_runs}
+        return loss(**scores, gold=gold, **options)
+
+    def log_partition(self, emission: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B,) float64: log of the sum of exp(score) over all segmentations, differentiable."""
+        return log_partition(**self.scores(emission), lengths=lengths)
+
+    @torch.no_grad()
+    def decode(self, emission: Tensor, lengths: Tensor | None = None) -> Segmentations:
+        """The best segmentation of each row, with scores; see `segfuse.viterbi`."""
+        return _semicrf.viterbi(**self._full_scores(emission), lengths=lengths)
+
+    @torch.no_grad()
+    def posteriors(self, emission: Tensor, lengths: Tensor | None = None) -> Posteriors:
+        """Probabilities of labels, boundaries and durations, and the entropy; no gradients."""
+        return _semicrf.posteriors(**self._full_scores(emission), lengths=lengths)
+
+    def _full_scores(self, emission: Tensor) -> dict[str, Any]:
+        return {name: _full(score) for name, score in self.scores(emission).items()}

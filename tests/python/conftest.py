@@ -1,0 +1,111 @@
+"""What the tests share: random models, and an oracle that lists every segmentation."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
+
+
+def all_segmentations(length, longest, classes):
+    """Every list of (start, duration, label) that tiles [0, length)."""
+    if length == 0:
+        yield []
+        return
+    for cuts in itertools.product((False, True), repeat=length - 1):
+        bounds = [0] + [t + 1 for t, cut in enumerate(cuts) if cut] + [length]
+        durations = np.diff(bounds)
+        if max(durations) > longest:
+            continue
+        for labels in itertools.product(range(classes), repeat=len(durations)):
+            yield [
+                (int(s), int(d), c) for s, d, c in zip(bounds, durations, labels, strict=False)
+            ]
+
+
+@dataclass
+class Model:
+    """Scores of a batch in float64 NumPy, and what they mean by definition."""
+
+    emission: np.ndarray
+    transition: np.ndarray
+    duration: np.ndarray
+    initial: np.ndarray | None = None
+    final: np.ndarray | None = None
+    start: np.ndarray | None = None
+    end: np.ndarray | None = None
+    lengths: list = field(default_factory=list)
+
+    def inputs(self, convert=lambda array: array):
+        """Keyword arguments for the functions of segfuse."""
+        scores = {name: getattr(self, name) for name in SCORES}
+        scores = {name: None if x is None else convert(x) for name, x in scores.items()}
+        return scores | {"lengths": convert(np.array(self.lengths))}
+
+    def use(self, name, index):
+        """The score with that name and index; 0 where it was not given."""
+        array = getattr(self, name)
+        return 0.0 if array is None else array[index]
+
+    def score(self, row, segments):
+        total = 0.0
+        for i, (s, d, c) in enumerate(segments):
+            total += self.emission[row, s : s + d, c].sum() + self.duration[d - 1, c]
+            total += self.use("start", (row, s, c)) + self.use("end", (row, s + d - 1, c))
+            if i == 0:
+                total += self.use("initial", c)
+            else:
+                before = segments[i - 1][2]
+                by_duration = self.transition.ndim == 3
+                total += self.transition[(d - 1, before, c) if by_duration else (before, c)]
+        return total + (self.use("final", segments[-1][2]) if segments else 0.0)
+
+    def all(self, row):
+        """Every segmentation of a row with its score."""
+        longest, classes = self.duration.shape
+        found = list(all_segmentations(self.lengths[row], longest, classes))
+        return found, np.array([self.score(row, segments) for segments in found])
+
+    def log_partition(self):
+        return np.array([log_sum_exp(self.all(row)[1]) for row in range(len(self.lengths))])
+
+
+def log_sum_exp(scores):
+    peak = scores.max()
+    return peak if peak == -math.inf else peak + math.log(np.exp(scores - peak).sum())
+
+
+def random_model(seed=0, *, lengths=(5, 0, 3), longest=3, classes=2, by_duration=False, full=True):
+    rng = np.random.default_rng(seed)
+    batch, frames = len(lengths), max(lengths)
+    shape = (longest, classes, classes) if by_duration else (classes, classes)
+    frame_scores = (batch, frames, classes)
+    return Model(
+        emission=rng.normal(size=frame_scores),
+        transition=rng.normal(size=shape),
+        duration=rng.normal(size=(longest, classes)),
+        initial=rng.normal(size=classes) if full else None,
+        final=rng.normal(size=classes) if full else None,
+        start=rng.normal(size=frame_scores) if full else None,
+        end=rng.normal(size=frame_scores) if full else None,
+        lengths=list(lengths),
+    )
+
+
+@pytest.fixture(params=["plain", "full", "by_duration"])
+def model(request):
+    full, by_duration = request.param != "plain", request.param == "by_duration"
+    return random_model(full=full, by_duration=by_duration)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+@pytest.fixture
+def jax():
+    return pytest.importorskip("jax", reason="JAX is not installed")
