@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -19,29 +20,61 @@ struct Engine::State {
   std::unique_ptr<ThreadPool> owned;
   ThreadPool* pool = nullptr;
   Model model;
-  FactoredTables tables;
+  Method method;
   WorkspacePool workspaces;
   GradientReducer reducer;
 
-  /// Loads the shared scores; returns whether rows go through the reference recursion.
+  std::vector<std::int64_t> order;   ///< rows of a call, longest first
+  std::vector<Segmentations> paths;  ///< of viterbi, by row
+
+  /// Loads the shared scores.
   template <class T>
-  bool prepare(const Potentials<T>& potentials, const Dims& dims) {
+  void prepare(const Potentials<T>& potentials, const Dims& dims) {
     load_model(potentials, dims, model);
-    const bool reference = options.algorithm == Algorithm::kReference || dims.by_duration;
-    if (!reference) make_tables(model, tables);
-    return reference;
+    method.prepare(model, options.algorithm == Algorithm::kReference || dims.by_duration);
   }
 
   /// Calls body(b, row, workspace) for rows [begin, end) in parallel.
   template <class T, class Body>
   void for_rows(const Potentials<T>& potentials, std::int64_t begin, std::int64_t end,
                 const Body& body) {
-    pool->run(end - begin, [&](std::int64_t task) {
+    const auto task = [&](std::int64_t i) {
       std::unique_ptr<Workspace> workspace = workspaces.take();
-      const Row row = load_row(potentials, model.dims, begin + task, workspace->frames);
-      body(begin + task, row, *workspace);
+      const Row row = load_row(potentials, model.dims, begin + i, workspace->frames);
+      body(begin + i, row, *workspace);
       workspaces.give_back(std::move(workspace));
+    };
+    pool->run(end - begin, std::ref(task));
+  }
+
+  /// Calls body(rows, solvers, n) for groups of rows [begin, end) in parallel: rows of like lengths
+  /// together, long ones first, and groups of one row where there are threads to spare.
+  template <class T, class Body>
+  void for_groups(const Potentials<T>& potentials, std::int64_t begin, std::int64_t end,
+                  const Body& body) {
+    order.resize(static_cast<std::size_t>(end - begin));
+    std::iota(order.begin(), order.end(), begin);
+    const auto length = [&](std::int64_t b) {
+      return row_length(potentials.lengths, model.dims, b);
+    };
+    std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      return std::pair(-length(a), a) < std::pair(-length(b), b);
     });
+    const std::int64_t size = end - begin >= kLockstep * pool->size() ? kLockstep : 1;
+    const auto task = [&](std::int64_t group) {
+      const std::int64_t first = group * size;
+      const std::int64_t n = std::min(size, end - begin - first);
+      std::unique_ptr<Workspace> workspace[kLockstep];
+      RowSolver solvers[kLockstep];
+      for (std::int64_t i = 0; i < n; ++i) {
+        workspace[i] = workspaces.take();
+        const Row row = load_row(potentials, model.dims, order[first + i], workspace[i]->frames);
+        solvers[i] = RowSolver(model, method, row, *workspace[i]);
+      }
+      body(order.data() + first, solvers, n);
+      for (std::int64_t i = 0; i < n; ++i) workspaces.give_back(std::move(workspace[i]));
+    };
+    pool->run((end - begin + size - 1) / size, std::ref(task));
   }
 
   template <class T>
@@ -87,19 +120,17 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
   check_vector("score", result.score.empty(), result.score.extent(0), dims.batch);
   check_vector("status", result.status.empty(), result.status.extent(0), dims.batch);
   if (gold != nullptr) check_segments(*gold, dims, potentials.lengths, true);
-  const bool reference = prepare(potentials, dims);
+  prepare(potentials, dims);
   const bool want_gradients = wants_any(gradients);
-  const bool want_transition = !gradients.transition.empty();
-  const bool want_duration = !gradients.duration.empty();
 
-  const auto solve_row = [&](std::int64_t b, const Row& row, Workspace& workspace, double* slot) {
-    RowSolver solver(model, tables, reference, row, workspace);
-    const double log_partition = solver.forward();
+  // The row's numbers; whether it has gradients.
+  const auto report_row = [&](std::int64_t b, const RowSolver& solver) {
+    const double log_partition = solver.log_partition();
     RowStatus status = log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk;
     set(result.log_partition, b, log_partition);
     if (gold != nullptr) {
       const double score =
-          score_row(model, row, *gold, gold->row_pointer(b), gold->row_pointer(b + 1));
+          score_row(model, solver.row(), *gold, gold->row_pointer(b), gold->row_pointer(b + 1));
       if (score == kNegInf && status == RowStatus::kOk) status = RowStatus::kImpossibleGold;
       set(result.score, b, score);
       // The gold score is one of the terms of the partition; only rounding can put it above.
@@ -107,26 +138,44 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
           status == RowStatus::kOk ? std::max(0.0, log_partition - score) : -kNegInf);
     }
     set(result.status, b, status);
-    if (!want_gradients) return;
-    const double weight = weights.empty() ? 1.0 : weights(b);
-    if (status != RowStatus::kOk || weight == 0.0 || row.length == 0) {
-      store_row_gradients<T>(gradients, dims, b, 0, nullptr, 0.0);
-      reducer.skip(slot);
-      return;
-    }
-    RowExpectations& e = solver.expectations(want_transition, want_duration);
-    if (gold != nullptr) subtract_counts(dims, *gold, b, e);
-    store_row_gradients(gradients, dims, b, row.length, &e, weight);
-    reducer.fill(slot, e, row.length);
+    return status == RowStatus::kOk && solver.row().length > 0 &&
+           (weights.empty() || weights(b) != 0.0);
   };
 
-  reducer.begin(dims, want_transition, want_duration);
+  const Wanted wanted{.transition = !gradients.transition.empty(),
+                      .duration = !gradients.duration.empty(),
+                      .boundaries = !gradients.start.empty() || !gradients.end.empty()};
+  reducer.begin(dims, wanted.transition, wanted.duration);
   const std::int64_t wave = reducer.rows_per_wave();
   for (std::int64_t begin = 0; begin < dims.batch; begin += wave) {
     const std::int64_t end = std::min(begin + wave, dims.batch);
-    for_rows(potentials, begin, end, [&](std::int64_t b, const Row& row, Workspace& workspace) {
-      solve_row(b, row, workspace, reducer.slot(b - begin));
-    });
+    for_groups(potentials, begin, end,
+               [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
+                 RowSolver* active[kLockstep] = {solvers, solvers + 1};
+                 solve_forward(active, n);
+                 std::int64_t row_of[kLockstep];
+                 std::int64_t count = 0;
+                 for (std::int64_t i = 0; i < n; ++i) {
+                   const bool counts = report_row(rows[i], solvers[i]) && want_gradients;
+                   if (counts) {
+                     row_of[count] = rows[i];
+                     active[count++] = solvers + i;
+                   } else if (want_gradients) {
+                     store_row_gradients<T>(gradients, dims, rows[i], 0, nullptr, 0.0);
+                     reducer.skip(reducer.slot(rows[i] - begin));
+                   }
+                 }
+                 if (count == 0) return;
+                 solve_expectations(active, count, wanted);
+                 for (std::int64_t i = 0; i < count; ++i) {
+                   const std::int64_t b = row_of[i];
+                   RowExpectations& e = active[i]->expectations();
+                   if (gold != nullptr) subtract_counts(dims, *gold, b, e);
+                   store_row_gradients(gradients, dims, b, active[i]->row().length, &e,
+                                       weights.empty() ? 1.0 : weights(b));
+                   reducer.fill(reducer.slot(b - begin), e, active[i]->row().length);
+                 }
+               });
     if (want_gradients) reducer.reduce(begin, end, weights);
   }
   reducer.store(gradients);
@@ -165,26 +214,43 @@ template <class T>
 void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& result) {
   const Dims dims = check_potentials(potentials);
   check_posteriors(result, dims);
-  const bool reference = state_->prepare(potentials, dims);
+  State& state = *state_;
+  state.prepare(potentials, dims);
   const bool want_entropy = !result.entropy.empty();
-  state_->for_rows(
-      potentials, 0, dims.batch, [&](std::int64_t b, const Row& row, Workspace& workspace) {
-        RowSolver solver(state_->model, state_->tables, reference, row, workspace);
-        const double log_partition = solver.forward();
-        set(result.log_partition, b, log_partition);
-        set(result.status, b, log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk);
-        set(result.entropy, b, 0.0);
-        if (log_partition == kNegInf || row.length == 0) {
-          store_posteriors(result, dims, b, 0, nullptr);
-          return;
-        }
-        const RowExpectations& e =
-            solver.expectations(want_entropy, want_entropy || !result.duration.empty());
-        store_posteriors(result, dims, b, row.length, &e);
-        // An entropy is not negative; only rounding can make the difference so.
-        if (want_entropy)
-          result.entropy(b) = std::max(0.0, log_partition - expected_score(state_->model, row, e));
-      });
+  const Wanted wanted{.transition = want_entropy,
+                      .duration = want_entropy || !result.duration.empty(),
+                      .boundaries = want_entropy || !result.start.empty() || !result.end.empty() ||
+                                    !result.boundary.empty()};
+  const auto solve = [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
+    RowSolver* active[kLockstep] = {solvers, solvers + 1};
+    solve_forward(active, n);
+    std::int64_t row_of[kLockstep];
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double log_partition = solvers[i].log_partition();
+      set(result.log_partition, rows[i], log_partition);
+      set(result.status, rows[i], log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk);
+      set(result.entropy, rows[i], 0.0);
+      if (log_partition == kNegInf || solvers[i].row().length == 0) {
+        store_posteriors(result, dims, rows[i], 0, nullptr);
+      } else {
+        row_of[count] = rows[i];
+        active[count++] = solvers + i;
+      }
+    }
+    if (count == 0) return;
+    solve_expectations(active, count, wanted);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const RowExpectations& e = active[i]->expectations();
+      const Row& row = active[i]->row();
+      store_posteriors(result, dims, row_of[i], row.length, &e);
+      // An entropy is not negative; only rounding can make the difference so.
+      if (want_entropy)
+        result.entropy(row_of[i]) =
+            std::max(0.0, active[i]->log_partition() - expected_score(state.model, row, e));
+    }
+  };
+  state.for_groups(potentials, 0, dims.batch, solve);
 }
 
 template <class T>
@@ -193,15 +259,18 @@ void Engine::segment_posteriors(const Potentials<T>& potentials, const Segmentat
   const Dims dims = check_potentials(potentials);
   check_segments(segments, dims, potentials.lengths, false);
   check_vector("probability", false, probability.extent(0), segments.start.extent(0));
-  const bool reference = state_->prepare(potentials, dims);
-  state_->for_rows(
+  State& state = *state_;
+  state.prepare(potentials, dims);
+  state.for_rows(
       potentials, 0, dims.batch, [&](std::int64_t b, const Row& row, Workspace& workspace) {
         const std::int64_t first = segments.row_pointer(b);
         const std::int64_t last = segments.row_pointer(b + 1);
         if (first == last) return;
-        RowSolver solver(state_->model, state_->tables, reference, row, workspace);
-        const bool possible = solver.forward() > kNegInf;
-        if (possible) solver.expectations(false, false);
+        RowSolver solver(state.model, state.method, row, workspace);
+        RowSolver* const one = &solver;
+        solve_forward(&one, 1);
+        const bool possible = solver.log_partition() > kNegInf;
+        if (possible) solve_expectations(&one, 1, {.segments = true});
         for (std::int64_t i = first; i < last; ++i)
           probability(i) = possible
                                ? std::exp(solver.segment(segments.start(i), segments.duration(i),
@@ -216,21 +285,25 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
   const Dims dims = check_potentials(potentials);
   check_vector("score", result.score.empty(), result.score.extent(0), dims.batch);
   check_vector("status", result.status.empty(), result.status.extent(0), dims.batch);
-  load_model(potentials, dims, state_->model);
-  std::vector<Segmentations> rows(static_cast<std::size_t>(dims.batch));
-  state_->for_rows(
+  State& state = *state_;
+  load_model(potentials, dims, state.model);
+  if (std::ssize(state.paths) < dims.batch)
+    state.paths.resize(static_cast<std::size_t>(dims.batch));
+  state.for_rows(
       potentials, 0, dims.batch, [&](std::int64_t b, const Row& row, Workspace& workspace) {
-        Segmentations& mine = rows[static_cast<std::size_t>(b)];
+        Segmentations& mine = state.paths[static_cast<std::size_t>(b)];
+        mine.clear();
         const bool possible =
-            row.length == 0 || viterbi_row(state_->model, row, workspace.viterbi, workspace.path);
+            row.length == 0 || viterbi_row(state.model, row, workspace.viterbi, workspace.path);
         if (row.length > 0)
           for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
         set(result.score, b,
-            possible ? score_row(state_->model, row, mine.view(), 0, mine.segments()) : kNegInf);
+            possible ? score_row(state.model, row, mine.view(), 0, mine.segments()) : kNegInf);
         set(result.status, b, possible ? RowStatus::kOk : RowStatus::kNoPath);
       });
   best.clear();
-  for (const Segmentations& row : rows) {
+  for (std::int64_t b = 0; b < dims.batch; ++b) {
+    const Segmentations& row = state.paths[static_cast<std::size_t>(b)];
     best.start.insert(best.start.end(), row.start.begin(), row.start.end());
     best.duration.insert(best.duration.end(), row.duration.begin(), row.duration.end());
     best.label.insert(best.label.end(), row.label.begin(), row.label.end());

@@ -78,6 +78,7 @@ struct RowExpectations {
   Buffer duration;    ///< (K, stride); only when wanted
   bool want_transition = true;
   bool want_duration = true;
+  bool want_boundaries = true;  ///< else only the first row of start and the last of end count
 };
 
 /// Score of segments [first, last) of `segments` as one segmentation of the row; -inf if forbidden.

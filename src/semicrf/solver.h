@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "semicrf/cpu/factored.h"
+#include "semicrf/cpu/scaled.h"
 #include "semicrf/cpu/viterbi.h"
 #include "semicrf/problem.h"
 #include "semicrf/reference.h"
@@ -15,6 +16,7 @@ namespace segfuse::semicrf {
 /// Everything one row needs while it is worked on.
 struct Workspace {
   RowBuffers frames;
+  ScaledState scaled;
   FactoredState factored;
   ReferenceState reference;
   RowExpectations expectations;
@@ -42,53 +44,76 @@ class WorkspacePool {
   std::vector<std::unique_ptr<Workspace>> free_;
 };
 
-/// The model's posterior over one row. Call in order: forward, expectations, segment.
-class RowSolver {
+/// How rows are solved, and what the shared scores become for it.
+class Method {
  public:
-  RowSolver(const Model& model, const FactoredTables& tables, bool reference, const Row& row,
-            Workspace& workspace)
-      : model_(model), tables_(tables), row_(row), workspace_(workspace), reference_(reference) {}
-
-  /// The log-partition: 0 for an empty row, -inf without a path.
-  double forward() {
-    if (row_.length == 0) {
-      log_partition_ = 0.0;
-    } else if (reference_) {
-      log_partition_ = reference_forward(model_, row_, workspace_.reference);
-    } else {
-      log_partition_ = factored_forward(model_, tables_, row_, workspace_.factored);
-    }
-    return log_partition_;
+  void prepare(const Model& model, bool reference) {
+    reference_ = reference;
+    factored_ready_ = false;
+    if (!reference) make_scaled_tables(model, scaled_);
   }
-
-  /// After a finite forward() of a row that is not empty.
-  RowExpectations& expectations(bool want_transition, bool want_duration) {
-    RowExpectations& out = workspace_.expectations;
-    out.want_transition = want_transition;
-    out.want_duration = want_duration;
-    if (reference_) {
-      reference_expectations(model_, row_, log_partition_, workspace_.reference, out);
-    } else {
-      factored_expectations(model_, tables_, row_, workspace_.factored, out);
-    }
-    return out;
-  }
-
-  /// log P(segment); after expectations().
-  double segment(std::int64_t start, std::int64_t duration, std::int64_t label) const {
-    if (reference_)
-      return reference_segment(model_, row_, log_partition_, workspace_.reference, start, duration,
-                               label);
-    return factored_segment(model_, row_, workspace_.factored, start, duration, label);
+  bool reference() const { return reference_; }
+  const ScaledTables& scaled() const { return scaled_; }
+  /// Made when the first row asks for them: most calls never do.
+  const FactoredTables& factored(const Model& model) const {
+    const std::lock_guard lock(mutex_);
+    if (!factored_ready_) make_tables(model, factored_);
+    factored_ready_ = true;
+    return factored_;
   }
 
  private:
-  const Model& model_;
-  const FactoredTables& tables_;
-  const Row& row_;
-  Workspace& workspace_;
-  bool reference_;
-  double log_partition_ = 0.0;
+  bool reference_ = false;
+  ScaledTables scaled_;
+  mutable std::mutex mutex_;
+  mutable bool factored_ready_ = false;
+  mutable FactoredTables factored_;
 };
+
+/// What solve_expectations is asked for.
+struct Wanted {
+  bool transition = false;
+  bool duration = false;
+  bool boundaries = false;  ///< start and end beyond the row's first and last frame
+  bool segments = false;    ///< RowSolver::segment will be called
+};
+
+/// The model's posterior over one row. Call in order: solve_forward, solve_expectations, segment.
+class RowSolver {
+ public:
+  RowSolver() = default;
+  RowSolver(const Model& model, const Method& method, const Row& row, Workspace& workspace)
+      : method_(&method),
+        workspace_(&workspace),
+        scaled_{.model = &model,
+                .tables = &method.scaled(),
+                .row = row,
+                .state = &workspace.scaled,
+                .out = &workspace.expectations} {}
+
+  /// 0 for an empty row, -inf without a path.
+  double log_partition() const { return scaled_.log_partition; }
+  RowExpectations& expectations() { return workspace_->expectations; }
+  const Row& row() const { return scaled_.row; }
+  /// log P(segment).
+  double segment(std::int64_t start, std::int64_t duration, std::int64_t label) const;
+
+  /// The log-partitions of up to kLockstep rows.
+  friend void solve_forward(RowSolver* const* rows, std::int64_t n);
+  /// Expected counts of up to kLockstep rows that are not empty and have a path.
+  friend void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wanted);
+
+ private:
+  enum class Path { kReference, kScaled, kFactored };
+  void leave_scaled_path();
+
+  const Method* method_ = nullptr;
+  Workspace* workspace_ = nullptr;
+  ScaledRow scaled_;
+  Path path_ = Path::kReference;
+};
+
+void solve_forward(RowSolver* const* rows, std::int64_t n);
+void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wanted);
 
 }  // namespace segfuse::semicrf

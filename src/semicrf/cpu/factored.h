@@ -41,6 +41,7 @@ struct FactoredTables {
   Buffer out_of;        ///< (C, stride) [to, from] exp(transition - out_of_max[from])
   Buffer out_of_max;    ///< (stride)
   Buffer transition;    ///< (C, stride) exp(transition - transition_max)
+  Buffer transposed;    ///< (C, stride) [to, from] transition
   double transition_max = 0.0;
 };
 

@@ -49,13 +49,12 @@ void make_tables(const Model& model, FactoredTables& tables) {
   scaled_columns(model.duration.data(), dims.max_duration, kTile, dims, tables.duration,
                  tables.duration_max);
   scaled_columns(model.transition.data(), dims.classes, 0, dims, tables.into, tables.into_max);
-  Buffer transposed;
-  transposed.assign(dims.classes * dims.stride, kNegInf);
+  tables.transposed.assign(dims.classes * dims.stride, kNegInf);
   tables.transition_max = kNegInf;
   for (std::int64_t from = 0; from < dims.classes; ++from) {
     for (std::int64_t to = 0; to < dims.classes; ++to) {
       const double score = model.transition[from * dims.stride + to];
-      transposed[to * dims.stride + from] = score;
+      tables.transposed[to * dims.stride + from] = score;
       tables.transition_max = std::max(tables.transition_max, score);
     }
   }
@@ -63,7 +62,7 @@ void make_tables(const Model& model, FactoredTables& tables) {
   tables.transition.resize(dims.classes * dims.stride);
   for (std::int64_t i = 0; i < dims.classes * dims.stride; ++i)
     tables.transition[i] = std::exp(model.transition[i] - tables.transition_max);
-  scaled_columns(transposed.data(), dims.classes, 0, dims, tables.out_of, tables.out_of_max);
+  scaled_columns(tables.transposed.data(), dims.classes, 0, dims, tables.out_of, tables.out_of_max);
 }
 
 void add_enter(Pass& pass, std::int64_t t, std::int64_t stride) {

@@ -15,19 +15,12 @@ namespace segfuse::semicrf::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// exp(x) for x <= 700 to about 1 ulp; 0 below -707, -inf included.
+/// exp(r) = 1 + even r^2 + odd r for |r| <= ln(2)/2, given r^2: Taylor, two interleaved chains; the
+/// remainder is under 2e-16.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_of(D d, V x) {
-  const hn::RebindToSigned<D> di;
-  const V shifter = hn::Set(d, 0x1.8p52);  // rounds to an integer, kept in the low bits
-  const V shifted = hn::MulAdd(x, hn::Set(d, 1.4426950408889634074), shifter);
-  const V n = hn::Sub(shifted, shifter);
-  V r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e42fee00000p-1), x);
-  r = hn::NegMulAdd(n, hn::Set(d, 0x1.a39ef35793c76p-33), r);
-  // Taylor, two interleaved chains; the remainder at |r| <= ln(2)/2 is under 2e-16.
-  const V r2 = hn::Mul(r, r);
-  V even = hn::Set(d, 1.0 / 479001600);
-  V odd = hn::Set(d, 1.0 / 39916800);
+HWY_INLINE void exp_polynomials(D d, V r2, V& even, V& odd) {
+  even = hn::Set(d, 1.0 / 479001600);
+  odd = hn::Set(d, 1.0 / 39916800);
   even = hn::MulAdd(even, r2, hn::Set(d, 1.0 / 3628800));
   odd = hn::MulAdd(odd, r2, hn::Set(d, 1.0 / 362880));
   even = hn::MulAdd(even, r2, hn::Set(d, 1.0 / 40320));
@@ -38,10 +31,46 @@ HWY_INLINE V exp_of(D d, V x) {
   odd = hn::MulAdd(odd, r2, hn::Set(d, 1.0 / 6));
   even = hn::MulAdd(even, r2, hn::Set(d, 0.5));
   odd = hn::MulAdd(odd, r2, hn::Set(d, 1.0));
+}
+
+/// x = n ln 2 + r with n whole and |r| <= ln(2)/2; shifted = n + 1.5 2^52 holds n in its low bits.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V reduce_to_log2(D d, V x, V& shifted) {
+  const V shifter = hn::Set(d, 0x1.8p52);
+  shifted = hn::MulAdd(x, hn::Set(d, 1.4426950408889634074), shifter);
+  const V n = hn::Sub(shifted, shifter);
+  const V r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e42fee00000p-1), x);
+  return hn::NegMulAdd(n, hn::Set(d, 0x1.a39ef35793c76p-33), r);
+}
+
+/// exp(x) for x <= 700 to about 1 ulp; 0 below -707, -inf included.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  V shifted, even, odd;
+  const V r = reduce_to_log2(d, x, shifted);
+  const V r2 = hn::Mul(r, r);
+  exp_polynomials(d, r2, even, odd);
   const V p = hn::Add(hn::Set(d, 1.0), hn::MulAdd(even, r2, hn::Mul(odd, r)));
   const auto exponent = hn::ShiftLeft<52>(hn::BitCast(di, shifted));
   const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
   return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -707.0)), scaled);
+}
+
+/// exp(x) * 2^-shift for differences of exponents within 1000; 1 where x is -inf.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V shifted_exp(D d, V x, V shift) {
+  const hn::RebindToSigned<D> di;
+  V shifted, even, odd;
+  const V r = reduce_to_log2(d, x, shifted);
+  const V r2 = hn::Mul(r, r);
+  exp_polynomials(d, r2, even, odd);
+  const V one = hn::Set(d, 1.0);
+  const V p = hn::Add(one, hn::MulAdd(even, r2, hn::Mul(odd, r)));
+  const auto exponent = hn::ShiftLeft<52>(hn::BitCast(di, hn::Sub(shifted, shift)));
+  const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  return hn::IfThenElse(hn::Eq(x, hn::Set(d, -std::numeric_limits<double>::infinity())), one,
+                        scaled);
 }
 
 /// log(x) for normal x > 0 to about 1 ulp; -inf for 0 and below the normal range.

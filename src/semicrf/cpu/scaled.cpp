@@ -1,0 +1,315 @@
+#include "semicrf/cpu/scaled.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+#include "base/check.h"
+#include "semicrf/cpu/flush_denormals.h"
+
+// Vectors of two doubles gain nothing over SSE4's.
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "semicrf/cpu/scaled.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+#include "semicrf/cpu/scaled_counts-inl.h"
+#include "semicrf/cpu/scaled_pass-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace segfuse::semicrf::HWY_NAMESPACE {
+namespace {
+
+Strand strand_of(const ScaledRow& x, ScaledPass& pass) {
+  const Dims& dims = x.model->dims;
+  return {*x.tables,         x.state->frames,  pass,
+          x.state->window,   x.state->pending, x.state->duration_counts,
+          x.row.emission,    dims.stride,      dims.classes,
+          dims.max_duration, x.row.length,     pass.step < 0 ? 0 : x.row.length};
+}
+
+/// Calls finish(i) after each boundary of the i-th strand. Strands go in lockstep as long as they
+/// last, which is `steps[i]` boundaries; the first is the longest.
+template <class Finish>
+void run_lockstep(Strand* const* strands, const std::int64_t* steps, std::int64_t n,
+                  const Finish& finish) {
+  std::int64_t done = 0;
+  if (n == 2) {
+    for (; done + 1 < steps[1]; ++done) {
+      advance<2>(strands, false);
+      finish(0);
+      finish(1);
+    }
+    advance<1>(strands + 1, true);
+    finish(1);
+  }
+  for (; done < steps[0]; ++done) {
+    advance<1>(strands, done + 1 == steps[0]);
+    finish(0);
+  }
+}
+
+void forward_rows(ScaledRow* const* rows, std::int64_t n) {
+  const FlushDenormals flush;
+  Strand first = strand_of(*rows[0], rows[0]->state->forward);
+  Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->forward);
+  Strand* strands[] = {&first, &second};
+  const std::int64_t steps[] = {rows[0]->row.length, rows[n - 1]->row.length};
+  for (std::int64_t i = 0; i < n; ++i) {
+    ScaledRow& x = *rows[i];
+    FrameFactors& frames = x.state->frames;
+    const std::int64_t size = x.row.length * first.stride;
+    x.ok &= prepare_frames(x.row, first.classes, first.stride, 0, x.row.length, frames);
+    if (x.row.start != nullptr)
+      x.ok &= prepare_boundary_scores(x.row.start, size, frames.start.data());
+    if (x.row.end != nullptr) x.ok &= prepare_boundary_scores(x.row.end, size, frames.end.data());
+    enter_first(*strands[i]);
+  }
+  run_lockstep(strands, steps, n, [](std::int64_t) {});
+}
+
+void backward_rows(ScaledRow* const* rows, std::int64_t n) {
+  const FlushDenormals flush;
+  Strand first = strand_of(*rows[0], rows[0]->state->backward);
+  Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->backward);
+  Strand* strands[] = {&first, &second};
+  const std::int64_t steps[] = {rows[0]->row.length, rows[n - 1]->row.length};
+  double scale_next[kLockstep];
+  for (std::int64_t i = 0; i < n; ++i) {
+    enter_first(*strands[i]);
+    scale_next[i] = scale_of(*rows[i], rows[i]->row.length);
+  }
+  run_lockstep(strands, steps, n, [&](std::int64_t i) HWY_ATTR {
+    ScaledRow& x = *rows[i];
+    const std::int64_t s = strands[i]->at;
+    const double scale = scale_of(x, s);
+    collect_posteriors(x, s, scale, scale_next[i]);
+    scale_next[i] = scale;
+    if (x.out->want_duration) x.ok &= collect_durations(*strands[i], x, scale);
+    if (x.out->want_transition) collect_transitions(x, s, scale);
+  });
+  for (std::int64_t i = 0; i < n; ++i)
+    if (rows[i]->out->want_duration) flush_durations(*strands[i]);
+}
+
+}  // namespace
+}  // namespace segfuse::semicrf::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace segfuse::semicrf {
+namespace {
+
+HWY_EXPORT(forward_rows);
+HWY_EXPORT(backward_rows);
+
+/// out = exp(scores) row by row, padding 0; false when a finite score is out of range.
+bool factors_of(const double* scores, std::int64_t rows, std::int64_t classes, std::int64_t stride,
+                double* out) {
+  bool good = true;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t c = 0; c < stride; ++c) {
+      const double score = c < classes ? scores[i * stride + c] : kNegInf;
+      good &= score == kNegInf || (score >= kSmallestFactor && score <= kLargestFactor);
+      out[i * stride + c] = std::exp(score);
+    }
+  }
+  return good;
+}
+
+/// What ScaledTables::enough says, for one class. A newer entry stands for an older one at every
+/// later boundary only if all durations below the longest possible one are possible.
+double enough_for(const Buffer& duration, std::int64_t longest, std::int64_t stride,
+                  std::int64_t c) {
+  double smallest = std::numeric_limits<double>::infinity();
+  double largest = 0.0;
+  bool ended = false;
+  for (std::int64_t k = 0; k < longest; ++k) {
+    const double factor = duration[k * stride + c];
+    if (factor == 0.0) {
+      ended = true;
+      continue;
+    }
+    if (ended) return std::numeric_limits<double>::infinity();
+    smallest = std::min(smallest, factor);
+    largest = std::max(largest, factor);
+  }
+  constexpr double kNegligible = 0x1p80;
+  if (largest == 0.0) return 0.0;
+  return kSmallestEntry * kNegligible * (largest / smallest) * static_cast<double>(longest);
+}
+
+/// Sizes a pass and its window and sets the first boundary.
+void begin_pass(const ScaledRow& x, ScaledPass& pass, const Buffer& boundary) {
+  const Dims& dims = x.model->dims;
+  const std::int64_t length = x.row.length;
+  const std::int64_t boundaries = pass.mask < 0 ? length + 1 : pass.mask + 1;
+  const std::int64_t size = boundaries * dims.stride;
+  pass.value.resize(size);
+  pass.linked.resize(size);
+  pass.exponent.resize(static_cast<std::size_t>(length) + 1);
+  const std::int64_t first = pass.step < 0 ? 0 : length;
+  pass.exponent[static_cast<std::size_t>(first)] = 0;
+  std::copy_n(boundary.data(), dims.stride, pass.linked.data() + pass.row(first) * dims.stride);
+  std::fill_n(pass.value.data() + pass.row(first) * dims.stride, dims.stride, 0.0);
+  ScaledWindow& window = x.state->window;
+  const std::int64_t kept = std::min(dims.max_duration, length) + kSumTile;
+  window.capacity = 2 * kept + 64;
+  window.entries.resize(window.capacity * dims.stride);
+  window.reference.assign(dims.stride, 1.0);
+  window.inverse.assign(dims.stride, 1.0);
+  window.ahead.resize(kSumTile * dims.stride);
+  window.extremes.assign(4 * kLanes, 0.0);
+  for (std::int64_t which : {0, 2})
+    std::fill_n(window.extremes.data() + which * kLanes, kLanes,
+                std::bit_cast<double>(~std::uint64_t{0}));
+  window.newest = window.steps = window.exponent = window.lag = 0;
+  window.tile_done = kSumTile;
+  window.failed = false;
+}
+
+/// Whether all values and entries stayed inside their bounds.
+bool kept_bounds(const ScaledWindow& window) {
+  const auto bits = [](double x) { return std::bit_cast<std::uint64_t>(x); };
+  const double* e = window.extremes.data();
+  bool good = !window.failed;
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    good &= bits(e[i]) >= bits(kSmallestValue) - 1;
+    good &= bits(e[kLanes + i]) <= bits(kLargestValue);
+    good &= bits(e[2 * kLanes + i]) >= bits(kSmallestEntry) - 1;
+    good &= bits(e[3 * kLanes + i]) <= bits(kLargestEntry);
+  }
+  return good;
+}
+
+/// Longest first.
+void order_by_length(ScaledRow* const* rows, std::int64_t n, ScaledRow** order) {
+  static_assert(kLockstep == 2);
+  SEGFUSE_CHECK(n >= 1 && n <= kLockstep, "rows in lockstep");
+  std::copy_n(rows, n, order);
+  if (n == 2 && order[0]->row.length < order[1]->row.length) std::swap(order[0], order[1]);
+}
+
+/// out = counts * factors.
+void multiply(const Buffer& counts, const Buffer& factors, std::int64_t size, Buffer& out) {
+  out.resize(size);
+  for (std::int64_t i = 0; i < size; ++i) out[i] = counts[i] * factors[i];
+}
+
+void finish_forward(ScaledRow& x) {
+  ScaledState& state = *x.state;
+  const Dims& dims = x.model->dims;
+  const double* last = state.forward.value.data() + x.row.length * dims.stride;
+  double sum = 0.0;
+  for (std::int64_t c = 0; c < dims.classes; ++c) sum += last[c] * x.tables->final[c];
+  x.ok &= kept_bounds(state.window);
+  state.rest = sum;
+  x.log_partition =
+      std::log(sum) + static_cast<double>(state.forward.exponent.back()) * std::numbers::ln2;
+}
+
+}  // namespace
+
+void make_scaled_tables(const Model& model, ScaledTables& tables) {
+  const Dims& dims = model.dims;
+  const auto [classes, stride, longest] = std::tuple(dims.classes, dims.stride, dims.max_duration);
+  tables.duration.assign((longest + kSumTile) * stride, 0.0);
+  tables.into.resize(classes * stride);
+  tables.out_of.assign(classes * stride, 0.0);
+  tables.initial.resize(stride);
+  tables.final.resize(stride);
+  tables.enough.assign(stride, 0.0);
+  bool good = factors_of(model.duration.data(), longest, classes, stride, tables.duration.data());
+  good &= factors_of(model.transition.data(), classes, classes, stride, tables.into.data());
+  good &= factors_of(model.initial.data(), 1, classes, stride, tables.initial.data());
+  good &= factors_of(model.final.data(), 1, classes, stride, tables.final.data());
+  for (std::int64_t from = 0; from < classes; ++from)
+    for (std::int64_t to = 0; to < classes; ++to)
+      tables.out_of[to * stride + from] = tables.into[from * stride + to];
+  for (std::int64_t c = 0; c < classes; ++c)
+    tables.enough[c] = enough_for(tables.duration, longest, stride, c);
+  tables.in_range = good;
+}
+
+void scaled_forward(ScaledRow* const* rows, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    ScaledRow& x = *rows[i];
+    const std::int64_t length = x.row.length;
+    const std::int64_t size = length * x.model->dims.stride;
+    FrameFactors& frames = x.state->frames;
+    frames.emission.resize(size);
+    if (x.row.start != nullptr) frames.start.resize(size);
+    if (x.row.end != nullptr) frames.end.resize(size);
+    frames.exponent.resize(static_cast<std::size_t>(length));
+    frames.forbids.resize(static_cast<std::size_t>(length));
+    ScaledPass& pass = x.state->forward;
+    pass.step = -1;
+    pass.enter = x.row.start != nullptr ? frames.start.data() : nullptr;
+    pass.leave = x.row.end != nullptr ? frames.end.data() : nullptr;
+    begin_pass(x, pass, x.tables->initial);
+    x.state->pending.count = 0;
+    x.ok = x.tables->in_range;
+  }
+  ScaledRow* order[kLockstep];
+  order_by_length(rows, n, order);
+  HWY_DYNAMIC_DISPATCH(forward_rows)(order, n);
+  for (std::int64_t i = 0; i < n; ++i) finish_forward(*rows[i]);
+}
+
+void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    ScaledRow& x = *rows[i];
+    const Dims& dims = x.model->dims;
+    ScaledState& state = *x.state;
+    ScaledPass& pass = state.backward;
+    pass.step = 1;
+    pass.mask = x.keep_backward ? ~std::int64_t{0} : kKeptBoundaries - 1;
+    pass.enter = x.row.end != nullptr ? state.frames.end.data() : nullptr;
+    pass.leave = x.row.start != nullptr ? state.frames.start.data() : nullptr;
+    begin_pass(x, pass, x.tables->final);
+    state.cover.assign(dims.stride, 0.0);
+    state.pending.weights.resize(kSumTile * dims.stride);
+    state.left.resize(kCountTile * dims.stride);
+    if (x.out->want_duration) state.duration_counts.assign(dims.max_duration * dims.stride, 0.0);
+    if (x.out->want_transition) state.transition_counts.assign(dims.stride * dims.stride, 0.0);
+    for (Buffer* frames : {&x.out->label, &x.out->start, &x.out->end})
+      frames->resize(x.row.length * dims.stride);
+  }
+  ScaledRow* order[kLockstep];
+  order_by_length(rows, n, order);
+  HWY_DYNAMIC_DISPATCH(backward_rows)(order, n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    ScaledRow& x = *rows[i];
+    const Dims& dims = x.model->dims;
+    x.ok &= kept_bounds(x.state->window);
+    if (x.out->want_duration)
+      multiply(x.state->duration_counts, x.tables->duration, dims.max_duration * dims.stride,
+               x.out->duration);
+    if (x.out->want_transition)
+      multiply(x.state->transition_counts, x.tables->into, dims.classes * dims.stride,
+               x.out->transition);
+  }
+}
+
+double scaled_segment(const ScaledRow& x, std::int64_t start, std::int64_t duration,
+                      std::int64_t label) {
+  const Dims& dims = x.model->dims;
+  const ScaledState& state = *x.state;
+  const std::int64_t end = start + duration;
+  double content = x.model->duration[(duration - 1) * dims.stride + label];
+  for (std::int64_t t = start; t < end; ++t) content += x.row.emission[t * dims.stride + label];
+  if (x.row.start != nullptr) content += x.row.start[start * dims.stride + label];
+  if (x.row.end != nullptr) content += x.row.end[(end - 1) * dims.stride + label];
+  const std::int64_t exponent =
+      state.forward.exponent[start] + state.backward.exponent[end] - state.forward.exponent.back();
+  return std::log(state.forward.linked[start * dims.stride + label]) +
+         std::log(state.backward.linked[end * dims.stride + label]) - std::log(state.rest) +
+         (static_cast<double>(exponent) * std::numbers::ln2 + content);
+}
+
+}  // namespace segfuse::semicrf
+#endif

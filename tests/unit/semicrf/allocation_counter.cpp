@@ -1,0 +1,32 @@
+// Replaces operator new for this program. Apart from the tests: the compiler should not see both
+// ends of an allocation.
+
+#include "allocation_counter.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace segfuse::semicrf::testing {
+std::atomic<std::int64_t> allocations{0};
+}
+
+namespace {
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  ++segfuse::semicrf::testing::allocations;
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
+  if (void* p = std::aligned_alloc(alignment, rounded)) return p;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return allocate(size, alignof(std::max_align_t)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
