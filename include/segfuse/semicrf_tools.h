@@ -171,4 +171,46 @@ class Inference {
   std::unique_ptr<State> state_;
 };
 
+struct OnlineOptions {
+  /// 0: a segment is decided when all paths that may still become the best share it; exact. Else at
+  /// least K: boundaries that are older than this many frames are decided as the path has them that
+  /// looks best then, and the rest of the row goes on from there. The result may then be worse than
+  /// the best segmentation; best_score() is its score. log_partition() stays exact.
+  std::int64_t max_delay = 0;
+};
+
+/// Decodes a row that arrives in pieces, of any size: the segments, their times of decision and the
+/// log-partition do not depend on how a row is cut, and without max_delay the segments are those of
+/// Engine::viterbi. Memory: 2 K + 64 frames, and two ints for each undecided frame and label. A
+/// frame costs O(C^2 + K C). Transitions must not depend on durations.
+class OnlineDecoder {
+ public:
+  /// Takes transition, duration, initial and final of `shared`, and copies them; tail as in Scope.
+  template <class T>
+  explicit OnlineDecoder(const Potentials<T>& shared, const OnlineOptions& options = {},
+                         const View<const double, 1>& tail = {});
+  ~OnlineDecoder();
+  OnlineDecoder(OnlineDecoder&&) noexcept;
+  OnlineDecoder& operator=(OnlineDecoder&&) noexcept;
+
+  /// Takes the next n frames, (n, C) each; start and end may be empty (0). Appends segments that
+  /// are decided now to the current row of `decided`.
+  template <class T>
+  void push(const View<const T, 2>& emission, Segmentations& decided,
+            const View<const T, 2>& start = {}, const View<const T, 2>& end = {});
+
+  /// Ends the row: appends the segments that are left, ends the row of `decided`, and is ready for
+  /// another. kNoPath when no path leads to the end: what is left is then not appended.
+  RowStatus finish(Segmentations& decided);
+
+  std::int64_t frames() const;          ///< that have arrived
+  std::int64_t decided_frames() const;  ///< that the decided segments cover
+  double log_partition() const;         ///< of the row, if it ended now
+  double best_score() const;            ///< of the best path, if the row ended now
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 }  // namespace segfuse::semicrf

@@ -99,6 +99,11 @@ struct Pass {
     for (std::int64_t c = 0; c < classes; ++c) result[c] += in.row.start[s * stride + c];
   }
 
+  /// source[t].
+  void start(std::int64_t t) const {
+    if (!in.model.dims.by_duration) enter(t, 1, out.source.data() + t * stride);
+  }
+
   void prepare() const;
   void forward() const;
   void forward_open(std::int64_t t, std::int64_t n) const;
@@ -142,16 +147,17 @@ void Pass::prepare() const {
   }
 }
 
-/// open[t], relative to base[t-1], and its row of `terms`.
+/// open[t], relative to base[t-1], and a row of `terms` for the segments that go on.
 void Pass::forward_open(std::int64_t t, std::int64_t n) const {
   double* now = open(t);
   const double* before = open(t - 1);
   const double* frame = in.row.emission + (t - 1) * stride;
   const bool may_go_on = !in.is_forced(t - 1);
+  std::fill_n(now, stride, kNegInf);
   for (std::int64_t c = 0; c < classes && may_go_on; ++c)
     now[c] = before[c] + in.tail[c] + frame[c];
+  std::copy_n(now, stride, out.terms.data() + n * stride);
   if (n == longest) join(now, out.terms.data() + (longest - 1) * stride);
-  std::copy_n(now, stride, out.terms.data() + closed(n) * stride);
 }
 
 /// value[t] from segments that end there.
@@ -170,7 +176,7 @@ void Pass::arrive(std::int64_t t) const {
   extend(beyond, step, in.row.emission + (t - 1) * stride, -stride, 0, n);
   if (in.tail != nullptr) forward_open(t, n);
   double* value = out.value.data() + t * stride;
-  reduce(out.terms.data(), in.tail == nullptr ? n : closed(n) + 1, value);
+  reduce(out.terms.data(), in.tail == nullptr ? n : n + 1, value);
   for (std::int64_t c = 0; in.row.end != nullptr && c < classes; ++c)
     value[c] += in.row.end[(t - 1) * stride + c];
   out.base[at(t)] = out.base[at(t - 1)] + rebase({value, open(t)});
@@ -180,7 +186,7 @@ void Pass::forward() const {
   for (std::int64_t t = 0;; ++t) {
     if (t > 0) arrive(t);
     if (t == length) break;
-    if (!in.model.dims.by_duration) enter(t, 1, out.source.data() + t * stride);
+    start(t);
   }
   std::vector<double> last(at(classes));
   for (std::int64_t c = 0; c < classes; ++c)
@@ -362,6 +368,31 @@ double lattice_forward(const LatticeInput& input, Sum sum, Lattice& lattice) {
   pass.prepare();
   pass.forward();
   return lattice.log_partition;
+}
+
+void lattice_begin(const LatticeInput& input, Sum sum, Lattice& lattice) {
+  lattice.sum = sum;
+  Pass{input, lattice}.prepare();
+}
+
+void lattice_leave(const LatticeInput& input, Lattice& lattice, std::int64_t t) {
+  Pass{input, lattice}.start(t);
+}
+
+void lattice_arrive(const LatticeInput& input, Lattice& lattice, std::int64_t t) {
+  Pass{input, lattice}.arrive(t);
+}
+
+void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t first,
+                  std::int64_t last) {
+  const std::int64_t stride = input.model.dims.stride;
+  for (Buffer* rows : {&lattice.value, &lattice.source, &lattice.open}) {
+    if (rows->size() == 0) continue;
+    const double* from = rows->data();
+    const std::int64_t end = std::min((last + 1) * stride, rows->size());
+    std::copy(from + first * stride, from + end, rows->data());
+  }
+  std::copy(lattice.base.begin() + first, lattice.base.begin() + last + 1, lattice.base.begin());
 }
 
 void lattice_backward(const LatticeInput& input, Lattice& lattice, RowExpectations* counts,

@@ -58,6 +58,19 @@ struct Lattice {
 /// Fills the forward half and returns the log-partition (the best score with Sum::kMax).
 double lattice_forward(const LatticeInput& input, Sum sum, Lattice& lattice);
 
+/// The forward pass by hand, for rows that arrive bit by bit. The row is a window of `row.length`
+/// frames. begin makes room; then, for t = 1, 2, ..: leave(t - 1) starts segments at a boundary
+/// (its start scores must be there), arrive(t) ends them (frame t-1 must be there). After arrive,
+/// `terms` has one row for each table duration that fits, relative to base[t-1] and without the
+/// end score, and with a tail one more, for the segments that go on beyond K.
+void lattice_begin(const LatticeInput& input, Sum sum, Lattice& lattice);
+void lattice_leave(const LatticeInput& input, Lattice& lattice, std::int64_t t);
+void lattice_arrive(const LatticeInput& input, Lattice& lattice, std::int64_t t);
+/// Moves boundaries [first, last] to the front. Boundary 0 is then not the row's first, and must
+/// not be in a window any more: keep K before the next.
+void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t first,
+                  std::int64_t last);
+
 /// After a finite forward pass: the backward half, and with Sum::kLog the expected counts where
 /// they are asked for. tail_count: (stride) expected frames beyond K by label.
 void lattice_backward(const LatticeInput& input, Lattice& lattice, RowExpectations* counts,
