@@ -31,7 +31,7 @@ struct Engine::State {
   template <class T>
   void prepare(const Potentials<T>& potentials, const Dims& dims) {
     load_model(potentials, dims, model);
-    method.prepare(model, options.algorithm == Algorithm::kReference || dims.by_duration);
+    method.prepare(model, options.algorithm == Algorithm::kReference);
   }
 
   /// Calls body(b, row, workspace) for rows [begin, end) in parallel.

@@ -6,25 +6,6 @@
 namespace segfuse::semicrf {
 namespace {
 
-/// log(exp(sum) + exp(term)), one term at a time.
-class LogSum {
- public:
-  void add(double term) {
-    if (term == kNegInf) return;
-    if (term > max_) {
-      sum_ = sum_ * std::exp(max_ - term) + 1.0;
-      max_ = term;
-    } else {
-      sum_ += std::exp(term - max_);
-    }
-  }
-  double value() const { return max_ == kNegInf ? kNegInf : max_ + std::log(sum_); }
-
- private:
-  double max_ = kNegInf;
-  double sum_ = 0.0;
-};
-
 /// Score of a segment without its transition, given the sum of its emissions.
 double segment_score(const Model& model, const Row& row, std::int64_t start, std::int64_t duration,
                      std::int64_t c, double content) {
@@ -52,7 +33,7 @@ void compute_backward(const Model& model, const Row& row, ReferenceState& state)
   state.backward.assign((row.length + 1) * classes, kNegInf);
   for (std::int64_t c = 0; c < classes; ++c)
     state.backward[row.length * classes + c] = model.final[c];
-  std::vector<LogSum> sums;
+  std::vector<LogSum>& sums = state.sums;
   for (std::int64_t start = row.length - 1; start >= 1; --start) {
     sums.assign(classes, {});
     for (std::int64_t c = 0; c < classes; ++c) {

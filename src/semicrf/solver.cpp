@@ -4,8 +4,13 @@ namespace segfuse::semicrf {
 
 /// The scores do not fit the linear domain: the row is done again with logarithms.
 void RowSolver::leave_scaled_path() {
-  path_ = Path::kFactored;
   const Model& model = *scaled_.model;
+  if (model.dims.by_duration || method_->reference()) {
+    path_ = Path::kReference;
+    scaled_.log_partition = reference_forward(model, scaled_.row, workspace_->reference);
+    return;
+  }
+  path_ = Path::kFactored;
   scaled_.log_partition =
       factored_forward(model, method_->factored(model), scaled_.row, workspace_->factored);
 }
@@ -17,11 +22,7 @@ void solve_forward(RowSolver* const* rows, std::int64_t n) {
     RowSolver& x = *rows[i];
     if (x.scaled_.row.length == 0) {
       x.scaled_.log_partition = 0.0;
-    } else if (x.method_->reference()) {
-      x.path_ = RowSolver::Path::kReference;
-      x.scaled_.log_partition =
-          reference_forward(*x.scaled_.model, x.scaled_.row, x.workspace_->reference);
-    } else if (!x.method_->scaled().in_range) {
+    } else if (x.method_->reference() || !x.method_->scaled().in_range) {
       x.leave_scaled_path();
     } else {
       x.path_ = RowSolver::Path::kScaled;

@@ -17,6 +17,8 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/highway.h>
+#include "semicrf/cpu/scaled_by_duration_backward-inl.h"
+#include "semicrf/cpu/scaled_by_duration_forward-inl.h"
 #include "semicrf/cpu/scaled_counts-inl.h"
 #include "semicrf/cpu/scaled_pass-inl.h"
 
@@ -26,10 +28,20 @@ namespace {
 
 Strand strand_of(const ScaledRow& x, ScaledPass& pass) {
   const Dims& dims = x.model->dims;
-  return {*x.tables,         x.state->frames,  pass,
-          x.state->window,   x.state->pending, x.state->duration_counts,
-          x.row.emission,    dims.stride,      dims.classes,
-          dims.max_duration, x.row.length,     pass.step < 0 ? 0 : x.row.length};
+  const std::int64_t longest = std::min(dims.max_duration, x.row.length);
+  return {x,
+          *x.tables,
+          x.state->frames,
+          pass,
+          x.state->window,
+          x.state->pending,
+          x.state->duration_counts,
+          x.row.emission,
+          dims.stride,
+          dims.classes,
+          longest,
+          x.row.length,
+          pass.step < 0 ? 0 : x.row.length};
 }
 
 /// Calls finish(i) after each boundary of the i-th strand. Strands go in lockstep as long as they
@@ -67,9 +79,12 @@ void forward_rows(ScaledRow* const* rows, std::int64_t n) {
     if (x.row.start != nullptr)
       x.ok &= prepare_boundary_scores(x.row.start, size, frames.start.data());
     if (x.row.end != nullptr) x.ok &= prepare_boundary_scores(x.row.end, size, frames.end.data());
-    enter_first(*strands[i]);
+    if (x.model->dims.by_duration)
+      forward_by_duration(x, *strands[i]);
+    else
+      enter_first(*strands[i]);
   }
-  run_lockstep(strands, steps, n, [](std::int64_t) {});
+  if (!rows[0]->model->dims.by_duration) run_lockstep(strands, steps, n, [](std::int64_t) {});
 }
 
 void backward_rows(ScaledRow* const* rows, std::int64_t n) {
@@ -78,6 +93,10 @@ void backward_rows(ScaledRow* const* rows, std::int64_t n) {
   Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->backward);
   Strand* strands[] = {&first, &second};
   const std::int64_t steps[] = {rows[0]->row.length, rows[n - 1]->row.length};
+  if (rows[0]->model->dims.by_duration) {
+    for (std::int64_t i = 0; i < n; ++i) backward_by_duration(*rows[i], *strands[i]);
+    return;
+  }
   double scale_next[kLockstep];
   for (std::int64_t i = 0; i < n; ++i) {
     enter_first(*strands[i]);
@@ -93,7 +112,7 @@ void backward_rows(ScaledRow* const* rows, std::int64_t n) {
     if (x.out->want_transition) collect_transitions(x, s, scale);
   });
   for (std::int64_t i = 0; i < n; ++i)
-    if (rows[i]->out->want_duration) flush_durations(*strands[i]);
+    if (rows[i]->out->want_duration) flush_pending(*strands[i]);
 }
 
 }  // namespace
@@ -121,26 +140,43 @@ bool factors_of(const double* scores, std::int64_t rows, std::int64_t classes, s
   return good;
 }
 
-/// What ScaledTables::enough says, for one class. A newer entry stands for an older one at every
-/// later boundary only if all durations below the longest possible one are possible.
-double enough_for(const Buffer& duration, std::int64_t longest, std::int64_t stride,
-                  std::int64_t c) {
+/// exp(transition + duration) by slice; false when a finite sum is out of range.
+bool slice_factors(const Model& model, Buffer& out) {
+  const Dims& dims = model.dims;
+  bool good = true;
+  for (std::int64_t k = 0; k < dims.max_duration; ++k) {
+    for (std::int64_t i = 0; i < dims.classes * dims.stride; ++i) {
+      const double score =
+          model.transition_slice(k)[i] + model.duration[k * dims.stride + i % dims.stride];
+      const bool padding = i % dims.stride >= dims.classes;
+      good &= padding || score == kNegInf || (score >= kSmallestSlice && score <= kLargestFactor);
+      out[k * dims.classes * dims.stride + i] = padding ? 0.0 : std::exp(score);
+    }
+  }
+  return good;
+}
+
+/// What ScaledTables::enough says, for one class whose segments have one of several columns of
+/// factors by duration, `next` apart. A newer entry stands for an older one at every later boundary
+/// only if all durations below the longest possible one are possible.
+double enough_for(const double* factors, std::int64_t columns, std::int64_t next,
+                  std::int64_t longest, std::int64_t hop) {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = 0.0;
-  bool ended = false;
-  for (std::int64_t k = 0; k < longest; ++k) {
-    const double factor = duration[k * stride + c];
-    if (factor == 0.0) {
-      ended = true;
-      continue;
+  for (std::int64_t column = 0; column < columns; ++column, factors += next) {
+    bool ended = false;
+    for (std::int64_t k = 0; k < longest; ++k) {
+      const double factor = factors[k * hop];
+      if (factor > 0.0 && ended) return std::numeric_limits<double>::infinity();
+      if (factor > 0.0) smallest = std::min(smallest, factor);
+      largest = std::max(largest, factor);
+      ended = factor == 0.0;
     }
-    if (ended) return std::numeric_limits<double>::infinity();
-    smallest = std::min(smallest, factor);
-    largest = std::max(largest, factor);
   }
-  constexpr double kNegligible = 0x1p80;
   if (largest == 0.0) return 0.0;
-  return kSmallestEntry * kNegligible * (largest / smallest) * static_cast<double>(longest);
+  constexpr double kNegligible = 0x1p80;
+  return kSmallestEntry * kNegligible * (largest / smallest) *
+         static_cast<double>(longest * columns);
 }
 
 /// Sizes a pass and its window and sets the first boundary.
@@ -157,30 +193,33 @@ void begin_pass(const ScaledRow& x, ScaledPass& pass, const Buffer& boundary) {
   std::copy_n(boundary.data(), dims.stride, pass.linked.data() + pass.row(first) * dims.stride);
   std::fill_n(pass.value.data() + pass.row(first) * dims.stride, dims.stride, 0.0);
   ScaledWindow& window = x.state->window;
-  const std::int64_t kept = std::min(dims.max_duration, length) + kSumTile;
-  window.capacity = 2 * kept + 64;
+  window.kept =
+      std::min(dims.max_duration, length) + (dims.by_duration ? kCountTile + 1 : kSumTile);
+  window.capacity = 2 * window.kept + 64;
   window.entries.resize(window.capacity * dims.stride);
   window.reference.assign(dims.stride, 1.0);
   window.inverse.assign(dims.stride, 1.0);
   window.ahead.resize(kSumTile * dims.stride);
+  window.dropped.assign(dims.by_duration && pass.step < 0 ? dims.stride : 0, 0.0);
   window.extremes.assign(4 * kLanes, 0.0);
   for (std::int64_t which : {0, 2})
-    std::fill_n(window.extremes.data() + which * kLanes, kLanes,
-                std::bit_cast<double>(~std::uint64_t{0}));
+    std::fill_n(window.extremes.data() + which * kLanes, kLanes, kLargestEntry);
   window.newest = window.steps = window.exponent = window.lag = 0;
   window.tile_done = kSumTile;
   window.failed = false;
 }
 
-/// Whether all values and entries stayed inside their bounds.
-bool kept_bounds(const ScaledWindow& window) {
-  const auto bits = [](double x) { return std::bit_cast<std::uint64_t>(x); };
+/// Whether all values and entries stayed inside their bounds. A NaN has the largest bits.
+bool kept_bounds(const ScaledRow& x) {
+  const ScaledWindow& window = x.state->window;
+  const double smallest = x.model->dims.by_duration ? kSmallestValueBySlice : kSmallestValue;
+  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
   const double* e = window.extremes.data();
   bool good = !window.failed;
   for (std::int64_t i = 0; i < kLanes; ++i) {
-    good &= bits(e[i]) >= bits(kSmallestValue) - 1;
+    good &= e[i] >= smallest;
     good &= bits(e[kLanes + i]) <= bits(kLargestValue);
-    good &= bits(e[2 * kLanes + i]) >= bits(kSmallestEntry) - 1;
+    good &= e[2 * kLanes + i] >= kSmallestEntry;
     good &= bits(e[3 * kLanes + i]) <= bits(kLargestEntry);
   }
   return good;
@@ -200,16 +239,55 @@ void multiply(const Buffer& counts, const Buffer& factors, std::int64_t size, Bu
   for (std::int64_t i = 0; i < size; ++i) out[i] = counts[i] * factors[i];
 }
 
+/// Counts of transitions by duration, and of durations from them; first segments are in
+/// duration_counts already.
+void finish_counts_by_duration(ScaledRow& x) {
+  const Dims& dims = x.model->dims;
+  const auto [classes, stride] = std::pair(dims.classes, dims.stride);
+  RowExpectations& out = *x.out;
+  if (!out.want_transition && !out.want_duration) return;
+  if (out.want_transition) out.transition.resize(dims.max_duration * classes * stride);
+  if (out.want_duration) out.duration.resize(dims.max_duration * stride);
+  for (std::int64_t k = 0; k < dims.max_duration; ++k) {
+    double* sums = x.state->duration_counts.data() + k * stride;
+    for (std::int64_t from = 0; from < classes; ++from) {
+      const double* counts = x.state->transition_counts.data() + (k * stride + from) * stride;
+      const std::int64_t at = (k * classes + from) * stride;
+      for (std::int64_t c = 0; c < stride; ++c) {
+        const double count = counts[c] * x.tables->into[at + c];
+        if (out.want_transition) out.transition[at + c] = count;
+        sums[c] += count;
+        x.ok &= count <= std::numeric_limits<double>::max();  // neither inf nor NaN
+      }
+    }
+    if (out.want_duration) std::copy_n(sums, stride, out.duration.data() + k * stride);
+  }
+}
+
 void finish_forward(ScaledRow& x) {
   ScaledState& state = *x.state;
   const Dims& dims = x.model->dims;
   const double* last = state.forward.value.data() + x.row.length * dims.stride;
   double sum = 0.0;
   for (std::int64_t c = 0; c < dims.classes; ++c) sum += last[c] * x.tables->final[c];
-  x.ok &= kept_bounds(state.window);
+  x.ok &= kept_bounds(x);
   state.rest = sum;
   x.log_partition =
       std::log(sum) + static_cast<double>(state.forward.exponent.back()) * std::numbers::ln2;
+}
+
+/// The sum over everything before a segment, times its duration factor.
+double entry_of(const ScaledRow& x, std::int64_t start, std::int64_t duration, std::int64_t label) {
+  const Dims& dims = x.model->dims;
+  const ScaledTables& tables = *x.tables;
+  const double factor = tables.duration[(duration - 1) * dims.stride + label];
+  if (start == 0) return tables.initial[label] * factor;
+  if (!dims.by_duration) return x.state->forward.linked[start * dims.stride + label] * factor;
+  double sum = 0.0;
+  for (std::int64_t from = 0; from < dims.classes; ++from)
+    sum += x.state->forward.value[start * dims.stride + from] *
+           tables.into[((duration - 1) * dims.classes + from) * dims.stride + label];
+  return sum;
 }
 
 }  // namespace
@@ -217,21 +295,29 @@ void finish_forward(ScaledRow& x) {
 void make_scaled_tables(const Model& model, ScaledTables& tables) {
   const Dims& dims = model.dims;
   const auto [classes, stride, longest] = std::tuple(dims.classes, dims.stride, dims.max_duration);
+  const std::int64_t slice = classes * stride;
   tables.duration.assign((longest + kSumTile) * stride, 0.0);
-  tables.into.resize(classes * stride);
-  tables.out_of.assign(classes * stride, 0.0);
+  tables.into.resize(dims.slices() * slice);
+  tables.out_of.assign(dims.slices() * slice, 0.0);
   tables.initial.resize(stride);
   tables.final.resize(stride);
   tables.enough.assign(stride, 0.0);
   bool good = factors_of(model.duration.data(), longest, classes, stride, tables.duration.data());
-  good &= factors_of(model.transition.data(), classes, classes, stride, tables.into.data());
   good &= factors_of(model.initial.data(), 1, classes, stride, tables.initial.data());
   good &= factors_of(model.final.data(), 1, classes, stride, tables.final.data());
-  for (std::int64_t from = 0; from < classes; ++from)
-    for (std::int64_t to = 0; to < classes; ++to)
-      tables.out_of[to * stride + from] = tables.into[from * stride + to];
+  if (dims.by_duration) {
+    good &= slice_factors(model, tables.into);
+  } else {
+    good &= factors_of(model.transition.data(), classes, classes, stride, tables.into.data());
+  }
+  for (std::int64_t k = 0; k < dims.slices(); ++k)
+    for (std::int64_t from = 0; from < classes; ++from)
+      for (std::int64_t to = 0; to < classes; ++to)
+        tables.out_of[k * slice + to * stride + from] = tables.into[k * slice + from * stride + to];
   for (std::int64_t c = 0; c < classes; ++c)
-    tables.enough[c] = enough_for(tables.duration, longest, stride, c);
+    tables.enough[c] = dims.by_duration
+                           ? enough_for(tables.into.data() + c, classes, stride, longest, slice)
+                           : enough_for(tables.duration.data() + c, 1, 0, longest, stride);
   tables.in_range = good;
 }
 
@@ -252,6 +338,7 @@ void scaled_forward(ScaledRow* const* rows, std::int64_t n) {
     pass.leave = x.row.end != nullptr ? frames.end.data() : nullptr;
     begin_pass(x, pass, x.tables->initial);
     x.state->pending.count = 0;
+    if (x.model->dims.by_duration) x.state->products.resize(9 * x.model->dims.stride);
     x.ok = x.tables->in_range;
   }
   ScaledRow* order[kLockstep];
@@ -272,10 +359,16 @@ void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
     pass.leave = x.row.start != nullptr ? state.frames.start.data() : nullptr;
     begin_pass(x, pass, x.tables->final);
     state.cover.assign(dims.stride, 0.0);
-    state.pending.weights.resize(kSumTile * dims.stride);
+    state.pending.weights.resize(kCountTile * dims.stride);
     state.left.resize(kCountTile * dims.stride);
     if (x.out->want_duration) state.duration_counts.assign(dims.max_duration * dims.stride, 0.0);
-    if (x.out->want_transition) state.transition_counts.assign(dims.stride * dims.stride, 0.0);
+    if (x.out->want_transition || (x.out->want_duration && dims.by_duration))
+      state.transition_counts.assign(dims.slices() * dims.stride * dims.stride, 0.0);
+    if (dims.by_duration) {
+      state.duration_counts.assign(dims.max_duration * dims.stride, 0.0);
+      state.segments.resize(kCountTile * dims.stride);
+      state.tile_done = state.taken_out = state.last_lag = 0;
+    }
     for (Buffer* frames : {&x.out->label, &x.out->start, &x.out->end})
       frames->resize(x.row.length * dims.stride);
   }
@@ -285,7 +378,11 @@ void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     ScaledRow& x = *rows[i];
     const Dims& dims = x.model->dims;
-    x.ok &= kept_bounds(x.state->window);
+    x.ok &= kept_bounds(x);
+    if (dims.by_duration) {
+      finish_counts_by_duration(x);
+      continue;
+    }
     if (x.out->want_duration)
       multiply(x.state->duration_counts, x.tables->duration, dims.max_duration * dims.stride,
                x.out->duration);
@@ -300,13 +397,13 @@ double scaled_segment(const ScaledRow& x, std::int64_t start, std::int64_t durat
   const Dims& dims = x.model->dims;
   const ScaledState& state = *x.state;
   const std::int64_t end = start + duration;
-  double content = x.model->duration[(duration - 1) * dims.stride + label];
+  double content = 0.0;
   for (std::int64_t t = start; t < end; ++t) content += x.row.emission[t * dims.stride + label];
   if (x.row.start != nullptr) content += x.row.start[start * dims.stride + label];
   if (x.row.end != nullptr) content += x.row.end[(end - 1) * dims.stride + label];
   const std::int64_t exponent =
       state.forward.exponent[start] + state.backward.exponent[end] - state.forward.exponent.back();
-  return std::log(state.forward.linked[start * dims.stride + label]) +
+  return std::log(entry_of(x, start, duration, label)) +
          std::log(state.backward.linked[end * dims.stride + label]) - std::log(state.rest) +
          (static_cast<double>(exponent) * std::numbers::ln2 + content);
 }

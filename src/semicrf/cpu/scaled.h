@@ -28,9 +28,11 @@ namespace segfuse::semicrf {
 
 // Bounds, as powers of two. A product of an entry and a table factor stays a normal double.
 inline constexpr double kSmallestFactor = -300.0;  ///< natural log of a table's smallest factor
+inline constexpr double kSmallestSlice = -150.0;   ///< of a transition and duration together
 inline constexpr double kLargestFactor = 100.0;    ///< natural log
 inline constexpr double kWidestFrame = 170.0;      ///< natural log of a frame's largest ratio
 inline constexpr double kSmallestValue = 0x1p-400;
+inline constexpr double kSmallestValueBySlice = 0x1p-200;  ///< for transitions by duration
 inline constexpr double kLargestValue = 0x1p+300;
 inline constexpr double kSmallestEntry = 0x1p-500;
 inline constexpr double kLargestEntry = 0x1p+700;
@@ -51,11 +53,11 @@ inline constexpr std::int64_t kKeptBoundaries = 2 * kCountTile;
 /// Rows that one thread works on in lockstep, which hides the latency of a step.
 inline constexpr std::int64_t kLockstep = 2;
 
-/// The shared scores as factors.
+/// The shared scores as factors. With transitions by duration the slices hold the durations too.
 struct ScaledTables {
   Buffer duration;  ///< (K + kSumTile, stride) exp(duration), then zeros
-  Buffer into;      ///< (C, stride) [from, to] exp(transition)
-  Buffer out_of;    ///< (C, stride) [to, from]
+  Buffer into;      ///< (slices, C, stride) [from, to] exp(transition)
+  Buffer out_of;    ///< (slices, C, stride) [to, from]
   Buffer initial;   ///< (stride)
   Buffer final;     ///< (stride)
   Buffer enough;    ///< (stride) beside a window entry this large, older ones below
@@ -95,8 +97,10 @@ struct ScaledWindow {
   Buffer reference;  ///< (stride)
   Buffer inverse;    ///< (stride) 1 / reference
   Buffer ahead;      ///< (kSumTile, stride) the tile's sums over the entries known when it began
-  Buffer extremes;   ///< (4, kLanes) smallest and largest bits of values and of entries so far
+  Buffer dropped;    ///< (stride) boundaries for which dropped entries count; empty if none may be
+  Buffer extremes;   ///< (4, kLanes) smallest and largest values and entries so far
   std::int64_t capacity = 0;
+  std::int64_t kept = 0;    ///< entries that must stay
   std::int64_t newest = 0;  ///< row of the newest entry
   std::int64_t steps = 0;   ///< boundaries done
   std::int64_t tile_done = kSumTile;
@@ -107,7 +111,7 @@ struct ScaledWindow {
 
 /// Boundaries whose segments are not yet counted by duration, oldest first.
 struct PendingDurations {
-  Buffer weights;  ///< (kSumTile, stride) probability of a segment over entry and duration factor
+  Buffer weights;  ///< (kCountTile, stride) probability of a segment over entry and duration factor
   std::int64_t count = 0;
 };
 
@@ -118,10 +122,16 @@ struct ScaledState {
   ScaledWindow window;
   PendingDurations pending;
   Buffer duration_counts;    ///< (K, stride) without the duration factors
-  Buffer transition_counts;  ///< (C padded, stride) without the transition factors
+  Buffer transition_counts;  ///< (slices, stride, stride) without the transition factors
   Buffer left;               ///< (kCountTile, stride) forward values on the normaliser's scale
   Buffer cover;              ///< (stride) running label posterior
-  double rest = 0.0;         ///< normaliser = rest * 2^forward.exponent[L]
+  // For transitions by duration.
+  Buffer products;             ///< (9, stride) operands of one slice
+  Buffer segments;             ///< (kCountTile, stride) segments of one duration
+  std::int64_t tile_done = 0;  ///< backward boundaries so far
+  std::int64_t taken_out = 0;  ///< exponent taken out since the tile began
+  std::int64_t last_lag = 0;   ///< exponent of the last boundary
+  double rest = 0.0;           ///< normaliser = rest * 2^forward.exponent[L]
 };
 
 /// One row at work. `ok` turns false when its scores do not fit the bounds.

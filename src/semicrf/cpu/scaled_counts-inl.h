@@ -187,15 +187,11 @@ HWY_INLINE void outer_products(const double* left, const double* right, std::int
     for (int i = 0; i < V; ++i) hn::Store(sum[j][i], d, counts + j * stride + i * lanes());
 }
 
-/// Counts the transitions at boundaries [begin, end), whose forward values lie scaled in `left`.
-void count_transitions(const ScaledRow& row, std::int64_t begin, std::int64_t end) {
-  const std::int64_t stride = row.model->dims.stride;
-  const std::int64_t n = end - begin;
-  const double* right = row.state->backward.value.data() + row.state->backward.row(begin) * stride;
+/// counts (stride, stride) += the sum over n rows of left^T right.
+void add_outer_products(const double* left, const double* right, std::int64_t n,
+                        std::int64_t stride, double* counts) {
   const std::int64_t step = lanes();
-  for (std::int64_t from = 0; from < stride; from += 4) {
-    const double* left = row.state->left.data() + begin % kCountTile * stride + from;
-    double* counts = row.state->transition_counts.data() + from * stride;
+  for (std::int64_t from = 0; from < stride; from += 4, left += 4, counts += 4 * stride) {
     std::int64_t v = 0;
     for (; v + 3 * step <= stride; v += 3 * step)
       outer_products<3>(left, right + v, n, stride, counts + v);
@@ -218,7 +214,10 @@ void collect_transitions(const ScaledRow& row, std::int64_t s, double scale) {
     hn::Store(hn::Mul(hn::Load(d, value + v), hn::Set(d, scale)), d, left + v);
   if (s % kCountTile != 0 && s != 1) return;
   const std::int64_t tile_end = (s / kCountTile + 1) * kCountTile;
-  count_transitions(row, s, std::min(tile_end, row.row.length));
+  const ScaledPass& backward = row.state->backward;
+  add_outer_products(left, backward.value.data() + backward.row(s) * stride,
+                     std::min(tile_end, row.row.length) - s, stride,
+                     row.state->transition_counts.data());
 }
 
 }  // namespace

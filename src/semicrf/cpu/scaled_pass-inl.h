@@ -93,16 +93,18 @@ HWY_INLINE void form_value(Strand& x) {
     for (std::int64_t k = kSince - 1; k >= 0; --k)
       sum = hn::MulAdd(hn::Load(d, entries - k * x.stride + v),
                        hn::Load(d, factors + k * x.stride + v), sum);
-    sum = hn::Mul(sum, hn::Load(d, window.reference.data() + v));
-    if (leave != nullptr) sum = hn::Mul(sum, hn::Load(d, leave + v));
-    hn::Store(sum, d, value + v);
-    largest = hn::Max(largest, sum);
-    extremes.add(sum);
+    Vec result = hn::Mul(sum, hn::Load(d, window.reference.data() + v));
+    if (leave != nullptr) {
+      const Vec factor = hn::Load(d, leave + v);
+      result = hn::Mul(result, factor);
+      sum = where_positive(factor, sum);
+    }
+    hn::Store(result, d, value + v);
+    largest = hn::Max(largest, result);
+    extremes.add(sum, result);
   }
   extremes.store();
-  const double top = hn::GetLane(hn::MaxOfLanes(d, largest));
-  const auto exponent = static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(top) >> 52) - 1022;
-  window.lag = top > 0.0 ? std::clamp<std::int64_t>(exponent, -400, 400) : 0;
+  set_lag(window, largest);
 }
 
 void form_value(Strand& x) {
@@ -160,10 +162,14 @@ HWY_INLINE void link_labels(Strand* const* x, const double* factors, std::int64_
     for (int i = 0; i < V; ++i) {
       Vec total = hn::Add(sum[0][r][i], sum[1][r][i]);
       hn::Store(total, d, linked + i * lanes());
-      if (enter != nullptr) total = hn::Mul(total, hn::Load(d, enter + i * lanes()));
-      total = hn::Mul(total, hn::Load(d, inverse + i * lanes()));
-      hn::Store(total, d, entry[r] + v + i * lanes());
-      extremes.add(total);
+      Vec made = hn::Mul(total, hn::Load(d, inverse + i * lanes()));
+      if (enter != nullptr) {
+        const Vec factor = hn::Load(d, enter + i * lanes());
+        made = hn::Mul(made, factor);
+        total = where_positive(factor, total);
+      }
+      hn::Store(made, d, entry[r] + v + i * lanes());
+      extremes.add(total, made);
     }
     extremes.store();
   }

@@ -19,6 +19,7 @@ namespace {
 
 /// One pass over one row, at boundary `at`.
 struct Strand {
+  const ScaledRow& owner;
   const ScaledTables& tables;
   const FrameFactors& frames;
   ScaledPass& pass;
@@ -31,38 +32,59 @@ struct Strand {
   std::int64_t longest;
   std::int64_t length;
   std::int64_t at;
+  std::int64_t at_counted = 0;  ///< boundary of the last pending segments
   const double* newest() const { return window.entries.data() + window.newest * stride; }
 };
 
-/// Counts pending durations now: the window is about to change (scaled_counts-inl.h).
-void flush_durations(Strand& x);
+/// Counts pending segments now: the window is about to change (scaled_counts-inl.h,
+/// scaled_by_duration_backward-inl.h).
+void flush_pending(Strand& x);
 
-/// Ranges seen so far, as bits: positive doubles are ordered like integers. For smallest values 1
-/// is taken off, so that 0 counts as largest.
+/// x where factor > 0, else 0.
+HWY_INLINE Vec where_positive(Vec factor, Vec x) {
+  return hn::IfThenElseZero(hn::Gt(factor, hn::Zero(Lanes())), x);
+}
+
+/// Ranges seen so far of values that are not 0. Positive doubles, infinity and NaN are ordered like
+/// their bits.
 class Extremes {
  public:
   HWY_INLINE Extremes(ScaledWindow& window, std::int64_t which)
-      : at_(reinterpret_cast<std::uint64_t*>(window.extremes.data() + 2 * which * kLanes)),
-        smallest_(hn::Load(Bits(), at_)),
-        largest_(hn::Load(Bits(), at_ + kLanes)) {}
-  HWY_INLINE void add(Vec x) {
-    const Bits bits;
-    const BitVec b = hn::BitCast(bits, x);
-    smallest_ = hn::Min(smallest_, hn::Sub(b, hn::Set(bits, 1)));
-    largest_ = hn::Max(largest_, b);
+      : at_(window.extremes.data() + 2 * which * kLanes),
+        smallest_(hn::Load(Lanes(), at_)),
+        largest_(hn::BitCast(Bits(), hn::Load(Lanes(), at_ + kLanes))) {}
+  /// x came from `origin` by multiplication: one is 0 if and only if the other is, or bits were
+  /// lost.
+  HWY_INLINE void add(Vec origin, Vec x) {
+    const Lanes d;
+    smallest_ = hn::Min(smallest_,
+                        hn::IfThenElse(hn::Gt(origin, hn::Zero(d)), x, hn::Set(d, kLargestEntry)));
+    largest_ = hn::Max(largest_, hn::BitCast(Bits(), x));
   }
   HWY_INLINE void store() const {
-    hn::Store(smallest_, Bits(), at_);
-    hn::Store(largest_, Bits(), at_ + kLanes);
+    hn::Store(smallest_, Lanes(), at_);
+    hn::Store(hn::BitCast(Lanes(), largest_), Lanes(), at_ + kLanes);
   }
 
  private:
-  std::uint64_t* at_;
-  BitVec smallest_, largest_;
+  double* at_;
+  Vec smallest_;
+  BitVec largest_;
 };
 
+/// Whether pending weights would become too large.
+bool weights_exceed(const Strand& x, std::int64_t v, Vec factor) {
+  const Lanes d;
+  Vec largest = hn::Zero(d);
+  for (std::int64_t i = 0; i < x.pending.count; ++i)
+    largest = hn::Max(largest, hn::Load(d, x.pending.weights.data() + i * x.stride + v));
+  const Vec limit = hn::Set(d, kLargestSegmentWeight);
+  return !hn::AllFalse(d, hn::Gt(hn::Mul(largest, factor), limit));
+}
+
 /// Puts 8 classes on references near 1. Entries that become too small to hold are dropped where
-/// newer, larger ones outlive them; otherwise the row is given up.
+/// newer, larger ones outlive them, or noted where what ends later will tell whether they mattered;
+/// otherwise the row is given up.
 void reset_references(Strand& x, std::int64_t v, std::int64_t held) {
   const Lanes d;
   const Bits bits;
@@ -74,9 +96,12 @@ void reset_references(Strand& x, std::int64_t v, std::int64_t held) {
   const Vec up = hn::BitCast(d, hn::And(hn::BitCast(bits, old), exponent_mask));
   const Vec down =
       hn::BitCast(d, hn::Sub(hn::Set(bits, std::uint64_t{2046} << 52), hn::BitCast(bits, up)));
+  if (weights_exceed(x, v, down)) flush_pending(x);
   hn::Store(hn::Mul(old, down), d, reference);
   hn::Store(hn::Mul(hn::Load(d, inverse), up), d, inverse);
-  const Vec enough = hn::Load(d, x.tables.enough.data() + v);
+  const bool note_drops = window.dropped.size() > 0;
+  const Vec enough = note_drops ? hn::Set(d, std::numeric_limits<double>::infinity())
+                                : hn::Load(d, x.tables.enough.data() + v);
   const Vec smallest = hn::Set(d, kSmallestEntry);
   const Vec largest = hn::Set(d, kLargestEntry);
   Vec newer = hn::Zero(d);
@@ -87,7 +112,15 @@ void reset_references(Strand& x, std::int64_t v, std::int64_t held) {
     const Vec before = hn::Load(d, entry);
     const Vec now = hn::Mul(before, up);
     const auto drop = hn::And(hn::Lt(now, smallest), hn::Gt(before, hn::Zero(d)));
-    bad = hn::Or(bad, hn::Or(hn::And(drop, hn::Lt(newer, enough)), hn::Gt(now, largest)));
+    const auto matters = hn::And(drop, hn::Lt(newer, enough));
+    bad = hn::Or(bad, hn::Gt(now, largest));
+    if (note_drops && !hn::AllFalse(d, matters)) {
+      double* dropped = window.dropped.data() + v;
+      const Vec reach = hn::Set(d, static_cast<double>(x.longest + 1));
+      hn::Store(hn::IfThenElse(matters, reach, hn::Load(d, dropped)), d, dropped);
+    } else {
+      bad = hn::Or(bad, matters);
+    }
     newer = hn::Max(newer, now);
     hn::Store(now, d, entry);
   }
@@ -159,16 +192,23 @@ void absorb_frame(Strand& x, std::int64_t held) {
         reset_references(x, v, held);
   }
   if (x.frames.forbids[t] != 0) {
-    flush_durations(x);
+    flush_pending(x);
     drop_forbidden(x, x.scores + t * x.stride, held);
   }
+}
+
+/// The exponent of the largest value of a boundary, to be taken out at the next.
+HWY_INLINE void set_lag(ScaledWindow& window, Vec largest) {
+  const double top = hn::GetLane(hn::MaxOfLanes(Lanes(), largest));
+  const auto exponent = static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(top) >> 52) - 1022;
+  window.lag = top > 0.0 ? std::clamp<std::int64_t>(exponent, -400, 400) : 0;
 }
 
 /// Makes room behind the newest entry.
 HWY_INLINE double* next_entry(Strand& x) {
   ScaledWindow& window = x.window;
   if (++window.newest == window.capacity) {
-    const std::int64_t kept = std::min(x.longest + kSumTile, window.newest);
+    const std::int64_t kept = std::min(window.kept, window.newest);
     std::copy_n(window.entries.data() + (window.newest - kept) * x.stride, kept * x.stride,
                 window.entries.data());
     window.newest = kept;

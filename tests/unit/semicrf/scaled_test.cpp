@@ -117,6 +117,45 @@ TEST(Scaled, OneLabelFallsFarBehindAndReturns) {
   }
 }
 
+TEST(Scaled, TransitionsByDuration) {
+  // Tiles of 4 and 32 boundaries, rows shorter than one, windows shorter and longer than one,
+  // forbidden frames in every place of a tile, references that are reset often.
+  Rng sizes(7);
+  for (int round = 0; round < 24; ++round) {
+    Rng rng(100 + static_cast<std::uint64_t>(round));
+    const auto pick = [&](std::uint64_t limit) {
+      return static_cast<std::int64_t>(1 + sizes.below(limit));
+    };
+    const std::int64_t frames = pick(120), K = pick(40), C = pick(19);
+    SCOPED_TRACE(fmt::format("round {} T {} K {} C {}", round, frames, K, C));
+    auto p = random_problem<double>(2, frames, K, C, true, gaussian, rng);
+    const double scale = round % 3 == 0 ? 1.0 : (round % 3 == 1 ? 10.0 : 25.0);
+    for (double& v : p.emission) v = scale * rng.normal();
+    if (round % 4 == 1)
+      for (double& v : p.emission) v = rng.uniform() < 0.1 ? -kInf : v;
+    if (round % 4 == 2)
+      for (double& v : p.transition) v = rng.uniform() < 0.2 ? -kInf : v;
+    p.with_start = round % 2 == 0, p.with_end = round % 5 != 0;
+    p.lengths = {frames, pick(static_cast<std::uint64_t>(frames))};
+    expect_same(p, random_gold(p, rng), 1e-9);
+  }
+}
+
+TEST(Scaled, OrdinaryTransitionsByDurationStayInTheLinearDomain) {
+  for (const double scale : {1.0, 10.0}) {
+    Rng rng(8);
+    auto p = random_problem<double>(1, 500, 20, 9, true, gaussian, rng);
+    for (double& v : p.emission) v = scale * rng.normal();
+    EXPECT_TRUE(fits_linear_domain(p)) << scale;
+    p.with_start = p.with_end = false;
+    for (std::int64_t pair = 0; pair < 81; ++pair)
+      for (std::int64_t k = 0; pair % 5 == 1 && k < 20; ++k) p.transition[k * 81 + pair] = -kInf;
+    EXPECT_TRUE(fits_linear_domain(p)) << scale;
+    p.transition[5] = 500.0;
+    EXPECT_FALSE(fits_linear_domain(p));
+  }
+}
+
 TEST(Scaled, EveryVectorWidthAgrees) {
   Rng rng(6);
   auto p = random_problem<double>(3, 90, 17, 21, false, gaussian, rng);
