@@ -47,7 +47,7 @@ void CpuEngine::set_threads(int threads) {
   const std::lock_guard lock(mutex_);
   if (threads == threads_) return;
   threads_ = threads;
-  engine_.reset();
+  engines_ = {};
 }
 
 int CpuEngine::threads_without_lock() const { return threads_; }

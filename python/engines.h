@@ -3,12 +3,14 @@
 
 #include <memory>
 #include <mutex>
+#include <tuple>
 
 #include "segfuse/semicrf.h"
+#include "segfuse/semicrf_tools.h"
 
 namespace segfuse::python {
 
-/// The CPU engine, made at its first use, one call at a time.
+/// The engines of the CPU, made at their first use, one call at a time.
 class CpuEngine {
  public:
   /// The process's engine. A child made by fork starts with a new one: threads are not inherited.
@@ -19,16 +21,18 @@ class CpuEngine {
   /// As it was set; for a child made by fork, in which nobody else runs.
   int threads_without_lock() const;
 
-  template <class Call>
+  /// Calls call(engine); Kind is semicrf::Engine or semicrf::Inference.
+  template <class Kind, class Call>
   void run(const Call& call) {
     const std::lock_guard lock(mutex_);
-    if (engine_ == nullptr) engine_ = std::make_unique<semicrf::Engine>(threads_);
-    call(*engine_);
+    auto& engine = std::get<std::unique_ptr<Kind>>(engines_);
+    if (engine == nullptr) engine = std::make_unique<Kind>(threads_);
+    call(*engine);
   }
 
  private:
   std::mutex mutex_;
-  std::unique_ptr<semicrf::Engine> engine_;
+  std::tuple<std::unique_ptr<semicrf::Engine>, std::unique_ptr<semicrf::Inference>> engines_;
   int threads_ = 0;
 };
 

@@ -71,20 +71,63 @@ void bind_segments(nb::module_& m) {
       .def("write_labels", &labels_from_segments, "labels"_a, "ignore"_a);
 }
 
+void bind_scope(nb::module_& m) {
+  nb::class_<Scope>(m, "Scope")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle,
+                    nb::handle>(),
+           "allowed"_a.none(), "transition"_a.none(), "min_duration"_a.none(),
+           "max_duration"_a.none(), "label"_a.none(), "boundary"_a.none(), "tail"_a.none())
+      .def(nb::init<const Problem&, const Segments&, nb::handle>(), "problem"_a, "known"_a,
+           "tail"_a.none());
+}
+
 void bind_calls(nb::module_& m) {
   m.def("set_threads", &set_threads, "threads"_a);
   m.def("get_threads", &get_threads);
-  m.def("log_partition", &log_partition, "problem"_a, "log_partition"_a.none(),
-        "gradients"_a.none(), "weights"_a.none());
+  m.def("log_partition", &log_partition, "problem"_a, "scope"_a.none(), "log_partition"_a.none(),
+        "gradients"_a.none(), "tail_gradient"_a.none(), "weights"_a.none());
   m.def("loss", &loss, "problem"_a, "gold"_a, "loss"_a.none(), "log_partition"_a.none(),
         "score"_a.none(), "gradients"_a.none(), "weights"_a.none());
   m.def("score", &score, "problem"_a, "segments"_a, "score"_a);
-  m.def("posteriors", &posteriors, "problem"_a, "label"_a.none(), "start"_a.none(), "end"_a.none(),
-        "boundary"_a.none(), "duration"_a.none(), "entropy"_a.none(), "log_partition"_a.none());
+  m.def("posteriors", &posteriors, "problem"_a, "scope"_a.none(), "label"_a.none(),
+        "start"_a.none(), "end"_a.none(), "boundary"_a.none(), "duration"_a.none(),
+        "entropy"_a.none(), "log_partition"_a.none());
   m.def("segment_posteriors", &segment_posteriors, "problem"_a, "segments"_a, "probability"_a);
-  m.def("viterbi", &viterbi, "problem"_a, "score"_a.none());
+  m.def("viterbi", &viterbi, "problem"_a, "scope"_a.none(), "score"_a.none());
   m.def("sample_prior", &sample_prior, "initial"_a.none(), "transition"_a, "duration"_a, "rows"_a,
         "min_frames"_a, "seed"_a);
+}
+
+void bind_inference(nb::module_& m) {
+  m.def("partial_loss", &partial_loss, "problem"_a, "scope"_a, "loss"_a, "gradients"_a.none(),
+        "tail_gradient"_a.none(), "weights"_a.none());
+  m.def("sample", &sample, "problem"_a, "scope"_a, "n"_a, "seed"_a);
+  m.def("k_best", &k_best, "problem"_a, "scope"_a, "n"_a);
+  m.def("cross_entropy", &cross_entropy, "p"_a, "q"_a, "result"_a);
+  m.def("kl", &kl, "p"_a, "q"_a, "result"_a);
+  m.def("boundary_within", &boundary_within, "problem"_a, "scope"_a, "tolerance"_a,
+        "probability"_a);
+  m.def("expected_durations", &expected_durations, "problem"_a, "scope"_a, "counts"_a);
+  m.def("max_marginal", &max_marginal, "problem"_a, "scope"_a, "labels"_a, "ignore"_a);
+  m.def("minimum_risk", &minimum_risk, "problem"_a, "scope"_a, "tolerance"_a, "f1"_a);
+}
+
+void bind_durations(nb::module_& m) {
+  using Family = semicrf::DurationFamily;
+  nb::enum_<Family>(m, "DurationFamily")
+      .value("table", Family::kTable)
+      .value("geometric", Family::kGeometric)
+      .value("negative_binomial", Family::kNegativeBinomial)
+      .value("poisson", Family::kPoisson)
+      .value("log_normal", Family::kLogNormal)
+      .value("buckets", Family::kBuckets);
+  nb::class_<semicrf::DurationModel>(m, "DurationModel")
+      .def(nb::init<Family, std::int64_t, std::int64_t, bool>(), "family"_a, "longest"_a,
+           "buckets"_a, "normalise"_a);
+  m.def("duration_layout", &duration_layout, "model"_a);
+  m.def("duration_scores", &duration_scores, "model"_a, "parameters"_a, "scores"_a);
+  m.def("duration_gradient", &duration_gradient, "model"_a, "parameters"_a, "score_gradient"_a,
+        "parameter_gradient"_a);
 }
 
 }  // namespace
@@ -95,5 +138,8 @@ NB_MODULE(_native, m) {
   nanobind::register_exception_translator(segfuse::python::translate_error);
   segfuse::python::bind_problem(m);
   segfuse::python::bind_segments(m);
+  segfuse::python::bind_scope(m);
   segfuse::python::bind_calls(m);
+  segfuse::python::bind_inference(m);
+  segfuse::python::bind_durations(m);
 }

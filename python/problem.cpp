@@ -134,6 +134,19 @@ Problem::Problem(nb::handle emission, nb::handle transition_scores, nb::handle d
                      to_text(first.dtype()));
 }
 
+std::int64_t Problem::length(std::int64_t row) const {
+  return std::visit(
+      [&](const auto& potentials) {
+        const sc::Lengths& lengths = potentials.lengths;
+        if (lengths.empty()) return frames();
+        if (lengths.size() != batch())
+          throw UsageError("semicrf: lengths has {} elements, expected {}", lengths.size(),
+                           batch());
+        return lengths[row];
+      },
+      potentials_);
+}
+
 std::string Problem::dtype() const { return to_text(arrays_.front().dtype()); }
 
 Segments::Segments(nb::handle row_pointer, nb::handle start, nb::handle duration,

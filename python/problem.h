@@ -26,6 +26,8 @@ class Problem {
   std::int64_t frames() const { return extents_[1]; }
   std::int64_t classes() const { return extents_[2]; }
   std::int64_t max_duration() const { return max_duration_; }
+  /// Frames of a row, below batch().
+  std::int64_t length(std::int64_t row) const;
 
  private:
   /// The array, on the same device as those before it.

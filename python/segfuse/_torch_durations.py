@@ -3,118 +3,151 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ._errors import UsageError
+from .inference import duration_buckets
 
 
 class Durations(nn.Module):
-    """Base of the duration families; calling one gives (K, C) scores, row d - 1 for duration d."""
+    """Base of the duration families; calling one gives (K, C) scores, row d - 1 for duration d.
 
-    def __init__(self, num_classes: int, max_duration: int) -> None:
+    The parameters `theta` (P, C) mean the same as those of `segfuse.duration_scores`.
+
+    Args:
+        num_classes: C.
+        max_duration: K.
+        normalise: whether exp(scores) of a class sum to 1 over 1..K.
+    """
+
+    theta: nn.Parameter
+
+    def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.max_duration = max_duration
+        self.normalise = normalise
 
     def forward(self) -> Tensor:
+        scores = self.raw_scores()
+        return F.log_softmax(scores, dim=0) if self.normalise else scores
+
+    def raw_scores(self) -> Tensor:
+        """(K, C) before normalisation."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        return f"num_classes={self.num_classes}, max_duration={self.max_duration}"
+        return (
+            f"num_classes={self.num_classes}, max_duration={self.max_duration}, "
+            f"normalise={self.normalise}"
+        )
 
-    def _column(self, values: Tensor) -> Tensor:
-        """d - 1 = 0 .. K - 1 as a column of the dtype and device of `values`."""
-        count = torch.arange(self.max_duration, dtype=values.dtype, device=values.device)
-        return count[:, None]
+    def _start(self, *values: float) -> None:
+        """Makes `theta`, every class with the same values."""
+        column = torch.tensor(values)[:, None]
+        self.theta = nn.Parameter(column.repeat(1, self.num_classes))
+
+    def _half_range(self) -> float:
+        """(K - 1) / 2, the mean of d - 1 that families start from; positive for K = 1 too."""
+        return max(self.max_duration - 1, 1) / 2.0
+
+    def _extra_frames(self) -> Tensor:
+        """d - 1 = 0 .. K - 1 as a column."""
+        theta = self.theta
+        return torch.arange(self.max_duration, dtype=theta.dtype, device=theta.device)[:, None]
 
 
 class TableDurations(Durations):
-    """One free score for each duration and class; starts as the uniform distribution over 1..K."""
+    """One free score for each duration and class, not normalised unless asked for; starts as the
+    uniform distribution over 1..K."""
 
-    def __init__(self, num_classes: int, max_duration: int) -> None:
-        super().__init__(num_classes, max_duration)
-        self.score = nn.Parameter(torch.full((max_duration, num_classes), -math.log(max_duration)))
+    def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = False) -> None:
+        super().__init__(num_classes, max_duration, normalise=normalise)
+        self._start(*[-math.log(max_duration)] * max_duration)
 
-    def forward(self) -> Tensor:
-        return self.score
+    def raw_scores(self) -> Tensor:
+        return self.theta
 
 
 class GeometricDurations(Durations):
-    """log p + (d - 1) log(1 - p), p = sigmoid(stop) per class; starts with mean (K + 1) / 2."""
+    """(1 - q) q^(d - 1), theta = logit q; starts with mean (K + 1) / 2 before truncation."""
 
-    def __init__(self, num_classes: int, max_duration: int) -> None:
-        super().__init__(num_classes, max_duration)
-        p = 2.0 / (max_duration + 1.0)
-        logit = math.log(p) - math.log1p(-min(p, 1.0 - 1e-3))
-        self.stop = nn.Parameter(torch.full((num_classes,), logit))
+    def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
+        super().__init__(num_classes, max_duration, normalise=normalise)
+        self._start(math.log(self._half_range()))
 
-    def forward(self) -> Tensor:
-        return F.logsigmoid(self.stop) + self._column(self.stop) * F.logsigmoid(-self.stop)
-
-
-class PoissonDurations(Durations):
-    """d - 1 is Poisson with mean exp(log_mean) per class; starts with mean (K - 1) / 2."""
-
-    def __init__(self, num_classes: int, max_duration: int) -> None:
-        super().__init__(num_classes, max_duration)
-        mean = max((max_duration - 1) / 2.0, 0.5)
-        self.log_mean = nn.Parameter(torch.full((num_classes,), math.log(mean)))
-
-    def forward(self) -> Tensor:
-        n = self._column(self.log_mean)
-        return n * self.log_mean - self.log_mean.exp() - torch.lgamma(n + 1.0)
+    def raw_scores(self) -> Tensor:
+        return self._extra_frames() * F.logsigmoid(self.theta) + F.logsigmoid(-self.theta)
 
 
 class NegativeBinomialDurations(Durations):
-    """d - 1 is negative binomial per class: exp(log_shape) = r, sigmoid(stop) = p.
+    """d - 1 is negative binomial, theta = log r, logit q; starts with r = 2, mean (K + 1) / 2."""
 
-    log G(d - 1 + r) - log G(r) - log G(d) + r log p + (d - 1) log(1 - p), G being the gamma
-    function. r = 1 is the geometric family. Starts with r = 2 and mean (K - 1) / 2.
-    """
+    def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
+        super().__init__(num_classes, max_duration, normalise=normalise)
+        self._start(math.log(2.0), math.log(self._half_range() / 2.0))
 
-    def __init__(self, num_classes: int, max_duration: int) -> None:
-        super().__init__(num_classes, max_duration)
-        shape = 2.0
-        mean = max((max_duration - 1) / 2.0, 0.5)
-        self.log_shape = nn.Parameter(torch.full((num_classes,), math.log(shape)))
-        self.stop = nn.Parameter(torch.full((num_classes,), math.log(shape / mean)))
-
-    def forward(self) -> Tensor:
-        n, r = self._column(self.stop), self.log_shape.exp()
-        ways = torch.lgamma(n + r) - torch.lgamma(r) - torch.lgamma(n + 1.0)
-        return ways + r * F.logsigmoid(self.stop) + n * F.logsigmoid(-self.stop)
+    def raw_scores(self) -> Tensor:
+        x, r, logit = self._extra_frames(), self.theta[0].exp(), self.theta[1]
+        ways = torch.lgamma(x + r) - torch.lgamma(r) - torch.lgamma(x + 1.0)
+        return ways + r * F.logsigmoid(-logit) + x * F.logsigmoid(logit)
 
 
-class LogBucketDurations(Durations):
-    """One free score per class for durations 1, 2, 3-4, 5-8, 9-16, ...; all frames of a bucket
-    share it, spread evenly. Starts as the uniform distribution over the buckets."""
+class PoissonDurations(Durations):
+    """d - 1 is Poisson, theta = log rate; starts with mean (K + 1) / 2 before truncation."""
+
+    def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
+        super().__init__(num_classes, max_duration, normalise=normalise)
+        self._start(math.log(self._half_range()))
+
+    def raw_scores(self) -> Tensor:
+        x = self._extra_frames()
+        return x * self.theta - self.theta.exp() - torch.lgamma(x + 1.0)
+
+
+class LogNormalDurations(Durations):
+    """The log-normal density at d, theta = mu, log sigma; starts with median (K + 1) / 2."""
+
+    def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
+        super().__init__(num_classes, max_duration, normalise=normalise)
+        self._start(math.log(self._half_range() + 1.0), 0.0)
+
+    def raw_scores(self) -> Tensor:
+        log_d = self._extra_frames().log1p()
+        mean, log_deviation = self.theta
+        z = (log_d - mean) * (-log_deviation).exp()
+        return -log_d - log_deviation - 0.5 * math.log(2.0 * math.pi) - 0.5 * z * z
+
+
+class BucketDurations(Durations):
+    """One score for each range of durations, the ranges evenly wide in log d; starts uniform."""
 
     bucket: Tensor
-    spread: Tensor
 
-    def __init__(self, num_classes: int, max_duration: int) -> None:
-        super().__init__(num_classes, max_duration)
-        buckets = [(d - 1).bit_length() for d in range(1, max_duration + 1)]
-        count = buckets[-1] + 1
-        sizes = torch.bincount(torch.tensor(buckets))
-        self.register_buffer("bucket", torch.tensor(buckets), persistent=False)
-        self.register_buffer("spread", -sizes.log()[self.bucket][:, None], persistent=False)
-        self.score = nn.Parameter(torch.full((count, num_classes), -math.log(count)))
+    def __init__(
+        self, num_classes: int, max_duration: int, *, buckets: int = 8, normalise: bool = True
+    ) -> None:
+        super().__init__(num_classes, max_duration, normalise=normalise)
+        first = torch.from_numpy(duration_buckets(max_duration, buckets=buckets))
+        durations = torch.arange(1, max_duration + 1)
+        index = torch.searchsorted(first, durations, right=True) - 1
+        self.register_buffer("bucket", index, persistent=False)
+        self._start(*[0.0] * len(first))
 
-    def forward(self) -> Tensor:
-        return self.score[self.bucket] + self.spread.to(self.score.dtype)
+    def raw_scores(self) -> Tensor:
+        return self.theta[self.bucket]
 
 
-FAMILIES: dict[str, Callable[[int, int], Durations]] = {
+FAMILIES: dict[str, type[Durations]] = {
     "table": TableDurations,
     "geometric": GeometricDurations,
-    "poisson": PoissonDurations,
     "negative_binomial": NegativeBinomialDurations,
-    "log_buckets": LogBucketDurations,
+    "poisson": PoissonDurations,
+    "log_normal": LogNormalDurations,
+    "buckets": BucketDurations,
 }
 
 

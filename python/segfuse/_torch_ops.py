@@ -1,8 +1,8 @@
 """The engine as opaque operations of PyTorch, with fake implementations and autograd.
 
-Each operation takes the same `_Model`: scores, lengths and gold. Without gold the value of a row is its
-log-partition, with gold its loss. Seven gradients go with the seven scores; one that is not needed
-has no elements.
+Each operation takes the same `_Model`. The value of a row is its loss where gold is given, its partial
+loss where `partial` is set, and its log-partition otherwise. Eight gradients go with the eight kinds
+of scores; one that is not needed has no elements.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _arrays, _native
-from .semicrf import SCORES, _Call, _gold
+from . import _native
+from ._call import SCORES, Call, gold_of
+from ._constraints import Constraints, native_scope, whole_scope
+
+DIFFERENTIABLE = (*SCORES, "tail")
+PER_ROW = ("emission", "start", "end")
 
 _INPUTS = (
     "Tensor emission, Tensor transition, Tensor duration, Tensor? initial, Tensor? final, "
-    "Tensor? start, Tensor? end, Tensor? lengths, Tensor? labels, Tensor? row_pointer, "
-    "Tensor? segment_start, Tensor? segment_duration, Tensor? segment_label, int ignore, bool split"
+    "Tensor? start, Tensor? end, Tensor? tail, Tensor? lengths, Tensor? labels, "
+    "Tensor? row_pointer, Tensor? segment_start, Tensor? segment_duration, Tensor? segment_label, "
+    "Tensor? allowed, Tensor? transitions, Tensor? min_duration, Tensor? max_duration, "
+    "Tensor? known_labels, Tensor? boundaries, int ignore, bool split, bool partial"
 )
-_SEVEN = ", ".join(["Tensor"] * 7)
+_TENSORS, _NUMBERS = 20, 3
+_GRADIENTS = ", ".join(["Tensor"] * len(DIFFERENTIABLE))
 
 _NO_SECOND_DERIVATIVE = (
     "segfuse computes first derivatives only: a gradient of the semi-Markov CRF cannot be "
@@ -34,29 +41,48 @@ class _Model:
     def __init__(self, *inputs: Any) -> None:
         self.scores: tuple[Tensor | None, ...] = inputs[:7]
         self.emission: Tensor = inputs[0]
-        self.lengths, self.labels = inputs[7:9]
-        self.segments = inputs[9:13]
-        self.ignore, self.split = inputs[13:]
+        self.tail, self.lengths, self.labels = inputs[7:10]
+        self.segments = inputs[10:14]
+        known = inputs[14:20]
+        self.constraints = None if all(x is None for x in known) else Constraints(*known)
+        self.ignore, self.split, self.partial = inputs[20:]
 
     def run(self, gradients: tuple[Any, ...] | None, weights: Tensor | None) -> Tensor:
         """The value of each row; writes the gradients of their weighted sum."""
         gold, lengths = None, self.lengths
         if self.labels is not None or self.segments[0] is not None:
             gold, lengths = self._gold()
-        call = _Call(self.scores, lengths, differentiable=False)
+        call = Call(self.scores, lengths)
         value = call.per_row()
-        if gold is None:
-            _native.log_partition(call.problem, value, gradients, weights)
+        by_scores = by_tail = None
+        if gradients is not None:
+            *by_scores, tail_gradient = gradients
+            by_scores = tuple(by_scores)
+            by_tail = None if tail_gradient is None else call.like_tail(self.tail)
+        if gold is not None:
+            call.loss(gold, value, by_scores, weights, tail=self.tail, tail_gradient=by_tail)
+        elif self.partial:
+            scope = whole_scope(self.constraints, self.tail)
+            _native.partial_loss(call.problem, scope, value, by_scores, by_tail, weights)
         else:
-            _native.loss(call.problem, gold, value, None, None, gradients, weights)
+            scope = native_scope(self.constraints, self.tail)
+            _native.log_partition(call.problem, scope, value, by_scores, by_tail, weights)
+        if by_tail is not None:
+            tail_gradient.copy_(by_tail)
         return value
 
     def _gold(self) -> tuple[_native.Segments, Any]:
         if self.labels is None:
             return _native.Segments(*self.segments), self.lengths
-        long_runs = "split" if self.split else "error"
-        return _gold(
-            self.emission, self.scores[2], self.lengths, self.labels, None, self.ignore, long_runs
+        return gold_of(
+            self.emission,
+            self.scores[2],
+            self.lengths,
+            self.labels,
+            None,
+            ignore=self.ignore,
+            long_runs="split" if self.split else "error",
+            tail=self.tail,
         )
 
     def gradients(self, needed: int) -> tuple[Tensor, ...]:
@@ -64,7 +90,7 @@ class _Model:
             torch.empty_like(score, memory_format=torch.contiguous_format)
             if score is not None and needed >> i & 1
             else self.emission.new_empty(0)
-            for i, score in enumerate(self.scores)
+            for i, score in enumerate((*self.scores, self.tail))
         )
 
     def values(self) -> Tensor:
@@ -96,10 +122,9 @@ def _gradients(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 
 def _poison(gradients: tuple[Tensor, ...], finite: Tensor) -> None:
     """NaN where a weight that is not finite reaches, so that a gradient scaler skips the step."""
-    for name, gradient in zip(SCORES, gradients, strict=True):
+    for name, gradient in zip(DIFFERENTIABLE, gradients, strict=True):
         if gradient.numel() > 0:
-            per_row = name in ("emission", "start", "end")
-            gradient[~finite if per_row else ...] = torch.nan
+            gradient[~finite if name in PER_ROW else ...] = torch.nan
 
 
 def _gradients_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
@@ -122,15 +147,21 @@ def _weighted_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:13])
-    ctx.numbers = inputs[13:]
+    ctx.save_for_backward(*inputs[:_TENSORS])
+    ctx.numbers = inputs[_TENSORS:]
+
+
+def _input_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """None for all inputs but the differentiable ones."""
+    return *gradients, *[None] * (_TENSORS + _NUMBERS - len(DIFFERENTIABLE))
 
 
 def _rows_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    needed = sum(1 << i for i, need in enumerate(ctx.needs_input_grad[:7]) if need)
+    chosen = ctx.needs_input_grad[: len(DIFFERENTIABLE)]
+    needed = sum(1 << i for i, need in enumerate(chosen) if need)
     inputs = (*ctx.saved_tensors, *ctx.numbers)
     gradients = torch.ops.segfuse.gradients(grad, *inputs, needed)
-    return *_wanted(gradients, needed), *[None] * 8
+    return _input_gradients(_wanted(gradients, needed))
 
 
 def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -142,14 +173,13 @@ def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 def _weighted_backward(ctx: Any, grad: Tensor | None, *grads: Tensor | None) -> tuple[Any, ...]:
     if any(other is not None for other in grads):
         raise RuntimeError(_NO_SECOND_DERIVATIVE)
-    nothing = (None,) * 9
-    if grad is None:
-        return None, *[None] * 7, *nothing
-    scaled = tuple(
-        None if gradient is None else gradient * grad.to(gradient.dtype)
-        for gradient in _wanted(ctx.saved_tensors, ctx.needed)
-    )
-    return None, *scaled, *nothing
+    scaled: tuple[Tensor | None, ...] = (None,) * len(DIFFERENTIABLE)
+    if grad is not None:
+        scaled = tuple(
+            None if gradient is None else gradient * grad.to(gradient.dtype)
+            for gradient in _wanted(ctx.saved_tensors, ctx.needed)
+        )
+    return None, *_input_gradients(scaled), None
 
 
 def _refuse_second_derivative(ctx: Any, *grads: Tensor | None) -> Any:
@@ -165,13 +195,13 @@ def _define(name: str, schema: str, run: Any, fake: Any) -> None:
 _define("rows", f"({_INPUTS}) -> Tensor", _rows, _rows_fake)
 _define(
     "gradients",
-    f"(Tensor weights, {_INPUTS}, int needed) -> ({_SEVEN})",
+    f"(Tensor weights, {_INPUTS}, int needed) -> ({_GRADIENTS})",
     _gradients,
     _gradients_fake,
 )
 _define(
     "weighted",
-    f"(Tensor weights, {_INPUTS}, int needed) -> (Tensor, {_SEVEN})",
+    f"(Tensor weights, {_INPUTS}, int needed) -> (Tensor, {_GRADIENTS})",
     _weighted,
     _weighted_fake,
 )

@@ -23,26 +23,20 @@ from typing import Any
 import numpy as np
 
 from . import _arrays, _native
-from ._errors import UsageError
-from ._segmentations import (
-    IGNORE,
-    Segmentations,
-    from_arrays,
-    native_from_labels,
-    native_of,
-)
+from ._call import Call, gold_of
+from ._constraints import Constraints, native_scope
+from ._segmentations import IGNORE, Segmentations, from_arrays, native_of
 
 Array = Any
 """A NumPy array, a JAX array or a PyTorch tensor."""
 
 
-SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
-"""The scores of a model, in the order in which tuples of arrays hold them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Derivatives by each input, with its shape and dtype; None for an input that was not given."""
+    """Derivatives by each input, with its shape and dtype; None for an input that was not given.
+
+    The derivative by `tail` is (C,) float64.
+    """
 
     emission: Array
     transition: Array
@@ -51,6 +45,7 @@ class Gradients:
     final: Array
     start: Array
     end: Array
+    tail: Array = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,8 @@ class Posteriors:
         start: (B, T, C) P(a segment of label c starts at t).
         end: (B, T, C) P(frame t is the last of a segment of label c).
         boundary: (B, T) P(some segment starts at t); 1 at t = 0.
-        duration: (B, K, C) expected number of segments of k + 1 frames and label c.
+        duration: (B, K, C) expected number of segments of k + 1 frames and label c; with a tail
+            the last row counts those of K frames and more.
         entropy: (B,) float64, of the distribution over segmentations, in nats.
         log_partition: (B,) float64.
     """
@@ -76,65 +72,6 @@ class Posteriors:
     log_partition: Array
 
 
-class _Call:
-    """The inputs of one call, checked, and the arrays that it writes."""
-
-    def __init__(self, inputs: tuple[Any, ...], lengths: Any, *, differentiable: bool) -> None:
-        self.scores = tuple(
-            _arrays.readable(name, array, differentiable=differentiable)
-            for name, array in zip(SCORES, inputs, strict=True)
-        )
-        self.emission = self.scores[0]
-        self.kind = _arrays.kind_of(self.emission)
-        self.problem = _native.Problem(*self.scores, _arrays.integers("lengths", lengths))
-
-    def per_row(self) -> Any:
-        return self.empty((self.problem.batch,), "float64")
-
-    def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
-        return self.kind.empty(shape, dtype or self.problem.dtype, self.emission)
-
-    def gradients(self) -> tuple[Any, ...]:
-        return tuple(
-            None if array is None else self.empty(tuple(array.shape)) for array in self.scores
-        )
-
-    def weights(self, weights: Any) -> Any:
-        return None if weights is None else np.asarray(weights, dtype=np.float64)
-
-    def result(self, array: Any) -> Any:
-        return None if array is None else self.kind.result(array)
-
-    def results(self, arrays: tuple[Any, ...]) -> Any:
-        return map(self.result, arrays)
-
-
-def _gold(
-    emission: Any,
-    duration: Any,
-    lengths: Any,
-    labels: Any,
-    segments: Any,
-    ignore: int,
-    long_runs: str,
-) -> tuple[_native.Segments, Any]:
-    """The gold segmentations, and the lengths of the rows as far as they are known."""
-    if (labels is None) == (segments is None):
-        raise UsageError("expected either labels or segments, not both and not neither")
-    if segments is not None:
-        return native_of(segments), lengths
-    frames, classes = tuple(np.shape(emission)), tuple(np.shape(duration))
-    labels = _arrays.integers("labels", labels)
-    if len(frames) != 3 or len(classes) != 2:
-        return native_of([]), lengths  # what the engine says about those is clearer
-    if tuple(labels.shape) != frames[:2]:
-        raise UsageError(f"labels has shape {tuple(labels.shape)}, expected (B, T) = {frames[:2]}")
-    native = native_from_labels(
-        labels, lengths, classes[0], frames[2], ignore=ignore, long_runs=long_runs
-    )
-    return native, native.frames() if lengths is None else lengths
-
-
 def log_partition(
     emission: Array,
     transition: Array,
@@ -145,6 +82,8 @@ def log_partition(
     start: Array | None = None,
     end: Array | None = None,
     lengths: Array | None = None,
+    constraints: Constraints | None = None,
+    tail: Array | None = None,
 ) -> Array:
     """log of the sum of exp(score) over all segmentations, per row.
 
@@ -160,6 +99,12 @@ def log_partition(
         end: (B, T, C) score of a segment's last frame; 0 if absent.
         lengths: (B,) int32 or int64, frames of each row, 0 <= length <= T; T if absent. Frames at
             or past a row's length are never read, whatever they hold.
+        constraints: sums over the segmentations that fulfil them only; log_partition with them less
+            log_partition without is the log of the probability that they hold.
+        tail: (C,) lets a segment of label c have d > K frames, at the score of K frames (emissions
+            of all d) plus (d - K) tail[c]. Without it no segment is longer than K.
+
+    Both make a call slower by a small factor.
 
     Returns:
         (B,) float64; -inf for a row without any possible segmentation.
@@ -169,9 +114,10 @@ def log_partition(
         DataError: a NaN or +inf inside a row; the message has batch, time and class.
     """
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=True)
+    call = Call(inputs, lengths, differentiable=True)
     value = call.per_row()
-    _native.log_partition(call.problem, value, None, None)
+    scope = native_scope(constraints, tail)
+    _native.log_partition(call.problem, scope, value, None, None, None)
     return call.result(value)
 
 
@@ -185,6 +131,8 @@ def log_partition_and_gradients(
     start: Array | None = None,
     end: Array | None = None,
     lengths: Array | None = None,
+    constraints: Constraints | None = None,
+    tail: Array | None = None,
     weights: Array | None = None,
 ) -> tuple[Array, Gradients]:
     """The log-partition, and the derivatives of sum_b weights[b] * log_partition[b].
@@ -192,7 +140,8 @@ def log_partition_and_gradients(
     The derivative by a score is the expected number of its uses in a segmentation.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: see `log_partition`.
+        emission, transition, duration, initial, final, start, end, lengths,
+            constraints, tail: see `log_partition`.
         weights: (B,) finite numbers; 1 if absent.
 
     Returns:
@@ -203,10 +152,12 @@ def log_partition_and_gradients(
         UsageError, DataError: see `log_partition`.
     """
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=False)
-    value, gradients = call.per_row(), call.gradients()
-    _native.log_partition(call.problem, value, gradients, call.weights(weights))
-    return call.result(value), Gradients(*call.results(gradients))
+    call = Call(inputs, lengths)
+    value, gradients, by_tail = call.per_row(), call.gradients(), call.like_tail(tail)
+    scope = native_scope(constraints, tail)
+    weights = call.weights(weights)
+    _native.log_partition(call.problem, scope, value, gradients, by_tail, weights)
+    return call.result(value), Gradients(*call.results((*gradients, by_tail)))
 
 
 def loss(
@@ -221,20 +172,22 @@ def loss(
     start: Array | None = None,
     end: Array | None = None,
     lengths: Array | None = None,
+    tail: Array | None = None,
     ignore: int = IGNORE,
     long_runs: str = "error",
 ) -> Array:
     """-log p(gold segmentation) per row: log_partition - score, never negative.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: see `log_partition`.
+        emission, transition, duration, initial, final, start, end, lengths,
+            tail: see `log_partition`.
         labels: (B, T) int32 or int64, gold labels per frame; a segment is a maximal run of equal
             labels. Without `lengths` a row ends at its first `ignore`.
         segments: the gold segmentations instead: `Segmentations`, or one list of
             (start, duration, label) a row. They tile [0, length) of their row.
         ignore: the label of padding.
         long_runs: for labels, what to do with a run longer than K: ``"error"``, or ``"split"`` into
-            the fewest segments that fit.
+            the fewest segments that fit. With a tail no run is too long.
 
     Returns:
         (B,) float64; +inf for a row whose gold segmentation has score -inf.
@@ -244,11 +197,12 @@ def loss(
         DataError: see `log_partition`; also a label outside [0, C), a gold segment longer than K,
             or segments that do not tile their row.
     """
-    gold, lengths = _gold(emission, duration, lengths, labels, segments, ignore, long_runs)
+    options = {"ignore": ignore, "long_runs": long_runs, "tail": tail}
+    gold, lengths = gold_of(emission, duration, lengths, labels, segments, **options)
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=True)
+    call = Call(inputs, lengths, differentiable=True)
     value = call.per_row()
-    _native.loss(call.problem, gold, value, None, None, None, None)
+    call.loss(gold, value, tail=tail)
     return call.result(value)
 
 
@@ -265,13 +219,15 @@ def loss_and_gradients(
     end: Array | None = None,
     lengths: Array | None = None,
     weights: Array | None = None,
+    tail: Array | None = None,
     ignore: int = IGNORE,
     long_runs: str = "error",
 ) -> tuple[Array, Gradients]:
     """The loss per row, and the derivatives of sum_b weights[b] * loss[b].
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: see `log_partition`.
+        emission, transition, duration, initial, final, start, end, lengths,
+            tail: see `log_partition`.
         labels, segments, ignore, long_runs: see `loss`.
         weights: (B,) finite numbers; 1 if absent.
 
@@ -282,12 +238,13 @@ def loss_and_gradients(
     Raises:
         UsageError, DataError: see `loss`.
     """
-    gold, lengths = _gold(emission, duration, lengths, labels, segments, ignore, long_runs)
+    options = {"ignore": ignore, "long_runs": long_runs, "tail": tail}
+    gold, lengths = gold_of(emission, duration, lengths, labels, segments, **options)
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=False)
-    value, gradients = call.per_row(), call.gradients()
-    _native.loss(call.problem, gold, value, None, None, gradients, call.weights(weights))
-    return call.result(value), Gradients(*call.results(gradients))
+    call = Call(inputs, lengths)
+    value, gradients, by_tail = call.per_row(), call.gradients(), call.like_tail(tail)
+    call.loss(gold, value, gradients, call.weights(weights), tail=tail, tail_gradient=by_tail)
+    return call.result(value), Gradients(*call.results((*gradients, by_tail)))
 
 
 def score(
@@ -317,9 +274,10 @@ def score(
     Raises:
         UsageError, DataError: see `loss`.
     """
-    gold, lengths = _gold(emission, duration, lengths, labels, segments, ignore, long_runs)
+    options = {"ignore": ignore, "long_runs": long_runs}
+    gold, lengths = gold_of(emission, duration, lengths, labels, segments, **options)
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=True)
+    call = Call(inputs, lengths, differentiable=True)
     value = call.per_row()
     _native.score(call.problem, gold, value)
     return call.result(value)
@@ -335,11 +293,14 @@ def posteriors(
     start: Array | None = None,
     end: Array | None = None,
     lengths: Array | None = None,
+    constraints: Constraints | None = None,
+    tail: Array | None = None,
 ) -> Posteriors:
     """Probabilities of labels, boundaries and durations, and the entropy.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: see `log_partition`.
+        emission, transition, duration, initial, final, start, end, lengths,
+            constraints, tail: see `log_partition`.
 
     Returns:
         `Posteriors`. A row without a possible segmentation holds 0.
@@ -348,7 +309,7 @@ def posteriors(
         UsageError, DataError: see `log_partition`.
     """
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=True)
+    call = Call(inputs, lengths, differentiable=True)
     p = call.problem
     frames = (p.batch, p.frames, p.classes)
     arrays = (
@@ -360,7 +321,7 @@ def posteriors(
         call.per_row(),
         call.per_row(),
     )
-    _native.posteriors(p, *arrays)
+    _native.posteriors(p, native_scope(constraints, tail), *arrays)
     return Posteriors(*call.results(arrays))
 
 
@@ -374,11 +335,14 @@ def entropy(
     start: Array | None = None,
     end: Array | None = None,
     lengths: Array | None = None,
+    constraints: Constraints | None = None,
+    tail: Array | None = None,
 ) -> Array:
     """The entropy of the distribution over segmentations, per row, in nats.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: see `log_partition`.
+        emission, transition, duration, initial, final, start, end, lengths,
+            constraints, tail: see `log_partition`.
 
     Returns:
         (B,) float64; 0 for a row without a possible segmentation.
@@ -387,9 +351,10 @@ def entropy(
         UsageError, DataError: see `log_partition`.
     """
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=True)
+    call = Call(inputs, lengths, differentiable=True)
     value = call.per_row()
-    _native.posteriors(call.problem, None, None, None, None, None, value, None)
+    scope = native_scope(constraints, tail)
+    _native.posteriors(call.problem, scope, None, None, None, None, None, value, None)
     return call.result(value)
 
 
@@ -421,7 +386,7 @@ def segment_posteriors(
     """
     packed = native_of(segments)
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=True)
+    call = Call(inputs, lengths, differentiable=True)
     probability = call.empty((packed.num_segments,), "float64")
     _native.segment_posteriors(call.problem, packed, probability)
     return call.result(probability)
@@ -437,13 +402,16 @@ def viterbi(
     start: Array | None = None,
     end: Array | None = None,
     lengths: Array | None = None,
+    constraints: Constraints | None = None,
+    tail: Array | None = None,
 ) -> Segmentations:
     """The best segmentation of each row.
 
     Ties: going from the last segment to the first, the smallest duration, then the smallest label.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: see `log_partition`.
+        emission, transition, duration, initial, final, start, end, lengths,
+            constraints, tail: see `log_partition`.
 
     Returns:
         `Segmentations` with scores; a row without a possible segmentation is empty and has -inf.
@@ -452,12 +420,11 @@ def viterbi(
         UsageError, DataError: see `log_partition`.
     """
     inputs = (emission, transition, duration, initial, final, start, end)
-    call = _Call(inputs, lengths, differentiable=False)
+    call = Call(inputs, lengths)
     value = call.per_row()
-    arrays = _native.viterbi(call.problem, value)
-    return from_arrays(
-        arrays, like=emission, score=call.result(value), frames=call.problem.frames
-    )
+    scope = native_scope(constraints, tail)
+    arrays = _native.viterbi(call.problem, scope, value)
+    return from_arrays(arrays, like=emission, score=call.result(value), frames=call.problem.frames)
 
 
 def sample_prior(

@@ -11,15 +11,18 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from . import _torch_ops  # noqa: F401  registers the operations
 from . import semicrf as _semicrf
 from ._errors import UsageError
 from ._segmentations import IGNORE, Segmentations
+from ._constraints import Constraints
 from ._torch_durations import (
+    BucketDurations,
     Durations,
     GeometricDurations,
-    LogBucketDurations,
+    LogNormalDurations,
     NegativeBinomialDurations,
     PoissonDurations,
     TableDurations,
@@ -28,15 +31,17 @@ from ._torch_durations import (
 from .semicrf import Posteriors
 
 __all__ = [
+    "BucketDurations",
     "Durations",
     "GeometricDurations",
-    "LogBucketDurations",
+    "LogNormalDurations",
     "NegativeBinomialDurations",
     "PoissonDurations",
     "SemiMarkovCRF",
     "TableDurations",
     "log_partition",
     "loss",
+    "partial_loss",
 ]
 
 Reduction = Literal["mean", "sum", "none"]
@@ -79,6 +84,17 @@ def _is_long_runs_split(long_runs: str) -> bool:
     return long_runs == "split"
 
 
+def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, ...]:
+    c = Constraints() if constraints is None else constraints
+    if not isinstance(c, Constraints):
+        raise UsageError(f"constraints is of type {type(c).__name__}, expected Constraints")
+    known = (c.allowed, c.transitions, c.min_duration, c.max_duration, c.labels, c.boundaries)
+    return tuple(map(_integers, known))
+
+
+_NO_GOLD = (None,) * 5
+
+
 def _reduce(scores: tuple[Tensor | None, ...], rest: tuple[Any, ...], reduction: str) -> Tensor:
     """Value and gradients come from one call of the engine, unless each row may get a weight of its
     own in the backward pass."""
@@ -107,13 +123,15 @@ def log_partition(
     start: Tensor | None = None,
     end: Tensor | None = None,
     lengths: Tensor | None = None,
+    constraints: Constraints | None = None,
+    tail: Tensor | None = None,
     reduction: Reduction = "none",
 ) -> Tensor:
     """log of the sum of exp(score) over all segmentations, differentiable by every score.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: as in
-            `segfuse.log_partition`; half precision is raised to float32.
+        emission, transition, duration, initial, final, start, end, lengths, constraints, tail: as
+            in `segfuse.log_partition`; half precision is raised to float32.
         reduction: ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the gradients
             along with the value.
 
@@ -123,9 +141,9 @@ def log_partition(
     Raises:
         UsageError, DataError: see `segfuse.log_partition`.
     """
-    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end)))
-    rest = (_integers(lengths), None, None, None, None, None, IGNORE, False)
-    return _reduce(scores, rest, reduction)
+    scores = (emission, transition, duration, initial, final, start, end, tail)
+    rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, False)
+    return _reduce(tuple(map(_full, scores)), rest, reduction)
 
 
 def loss(
@@ -139,6 +157,7 @@ def loss(
     start: Tensor | None = None,
     end: Tensor | None = None,
     lengths: Tensor | None = None,
+    tail: Tensor | None = None,
     reduction: Reduction = "mean",
     ignore: int = IGNORE,
     long_runs: str = "error",
@@ -146,7 +165,7 @@ def loss(
     """-log p(gold segmentation), never negative, differentiable by every score.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths: as in
+        emission, transition, duration, initial, final, start, end, lengths, tail: as in
             `segfuse.log_partition`; half precision is raised to float32.
         gold: (B, T) int32 or int64 labels per frame, or `Segmentations`, or one list of
             (start, duration, label) a row. Labels without `lengths` end a row at their first
@@ -154,7 +173,8 @@ def loss(
         reduction: ``"mean"`` or ``"sum"`` over the rows, which compute the gradients along with the
             value, or ``"none"``.
         ignore: the label of padding.
-        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``.
+        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a tail
+            no run is too long.
 
     Returns:
         A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
@@ -162,8 +182,42 @@ def loss(
     Raises:
         UsageError, DataError: see `segfuse.loss`.
     """
-    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end)))
-    rest = (_integers(lengths), *_gold_inputs(gold), ignore, _is_long_runs_split(long_runs))
+    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end, tail)))
+    numbers = (ignore, _is_long_runs_split(long_runs), False)
+    rest = (_integers(lengths), *_gold_inputs(gold), *_constraint_inputs(None), *numbers)
+    return _reduce(scores, rest, reduction).to(scores[0].dtype)
+
+
+def partial_loss(
+    emission: Tensor,
+    transition: Tensor,
+    duration: Tensor,
+    constraints: Constraints,
+    *,
+    initial: Tensor | None = None,
+    final: Tensor | None = None,
+    start: Tensor | None = None,
+    end: Tensor | None = None,
+    lengths: Tensor | None = None,
+    tail: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """-log P(the constraints hold), the loss for partial labels, differentiable by every score.
+
+    Args:
+        emission, transition, duration, initial, final, start, end, lengths, tail: as in
+            `segfuse.log_partition`; half precision is raised to float32.
+        constraints: what is known of each row; see `segfuse.Constraints`.
+        reduction: as in `loss`.
+
+    Returns:
+        A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
+
+    Raises:
+        UsageError, DataError: see `segfuse.partial_loss`.
+    """
+    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end, tail)))
+    rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, True)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
 
 
@@ -181,8 +235,11 @@ class SemiMarkovCRF(nn.Module):
     Args:
         num_classes: C.
         max_duration: K, the longest segment in frames; 1 gives a linear-chain CRF.
-        durations: ``"table"`` (K free scores a class), ``"geometric"``, ``"poisson"``,
-            ``"negative_binomial"``, ``"log_buckets"``, or a `Durations` module of your own.
+        durations: ``"table"`` (K free scores a class), ``"geometric"``, ``"negative_binomial"``,
+            ``"poisson"``, ``"log_normal"``, ``"buckets"``, or a module that gives (K, C) scores.
+        tail: whether segments may be longer than K: every further frame of a segment of class c
+            scores log q_c, q_c = sigmoid(`tail_logit`), which starts at 1/2. Slower by a small
+            factor.
         boundary_scores: whether the emissions carry start and end scores behind the C label scores.
         self_transitions: False forbids neighbouring segments of the same label, which labels per
             frame cannot show anyway.
@@ -199,7 +256,8 @@ class SemiMarkovCRF(nn.Module):
         num_classes: int,
         max_duration: int,
         *,
-        durations: str | Durations = "table",
+        durations: str | nn.Module = "table",
+        tail: bool = False,
         boundary_scores: bool = False,
         self_transitions: bool = True,
         long_runs: str = "error",
@@ -231,6 +289,7 @@ class SemiMarkovCRF(nn.Module):
         )
         self.initial = nn.Parameter(torch.full((num_classes,), -math.log(num_classes)))
         self.final = nn.Parameter(torch.zeros(num_classes))
+        self.tail_logit = nn.Parameter(torch.zeros(num_classes)) if tail else None
         self.to(device=device, dtype=dtype)
 
     @property
@@ -247,7 +306,7 @@ class SemiMarkovCRF(nn.Module):
     def scores(self, emission: Tensor) -> dict[str, Tensor | None]:
         """The scores of the model as keywords of the functions of `segfuse` and `segfuse.torch`.
 
-        `emission` is split into label, start and end scores as views.
+        `emission` is split into label, start and end scores as views; `tail` is None without one.
         """
         if emission.dim() != 3 or emission.shape[2] != self.num_scores:
             raise UsageError(
@@ -268,6 +327,7 @@ class SemiMarkovCRF(nn.Module):
             "final": self.final,
             "start": start,
             "end": end,
+            "tail": None if self.tail_logit is None else F.logsigmoid(self.tail_logit),
         }
 
     def forward(
@@ -306,19 +366,49 @@ class SemiMarkovCRF(nn.Module):
         options = {"lengths": lengths, "reduction": reduction, "long_runs": self.long_runs}
         return loss(**scores, gold=gold, **options)
 
-    def log_partition(self, emission: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def partial_loss(
+        self,
+        emission: Tensor,
+        constraints: Constraints,
+        lengths: Tensor | None = None,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """-log P(the constraints hold): the loss for partial labels; see `segfuse.Constraints`."""
+        scores = self.scores(emission)
+        return partial_loss(
+            **scores, constraints=constraints, lengths=lengths, reduction=reduction
+        )
+
+    def log_partition(
+        self,
+        emission: Tensor,
+        lengths: Tensor | None = None,
+        constraints: Constraints | None = None,
+    ) -> Tensor:
         """(B,) float64: log of the sum of exp(score) over all segmentations, differentiable."""
-        return log_partition(**self.scores(emission), lengths=lengths)
+        return log_partition(**self.scores(emission), lengths=lengths, constraints=constraints)
 
     @torch.no_grad()
-    def decode(self, emission: Tensor, lengths: Tensor | None = None) -> Segmentations:
+    def decode(
+        self,
+        emission: Tensor,
+        lengths: Tensor | None = None,
+        constraints: Constraints | None = None,
+    ) -> Segmentations:
         """The best segmentation of each row, with scores; see `segfuse.viterbi`."""
-        return _semicrf.viterbi(**self._full_scores(emission), lengths=lengths)
+        scores = self._full_scores(emission)
+        return _semicrf.viterbi(**scores, lengths=lengths, constraints=constraints)
 
     @torch.no_grad()
-    def posteriors(self, emission: Tensor, lengths: Tensor | None = None) -> Posteriors:
+    def posteriors(
+        self,
+        emission: Tensor,
+        lengths: Tensor | None = None,
+        constraints: Constraints | None = None,
+    ) -> Posteriors:
         """Probabilities of labels, boundaries and durations, and the entropy; no gradients."""
-        return _semicrf.posteriors(**self._full_scores(emission), lengths=lengths)
+        scores = self._full_scores(emission)
+        return _semicrf.posteriors(**scores, lengths=lengths, constraints=constraints)
 
     def _full_scores(self, emission: Tensor) -> dict[str, Any]:
         return {name: _full(score) for name, score in self.scores(emission).items()}

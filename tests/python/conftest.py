@@ -38,10 +38,13 @@ class Model:
     start: np.ndarray | None = None
     end: np.ndarray | None = None
     lengths: list = field(default_factory=list)
+    tail: np.ndarray | None = None
 
     def inputs(self, convert=lambda array: array):
         """Keyword arguments for the functions of segfuse."""
         scores = {name: getattr(self, name) for name in SCORES}
+        if self.tail is not None:
+            scores["tail"] = self.tail
         scores = {name: None if x is None else convert(x) for name, x in scores.items()}
         return scores | {"lengths": convert(np.array(self.lengths))}
 
@@ -52,9 +55,12 @@ class Model:
 
     def score(self, row, segments):
         total = 0.0
-        for i, (s, d, c) in enumerate(segments):
-            total += self.emission[row, s : s + d, c].sum() + self.duration[d - 1, c]
-            total += self.use("start", (row, s, c)) + self.use("end", (row, s + d - 1, c))
+        longest = len(self.duration)
+        for i, (s, frames, c) in enumerate(segments):
+            d = min(frames, longest)
+            total += self.emission[row, s : s + frames, c].sum() + self.duration[d - 1, c]
+            total += (frames - d) * self.use("tail", c)
+            total += self.use("start", (row, s, c)) + self.use("end", (row, s + frames - 1, c))
             if i == 0:
                 total += self.use("initial", c)
             else:
@@ -66,6 +72,7 @@ class Model:
     def all(self, row):
         """Every segmentation of a row with its score."""
         longest, classes = self.duration.shape
+        longest = longest if self.tail is None else self.lengths[row]
         found = list(all_segmentations(self.lengths[row], longest, classes))
         return found, np.array([self.score(row, segments) for segments in found])
 

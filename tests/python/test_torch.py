@@ -50,6 +50,28 @@ def test_gradcheck_through_every_score(by_duration, reduction):
     assert torch.autograd.gradcheck(function, scores)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_gradcheck_within_a_scope(reduction):
+    scores = leaves(random_model())
+    tail = torch.tensor([-0.5, -1.0], dtype=torch.float64, requires_grad=True)
+    known = segfuse.Constraints(labels=[[-1, 1, -1, 0, -1]] * 3, transitions=[[True, True]] * 2)
+    options = {"lengths": LENGTHS, "reduction": reduction}
+
+    def partial(emission, transition, duration, *others, tail):
+        named = dict(zip(NAMES, others, strict=True))
+        return st.partial_loss(emission, transition, duration, known, **named, tail=tail, **options)
+
+    functions = [
+        lambda *s: partial(*s[:-1], tail=s[-1]),
+        lambda *s: partial(*s[:-1], tail=None),
+        lambda *s: loss_of(s[:-1], tail=s[-1], **options),
+        lambda *s: log_partition_of(s[:-1], tail=s[-1], constraints=known, **options),
+        lambda *s: log_partition_of(s[:-1], constraints=known, **options),
+    ]
+    for function in functions:
+        assert torch.autograd.gradcheck(function, (*scores, tail))
+
+
 @pytest.mark.parametrize("chosen", [c for n in (1, 2) for c in itertools.combinations(range(7), n)])
 def test_only_the_gradients_that_are_asked_for(chosen):
     model = random_model()
@@ -176,7 +198,8 @@ def test_compile_with_changing_sizes():
 
 def test_operations_pass_the_checks_of_torch():
     scores = leaves(random_model(full=False))
-    gold = (LENGTHS, LABELS, None, None, None, None, -100, False)
+    scores.append(None)
+    gold = (LENGTHS, LABELS, *[None] * 10, -100, False, False)
     weights = torch.ones(3, dtype=torch.float64)
     detached = [None if s is None else s.detach() for s in scores]
     torch.library.opcheck(torch.ops.segfuse.rows, (*scores, *gold))
@@ -259,7 +282,7 @@ def test_module_against_the_functions(boundary_scores, self_transitions):
     inputs = {
         "emission": parts[0],
         "transition": transition,
-        "duration": crf.durations.score.detach(),
+        "duration": crf.durations.theta.detach(),
         "initial": crf.initial.detach(),
         "final": crf.final.detach(),
         "start": parts[1] if boundary_scores else None,
@@ -278,15 +301,21 @@ def test_module_against_the_functions(boundary_scores, self_transitions):
     torch.testing.assert_close(crf(emission, list(best), lengths, "sum"), rows.sum())
 
 
-@pytest.mark.parametrize("family", [
-    "table", "geometric", "poisson", "negative_binomial", "log_buckets",
-])
+FAMILIES = ("table", "geometric", "negative_binomial", "poisson", "log_normal", "buckets")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("longest", [1, 2, 12])
 def test_duration_families(family, longest):
     crf = st.SemiMarkovCRF(3, longest, durations=family).double()
-    scores = crf.durations()
-    assert scores.shape == (longest, 3) and scores.isfinite().all()
-    assert scores.exp().sum(0).le(1.0 + 1e-12).all(), "more than a distribution over durations"
+    torch.testing.assert_close(crf.durations().exp().sum(0), torch.ones(3).double())
+    torch.nn.init.normal_(crf.durations.theta)
+    for normalise in (True, False):
+        crf.durations.normalise = normalise
+        expected = segfuse.duration_scores(
+            family, crf.durations.theta.detach(), longest, normalise=normalise
+        )
+        torch.testing.assert_close(crf.durations().detach(), expected)
     emission = torch.randn(2, 15, 3, dtype=torch.float64)
     labels = torch.arange(15).remainder(3).expand(2, -1)
     names, parameters = zip(*crf.named_parameters(), strict=True)
@@ -296,24 +325,6 @@ def test_duration_families(family, longest):
         return torch.func.functional_call(crf, named, (emission, labels))
 
     assert torch.autograd.gradcheck(loss, [p.detach().requires_grad_() for p in parameters])
-
-
-def test_duration_families_are_the_distributions_they_name():
-    distributions = torch.distributions
-    d = torch.arange(1.0, 9.0)[:, None]
-    geometric = st.GeometricDurations(2, 8)
-    torch.testing.assert_close(
-        geometric(), distributions.Geometric(logits=geometric.stop).log_prob(d - 1.0)
-    )
-    poisson = st.PoissonDurations(2, 8)
-    torch.testing.assert_close(
-        poisson(), distributions.Poisson(poisson.log_mean.exp()).log_prob(d - 1.0)
-    )
-    nb = st.NegativeBinomialDurations(2, 8)
-    expected = distributions.NegativeBinomial(nb.log_shape.exp(), logits=-nb.stop)
-    torch.testing.assert_close(nb(), expected.log_prob(d - 1.0))
-    buckets = st.LogBucketDurations(1, 8)().exp()[:, 0]
-    torch.testing.assert_close(buckets[[0, 1, 2, 4]] * torch.tensor([1, 1, 2, 4]), torch.ones(4) / 4)
 
 
 def test_a_new_layer_is_a_uniform_chain():
@@ -331,6 +342,36 @@ def test_own_durations_and_a_linear_chain():
     crf = st.SemiMarkovCRF(3, 1, durations=Fixed(3, 1))
     assert [name for name, _ in crf.named_parameters()] == ["transition", "initial", "final"]
     assert crf.decode(torch.randn(1, 6, 3)).num_segments == 6
+
+
+def test_a_tail_takes_long_runs():
+    torch.manual_seed(0)
+    crf = st.SemiMarkovCRF(2, 3, tail=True, self_transitions=False)
+    labels = torch.tensor([[0] * 7 + [1] * 3, [1] * 8 + [-100] * 2])
+    emission = torch.nn.functional.one_hot(labels.clamp(min=0), 2).float().requires_grad_()
+    lengths = torch.tensor([10, 8])
+    loss = crf(emission, labels)
+    assert loss >= 0
+    loss.backward()
+    assert crf.tail_logit.grad.ne(0).all()
+    assert list(crf.decode(4 * emission, lengths)) == [[(0, 7, 0), (7, 3, 1)], [(0, 8, 1)]]
+    posteriors = crf.posteriors(emission, lengths)
+    torch.testing.assert_close(posteriors.label[0].sum(1), torch.ones(10))
+
+
+def test_partial_labels_train_the_layer():
+    crf = st.SemiMarkovCRF(2, 3)
+    emission = torch.zeros(1, 6, 2, requires_grad=True)
+    known = segfuse.Constraints(labels=torch.tensor([[0, -1, -1, -1, -1, 1]]))
+    loss = crf.partial_loss(emission, known)
+    difference = crf.log_partition(emission) - crf.log_partition(emission, constraints=known)
+    torch.testing.assert_close(loss.double(), difference[0])
+    loss.backward()
+    assert emission.grad[0, 0, 0] < 0 and emission.grad[0, 5, 1] < 0
+    decoded = crf.decode(emission, constraints=known).to_labels()
+    assert decoded[0, 0] == 0 and decoded[0, 5] == 1
+    posteriors = crf.posteriors(emission, constraints=known)
+    torch.testing.assert_close(posteriors.label[0, [0, 5], [0, 1]], torch.ones(2))
 
 
 def test_state_copies_and_dtypes():
@@ -381,6 +422,7 @@ BAD_CALLS = [
     (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS[:2]), "labels has shape"),
     (lambda: st.SemiMarkovCRF(2, 2)(torch.zeros(3, 5, 2), LABELS), "label 1 runs for 3 frames"),
     (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2).double(), LABELS), "transition is float32"),
+    (lambda: st.SemiMarkovCRF(2, 3).partial_loss(torch.zeros(3, 5, 2), {}), "type dict, expected C"),
     (lambda: st.SemiMarkovCRF(2, 3)(torch.full((3, 5, 2), torch.nan), LABELS), "time 0, class 0 is"),
 ]
 

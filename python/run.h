@@ -1,0 +1,116 @@
+#pragma once
+// How a call gets its arrays and its engine.
+
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "calls.h"
+#include "engines.h"
+
+namespace segfuse::python {
+
+/// Further arrays of a call, kept alive while it runs.
+class CallArrays {
+ public:
+  explicit CallArrays(Device device) : device_(device) {}
+
+  /// What is to be written, as elements of type T; empty for None.
+  template <class T, int N>
+  semicrf::View<T, N> take(const char* name, nb::handle object) {
+    if (object.is_none()) return {};
+    const Output& array = outputs_.emplace_back(import_output(name, object));
+    check<T, N>(name, array);
+    return view_of<T, N>(array);
+  }
+
+  /// What is only read.
+  template <class T, int N>
+  semicrf::View<const T, N> read(const char* name, nb::handle object) {
+    if (object.is_none()) return {};
+    const Input& array = inputs_.emplace_back(import_input(name, object));
+    check<T, N>(name, array);
+    return view_of<const T, N>(array);
+  }
+
+  /// The gradient of transition has its two or three axes.
+  template <class T>
+  semicrf::View<T, 3> take_transition(nb::handle object) {
+    if (object.is_none()) return {};
+    if (import_output("transition", object).ndim() == 3) return take<T, 3>("transition", object);
+    const semicrf::View<T, 2> matrix = take<T, 2>("transition", object);
+    return semicrf::with_leading_axis(matrix);
+  }
+
+  template <class T>
+  semicrf::Gradients<T> take_gradients(const std::optional<GradientArrays>& arrays) {
+    semicrf::Gradients<T> g;
+    if (!arrays) return g;
+    if (arrays->size() != 7)
+      throw UsageError("semicrf: {} gradient arrays, expected 7", arrays->size());
+    g.emission = take<T, 3>("emission gradient", (*arrays)[0]);
+    g.transition = take_transition<T>((*arrays)[1]);
+    g.duration = take<T, 2>("duration gradient", (*arrays)[2]);
+    g.initial = take<T, 1>("initial gradient", (*arrays)[3]);
+    g.final = take<T, 1>("final gradient", (*arrays)[4]);
+    g.start = take<T, 3>("start gradient", (*arrays)[5]);
+    g.end = take<T, 3>("end gradient", (*arrays)[6]);
+    return g;
+  }
+
+ private:
+  template <class T, int N, class Array>
+  void check(const char* name, const Array& array) const {
+    if (device_of(array) != device_)
+      throw UsageError("semicrf: {} is on {}, but emission is on {}", name,
+                       to_text(device_of(array)), to_text(device_));
+    if (!has_dtype<T>(array))
+      throw UsageError("semicrf: {} is {}, expected {}", name, to_text(array.dtype()),
+                       to_text(nb::dtype<T>()));
+    if (array.ndim() != N)
+      throw UsageError("semicrf: {} has shape {}, expected {} axes", name, shape_text(array), N);
+  }
+
+  Device device_;
+  std::vector<Input> inputs_;
+  std::vector<Output> outputs_;
+};
+
+/// Whether a call got the engine of whole models, not the one of scopes.
+template <class Reference>
+constexpr bool is_engine = std::is_same_v<Reference, semicrf::Engine&>;
+
+/// Calls prepare(potentials, arrays), which returns what to do with an engine, and does it with
+/// the engine of the problem's device.
+template <class Prepare>
+void run(const Problem& problem, const Scope* scope, const Prepare& prepare) {
+  const Device device = problem.device();
+  if (!device.is_cpu())
+    throw UsageError(
+        "semicrf: emission is on {}, and this build of segfuse has no engine for that device; "
+        "move the arrays to the CPU",
+        to_text(device));
+  std::visit(
+      [&](const auto& potentials) {
+        CallArrays arrays(device);
+        const auto call = prepare(potentials, arrays);
+        const nb::gil_scoped_release release;
+        CpuEngine& engine = CpuEngine::instance();
+        if constexpr (!std::is_invocable_v<decltype(call), semicrf::Inference&>)
+          engine.run<semicrf::Engine>(call);
+        else if constexpr (!std::is_invocable_v<decltype(call), semicrf::Engine&>)
+          engine.run<semicrf::Inference>(call);
+        else if (scope == nullptr)
+          engine.run<semicrf::Engine>(call);
+        else
+          engine.run<semicrf::Inference>(call);
+      },
+      problem.potentials());
+}
+
+template <class Prepare>
+void run(const Problem& problem, const Prepare& prepare) {
+  run(problem, nullptr, prepare);
+}
+
+}  // namespace segfuse::python
