@@ -72,9 +72,11 @@ struct SegmentationLists {
   std::vector<double> score;  ///< of each
 };
 
-/// Runs the model in the log domain, in double. Rows run in parallel; a row's results depend on
-/// that row alone, and every result is the same bits for any number of threads. Slower than Engine
-/// by a small factor; transitions that depend on duration cost O(T K C^2). One call at a time.
+/// Further inference. Rows run in parallel; a row's results depend on that row alone, and every
+/// result is the same bits for any number of threads. log_partition, partial_loss and posteriors go
+/// through an Engine where the scope has no tail and no boundary that is known to be one; all else
+/// runs in the log domain, in double, some ten times slower than Engine. Transitions that depend on
+/// duration cost O(T K C^2). One call at a time.
 class Inference {
  public:
   /// With its own workers; 0 takes the cores this process may use.

@@ -66,18 +66,99 @@ void store_tail(const View<double, 1>& gradient, const std::vector<double>& coun
   }
 }
 
+/// Memory in the shapes of the gradients that are wanted.
+template <class T>
+class GradientCopy {
+ public:
+  explicit GradientCopy(const Gradients<T>& like) : like_(like) {
+    make(like.emission, views_.emission);
+    make(like.transition, views_.transition);
+    make(like.duration, views_.duration);
+    make(like.initial, views_.initial);
+    make(like.final, views_.final);
+    make(like.start, views_.start);
+    make(like.end, views_.end);
+  }
+  const Gradients<T>& views() const { return views_; }
+  /// Takes the copy's elements off those of the original.
+  void subtract() const {
+    subtract(like_.emission, views_.emission);
+    subtract(like_.transition, views_.transition);
+    subtract(like_.duration, views_.duration);
+    subtract(like_.initial, views_.initial);
+    subtract(like_.final, views_.final);
+    subtract(like_.start, views_.start);
+    subtract(like_.end, views_.end);
+  }
+
+ private:
+  template <int N>
+  void make(const View<T, N>& like, View<T, N>& view) {
+    if (like.empty()) return;
+    std::int64_t size = 1;
+    for (const std::int64_t extent : like.extents()) size *= extent;
+    // A view without data is absent, so an empty shape gets an element too.
+    memory_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(size, 1)));
+    view = {memory_.back().data(), like.extents()};
+  }
+  template <int N>
+  static View<T, 3> in_three(const View<T, N>& view) {
+    std::array<std::int64_t, 3> extents{1, 1, 1};
+    std::array<std::int64_t, 3> strides{0, 0, 0};
+    std::copy_n(view.extents().begin(), N, extents.begin() + 3 - N);
+    std::copy_n(view.strides().begin(), N, strides.begin() + 3 - N);
+    return {view.data(), extents, strides};
+  }
+  template <int N>
+  static void subtract(const View<T, N>& from, const View<T, N>& what) {
+    if (from.empty()) return;
+    const View<T, 3> a = in_three(from);
+    const View<T, 3> b = in_three(what);
+    for (std::int64_t i = 0; i < a.extent(0); ++i)
+      for (std::int64_t j = 0; j < a.extent(1); ++j)
+        for (std::int64_t k = 0; k < a.extent(2); ++k) a(i, j, k) -= b(i, j, k);
+  }
+
+  const Gradients<T>& like_;
+  Gradients<T> views_;
+  std::vector<std::vector<T>> memory_;
+};
+
 }  // namespace
 
-Inference::Inference(int threads) : state_(std::make_unique<State>()) {
-  state_->owned = std::make_unique<ThreadPool>(threads);
-  state_->pool = state_->owned.get();
-}
-
-Inference::Inference(ThreadPool& pool) : state_(std::make_unique<State>()) { state_->pool = &pool; }
+Inference::Inference(int threads) : state_(std::make_unique<State>(threads)) {}
+Inference::Inference(ThreadPool& pool) : state_(std::make_unique<State>(pool)) {}
 
 Inference::~Inference() = default;
 Inference::Inference(Inference&&) noexcept = default;
 Inference& Inference::operator=(Inference&&) noexcept = default;
+
+/// The same where the scope is a matter of scores: two calls of the engine.
+template <class T>
+void Inference::State::run_on_engine(const Potentials<T>& potentials, const Scope& scope,
+                                     bool partial, const LossResult& result,
+                                     const Gradients<T>& gradients,
+                                     const View<const double, 1>& weights) {
+  const ConstrainedPotentials<T> constrained(potentials, scope.constraints);
+  if (!partial)
+    return engine.log_partition<T>(constrained.potentials(), {result.log_partition, result.status},
+                                   gradients, weights);
+  const std::int64_t rows = potentials.emission.extent(0);
+  std::vector<double> inside(static_cast<std::size_t>(rows));
+  std::vector<double> all(inside.size());
+  std::vector<double> counting(inside.size());
+  std::vector<RowStatus> status(inside.size());
+  const GradientCopy<T> copy(gradients);
+  engine.log_partition<T>(constrained.potentials(), {inside, status}, copy.views(), weights);
+  for (std::size_t b = 0; b < counting.size(); ++b) {
+    const double weight = weights.empty() ? 1.0 : weights(static_cast<std::int64_t>(b));
+    counting[b] = status[b] == RowStatus::kOk ? weight : 0.0;
+  }
+  engine.log_partition<T>(potentials, {all, {}}, gradients, counting);
+  for (std::int64_t b = 0; b < rows; ++b)
+    store_loss(result, b, all[static_cast<std::size_t>(b)], inside[static_cast<std::size_t>(b)]);
+  copy.subtract();
+}
 
 template <class T>
 void Inference::State::run_gradients(const Potentials<T>& potentials, const Scope& scope,
@@ -91,6 +172,11 @@ void Inference::State::run_gradients(const Potentials<T>& potentials, const Scop
   check_scope(scope, dims, potentials.lengths);
   check_results(result, dims);
   check_vector("the tail gradient", tail_gradient.empty(), tail_gradient.extent(0), dims.classes);
+  if (is_plain(scope, dims, potentials.lengths)) {
+    for (std::int64_t c = 0; !tail_gradient.empty() && c < dims.classes; ++c)
+      tail_gradient(c) = 0.0;
+    return run_on_engine(potentials, scope, partial, result, gradients, weights);
+  }
   ScopedModel model;
   ScopedModel all;
   load_scoped(potentials, scope, dims, model);
@@ -157,6 +243,10 @@ void Inference::posteriors(const Potentials<T>& potentials, const Scope& scope,
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
   check_posteriors(result, dims);
+  if (is_plain(scope, dims, potentials.lengths)) {
+    const ConstrainedPotentials<T> constrained(potentials, scope.constraints);
+    return state_->engine.posteriors(constrained.potentials(), result);
+  }
   ScopedModel model;
   load_scoped(potentials, scope, dims, model);
   const bool want_entropy = !result.entropy.empty();

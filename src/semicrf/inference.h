@@ -81,6 +81,11 @@ struct Inference::State {
   std::mutex mutex;
   std::vector<std::unique_ptr<LatticeWorkspace>> free;
   GradientReducer reducer;
+  Engine engine;
+
+  explicit State(int threads)
+      : owned(std::make_unique<ThreadPool>(threads)), pool(owned.get()), engine(*pool) {}
+  explicit State(ThreadPool& shared) : pool(&shared), engine(shared) {}
 
   /// Calls body(b, workspace) for rows [begin, end) in parallel.
   template <class Body>
@@ -104,6 +109,10 @@ struct Inference::State {
   void run_gradients(const Potentials<T>& potentials, const Scope& scope, bool partial,
                      const LossResult& result, const Gradients<T>& gradients,
                      const View<double, 1>& tail_gradient, const View<const double, 1>& weights);
+  template <class T>
+  void run_on_engine(const Potentials<T>& potentials, const Scope& scope, bool partial,
+                     const LossResult& result, const Gradients<T>& gradients,
+                     const View<const double, 1>& weights);
 };
 
 }  // namespace segfuse::semicrf

@@ -42,14 +42,54 @@ struct Pass {
     std::copy_n(other, stride, rows + stride);
     reduce(rows, 2, into);
   }
-  /// result[c] = sum over i of values[i] and matrix[i, c].
-  void multiply(const double* values, const double* matrix, double* result) const {
+  /// result[c] = sum over i of values[i] and slice k of the matrix, [i, c].
+  void multiply(const double* values, const Lattice::Matrix& matrix, std::int64_t k,
+                double* result) const {
+    const double* log = matrix.log + k * classes * stride;
+    if (out.sum == Sum::kMax) {
+      add_to_rows(values, log);
+      return reduce(out.pairs.data(), classes, result);
+    }
+    const double max = *std::max_element(values, values + classes);
+    if (max == kNegInf) {
+      std::fill_n(result, stride, kNegInf);
+      return;
+    }
+    exp_vector(values, -max, stride, out.weights.data());
+    if (!log_product(out.weights.data(), matrix.linear.data() + k * classes * stride,
+                     matrix.column_max.data() + k * stride, max, classes, stride, result))
+      return;
+    std::vector<double> terms(at(classes));
+    for (std::int64_t c = 0; c < classes; ++c) {
+      if (!std::isnan(result[c])) continue;
+      for (std::int64_t i = 0; i < classes; ++i) terms[at(i)] = values[i] + log[i * stride + c];
+      result[c] = sum_of(terms, Sum::kLog);
+    }
+  }
+  /// Rows of `pairs`: values[i] + matrix[i].
+  void add_to_rows(const double* values, const double* matrix) const {
     double* rows = out.pairs.data();
     for (std::int64_t i = 0; i < classes; ++i)
       for (std::int64_t c = 0; c < stride; ++c)
         rows[i * stride + c] = values[i] + matrix[i * stride + c];
-    reduce(rows, classes, result);
   }
+  void make_linear(const double* log, Lattice::Matrix& matrix) const {
+    const std::int64_t slices = in.model.dims.slices();
+    matrix.log = log;
+    if (out.sum == Sum::kMax) return;
+    matrix.linear.resize(slices * classes * stride);
+    matrix.column_max.assign(slices * stride, kNegInf);
+    for (std::int64_t k = 0; k < slices; ++k) {
+      double* max = matrix.column_max.data() + k * stride;
+      for (std::int64_t i = k * classes; i < (k + 1) * classes; ++i)
+        for (std::int64_t c = 0; c < stride; ++c) max[c] = std::max(max[c], log[i * stride + c]);
+      for (std::int64_t i = k * classes; i < (k + 1) * classes; ++i)
+        for (std::int64_t c = 0; c < stride; ++c)
+          matrix.linear[i * stride + c] =
+              max[c] == kNegInf ? 0.0 : std::exp(log[i * stride + c] - max[c]);
+    }
+  }
+  std::int64_t slice(std::int64_t k) const { return in.model.dims.by_duration ? k - 1 : 0; }
   /// One row for each of n durations: what stands beyond the segment (`step` doubles apart), the
   /// frames that the segment gains, going away from the boundary, and its duration score.
   void extend(const double* beyond, std::int64_t beyond_step, const double* frame,
@@ -94,7 +134,7 @@ struct Pass {
     if (s == 0)
       std::copy_n(in.model.initial.data(), stride, result);
     else
-      multiply(out.value.data() + s * stride, in.model.transition_slice(k - 1), result);
+      multiply(out.value.data() + s * stride, out.transition, slice(k), result);
     if (in.row.start == nullptr) return;
     for (std::int64_t c = 0; c < classes; ++c) result[c] += in.row.start[s * stride + c];
   }
@@ -117,6 +157,7 @@ struct Pass {
   void count_by_duration(std::int64_t s, std::int64_t n, RowExpectations& e) const;
   void count_transitions(std::int64_t s, std::int64_t slice, const double* offset, double scalar,
                          RowExpectations& e) const;
+  void finish_transitions(RowExpectations& e) const;
   void count_ends(RowExpectations& e) const;
   void count_labels(RowExpectations& e) const;
   void count_tail(double* tail_count) const;
@@ -132,6 +173,8 @@ void Pass::prepare() const {
   out.pairs.resize(std::max<std::int64_t>(classes, 2) * stride);
   out.entered.resize((in.model.dims.by_duration ? longest : 1) * stride);
   out.content.resize(stride);
+  out.weights.resize(2 * stride);
+  make_linear(in.model.transition.data(), out.transition);
   out.shifts.resize(longest);
   out.first_start.assign(at(length) + 1, 0);
   out.last_end.assign(at(length), length);
@@ -213,7 +256,7 @@ void Pass::link_back(std::int64_t s) const {
   std::copy_n(out.inner.data() + s * stride, stride, leaving);
   for (std::int64_t c = 0; in.row.start != nullptr && c < classes; ++c)
     leaving[c] += in.row.start[s * stride + c];
-  multiply(leaving, out.transposed.data(), out.rest.data() + s * stride);
+  multiply(leaving, out.backwards, 0, out.rest.data() + s * stride);
 }
 
 void Pass::link_back_by_duration(std::int64_t s, std::int64_t n) const {
@@ -222,8 +265,7 @@ void Pass::link_back_by_duration(std::int64_t s, std::int64_t n) const {
     std::copy_n(out.terms.data() + k * stride, stride, leaving);
     for (std::int64_t c = 0; in.row.start != nullptr && c < classes; ++c)
       leaving[c] += in.row.start[s * stride + c];
-    multiply(leaving, out.transposed.data() + k * classes * stride,
-             out.entered.data() + k * stride);
+    multiply(leaving, out.backwards, k, out.entered.data() + k * stride);
   }
   reduce(out.entered.data(), n, out.rest.data() + s * stride);
 }
@@ -258,6 +300,12 @@ void Pass::backward(RowExpectations* counts, double* tail_count) const {
       for (std::int64_t to = 0; to < classes; ++to)
         out.transposed[(k * classes + to) * stride + from] =
             in.model.transition_slice(k)[from * stride + to];
+  make_linear(out.transposed.data(), out.backwards);
+  out.largest_transition =
+      *std::max_element(out.transposed.data(), out.transposed.data() + out.transposed.size());
+  if (out.largest_transition == kNegInf) out.largest_transition = 0.0;
+  out.linear_counts.assign(counts != nullptr && counts->want_transition ? out.transposed.size() : 0,
+                           0.0);
   std::copy_n(in.model.final.data(), stride, out.rest.data() + length * stride);
   finish_boundary(length);
   for (std::int64_t s = length - 1; s >= 0; --s) {
@@ -276,22 +324,39 @@ void Pass::backward(RowExpectations* counts, double* tail_count) const {
     out.rest_base[at(s)] = out.rest_base[at(s + 1)] + rebase({inner, rest, sink, open});
   }
   if (counts == nullptr) return;
+  finish_transitions(*counts);
   count_ends(*counts);
   count_labels(*counts);
   if (in.tail != nullptr && tail_count != nullptr) count_tail(tail_count);
 }
 
-/// P(from, to) at boundary s, for a segment whose other log weights are offset[to] + scalar.
+/// P(from, to) at boundary s, for a segment whose other log weights are offset[to] + scalar: a
+/// product of exponentials, the transition's own still to come, where these are in range.
 void Pass::count_transitions(std::int64_t s, std::int64_t slice, const double* offset,
                              double scalar, RowExpectations& e) const {
+  constexpr double kSafe = 500.0;
   const double* value = out.value.data() + s * stride;
-  const double* matrix = in.model.transition_slice(slice);
-  double* rows = out.pairs.data();
-  for (std::int64_t i = 0; i < classes; ++i)
-    for (std::int64_t c = 0; c < stride; ++c)
-      rows[i * stride + c] = value[i] + matrix[i * stride + c];
-  add_exp_rows(rows, offset, scalar, classes, stride,
-               e.transition.data() + slice * classes * stride);
+  const double max = *std::max_element(value, value + classes);
+  const double shift = max + scalar + out.largest_transition;
+  if (max == kNegInf) return;
+  const std::int64_t first = slice * classes * stride;
+  if (*std::max_element(offset, offset + classes) + shift > kSafe) {
+    add_to_rows(value, in.model.transition_slice(slice));
+    return add_exp_rows(out.pairs.data(), offset, scalar, classes, stride,
+                        e.transition.data() + first);
+  }
+  double* from = out.weights.data();
+  double* to = from + stride;
+  exp_vector(value, -max, stride, from);
+  exp_vector(offset, shift, stride, to);
+  add_outer(from, to, classes, stride, out.linear_counts.data() + first);
+}
+
+/// Completes the counts of transitions.
+void Pass::finish_transitions(RowExpectations& e) const {
+  const double largest = out.largest_transition;
+  for (std::int64_t i = 0; i < out.linear_counts.size(); ++i)
+    e.transition[i] += out.linear_counts[i] * std::exp(in.model.transition[i] - largest);
 }
 
 /// Counts of the segments that start at s, from `terms` and inner[s] (relative to rest_base[s+1]).

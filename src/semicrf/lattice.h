@@ -46,8 +46,19 @@ struct Lattice {
   std::vector<std::int64_t> first_start;  ///< [t]: earliest start of a table segment that ends at t
   std::vector<std::int64_t> last_end;     ///< [s]: latest end of a table segment from s
 
+  /// A transition matrix, or all slices of one, also as exponentials relative to its columns.
+  struct Matrix {
+    const double* log = nullptr;
+    Buffer linear;
+    Buffer column_max;  ///< (slices, stride)
+  };
   // Scratch.
+  Matrix transition;
+  Matrix backwards;
   Buffer transposed;
+  Buffer weights;
+  Buffer linear_counts;
+  double largest_transition = 0.0;
   Buffer terms;
   Buffer pairs;
   Buffer entered;
@@ -83,7 +94,7 @@ double lattice_enter(const LatticeInput& input, const Lattice& lattice, std::int
 
 /// Calls visit(k, score) for segments of k = 1, 2, ... table frames of label c that end at t: the
 /// prefixes up to the segment's end, without its end score, relative to base[t]. Stops where a
-/// frame forbids the label.
+/// frame forbids the label, and when visit returns false.
 template <class Visit>
 void for_segments_ending(const LatticeInput& x, const Lattice& lattice, std::int64_t t,
                          std::int64_t c, const Visit& visit) {
@@ -94,8 +105,9 @@ void for_segments_ending(const LatticeInput& x, const Lattice& lattice, std::int
     if (content == kNegInf) return;
     const double shift =
         lattice.base[static_cast<std::size_t>(s)] - lattice.base[static_cast<std::size_t>(t)];
-    visit(t - s, (lattice_enter(x, lattice, s, t - s, c) + shift) +
-                     (content + x.model.duration[(t - s - 1) * stride + c]));
+    if (!visit(t - s, (lattice_enter(x, lattice, s, t - s, c) + shift) +
+                          (content + x.model.duration[(t - s - 1) * stride + c])))
+      return;
   }
 }
 

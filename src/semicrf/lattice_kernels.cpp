@@ -18,6 +18,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using Lanes = hn::CappedTag<double, kLanes>;
 using Vec = hn::Vec<Lanes>;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 void log_sum(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
   const Lanes d;
@@ -49,6 +50,46 @@ void add_exp(const double* rows, const double* offset, double scalar, std::int64
   }
 }
 
+void exps(const double* values, double shift, std::int64_t stride, double* out) {
+  const Lanes d;
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d)))
+    hn::Store(hn::Exp(d, hn::Add(hn::Load(d, values + v), hn::Set(d, shift))), d, out + v);
+}
+
+bool product(const double* weights, const double* matrix, const double* column_shift, double shift,
+             std::int64_t n, std::int64_t stride, double* out) {
+  const Lanes d;
+  const Vec none = hn::Set(d, kNegInf);
+  // Terms below the range of doubles are lost; next to this they are nothing.
+  const Vec least = hn::Set(d, 1e-200);
+  bool all_good = true;
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    Vec sum = hn::Zero(d);
+    for (std::int64_t i = 0; i < n; ++i)
+      sum = hn::MulAdd(hn::Set(d, weights[i]), hn::Load(d, matrix + i * stride + v), sum);
+    const Vec column = hn::Load(d, column_shift + v);
+    const auto possible = hn::Gt(column, none);
+    const auto good = hn::Ge(sum, least);
+    const Vec log = hn::Log(d, hn::IfThenElse(good, sum, hn::Set(d, 1.0)));
+    const Vec value = hn::Add(hn::Add(log, hn::Set(d, shift)), column);
+    const Vec trusted = hn::IfThenElse(good, value, hn::Set(d, kNaN));
+    hn::Store(hn::IfThenElse(possible, trusted, none), d, out + v);
+    all_good = all_good && hn::AllTrue(d, hn::Or(good, hn::Not(possible)));
+  }
+  return !all_good;
+}
+
+void outer(const double* a, const double* b, std::int64_t n, std::int64_t stride, double* sums) {
+  const Lanes d;
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const Vec factor = hn::Load(d, b + v);
+    for (std::int64_t i = 0; i < n; ++i) {
+      double* sum = sums + i * stride + v;
+      hn::Store(hn::MulAdd(hn::Set(d, a[i]), factor, hn::Load(d, sum)), d, sum);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segfuse::semicrf::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -58,6 +99,9 @@ namespace segfuse::semicrf {
 namespace {
 HWY_EXPORT(log_sum);
 HWY_EXPORT(add_exp);
+HWY_EXPORT(exps);
+HWY_EXPORT(product);
+HWY_EXPORT(outer);
 }  // namespace
 
 void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
@@ -67,6 +111,20 @@ void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, doubl
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,
                   std::int64_t stride, double* sums) {
   HWY_DYNAMIC_DISPATCH(add_exp)(rows, offset, scalar, n, stride, sums);
+}
+
+void exp_vector(const double* values, double shift, std::int64_t stride, double* out) {
+  HWY_DYNAMIC_DISPATCH(exps)(values, shift, stride, out);
+}
+
+bool log_product(const double* weights, const double* matrix, const double* column_shift,
+                 double shift, std::int64_t n, std::int64_t stride, double* out) {
+  return HWY_DYNAMIC_DISPATCH(product)(weights, matrix, column_shift, shift, n, stride, out);
+}
+
+void add_outer(const double* a, const double* b, std::int64_t n, std::int64_t stride,
+               double* sums) {
+  HWY_DYNAMIC_DISPATCH(outer)(a, b, n, stride, sums);
 }
 
 }  // namespace segfuse::semicrf

@@ -13,4 +13,16 @@ void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, doubl
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,
                   std::int64_t stride, double* sums);
 
+/// out[i] = exp(values[i] + shift).
+void exp_vector(const double* values, double shift, std::int64_t stride, double* out);
+
+/// out[c] = log sum_i weights[i] matrix[i, c] + shift + column_shift[c] over n rows. A column whose
+/// sum is too small to be trusted gets NaN; returns whether there is one. One whose shift is -inf
+/// gets -inf.
+bool log_product(const double* weights, const double* matrix, const double* column_shift,
+                 double shift, std::int64_t n, std::int64_t stride, double* out);
+
+/// sums[i, c] += a[i] b[c] over n rows.
+void add_outer(const double* a, const double* b, std::int64_t n, std::int64_t stride, double* sums);
+
 }  // namespace segfuse::semicrf

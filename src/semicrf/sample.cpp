@@ -20,7 +20,9 @@ class Sampler {
   std::vector<Piece> draw() {
     std::vector<Piece> path;
     std::int64_t t = x_.row.length;
-    std::int64_t c = draw_label(t, x_.model.final.data(), 1);
+    std::int64_t c =
+        draw_label(t, x_.model.final.data(), 1,
+                   lattice_.log_partition - lattice_.base[static_cast<std::size_t>(t)]);
     while (true) {
       const std::int64_t d = draw_duration(t, c);
       t -= d;
@@ -28,33 +30,56 @@ class Sampler {
                       static_cast<std::int32_t>(c)});
       if (t == 0) break;
       const std::int64_t k = std::min(d, x_.model.dims.max_duration);
-      c = draw_label(t, x_.model.transition_slice(k - 1) + c, stride_);
+      const double start = x_.row.start == nullptr ? 0.0 : x_.row.start[t * stride_ + c];
+      c = draw_label(t, x_.model.transition_slice(k - 1) + c, stride_,
+                     lattice_enter(x_, lattice_, t, k, c) - start);
     }
     std::reverse(path.begin(), path.end());
     return path;
   }
 
  private:
+  /// A choice among options that are shown one by one, with logarithms that sum to `total`.
+  class Choice {
+   public:
+    Choice(double total, Rng& rng) : total_(total), left_(rng.uniform()) {}
+    /// Whether to go on: false once an option is chosen.
+    bool offer(std::int64_t option, double score) {
+      if (score == kNegInf) return true;
+      chosen_ = option;  // the last possible one, should rounding leave something at the end
+      left_ -= std::exp(score - total_);
+      return left_ >= 0.0;
+    }
+    std::int64_t chosen() const { return chosen_; }
+
+   private:
+    double total_;
+    double left_;
+    std::int64_t chosen_ = -1;
+  };
+
   /// The label of the segment that ends at t; after[c * step] is the score of what follows it.
-  std::int64_t draw_label(std::int64_t t, const double* after, std::int64_t step) {
-    weights_.clear();
+  std::int64_t draw_label(std::int64_t t, const double* after, std::int64_t step, double total) {
+    Choice choice(total, rng_);
+    const double* value = lattice_.value.data() + t * stride_;
     for (std::int64_t c = 0; c < x_.model.dims.classes; ++c)
-      weights_.push_back(lattice_.value[t * stride_ + c] + after[c * step]);
-    return draw_weight();
+      if (!choice.offer(c, value[c] + after[c * step])) break;
+    return choice.chosen();
   }
 
   /// The frames of a segment of label c that ends at t.
   std::int64_t draw_duration(std::int64_t t, std::int64_t c) {
     const std::int64_t longest = x_.model.dims.max_duration;
-    weights_.clear();
+    const double end = x_.row.end == nullptr ? 0.0 : x_.row.end[(t - 1) * stride_ + c];
+    Choice choice(lattice_.value[t * stride_ + c] - end, rng_);
+    bool open = x_.tail != nullptr;
     for_segments_ending(x_, lattice_, t, c, [&](std::int64_t k, double score) {
-      if (x_.tail == nullptr || k < longest) weights_.push_back(score);
+      const bool goes_on = (x_.tail != nullptr && k == longest) || choice.offer(k, score);
+      open = open && goes_on;
+      return goes_on;
     });
-    if (x_.tail == nullptr) return 1 + draw_weight();
-    const auto closed = static_cast<std::int64_t>(weights_.size());
-    weights_.push_back(lattice_.open[t * stride_ + c]);
-    const std::int64_t choice = draw_weight();
-    if (choice < closed) return 1 + choice;
+    if (open) choice.offer(longest, lattice_.open[t * stride_ + c]);
+    if (x_.tail == nullptr || choice.chosen() < longest) return choice.chosen();
     std::int64_t extra = 0;
     while (goes_on(t - extra, c)) ++extra;
     return longest + extra;
@@ -70,18 +95,10 @@ class Sampler {
     return rng_.uniform() < std::exp(score - lattice_.open[t * stride_ + c]);
   }
 
-  /// An index into weights_, which are logarithms and not all -inf.
-  std::int64_t draw_weight() {
-    const double max = *std::max_element(weights_.begin(), weights_.end());
-    for (double& w : weights_) w = std::exp(w - max);
-    return static_cast<std::int64_t>(rng_.categorical(weights_));
-  }
-
   const LatticeInput& x_;
   const Lattice& lattice_;
   Rng& rng_;
   std::int64_t stride_;
-  std::vector<double> weights_;
 };
 
 }  // namespace

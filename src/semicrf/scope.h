@@ -13,6 +13,9 @@ namespace segfuse::semicrf {
 void check_constraints(const Constraints& constraints, const Dims& dims, const Lengths& lengths);
 void check_scope(const Scope& scope, const Dims& dims, const Lengths& lengths);
 
+/// Whether a scope can be written as scores: no tail, and no frame where a segment must start.
+bool is_plain(const Scope& scope, const Dims& dims, const Lengths& lengths);
+
 /// The scores that all rows share, within a scope.
 struct ScopedModel {
   Model model;

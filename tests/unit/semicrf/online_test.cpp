@@ -65,7 +65,7 @@ TEST(Online, Test23AnyPiecesGiveTheOneShotResult) {
       OnlineDecoder decoder(p.potentials(), {}, scope.tail);
       const Decoding whole = run(decoder, p, size.frames);
       SCOPED_TRACE(::testing::Message() << "seed " << seed);
-      EXPECT_EQ(whole.log_partition, z[0]);
+      EXPECT_LT(relative(whole.log_partition, z[0]), 1e-13);
       // A row that turns out to have no path may have been decided in part. Sums of 1e4 and 1 have
       // near-ties that fall either way.
       const bool is_extreme = seed % all_draws().size() == 4;
