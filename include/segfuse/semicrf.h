@@ -99,6 +99,9 @@ class Lengths {
   std::int64_t operator[](std::int64_t row) const {
     return wide_.empty() ? narrow_(row) : wide_(row);
   }
+  /// The view that was given; the other one is empty.
+  const View<const std::int64_t, 1>& wide() const noexcept { return wide_; }
+  const View<const std::int32_t, 1>& narrow() const noexcept { return narrow_; }
 
  private:
   View<const std::int64_t, 1> wide_;

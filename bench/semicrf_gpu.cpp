@@ -1,0 +1,136 @@
+// The semi-Markov CRF on a CUDA GPU: forward, loss with all gradients, Viterbi, at the sizes of the
+// design's targets; errors against the CPU engine's double arithmetic. Prints one JSON list of
+// rows, or an empty one where there is no device.
+//   segfuse_bench_semicrf_gpu [lanes per class [name of one size]]
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/gpu.h"
+#include "segfuse/semicrf_cuda.h"
+#include "unit/gpu/device_problem.h"
+
+namespace {
+
+using namespace segfuse;
+using namespace segfuse::semicrf::testing;
+using semicrf::CudaEngine;
+using semicrf::View;
+
+struct Sizes {
+  std::int64_t b, t, k, c;
+  int runs;
+  std::string name() const { return fmt::format("B{}_T{}_K{}_C{}", b, t, k, c); }
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Milliseconds a call when calls follow each other without waiting: the device's time, launches
+/// hidden. Median of five such series.
+double time(runtime::Gpu& gpu, int calls, const std::function<void()>& call) {
+  std::vector<double> ms;
+  for (int series = 0; series < 5; ++series) {
+    gpu.synchronize(nullptr);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) call();
+    gpu.synchronize(nullptr);
+    ms.push_back(1e3 *
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
+                 calls);
+  }
+  return median(ms);
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  return std::isfinite(worst) ? worst : INFINITY;
+}
+
+Problem<float> random_floats(const Sizes& n) {
+  Rng rng(static_cast<std::uint64_t>(n.t + n.c));
+  Problem<float> p = random_problem<float>(n.b, n.t, n.k, n.c, false, gaussian, rng);
+  p.with_start = p.with_end = false;
+  return p;
+}
+
+nlohmann::ordered_json row(const Sizes& n, const std::string& what, double ms, double error,
+                           const std::string& device) {
+  return {{"name", what + "_" + n.name()},
+          {"device", device},
+          {"threads", 1},
+          {"ms", ms},
+          {"us_per_step", 1e3 * ms / static_cast<double>(n.t)},
+          {"error", error}};
+}
+
+void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n, int lanes,
+             nlohmann::ordered_json& rows) {
+  const Problem<float> p = random_floats(n);
+  Rng rng(3);
+  const semicrf::Segmentations gold = random_gold(p, rng);
+  semicrf::CudaOptions options;
+  options.lanes_per_class = lanes;
+  CudaEngine engine(gpu, options);
+  const Results mine = device_loss(gpu, engine, p, gold, {});
+  const Results reference = host_loss(p, gold, {}, semicrf::Algorithm::kFast);
+  double forward_error = 0;
+  for (std::size_t b = 0; b < mine.loss.size(); ++b)
+    forward_error =
+        std::max(forward_error, relative(mine.log_partition[b], reference.log_partition[b]));
+  // Counts of shared scores grow with the number of frames, and float keeps 24 bits of them.
+  const double gradient_error = largest_difference(mine.gradients, reference.gradients) /
+                                std::max<double>(1.0, static_cast<double>(n.b * n.t));
+
+  DeviceArrays device(gpu);
+  const semicrf::Potentials<float> potentials = on_device(p, device);
+  const semicrf::SegmentationsView segments = on_device(gold, device);
+  DeviceGradients<float> g(p, device);
+  g.views.start = {};
+  g.views.end = {};
+  const View<double, 1> values(device.space<double>(n.b), {n.b});
+  semicrf::LossResult loss;
+  loss.loss = values;
+  const semicrf::PartitionResult partition{values, {}};
+  const std::int64_t most = n.b * n.t;
+  const semicrf::DeviceSegmentations best{{device.space<std::int64_t>(n.b + 1), {n.b + 1}},
+                                          {device.space<std::int32_t>(most), {most}},
+                                          {device.space<std::int32_t>(most), {most}},
+                                          {device.space<std::int32_t>(most), {most}}};
+  const auto forward = [&] { engine.log_partition<float>(potentials, partition); };
+  const auto both = [&] { engine.loss(potentials, segments, loss, g.views); };
+  const auto decode = [&] { engine.viterbi(potentials, best); };
+  for (int i = 0; i < 2; ++i) forward(), both(), decode();
+  engine.check();
+  rows.push_back(row(n, "forward", time(*gpu, n.runs, forward), forward_error, gpu->name()));
+  rows.push_back(row(n, "loss_grad", time(*gpu, n.runs, both),
+                     std::max(forward_error, gradient_error), gpu->name()));
+  rows.push_back(row(n, "viterbi", time(*gpu, std::max(1, n.runs / 4), decode), 0.0, gpu->name()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int lanes = argc > 1 ? std::atoi(argv[1]) : 0;
+  const std::string only = argc > 2 ? argv[2] : "";
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  if (runtime::cuda_device_count() > 0) {
+    const std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(0);
+    for (const Sizes& n : {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10},
+                           Sizes{8, 10000, 200, 8, 4}, Sizes{1, 100000, 100, 24, 1}})
+      if (only.empty() || only == n.name()) measure(gpu, n, lanes, rows);
+  }
+  fmt::print("{}\n", rows.dump(1));
+  return 0;
+}

@@ -1,0 +1,35 @@
+#pragma once
+// A library opened at run time.
+
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "segfuse/error.h"
+
+namespace segfuse {
+
+/// Stays open until the process ends. False if it could not be opened; error() says why.
+class SharedLibrary {
+ public:
+  /// The first of the names that opens.
+  static SharedLibrary open_first(std::initializer_list<std::string> names);
+  static SharedLibrary open_first(std::span<const std::string> names);
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  const std::string& error() const noexcept { return error_; }
+  const std::string& name() const noexcept { return name_; }
+
+  /// Sets `function` to the symbol. Throws DeviceError if the library lacks it.
+  template <class Function>
+  void load(const char* symbol, Function& function) const {
+    function = reinterpret_cast<Function>(find(symbol));
+  }
+
+ private:
+  void* find(const char* symbol) const;
+  void* handle_ = nullptr;
+  std::string name_;
+  std::string error_;
+};
+
+}  // namespace segfuse

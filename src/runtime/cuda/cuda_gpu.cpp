@@ -1,0 +1,236 @@
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "base/fnv.h"
+#include "base/log.h"
+#include "base/os/file.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/nvrtc.h"
+#include "runtime/gpu.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+
+namespace segfuse::runtime {
+namespace {
+
+using cuda::check;
+using cuda::driver;
+
+int attribute(cuda::Device device, cuda::DeviceAttribute which) {
+  int value = 0;
+  check(driver().device_attribute(&value, static_cast<int>(which), device), "a device query");
+  return value;
+}
+
+/// Makes a context current for a scope, whatever was current before.
+class CurrentContext {
+ public:
+  explicit CurrentContext(cuda::Context context) {
+    check(driver().context_push(context), "making the context current");
+  }
+  ~CurrentContext() {
+    cuda::Context ignored = nullptr;
+    driver().context_pop(&ignored);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+};
+
+/// The option cache-dir, or its default; empty when there is no home.
+std::filesystem::path cache_folder() {
+  const std::string named = default_options().get(options::kCacheDir);
+  if (!named.empty()) return named;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0')
+    return std::filesystem::path(cache) / "segfuse";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return std::filesystem::path(home) / ".cache" / "segfuse";
+  return {};
+}
+
+/// Compiled programs on disk: one file per (source, definitions, architecture, compiler).
+class CubinCache {
+ public:
+  std::string get(const GpuProgram& program, const std::string& architecture) const {
+    const std::filesystem::path path = path_of(program, architecture);
+    if (!path.empty()) {
+      try {
+        return read_file(path);
+      } catch (const FileError&) {
+        // Not compiled yet.
+      }
+    }
+    std::string cubin =
+        cuda::compile_cubin(program.name, program.source, program.defines, architecture);
+    if (!path.empty()) save(path, cubin);
+    return cubin;
+  }
+
+ private:
+  static std::filesystem::path path_of(const GpuProgram& program, const std::string& architecture) {
+    const std::filesystem::path folder = cache_folder();
+    if (folder.empty()) return {};
+    std::uint64_t hash = fnv1a(program.source);
+    for (const std::string& define : program.defines) hash = fnv1a(define + "\n", hash);
+    hash = fnv1a(SEGFUSE_VERSION, hash);
+    return folder / fmt::format("{}-{:016x}-{}.cubin", program.name, hash, architecture);
+  }
+
+  static void save(const std::filesystem::path& path, const std::string& cubin) {
+    try {
+      std::filesystem::create_directories(path.parent_path());
+      write_file_atomically(path, cubin);
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "the kernel cache is not writable: {}", error.what());
+    }
+  }
+};
+
+class CudaGpu final : public Gpu {
+ public:
+  explicit CudaGpu(int ordinal) {
+    check(driver().device_get(&device_, ordinal), "opening the device");
+    major_ = attribute(device_, cuda::DeviceAttribute::kMajor);
+    minor_ = attribute(device_, cuda::DeviceAttribute::kMinor);
+    multiprocessors_ = attribute(device_, cuda::DeviceAttribute::kMultiprocessors);
+    if (major_ < 8)
+      throw DeviceError(
+          "CUDA: device {} ({}) has compute capability {}.{}; segfuse needs 8.0 or newer", ordinal,
+          name(), major_, minor_);
+    if (attribute(device_, cuda::DeviceAttribute::kMemoryPools) == 0)
+      throw DeviceError(
+          "CUDA: device {} ({}) has no stream-ordered memory; a newer driver may help", ordinal,
+          name());
+    check(driver().primary_context(&context_, device_), "opening the device's context");
+    const CurrentContext current(context_);
+    cuda::MemPoolProps properties;
+    properties.location_id = device_;
+    check(driver().pool_create(&pool_, &properties), "creating a memory pool");
+    std::uint64_t keep_all = ~std::uint64_t{0};
+    check(driver().pool_set(pool_, cuda::kReleaseThreshold, &keep_all), "setting up a memory pool");
+  }
+
+  std::string name() const override {
+    char text[256] = {};
+    driver().device_name(text, sizeof text - 1, device_);
+    return text;
+  }
+  int multiprocessors() const override { return multiprocessors_; }
+  bool fast_double() const override {
+    return (major_ == 8 || major_ == 9 || major_ == 10) && minor_ == 0;
+  }
+
+  GpuKernel kernel(const GpuProgram& program, const std::string& entry) override {
+    std::string key = program.name;
+    for (const std::string& define : program.defines) key += " " + define;
+    const std::lock_guard lock(mutex_);
+    const CurrentContext current(context_);
+    cuda::Module& module = modules_[key];
+    if (module == nullptr) {
+      const std::string cubin = cache_.get(program, fmt::format("sm_{}{}", major_, minor_));
+      check(driver().module_load(&module, cubin.data()), "loading a compiled program");
+    }
+    GpuKernel found;
+    check(driver().module_function(&found.handle, module, entry.c_str()), "finding a kernel");
+    return found;
+  }
+
+  void launch(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
+              const void* argument, std::size_t size, StreamHandle stream) override {
+    static_cast<void>(size);
+    const CurrentContext current(context_);
+    constexpr std::size_t kWithoutAsking = 48 * 1024;
+    if (shared_bytes > kWithoutAsking)
+      check(driver().function_set(kernel.handle,
+                                  static_cast<int>(cuda::FunctionAttribute::kMaxDynamicShared),
+                                  static_cast<int>(shared_bytes)),
+            "asking for shared memory");
+    void* arguments[] = {const_cast<void*>(argument)};
+    check(driver().launch(kernel.handle, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                          static_cast<unsigned>(shared_bytes), stream, arguments, nullptr),
+          "launching a kernel");
+  }
+
+  void* allocate(std::size_t bytes, StreamHandle stream) override {
+    const CurrentContext current(context_);
+    cuda::DevicePtr memory = 0;
+    const cuda::Result result = driver().pool_allocate(&memory, bytes, pool_, stream);
+    if (result == kOutOfMemory)
+      throw DeviceError("CUDA: out of memory on {}: {} MiB asked for; use a smaller batch", name(),
+                        bytes >> 20);
+    check(result, "allocating device memory");
+    return reinterpret_cast<void*>(memory);
+  }
+  void release(void* memory, StreamHandle stream) noexcept override {
+    driver().context_push(context_);
+    driver().free_async(reinterpret_cast<cuda::DevicePtr>(memory), stream);
+    cuda::Context ignored = nullptr;
+    driver().context_pop(&ignored);
+  }
+  void fill(void* memory, std::uint8_t value, std::size_t bytes, StreamHandle stream) override {
+    const CurrentContext current(context_);
+    check(driver().memset_async(reinterpret_cast<cuda::DevicePtr>(memory), value, bytes, stream),
+          "filling device memory");
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
+    const CurrentContext current(context_);
+    check(driver().copy_to_host(to, reinterpret_cast<cuda::DevicePtr>(from), bytes, stream),
+          "copying from the device");
+    check(driver().stream_synchronize(stream), "work on the device");
+  }
+  void copy_to_device(void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
+    const CurrentContext current(context_);
+    check(driver().copy_to_device(reinterpret_cast<cuda::DevicePtr>(to), from, bytes, stream),
+          "copying to the device");
+    check(driver().stream_synchronize(stream), "work on the device");
+  }
+  void synchronize(StreamHandle stream) override {
+    const CurrentContext current(context_);
+    check(driver().stream_synchronize(stream), "work on the device");
+  }
+
+ private:
+  static constexpr cuda::Result kOutOfMemory = 2;
+  cuda::Device device_ = 0;
+  cuda::Context context_ = nullptr;
+  cuda::MemPool pool_ = nullptr;
+  int major_ = 0;
+  int minor_ = 0;
+  int multiprocessors_ = 0;
+  CubinCache cache_;
+  std::mutex mutex_;
+  std::map<std::string, cuda::Module> modules_;
+};
+
+}  // namespace
+
+int cuda_device_count(std::string* reason) {
+  try {
+    int count = 0;
+    check(driver().device_count(&count), "counting devices");
+    if (count == 0 && reason != nullptr) *reason = "the driver sees no device";
+    return count;
+  } catch (const DeviceError& error) {
+    if (reason != nullptr) *reason = error.what();
+    return 0;
+  }
+}
+
+std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
+  static std::mutex mutex;
+  static std::map<int, std::shared_ptr<Gpu>> opened;
+  std::string reason;
+  const int count = cuda_device_count(&reason);
+  if (count == 0) throw DeviceError("{}", reason);
+  if (ordinal < 0 || ordinal >= count)
+    throw UsageError("CUDA: there is no device {}; the driver sees {}", ordinal, count);
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Gpu>& gpu = opened[ordinal];
+  if (gpu == nullptr) gpu = std::make_shared<CudaGpu>(ordinal);
+  return gpu;
+}
+
+}  // namespace segfuse::runtime

@@ -1,0 +1,65 @@
+#include "runtime/cuda/driver.h"
+
+#include "base/os/shared_library.h"
+#include "segfuse/error.h"
+
+namespace segfuse::runtime::cuda {
+namespace {
+
+Driver open_driver() {
+  static const SharedLibrary library = SharedLibrary::open_first({"libcuda.so.1", "libcuda.so"});
+  if (!library)
+    throw DeviceError(
+        "CUDA: the driver library libcuda.so.1 cannot be opened ({}); install the NVIDIA driver or "
+        "use the CPU",
+        library.error());
+  Driver d{};
+  library.load("cuInit", d.init);
+  library.load("cuDriverGetVersion", d.driver_version);
+  library.load("cuDeviceGetCount", d.device_count);
+  library.load("cuDeviceGet", d.device_get);
+  library.load("cuDeviceGetName", d.device_name);
+  library.load("cuDeviceGetAttribute", d.device_attribute);
+  library.load("cuDevicePrimaryCtxRetain", d.primary_context);
+  library.load("cuCtxPushCurrent_v2", d.context_push);
+  library.load("cuCtxPopCurrent_v2", d.context_pop);
+  library.load("cuModuleLoadData", d.module_load);
+  library.load("cuModuleUnload", d.module_unload);
+  library.load("cuModuleGetFunction", d.module_function);
+  library.load("cuFuncSetAttribute", d.function_set);
+  library.load("cuLaunchKernel", d.launch);
+  library.load("cuMemPoolCreate", d.pool_create);
+  library.load("cuMemPoolSetAttribute", d.pool_set);
+  library.load("cuMemAllocFromPoolAsync", d.pool_allocate);
+  library.load("cuMemFreeAsync", d.free_async);
+  library.load("cuMemsetD8Async", d.memset_async);
+  library.load("cuMemcpyDtoHAsync_v2", d.copy_to_host);
+  library.load("cuMemcpyHtoDAsync_v2", d.copy_to_device);
+  library.load("cuStreamSynchronize", d.stream_synchronize);
+  library.load("cuGetErrorName", d.error_name);
+  library.load("cuGetErrorString", d.error_string);
+  if (const Result result = d.init(0); result != 0) {
+    const char* text = "unknown error";
+    d.error_string(result, &text);
+    throw DeviceError("CUDA: the driver does not start: {}", text);
+  }
+  return d;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  static const Driver opened = open_driver();
+  return opened;
+}
+
+void check(Result result, const char* what) {
+  if (result == 0) return;
+  const char* name = "unknown";
+  const char* text = "no description";
+  driver().error_name(result, &name);
+  driver().error_string(result, &text);
+  throw DeviceError("CUDA: {} failed: {} ({})", what, text, name);
+}
+
+}  // namespace segfuse::runtime::cuda

@@ -1,0 +1,121 @@
+#include "runtime/cuda/nvrtc.h"
+
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/os/shared_library.h"
+#include "segfuse/error.h"
+
+namespace segfuse::runtime::cuda {
+namespace {
+
+using Program = void*;
+
+struct Nvrtc {
+  int (*version)(int*, int*);
+  int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*);
+  int (*compile)(Program, int, const char* const*);
+  int (*destroy)(Program*);
+  int (*log_size)(Program, std::size_t*);
+  int (*log)(Program, char*);
+  int (*cubin_size)(Program, std::size_t*);
+  int (*cubin)(Program, char*);
+  const char* (*error_string)(int);
+};
+constexpr int kInvalidOption = 5;  // NVRTC_ERROR_INVALID_OPTION
+
+std::vector<std::string> candidates() {
+  std::vector<std::string> names;
+  if (const char* named = std::getenv("SEGFUSE_NVRTC")) names.emplace_back(named);
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
+    names.emplace_back(name);
+  std::vector<std::string> folders;
+  if (const char* home = std::getenv("CUDA_HOME")) folders.push_back(fmt::format("{}/lib64", home));
+  folders.emplace_back("/usr/local/cuda/lib64");
+  for (const std::string& folder : folders)
+    for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
+      names.push_back(fmt::format("{}/{}", folder, name));
+  return names;
+}
+
+Nvrtc open_nvrtc() {
+  static const SharedLibrary library = SharedLibrary::open_first(candidates());
+  if (!library)
+    throw DeviceError(
+        "CUDA: the run-time compiler libnvrtc cannot be opened ({}); install the CUDA toolkit or "
+        "the Python package nvidia-cuda-nvrtc, or set SEGFUSE_NVRTC to the library's path",
+        library.error());
+  Nvrtc n{};
+  library.load("nvrtcVersion", n.version);
+  library.load("nvrtcCreateProgram", n.create);
+  library.load("nvrtcCompileProgram", n.compile);
+  library.load("nvrtcDestroyProgram", n.destroy);
+  library.load("nvrtcGetProgramLogSize", n.log_size);
+  library.load("nvrtcGetProgramLog", n.log);
+  library.load("nvrtcGetCUBINSize", n.cubin_size);
+  library.load("nvrtcGetCUBIN", n.cubin);
+  library.load("nvrtcGetErrorString", n.error_string);
+  return n;
+}
+
+const Nvrtc& nvrtc() {
+  static const Nvrtc opened = open_nvrtc();
+  return opened;
+}
+
+/// Destroys the program when done.
+struct ProgramOwner {
+  Program program = nullptr;
+  ~ProgramOwner() {
+    if (program != nullptr) nvrtc().destroy(&program);
+  }
+};
+
+std::string log_of(Program program) {
+  std::size_t size = 0;
+  nvrtc().log_size(program, &size);
+  std::string log(size, '\0');
+  nvrtc().log(program, log.data());
+  while (!log.empty() && log.back() == '\0') log.pop_back();
+  return log;
+}
+
+}  // namespace
+
+std::string nvrtc_version() {
+  int major = 0;
+  int minor = 0;
+  nvrtc().version(&major, &minor);
+  return fmt::format("{}.{}", major, minor);
+}
+
+std::string compile_cubin(std::string_view name, const std::string& source,
+                          const std::vector<std::string>& defines, std::string_view architecture) {
+  const Nvrtc& n = nvrtc();
+  std::vector<std::string> options = {fmt::format("--gpu-architecture={}", architecture),
+                                      "--std=c++17"};
+  for (const std::string& define : defines) options.push_back("-D" + define);
+  std::vector<const char*> pointers;
+  for (const std::string& option : options) pointers.push_back(option.c_str());
+
+  ProgramOwner owner;
+  const std::string file = fmt::format("{}.cu", name);
+  int result = n.create(&owner.program, source.c_str(), file.c_str(), 0, nullptr, nullptr);
+  if (result == 0)
+    result = n.compile(owner.program, static_cast<int>(pointers.size()), pointers.data());
+  if (result == kInvalidOption)
+    throw DeviceError("CUDA: NVRTC {} does not know the architecture {}; install a newer one",
+                      nvrtc_version(), architecture);
+  if (result != 0)
+    throw InternalError("CUDA: {} does not compile for {}: {}\n{}", file, architecture,
+                        n.error_string(result), log_of(owner.program));
+  std::size_t size = 0;
+  n.cubin_size(owner.program, &size);
+  std::string cubin(size, '\0');
+  n.cubin(owner.program, cubin.data());
+  return cubin;
+}
+
+}  // namespace segfuse::runtime::cuda

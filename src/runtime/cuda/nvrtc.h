@@ -1,0 +1,20 @@
+#pragma once
+// NVRTC, the run-time compiler for CUDA C++, opened at run time.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segfuse::runtime::cuda {
+
+/// "13.0"; throws DeviceError when the library cannot be found. Looked for by its plain names, then
+/// under $CUDA_HOME, /usr/local/cuda, and where Python packages put it (SEGFUSE_NVRTC names a
+/// file).
+std::string nvrtc_version();
+
+/// Machine code (cubin) for an architecture like "sm_90". Throws InternalError with the compiler's
+/// log when the source does not compile, DeviceError when the architecture is not known to it.
+std::string compile_cubin(std::string_view name, const std::string& source,
+                          const std::vector<std::string>& defines, std::string_view architecture);
+
+}  // namespace segfuse::runtime::cuda

@@ -1,0 +1,64 @@
+#pragma once
+// What a GPU does for the modules above: memory in stream order, kernels from source, copies. The
+// CUDA driver implements it (runtime/cuda); tests implement it in host memory.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace segfuse::runtime {
+
+/// The device's own handle of a stream (CUstream), owned by the caller. Null: the legacy default
+/// stream.
+using StreamHandle = void*;
+
+struct Extent3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+/// Device code: the text is compiled with the definitions, once per device kind.
+struct GpuProgram {
+  std::string name;                  ///< for messages and caches: "semicrf"
+  std::string source;                ///< CUDA C++, complete
+  std::vector<std::string> defines;  ///< "NAME=VALUE"
+};
+
+/// An entry point of a loaded program; valid as long as its Gpu.
+struct GpuKernel {
+  void* handle = nullptr;
+};
+
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual std::string name() const = 0;
+  virtual int multiprocessors() const = 0;
+  /// Doubles at half the rate of floats, not at a small fraction.
+  virtual bool fast_double() const = 0;
+
+  /// Loads the program (from memory, from the disk cache, or by compiling) and finds the kernel.
+  virtual GpuKernel kernel(const GpuProgram& program, const std::string& entry) = 0;
+  /// Enqueues one launch. The kernel takes one argument, `size` bytes copied before this returns.
+  virtual void launch(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
+                      const void* argument, std::size_t size, StreamHandle stream) = 0;
+
+  /// Memory usable by work enqueued on `stream` after the call, until release() on that stream.
+  virtual void* allocate(std::size_t bytes, StreamHandle stream) = 0;
+  virtual void release(void* memory, StreamHandle stream) noexcept = 0;
+  virtual void fill(void* memory, std::uint8_t value, std::size_t bytes, StreamHandle stream) = 0;
+  /// Host memory on one side; waits for the copy.
+  virtual void copy_to_host(void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
+  virtual void copy_to_device(void* to, const void* from, std::size_t bytes,
+                              StreamHandle stream) = 0;
+  virtual void synchronize(StreamHandle stream) = 0;
+};
+
+/// The CUDA device with this ordinal, through the driver opened at run time; one object per device
+/// and process. Throws DeviceError that says what is missing (driver, NVRTC, device).
+std::shared_ptr<Gpu> open_cuda_gpu(int ordinal);
+/// Number of CUDA devices, 0 without a driver; `reason` says why there are none.
+int cuda_device_count(std::string* reason = nullptr);
+
+}  // namespace segfuse::runtime

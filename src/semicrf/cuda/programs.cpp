@@ -1,0 +1,79 @@
+#include "semicrf/cuda/programs.h"
+
+#include <algorithm>
+
+#include "semicrf/cuda/sources.h"
+
+namespace segfuse::semicrf::gpu {
+namespace {
+
+constexpr int kRegistersOfBlock = 65536;
+constexpr int kMostRegisters = 255;
+
+/// Conversions between the stored type and double, and what differs between device compilers.
+std::string prelude(const std::string& input) {
+  return "#define DEVICE_MEMBER __device__ __forceinline__\n"
+         "#define INPUT " +
+         input + "\n" + kernel_source("prelude.cuh");
+}
+
+int ceil_divide(int a, int b) { return (a + b - 1) / b; }
+
+/// What ptxas needs of a thread: matrix column, taps and pending sums, frames ahead, addresses.
+int registers_of(const ScanShape& s) {
+  const int ahead = 16 + (s.edges ? 32 : 0);
+  return 2 * ceil_divide(s.classes, s.group) + 4 * s.taps + 48 + ahead;
+}
+
+/// Cycles a frame: issue slots of the busiest of the four schedulers at two a double operation, and
+/// the latency of the reduction over a group's lanes.
+double cost_of(const ScanShape& s) {
+  const int warps = ceil_divide(s.threads() / 32, 4);
+  const double operations = ceil_divide(s.classes, s.group) + 1.5 * s.taps;
+  double reduction = 0;
+  for (int lanes = s.group; lanes > 1; lanes /= 2) reduction += 30;
+  return 2.0 * warps * operations + reduction + 20.0 * warps;
+}
+
+std::vector<std::string> shape_defines(const ScanShape& s) {
+  return {"SCAN_CLASSES=" + std::to_string(s.classes), "SCAN_GROUP=" + std::to_string(s.group),
+          "SCAN_TAPS=" + std::to_string(s.taps), "SCAN_THREADS=" + std::to_string(s.threads()),
+          std::string("SCAN_EDGES=") + (s.edges ? "true" : "false")};
+}
+
+}  // namespace
+
+std::optional<ScanShape> scan_shape(int classes, int max_duration, int group, bool edges) {
+  const ScanShape shape{classes, group, ceil_divide(max_duration, group), edges};
+  if (classes > 1024 / group) return {};
+  const int limit = std::min(kMostRegisters, kRegistersOfBlock / shape.threads() / 8 * 8);
+  if (registers_of(shape) > limit) return {};
+  return shape;
+}
+
+std::optional<ScanShape> choose_scan_shape(int classes, int max_duration, bool edges) {
+  std::optional<ScanShape> best;
+  for (int group = 1; group <= 32; group *= 2) {
+    const std::optional<ScanShape> shape = scan_shape(classes, max_duration, group, edges);
+    if (shape && (!best || cost_of(*shape) < cost_of(*best))) best = shape;
+  }
+  return best;
+}
+
+runtime::GpuProgram common_program(const std::string& input) {
+  std::string source = prelude(input);
+  for (const char* file :
+       {"arguments.h", "common.cuh", "prepare.cuh", "exact.cuh", "rows.cuh", "frames.cuh",
+        "transitions.cuh", "durations.cuh", "shared.cuh", "best.cuh", "chunks.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_" + input, std::move(source), {}};
+}
+
+runtime::GpuProgram scan_program(const ScanShape& shape) {
+  std::string source = prelude("double");
+  for (const char* file : {"arguments.h", "common.cuh", "scan.cuh", "scan_kernel.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_scan", std::move(source), shape_defines(shape)};
+}
+
+}  // namespace segfuse::semicrf::gpu

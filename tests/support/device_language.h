@@ -1,0 +1,144 @@
+#pragma once
+// CUDA C++ as far as the kernels use it, for the host compiler.
+
+#include <ucontext.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace segfuse::testing {
+
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// Runs a block's threads as fibers, each until it waits for others.
+class BlockRunner {
+ public:
+  void run(Index3 grid, Index3 block, std::size_t shared_bytes, const std::function<void()>& body);
+
+  // What the running thread sees.
+  Index3 thread, block, block_size, grid_size;
+  std::vector<double> dynamic_shared;
+
+  /// Waits for all threads of the block that have not returned; the and of all values.
+  bool wait_block(bool value);
+  /// Gives `bits` to the warp and waits for its living lanes; what lane `from` gave is then
+  /// lane(from).
+  const std::uint64_t* exchange(std::uint64_t bits);
+  unsigned lane() const { return current_ % 32; }
+  unsigned lanes_alive() const { return alive_of_warp_[current_ / 32]; }
+
+ private:
+  enum class State { kReady, kAtBlock, kAtWarp, kDone };
+  struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    State state = State::kReady;
+    unsigned exchanges = 0;
+  };
+  static void enter();
+  void yield();
+  void release_waiting();
+
+  std::vector<Fiber> fibers_;
+  std::vector<std::uint64_t> given_[2];
+  std::vector<unsigned> alive_of_warp_;
+  std::function<void()> body_;
+  ucontext_t scheduler_;
+  unsigned current_ = 0;
+  unsigned threads_ = 0;
+  bool all_ = true;
+  bool all_result_ = true;
+};
+
+BlockRunner& runner();
+
+}  // namespace segfuse::testing
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define threadIdx (segfuse::testing::runner().thread)
+#define blockIdx (segfuse::testing::runner().block)
+#define blockDim (segfuse::testing::runner().block_size)
+#define gridDim (segfuse::testing::runner().grid_size)
+#define DYNAMIC_SHARED(type, name) \
+  type* name = reinterpret_cast<type*>(segfuse::testing::runner().dynamic_shared.data())
+
+namespace segfuse::semicrf::gpu {
+
+struct double2 {
+  double x, y;
+};
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+using std::exp2;
+using std::fabs;
+using std::floor;
+using std::fma;
+using std::fmax;
+using std::fmin;
+using std::log;
+using std::log2;
+
+inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
+inline int __double2hiint(double x) {
+  return static_cast<int>(std::bit_cast<std::int64_t>(x) >> 32);
+}
+inline double __hiloint2double(int high, int low) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32 |
+                               static_cast<std::uint32_t>(low));
+}
+
+inline void __syncthreads() { testing::runner().wait_block(true); }
+inline bool __syncthreads_and(bool value) { return testing::runner().wait_block(value); }
+inline double __shfl_xor_sync(unsigned, double value, int mask) {
+  const std::uint64_t* given = testing::runner().exchange(std::bit_cast<std::uint64_t>(value));
+  return std::bit_cast<double>(given[testing::runner().lane() ^ static_cast<unsigned>(mask)]);
+}
+inline double __shfl_down_sync(unsigned, double value, int by) {
+  const std::uint64_t* given = testing::runner().exchange(std::bit_cast<std::uint64_t>(value));
+  const unsigned from = testing::runner().lane() + static_cast<unsigned>(by);
+  return from < 32 ? std::bit_cast<double>(given[from]) : value;
+}
+inline int __shfl_down_sync(unsigned, int value, int by) {
+  const std::uint64_t* given = testing::runner().exchange(static_cast<std::uint32_t>(value));
+  const unsigned from = testing::runner().lane() + static_cast<unsigned>(by);
+  return from < 32 ? static_cast<int>(given[from]) : value;
+}
+inline int __shfl_xor_sync(unsigned, int value, int mask) {
+  const std::uint64_t* given = testing::runner().exchange(static_cast<std::uint32_t>(value));
+  return static_cast<int>(given[testing::runner().lane() ^ static_cast<unsigned>(mask)]);
+}
+inline bool __any_sync(unsigned, bool value) {
+  const std::uint64_t* given = testing::runner().exchange(value ? 1 : 0);
+  for (unsigned lane = 0; lane < testing::runner().lanes_alive(); ++lane)
+    if (given[lane] != 0) return true;
+  return false;
+}
+inline int __reduce_max_sync(unsigned, int value) {
+  const std::uint64_t* given = testing::runner().exchange(static_cast<std::uint32_t>(value));
+  int most = value;
+  for (unsigned lane = 0; lane < testing::runner().lanes_alive(); ++lane)
+    most = max(most, static_cast<int>(given[lane]));
+  return most;
+}
+
+inline void atomicMin(unsigned long long* at, unsigned long long value) {
+  if (value < *at) *at = value;
+}
+inline void atomicAdd(double* at, double value) { *at += value; }
+inline void atomicOr(int* at, int value) { *at |= value; }
+
+}  // namespace segfuse::semicrf::gpu

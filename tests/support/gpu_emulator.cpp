@@ -1,0 +1,185 @@
+#include "support/gpu_emulator.h"
+
+#include <cstring>
+#include <map>
+#include <stdexcept>
+
+#include "support/device_language.h"
+
+#define DEVICE_MEMBER
+#include "semicrf/cuda/kernels/arguments.h"
+
+namespace segfuse::semicrf::gpu {
+/// To 20 bits, as the device's instruction.
+inline double approximate_reciprocal(double x) {
+  return __hiloint2double(__double2hiint(1.0 / x), 0);
+}
+inline double to_double(float x) { return x; }
+inline double to_double(double x) { return x; }
+}  // namespace segfuse::semicrf::gpu
+
+// The kernels once per stored type; a namespace of their own keeps them apart.
+#define KERNEL inline void
+#define INPUT float
+#define from_double static_cast<float>
+#define gpu gpu::as_float
+#include "support/all_kernels.inc"
+#undef gpu
+#undef from_double
+#undef INPUT
+#define INPUT double
+#define from_double static_cast<double>
+#define gpu gpu::as_double
+#include "support/all_kernels.inc"
+#undef gpu
+
+namespace segfuse::testing {
+namespace {
+
+using semicrf::gpu::Call;
+using Function = void (*)(const Call&);
+
+/// All launches end in one of these.
+std::map<std::string, Function>& kernels() {
+  static std::map<std::string, Function> table;
+  return table;
+}
+
+template <int kClasses, int kGroup, int kTaps, bool kEdges>
+void add_scan_kernel() {
+  std::string key = "semicrf_scan";
+  key += " SCAN_CLASSES=" + std::to_string(kClasses);
+  key += " SCAN_GROUP=" + std::to_string(kGroup);
+  key += " SCAN_TAPS=" + std::to_string(kTaps);
+  key += " SCAN_THREADS=" + std::to_string((kClasses * kGroup + 31) / 32 * 32);
+  key += std::string(" SCAN_EDGES=") + (kEdges ? "true" : "false");
+  kernels()[key + " scan"] = [](const Call& call) {
+    semicrf::gpu::as_double::scan_row<kClasses, kGroup, kTaps, kEdges>(call);
+  };
+}
+
+template <int kClasses, int kGroup, int kTaps>
+void add_scan_kernels() {
+  add_scan_kernel<kClasses, kGroup, kTaps, false>();
+  add_scan_kernel<kClasses, kGroup, kTaps, true>();
+}
+
+/// Every group size over few classes, up to 8 durations.
+template <int kClasses>
+void add_small_scans() {
+  add_scan_kernels<kClasses, 1, 1>();
+  add_scan_kernels<kClasses, 1, 2>();
+  add_scan_kernels<kClasses, 1, 3>();
+  add_scan_kernels<kClasses, 1, 4>();
+  add_scan_kernels<kClasses, 2, 1>();
+  add_scan_kernels<kClasses, 2, 2>();
+  add_scan_kernels<kClasses, 4, 1>();
+  add_scan_kernels<kClasses, 4, 2>();
+}
+
+#define ADD(name)                                                                             \
+  kernels()["semicrf_float " #name] = [](const Call& c) { semicrf::gpu::as_float::name(c); }; \
+  kernels()["semicrf_double " #name] = [](const Call& c) { semicrf::gpu::as_double::name(c); };
+
+void add_all() {
+  add_small_scans<1>();
+  add_small_scans<2>();
+  add_small_scans<3>();
+  add_scan_kernel<33, 2, 4, true>();
+  add_scan_kernel<39, 2, 3, false>();
+  ADD(prepare_frames)
+  ADD(prepare_shared)
+  ADD(prepare_ends)
+  ADD(exact_pass)
+  ADD(gold_path)
+  ADD(finish_rows)
+  ADD(slice_cover)
+  ADD(frame_gradients)
+  ADD(boundary_posteriors)
+  ADD(end_gradients)
+  ADD(transition_counts_1)
+  ADD(transition_counts_2)
+  ADD(transition_counts_3)
+  ADD(transition_counts_4)
+  ADD(duration_counts)
+  ADD(reduce_shared)
+  ADD(exact_counts)
+  ADD(gold_counts)
+  ADD(best_pass)
+  ADD(best_trace)
+  ADD(best_pointers)
+  ADD(best_pack)
+  ADD(compare_chunks)
+  ADD(join_chunks)
+}
+#undef ADD
+
+class Emulator final : public runtime::Gpu {
+ public:
+  Emulator() {
+    if (kernels().empty()) add_all();
+  }
+  std::string name() const override { return "emulator"; }
+  int multiprocessors() const override { return 1; }
+  bool fast_double() const override { return true; }
+
+  runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
+    std::string key = program.name;
+    for (const std::string& define : program.defines) key += " " + define;
+    const auto found = kernels().find(key + " " + entry);
+    if (found == kernels().end())
+      throw std::logic_error("the emulator has no kernel '" + key + " " + entry + "'");
+    return {reinterpret_cast<void*>(found->second)};
+  }
+
+  void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
+              std::size_t shared_bytes, const void* argument, std::size_t size,
+              runtime::StreamHandle) override {
+    if (size != sizeof(Call)) throw std::logic_error("a kernel takes one Call");
+    const auto function = reinterpret_cast<Function>(kernel.handle);
+    const Call call = *static_cast<const Call*>(argument);
+    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+                 [&] { function(call); });
+  }
+
+  void* allocate(std::size_t bytes, runtime::StreamHandle) override {
+    void* memory = ::operator new(bytes);
+    std::memset(memory, 0xdb, bytes);  // poison: nothing may be read that was not written
+    sizes_[memory] = bytes;
+    return memory;
+  }
+  void release(void* memory, runtime::StreamHandle) noexcept override {
+    sizes_.erase(memory);
+    ::operator delete(memory);
+  }
+  void fill(void* memory, std::uint8_t value, std::size_t bytes, runtime::StreamHandle) override {
+    std::memset(memory, value, bytes);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, runtime::StreamHandle) override {
+    std::memcpy(to, from, bytes);
+  }
+  void copy_to_device(void* to, const void* from, std::size_t bytes,
+                      runtime::StreamHandle) override {
+    std::memcpy(to, from, bytes);
+  }
+  void synchronize(runtime::StreamHandle) override {}
+
+  std::size_t in_use() const {
+    std::size_t sum = 0;
+    for (const auto& [memory, bytes] : sizes_) sum += bytes;
+    return sum;
+  }
+
+ private:
+  std::map<void*, std::size_t> sizes_;
+};
+
+}  // namespace
+
+std::shared_ptr<runtime::Gpu> make_gpu_emulator() { return std::make_shared<Emulator>(); }
+
+std::size_t bytes_in_use(const runtime::Gpu& emulator) {
+  return dynamic_cast<const Emulator&>(emulator).in_use();
+}
+
+}  // namespace segfuse::testing

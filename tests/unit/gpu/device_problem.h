@@ -1,0 +1,145 @@
+#pragma once
+// Problems in the memory of a Gpu, and the results of a loss call read back.
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "runtime/gpu.h"
+#include "segfuse/semicrf_cuda.h"
+#include "unit/semicrf/problems.h"
+
+namespace segfuse::semicrf::testing {
+
+/// Device copies of host arrays, released together.
+class DeviceArrays {
+ public:
+  explicit DeviceArrays(std::shared_ptr<runtime::Gpu> gpu) : gpu_(std::move(gpu)) {}
+  ~DeviceArrays() {
+    for (void* memory : all_) gpu_->release(memory, nullptr);
+  }
+  DeviceArrays(const DeviceArrays&) = delete;
+  DeviceArrays& operator=(const DeviceArrays&) = delete;
+
+  template <class T>
+  T* copy(const std::vector<T>& host) {
+    T* device = space<T>(static_cast<std::int64_t>(host.size()));
+    if (!host.empty()) gpu_->copy_to_device(device, host.data(), host.size() * sizeof(T), nullptr);
+    return device;
+  }
+  /// Filled with bytes that are a NaN.
+  template <class T>
+  T* space(std::int64_t n) {
+    const std::size_t bytes = static_cast<std::size_t>(std::max<std::int64_t>(n, 1)) * sizeof(T);
+    void* memory = gpu_->allocate(bytes, nullptr);
+    all_.push_back(memory);
+    gpu_->fill(memory, 0xff, bytes, nullptr);
+    return static_cast<T*>(memory);
+  }
+  template <class T>
+  std::vector<T> read(const T* device, std::int64_t n) {
+    std::vector<T> host(static_cast<std::size_t>(n));
+    if (n > 0) gpu_->copy_to_host(host.data(), device, host.size() * sizeof(T), nullptr);
+    return host;
+  }
+
+ private:
+  std::shared_ptr<runtime::Gpu> gpu_;
+  std::vector<void*> all_;
+};
+
+template <class T>
+Potentials<T> on_device(const Problem<T>& p, DeviceArrays& device) {
+  Potentials<T> q;
+  q.emission = {device.copy(p.emission), {p.B, p.T_, p.C}};
+  q.transition = {device.copy(p.transition), {p.slices(), p.C, p.C}};
+  q.duration = {device.copy(p.duration), {p.K, p.C}};
+  if (p.with_initial) q.initial = {device.copy(p.initial), {p.C}};
+  if (p.with_final) q.final = {device.copy(p.final), {p.C}};
+  if (p.with_start) q.start = {device.copy(p.start), {p.B, p.T_, p.C}};
+  if (p.with_end) q.end = {device.copy(p.end), {p.B, p.T_, p.C}};
+  if (!p.lengths.empty()) q.lengths = View<const std::int64_t, 1>(device.copy(p.lengths), {p.B});
+  return q;
+}
+
+inline SegmentationsView on_device(const Segmentations& y, DeviceArrays& device) {
+  const std::int64_t n = y.segments();
+  return {{device.copy(y.row_pointer), {y.rows() + 1}},
+          {device.copy(y.start), {n}},
+          {device.copy(y.duration), {n}},
+          {device.copy(y.label), {n}}};
+}
+
+/// Everything a loss call gives, on the host.
+struct Results {
+  std::vector<double> loss, log_partition, score;
+  std::vector<RowStatus> status;
+  std::vector<double> gradients;  ///< OwnedGradients::flat order
+};
+
+/// Gradients of a problem in device memory.
+template <class T>
+struct DeviceGradients {
+  std::vector<std::pair<T*, std::int64_t>> arrays;
+  Gradients<T> views;
+  DeviceGradients(const Problem<T>& p, DeviceArrays& device) {
+    const std::array<std::int64_t, 3> frames{p.B, p.T_, p.C};
+    const std::int64_t cells = p.B * p.T_ * p.C;
+    const auto space = [&](std::int64_t n) {
+      arrays.emplace_back(device.space<T>(n), n);
+      return arrays.back().first;
+    };
+    views.emission = {space(cells), frames};
+    views.transition = {space(p.slices() * p.C * p.C), {p.slices(), p.C, p.C}};
+    views.duration = {space(p.K * p.C), {p.K, p.C}};
+    views.initial = {space(p.C), {p.C}};
+    views.final = {space(p.C), {p.C}};
+    views.start = {space(cells), frames};
+    views.end = {space(cells), frames};
+  }
+};
+
+template <class T>
+Results device_loss(const std::shared_ptr<runtime::Gpu>& gpu, CudaEngine& engine,
+                    const Problem<T>& p, const Segmentations& gold,
+                    const std::vector<double>& weights) {
+  DeviceArrays device(gpu);
+  const DeviceGradients<T> g(p, device);
+  LossResult out;
+  out.loss = {device.space<double>(p.B), {p.B}};
+  out.log_partition = {device.space<double>(p.B), {p.B}};
+  out.score = {device.space<double>(p.B), {p.B}};
+  out.status = {device.space<RowStatus>(p.B), {p.B}};
+  View<const double, 1> w;
+  if (!weights.empty()) w = View<const double, 1>(device.copy(weights), {p.B});
+  engine.loss(on_device(p, device), on_device(gold, device), out, g.views, w);
+  engine.check();
+  Results r;
+  r.loss = device.read(out.loss.data(), p.B);
+  r.log_partition = device.read(out.log_partition.data(), p.B);
+  r.score = device.read(out.score.data(), p.B);
+  r.status = device.read(out.status.data(), p.B);
+  for (const auto& [array, n] : g.arrays)
+    for (const T x : device.read(array, n)) r.gradients.push_back(x);
+  return r;
+}
+
+template <class T>
+Results host_loss(const Problem<T>& p, const Segmentations& gold,
+                  const std::vector<double>& weights, Algorithm algorithm) {
+  Engine engine(1, {algorithm});
+  OwnedGradients<T> g(p);
+  Results r;
+  const auto n = static_cast<std::size_t>(p.B);
+  r.loss.resize(n), r.log_partition.resize(n), r.score.resize(n), r.status.resize(n);
+  LossResult out;
+  out.loss = r.loss, out.log_partition = r.log_partition, out.score = r.score;
+  out.status = View<RowStatus, 1>(r.status.data(), {p.B});
+  View<const double, 1> w;
+  if (!weights.empty()) w = weights;
+  engine.loss(p.potentials(), gold.view(), out, g.views(), w);
+  for (const T x : g.flat()) r.gradients.push_back(x);
+  return r;
+}
+
+}  // namespace segfuse::semicrf::testing

@@ -1,0 +1,279 @@
+// The CUDA engine against the CPU's plain recursion: on the emulator everywhere, and on a CUDA
+// device where there is one.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "segfuse/error.h"
+#include "support/gpu_emulator.h"
+#include "unit/gpu/device_problem.h"
+
+namespace segfuse::semicrf::testing {
+namespace {
+
+void expect_same(const Results& a, const Results& b, double tolerance, double scale) {
+  ASSERT_EQ(a.status, b.status);
+  for (std::size_t i = 0; i < a.loss.size(); ++i) {
+    ASSERT_LT(relative(a.log_partition[i], b.log_partition[i]), tolerance)
+        << "row " << i << ": " << a.log_partition[i] << " against " << b.log_partition[i];
+    ASSERT_LT(relative(a.score[i], b.score[i]), tolerance) << "row " << i;
+    ASSERT_LT(relative(a.loss[i], b.loss[i]), tolerance * scale) << "row " << i;
+  }
+  ASSERT_EQ(a.gradients.size(), b.gradients.size());
+  for (std::size_t i = 0; i < a.gradients.size(); ++i)
+    ASSERT_LT(std::abs(a.gradients[i] - b.gradients[i]), tolerance * scale)
+        << "gradient " << i << ": " << a.gradients[i] << " against " << b.gradients[i];
+}
+
+CudaOptions options_of(int lanes) {
+  CudaOptions options;
+  options.lanes_per_class = lanes;
+  return options;
+}
+
+class GpuSemiCrf : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string(GetParam()) == "emulator") {
+      gpu = segfuse::testing::make_gpu_emulator();
+      return;
+    }
+    std::string reason;
+    if (runtime::cuda_device_count(&reason) == 0) GTEST_SKIP() << reason;
+    gpu = runtime::open_cuda_gpu(0);
+  }
+  std::shared_ptr<runtime::Gpu> gpu;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, GpuSemiCrf, ::testing::Values("emulator", "cuda"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+TEST_P(GpuSemiCrf, LossAndGradientsAreThoseOfThePlainRecursion) {
+  Rng rng(11);
+  CudaEngine engine(gpu);
+  for (const Draw& draw : all_draws()) {
+    for (int round = 0; round < 12; ++round) {
+      const auto B = static_cast<std::int64_t>(1 + rng.below(3));
+      const auto frames = static_cast<std::int64_t>(1 + rng.below(9));
+      const auto K = static_cast<std::int64_t>(1 + rng.below(4));
+      const auto C = static_cast<std::int64_t>(1 + rng.below(3));
+      Problem<double> p = random_problem<double>(B, frames, K, C, false, draw, rng);
+      p.with_start = rng.below(2) == 0;
+      p.with_end = rng.below(2) == 0;
+      p.with_initial = rng.below(2) == 0;
+      p.with_final = rng.below(2) == 0;
+      std::vector<double> weights;
+      for (std::int64_t b = 0; b < B; ++b) {
+        if (round % 2 == 0)
+          p.lengths.push_back(
+              static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(frames) + 1)));
+        if (round % 3 == 0) weights.push_back(rng.normal());
+      }
+      SCOPED_TRACE(::testing::Message() << "B " << B << " T " << frames << " K " << K << " C " << C
+                                        << " round " << round);
+      const Segmentations gold = random_gold(p, rng);
+      expect_same(device_loss(gpu, engine, p, gold, weights),
+                  host_loss(p, gold, weights, Algorithm::kReference), rounding(p), 40.0);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(GpuSemiCrf, EveryLayoutOfAPassAgrees) {
+  Rng rng(12);
+  const Problem<double> p = random_problem<double>(2, 37, 4, 3, false, gaussian, rng);
+  const Segmentations gold = random_gold(p, rng);
+  const Results expected = host_loss(p, gold, {}, Algorithm::kReference);
+  for (const int lanes : {1, 2, 4}) {
+    SCOPED_TRACE(::testing::Message() << lanes << " lanes");
+    CudaEngine engine(gpu, options_of(lanes));
+    expect_same(device_loss(gpu, engine, p, gold, {}), expected, 1e-11, 1.0);
+  }
+  SCOPED_TRACE("log domain");
+  CudaOptions plain;
+  plain.algorithm = Algorithm::kReference;
+  CudaEngine exact(gpu, plain);
+  expect_same(device_loss(gpu, exact, p, gold, {}), expected, 1e-11, 1.0);
+}
+
+TEST_P(GpuSemiCrf, PosteriorsAreTheCpus) {
+  Rng rng(14);
+  for (const Draw& draw : all_draws()) {
+    Problem<double> p = random_problem<double>(3, 9, 3, 2, false, draw, rng);
+    p.lengths = {9, 0, 6};
+    const std::int64_t cells = p.B * p.T_ * p.C;
+    const std::array<std::int64_t, 3> frames{p.B, p.T_, p.C};
+    DeviceArrays device(gpu);
+    Posteriors<double> r;
+    r.label = {device.space<double>(cells), frames};
+    r.start = {device.space<double>(cells), frames};
+    r.end = {device.space<double>(cells), frames};
+    r.boundary = {device.space<double>(p.B * p.T_), {p.B, p.T_}};
+    CudaEngine engine(gpu);
+    engine.posteriors(on_device(p, device), r);
+    engine.check();
+    std::vector<double> label(cells), start(cells), end(cells), boundary(p.B * p.T_);
+    Posteriors<double> expected;
+    expected.label = {label.data(), frames};
+    expected.start = {start.data(), frames};
+    expected.end = {end.data(), frames};
+    expected.boundary = {boundary.data(), {p.B, p.T_}};
+    Engine(1).posteriors(p.potentials(), expected);
+    const double tolerance = 40 * rounding(p);
+    const auto compare = [&](const double* from, const std::vector<double>& host) {
+      const std::vector<double> mine = device.read(from, static_cast<std::int64_t>(host.size()));
+      for (std::size_t i = 0; i < host.size(); ++i) ASSERT_NEAR(mine[i], host[i], tolerance) << i;
+    };
+    compare(r.label.data(), label);
+    compare(r.start.data(), start);
+    compare(r.end.data(), end);
+    compare(r.boundary.data(), boundary);
+  }
+}
+
+TEST_P(GpuSemiCrf, BestPathIsTheCpus) {
+  Rng rng(15);
+  CudaEngine engine(gpu);
+  for (const Draw& draw : all_draws()) {
+    for (int round = 0; round < 6; ++round) {
+      const auto K = static_cast<std::int64_t>(1 + rng.below(5));
+      const auto C = static_cast<std::int64_t>(1 + rng.below(11));
+      Problem<double> p = random_problem<double>(3, 11, K, C, false, draw, rng);
+      p.lengths = {static_cast<std::int64_t>(rng.below(12)), 11, 0};
+      p.with_start = rng.below(2) == 0;
+      DeviceArrays device(gpu);
+      const std::int64_t most = p.B * p.T_;
+      DeviceSegmentations best{{device.space<std::int64_t>(p.B + 1), {p.B + 1}},
+                               {device.space<std::int32_t>(most), {most}},
+                               {device.space<std::int32_t>(most), {most}},
+                               {device.space<std::int32_t>(most), {most}}};
+      ViterbiResult result;
+      result.score = {device.space<double>(p.B), {p.B}};
+      result.status = {device.space<RowStatus>(p.B), {p.B}};
+      engine.viterbi(on_device(p, device), best, result);
+      engine.check();
+      Segmentations expected;
+      std::vector<double> score(3);
+      std::vector<RowStatus> status(3);
+      ViterbiResult host;
+      host.score = score;
+      host.status = View<RowStatus, 1>(status.data(), {3});
+      Engine(1).viterbi(p.potentials(), expected, host);
+      Segmentations mine;
+      mine.row_pointer = device.read(best.row_pointer.data(), p.B + 1);
+      const std::int64_t n = mine.row_pointer.back();
+      mine.start = device.read(best.start.data(), n);
+      mine.duration = device.read(best.duration.data(), n);
+      mine.label = device.read(best.label.data(), n);
+      ASSERT_EQ(mine, expected);
+      ASSERT_EQ(device.read(result.status.data(), 3), status);
+      const std::vector<double> mine_score = device.read(result.score.data(), 3);
+      for (std::size_t b = 0; b < 3; ++b) ASSERT_LT(relative(mine_score[b], score[b]), rounding(p));
+    }
+  }
+}
+
+/// Chunks from a short warm-up on must give what one pass gives, whether they fit or are redone.
+TEST_P(GpuSemiCrf, ChunksInTimeGiveTheWholePass) {
+  struct Case {
+    std::string name;
+    double scale;        ///< of emissions
+    double sticky;       ///< added to transitions to other labels
+    std::int64_t least;  ///< shorter durations are forbidden
+  };
+  Rng rng(17);
+  for (const Case& c : {Case{"mixing", 1.0, 0.0, 0}, Case{"sharp", 5.0, 0.0, 0},
+                        Case{"sticky", 0.3, -10.0, 0}, Case{"long", 0.3, 0.0, 4}}) {
+    SCOPED_TRACE(c.name);
+    Problem<double> p = random_problem<double>(2, 210, 4, 3, false, gaussian, rng);
+    p.lengths = {210, 173};
+    for (double& e : p.emission) e *= c.scale;
+    for (std::int64_t i = 0; i < 9; ++i)
+      if (i % 4 != 0) p.transition[static_cast<std::size_t>(i)] += c.sticky;
+    for (std::int64_t k = 1; k < c.least; ++k)
+      for (std::int64_t y = 0; y < 3; ++y)
+        p.duration[static_cast<std::size_t>((k - 1) * 3 + y)] = -kInf;
+    if (c.least == 4) p.lengths = {208, 172};
+    Segmentations gold;
+    for (const std::int64_t length : p.lengths) {
+      for (std::int64_t t = 0; t < length; t += 4)
+        gold.append(t, std::min<std::int64_t>(4, length - t), t / 4 % 3);
+      gold.end_row();
+    }
+    CudaOptions options;
+    options.chunked = false;
+    CudaEngine whole(gpu, options);
+    const Results expected = device_loss(gpu, whole, p, gold, {});
+    for (const std::int64_t warm_up : {4, 12, 32}) {
+      SCOPED_TRACE(::testing::Message() << "warm-up " << warm_up);
+      options.chunked = true;
+      options.warm_up = warm_up;
+      CudaEngine engine(gpu, options);
+      expect_same(device_loss(gpu, engine, p, gold, {}), expected, 1e-10, 1.0);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// The sentence of the DataError that check() throws.
+std::string fault_of(const std::shared_ptr<runtime::Gpu>& gpu, const Problem<double>& p,
+                     const Segmentations& gold) {
+  CudaEngine engine(gpu);
+  try {
+    device_loss(gpu, engine, p, gold, {});
+  } catch (const DataError& error) {
+    engine.check();  // told once
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_P(GpuSemiCrf, FaultsAreTold) {
+  Rng rng(16);
+  const Problem<double> good = random_problem<double>(2, 5, 3, 2, false, gaussian, rng);
+  const Segmentations gold = random_gold(good, rng);
+  EXPECT_EQ(fault_of(gpu, good, gold), "no error");
+  Problem<double> bad = good;
+  bad.emission[(1 * 5 + 3) * 2 + 1] = kNaN;
+  EXPECT_EQ(
+      fault_of(gpu, bad, gold),
+      "semicrf: emission at batch 1, time 3, class 1 is NaN or +inf; scores are finite or -inf");
+  bad.lengths = {5, 3};
+  EXPECT_NE(fault_of(gpu, bad, gold).find("gold segment"), std::string::npos);
+  bad = good;
+  bad.transition[3] = kInf;
+  EXPECT_EQ(fault_of(gpu, bad, gold),
+            "semicrf: transition[0, 1, 1] is NaN or +inf; scores are finite or -inf");
+  bad = good;
+  bad.lengths = {5, 6};
+  EXPECT_EQ(fault_of(gpu, bad, gold),
+            "semicrf: the length of batch 1 is not in [0, 5], the frames of emission");
+  Segmentations wrong = gold;
+  wrong.label[1] = 2;
+  EXPECT_EQ(
+      fault_of(gpu, good, wrong),
+      "semicrf: gold segment 1 does not fit: segments tile their row in order, with durations "
+      "in [1, 3] and labels in [0, 2)");
+}
+
+TEST_P(GpuSemiCrf, AwkwardSizes) {
+  Rng rng(13);
+  struct Case {
+    std::int64_t B, T, K, C;
+    int lanes;
+    bool edges;
+  };
+  for (const Case& c : {Case{2, 70, 8, 33, 2, true}, Case{1, 150, 6, 39, 2, false}}) {
+    SCOPED_TRACE(::testing::Message() << c.C << " classes");
+    Problem<float> p = random_problem<float>(c.B, c.T, c.K, c.C, false, gaussian, rng);
+    p.with_start = p.with_end = c.edges;
+    const Segmentations gold = random_gold(p, rng);
+    CudaEngine engine(gpu, options_of(c.lanes));
+    expect_same(device_loss(gpu, engine, p, gold, {}),
+                host_loss(p, gold, {}, Algorithm::kReference), 2e-6, 1.0);
+  }
+}
+
+}  // namespace
+}  // namespace segfuse::semicrf::testing
