@@ -97,7 +97,18 @@ void add_decode(CLI::App& app, Common& common) {
   command->add_option("--out", options->out, "Directory for the label files")->required();
   command->add_option("--format", options->format, "textgrid, csv, phn, lab or audacity")
       ->capture_default_str();
-  command->footer("\nExample:\n  segfuse decode out/ecg new/*.wav --out labels --format csv");
+  command->add_flag("--min-risk", options->minimum_risk,
+                    "The segmentation with the best expected boundary F1, not the likeliest");
+  command->add_option("--k-best", options->k_best,
+                      "Also write the N likeliest segmentations, NAME.json");
+  command->add_option("--samples", options->samples,
+                      "Also write N segmentations drawn from the model, NAME.json");
+  command->add_option("--seed", options->seed, "Seed of the samples")->capture_default_str();
+  command->add_flag("--posteriors", options->posteriors,
+                    "Also write the probabilities of labels and boundaries, NAME.frames.csv");
+  command->footer(
+      "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
+      "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
   command->callback([options, &common] {
     take_defaults(*options);
     const std::vector<DecodedFile> files = decode(*options);

@@ -46,6 +46,11 @@ struct DecodeOptions {
   std::vector<std::filesystem::path> inputs;  ///< audio files, or directories of them
   std::filesystem::path out;                  ///< directory for one label file a recording
   std::string format = "textgrid";            ///< textgrid, csv, phn, lab (festvox) or audacity
+  bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
+  std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into NAME.json
+  std::int64_t samples = 0;   ///< that many drawn from the model, into NAME.json
+  std::uint64_t seed = 0;     ///< of the samples
+  bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   int threads = 0;
   bool quiet = false;
 };

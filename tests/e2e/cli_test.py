@@ -52,6 +52,32 @@ class CliTest(tool.ToolTest):
             end = float(stop)
             self.assertTrue(all(0 <= float(n) <= 1 + 1e-6 for n in numbers), line)
 
+    def test_decode_writes_alternatives_and_posteriors(self):
+        audio = sorted((self.data / "test").glob("*.wav"))[0]
+        out = self.directory / "alternatives"
+        def decode(*more):
+            rows = tool.run("decode", self.model, audio, "--out", out, "--format", "csv", "--json", *more, check=0).stdout
+            return json.loads(rows)[0]
+        row = decode("--k-best", "5", "--samples", "3", "--seed", "7", "--posteriors")
+        lists = json.loads((out / f"{audio.stem}.json").read_text())
+        self.assertEqual((len(lists["best"]), len(lists["samples"])), (5, 3))
+        scores = [best["log_probability"] for best in lists["best"]]
+        self.assertEqual(scores, sorted(scores, reverse=True))
+        self.assertAlmostEqual(scores[0], row["log_probability"], places=6)
+        self.assertEqual(len(lists["best"][0]["segments"]), row["segments"])
+        for one in lists["best"] + lists["samples"]:
+            self.assertLessEqual(one["log_probability"], scores[0] + 1e-6)
+            self.assertEqual(one["segments"][0][0], 0)
+            for a, b in zip(one["segments"], one["segments"][1:]):
+                self.assertEqual(a[1], b[0])
+        frames = [line.split(",") for line in (out / f"{audio.stem}.frames.csv").read_text().splitlines()]
+        self.assertEqual(frames[0][:2], ["time", "boundary"])
+        self.assertEqual(float(frames[1][1]), 1)
+        for frame in frames[1:]:
+            self.assertAlmostEqual(sum(map(float, frame[2:])), 1, places=4)
+        risk = decode("--min-risk")
+        self.assertLessEqual(risk["log_probability"], row["log_probability"] + 1e-6)
+
     def test_a_decode_is_the_same_alone_and_in_company(self):
         audio = sorted((self.data / "test").glob("*.wav"))
         tool.run("decode", self.model, self.data / "test", "--out", self.directory / "together", "--format", "csv", check=0)

@@ -13,6 +13,7 @@
 #include "base/os/file.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "learn/train/alternatives.h"
 #include "learn/train/experiment.h"
 #include "learn/train/report_builder.h"
 #include "segfuse/error.h"
@@ -116,6 +117,16 @@ std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
   return files;
 }
 
+/// The files that were asked for beside a recording's labels.
+void write_extras(const DecodeOptions& options, const fs::path& file, const learn::Decoded& decoded,
+                  const Alphabet& labels, double hop, double seconds) {
+  const std::string stem = (options.out / file.stem()).string();
+  if (options.k_best > 0 || options.samples > 0)
+    write_file_atomically(stem + ".json", learn::alternatives_json(decoded, labels, hop, seconds));
+  if (options.posteriors)
+    write_file_atomically(stem + ".frames.csv", learn::posteriors_csv(decoded, labels, hop));
+}
+
 /// One portion of files, so that memory stays bounded.
 void decode_portion(std::span<const fs::path> files, const learn::TrainedModel& model,
                     learn::Decoder& decoder, const DecodeOptions& options, ThreadPool& pool,
@@ -135,6 +146,11 @@ void decode_portion(std::span<const fs::path> files, const learn::TrainedModel& 
   learn::Decoder::Options how;
   how.tolerance_frames =
       static_cast<std::int64_t>(model.config.tolerances.front() / extractor.hop_seconds() + 1e-9);
+  how.minimum_risk = options.minimum_risk;
+  how.k_best = options.k_best;
+  how.samples = options.samples;
+  how.seed = options.seed;
+  how.frame_posteriors = options.posteriors;
   const std::vector<learn::Decoded> decoded = decoder.decode(sequences, how);
   for (std::size_t i = 0; i < files.size(); ++i) {
     LabelOutput output;
@@ -157,6 +173,7 @@ void decode_portion(std::span<const fs::path> files, const learn::TrainedModel& 
     write_labels(result.labels,
                  to_annotation(decoded[i], model.labels, extractor.hop_seconds(), seconds[i]),
                  output);
+    write_extras(options, files[i], decoded[i], model.labels, extractor.hop_seconds(), seconds[i]);
     results.push_back(result);
   }
 }
@@ -232,6 +249,9 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
+  if (options.k_best < 0 || options.samples < 0)
+    throw UsageError("--k-best and --samples are numbers from 0 on, not {} and {}", options.k_best,
+                     options.samples);
   const learn::TrainedModel model = learn::read_model(model_path(options.model));
   const std::vector<fs::path> files = audio_files(options.inputs);
   make_directory(options.out);

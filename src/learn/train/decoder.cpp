@@ -8,7 +8,9 @@
 #include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "learn/train/bound_inputs.h"
+#include "segfuse/error.h"
 #include "segfuse/semicrf.h"
+#include "segfuse/semicrf_tools.h"
 
 namespace segfuse::learn {
 namespace {
@@ -52,6 +54,44 @@ std::vector<FrameSegment> runs(const std::vector<std::int32_t>& labels) {
   return result;
 }
 
+/// Row b by itself.
+semicrf::Potentials<float> row_of(const semicrf::Potentials<float>& all, std::int64_t b,
+                                  const std::int64_t* length) {
+  semicrf::Potentials<float> p = all;
+  for (semicrf::View<const float, 3>* view : {&p.emission, &p.start, &p.end}) {
+    if (view->empty()) continue;
+    *view = {
+        view->data() + b * view->stride(0), {1, view->extent(1), view->extent(2)}, view->strides()};
+  }
+  p.lengths = semicrf::View<const std::int64_t, 1>(length, {1});
+  return p;
+}
+
+/// Segments [first, last); frames of one label are one segment where they are not `semi`.
+std::vector<FrameSegment> frame_segments(const semicrf::Segmentations& y, std::int64_t first,
+                                         std::int64_t last, bool semi) {
+  std::vector<FrameSegment> segments;
+  std::vector<std::int32_t> labels;
+  for (std::int64_t i = first; i < last; ++i) {
+    if (semi)
+      segments.push_back({y.start[at(i)], y.duration[at(i)], y.label[at(i)]});
+    else
+      labels.push_back(y.label[at(i)]);
+  }
+  return semi ? segments : runs(labels);
+}
+
+/// The lists of one row.
+std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists, double log_z,
+                                         bool semi) {
+  std::vector<Alternative> out;
+  const auto& pointer = lists.segmentations.row_pointer;
+  for (std::size_t i = 0; i < lists.score.size(); ++i)
+    out.push_back({frame_segments(lists.segmentations, pointer[i], pointer[i + 1], semi),
+                   lists.score[i] - log_z});
+  return out;
+}
+
 }  // namespace
 
 struct Decoder::State {
@@ -60,6 +100,7 @@ struct Decoder::State {
         forward(model.inference(), pool),
         inputs(forward.fusion()),
         engine(pool),
+        inference(pool),
         duration_limit(std::move(limit)) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::string& name = model.parameters()[i].name;
@@ -103,9 +144,13 @@ struct Decoder::State {
     return p;
   }
 
-  void decode_frames(const Batch& batch, const Tensor& log_p, std::vector<Decoded>& out) const;
+  void decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
+                     std::vector<Decoded>& out) const;
   void decode_crf(const Batch& batch, const std::vector<Tensor>& scores, const Options& options,
                   std::vector<Decoded>& out);
+  void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
+                        const std::vector<double>& log_z, const Options& options,
+                        std::vector<Decoded>& out);
   void add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
                       const semicrf::Segmentations& best, const Options& options,
                       std::vector<Decoded>& out);
@@ -114,6 +159,7 @@ struct Decoder::State {
   engine::Executable forward;
   BoundInputs inputs;
   semicrf::Engine engine;
+  semicrf::Inference inference;
   std::unordered_map<std::string, Tensor> parameters;
   Tensor duration_limit;
   Tensor duration;
@@ -126,7 +172,7 @@ Decoder::Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tenso
 Decoder::~Decoder() = default;
 
 /// The softmax head: frames are independent, so P(boundary at t) = 1 - sum_c p_{t-1}(c) p_t(c).
-void Decoder::State::decode_frames(const Batch& batch, const Tensor& log_p,
+void Decoder::State::decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
                                    std::vector<Decoded>& out) const {
   const std::int64_t time = log_p.shape()[1];
   const std::int64_t classes = log_p.shape()[2];
@@ -136,6 +182,8 @@ void Decoder::State::decode_frames(const Batch& batch, const Tensor& log_p,
     const auto scores_tc = values.subspan(row * at(time * classes), at(time * classes));
     std::vector<std::int32_t> labels(at(length));
     Decoded& result = out[at(batch.rows[row])];
+    for (std::int64_t i = 0; options.frame_posteriors && i < length * classes; ++i)
+      result.label.push_back(std::exp(scores_tc[at(i)]));
     result.boundary.assign(at(length), 1);
     for (std::int64_t t = 0; t < length; ++t) {
       const auto frame = scores_tc.subspan(at(t * classes), at(classes));
@@ -173,6 +221,11 @@ void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potential
     posteriors.duration = {expected.span<float>().data(), {shape[0], k, shape[2]}};
   }
   engine.posteriors(p, posteriors);
+  Tensor within = Tensor::zeros(DType::kF32, {shape[0], shape[1]});
+  if (semi)
+    inference.boundary_within(
+        p, {}, options.tolerance_frames,
+        semicrf::View<float, 2>(within.span<float>().data(), {shape[0], shape[1]}));
   std::vector<double> exact(at(best.segments()));
   if (semi) engine.segment_posteriors<float>(p, best, semicrf::View<double, 1>(exact));
 
@@ -181,6 +234,7 @@ void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potential
     const std::int64_t length = batch.lengths.span<std::int64_t>()[row];
     const float* label_tc =
         posteriors.label.data() + static_cast<std::int64_t>(row) * shape[1] * shape[2];
+    if (options.frame_posteriors) result.label.assign(label_tc, label_tc + length * shape[2]);
     const float* boundary_t =
         boundary.span<float>().data() + static_cast<std::int64_t>(row) * shape[1];
     if (semi) {
@@ -197,12 +251,7 @@ void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potential
       decoded.label_posterior = sum / static_cast<double>(s.duration);
       decoded.posterior = semi ? exact[index++] : decoded.label_posterior;
       decoded.start_confidence = kNaN;
-      if (!semi) continue;
-      double near = 0;
-      for (std::int64_t t = std::max<std::int64_t>(0, s.start - options.tolerance_frames);
-           t <= std::min(length - 1, s.start + options.tolerance_frames); ++t)
-        near += boundary_t[t];
-      decoded.start_confidence = std::min(1.0, near);
+      if (semi) decoded.start_confidence = within.span<float>()[row * at(shape[1]) + at(s.start)];
     }
   }
 }
@@ -212,20 +261,17 @@ void Decoder::State::decode_crf(const Batch& batch, const std::vector<Tensor>& s
   const semicrf::Potentials<float> p = potentials(scores, batch);
   semicrf::Segmentations best;
   std::vector<double> score(batch.rows.size());
-  semicrf::ViterbiResult result;
-  result.score = semicrf::View<double, 1>(score);
-  engine.viterbi(p, best, result);
+  if (options.minimum_risk) {
+    inference.minimum_risk(p, {}, options.tolerance_frames, best);
+    engine.score(p, best, semicrf::View<double, 1>(score));
+  } else {
+    engine.viterbi(p, best, {semicrf::View<double, 1>(score), {}});
+  }
   const bool semi = config.head == HeadKind::kSemiMarkov;
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
     Decoded& decoded = out[at(batch.rows[row])];
-    std::vector<FrameSegment> segments;
-    for (std::int64_t i = best.row_pointer[row]; i < best.row_pointer[row + 1]; ++i)
-      segments.push_back({best.start[at(i)], best.duration[at(i)], best.label[at(i)]});
-    if (!semi) {  // frames of one label are one segment
-      std::vector<std::int32_t> labels;
-      for (const FrameSegment& frame : segments) labels.push_back(frame.label);
-      segments = runs(labels);
-    }
+    const std::vector<FrameSegment> segments =
+        frame_segments(best, best.row_pointer[row], best.row_pointer[row + 1], semi);
     for (const FrameSegment& segment : segments) decoded.segments.push_back({segment, 0, 0, 0});
     decoded.log_probability = score[row];
   }
@@ -235,16 +281,43 @@ void Decoder::State::decode_crf(const Batch& batch, const std::vector<Tensor>& s
   for (std::size_t row = 0; row < batch.rows.size(); ++row)
     out[at(batch.rows[row])].log_probability -= log_z[row];
   add_posteriors(batch, p, best, options, out);
+  add_alternatives(batch, p, log_z, options, out);
+}
+
+/// Row by row, so that the draws of a sequence do not depend on its company.
+void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
+                                      const std::vector<double>& log_z, const Options& options,
+                                      std::vector<Decoded>& out) {
+  const bool semi = config.head == HeadKind::kSemiMarkov;
+  const auto lengths = batch.lengths.span<std::int64_t>();
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    Decoded& decoded = out[at(batch.rows[row])];
+    const semicrf::Potentials<float> one = row_of(p, static_cast<std::int64_t>(row), &lengths[row]);
+    semicrf::SegmentationLists lists;
+    if (options.k_best > 0) {
+      inference.k_best(one, {}, options.k_best, lists);
+      decoded.best = alternatives_of(lists, log_z[row], semi);
+    }
+    if (options.samples > 0) {
+      inference.sample(one, {}, options.samples, options.seed, lists);
+      decoded.samples = alternatives_of(lists, log_z[row], semi);
+    }
+  }
 }
 
 std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
                                      const Options& options) {
+  const HeadKind head = state_->config.head;
+  if (options.minimum_risk && head != HeadKind::kSemiMarkov)
+    throw UsageError("a decoder of least risk needs a semi-Markov head; this model has none");
+  if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
+    throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
   std::vector<Decoded> results(sequences.size());
   for (const auto& rows : batches_by_length(sequences, options.batch_frames)) {
     const Batch batch = make_batch(sequences, rows, state_->config);
     const std::vector<Tensor> scores = state_->scores(batch);
     if (state_->config.head == HeadKind::kSoftmax) {
-      state_->decode_frames(batch, scores[0], results);
+      state_->decode_frames(batch, scores[0], options, results);
     } else {
       state_->decode_crf(batch, scores, options, results);
     }

@@ -24,9 +24,18 @@ struct DecodedSegment {
   double start_confidence = 0;
 };
 
+/// Another segmentation of a recording.
+struct Alternative {
+  std::vector<FrameSegment> segments;
+  double log_probability = 0;
+};
+
 struct Decoded {
   std::vector<DecodedSegment> segments;
-  std::vector<float> boundary;  ///< (T) P(a segment starts here); empty for the linear chain
+  std::vector<Alternative> best;     ///< the likeliest, best first, where they were asked for
+  std::vector<Alternative> samples;  ///< drawn, where they were asked for
+  std::vector<float> label;          ///< (T, C) P(frame has this label), where asked for
+  std::vector<float> boundary;       ///< (T) P(a segment starts here); empty for the linear chain
   std::vector<double>
       duration;                ///< (K, C) expected number of segments; semi-Markov with posteriors
   double log_probability = 0;  ///< of the decoded segmentation (semi-Markov and linear chain)
@@ -41,7 +50,12 @@ class Decoder {
   ~Decoder();
 
   struct Options {
-    bool posteriors = true;  ///< without: labels and boundaries only
+    bool posteriors = true;         ///< without: labels and boundaries only
+    bool frame_posteriors = false;  ///< fills Decoded::label
+    bool minimum_risk = false;  ///< the best expected boundary F1, not the likeliest; semi-Markov
+    std::int64_t k_best = 0;    ///< fills Decoded::best; the CRF heads
+    std::int64_t samples = 0;   ///< fills Decoded::samples; the CRF heads
+    std::uint64_t seed = 0;     ///< of the samples
     std::int64_t tolerance_frames = 2;
     std::int64_t batch_frames = 20000;
   };
