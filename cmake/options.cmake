@@ -34,8 +34,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(segfuse_options INTERFACE -Wno-restrict)
 endif()
 target_compile_definitions(segfuse_options INTERFACE SEGFUSE_VERSION="${PROJECT_VERSION}")
-# The extension module needs no shared library of the distribution's.
-target_link_libraries(segfuse_options INTERFACE $<IF:$<BOOL:${SEGFUSE_PYTHON}>,fmt::fmt-header-only,fmt::fmt> Threads::Threads)
+target_link_libraries(segfuse_options INTERFACE fmt::fmt Threads::Threads)
 if(SEGFUSE_SANITIZE)
   target_compile_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE} -fno-omit-frame-pointer
                                                    -fno-sanitize-recover=all)

@@ -27,9 +27,11 @@ void translate_error(const std::exception_ptr& pointer, void*) {
   }
 }
 
+/// With K = 1, a linear chain, every frame is a segment.
 Segments make_segments_from_labels(nb::handle labels, nb::handle lengths, std::int64_t max_duration,
                                    std::int64_t classes, std::int64_t ignore, bool split) {
-  const semicrf::LongRuns long_runs = split ? semicrf::LongRuns::kSplit : semicrf::LongRuns::kError;
+  const semicrf::LongRuns long_runs =
+      split || max_duration == 1 ? semicrf::LongRuns::kSplit : semicrf::LongRuns::kError;
   return segments_from_labels(labels, lengths, {max_duration, classes, ignore, long_runs});
 }
 

@@ -90,7 +90,8 @@ class Segmentations:
             num_classes: C; labels are in [0, C).
             ignore: the label of padding.
             long_runs: what to do with a run longer than K: ``"error"``, or ``"split"`` into the
-                fewest segments that fit, lengths differing by at most one.
+                fewest segments that fit, lengths differing by at most one. With K = 1 every
+                frame is a segment.
 
         Raises:
             DataError: a label out of range, or a run longer than K.

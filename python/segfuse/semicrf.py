@@ -187,7 +187,8 @@ def loss(
             (start, duration, label) a row. They tile [0, length) of their row.
         ignore: the label of padding.
         long_runs: for labels, what to do with a run longer than K: ``"error"``, or ``"split"`` into
-            the fewest segments that fit. With a tail no run is too long.
+            the fewest segments that fit. With a tail no run is too long, and with K = 1 every
+            frame is a segment.
 
     Returns:
         (B,) float64; +inf for a row whose gold segmentation has score -inf.

@@ -174,7 +174,7 @@ def loss(
             value, or ``"none"``.
         ignore: the label of padding.
         long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a tail
-            no run is too long.
+            no run is too long, and with K = 1 every frame is a segment.
 
     Returns:
         A scalar, or (B,), in the dtype of `emission` (float32 for half precision).

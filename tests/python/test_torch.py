@@ -342,6 +342,9 @@ def test_own_durations_and_a_linear_chain():
     crf = st.SemiMarkovCRF(3, 1, durations=Fixed(3, 1))
     assert [name for name, _ in crf.named_parameters()] == ["transition", "initial", "final"]
     assert crf.decode(torch.randn(1, 6, 3)).num_segments == 6
+    runs = crf(torch.zeros(1, 6, 3), torch.tensor([[0, 0, 0, 1, 1, 2]]))  # every frame a segment
+    frames = crf(torch.zeros(1, 6, 3), [[(t, 1, c) for t, c in enumerate([0, 0, 0, 1, 1, 2])]])
+    assert runs == frames
 
 
 def test_a_tail_takes_long_runs():

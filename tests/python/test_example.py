@@ -1,0 +1,29 @@
+"""The example runs and draws its picture, with matplotlib and without."""
+
+import pathlib
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import pytest
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples/torch_crf.py"
+
+
+@pytest.mark.parametrize("matplotlib", [False, True])
+def test_torch_crf(torch, tmp_path, matplotlib):
+    if matplotlib:
+        pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    else:
+        (tmp_path / "matplotlib.py").write_text("raise ImportError")
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+               f"import runpy; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"]
+    command += ["--steps", "3", "--out", str(tmp_path / "out/picture")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "semi-Markov" in run.stdout and "linear chain" in run.stdout
+    if matplotlib:
+        assert (tmp_path / "out/picture.png").read_bytes().startswith(b"\x89PNG")
+    else:
+        root = xml.etree.ElementTree.parse(tmp_path / "out/picture.svg").getroot()
+        assert len(root.findall("{*}polyline")) == 2 + 3 * 3
