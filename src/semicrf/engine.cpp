@@ -74,7 +74,12 @@ struct Engine::State {
       body(order.data() + first, solvers, n);
       for (std::int64_t i = 0; i < n; ++i) workspaces.give_back(std::move(workspace[i]));
     };
-    pool->run((end - begin + size - 1) / size, std::ref(task));
+    const std::int64_t groups = (end - begin + size - 1) / size;
+    if (groups < pool->size() && groups > 0 && is_chunked(model.dims, length(order[0]))) {
+      for (std::int64_t group = 0; group < groups; ++group) task(group);  // threads within rows
+    } else {
+      pool->run(groups, std::ref(task));
+    }
   }
 
   template <class T>
@@ -152,7 +157,7 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
     for_groups(potentials, begin, end,
                [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
                  RowSolver* active[kLockstep] = {solvers, solvers + 1};
-                 solve_forward(active, n);
+                 solve_forward(active, n, *pool);
                  std::int64_t row_of[kLockstep];
                  std::int64_t count = 0;
                  for (std::int64_t i = 0; i < n; ++i) {
@@ -166,7 +171,7 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
                    }
                  }
                  if (count == 0) return;
-                 solve_expectations(active, count, wanted);
+                 solve_expectations(active, count, wanted, *pool);
                  for (std::int64_t i = 0; i < count; ++i) {
                    const std::int64_t b = row_of[i];
                    RowExpectations& e = active[i]->expectations();
@@ -223,7 +228,7 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
                                     !result.boundary.empty()};
   const auto solve = [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
     RowSolver* active[kLockstep] = {solvers, solvers + 1};
-    solve_forward(active, n);
+    solve_forward(active, n, *state.pool);
     std::int64_t row_of[kLockstep];
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -239,7 +244,7 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
       }
     }
     if (count == 0) return;
-    solve_expectations(active, count, wanted);
+    solve_expectations(active, count, wanted, *state.pool);
     for (std::int64_t i = 0; i < count; ++i) {
       const RowExpectations& e = active[i]->expectations();
       const Row& row = active[i]->row();
@@ -268,9 +273,9 @@ void Engine::segment_posteriors(const Potentials<T>& potentials, const Segmentat
         if (first == last) return;
         RowSolver solver(state.model, state.method, row, workspace);
         RowSolver* const one = &solver;
-        solve_forward(&one, 1);
+        solve_forward(&one, 1, *state.pool);
         const bool possible = solver.log_partition() > kNegInf;
-        if (possible) solve_expectations(&one, 1, {.segments = true});
+        if (possible) solve_expectations(&one, 1, {.segments = true}, *state.pool);
         for (std::int64_t i = first; i < last; ++i)
           probability(i) = possible
                                ? std::exp(solver.segment(segments.start(i), segments.duration(i),

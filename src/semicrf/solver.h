@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "semicrf/cpu/chunked.h"
 #include "semicrf/cpu/factored.h"
 #include "semicrf/cpu/scaled.h"
 #include "semicrf/cpu/viterbi.h"
@@ -17,6 +18,7 @@ namespace segfuse::semicrf {
 struct Workspace {
   RowBuffers frames;
   ScaledState scaled;
+  ChunkedState chunked;
   FactoredState factored;
   ReferenceState reference;
   RowExpectations expectations;
@@ -89,7 +91,8 @@ class RowSolver {
                 .tables = &method.scaled(),
                 .row = row,
                 .state = &workspace.scaled,
-                .out = &workspace.expectations} {}
+                .out = &workspace.expectations,
+                .part = {.end = row.length, .total = row.length}} {}
 
   /// 0 for an empty row, -inf without a path.
   double log_partition() const { return scaled_.log_partition; }
@@ -99,13 +102,15 @@ class RowSolver {
   double segment(std::int64_t start, std::int64_t duration, std::int64_t label) const;
 
   /// The log-partitions of up to kLockstep rows.
-  friend void solve_forward(RowSolver* const* rows, std::int64_t n);
+  friend void solve_forward(RowSolver* const* rows, std::int64_t n, ThreadPool& pool);
   /// Expected counts of up to kLockstep rows that are not empty and have a path.
-  friend void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wanted);
+  friend void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wanted,
+                                 ThreadPool& pool);
 
  private:
-  enum class Path { kReference, kScaled, kFactored };
+  enum class Path { kReference, kScaled, kChunked, kFactored };
   void leave_scaled_path();
+  void leave_chunked_path();
 
   const Method* method_ = nullptr;
   Workspace* workspace_ = nullptr;
@@ -113,7 +118,8 @@ class RowSolver {
   Path path_ = Path::kReference;
 };
 
-void solve_forward(RowSolver* const* rows, std::int64_t n);
-void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wanted);
+void solve_forward(RowSolver* const* rows, std::int64_t n, ThreadPool& pool);
+void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wanted,
+                        ThreadPool& pool);
 
 }  // namespace segfuse::semicrf

@@ -44,25 +44,42 @@ Strand strand_of(const ScaledRow& x, ScaledPass& pass) {
           pass.step < 0 ? 0 : x.row.length};
 }
 
-/// Calls finish(i) after each boundary of the i-th strand. Strands go in lockstep as long as they
-/// last, which is `steps[i]` boundaries; the first is the longest.
+/// Boundaries for a strand to go over.
+struct Course {
+  std::int64_t steps;
+  bool closed;  ///< the last of them links to nothing
+};
+
+/// Calls finish(i) after each boundary of the i-th strand. Strands go in lockstep as long as both
+/// last.
 template <class Finish>
-void run_lockstep(Strand* const* strands, const std::int64_t* steps, std::int64_t n,
+void run_lockstep(Strand* const* strands, const Course* course, std::int64_t n,
                   const Finish& finish) {
-  std::int64_t done = 0;
+  std::int64_t together = 0;
   if (n == 2) {
-    for (; done + 1 < steps[1]; ++done) {
+    const std::int64_t common = std::min(course[0].steps, course[1].steps) - 1;
+    for (; together < common; ++together) {
       advance<2>(strands, false);
       finish(0);
       finish(1);
     }
-    advance<1>(strands + 1, true);
-    finish(1);
   }
-  for (; done < steps[0]; ++done) {
-    advance<1>(strands, done + 1 == steps[0]);
-    finish(0);
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t done = together; done < course[i].steps; ++done) {
+      advance<1>(strands + i, course[i].closed && done + 1 == course[i].steps);
+      finish(i);
+    }
   }
+}
+
+void prepare_factors(ScaledRow& x) {
+  const auto [classes, stride] = std::pair(x.model->dims.classes, x.model->dims.stride);
+  FrameFactors& frames = x.state->frames;
+  const std::int64_t size = x.row.length * stride;
+  x.ok &= prepare_frames(x.row, classes, stride, 0, x.row.length, frames);
+  if (x.row.start != nullptr)
+    x.ok &= prepare_boundary_scores(x.row.start, size, frames.start.data());
+  if (x.row.end != nullptr) x.ok &= prepare_boundary_scores(x.row.end, size, frames.end.data());
 }
 
 void forward_rows(ScaledRow* const* rows, std::int64_t n) {
@@ -70,21 +87,27 @@ void forward_rows(ScaledRow* const* rows, std::int64_t n) {
   Strand first = strand_of(*rows[0], rows[0]->state->forward);
   Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->forward);
   Strand* strands[] = {&first, &second};
-  const std::int64_t steps[] = {rows[0]->row.length, rows[n - 1]->row.length};
+  Course course[kLockstep];
   for (std::int64_t i = 0; i < n; ++i) {
     ScaledRow& x = *rows[i];
-    FrameFactors& frames = x.state->frames;
-    const std::int64_t size = x.row.length * first.stride;
-    x.ok &= prepare_frames(x.row, first.classes, first.stride, 0, x.row.length, frames);
-    if (x.row.start != nullptr)
-      x.ok &= prepare_boundary_scores(x.row.start, size, frames.start.data());
-    if (x.row.end != nullptr) x.ok &= prepare_boundary_scores(x.row.end, size, frames.end.data());
-    if (x.model->dims.by_duration)
+    const RowPart& part = x.part;
+    if (!part.resume) prepare_factors(x);
+    if (part.resume) strands[i]->at = part.begin;
+    const bool closed = part.origin + x.row.length == part.total && !part.guess_end;
+    course[i] = {(closed ? x.row.length : part.end) - strands[i]->at, closed};
+    if (x.model->dims.by_duration) {
       forward_by_duration(x, *strands[i]);
-    else
+    } else if (!part.resume && !part.guess_start) {
       enter_first(*strands[i]);
+    }
   }
-  if (!rows[0]->model->dims.by_duration) run_lockstep(strands, steps, n, [](std::int64_t) {});
+  if (rows[0]->model->dims.by_duration) return;
+  run_lockstep(strands, course, n, [&](std::int64_t i) {
+    const ScaledRow& x = *rows[i];
+    if (x.part.guess_start && strands[i]->at == x.part.begin)
+      window_at_boundary(x.state->window, strands[i]->longest, strands[i]->stride,
+                         x.state->incoming);
+  });
 }
 
 void backward_rows(ScaledRow* const* rows, std::int64_t n) {
@@ -92,19 +115,35 @@ void backward_rows(ScaledRow* const* rows, std::int64_t n) {
   Strand first = strand_of(*rows[0], rows[0]->state->backward);
   Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->backward);
   Strand* strands[] = {&first, &second};
-  const std::int64_t steps[] = {rows[0]->row.length, rows[n - 1]->row.length};
   if (rows[0]->model->dims.by_duration) {
     for (std::int64_t i = 0; i < n; ++i) backward_by_duration(*rows[i], *strands[i]);
     return;
   }
+  Course course[kLockstep];
   double scale_next[kLockstep];
   for (std::int64_t i = 0; i < n; ++i) {
-    enter_first(*strands[i]);
-    scale_next[i] = scale_of(*rows[i], rows[i]->row.length);
+    ScaledRow& x = *rows[i];
+    const RowPart& part = x.part;
+    if (part.resume) {
+      strands[i]->at = part.end;
+      begin_counts(x);
+    } else if (!part.guess_end) {
+      enter_first(*strands[i]);
+    }
+    course[i] = {strands[i]->at - part.begin, part.origin + part.begin == 0};
+    if (strands[i]->at == part.end) scale_next[i] = scale_of(x, part.end);
   }
-  run_lockstep(strands, steps, n, [&](std::int64_t i) HWY_ATTR {
+  run_lockstep(strands, course, n, [&](std::int64_t i) HWY_ATTR {
     ScaledRow& x = *rows[i];
     const std::int64_t s = strands[i]->at;
+    if (s > x.part.end) return;
+    if (s == x.part.end) {
+      window_at_boundary(x.state->window, strands[i]->longest, strands[i]->stride,
+                         x.state->incoming);
+      begin_counts(x);
+      scale_next[i] = scale_of(x, s);
+      return;
+    }
     const double scale = scale_of(x, s);
     collect_posteriors(x, s, scale, scale_next[i]);
     scale_next[i] = scale;
@@ -207,6 +246,13 @@ void begin_pass(const ScaledRow& x, ScaledPass& pass, const Buffer& boundary) {
   window.newest = window.steps = window.exponent = window.lag = 0;
   window.tile_done = kSumTile;
   window.failed = false;
+  if (!(pass.step < 0 ? x.part.guess_start : x.part.guess_end)) return;
+  // All labels and ages alike, which is closer to what is typical than a segment that begins here.
+  const std::int64_t longest = std::min(dims.max_duration, length);
+  window.newest = window.steps = longest - 1;
+  for (std::int64_t k = 0; k < longest; ++k)
+    for (std::int64_t c = 0; c < dims.stride; ++c)
+      window.entries[k * dims.stride + c] = c < dims.classes ? 1.0 : 0.0;
 }
 
 /// Whether all values and entries stayed inside their bounds. A NaN has the largest bits.
@@ -223,14 +269,6 @@ bool kept_bounds(const ScaledRow& x) {
     good &= bits(e[3 * kLanes + i]) <= bits(kLargestEntry);
   }
   return good;
-}
-
-/// Longest first.
-void order_by_length(ScaledRow* const* rows, std::int64_t n, ScaledRow** order) {
-  static_assert(kLockstep == 2);
-  SEGFUSE_CHECK(n >= 1 && n <= kLockstep, "rows in lockstep");
-  std::copy_n(rows, n, order);
-  if (n == 2 && order[0]->row.length < order[1]->row.length) std::swap(order[0], order[1]);
 }
 
 /// out = counts * factors.
@@ -267,13 +305,18 @@ void finish_counts_by_duration(ScaledRow& x) {
 void finish_forward(ScaledRow& x) {
   ScaledState& state = *x.state;
   const Dims& dims = x.model->dims;
+  x.ok &= kept_bounds(x);
+  if (x.part.guess_end) {
+    window_at_boundary(state.window, std::min(dims.max_duration, x.row.length), dims.stride,
+                       state.outgoing);
+    return;
+  }
   const double* last = state.forward.value.data() + x.row.length * dims.stride;
   double sum = 0.0;
   for (std::int64_t c = 0; c < dims.classes; ++c) sum += last[c] * x.tables->final[c];
-  x.ok &= kept_bounds(x);
   state.rest = sum;
-  x.log_partition =
-      std::log(sum) + static_cast<double>(state.forward.exponent.back()) * std::numbers::ln2;
+  state.rest_exponent = state.forward.exponent[x.row.length];
+  x.log_partition = std::log(sum) + static_cast<double>(state.rest_exponent) * std::numbers::ln2;
 }
 
 /// The sum over everything before a segment, times its duration factor.
@@ -321,9 +364,22 @@ void make_scaled_tables(const Model& model, ScaledTables& tables) {
   tables.in_range = good;
 }
 
+void window_at_boundary(const ScaledWindow& window, std::int64_t longest, std::int64_t stride,
+                        Buffer& out) {
+  out.resize(longest * stride);
+  const std::int64_t held = std::min(longest, window.steps + 1);
+  for (std::int64_t k = 0; k < longest; ++k) {
+    const double* entry = window.entries.data() + (window.newest - k) * stride;
+    for (std::int64_t c = 0; c < stride; ++c)
+      out[k * stride + c] = k < held ? entry[c] * window.reference[c] : 0.0;
+  }
+}
+
 void scaled_forward(ScaledRow* const* rows, std::int64_t n) {
+  SEGFUSE_CHECK(n >= 1 && n <= kLockstep, "rows in lockstep");
   for (std::int64_t i = 0; i < n; ++i) {
     ScaledRow& x = *rows[i];
+    if (x.part.resume) continue;
     const std::int64_t length = x.row.length;
     const std::int64_t size = length * x.model->dims.stride;
     FrameFactors& frames = x.state->frames;
@@ -341,9 +397,7 @@ void scaled_forward(ScaledRow* const* rows, std::int64_t n) {
     if (x.model->dims.by_duration) x.state->products.resize(9 * x.model->dims.stride);
     x.ok = x.tables->in_range;
   }
-  ScaledRow* order[kLockstep];
-  order_by_length(rows, n, order);
-  HWY_DYNAMIC_DISPATCH(forward_rows)(order, n);
+  HWY_DYNAMIC_DISPATCH(forward_rows)(rows, n);
   for (std::int64_t i = 0; i < n; ++i) finish_forward(*rows[i]);
 }
 
@@ -357,7 +411,8 @@ void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
     pass.mask = x.keep_backward ? ~std::int64_t{0} : kKeptBoundaries - 1;
     pass.enter = x.row.end != nullptr ? state.frames.end.data() : nullptr;
     pass.leave = x.row.start != nullptr ? state.frames.start.data() : nullptr;
-    begin_pass(x, pass, x.tables->final);
+    if (!x.part.resume) begin_pass(x, pass, x.tables->final);
+    state.pending.count = 0;
     state.cover.assign(dims.stride, 0.0);
     state.pending.weights.resize(kCountTile * dims.stride);
     state.left.resize(kCountTile * dims.stride);
@@ -369,12 +424,11 @@ void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
       state.segments.resize(kCountTile * dims.stride);
       state.tile_done = state.taken_out = state.last_lag = 0;
     }
-    for (Buffer* frames : {&x.out->label, &x.out->start, &x.out->end})
-      frames->resize(x.row.length * dims.stride);
+    if (x.part.total == x.row.length)  // else another made room for the whole row
+      for (Buffer* frames : {&x.out->label, &x.out->start, &x.out->end})
+        frames->resize(x.row.length * dims.stride);
   }
-  ScaledRow* order[kLockstep];
-  order_by_length(rows, n, order);
-  HWY_DYNAMIC_DISPATCH(backward_rows)(order, n);
+  HWY_DYNAMIC_DISPATCH(backward_rows)(rows, n);
   for (std::int64_t i = 0; i < n; ++i) {
     ScaledRow& x = *rows[i];
     const Dims& dims = x.model->dims;
@@ -383,6 +437,7 @@ void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
       finish_counts_by_duration(x);
       continue;
     }
+    if (x.part.total != x.row.length) continue;  // the parts' counts are added up first
     if (x.out->want_duration)
       multiply(x.state->duration_counts, x.tables->duration, dims.max_duration * dims.stride,
                x.out->duration);
@@ -402,7 +457,7 @@ double scaled_segment(const ScaledRow& x, std::int64_t start, std::int64_t durat
   if (x.row.start != nullptr) content += x.row.start[start * dims.stride + label];
   if (x.row.end != nullptr) content += x.row.end[(end - 1) * dims.stride + label];
   const std::int64_t exponent =
-      state.forward.exponent[start] + state.backward.exponent[end] - state.forward.exponent.back();
+      state.forward.exponent[start] + state.backward.exponent[end] - state.rest_exponent;
   return std::log(entry_of(x, start, duration, label)) +
          std::log(state.backward.linked[end * dims.stride + label]) - std::log(state.rest) +
          (static_cast<double>(exponent) * std::numbers::ln2 + content);

@@ -131,7 +131,24 @@ struct ScaledState {
   std::int64_t tile_done = 0;  ///< backward boundaries so far
   std::int64_t taken_out = 0;  ///< exponent taken out since the tile began
   std::int64_t last_lag = 0;   ///< exponent of the last boundary
-  double rest = 0.0;           ///< normaliser = rest * 2^forward.exponent[L]
+  // For a part of a row: (K, stride) windows, newest first.
+  Buffer incoming;  ///< of the pass, where the part's own boundaries begin
+  Buffer outgoing;  ///< of the forward pass, where they end
+  // Normaliser = rest * 2^rest_exponent, on the scale of forward times backward values.
+  double rest = 0.0;
+  std::int64_t rest_exponent = 0;
+};
+
+/// Which part of a longer row a ScaledRow is, for chunked.h: its own boundaries [begin, end) are
+/// counted, and what lies before and behind them is there to forget the guesses it starts from.
+struct RowPart {
+  std::int64_t origin = 0;  ///< its first frame in the whole row
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t total = 0;    ///< frames of the whole row
+  bool guess_start = false;  ///< the forward pass starts from a guess
+  bool guess_end = false;    ///< the backward pass does
+  bool resume = false;       ///< the window is that of a neighbour: start at `begin` or `end`
 };
 
 /// One row at work. `ok` turns false when its scores do not fit the bounds.
@@ -141,13 +158,18 @@ struct ScaledRow {
   Row row;
   ScaledState* state = nullptr;
   RowExpectations* out = nullptr;  ///< for scaled_expectations
-  bool keep_backward = false;      ///< scaled_segment will be called
+  RowPart part;
+  bool keep_backward = false;  ///< scaled_segment will be called
   double log_partition = 0.0;
   bool ok = true;
 };
 
 /// Runs the forward pass over up to kLockstep rows, none empty, and sets log_partition.
 void scaled_forward(ScaledRow* const* rows, std::int64_t n);
+
+/// The window of a pass on the scale of its boundary: (K, stride), newest first.
+void window_at_boundary(const ScaledWindow& window, std::int64_t longest, std::int64_t stride,
+                        Buffer& out);
 
 /// After scaled_forward with finite results: runs the backward pass and fills `out`.
 void scaled_expectations(ScaledRow* const* rows, std::int64_t n);
@@ -161,7 +183,7 @@ double scaled_segment(const ScaledRow& row, std::int64_t start, std::int64_t dur
 inline double scale_of(ScaledRow& x, std::int64_t t) {
   const ScaledState& state = *x.state;
   const std::int64_t exponent =
-      state.forward.exponent[t] + state.backward.exponent[t] - state.forward.exponent[x.row.length];
+      state.forward.exponent[t] + state.backward.exponent[t] - state.rest_exponent;
   x.ok &= exponent < kLargestScale && exponent > -kLargestScale;
   return std::ldexp(1.0 / state.rest,
                     static_cast<int>(std::clamp(exponent, -kLargestScale, kLargestScale)));

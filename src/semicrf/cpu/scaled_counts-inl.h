@@ -33,7 +33,8 @@ HWY_INLINE void form_posteriors(const ScaledRow& row, std::int64_t s, double sca
   const Vec at_end = hn::Set(d, scale_next);
   const Vec at_start = hn::Set(d, scale_here);
   double* cover = row.state->cover.data();
-  double* label = row.out->label.data() + s * stride;
+  const std::int64_t at = (row.part.origin + s) * stride;
+  double* label = row.out->label.data() + at;
   for (std::int64_t v = 0; v < stride; v += lanes()) {
     const Vec end = hn::Mul(hn::Mul(hn::Load(d, value + v), at_end), hn::Load(d, b_linked + v));
     const Vec start = hn::Mul(hn::Mul(hn::Load(d, b_value + v), at_start), hn::Load(d, linked + v));
@@ -41,8 +42,8 @@ HWY_INLINE void form_posteriors(const ScaledRow& row, std::int64_t s, double sca
     hn::Store(hn::Max(covered, hn::Zero(d)), d, label + v);
     hn::Store(hn::Sub(covered, start), d, cover + v);
     if (kStore) {
-      hn::Store(end, d, row.out->end.data() + s * stride + v);
-      hn::Store(start, d, row.out->start.data() + s * stride + v);
+      hn::Store(end, d, row.out->end.data() + at + v);
+      hn::Store(start, d, row.out->start.data() + at + v);
     }
   }
 }
@@ -55,7 +56,8 @@ void collect_posteriors(const ScaledRow& row, std::int64_t s, double scale_here,
   const bool forbids = row.state->frames.forbids[s] != 0;
   for (std::int64_t c = 0; forbids && c < stride; ++c)
     if (emission[c] == kNegInf) row.state->cover[c] = 0.0;
-  if (row.out->want_boundaries || s == 0 || s + 1 == row.row.length)
+  const std::int64_t frame = row.part.origin + s;
+  if (row.out->want_boundaries || frame == 0 || frame + 1 == row.part.total)
     form_posteriors<true>(row, s, scale_here, scale_next);
   else
     form_posteriors<false>(row, s, scale_here, scale_next);
@@ -207,17 +209,53 @@ void add_outer_products(const double* left, const double* right, std::int64_t n,
 void collect_transitions(const ScaledRow& row, std::int64_t s, double scale) {
   const Lanes d;
   const std::int64_t stride = row.model->dims.stride;
-  if (s < 1 || s >= row.row.length) return;
+  const std::int64_t first =
+      row.part.origin == 0 ? std::max<std::int64_t>(row.part.begin, 1) : row.part.begin;
+  if (s < first) return;
   double* left = row.state->left.data() + s % kCountTile * stride;
   const double* value = row.state->forward.value.data() + s * stride;
   for (std::int64_t v = 0; v < stride; v += lanes())
     hn::Store(hn::Mul(hn::Load(d, value + v), hn::Set(d, scale)), d, left + v);
-  if (s % kCountTile != 0 && s != 1) return;
+  if (s % kCountTile != 0 && s != first) return;
   const std::int64_t tile_end = (s / kCountTile + 1) * kCountTile;
   const ScaledPass& backward = row.state->backward;
   add_outer_products(left, backward.value.data() + backward.row(s) * stride,
-                     std::min(tile_end, row.row.length) - s, stride,
+                     std::min(tile_end, row.part.end) - s, stride,
                      row.state->transition_counts.data());
+}
+
+// --- where a part ends ---
+
+/// The normaliser at the boundary where a part ends: segments that end there, and those that cross
+/// it, which also are what covers the frame after it.
+void begin_counts(ScaledRow& row) {
+  const Lanes d;
+  const std::int64_t stride = row.model->dims.stride;
+  const std::int64_t t = row.part.end;
+  ScaledState& state = *row.state;
+  state.rest_exponent = state.forward.exponent[t] + state.backward.exponent[t];
+  const std::int64_t longest = std::min(row.model->dims.max_duration, row.part.total);
+  const double* forward = state.outgoing.data();
+  const double* backward = state.incoming.data();
+  const double* value = state.forward.value.data() + t * stride;
+  const double* linked = state.backward.linked.data() + state.backward.row(t) * stride;
+  Vec sum = hn::Zero(d);
+  for (std::int64_t v = 0; v < stride; v += lanes()) {
+    Vec crossing = hn::Zero(d);
+    // A segment that began i frames before t and ends m after it has i + m frames.
+    for (std::int64_t i = 1; i < longest; ++i) {
+      Vec rest = hn::Zero(d);
+      const double* factor = row.tables->duration.data() + i * stride + v;
+      for (std::int64_t m = 1; i + m <= longest; ++m, factor += stride)
+        rest = hn::MulAdd(hn::Load(d, backward + m * stride + v), hn::Load(d, factor), rest);
+      crossing = hn::MulAdd(hn::Load(d, forward + i * stride + v), rest, crossing);
+    }
+    hn::Store(crossing, d, state.cover.data() + v);
+    sum = hn::Add(sum, hn::MulAdd(hn::Load(d, value + v), hn::Load(d, linked + v), crossing));
+  }
+  state.rest = hn::GetLane(hn::SumOfLanes(d, sum));
+  row.ok &= state.rest > 0.0 && state.rest <= kLargestEntry;
+  for (std::int64_t c = 0; c < stride; ++c) state.cover[c] /= state.rest;
 }
 
 }  // namespace

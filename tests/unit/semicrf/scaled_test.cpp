@@ -27,7 +27,8 @@ bool fits_linear_domain(const Problem<double>& p) {
                 .tables = &tables,
                 .row = load_row(potentials, dims, 0, buffers),
                 .state = &state,
-                .out = &out};
+                .out = &out,
+                .part = {.end = p.T_, .total = p.T_}};
   ScaledRow* const one = &row;
   scaled_forward(&one, 1);
   if (row.ok) scaled_expectations(&one, 1);
