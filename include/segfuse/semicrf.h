@@ -16,6 +16,7 @@
 // Wrong shapes are a UsageError. After an error the outputs are unspecified.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -108,8 +109,32 @@ class Lengths {
   View<const std::int32_t, 1> narrow_;
 };
 
-/// The inputs of a model over a batch. T is float or double (how the numbers are stored; sums are
-/// carried in double). Shapes are checked on every call.
+/// Numbers stored in 16 bits: IEEE half precision. Only storage; all arithmetic is in double.
+struct Half {
+  std::uint16_t bits = 0;
+  Half() = default;
+  explicit Half(double value);  ///< to nearest even
+  explicit operator double() const {
+    const std::uint32_t magnitude = (bits & 0x7FFFU) << 13;
+    const bool finite = (bits & 0x7C00U) != 0x7C00U;
+    const float value = finite ? std::bit_cast<float>(magnitude) * 0x1p112F
+                               : std::bit_cast<float>(magnitude | 0x7F800000U);
+    return (bits & 0x8000U) != 0 ? -value : value;
+  }
+};
+
+/// The same with the upper 16 bits of a float.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+  BFloat16() = default;
+  explicit BFloat16(double value);  ///< to nearest even
+  explicit operator double() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+
+/// The inputs of a model over a batch. T is float or double, for Engine also Half or BFloat16 (how
+/// the numbers are stored; sums are carried in double). Shapes are checked on every call.
 template <class T>
 struct Potentials {
   View<const T, 3> emission;  ///< (B, T, C) scores of a frame under a label

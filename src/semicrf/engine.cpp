@@ -330,5 +330,7 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
 
 }  // namespace segfuse::semicrf

@@ -104,5 +104,7 @@ void GradientReducer::store(const Gradients<T>& g) const {
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
 
 }  // namespace segfuse::semicrf

@@ -90,5 +90,7 @@ void store_posteriors(const Posteriors<T>& r, const Dims& dims, std::int64_t b, 
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
 
 }  // namespace segfuse::semicrf

@@ -249,13 +249,15 @@ void check_segments(const SegmentationsView& y, const Dims& dims, const Lengths&
   }
 }
 
-template Dims check_potentials(const Potentials<float>&);
-template Dims check_potentials(const Potentials<double>&);
-template void check_gradients(const Gradients<float>&, const Dims&);
-template void check_gradients(const Gradients<double>&, const Dims&);
-template void load_model(const Potentials<float>&, const Dims&, Model&);
-template void load_model(const Potentials<double>&, const Dims&, Model&);
-template Row load_row(const Potentials<float>&, const Dims&, std::int64_t, RowBuffers&);
-template Row load_row(const Potentials<double>&, const Dims&, std::int64_t, RowBuffers&);
+#define SEGFUSE_INSTANTIATE(T)                                         \
+  template Dims check_potentials(const Potentials<T>&);                \
+  template void check_gradients(const Gradients<T>&, const Dims&);     \
+  template void load_model(const Potentials<T>&, const Dims&, Model&); \
+  template Row load_row(const Potentials<T>&, const Dims&, std::int64_t, RowBuffers&);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
 
 }  // namespace segfuse::semicrf

@@ -1,10 +1,11 @@
-// Replaces operator new for this program. Apart from the tests: the compiler should not see both
-// ends of an allocation.
+// Replaces operator new for this program, and poisons what it returns. Apart from the tests: the
+// compiler should not see both ends of an allocation.
 
 #include "allocation_counter.h"
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace segfuse::semicrf::testing {
@@ -16,7 +17,8 @@ namespace {
 void* allocate(std::size_t size, std::size_t alignment) {
   ++segfuse::semicrf::testing::allocations;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  if (void* p = std::aligned_alloc(alignment, rounded)) return p;
+  if (void* p = std::aligned_alloc(alignment, rounded))
+    return std::memset(p, 0xFF, rounded);  // NaN in every double that nobody sets
   throw std::bad_alloc();
 }
 

@@ -152,6 +152,56 @@ TYPED_TEST(Batching, SameBitsForAnyNumberOfThreadsAndAnyOrderOfRows) {
     ASSERT_EQ(gradients.emission[i], found[0][(p.B - 1) * p.T_ * p.C + i]);
 }
 
+TYPED_TEST(Batching, Test24WhatAWorkspaceHeldBeforeNeverShows) {
+  // Fresh memory is full of NaN in this program (allocation_counter.cpp); used memory holds other
+  // problems, larger and smaller, in and out of the linear domain.
+  Rng rng(8);
+  std::vector<Problem<TypeParam>> problems;
+  for (const bool by_duration : {false, true}) {
+    problems.push_back(random_problem<TypeParam>(3, 40, 9, 12, by_duration, gaussian, rng));
+    problems.push_back(random_problem<TypeParam>(2, 70, 3, 5, by_duration, wide, rng));
+    problems.push_back(random_problem<TypeParam>(4, 11, 20, 17, by_duration, extreme, rng));
+    problems.push_back(random_problem<TypeParam>(1, 30, 4, 33, by_duration, holes, rng));
+  }
+  Engine used(2);
+  for (int round = 0; round < 20; ++round) {
+    const auto& p = problems[rng.below(problems.size())];
+    std::vector<TypeParam> found[2];
+    for (int fresh = 0; fresh < 2; ++fresh) {
+      OwnedGradients<TypeParam> gradients(p);
+      std::vector<double> log_partition(p.B);
+      Engine other(1);
+      Engine& engine = fresh == 1 ? other : used;
+      engine.log_partition(p.potentials(), {log_partition, {}}, gradients.views());
+      found[fresh] = gradients.flat();
+      for (const double v : log_partition) found[fresh].push_back(static_cast<TypeParam>(v));
+      for (const TypeParam v : found[fresh]) ASSERT_FALSE(std::isnan(v)) << round;
+    }
+    ASSERT_EQ(found[0], found[1]) << round;
+  }
+}
+
+TYPED_TEST(Batching, Test22EverythingForbidden) {
+  Rng rng(9);
+  for (const bool by_duration : {false, true}) {
+    auto p = random_problem<TypeParam>(2, 12, 4, 3, by_duration, gaussian, rng);
+    const auto ruin = [&](std::vector<TypeParam>& scores) {
+      const auto saved = scores;
+      std::fill(scores.begin(), scores.end(), static_cast<TypeParam>(-kInf));
+      std::vector<double> log_partition(2);
+      std::vector<RowStatus> status(2);
+      OwnedGradients<TypeParam> gradients(p);
+      Engine(1).log_partition(p.potentials(), {log_partition, status}, gradients.views());
+      EXPECT_EQ(log_partition, (std::vector<double>{-kInf, -kInf}));
+      EXPECT_EQ(status[0], RowStatus::kNoPath);
+      for (const TypeParam g : gradients.flat()) EXPECT_EQ(g, 0);
+      scores = saved;
+    };
+    for (auto* scores : {&p.emission, &p.duration, &p.initial, &p.final, &p.start, &p.end})
+      ruin(*scores);
+  }
+}
+
 /// The same numbers at the given strides, in memory full of NaN.
 template <class T, int N>
 View<T, N> spread(std::vector<T>& memory, const View<const T, N>& from,

@@ -1,0 +1,11 @@
+#include "base/half.h"
+
+#include "segfuse/semicrf.h"
+
+namespace segfuse::semicrf {
+
+Half::Half(double value) : bits(float_to_half(static_cast<float>(value))) {}
+
+BFloat16::BFloat16(double value) : bits(float_to_bfloat16(static_cast<float>(value))) {}
+
+}  // namespace segfuse::semicrf
