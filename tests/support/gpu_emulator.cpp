@@ -45,16 +45,23 @@ std::map<std::string, Function>& kernels() {
   return table;
 }
 
+/// The passes of one shape: sums, and the best path of both stored types.
 template <int kClasses, int kGroup, int kTaps, bool kEdges>
 void add_scan_kernel() {
-  std::string key = "semicrf_scan";
+  std::string key;
   key += " SCAN_CLASSES=" + std::to_string(kClasses);
   key += " SCAN_GROUP=" + std::to_string(kGroup);
   key += " SCAN_TAPS=" + std::to_string(kTaps);
   key += " SCAN_THREADS=" + std::to_string((kClasses * kGroup + 31) / 32 * 32);
   key += std::string(" SCAN_EDGES=") + (kEdges ? "true" : "false");
-  kernels()[key + " scan"] = [](const Call& call) {
+  kernels()["semicrf_scan" + key + " scan"] = [](const Call& call) {
     semicrf::gpu::as_double::scan_row<kClasses, kGroup, kTaps, kEdges>(call);
+  };
+  kernels()["semicrf_best_float" + key + " best_scan"] = [](const Call& call) {
+    semicrf::gpu::as_float::best_row<kClasses, kGroup, kTaps, kEdges>(call);
+  };
+  kernels()["semicrf_best_double" + key + " best_scan"] = [](const Call& call) {
+    semicrf::gpu::as_double::best_row<kClasses, kGroup, kTaps, kEdges>(call);
   };
 }
 

@@ -64,7 +64,7 @@ class CubinCache {
       }
     }
     std::string cubin =
-        cuda::compile_cubin(program.name, program.source, program.defines, architecture);
+        cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
     if (!path.empty()) save(path, cubin);
     return cubin;
   }

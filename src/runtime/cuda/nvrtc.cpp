@@ -91,11 +91,11 @@ std::string nvrtc_version() {
   return fmt::format("{}.{}", major, minor);
 }
 
-std::string compile_cubin(std::string_view name, const std::string& source,
-                          const std::vector<std::string>& defines, std::string_view architecture) {
+Compiled compile_cubin(std::string_view name, const std::string& source,
+                       const std::vector<std::string>& defines, std::string_view architecture) {
   const Nvrtc& n = nvrtc();
   std::vector<std::string> options = {fmt::format("--gpu-architecture={}", architecture),
-                                      "--std=c++17"};
+                                      "--std=c++17", "--ptxas-options=-v"};
   for (const std::string& define : defines) options.push_back("-D" + define);
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
@@ -111,11 +111,13 @@ std::string compile_cubin(std::string_view name, const std::string& source,
   if (result != 0)
     throw InternalError("CUDA: {} does not compile for {}: {}\n{}", file, architecture,
                         n.error_string(result), log_of(owner.program));
+  Compiled compiled;
   std::size_t size = 0;
   n.cubin_size(owner.program, &size);
-  std::string cubin(size, '\0');
-  n.cubin(owner.program, cubin.data());
-  return cubin;
+  compiled.cubin.resize(size);
+  n.cubin(owner.program, compiled.cubin.data());
+  compiled.report = log_of(owner.program);
+  return compiled;
 }
 
 }  // namespace segfuse::runtime::cuda

@@ -12,9 +12,14 @@ namespace segfuse::runtime::cuda {
 /// file).
 std::string nvrtc_version();
 
-/// Machine code (cubin) for an architecture like "sm_90". Throws InternalError with the compiler's
-/// log when the source does not compile, DeviceError when the architecture is not known to it.
-std::string compile_cubin(std::string_view name, const std::string& source,
-                          const std::vector<std::string>& defines, std::string_view architecture);
+struct Compiled {
+  std::string cubin;   ///< machine code
+  std::string report;  ///< what the assembler says of registers, shared memory and spills
+};
+
+/// Compiles for an architecture like "sm_90". Throws InternalError with the compiler's log when the
+/// source does not compile, DeviceError when the architecture is not known to it.
+Compiled compile_cubin(std::string_view name, const std::string& source,
+                       const std::vector<std::string>& defines, std::string_view architecture);
 
 }  // namespace segfuse::runtime::cuda

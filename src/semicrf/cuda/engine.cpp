@@ -145,10 +145,21 @@ struct CudaEngine::State {
     return kernel;
   }
 
+  static std::string name_of(const gpu::ScanShape& shape) {
+    return fmt::format("{}:{}:{}:{}", shape.classes, shape.group, shape.taps, shape.edges);
+  }
+
   GpuKernel scan(const gpu::ScanShape& shape) {
-    GpuKernel& kernel = kernels[fmt::format("scan:{}:{}:{}:{}", shape.classes, shape.group,
-                                            shape.taps, shape.edges)];
+    GpuKernel& kernel = kernels["scan:" + name_of(shape)];
     if (kernel.handle == nullptr) kernel = gpu->kernel(gpu::scan_program(shape), "scan");
+    return kernel;
+  }
+
+  template <class T>
+  GpuKernel best_scan(const gpu::ScanShape& shape) {
+    GpuKernel& kernel = kernels[fmt::format("best:{}:{}", kInputName<T>, name_of(shape))];
+    if (kernel.handle == nullptr)
+      kernel = gpu->kernel(gpu::best_program(shape, kInputName<T>), "best_scan");
     return kernel;
   }
 
@@ -254,6 +265,7 @@ void cut_into_slices(Call& call) {
   const std::int64_t elements = std::max(classes * classes, call.sizes.max_duration * classes);
   const std::int64_t units = static_cast<std::int64_t>(call.sizes.batch) * call.slices;
   const std::int64_t room = std::max<std::int64_t>(1, kPartialBytes / 8 / elements);
+  call.gold_parts = static_cast<int>(std::clamp<std::int64_t>(frames / 1024, 1, 64));
   call.slots = static_cast<int>(std::min({units, std::int64_t{kWantedSlots}, room}));
 }
 
@@ -306,6 +318,7 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const Wanted& wanted)
   workspace.add(call.row_weight, rows);
   workspace.add(call.pending, 2 * rows * durations);
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
+  workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
   workspace.add(call.cover, wanted.frames ? rows * call.slices * n.classes : 0);
   workspace.add(call.transition_partial, wanted.transition ? call.slots * pairs : 0);
   workspace.add(call.duration_partial, wanted.duration ? call.slots * durations : 0);
@@ -377,8 +390,9 @@ void CudaEngine::State::count(const Call& call, const Wanted& wanted, StreamHand
     const std::int64_t columns = std::min<std::int64_t>(32, ceil_divide(n.max_duration, kEach));
     const std::int64_t classes =
         std::min<std::int64_t>(n.classes, std::max<std::int64_t>(8, 256 / columns));
-    const std::size_t bytes =
-        static_cast<std::size_t>((3 * kSources + 2 * kEach * columns) * classes * 8 + classes * 4);
+    const std::int64_t reach = kSources + kEach * columns;
+    const std::int64_t doubles = (kSources + 2 * reach) * classes + 3 * reach;
+    const auto bytes = static_cast<std::size_t>(doubles * 8 + classes * 4);
     launch(common<T>("duration_counts"),
            {side(call.slots), side(ceil_divide(n.classes, classes)),
             side(ceil_divide(n.max_duration, kEach * columns))},
@@ -404,21 +418,19 @@ void CudaEngine::State::run(Call& call, const Wanted& wanted, StreamHandle strea
     cut_into_chunks(call, wanted, *shape, options.warm_up);
   gpu::Workspace workspace(*gpu, stream);
   plan_workspace(workspace, call, wanted);
-  double* score = nullptr;
-  if (call.gold.row_pointer != nullptr && call.rows.score == nullptr) workspace.add(score, n.batch);
   workspace.allocate();
-  if (score != nullptr) call.rows.score = score;
   call.faults = faults;
 
   prepare<T>(call, stream);
   pass<T>(call, wanted.any(), stream);
   if (call.gold.row_pointer != nullptr)
-    launch(common<T>("gold_path"), {side(n.batch)}, {1024}, call, stream);
-  launch(common<T>("finish_rows"), {side(n.batch)}, {256}, call, stream);
+    launch(common<T>("gold_path"), {side(call.gold_parts), side(n.batch)}, {256}, call, stream);
+  launch(common<T>("finish_rows"), {side(n.batch)}, {512}, call, stream);
   const Extent3 slices{side(call.slices), side(n.batch)};
   if (wanted.frames && n.frames > 0) {
     launch(common<T>("slice_cover"), slices, {256}, call, stream);
-    launch(common<T>("frame_gradients"), slices, {256}, call, stream);
+    constexpr std::size_t kStageBytes = (32 + 33 + 32) * 64 * sizeof(double);
+    launch(common<T>("frame_gradients"), slices, {256}, call, stream, kStageBytes);
   }
   if (wanted.boundary && n.frames > 0)
     launch(common<T>("boundary_posteriors"), {side(ceil_divide(n.frames, 128)), side(n.batch)},
@@ -446,7 +458,14 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   workspace.allocate();
   call.faults = faults;
   prepare<T>(call, stream);  // for the faults it finds
-  launch(common<T>("best_pass"), {side(n.batch)}, {512}, call, stream);
+  std::optional<gpu::ScanShape> shape;
+  const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
+  if (options.algorithm == Algorithm::kFast)
+    shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
+  if (shape)
+    launch(best_scan<T>(*shape), {side(n.batch)}, {side(shape->threads())}, call, stream);
+  else
+    launch(common<T>("best_pass"), {side(n.batch)}, {512}, call, stream);
   launch(common<T>("best_trace"), {side(n.batch)}, {32}, call, stream);
   launch(common<T>("best_pointers"), {1}, {256}, call, stream);
   launch(common<T>("best_pack"), {side(n.batch)}, {128}, call, stream);

@@ -19,10 +19,20 @@ std::string prelude(const std::string& input) {
 
 int ceil_divide(int a, int b) { return (a + b - 1) / b; }
 
-/// What ptxas needs of a thread: matrix column, taps and pending sums, frames ahead, addresses.
-int registers_of(const ScanShape& s) {
-  const int ahead = 16 + (s.edges ? 32 : 0);
-  return 2 * ceil_divide(s.classes, s.group) + 4 * s.taps + 48 + ahead;
+/// What a thread needs beside matrix column, taps and pending sums: fitted to what the assembler
+/// reports, and kept true by the test that compiles the largest shapes.
+int scan_registers(const ScanShape& s) {
+  const int sources = ceil_divide(s.classes, s.group);
+  return 2 * sources + 4 * s.taps + 68 + 2 * std::min(sources, 8) + (s.edges ? 46 : 0);
+}
+int best_registers(const ScanShape& s) {
+  return 2 * ceil_divide(s.classes, s.group) + 4 * s.taps + 80 + (s.edges ? 36 : 0);
+}
+
+/// Registers are handed out to warps in fours.
+int register_limit(const ScanShape& s) {
+  return std::min(kMostRegisters,
+                  kRegistersOfBlock / (ceil_divide(s.threads(), 128) * 128) / 8 * 8);
 }
 
 /// Cycles a frame: issue slots of the busiest of the four schedulers at two a double operation, and
@@ -35,6 +45,17 @@ double cost_of(const ScanShape& s) {
   return 2.0 * warps * operations + reduction + 20.0 * warps;
 }
 
+/// The fitting layout of least cost.
+template <class Shape>
+std::optional<ScanShape> cheapest(Shape shape_of, int classes, int max_duration, bool edges) {
+  std::optional<ScanShape> best;
+  for (int group = 1; group <= 32; group *= 2) {
+    const std::optional<ScanShape> shape = shape_of(classes, max_duration, group, edges);
+    if (shape && (!best || cost_of(*shape) < cost_of(*best))) best = shape;
+  }
+  return best;
+}
+
 std::vector<std::string> shape_defines(const ScanShape& s) {
   return {"SCAN_CLASSES=" + std::to_string(s.classes), "SCAN_GROUP=" + std::to_string(s.group),
           "SCAN_TAPS=" + std::to_string(s.taps), "SCAN_THREADS=" + std::to_string(s.threads()),
@@ -45,19 +66,22 @@ std::vector<std::string> shape_defines(const ScanShape& s) {
 
 std::optional<ScanShape> scan_shape(int classes, int max_duration, int group, bool edges) {
   const ScanShape shape{classes, group, ceil_divide(max_duration, group), edges};
-  if (classes > 1024 / group) return {};
-  const int limit = std::min(kMostRegisters, kRegistersOfBlock / shape.threads() / 8 * 8);
-  if (registers_of(shape) > limit) return {};
+  if (classes > 1024 / group || scan_registers(shape) > register_limit(shape)) return {};
+  return shape;
+}
+
+std::optional<ScanShape> best_shape(int classes, int max_duration, int group, bool edges) {
+  const ScanShape shape{classes, group, ceil_divide(max_duration, group), edges};
+  if (classes > 1024 / group || best_registers(shape) > register_limit(shape)) return {};
   return shape;
 }
 
 std::optional<ScanShape> choose_scan_shape(int classes, int max_duration, bool edges) {
-  std::optional<ScanShape> best;
-  for (int group = 1; group <= 32; group *= 2) {
-    const std::optional<ScanShape> shape = scan_shape(classes, max_duration, group, edges);
-    if (shape && (!best || cost_of(*shape) < cost_of(*best))) best = shape;
-  }
-  return best;
+  return cheapest(scan_shape, classes, max_duration, edges);
+}
+
+std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool edges) {
+  return cheapest(best_shape, classes, max_duration, edges);
 }
 
 runtime::GpuProgram common_program(const std::string& input) {
@@ -74,6 +98,13 @@ runtime::GpuProgram scan_program(const ScanShape& shape) {
   for (const char* file : {"arguments.h", "common.cuh", "scan.cuh", "scan_kernel.cuh"})
     source += kernel_source(file);
   return {"semicrf_scan", std::move(source), shape_defines(shape)};
+}
+
+runtime::GpuProgram best_program(const ScanShape& shape, const std::string& input) {
+  std::string source = prelude(input);
+  for (const char* file : {"arguments.h", "common.cuh", "best_scan.cuh", "best_scan_kernel.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_best_" + input, std::move(source), shape_defines(shape)};
 }
 
 }  // namespace segfuse::semicrf::gpu

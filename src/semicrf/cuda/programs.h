@@ -24,8 +24,14 @@ std::optional<ScanShape> choose_scan_shape(int classes, int max_duration, bool e
 /// The same with the lanes of a class given.
 std::optional<ScanShape> scan_shape(int classes, int max_duration, int group, bool edges);
 
+/// The same for the best segmentation, whose state is larger.
+std::optional<ScanShape> best_shape(int classes, int max_duration, int group, bool edges);
+std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool edges);
+
 /// All kernels but the passes in registers. `input` is the stored type: "float", "double".
 runtime::GpuProgram common_program(const std::string& input);
 /// One kernel, "scan".
 runtime::GpuProgram scan_program(const ScanShape& shape);
+/// One kernel, "best_scan".
+runtime::GpuProgram best_program(const ScanShape& shape, const std::string& input);
 }  // namespace segfuse::semicrf::gpu

@@ -136,11 +136,13 @@ TEST_P(GpuSemiCrf, PosteriorsAreTheCpus) {
 
 TEST_P(GpuSemiCrf, BestPathIsTheCpus) {
   Rng rng(15);
-  CudaEngine engine(gpu);
   for (const Draw& draw : all_draws()) {
-    for (int round = 0; round < 6; ++round) {
-      const auto K = static_cast<std::int64_t>(1 + rng.below(5));
-      const auto C = static_cast<std::int64_t>(1 + rng.below(11));
+    for (int round = 0; round < 8; ++round) {
+      CudaOptions options;  // in registers, or with state in memory and any size
+      options.algorithm = round % 2 == 0 ? Algorithm::kFast : Algorithm::kReference;
+      CudaEngine engine(gpu, options);
+      const auto K = static_cast<std::int64_t>(1 + rng.below(round % 2 == 0 ? 4 : 5));
+      const auto C = static_cast<std::int64_t>(1 + rng.below(round % 2 == 0 ? 3 : 11));
       Problem<double> p = random_problem<double>(3, 11, K, C, false, draw, rng);
       p.lengths = {static_cast<std::int64_t>(rng.below(12)), 11, 0};
       p.with_start = rng.below(2) == 0;

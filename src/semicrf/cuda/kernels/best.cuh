@@ -3,16 +3,6 @@
 
 namespace segfuse::semicrf::gpu {
 
-struct Candidate {
-  double score;
-  int choice;
-};
-
-/// The larger score; the smaller choice among equals.
-DEVICE Candidate better(Candidate a, Candidate b) {
-  return b.score > a.score || (b.score == a.score && b.choice < a.choice) ? b : a;
-}
-
 DEVICE Candidate group_best(Candidate x) {
   for (int lane = kExactLanes / 2; lane > 0; lane /= 2) {
     Candidate other;
@@ -21,10 +11,6 @@ DEVICE Candidate group_best(Candidate x) {
     x = better(x, other);
   }
   return x;
-}
-
-DEVICE double score_of(const Strided& scores, long long i, long long j, long long k) {
-  return scores.data == nullptr ? 0.0 : load(scores, i, j, k);
 }
 
 /// grid (B). alpha and gamma hold scores.

@@ -75,6 +75,21 @@ DEVICE long long at_frame(const Call& call, int row, int t) {
   return (static_cast<long long>(row) * call.sizes.frames + t) * call.sizes.classes;
 }
 
+/// A score, 0 when the input is absent.
+DEVICE double score_of(const Strided& scores, long long i, long long j, long long k) {
+  return scores.data == nullptr ? 0.0 : load(scores, i, j, k);
+}
+
+struct Candidate {
+  double score;
+  int choice;
+};
+
+/// The larger score; the smaller choice among equals.
+DEVICE Candidate better(Candidate a, Candidate b) {
+  return b.score > a.score || (b.score == a.score && b.choice < a.choice) ? b : a;
+}
+
 DEVICE double warp_max(double x) {
   for (int lane = 16; lane > 0; lane /= 2) x = fmax(x, __shfl_xor_sync(kAllLanes, x, lane));
   return x;

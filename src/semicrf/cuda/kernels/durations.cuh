@@ -22,11 +22,12 @@ struct DurationTile {
 };
 
 /// A block's shared memory: (kCountSources, class tile) sources, (reach, class tile) targets and
-/// frame factors, one word a class. reach = kCountSources + duration tile.
+/// frame factors, three scales a target, one word a class. reach = kCountSources + duration tile.
 struct DurationStage {
   double* source;
   double* target;
   double* factor;
+  double* scale;     ///< (3, reach): a target is worth beta scale[0] scale[1], its frame scale[2]
   unsigned* direct;  ///< bit i: source i is too large for the linear domain and staged as 0
   int reach;
   DEVICE_MEMBER DurationStage(double* memory, const DurationTile& tile) {
@@ -34,50 +35,71 @@ struct DurationStage {
     source = memory;
     target = source + kCountSources * tile.class_tile;
     factor = target + reach * tile.class_tile;
-    direct = reinterpret_cast<unsigned*>(factor + reach * tile.class_tile);
+    scale = factor + reach * tile.class_tile;
+    direct = reinterpret_cast<unsigned*>(scale + 3 * reach);
   }
 };
 
-/// Factor of frame t on the scale of the boundaries around it, so that products along the best path
-/// stay near 1.
+/// Power of two that puts frame t on the scale of the boundaries around it, so that products along
+/// the best path stay near 1.
+DEVICE double frame_scale(const int* forward_scale, int t) {
+  return power_of_two(max(-1022, min(1022, forward_scale[t] - forward_scale[t + 1])));
+}
 DEVICE double scaled_factor(const Call& call, const int* forward_scale, int row, int t, int c) {
-  return scaled(call.factors.emission[at_frame(call, row, t) + c],
-                forward_scale[t] - forward_scale[t + 1]);
+  return call.factors.emission[at_frame(call, row, t) + c] * frame_scale(forward_scale, t);
+}
+
+DEVICE void load_scales(const Posterior& posterior, double weight, int first_target, int length,
+                        const DurationStage& stage) {
+  const int* forward_scale = posterior.call.lattice.forward_scale + posterior.base;
+  for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < stage.reach;
+       i += blockDim.x * blockDim.y) {
+    const int t = first_target + i;
+    if (t > length) continue;
+    const int shift = posterior.shift(t);
+    const int half = shift / 2;
+    stage.scale[i] = power_of_two(max(-1022, min(1022, half)));
+    stage.scale[stage.reach + i] = power_of_two(max(-1022, min(1022, shift - half))) * weight *
+                                   posterior.inverse * posterior.backward_ratio(t);
+    stage.scale[2 * stage.reach + i] = frame_scale(forward_scale, t - 1);
+  }
 }
 
 /// What one source or target is worth before the frames between them: all of a block's elements in
 /// parallel.
-DEVICE void load_durations(const Call& call, const Posterior& posterior, double weight, int begin,
-                           int end, int length, const DurationTile& tile,
-                           const DurationStage& stage) {
+DEVICE void load_durations(const Call& call, const Posterior& posterior, int begin, int end,
+                           int length, const DurationTile& tile, const DurationStage& stage) {
   const int row = posterior.row;
-  const int* forward_scale =
-      call.lattice.forward_scale + static_cast<long long>(row) * (call.sizes.frames + 1);
+  const int c = min(tile.c, call.sizes.classes - 1);
   const int first_target = begin + tile.duration_base + 1;
-  const int threads = blockDim.x * blockDim.y;
+  const double* beta = call.lattice.beta + at_boundary(call, row, first_target) + c;
+  const double* emission = call.factors.emission + at_frame(call, row, first_target - 1) + c;
+  const double* leave = call.factors.end == nullptr
+                            ? nullptr
+                            : call.factors.end + at_frame(call, row, first_target - 1) + c;
+  const int reached = length - first_target + 1;
 #pragma unroll 4
-  for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < stage.reach * tile.class_tile;
-       i += threads) {
-    const int c = min(tile.class_base + i % tile.class_tile, call.sizes.classes - 1);
-    const int t = first_target + i / tile.class_tile;
+  for (int i = threadIdx.y; i < stage.reach; i += blockDim.y) {
     double y = 0.0;
     double factor = 1.0;
-    if (t <= length) {
-      factor = scaled_factor(call, forward_scale, row, t - 1, c);
-      y = scaled(call.lattice.beta[at_boundary(call, row, t) + c], posterior.shift(t)) *
-          (weight * posterior.inverse * posterior.backward_ratio(t));
-      if (call.factors.end != nullptr) y *= call.factors.end[at_frame(call, row, t - 1) + c];
+    if (i < reached) {
+      const int at = i * call.sizes.classes;
+      factor = emission[at] * stage.scale[2 * stage.reach + i];
+      y = beta[at] * stage.scale[i] * stage.scale[stage.reach + i];
+      if (leave != nullptr) y *= leave[at];
     }
-    stage.target[i] = y;
-    stage.factor[i] = factor;
-    if (i >= kCountSources * tile.class_tile) continue;
-    const int s = begin + i / tile.class_tile;
+    stage.target[i * tile.class_tile + threadIdx.x] = y;
+    stage.factor[i * tile.class_tile + threadIdx.x] = factor;
+  }
+#pragma unroll 4
+  for (int i = threadIdx.y; i < kCountSources; i += blockDim.y) {
+    const int s = begin + i;
     double x = 0.0;
     if (s < end) {
       x = call.lattice.gamma[at_boundary(call, row, s) + c] * posterior.forward_ratio(s);
       if (call.factors.start != nullptr) x *= call.factors.start[at_frame(call, row, s) + c];
     }
-    stage.source[i] = x;
+    stage.source[i * tile.class_tile + threadIdx.x] = x;
   }
 }
 
@@ -104,7 +126,8 @@ DEVICE void relate_durations(const Call& call, int row, int begin, int end, int 
       continue;
     }
     unsigned direct = 0;
-    for (int i = 0; i < end - begin; ++i) {
+#pragma unroll 4
+    for (int i = 0; i < kCountSources; ++i) {
       double& x = stage.source[i * tile.class_tile + local];
       const int shrunk = exponent_bits(grown);
       if (shrunk < kLeastGrown || exponent_bits(x) - shrunk > kLargestSourceBits) {
@@ -114,8 +137,10 @@ DEVICE void relate_durations(const Call& call, int row, int begin, int end, int 
         x *= reciprocal(grown);
       }
       // The first frames are staged only for the first durations.
-      grown *= tile.duration_base == 0 ? stage.factor[i * tile.class_tile + local]
-                                       : scaled_factor(call, forward_scale, row, begin + i, c);
+      if (tile.duration_base == 0)
+        grown *= stage.factor[i * tile.class_tile + local];
+      else if (begin + i < end)
+        grown *= scaled_factor(call, forward_scale, row, begin + i, c);
     }
     stage.direct[local] = direct;
   }
@@ -174,7 +199,9 @@ KERNEL duration_counts(const __grid_constant__ Call call) {
     for (int begin = unit.begin; begin < unit.end && !posterior.exact; begin += kCountSources) {
       const int end = min(begin + kCountSources, unit.end);
       __syncthreads();
-      load_durations(call, posterior, weight, begin, end, length, tile, stage);
+      load_scales(posterior, weight, begin + tile.duration_base + 1, length, stage);
+      __syncthreads();
+      load_durations(call, posterior, begin, end, length, tile, stage);
       __syncthreads();
       relate_durations(call, unit.row, begin, end, length, tile, stage);
       __syncthreads();

@@ -64,21 +64,21 @@ struct Posterior {
 
 constexpr int kFrameThreads = 256;
 constexpr int kFrameClasses = 64;  ///< most classes side by side
-constexpr int kRun = 16;           ///< most frames of a thread; kFrameClasses * 64 / kFrameThreads
+constexpr int kTileFrames = 32;    ///< frames that a block treats at once
 
-/// How a block's threads lie over (runs of frames, classes) of a slice.
+/// How a block's threads lie over (frames, classes).
 struct FrameTile {
   int classes;  ///< side by side
-  int runs;
-  int run;  ///< frames of a thread
+  int rows;     ///< frames side by side
   int c;
   int y;
-  DEVICE_MEMBER FrameTile(int all_classes, int frames) {
+  bool mine;  ///< this thread has a place
+  DEVICE_MEMBER explicit FrameTile(int all_classes) {
     classes = min(all_classes, kFrameClasses);
-    runs = kFrameThreads / classes;
-    run = (frames + runs - 1) / runs;
+    rows = kFrameThreads / classes;
     c = threadIdx.x % classes;
     y = threadIdx.x / classes;
+    mine = y < rows;
   }
 };
 
@@ -90,16 +90,16 @@ KERNEL slice_cover(const __grid_constant__ Call call) {
   const int begin = slice * call.slice_frames;
   const int end = min(begin + call.slice_frames, row_length(call, row));
   if (begin >= end || call.row_weight[row] == 0.0) return;
-  const FrameTile tile(call.sizes.classes, call.slice_frames);
+  const FrameTile tile(call.sizes.classes);
   const Posterior posterior(call, row);
   double* cover =
       call.cover + (static_cast<long long>(row) * call.slices + slice) * call.sizes.classes;
   for (int base = 0; base < call.sizes.classes; base += tile.classes) {
     const int c = base + tile.c;
     double sum = 0.0;
-    if (c < call.sizes.classes && tile.y < tile.runs) {
+    if (c < call.sizes.classes && tile.mine) {
 #pragma unroll 4
-      for (int t = begin + tile.y; t < end; t += tile.runs) {
+      for (int t = begin + tile.y; t < end; t += tile.rows) {
         const Place at = posterior.place(t);
         sum += posterior.start(t, c, at) - posterior.end(t, c, at);
       }
@@ -109,7 +109,7 @@ KERNEL slice_cover(const __grid_constant__ Call call) {
     __syncthreads();
     if (tile.y == 0 && c < call.sizes.classes) {
       double total = 0.0;
-      for (int y = 0; y < tile.runs; ++y) total += sums[y * tile.classes + tile.c];
+      for (int y = 0; y < tile.rows; ++y) total += sums[y * tile.classes + tile.c];
       cover[c] = total;
     }
   }
@@ -131,79 +131,64 @@ DEVICE void store_frame(const Call& call, int row, int t, int c, double weight, 
   store(call.gradients.end, row, t, c, weight * end);
 }
 
-/// The posteriors of a thread's run of frames [begin, end), kept in registers.
-struct Run {
-  double starts[kRun];
-  double ends[kRun];  ///< of segments whose last frame it is
-  double ended;       ///< before the first frame
-
-  DEVICE_MEMBER double load(const Posterior& posterior, int begin, int end, int c) {
-    double change = 0.0;
-    ended = begin < end ? posterior.end(begin, c, posterior.place(begin)) : 0.0;
-    double before = ended;
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      starts[i] = ends[i] = 0.0;
-      if (begin + i < end) {
-        starts[i] = posterior.start(begin + i, c, posterior.place(begin + i));
-        ends[i] = posterior.end(begin + i + 1, c, posterior.place(begin + i + 1));
-      }
-      change += starts[i] - (begin + i < end ? before : 0.0);
-      before = ends[i];
-    }
-    return change;
-  }
+/// Start posteriors of frames, and end posteriors of boundaries, of one tile.
+struct FrameStage {
+  double starts[kTileFrames][kFrameClasses];
+  double ends[kTileFrames + 1][kFrameClasses];  ///< [i]: ended before frame i
+  double labels[kTileFrames][kFrameClasses];
 };
+
+/// Posteriors of frames [begin, end) and the boundaries around them.
+DEVICE void load_posteriors(const Posterior& posterior, const FrameTile& tile, int begin, int end,
+                            int c, FrameStage& stage) {
+#pragma unroll 2
+  for (int i = tile.y; i <= end - begin; i += tile.rows) {
+    const Place at = posterior.place(begin + i);
+    stage.ends[i][tile.c] = posterior.end(begin + i, c, at);
+    if (begin + i < end) stage.starts[i][tile.c] = posterior.start(begin + i, c, at);
+  }
+}
 
 /// grid (slices, B), over all T frames.
 KERNEL frame_gradients(const __grid_constant__ Call call) {
-  __shared__ double changes[kFrameThreads];
+  DYNAMIC_SHARED(double, memory);
+  FrameStage& stage = *reinterpret_cast<FrameStage*>(memory);
   const int row = blockIdx.y;
   const int slice = blockIdx.x;
   const int begin = slice * call.slice_frames;
   const int end = min(begin + call.slice_frames, call.sizes.frames);
   const double weight = call.row_weight[row];
   const int length = weight == 0.0 ? 0 : row_length(call, row);
-  const FrameTile tile(call.sizes.classes, call.slice_frames);
+  const FrameTile tile(call.sizes.classes);
   const Posterior posterior(call, row);
   for (int base = 0; base < call.sizes.classes; base += tile.classes) {
     const int c = base + tile.c;
-    const bool mine = c < call.sizes.classes && tile.y < tile.runs;
-    double label = 0.0;
+    const bool mine = c < call.sizes.classes && tile.mine;
+    double label = 0.0;  // of the frame before, in the threads that sum over time
 #pragma unroll 4
-    for (int i = 0; i < slice && mine && begin < length; ++i)
+    for (int i = 0; i < slice && mine && tile.y == 0 && begin < length; ++i)
       label += call.cover[(static_cast<long long>(row) * call.slices + i) * call.sizes.classes + c];
-    // A slice longer than the block holds at once is treated in parts.
-    for (int part = begin; part < end; part += tile.runs * kRun) {
-      const int each = min(kRun, tile.run);
-      const int first = part + tile.y * each;
-      const int last = min(first + each, end);
-      Run run;
-      const double change = run.load(posterior, first, mine ? min(last, length) : first, c);
+    for (int first = begin; first < end; first += kTileFrames) {
+      const int last = min(first + kTileFrames, end);
+      const int inside = min(last, length);  // frames of the row
       __syncthreads();
-      changes[threadIdx.x] = change;
+      if (mine && first < inside) load_posteriors(posterior, tile, first, inside, c, stage);
       __syncthreads();
-      double total = 0.0;
-      double before = 0.0;
-      for (int y = 0; y < tile.runs; ++y) {
-        if (y == tile.y) before = total;
-        total += changes[y * tile.classes + tile.c];
+      for (int t = first; t < inside && mine && tile.y == 0; ++t) {
+        label += stage.starts[t - first][tile.c] - stage.ends[t - first][tile.c];
+        stage.labels[t - first][tile.c] = label;
       }
-      double now = label + before;
-      label += total;
-      double ended = run.ended;
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) {
-        const int t = first + i;
-        if (mine && t < last) {
-          now += run.starts[i] - ended;
-          ended = run.ends[i];
-          // A forbidden label has no probability: what rounding left over ends here.
-          const bool possible =
-              t < length && load(call.scores.emission, row, t, c) > minus_infinity();
-          store_frame(call, row, t, c, t < length ? weight : 0.0, possible ? fmax(now, 0.0) : 0.0,
-                      run.starts[i], run.ends[i]);
+      __syncthreads();
+      for (int t = first + tile.y; t < last && mine; t += tile.rows) {
+        if (t >= length) {
+          store_frame(call, row, t, c, 0.0, 0.0, 0.0, 0.0);
+          continue;
         }
+        // A forbidden label has no probability: what rounding left over ends here.
+        const bool possible = load(call.scores.emission, row, t, c) > minus_infinity();
+        store_frame(call, row, t, c, weight,
+                    possible ? fmax(stage.labels[t - first][tile.c], 0.0) : 0.0,
+                    stage.starts[t - first][tile.c], stage.ends[t - first + 1][tile.c]);
       }
     }
   }

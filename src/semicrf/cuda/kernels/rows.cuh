@@ -2,53 +2,65 @@
 
 namespace segfuse::semicrf::gpu {
 
-/// One block a row: checks the gold segments, spreads them over gold_frames and sums their score.
+/// Score of segment i of a row without its frames; false in `fits` if it is out of place.
+DEVICE double gold_segment(const Call& call, int row, int length, long long first, long long last,
+                           long long i, bool& fits) {
+  const Sizes& n = call.sizes;
+  const int s = call.gold.start[i];
+  const int d = call.gold.duration[i];
+  const int c = call.gold.label[i];
+  const int expected = i == first ? 0 : call.gold.start[i - 1] + call.gold.duration[i - 1];
+  fits = s == expected && d >= 1 && d <= n.max_duration && s >= 0 && d <= length - s && c >= 0 &&
+         c < n.classes && (i + 1 < last || s + d == length);
+  if (!fits) return 0.0;
+  double sum = load(call.scores.duration, d - 1, c, 0);
+  if (call.scores.start.data != nullptr) sum += load(call.scores.start, row, s, c);
+  if (call.scores.end.data != nullptr) sum += load(call.scores.end, row, s + d - 1, c);
+  if (i == first && call.scores.initial.data != nullptr) sum += load(call.scores.initial, c, 0, 0);
+  if (i + 1 == last && call.scores.final.data != nullptr) sum += load(call.scores.final, c, 0, 0);
+  const int previous = i == first ? -1 : call.gold.label[i - 1];
+  if (previous >= 0 && previous < n.classes)
+    sum += load(call.scores.transition, n.by_duration != 0 ? d - 1 : 0, previous, c);
+  return sum;
+}
+
+/// grid (gold_parts, B), a warp a segment: checks the gold segments, spreads them over gold_frames
+/// and sums their scores.
 KERNEL gold_path(const __grid_constant__ Call call) {
   __shared__ double scratch[32];
-  const int row = blockIdx.x;
+  const int row = blockIdx.y;
   const int length = row_length(call, row);
-  const Sizes& n = call.sizes;
   const long long first = call.gold.row_pointer[row];
   const long long last = call.gold.row_pointer[row + 1];
-  int* frames = call.gold_frames + static_cast<long long>(row) * n.frames;
-  const bool packed = first >= 0 && last >= first && last <= call.gold.count;
-  if (!packed || (last == first) != (length == 0)) {
-    if (threadIdx.x == 0) report(call, kFaultGold, packed ? first : 0);
-    for (int t = threadIdx.x; t < length; t += blockDim.x) frames[t] = 0;
-    if (threadIdx.x == 0) call.rows.score[row] = minus_infinity();
-    return;
-  }
+  int* frames = call.gold_frames + static_cast<long long>(row) * call.sizes.frames;
+  const bool packed =
+      first >= 0 && last >= first && last <= call.gold.count && (last == first) == (length == 0);
+  if (!packed && threadIdx.x == 0) report(call, kFaultGold, max(first, 0ll));
+  const int warps = static_cast<int>(gridDim.x * blockDim.x) / 32;
+  const int warp = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
   double sum = 0.0;
-  bool valid = true;
-  for (long long i = first + threadIdx.x; i < last; i += blockDim.x) {
+  bool valid = packed;
+  for (long long i = first + warp; packed && i < last; i += warps) {
+    bool fits = true;
+    const double score = gold_segment(call, row, length, first, last, i, fits);
+    if (lane == 0) sum += score;
+    if (!fits && lane == 0) report(call, kFaultGold, i);
+    valid = valid && fits;
+    if (!fits) continue;
     const int s = call.gold.start[i];
-    const int d = call.gold.duration[i];
+    const int stop = s + call.gold.duration[i];
     const int c = call.gold.label[i];
-    const int expected = i == first ? 0 : call.gold.start[i - 1] + call.gold.duration[i - 1];
-    const bool fits = s == expected && d >= 1 && d <= n.max_duration && s >= 0 && d <= length - s &&
-                      c >= 0 && c < n.classes && (i + 1 < last || s + d == length);
-    if (!fits) {
-      report(call, kFaultGold, i);
-      valid = false;
-      continue;
-    }
-    sum += load(call.scores.duration, d - 1, c, 0);
-    if (call.scores.start.data != nullptr) sum += load(call.scores.start, row, s, c);
-    if (call.scores.end.data != nullptr) sum += load(call.scores.end, row, s + d - 1, c);
-    if (i == first && call.scores.initial.data != nullptr)
-      sum += load(call.scores.initial, c, 0, 0);
-    if (i + 1 == last && call.scores.final.data != nullptr) sum += load(call.scores.final, c, 0, 0);
-    const int previous = i == first ? -1 : call.gold.label[i - 1];
-    if (previous >= 0 && previous < n.classes)
-      sum += load(call.scores.transition, n.by_duration != 0 ? d - 1 : 0, previous, c);
-    for (int t = s; t < s + d; ++t) {
+    for (int t = s + lane; t < stop; t += 32) {
       sum += load(call.scores.emission, row, t, c);
-      frames[t] = c | (t == s ? kGoldStart : 0) | (t == s + d - 1 ? kGoldEnd : 0);
+      frames[t] = c | (t == s ? kGoldStart : 0) | (t == stop - 1 ? kGoldEnd : 0);
     }
   }
   sum = block_sum(sum, scratch);
   valid = __syncthreads_and(valid);
-  if (threadIdx.x == 0) call.rows.score[row] = valid ? sum : minus_infinity();
+  if (threadIdx.x == 0)
+    call.gold_score[static_cast<long long>(row) * call.gold_parts + blockIdx.x] =
+        valid ? sum : minus_infinity();
 }
 
 /// One block a row, after the passes: the outputs per row, and row_weight.
@@ -91,9 +103,11 @@ KERNEL finish_rows(const __grid_constant__ Call call) {
   call.lattice.partition[row] = partition;
   int status = log_partition > minus_infinity() ? 0 : 1;
   if (call.gold.row_pointer != nullptr) {
-    const double score = length > 0 ? call.rows.score[row] : 0.0;
+    double score = 0.0;
+    for (int part = 0; part < call.gold_parts; ++part)
+      score += call.gold_score[static_cast<long long>(row) * call.gold_parts + part];
     if (status == 0 && !(score > minus_infinity())) status = 2;
-    call.rows.score[row] = score;
+    if (call.rows.score != nullptr) call.rows.score[row] = score;
     // The gold score is one of the terms of the partition; only rounding can put it above.
     if (call.rows.loss != nullptr)
       call.rows.loss[row] = status == 0 ? fmax(0.0, log_partition - score) : -minus_infinity();

@@ -37,6 +37,7 @@ struct Scan {
   static constexpr int kSources = (kClasses + kGroup - 1) / kGroup;
   /// A group's lanes read 16 bytes each from different banks.
   static constexpr int kPart = (kSources + 13) / 16 * 16 + 2;
+  static constexpr int kEarly = kSources < 8 ? (kSources + 1) / 2 : 4;
   static constexpr int kWarps = (kClasses * kGroup + 31) / 32;
 
   double from[kSources];  ///< transition into (out of, backward) this lane's class
@@ -70,23 +71,29 @@ struct Scan {
     for (int j = 0; j < kTaps; ++j) pending[j] = 0.0;
   }
 
+  /// The first values of this lane's part, read before the time of their use; more would take too
+  /// many registers.
+  DEVICE_MEMBER void read(const double* values, double2 (&x)[kEarly]) const {
+    const double2* part = reinterpret_cast<const double2*>(values + lane_of_class * kPart);
+#pragma unroll
+    for (int i = 0; i < kEarly; ++i) x[i] = part[i];
+  }
+
   /// Sum over the group of this lane's part of the product of all values with the matrix.
-  DEVICE_MEMBER double link(const double2 (&x)[(kSources + 1) / 2]) const {
+  DEVICE_MEMBER double link(const double* values, const double2 (&early)[kEarly]) const {
+    const double2* part = reinterpret_cast<const double2*>(values + lane_of_class * kPart);
     double sum[4] = {0.0, 0.0, 0.0, 0.0};
 #pragma unroll
-    for (int i = 0; i < kSources; ++i)
-      sum[i % 4] = fma(i % 2 == 0 ? x[i / 2].x : x[i / 2].y, from[i], sum[i % 4]);
+    for (int i = 0; i < kSources; i += 2) {
+      const double2 x = i / 2 < kEarly ? early[i / 2 < kEarly ? i / 2 : 0] : part[i / 2];
+      sum[i % 4] = fma(x.x, from[i], sum[i % 4]);
+      if (i + 1 < kSources) sum[(i + 1) % 4] = fma(x.y, from[i + 1], sum[(i + 1) % 4]);
+    }
     double total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 #pragma unroll
     for (int lane = kGroup / 2; lane > 0; lane /= 2)
       total += __shfl_xor_sync(kAllLanes, total, lane);
     return total;
-  }
-
-  DEVICE_MEMBER void read(const double* values, double2 (&x)[(kSources + 1) / 2]) const {
-    const double2* part = reinterpret_cast<const double2*>(values + lane_of_class * kPart);
-#pragma unroll
-    for (int i = 0; i < (kSources + 1) / 2; ++i) x[i] = part[i];
   }
 
   /// The source joins pending, which moves on by a frame.
@@ -265,7 +272,7 @@ DEVICE void scan_row(const Call& call) {
           if (threadIdx.x % 32 == 0) warp_exponent[threadIdx.x / 32] = mine;
         }
         __syncthreads();
-        double2 x[(Lane::kSources + 1) / 2];
+        double2 x[Lane::kEarly];
         lane.read(values[u % 2], x);
         const double w = source * joining;
         lane.check(source, w, fma(w, lane.tap[0], lane.pending[0]), writer ? value : 1.0,
@@ -282,7 +289,7 @@ DEVICE void scan_row(const Call& call) {
         } else {
           lane.shrunk *= reciprocal(now.factor[u]);
         }
-        source = lane.link(x);
+        source = lane.link(values[u % 2], x);
         if (writer) *out.source = source;
       }
     }

@@ -1,0 +1,77 @@
+// Every device program compiles for the architectures that are supported, without spilled
+// registers: where NVRTC is installed; it needs no GPU.
+
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/nvrtc.h"
+#include "segfuse/error.h"
+#include "semicrf/cuda/programs.h"
+
+namespace segfuse::semicrf::gpu {
+namespace {
+
+class CompileForTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    try {
+      runtime::cuda::nvrtc_version();
+    } catch (const DeviceError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static void expect_no_spills(const runtime::GpuProgram& program) {
+    std::string defines;
+    for (const std::string& define : program.defines) defines += " " + define;
+    SCOPED_TRACE(program.name + defines);
+    const std::string report =
+        runtime::cuda::compile_cubin(program.name, program.source, program.defines, GetParam())
+            .report;
+    const std::regex spill("([0-9]+) bytes spill stores, ([0-9]+) bytes spill loads");
+    int kernels = 0;
+    for (std::sregex_iterator i(report.begin(), report.end(), spill), end; i != end; ++i) {
+      ++kernels;
+      EXPECT_EQ((*i)[1].str() + " " + (*i)[2].str(), "0 0");
+    }
+    EXPECT_GT(kernels, 0) << "the report has no line about spills:\n" << report;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CompileForTest,
+                         ::testing::Values("sm_80", "sm_90", "sm_100"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+TEST_P(CompileForTest, CommonPrograms) {
+  for (const char* input : {"float", "double"}) expect_no_spills(common_program(input));
+}
+
+/// Every layout that is chosen somewhere, at the sizes where its state is largest.
+TEST_P(CompileForTest, PassesInRegisters) {
+  for (const int classes : {1, 8, 24, 33, 64}) {
+    for (const bool edges : {false, true}) {
+      // The longest duration that still fits, for each layout that is chosen on the way.
+      std::vector<ScanShape> largest;
+      for (int duration = 1; duration <= 600; ++duration) {
+        const std::optional<ScanShape> shape = choose_scan_shape(classes, duration, edges);
+        if (!shape) break;
+        if (!largest.empty() && largest.back().group == shape->group) largest.pop_back();
+        largest.push_back(*shape);
+      }
+      for (const ScanShape& shape : largest) expect_no_spills(scan_program(shape));
+      std::optional<ScanShape> best;
+      for (int duration = 1; duration <= 600; ++duration) {
+        const std::optional<ScanShape> shape = choose_best_shape(classes, duration, edges);
+        if (!shape) break;
+        best = shape;
+      }
+      if (best) expect_no_spills(best_program(*best, "float"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace segfuse::semicrf::gpu
