@@ -74,7 +74,7 @@ KERNEL exact_pass(const __grid_constant__ Call call) {
             j == newest ? source[here + c] + bits_of(enter, row, frame, c) : *slot;
         *slot = before + frame_bits;
       }
-      const double sum = log_sum(known, [&](int j) {
+      const double sum = log_sum(mine ? known : 0, [&](int j) {
         const int age = (newest - j + longest) % longest;
         return ring[static_cast<long long>(j) * classes + c] +
                load(call.scores.duration, age, c, 0) * kLog2E;
