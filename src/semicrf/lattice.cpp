@@ -29,11 +29,8 @@ struct Pass {
   std::int64_t length = in.row.length;
 
   void reduce(const double* rows, std::int64_t n, double* result) const {
-    if (out.sum == Sum::kLog) return log_sum_rows(rows, n, stride, result);
-    std::fill_n(result, stride, kNegInf);
-    for (std::int64_t i = 0; i < n; ++i)
-      for (std::int64_t c = 0; c < stride; ++c)
-        result[c] = std::max(result[c], rows[i * stride + c]);
+    out.sum == Sum::kLog ? log_sum_rows(rows, n, stride, result)
+                         : max_rows(rows, n, stride, result);
   }
   /// The sum of two vectors into the first.
   void join(double* into, const double* other) const {
@@ -47,7 +44,7 @@ struct Pass {
                 double* result) const {
     const double* log = matrix.log + k * classes * stride;
     if (out.sum == Sum::kMax) {
-      add_to_rows(values, log);
+      add_to_rows(values, log, classes, stride, out.pairs.data());
       return reduce(out.pairs.data(), classes, result);
     }
     const double max = *std::max_element(values, values + classes);
@@ -65,13 +62,6 @@ struct Pass {
       for (std::int64_t i = 0; i < classes; ++i) terms[at(i)] = values[i] + log[i * stride + c];
       result[c] = sum_of(terms, Sum::kLog);
     }
-  }
-  /// Rows of `pairs`: values[i] + matrix[i].
-  void add_to_rows(const double* values, const double* matrix) const {
-    double* rows = out.pairs.data();
-    for (std::int64_t i = 0; i < classes; ++i)
-      for (std::int64_t c = 0; c < stride; ++c)
-        rows[i * stride + c] = values[i] + matrix[i * stride + c];
   }
   void make_linear(const double* log, Lattice::Matrix& matrix) const {
     const std::int64_t slices = in.model.dims.slices();
@@ -94,18 +84,9 @@ struct Pass {
   /// frames that the segment gains, going away from the boundary, and its duration score.
   void extend(const double* beyond, std::int64_t beyond_step, const double* frame,
               std::int64_t frame_step, std::int64_t first_k, std::int64_t n) const {
-    double* content = out.content.data();
-    for (std::int64_t k = first_k; k < first_k + n; ++k) {
-      const double* duration = in.model.duration.data() + k * stride;
-      double* term = out.terms.data() + k * stride;
-      const double shift = out.shifts[k];
-      for (std::int64_t c = 0; c < stride; ++c) {
-        content[c] += frame[c];
-        term[c] = (beyond[c] + shift) + (content[c] + duration[c]);
-      }
-      beyond += beyond_step;
-      frame += frame_step;
-    }
+    extend_rows({beyond, beyond_step, frame, frame_step, out.shifts.data() + first_k,
+                 in.model.duration.data() + first_k * stride},
+                n, stride, out.content.data(), out.terms.data() + first_k * stride);
   }
   /// Takes a whole number off the given vectors, and returns it.
   double rebase(std::initializer_list<double*> vectors) const {
@@ -341,7 +322,7 @@ void Pass::count_transitions(std::int64_t s, std::int64_t slice, const double* o
   if (max == kNegInf) return;
   const std::int64_t first = slice * classes * stride;
   if (*std::max_element(offset, offset + classes) + shift > kSafe) {
-    add_to_rows(value, in.model.transition_slice(slice));
+    add_to_rows(value, in.model.transition_slice(slice), classes, stride, out.pairs.data());
     return add_exp_rows(out.pairs.data(), offset, scalar, classes, stride,
                         e.transition.data() + first);
   }

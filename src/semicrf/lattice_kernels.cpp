@@ -37,6 +37,41 @@ void log_sum(const double* rows, std::int64_t n, std::int64_t stride, double* ou
   }
 }
 
+void largest(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
+  const Lanes d;
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    Vec max = hn::Set(d, kNegInf);
+    for (std::int64_t i = 0; i < n; ++i) max = hn::Max(max, hn::Load(d, rows + i * stride + v));
+    hn::Store(max, d, out + v);
+  }
+}
+
+void add_each(const double* values, const double* matrix, std::int64_t n, std::int64_t stride,
+              double* rows) {
+  const Lanes d;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Vec value = hn::Set(d, values[i]);
+    for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d)))
+      hn::Store(hn::Add(value, hn::Load(d, matrix + i * stride + v)), d, rows + i * stride + v);
+  }
+}
+
+void extend(const Extension& x, std::int64_t n, std::int64_t stride, double* content,
+            double* rows) {
+  const Lanes d;
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    Vec sum = hn::Load(d, content + v);
+    for (std::int64_t i = 0; i < n; ++i) {
+      sum = hn::Add(sum, hn::Load(d, x.frame + i * x.frame_step + v));
+      const Vec beyond =
+          hn::Add(hn::Load(d, x.beyond + i * x.beyond_step + v), hn::Set(d, x.shifts[i]));
+      const Vec inside = hn::Add(sum, hn::Load(d, x.duration + i * stride + v));
+      hn::Store(hn::Add(beyond, inside), d, rows + i * stride + v);
+    }
+    hn::Store(sum, d, content + v);
+  }
+}
+
 void add_exp(const double* rows, const double* offset, double scalar, std::int64_t n,
              std::int64_t stride, double* sums) {
   const Lanes d;
@@ -100,6 +135,9 @@ namespace {
 HWY_EXPORT(log_sum);
 HWY_EXPORT(add_exp);
 HWY_EXPORT(exps);
+HWY_EXPORT(largest);
+HWY_EXPORT(add_each);
+HWY_EXPORT(extend);
 HWY_EXPORT(product);
 HWY_EXPORT(outer);
 }  // namespace
@@ -111,6 +149,20 @@ void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, doubl
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,
                   std::int64_t stride, double* sums) {
   HWY_DYNAMIC_DISPATCH(add_exp)(rows, offset, scalar, n, stride, sums);
+}
+
+void max_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
+  HWY_DYNAMIC_DISPATCH(largest)(rows, n, stride, out);
+}
+
+void add_to_rows(const double* values, const double* matrix, std::int64_t n, std::int64_t stride,
+                 double* rows) {
+  HWY_DYNAMIC_DISPATCH(add_each)(values, matrix, n, stride, rows);
+}
+
+void extend_rows(const Extension& from, std::int64_t n, std::int64_t stride, double* content,
+                 double* rows) {
+  HWY_DYNAMIC_DISPATCH(extend)(from, n, stride, content, rows);
 }
 
 void exp_vector(const double* values, double shift, std::int64_t stride, double* out) {

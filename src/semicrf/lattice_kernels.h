@@ -9,6 +9,27 @@ namespace segfuse::semicrf {
 /// out[c] = log sum_i exp(rows[i, c]) over n rows; -inf for an empty sum.
 void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out);
 
+/// out[c] = the largest of rows[i, c] over n rows; -inf for none.
+void max_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out);
+
+/// rows[i, c] = values[i] + matrix[i, c] over n rows.
+void add_to_rows(const double* values, const double* matrix, std::int64_t n, std::int64_t stride,
+                 double* rows);
+
+/// What segments of growing duration score, going away from a boundary: for i = 0 .. n-1,
+///   content[c] += frame[i * frame_step + c]
+///   rows[i, c] = beyond[i * beyond_step + c] + shifts[i] + (content[c] + duration[i, c])
+struct Extension {
+  const double* beyond;
+  std::int64_t beyond_step;
+  const double* frame;
+  std::int64_t frame_step;
+  const double* shifts;
+  const double* duration;
+};
+void extend_rows(const Extension& from, std::int64_t n, std::int64_t stride, double* content,
+                 double* rows);
+
 /// sums[i, c] += exp(rows[i, c] + offset[c] + scalar) over n rows.
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,
                   std::int64_t stride, double* sums);
