@@ -14,11 +14,15 @@ std::atomic<std::int64_t> allocations{0};
 
 namespace {
 
-void* allocate(std::size_t size, std::size_t alignment) {
+void* try_allocate(std::size_t size, std::size_t alignment) noexcept {
   ++segfuse::semicrf::testing::allocations;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  if (void* p = std::aligned_alloc(alignment, rounded))
-    return std::memset(p, 0xFF, rounded);  // NaN in every double that nobody sets
+  void* p = std::aligned_alloc(alignment, rounded);
+  return p == nullptr ? p : std::memset(p, 0xFF, rounded);  // NaN in every double nobody sets
+}
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  if (void* p = try_allocate(size, alignment)) return p;
   throw std::bad_alloc();
 }
 
@@ -27,6 +31,10 @@ void* allocate(std::size_t size, std::size_t alignment) {
 void* operator new(std::size_t size) { return allocate(size, alignof(std::max_align_t)); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return allocate(size, static_cast<std::size_t>(alignment));
+}
+// Sanitizers bring their own of this one, which would not fit the delete below.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return try_allocate(size, alignof(std::max_align_t));
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
