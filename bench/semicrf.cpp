@@ -1,5 +1,6 @@
 // The semi-Markov CRF on the CPU: forward, loss with all gradients, Viterbi; against the plain O(T
-// K C^2) recursion built by the same compiler. Prints one JSON list of rows.
+// K C^2) recursion built by the same compiler, and against what the machine can do at most. With
+// one thread also sweeps over T, K, C and B. Prints one JSON list of rows.
 //   segfuse_bench_semicrf [threads]
 
 #include <fmt/core.h>
@@ -15,6 +16,7 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "ceilings.h"
 #include "segfuse/semicrf.h"
 
 namespace {
@@ -24,7 +26,16 @@ using semicrf::View;
 
 struct Sizes {
   std::int64_t b, t, k, c;
-  std::string name() const { return fmt::format("B{}_T{}_K{}_C{}", b, t, k, c); }
+  bool by_duration = false;
+  std::string name() const {
+    return fmt::format("B{}_T{}_K{}_C{}{}", b, t, k, c, by_duration ? "_by_duration" : "");
+  }
+  std::int64_t slices() const { return by_duration ? k : 1; }
+  /// Multiply-adds of one pass.
+  double products() const {
+    const double frames = static_cast<double>(b * t);
+    return frames * static_cast<double>(by_duration ? k * c * c : c * c + k * c);
+  }
 };
 
 /// Random scores N(0, 1), with gold segments of random durations.
@@ -42,7 +53,7 @@ struct Problem {
       for (float& x : v) x = static_cast<float>(rng.normal());
     };
     fill(emission, n.b * n.t * n.c);
-    fill(transition, n.c * n.c);
+    fill(transition, n.slices() * n.c * n.c);
     fill(duration, n.k * n.c);
     fill(initial, n.c);
     fill(final, n.c);
@@ -70,7 +81,7 @@ struct Problem {
   semicrf::Potentials<float> potentials() const {
     semicrf::Potentials<float> p;
     p.emission = {emission.data(), {n.b, n.t, n.c}};
-    p.transition = {transition.data(), {1, n.c, n.c}};
+    p.transition = {transition.data(), {n.slices(), n.c, n.c}};
     p.duration = {duration.data(), {n.k, n.c}};
     p.initial = initial;
     p.final = final;
@@ -80,7 +91,7 @@ struct Problem {
   semicrf::Gradients<float> gradients() {
     semicrf::Gradients<float> g;
     g.emission = {d_emission.data(), {n.b, n.t, n.c}};
-    g.transition = {d_transition.data(), {1, n.c, n.c}};
+    g.transition = {d_transition.data(), {n.slices(), n.c, n.c}};
     g.duration = {d_duration.data(), {n.k, n.c}};
     g.initial = d_initial;
     g.final = d_final;
@@ -106,6 +117,7 @@ struct Problem {
 struct Timing {
   double median = 0;
   double spread = 0;  ///< (largest - smallest) / median
+  double best = 0;    ///< what others on the machine disturbed least
 };
 
 Timing time(int runs, const std::function<void()>& body) {
@@ -118,7 +130,7 @@ Timing time(int runs, const std::function<void()>& body) {
   }
   std::sort(ms.begin(), ms.end());
   const double median = ms[ms.size() / 2];
-  return {median, (ms.back() - ms.front()) / median};
+  return {median, (ms.back() - ms.front()) / median, ms.front()};
 }
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -135,10 +147,10 @@ struct Reference {
 };
 
 Reference reference(const Sizes& sizes, const std::string& what, int threads) {
-  constexpr std::int64_t kFrames = 2000;
+  constexpr std::int64_t kTerms = 20'000'000;  // a fraction of a second
   Sizes one = sizes;
   one.b = 1;
-  one.t = std::min(sizes.t, kFrames);
+  one.t = std::min(sizes.t, std::max(2 * sizes.k, kTerms / (sizes.k * sizes.c * sizes.c)));
   Problem plain(one, 7);
   Problem fast(one, 7);
   semicrf::Engine reference_engine(1, {semicrf::Algorithm::kReference});
@@ -157,32 +169,104 @@ Reference reference(const Sizes& sizes, const std::string& what, int threads) {
   return result;
 }
 
+class Suite {
+ public:
+  explicit Suite(int threads) : threads_(threads), ceilings_(bench::measure_ceilings()) {}
+
+  /// `sweep` names the size that a row belongs to a sweep of; empty for none.
+  void measure(const Sizes& n, const std::string& what, const std::string& sweep = "") {
+    Problem problem(n, 1);
+    semicrf::Engine engine(threads_);
+    problem.run(engine, what);  // warm-up: workspaces
+    problem.poison();
+    const Timing timing = time(sweep.empty() ? 9 : 5, [&] { problem.run(engine, what); });
+    const Reference plain = reference(n, what, threads_);
+    nlohmann::ordered_json row = {
+        {"name", what + "_" + n.name()},
+        {"device", "cpu"},
+        {"threads", threads_},
+        {"ms", timing.median},
+        {"best_ms", timing.best},
+        {"spread", timing.spread},
+        {"us_per_step", 1e3 * timing.best * threads_ / static_cast<double>(n.b * n.t)},
+        {"error", plain.error},
+        {"reference_ms", plain.ms}};
+    if (what != "viterbi") {  // of which there is one algorithm only
+      row["speedup"] = plain.ms / timing.best;
+      add_ceilings(n, what, timing.best, row);
+    }
+    if (!sweep.empty()) {
+      row["sweep"] = sweep;
+      row["at"] = sweep == "T" ? n.t : sweep == "K" ? n.k : sweep == "C" ? n.c : n.b;
+    }
+    rows_.push_back(row);
+  }
+
+  /// The convolution over durations alone: what more durations cost, per multiply-add.
+  void measure_convolution() {
+    const Sizes few{16, 1000, 120, 39}, many{16, 1000, 360, 39};
+    double ms[2] = {0, 0};
+    for (int i = 0; i < 2; ++i) {
+      Problem problem(i == 0 ? few : many, 1);
+      semicrf::Engine engine(1);
+      problem.run(engine, "forward");
+      ms[i] = time(9, [&] { problem.run(engine, "forward"); }).best;
+    }
+    const double products = many.products() - few.products();
+    const double gflops = 2e-6 * products / (ms[1] - ms[0]);
+    rows_.push_back({{"name", "convolution_K360_less_K120"},
+                     {"device", "cpu"},
+                     {"threads", 1},
+                     {"ms", ms[1] - ms[0]},
+                     {"error", 0},
+                     {"reference_ms", 2e-6 * products / ceilings_.fma_gflops},
+                     {"gflops", gflops},
+                     {"fma_ceiling", ceilings_.fma_gflops},
+                     {"fma_share", gflops / ceilings_.fma_gflops}});
+  }
+
+  std::string text() const { return rows_.dump(1); }
+
+ private:
+  /// Multiply-adds and exponentials (one a frame and class) beside the machine's most. Only what
+  /// the formulas need is counted, not padding to whole vectors.
+  void add_ceilings(const Sizes& n, const std::string& what, double ms,
+                    nlohmann::ordered_json& row) const {
+    const double passes = what == "forward" ? 1.0 : (n.by_duration ? 4.0 : 3.0);
+    const double gflops = 2e-6 * passes * n.products() / ms / threads_;
+    const double exps = 1e3 * static_cast<double>(n.b * n.t * n.c) / ms / threads_;
+    row["gflops"] = gflops;
+    row["fma_ceiling"] = ceilings_.fma_gflops;
+    row["fma_share"] = gflops / ceilings_.fma_gflops;
+    row["exp_share"] = exps / ceilings_.exps_per_second;
+  }
+
+  int threads_;
+  bench::Ceilings ceilings_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  const std::vector<Sizes> sizes = {
-      {16, 400, 40, 45}, {32, 1000, 30, 39}, {8, 10000, 200, 8}, {1, 100000, 100, 24}};
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Sizes& n : sizes) {
-    for (const std::string what : {"forward", "loss_grad", "viterbi"}) {
-      Problem problem(n, 1);
-      semicrf::Engine engine(threads);
-      problem.run(engine, what);  // warm-up: workspaces
-      problem.poison();
-      const Timing timing = time(5, [&] { problem.run(engine, what); });
-      const Reference plain = reference(n, what, threads);
-      rows.push_back(
-          {{"name", what + "_" + n.name()},
-           {"device", "cpu"},
-           {"threads", threads},
-           {"ms", timing.median},
-           {"spread", timing.spread},
-           {"us_per_step", 1e3 * timing.median * threads / static_cast<double>(n.b * n.t)},
-           {"error", plain.error},
-           {"reference_ms", plain.ms}});
-    }
+  Suite suite(threads);
+  for (const Sizes& n : {Sizes{16, 400, 40, 45},
+                         {32, 1000, 30, 39},
+                         {64, 2000, 50, 64},
+                         {8, 10000, 200, 8},
+                         {1, 100000, 100, 24}})
+    for (const std::string what : {"forward", "loss_grad", "viterbi"}) suite.measure(n, what);
+  for (const std::string what : {"forward", "loss_grad"})
+    suite.measure({8, 500, 30, 39, true}, what);
+  if (threads == 1) {
+    suite.measure_convolution();
+    const std::string what = "loss_grad";
+    for (const std::int64_t t : {250, 1000, 4000, 16000}) suite.measure({8, t, 30, 39}, what, "T");
+    for (const std::int64_t k : {8, 30, 120, 480}) suite.measure({8, 1000, k, 39}, what, "K");
+    for (const std::int64_t c : {4, 8, 16, 39, 64, 128}) suite.measure({8, 1000, 30, c}, what, "C");
+    for (const std::int64_t b : {1, 2, 8, 32}) suite.measure({b, 1000, 30, 39}, what, "B");
   }
-  fmt::print("{}\n", rows.dump(1));
+  fmt::print("{}\n", suite.text());
   return 0;
 }

@@ -1,0 +1,51 @@
+"""Plots of a suite's sweeps as SVG: time over one size, both on logarithmic scales."""
+
+import math
+
+WIDTH, HEIGHT, MARGIN = 480, 320, 56
+
+
+def _ticks(low, high):
+    return [10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def _scale(ticks, begin, end):
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+    return lambda value: begin + (end - begin) * (math.log10(value) - low) / (high - low)
+
+
+def svg(title, points, x_name, y_name):
+    """A picture of [(x, y), ...], with a line of slope 1 through the last point."""
+    xs, ys = zip(*sorted(points))
+    last = (xs[-1], ys[-1])
+    ideal = [(xs[0], last[1] * xs[0] / last[0]), last]
+    x_ticks = _ticks(xs[0], xs[-1])
+    y_ticks = _ticks(min(*ys, ideal[0][1]), max(ys))
+    x, y = _scale(x_ticks, MARGIN, WIDTH - 16), _scale(y_ticks, HEIGHT - MARGIN, 32)
+    line = lambda pairs: " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in pairs)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{WIDTH / 2}" y="18" text-anchor="middle" font-size="13">{title}</text>',
+        f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">{x_name}</text>',
+        f'<text x="14" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2})">{y_name}</text>',
+    ]
+    for t in x_ticks:
+        parts.append(f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="32" y2="{HEIGHT - MARGIN}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x(t):.1f}" y="{HEIGHT - MARGIN + 16}" text-anchor="middle">{t:g}</text>')
+    for t in y_ticks:
+        parts.append(f'<line x1="{MARGIN}" x2="{WIDTH - 16}" y1="{y(t):.1f}" y2="{y(t):.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{MARGIN - 6}" y="{y(t) + 4:.1f}" text-anchor="end">{t:g}</text>')
+    parts.append(f'<polyline points="{line(ideal)}" fill="none" stroke="#999" stroke-dasharray="4 3"/>')
+    parts.append(f'<polyline points="{line(sorted(points))}" fill="none" stroke="#1f5fa8" stroke-width="2"/>')
+    parts += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="#1f5fa8"/>' for a, b in points]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def write(rows, folder, suite):
+    """One picture a sweep: SUITE_SWEEP.svg."""
+    for sweep in dict.fromkeys(row["sweep"] for row in rows if "sweep" in row):
+        points = [(row["at"], row["ms"]) for row in rows if row.get("sweep") == sweep]
+        name = next(row["name"] for row in rows if row.get("sweep") == sweep)
+        title = "_".join(part for part in name.split("_") if not part.startswith(sweep))
+        (folder / f"{suite}_{sweep}.svg").write_text(svg(f"{title} over {sweep}", points, sweep, "ms"))
