@@ -305,7 +305,7 @@ void OnlineDecoder::State::drop_others(std::int64_t due) {
   const auto may_start = [&](std::int64_t s, std::int64_t c) {
     if (s < decided.t) return false;
     const Junction entry = history.entry(s, c);
-    return entry == decided || (s > due && passes[at((s - decided.t) * classes + entry.c)] != 0);
+    return entry == decided || passes[at((s - decided.t) * classes + entry.c)] != 0;
   };
   for (std::int64_t t = due + 1; t <= frames; ++t)
     for (std::int64_t c = 0; c < classes; ++c)

@@ -88,6 +88,21 @@ TEST(Online, Test23AnyPiecesGiveTheOneShotResult) {
   }
 }
 
+TEST(Online, Test23TiesFallAsInViterbi) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    Rng rng(seed);
+    const auto pick = [&](std::uint64_t limit) {
+      return static_cast<std::int64_t>(1 + rng.below(limit));
+    };
+    const std::int64_t frames = pick(12), K = pick(5), C = pick(3);
+    const auto p = random_problem<double>(1, frames, K, C, false, ties, rng);
+    Segmentations viterbi;
+    Engine(1).viterbi(p.potentials(), viterbi);
+    OnlineDecoder decoder(p.potentials());
+    ASSERT_EQ(run(decoder, p, pick(4)).path, viterbi) << seed;
+  }
+}
+
 TEST(Online, FloatRowsEqualTheEngineAndDecideWithinAFewSegments) {
   Rng rng(7);
   const auto p = random_problem<float>(1, 3000, 20, 10, false, gaussian, rng);
