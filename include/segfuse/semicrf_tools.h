@@ -74,9 +74,9 @@ struct SegmentationLists {
 
 /// Further inference. Rows run in parallel; a row's results depend on that row alone, and every
 /// result is the same bits for any number of threads. log_partition, partial_loss and posteriors go
-/// through an Engine where the scope has no tail and no boundary that is known to be one; all else
-/// runs in the log domain, in double, some ten times slower than Engine. Transitions that depend on
-/// duration cost O(T K C^2). One call at a time.
+/// through an Engine where the scope has no tail and no boundaries; all else runs in the log
+/// domain, in double, some ten times slower than Engine. Transitions that depend on duration cost
+/// O(T K C^2). One call at a time.
 class Inference {
  public:
   /// With its own workers; 0 takes the cores this process may use.
@@ -138,9 +138,9 @@ class Inference {
   void kl(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
           const View<RowStatus, 1>& status = {});
 
-  /// P(some segment starts within `tolerance` frames of t), into `probability` (B, T). Neighbouring
-  /// starts exclude each other, so this is not the sum of the boundary posteriors; it is 1 less the
-  /// probability that one segment covers the window and the frame before it. 1 where the window
+  /// P(some segment starts within `tolerance` frames of t), into `probability` (B, T). More than
+  /// one may, so this is not the sum of the boundary posteriors; it is 1 less the probability that
+  /// one segment covers the window and the frame before it. 1 where the window
   /// reaches frame 0. Costs O(T tolerance C) beyond the posteriors.
   template <class T>
   void boundary_within(const Potentials<T>& potentials, const Scope& scope, std::int64_t tolerance,

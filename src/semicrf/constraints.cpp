@@ -91,15 +91,6 @@ void check_scope(const Scope& scope, const Dims& dims, const Lengths& lengths) {
   }
 }
 
-bool is_plain(const Scope& scope, const Dims& dims, const Lengths& lengths) {
-  if (!scope.tail.empty()) return false;
-  const auto& boundary = scope.constraints.boundary;
-  for (std::int64_t b = 0; !boundary.empty() && b < dims.batch; ++b)
-    for (std::int64_t t = 1; t < row_length(lengths, dims, b); ++t)
-      if (boundary(b, t) == 1) return false;
-  return true;
-}
-
 void constrain_model(const Constraints& x, ScopedModel& scoped) {
   const Dims& dims = scoped.model.dims;
   if (!x.transition.empty()) {

@@ -172,7 +172,7 @@ void Inference::State::run_gradients(const Potentials<T>& potentials, const Scop
   check_scope(scope, dims, potentials.lengths);
   check_results(result, dims);
   check_vector("the tail gradient", tail_gradient.empty(), tail_gradient.extent(0), dims.classes);
-  if (is_plain(scope, dims, potentials.lengths)) {
+  if (is_plain(scope)) {
     for (std::int64_t c = 0; !tail_gradient.empty() && c < dims.classes; ++c)
       tail_gradient(c) = 0.0;
     return run_on_engine(potentials, scope, partial, result, gradients, weights);
@@ -243,7 +243,7 @@ void Inference::posteriors(const Potentials<T>& potentials, const Scope& scope,
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
   check_posteriors(result, dims);
-  if (is_plain(scope, dims, potentials.lengths)) {
+  if (is_plain(scope)) {
     const ConstrainedPotentials<T> constrained(potentials, scope.constraints);
     return state_->engine.posteriors(constrained.potentials(), result);
   }

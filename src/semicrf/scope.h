@@ -13,8 +13,12 @@ namespace segfuse::semicrf {
 void check_constraints(const Constraints& constraints, const Dims& dims, const Lengths& lengths);
 void check_scope(const Scope& scope, const Dims& dims, const Lengths& lengths);
 
-/// Whether a scope can be written as scores: no tail, and no frame where a segment must start.
-bool is_plain(const Scope& scope, const Dims& dims, const Lengths& lengths);
+/// Whether a scope is a matter of scores: no tail, and no known boundaries. Not whether a batch's
+/// boundaries could be written as scores: the algorithm, and so a row's rounding, must not depend
+/// on other rows.
+inline bool is_plain(const Scope& scope) {
+  return scope.tail.empty() && scope.constraints.boundary.empty();
+}
 
 /// The scores that all rows share, within a scope.
 struct ScopedModel {

@@ -270,6 +270,16 @@ TEST(Scope, SameBitsForAnyThreadsAndAnyBatch) {
   Inference(4).log_partition(p.potentials(), {{}, tail}, {four, {}}, b.views());
   EXPECT_EQ(one, four);
   EXPECT_EQ(a.flat(), b.flat());
+  // Whether another row has a known boundary does not change the algorithm.
+  OwnedScope scope;
+  scope.B = 5, scope.T_ = 40, scope.C = 9;
+  scope.boundary.assign(200, -1);
+  std::vector<double> without(5), with(5);
+  Inference(1).log_partition(p.potentials(), scope.scope(), {without, {}});
+  scope.boundary[7] = 1;
+  Inference(1).log_partition(p.potentials(), scope.scope(), {with, {}});
+  EXPECT_NE(without[0], with[0]);
+  for (int i = 1; i < 5; ++i) EXPECT_EQ(without[i], with[i]);
 }
 
 TEST(Scope, WrongConstraintsAreRefused) {
