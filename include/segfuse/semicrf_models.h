@@ -54,6 +54,8 @@ class LinearChain {
   LinearChain(const View<const T, 3>& emission, const View<const T, 2>& transition,
               const View<const T, 1>& initial = {}, const View<const T, 1>& final = {},
               const Lengths& lengths = {});
+  LinearChain(LinearChain&&) noexcept = default;
+  LinearChain& operator=(LinearChain&&) noexcept = default;
   /// For every function of Engine and Inference. Valid while this object and its inputs live.
   const Potentials<T>& potentials() const { return potentials_; }
 

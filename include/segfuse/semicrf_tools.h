@@ -43,6 +43,8 @@ template <class T>
 class ConstrainedPotentials {
  public:
   ConstrainedPotentials(const Potentials<T>& potentials, const Constraints& constraints);
+  ConstrainedPotentials(ConstrainedPotentials&&) noexcept = default;
+  ConstrainedPotentials& operator=(ConstrainedPotentials&&) noexcept = default;
   /// Valid while this object and the inputs it was made from live.
   const Potentials<T>& potentials() const { return potentials_; }
 
