@@ -162,8 +162,8 @@ struct Call {
   Lattice lattice;
   Gold gold;
   int* gold_frames;       ///< (B, T) label | kGoldStart | kGoldEnd; null: no gold
-  double* gold_score;  ///< (B, gold_parts), -inf where a segment does not fit
-  int gold_parts;      ///< blocks that share a row's gold segments
+  double* gold_score;     ///< (B, gold_parts), -inf where a segment does not fit
+  int gold_parts;         ///< blocks that share a row's gold segments
   const double* weights;  ///< (B) or null
   long long weight_stride;
   unsigned long long* faults;  ///< (kFaults)
