@@ -14,6 +14,7 @@
 // one kind.
 
 #include <memory>
+#include <string>
 
 #include "segfuse/semicrf.h"
 
@@ -47,6 +48,8 @@ class CudaEngine {
   explicit CudaEngine(int device = 0, CudaOptions options = {});
   /// On any implementation of a GPU.
   explicit CudaEngine(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options = {});
+  /// "NVIDIA H200, NVRTC 13.0", or the sentence that says what is missing, which begins "CUDA:".
+  static std::string describe_device(int device = 0);
   ~CudaEngine();
   CudaEngine(CudaEngine&&) noexcept;
   CudaEngine& operator=(CudaEngine&&) noexcept;

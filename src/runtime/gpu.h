@@ -61,4 +61,7 @@ std::shared_ptr<Gpu> open_cuda_gpu(int ordinal);
 /// Number of CUDA devices, 0 without a driver; `reason` says why there are none.
 int cuda_device_count(std::string* reason = nullptr);
 
+/// "NVRTC 13.0". Throws DeviceError when it cannot be found.
+std::string cuda_compiler();
+
 }  // namespace segfuse::runtime

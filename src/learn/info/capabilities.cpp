@@ -4,10 +4,23 @@
 #include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "segfuse/device.h"
+#include "segfuse/semicrf_cuda.h"
 
 namespace segfuse {
 
 std::string version() { return SEGFUSE_VERSION; }
+
+namespace {
+
+/// Training does not use it yet.
+Capability cuda_capability() {
+  std::string detail = semicrf::CudaEngine::describe_device();
+  const bool available = detail.rfind("CUDA:", 0) != 0;
+  if (available) detail += " (semi-CRF engine from C++ and Python; training runs on the CPU)";
+  return {"CUDA", available, detail};
+}
+
+}  // namespace
 
 std::vector<Capability> capabilities() {
   const int cores = available_cores();
@@ -17,7 +30,7 @@ std::vector<Capability> capabilities() {
       {"audio", true, sf_version_string()},
       {"FFT", true, "KISS FFT, single precision"},
       {"CPU JIT", false, "not written yet: programs run operation by operation"},
-      {"CUDA", false, "not written yet: everything runs on the CPU"},
+      cuda_capability(),
       {"MPI, NCCL", false, "not written yet: one process"},
   };
 }

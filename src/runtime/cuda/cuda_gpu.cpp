@@ -219,6 +219,8 @@ int cuda_device_count(std::string* reason) {
   }
 }
 
+std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }
+
 std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
   static std::mutex mutex;
   static std::map<int, std::shared_ptr<Gpu>> opened;

@@ -40,6 +40,18 @@ std::vector<std::string> candidates() {
   return names;
 }
 
+/// NVRTC looks for its second library by name alone; one beside it is found when it is open
+/// already.
+void open_builtins(const std::filesystem::path& library) {
+  if (!library.has_parent_path()) return;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(library.parent_path(), error)) {
+    const std::string path = entry.path().string();
+    if (entry.path().filename().string().rfind("libnvrtc-builtins.so", 0) == 0)
+      SharedLibrary::open_first({path});
+  }
+}
+
 Nvrtc open_nvrtc() {
   static const SharedLibrary library = SharedLibrary::open_first(candidates());
   if (!library)
@@ -47,6 +59,7 @@ Nvrtc open_nvrtc() {
         "CUDA: the run-time compiler libnvrtc cannot be opened ({}); install the CUDA toolkit or "
         "the Python package nvidia-cuda-nvrtc, or set SEGFUSE_NVRTC to the library's path",
         library.error());
+  open_builtins(library.name());
   Nvrtc n{};
   library.load("nvrtcVersion", n.version);
   library.load("nvrtcCreateProgram", n.create);

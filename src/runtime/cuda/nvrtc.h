@@ -7,9 +7,8 @@
 
 namespace segfuse::runtime::cuda {
 
-/// "13.0"; throws DeviceError when the library cannot be found. Looked for by its plain names, then
-/// under $CUDA_HOME, /usr/local/cuda, and where Python packages put it (SEGFUSE_NVRTC names a
-/// file).
+/// "13.0"; throws DeviceError when the library cannot be found. SEGFUSE_NVRTC may name its file;
+/// else it is looked for by its plain names, then under $CUDA_HOME and /usr/local/cuda.
 std::string nvrtc_version();
 
 struct Compiled {

@@ -475,6 +475,14 @@ CudaEngine::CudaEngine(int device, CudaOptions options)
     : CudaEngine(runtime::open_cuda_gpu(device), options) {}
 CudaEngine::CudaEngine(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options)
     : state_(std::make_unique<State>(std::move(gpu), options)) {}
+std::string CudaEngine::describe_device(int device) {
+  try {
+    return runtime::open_cuda_gpu(device)->name() + ", " + runtime::cuda_compiler();
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 CudaEngine::~CudaEngine() = default;
 CudaEngine::CudaEngine(CudaEngine&&) noexcept = default;
 CudaEngine& CudaEngine::operator=(CudaEngine&&) noexcept = default;

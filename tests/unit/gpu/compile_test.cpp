@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <regex>
 #include <string>
 #include <vector>
@@ -14,9 +16,21 @@
 namespace segfuse::semicrf::gpu {
 namespace {
 
+/// NVRTC as tools/setup installs it with the Python tests' packages, if nothing else is named.
+void find_nvrtc() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path root = fs::path(SEGFUSE_SOURCE_DIR) / ".venv-python/lib";
+  if (std::getenv("SEGFUSE_NVRTC") != nullptr || !fs::exists(root)) return;
+  for (const auto& entry : fs::recursive_directory_iterator(root, error))
+    if (entry.path().filename() == "libnvrtc.so.13")
+      setenv("SEGFUSE_NVRTC", entry.path().c_str(), 1);
+}
+
 class CompileForTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+    find_nvrtc();
     try {
       runtime::cuda::nvrtc_version();
     } catch (const DeviceError& error) {
