@@ -1,6 +1,7 @@
 // The semi-Markov CRF on a CUDA GPU: forward, loss with all gradients, Viterbi, at the sizes of the
 // design's targets; errors against the CPU engine's double arithmetic. Prints one JSON list of
-// rows, or an empty one where there is no device.
+// rows, or an empty one where there is no device. reference_ms is the plain recursion on one core
+// of the host.
 //   segfuse_bench_semicrf_gpu [lanes per class [name of one size]]
 
 #include <fmt/core.h>
@@ -65,6 +66,32 @@ Problem<float> random_floats(const Sizes& n) {
   return p;
 }
 
+/// Milliseconds of the plain O(T K C^2) recursion on one core of the host, from the first frames of
+/// one row.
+double plain_ms(const Sizes& n, const std::string& what) {
+  Sizes part = n;
+  part.b = 1;
+  part.t = std::min<std::int64_t>(n.t, 200);
+  const Problem<float> p = random_floats(part);
+  Rng rng(4);
+  const semicrf::Segmentations gold = random_gold(p, rng);
+  semicrf::Engine engine(1, {semicrf::Algorithm::kReference});
+  OwnedGradients<float> g(p);
+  std::vector<double> values(1);
+  semicrf::LossResult loss;
+  loss.loss = values;
+  semicrf::Segmentations best;
+  const auto begin = std::chrono::steady_clock::now();
+  if (what == "forward")
+    engine.log_partition<float>(p.potentials(), {View<double, 1>(values), {}});
+  else if (what == "loss_grad")
+    engine.loss(p.potentials(), gold, loss, g.views());
+  else
+    engine.viterbi(p.potentials(), best);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  return 1e3 * seconds.count() * static_cast<double>(n.b * n.t) / static_cast<double>(part.t);
+}
+
 nlohmann::ordered_json row(const Sizes& n, const std::string& what, double ms, double error,
                            const std::string& device) {
   return {{"name", what + "_" + n.name()},
@@ -72,7 +99,8 @@ nlohmann::ordered_json row(const Sizes& n, const std::string& what, double ms, d
           {"threads", 1},
           {"ms", ms},
           {"us_per_step", 1e3 * ms / static_cast<double>(n.t)},
-          {"error", error}};
+          {"error", error},
+          {"reference_ms", plain_ms(n, what)}};
 }
 
 void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n, int lanes,
