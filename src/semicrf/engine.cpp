@@ -68,7 +68,8 @@ struct Engine::State {
       RowSolver solvers[kLockstep];
       for (std::int64_t i = 0; i < n; ++i) {
         workspace[i] = workspaces.take();
-        const Row row = load_row(potentials, model.dims, order[first + i], workspace[i]->frames);
+        const Row row =
+            load_row(potentials, model.dims, order[first + i], workspace[i]->frames, pool);
         solvers[i] = RowSolver(model, method, row, *workspace[i]);
       }
       body(order.data() + first, solvers, n);
@@ -177,7 +178,7 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
                    RowExpectations& e = active[i]->expectations();
                    if (gold != nullptr) subtract_counts(dims, *gold, b, e);
                    store_row_gradients(gradients, dims, b, active[i]->row().length, &e,
-                                       weights.empty() ? 1.0 : weights(b));
+                                       weights.empty() ? 1.0 : weights(b), pool);
                    reducer.fill(reducer.slot(b - begin), e, active[i]->row().length);
                  }
                });

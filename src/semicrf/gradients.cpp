@@ -23,28 +23,31 @@ void subtract_counts(const Dims& dims, const SegmentationsView& gold, std::int64
 
 template <class T>
 void store_frames(const View<T, 3>& view, std::int64_t b, const Dims& dims, std::int64_t length,
-                  const double* frames, double weight) {
+                  const double* frames, double weight, ThreadPool* pool) {
   if (view.empty()) return;
-  for (std::int64_t t = 0; t < dims.frames; ++t) {
-    T* to = &view(b, t, 0);
-    const std::int64_t hop = view.stride(2);
-    if (t < length) {
-      const double* from = frames + t * dims.stride;
-      for (std::int64_t c = 0; c < dims.classes; ++c)
-        to[c * hop] = static_cast<T>(weight * from[c]);
-    } else {
-      for (std::int64_t c = 0; c < dims.classes; ++c) to[c * hop] = T{0};
+  const std::int64_t hop = view.stride(2);
+  for_frames(pool, dims.frames, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      T* to = &view(b, t, 0);
+      if (t < length) {
+        const double* from = frames + t * dims.stride;
+        for (std::int64_t c = 0; c < dims.classes; ++c)
+          to[c * hop] = static_cast<T>(weight * from[c]);
+      } else {
+        for (std::int64_t c = 0; c < dims.classes; ++c) to[c * hop] = T{0};
+      }
     }
-  }
+  });
 }
 
 template <class T>
 void store_row_gradients(const Gradients<T>& g, const Dims& dims, std::int64_t b,
-                         std::int64_t length, const RowExpectations* e, double weight) {
+                         std::int64_t length, const RowExpectations* e, double weight,
+                         ThreadPool* pool) {
   const bool none = e == nullptr;
-  store_frames(g.emission, b, dims, length, none ? nullptr : e->label.data(), weight);
-  store_frames(g.start, b, dims, length, none ? nullptr : e->start.data(), weight);
-  store_frames(g.end, b, dims, length, none ? nullptr : e->end.data(), weight);
+  store_frames(g.emission, b, dims, length, none ? nullptr : e->label.data(), weight, pool);
+  store_frames(g.start, b, dims, length, none ? nullptr : e->start.data(), weight, pool);
+  store_frames(g.end, b, dims, length, none ? nullptr : e->end.data(), weight, pool);
 }
 
 void GradientReducer::begin(const Dims& dims, bool want_transition, bool want_duration) {
@@ -97,9 +100,9 @@ void GradientReducer::store(const Gradients<T>& g) const {
 
 #define SEGFUSE_INSTANTIATE(T)                                                                    \
   template void store_frames(const View<T, 3>&, std::int64_t, const Dims&, std::int64_t,          \
-                             const double*, double);                                              \
+                             const double*, double, ThreadPool*);                                 \
   template void store_row_gradients(const Gradients<T>&, const Dims&, std::int64_t, std::int64_t, \
-                                    const RowExpectations*, double);                              \
+                                    const RowExpectations*, double, ThreadPool*);                 \
   template void GradientReducer::store(const Gradients<T>&) const;
 
 SEGFUSE_INSTANTIATE(float)

@@ -23,12 +23,13 @@ void subtract_counts(const Dims& dims, const SegmentationsView& gold, std::int64
 /// view.
 template <class T>
 void store_frames(const View<T, 3>& view, std::int64_t b, const Dims& dims, std::int64_t length,
-                  const double* frames, double weight);
+                  const double* frames, double weight, ThreadPool* pool = nullptr);
 
 /// The emission, start and end gradients of row b; zeros where length is 0.
 template <class T>
 void store_row_gradients(const Gradients<T>& gradients, const Dims& dims, std::int64_t b,
-                         std::int64_t length, const RowExpectations* expectations, double weight);
+                         std::int64_t length, const RowExpectations* expectations, double weight,
+                         ThreadPool* pool = nullptr);
 
 /// Sums the gradients of shared inputs. Rows of a wave fill their slots in any order; reduce() adds
 /// the slots up in row order. The size of a wave depends on the problem alone.

@@ -79,16 +79,18 @@ bool load_frame(const T* from, std::int64_t step, std::int64_t classes, std::int
 
 template <class T>
 const double* load_frames(const char* name, const View<const T, 3>& view, const Dims& dims,
-                          std::int64_t row, std::int64_t length, Buffer& buffer) {
+                          std::int64_t row, std::int64_t length, ThreadPool* pool, Buffer& buffer) {
   if (view.empty()) return nullptr;
   buffer.resize(length * dims.stride);
-  for (std::int64_t t = 0; t < length; ++t) {
-    double* frame = buffer.data() + t * dims.stride;
-    if (load_frame(&view(row, t, 0), view.stride(2), dims.classes, dims.stride, frame)) continue;
-    const double* bad = std::find_if_not(frame, frame + dims.classes, is_score);
-    throw DataError("semicrf: {} at batch {}, time {}, class {} is {}; scores are finite or -inf",
-                    name, row, t, bad - frame, *bad);
-  }
+  for_frames(pool, length, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      double* frame = buffer.data() + t * dims.stride;
+      if (load_frame(&view(row, t, 0), view.stride(2), dims.classes, dims.stride, frame)) continue;
+      const double* bad = std::find_if_not(frame, frame + dims.classes, is_score);
+      throw DataError("semicrf: {} at batch {}, time {}, class {} is {}; scores are finite or -inf",
+                      name, row, t, bad - frame, *bad);
+    }
+  });
   return buffer.data();
 }
 
@@ -176,13 +178,14 @@ std::int64_t row_length(const Lengths& lengths, const Dims& dims, std::int64_t r
 }
 
 template <class T>
-Row load_row(const Potentials<T>& p, const Dims& dims, std::int64_t b, RowBuffers& buffers) {
+Row load_row(const Potentials<T>& p, const Dims& dims, std::int64_t b, RowBuffers& buffers,
+             ThreadPool* pool) {
   Row row;
   row.length = row_length(p.lengths, dims, b);
   if (row.length == 0) return row;
-  row.emission = load_frames("emission", p.emission, dims, b, row.length, buffers.emission);
-  row.start = load_frames("start", p.start, dims, b, row.length, buffers.start);
-  row.end = load_frames("end", p.end, dims, b, row.length, buffers.end);
+  row.emission = load_frames("emission", p.emission, dims, b, row.length, pool, buffers.emission);
+  row.start = load_frames("start", p.start, dims, b, row.length, pool, buffers.start);
+  row.end = load_frames("end", p.end, dims, b, row.length, pool, buffers.end);
   return row;
 }
 
@@ -253,7 +256,7 @@ void check_segments(const SegmentationsView& y, const Dims& dims, const Lengths&
   template Dims check_potentials(const Potentials<T>&);                \
   template void check_gradients(const Gradients<T>&, const Dims&);     \
   template void load_model(const Potentials<T>&, const Dims&, Model&); \
-  template Row load_row(const Potentials<T>&, const Dims&, std::int64_t, RowBuffers&);
+  template Row load_row(const Potentials<T>&, const Dims&, std::int64_t, RowBuffers&, ThreadPool*);
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)

@@ -2,9 +2,12 @@
 // Checked inputs of a call, and one row of it as dense doubles: what every algorithm works on.
 // Class axes are padded to `stride`; padding holds -inf in score tables and 0 in frames.
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 
+#include "base/thread_pool.h"
 #include "segfuse/semicrf.h"
 #include "semicrf/buffer.h"
 
@@ -64,10 +67,19 @@ struct RowBuffers {
 
 std::int64_t row_length(const Lengths& lengths, const Dims& dims, std::int64_t row);
 
+/// Calls body(begin, end) for all frames, in parts over the pool's threads where there are many.
+template <class Body>
+void for_frames(ThreadPool* pool, std::int64_t frames, const Body& body) {
+  constexpr std::int64_t kPart = 4096;
+  if (pool == nullptr || frames <= kPart) return body(std::int64_t{0}, frames);
+  const auto part = [&](std::int64_t i) { body(i * kPart, std::min(frames, (i + 1) * kPart)); };
+  pool->run((frames + kPart - 1) / kPart, std::ref(part));
+}
+
 /// Reads frames [0, length) of a row. Throws DataError for NaN or +inf.
 template <class T>
 Row load_row(const Potentials<T>& potentials, const Dims& dims, std::int64_t row,
-             RowBuffers& buffers);
+             RowBuffers& buffers, ThreadPool* pool = nullptr);
 
 /// Expected counts of one row under the model, filled by an algorithm.
 struct RowExpectations {
