@@ -21,6 +21,7 @@ struct Device {
   int type = 0;
   int index = 0;
   bool is_cpu() const { return type == nb::device::cpu::value; }
+  bool is_cuda() const { return type == nb::device::cuda::value; }
   bool operator==(const Device&) const = default;
 };
 

@@ -25,14 +25,18 @@ void log_partition(const Problem& problem, const Scope* scope, nb::handle log_pa
   run(problem, scope, [&]<class T>(const sc::Potentials<T>& potentials, CallArrays& arrays) {
     const sc::PartitionResult result{
         .log_partition = arrays.take<double, 1>("log_partition", log_partition), .status = {}};
-    return [&potentials, scope, result, g = arrays.take_gradients<T>(gradients),
-            tail = arrays.take<double, 1>("tail gradient", tail_gradient),
-            w = arrays.read<double, 1>("weights", weights)](auto& engine) {
-      if constexpr (is_engine<decltype(engine)>)
-        engine.log_partition(potentials, result, g, w);
-      else
-        engine.log_partition(potentials, scope->scope(), result, g, tail, w);
-    };
+    const sc::Gradients<T> g = arrays.take_gradients<T>(gradients);
+    const auto tail = arrays.take<double, 1>("tail gradient", tail_gradient);
+    const auto w = arrays.read<double, 1>("weights", weights);
+    return Overloads{[&potentials, result, g, w](sc::Engine& engine) {
+                       engine.log_partition(potentials, result, g, w);
+                     },
+                     [&potentials, scope, result, g, tail, w](sc::Inference& inference) {
+                       inference.log_partition(potentials, scope->scope(), result, g, tail, w);
+                     },
+                     [&potentials, result, g, w](OnDevice& on) {
+                       on.engine.log_partition(potentials, result, g, w, on.stream);
+                     }};
   });
 }
 
@@ -44,18 +48,30 @@ void loss(const Problem& problem, const Segments& gold, nb::handle loss, nb::han
         .log_partition = arrays.take<double, 1>("log_partition", log_partition),
         .score = arrays.take<double, 1>("score", score),
         .status = {}};
-    return [&potentials, &gold, result, g = arrays.take_gradients<T>(gradients),
-            w = arrays.read<double, 1>("weights", weights)](sc::Engine& engine) {
-      engine.loss(potentials, gold.view(), result, g, w);
-    };
+    const sc::Gradients<T> g = arrays.take_gradients<T>(gradients);
+    const auto w = arrays.read<double, 1>("weights", weights);
+    gold.need_device(problem.device());
+    return Overloads{[&potentials, &gold, result, g, w](sc::Engine& engine) {
+                       engine.loss(potentials, gold.view(), result, g, w);
+                     },
+                     [&potentials, &gold, result, g, w](OnDevice& on) {
+                       on.engine.loss(potentials, gold.view(), result, g, w, on.stream);
+                     }};
   });
 }
 
 void score(const Problem& problem, const Segments& segments, nb::handle score) {
   run(problem, [&](const auto& potentials, CallArrays& arrays) {
-    return [&, out = arrays.take<double, 1>("score", score)](sc::Engine& engine) {
-      engine.score(potentials, segments.view(), out);
-    };
+    const auto out = arrays.take<double, 1>("score", score);
+    segments.need_device(problem.device());
+    return Overloads{[&potentials, &segments, out](sc::Engine& engine) {
+                       engine.score(potentials, segments.view(), out);
+                     },
+                     [&potentials, &segments, out](OnDevice& on) {
+                       sc::LossResult result;
+                       result.score = out;
+                       on.engine.loss(potentials, segments.view(), result, {}, {}, on.stream);
+                     }};
   });
 }
 
@@ -72,17 +88,20 @@ void posteriors(const Problem& problem, const Scope* scope, nb::handle label, nb
         .entropy = arrays.take<double, 1>("entropy", entropy),
         .log_partition = arrays.take<double, 1>("log_partition", log_partition),
         .status = {}};
-    return [&potentials, scope, result](auto& engine) {
-      if constexpr (is_engine<decltype(engine)>)
-        engine.posteriors(potentials, result);
-      else
-        engine.posteriors(potentials, scope->scope(), result);
-    };
+    return Overloads{
+        [&potentials, result](sc::Engine& engine) { engine.posteriors(potentials, result); },
+        [&potentials, scope, result](sc::Inference& inference) {
+          inference.posteriors(potentials, scope->scope(), result);
+        },
+        [&potentials, result](OnDevice& on) {
+          on.engine.posteriors(potentials, result, on.stream);
+        }};
   });
 }
 
 void segment_posteriors(const Problem& problem, const Segments& segments, nb::handle probability) {
   run(problem, [&](const auto& potentials, CallArrays& arrays) {
+    segments.need_device(Device{nb::device::cpu::value, 0});
     return [&, out = arrays.take<double, 1>("probability", probability)](sc::Engine& engine) {
       engine.segment_posteriors(potentials, segments.view(), out);
     };
@@ -109,17 +128,36 @@ nb::tuple viterbi(const Problem& problem, const Scope* scope, nb::handle score) 
   sc::Segmentations best;
   run(problem, scope, [&](const auto& potentials, CallArrays& arrays) {
     const sc::ViterbiResult result{.score = arrays.take<double, 1>("score", score), .status = {}};
-    return [&, scope, result](auto& engine) {
-      if constexpr (is_engine<decltype(engine)>) {
-        engine.viterbi(potentials, best, result);
-      } else {
-        sc::SegmentationLists lists;
-        engine.k_best(potentials, scope->scope(), 1, lists);
-        best = first_of_each(std::move(lists), result.score);
-      }
-    };
+    return Overloads{[&, result](sc::Engine& engine) { engine.viterbi(potentials, best, result); },
+                     [&, scope, result](sc::Inference& inference) {
+                       sc::SegmentationLists lists;
+                       inference.k_best(potentials, scope->scope(), 1, lists);
+                       best = first_of_each(std::move(lists), result.score);
+                     }};
   });
   return to_numpy(std::move(best));
+}
+
+void viterbi_on_device(const Problem& problem, nb::handle row_pointer, nb::handle start,
+                       nb::handle duration, nb::handle label, nb::handle score) {
+  run(problem, [&](const auto& potentials, CallArrays& arrays) {
+    const sc::DeviceSegmentations best{
+        .row_pointer = arrays.take<std::int64_t, 1>("row_pointer", row_pointer),
+        .start = arrays.take<std::int32_t, 1>("start", start),
+        .duration = arrays.take<std::int32_t, 1>("duration", duration),
+        .label = arrays.take<std::int32_t, 1>("label", label)};
+    const sc::ViterbiResult result{.score = arrays.take<double, 1>("score", score), .status = {}};
+    return Overloads{[](sc::Engine&) { throw UsageError("semicrf: these arrays are on the CPU"); },
+                     [&potentials, best, result](OnDevice& on) {
+                       on.engine.viterbi(potentials, best, result, on.stream);
+                     }};
+  });
+}
+
+void check_device(int device, std::uintptr_t stream) {
+  const nb::gil_scoped_release release;
+  CudaEngines::instance().run(device, reinterpret_cast<void*>(stream),
+                              [](OnDevice& on) { on.engine.check(on.stream); });
 }
 
 nb::tuple sample_prior(nb::handle initial, nb::handle transition, nb::handle duration,

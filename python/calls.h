@@ -38,7 +38,14 @@ void segment_posteriors(const Problem& problem, const Segments& segments, nb::ha
 /// (row_pointer, start, duration, label) of the best segmentations, as NumPy arrays.
 nb::tuple viterbi(const Problem& problem, const Scope* scope, nb::handle score);
 
-/// The same for segmentations drawn without emissions; scores are float64 NumPy arrays.
+/// The same into device memory with room for B * T segments; row_pointer says how many there are.
+void viterbi_on_device(const Problem& problem, nb::handle row_pointer, nb::handle start,
+                       nb::handle duration, nb::handle label, nb::handle score);
+
+/// Waits for a stream of a CUDA device; DataError for the first fault that its calls have met.
+void check_device(int device, std::uintptr_t stream);
+
+/// As viterbi, for segmentations drawn without emissions; scores are float64 NumPy arrays.
 nb::tuple sample_prior(nb::handle initial, nb::handle transition, nb::handle duration,
                        std::int64_t rows, std::int64_t min_frames, std::uint64_t seed);
 

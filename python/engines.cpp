@@ -57,4 +57,10 @@ int CpuEngine::threads() {
   return threads_ > 0 ? threads_ : available_cores();
 }
 
+CudaEngines& CudaEngines::instance() {
+  // Never destroyed: at the end of a process the driver may be gone before us.
+  static auto* const engines = new CudaEngines;
+  return *engines;
+}
+
 }  // namespace segfuse::python

@@ -1,11 +1,13 @@
 #pragma once
 // The engines that calls run on.
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
 
 #include "segfuse/semicrf.h"
+#include "segfuse/semicrf_cuda.h"
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::python {
@@ -34,6 +36,31 @@ class CpuEngine {
   std::mutex mutex_;
   std::tuple<std::unique_ptr<semicrf::Engine>, std::unique_ptr<semicrf::Inference>> engines_;
   int threads_ = 0;
+};
+
+/// What a call gets on a CUDA device.
+struct OnDevice {
+  semicrf::CudaEngine& engine;
+  void* stream;
+};
+
+/// One engine for each CUDA device, made at its first use.
+class CudaEngines {
+ public:
+  static CudaEngines& instance();
+
+  template <class Call>
+  void run(int device, void* stream, const Call& call) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<semicrf::CudaEngine>& engine = engines_[device];
+    if (engine == nullptr) engine = std::make_unique<semicrf::CudaEngine>(device);
+    OnDevice on{*engine, stream};
+    call(on);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<semicrf::CudaEngine>> engines_;
 };
 
 }  // namespace segfuse::python

@@ -43,6 +43,7 @@ std::vector<T> copy(const semicrf::View<const T, 1>& view) {
 }
 
 nb::tuple arrays_of(const Segments& segments) {
+  segments.need_device(Device{nb::device::cpu::value, 0});
   const semicrf::SegmentationsView y = segments.view();
   return to_numpy({copy(y.row_pointer), copy(y.start), copy(y.duration), copy(y.label)});
 }
@@ -50,9 +51,9 @@ nb::tuple arrays_of(const Segments& segments) {
 void bind_problem(nb::module_& m) {
   nb::class_<Problem>(m, "Problem")
       .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle,
-                    nb::handle, nb::handle>(),
+                    nb::handle, nb::handle, std::uintptr_t>(),
            "emission"_a.none(), "transition"_a.none(), "duration"_a.none(), "initial"_a.none(),
-           "final"_a.none(), "start"_a.none(), "end"_a.none(), "lengths"_a.none())
+           "final"_a.none(), "start"_a.none(), "end"_a.none(), "lengths"_a.none(), "stream"_a)
       .def_prop_ro("dtype", &Problem::dtype)
       .def_prop_ro("batch", &Problem::batch)
       .def_prop_ro("frames", &Problem::frames)
@@ -96,6 +97,9 @@ void bind_calls(nb::module_& m) {
         "entropy"_a.none(), "log_partition"_a.none());
   m.def("segment_posteriors", &segment_posteriors, "problem"_a, "segments"_a, "probability"_a);
   m.def("viterbi", &viterbi, "problem"_a, "scope"_a.none(), "score"_a.none());
+  m.def("viterbi_on_device", &viterbi_on_device, "problem"_a, "row_pointer"_a, "start"_a,
+        "duration"_a, "label"_a, "score"_a.none());
+  m.def("check_device", &check_device, "device"_a, "stream"_a);
   m.def("sample_prior", &sample_prior, "initial"_a.none(), "transition"_a, "duration"_a, "rows"_a,
         "min_frames"_a, "seed"_a);
 }

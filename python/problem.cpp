@@ -45,10 +45,10 @@ void convert(const char* name, const sc::View<const From, 1>& from, std::vector<
 template <class To>
 sc::View<const To, 1> integers(const char* name, const Input& array, std::vector<To>& own) {
   using Other = std::conditional_t<std::is_same_v<To, std::int32_t>, std::int64_t, std::int32_t>;
-  need_cpu(name, device_of(array));
   need_integers(name, array);
   need_rank(name, "one axis", array, 1);
   if (has_dtype<To>(array)) return view_of<const To, 1>(array);
+  need_cpu(name, device_of(array));
   convert(name, view_of<const Other, 1>(array), own);
   return own;
 }
@@ -107,7 +107,8 @@ sc::Lengths Problem::lengths(nb::handle object) {
 
 Problem::Problem(nb::handle emission, nb::handle transition_scores, nb::handle duration,
                  nb::handle initial, nb::handle final, nb::handle start, nb::handle end,
-                 nb::handle row_lengths) {
+                 nb::handle row_lengths, std::uintptr_t stream)
+    : stream_(reinterpret_cast<void*>(stream)) {
   arrays_.reserve(9);
   const Input first = import_input("emission", emission);
   static_cast<void>(import_input("duration", duration));  // the other scores may be None
@@ -159,12 +160,25 @@ Segments::Segments(nb::handle row_pointer, nb::handle start, nb::handle duration
   view_.duration =
       integers("the durations of the segments", take("duration", duration), own_.duration);
   view_.label = integers("the labels of the segments", take("label", label), own_.label);
-  check_row_pointer(view_);
+  device_ = device_of(arrays_.front());
+  for (const Input& array : arrays_) {
+    if (device_of(array) != device_)
+      throw UsageError("semicrf: segments are on {} and on {}; move them to one device",
+                       to_text(device_), to_text(device_of(array)));
+  }
+  if (device_.is_cpu()) check_row_pointer(view_);
+}
+
+void Segments::need_device(const Device& device) const {
+  if (device_ != device)
+    throw UsageError("semicrf: the segments are on {}, expected {}", to_text(device_),
+                     to_text(device));
 }
 
 Segments::Segments(sc::Segmentations own) : own_(std::move(own)), view_(own_.view()) {}
 
 std::vector<std::int64_t> Segments::frames() const {
+  need_device(Device{nb::device::cpu::value, 0});
   std::vector<std::int64_t> result;
   for (std::int64_t b = 0; b + 1 < view_.row_pointer.extent(0); ++b) {
     std::int64_t sum = 0;
@@ -197,6 +211,7 @@ Segments segments_from_labels(nb::handle labels, nb::handle lengths, const sc::L
 
 void labels_from_segments(const Segments& segments, nb::handle labels, std::int64_t ignore) {
   const Output array = import_output("labels", labels);
+  segments.need_device(device_of(array));
   need_cpu("labels", device_of(array));
   need_integers("labels", array);
   need_rank("labels", "(B, T)", array, 2);

@@ -14,11 +14,13 @@ class Problem {
   using Potentials =
       std::variant<semicrf::Potentials<float>, semicrf::Potentials<double>>;  // by dtype
 
-  /// Each but the first three may be None.
+  /// Each array but the first three may be None. The stream is that of a CUDA device.
   Problem(nb::handle emission, nb::handle transition, nb::handle duration, nb::handle initial,
-          nb::handle final, nb::handle start, nb::handle end, nb::handle lengths);
+          nb::handle final, nb::handle start, nb::handle end, nb::handle lengths,
+          std::uintptr_t stream);
 
   const Device& device() const { return device_; }
+  void* stream() const { return stream_; }
   const Potentials& potentials() const { return potentials_; }
   /// "float32" or "float64".
   std::string dtype() const;
@@ -26,7 +28,7 @@ class Problem {
   std::int64_t frames() const { return extents_[1]; }
   std::int64_t classes() const { return extents_[2]; }
   std::int64_t max_duration() const { return max_duration_; }
-  /// Frames of a row, below batch().
+  /// Frames of a row, below batch(); the arrays lie on the CPU.
   std::int64_t length(std::int64_t row) const;
 
  private:
@@ -40,12 +42,14 @@ class Problem {
 
   std::vector<Input> arrays_;
   Device device_;
+  void* stream_ = nullptr;
   Potentials potentials_;
   semicrf::View<const char, 3>::Axes extents_{};
   std::int64_t max_duration_ = 0;
 };
 
-/// Packed segmentations: the caller's arrays where their dtypes allow, or our own copy.
+/// Packed segmentations: the caller's arrays where their dtypes allow, or our own copy. On a CUDA
+/// device the dtypes have to be right (row_pointer int64, the others int32), and the engine checks.
 class Segments {
  public:
   Segments(nb::handle row_pointer, nb::handle start, nb::handle duration, nb::handle label);
@@ -55,11 +59,14 @@ class Segments {
   ~Segments() = default;
 
   semicrf::SegmentationsView view() const { return view_; }
+  /// UsageError when they lie elsewhere.
+  void need_device(const Device& device) const;
   /// Frames that each row's segments cover, if they tile it.
   std::vector<std::int64_t> frames() const;
 
  private:
   std::vector<Input> arrays_;
+  Device device_{nb::device::cpu::value, 0};
   semicrf::Segmentations own_;
   semicrf::SegmentationsView view_;
 };

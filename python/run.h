@@ -76,34 +76,57 @@ class CallArrays {
   std::vector<Output> outputs_;
 };
 
-/// Whether a call got the engine of whole models, not the one of scopes.
-template <class Reference>
-constexpr bool is_engine = std::is_same_v<Reference, semicrf::Engine&>;
+/// What a call does on each engine that can do it: functions of semicrf::Engine&,
+/// semicrf::Inference& (for scopes) and OnDevice&.
+template <class... Functions>
+struct Overloads : Functions... {
+  using Functions::operator()...;
+};
 
-/// Calls prepare(potentials, arrays), which returns what to do with an engine, and does it with
-/// the engine of the problem's device.
+template <class Call>
+void run_on_cpu(const Scope* scope, const Call& call) {
+  CpuEngine& engine = CpuEngine::instance();
+  if constexpr (!std::is_invocable_v<Call, semicrf::Inference&>)
+    engine.run<semicrf::Engine>(call);
+  else if constexpr (!std::is_invocable_v<Call, semicrf::Engine&>)
+    engine.run<semicrf::Inference>(call);
+  else if (scope == nullptr)
+    engine.run<semicrf::Engine>(call);
+  else
+    engine.run<semicrf::Inference>(call);
+}
+
+template <class Call>
+void run_on_cuda(const Problem& problem, const Scope* scope, const Call& call) {
+  if constexpr (std::is_invocable_v<Call, OnDevice&>) {
+    if (scope == nullptr) {
+      CudaEngines::instance().run(problem.device().index, problem.stream(), call);
+      return;
+    }
+  }
+  throw UsageError(
+      "semicrf: emission is on {}, and this function, or its constraints or tail, work on the CPU "
+      "only; move the arrays there",
+      to_text(problem.device()));
+}
+
+/// Calls prepare(potentials, arrays), which returns what to do with an engine, and does it with the
+/// one of the problem's device. The only place that looks at the device.
 template <class Prepare>
 void run(const Problem& problem, const Scope* scope, const Prepare& prepare) {
   const Device device = problem.device();
-  if (!device.is_cpu())
-    throw UsageError(
-        "semicrf: emission is on {}, and this build of segfuse has no engine for that device; "
-        "move the arrays to the CPU",
-        to_text(device));
+  if (!device.is_cpu() && !device.is_cuda())
+    throw UsageError("semicrf: emission is on {}; segfuse works on the CPU and on CUDA devices",
+                     to_text(device));
   std::visit(
       [&](const auto& potentials) {
         CallArrays arrays(device);
         const auto call = prepare(potentials, arrays);
         const nb::gil_scoped_release release;
-        CpuEngine& engine = CpuEngine::instance();
-        if constexpr (!std::is_invocable_v<decltype(call), semicrf::Inference&>)
-          engine.run<semicrf::Engine>(call);
-        else if constexpr (!std::is_invocable_v<decltype(call), semicrf::Engine&>)
-          engine.run<semicrf::Inference>(call);
-        else if (scope == nullptr)
-          engine.run<semicrf::Engine>(call);
+        if (device.is_cpu())
+          run_on_cpu(scope, call);
         else
-          engine.run<semicrf::Inference>(call);
+          run_on_cuda(problem, scope, call);
       },
       problem.potentials());
 }

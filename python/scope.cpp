@@ -52,6 +52,10 @@ Scope::Scope(nb::handle allowed, nb::handle transition, nb::handle min_duration,
 }
 
 Scope::Scope(const Problem& problem, const Segments& known, nb::handle tail) {
+  if (!problem.device().is_cpu())
+    throw UsageError("semicrf: emission is on {}, and a tail works on the CPU only",
+                     to_text(problem.device()));
+  known.need_device(problem.device());
   need_tiling(problem, known.view());
   known_.emplace(known.view(), problem.frames());
   scope_.constraints = known_->constraints();

@@ -22,8 +22,30 @@ class Kind(Protocol):
     def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
         """The array as one that DLPack exports."""
 
+    def on_cuda(self, array: Any) -> bool:
+        """Whether the array lies on a CUDA device."""
 
-class NumpyKind:
+    def stream(self, array: Any) -> tuple[int, int]:
+        """The device's number and the caller's stream on it."""
+
+    def moved(self, values: Any, like: Any, dtype: str | None = None) -> Any:
+        """The values as an array on the device of `like`."""
+
+
+class _HostKind:
+    """A library of which arrays are taken on the CPU only."""
+
+    def on_cuda(self, array: Any) -> bool:
+        return False
+
+    def stream(self, array: Any) -> tuple[int, int]:
+        return 0, 0
+
+    def moved(self, values: Any, like: Any, dtype: str | None = None) -> np.ndarray:
+        return np.asarray(values, dtype)
+
+
+class NumpyKind(_HostKind):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
         return np.empty(shape, dtype)
 
@@ -31,6 +53,8 @@ class NumpyKind:
         return array
 
     def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
+        if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack_device__"):
+            _need_cpu(name, array)
         return array
 
 
@@ -56,8 +80,21 @@ class TorchKind:
             )
         return array.detach()
 
+    def on_cuda(self, array: Any) -> bool:
+        return array.is_cuda
 
-class JaxKind:
+    def stream(self, array: Any) -> tuple[int, int]:
+        if not array.is_cuda:
+            return 0, 0
+        return array.device.index, self._torch.cuda.current_stream(array.device).cuda_stream
+
+    def moved(self, values: Any, like: Any, dtype: str | None = None) -> Any:
+        torch = self._torch
+        wanted = None if dtype is None else getattr(torch, dtype)
+        return torch.as_tensor(values, dtype=wanted, device=like.device)
+
+
+class JaxKind(_HostKind):
     # What XLA on a CPU asks of memory that it is to use in place.
     _ALIGNMENT = 64
 
@@ -82,7 +119,16 @@ class JaxKind:
                 f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
                 "and vmap, or through jax.pure_callback"
             )
+        _need_cpu(name, array)
         return self._jax.block_until_ready(array)
+
+
+def _need_cpu(name: str, array: Any) -> None:
+    if int(array.__dlpack_device__()[0]) != 1:
+        raise UsageError(
+            f"{name} is a {type(array).__name__} on a device; on GPUs segfuse takes PyTorch "
+            "tensors, move it to the CPU or to PyTorch"
+        )
 
 
 _NUMPY = NumpyKind()

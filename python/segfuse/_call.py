@@ -8,8 +8,9 @@ import numpy as np
 
 from . import _arrays, _native
 from ._constraints import native_tail
+from ._device import columns_on, packed_from_labels
 from ._errors import UsageError
-from ._segmentations import native_from_labels, native_of
+from ._segmentations import Segmentations, native_from_labels, native_of, split_of
 
 SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
 """The scores of a model, in the order in which tuples of arrays hold them."""
@@ -27,7 +28,12 @@ class Call:
         )
         self.emission = self.scores[0]
         self.kind = _arrays.kind_of(self.emission)
-        self.problem = _native.Problem(*self.scores, _arrays.integers("lengths", lengths))
+        self.on_cuda = self.kind.on_cuda(self.emission)
+        lengths = _arrays.integers("lengths", lengths)
+        if self.on_cuda and lengths is not None:
+            lengths = self.kind.moved(lengths, self.emission)
+        self.stream = self.kind.stream(self.emission)
+        self.problem = _native.Problem(*self.scores, lengths, self.stream[1])
 
     def per_row(self) -> Any:
         return self.empty((self.problem.batch,), "float64")
@@ -62,13 +68,23 @@ class Call:
         _native.partial_loss(self.problem, scope, value, gradients, tail_gradient, weights)
 
     def weights(self, weights: Any) -> Any:
-        return None if weights is None else np.asarray(weights, dtype=np.float64)
+        if weights is None or not self.on_cuda:
+            return None if weights is None else np.asarray(weights, dtype=np.float64)
+        return self.kind.moved(weights, self.emission, "float64")
+
+    def check(self) -> None:
+        """Waits for the device, and raises what it found wrong in the numbers."""
+        if self.on_cuda:
+            _native.check_device(*self.stream)
 
     def result(self, array: Any) -> Any:
+        """What the caller gets; waits for the device."""
+        self.check()
         return None if array is None else self.kind.result(array)
 
     def results(self, arrays: tuple[Any, ...]) -> Any:
-        return map(self.result, arrays)
+        self.check()
+        return (None if array is None else self.kind.result(array) for array in arrays)
 
 
 def gold_of(
@@ -85,8 +101,9 @@ def gold_of(
     """The gold segmentations, and the lengths of the rows as far as they are known."""
     if (labels is None) == (segments is None):
         raise UsageError("expected either labels or segments, not both and not neither")
+    kind = _arrays.kind_of(emission)
     if segments is not None:
-        return native_of(segments), lengths
+        return _native_segments(segments, emission, kind), lengths
     frames, classes = tuple(np.shape(emission)), tuple(np.shape(duration))
     labels = _arrays.integers("labels", labels)
     if len(frames) != 3 or len(classes) != 2:
@@ -94,7 +111,22 @@ def gold_of(
     if tuple(labels.shape) != frames[:2]:
         raise UsageError(f"labels has shape {tuple(labels.shape)}, expected (B, T) = {frames[:2]}")
     longest = classes[0] if tail is None else max(1, frames[1])
+    if kind.on_cuda(emission):
+        split = split_of(long_runs) or longest == 1
+        labels = kind.moved(labels, emission)
+        lengths = None if lengths is None else kind.moved(lengths, emission)
+        packed, lengths = packed_from_labels(labels, lengths, longest, ignore=ignore, split=split)
+        return _native.Segments(*packed), lengths
     native = native_from_labels(
         labels, lengths, longest, frames[2], ignore=ignore, long_runs=long_runs
     )
     return native, native.frames() if lengths is None else lengths
+
+
+def _native_segments(segments: Any, emission: Any, kind: Any) -> _native.Segments:
+    if not kind.on_cuda(emission):
+        return native_of(segments)
+    if not isinstance(segments, Segmentations):
+        segments = Segmentations.from_rows(segments)
+    columns = (segments.row_pointer, segments.start, segments.duration, segments.label)
+    return _native.Segments(*columns_on(kind, columns, emission))

@@ -28,7 +28,7 @@ class Segmentations:
         score: (B,) float64, the score of each row's segmentation, where a function gives one.
         frames: T of the batch that they belong to, where it is known.
 
-    The arrays are of the library that the inputs came from (NumPy, JAX or PyTorch), on the CPU.
+    The arrays are of the library, and on the device, that the inputs came from.
     """
 
     __slots__ = ("row_pointer", "start", "duration", "label", "score", "frames")
@@ -175,16 +175,21 @@ def native_from_labels(
     ignore: int,
     long_runs: str,
 ) -> _native.Segments:
-    if long_runs not in ("error", "split"):
-        raise UsageError(f'long_runs is {long_runs!r}, expected "error" or "split"')
+    split = split_of(long_runs)
     return _native.Segments.from_labels(
         _arrays.integers("labels", labels),
         _arrays.integers("lengths", lengths),
         max_duration,
         num_classes,
         ignore,
-        long_runs == "split",
+        split,
     )
+
+
+def split_of(long_runs: str) -> bool:
+    if long_runs not in ("error", "split"):
+        raise UsageError(f'long_runs is {long_runs!r}, expected "error" or "split"')
+    return long_runs == "split"
 
 
 def native_of(segments: Any) -> _native.Segments:

@@ -15,6 +15,7 @@ from torch import Tensor
 from . import _native
 from ._call import SCORES, Call, gold_of
 from ._constraints import Constraints, native_scope, whole_scope
+from ._segmentations import Segmentations
 
 DIFFERENTIABLE = (*SCORES, "tail")
 PER_ROW = ("emission", "start", "end")
@@ -72,14 +73,13 @@ class _Model:
         return value
 
     def _gold(self) -> tuple[_native.Segments, Any]:
-        if self.labels is None:
-            return _native.Segments(*self.segments), self.lengths
+        segments = None if self.labels is not None else Segmentations(*self.segments)
         return gold_of(
             self.emission,
             self.scores[2],
             self.lengths,
             self.labels,
-            None,
+            segments,
             ignore=self.ignore,
             long_runs="split" if self.split else "error",
             tail=self.tail,
@@ -115,7 +115,7 @@ def _gradients(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     gradients = model.gradients(needed)
     finite = torch.isfinite(weights)
     model.run(_wanted(gradients, needed), torch.where(finite, weights, 0.0))
-    if not bool(finite.all()):
+    if weights.is_cuda or not bool(finite.all()):
         _poison(gradients, finite)
     return gradients
 
@@ -124,7 +124,8 @@ def _poison(gradients: tuple[Tensor, ...], finite: Tensor) -> None:
     """NaN where a weight that is not finite reaches, so that a gradient scaler skips the step."""
     for name, gradient in zip(DIFFERENTIABLE, gradients, strict=True):
         if gradient.numel() > 0:
-            gradient[~finite if name in PER_ROW else ...] = torch.nan
+            reached = ~finite[:, None, None] if name in PER_ROW else ~finite.all()
+            gradient.masked_fill_(reached, torch.nan)
 
 
 def _gradients_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:

@@ -13,6 +13,10 @@ All functions take the same inputs (see `log_partition`), read them in place wha
 and return arrays of the library that `emission` belongs to. Numbers per row are float64 (float32 in
 JAX unless it is set to keep 64 bits); gradients and posteriors have the dtype of the inputs. The GIL
 is released while the engine works, and results are the same bits for any number of threads.
+
+PyTorch tensors may lie on a CUDA device: log_partition, loss, score, posteriors, viterbi and the
+gradients work there, on the current stream, and wait for it to report errors (segfuse.torch does not
+wait).
 """
 
 from __future__ import annotations
@@ -304,7 +308,8 @@ def posteriors(
             constraints, tail: see `log_partition`.
 
     Returns:
-        `Posteriors`. A row without a possible segmentation holds 0.
+        `Posteriors`. A row without a possible segmentation holds 0. On a GPU `duration` and
+        `entropy` are None.
 
     Raises:
         UsageError, DataError: see `log_partition`.
@@ -314,12 +319,10 @@ def posteriors(
     p = call.problem
     frames = (p.batch, p.frames, p.classes)
     arrays = (
-        call.empty(frames),
-        call.empty(frames),
-        call.empty(frames),
+        *(call.empty(frames) for _ in range(3)),
         call.empty((p.batch, p.frames)),
-        call.empty((p.batch, p.max_duration, p.classes)),
-        call.per_row(),
+        None if call.on_cuda else call.empty((p.batch, p.max_duration, p.classes)),
+        None if call.on_cuda else call.per_row(),
         call.per_row(),
     )
     _native.posteriors(p, native_scope(constraints, tail), *arrays)
@@ -424,8 +427,21 @@ def viterbi(
     call = Call(inputs, lengths)
     value = call.per_row()
     scope = native_scope(constraints, tail)
+    if call.on_cuda and scope is None:
+        return _viterbi_on_cuda(call, value)
     arrays = _native.viterbi(call.problem, scope, value)
     return from_arrays(arrays, like=emission, score=call.result(value), frames=call.problem.frames)
+
+
+def _viterbi_on_cuda(call: Call, score: Any) -> Segmentations:
+    p = call.problem
+    pointer = call.empty((p.batch + 1,), "int64")
+    columns = [call.empty((p.batch * p.frames,), "int32") for _ in range(3)]
+    _native.viterbi_on_device(p, pointer, *columns, score)
+    call.check()
+    segments = int(pointer[-1])
+    columns = [column[:segments] for column in columns]
+    return Segmentations(pointer, *columns, score=score, frames=p.frames)
 
 
 def sample_prior(

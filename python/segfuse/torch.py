@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import _native
 from . import _torch_ops  # noqa: F401  registers the operations
 from . import semicrf as _semicrf
 from ._errors import UsageError
-from ._segmentations import IGNORE, Segmentations
+from ._segmentations import IGNORE, Segmentations, split_of
 from ._constraints import Constraints
 from ._torch_durations import (
     BucketDurations,
@@ -39,6 +40,7 @@ __all__ = [
     "PoissonDurations",
     "SemiMarkovCRF",
     "TableDurations",
+    "check",
     "log_partition",
     "loss",
     "partial_loss",
@@ -76,12 +78,6 @@ def _gold_inputs(gold: Gold) -> tuple[Tensor | None, ...]:
         gold = Segmentations.from_rows(gold)
     columns = (gold.row_pointer, gold.start, gold.duration, gold.label)
     return None, *map(_integers, columns)
-
-
-def _is_long_runs_split(long_runs: str) -> bool:
-    if long_runs not in ("error", "split"):
-        raise UsageError(f'long_runs is {long_runs!r}, expected "error" or "split"')
-    return long_runs == "split"
 
 
 def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, ...]:
@@ -183,7 +179,7 @@ def loss(
         UsageError, DataError: see `segfuse.loss`.
     """
     scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end, tail)))
-    numbers = (ignore, _is_long_runs_split(long_runs), False)
+    numbers = (ignore, split_of(long_runs), False)
     rest = (_integers(lengths), *_gold_inputs(gold), *_constraint_inputs(None), *numbers)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
 
@@ -219,6 +215,19 @@ def partial_loss(
     scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end, tail)))
     rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, True)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
+
+
+def check(device: Any = None) -> None:
+    """Waits for the current stream of a CUDA device, and raises what its calls have found wrong.
+
+    The functions of this module do not wait for a device, so that a NaN score or a gold segment that
+    is too long cannot raise an error there at once; the outputs of such a call are unspecified.
+
+    Raises:
+        DataError: the first such number since the last check, with its place.
+    """
+    stream = torch.cuda.current_stream(device)
+    _native.check_device(stream.device.index, stream.cuda_stream)
 
 
 class SemiMarkovCRF(nn.Module):
@@ -270,7 +279,7 @@ class SemiMarkovCRF(nn.Module):
                 f"num_classes and max_duration are {num_classes} and {max_duration}, expected at "
                 "least 1"
             )
-        if _is_long_runs_split(long_runs) and not self_transitions:
+        if split_of(long_runs) and not self_transitions:
             raise UsageError(
                 'long_runs="split" makes neighbouring segments of one label, which '
                 "self_transitions=False forbids"
