@@ -33,7 +33,7 @@ class Call:
         if self.on_cuda and lengths is not None:
             lengths = self.kind.moved(lengths, self.emission)
         self.stream = self.kind.stream(self.emission)
-        self.problem = _native.Problem(*self.scores, lengths, self.stream[1])
+        self.problem = _native.Problem(*(*self.scores, lengths, self.stream[1]))
 
     def per_row(self) -> Any:
         return self.empty((self.problem.batch,), "float64")

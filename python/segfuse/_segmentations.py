@@ -140,23 +140,27 @@ class Segmentations:
             ignore: the label of frames that no segment covers.
 
         Returns:
-            (B, T) int64 of the same library as the segments.
+            (B, T) int64 of the same library, and on the same device, as the segments.
 
         Raises:
             UsageError: a segment does not lie in [0, T).
         """
         if frames is None:
             frames = self.frames
+        kind = _arrays.kind_of(self.start)
+        packed = self._packed()
         if frames is None:
-            ends = np.asarray(self.start) + np.asarray(self.duration)
-            frames = int(ends.max(initial=0))
+            _, start, duration, _ = packed.arrays()
+            frames = int((start + duration).max(initial=0))
         labels = np.empty((len(self), frames), np.int64)
-        self._packed().write_labels(labels, ignore)
-        return _arrays.kind_of(self.start).result(labels)
+        packed.write_labels(labels, ignore)
+        return kind.moved(labels, self.start) if kind.on_cuda(self.start) else kind.result(labels)
 
     def _packed(self) -> _native.Segments:
         columns = (self.row_pointer, self.start, self.duration, self.label)
         names = ("row_pointer", "start", "duration", "label")
+        if _arrays.kind_of(self.start).on_cuda(self.start):
+            columns = tuple(column.cpu() for column in columns)
         return _native.Segments(*map(_arrays.integers, names, columns))
 
 

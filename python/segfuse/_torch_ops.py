@@ -55,20 +55,19 @@ class _Model:
             gold, lengths = self._gold()
         call = Call(self.scores, lengths)
         value = call.per_row()
-        by_scores = by_tail = None
+        by_scores = by_tail = tail_gradient = None
         if gradients is not None:
-            *by_scores, tail_gradient = gradients
-            by_scores = tuple(by_scores)
+            by_scores, tail_gradient = gradients[:7], gradients[7]
             by_tail = None if tail_gradient is None else call.like_tail(self.tail)
         if gold is not None:
             call.loss(gold, value, by_scores, weights, tail=self.tail, tail_gradient=by_tail)
         elif self.partial:
-            scope = whole_scope(self.constraints, self.tail)
-            _native.partial_loss(call.problem, scope, value, by_scores, by_tail, weights)
+            whole = whole_scope(self.constraints, self.tail)
+            _native.partial_loss(call.problem, whole, value, by_scores, by_tail, weights)
         else:
             scope = native_scope(self.constraints, self.tail)
             _native.log_partition(call.problem, scope, value, by_scores, by_tail, weights)
-        if by_tail is not None:
+        if tail_gradient is not None:
             tail_gradient.copy_(by_tail)
         return value
 
@@ -110,8 +109,7 @@ def _rows_fake(*inputs: Any) -> Tensor:
 
 
 def _gradients(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *inputs, needed = inputs
-    model = _Model(*inputs)
+    model, needed = _Model(*inputs[:-1]), inputs[-1]
     gradients = model.gradients(needed)
     finite = torch.isfinite(weights)
     model.run(_wanted(gradients, needed), torch.where(finite, weights, 0.0))
@@ -129,21 +127,18 @@ def _poison(gradients: tuple[Tensor, ...], finite: Tensor) -> None:
 
 
 def _gradients_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *inputs, needed = inputs
-    return _Model(*inputs).gradients(needed)
+    return _Model(*inputs[:-1]).gradients(inputs[-1])
 
 
 def _weighted(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *inputs, needed = inputs
-    model = _Model(*inputs)
+    model, needed = _Model(*inputs[:-1]), inputs[-1]
     gradients = model.gradients(needed)
     values = model.run(_wanted(gradients, needed), weights)
     return torch.dot(weights, values), *gradients
 
 
 def _weighted_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *inputs, needed = inputs
-    model = _Model(*inputs)
+    model, needed = _Model(*inputs[:-1]), inputs[-1]
     return weights.new_empty(()), *model.gradients(needed)
 
 

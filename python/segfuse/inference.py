@@ -394,7 +394,17 @@ def cross_entropy(
 
 
 def kl(p: Mapping[str, Array], q: Mapping[str, Array], *, lengths: Array | None = None) -> Array:
-    """The divergence E_p[log p - log q] per row, in nats, never negative; see `cross_entropy`."""
+    """The divergence E_p[log p - log q] per row, in nats, never negative.
+
+    Args:
+        p, q, lengths: see `cross_entropy`.
+
+    Returns:
+        (B,) float64; +inf where p allows what q forbids.
+
+    Raises:
+        UsageError, DataError: see `cross_entropy`.
+    """
     return _compare(_native.kl, p, q, lengths)
 
 
@@ -410,13 +420,22 @@ def _duration_model(
 
 
 def duration_parameters(family: str, max_duration: int, *, buckets: int = 8) -> int:
-    """The number of parameters per label of a duration family; see `duration_scores`."""
+    """The number of parameters per label, P.
+
+    Args:
+        family, max_duration, buckets: as in `duration_scores`.
+    """
     model = _duration_model(family, max_duration, buckets, True)
     return _native.duration_layout(model)[0]
 
 
 def duration_buckets(max_duration: int, *, buckets: int = 8) -> np.ndarray:
-    """The first duration of each bucket of the family "buckets", as NumPy int64."""
+    """The first duration of each range of the family "buckets", as NumPy int64.
+
+    Args:
+        max_duration: K.
+        buckets: at most so many ranges.
+    """
     return _native.duration_layout(_duration_model("buckets", max_duration, buckets, True))[1]
 
 

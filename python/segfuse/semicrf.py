@@ -202,7 +202,7 @@ def loss(
         DataError: see `log_partition`; also a label outside [0, C), a gold segment longer than K,
             or segments that do not tile their row.
     """
-    options = {"ignore": ignore, "long_runs": long_runs, "tail": tail}
+    options: dict[str, Any] = {"ignore": ignore, "long_runs": long_runs, "tail": tail}
     gold, lengths = gold_of(emission, duration, lengths, labels, segments, **options)
     inputs = (emission, transition, duration, initial, final, start, end)
     call = Call(inputs, lengths, differentiable=True)
@@ -243,7 +243,7 @@ def loss_and_gradients(
     Raises:
         UsageError, DataError: see `loss`.
     """
-    options = {"ignore": ignore, "long_runs": long_runs, "tail": tail}
+    options: dict[str, Any] = {"ignore": ignore, "long_runs": long_runs, "tail": tail}
     gold, lengths = gold_of(emission, duration, lengths, labels, segments, **options)
     inputs = (emission, transition, duration, initial, final, start, end)
     call = Call(inputs, lengths)
@@ -279,7 +279,7 @@ def score(
     Raises:
         UsageError, DataError: see `loss`.
     """
-    options = {"ignore": ignore, "long_runs": long_runs}
+    options: dict[str, Any] = {"ignore": ignore, "long_runs": long_runs}
     gold, lengths = gold_of(emission, duration, lengths, labels, segments, **options)
     inputs = (emission, transition, duration, initial, final, start, end)
     call = Call(inputs, lengths, differentiable=True)
@@ -436,12 +436,11 @@ def viterbi(
 def _viterbi_on_cuda(call: Call, score: Any) -> Segmentations:
     p = call.problem
     pointer = call.empty((p.batch + 1,), "int64")
-    columns = [call.empty((p.batch * p.frames,), "int32") for _ in range(3)]
-    _native.viterbi_on_device(p, pointer, *columns, score)
+    start, duration, label = (call.empty((p.batch * p.frames,), "int32") for _ in range(3))
+    _native.viterbi_on_device(p, pointer, start, duration, label, score)
     call.check()
-    segments = int(pointer[-1])
-    columns = [column[:segments] for column in columns]
-    return Segmentations(pointer, *columns, score=score, frames=p.frames)
+    n = int(pointer[-1])
+    return Segmentations(pointer, start[:n], duration[:n], label[:n], score=score, frames=p.frames)
 
 
 def sample_prior(
@@ -477,12 +476,12 @@ def sample_prior(
         None if table is None else np.asarray(_arrays.readable(name, table), dtype=np.float64)
         for name, table in (("initial", initial), ("transition", transition), ("duration", duration))
     ]
-    arrays = _native.sample_prior(*tables, rows, min_frames, seed)
+    arrays = _native.sample_prior(tables[0], tables[1], tables[2], rows, min_frames, seed)
     return from_arrays(arrays, like=transition)
 
 
 def set_threads(threads: int) -> None:
-    """Sets the number of threads that calls use; 0 takes the cores this process may run on.
+    """Sets the number of `threads` that calls use; 0 takes the cores this process may run on.
 
     Raises:
         UsageError: a negative number.

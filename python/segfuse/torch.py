@@ -7,7 +7,7 @@ raised to float32). First derivatives by every score are exact; second ones rais
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,8 @@ __all__ = [
 ]
 
 Reduction = Literal["mean", "sum", "none"]
-Gold = Tensor | Segmentations | Any
+Gold: TypeAlias = Any
+"""Labels per frame (B, T), `Segmentations`, or one list of (start, duration, label) a row."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -91,7 +92,7 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
 _NO_GOLD = (None,) * 5
 
 
-def _reduce(scores: tuple[Tensor | None, ...], rest: tuple[Any, ...], reduction: str) -> Tensor:
+def _reduce(scores: tuple[Any, ...], rest: tuple[Any, ...], reduction: str) -> Tensor:
     """Value and gradients come from one call of the engine, unless each row may get a weight of its
     own in the backward pass."""
     emission = scores[0]
@@ -178,7 +179,8 @@ def loss(
     Raises:
         UsageError, DataError: see `segfuse.loss`.
     """
-    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end, tail)))
+    scores: tuple[Any, ...] = (emission, transition, duration, initial, final, start, end, tail)
+    scores = tuple(map(_full, scores))
     numbers = (ignore, split_of(long_runs), False)
     rest = (_integers(lengths), *_gold_inputs(gold), *_constraint_inputs(None), *numbers)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
@@ -212,7 +214,8 @@ def partial_loss(
     Raises:
         UsageError, DataError: see `segfuse.partial_loss`.
     """
-    scores = tuple(map(_full, (emission, transition, duration, initial, final, start, end, tail)))
+    scores: tuple[Any, ...] = (emission, transition, duration, initial, final, start, end, tail)
+    scores = tuple(map(_full, scores))
     rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, True)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
 
@@ -312,7 +315,7 @@ class SemiMarkovCRF(nn.Module):
             f"boundary_scores={self.boundary_scores}, self_transitions={self.self_transitions}"
         )
 
-    def scores(self, emission: Tensor) -> dict[str, Tensor | None]:
+    def scores(self, emission: Tensor) -> dict[str, Any]:
         """The scores of the model as keywords of the functions of `segfuse` and `segfuse.torch`.
 
         `emission` is split into label, start and end scores as views; `tail` is None without one.
@@ -372,7 +375,7 @@ class SemiMarkovCRF(nn.Module):
             UsageError, DataError: see `segfuse.loss`.
         """
         scores = self.scores(emission)
-        options = {"lengths": lengths, "reduction": reduction, "long_runs": self.long_runs}
+        options: dict[str, Any] = {"lengths": lengths, "reduction": reduction, "long_runs": self.long_runs}
         return loss(**scores, gold=gold, **options)
 
     def partial_loss(

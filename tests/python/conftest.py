@@ -2,10 +2,13 @@
 
 import itertools
 import math
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # segfuse takes JAX arrays there only
 
 SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
 
