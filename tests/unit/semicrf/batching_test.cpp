@@ -202,6 +202,28 @@ TYPED_TEST(Batching, Test22EverythingForbidden) {
   }
 }
 
+TYPED_TEST(Batching, SameBitsOverTwentyRuns) {
+  Rng rng(10);
+  for (const bool by_duration : {false, true}) {
+    auto p = random_problem<TypeParam>(9, 50, 8, 13, by_duration, gaussian, rng);
+    p.lengths = {50, 50, 3, 0, 41, 17, 50, 2, 33};
+    const Segmentations gold = random_gold(p, rng);
+    std::vector<TypeParam> first;
+    for (int run = 0; run < 20; ++run) {
+      Engine engine(1 + run % 4);
+      OwnedGradients<TypeParam> gradients(p);
+      std::vector<double> loss(p.B);
+      LossResult result;
+      result.loss = loss;
+      engine.loss(p.potentials(), gold, result, gradients.views());
+      std::vector<TypeParam> found = gradients.flat();
+      for (const double v : loss) found.push_back(static_cast<TypeParam>(v));
+      if (run == 0) first = found;
+      ASSERT_EQ(found, first) << run;
+    }
+  }
+}
+
 /// The same numbers at the given strides, in memory full of NaN.
 template <class T, int N>
 View<T, N> spread(std::vector<T>& memory, const View<const T, N>& from,
