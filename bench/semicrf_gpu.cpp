@@ -2,7 +2,8 @@
 // design's targets; errors against the CPU engine's double arithmetic. Prints one JSON list of
 // rows, or an empty one where there is no device. reference_ms is the plain recursion on one core
 // of the host.
-//   segfuse_bench_semicrf_gpu [lanes per class [name of one size]]
+//   segfuse_bench_semicrf_gpu [lanes per class [name of one size [whole]]]
+// "whole" does not cut passes in time.
 
 #include <fmt/core.h>
 
@@ -103,13 +104,11 @@ nlohmann::ordered_json row(const Sizes& n, const std::string& what, double ms, d
           {"reference_ms", plain_ms(n, what)}};
 }
 
-void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n, int lanes,
-             nlohmann::ordered_json& rows) {
+void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
+             const semicrf::CudaOptions& options, nlohmann::ordered_json& rows) {
   const Problem<float> p = random_floats(n);
   Rng rng(3);
   const semicrf::Segmentations gold = random_gold(p, rng);
-  semicrf::CudaOptions options;
-  options.lanes_per_class = lanes;
   CudaEngine engine(gpu, options);
   const Results mine = device_loss(gpu, engine, p, gold, {});
   const Results reference = host_loss(p, gold, {}, semicrf::Algorithm::kFast);
@@ -150,14 +149,16 @@ void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n, int lanes
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int lanes = argc > 1 ? std::atoi(argv[1]) : 0;
+  semicrf::CudaOptions options;
+  options.lanes_per_class = argc > 1 ? std::atoi(argv[1]) : 0;
+  options.chunked = argc <= 3;
   const std::string only = argc > 2 ? argv[2] : "";
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (runtime::cuda_device_count() > 0) {
     const std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(0);
     for (const Sizes& n : {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10},
                            Sizes{8, 10000, 200, 8, 4}, Sizes{1, 100000, 100, 24, 1}})
-      if (only.empty() || only == n.name()) measure(gpu, n, lanes, rows);
+      if (only.empty() || only == n.name()) measure(gpu, n, options, rows);
   }
   fmt::print("{}\n", rows.dump(1));
   return 0;
