@@ -371,7 +371,8 @@ void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
     }
   }
   // Rows in range leave at once.
-  launch(common<T>("exact_pass"), {side(n.batch), 2}, {512}, call, stream);
+  launch(common<T>("exact_pass"), {side(n.batch), 2}, {512}, call, stream,
+         static_cast<std::size_t>(n.classes) * sizeof(double));
 }
 
 template <class T>

@@ -35,7 +35,36 @@ DEVICE double bits_of(const Strided& scores, long long i, long long j, long long
   return scores.data == nullptr ? 0.0 : load(scores, i, j, k) * kLog2E;
 }
 
+/// A sum of products below this may have lost terms that underflow.
+constexpr double kTrustedLink = 0x1p-900;
+
+/// linear[c] = 2^(values[c] - largest); returns the largest, 0 if nothing is finite. The whole
+/// block calls it and may read `linear` afterwards.
+DEVICE double to_linear(const double* values, int classes, double* linear) {
+  double largest = minus_infinity();
+  for (int c = threadIdx.x % 32; c < classes; c += 32) largest = fmax(largest, values[c]);
+  largest = warp_max(largest);
+  if (largest == minus_infinity()) largest = 0.0;
+  for (int c = threadIdx.x; c < classes; c += blockDim.x) linear[c] = exp2(values[c] - largest);
+  __syncthreads();
+  return largest;
+}
+
+/// Product of the values with the matrix for one class, shared by a group of lanes.
+DEVICE double link_linear(const Call& call, bool forward, const double* linear, int c) {
+  const long long classes = call.sizes.classes;
+  const double* factors = call.factors.transition + (forward ? c : c * classes);
+  const long long step = forward ? classes : 1;
+  double sum = 0.0;
+#pragma unroll 4
+  for (int other = threadIdx.x % kExactLanes; other < classes; other += kExactLanes)
+    sum = fma(linear[other], factors[other * step], sum);
+  return group_sum(sum);
+}
+
+/// Dynamic shared memory: C doubles.
 KERNEL exact_pass(const __grid_constant__ Call call) {
+  DYNAMIC_SHARED(double, linear);
   const int row = blockIdx.x;
   if (!needs_exact(call, row) || call.sizes.by_duration != 0) return;
   const bool forward = blockIdx.y == 0;
@@ -46,6 +75,7 @@ KERNEL exact_pass(const __grid_constant__ Call call) {
   const int group = threadIdx.x / kExactLanes;
   const int groups = blockDim.x / kExactLanes;
   const int rounds = (classes + groups - 1) / groups;
+  const bool linked = call.factors.exponents[2] == 0;  // the matrix has factors
   const Strided& enter = forward ? call.scores.start : call.scores.end;
   const Strided& leave = forward ? call.scores.end : call.scores.start;
   const Strided& first = forward ? call.scores.initial : call.scores.final;
@@ -82,14 +112,19 @@ KERNEL exact_pass(const __grid_constant__ Call call) {
       if (mine && lane == 0) value[next + c] = sum + bits_of(leave, row, frame, c);
     }
     __syncthreads();
+    const double largest = to_linear(value + next, classes, linear);
     for (int round = 0; round < rounds; ++round) {
       const int c = min(round * groups + group, classes - 1);
-      const double sum = log_sum(classes, [&](int other) {
-        const double score = forward ? load(call.scores.transition, 0, other, c)
-                                     : load(call.scores.transition, 0, c, other);
-        return value[next + other] + score * kLog2E;
-      });
-      if (round * groups + group < classes && lane == 0) source[next + c] = sum;
+      const double sum = linked ? link_linear(call, forward, linear, c) : 0.0;
+      double bits = log2(sum) + largest;
+      // Too small to be trusted, or no factors: formed again from logarithms. A warp's lanes agree.
+      if (__any_sync(kAllLanes, !(sum > kTrustedLink)))
+        bits = log_sum(classes, [&](int other) {
+          const double score = forward ? load(call.scores.transition, 0, other, c)
+                                       : load(call.scores.transition, 0, c, other);
+          return value[next + other] + score * kLog2E;
+        });
+      if (round * groups + group < classes && lane == 0) source[next + c] = bits;
     }
     __syncthreads();
   }
