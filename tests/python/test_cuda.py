@@ -135,7 +135,7 @@ def test_compile_autocast_and_scaler():
     features = torch.randn(3, 20, 6, device="cuda")
     labels = torch.arange(20, device="cuda").remainder(4).repeat(3, 1)
     optimizer = torch.optim.SGD([*crf.parameters(), *encoder.parameters()], lr=0.1)
-    scaler = torch.amp.GradScaler()
+    scaler = torch.amp.GradScaler(init_scale=256.0)  # no step is skipped
     compiled = torch.compile(lambda x: crf(encoder(x), labels), backend="aot_eager", fullgraph=True)
     losses = []
     for _ in range(3):
