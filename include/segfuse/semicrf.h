@@ -133,8 +133,9 @@ struct BFloat16 {
   }
 };
 
-/// The inputs of a model over a batch. T is float or double, for Engine also Half or BFloat16 (how
-/// the numbers are stored; sums are carried in double). Shapes are checked on every call.
+/// The inputs of a model over a batch. T is float or double, for Engine and CudaEngine also Half or
+/// BFloat16 (how the numbers are stored; sums are carried in double). Shapes are checked on every
+/// call.
 template <class T>
 struct Potentials {
   View<const T, 3> emission;  ///< (B, T, C) scores of a frame under a label

@@ -9,9 +9,9 @@
 // a gold segmentation that does not tile its row, a length out of range) is kept, and thrown by the
 // next check(). Wrong shapes are a UsageError at once; a device that fails is a DeviceError.
 //
-// Arithmetic is in double. Kernels are compiled for the sizes (C, K) and the device by NVRTC at
-// first use and cached on disk; B and T are free. The same inputs give the same bits on devices of
-// one kind.
+// Scores are stored as float, double, Half or BFloat16; arithmetic is in double. Kernels are
+// compiled for the sizes (C, K) and the device by NVRTC at first use and cached on disk; B and T
+// are free. The same inputs give the same bits on devices of one kind.
 
 #include <memory>
 #include <string>

@@ -94,6 +94,8 @@ using std::log;
 using std::log2;
 
 inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __double2hiint(double x) {
   return static_cast<int>(std::bit_cast<std::int64_t>(x) >> 32);
 }

@@ -8,6 +8,7 @@
 
 #define DEVICE_MEMBER
 #include "semicrf/cuda/kernels/arguments.h"
+#include "semicrf/cuda/kernels/half.cuh"
 
 namespace segfuse::semicrf::gpu {
 /// To 20 bits, as the device's instruction.
@@ -16,20 +17,30 @@ inline double approximate_reciprocal(double x) {
 }
 inline double to_double(float x) { return x; }
 inline double to_double(double x) { return x; }
+inline double to_double(Half x) { return static_cast<double>(x); }
+inline double to_double(BFloat16 x) { return static_cast<double>(x); }
 }  // namespace segfuse::semicrf::gpu
 
 // The kernels once per stored type; a namespace of their own keeps them apart.
 #define KERNEL inline void
+#define from_double static_cast<INPUT>
 #define INPUT float
-#define from_double static_cast<float>
 #define gpu gpu::as_float
 #include "support/all_kernels.inc"
 #undef gpu
-#undef from_double
 #undef INPUT
 #define INPUT double
-#define from_double static_cast<double>
 #define gpu gpu::as_double
+#include "support/all_kernels.inc"
+#undef gpu
+#undef INPUT
+#define INPUT Half
+#define gpu gpu::as_half
+#include "support/all_kernels.inc"
+#undef gpu
+#undef INPUT
+#define INPUT BFloat16
+#define gpu gpu::as_bfloat16
 #include "support/all_kernels.inc"
 #undef gpu
 
@@ -45,15 +56,22 @@ std::map<std::string, Function>& kernels() {
   return table;
 }
 
-/// The passes of one shape: sums, and the best path of both stored types.
+/// How programs name a shape.
 template <int kClasses, int kGroup, int kTaps, bool kEdges>
-void add_scan_kernel() {
+std::string key_of_shape() {
   std::string key;
   key += " SCAN_CLASSES=" + std::to_string(kClasses);
   key += " SCAN_GROUP=" + std::to_string(kGroup);
   key += " SCAN_TAPS=" + std::to_string(kTaps);
   key += " SCAN_THREADS=" + std::to_string((kClasses * kGroup + 31) / 32 * 32);
   key += std::string(" SCAN_EDGES=") + (kEdges ? "true" : "false");
+  return key;
+}
+
+/// The passes of one shape: sums, and the best path of float and double.
+template <int kClasses, int kGroup, int kTaps, bool kEdges>
+void add_scan_kernel() {
+  const std::string key = key_of_shape<kClasses, kGroup, kTaps, kEdges>();
   kernels()["semicrf_scan" + key + " scan"] = [](const Call& call) {
     semicrf::gpu::as_double::scan_row<kClasses, kGroup, kTaps, kEdges>(call);
   };
@@ -62,6 +80,18 @@ void add_scan_kernel() {
   };
   kernels()["semicrf_best_double" + key + " best_scan"] = [](const Call& call) {
     semicrf::gpu::as_double::best_row<kClasses, kGroup, kTaps, kEdges>(call);
+  };
+}
+
+/// The best path of one shape for scores stored in 16 bits.
+template <int kClasses, int kGroup, int kTaps, bool kEdges>
+void add_best_of_half() {
+  const std::string key = key_of_shape<kClasses, kGroup, kTaps, kEdges>();
+  kernels()["semicrf_best_Half" + key + " best_scan"] = [](const Call& call) {
+    semicrf::gpu::as_half::best_row<kClasses, kGroup, kTaps, kEdges>(call);
+  };
+  kernels()["semicrf_best_BFloat16" + key + " best_scan"] = [](const Call& call) {
+    semicrf::gpu::as_bfloat16::best_row<kClasses, kGroup, kTaps, kEdges>(call);
   };
 }
 
@@ -84,14 +114,19 @@ void add_small_scans() {
   add_scan_kernels<kClasses, 4, 2>();
 }
 
-#define ADD(name)                                                                             \
-  kernels()["semicrf_float " #name] = [](const Call& c) { semicrf::gpu::as_float::name(c); }; \
-  kernels()["semicrf_double " #name] = [](const Call& c) { semicrf::gpu::as_double::name(c); };
+#define ADD_AS(type, space, name) \
+  kernels()["semicrf_" type " " #name] = [](const Call& c) { semicrf::gpu::space::name(c); };
+#define ADD(name)                   \
+  ADD_AS("float", as_float, name)   \
+  ADD_AS("double", as_double, name) \
+  ADD_AS("Half", as_half, name)     \
+  ADD_AS("BFloat16", as_bfloat16, name)
 
 void add_all() {
   add_small_scans<1>();
   add_small_scans<2>();
   add_small_scans<3>();
+  add_best_of_half<2, 1, 3, true>();
   add_scan_kernel<33, 2, 4, true>();
   add_scan_kernel<39, 2, 3, false>();
   ADD(prepare_frames)
@@ -120,6 +155,7 @@ void add_all() {
   ADD(join_chunks)
 }
 #undef ADD
+#undef ADD_AS
 
 class Emulator final : public runtime::Gpu {
  public:

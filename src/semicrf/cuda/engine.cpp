@@ -32,6 +32,10 @@ template <>
 constexpr const char* kInputName<float> = "float";
 template <>
 constexpr const char* kInputName<double> = "double";
+template <>
+constexpr const char* kInputName<Half> = "Half";
+template <>
+constexpr const char* kInputName<BFloat16> = "BFloat16";
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -599,5 +603,7 @@ void CudaEngine::check(void* stream) {
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
 
 }  // namespace segfuse::semicrf

@@ -14,7 +14,7 @@ constexpr int kMostRegisters = 255;
 std::string prelude(const std::string& input) {
   return "#define DEVICE_MEMBER __device__ __forceinline__\n"
          "#define INPUT " +
-         input + "\n" + kernel_source("prelude.cuh");
+         input + "\n" + kernel_source("half.cuh") + kernel_source("prelude.cuh");
 }
 
 int ceil_divide(int a, int b) { return (a + b - 1) / b; }

@@ -28,7 +28,8 @@ std::optional<ScanShape> scan_shape(int classes, int max_duration, int group, bo
 std::optional<ScanShape> best_shape(int classes, int max_duration, int group, bool edges);
 std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool edges);
 
-/// All kernels but the passes in registers. `input` is the stored type: "float", "double".
+/// All kernels but the passes in registers. `input` is the stored type: "float", "double",
+/// "Half", "BFloat16".
 runtime::GpuProgram common_program(const std::string& input);
 /// One kernel, "scan".
 runtime::GpuProgram scan_program(const ScanShape& shape);

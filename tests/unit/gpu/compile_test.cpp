@@ -60,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, CompileForTest,
                          [](const auto& suite) { return std::string(suite.param); });
 
 TEST_P(CompileForTest, CommonPrograms) {
-  for (const char* input : {"float", "double"}) expect_no_spills(common_program(input));
+  for (const char* input : {"float", "double", "Half", "BFloat16"})
+    expect_no_spills(common_program(input));
 }
 
 /// Every layout that is chosen somewhere, at the sizes where its state is largest.

@@ -70,6 +70,16 @@ inline SegmentationsView on_device(const Segmentations& y, DeviceArrays& device)
           {device.copy(y.label), {n}}};
 }
 
+inline Segmentations on_host(const DeviceSegmentations& y, DeviceArrays& device) {
+  Segmentations out;
+  out.row_pointer = device.read(y.row_pointer.data(), y.row_pointer.extent(0));
+  const std::int64_t n = out.row_pointer.back();
+  out.start = device.read(y.start.data(), n);
+  out.duration = device.read(y.duration.data(), n);
+  out.label = device.read(y.label.data(), n);
+  return out;
+}
+
 /// Everything a loss call gives, on the host.
 struct Results {
   std::vector<double> loss, log_partition, score;
@@ -120,7 +130,7 @@ Results device_loss(const std::shared_ptr<runtime::Gpu>& gpu, CudaEngine& engine
   r.score = device.read(out.score.data(), p.B);
   r.status = device.read(out.status.data(), p.B);
   for (const auto& [array, n] : g.arrays)
-    for (const T x : device.read(array, n)) r.gradients.push_back(x);
+    for (const T x : device.read(array, n)) r.gradients.push_back(static_cast<double>(x));
   return r;
 }
 
@@ -140,6 +150,43 @@ Results host_loss(const Problem<T>& p, const Segmentations& gold,
   engine.loss(p.potentials(), gold.view(), out, g.views(), w);
   for (const T x : g.flat()) r.gradients.push_back(x);
   return r;
+}
+
+/// Everything a viterbi call gives, on the host.
+struct BestPaths {
+  Segmentations path;
+  std::vector<double> score;
+  std::vector<RowStatus> status;
+};
+
+template <class T>
+BestPaths device_best(const std::shared_ptr<runtime::Gpu>& gpu, CudaEngine& engine,
+                      const Problem<T>& p) {
+  DeviceArrays device(gpu);
+  const std::int64_t most = p.B * p.T_;
+  const DeviceSegmentations best{{device.space<std::int64_t>(p.B + 1), {p.B + 1}},
+                                 {device.space<std::int32_t>(most), {most}},
+                                 {device.space<std::int32_t>(most), {most}},
+                                 {device.space<std::int32_t>(most), {most}}};
+  ViterbiResult result;
+  result.score = {device.space<double>(p.B), {p.B}};
+  result.status = {device.space<RowStatus>(p.B), {p.B}};
+  engine.viterbi(on_device(p, device), best, result);
+  engine.check();
+  return {on_host(best, device), device.read(result.score.data(), p.B),
+          device.read(result.status.data(), p.B)};
+}
+
+template <class T>
+BestPaths host_best(const Problem<T>& p) {
+  BestPaths best;
+  best.score.resize(static_cast<std::size_t>(p.B));
+  best.status.resize(static_cast<std::size_t>(p.B));
+  ViterbiResult result;
+  result.score = best.score;
+  result.status = View<RowStatus, 1>(best.status.data(), {p.B});
+  Engine(1).viterbi(p.potentials(), best.path, result);
+  return best;
 }
 
 }  // namespace segfuse::semicrf::testing

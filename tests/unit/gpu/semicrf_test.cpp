@@ -7,46 +7,16 @@
 #include <cmath>
 
 #include "segfuse/error.h"
-#include "support/gpu_emulator.h"
-#include "unit/gpu/device_problem.h"
+#include "unit/gpu/gpu_test.h"
 
 namespace segfuse::semicrf::testing {
 namespace {
-
-void expect_same(const Results& a, const Results& b, double tolerance, double scale) {
-  ASSERT_EQ(a.status, b.status);
-  for (std::size_t i = 0; i < a.loss.size(); ++i) {
-    ASSERT_LT(relative(a.log_partition[i], b.log_partition[i]), tolerance)
-        << "row " << i << ": " << a.log_partition[i] << " against " << b.log_partition[i];
-    ASSERT_LT(relative(a.score[i], b.score[i]), tolerance) << "row " << i;
-    ASSERT_LT(relative(a.loss[i], b.loss[i]), tolerance * scale) << "row " << i;
-  }
-  ASSERT_EQ(a.gradients.size(), b.gradients.size());
-  for (std::size_t i = 0; i < a.gradients.size(); ++i)
-    ASSERT_LT(std::abs(a.gradients[i] - b.gradients[i]), tolerance * scale)
-        << "gradient " << i << ": " << a.gradients[i] << " against " << b.gradients[i];
-}
 
 CudaOptions options_of(int lanes) {
   CudaOptions options;
   options.lanes_per_class = lanes;
   return options;
 }
-
-class GpuSemiCrf : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (std::string(GetParam()) == "emulator") {
-      gpu = segfuse::testing::make_gpu_emulator();
-      return;
-    }
-    std::string reason;
-    if (runtime::cuda_device_count(&reason) == 0) GTEST_SKIP() << reason;
-    gpu = runtime::open_cuda_gpu(0);
-  }
-  bool is_device() const { return std::string(GetParam()) == "cuda"; }
-  std::shared_ptr<runtime::Gpu> gpu;
-};
 
 INSTANTIATE_TEST_SUITE_P(Devices, GpuSemiCrf, ::testing::Values("emulator", "cuda"),
                          [](const auto& suite) { return std::string(suite.param); });
@@ -146,34 +116,12 @@ TEST_P(GpuSemiCrf, BestPathIsTheCpus) {
       Problem<double> p = random_problem<double>(3, 11, K, C, false, draw, rng);
       p.lengths = {static_cast<std::int64_t>(rng.below(12)), 11, 0};
       p.with_start = rng.below(2) == 0;
-      DeviceArrays device(gpu);
-      const std::int64_t most = p.B * p.T_;
-      DeviceSegmentations best{{device.space<std::int64_t>(p.B + 1), {p.B + 1}},
-                               {device.space<std::int32_t>(most), {most}},
-                               {device.space<std::int32_t>(most), {most}},
-                               {device.space<std::int32_t>(most), {most}}};
-      ViterbiResult result;
-      result.score = {device.space<double>(p.B), {p.B}};
-      result.status = {device.space<RowStatus>(p.B), {p.B}};
-      engine.viterbi(on_device(p, device), best, result);
-      engine.check();
-      Segmentations expected;
-      std::vector<double> score(3);
-      std::vector<RowStatus> status(3);
-      ViterbiResult host;
-      host.score = score;
-      host.status = View<RowStatus, 1>(status.data(), {3});
-      Engine(1).viterbi(p.potentials(), expected, host);
-      Segmentations mine;
-      mine.row_pointer = device.read(best.row_pointer.data(), p.B + 1);
-      const std::int64_t n = mine.row_pointer.back();
-      mine.start = device.read(best.start.data(), n);
-      mine.duration = device.read(best.duration.data(), n);
-      mine.label = device.read(best.label.data(), n);
-      ASSERT_EQ(mine, expected);
-      ASSERT_EQ(device.read(result.status.data(), 3), status);
-      const std::vector<double> mine_score = device.read(result.score.data(), 3);
-      for (std::size_t b = 0; b < 3; ++b) ASSERT_LT(relative(mine_score[b], score[b]), rounding(p));
+      const BestPaths mine = device_best(gpu, engine, p);
+      const BestPaths host = host_best(p);
+      ASSERT_EQ(mine.path, host.path);
+      ASSERT_EQ(mine.status, host.status);
+      for (std::size_t b = 0; b < 3; ++b)
+        ASSERT_LT(relative(mine.score[b], host.score[b]), rounding(p));
     }
   }
 }

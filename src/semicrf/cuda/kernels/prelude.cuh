@@ -1,7 +1,8 @@
 // What the device compiler brings, under the names that the kernels use.
 
-static __device__ __forceinline__ double to_double(float x) { return static_cast<double>(x); }
-static __device__ __forceinline__ double to_double(double x) { return x; }
+namespace segfuse::semicrf::gpu {
+
+static __device__ __forceinline__ double to_double(INPUT x) { return static_cast<double>(x); }
 static __device__ __forceinline__ INPUT from_double(double x) { return static_cast<INPUT>(x); }
 
 /// 1/x for normal x, to about 20 bits.
@@ -10,5 +11,7 @@ static __device__ __forceinline__ double approximate_reciprocal(double x) {
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
   return y;
 }
+
+}  // namespace segfuse::semicrf::gpu
 
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
