@@ -153,6 +153,10 @@ void add_all() {
   ADD(best_pack)
   ADD(compare_chunks)
   ADD(join_chunks)
+  ADD(pass_by_duration)
+  ADD(starts_by_duration)
+  ADD(counts_by_duration)
+  ADD(best_pass_by_duration)
 }
 #undef ADD
 #undef ADD_AS

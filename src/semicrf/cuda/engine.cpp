@@ -170,7 +170,7 @@ struct CudaEngine::State {
   /// How the passes of a call are laid out; nothing if they do not fit into registers.
   std::optional<gpu::ScanShape> shape_of(const Call& call) const {
     const gpu::Sizes& n = call.sizes;
-    if (options.algorithm != Algorithm::kFast) return {};
+    if (options.algorithm != Algorithm::kFast || n.by_duration != 0) return {};
     const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
     return options.lanes_per_class == 0
                ? gpu::choose_scan_shape(n.classes, n.max_duration, edges)
@@ -204,10 +204,6 @@ Call make_call(const Potentials<T>& potentials) {
   const Dims dims = check_potentials(shapes);
   if (!potentials.lengths.empty())
     check_vector("lengths", false, potentials.lengths.size(), dims.batch);
-  if (dims.by_duration)
-    throw UsageError(
-        "semicrf: duration-dependent transitions (K, C, C) run on the CPU only; on the device pass "
-        "(1, C, C)");
   if (dims.batch > kLargestGridSide)
     throw UsageError("semicrf: {} rows in one call; on the device at most {}, split the batch",
                      dims.batch, kLargestGridSide);
@@ -217,7 +213,8 @@ Call make_call(const Potentials<T>& potentials) {
                      dims.classes, dims.max_duration, kMostInt);
   Call call{};
   call.sizes = {static_cast<int>(dims.batch), static_cast<int>(dims.frames),
-                static_cast<int>(dims.classes), static_cast<int>(dims.max_duration), 0};
+                static_cast<int>(dims.classes), static_cast<int>(dims.max_duration),
+                dims.by_duration ? 1 : 0};
   call.scores.emission = strided(potentials.emission);
   call.scores.transition = strided(potentials.transition);
   call.scores.duration = strided(potentials.duration);
@@ -257,6 +254,8 @@ void set_weights(const View<const double, 1>& weights, Call& call) {
   call.weight_stride = weights.stride(0);
 }
 
+std::int64_t slices_of(const gpu::Sizes& n) { return n.by_duration != 0 ? n.max_duration : 1; }
+
 /// Time slices: long enough to be worth a block, few enough that a running sum over them is cheap.
 void cut_into_slices(Call& call) {
   constexpr std::int64_t kShortest = 64;
@@ -266,7 +265,8 @@ void cut_into_slices(Call& call) {
   call.slice_frames = static_cast<int>(std::max(kShortest, wanted));
   call.slices = static_cast<int>(ceil_divide(frames, call.slice_frames));
   const std::int64_t classes = call.sizes.classes;
-  const std::int64_t elements = std::max(classes * classes, call.sizes.max_duration * classes);
+  const std::int64_t elements =
+      std::max(slices_of(call.sizes) * classes * classes, call.sizes.max_duration * classes);
   const std::int64_t units = static_cast<std::int64_t>(call.sizes.batch) * call.slices;
   const std::int64_t room = std::max<std::int64_t>(1, kPartialBytes / 8 / elements);
   call.gold_parts = static_cast<int>(std::clamp<std::int64_t>(frames / 1024, 1, 64));
@@ -300,7 +300,7 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const Wanted& wanted)
   const std::int64_t cells = frames * n.classes;
   const std::int64_t boundaries = rows * (n.frames + 1);
   const std::int64_t lattice = boundaries * n.classes;
-  const std::int64_t pairs = static_cast<std::int64_t>(n.classes) * n.classes;
+  const std::int64_t pairs = slices_of(n) * n.classes * n.classes;
   const std::int64_t durations = static_cast<std::int64_t>(n.max_duration) * n.classes;
   workspace.add(call.factors.emission, cells);
   workspace.add(call.factors.frame_exponent, frames);
@@ -324,7 +324,9 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const Wanted& wanted)
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
   workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
   workspace.add(call.cover, wanted.frames ? rows * call.slices * n.classes : 0);
-  workspace.add(call.transition_partial, wanted.transition ? call.slots * pairs : 0);
+  // Durations are counted as sums over pairs where transitions depend on them.
+  const bool pairs_wanted = wanted.transition || (wanted.duration && n.by_duration != 0);
+  workspace.add(call.transition_partial, pairs_wanted ? call.slots * pairs : 0);
   workspace.add(call.duration_partial, wanted.duration ? call.slots * durations : 0);
   const std::int64_t chunks = call.chunks.count > 1 ? 2 * rows * call.chunks.count : 0;
   workspace.add(call.chunks.source, chunks * (call.chunks.warm_up + 1) * n.classes);
@@ -334,6 +336,9 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const Wanted& wanted)
   workspace.add(call.chunks.ratio_exponent, chunks);
   workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);
   workspace.add(call.lattice.backward_ratio, chunks > 0 ? boundaries : 0);
+  workspace.add(call.by_duration.weight, n.by_duration != 0 ? lattice : 0);
+  workspace.add(call.by_duration.peak, n.by_duration != 0 ? boundaries : 0);
+  workspace.add(call.by_duration.factors, n.by_duration != 0 ? rows * durations : 0);
 }
 
 }  // namespace
@@ -348,7 +353,8 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
   if (blocks > 0)
     launch(common<T>("prepare_frames"), {side(blocks), side(n.batch)}, {32, kFramesOfBlock}, call,
            stream);
-  const std::int64_t shared = static_cast<std::int64_t>(n.classes) * (n.classes + n.max_duration);
+  const std::int64_t shared =
+      static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
   launch(common<T>("prepare_shared"),
          {side(std::min<std::int64_t>(ceil_divide(shared, 256), 1024))}, {256}, call, stream);
   launch(common<T>("prepare_ends"), {3}, {32}, call, stream);
@@ -358,6 +364,10 @@ template <class T>
 void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   const unsigned directions = both ? 2 : 1;
+  if (n.by_duration != 0) {
+    launch(common<T>("pass_by_duration"), {side(n.batch), directions}, {32, 16}, call, stream);
+    return;
+  }
   const std::optional<gpu::ScanShape> shape = shape_of(call);
   if (!shape) {
     gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
@@ -382,14 +392,18 @@ void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
 template <class T>
 void CudaEngine::State::count(const Call& call, const Wanted& wanted, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
-  if (wanted.transition) {
+  const bool shared = wanted.transition || wanted.duration;
+  if (shared && n.by_duration != 0)
+    launch(common<T>("counts_by_duration"), {side(call.slots), side(ceil_divide(n.classes, 32))},
+           {32, 8}, call, stream);
+  if (wanted.transition && n.by_duration == 0) {
     constexpr int kSide = 16;
     const int each = std::min(4, static_cast<int>(ceil_divide(n.classes, kSide)));
     const std::int64_t tiles = ceil_divide(n.classes, kSide * each);
     launch(common<T>(fmt::format("transition_counts_{}", each)),
            {side(call.slots), side(tiles), side(tiles)}, {kSide * kSide}, call, stream);
   }
-  if (wanted.duration) {
+  if (wanted.duration && n.by_duration == 0) {
     constexpr std::int64_t kEach = 8;
     constexpr std::int64_t kSources = 32;
     const std::int64_t columns = std::min<std::int64_t>(32, ceil_divide(n.max_duration, kEach));
@@ -403,12 +417,13 @@ void CudaEngine::State::count(const Call& call, const Wanted& wanted, StreamHand
             side(ceil_divide(n.max_duration, kEach * columns))},
            {side(classes), side(columns)}, call, stream, bytes);
   }
-  if (wanted.transition || wanted.duration) {
-    launch(common<T>("exact_counts"), {side(call.slots)}, {256}, call, stream);
+  if (shared) {
+    if (n.by_duration == 0)
+      launch(common<T>("exact_counts"), {side(call.slots)}, {256}, call, stream);
     if (call.gold.row_pointer != nullptr)
       launch(common<T>("gold_counts"), {side(call.slots)}, {256}, call, stream);
     const std::int64_t elements =
-        static_cast<std::int64_t>(n.classes) * (n.classes + n.max_duration);
+        static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
     launch(common<T>("reduce_shared"), {side(ceil_divide(elements, 32))}, {32, 8}, call, stream);
   }
 }
@@ -425,12 +440,16 @@ void CudaEngine::State::run(Call& call, const Wanted& wanted, StreamHandle strea
   plan_workspace(workspace, call, wanted);
   workspace.allocate();
   call.faults = faults;
+  call.by_duration.direct = options.algorithm == Algorithm::kReference ? 1 : 0;
 
   prepare<T>(call, stream);
   pass<T>(call, wanted.any(), stream);
   if (call.gold.row_pointer != nullptr)
     launch(common<T>("gold_path"), {side(call.gold_parts), side(n.batch)}, {256}, call, stream);
   launch(common<T>("finish_rows"), {side(n.batch)}, {512}, call, stream);
+  if (n.by_duration != 0 && (wanted.frames || wanted.boundary || wanted.ends) && n.frames > 0)
+    launch(common<T>("starts_by_duration"), {side(ceil_divide(n.frames, 8)), side(n.batch)},
+           {32, 8}, call, stream);
   const Extent3 slices{side(call.slices), side(n.batch)};
   if (wanted.frames && n.frames > 0) {
     launch(common<T>("slice_cover"), slices, {256}, call, stream);
@@ -465,10 +484,12 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   prepare<T>(call, stream);  // for the faults it finds
   std::optional<gpu::ScanShape> shape;
   const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
-  if (options.algorithm == Algorithm::kFast)
+  if (options.algorithm == Algorithm::kFast && n.by_duration == 0)
     shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
   if (shape)
     launch(best_scan<T>(*shape), {side(n.batch)}, {side(shape->threads())}, call, stream);
+  else if (n.by_duration != 0)
+    launch(common<T>("best_pass_by_duration"), {side(n.batch)}, {32, 16}, call, stream);
   else
     launch(common<T>("best_pass"), {side(n.batch)}, {512}, call, stream);
   launch(common<T>("best_trace"), {side(n.batch)}, {32}, call, stream);

@@ -88,7 +88,8 @@ runtime::GpuProgram common_program(const std::string& input) {
   std::string source = prelude(input);
   for (const char* file :
        {"arguments.h", "common.cuh", "prepare.cuh", "exact.cuh", "rows.cuh", "frames.cuh",
-        "transitions.cuh", "durations.cuh", "shared.cuh", "best.cuh", "chunks.cuh"})
+        "transitions.cuh", "durations.cuh", "shared.cuh", "best.cuh", "chunks.cuh",
+        "by_duration.cuh", "by_duration_counts.cuh", "best_by_duration.cuh"})
     source += kernel_source(file);
   return {"semicrf_" + input, std::move(source), {}};
 }

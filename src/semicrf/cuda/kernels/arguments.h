@@ -95,6 +95,14 @@ struct Lattice {
   int* flags;              ///< (B) RowFlag bits
 };
 
+/// What the kernels keep where transitions depend on the new segment's duration.
+struct ByDuration {
+  double* weight;   ///< (B, T+1, C) 2^(alpha - peak)
+  double* peak;     ///< (B, T+1) the largest alpha, log2
+  double* factors;  ///< (B, K, C) of the segments that begin at the backward pass's boundary
+  int direct;       ///< form no sum in the linear domain
+};
+
 /// Factors of all scores, and the powers of two taken out of them.
 struct Factors {
   double* emission;     ///< (B, T, C) times 2^-frame_exponent
@@ -105,7 +113,8 @@ struct Factors {
   double* duration;     ///< (K, C)
   double* initial;      ///< (C) times 2^-exponents[0]
   double* final;        ///< (C) times 2^-exponents[1]
-  int* exponents;       ///< (3): initial, final; [2] is set if a shared score needs the exact path
+  int* exponents;       ///< (4): initial, final; [2] is set if a shared score needs the exact
+                        ///< path, [3] if a transition does
 };
 
 /// Gold segmentations, packed as SegmentationsView.
@@ -145,6 +154,7 @@ struct Best {
   double* score;           ///< (B) or null
   int* duration;           ///< (B, T+1, C) of the best segment of label c that ends at t
   int* label;              ///< (B, T+1, C) before the best segment of label c that starts at t
+                           ///< (by duration: that ends at t)
   int* count;              ///< (B) segments of a row
   int* trace;              ///< (B, T, 3) start, duration, label; the last segment first
   long long* row_pointer;  ///< (B+1), packed from here on
@@ -160,6 +170,7 @@ struct Call {
   RowLengths lengths;
   Factors factors;
   Lattice lattice;
+  ByDuration by_duration;
   Gold gold;
   int* gold_frames;       ///< (B, T) label | kGoldStart | kGoldEnd; null: no gold
   double* gold_score;     ///< (B, gold_parts), -inf where a segment does not fit

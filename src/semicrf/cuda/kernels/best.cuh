@@ -103,12 +103,14 @@ KERNEL best_trace(const __grid_constant__ Call call) {
   int* trace = call.best.trace + 3ll * row * call.sizes.frames;
   const bool possible = best.score > minus_infinity();
   for (int t = length, c = best.choice; possible && t > 0; ++count) {
-    const int d = call.best.duration[at_boundary(call, row, t) + c];
+    const long long last_frame = at_boundary(call, row, t) + c;
+    const int d = call.best.duration[last_frame];
     t -= d;
     trace[3 * count] = t;
     trace[3 * count + 1] = d;
     trace[3 * count + 2] = c;
-    if (t > 0) c = call.best.label[at_boundary(call, row, t) + c];
+    if (t > 0)
+      c = call.best.label[call.sizes.by_duration != 0 ? last_frame : at_boundary(call, row, t) + c];
   }
   call.best.count[row] = count;
   if (call.best.score != nullptr) call.best.score[row] = length == 0 ? 0.0 : best.score;

@@ -67,6 +67,11 @@ DEVICE bool needs_exact(const Call& call, int row) {
          (call.lattice.flags[row] & kNeedsExact) != 0;
 }
 
+/// Elements of the transition scores.
+DEVICE long long all_transitions(const Sizes& n) {
+  return static_cast<long long>(n.by_duration != 0 ? n.max_duration : 1) * n.classes * n.classes;
+}
+
 /// First element of (row, boundary) in a (B, T+1, C) array, of (row, frame) in a (B, T, C) one.
 DEVICE long long at_boundary(const Call& call, int row, int t) {
   return (static_cast<long long>(row) * (call.sizes.frames + 1) + t) * call.sizes.classes;

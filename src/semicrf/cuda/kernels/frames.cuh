@@ -53,6 +53,7 @@ struct Posterior {
   }
   DEVICE_MEMBER double start(int t, int c, const Place& at) const {
     const long long i = at_boundary(call, row, t) + c;
+    if (call.sizes.by_duration != 0) return call.lattice.delta[i];
     return pair(call.lattice.gamma[i], call.lattice.delta[i], at);
   }
   DEVICE_MEMBER double end(int t, int c, const Place& at) const {

@@ -56,9 +56,9 @@ KERNEL prepare_frames(const __grid_constant__ Call call) {
 /// Transition and duration, element by element; grid-stride.
 KERNEL prepare_shared(const __grid_constant__ Call call) {
   const Sizes& n = call.sizes;
-  const long long slices = n.by_duration != 0 ? n.max_duration : 1;
-  const long long transitions = slices * n.classes * n.classes;
+  const long long transitions = all_transitions(n);
   const long long durations = static_cast<long long>(n.max_duration) * n.classes;
+  bool exact_pair = false;
   bool exact = false;
   for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
        i < transitions + durations; i += static_cast<long long>(gridDim.x) * blockDim.x) {
@@ -66,7 +66,7 @@ KERNEL prepare_shared(const __grid_constant__ Call call) {
       const double score = load(call.scores.transition, i / n.classes / n.classes,
                                 i / n.classes % n.classes, i % n.classes);
       if (is_nan_or_inf_above(score)) report(call, kFaultTransition, i);
-      call.factors.transition[i] = plain_factor(score, exact);
+      call.factors.transition[i] = plain_factor(score, exact_pair);
     } else {
       const long long j = i - transitions;
       const double score = load(call.scores.duration, j / n.classes, j % n.classes, 0);
@@ -74,7 +74,8 @@ KERNEL prepare_shared(const __grid_constant__ Call call) {
       call.factors.duration[j] = plain_factor(score, exact);
     }
   }
-  if (exact) atomicOr(&call.factors.exponents[2], 1);
+  if (exact_pair) atomicOr(&call.factors.exponents[3], 1);
+  if (exact || exact_pair) atomicOr(&call.factors.exponents[2], 1);
 }
 
 /// Initial (block 0) and final (block 1) scores, normalised by a power of two, or 1 when absent;

@@ -49,8 +49,7 @@ KERNEL exact_counts(const __grid_constant__ Call call) {
 /// bit.
 KERNEL gold_counts(const __grid_constant__ Call call) {
   const Sizes& n = call.sizes;
-  double* transition =
-      call.transition_partial + static_cast<long long>(blockIdx.x) * n.classes * n.classes;
+  double* transition = call.transition_partial + blockIdx.x * all_transitions(n);
   double* duration =
       call.duration_partial + static_cast<long long>(blockIdx.x) * n.max_duration * n.classes;
   const long long begin = (first_unit(call, blockIdx.x) + call.slices - 1) / call.slices;
@@ -62,11 +61,12 @@ KERNEL gold_counts(const __grid_constant__ Call call) {
     const long long last = call.gold.row_pointer[row + 1];
     for (long long i = first + threadIdx.x; i < last; i += blockDim.x) {
       const int c = call.gold.label[i];
+      const long long slice = n.by_duration != 0 ? call.gold.duration[i] - 1 : 0;
       if (call.duration_partial != nullptr)
         atomicAdd(&duration[static_cast<long long>(call.gold.duration[i] - 1) * n.classes + c],
                   -weight);
       if (call.transition_partial != nullptr && i > first)
-        atomicAdd(&transition[static_cast<long long>(call.gold.label[i - 1]) * n.classes + c],
+        atomicAdd(&transition[(slice * n.classes + call.gold.label[i - 1]) * n.classes + c],
                   -weight);
     }
     __syncthreads();
@@ -80,7 +80,7 @@ constexpr int kReduceParts = 8;
 /// runs in order. Blocks of (32, 8) threads over elements.
 KERNEL reduce_shared(const __grid_constant__ Call call) {
   __shared__ double sums[kReduceParts][kReduceElements];
-  const long long transitions = static_cast<long long>(call.sizes.classes) * call.sizes.classes;
+  const long long transitions = all_transitions(call.sizes);
   const long long durations = static_cast<long long>(call.sizes.max_duration) * call.sizes.classes;
   const long long i = static_cast<long long>(blockIdx.x) * kReduceElements + threadIdx.x;
   const bool pair = i < transitions;
@@ -99,7 +99,8 @@ KERNEL reduce_shared(const __grid_constant__ Call call) {
   if (threadIdx.y != 0 || i >= transitions + durations || partial == nullptr) return;
   for (int part = 1; part < kReduceParts; ++part) sum += sums[part][threadIdx.x];
   if (pair)
-    store(call.gradients.transition, 0, at / call.sizes.classes, at % call.sizes.classes, sum);
+    store(call.gradients.transition, at / call.sizes.classes / call.sizes.classes,
+          at / call.sizes.classes % call.sizes.classes, at % call.sizes.classes, sum);
   else
     store(call.gradients.duration, at / call.sizes.classes, at % call.sizes.classes, 0, sum);
 }
