@@ -67,8 +67,7 @@ class CudaEngine {
             const LossResult& result, const Gradients<T>& gradients = {},
             const View<const double, 1>& weights = {}, void* stream = nullptr);
 
-  /// As Engine::posteriors, without the per-row duration histogram and the entropy (UsageError if
-  /// asked for).
+  /// As Engine::posteriors.
   template <class T>
   void posteriors(const Potentials<T>& potentials, const Posteriors<T>& result,
                   void* stream = nullptr);
@@ -77,6 +76,14 @@ class CudaEngine {
   template <class T>
   void viterbi(const Potentials<T>& potentials, const DeviceSegmentations& best,
                const ViterbiResult& result = {}, void* stream = nullptr);
+
+  /// As the function of this name: segments from labels per frame (B, T), in device memory. A row
+  /// with a label out of place, or with a run that is too long and must not be split, gets no
+  /// segment and is a fault. Int is std::int32_t or std::int64_t.
+  template <class Int>
+  void segmentations_from_labels(const View<const Int, 2>& labels, const Lengths& lengths,
+                                 const LabelRules& rules, const DeviceSegmentations& out,
+                                 void* stream = nullptr);
 
   /// Waits for the stream; throws the DataError of the first fault that a call since the last
   /// check() met, naming input, batch, time and class.

@@ -141,6 +141,9 @@ inline int __reduce_max_sync(unsigned, int value) {
 inline void atomicMin(unsigned long long* at, unsigned long long value) {
   if (value < *at) *at = value;
 }
+inline void atomicMin(int* at, int value) {
+  if (value < *at) *at = value;
+}
 inline void atomicAdd(double* at, double value) { *at += value; }
 inline void atomicOr(int* at, int value) { *at |= value; }
 

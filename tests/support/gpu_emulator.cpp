@@ -157,6 +157,12 @@ void add_all() {
   ADD(starts_by_duration)
   ADD(counts_by_duration)
   ADD(best_pass_by_duration)
+  ADD(row_durations)
+  ADD(expected_frames)
+  ADD(row_entropy)
+  ADD_AS("labels", as_double, count_labels)
+  ADD_AS("labels", as_double, best_pointers)
+  ADD_AS("labels", as_double, pack_labels)
 }
 #undef ADD
 #undef ADD_AS

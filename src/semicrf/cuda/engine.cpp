@@ -10,6 +10,7 @@
 #include "semicrf/cuda/programs.h"
 #include "semicrf/cuda/workspace.h"
 #include "semicrf/gradients.h"
+#include "semicrf/posteriors.h"
 #include "semicrf/problem.h"
 
 namespace segfuse::semicrf {
@@ -92,13 +93,16 @@ struct Wanted {
   bool duration = false;
   bool ends = false;  ///< initial or final
   bool boundary = false;
-  bool any() const { return frames || transition || duration || ends || boundary; }
+  bool by_row = false;  ///< counts of transitions and durations are wanted for each row
+  bool entropy = false;
+  bool any() const { return frames || transition || duration || ends || boundary || by_row; }
 };
 
 /// Where the first fault of an input lies, as the CPU engine names it.
 std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes& n) {
   static constexpr std::array<const char*, gpu::kFaults> kNames = {
-      "emission", "start", "end", "transition", "duration", "initial", "final", "length", "gold"};
+      "emission", "start",  "end",   "transition", "duration", "initial",
+      "final",    "length", "label", "label",      "label",    "gold"};
   const char* name = kNames[static_cast<std::size_t>(kind)];
   const auto at = static_cast<std::int64_t>(index);
   const std::int64_t classes = n.classes;
@@ -115,6 +119,17 @@ std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes&
   if (kind == gpu::kFaultLength)
     return fmt::format("the length of batch {} is not in [0, {}], the frames of emission", at,
                        n.frames);
+  if (kind == gpu::kFaultLabel)
+    return fmt::format("batch {}, time {}: the label is not in [0, {})", at / n.frames,
+                       at % n.frames, n.classes);
+  if (kind == gpu::kFaultAfterIgnored)
+    return fmt::format("batch {}, time {}: a label after ignored frames", at / n.frames,
+                       at % n.frames);
+  if (kind == gpu::kFaultLongRun)
+    return fmt::format(
+        "batch {}, time {}: a label runs for longer than the longest segment, {} frames; raise K "
+        "or split long runs",
+        at / n.frames, at % n.frames, n.max_duration);
   if (kind == gpu::kFaultGold)
     return fmt::format(
         "gold segment {} does not fit: segments tile their row in order, with durations in [1, {}] "
@@ -146,6 +161,12 @@ struct CudaEngine::State {
   GpuKernel common(const std::string& entry) {
     GpuKernel& kernel = kernels[entry + ":" + kInputName<T>];
     if (kernel.handle == nullptr) kernel = gpu->kernel(gpu::common_program(kInputName<T>), entry);
+    return kernel;
+  }
+
+  GpuKernel of_labels(const std::string& entry) {
+    GpuKernel& kernel = kernels["labels:" + entry];
+    if (kernel.handle == nullptr) kernel = gpu->kernel(gpu::labels_program(), entry);
     return kernel;
   }
 
@@ -191,7 +212,10 @@ struct CudaEngine::State {
   template <class T>
   void count(const Call& call, const Wanted& wanted, StreamHandle stream);
   template <class T>
+  void count_by_row(const Call& call, const Wanted& wanted, StreamHandle stream);
+  template <class T>
   void decode(Call& call, StreamHandle stream);
+  void segment(Call& call, StreamHandle stream);
 };
 
 namespace {
@@ -254,15 +278,31 @@ void set_weights(const View<const double, 1>& weights, Call& call) {
   call.weight_stride = weights.stride(0);
 }
 
+/// Where packed segmentations go.
+void set_segmentations(const DeviceSegmentations& out, Call& call) {
+  const std::int64_t rows = call.sizes.batch;
+  const std::int64_t most = rows * call.sizes.frames;
+  check_vector("row_pointer", false, out.row_pointer.extent(0), rows + 1);
+  row_output("row_pointer", out.row_pointer, rows + 1);
+  call.best.row_pointer = reinterpret_cast<long long*>(out.row_pointer.data());
+  call.best.packed_start = row_output("the segmentations' start", out.start, most);
+  call.best.packed_duration = row_output("the segmentations' duration", out.duration, most);
+  call.best.packed_label = row_output("the segmentations' label", out.label, most);
+  if (out.row_pointer.empty() ||
+      (most > 0 && (out.start.empty() || out.duration.empty() || out.label.empty())))
+    throw UsageError(
+        "semicrf: segmentations on the device need row_pointer, start, duration and label arrays");
+}
+
 std::int64_t slices_of(const gpu::Sizes& n) { return n.by_duration != 0 ? n.max_duration : 1; }
 
 /// Time slices: long enough to be worth a block, few enough that a running sum over them is cheap.
-void cut_into_slices(Call& call) {
+void cut_into_slices(Call& call, const Wanted& wanted) {
   constexpr std::int64_t kShortest = 64;
   constexpr std::int64_t kMost = 256;
   const std::int64_t frames = std::max(1, call.sizes.frames);
-  const std::int64_t wanted = ceil_divide(ceil_divide(frames, kMost), 32) * 32;
-  call.slice_frames = static_cast<int>(std::max(kShortest, wanted));
+  const std::int64_t even = ceil_divide(ceil_divide(frames, kMost), 32) * 32;
+  call.slice_frames = static_cast<int>(std::max(kShortest, even));
   call.slices = static_cast<int>(ceil_divide(frames, call.slice_frames));
   const std::int64_t classes = call.sizes.classes;
   const std::int64_t elements =
@@ -270,7 +310,10 @@ void cut_into_slices(Call& call) {
   const std::int64_t units = static_cast<std::int64_t>(call.sizes.batch) * call.slices;
   const std::int64_t room = std::max<std::int64_t>(1, kPartialBytes / 8 / elements);
   call.gold_parts = static_cast<int>(std::clamp<std::int64_t>(frames / 1024, 1, 64));
-  call.slots = static_cast<int>(std::min({units, std::int64_t{kWantedSlots}, room}));
+  const std::int64_t slots = std::min({units, std::int64_t{kWantedSlots}, room});
+  const std::int64_t rows = call.sizes.batch;
+  call.slots =
+      static_cast<int>(wanted.by_row ? rows * std::max<std::int64_t>(1, slots / rows) : slots);
 }
 
 /// Cuts the passes in time when there are too few rows to fill a device: chunks at least twice as
@@ -320,10 +363,13 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const Wanted& wanted)
   workspace.add(call.lattice.partition, rows);
   workspace.add(call.lattice.flags, rows);
   workspace.add(call.row_weight, rows);
+  if (wanted.entropy && call.rows.log_partition == nullptr)
+    workspace.add(call.rows.log_partition, rows);
   workspace.add(call.pending, 2 * rows * durations);
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
   workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
-  workspace.add(call.cover, wanted.frames ? rows * call.slices * n.classes : 0);
+  workspace.add(call.cover, wanted.frames || wanted.entropy ? rows * call.slices * n.classes : 0);
+  workspace.add(call.expected, wanted.entropy ? rows * call.slices : 0);
   // Durations are counted as sums over pairs where transitions depend on them.
   const bool pairs_wanted = wanted.transition || (wanted.duration && n.by_duration != 0);
   workspace.add(call.transition_partial, pairs_wanted ? call.slots * pairs : 0);
@@ -422,6 +468,7 @@ void CudaEngine::State::count(const Call& call, const Wanted& wanted, StreamHand
       launch(common<T>("exact_counts"), {side(call.slots)}, {256}, call, stream);
     if (call.gold.row_pointer != nullptr)
       launch(common<T>("gold_counts"), {side(call.slots)}, {256}, call, stream);
+    if (wanted.by_row) return;
     const std::int64_t elements =
         static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
     launch(common<T>("reduce_shared"), {side(ceil_divide(elements, 32))}, {32, 8}, call, stream);
@@ -433,7 +480,7 @@ void CudaEngine::State::run(Call& call, const Wanted& wanted, StreamHandle strea
   const gpu::Sizes& n = call.sizes;
   sizes = n;
   if (n.batch == 0) return;
-  cut_into_slices(call);
+  cut_into_slices(call, wanted);
   if (const std::optional<gpu::ScanShape> shape = shape_of(call); shape && options.chunked)
     cut_into_chunks(call, wanted, *shape, options.warm_up);
   gpu::Workspace workspace(*gpu, stream);
@@ -447,12 +494,14 @@ void CudaEngine::State::run(Call& call, const Wanted& wanted, StreamHandle strea
   if (call.gold.row_pointer != nullptr)
     launch(common<T>("gold_path"), {side(call.gold_parts), side(n.batch)}, {256}, call, stream);
   launch(common<T>("finish_rows"), {side(n.batch)}, {512}, call, stream);
-  if (n.by_duration != 0 && (wanted.frames || wanted.boundary || wanted.ends) && n.frames > 0)
+  if (n.by_duration != 0 && (wanted.frames || wanted.boundary || wanted.ends || wanted.entropy) &&
+      n.frames > 0)
     launch(common<T>("starts_by_duration"), {side(ceil_divide(n.frames, 8)), side(n.batch)},
            {32, 8}, call, stream);
   const Extent3 slices{side(call.slices), side(n.batch)};
-  if (wanted.frames && n.frames > 0) {
+  if ((wanted.frames || wanted.entropy) && n.frames > 0)
     launch(common<T>("slice_cover"), slices, {256}, call, stream);
+  if (wanted.frames && n.frames > 0) {
     constexpr std::size_t kStageBytes = (32 + 33 + 32) * 64 * sizeof(double);
     launch(common<T>("frame_gradients"), slices, {256}, call, stream, kStageBytes);
   }
@@ -462,6 +511,21 @@ void CudaEngine::State::run(Call& call, const Wanted& wanted, StreamHandle strea
   if (wanted.ends)
     launch(common<T>("end_gradients"), {side(ceil_divide(n.classes, 4)), 2}, {32, 4}, call, stream);
   count<T>(call, wanted, stream);
+  if (wanted.by_row) count_by_row<T>(call, wanted, stream);
+}
+
+template <class T>
+void CudaEngine::State::count_by_row(const Call& call, const Wanted& wanted, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  if (call.gradients.row_duration.data != nullptr)
+    launch(common<T>("row_durations"),
+           {side(ceil_divide(static_cast<std::int64_t>(n.max_duration) * n.classes, 256)),
+            side(n.batch)},
+           {256}, call, stream);
+  if (!wanted.entropy) return;
+  const auto threads = side(std::min<std::int64_t>(256, ceil_divide(n.classes, 32) * 32));
+  launch(common<T>("expected_frames"), {side(call.slices), side(n.batch)}, {threads}, call, stream);
+  launch(common<T>("row_entropy"), {side(n.batch)}, {256}, call, stream);
 }
 
 template <class T>
@@ -495,6 +559,21 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   launch(common<T>("best_trace"), {side(n.batch)}, {32}, call, stream);
   launch(common<T>("best_pointers"), {1}, {256}, call, stream);
   launch(common<T>("best_pack"), {side(n.batch)}, {128}, call, stream);
+}
+
+void CudaEngine::State::segment(Call& call, StreamHandle stream) {
+  sizes = call.sizes;
+  if (sizes.batch == 0) {
+    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
+    return;
+  }
+  gpu::Workspace workspace(*gpu, stream);
+  workspace.add(call.best.count, sizes.batch);
+  workspace.allocate();
+  call.faults = faults;
+  launch(of_labels("count_labels"), {side(sizes.batch)}, {256}, call, stream);
+  launch(of_labels("best_pointers"), {1}, {256}, call, stream);
+  launch(of_labels("pack_labels"), {side(sizes.batch)}, {256}, call, stream);
 }
 
 CudaEngine::CudaEngine(int device, CudaOptions options)
@@ -556,10 +635,6 @@ void CudaEngine::loss(const Potentials<T>& potentials, const SegmentationsView& 
 template <class T>
 void CudaEngine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& result,
                             void* stream) {
-  if (!result.duration.empty() || !result.entropy.empty())
-    throw UsageError(
-        "semicrf: the duration posterior and the entropy are computed on the CPU only; leave them "
-        "empty on the device");
   Gradients<T> frames;
   frames.emission = result.label;
   frames.start = result.start;
@@ -567,13 +642,18 @@ void CudaEngine::posteriors(const Potentials<T>& potentials, const Posteriors<T>
   Call call = make_call(potentials);
   Wanted wanted = want_gradients(potentials, frames, call);
   const std::int64_t rows = call.sizes.batch;
+  Potentials<T> shapes = potentials;
+  shapes.lengths = {};
+  check_posteriors(result, check_potentials(shapes));
   if (!result.boundary.empty()) {
-    if (result.boundary.extent(0) != rows || result.boundary.extent(1) != call.sizes.frames)
-      throw UsageError(
-          "semicrf: the boundary posterior has shape ({}, {}), expected (B, T) = ({}, {})",
-          result.boundary.extent(0), result.boundary.extent(1), rows, call.sizes.frames);
     call.gradients.boundary = strided_out(result.boundary);
     wanted.boundary = true;
+  }
+  if (!result.duration.empty() || !result.entropy.empty()) {
+    call.gradients.row_duration = strided_out(result.duration);
+    call.rows.entropy = row_output("entropy", result.entropy, rows);
+    wanted.by_row = wanted.duration = true;
+    wanted.entropy = wanted.transition = !result.entropy.empty();
   }
   call.rows.log_partition = row_output("log_partition", result.log_partition, rows);
   call.rows.status = reinterpret_cast<unsigned char*>(row_output("status", result.status, rows));
@@ -585,18 +665,39 @@ void CudaEngine::viterbi(const Potentials<T>& potentials, const DeviceSegmentati
                          const ViterbiResult& result, void* stream) {
   Call call = make_call(potentials);
   const std::int64_t rows = call.sizes.batch;
-  const std::int64_t most = rows * call.sizes.frames;
-  check_vector("row_pointer", best.row_pointer.empty(), best.row_pointer.extent(0), rows + 1);
-  row_output("row_pointer", best.row_pointer, rows + 1);
-  call.best.row_pointer = reinterpret_cast<long long*>(best.row_pointer.data());
-  call.best.packed_start = row_output("the segmentations' start", best.start, most);
-  call.best.packed_duration = row_output("the segmentations' duration", best.duration, most);
-  call.best.packed_label = row_output("the segmentations' label", best.label, most);
+  set_segmentations(best, call);
   call.best.score = row_output("score", result.score, rows);
   call.rows.status = reinterpret_cast<unsigned char*>(row_output("status", result.status, rows));
-  if (most > 0 && (best.start.empty() || best.duration.empty() || best.label.empty()))
-    throw UsageError("semicrf: viterbi on the device needs start, duration and label arrays");
   state_->decode<T>(call, stream);
+}
+
+template <class Int>
+void CudaEngine::segmentations_from_labels(const View<const Int, 2>& labels, const Lengths& lengths,
+                                           const LabelRules& rules, const DeviceSegmentations& out,
+                                           void* stream) {
+  constexpr std::int64_t kMostInt = 1 << 30;
+  if (rules.max_duration < 1 || rules.classes < 1)
+    throw UsageError("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
+                     rules.max_duration, rules.classes);
+  if (labels.extent(1) >= kMostInt)
+    throw UsageError("semicrf: T = {}; it must be below {}", labels.extent(1), kMostInt);
+  if (!lengths.empty() && lengths.size() != labels.extent(0))
+    throw UsageError("semicrf: {} lengths for {} rows of labels", lengths.size(), labels.extent(0));
+  Call call{};
+  call.sizes = {static_cast<int>(labels.extent(0)), static_cast<int>(labels.extent(1)),
+                static_cast<int>(std::min(rules.classes, kMostInt)),
+                static_cast<int>(std::min(rules.max_duration, kMostInt)), 0};
+  call.lengths = row_lengths(lengths);
+  if constexpr (std::is_same_v<Int, std::int64_t>)
+    call.labels.wide = reinterpret_cast<const long long*>(labels.data());
+  else
+    call.labels.narrow = labels.data();
+  call.labels.stride[0] = labels.stride(0);
+  call.labels.stride[1] = labels.stride(1);
+  call.labels.ignore = rules.ignore;
+  call.labels.split = rules.long_runs == LongRuns::kSplit ? 1 : 0;
+  set_segmentations(out, call);
+  state_->segment(call, stream);
 }
 
 void CudaEngine::check(void* stream) {
@@ -626,5 +727,12 @@ SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
 SEGFUSE_INSTANTIATE(Half)
 SEGFUSE_INSTANTIATE(BFloat16)
+
+template void CudaEngine::segmentations_from_labels(const View<const std::int32_t, 2>&,
+                                                    const Lengths&, const LabelRules&,
+                                                    const DeviceSegmentations&, void*);
+template void CudaEngine::segmentations_from_labels(const View<const std::int64_t, 2>&,
+                                                    const Lengths&, const LabelRules&,
+                                                    const DeviceSegmentations&, void*);
 
 }  // namespace segfuse::semicrf

@@ -86,12 +86,19 @@ std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool e
 
 runtime::GpuProgram common_program(const std::string& input) {
   std::string source = prelude(input);
-  for (const char* file :
-       {"arguments.h", "common.cuh", "prepare.cuh", "exact.cuh", "rows.cuh", "frames.cuh",
-        "transitions.cuh", "durations.cuh", "shared.cuh", "best.cuh", "chunks.cuh",
-        "by_duration.cuh", "by_duration_counts.cuh", "best_by_duration.cuh"})
+  for (const char* file : {"arguments.h", "common.cuh", "prepare.cuh", "exact.cuh", "rows.cuh",
+                           "frames.cuh", "transitions.cuh", "durations.cuh", "shared.cuh",
+                           "best.cuh", "chunks.cuh", "by_duration.cuh", "by_duration_counts.cuh",
+                           "best_by_duration.cuh", "row_counts.cuh", "pointers.cuh"})
     source += kernel_source(file);
   return {"semicrf_" + input, std::move(source), {}};
+}
+
+runtime::GpuProgram labels_program() {
+  std::string source = prelude("double");
+  for (const char* file : {"arguments.h", "common.cuh", "pointers.cuh", "labels.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_labels", std::move(source), {}};
 }
 
 runtime::GpuProgram scan_program(const ScanShape& shape) {

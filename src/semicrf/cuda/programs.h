@@ -31,6 +31,8 @@ std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool e
 /// All kernels but the passes in registers. `input` is the stored type: "float", "double",
 /// "Half", "BFloat16".
 runtime::GpuProgram common_program(const std::string& input);
+/// Segments from labels per frame.
+runtime::GpuProgram labels_program();
 /// One kernel, "scan".
 runtime::GpuProgram scan_program(const ScanShape& shape);
 /// One kernel, "best_scan".

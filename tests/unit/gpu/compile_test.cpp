@@ -62,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, CompileForTest,
 TEST_P(CompileForTest, CommonPrograms) {
   for (const char* input : {"float", "double", "Half", "BFloat16"})
     expect_no_spills(common_program(input));
+  expect_no_spills(labels_program());
 }
 
 /// Every layout that is chosen somewhere, at the sizes where its state is largest.

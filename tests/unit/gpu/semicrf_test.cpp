@@ -69,38 +69,76 @@ TEST_P(GpuSemiCrf, EveryLayoutOfAPassAgrees) {
   expect_same(device_loss(gpu, exact, p, gold, {}), expected, 1e-11, 1.0);
 }
 
+/// All posteriors but the log-partition, in one list each.
+template <class Space>
+Posteriors<double> all_posteriors(const Problem<double>& p, Space space) {
+  const std::array<std::int64_t, 3> frames{p.B, p.T_, p.C};
+  const std::int64_t cells = p.B * p.T_ * p.C;
+  Posteriors<double> r;
+  r.label = {space(cells), frames};
+  r.start = {space(cells), frames};
+  r.end = {space(cells), frames};
+  r.boundary = {space(p.B * p.T_), {p.B, p.T_}};
+  r.duration = {space(p.B * p.K * p.C), {p.B, p.K, p.C}};
+  r.entropy = {space(p.B), {p.B}};
+  return r;
+}
+
 TEST_P(GpuSemiCrf, PosteriorsAreTheCpus) {
   Rng rng(14);
   for (const Draw& draw : all_draws()) {
-    Problem<double> p = random_problem<double>(3, 9, 3, 2, false, draw, rng);
-    p.lengths = {9, 0, 6};
-    const std::int64_t cells = p.B * p.T_ * p.C;
-    const std::array<std::int64_t, 3> frames{p.B, p.T_, p.C};
+    for (const bool by_duration : {false, true}) {
+      // The last row has several slices of time.
+      Problem<double> p =
+          random_problem<double>(3, by_duration ? 9 : 150, 3, 2, by_duration, draw, rng);
+      p.lengths = {9, 0, p.T_};
+      DeviceArrays device(gpu);
+      std::vector<std::pair<double*, std::int64_t>> arrays;
+      const Posteriors<double> r = all_posteriors(p, [&](std::int64_t n) {
+        arrays.emplace_back(device.space<double>(n), n);
+        return arrays.back().first;
+      });
+      CudaEngine engine(gpu);
+      engine.posteriors(on_device(p, device), r);
+      engine.check();
+      std::vector<std::vector<double>> expected;
+      const Posteriors<double> host = all_posteriors(p, [&](std::int64_t n) {
+        return expected.emplace_back(static_cast<std::size_t>(n)).data();
+      });
+      Engine(1).posteriors(p.potentials(), host);
+      for (std::size_t i = 0; i < arrays.size(); ++i) {
+        const std::vector<double> mine = device.read(arrays[i].first, arrays[i].second);
+        // An entropy is the difference of two sums over the row.
+        const double tolerance = (i == 5 ? 400 : 40) * rounding(p);
+        for (std::size_t j = 0; j < mine.size(); ++j)
+          ASSERT_NEAR(mine[j], expected[i][j], tolerance) << "output " << i << ", element " << j;
+      }
+    }
+  }
+}
+
+/// Each of the two that are sums over a row alone.
+TEST_P(GpuSemiCrf, DurationsAndEntropyAlone) {
+  Rng rng(20);
+  for (const bool by_duration : {false, true}) {
+    const Problem<double> p = random_problem<double>(2, 20, 3, 2, by_duration, gaussian, rng);
     DeviceArrays device(gpu);
-    Posteriors<double> r;
-    r.label = {device.space<double>(cells), frames};
-    r.start = {device.space<double>(cells), frames};
-    r.end = {device.space<double>(cells), frames};
-    r.boundary = {device.space<double>(p.B * p.T_), {p.B, p.T_}};
+    std::vector<double> duration(2 * 3 * 2), entropy(2);
+    Posteriors<double> host;
+    host.duration = {duration.data(), {2, 3, 2}};
+    host.entropy = entropy;
+    Engine(1).posteriors(p.potentials(), host);
+    Posteriors<double> first, second;
+    first.duration = {device.space<double>(12), {2, 3, 2}};
+    second.entropy = {device.space<double>(2), {2}};
     CudaEngine engine(gpu);
-    engine.posteriors(on_device(p, device), r);
+    engine.posteriors(on_device(p, device), first);
+    engine.posteriors(on_device(p, device), second);
     engine.check();
-    std::vector<double> label(cells), start(cells), end(cells), boundary(p.B * p.T_);
-    Posteriors<double> expected;
-    expected.label = {label.data(), frames};
-    expected.start = {start.data(), frames};
-    expected.end = {end.data(), frames};
-    expected.boundary = {boundary.data(), {p.B, p.T_}};
-    Engine(1).posteriors(p.potentials(), expected);
-    const double tolerance = 40 * rounding(p);
-    const auto compare = [&](const double* from, const std::vector<double>& host) {
-      const std::vector<double> mine = device.read(from, static_cast<std::int64_t>(host.size()));
-      for (std::size_t i = 0; i < host.size(); ++i) ASSERT_NEAR(mine[i], host[i], tolerance) << i;
-    };
-    compare(r.label.data(), label);
-    compare(r.start.data(), start);
-    compare(r.end.data(), end);
-    compare(r.boundary.data(), boundary);
+    const std::vector<double> d = device.read(first.duration.data(), 12);
+    for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(d[i], duration[i], 1e-11);
+    const std::vector<double> h = device.read(second.entropy.data(), 2);
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(h[i], entropy[i], 1e-11);
   }
 }
 

@@ -53,6 +53,9 @@ enum Fault {
   kFaultInitial,
   kFaultFinal,
   kFaultLength,
+  kFaultLabel,  ///< by frame, as the two after it
+  kFaultAfterIgnored,
+  kFaultLongRun,
   kFaultGold,
   kFaults
 };
@@ -126,6 +129,15 @@ struct Gold {
   long long count;
 };
 
+/// Labels per frame (B, T): one pointer is set.
+struct FrameLabels {
+  const long long* wide;
+  const int* narrow;
+  long long stride[2];
+  long long ignore;
+  int split;  ///< cut long runs instead of reporting them
+};
+
 /// A frame of the gold path: label, and whether a segment begins or ends there.
 inline constexpr int kGoldStart = 1 << 29;
 inline constexpr int kGoldEnd = 1 << 30;
@@ -135,6 +147,7 @@ struct RowOutputs {
   double* log_partition;
   double* score;
   double* loss;
+  double* entropy;        ///< posteriors only
   unsigned char* status;  ///< RowStatus
 };
 
@@ -146,7 +159,8 @@ struct GradientOutputs {
   StridedOut final;
   StridedOut start;
   StridedOut end;
-  StridedOut boundary;  ///< (B, T): posteriors only
+  StridedOut boundary;      ///< (B, T): posteriors only
+  StridedOut row_duration;  ///< (B, K, C): posteriors only
 };
 
 /// The best path, as back pointers and as packed segments.
@@ -182,6 +196,7 @@ struct Call {
   GradientOutputs gradients;
   double* row_weight;          ///< (B) what a row's gradient is multiplied by; 0: none
   double* cover;               ///< (B, slices, C) label posterior mass carried into a time slice
+  double* expected;            ///< (B, slices) expected score of a time slice's frames
   double* transition_partial;  ///< (slots, slices of K or 1, C, C)
   double* duration_partial;    ///< (slots, K, C)
   double* pending;             ///< (B, 2, K, C) sources of the exact path
@@ -189,6 +204,7 @@ struct Call {
   int slice_frames;            ///< frames of a slice
   int slots;                   ///< partial sums of shared gradients
   Best best;
+  FrameLabels labels;
   Chunks chunks;
 };
 

@@ -117,26 +117,6 @@ KERNEL best_trace(const __grid_constant__ Call call) {
   if (call.rows.status != nullptr) call.rows.status[row] = length == 0 || possible ? 0 : 1;
 }
 
-/// One block: row pointers from counts.
-KERNEL best_pointers(const __grid_constant__ Call call) {
-  __shared__ long long sums[256];
-  const int rows = call.sizes.batch;
-  const int each = (rows + static_cast<int>(blockDim.x) - 1) / static_cast<int>(blockDim.x);
-  const int begin = min(rows, static_cast<int>(threadIdx.x) * each);
-  const int end = min(rows, begin + each);
-  long long sum = 0;
-  for (int row = begin; row < end; ++row) sum += call.best.count[row];
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  long long before = 0;
-  for (unsigned i = 0; i < threadIdx.x; ++i) before += sums[i];
-  for (int row = begin; row < end; ++row) {
-    call.best.row_pointer[row] = before;
-    before += call.best.count[row];
-  }
-  if (end == rows && begin < rows) call.best.row_pointer[rows] = before;
-}
-
 /// grid (B): the segments in order of time.
 KERNEL best_pack(const __grid_constant__ Call call) {
   const int row = blockIdx.x;
