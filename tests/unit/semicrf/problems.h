@@ -11,6 +11,9 @@
 
 #include "base/rng.h"
 #include "segfuse/semicrf.h"
+#ifdef SEGFUSE_TEST_ON_DEVICE
+#include "unit/gpu/device_engine.h"  // an Engine of this namespace
+#endif
 
 namespace segfuse::semicrf::testing {
 
