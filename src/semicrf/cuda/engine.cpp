@@ -56,12 +56,21 @@ gpu::StridedOut strided_out(const View<T, N>& view) {
   return out;
 }
 
-/// Outputs per row are written as plain arrays.
-template <class T>
-T* row_output(const char* name, const View<T, 1>& view, std::int64_t rows) {
-  if (view.empty()) return nullptr;
+/// One value a row, with the caller's stride. Device is what the kernels take T for.
+template <class Device, class T>
+gpu::RowOutput<Device> row_output(const char* name, const View<T, 1>& view, std::int64_t rows) {
+  static_assert(sizeof(Device) == sizeof(T));
+  if (view.empty()) return {nullptr, 0};
   check_vector(name, false, view.extent(0), rows);
-  if (rows > 1 && view.stride(0) != 1)
+  return {reinterpret_cast<Device*>(view.data()), view.stride(0)};
+}
+
+/// An array that kernels write as a whole.
+template <class T>
+T* whole_output(const char* name, const View<T, 1>& view, std::int64_t n) {
+  if (view.empty()) return nullptr;
+  check_vector(name, false, view.extent(0), n);
+  if (n > 1 && view.stride(0) != 1)
     throw UsageError("semicrf: {} on the device must be contiguous; its stride is {}", name,
                      view.stride(0));
   return view.data();
@@ -214,6 +223,10 @@ struct CudaEngine::State {
   template <class T>
   void count_by_row(const Call& call, const Wanted& wanted, StreamHandle stream);
   template <class T>
+  void reduce(const Call& call, StreamHandle stream);
+  template <class T>
+  void clear(Call& call, const Wanted& wanted, StreamHandle stream);
+  template <class T>
   void decode(Call& call, StreamHandle stream);
   void segment(Call& call, StreamHandle stream);
 };
@@ -283,11 +296,11 @@ void set_segmentations(const DeviceSegmentations& out, Call& call) {
   const std::int64_t rows = call.sizes.batch;
   const std::int64_t most = rows * call.sizes.frames;
   check_vector("row_pointer", false, out.row_pointer.extent(0), rows + 1);
-  row_output("row_pointer", out.row_pointer, rows + 1);
+  whole_output("row_pointer", out.row_pointer, rows + 1);
   call.best.row_pointer = reinterpret_cast<long long*>(out.row_pointer.data());
-  call.best.packed_start = row_output("the segmentations' start", out.start, most);
-  call.best.packed_duration = row_output("the segmentations' duration", out.duration, most);
-  call.best.packed_label = row_output("the segmentations' label", out.label, most);
+  call.best.packed_start = whole_output("the segmentations' start", out.start, most);
+  call.best.packed_duration = whole_output("the segmentations' duration", out.duration, most);
+  call.best.packed_label = whole_output("the segmentations' label", out.label, most);
   if (out.row_pointer.empty() ||
       (most > 0 && (out.start.empty() || out.duration.empty() || out.label.empty())))
     throw UsageError(
@@ -363,8 +376,10 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const Wanted& wanted)
   workspace.add(call.lattice.partition, rows);
   workspace.add(call.lattice.flags, rows);
   workspace.add(call.row_weight, rows);
-  if (wanted.entropy && call.rows.log_partition == nullptr)
-    workspace.add(call.rows.log_partition, rows);
+  if (wanted.entropy && call.rows.log_partition.data == nullptr) {
+    workspace.add(call.rows.log_partition.data, rows);
+    call.rows.log_partition.stride = 1;
+  }
   workspace.add(call.pending, 2 * rows * durations);
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
   workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
@@ -469,17 +484,37 @@ void CudaEngine::State::count(const Call& call, const Wanted& wanted, StreamHand
     if (call.gold.row_pointer != nullptr)
       launch(common<T>("gold_counts"), {side(call.slots)}, {256}, call, stream);
     if (wanted.by_row) return;
-    const std::int64_t elements =
-        static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
-    launch(common<T>("reduce_shared"), {side(ceil_divide(elements, 32))}, {32, 8}, call, stream);
+    reduce<T>(call, stream);
   }
+}
+
+/// Sums the slots into the gradients.
+template <class T>
+void CudaEngine::State::reduce(const Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const std::int64_t elements =
+      static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
+  launch(common<T>("reduce_shared"), {side(ceil_divide(elements, 32))}, {32, 8}, call, stream);
+}
+
+/// No rows: shared gradients are sums of nothing.
+template <class T>
+void CudaEngine::State::clear(Call& call, const Wanted& wanted, StreamHandle stream) {
+  double nothing = 0.0;  // told from "not wanted" by its address; no slot is read
+  call.slots = 0;
+  if (wanted.transition) call.transition_partial = &nothing;
+  if (wanted.duration) call.duration_partial = &nothing;
+  if (wanted.ends)
+    launch(common<T>("end_gradients"), {side(ceil_divide(call.sizes.classes, 4)), 2}, {32, 4}, call,
+           stream);
+  if (wanted.transition || wanted.duration) reduce<T>(call, stream);
 }
 
 template <class T>
 void CudaEngine::State::run(Call& call, const Wanted& wanted, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   sizes = n;
-  if (n.batch == 0) return;
+  if (n.batch == 0) return clear<T>(call, wanted, stream);
   cut_into_slices(call, wanted);
   if (const std::optional<gpu::ScanShape> shape = shape_of(call); shape && options.chunked)
     cut_into_chunks(call, wanted, *shape, options.warm_up);
@@ -599,9 +634,9 @@ void CudaEngine::log_partition(const Potentials<T>& potentials, const PartitionR
   Call call = make_call(potentials);
   const Wanted wanted = want_gradients(potentials, gradients, call);
   set_weights(weights, call);
-  call.rows.log_partition = row_output("log_partition", result.log_partition, call.sizes.batch);
-  call.rows.status =
-      reinterpret_cast<unsigned char*>(row_output("status", result.status, call.sizes.batch));
+  call.rows.log_partition =
+      row_output<double>("log_partition", result.log_partition, call.sizes.batch);
+  call.rows.status = row_output<unsigned char>("status", result.status, call.sizes.batch);
   state_->run<T>(call, wanted, stream);
 }
 
@@ -625,10 +660,10 @@ void CudaEngine::loss(const Potentials<T>& potentials, const SegmentationsView& 
   check_contiguous("label", gold.label);
   call.gold = {reinterpret_cast<const long long*>(gold.row_pointer.data()), gold.start.data(),
                gold.duration.data(), gold.label.data(), gold.start.extent(0)};
-  call.rows.loss = row_output("loss", result.loss, rows);
-  call.rows.score = row_output("score", result.score, rows);
-  call.rows.log_partition = row_output("log_partition", result.log_partition, rows);
-  call.rows.status = reinterpret_cast<unsigned char*>(row_output("status", result.status, rows));
+  call.rows.loss = row_output<double>("loss", result.loss, rows);
+  call.rows.score = row_output<double>("score", result.score, rows);
+  call.rows.log_partition = row_output<double>("log_partition", result.log_partition, rows);
+  call.rows.status = row_output<unsigned char>("status", result.status, rows);
   state_->run<T>(call, wanted, stream);
 }
 
@@ -651,12 +686,12 @@ void CudaEngine::posteriors(const Potentials<T>& potentials, const Posteriors<T>
   }
   if (!result.duration.empty() || !result.entropy.empty()) {
     call.gradients.row_duration = strided_out(result.duration);
-    call.rows.entropy = row_output("entropy", result.entropy, rows);
+    call.rows.entropy = row_output<double>("entropy", result.entropy, rows);
     wanted.by_row = wanted.duration = true;
     wanted.entropy = wanted.transition = !result.entropy.empty();
   }
-  call.rows.log_partition = row_output("log_partition", result.log_partition, rows);
-  call.rows.status = reinterpret_cast<unsigned char*>(row_output("status", result.status, rows));
+  call.rows.log_partition = row_output<double>("log_partition", result.log_partition, rows);
+  call.rows.status = row_output<unsigned char>("status", result.status, rows);
   state_->run<T>(call, wanted, stream);
 }
 
@@ -666,8 +701,8 @@ void CudaEngine::viterbi(const Potentials<T>& potentials, const DeviceSegmentati
   Call call = make_call(potentials);
   const std::int64_t rows = call.sizes.batch;
   set_segmentations(best, call);
-  call.best.score = row_output("score", result.score, rows);
-  call.rows.status = reinterpret_cast<unsigned char*>(row_output("status", result.status, rows));
+  call.best.score = row_output<double>("score", result.score, rows);
+  call.rows.status = row_output<unsigned char>("status", result.status, rows);
   state_->decode<T>(call, stream);
 }
 

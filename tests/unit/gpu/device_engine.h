@@ -84,7 +84,7 @@ class Engine {
   template <class T>
   void log_partition(const Potentials<T>& p, const PartitionResult& r, const Gradients<T>& g = {},
                      const View<const double, 1>& weights = {}) {
-    if (for_host(p)) return host_.log_partition(p, r, g, weights);
+    if (for_host()) return host_.log_partition(p, r, g, weights);
     run([&](CudaEngine& engine, Carrier& carry) {
       engine.log_partition<T>(carried(p, carry), {carry(r.log_partition), carry(r.status)},
                               carried(g, carry), carry(weights));
@@ -94,7 +94,7 @@ class Engine {
   template <class T>
   void loss(const Potentials<T>& p, const SegmentationsView& gold, const LossResult& r,
             const Gradients<T>& g = {}, const View<const double, 1>& weights = {}) {
-    if (for_host(p)) return host_.loss(p, gold, r, g, weights);
+    if (for_host()) return host_.loss(p, gold, r, g, weights);
     run([&](CudaEngine& engine, Carrier& carry) {
       engine.loss<T>(carried(p, carry), carried(gold, carry),
                      {carry(r.loss), carry(r.log_partition), carry(r.score), carry(r.status)},
@@ -105,7 +105,7 @@ class Engine {
   /// The device gives scores with losses.
   template <class T>
   void score(const Potentials<T>& p, const SegmentationsView& y, const View<double, 1>& score) {
-    if (for_host(p)) return host_.score(p, y, score);
+    if (for_host()) return host_.score(p, y, score);
     LossResult result;
     result.score = score;
     loss(p, y, result);
@@ -113,25 +113,19 @@ class Engine {
 
   template <class T>
   void posteriors(const Potentials<T>& p, const Posteriors<T>& r) {
-    if (for_host(p)) return host_.posteriors(p, r);
-    Posteriors<T> on_device = r;
-    on_device.duration = {};
-    on_device.entropy = {};
+    if (for_host()) return host_.posteriors(p, r);
     run([&](CudaEngine& engine, Carrier& carry) {
       Posteriors<T> out;
-      out.label = carry(on_device.label);
-      out.start = carry(on_device.start);
-      out.end = carry(on_device.end);
-      out.boundary = carry(on_device.boundary);
-      out.log_partition = carry(on_device.log_partition);
-      out.status = carry(on_device.status);
+      out.label = carry(r.label);
+      out.start = carry(r.start);
+      out.end = carry(r.end);
+      out.boundary = carry(r.boundary);
+      out.duration = carry(r.duration);
+      out.entropy = carry(r.entropy);
+      out.log_partition = carry(r.log_partition);
+      out.status = carry(r.status);
       engine.posteriors<T>(carried(p, carry), out);
     });
-    // What the device does not compute.
-    Posteriors<T> rest;
-    rest.duration = r.duration;
-    rest.entropy = r.entropy;
-    if (!r.duration.empty() || !r.entropy.empty()) host_.posteriors(p, rest);
   }
 
   /// Not on the device.
@@ -143,7 +137,7 @@ class Engine {
 
   template <class T>
   void viterbi(const Potentials<T>& p, Segmentations& best, const ViterbiResult& r = {}) {
-    if (for_host(p)) return host_.viterbi(p, best, r);
+    if (for_host()) return host_.viterbi(p, best, r);
     const std::int64_t rows = p.emission.extent(0);
     const std::int64_t most = rows * p.emission.extent(1);
     best.row_pointer.assign(static_cast<std::size_t>(rows) + 1, -1);
@@ -160,10 +154,8 @@ class Engine {
   }
 
  private:
-  template <class T>
-  bool for_host(const Potentials<T>& p) const {
-    return options_.algorithm == Algorithm::kReference || p.transition.extent(0) != 1;
-  }
+  /// The plain recursion is what the device is compared with.
+  bool for_host() const { return options_.algorithm == Algorithm::kReference; }
 
   template <class T>
   static Potentials<T> carried(const Potentials<T>& p, Carrier& carry) {

@@ -143,12 +143,19 @@ inline constexpr int kGoldStart = 1 << 29;
 inline constexpr int kGoldEnd = 1 << 30;
 inline constexpr int kGoldLabel = kGoldStart - 1;
 
+/// One value a row, `stride` elements apart; null: not wanted.
+template <class T>
+struct RowOutput {
+  T* data;
+  long long stride;
+};
+
 struct RowOutputs {
-  double* log_partition;
-  double* score;
-  double* loss;
-  double* entropy;        ///< posteriors only
-  unsigned char* status;  ///< RowStatus
+  RowOutput<double> log_partition;
+  RowOutput<double> score;
+  RowOutput<double> loss;
+  RowOutput<double> entropy;        ///< posteriors only
+  RowOutput<unsigned char> status;  ///< RowStatus
 };
 
 struct GradientOutputs {
@@ -165,7 +172,7 @@ struct GradientOutputs {
 
 /// The best path, as back pointers and as packed segments.
 struct Best {
-  double* score;           ///< (B) or null
+  RowOutput<double> score;
   int* duration;           ///< (B, T+1, C) of the best segment of label c that ends at t
   int* label;              ///< (B, T+1, C) before the best segment of label c that starts at t
                            ///< (by duration: that ends at t)

@@ -113,8 +113,8 @@ KERNEL best_trace(const __grid_constant__ Call call) {
       c = call.best.label[call.sizes.by_duration != 0 ? last_frame : at_boundary(call, row, t) + c];
   }
   call.best.count[row] = count;
-  if (call.best.score != nullptr) call.best.score[row] = length == 0 ? 0.0 : best.score;
-  if (call.rows.status != nullptr) call.rows.status[row] = length == 0 || possible ? 0 : 1;
+  put(call.best.score, row, length == 0 ? 0.0 : best.score);
+  put(call.rows.status, row, static_cast<unsigned char>(length == 0 || possible ? 0 : 1));
 }
 
 /// grid (B): the segments in order of time.

@@ -62,6 +62,11 @@ DEVICE void report(const Call& call, Fault fault, long long index) {
   atomicMin(&call.faults[fault], static_cast<unsigned long long>(index));
 }
 
+template <class T>
+DEVICE void put(const RowOutput<T>& out, int row, T value) {
+  if (out.data != nullptr) out.data[row * out.stride] = value;
+}
+
 DEVICE bool needs_exact(const Call& call, int row) {
   return call.sizes.by_duration != 0 || call.factors.exponents[2] != 0 ||
          (call.lattice.flags[row] & kNeedsExact) != 0;

@@ -78,8 +78,10 @@ KERNEL row_entropy(const __grid_constant__ Call call) {
   sum = block_sum(sum, scratch);
   // Only rounding can make the difference negative.
   if (threadIdx.x == 0)
-    call.rows.entropy[row] =
-        call.row_weight[row] == 0.0 ? 0.0 : fmax(0.0, call.rows.log_partition[row] - sum);
+    put(call.rows.entropy, row,
+        call.row_weight[row] == 0.0
+            ? 0.0
+            : fmax(0.0, call.rows.log_partition.data[row * call.rows.log_partition.stride] - sum));
 }
 
 }  // namespace segfuse::semicrf::gpu

@@ -107,13 +107,12 @@ KERNEL finish_rows(const __grid_constant__ Call call) {
     for (int part = 0; part < call.gold_parts; ++part)
       score += call.gold_score[static_cast<long long>(row) * call.gold_parts + part];
     if (status == 0 && !(score > minus_infinity())) status = 2;
-    if (call.rows.score != nullptr) call.rows.score[row] = score;
+    put(call.rows.score, row, score);
     // The gold score is one of the terms of the partition; only rounding can put it above.
-    if (call.rows.loss != nullptr)
-      call.rows.loss[row] = status == 0 ? fmax(0.0, log_partition - score) : -minus_infinity();
+    put(call.rows.loss, row, status == 0 ? fmax(0.0, log_partition - score) : -minus_infinity());
   }
-  if (call.rows.log_partition != nullptr) call.rows.log_partition[row] = log_partition;
-  if (call.rows.status != nullptr) call.rows.status[row] = static_cast<unsigned char>(status);
+  put(call.rows.log_partition, row, log_partition);
+  put(call.rows.status, row, static_cast<unsigned char>(status));
   const double weight = call.weights == nullptr ? 1.0 : call.weights[row * call.weight_stride];
   call.row_weight[row] = status == 0 && length > 0 ? weight : 0.0;
 }
