@@ -26,7 +26,7 @@ int scan_registers(const ScanShape& s) {
   return 2 * sources + 4 * s.taps + 68 + 2 * std::min(sources, 8) + (s.edges ? 46 : 0);
 }
 int best_registers(const ScanShape& s) {
-  return 2 * ceil_divide(s.classes, s.group) + 4 * s.taps + 80 + (s.edges ? 36 : 0);
+  return 2 * ceil_divide(s.classes, s.group) + 5 * s.taps + 72 + (s.edges ? 28 : 0);
 }
 
 /// Registers are handed out to warps in fours.

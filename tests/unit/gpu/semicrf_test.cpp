@@ -142,6 +142,18 @@ TEST_P(GpuSemiCrf, DurationsAndEntropyAlone) {
   }
 }
 
+/// Ties in long rows of small whole numbers: the CPU's choice, in every layout.
+TEST_P(GpuSemiCrf, TiesAreBrokenAsOnTheCpu) {
+  Rng rng(24);
+  for (int round = 0; round < 12; ++round) {
+    CudaOptions options;
+    options.algorithm = round % 2 == 0 ? Algorithm::kFast : Algorithm::kReference;
+    CudaEngine engine(gpu, options);
+    const Problem<double> p = random_problem<double>(2, 60, 4, 1 + round % 3, false, ties, rng);
+    ASSERT_EQ(device_best(gpu, engine, p).path, host_best(p).path);
+  }
+}
+
 TEST_P(GpuSemiCrf, BestPathIsTheCpus) {
   Rng rng(15);
   for (const Draw& draw : all_draws()) {

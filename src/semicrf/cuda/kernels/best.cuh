@@ -3,12 +3,14 @@
 
 namespace segfuse::semicrf::gpu {
 
-DEVICE Candidate group_best(Candidate x) {
+/// The best of a group of lanes, by `choose`; all of them get it.
+template <class Choose>
+DEVICE Candidate group_best(Candidate x, Choose choose) {
   for (int lane = kExactLanes / 2; lane > 0; lane /= 2) {
     Candidate other;
     other.score = __shfl_xor_sync(kAllLanes, x.score, lane);
     other.choice = __shfl_xor_sync(kAllLanes, x.choice, lane);
-    x = better(x, other);
+    x = choose(x, other);
   }
   return x;
 }
@@ -48,7 +50,7 @@ KERNEL best_pass(const __grid_constant__ Call call) {
         const int age = newest >= j ? newest - j : newest - j + longest;
         best = better(best, {before + emission + load(call.scores.duration, age, c, 0), age});
       }
-      best = group_best(best);
+      best = group_best(best, better);
       if (mine && lane == 0) {
         value[next + c] = best.score + score_of(call.scores.end, row, i, c);
         call.best.duration[next + c] = best.choice + 1;
@@ -57,11 +59,13 @@ KERNEL best_pass(const __grid_constant__ Call call) {
     __syncthreads();
     for (int round = 0; round < rounds; ++round) {
       const int c = min(round * groups + group, classes - 1);
-      Candidate best{minus_infinity(), classes};
+      const int* durations = call.best.duration + next;
+      const auto choose = [&](Candidate a, Candidate b) { return better_label(a, b, durations); };
+      Candidate best{minus_infinity(), 0};
       for (int other = lane; other < classes; other += kExactLanes)
         best =
-            better(best, {value[next + other] + load(call.scores.transition, 0, other, c), other});
-      best = group_best(best);
+            choose(best, {value[next + other] + load(call.scores.transition, 0, other, c), other});
+      best = group_best(best, choose);
       if (round * groups + group < classes && lane == 0) {
         source[next + c] = best.score;
         call.best.label[next + c] = best.choice;

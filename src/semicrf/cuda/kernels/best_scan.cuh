@@ -40,21 +40,42 @@ struct BestScan {
     }
   }
 
-  /// The best label before a segment of this lane's class, and its score.
-  DEVICE_MEMBER Candidate link(const double* values) const {
+  /// Among this lane's labels of the best score, that of the shortest last segment. Marks them
+  /// first, so that the loop with the loads needs no unrolling.
+  DEVICE_MEMBER int break_tie(const double* part, double score, const int* durations) const {
+    int label = -1;
+#pragma unroll
+    for (int base = 0; base < kSources; base += 32) {
+      unsigned best = 0;
+#pragma unroll
+      for (int i = base; i < (base + 32 < kSources ? base + 32 : kSources); ++i)
+        best |= part[i] + from[i] == score ? 1u << (i - base) : 0u;
+#pragma unroll 1
+      for (int other = lane_of_class * kSources + base; best != 0; best >>= 1, ++other)
+        if ((best & 1u) != 0 && (label < 0 || durations[other] < durations[label])) label = other;
+    }
+    return label;
+  }
+
+  /// The best label before a segment of this lane's class, and its score. `durations` are those of
+  /// the labels' last segments.
+  DEVICE_MEMBER Candidate link(const double* values, const int* durations) const {
     const double* part = values + lane_of_class * kPart;
     Candidate best{part[0] + from[0], lane_of_class * kSources};
+    bool tied = false;
 #pragma unroll
     for (int i = 1; i < kSources; ++i) {
       const double score = part[i] + from[i];
+      tied = (tied && !(score > best.score)) || score == best.score;
       if (score > best.score) best = {score, lane_of_class * kSources + i};
     }
+    if (tied && best.score > minus_infinity()) best.choice = break_tie(part, best.score, durations);
 #pragma unroll
     for (int lane = kGroup / 2; lane > 0; lane /= 2) {
       Candidate other;
       other.score = __shfl_xor_sync(kAllLanes, best.score, lane);
       other.choice = __shfl_xor_sync(kAllLanes, best.choice, lane);
-      best = better(best, other);
+      best = better_label(best, other, durations);
     }
     return best;
   }
@@ -136,7 +157,7 @@ DEVICE void best_row(const Call& call) {
         }
         lane.push(w, now.emission[u], t);
         __syncthreads();
-        const Candidate before = lane.link(values[u % 2]);
+        const Candidate before = lane.link(values[u % 2], call.best.duration + (at - lane.c));
         source = before.score;
         if (writer) call.best.label[at] = before.choice;
       }

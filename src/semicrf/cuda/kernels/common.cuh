@@ -100,6 +100,14 @@ DEVICE Candidate better(Candidate a, Candidate b) {
   return b.score > a.score || (b.score == a.score && b.choice < a.choice) ? b : a;
 }
 
+/// The same for labels before a segment, whose own segments lasted durations[label]: the shorter
+/// one among equals, then the smaller label.
+DEVICE Candidate better_label(Candidate a, Candidate b, const int* durations) {
+  if (a.score != b.score || a.score == minus_infinity()) return better(a, b);
+  const int shorter = durations[b.choice] - durations[a.choice];
+  return shorter < 0 || (shorter == 0 && b.choice < a.choice) ? b : a;
+}
+
 DEVICE double warp_max(double x) {
   for (int lane = 16; lane > 0; lane /= 2) x = fmax(x, __shfl_xor_sync(kAllLanes, x, lane));
   return x;
