@@ -30,7 +30,10 @@ using semicrf::View;
 struct Sizes {
   std::int64_t b, t, k, c;
   int runs;
-  std::string name() const { return fmt::format("B{}_T{}_K{}_C{}", b, t, k, c); }
+  bool by_duration = false;  ///< transitions (K, C, C)
+  std::string name() const {
+    return fmt::format("B{}_T{}_K{}_C{}{}", b, t, k, c, by_duration ? "_by_duration" : "");
+  }
 };
 
 double median(std::vector<double> values) {
@@ -62,7 +65,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 Problem<float> random_floats(const Sizes& n) {
   Rng rng(static_cast<std::uint64_t>(n.t + n.c));
-  Problem<float> p = random_problem<float>(n.b, n.t, n.k, n.c, false, gaussian, rng);
+  Problem<float> p = random_problem<float>(n.b, n.t, n.k, n.c, n.by_duration, gaussian, rng);
   p.with_start = p.with_end = false;
   return p;
 }
@@ -156,8 +159,9 @@ int main(int argc, char** argv) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (runtime::cuda_device_count() > 0) {
     const std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(0);
-    for (const Sizes& n : {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10},
-                           Sizes{8, 10000, 200, 8, 4}, Sizes{1, 100000, 100, 24, 1}})
+    for (const Sizes& n :
+         {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10}, Sizes{8, 10000, 200, 8, 4},
+          Sizes{1, 100000, 100, 24, 1}, Sizes{8, 500, 30, 39, 4, true}})
       if (only.empty() || only == n.name()) measure(gpu, n, options, rows);
   }
   fmt::print("{}\n", rows.dump(1));
