@@ -20,9 +20,21 @@ void BlockRunner::enter() {
 
 void BlockRunner::yield() { swapcontext(&fibers_[current_].context, &scheduler_); }
 
+/// A function of its own: getcontext returns once more when the fiber starts.
+void BlockRunner::prepare(Fiber& fiber) {
+  constexpr std::size_t kStackBytes = 256 * 1024;
+  fiber.stack.resize(kStackBytes);
+  fiber.state = State::kReady;
+  fiber.exchanges = 0;
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.data();
+  fiber.context.uc_stack.ss_size = fiber.stack.size();
+  fiber.context.uc_link = &scheduler_;
+  makecontext(&fiber.context, &BlockRunner::enter, 0);
+}
+
 void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes,
                       const std::function<void()>& body) {
-  constexpr std::size_t kStackBytes = 64 * 1024;
   body_ = body;
   grid_size = grid;
   block_size = size;
@@ -36,16 +48,8 @@ void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes,
     alive_of_warp_.assign((threads_ + 31) / 32, 0);
     all_ = true;
     for (unsigned t = 0; t < threads_; ++t) {
-      Fiber& fiber = fibers_[t];
-      fiber.stack.resize(kStackBytes);
-      fiber.state = State::kReady;
-      fiber.exchanges = 0;
+      prepare(fibers_[t]);
       ++alive_of_warp_[t / 32];
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.data();
-      fiber.context.uc_stack.ss_size = fiber.stack.size();
-      fiber.context.uc_link = &scheduler_;
-      makecontext(&fiber.context, &BlockRunner::enter, 0);
     }
     for (bool any = true; any;) {
       any = false;

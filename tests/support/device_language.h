@@ -42,6 +42,7 @@ class BlockRunner {
     unsigned exchanges = 0;
   };
   static void enter();
+  void prepare(Fiber& fiber);
   void yield();
   void release_waiting();
 

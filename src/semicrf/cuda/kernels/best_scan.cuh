@@ -128,7 +128,8 @@ DEVICE void best_row(const Call& call) {
   __shared__ double values[2][kGroup * Lane::kPart];
   const int row = blockIdx.x;
   const int length = row_length(call, row);
-  for (int i = threadIdx.x; i < 2 * kGroup * Lane::kPart; i += blockDim.x) values[0][i] = 0.0;
+  double* const both = values[0];
+  for (int i = threadIdx.x; i < 2 * kGroup * Lane::kPart; i += blockDim.x) both[i] = 0.0;
   Lane lane;
   lane.init(call);
   const bool writer = lane.active && lane.lane_of_class == 0;

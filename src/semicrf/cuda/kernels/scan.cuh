@@ -215,7 +215,8 @@ DEVICE void scan_row(const Call& call) {
   const int stop = cut ? min(length, own + call.chunks.steps) : length;
   if (cut && chunk > 0 && own >= length) return;
   const int first = max(0, own - (cut ? call.chunks.warm_up : 0));
-  for (int i = threadIdx.x; i < 2 * kGroup * Lane::kPart; i += blockDim.x) values[0][i] = 0.0;
+  double* const both = values[0];
+  for (int i = threadIdx.x; i < 2 * kGroup * Lane::kPart; i += blockDim.x) both[i] = 0.0;
   Lane lane;
   lane.init(call, forward);
   const bool writer = lane.active && lane.lane_of_class == 0;
