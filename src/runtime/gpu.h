@@ -8,11 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace segfuse::runtime {
+#include "runtime/device.h"
 
-/// The device's own handle of a stream (CUstream), owned by the caller. Null: the legacy default
-/// stream.
-using StreamHandle = void*;
+namespace segfuse::runtime {
 
 struct Extent3 {
   unsigned x = 1, y = 1, z = 1;
@@ -30,6 +28,7 @@ struct GpuKernel {
   void* handle = nullptr;
 };
 
+/// Streams are the caller's; null is the legacy default stream.
 class Gpu {
  public:
   virtual ~Gpu() = default;

@@ -1,0 +1,95 @@
+#pragma once
+// What a device does for the runtime: work in streams, events between streams, and memory behind
+// one reservation of addresses. cpu/, cuda/ and sim/ implement it; check/ wraps one to find races.
+// Only the executor and the heap call it: they know which stream is ordered after what.
+//
+// Streams run their work in the order it was enqueued, and nothing else orders them but events:
+// they are non-blocking streams, and the legacy default stream of CUDA is refused. An event that
+// was never recorded is complete. Recording an event again forgets the former record; a stream that
+// already waits keeps to the record it found.
+//
+// Failures: a call that fails throws DeviceError and enqueues nothing. Work that fails later marks
+// its stream as failed: what is behind it is skipped, events recorded behind it carry the failure,
+// and so do the streams that wait for those. The first failure is thrown by the next
+// synchronisation, which also makes the stream usable again.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace segfuse::runtime {
+
+/// The device's own name of a stream (CUDA: CUstream).
+using StreamHandle = void*;
+/// The device's own name of an event (CUDA: CUevent).
+using EventHandle = void*;
+
+/// What a piece of work does to memory of the device, for those who check or simulate.
+struct MemoryAccess {
+  std::byte* address = nullptr;
+  std::size_t bytes = 0;
+  bool write = false;
+  std::string_view buffer;  ///< for reports; valid during the call
+};
+
+/// A piece of work. `run` is called with the stream's handle: by cpu and sim when the stream
+/// reaches it, on the device's own thread; by cuda at once, to enqueue kernels or library calls.
+struct Work {
+  std::string name;  ///< for reports: "gather", "matmul at encoder.sf:12"
+  std::function<void(StreamHandle)> run;
+};
+
+struct DeviceMemory {
+  std::size_t total = 0;
+  std::size_t free = 0;
+};
+
+/// Thrown by map() and allocate_pinned() when the memory is not there; the heap turns it into a
+/// report. Everything is as before the call.
+struct NoMemory {};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// "cpu", "NVIDIA H200", "sim".
+  virtual std::string name() const = 0;
+
+  virtual StreamHandle create_stream() = 0;
+  /// The stream has been synchronised, or may finish its work on its own.
+  virtual void destroy_stream(StreamHandle stream) noexcept = 0;
+  /// Waits until all that was enqueued is done.
+  virtual void synchronize(StreamHandle stream) = 0;
+
+  virtual EventHandle create_event() = 0;
+  virtual void destroy_event(EventHandle event) noexcept = 0;
+  virtual void record(EventHandle event, StreamHandle stream) = 0;
+  virtual void wait(StreamHandle stream, EventHandle event) = 0;
+  virtual bool query(EventHandle event) = 0;
+  virtual void synchronize_event(EventHandle event) = 0;
+
+  virtual void launch(StreamHandle stream, Work work, std::span<const MemoryAccess> accesses) = 0;
+  /// Device memory and pinned host memory; both sides stay allocated until the stream has passed.
+  virtual void copy(StreamHandle stream, void* to, const void* from, std::size_t bytes) = 0;
+  virtual void fill(StreamHandle stream, void* at, std::uint8_t value, std::size_t bytes) = 0;
+
+  /// Unit of map() and of addresses given to it.
+  virtual std::size_t granule() const = 0;
+  /// Addresses without memory; touching them is a fault.
+  virtual std::byte* reserve(std::size_t bytes) = 0;
+  virtual void unreserve(std::byte* address, std::size_t bytes) noexcept = 0;
+  /// Puts memory behind addresses, all of them or none. Whole granules. What was mapped by one call
+  /// may be unmapped in parts. Throws NoMemory.
+  virtual void map(std::byte* address, std::size_t bytes) = 0;
+  /// No work may touch these addresses any more.
+  virtual void unmap(std::byte* address, std::size_t bytes) = 0;
+  virtual DeviceMemory memory() = 0;
+
+  /// Host memory that the device copies from and to directly. Throws NoMemory.
+  virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
+  virtual void release_pinned(std::byte* address, std::size_t bytes) noexcept = 0;
+};
+
+}  // namespace segfuse::runtime
