@@ -9,9 +9,15 @@
 // already waits keeps to the record it found.
 //
 // Failures: a call that fails throws DeviceError and enqueues nothing. Work that fails later marks
-// its stream as failed: what is behind it is skipped, events recorded behind it carry the failure,
-// and so do the streams that wait for those. The first failure is thrown by the next
-// synchronisation, which also makes the stream usable again.
+// its stream as failed: the work behind it is skipped (waits are kept, so that what a later event
+// stands for stays true), events recorded behind it carry the failure, and so do the streams that
+// wait for those. A stream's first failure is thrown by its next synchronisation, which also makes
+// it usable again; synchronising an event throws what the event carries. query() tells only whether
+// the event is complete. A synchronisation that throws has waited all the same. A CUDA context that
+// was lost stays lost.
+//
+// Handles of what was destroyed may be given out again. A device may be used from many threads.
+// Work that nobody waited for may be dropped with the device.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +33,9 @@ using StreamHandle = void*;
 /// The device's own name of an event (CUDA: CUevent).
 using EventHandle = void*;
 
-/// What a piece of work does to memory of the device, for those who check or simulate.
+/// What a piece of work does to memory of the device, for those who check or simulate. A write may
+/// change any byte of the range, or put back what was there when the work began; work that may only
+/// touch a part while others touch the rest declares that part.
 struct MemoryAccess {
   std::byte* address = nullptr;
   std::size_t bytes = 0;
@@ -77,8 +85,10 @@ class Device {
 
   /// Unit of map() and of addresses given to it.
   virtual std::size_t granule() const = 0;
-  /// Addresses without memory; touching them is a fault.
+  /// Addresses without memory, whole granules; touching them is a fault. Throws DeviceError when
+  /// there are not enough of them.
   virtual std::byte* reserve(std::size_t bytes) = 0;
+  /// Nothing may be mapped there any more.
   virtual void unreserve(std::byte* address, std::size_t bytes) noexcept = 0;
   /// Puts memory behind addresses, all of them or none. Whole granules. What was mapped by one call
   /// may be unmapped in parts. Throws NoMemory.

@@ -1,0 +1,161 @@
+#include "runtime/cpu/stream_threads.h"
+
+#include <utility>
+
+namespace segfuse::runtime {
+
+StreamThreads::~StreamThreads() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (const auto& stream : all_) stream->awake.notify_all();
+    progress_.notify_all();
+  }
+  for (const auto& stream : all_) stream->thread.join();
+}
+
+StreamHandle StreamThreads::create_stream() {
+  const std::lock_guard lock(mutex_);
+  join_ended();
+  auto stream = std::make_shared<Stream>();
+  stream->handle = streams_.add(stream);
+  all_.push_back(stream);
+  try {
+    stream->thread = std::thread([this, stream = stream.get()] { serve(*stream); });
+  } catch (const std::system_error& error) {
+    all_.pop_back();
+    streams_.remove(stream->handle);
+    throw DeviceError("a stream's thread cannot be started: {}", error.what());
+  }
+  return stream->handle;
+}
+
+void StreamThreads::destroy_stream(StreamHandle handle) noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Stream> stream = streams_.remove(handle);
+  if (stream == nullptr) return;
+  stream->closing = true;
+  stream->held = false;
+  stream->awake.notify_all();
+}
+
+/// Called with the mutex held: a thread that has ended needs it no more.
+void StreamThreads::join_ended() {
+  std::erase_if(all_, [](const std::shared_ptr<Stream>& stream) {
+    if (stream->ended) stream->thread.join();
+    return stream->ended;
+  });
+}
+
+void StreamThreads::serve(Stream& stream) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    stream.awake.wait(lock, [&] {
+      return stopping_ || (!stream.held && (stream.closing || !stream.items.empty()));
+    });
+    if (stopping_ || stream.items.empty()) break;
+    StreamItem item = std::move(stream.items.front());
+    stream.items.pop_front();
+    serve_item(stream, std::move(item), lock);
+    ++stream.done;
+    progress_.notify_all();
+  }
+  stream.ended = true;
+}
+
+void StreamThreads::serve_item(Stream& stream, StreamItem item,
+                               std::unique_lock<std::mutex>& lock) {
+  if (item.record != nullptr) {
+    item.record->failure = stream.failure;
+    item.record->done = true;
+    return;
+  }
+  if (item.wait != nullptr) {
+    progress_.wait(lock, [&] { return stopping_ || item.wait->done; });
+    if (stream.failure == nullptr) stream.failure = item.wait->failure;
+    return;
+  }
+  const bool skip = stream.failure != nullptr;
+  std::exception_ptr failure;
+  lock.unlock();
+  try {
+    if (!skip && item.work.run) item.work.run(stream.handle);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  item = {};  // what the work holds on to is dropped without the lock
+  lock.lock();
+  if (stream.failure == nullptr) stream.failure = std::move(failure);
+}
+
+void StreamThreads::push(Stream& stream, StreamItem item) {
+  stream.items.push_back(std::move(item));
+  ++stream.enqueued;
+  stream.awake.notify_one();
+}
+
+void StreamThreads::synchronize(StreamHandle handle) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Stream> stream = streams_.find(handle);
+  const std::uint64_t target = stream->enqueued;
+  progress_.wait(lock, [&] { return stream->done >= target; });
+  const std::exception_ptr failure = std::exchange(stream->failure, nullptr);
+  lock.unlock();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+EventHandle StreamThreads::create_event() {
+  const std::lock_guard lock(mutex_);
+  return events_.add(std::make_shared<StreamEvent>());
+}
+
+void StreamThreads::destroy_event(EventHandle event) noexcept {
+  const std::lock_guard lock(mutex_);
+  events_.remove(event);
+}
+
+void StreamThreads::record(EventHandle event, StreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  Stream& stream = *streams_.find(handle);
+  StreamEvent& found = *events_.find(event);
+  auto recording = std::make_shared<Recording>();
+  push(stream, {{}, recording, nullptr});
+  found.last = std::move(recording);
+}
+
+void StreamThreads::wait(StreamHandle handle, EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  Stream& stream = *streams_.find(handle);
+  const std::shared_ptr<Recording>& recording = events_.find(event)->last;
+  if (recording != nullptr) push(stream, {{}, nullptr, recording});
+}
+
+bool StreamThreads::query(EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Recording>& recording = events_.find(event)->last;
+  return recording == nullptr || recording->done;
+}
+
+void StreamThreads::synchronize_event(EventHandle event) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Recording> recording = events_.find(event)->last;
+  if (recording == nullptr) return;
+  progress_.wait(lock, [&] { return recording->done; });
+  const std::exception_ptr failure = recording->failure;
+  lock.unlock();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void StreamThreads::enqueue(StreamHandle handle, StreamWork work) {
+  const std::lock_guard lock(mutex_);
+  push(*streams_.find(handle), {std::move(work), nullptr, nullptr});
+}
+
+void StreamThreads::hold(StreamHandle handle, bool held) {
+  const std::lock_guard lock(mutex_);
+  Stream& stream = *streams_.find(handle);
+  stream.held = held;
+  stream.awake.notify_all();
+}
+
+}  // namespace segfuse::runtime
