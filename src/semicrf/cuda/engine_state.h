@@ -1,0 +1,142 @@
+#pragma once
+// What the parts of CudaEngine share: its state, and what a call asks for.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/gpu.h"
+#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/programs.h"
+#include "semicrf/cuda/views.h"
+#include "semicrf/cuda/workspace.h"
+
+namespace segfuse::semicrf {
+
+using gpu::Call;
+using runtime::Extent3;
+using runtime::GpuKernel;
+using runtime::StreamHandle;
+
+/// What a call asks for beyond the log-partition.
+struct DeviceWanted {
+  bool frames = false;  ///< emission, start or end
+  bool transition = false;
+  bool duration = false;
+  bool ends = false;  ///< initial or final
+  bool boundary = false;
+  bool by_row = false;  ///< counts of transitions and durations are wanted for each row
+  bool entropy = false;
+  bool any() const { return frames || transition || duration || ends || boundary || by_row; }
+};
+
+struct CudaEngine::State {
+  std::shared_ptr<runtime::Gpu> gpu;
+  CudaOptions options;
+  std::map<std::string, GpuKernel> kernels;
+  unsigned long long* faults = nullptr;
+  gpu::Sizes sizes{};  ///< of the last call, for describing faults
+
+  State(std::shared_ptr<runtime::Gpu> g, CudaOptions o) : gpu(std::move(g)), options(o) {
+    constexpr std::size_t kBytes = gpu::kFaults * sizeof(unsigned long long);
+    faults = static_cast<unsigned long long*>(gpu->allocate(kBytes, nullptr));
+    gpu->fill(faults, 0xff, kBytes, nullptr);
+    gpu->synchronize(nullptr);
+  }
+  ~State() { gpu->release(faults, nullptr); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  template <class T>
+  GpuKernel common(const std::string& entry) {
+    GpuKernel& kernel = kernels[entry + ":" + kInputName<T>];
+    if (kernel.handle == nullptr) kernel = gpu->kernel(gpu::common_program(kInputName<T>), entry);
+    return kernel;
+  }
+
+  GpuKernel of_labels(const std::string& entry) {
+    GpuKernel& kernel = kernels["labels:" + entry];
+    if (kernel.handle == nullptr) kernel = gpu->kernel(gpu::labels_program(), entry);
+    return kernel;
+  }
+
+  static std::string name_of(const gpu::ScanShape& shape) {
+    return fmt::format("{}:{}:{}:{}", shape.classes, shape.group, shape.taps, shape.edges);
+  }
+
+  GpuKernel scan(const gpu::ScanShape& shape) {
+    GpuKernel& kernel = kernels["scan:" + name_of(shape)];
+    if (kernel.handle == nullptr) kernel = gpu->kernel(gpu::scan_program(shape), "scan");
+    return kernel;
+  }
+
+  template <class T>
+  GpuKernel best_scan(const gpu::ScanShape& shape) {
+    GpuKernel& kernel = kernels[fmt::format("best:{}:{}", kInputName<T>, name_of(shape))];
+    if (kernel.handle == nullptr)
+      kernel = gpu->kernel(gpu::best_program(shape, kInputName<T>), "best_scan");
+    return kernel;
+  }
+
+  /// How the passes of a call are laid out; nothing if they do not fit into registers.
+  std::optional<gpu::ScanShape> shape_of(const Call& call) const {
+    const gpu::Sizes& n = call.sizes;
+    if (options.algorithm != Algorithm::kFast || n.by_duration != 0) return {};
+    const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
+    return options.lanes_per_class == 0
+               ? gpu::choose_scan_shape(n.classes, n.max_duration, edges)
+               : gpu::scan_shape(n.classes, n.max_duration, options.lanes_per_class, edges);
+  }
+
+  void launch(GpuKernel kernel, Extent3 grid, Extent3 block, const Call& call, StreamHandle stream,
+              std::size_t shared_bytes = 0) {
+    gpu->launch(kernel, grid, block, shared_bytes, &call, sizeof call, stream);
+  }
+
+  template <class T>
+  void run(Call& call, const DeviceWanted& wanted, StreamHandle stream);
+  template <class T>
+  void prepare(const Call& call, StreamHandle stream);
+  template <class T>
+  void pass(Call& call, bool both, StreamHandle stream);
+  template <class T>
+  void count(const Call& call, const DeviceWanted& wanted, StreamHandle stream);
+  template <class T>
+  void count_by_row(const Call& call, const DeviceWanted& wanted, StreamHandle stream);
+  template <class T>
+  void reduce(const Call& call, StreamHandle stream);
+  template <class T>
+  void clear(Call& call, const DeviceWanted& wanted, StreamHandle stream);
+  template <class T>
+  void decode(Call& call, StreamHandle stream);
+  void segment(Call& call, StreamHandle stream);
+};
+
+// What a call has in common with others (calls.cpp).
+
+/// Checks shapes and fills what a call has in common. Reads no device memory.
+template <class T>
+Call make_call(const Potentials<T>& potentials);
+/// Checks shapes, and fills where gradients go.
+template <class T>
+DeviceWanted want_gradients(const Potentials<T>& potentials, const Gradients<T>& gradients,
+                            Call& call);
+void set_weights(const View<const double, 1>& weights, Call& call);
+/// Where packed segmentations go.
+void set_segmentations(const DeviceSegmentations& out, Call& call);
+
+// How a call is laid out (plan.cpp).
+
+inline std::int64_t slices_of(const gpu::Sizes& n) {
+  return n.by_duration != 0 ? n.max_duration : 1;
+}
+void cut_into_slices(Call& call, const DeviceWanted& wanted);
+/// Cuts the passes in time when there are too few rows to fill a device: chunks at least twice as
+/// long as their warm-up, as many as keep a large device busy. A function of the sizes alone.
+void cut_into_chunks(Call& call, const DeviceWanted& wanted, const gpu::ScanShape& shape,
+                     std::int64_t warm_up);
+/// Declares the arrays that a call works in.
+void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted);
+
+}  // namespace segfuse::semicrf

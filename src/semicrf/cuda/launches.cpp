@@ -1,0 +1,226 @@
+// The launches of a call, in order.
+
+#include <algorithm>
+
+#include "semicrf/cuda/engine_state.h"
+
+namespace segfuse::semicrf {
+
+template <class T>
+void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  gpu->fill(call.lattice.flags, 0, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
+  gpu->fill(call.factors.exponents, 0, sizeof(int) * 4, stream);
+  constexpr std::int64_t kFramesOfBlock = 8;
+  const std::int64_t blocks = ceil_divide(n.frames, kFramesOfBlock);
+  if (blocks > 0)
+    launch(common<T>("prepare_frames"), {side(blocks), side(n.batch)}, {32, kFramesOfBlock}, call,
+           stream);
+  const std::int64_t shared =
+      static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
+  launch(common<T>("prepare_shared"),
+         {side(std::min<std::int64_t>(ceil_divide(shared, 256), 1024))}, {256}, call, stream);
+  launch(common<T>("prepare_ends"), {3}, {32}, call, stream);
+}
+
+template <class T>
+void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const unsigned directions = both ? 2 : 1;
+  if (n.by_duration != 0) {
+    launch(common<T>("pass_by_duration"), {side(n.batch), directions}, {32, 16}, call, stream);
+    return;
+  }
+  const std::optional<gpu::ScanShape> shape = shape_of(call);
+  if (!shape) {
+    gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
+  } else {
+    const GpuKernel kernel = scan(*shape);
+    const Extent3 block{side(shape->threads())};
+    const auto chunks = side(call.chunks.count);
+    launch(kernel, {side(n.batch), directions, chunks}, block, call, stream);
+    if (chunks > 1) {
+      launch(common<T>("compare_chunks"), {side(n.batch), directions, chunks - 1}, {256}, call,
+             stream);
+      launch(common<T>("join_chunks"), {side(n.batch), directions, chunks}, {256}, call, stream);
+      call.chunks.redo = 1;
+      launch(kernel, {side(n.batch), directions}, block, call, stream);
+    }
+  }
+  // Rows in range leave at once.
+  launch(common<T>("exact_pass"), {side(n.batch), 2}, {512}, call, stream,
+         static_cast<std::size_t>(n.classes) * sizeof(double));
+}
+
+template <class T>
+void CudaEngine::State::count(const Call& call, const DeviceWanted& wanted, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const bool shared = wanted.transition || wanted.duration;
+  if (shared && n.by_duration != 0)
+    launch(common<T>("counts_by_duration"), {side(call.slots), side(ceil_divide(n.classes, 32))},
+           {32, 8}, call, stream);
+  if (wanted.transition && n.by_duration == 0) {
+    constexpr int kSide = 16;
+    const int each = std::min(4, static_cast<int>(ceil_divide(n.classes, kSide)));
+    const std::int64_t tiles = ceil_divide(n.classes, kSide * each);
+    launch(common<T>(fmt::format("transition_counts_{}", each)),
+           {side(call.slots), side(tiles), side(tiles)}, {kSide * kSide}, call, stream);
+  }
+  if (wanted.duration && n.by_duration == 0) {
+    constexpr std::int64_t kEach = 8;
+    constexpr std::int64_t kSources = 32;
+    const std::int64_t columns = std::min<std::int64_t>(32, ceil_divide(n.max_duration, kEach));
+    const std::int64_t classes =
+        std::min<std::int64_t>(n.classes, std::max<std::int64_t>(8, 256 / columns));
+    const std::int64_t reach = kSources + kEach * columns;
+    const std::int64_t doubles = (kSources + 2 * reach) * classes + 3 * reach;
+    const auto bytes = static_cast<std::size_t>(doubles * 8 + classes * 4);
+    launch(common<T>("duration_counts"),
+           {side(call.slots), side(ceil_divide(n.classes, classes)),
+            side(ceil_divide(n.max_duration, kEach * columns))},
+           {side(classes), side(columns)}, call, stream, bytes);
+  }
+  if (shared) {
+    if (n.by_duration == 0)
+      launch(common<T>("exact_counts"), {side(call.slots)}, {256}, call, stream);
+    if (call.gold.row_pointer != nullptr)
+      launch(common<T>("gold_counts"), {side(call.slots)}, {256}, call, stream);
+    if (wanted.by_row) return;
+    reduce<T>(call, stream);
+  }
+}
+
+/// Sums the slots into the gradients.
+template <class T>
+void CudaEngine::State::reduce(const Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const std::int64_t elements =
+      static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
+  launch(common<T>("reduce_shared"), {side(ceil_divide(elements, 32))}, {32, 8}, call, stream);
+}
+
+/// No rows: shared gradients are sums of nothing.
+template <class T>
+void CudaEngine::State::clear(Call& call, const DeviceWanted& wanted, StreamHandle stream) {
+  double nothing = 0.0;  // told from "not wanted" by its address; no slot is read
+  call.slots = 0;
+  if (wanted.transition) call.transition_partial = &nothing;
+  if (wanted.duration) call.duration_partial = &nothing;
+  if (wanted.ends)
+    launch(common<T>("end_gradients"), {side(ceil_divide(call.sizes.classes, 4)), 2}, {32, 4}, call,
+           stream);
+  if (wanted.transition || wanted.duration) reduce<T>(call, stream);
+}
+
+template <class T>
+void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  sizes = n;
+  if (n.batch == 0) return clear<T>(call, wanted, stream);
+  cut_into_slices(call, wanted);
+  if (const std::optional<gpu::ScanShape> shape = shape_of(call); shape && options.chunked)
+    cut_into_chunks(call, wanted, *shape, options.warm_up);
+  gpu::Workspace workspace(*gpu, stream);
+  plan_workspace(workspace, call, wanted);
+  workspace.allocate();
+  call.faults = faults;
+  call.by_duration.direct = options.algorithm == Algorithm::kReference ? 1 : 0;
+
+  prepare<T>(call, stream);
+  pass<T>(call, wanted.any(), stream);
+  if (call.gold.row_pointer != nullptr)
+    launch(common<T>("gold_path"), {side(call.gold_parts), side(n.batch)}, {256}, call, stream);
+  launch(common<T>("finish_rows"), {side(n.batch)}, {512}, call, stream);
+  if (n.by_duration != 0 && (wanted.frames || wanted.boundary || wanted.ends || wanted.entropy) &&
+      n.frames > 0)
+    launch(common<T>("starts_by_duration"), {side(ceil_divide(n.frames, 8)), side(n.batch)},
+           {32, 8}, call, stream);
+  const Extent3 slices{side(call.slices), side(n.batch)};
+  if ((wanted.frames || wanted.entropy) && n.frames > 0)
+    launch(common<T>("slice_cover"), slices, {256}, call, stream);
+  if (wanted.frames && n.frames > 0) {
+    constexpr std::size_t kStageBytes = (32 + 33 + 32) * 64 * sizeof(double);
+    launch(common<T>("frame_gradients"), slices, {256}, call, stream, kStageBytes);
+  }
+  if (wanted.boundary && n.frames > 0)
+    launch(common<T>("boundary_posteriors"), {side(ceil_divide(n.frames, 128)), side(n.batch)},
+           {128}, call, stream);
+  if (wanted.ends)
+    launch(common<T>("end_gradients"), {side(ceil_divide(n.classes, 4)), 2}, {32, 4}, call, stream);
+  count<T>(call, wanted, stream);
+  if (wanted.by_row) count_by_row<T>(call, wanted, stream);
+}
+
+template <class T>
+void CudaEngine::State::count_by_row(const Call& call, const DeviceWanted& wanted,
+                                     StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  if (call.gradients.row_duration.data != nullptr)
+    launch(common<T>("row_durations"),
+           {side(ceil_divide(static_cast<std::int64_t>(n.max_duration) * n.classes, 256)),
+            side(n.batch)},
+           {256}, call, stream);
+  if (!wanted.entropy) return;
+  const auto threads = side(std::min<std::int64_t>(256, ceil_divide(n.classes, 32) * 32));
+  launch(common<T>("expected_frames"), {side(call.slices), side(n.batch)}, {threads}, call, stream);
+  launch(common<T>("row_entropy"), {side(n.batch)}, {256}, call, stream);
+}
+
+template <class T>
+void CudaEngine::State::decode(Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  sizes = n;
+  if (n.batch == 0) {
+    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
+    return;
+  }
+  const std::int64_t boundaries = static_cast<std::int64_t>(n.batch) * (n.frames + 1) * n.classes;
+  gpu::Workspace workspace(*gpu, stream);
+  plan_workspace(workspace, call, {});
+  workspace.add(call.best.duration, boundaries);
+  workspace.add(call.best.label, boundaries);
+  workspace.add(call.best.count, n.batch);
+  workspace.add(call.best.trace, 3 * static_cast<std::int64_t>(n.batch) * n.frames);
+  workspace.allocate();
+  call.faults = faults;
+  prepare<T>(call, stream);  // for the faults it finds
+  std::optional<gpu::ScanShape> shape;
+  const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
+  if (options.algorithm == Algorithm::kFast && n.by_duration == 0)
+    shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
+  if (shape)
+    launch(best_scan<T>(*shape), {side(n.batch)}, {side(shape->threads())}, call, stream);
+  else if (n.by_duration != 0)
+    launch(common<T>("best_pass_by_duration"), {side(n.batch)}, {32, 16}, call, stream);
+  else
+    launch(common<T>("best_pass"), {side(n.batch)}, {512}, call, stream);
+  launch(common<T>("best_trace"), {side(n.batch)}, {32}, call, stream);
+  launch(common<T>("best_pointers"), {1}, {256}, call, stream);
+  launch(common<T>("best_pack"), {side(n.batch)}, {128}, call, stream);
+}
+
+void CudaEngine::State::segment(Call& call, StreamHandle stream) {
+  sizes = call.sizes;
+  if (sizes.batch == 0) {
+    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
+    return;
+  }
+  gpu::Workspace workspace(*gpu, stream);
+  workspace.add(call.best.count, sizes.batch);
+  workspace.allocate();
+  call.faults = faults;
+  launch(of_labels("count_labels"), {side(sizes.batch)}, {256}, call, stream);
+  launch(of_labels("best_pointers"), {1}, {256}, call, stream);
+  launch(of_labels("pack_labels"), {side(sizes.batch)}, {256}, call, stream);
+}
+
+#define SEGFUSE_INSTANTIATE(T)                                                       \
+  template void CudaEngine::State::run<T>(Call&, const DeviceWanted&, StreamHandle); \
+  template void CudaEngine::State::decode<T>(Call&, StreamHandle);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
+
+}  // namespace segfuse::semicrf

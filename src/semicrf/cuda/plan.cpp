@@ -1,0 +1,107 @@
+// How a call is laid out: slices and chunks of time, and the arrays of its workspace.
+
+#include <algorithm>
+
+#include "semicrf/cuda/engine_state.h"
+
+namespace segfuse::semicrf {
+namespace {
+
+constexpr std::int64_t kPartialBytes = std::int64_t{256} << 20;
+constexpr int kWantedSlots =
+    528;  ///< blocks that sum shared counts: four for each of 132 processors
+
+}  // namespace
+
+/// Time slices: long enough to be worth a block, few enough that a running sum over them is cheap.
+void cut_into_slices(Call& call, const DeviceWanted& wanted) {
+  constexpr std::int64_t kShortest = 64;
+  constexpr std::int64_t kMost = 256;
+  const std::int64_t frames = std::max(1, call.sizes.frames);
+  const std::int64_t even = ceil_divide(ceil_divide(frames, kMost), 32) * 32;
+  call.slice_frames = static_cast<int>(std::max(kShortest, even));
+  call.slices = static_cast<int>(ceil_divide(frames, call.slice_frames));
+  const std::int64_t classes = call.sizes.classes;
+  const std::int64_t elements =
+      std::max(slices_of(call.sizes) * classes * classes, call.sizes.max_duration * classes);
+  const std::int64_t units = static_cast<std::int64_t>(call.sizes.batch) * call.slices;
+  const std::int64_t room = std::max<std::int64_t>(1, kPartialBytes / 8 / elements);
+  call.gold_parts = static_cast<int>(std::clamp<std::int64_t>(frames / 1024, 1, 64));
+  const std::int64_t slots = std::min({units, std::int64_t{kWantedSlots}, room});
+  const std::int64_t rows = call.sizes.batch;
+  call.slots =
+      static_cast<int>(wanted.by_row ? rows * std::max<std::int64_t>(1, slots / rows) : slots);
+}
+
+void cut_into_chunks(Call& call, const DeviceWanted& wanted, const gpu::ScanShape& shape,
+                     std::int64_t warm_up) {
+  // Two for each of 132 processors, unless one keeps all its arithmetic busy.
+  const std::int64_t wanted_passes = shape.threads() > 96 ? 132 : 264;
+  const std::int64_t passes = static_cast<std::int64_t>(call.sizes.batch) * (wanted.any() ? 2 : 1);
+  const std::int64_t warm =
+      ceil_divide(warm_up != 0 ? warm_up : std::max<std::int64_t>(64, 4 * call.sizes.max_duration),
+                  4) *
+      4;
+  const std::int64_t count =
+      std::min(wanted_passes / passes, call.sizes.frames / std::max<std::int64_t>(1, 2 * warm));
+  call.chunks = {
+      1, call.sizes.frames, static_cast<int>(warm), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
+  if (count < 2 || warm < call.sizes.max_duration) return;
+  call.chunks.steps = static_cast<int>(ceil_divide(ceil_divide(call.sizes.frames, count), 4) * 4);
+  call.chunks.count = static_cast<int>(ceil_divide(call.sizes.frames, call.chunks.steps));
+}
+
+void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted) {
+  const gpu::Sizes& n = call.sizes;
+  const std::int64_t rows = n.batch;
+  const std::int64_t frames = rows * n.frames;
+  const std::int64_t cells = frames * n.classes;
+  const std::int64_t boundaries = rows * (n.frames + 1);
+  const std::int64_t lattice = boundaries * n.classes;
+  const std::int64_t pairs = slices_of(n) * n.classes * n.classes;
+  const std::int64_t durations = static_cast<std::int64_t>(n.max_duration) * n.classes;
+  workspace.add(call.factors.emission, cells);
+  workspace.add(call.factors.frame_exponent, frames);
+  workspace.add(call.factors.start, call.scores.start.data != nullptr ? cells : 0);
+  workspace.add(call.factors.end, call.scores.end.data != nullptr ? cells : 0);
+  workspace.add(call.factors.transition, pairs);
+  workspace.add(call.factors.duration, durations);
+  workspace.add(call.factors.initial, n.classes);
+  workspace.add(call.factors.final, n.classes);
+  workspace.add(call.factors.exponents, 4);
+  workspace.add(call.lattice.alpha, lattice);
+  workspace.add(call.lattice.gamma, lattice);
+  workspace.add(call.lattice.delta, lattice);
+  workspace.add(call.lattice.beta, lattice);
+  workspace.add(call.lattice.forward_scale, boundaries);
+  workspace.add(call.lattice.backward_scale, boundaries);
+  workspace.add(call.lattice.partition, rows);
+  workspace.add(call.lattice.flags, rows);
+  workspace.add(call.row_weight, rows);
+  if (wanted.entropy && call.rows.log_partition.data == nullptr) {
+    workspace.add(call.rows.log_partition.data, rows);
+    call.rows.log_partition.stride = 1;
+  }
+  workspace.add(call.pending, 2 * rows * durations);
+  workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
+  workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
+  workspace.add(call.cover, wanted.frames || wanted.entropy ? rows * call.slices * n.classes : 0);
+  workspace.add(call.expected, wanted.entropy ? rows * call.slices : 0);
+  // Durations are counted as sums over pairs where transitions depend on them.
+  const bool pairs_wanted = wanted.transition || (wanted.duration && n.by_duration != 0);
+  workspace.add(call.transition_partial, pairs_wanted ? call.slots * pairs : 0);
+  workspace.add(call.duration_partial, wanted.duration ? call.slots * durations : 0);
+  const std::int64_t chunks = call.chunks.count > 1 ? 2 * rows * call.chunks.count : 0;
+  workspace.add(call.chunks.source, chunks * (call.chunks.warm_up + 1) * n.classes);
+  workspace.add(call.chunks.value, chunks * (call.chunks.warm_up + 1) * n.classes);
+  workspace.add(call.chunks.scale, chunks * (call.chunks.warm_up + 1));
+  workspace.add(call.chunks.ratio, chunks);
+  workspace.add(call.chunks.ratio_exponent, chunks);
+  workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);
+  workspace.add(call.lattice.backward_ratio, chunks > 0 ? boundaries : 0);
+  workspace.add(call.by_duration.weight, n.by_duration != 0 ? lattice : 0);
+  workspace.add(call.by_duration.peak, n.by_duration != 0 ? boundaries : 0);
+  workspace.add(call.by_duration.factors, n.by_duration != 0 ? rows * durations : 0);
+}
+
+}  // namespace segfuse::semicrf
