@@ -1,7 +1,8 @@
 // The semi-Markov CRF on the CPU: forward, loss with all gradients, Viterbi; against the plain O(T
 // K C^2) recursion built by the same compiler, and against what the machine can do at most. With
 // one thread also sweeps over T, K, C and B. Prints one JSON list of rows.
-//   segfuse_bench_semicrf [threads]
+//   segfuse_bench_semicrf [threads [forward, loss_grad or viterbi]]
+// With a kind of call given, that one alone, without sweeps.
 
 #include <fmt/core.h>
 
@@ -250,16 +251,18 @@ class Suite {
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  const std::string only = argc > 2 ? argv[2] : "";
   Suite suite(threads);
   for (const Sizes& n : {Sizes{16, 400, 40, 45},
                          {32, 1000, 30, 39},
                          {64, 2000, 50, 64},
                          {8, 10000, 200, 8},
                          {1, 100000, 100, 24}})
-    for (const std::string what : {"forward", "loss_grad", "viterbi"}) suite.measure(n, what);
+    for (const std::string what : {"forward", "loss_grad", "viterbi"})
+      if (only.empty() || only == what) suite.measure(n, what);
   for (const std::string what : {"forward", "loss_grad"})
-    suite.measure({8, 500, 30, 39, true}, what);
-  if (threads == 1) {
+    if (only.empty() || only == what) suite.measure({8, 500, 30, 39, true}, what);
+  if (threads == 1 && only.empty()) {
     suite.measure_convolution();
     const std::string what = "loss_grad";
     for (const std::int64_t t : {250, 1000, 4000, 16000}) suite.measure({8, t, 30, 39}, what, "T");

@@ -40,10 +40,11 @@ struct Engine::State {
                 const Body& body) {
     const auto task = [&](std::int64_t i) {
       std::unique_ptr<Workspace> workspace = workspaces.take();
-      const Row row = load_row(potentials, model.dims, begin + i, workspace->frames);
+      const Row row = load_row(potentials, model.dims, begin + i, workspace->frames, pool);
       body(begin + i, row, *workspace);
       workspaces.give_back(std::move(workspace));
     };
+    if (end - begin == 1) return task(0);  // which may use the threads itself
     pool->run(end - begin, std::ref(task));
   }
 
@@ -295,18 +296,23 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
   load_model(potentials, dims, state.model);
   if (std::ssize(state.paths) < dims.batch)
     state.paths.resize(static_cast<std::size_t>(dims.batch));
-  state.for_rows(
-      potentials, 0, dims.batch, [&](std::int64_t b, const Row& row, Workspace& workspace) {
-        Segmentations& mine = state.paths[static_cast<std::size_t>(b)];
-        mine.clear();
-        const bool possible =
-            row.length == 0 || viterbi_row(state.model, row, workspace.viterbi, workspace.path);
-        if (row.length > 0)
-          for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
-        set(result.score, b,
-            possible ? score_row(state.model, row, mine.view(), 0, mine.segments()) : kNegInf);
-        set(result.status, b, possible ? RowStatus::kOk : RowStatus::kNoPath);
-      });
+  const auto decode = [&](std::int64_t b, const Row& row, Workspace& workspace) {
+    Segmentations& mine = state.paths[static_cast<std::size_t>(b)];
+    mine.clear();
+    const bool possible = row.length == 0 || viterbi_row(state.model, row, workspace.viterbi,
+                                                         *state.pool, workspace.path);
+    if (row.length > 0)
+      for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
+    set(result.score, b,
+        possible ? score_row(state.model, row, mine.view(), 0, mine.segments()) : kNegInf);
+    set(result.status, b, possible ? RowStatus::kOk : RowStatus::kNoPath);
+  };
+  if (dims.batch < state.pool->size() && can_cut_best(dims, dims.frames)) {
+    for (std::int64_t b = 0; b < dims.batch; ++b)  // threads within rows
+      state.for_rows(potentials, b, b + 1, decode);
+  } else {
+    state.for_rows(potentials, 0, dims.batch, decode);
+  }
   best.clear();
   for (std::int64_t b = 0; b < dims.batch; ++b) {
     const Segmentations& row = state.paths[static_cast<std::size_t>(b)];
