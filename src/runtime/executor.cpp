@@ -1,0 +1,108 @@
+#include "runtime/executor.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "runtime/memory/heap.h"
+#include "segfuse/error.h"
+
+namespace segfuse::runtime {
+
+// What the work has to come after.
+Frontier Executor::before(StreamId stream, std::span<const Use> uses, const char* what,
+                          bool any_device) const {
+  const Device& device = timeline_->device(stream);
+  Frontier needed;
+  for (const Use& use : uses) {
+    Block* const block = use.buffer->block_;
+    if (block == nullptr)
+      throw UsageError("{}: a buffer is empty; allocate it before it is used", what);
+    if (&block->heap->device() != &device && !any_device)
+      throw UsageError("{}: buffer '{}' is memory of {}, {} is a stream of {}; copy it first", what,
+                       block->label, block->heap->device().name(), timeline_->name(stream),
+                       device.name());
+    const std::lock_guard lock(block->uses_lock);
+    // Before the first write, what is there is the former holders'.
+    if (use.write || !block->write.happened())
+      needed.join(block->uses);
+    else
+      needed.raise(block->write);
+  }
+  return needed;
+}
+
+// Former uses that this one comes after are implied by it.
+void Executor::after(StreamId stream, std::span<const Use> uses, StreamTick now) {
+  for (const Use& use : uses) {
+    Block* const block = use.buffer->block_;
+    const std::lock_guard lock(block->uses_lock);
+    block->uses.drop_if([&](StreamTick former) { return timeline_->covered(stream, former); });
+    block->uses.raise(now);
+    if (use.write) block->write = now;
+  }
+}
+
+StreamTick Executor::launch(StreamId stream, Work work, std::span<const Use> uses) {
+  const Frontier needed = before(stream, uses, work.name.c_str(), false);
+  std::vector<MemoryAccess> accesses;
+  accesses.reserve(uses.size());
+  for (const Use& use : uses)
+    accesses.push_back(
+        {use.buffer->address(), use.buffer->bytes(), use.write, use.buffer->label()});
+  timeline_->order_after(stream, needed);
+  Device& device = timeline_->device(stream);
+  const StreamTick now = timeline_->enqueue(
+      stream, [&](StreamHandle handle) { device.launch(handle, std::move(work), accesses); });
+  after(stream, uses, now);
+  return now;
+}
+
+StreamTick Executor::copy(StreamId stream, const Buffer& to, std::size_t to_offset,
+                          const Buffer& from, std::size_t from_offset, std::size_t bytes) {
+  const std::array uses = {reads(from), writes(to)};
+  const Frontier needed = before(stream, uses, "copy", true);
+  if (to_offset > to.bytes() || bytes > to.bytes() - to_offset || from_offset > from.bytes() ||
+      bytes > from.bytes() - from_offset)
+    throw UsageError("copy: {} bytes from {} of {} to {} of {} do not fit", bytes, from_offset,
+                     from.bytes(), to_offset, to.bytes());
+  timeline_->order_after(stream, needed);
+  Device& device = timeline_->device(stream);
+  const StreamTick now = timeline_->enqueue(stream, [&](StreamHandle handle) {
+    device.copy(handle, to.address() + to_offset, from.address() + from_offset, bytes);
+  });
+  after(stream, uses, now);
+  return now;
+}
+
+StreamTick Executor::fill(StreamId stream, const Buffer& buffer, std::uint8_t value) {
+  const std::array uses = {writes(buffer)};
+  const Frontier needed = before(stream, uses, "fill", false);
+  timeline_->order_after(stream, needed);
+  Device& device = timeline_->device(stream);
+  const StreamTick now = timeline_->enqueue(stream, [&](StreamHandle handle) {
+    device.fill(handle, buffer.address(), value, buffer.bytes());
+  });
+  after(stream, uses, now);
+  return now;
+}
+
+void Executor::wait_written(const Buffer& buffer) {
+  StreamTick write;
+  {
+    const std::lock_guard lock(buffer.block_->uses_lock);
+    write = buffer.block_->write;
+  }
+  timeline_->synchronize(Frontier(write));
+}
+
+void Executor::wait_unused(const Buffer& buffer) {
+  Frontier uses;
+  {
+    const std::lock_guard lock(buffer.block_->uses_lock);
+    uses = buffer.block_->uses;
+  }
+  timeline_->synchronize(uses);
+}
+
+}  // namespace segfuse::runtime

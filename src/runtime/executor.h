@@ -1,0 +1,57 @@
+#pragma once
+// The one that enqueues work. It sees every use of a buffer, so it knows what has to be waited for,
+// and the heap knows when memory is free: users do neither.
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "runtime/device.h"
+#include "runtime/memory/buffer.h"
+#include "runtime/timeline.h"
+
+namespace segfuse::runtime {
+
+/// A buffer that a piece of work reads or writes (also: reads and writes).
+struct Use {
+  Use(const Buffer& used, bool writes) : buffer(&used), write(writes) {}
+  const Buffer* buffer;
+  bool write;
+};
+inline Use reads(const Buffer& buffer) { return {buffer, false}; }
+inline Use writes(const Buffer& buffer) { return {buffer, true}; }
+
+/// Orders work by its uses: a read comes after the last write, a write after all former uses, also
+/// those by former holders of the memory. Waits are added where the clocks show that one is
+/// missing, and nowhere else. Buffers may be dropped as soon as a call returns. Any thread; work
+/// that two threads enqueue at once on one buffer is safe for the memory, but in no order.
+class Executor {
+ public:
+  explicit Executor(Timeline& timeline) : timeline_(&timeline) {}
+  Timeline& timeline() const { return *timeline_; }
+
+  /// Enqueues `work` on `stream`. UsageError when a buffer is empty or of another device.
+  StreamTick launch(StreamId stream, Work work, std::span<const Use> uses);
+  StreamTick launch(StreamId stream, Work work, std::initializer_list<Use> uses) {
+    return launch(stream, std::move(work), std::span(uses.begin(), uses.size()));
+  }
+  /// Copies bytes; one side may be of another device. Offsets in bytes.
+  StreamTick copy(StreamId stream, const Buffer& to, std::size_t to_offset, const Buffer& from,
+                  std::size_t from_offset, std::size_t bytes);
+  StreamTick fill(StreamId stream, const Buffer& buffer, std::uint8_t value);
+  /// The host waits until the buffer's content is there (its last write is over).
+  void wait_written(const Buffer& buffer);
+  /// The host waits until nothing uses the buffer.
+  void wait_unused(const Buffer& buffer);
+
+ private:
+  Frontier before(StreamId stream, std::span<const Use> uses, const char* what,
+                  bool any_device) const;
+  void after(StreamId stream, std::span<const Use> uses, StreamTick use);
+
+  Timeline* timeline_;
+};
+
+}  // namespace segfuse::runtime

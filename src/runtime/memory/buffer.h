@@ -1,0 +1,83 @@
+#pragma once
+// Device memory that is held. The last handle to go gives the memory back, on any thread and at any
+// time: nothing has to be kept alive for a stream, and no stream has to be named.
+
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "runtime/memory/block.h"
+#include "runtime/tick.h"
+
+namespace segfuse::runtime {
+
+class Borrow;
+class Timeline;
+
+/// A handle; copies share the memory. One handle is not to be used by two threads at once; copies
+/// are.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer& other) noexcept : block_(other.block_) {
+    if (block_ != nullptr) block_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  Buffer(Buffer&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  Buffer& operator=(Buffer other) noexcept {
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~Buffer() { reset(); }
+
+  void reset() noexcept {
+    Block* const block = std::exchange(block_, nullptr);
+    if (block != nullptr && block->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      release(block);
+  }
+
+  explicit operator bool() const { return block_ != nullptr; }
+  /// For work that is launched with this buffer among its uses, and for what is lent by borrow().
+  std::byte* address() const { return block_ == nullptr ? nullptr : block_->address; }
+  /// As requested; what was handed out may be more.
+  std::size_t bytes() const { return block_ == nullptr ? 0 : block_->requested; }
+  std::string_view label() const { return block_ == nullptr ? std::string_view{} : block_->label; }
+  bool same_memory(const Buffer& other) const { return block_ == other.block_; }
+
+  /// Lends the memory to code that enqueues work on `stream` unseen (a library, a user's kernel, a
+  /// tensor that is handed out). Orders the stream after all former uses; when the loan ends, a use
+  /// at the stream's tail is recorded, as a write.
+  Borrow borrow(Timeline& timeline, StreamId stream) const;
+  /// Records that work enqueued on `stream` so far may use the memory. For code that cannot borrow:
+  /// call it after that work was enqueued.
+  void record_stream(Timeline& timeline, StreamId stream) const;
+
+ private:
+  friend class Borrow;
+  friend class Executor;
+  friend class Heap;
+  explicit Buffer(Block* block) noexcept : block_(block) {}
+  static void release(Block* block) noexcept;
+
+  Block* block_ = nullptr;
+};
+
+/// A loan of a buffer's memory to work that the runtime does not see; it ends with this object.
+class Borrow {
+ public:
+  Borrow(Borrow&& other) noexcept = default;
+  Borrow& operator=(Borrow&&) = delete;
+  ~Borrow();
+  std::byte* address() const { return buffer_.address(); }
+  std::size_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  friend class Buffer;
+  Borrow(Buffer buffer, Timeline& timeline, StreamId stream)
+      : buffer_(std::move(buffer)), timeline_(&timeline), stream_(stream) {}
+
+  Buffer buffer_;
+  Timeline* timeline_;
+  StreamId stream_;
+};
+
+}  // namespace segfuse::runtime

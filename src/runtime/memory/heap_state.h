@@ -1,0 +1,67 @@
+#pragma once
+// What a heap holds; shared by the files that implement it.
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "runtime/memory/arena.h"
+#include "runtime/memory/heap.h"
+#include "runtime/memory/magazine.h"
+
+namespace segfuse::runtime {
+
+struct Heap::State {
+  State(Heap* heap, Device& device, Timeline& timeline, HeapOptions options);
+
+  /// The steps of an allocation, from the cheapest to the last. Returns a live block.
+  Block* obtain(std::size_t bytes, std::size_t requested, StreamId stream);
+
+  Arena& arena_for(std::size_t bytes) { return *arenas[bytes <= kSmallBytes ? 0 : 1]; }
+  Arena& other_arena(std::size_t bytes) { return *arenas[bytes <= kSmallBytes ? 1 : 0]; }
+  std::size_t mapped() const;
+  std::size_t taken() const;  ///< live or cached
+  std::size_t soft_limit(std::size_t more) const;
+  /// Gives the content of magazines to the arenas; whether there was any. Under the lock.
+  bool flush(Magazine& magazine);
+  bool flush_all();
+  Block* take(Arena& arena, const Arena::Run& run, std::size_t bytes);
+  std::optional<Arena::Growth> growth(Arena& arena, std::size_t bytes, StreamId stream,
+                                      std::size_t limit) const;
+  /// These let go of the lock for their device calls.
+  bool map(Arena& arena, const Arena::Growth& growth, std::unique_lock<std::mutex>& lock);
+  std::size_t unmap_idle(std::size_t bytes, std::unique_lock<std::mutex>& lock);
+  /// Uses to wait for so that `bytes` can be unmapped; empty when even all would not do.
+  Frontier worth_waiting_for(std::size_t bytes) const;
+
+  void remember(HeapEvent::Kind kind, const Block& block, std::uint32_t stream);
+  std::string out_of_memory(std::size_t requested, std::size_t bytes, StreamId stream,
+                            const Frontier* awaited);
+
+  Heap* heap;
+  Device& device;
+  Timeline& timeline;
+  HeapOptions options;
+  std::size_t step;  ///< least growth
+  std::array<std::byte*, 2> reserved{};
+  std::size_t reserved_bytes = 0;
+
+  mutable std::mutex mutex;  ///< of what follows; taken before a magazine's lock
+  std::array<std::unique_ptr<Arena>, 2> arenas;
+  HeapStatistics counts;  ///< the members that only grow, and peaks
+  mutable std::array<Magazine, kMaxStreams> magazines;
+
+  std::atomic<bool> history_on{false};
+  mutable std::mutex history_mutex;
+  std::size_t history_size = 0;
+  std::uint64_t serials = 0;
+  std::deque<HeapEvent> history;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+};
+
+}  // namespace segfuse::runtime

@@ -1,0 +1,374 @@
+#include "runtime/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "segfuse/error.h"
+
+namespace segfuse::runtime {
+
+namespace {
+
+using Ticks = std::array<Tick, kMaxStreams>;
+
+/// Events remembered for each stream; older ones are forgotten even when they may not be over.
+constexpr std::size_t kLogEvents = 4096;
+
+void raise(std::atomic<Tick>& to, Tick tick) {
+  Tick old = to.load(std::memory_order_relaxed);
+  while (old < tick && !to.compare_exchange_weak(old, tick, std::memory_order_release)) {
+  }
+}
+
+}  // namespace
+
+struct Timeline::Event {
+  EventHandle handle = nullptr;
+  Device* device = nullptr;
+  StreamTick at;
+  Ticks clock{};
+};
+
+struct Timeline::Stream {
+  mutable std::mutex mutex;  ///< of all but the clock, and of the order of what is enqueued
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  Device* device = nullptr;  ///< null: there is no such stream now
+  StreamHandle handle = nullptr;
+  bool adopted = false;
+  std::string name;
+  Tick tail = 0;       ///< goes on over generations
+  Tick forgotten = 0;  ///< an event at or before this tick has left the log before it was over
+  std::deque<EventPtr> log;
+  std::array<std::atomic<Tick>, kMaxStreams> clock{};
+};
+
+struct Timeline::State {
+  std::mutex streams_mutex;  ///< of making and retiring streams; taken before a stream's
+  std::array<Stream, kMaxStreams> streams;
+  std::array<std::atomic<Tick>, kMaxStreams> host{};
+  std::map<const void*, std::function<void(StreamId)>> on_retire;
+
+  std::mutex pool_mutex;
+  std::map<Device*, std::vector<std::unique_ptr<Event>>> pool;
+
+  std::atomic<std::uint64_t> records{0};
+  std::atomic<std::uint64_t> waits{0};
+  std::atomic<std::uint64_t> host_waits{0};
+};
+
+Timeline::Timeline() : state_(std::make_unique<State>()) {
+  for (std::uint32_t i = 0; i < kMaxStreams; ++i) state_->streams[i].index = i;
+}
+
+Timeline::~Timeline() {
+  for (Stream& stream : state_->streams) {
+    if (stream.device == nullptr) continue;
+    try {
+      retire({stream.index, stream.generation});
+    } catch (const std::exception&) {
+      // A failure that nobody has waited for.
+    }
+  }
+  for (auto& [device, events] : state_->pool)
+    for (auto& event : events) device->destroy_event(event->handle);
+}
+
+Timeline::Stream& Timeline::stream_at(StreamId id) const {
+  if (!id.valid()) throw UsageError("stream: none was given; make one with Timeline::create");
+  Stream& stream = state_->streams[id.index];
+  if (stream.device == nullptr || stream.generation != id.generation)
+    throw UsageError("stream {}: it was retired; use a stream that exists", id.index);
+  return stream;
+}
+
+StreamId Timeline::add(Device& device, StreamHandle handle, bool adopted, std::string name) {
+  for (Stream& stream : state_->streams) {
+    if (stream.device != nullptr) continue;
+    const std::lock_guard lock(stream.mutex);
+    stream.device = &device;
+    stream.handle = handle;
+    stream.adopted = adopted;
+    stream.name = name.empty() ? fmt::format("stream {}", stream.index) : std::move(name);
+    // All that its number did before is over; nothing else is known.
+    for (auto& tick : stream.clock) tick.store(0, std::memory_order_relaxed);
+    stream.clock[stream.index].store(stream.tail, std::memory_order_release);
+    return {stream.index, stream.generation};
+  }
+  throw UsageError("stream: {} streams exist, which is the most; retire one before making another",
+                   kMaxStreams);
+}
+
+StreamId Timeline::create(Device& device, std::string name) {
+  const std::lock_guard lock(state_->streams_mutex);
+  const StreamHandle handle = device.create_stream();
+  try {
+    return add(device, handle, false, std::move(name));
+  } catch (...) {
+    device.destroy_stream(handle);
+    throw;
+  }
+}
+
+StreamId Timeline::adopt(Device& device, StreamHandle handle, std::string name) {
+  const std::lock_guard lock(state_->streams_mutex);
+  for (const Stream& stream : state_->streams)
+    if (stream.device == &device && stream.handle == handle)
+      return {stream.index, stream.generation};
+  return add(device, handle, true, std::move(name));
+}
+
+void Timeline::retire(StreamId id) {
+  std::exception_ptr failure;
+  try {
+    synchronize(id);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(state_->streams_mutex);
+  Stream& stream = stream_at(id);
+  {
+    const std::lock_guard stream_lock(stream.mutex);
+    stream.log.clear();
+    stream.forgotten = 0;
+    if (!stream.adopted) stream.device->destroy_stream(stream.handle);
+    stream.device = nullptr;
+    ++stream.generation;
+  }
+  for (const auto& [who, notify] : state_->on_retire) notify(id);
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Timeline::on_retire(const void* who, std::function<void(StreamId)> notify) {
+  const std::lock_guard lock(state_->streams_mutex);
+  state_->on_retire[who] = std::move(notify);
+}
+
+void Timeline::forget(const void* who) {
+  const std::lock_guard lock(state_->streams_mutex);
+  state_->on_retire.erase(who);
+}
+
+Device& Timeline::device(StreamId id) const { return *stream_at(id).device; }
+StreamHandle Timeline::handle(StreamId id) const { return stream_at(id).handle; }
+std::string Timeline::name(StreamId id) const { return stream_at(id).name; }
+
+StreamTick Timeline::tail(StreamId id) const {
+  return {id.index, stream_at(id).clock[id.index].load(std::memory_order_acquire)};
+}
+
+std::vector<StreamId> Timeline::streams(const Device& device) const {
+  const std::lock_guard lock(state_->streams_mutex);
+  std::vector<StreamId> found;
+  for (const Stream& stream : state_->streams)
+    if (stream.device == &device) found.push_back({stream.index, stream.generation});
+  return found;
+}
+
+StreamTick Timeline::enqueue(StreamId id, const std::function<void(StreamHandle)>& enqueue) {
+  Stream& stream = stream_at(id);
+  const std::lock_guard lock(stream.mutex);
+  enqueue(stream.handle);
+  stream.clock[id.index].store(++stream.tail, std::memory_order_release);
+  return {id.index, stream.tail};
+}
+
+StreamTick Timeline::touch(StreamId id) {
+  return enqueue(id, [](StreamHandle) {});
+}
+
+bool Timeline::over(StreamTick use) const {
+  return use.tick() <= state_->host[use.stream()].load(std::memory_order_acquire);
+}
+
+bool Timeline::over(const Frontier& uses) const {
+  return std::ranges::all_of(uses.entries(), [&](StreamTick use) { return over(use); });
+}
+
+bool Timeline::covered(StreamId id, StreamTick use) const {
+  const Stream& stream = state_->streams[id.index];
+  return use.tick() <= stream.clock[use.stream()].load(std::memory_order_acquire) || over(use);
+}
+
+bool Timeline::covered(StreamId id, const Frontier& uses) const {
+  return std::ranges::all_of(uses.entries(), [&](StreamTick use) { return covered(id, use); });
+}
+
+// The first event at or behind a use. It is the one with the least clock of all that ever were, so
+// whoever is known to be ordered after the use is ordered after all in its clock.
+Timeline::EventPtr Timeline::find_event(StreamTick use) const {
+  const auto& log = state_->streams[use.stream()].log;
+  const auto at = std::ranges::lower_bound(log, use, {}, [](const EventPtr& e) { return e->at; });
+  return at == log.end() ? nullptr : *at;
+}
+
+Timeline::EventPtr Timeline::new_event(Stream& stream) {
+  std::unique_ptr<Event> event;
+  {
+    const std::lock_guard lock(state_->pool_mutex);
+    auto& pool = state_->pool[stream.device];
+    if (!pool.empty()) {
+      event = std::move(pool.back());
+      pool.pop_back();
+    }
+  }
+  if (!event) {
+    event = std::make_unique<Event>();
+    event->device = stream.device;
+    event->handle = stream.device->create_event();
+  }
+  const auto give_back = [state = state_.get()](Event* used) {
+    const std::lock_guard lock(state->pool_mutex);
+    state->pool[used->device].emplace_back(used);
+  };
+  EventPtr owned(event.release(), give_back);
+  stream.device->record(owned->handle, stream.handle);
+  state_->records.fetch_add(1, std::memory_order_relaxed);
+  owned->at = {stream.index, stream.tail};
+  for (std::size_t i = 0; i < kMaxStreams; ++i)
+    owned->clock[i] = stream.clock[i].load(std::memory_order_acquire);
+
+  while (!stream.log.empty() && over(stream.log.front()->at)) stream.log.pop_front();
+  if (stream.log.size() >= kLogEvents) {
+    stream.forgotten = stream.log.front()->at.tick();
+    stream.log.pop_front();
+  }
+  stream.log.push_back(owned);
+  return owned;
+}
+
+Timeline::EventPtr Timeline::event_behind(StreamTick use) {
+  Stream& stream = state_->streams[use.stream()];
+  const std::lock_guard lock(stream.mutex);
+  if (EventPtr found = find_event(use)) return found;
+  return new_event(stream);
+}
+
+// The entries from which the others follow. Entry b follows from entry a when the event behind a,
+// or the one that would be recorded now, is itself ordered after b.
+std::vector<StreamTick> Timeline::essential(std::span<const StreamTick> uses) const {
+  std::vector<StreamTick> left(uses.begin(), uses.end());
+  if (left.size() < 2) return left;
+  const auto follows = [&](StreamTick b, StreamTick a) {
+    const Stream& stream = state_->streams[a.stream()];
+    const std::lock_guard lock(stream.mutex);
+    if (a.tick() <= stream.forgotten) return false;
+    if (const EventPtr event = find_event(a)) return event->clock[b.stream()] >= b.tick();
+    return stream.clock[b.stream()].load(std::memory_order_acquire) >= b.tick();
+  };
+  for (std::size_t i = 0; i < left.size();) {
+    const bool redundant = std::ranges::any_of(left, [&](StreamTick other) {
+      return other.stream() != left[i].stream() && follows(left[i], other);
+    });
+    if (redundant)
+      left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
+    else
+      ++i;
+  }
+  return left;
+}
+
+std::vector<StreamTick> Timeline::missing(StreamId id, const Frontier& uses) const {
+  std::vector<StreamTick> missing;
+  for (const StreamTick use : uses.entries())
+    if (!covered(id, use)) missing.push_back(use);
+  return essential(missing);
+}
+
+int Timeline::missing_waits(StreamId id, const Frontier& uses) const {
+  return static_cast<int>(missing(id, uses).size());
+}
+
+int Timeline::order_after(StreamId id, const Frontier& uses) {
+  int waits = 0;
+  for (const StreamTick use : missing(id, uses)) {
+    wait(id, *event_behind(use));
+    ++waits;
+  }
+  return waits;
+}
+
+void Timeline::wait(StreamId id, const Event& event) {
+  Stream& stream = stream_at(id);
+  if (stream.device != event.device) return host_wait(event);  // devices may not share events
+  const std::lock_guard lock(stream.mutex);
+  stream.device->wait(stream.handle, event.handle);
+  state_->waits.fetch_add(1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kMaxStreams; ++i) raise(stream.clock[i], event.clock[i]);
+}
+
+void Timeline::host_wait(const Event& event) {
+  state_->host_waits.fetch_add(1, std::memory_order_relaxed);
+  try {
+    event.device->synchronize_event(event.handle);
+  } catch (...) {
+    raise_host(event.clock);
+    throw;
+  }
+  raise_host(event.clock);
+}
+
+void Timeline::settle(Frontier& uses, std::uint32_t home) {
+  uses.drop_if([&](StreamTick use) { return over(use); });
+  if (uses.only(home)) return;
+  const std::vector<StreamTick> left = essential(uses.entries());
+  uses.clear();
+  for (const StreamTick use : left) uses.raise(use);
+  for (const StreamTick use : left)
+    if (use.stream() != home) event_behind(use);
+}
+
+void Timeline::raise_host(const Ticks& clock) {
+  for (std::size_t i = 0; i < kMaxStreams; ++i) raise(state_->host[i], clock[i]);
+}
+
+void Timeline::synchronize(StreamId id) {
+  const Stream& stream = stream_at(id);
+  Ticks clock;
+  for (std::size_t i = 0; i < kMaxStreams; ++i)
+    clock[i] = stream.clock[i].load(std::memory_order_acquire);
+  state_->host_waits.fetch_add(1, std::memory_order_relaxed);
+  // What throws has waited all the same.
+  try {
+    stream.device->synchronize(stream.handle);
+  } catch (...) {
+    raise_host(clock);
+    throw;
+  }
+  raise_host(clock);
+}
+
+void Timeline::synchronize(const Frontier& uses) {
+  std::vector<StreamTick> pending;
+  for (const StreamTick use : uses.entries())
+    if (!over(use)) pending.push_back(use);
+  for (const StreamTick use : essential(pending)) {
+    host_wait(*event_behind(use));
+  }
+}
+
+void Timeline::poll() {
+  for (Stream& stream : state_->streams) {
+    EventPtr last;
+    {
+      const std::lock_guard lock(stream.mutex);
+      for (const EventPtr& event : stream.log) {
+        if (!stream.device->query(event->handle)) break;
+        last = event;
+      }
+    }
+    if (last) raise_host(last->clock);
+  }
+}
+
+TimelineCounts Timeline::counts() const {
+  return {state_->records.load(), state_->waits.load(), state_->host_waits.load()};
+}
+
+}  // namespace segfuse::runtime
