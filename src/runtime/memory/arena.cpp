@@ -85,7 +85,7 @@ Block* Arena::split(Block* block, std::size_t bytes) {
   Block* const rest = new_block();
   rest->address = block->address + bytes;
   rest->bytes = block->bytes - bytes;
-  rest->state = block->state;
+  rest->state = BlockState{block->state};
   rest->uses = block->uses;
   rest->before = block;
   rest->after = block->after;

@@ -35,13 +35,27 @@ enum class BlockState : std::uint8_t {
   kLive,      ///< some Buffer holds it
 };
 
+/// Changed under the heap's lock or, between live and cached, a magazine's; looked at by neighbours
+/// under the heap's.
+class BlockStateCell {
+ public:
+  BlockStateCell& operator=(BlockState state) noexcept {
+    state_.store(state, std::memory_order_relaxed);
+    return *this;
+  }
+  operator BlockState() const noexcept { return state_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<BlockState> state_{BlockState::kUnmapped};
+};
+
 struct Block {
   std::byte* address = nullptr;
   std::size_t bytes = 0;
   Block* before = nullptr;  ///< neighbour by address, null at the end of the reservation
   Block* after = nullptr;
   Heap* heap = nullptr;
-  BlockState state = BlockState::kUnmapped;
+  BlockStateCell state;
   std::uint8_t arena = 0;
 
   // Live or cached.

@@ -67,6 +67,10 @@ void Heap::reset_peaks() {
 
 HeapSnapshot Heap::snapshot() const {
   State& state = *state_;
+  // Asked before the heap's lock is taken: a stream that retires takes them the other way round.
+  std::map<std::uint32_t, std::string> names;
+  for (const StreamId stream : state.timeline.streams(state.device))
+    names[stream.index] = state.timeline.name(stream);
   const std::lock_guard lock(state.mutex);
   for (Magazine& magazine : state.magazines) magazine.lock.lock();
   HeapSnapshot result;
@@ -82,9 +86,6 @@ HeapSnapshot Heap::snapshot() const {
     statistics.magazine_hits += magazine.hits;
     statistics.allocations += magazine.hits;
   }
-  std::map<std::uint32_t, std::string> names;
-  for (const StreamId stream : state.timeline.streams(state.device))
-    names[stream.index] = state.timeline.name(stream);
   const auto name_of = [&](std::uint32_t stream) {
     const auto found = names.find(stream);
     return found == names.end() ? fmt::format("stream {}", stream) : found->second;
