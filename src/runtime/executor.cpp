@@ -87,6 +87,17 @@ StreamTick Executor::fill(StreamId stream, const Buffer& buffer, std::uint8_t va
   return now;
 }
 
+Frontier Executor::uses_of(const Buffer& buffer) const {
+  const std::lock_guard lock(buffer.block_->uses_lock);
+  return buffer.block_->uses;
+}
+
+void Executor::note(const Buffer& buffer, const Frontier& uses) {
+  Block* const block = buffer.block_;
+  const std::lock_guard lock(block->uses_lock);
+  block->uses.join(uses);
+}
+
 void Executor::wait_written(const Buffer& buffer) {
   StreamTick write;
   {
@@ -96,13 +107,6 @@ void Executor::wait_written(const Buffer& buffer) {
   timeline_->synchronize(Frontier(write));
 }
 
-void Executor::wait_unused(const Buffer& buffer) {
-  Frontier uses;
-  {
-    const std::lock_guard lock(buffer.block_->uses_lock);
-    uses = buffer.block_->uses;
-  }
-  timeline_->synchronize(uses);
-}
+void Executor::wait_unused(const Buffer& buffer) { timeline_->synchronize(uses_of(buffer)); }
 
 }  // namespace segfuse::runtime

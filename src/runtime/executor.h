@@ -46,7 +46,13 @@ class Executor {
   /// The host waits until nothing uses the buffer.
   void wait_unused(const Buffer& buffer);
 
+  /// Work that has to be over before the memory is written: for those who enqueue on their own.
+  Frontier uses_of(const Buffer& buffer) const;
+  /// Records uses of the memory by work that was enqueued otherwise.
+  void note(const Buffer& buffer, const Frontier& uses);
+
  private:
+  friend class PlanRunner;
   Frontier before(StreamId stream, std::span<const Use> uses, const char* what,
                   bool any_device) const;
   void after(StreamId stream, std::span<const Use> uses, StreamTick use);

@@ -1,0 +1,142 @@
+#include "runtime/plan_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "segfuse/error.h"
+
+namespace segfuse::runtime {
+
+/// One run while it is enqueued.
+struct PlanRunner::Running {
+  std::span<const Buffer> given;
+  Buffer arena;
+  Frontier former;                ///< uses of the arena's memory before this run
+  std::vector<StreamTick> ticks;  ///< of the steps enqueued so far
+  std::vector<bool> begun;        ///< streams that have been ordered after `former`
+};
+
+PlanRunner::PlanRunner(plan::Plan plan, std::vector<PlanFunction> functions, Heap& heap,
+                       Executor& executor, std::vector<StreamId> streams)
+    : plan_(std::move(plan)),
+      functions_(std::move(functions)),
+      heap_(&heap),
+      executor_(&executor),
+      streams_(std::move(streams)) {
+  plan::verify(plan_);
+  if (streams_.empty()) throw UsageError("plan {}: no stream was given to run on", plan_.name);
+  for (const plan::Step& step : plan_.steps) {
+    const bool calls =
+        step.kind == plan::Step::Kind::kCall || step.kind == plan::Step::Kind::kCollective;
+    if (calls && step.function >= functions_.size())
+      throw InternalError("plan {}, step {}: function {} of {} does not exist", plan_.name,
+                          step.name, step.function, functions_.size());
+  }
+  placement_ = plan::place(plan_, static_cast<int>(streams_.size()));
+  std::size_t number = 0;
+  for (const plan::Buffer& buffer : plan_.buffers)
+    given_.push_back(buffer.kind == plan::Buffer::Kind::kScratch ? 0 : number++);
+}
+
+void PlanRunner::check(std::span<const Buffer> given) const {
+  const auto wanted =
+      static_cast<std::size_t>(std::ranges::count_if(plan_.buffers, [](const plan::Buffer& buffer) {
+        return buffer.kind != plan::Buffer::Kind::kScratch;
+      }));
+  if (given.size() != wanted)
+    throw UsageError("plan {}: {} buffers were given, it has {}", plan_.name, given.size(), wanted);
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const plan::Buffer& buffer = plan_.buffers[b];
+    if (buffer.kind != plan::Buffer::Kind::kScratch && given[given_[b]].bytes() < buffer.bytes)
+      throw UsageError("plan {}: {} has {} bytes, the plan needs {}", plan_.name, buffer.name,
+                       given[given_[b]].bytes(), buffer.bytes);
+  }
+}
+
+void PlanRunner::run(std::span<const Buffer> given) {
+  check(given);
+  Running running;
+  running.given = given;
+  running.begun.assign(streams_.size(), false);
+  if (placement_.arena_bytes > 0) {
+    running.arena = heap_->allocate(placement_.arena_bytes, streams_[0], "scratch");
+    running.former = executor_->uses_of(running.arena);
+  }
+  // What was enqueued uses the arena, also when a later step cannot be.
+  const auto note = [&] {
+    if (!running.arena) return;
+    Frontier uses;
+    for (const StreamTick tick : running.ticks) uses.raise(tick);
+    executor_->note(running.arena, uses);
+  };
+  try {
+    for (std::uint32_t i = 0; i < plan_.steps.size(); ++i) enqueue(running, i);
+  } catch (...) {
+    note();
+    throw;
+  }
+  note();
+}
+
+Work PlanRunner::work(const plan::Step& step, std::vector<std::byte*> addresses) const {
+  return {step.name, [function = functions_[step.function], addresses = std::move(addresses)](
+                         StreamHandle stream) { function(stream, addresses); }};
+}
+
+void PlanRunner::enqueue(Running& running, std::uint32_t number) {
+  const plan::Step& step = plan_.steps[number];
+  const plan::Placement::Step& placed = placement_.steps[number];
+  const auto lane = static_cast<std::size_t>(placed.stream);
+  const StreamId stream = streams_[lane];
+
+  std::vector<Use> uses;
+  std::vector<MemoryAccess> accesses;
+  std::vector<std::byte*> addresses;
+  bool scratch = false;
+  const auto add = [&](plan::BufferId id, bool write) {
+    const plan::Buffer& buffer = plan_.buffers[id.index];
+    std::byte* address = nullptr;
+    if (buffer.kind == plan::Buffer::Kind::kScratch) {
+      address = running.arena.address() + placement_.offsets[id.index];
+      scratch = true;
+    } else {
+      const Buffer& given = running.given[given_[id.index]];
+      address = given.address();
+      uses.push_back({given, write});
+    }
+    addresses.push_back(address);
+    if (buffer.bytes > 0) accesses.push_back({address, buffer.bytes, write, buffer.name});
+  };
+  for (const plan::BufferId id : step.reads) add(id, false);
+  for (const plan::BufferId id : step.writes) add(id, true);
+
+  Frontier needed = executor_->before(stream, uses, step.name.c_str(), false);
+  for (const std::uint32_t other : placed.waits) needed.raise(running.ticks[other]);
+  if (scratch && !running.begun[lane]) {
+    needed.join(running.former);
+    running.begun[lane] = true;
+  }
+  Timeline& timeline = executor_->timeline();
+  timeline.order_after(stream, needed);
+  Device& device = timeline.device(stream);
+  const StreamTick now = timeline.enqueue(stream, [&](StreamHandle handle) {
+    switch (step.kind) {
+      case plan::Step::Kind::kCopy:
+        device.copy(handle, addresses[1], addresses[0],
+                    std::min(plan_.buffers[step.reads[0].index].bytes,
+                             plan_.buffers[step.writes[0].index].bytes));
+        break;
+      case plan::Step::Kind::kFill:
+        device.fill(handle, addresses[0], step.value, plan_.buffers[step.writes[0].index].bytes);
+        break;
+      case plan::Step::Kind::kCall:
+      case plan::Step::Kind::kCollective:
+        device.launch(handle, work(step, addresses), accesses);
+        break;
+    }
+  });
+  running.ticks.push_back(now);
+  executor_->after(stream, uses, now);
+}
+
+}  // namespace segfuse::runtime

@@ -1,0 +1,52 @@
+#pragma once
+// Runs a plan: steps on their streams, with the waits that placement found, over memory that is
+// given or that lies in one arena.
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "plan/placement.h"
+#include "plan/plan.h"
+#include "runtime/executor.h"
+#include "runtime/memory/heap.h"
+
+namespace segfuse::runtime {
+
+/// What a step of kind kCall does. `addresses` are those of the step's reads, then of its writes,
+/// and live during the call only. When it is called: see Work in runtime/device.h.
+using PlanFunction =
+    std::function<void(StreamHandle stream, std::span<std::byte* const> addresses)>;
+
+class PlanRunner {
+ public:
+  /// The plan's functions by number, and the streams to run on: at least one, of the heap's device.
+  /// Throws InternalError when the plan is not right.
+  PlanRunner(plan::Plan plan, std::vector<PlanFunction> functions, Heap& heap, Executor& executor,
+             std::vector<StreamId> streams);
+
+  /// Enqueues one run. `given` are the buffers of the plan that are not scratch, in their order,
+  /// with at least the bytes the plan says. Their former uses, wherever they are, are waited for as
+  /// needed; they and the runner may be dropped at once. Runs may overlap each other as far as what
+  /// they are given allows: each has its own arena. UsageError names a buffer that does not fit.
+  void run(std::span<const Buffer> given);
+
+  const plan::Plan& plan() const { return plan_; }
+  const plan::Placement& placement() const { return placement_; }
+
+ private:
+  struct Running;
+  Work work(const plan::Step& step, std::vector<std::byte*> addresses) const;
+  void enqueue(Running& running, std::uint32_t step);
+  void check(std::span<const Buffer> given) const;
+
+  plan::Plan plan_;
+  plan::Placement placement_;
+  std::vector<PlanFunction> functions_;
+  Heap* heap_;
+  Executor* executor_;
+  std::vector<StreamId> streams_;
+  std::vector<std::size_t> given_;  ///< by buffer: which of `given`; unused for scratch
+};
+
+}  // namespace segfuse::runtime

@@ -1,0 +1,229 @@
+#include "runtime/plan_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/check/race_checker.h"
+#include "runtime/sim/sim_device.h"
+#include "segfuse/error.h"
+#include "support/random_plan.h"
+
+namespace segfuse::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  a ^= b + 0x9E3779B97F4A7C15ULL + (a << 6) + (a >> 2);
+  return a * 0xBF58476D1CE4E5B9ULL;
+}
+
+/// Every word of what a step writes depends on all words of what it reads and, for in-outs, on what
+/// was there.
+void go(const plan::Plan& plan, std::size_t number, std::span<std::byte* const> addresses) {
+  const plan::Step& step = plan.steps[number];
+  std::uint64_t value = number + 1;
+  for (std::size_t r = 0; r < step.reads.size(); ++r) {
+    const std::size_t words = plan.buffers[step.reads[r].index].bytes / 8;
+    const auto* const at = reinterpret_cast<const std::uint64_t*>(addresses[r]);
+    for (std::size_t i = 0; i < words; ++i) value = mix(value, at[i]);
+  }
+  const std::size_t words = plan.buffers[step.writes[0].index].bytes / 8;
+  auto* const to = reinterpret_cast<std::uint64_t*>(addresses[step.reads.size()]);
+  for (std::size_t i = 0; i < words; ++i) to[i] = mix(value, i);
+}
+
+using Contents = std::vector<std::vector<std::uint64_t>>;  // by buffer
+
+/// What steps one after the other give, starting from `contents`.
+void run_in_order(const plan::Plan& plan, Contents& contents) {
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const plan::Step& step = plan.steps[i];
+    std::vector<std::byte*> addresses;
+    for (const auto* ids : {&step.reads, &step.writes})
+      for (const plan::BufferId id : *ids)
+        addresses.push_back(reinterpret_cast<std::byte*>(contents[id.index].data()));
+    const std::size_t bytes = plan.buffers[step.writes[0].index].bytes;
+    if (step.kind == plan::Step::Kind::kFill)
+      std::memset(addresses[0], step.value, bytes);
+    else if (step.kind == plan::Step::Kind::kCopy)
+      std::memcpy(addresses[1], addresses[0],
+                  std::min(bytes, plan.buffers[step.reads[0].index].bytes));
+    else
+      go(plan, i, addresses);
+  }
+}
+
+struct Machine {
+  Machine(std::shared_ptr<sim::Schedule> schedule, int count, HeapOptions options = {})
+      : device({.schedule = std::move(schedule), .granule = 4096, .limit = std::size_t{64} << 20}),
+        checker(device),
+        heap(checker, timeline, options),
+        executor(timeline) {
+    for (int i = 0; i < count; ++i) streams.push_back(timeline.create(checker));
+  }
+  void synchronize() {
+    for (const StreamId stream : streams) timeline.synchronize(stream);
+  }
+
+  sim::SimDevice device;
+  RaceChecker checker;
+  Timeline timeline;
+  Heap heap;
+  Executor executor;
+  std::vector<StreamId> streams;
+};
+
+std::vector<PlanFunction> functions(const plan::Plan& plan) {
+  std::vector<PlanFunction> all;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i)
+    all.push_back([&plan, i](StreamHandle, std::span<std::byte* const> addresses) {
+      go(plan, i, addresses);
+    });
+  return all;
+}
+
+struct Given {
+  std::vector<Buffer> buffers;
+  std::vector<std::uint32_t> numbers;
+};
+
+/// Buffers for what is not scratch, filled with their numbers by a kernel on the last stream.
+Given give(Machine& machine, const plan::Plan& plan, Contents& contents) {
+  Given given;
+  contents.assign(plan.buffers.size(), {});
+  for (std::uint32_t b = 0; b < plan.buffers.size(); ++b) {
+    const std::size_t words = plan.buffers[b].bytes / 8;
+    contents[b].assign(words, 0);
+    if (plan.buffers[b].kind == plan::Buffer::Kind::kScratch) continue;
+    contents[b].assign(words, b + 1);
+    Buffer buffer = machine.heap.allocate(words * 8, machine.streams.back(), "given");
+    std::byte* const at = buffer.address();
+    machine.executor.launch(machine.streams.back(),
+                            {"given",
+                             [=](StreamHandle) {
+                               std::fill_n(reinterpret_cast<std::uint64_t*>(at), words,
+                                           std::uint64_t{b} + 1);
+                             }},
+                            {writes(buffer)});
+    given.buffers.push_back(std::move(buffer));
+    given.numbers.push_back(b);
+  }
+  return given;
+}
+
+void expect_contents(Machine& machine, const Given& given, const Contents& contents) {
+  machine.synchronize();
+  for (std::size_t i = 0; i < given.buffers.size(); ++i) {
+    const auto& expected = contents[given.numbers[i]];
+    EXPECT_EQ(std::memcmp(given.buffers[i].address(), expected.data(), expected.size() * 8), 0)
+        << "buffer " << given.numbers[i];
+  }
+  for (const Finding& finding : machine.checker.findings()) ADD_FAILURE() << finding.describe();
+}
+
+TEST(PlanRunner, GivesWhatStepsInOrderGiveUnderEverySchedule) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const plan::Plan plan = plan::random_plan(seed, 30, 12);
+    for (const sim::NamedSchedule& named : sim::all_schedules(3, 3)) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << named.name << named.number);
+      Machine machine(named.make(), 3);
+      Contents contents;
+      {
+        PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, machine.streams);
+        const Given given = give(machine, plan, contents);
+        // Three runs in a row, the host not waiting between.
+        for (int run = 0; run < 3; ++run) {
+          runner.run(given.buffers);
+          run_in_order(plan, contents);
+        }
+        expect_contents(machine, given, contents);
+      }
+      machine.heap.verify();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(PlanRunner, RunsOnOtherBuffersMayOverlap) {
+  const plan::Plan plan = plan::random_plan(5, 30, 12);
+  Machine machine(sim::overlap(), 4);
+  const std::vector<StreamId> first(machine.streams.begin(), machine.streams.begin() + 2);
+  const std::vector<StreamId> second(machine.streams.begin() + 2, machine.streams.end());
+  PlanRunner a(plan, functions(plan), machine.heap, machine.executor, first);
+  PlanRunner b(plan, functions(plan), machine.heap, machine.executor, second);
+  Contents contents_a;
+  Contents contents_b;
+  const Given given_a = give(machine, plan, contents_a);
+  const Given given_b = give(machine, plan, contents_b);
+  for (int run = 0; run < 3; ++run) {
+    a.run(given_a.buffers);
+    b.run(given_b.buffers);
+    run_in_order(plan, contents_a);
+    run_in_order(plan, contents_b);
+  }
+  expect_contents(machine, given_a, contents_a);
+  expect_contents(machine, given_b, contents_b);
+}
+
+TEST(PlanRunner, WarmRunsMakeNoDeviceCallForMemory) {
+  const plan::Plan plan = plan::random_plan(9, 40, 12);
+  Machine machine(sim::lazy(), 2);
+  PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, machine.streams);
+  Contents contents;
+  const Given given = give(machine, plan, contents);
+  for (int run = 0; run < 3; ++run) runner.run(given.buffers);
+  const std::uint64_t maps = machine.device.calls(sim::Call::kMap);
+  const std::uint64_t queries = machine.device.calls(sim::Call::kQuery);
+  for (int run = 0; run < 20; ++run) runner.run(given.buffers);
+  EXPECT_EQ(machine.device.calls(sim::Call::kMap), maps);
+  EXPECT_EQ(machine.device.calls(sim::Call::kQuery), queries);
+}
+
+TEST(PlanRunner, AFaultAtAnyCallLosesNothing) {
+  const plan::Plan plan = plan::random_plan(3, 20, 10);
+  for (std::uint64_t k = 1;; ++k) {
+    Machine machine(sim::lazy(), 3);
+    Contents contents;
+    PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, machine.streams);
+    Given given = give(machine, plan, contents);
+    machine.device.fail_at(k);
+    bool thrown = false;
+    try {
+      runner.run(given.buffers);
+    } catch (const DeviceError&) {
+      thrown = true;
+    }
+    machine.device.fail_at(0);
+    machine.heap.verify();
+    // In-outs may be half done; begin again.
+    given = give(machine, plan, contents);
+    runner.run(given.buffers);
+    run_in_order(plan, contents);
+    expect_contents(machine, given, contents);
+    if (HasFailure() || !thrown) {
+      EXPECT_GT(k, 10U);
+      break;
+    }
+  }
+}
+
+TEST(PlanRunner, WrongBuffersAreNamed) {
+  plan::Plan plan{"p", {{plan::Buffer::Kind::kInOut, "state", 64}}, {}, {}};
+  Machine machine(sim::lazy(), 1);
+  PlanRunner runner(plan, {}, machine.heap, machine.executor, machine.streams);
+  EXPECT_THROW(runner.run({}), UsageError);
+  const Buffer small = machine.heap.allocate(32, machine.streams[0]);
+  try {
+    runner.run(std::span(&small, 1));
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("plan p: state has 32 bytes, the plan needs 64"));
+  }
+}
+
+}  // namespace
+}  // namespace segfuse::runtime
