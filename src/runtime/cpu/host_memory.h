@@ -4,11 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <mutex>
 
-#include "runtime/address_set.h"
 #include "runtime/device.h"
+#include "runtime/reservations.h"
 
 namespace segfuse::runtime {
 
@@ -47,14 +46,12 @@ class HostMemory {
 
  private:
   std::byte* place(std::size_t bytes) const;
-  void check_range(const char* call, const std::byte* address, std::size_t bytes) const;
   void remove_memory(std::byte* address, std::size_t bytes) noexcept;
 
   mutable std::mutex mutex_;
   HostMemoryOptions options_;
   std::byte* space_ = nullptr;
-  std::map<std::byte*, std::size_t> reservations_;
-  AddressSet mapped_;
+  Reservations reservations_;
 };
 
 }  // namespace segfuse::runtime

@@ -104,7 +104,7 @@ class StreamEngine {
   virtual void synchronize_event(EventHandle event) = 0;
   virtual void enqueue(StreamHandle stream, StreamWork work) = 0;
 
-  /// A held stream begins no work: for tests.
+  /// A held stream takes up nothing: for tests.
   virtual void hold(StreamHandle stream, bool held) = 0;
   virtual bool wants_accesses() const noexcept { return false; }
 };

@@ -18,6 +18,7 @@ namespace segfuse::runtime {
 namespace {
 
 using cuda::check;
+using cuda::CurrentContext;
 using cuda::driver;
 
 int attribute(cuda::Device device, cuda::DeviceAttribute which) {
@@ -25,20 +26,6 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
   check(driver().device_attribute(&value, static_cast<int>(which), device), "a device query");
   return value;
 }
-
-/// Makes a context current for a scope, whatever was current before.
-class CurrentContext {
- public:
-  explicit CurrentContext(cuda::Context context) {
-    check(driver().context_push(context), "making the context current");
-  }
-  ~CurrentContext() {
-    cuda::Context ignored = nullptr;
-    driver().context_pop(&ignored);
-  }
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
-};
 
 /// The option cache-dir, or its default; empty when there is no home.
 std::filesystem::path cache_folder() {
@@ -158,7 +145,7 @@ class CudaGpu final : public Gpu {
     const CurrentContext current(context_);
     cuda::DevicePtr memory = 0;
     const cuda::Result result = driver().pool_allocate(&memory, bytes, pool_, stream);
-    if (result == kOutOfMemory)
+    if (result == cuda::kOutOfMemory)
       throw DeviceError("CUDA: out of memory on {}: {} MiB asked for; use a smaller batch", name(),
                         bytes >> 20);
     check(result, "allocating device memory");
@@ -193,7 +180,6 @@ class CudaGpu final : public Gpu {
   }
 
  private:
-  static constexpr cuda::Result kOutOfMemory = 2;
   cuda::Device device_ = 0;
   cuda::Context context_ = nullptr;
   cuda::MemPool pool_ = nullptr;

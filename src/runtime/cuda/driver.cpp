@@ -35,7 +35,28 @@ Driver open_driver() {
   library.load("cuMemsetD8Async", d.memset_async);
   library.load("cuMemcpyDtoHAsync_v2", d.copy_to_host);
   library.load("cuMemcpyHtoDAsync_v2", d.copy_to_device);
+  library.load("cuMemcpyAsync", d.copy);
+  library.load("cuStreamCreate", d.stream_create);
+  library.load("cuStreamDestroy_v2", d.stream_destroy);
   library.load("cuStreamSynchronize", d.stream_synchronize);
+  library.load("cuStreamWaitEvent", d.stream_wait);
+  library.load("cuLaunchHostFunc", d.host_function);
+  library.load("cuEventCreate", d.event_create);
+  library.load("cuEventDestroy_v2", d.event_destroy);
+  library.load("cuEventRecord", d.event_record);
+  library.load("cuEventQuery", d.event_query);
+  library.load("cuEventSynchronize", d.event_synchronize);
+  library.load("cuMemGetAllocationGranularity", d.granularity);
+  library.load("cuMemAddressReserve", d.address_reserve);
+  library.load("cuMemAddressFree", d.address_free);
+  library.load("cuMemCreate", d.mem_create);
+  library.load("cuMemRelease", d.mem_release);
+  library.load("cuMemMap", d.mem_map);
+  library.load("cuMemSetAccess", d.mem_set_access);
+  library.load("cuMemUnmap", d.mem_unmap);
+  library.load("cuMemGetInfo_v2", d.mem_info);
+  library.load("cuMemHostAlloc", d.host_allocate);
+  library.load("cuMemFreeHost", d.host_free);
   library.load("cuGetErrorName", d.error_name);
   library.load("cuGetErrorString", d.error_string);
   if (const Result result = d.init(0); result != 0) {
@@ -53,13 +74,24 @@ const Driver& driver() {
   return opened;
 }
 
-void check(Result result, const char* what) {
+void check(const Driver& driver, Result result, const char* what) {
   if (result == 0) return;
   const char* name = "unknown";
   const char* text = "no description";
-  driver().error_name(result, &name);
-  driver().error_string(result, &text);
+  driver.error_name(result, &name);
+  driver.error_string(result, &text);
   throw DeviceError("CUDA: {} failed: {} ({})", what, text, name);
+}
+
+void check(Result result, const char* what) { check(driver(), result, what); }
+
+CurrentContext::CurrentContext(const Driver& driver, Context context) : driver_(driver) {
+  check(driver, driver.context_push(context), "making the context current");
+}
+
+CurrentContext::~CurrentContext() {
+  Context ignored = nullptr;
+  driver_.context_pop(&ignored);
 }
 
 }  // namespace segfuse::runtime::cuda

@@ -13,6 +13,7 @@ using Context = void*;
 using Module = void*;
 using Function = void*;
 using Stream = void*;
+using Event = void*;
 using MemPool = void*;
 using DevicePtr = unsigned long long;
 
@@ -20,6 +21,7 @@ enum class DeviceAttribute : int {
   kMultiprocessors = 16,
   kMajor = 75,
   kMinor = 76,
+  kVirtualMemory = 102,
   kMemoryPools = 115,
 };
 enum class FunctionAttribute : int { kMaxDynamicShared = 8 };
@@ -36,6 +38,39 @@ struct MemPoolProps {
   unsigned char reserved[54] = {};
 };
 inline constexpr int kReleaseThreshold = 4;  // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+
+inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kOsCallFailed = 304;
+inline constexpr Result kNotReady = 600;
+
+/// CUmemLocation: a device.
+struct MemLocation {
+  int type = 1;
+  int id = 0;
+};
+/// CUmemAllocationProp: memory of one device, with no handle to export.
+struct MemProperties {
+  int type = 1;
+  int handle_types = 0;
+  MemLocation location;
+  void* win32_meta_data = nullptr;
+  unsigned char compression = 0;
+  unsigned char rdma = 0;
+  unsigned short usage = 0;
+  unsigned char reserved[4] = {};
+};
+/// CUmemAccessDesc: reads and writes.
+struct MemAccess {
+  MemLocation location;
+  int flags = 3;
+};
+using MemHandle = unsigned long long;
+using HostFunction = void (*)(void*);
+
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kHostPortable = 1;
+inline constexpr int kGranularityMinimum = 0;
 
 /// Entry points of libcuda.so.1.
 struct Driver {
@@ -61,7 +96,28 @@ struct Driver {
   Result (*memset_async)(DevicePtr, unsigned char, std::size_t, Stream);
   Result (*copy_to_host)(void*, DevicePtr, std::size_t, Stream);
   Result (*copy_to_device)(DevicePtr, const void*, std::size_t, Stream);
+  Result (*copy)(DevicePtr, DevicePtr, std::size_t, Stream);
+  Result (*stream_create)(Stream*, unsigned);
+  Result (*stream_destroy)(Stream);
   Result (*stream_synchronize)(Stream);
+  Result (*stream_wait)(Stream, Event, unsigned);
+  Result (*host_function)(Stream, HostFunction, void*);
+  Result (*event_create)(Event*, unsigned);
+  Result (*event_destroy)(Event);
+  Result (*event_record)(Event, Stream);
+  Result (*event_query)(Event);
+  Result (*event_synchronize)(Event);
+  Result (*granularity)(std::size_t*, const MemProperties*, int);
+  Result (*address_reserve)(DevicePtr*, std::size_t, std::size_t, DevicePtr, unsigned long long);
+  Result (*address_free)(DevicePtr, std::size_t);
+  Result (*mem_create)(MemHandle*, std::size_t, const MemProperties*, unsigned long long);
+  Result (*mem_release)(MemHandle);
+  Result (*mem_map)(DevicePtr, std::size_t, std::size_t, MemHandle, unsigned long long);
+  Result (*mem_set_access)(DevicePtr, std::size_t, const MemAccess*, std::size_t);
+  Result (*mem_unmap)(DevicePtr, std::size_t);
+  Result (*mem_info)(std::size_t*, std::size_t*);
+  Result (*host_allocate)(void**, std::size_t, unsigned);
+  Result (*host_free)(void*);
   Result (*error_name)(Result, const char**);
   Result (*error_string)(Result, const char**);
 };
@@ -70,5 +126,19 @@ struct Driver {
 const Driver& driver();
 /// Throws DeviceError "NAME: what the driver says" unless `result` is success.
 void check(Result result, const char* what);
+void check(const Driver& driver, Result result, const char* what);
+
+/// Makes a context current for a scope, whatever was current before.
+class CurrentContext {
+ public:
+  explicit CurrentContext(Context context) : CurrentContext(driver(), context) {}
+  CurrentContext(const Driver& driver, Context context);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const Driver& driver_;
+};
 
 }  // namespace segfuse::runtime::cuda

@@ -100,7 +100,7 @@ class SimDevice final : public Device {
   bool is_mapped(const void* address, std::size_t bytes) const;
   std::size_t pinned() const { return pinned_.mapped(); }
 
-  /// A held stream begins no work. Waiting for it is a deadlock with a schedule, and is reported;
+  /// A held stream takes up nothing. Waiting for it is a deadlock with a schedule, and is reported;
   /// with threads it takes another thread to end it.
   void hold(StreamHandle stream) { engine_->hold(stream, true); }
   void release(StreamHandle stream) { engine_->hold(stream, false); }

@@ -47,7 +47,7 @@ void StepEngine::settle() {
 }
 
 bool StepEngine::settle_first(Stream& stream) {
-  if (stream.items.empty() || stream.begun) return false;
+  if (stream.items.empty() || stream.begun || stream.held) return false;
   StreamItem& item = stream.items.front();
   if (item.record != nullptr) {
     item.record->failure = stream.failure;
@@ -55,7 +55,7 @@ bool StepEngine::settle_first(Stream& stream) {
   } else if (item.wait != nullptr) {
     if (!item.wait->done) return false;
     if (stream.failure == nullptr) stream.failure = item.wait->failure;
-  } else if (stream.failure == nullptr || stream.held) {
+  } else if (stream.failure == nullptr) {
     return false;
   }
   const StreamItem done = std::move(item);  // dropped last: that may come back here

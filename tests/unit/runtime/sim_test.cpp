@@ -227,7 +227,7 @@ TEST(Sim, UseOfMemoryThatWasTakenAwayIsReported) {
   }
 }
 
-TEST(Sim, ReleasedMemoryCannotBeTouched) {
+TEST(SimDeathTest, ReleasedMemoryCannotBeTouched) {
   Bench bench(lazy());
   bench.device.unmap(bench.memory, bench.device.granule());
   EXPECT_DEATH(bench.cell(0) = 1, "");
