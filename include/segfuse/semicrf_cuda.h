@@ -16,7 +16,7 @@
 #include <memory>
 #include <string>
 
-#include "segfuse/semicrf.h"
+#include "segfuse/semicrf_tools.h"
 
 namespace segfuse::runtime {
 class Gpu;
@@ -87,6 +87,103 @@ class CudaEngine {
 
   /// Waits for the stream; throws the DataError of the first fault that a call since the last
   /// check() met, naming input, batch, time and class.
+  void check(void* stream = nullptr);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The further inference of semicrf_tools.h: the same names, meanings and tie rules.
+// What only the device can know (scores, lengths, known labels and boundaries, limits on durations,
+// the values of a tail) is checked there, and told by the next check() as a DataError.
+//
+// log_partition, partial_loss and posteriors go through a CudaEngine where the scope has no tail
+// and no boundaries, else, as all other functions, through passes in the log domain, in double, one
+// block a row: O(T (C^2 + K C)) exponentials, O(T K C^2) where transitions depend on durations.
+// Workspaces hold a few doubles for each frame and label, and C^2 + K C (K C^2 where transitions
+// depend on durations) for each row.
+
+/// Several segmentations of each row, at most n, in device memory, to be written. All contiguous.
+/// Segmentations that need more segments than there is room for are not written: a fault.
+struct DeviceSegmentationLists {
+  View<std::int64_t, 1> list_pointer;  ///< (B+1)
+  View<std::int64_t, 1> row_pointer;   ///< (B n + 1); the first list_pointer[B] + 1 are written
+  View<std::int32_t, 1> start;         ///< (M) for M segments in all; the first are written
+  View<std::int32_t, 1> duration;      ///< (M)
+  View<std::int32_t, 1> label;         ///< (M)
+  View<double, 1> score;               ///< (B n) or empty; the first list_pointer[B] are written
+};
+
+/// Further inference on a device. One call at a time. T is float or double.
+class CudaInference {
+ public:
+  /// On the CUDA device with this ordinal; as CudaEngine.
+  explicit CudaInference(int device = 0, CudaOptions options = {});
+  explicit CudaInference(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options = {});
+  ~CudaInference();
+  CudaInference(CudaInference&&) noexcept;
+  CudaInference& operator=(CudaInference&&) noexcept;
+
+  /// As Inference::log_partition.
+  template <class T>
+  void log_partition(const Potentials<T>& potentials, const Scope& scope,
+                     const PartitionResult& result, const Gradients<T>& gradients = {},
+                     const View<double, 1>& tail_gradient = {},
+                     const View<const double, 1>& weights = {}, void* stream = nullptr);
+
+  /// As Inference::partial_loss.
+  template <class T>
+  void partial_loss(const Potentials<T>& potentials, const Scope& scope, const LossResult& result,
+                    const Gradients<T>& gradients = {}, const View<double, 1>& tail_gradient = {},
+                    const View<const double, 1>& weights = {}, void* stream = nullptr);
+
+  /// As Inference::posteriors.
+  template <class T>
+  void posteriors(const Potentials<T>& potentials, const Scope& scope, const Posteriors<T>& result,
+                  void* stream = nullptr);
+
+  /// As Inference::sample. The random numbers are the CPU's, and choices are offered in the same
+  /// order: a draw is the CPU's unless a number falls between two values of one probability, about
+  /// 1e-15 apart, that the two machines' exponentials give.
+  template <class T>
+  void sample(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
+              std::uint64_t seed, const DeviceSegmentationLists& drawn, std::int64_t first_row = 0,
+              void* stream = nullptr);
+
+  /// As Inference::k_best. Every state keeps its n best ways: time O(T n (K + C) C / 32) by a warp,
+  /// memory 24 B T n C bytes.
+  template <class T>
+  void k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
+              const DeviceSegmentationLists& best, void* stream = nullptr);
+
+  /// As Inference::cross_entropy.
+  template <class T>
+  void cross_entropy(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
+                     const View<RowStatus, 1>& status = {}, void* stream = nullptr);
+
+  /// As Inference::kl.
+  template <class T>
+  void kl(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
+          const View<RowStatus, 1>& status = {}, void* stream = nullptr);
+
+  /// As Inference::boundary_within. Needs a workspace of B T (2 tolerance + 1) doubles.
+  template <class T>
+  void boundary_within(const Potentials<T>& potentials, const Scope& scope, std::int64_t tolerance,
+                       const View<T, 2>& probability, void* stream = nullptr);
+
+  /// As Inference::expected_durations.
+  template <class T>
+  void expected_durations(const Potentials<T>& potentials, const Scope& scope,
+                          const View<T, 2>& counts, void* stream = nullptr);
+
+  /// As Inference::max_marginal.
+  template <class T>
+  void max_marginal(const Potentials<T>& potentials, const Scope& scope,
+                    const View<std::int32_t, 2>& labels, std::int32_t ignore = -100,
+                    void* stream = nullptr);
+
+  /// Waits for the stream; throws the DataError of the first fault since the last check().
   void check(void* stream = nullptr);
 
  private:

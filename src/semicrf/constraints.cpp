@@ -52,13 +52,17 @@ std::vector<T> copy_of(const View<const T, N>& view) {
 
 }  // namespace
 
-void check_constraints(const Constraints& x, const Dims& dims, const Lengths& lengths) {
+void check_constraint_shapes(const Constraints& x, const Dims& dims) {
   check_shape("allowed (B, T, C)", x.allowed, {dims.batch, dims.frames, dims.classes});
   check_shape("the allowed transition (C, C)", x.transition, {dims.classes, dims.classes});
   check_shape("min_duration (C)", x.min_duration, {dims.classes});
   check_shape("max_duration (C)", x.max_duration, {dims.classes});
   check_shape("label (B, T)", x.label, {dims.batch, dims.frames});
   check_shape("boundary (B, T)", x.boundary, {dims.batch, dims.frames});
+}
+
+void check_constraints(const Constraints& x, const Dims& dims, const Lengths& lengths) {
+  check_constraint_shapes(x, dims);
   for (std::int64_t b = 0; b < dims.batch; ++b) {
     const std::int64_t length = row_length(lengths, dims, b);
     for (std::int64_t t = 0; !x.label.empty() && t < length; ++t) {

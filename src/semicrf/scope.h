@@ -9,6 +9,7 @@
 
 namespace segfuse::semicrf {
 
+void check_constraint_shapes(const Constraints& constraints, const Dims& dims);
 /// Checks all shapes, known labels and limits of durations.
 void check_constraints(const Constraints& constraints, const Dims& dims, const Lengths& lengths);
 void check_scope(const Scope& scope, const Dims& dims, const Lengths& lengths);

@@ -85,6 +85,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+using std::exp;
 using std::exp2;
 using std::fabs;
 using std::floor;
@@ -93,6 +94,7 @@ using std::fmax;
 using std::fmin;
 using std::log;
 using std::log2;
+using std::rint;
 
 inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "support/device_language.h"
+#include "support/emulated_kernels.h"
 
 #define DEVICE_MEMBER
 #include "semicrf/cuda/kernels/arguments.h"
@@ -48,13 +49,18 @@ namespace segfuse::testing {
 namespace {
 
 using semicrf::gpu::Call;
-using Function = void (*)(const Call&);
 
-/// All launches end in one of these.
-std::map<std::string, Function>& kernels() {
-  static std::map<std::string, Function> table;
-  return table;
-}
+/// Into the table by key, under the type of the kernel's argument.
+struct KernelSlot {
+  std::string key;
+  void operator=(void (*kernel)(const Call&)) const {  // NOLINT
+    emulated_kernels()[key] = emulated<const Call&>(kernel);
+  }
+};
+struct KernelTable {
+  KernelSlot operator[](const std::string& key) const { return {key}; }
+};
+KernelTable kernels() { return {}; }
 
 /// How programs name a shape.
 template <int kClasses, int kGroup, int kTaps, bool kEdges>
@@ -170,7 +176,9 @@ void add_all() {
 class Emulator final : public runtime::Gpu {
  public:
   Emulator() {
-    if (kernels().empty()) add_all();
+    if (!emulated_kernels().empty()) return;
+    add_all();
+    add_scope_kernels();
   }
   std::string name() const override { return "emulator"; }
   int multiprocessors() const override { return 1; }
@@ -179,20 +187,22 @@ class Emulator final : public runtime::Gpu {
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
     std::string key = program.name;
     for (const std::string& define : program.defines) key += " " + define;
-    const auto found = kernels().find(key + " " + entry);
-    if (found == kernels().end())
+    const auto found = emulated_kernels().find(key + " " + entry);
+    if (found == emulated_kernels().end())
       throw std::logic_error("the emulator has no kernel '" + key + " " + entry + "'");
-    return {reinterpret_cast<void*>(found->second)};
+    return {&found->second};
   }
 
   void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
               std::size_t shared_bytes, const void* argument, std::size_t size,
               runtime::StreamHandle) override {
-    if (size != sizeof(Call)) throw std::logic_error("a kernel takes one Call");
-    const auto function = reinterpret_cast<Function>(kernel.handle);
-    const Call call = *static_cast<const Call*>(argument);
+    const auto& emulated = *static_cast<const EmulatedKernel*>(kernel.handle);
+    if (size != emulated.argument_bytes)
+      throw std::logic_error("a kernel was launched with another kernel's argument");
+    const std::vector<std::byte> copy(static_cast<const std::byte*>(argument),
+                                      static_cast<const std::byte*>(argument) + size);
     runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
-                 [&] { function(call); });
+                 [&] { emulated.run(copy.data()); });
   }
 
   void* allocate(std::size_t bytes, runtime::StreamHandle) override {
@@ -228,6 +238,11 @@ class Emulator final : public runtime::Gpu {
 };
 
 }  // namespace
+
+std::map<std::string, EmulatedKernel>& emulated_kernels() {
+  static std::map<std::string, EmulatedKernel> table;
+  return table;
+}
 
 std::shared_ptr<runtime::Gpu> make_gpu_emulator() { return std::make_shared<Emulator>(); }
 

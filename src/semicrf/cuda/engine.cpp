@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/gradients.h"
@@ -132,15 +131,7 @@ void CudaEngine::segmentations_from_labels(const View<const Int, 2>& labels, con
 }
 
 void CudaEngine::check(void* stream) {
-  State& s = *state_;
-  std::array<unsigned long long, gpu::kFaults> seen{};
-  s.gpu->copy_to_host(seen.data(), s.faults, sizeof seen, stream);
-  for (int kind = 0; kind < gpu::kFaults; ++kind) {
-    if (seen[static_cast<std::size_t>(kind)] == ~0ull) continue;
-    s.gpu->fill(s.faults, 0xff, sizeof seen, stream);
-    throw DataError("semicrf: {}",
-                    describe_fault(kind, seen[static_cast<std::size_t>(kind)], s.sizes));
-  }
+  check_faults(*state_->gpu, state_->faults, state_->sizes, stream);
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                               \

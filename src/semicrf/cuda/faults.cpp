@@ -6,8 +6,8 @@ namespace segfuse::semicrf {
 
 std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes& n) {
   static constexpr std::array<const char*, gpu::kFaults> kNames = {
-      "emission", "start",  "end",   "transition", "duration", "initial",
-      "final",    "length", "label", "label",      "label",    "gold"};
+      "emission", "start", "end",  "transition", "duration", "initial", "final", "length", "label",
+      "label",    "label", "gold", "label",      "boundary", "tail",    "limit", "length", "room"};
   const char* name = kNames[static_cast<std::size_t>(kind)];
   const auto at = static_cast<std::int64_t>(index);
   const std::int64_t classes = n.classes;
@@ -40,7 +40,33 @@ std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes&
         "gold segment {} does not fit: segments tile their row in order, with durations in [1, {}] "
         "and labels in [0, {})",
         at, n.max_duration, n.classes);
+  if (kind == gpu::kFaultKnownLabel)
+    return fmt::format("batch {}, time {}: the known label is not below {}", at / n.frames,
+                       at % n.frames, n.classes);
+  if (kind == gpu::kFaultKnownBoundary)
+    return fmt::format("batch {}, time {}: the known boundary is not -1, 0 or 1", at / n.frames,
+                       at % n.frames);
+  if (kind == gpu::kFaultLimit)
+    return fmt::format(
+        "label {} is limited to more frames than K = {}; with a tail limits are at most K", at,
+        n.max_duration);
+  if (kind == gpu::kFaultLengths)
+    return fmt::format("batch {} has a different number of frames in the two models", at);
+  if (kind == gpu::kFaultRoom)
+    return fmt::format("{} segments do not fit into the arrays for them; give larger ones", at);
   return fmt::format("{}[{}] is NaN or +inf; scores are finite or -inf", name, at);
+}
+
+void check_faults(runtime::Gpu& gpu, unsigned long long* faults, const gpu::Sizes& sizes,
+                  runtime::StreamHandle stream) {
+  std::array<unsigned long long, gpu::kFaults> seen{};
+  gpu.copy_to_host(seen.data(), faults, sizeof seen, stream);
+  for (int kind = 0; kind < gpu::kFaults; ++kind) {
+    const unsigned long long index = seen[static_cast<std::size_t>(kind)];
+    if (index == ~0ull) continue;
+    gpu.fill(faults, 0xff, sizeof seen, stream);
+    throw DataError("semicrf: {}", describe_fault(kind, index, sizes));
+  }
 }
 
 }  // namespace segfuse::semicrf

@@ -101,6 +101,23 @@ runtime::GpuProgram labels_program() {
   return {"semicrf_labels", std::move(source), {}};
 }
 
+runtime::GpuProgram scope_program() {
+  std::string source = prelude("double");
+  for (const char* file :
+       {"arguments.h", "common.cuh", "scope_arguments.h", "scope.cuh", "scope_pass.cuh",
+        "scope_sample.cuh", "scope_best.cuh", "scope_marginals.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_scope", std::move(source), {}};
+}
+
+runtime::GpuProgram scope_program(const std::string& input) {
+  std::string source = prelude(input);
+  for (const char* file :
+       {"arguments.h", "common.cuh", "scope_arguments.h", "scope.cuh", "scope_load.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_scope_" + input, std::move(source), {}};
+}
+
 runtime::GpuProgram scan_program(const ScanShape& shape) {
   std::string source = prelude("double");
   for (const char* file : {"arguments.h", "common.cuh", "scan.cuh", "scan_kernel.cuh"})

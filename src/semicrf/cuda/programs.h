@@ -33,6 +33,10 @@ std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool e
 runtime::GpuProgram common_program(const std::string& input);
 /// Segments from labels per frame.
 runtime::GpuProgram labels_program();
+/// Further inference, in doubles.
+runtime::GpuProgram scope_program();
+/// What it loads and stores: "float" or "double".
+runtime::GpuProgram scope_program(const std::string& input);
 /// One kernel, "scan".
 runtime::GpuProgram scan_program(const ScanShape& shape);
 /// One kernel, "best_scan".

@@ -66,6 +66,8 @@ TEST_P(CompileForTest, CommonPrograms) {
   for (const char* input : {"float", "double", "Half", "BFloat16"})
     expect_no_spills(common_program(input));
   expect_no_spills(labels_program());
+  expect_no_spills(scope_program());
+  for (const char* input : {"float", "double"}) expect_no_spills(scope_program(input));
 }
 
 /// Every layout that is chosen somewhere, at the sizes where its state is largest.

@@ -76,6 +76,51 @@ class Carrier {
   std::vector<Copy> copies_;
 };
 
+template <class T>
+Potentials<T> carried(const Potentials<T>& p, Carrier& carry) {
+  Potentials<T> q = p;
+  q.emission = carry(p.emission);
+  q.transition = carry(p.transition);
+  q.duration = carry(p.duration);
+  q.initial = carry(p.initial);
+  q.final = carry(p.final);
+  q.start = carry(p.start);
+  q.end = carry(p.end);
+  if (!p.lengths.wide().empty()) q.lengths = carry(p.lengths.wide());
+  if (!p.lengths.narrow().empty()) q.lengths = carry(p.lengths.narrow());
+  return q;
+}
+template <class T>
+Gradients<T> carried(const Gradients<T>& g, Carrier& carry) {
+  return {carry(g.emission), carry(g.transition), carry(g.duration), carry(g.initial),
+          carry(g.final),    carry(g.start),      carry(g.end)};
+}
+inline SegmentationsView carried(const SegmentationsView& y, Carrier& carry) {
+  return {carry(y.row_pointer), carry(y.start), carry(y.duration), carry(y.label)};
+}
+
+/// Calls with an object of the device, and what it wrote carried back. The emulator has passes in
+/// registers of a few shapes only; others go through the log domain.
+template <class OnDevice>
+void run_on_device(const std::function<void(OnDevice&, Carrier&)>& call) {
+  const std::shared_ptr<runtime::Gpu> gpu = test_gpu();
+  for (const Algorithm algorithm : {Algorithm::kFast, Algorithm::kReference}) {
+    CudaOptions options;
+    options.algorithm = algorithm;
+    OnDevice device(gpu, options);
+    Carrier carry(*gpu);
+    try {
+      call(device, carry);
+    } catch (const std::logic_error&) {
+      if (algorithm == Algorithm::kReference) throw;
+      continue;
+    }
+    device.check();
+    carry.fetch();
+    return;
+  }
+}
+
 class Engine {
  public:
   explicit Engine(int threads = 0, EngineOptions options = {})
@@ -85,7 +130,7 @@ class Engine {
   void log_partition(const Potentials<T>& p, const PartitionResult& r, const Gradients<T>& g = {},
                      const View<const double, 1>& weights = {}) {
     if (for_host()) return host_.log_partition(p, r, g, weights);
-    run([&](CudaEngine& engine, Carrier& carry) {
+    run_on_device<CudaEngine>([&](CudaEngine& engine, Carrier& carry) {
       engine.log_partition<T>(carried(p, carry), {carry(r.log_partition), carry(r.status)},
                               carried(g, carry), carry(weights));
     });
@@ -95,7 +140,7 @@ class Engine {
   void loss(const Potentials<T>& p, const SegmentationsView& gold, const LossResult& r,
             const Gradients<T>& g = {}, const View<const double, 1>& weights = {}) {
     if (for_host()) return host_.loss(p, gold, r, g, weights);
-    run([&](CudaEngine& engine, Carrier& carry) {
+    run_on_device<CudaEngine>([&](CudaEngine& engine, Carrier& carry) {
       engine.loss<T>(carried(p, carry), carried(gold, carry),
                      {carry(r.loss), carry(r.log_partition), carry(r.score), carry(r.status)},
                      carried(g, carry), carry(weights));
@@ -114,7 +159,7 @@ class Engine {
   template <class T>
   void posteriors(const Potentials<T>& p, const Posteriors<T>& r) {
     if (for_host()) return host_.posteriors(p, r);
-    run([&](CudaEngine& engine, Carrier& carry) {
+    run_on_device<CudaEngine>([&](CudaEngine& engine, Carrier& carry) {
       Posteriors<T> out;
       out.label = carry(r.label);
       out.start = carry(r.start);
@@ -143,7 +188,7 @@ class Engine {
     best.row_pointer.assign(static_cast<std::size_t>(rows) + 1, -1);
     for (std::vector<std::int32_t>* v : {&best.start, &best.duration, &best.label})
       v->assign(static_cast<std::size_t>(most), -1);
-    run([&](CudaEngine& engine, Carrier& carry) {
+    run_on_device<CudaEngine>([&](CudaEngine& engine, Carrier& carry) {
       const DeviceSegmentations out{
           carry(View<std::int64_t, 1>(best.row_pointer)), carry(View<std::int32_t, 1>(best.start)),
           carry(View<std::int32_t, 1>(best.duration)), carry(View<std::int32_t, 1>(best.label))};
@@ -156,49 +201,6 @@ class Engine {
  private:
   /// The plain recursion is what the device is compared with.
   bool for_host() const { return options_.algorithm == Algorithm::kReference; }
-
-  template <class T>
-  static Potentials<T> carried(const Potentials<T>& p, Carrier& carry) {
-    Potentials<T> q = p;
-    q.emission = carry(p.emission);
-    q.transition = carry(p.transition);
-    q.duration = carry(p.duration);
-    q.initial = carry(p.initial);
-    q.final = carry(p.final);
-    q.start = carry(p.start);
-    q.end = carry(p.end);
-    if (!p.lengths.wide().empty()) q.lengths = carry(p.lengths.wide());
-    if (!p.lengths.narrow().empty()) q.lengths = carry(p.lengths.narrow());
-    return q;
-  }
-  template <class T>
-  static Gradients<T> carried(const Gradients<T>& g, Carrier& carry) {
-    return {carry(g.emission), carry(g.transition), carry(g.duration), carry(g.initial),
-            carry(g.final),    carry(g.start),      carry(g.end)};
-  }
-  static SegmentationsView carried(const SegmentationsView& y, Carrier& carry) {
-    return {carry(y.row_pointer), carry(y.start), carry(y.duration), carry(y.label)};
-  }
-
-  /// The emulator has passes in registers of a few shapes only; others go through the log domain.
-  void run(const std::function<void(CudaEngine&, Carrier&)>& call) {
-    const std::shared_ptr<runtime::Gpu> gpu = test_gpu();
-    for (const Algorithm algorithm : {Algorithm::kFast, Algorithm::kReference}) {
-      CudaOptions options;
-      options.algorithm = algorithm;
-      CudaEngine engine(gpu, options);
-      Carrier carry(*gpu);
-      try {
-        call(engine, carry);
-      } catch (const std::logic_error&) {
-        if (algorithm == Algorithm::kReference) throw;
-        continue;
-      }
-      engine.check();
-      carry.fetch();
-      return;
-    }
-  }
 
   EngineOptions options_;
   semicrf::Engine host_;

@@ -11,6 +11,12 @@
 namespace segfuse::semicrf::testing {
 namespace {
 
+#ifdef SEGFUSE_TEST_ON_DEVICE
+constexpr double kSumsAgree = 1e-14;
+#else
+constexpr double kSumsAgree = 0.0;
+#endif
+
 /// The segmentations listed for row b.
 std::vector<Path> listed(const SegmentationLists& lists, std::int64_t b) {
   std::vector<Path> paths;
@@ -69,7 +75,7 @@ TEST(KBest, Test06IsTheSortedListOfAllSegmentations) {
 }
 
 TEST(KBest, Test06TheFirstIsViterbisAndOthersAreWorseAtAnySize) {
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 6; round += scopes_step()) {
     Rng rng(40 + static_cast<std::uint64_t>(round));
     const Draw& draw = round % 2 == 0 ? Draw(gaussian) : Draw(ties);
     auto p = random_problem<double>(3, 120, 15, 12, round == 5, draw, rng);
@@ -83,7 +89,8 @@ TEST(KBest, Test06TheFirstIsViterbisAndOthersAreWorseAtAnySize) {
     for (std::int64_t b = 0; b < 3; ++b) {
       const std::vector<Path> found = listed(best, b);
       EXPECT_EQ(found[0], unpacked(viterbi, b));
-      EXPECT_EQ(best.score[best.list_pointer[b]], score[b]);
+      // A device's passes add up the same scores in different orders.
+      EXPECT_LE(relative(best.score[best.list_pointer[b]], score[b]), kSumsAgree);
       for (std::size_t i = 0; i < found.size(); ++i)
         EXPECT_NEAR(path_score(p, b, found[i]), best.score[best.list_pointer[b] + i], 1e-10);
       EXPECT_TRUE(std::is_sorted(best.score.begin() + best.list_pointer[b],
@@ -162,7 +169,7 @@ TEST(Sample, Test08FrequenciesAreTheProbabilities) {
       ++compared;
     }
   });
-  EXPECT_GT(compared, 30);
+  EXPECT_GT(compared, 30 / scopes_step());
 }
 
 TEST(Sample, ADrawDependsOnItsRowAndNumberAlone) {

@@ -10,12 +10,20 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #ifdef SEGFUSE_TEST_ON_DEVICE
 #include "unit/gpu/device_engine.h"  // an Engine of this namespace
 #endif
 
 namespace segfuse::semicrf::testing {
+
+// What lies in a device's memory can only be checked there: a DataError, and later.
+#ifdef SEGFUSE_TEST_ON_DEVICE
+using WrongValue = DataError;
+#else
+using WrongValue = UsageError;
+#endif
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -60,8 +60,8 @@ TEST(Divergence, Test07IsTheEnumeratedExpectation) {
       finite += a.log_partition > -kInf && p.length(b) > 0 ? 1 : 0;
     }
   });
-  EXPECT_GT(infinite, 50);
-  EXPECT_GT(finite, 50);
+  EXPECT_GT(infinite, 50 / scopes_step());
+  EXPECT_GT(finite, 50 / scopes_step());
 }
 
 TEST(Divergence, ShapesMustAgree) {
@@ -73,7 +73,7 @@ TEST(Divergence, ShapesMustAgree) {
   EXPECT_THROW(inference.kl(p.potentials(), q.potentials(), out), UsageError);
   q = p;
   q.lengths = {5, 4};
-  EXPECT_THROW(inference.kl(p.potentials(), q.potentials(), out), UsageError);
+  EXPECT_THROW(inference.kl(p.potentials(), q.potentials(), out), WrongValue);
 }
 
 TEST(Windows, BoundaryWithinIsTheEnumeratedProbability) {
@@ -231,7 +231,7 @@ TEST(MinimumRisk, NoSegmentationHasABetterExpectedF1) {
       ++checked;
     }
   });
-  EXPECT_GT(checked, 200);
+  EXPECT_GT(checked, 200 / scopes_step());
 }
 
 TEST(MinimumRisk, BeatsViterbiOnItsOwnMeasureAtAnySize) {

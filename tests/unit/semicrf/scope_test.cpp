@@ -302,7 +302,7 @@ TEST(Scope, WrongConstraintsAreRefused) {
   EXPECT_THROW(run(), DataError);
   scope.tail = {0.0, -1.0};
   scope.min_duration = {1, 3};
-  EXPECT_THROW(run(), UsageError);
+  EXPECT_THROW(run(), WrongValue);
   scope.tail = {0.0};
   EXPECT_THROW(run(), UsageError);
 }

@@ -57,6 +57,12 @@ enum Fault {
   kFaultAfterIgnored,
   kFaultLongRun,
   kFaultGold,
+  kFaultKnownLabel,  ///< by frame, as the one after it
+  kFaultKnownBoundary,
+  kFaultTail,
+  kFaultLimit,    ///< a limit on durations beyond K, with a tail, by label
+  kFaultLengths,  ///< two models whose rows differ
+  kFaultRoom,     ///< segments that do not fit into the caller's arrays: how many there are
   kFaults
 };
 
