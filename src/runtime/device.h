@@ -70,6 +70,12 @@ class Device {
   virtual void destroy_stream(StreamHandle stream) noexcept = 0;
   /// Waits until all that was enqueued is done.
   virtual void synchronize(StreamHandle stream) = 0;
+  /// Tells a stream from a former one with the same handle, where the device can.
+  virtual std::uint64_t identity(StreamHandle stream) {
+    return reinterpret_cast<std::uintptr_t>(stream);
+  }
+  /// Waits for all work of the device, that of streams which are gone, too.
+  virtual void drain() {}
 
   virtual EventHandle create_event() = 0;
   virtual void destroy_event(EventHandle event) noexcept = 0;
@@ -82,6 +88,17 @@ class Device {
   /// Device memory and pinned host memory; both sides stay allocated until the stream has passed.
   virtual void copy(StreamHandle stream, void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(StreamHandle stream, void* at, std::uint8_t value, std::size_t bytes) = 0;
+
+  /// Makes one piece of work of what `enqueue` puts on `count` new streams of the device, to be
+  /// launched any number of times: in the order of these streams and of events recorded on them, at
+  /// the addresses of now. It lasts as long as the device. Nothing (no `run`) when the device has
+  /// no such thing: then enqueue the pieces.
+  virtual Work capture(int count,
+                       const std::function<void(std::span<const StreamHandle>)>& enqueue) {
+    static_cast<void>(count);
+    static_cast<void>(enqueue);
+    return {};
+  }
 
   /// Unit of map() and of addresses given to it.
   virtual std::size_t granule() const = 0;

@@ -83,60 +83,134 @@ Work PlanRunner::work(const plan::Step& step, std::vector<std::byte*> addresses)
                          StreamHandle stream) { function(stream, addresses); }};
 }
 
+/// What a step touches in one run.
+struct PlanRunner::Bound {
+  std::vector<std::byte*> addresses;
+  std::vector<MemoryAccess> accesses;
+  std::vector<Use> given;  ///< uses of buffers that were given
+  bool scratch = false;
+};
+
+PlanRunner::Bound PlanRunner::bind(const plan::Step& step, const Buffer& arena,
+                                   std::span<const Buffer> given) const {
+  Bound bound;
+  const auto add = [&](plan::BufferId id, bool write) {
+    const plan::Buffer& buffer = plan_.buffers[id.index];
+    std::byte* address = nullptr;
+    if (buffer.kind == plan::Buffer::Kind::kScratch) {
+      address = arena.address() + placement_.offsets[id.index];
+      bound.scratch = true;
+    } else {
+      const Buffer& from = given[given_[id.index]];
+      address = from.address();
+      bound.given.push_back({from, write});
+    }
+    bound.addresses.push_back(address);
+    if (buffer.bytes > 0) bound.accesses.push_back({address, buffer.bytes, write, buffer.name});
+  };
+  for (const plan::BufferId id : step.reads) add(id, false);
+  for (const plan::BufferId id : step.writes) add(id, true);
+  return bound;
+}
+
+void PlanRunner::put(Device& device, StreamHandle stream, const plan::Step& step,
+                     const Bound& bound) const {
+  switch (step.kind) {
+    case plan::Step::Kind::kCopy:
+      device.copy(stream, bound.addresses[1], bound.addresses[0],
+                  std::min(plan_.buffers[step.reads[0].index].bytes,
+                           plan_.buffers[step.writes[0].index].bytes));
+      break;
+    case plan::Step::Kind::kFill:
+      device.fill(stream, bound.addresses[0], step.value,
+                  plan_.buffers[step.writes[0].index].bytes);
+      break;
+    case plan::Step::Kind::kCall:
+    case plan::Step::Kind::kCollective:
+      device.launch(stream, work(step, bound.addresses), bound.accesses);
+      break;
+  }
+}
+
 void PlanRunner::enqueue(Running& running, std::uint32_t number) {
   const plan::Step& step = plan_.steps[number];
   const plan::Placement::Step& placed = placement_.steps[number];
   const auto lane = static_cast<std::size_t>(placed.stream);
   const StreamId stream = streams_[lane];
+  const Bound bound = bind(step, running.arena, running.given);
 
-  std::vector<Use> uses;
-  std::vector<MemoryAccess> accesses;
-  std::vector<std::byte*> addresses;
-  bool scratch = false;
-  const auto add = [&](plan::BufferId id, bool write) {
-    const plan::Buffer& buffer = plan_.buffers[id.index];
-    std::byte* address = nullptr;
-    if (buffer.kind == plan::Buffer::Kind::kScratch) {
-      address = running.arena.address() + placement_.offsets[id.index];
-      scratch = true;
-    } else {
-      const Buffer& given = running.given[given_[id.index]];
-      address = given.address();
-      uses.push_back({given, write});
-    }
-    addresses.push_back(address);
-    if (buffer.bytes > 0) accesses.push_back({address, buffer.bytes, write, buffer.name});
-  };
-  for (const plan::BufferId id : step.reads) add(id, false);
-  for (const plan::BufferId id : step.writes) add(id, true);
-
-  Frontier needed = executor_->before(stream, uses, step.name.c_str(), false);
+  Frontier needed = executor_->before(stream, bound.given, step.name.c_str(), false);
   for (const std::uint32_t other : placed.waits) needed.raise(running.ticks[other]);
-  if (scratch && !running.begun[lane]) {
+  if (bound.scratch && !running.begun[lane]) {
     needed.join(running.former);
     running.begun[lane] = true;
   }
   Timeline& timeline = executor_->timeline();
   timeline.order_after(stream, needed);
   Device& device = timeline.device(stream);
-  const StreamTick now = timeline.enqueue(stream, [&](StreamHandle handle) {
-    switch (step.kind) {
-      case plan::Step::Kind::kCopy:
-        device.copy(handle, addresses[1], addresses[0],
-                    std::min(plan_.buffers[step.reads[0].index].bytes,
-                             plan_.buffers[step.writes[0].index].bytes));
-        break;
-      case plan::Step::Kind::kFill:
-        device.fill(handle, addresses[0], step.value, plan_.buffers[step.writes[0].index].bytes);
-        break;
-      case plan::Step::Kind::kCall:
-      case plan::Step::Kind::kCollective:
-        device.launch(handle, work(step, addresses), accesses);
-        break;
-    }
-  });
+  const StreamTick now =
+      timeline.enqueue(stream, [&](StreamHandle handle) { put(device, handle, step, bound); });
   running.ticks.push_back(now);
-  executor_->after(stream, uses, now);
+  executor_->after(stream, bound.given, now);
+}
+
+// The waits are those of the placement, between the streams of the capture.
+void PlanRunner::capture(Device& device, std::span<const StreamHandle> streams, const Buffer& arena,
+                         std::span<const Buffer> given) const {
+  std::vector<bool> awaited(plan_.steps.size(), false);
+  for (const plan::Placement::Step& step : placement_.steps)
+    for (const std::uint32_t other : step.waits) awaited[other] = true;
+  std::vector<EventHandle> events(plan_.steps.size(), nullptr);
+  const auto destroy = [&] {
+    for (const EventHandle event : events)
+      if (event != nullptr) device.destroy_event(event);
+  };
+  try {
+    for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+      const plan::Placement::Step& placed = placement_.steps[i];
+      const StreamHandle stream = streams[static_cast<std::size_t>(placed.stream)];
+      for (const std::uint32_t other : placed.waits) device.wait(stream, events[other]);
+      put(device, stream, plan_.steps[i], bind(plan_.steps[i], arena, given));
+      if (!awaited[i]) continue;
+      events[i] = device.create_event();
+      device.record(events[i], stream);
+    }
+  } catch (...) {
+    destroy();
+    throw;
+  }
+  destroy();
+}
+
+FrozenPlan PlanRunner::freeze(std::span<const Buffer> given) {
+  check(given);
+  FrozenPlan frozen;
+  frozen.runner_ = this;
+  frozen.given_.assign(given.begin(), given.end());
+  if (plan_.steps.empty()) return frozen;
+  Device& device = executor_->timeline().device(streams_[0]);
+  if (placement_.arena_bytes > 0)
+    frozen.arena_ = heap_->allocate(placement_.arena_bytes, streams_[0], "scratch");
+  frozen.work_ = device.capture(placement_.streams, [&](std::span<const StreamHandle> streams) {
+    capture(device, streams, frozen.arena_, frozen.given_);
+  });
+  frozen.work_.name = plan_.name;
+  if (!frozen.is_one_launch()) frozen.arena_ = {};
+  return frozen;
+}
+
+void FrozenPlan::run() {
+  if (!is_one_launch()) return runner_->run(given_);
+  std::vector<Use> uses;
+  std::size_t number = 0;
+  for (const plan::Buffer& buffer : runner_->plan_.buffers) {
+    if (buffer.kind == plan::Buffer::Kind::kScratch) continue;
+    const bool only_read =
+        buffer.kind == plan::Buffer::Kind::kInput || buffer.kind == plan::Buffer::Kind::kConstant;
+    uses.push_back({given_[number++], !only_read});
+  }
+  if (arena_) uses.push_back(writes(arena_));
+  runner_->executor_->launch(runner_->streams_[0], work_, uses);
 }
 
 }  // namespace segfuse::runtime

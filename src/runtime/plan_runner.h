@@ -18,6 +18,20 @@ namespace segfuse::runtime {
 using PlanFunction =
     std::function<void(StreamHandle stream, std::span<std::byte* const> addresses)>;
 
+/// A plan over fixed buffers. On a device that can capture work (CUDA graphs) a run is one launch.
+class FrozenPlan {
+ public:
+  void run();
+  bool is_one_launch() const { return static_cast<bool>(work_.run); }
+
+ private:
+  friend class PlanRunner;
+  class PlanRunner* runner_ = nullptr;
+  std::vector<Buffer> given_;
+  Buffer arena_;
+  Work work_;
+};
+
 class PlanRunner {
  public:
   /// The plan's functions by number, and the streams to run on: at least one, of the heap's device.
@@ -31,11 +45,21 @@ class PlanRunner {
   /// they are given allows: each has its own arena. UsageError names a buffer that does not fit.
   void run(std::span<const Buffer> given);
 
+  /// Binds the plan to these buffers, which it holds from then on, and to scratch of its own. The
+  /// runner has to outlive it.
+  FrozenPlan freeze(std::span<const Buffer> given);
+
   const plan::Plan& plan() const { return plan_; }
   const plan::Placement& placement() const { return placement_; }
 
  private:
+  friend class FrozenPlan;
   struct Running;
+  struct Bound;
+  Bound bind(const plan::Step& step, const Buffer& arena, std::span<const Buffer> given) const;
+  void put(Device& device, StreamHandle stream, const plan::Step& step, const Bound& bound) const;
+  void capture(Device& device, std::span<const StreamHandle> streams, const Buffer& arena,
+               std::span<const Buffer> given) const;
   Work work(const plan::Step& step, std::vector<std::byte*> addresses) const;
   void enqueue(Running& running, std::uint32_t step);
   void check(std::span<const Buffer> given) const;

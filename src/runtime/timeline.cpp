@@ -41,6 +41,7 @@ struct Timeline::Stream {
   std::uint32_t generation = 0;
   Device* device = nullptr;  ///< null: there is no such stream now
   StreamHandle handle = nullptr;
+  std::uint64_t identity = 0;
   bool adopted = false;
   std::string name;
   Tick tail = 0;       ///< goes on over generations
@@ -94,6 +95,7 @@ StreamId Timeline::add(Device& device, StreamHandle handle, bool adopted, std::s
     const std::lock_guard lock(stream.mutex);
     stream.device = &device;
     stream.handle = handle;
+    stream.identity = device.identity(handle);
     stream.adopted = adopted;
     stream.name = name.empty() ? fmt::format("stream {}", stream.index) : std::move(name);
     // All that its number did before is over; nothing else is known.
@@ -118,9 +120,15 @@ StreamId Timeline::create(Device& device, std::string name) {
 
 StreamId Timeline::adopt(Device& device, StreamHandle handle, std::string name) {
   const std::lock_guard lock(state_->streams_mutex);
-  for (const Stream& stream : state_->streams)
-    if (stream.device == &device && stream.handle == handle)
-      return {stream.index, stream.generation};
+  const std::uint64_t identity = device.identity(handle);
+  for (Stream& stream : state_->streams) {
+    if (stream.device != &device || stream.handle != handle) continue;
+    if (stream.identity == identity) return {stream.index, stream.generation};
+    // Its owner has destroyed it, and the handle is another stream's now.
+    device.drain();
+    remove(stream);
+    break;
+  }
   return add(device, handle, true, std::move(name));
 }
 
@@ -132,9 +140,16 @@ void Timeline::retire(StreamId id) {
     failure = std::current_exception();
   }
   const std::lock_guard lock(state_->streams_mutex);
-  Stream& stream = stream_at(id);
+  remove(stream_at(id));
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// All work of the stream is over.
+void Timeline::remove(Stream& stream) {
+  const StreamId id{stream.index, stream.generation};
+  raise(state_->host[stream.index], stream.tail);
   {
-    const std::lock_guard stream_lock(stream.mutex);
+    const std::lock_guard lock(stream.mutex);
     stream.log.clear();
     stream.forgotten = 0;
     if (!stream.adopted) stream.device->destroy_stream(stream.handle);
@@ -142,7 +157,6 @@ void Timeline::retire(StreamId id) {
     ++stream.generation;
   }
   for (const auto& [who, notify] : state_->on_retire) notify(id);
-  if (failure) std::rethrow_exception(failure);
 }
 
 void Timeline::on_retire(const void* who, std::function<void(StreamId)> notify) {

@@ -102,6 +102,7 @@ class Timeline {
 
   Stream& stream_at(StreamId stream) const;
   StreamId add(Device& device, StreamHandle handle, bool adopted, std::string name);
+  void remove(Stream& stream);
   EventPtr event_behind(StreamTick use);
   EventPtr find_event(StreamTick use) const;
   EventPtr new_event(Stream& stream);

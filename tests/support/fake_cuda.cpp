@@ -103,6 +103,10 @@ void add_streams(Driver& d) {
     });
   };
   d.stream_destroy = [](Stream stream) { return state().streams.destroy_stream(stream), 0; };
+  d.stream_id = [](Stream stream, unsigned long long* number) {
+    *number = reinterpret_cast<std::uintptr_t>(stream);
+    return 0;
+  };
   d.stream_synchronize = [](Stream stream) {
     return call([&] { return state().streams.synchronize(stream), 0; });
   };

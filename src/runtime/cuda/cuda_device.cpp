@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "runtime/cuda/driver.h"
 #include "runtime/reservations.h"
@@ -22,9 +25,11 @@ bool no_memory(cuda::Result result) {
   return result == cuda::kOutOfMemory || result == cuda::kOsCallFailed;
 }
 
-/// Null, and the two values that stand for default streams.
+/// Null, and the value that stands for another default stream in each thread. Who means the legacy
+/// default stream has to say so (cuda::kLegacyStream).
 void refuse_default(StreamHandle stream) {
-  if (reinterpret_cast<std::uintptr_t>(stream) <= 2)
+  const auto value = reinterpret_cast<std::uintptr_t>(stream);
+  if (value == 0 || value == 2)
     throw DeviceError("CUDA: there is no stream null (the legacy default stream is refused)");
 }
 
@@ -54,6 +59,19 @@ class CudaDevice final : public Device {
     const CurrentContext current(driver_, context_);
     check(driver_.stream_synchronize(stream), "work on the device");
   }
+
+  std::uint64_t identity(StreamHandle stream) override {
+    const CurrentContext current(driver_, context_);
+    unsigned long long number = 0;
+    check(driver_.stream_id(stream, &number), "asking for a stream's number");
+    return number;
+  }
+  void drain() override {
+    const CurrentContext current(driver_, context_);
+    check(driver_.context_synchronize(), "work on the device");
+  }
+  Work capture(int count,
+               const std::function<void(std::span<const StreamHandle>)>& enqueue) override;
 
   EventHandle create_event() override {
     const CurrentContext current(driver_, context_);
@@ -170,6 +188,8 @@ class CudaDevice final : public Device {
     bool pushed_ = false;
   };
 
+  void capture_on(std::span<const StreamHandle> streams,
+                  const std::function<void(std::span<const StreamHandle>)>& enqueue);
   void check(cuda::Result result, const char* what) const { cuda::check(driver_, result, what); }
   std::size_t open(int ordinal, const CudaDeviceOptions& options);
   DeviceMemory memory_of_device() const;
@@ -202,6 +222,60 @@ std::size_t CudaDevice::open(int ordinal, const CudaDeviceOptions& options) {
   check(driver_.granularity(&unit, &properties_, cuda::kGranularityMinimum),
         "asking how memory is mapped");
   return (std::max<std::size_t>(options.granule, 1) + unit - 1) / unit * unit;
+}
+
+/// Enqueues while the first stream is captured; the others begin and end with it.
+void CudaDevice::capture_on(std::span<const StreamHandle> streams,
+                            const std::function<void(std::span<const StreamHandle>)>& enqueue) {
+  std::vector<EventHandle> events;
+  const auto order = [&](StreamHandle before, StreamHandle after) {
+    events.push_back(create_event());
+    record(events.back(), before);
+    wait(after, events.back());
+  };
+  try {
+    for (const StreamHandle stream : streams.subspan(1)) order(streams[0], stream);
+    enqueue(streams);
+    for (const StreamHandle stream : streams.subspan(1)) order(stream, streams[0]);
+  } catch (...) {
+    for (const EventHandle event : events) destroy_event(event);
+    throw;
+  }
+  for (const EventHandle event : events) destroy_event(event);
+}
+
+Work CudaDevice::capture(int count,
+                         const std::function<void(std::span<const StreamHandle>)>& enqueue) {
+  if (driver_.begin_capture == nullptr) return {};  // another driver's
+  const CurrentContext current(driver_, context_);
+  std::vector<StreamHandle> streams;
+  for (int i = 0; i < count; ++i) streams.push_back(create_stream());
+  cuda::Graph graph = nullptr;
+  std::exception_ptr failure;
+  check(driver_.begin_capture(streams[0], cuda::kCaptureOfThisThread), "beginning a capture");
+  try {
+    capture_on(streams, enqueue);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const cuda::Result ended = driver_.end_capture(streams[0], &graph);
+  for (const StreamHandle stream : streams) destroy_stream(stream);
+  if (failure != nullptr) {
+    if (graph != nullptr) driver_.graph_destroy(graph);
+    std::rethrow_exception(failure);
+  }
+  check(ended, "ending a capture");
+  cuda::GraphExec ready = nullptr;
+  const cuda::Result made = driver_.graph_instantiate(&ready, graph, 0);
+  driver_.graph_destroy(graph);
+  check(made, "making a graph ready");
+  const auto owned = std::shared_ptr<void>(ready, [this](cuda::GraphExec gone) {
+    const Current context(*this);
+    driver_.graph_exec_destroy(gone);
+  });
+  return {"graph", [this, owned](StreamHandle stream) {
+            check(driver_.graph_launch(owned.get(), stream), "launching a graph");
+          }};
 }
 
 DeviceMemory CudaDevice::memory_of_device() const {

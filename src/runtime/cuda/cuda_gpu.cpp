@@ -4,13 +4,17 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <unordered_map>
 
 #include "base/fnv.h"
 #include "base/log.h"
 #include "base/os/file.h"
+#include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/nvrtc.h"
 #include "runtime/gpu.h"
+#include "runtime/memory/heap.h"
+#include "runtime/timeline.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
 
@@ -76,6 +80,61 @@ class CubinCache {
   }
 };
 
+/// Memory for work on streams that belong to others: the heap's, but where a stream is being
+/// captured. A graph bakes addresses in and is run when the heap has long handed them out again, so
+/// memory then comes from the driver's pool, whose allocations become part of the graph.
+class Workspaces {
+ public:
+  Workspaces(int ordinal, cuda::MemPool pool)
+      : pool_(pool), device_(open_cuda_device(ordinal)), heap_(*device_, timeline_) {}
+
+  void* allocate(std::size_t bytes, StreamHandle stream) {
+    if (capturing(stream)) return from_pool(bytes, stream);
+    const std::lock_guard lock(mutex_);
+    Buffer buffer = heap_.allocate(bytes, timeline_.adopt(*device_, named(stream)), "workspace");
+    void* const address = buffer.address();
+    held_.emplace(address, std::move(buffer));
+    return address;
+  }
+
+  void release(void* memory, StreamHandle stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = held_.find(memory);
+    if (found == held_.end()) {
+      driver().free_async(reinterpret_cast<cuda::DevicePtr>(memory), stream);
+      return;
+    }
+    try {
+      found->second.record_stream(timeline_, timeline_.adopt(*device_, named(stream)));
+    } catch (const std::exception&) {
+      // The stream is gone; adopt() has waited for what it did.
+    }
+    held_.erase(found);
+  }
+
+ private:
+  static StreamHandle named(StreamHandle stream) {
+    return stream != nullptr ? stream : reinterpret_cast<StreamHandle>(cuda::kLegacyStream);
+  }
+  static bool capturing(StreamHandle stream) {
+    int status = 0;
+    check(driver().stream_is_capturing(stream, &status), "asking whether a stream is captured");
+    return status != 0;
+  }
+  void* from_pool(std::size_t bytes, StreamHandle stream) {
+    cuda::DevicePtr memory = 0;
+    check(driver().pool_allocate(&memory, bytes, pool_, stream), "allocating device memory");
+    return reinterpret_cast<void*>(memory);
+  }
+
+  cuda::MemPool pool_;
+  std::unique_ptr<Device> device_;
+  Timeline timeline_;
+  Heap heap_;
+  std::mutex mutex_;
+  std::unordered_map<void*, Buffer> held_;
+};
+
 class CudaGpu final : public Gpu {
  public:
   explicit CudaGpu(int ordinal) {
@@ -98,6 +157,7 @@ class CudaGpu final : public Gpu {
     check(driver().pool_create(&pool_, &properties), "creating a memory pool");
     std::uint64_t keep_all = ~std::uint64_t{0};
     check(driver().pool_set(pool_, cuda::kReleaseThreshold, &keep_all), "setting up a memory pool");
+    workspaces_ = std::make_unique<Workspaces>(ordinal, pool_);
   }
 
   std::string name() const override {
@@ -143,17 +203,11 @@ class CudaGpu final : public Gpu {
 
   void* allocate(std::size_t bytes, StreamHandle stream) override {
     const CurrentContext current(context_);
-    cuda::DevicePtr memory = 0;
-    const cuda::Result result = driver().pool_allocate(&memory, bytes, pool_, stream);
-    if (result == cuda::kOutOfMemory)
-      throw DeviceError("CUDA: out of memory on {}: {} MiB asked for; use a smaller batch", name(),
-                        bytes >> 20);
-    check(result, "allocating device memory");
-    return reinterpret_cast<void*>(memory);
+    return workspaces_->allocate(bytes, stream);
   }
   void release(void* memory, StreamHandle stream) noexcept override {
     driver().context_push(context_);
-    driver().free_async(reinterpret_cast<cuda::DevicePtr>(memory), stream);
+    workspaces_->release(memory, stream);
     cuda::Context ignored = nullptr;
     driver().context_pop(&ignored);
   }
@@ -189,6 +243,7 @@ class CudaGpu final : public Gpu {
   CubinCache cache_;
   std::mutex mutex_;
   std::map<std::string, cuda::Module> modules_;
+  std::unique_ptr<Workspaces> workspaces_;
 };
 
 }  // namespace
@@ -209,7 +264,8 @@ std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }
 
 std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
   static std::mutex mutex;
-  static std::map<int, std::shared_ptr<Gpu>> opened;
+  // Never destroyed: at the end of the process the driver and the callers' streams go first.
+  static auto& opened = *new std::map<int, std::shared_ptr<Gpu>>();
   std::string reason;
   const int count = cuda_device_count(&reason);
   if (count == 0) throw DeviceError("{}", reason);

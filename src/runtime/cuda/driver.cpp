@@ -39,6 +39,15 @@ Driver open_driver() {
   library.load("cuStreamCreate", d.stream_create);
   library.load("cuStreamDestroy_v2", d.stream_destroy);
   library.load("cuStreamSynchronize", d.stream_synchronize);
+  library.load("cuStreamGetId", d.stream_id);
+  library.load("cuStreamIsCapturing", d.stream_is_capturing);
+  library.load("cuCtxSynchronize", d.context_synchronize);
+  library.load("cuStreamBeginCapture_v2", d.begin_capture);
+  library.load("cuStreamEndCapture", d.end_capture);
+  library.load("cuGraphInstantiateWithFlags", d.graph_instantiate);
+  library.load("cuGraphLaunch", d.graph_launch);
+  library.load("cuGraphDestroy", d.graph_destroy);
+  library.load("cuGraphExecDestroy", d.graph_exec_destroy);
   library.load("cuStreamWaitEvent", d.stream_wait);
   library.load("cuLaunchHostFunc", d.host_function);
   library.load("cuEventCreate", d.event_create);

@@ -15,6 +15,8 @@ using Function = void*;
 using Stream = void*;
 using Event = void*;
 using MemPool = void*;
+using Graph = void*;
+using GraphExec = void*;
 using DevicePtr = unsigned long long;
 
 enum class DeviceAttribute : int {
@@ -70,6 +72,9 @@ using HostFunction = void (*)(void*);
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostPortable = 1;
+inline constexpr int kCaptureOfThisThread = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+/// CU_STREAM_LEGACY: the default stream, named on purpose.
+inline constexpr std::uintptr_t kLegacyStream = 1;
 inline constexpr int kGranularityMinimum = 0;
 
 /// Entry points of libcuda.so.1.
@@ -100,6 +105,9 @@ struct Driver {
   Result (*stream_create)(Stream*, unsigned);
   Result (*stream_destroy)(Stream);
   Result (*stream_synchronize)(Stream);
+  Result (*stream_id)(Stream, unsigned long long*);
+  Result (*stream_is_capturing)(Stream, int*);
+  Result (*context_synchronize)();
   Result (*stream_wait)(Stream, Event, unsigned);
   Result (*host_function)(Stream, HostFunction, void*);
   Result (*event_create)(Event*, unsigned);
@@ -107,6 +115,12 @@ struct Driver {
   Result (*event_record)(Event, Stream);
   Result (*event_query)(Event);
   Result (*event_synchronize)(Event);
+  Result (*begin_capture)(Stream, int);
+  Result (*end_capture)(Stream, Graph*);
+  Result (*graph_instantiate)(GraphExec*, Graph, unsigned long long);
+  Result (*graph_launch)(GraphExec, Stream);
+  Result (*graph_destroy)(Graph);
+  Result (*graph_exec_destroy)(GraphExec);
   Result (*granularity)(std::size_t*, const MemProperties*, int);
   Result (*address_reserve)(DevicePtr*, std::size_t, std::size_t, DevicePtr, unsigned long long);
   Result (*address_free)(DevicePtr, std::size_t);
