@@ -104,12 +104,12 @@ void add_streams(Driver& d) {
   };
   d.stream_destroy = [](Stream stream) { return state().streams.destroy_stream(stream), 0; };
   d.stream_id = [](Stream stream, unsigned long long* number) {
-    *number = reinterpret_cast<std::uintptr_t>(stream);
-    return 0;
+    return call([&] { return *number = state().streams.identity(stream), 0; });
   };
   d.stream_synchronize = [](Stream stream) {
     return call([&] { return state().streams.synchronize(stream), 0; });
   };
+  d.context_synchronize = [] { return call([] { return state().streams.drain(), 0; }); };
   d.stream_wait = [](Stream stream, Event event, unsigned) {
     return call([&] { return state().streams.wait(stream, event), 0; });
   };
@@ -141,9 +141,6 @@ void add_work(Driver& d) {
   };
   d.memset_async = [](DevicePtr at, unsigned char value, std::size_t bytes, Stream stream) {
     return enqueue(stream, [=] { std::memset(pointer(at), value, bytes); });
-  };
-  d.host_function = [](Stream stream, HostFunction function, void* data) {
-    return enqueue(stream, [=] { function(data); });
   };
   d.host_allocate = [](void** memory, std::size_t bytes, unsigned) {
     return call([&] { return *memory = std::aligned_alloc(4096, (bytes + 4095) & ~4095UL), 0; });
@@ -236,6 +233,10 @@ void add_memory(Driver& d) {
 }
 
 }  // namespace
+
+Result FakeCuda::host_function(Stream stream, void (*function)(void*), void* data) {
+  return enqueue(stream, [=] { function(data); });
+}
 
 FakeCuda::FakeCuda(std::size_t memory) : state_(std::make_unique<State>()) {
   state_->total = memory;

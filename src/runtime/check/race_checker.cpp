@@ -98,6 +98,25 @@ void RaceChecker::synchronize(StreamHandle handle) {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
+void RaceChecker::drain() {
+  VectorClock seen;
+  {
+    const std::lock_guard lock(mutex_);
+    seen = ticks_;
+  }
+  std::exception_ptr failure;
+  try {
+    device_.drain();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    join(host_, seen);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
 EventHandle RaceChecker::create_event() {
   const std::lock_guard lock(mutex_);
   const EventHandle event = device_.create_event();

@@ -45,7 +45,7 @@ class RaceChecker final : public Device {
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
   std::uint64_t identity(StreamHandle stream) override { return device_.identity(stream); }
-  void drain() override { device_.drain(); }
+  void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
   void record(EventHandle event, StreamHandle stream) override;

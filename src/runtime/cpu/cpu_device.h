@@ -22,6 +22,8 @@ class CpuDevice final : public Device {
   StreamHandle create_stream() override { return streams_.create_stream(); }
   void destroy_stream(StreamHandle stream) noexcept override { streams_.destroy_stream(stream); }
   void synchronize(StreamHandle stream) override { streams_.synchronize(stream); }
+  std::uint64_t identity(StreamHandle stream) override { return streams_.identity(stream); }
+  void drain() override { streams_.drain(); }
   EventHandle create_event() override { return streams_.create_event(); }
   void destroy_event(EventHandle event) noexcept override { streams_.destroy_event(event); }
   void record(EventHandle event, StreamHandle stream) override { streams_.record(event, stream); }

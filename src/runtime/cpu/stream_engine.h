@@ -74,6 +74,7 @@ struct StreamWork {
 struct Recording {
   int stream = 0;  ///< its number
   bool done = false;
+  bool waited_for = false;  ///< somebody is to be woken when it is done
   std::exception_ptr failure;
 };
 
@@ -96,6 +97,8 @@ class StreamEngine {
   virtual StreamHandle create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) noexcept = 0;
   virtual void synchronize(StreamHandle stream) = 0;
+  virtual std::uint64_t identity(StreamHandle stream) = 0;
+  virtual void drain() = 0;
   virtual EventHandle create_event() = 0;
   virtual void destroy_event(EventHandle event) noexcept = 0;
   virtual void record(EventHandle event, StreamHandle stream) = 0;

@@ -1,5 +1,6 @@
 #include "runtime/cpu/stream_threads.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace segfuse::runtime {
@@ -19,6 +20,7 @@ StreamHandle StreamThreads::create_stream() {
   join_ended();
   auto stream = std::make_shared<Stream>();
   stream->handle = streams_.add(stream);
+  stream->identity = ++made_;
   all_.push_back(stream);
   try {
     stream->thread = std::thread([this, stream = stream.get()] { serve(*stream); });
@@ -57,7 +59,8 @@ void StreamThreads::serve(Stream& stream) {
     StreamItem item = std::move(stream.items.front());
     stream.items.pop_front();
     serve_item(stream, std::move(item), lock);
-    ++stream.done;
+    if (++stream.done < stream.wake_at) continue;
+    stream.wake_at = kNever;
     progress_.notify_all();
   }
   stream.ended = true;
@@ -68,10 +71,11 @@ void StreamThreads::serve_item(Stream& stream, StreamItem item,
   if (item.record != nullptr) {
     item.record->failure = stream.failure;
     item.record->done = true;
+    if (item.record->waited_for) progress_.notify_all();
     return;
   }
   if (item.wait != nullptr) {
-    progress_.wait(lock, [&] { return stopping_ || item.wait->done; });
+    wait_for(*item.wait, lock);
     if (stream.failure == nullptr) stream.failure = item.wait->failure;
     return;
   }
@@ -88,17 +92,41 @@ void StreamThreads::serve_item(Stream& stream, StreamItem item,
   if (stream.failure == nullptr) stream.failure = std::move(failure);
 }
 
+void StreamThreads::wait_for(Recording& recording, std::unique_lock<std::mutex>& lock) {
+  recording.waited_for = true;
+  progress_.wait(lock, [&] { return stopping_ || recording.done; });
+}
+
 void StreamThreads::push(Stream& stream, StreamItem item) {
   stream.items.push_back(std::move(item));
   ++stream.enqueued;
   stream.awake.notify_one();
 }
 
+/// Of what is enqueued now.
+void StreamThreads::wait_until_done(Stream& stream, std::unique_lock<std::mutex>& lock) {
+  const std::uint64_t target = stream.enqueued;
+  while (stream.done < target) {
+    stream.wake_at = std::min(stream.wake_at, target);
+    progress_.wait(lock);
+  }
+}
+
+std::uint64_t StreamThreads::identity(StreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  return streams_.find(handle)->identity;
+}
+
+void StreamThreads::drain() {
+  std::unique_lock lock(mutex_);
+  const auto streams = all_;
+  for (const auto& stream : streams) wait_until_done(*stream, lock);
+}
+
 void StreamThreads::synchronize(StreamHandle handle) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Stream> stream = streams_.find(handle);
-  const std::uint64_t target = stream->enqueued;
-  progress_.wait(lock, [&] { return stream->done >= target; });
+  wait_until_done(*stream, lock);
   const std::exception_ptr failure = std::exchange(stream->failure, nullptr);
   lock.unlock();
   if (failure != nullptr) std::rethrow_exception(failure);
@@ -140,7 +168,7 @@ void StreamThreads::synchronize_event(EventHandle event) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Recording> recording = events_.find(event)->last;
   if (recording == nullptr) return;
-  progress_.wait(lock, [&] { return recording->done; });
+  wait_for(*recording, lock);
   const std::exception_ptr failure = recording->failure;
   lock.unlock();
   if (failure != nullptr) std::rethrow_exception(failure);

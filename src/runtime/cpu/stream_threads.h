@@ -20,6 +20,8 @@ class StreamThreads final : public StreamEngine {
   StreamHandle create_stream() override;
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
+  std::uint64_t identity(StreamHandle stream) override;
+  void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
   void record(EventHandle event, StreamHandle stream) override;
@@ -30,11 +32,14 @@ class StreamThreads final : public StreamEngine {
   void hold(StreamHandle stream, bool held) override;
 
  private:
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   struct Stream {
     StreamHandle handle = nullptr;
+    std::uint64_t identity = 0;
     std::deque<StreamItem> items;
     std::uint64_t enqueued = 0;
     std::uint64_t done = 0;
+    std::uint64_t wake_at = kNever;  ///< somebody is to be woken when so many are done
     bool held = false;
     bool closing = false;  ///< ends when it is empty
     bool ended = false;
@@ -46,11 +51,14 @@ class StreamThreads final : public StreamEngine {
   void serve(Stream& stream);
   void serve_item(Stream& stream, StreamItem item, std::unique_lock<std::mutex>& lock);
   void push(Stream& stream, StreamItem item);
+  void wait_until_done(Stream& stream, std::unique_lock<std::mutex>& lock);
+  void wait_for(Recording& recording, std::unique_lock<std::mutex>& lock);
   void join_ended();
 
   std::mutex mutex_;  ///< guards all that follows, and the streams' and recordings' content
-  std::condition_variable progress_;  ///< an item was done
+  std::condition_variable progress_;  ///< of those who wait
   bool stopping_ = false;
+  std::uint64_t made_ = 0;
   HandleTable<Stream> streams_{"stream"};
   HandleTable<StreamEvent> events_{"event"};
   std::vector<std::shared_ptr<Stream>> all_;  ///< streams whose threads were not joined

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "runtime/cuda/driver.h"
@@ -37,6 +38,20 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const Driver& driver, int ordinal, CudaDeviceOptions options)
       : driver_(driver), limit_(options.limit), reservations_("CUDA", open(ordinal, options)) {}
+  /// Waits for what is left, and gives back what was not.
+  ~CudaDevice() override {
+    const Current current(*this);
+    for (StreamHandle stream : streams_) {
+      driver_.stream_synchronize(stream);
+      driver_.stream_destroy(stream);
+    }
+    for (const auto& [first, end] : reservations_.mapped().ranges())
+      driver_.mem_unmap(first, end - first);
+    for (const auto& [address, bytes] : reservations_.all())
+      driver_.address_free(number(address), bytes);
+  }
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
 
   std::string name() const override {
     char text[256] = {};
@@ -48,9 +63,13 @@ class CudaDevice final : public Device {
     const CurrentContext current(driver_, context_);
     cuda::Stream stream = nullptr;
     check(driver_.stream_create(&stream, cuda::kStreamNonBlocking), "creating a stream");
+    const std::lock_guard lock(mutex_);
+    streams_.insert(stream);
     return stream;
   }
   void destroy_stream(StreamHandle stream) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (streams_.erase(stream) == 0) return;
     const Current current(*this);
     driver_.stream_destroy(stream);
   }
@@ -200,7 +219,8 @@ class CudaDevice final : public Device {
   cuda::Context context_ = nullptr;
   cuda::MemProperties properties_;
   std::size_t limit_;
-  std::mutex mutex_;  ///< guards the reservations and what is mapped
+  std::mutex mutex_;  ///< guards what follows, and what is mapped
+  std::set<StreamHandle> streams_;
   Reservations reservations_;
 };
 

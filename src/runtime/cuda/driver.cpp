@@ -49,7 +49,6 @@ Driver open_driver() {
   library.load("cuGraphDestroy", d.graph_destroy);
   library.load("cuGraphExecDestroy", d.graph_exec_destroy);
   library.load("cuStreamWaitEvent", d.stream_wait);
-  library.load("cuLaunchHostFunc", d.host_function);
   library.load("cuEventCreate", d.event_create);
   library.load("cuEventDestroy_v2", d.event_destroy);
   library.load("cuEventRecord", d.event_record);

@@ -67,7 +67,6 @@ struct MemAccess {
   int flags = 3;
 };
 using MemHandle = unsigned long long;
-using HostFunction = void (*)(void*);
 
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
@@ -109,7 +108,6 @@ struct Driver {
   Result (*stream_is_capturing)(Stream, int*);
   Result (*context_synchronize)();
   Result (*stream_wait)(Stream, Event, unsigned);
-  Result (*host_function)(Stream, HostFunction, void*);
   Result (*event_create)(Event*, unsigned);
   Result (*event_destroy)(Event);
   Result (*event_record)(Event, Stream);

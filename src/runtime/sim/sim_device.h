@@ -62,6 +62,9 @@ class SimDevice final : public Device {
   StreamHandle create_stream() override;
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
+  // Neither counted nor made to fail.
+  std::uint64_t identity(StreamHandle stream) override { return engine_->identity(stream); }
+  void drain() override { engine_->drain(); }
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
   void record(EventHandle event, StreamHandle stream) override;

@@ -189,6 +189,19 @@ void StepEngine::synchronize(StreamHandle handle) {
   if (stream->failure != nullptr) std::rethrow_exception(std::exchange(stream->failure, nullptr));
 }
 
+std::uint64_t StepEngine::identity(StreamHandle handle) {
+  return static_cast<std::uint64_t>(number(handle)) + 1;
+}
+
+void StepEngine::drain() {
+  const Guard guard(mutex_);
+  const auto streams = all_;
+  for (const auto& stream : streams) {
+    const std::uint64_t target = stream->enqueued;
+    wait_for(stream->number, [&] { return stream->done >= target; });
+  }
+}
+
 EventHandle StepEngine::create_event() {
   const Guard guard(mutex_);
   return events_.add(std::make_shared<StreamEvent>());

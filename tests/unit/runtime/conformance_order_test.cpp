@@ -188,6 +188,33 @@ TEST_P(Conformance, ADestroyedStreamFinishesItsWork) {
   EXPECT_EQ(done, 111);
 }
 
+TEST_P(Conformance, DrainingWaitsForStreamsThatAreGone) {
+  std::atomic<int> done{0};
+  const StreamHandle kept = stream();
+  harness().work(kept, [&] { done += 1; });
+  for (int i = 0; i < 4; ++i) {
+    const StreamHandle s = stream();
+    harness().work(s, [&] { done += 10; });
+    harness().work(s, [&] { done += 10; });
+    device().destroy_stream(s);
+  }
+  device().drain();
+  EXPECT_EQ(done, 81);
+  device().drain();
+}
+
+TEST_P(Conformance, AStreamsIdentityIsItsOwn) {
+  std::vector<std::uint64_t> seen;
+  for (int i = 0; i < 8; ++i) {
+    const StreamHandle s = stream();
+    EXPECT_EQ(device().identity(s), device().identity(s));
+    seen.push_back(device().identity(s));
+    if (i % 2 == 0) device().destroy_stream(s);  // the next one may have the same handle
+  }
+  std::ranges::sort(seen);
+  EXPECT_EQ(std::ranges::adjacent_find(seen), seen.end());
+}
+
 TEST_P(Conformance, ManyStreamsComeAndGo) {
   int done = 0;
   for (int i = 0; i < 300; ++i) {

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "base/os/shared_library.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/gpu.h"
@@ -84,37 +85,95 @@ class CpuHarness final : public Harness {
   Gates gates_;  ///< last: opened before the device goes
 };
 
-/// The CUDA device, on the real driver or on the fake one.
-class CudaHarness final : public Harness {
- public:
-  explicit CudaHarness(bool fake) {
-    if (fake) fake_ = std::make_unique<test::FakeCuda>(kGranules * kGranule);
-    driver_ = fake ? &fake_->driver() : &cuda::driver();
-    device_ = open_cuda_device(*driver_, 0, fake ? CudaDeviceOptions{1} : CudaDeviceOptions{});
+/// What only tests use of the driver. A host function that blocks may block all others, so streams
+/// are held by a value in memory.
+struct CudaExtras {
+  cuda::Result (*host_function)(cuda::Stream, void (*)(void*), void*) = nullptr;
+  cuda::Result (*wait_value)(cuda::Stream, cuda::DevicePtr, std::uint32_t, unsigned) = nullptr;
+
+  CudaExtras() {
+    const SharedLibrary library = SharedLibrary::open_first({"libcuda.so.1", "libcuda.so"});
+    library.load("cuLaunchHostFunc", host_function);
+    library.load("cuStreamWaitValue32_v2", wait_value);
   }
+};
+
+class CudaHarness : public Harness {
+ public:
   Device& device() override { return *device_; }
   void work(StreamHandle stream, std::function<void()> body, std::string name) override {
     auto* const held = new std::function<void()>(std::move(body));
-    device_->launch(stream,
-                    {std::move(name),
-                     [this, held](StreamHandle on) {
-                       cuda::check(*driver_, driver_->host_function(on, call, held), "a test");
-                     }},
-                    {});
+    const auto enqueue = [this, held](StreamHandle on) {
+      if (host_function(on, call, held) != 0) throw DeviceError("no host function");
+    };
+    device_->launch(stream, {std::move(name), enqueue}, {});
   }
-  void hold(StreamHandle stream) override { work(stream, gates_.close(stream), "hold"); }
-  void release(StreamHandle stream) override { gates_.open(stream); }
-  bool is_limited() const override { return fake_ != nullptr; }
+
+ protected:
+  virtual cuda::Result host_function(StreamHandle, void (*function)(void*), void* data) = 0;
+  std::unique_ptr<Device> device_;
 
  private:
   static void call(void* held) {
     const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(held));
     (*body)();
   }
-  std::unique_ptr<test::FakeCuda> fake_;
-  const cuda::Driver* driver_ = nullptr;
-  std::unique_ptr<Device> device_;
-  Gates gates_;
+};
+
+class FakeCudaHarness final : public CudaHarness {
+ public:
+  FakeCudaHarness() { device_ = open_cuda_device(fake_.driver(), 0, {.granule = 1}); }
+  ~FakeCudaHarness() override {
+    gates_.reset();
+    device_.reset();
+  }
+  void hold(StreamHandle stream) override { work(stream, gates_->close(stream), "hold"); }
+  void release(StreamHandle stream) override { gates_->open(stream); }
+
+ private:
+  cuda::Result host_function(StreamHandle on, void (*function)(void*), void* data) override {
+    return test::FakeCuda::host_function(on, function, data);
+  }
+  test::FakeCuda fake_{kGranules * kGranule};
+  std::unique_ptr<Gates> gates_ = std::make_unique<Gates>();
+};
+
+class RealCudaHarness final : public CudaHarness {
+ public:
+  RealCudaHarness() {
+    device_ = open_cuda_device(0);
+    memory_ = device_->allocate_pinned(kFlags * sizeof(std::uint32_t));
+    std::memset(memory_, 0, kFlags * sizeof(std::uint32_t));
+  }
+  ~RealCudaHarness() override {
+    for (const auto& [stream, flag] : flags_) set(flag);
+    device_.reset();  // waits for the streams, which wait for the flags
+    open_cuda_device(0)->release_pinned(memory_, kFlags * sizeof(std::uint32_t));
+  }
+  void hold(StreamHandle stream) override {
+    const std::size_t flag = used_++;
+    flags_[stream] = flag;
+    const auto wait = [this, flag](StreamHandle on) {
+      const auto at = reinterpret_cast<cuda::DevicePtr>(memory_) + flag * sizeof(std::uint32_t);
+      if (extras_.wait_value(on, at, 1, 0) != 0) throw DeviceError("no wait for a value");
+    };
+    device_->launch(stream, {"hold", wait}, {});
+  }
+  void release(StreamHandle stream) override { set(flags_.at(stream)); }
+  bool is_limited() const override { return false; }
+
+ private:
+  static constexpr std::size_t kFlags = 64;
+  cuda::Result host_function(StreamHandle on, void (*function)(void*), void* data) override {
+    return extras_.host_function(on, function, data);
+  }
+  void set(std::size_t flag) {
+    std::atomic_ref(reinterpret_cast<std::uint32_t*>(memory_)[flag]).store(1);
+  }
+  CudaExtras extras_;
+  std::byte* memory_ = nullptr;
+  std::size_t used_ = 0;
+  std::map<StreamHandle, std::size_t> flags_;
 };
 
 template <class Make>
@@ -145,9 +204,9 @@ std::vector<Backend> checking_backends() {
 
 std::vector<Backend> backends() {
   std::vector<Backend> all = checking_backends();
-  all.push_back({"cuda_fake", [] { return std::make_unique<CudaHarness>(true); }});
+  all.push_back({"cuda_fake", [] { return std::make_unique<FakeCudaHarness>(); }});
   if (why_no_cuda().empty())
-    all.push_back({"cuda", [] { return std::make_unique<CudaHarness>(false); }});
+    all.push_back({"cuda", [] { return std::make_unique<RealCudaHarness>(); }});
   return all;
 }
 

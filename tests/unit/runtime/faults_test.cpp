@@ -176,6 +176,21 @@ TEST(Faults, ALimitBelowTheDevices) {
   EXPECT_EQ(fake.used(), unit);
 }
 
+TEST(Faults, ACudaDeviceLeavesNothingBehind) {
+  test::FakeCuda fake(8 * test::FakeCuda::kUnit);
+  {
+    const auto device = open_cuda_device(fake.driver(), 0, {.granule = 1});
+    std::byte* const at = device->reserve(8 * device->granule());
+    device->map(at + device->granule(), 3 * device->granule());
+    device->map(at + 4 * device->granule(), device->granule());
+    device->map(at + 6 * device->granule(), device->granule());
+    device->fill(device->create_stream(), at + device->granule(), 1, device->granule());
+    EXPECT_EQ(fake.used(), 5 * device->granule());
+  }
+  EXPECT_EQ(fake.used(), 0U);
+  EXPECT_EQ(fake.reservations(), 0U);
+}
+
 TEST(Faults, ThereIsNoSuchCudaDevice) {
   test::FakeCuda fake(test::FakeCuda::kUnit);
   EXPECT_THROW(open_cuda_device(fake.driver(), 1, {}), UsageError);

@@ -309,6 +309,18 @@ TEST(RaceChecker, ReleaseAfterSynchronisationIsClean) {
   EXPECT_EQ(checked.checker.count(), 0U) << "b waited for a, the host for b";
 }
 
+TEST(RaceChecker, DrainingOrdersWhatStreamsThatAreGoneHaveDone) {
+  Checked checked;
+  const StreamHandle a = checked.checker.create_stream();
+  checked.use(a, "one", "x", true);
+  checked.checker.destroy_stream(a);
+  checked.checker.drain();
+  checked.use(checked.checker.create_stream(), "two", "x", true);
+  checked.checker.drain();
+  checked.checker.unmap(checked.memory, checked.device.granule());
+  EXPECT_EQ(checked.checker.count(), 0U);
+}
+
 TEST(RaceChecker, AWaitForAnEventThatWasNotRecordedOrdersNothing) {
   Checked checked;
   const StreamHandle a = checked.checker.create_stream();
