@@ -54,11 +54,28 @@ std::size_t RaceChecker::free_slot() {
 StreamHandle RaceChecker::create_stream() {
   const std::lock_guard lock(mutex_);
   const StreamHandle handle = device_.create_stream();
+  add(handle);
+  return handle;
+}
+
+RaceChecker::Stream& RaceChecker::add(StreamHandle handle) {
   Stream stream;
   stream.slot = free_slot();
   stream.number = ++made_;
-  streams_[handle] = std::move(stream);
-  return handle;
+  return streams_[handle] = std::move(stream);
+}
+
+/// Takes up a stream that others have made. Throws the device's error if there is no such stream.
+RaceChecker::Stream& RaceChecker::known(StreamHandle handle) {
+  Stream* const found = find(handle);
+  if (found != nullptr && !found->foreign) return *found;
+  const std::uint64_t identity = device_.identity(handle);
+  if (found != nullptr && found->identity == identity) return *found;
+  if (found != nullptr) left_.push_back(found->slot);
+  Stream& stream = add(handle);
+  stream.foreign = true;
+  stream.identity = identity;
+  return stream;
 }
 
 void RaceChecker::destroy_stream(StreamHandle handle) noexcept {
@@ -82,7 +99,7 @@ void RaceChecker::synchronize(StreamHandle handle) {
   VectorClock seen;
   {
     const std::lock_guard lock(mutex_);
-    if (const Stream* const stream = find(handle)) seen = clock_of(*stream);
+    if (handle != nullptr) seen = clock_of(known(handle));
   }
   // A synchronisation that throws has waited as well.
   std::exception_ptr failure;
@@ -143,12 +160,12 @@ void RaceChecker::record(EventHandle event, StreamHandle handle) {
 void RaceChecker::wait(StreamHandle handle, EventHandle event) {
   const std::lock_guard lock(mutex_);
   device_.wait(handle, event);
-  Stream* const stream = find(handle);
   const auto found = events_.find(event);
-  if (stream == nullptr || found == events_.end() || found->second == nullptr) return;
+  if (found == events_.end() || found->second == nullptr) return;
+  Stream& stream = known(handle);
   const Record& record = *found->second;
-  join(stream->clock, record.clock);
-  remember({Operation::Kind::kWait, stream->number, stream->operations, 0, record.stream,
+  join(stream.clock, record.clock);
+  remember({Operation::Kind::kWait, stream.number, stream.operations, 0, record.stream,
             record.operation});
 }
 
@@ -200,8 +217,8 @@ void RaceChecker::fill(StreamHandle stream, void* at, std::uint8_t value, std::s
 void RaceChecker::submit(StreamHandle handle, std::string_view work,
                          std::span<const MemoryAccess> accesses, const Enqueue& enqueue) {
   const std::lock_guard lock(mutex_);
-  Stream* const stream = find(handle);
-  if (stream == nullptr) return enqueue();  // the device's error
+  if (handle == nullptr) return enqueue();  // the device's error
+  Stream* const stream = &known(handle);
   VectorClock clock = clock_of(*stream);
   PastUse use;
   use.slot = stream->slot;

@@ -4,6 +4,9 @@
 // of memory are ordered, and it remembers uses by address across frees and reuse. So what it finds
 // does not depend on timing, but for queries: an answer of "complete" is an order, too.
 //
+// Streams that were made by others are known from their first use through the checker on; what they
+// did before is not seen.
+//
 // It sees what is declared: the accesses of launches, copies, fills, and what the host is said to
 // touch. A race is reported between each use and the latest earlier uses of the same bytes that it
 // conflicts with; an earlier use that one of those is ordered after is left out, since the same
@@ -74,6 +77,8 @@ class RaceChecker final : public Device {
   struct Stream {
     std::size_t slot = 0;
     int number = 0;
+    bool foreign = false;        ///< made by others; `identity` tells it from a later one
+    std::uint64_t identity = 0;  ///< of foreign streams
     std::uint64_t operations = 0;
     VectorClock clock;
   };
@@ -108,6 +113,8 @@ class RaceChecker final : public Device {
   void remember(PastOperation operation);
   std::vector<Operation> history() const;
   Stream* find(StreamHandle stream);
+  Stream& add(StreamHandle stream);
+  Stream& known(StreamHandle stream);
 
   Device& device_;
   const CheckMode mode_;

@@ -350,6 +350,25 @@ TEST(RaceChecker, HandlesThatAreReusedDoNotAlias) {
   EXPECT_EQ(checked.pairs(), (RacePairs{{{1, 1}, {2, 1}}}));
 }
 
+TEST(RaceChecker, StreamsMadeByOthers) {
+  Checked checked;
+  const StreamHandle foreign = checked.device.create_stream();
+  const StreamHandle ours = checked.checker.create_stream();
+  checked.use(foreign, "one", "x", true);
+  checked.order(foreign, ours);
+  checked.use(ours, "two", "x", true);
+  EXPECT_EQ(checked.checker.count(), 0U);
+  checked.use(foreign, "three", "x", true);
+  EXPECT_EQ(checked.pairs(), (RacePairs{{{1, 1}, {2, 2}}}));
+  checked.device.destroy_stream(foreign);
+  const StreamHandle again = checked.device.create_stream();
+  ASSERT_EQ(foreign, again);
+  checked.use(again, "four", "x", true);
+  EXPECT_EQ(checked.checker.count(), 3U) << "not ordered after 'two', nor after 'three'";
+  checked.device.destroy_stream(again);
+  EXPECT_THROW(checked.use(again, "five", "x", true), DeviceError);
+}
+
 TEST(AccessHistory, StaysSmall) {
   AccessHistory history;
   VectorClock clock = {0}, host = {0};
