@@ -11,7 +11,7 @@ else
 SANITIZER_PRESET := asan
 endif
 
-.PHONY: help demo build test test-python test-long sanitize bench check format tidy clean
+.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,11 @@ sanitize: ## tests under the address and undefined-behaviour sanitizers (SANITIZ
 	@tools/setup build
 	@tools/build $(SANITIZER_PRESET) $(JOBS)
 	@tools/run_tests build-$(SANITIZER_PRESET) --label-exclude long --jobs $(JOBS)
+
+test-threads: ## what runs on many threads, under the thread sanitizer
+	@tools/setup build
+	@tools/build tsan $(JOBS) --target segfuse_test_runtime
+	@tools/run_tests build-tsan --only '^runtime$$' --jobs $(JOBS)
 
 bench: ## benchmarks (SUITE=name for one of them)
 	@tools/setup build
