@@ -8,11 +8,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,6 +109,25 @@ nlohmann::ordered_json row(const Sizes& n, const std::string& what, double ms, d
           {"reference_ms", plain_ms(n, what)}};
 }
 
+/// Share of the CPU engine's segments that the device did not find.
+double path_error(const semicrf::Segmentations& mine, const semicrf::Segmentations& host) {
+  if (mine == host) return 0.0;
+  double missing = 0;
+  std::set<std::array<std::int64_t, 4>> found;
+  for (int which = 0; which < 2; ++which) {
+    const semicrf::Segmentations& y = which == 0 ? mine : host;
+    for (std::int64_t b = 0; b < y.rows(); ++b)
+      for (std::int64_t i = y.row_pointer[b]; i < y.row_pointer[b + 1]; ++i) {
+        const std::array<std::int64_t, 4> segment{b, y.start[i], y.duration[i], y.label[i]};
+        if (which == 0)
+          found.insert(segment);
+        else
+          missing += found.contains(segment) ? 0.0 : 1.0;
+      }
+  }
+  return missing / static_cast<double>(host.segments());
+}
+
 void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
              const semicrf::CudaOptions& options, nlohmann::ordered_json& rows) {
   const Problem<float> p = random_floats(n);
@@ -122,6 +143,8 @@ void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
   // Counts of shared scores grow with the number of frames, and float keeps 24 bits of them.
   const double gradient_error = largest_difference(mine.gradients, reference.gradients) /
                                 std::max<double>(1.0, static_cast<double>(n.b * n.t));
+
+  const double decode_error = path_error(device_best(gpu, engine, p).path, host_best(p).path);
 
   DeviceArrays device(gpu);
   const semicrf::Potentials<float> potentials = on_device(p, device);
@@ -146,7 +169,8 @@ void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
   rows.push_back(row(n, "forward", time(*gpu, n.runs, forward), forward_error, gpu->name()));
   rows.push_back(row(n, "loss_grad", time(*gpu, n.runs, both),
                      std::max(forward_error, gradient_error), gpu->name()));
-  rows.push_back(row(n, "viterbi", time(*gpu, std::max(1, n.runs / 4), decode), 0.0, gpu->name()));
+  rows.push_back(
+      row(n, "viterbi", time(*gpu, std::max(1, n.runs / 4), decode), decode_error, gpu->name()));
 }
 
 }  // namespace

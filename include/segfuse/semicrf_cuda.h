@@ -36,7 +36,7 @@ struct CudaOptions {
   Algorithm algorithm = Algorithm::kFast;  ///< kReference: the log-domain kernels for every row
   int lanes_per_class = 0;  ///< how passes are laid out: a power of two up to 32; 0: chosen
   /// Cut few long rows in time and run the parts at once. Parts that do not fit together are found
-  /// and redone in one, so results are those of the uncut pass to rounding.
+  /// and redone, so results are those of the uncut pass to rounding; best paths are the same.
   bool chunked = true;
   std::int64_t warm_up = 0;  ///< frames by which parts overlap, at least K; 0: chosen (4 K)
 };

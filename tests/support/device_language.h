@@ -147,6 +147,9 @@ inline void atomicMin(unsigned long long* at, unsigned long long value) {
 inline void atomicMin(int* at, int value) {
   if (value < *at) *at = value;
 }
+inline void atomicMax(int* at, int value) {
+  if (value > *at) *at = value;
+}
 inline void atomicAdd(double* at, double value) { *at += value; }
 inline void atomicOr(int* at, int value) { *at |= value; }
 

@@ -231,7 +231,7 @@ HWY_EXPORT(best_sum);
 ScoreGrid grid_of(double largest_score, std::int64_t max_duration) {
   // Between rebasings and within a window, values lie within 2^range of their base, unless
   // forbidden scores drive them apart. A sum of them has 53 bits.
-  constexpr int kCoarsest = -30;
+  constexpr int kCoarsest = -26;
   int size = 0;
   std::frexp(std::max(largest_score, 0x1p-900), &size);
   int terms = 0;

@@ -109,6 +109,8 @@ struct CudaEngine::State {
   template <class T>
   void clear(Call& call, const DeviceWanted& wanted, StreamHandle stream);
   template <class T>
+  void measure(const Call& call, StreamHandle stream);
+  template <class T>
   void decode(Call& call, StreamHandle stream);
   void segment(Call& call, StreamHandle stream);
 };

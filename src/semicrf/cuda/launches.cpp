@@ -166,57 +166,8 @@ void CudaEngine::State::count_by_row(const Call& call, const DeviceWanted& wante
   launch(common<T>("row_entropy"), {side(n.batch)}, {256}, call, stream);
 }
 
-template <class T>
-void CudaEngine::State::decode(Call& call, StreamHandle stream) {
-  const gpu::Sizes& n = call.sizes;
-  sizes = n;
-  if (n.batch == 0) {
-    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
-    return;
-  }
-  const std::int64_t boundaries = static_cast<std::int64_t>(n.batch) * (n.frames + 1) * n.classes;
-  gpu::Workspace workspace(*gpu, stream);
-  plan_workspace(workspace, call, {});
-  workspace.add(call.best.duration, boundaries);
-  workspace.add(call.best.label, boundaries);
-  workspace.add(call.best.count, n.batch);
-  workspace.add(call.best.trace, 3 * static_cast<std::int64_t>(n.batch) * n.frames);
-  workspace.allocate();
-  call.faults = faults;
-  prepare<T>(call, stream);  // for the faults it finds
-  std::optional<gpu::ScanShape> shape;
-  const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
-  if (options.algorithm == Algorithm::kFast && n.by_duration == 0)
-    shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
-  if (shape)
-    launch(best_scan<T>(*shape), {side(n.batch)}, {side(shape->threads())}, call, stream);
-  else if (n.by_duration != 0)
-    launch(common<T>("best_pass_by_duration"), {side(n.batch)}, {32, 16}, call, stream);
-  else
-    launch(common<T>("best_pass"), {side(n.batch)}, {512}, call, stream);
-  launch(common<T>("best_trace"), {side(n.batch)}, {32}, call, stream);
-  launch(common<T>("best_pointers"), {1}, {256}, call, stream);
-  launch(common<T>("best_pack"), {side(n.batch)}, {128}, call, stream);
-}
-
-void CudaEngine::State::segment(Call& call, StreamHandle stream) {
-  sizes = call.sizes;
-  if (sizes.batch == 0) {
-    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
-    return;
-  }
-  gpu::Workspace workspace(*gpu, stream);
-  workspace.add(call.best.count, sizes.batch);
-  workspace.allocate();
-  call.faults = faults;
-  launch(of_labels("count_labels"), {side(sizes.batch)}, {256}, call, stream);
-  launch(of_labels("best_pointers"), {1}, {256}, call, stream);
-  launch(of_labels("pack_labels"), {side(sizes.batch)}, {256}, call, stream);
-}
-
-#define SEGFUSE_INSTANTIATE(T)                                                       \
-  template void CudaEngine::State::run<T>(Call&, const DeviceWanted&, StreamHandle); \
-  template void CudaEngine::State::decode<T>(Call&, StreamHandle);
+#define SEGFUSE_INSTANTIATE(T) \
+  template void CudaEngine::State::run<T>(Call&, const DeviceWanted&, StreamHandle);
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)

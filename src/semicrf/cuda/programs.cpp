@@ -26,7 +26,7 @@ int scan_registers(const ScanShape& s) {
   return 2 * sources + 4 * s.taps + 68 + 2 * std::min(sources, 8) + (s.edges ? 46 : 0);
 }
 int best_registers(const ScanShape& s) {
-  return 2 * ceil_divide(s.classes, s.group) + 5 * s.taps + 72 + (s.edges ? 28 : 0);
+  return 2 * ceil_divide(s.classes, s.group) + 5 * s.taps + 96 + (s.edges ? 28 : 0);
 }
 
 /// Registers are handed out to warps in fours.
@@ -86,10 +86,26 @@ std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool e
 
 runtime::GpuProgram common_program(const std::string& input) {
   std::string source = prelude(input);
-  for (const char* file : {"arguments.h", "common.cuh", "prepare.cuh", "exact.cuh", "rows.cuh",
-                           "frames.cuh", "transitions.cuh", "durations.cuh", "shared.cuh",
-                           "best.cuh", "chunks.cuh", "by_duration.cuh", "by_duration_counts.cuh",
-                           "best_by_duration.cuh", "row_counts.cuh", "pointers.cuh"})
+  for (const char* file : {"arguments.h",
+                           "common.cuh",
+                           "prepare.cuh",
+                           "exact.cuh",
+                           "rows.cuh",
+                           "frames.cuh",
+                           "transitions.cuh",
+                           "durations.cuh",
+                           "shared.cuh",
+                           "grid.cuh",
+                           "best_measure.cuh",
+                           "best.cuh",
+                           "best_chunks.cuh",
+                           "best_trace.cuh",
+                           "chunks.cuh",
+                           "by_duration.cuh",
+                           "by_duration_counts.cuh",
+                           "best_by_duration.cuh",
+                           "row_counts.cuh",
+                           "pointers.cuh"})
     source += kernel_source(file);
   return {"semicrf_" + input, std::move(source), {}};
 }
@@ -127,7 +143,8 @@ runtime::GpuProgram scan_program(const ScanShape& shape) {
 
 runtime::GpuProgram best_program(const ScanShape& shape, const std::string& input) {
   std::string source = prelude(input);
-  for (const char* file : {"arguments.h", "common.cuh", "best_scan.cuh", "best_scan_kernel.cuh"})
+  for (const char* file : {"arguments.h", "common.cuh", "grid.cuh", "best_chunks.cuh",
+                           "best_scan.cuh", "best_scan_kernel.cuh"})
     source += kernel_source(file);
   return {"semicrf_best_" + input, std::move(source), shape_defines(shape)};
 }

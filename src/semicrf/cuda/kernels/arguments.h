@@ -71,6 +71,7 @@ enum RowFlag {
   kNeedsExact = 1,    ///< out of the linear domain's range: the log-domain kernel redoes the row
   kRedoForward = 2,   ///< the chunks of the forward pass do not fit together: redone in one
   kRedoBackward = 4,  ///< the same, backward
+  kInexact = 8,       ///< best segmentation: some sum of a cut pass may have been rounded
 };
 
 /// A pass cut in time. Chunk j covers steps [j steps, (j + 1) steps) of the pass; but the first, it
@@ -182,8 +183,20 @@ struct Best {
   int* duration;           ///< (B, T+1, C) of the best segment of label c that ends at t
   int* label;              ///< (B, T+1, C) before the best segment of label c that starts at t
                            ///< (by duration: that ends at t)
+  int* magnitude;          ///< (B+1) biased exponent of a row's largest score, of the shared ones
+  double* ring;            ///< (B, chunks, 2, K, C) see ring_of
+  double* ring_base;       ///< (B, chunks, 2, K)
+  int* wrong;              ///< (B, chunks) a chunk to be done again
+  int parts;               ///< parts in which ways back are followed
+  int part_frames;         ///< boundaries of a part, at least K
+  int part_overlap;        ///< boundaries behind it from which it is entered
+  int* entry;              ///< (B, parts, 2) boundary and label where a part was entered
+  int* exit;               ///< (B, parts, 2) and where it was left
+  int* part_count;         ///< (B, parts) segments that end in a part
+  int* part_first;         ///< (B, parts) segments of the row before it
+  double* part_score;      ///< (B, parts)
   int* count;              ///< (B) segments of a row
-  int* trace;              ///< (B, T, 3) start, duration, label; the last segment first
+  int* trace;              ///< (B, T, 3) start, duration, label; by part, the last segment first
   long long* row_pointer;  ///< (B+1), packed from here on
   int* packed_start;
   int* packed_duration;

@@ -1,0 +1,131 @@
+// Calls that give segmentations: the best one, and those of labels per frame.
+
+#include <algorithm>
+
+#include "semicrf/cuda/engine_state.h"
+
+namespace segfuse::semicrf {
+namespace {
+
+/// Parts in which ways back are followed at once.
+void cut_ways_back(Call& call) {
+  const gpu::Sizes& n = call.sizes;
+  const int windows = 2 * std::min(n.max_duration, 1 << 20);
+  const auto least = static_cast<int>(ceil_divide(n.frames, 60000));
+  call.best.part_frames = std::max({64, windows, least});
+  call.best.part_overlap = std::max(64, windows);
+  call.best.parts =
+      static_cast<int>(std::max<std::int64_t>(1, ceil_divide(n.frames, call.best.part_frames)));
+}
+
+void plan_best(gpu::Workspace& workspace, Call& call) {
+  const gpu::Sizes& n = call.sizes;
+  const std::int64_t rows = n.batch;
+  const std::int64_t lattice = rows * (n.frames + 1) * n.classes;
+  const std::int64_t window = static_cast<std::int64_t>(n.max_duration) * n.classes;
+  const std::int64_t chunks = call.chunks.count > 1 ? rows * call.chunks.count : 0;
+  const std::int64_t parts = rows * call.best.parts;
+  workspace.add(call.lattice.alpha, lattice);
+  workspace.add(call.lattice.gamma, lattice);
+  workspace.add(call.lattice.flags, rows);
+  workspace.add(call.pending, 2 * rows * window);
+  workspace.add(call.best.magnitude, rows + 1);
+  workspace.add(call.best.duration, lattice);
+  workspace.add(call.best.label, lattice);
+  workspace.add(call.best.ring, 2 * chunks * window);
+  workspace.add(call.best.ring_base, 2 * chunks * n.max_duration);
+  workspace.add(call.best.wrong, chunks);
+  workspace.add(call.best.entry, 2 * parts);
+  workspace.add(call.best.exit, 2 * parts);
+  workspace.add(call.best.part_count, parts);
+  workspace.add(call.best.part_first, parts);
+  workspace.add(call.best.part_score, parts);
+  workspace.add(call.best.count, rows);
+  workspace.add(call.best.trace, 3 * rows * n.frames);
+}
+
+}  // namespace
+
+/// Faults of the scores, and their sizes.
+template <class T>
+void CudaEngine::State::measure(const Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const auto rows = static_cast<std::size_t>(n.batch);
+  gpu->fill(call.best.magnitude, 0, sizeof(int) * (rows + 1), stream);
+  gpu->fill(call.lattice.flags, 0, sizeof(int) * rows, stream);
+  constexpr std::int64_t kFramesOfBlock = 8;
+  if (n.frames > 0)
+    launch(common<T>("measure_frames"),
+           {side(ceil_divide(n.frames, kFramesOfBlock)), side(n.batch)}, {32, kFramesOfBlock}, call,
+           stream);
+  const std::int64_t shared = slices_of(n) * n.classes * n.classes;
+  launch(common<T>("measure_shared"),
+         {side(std::min<std::int64_t>(ceil_divide(shared, 256), 1024))}, {256}, call, stream);
+}
+
+template <class T>
+void CudaEngine::State::decode(Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  sizes = n;
+  if (n.batch == 0) {
+    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
+    return;
+  }
+  std::optional<gpu::ScanShape> shape;
+  const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
+  if (options.algorithm == Algorithm::kFast && n.by_duration == 0)
+    shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
+  if (shape && options.chunked) cut_into_chunks(call, {}, *shape, options.warm_up);
+  cut_ways_back(call);
+  gpu::Workspace workspace(*gpu, stream);
+  plan_best(workspace, call);
+  workspace.allocate();
+  call.faults = faults;
+  measure<T>(call, stream);
+  const Extent3 rows{side(n.batch)};
+  if (shape) {
+    const GpuKernel kernel = best_scan<T>(*shape);
+    const Extent3 block{side(shape->threads())};
+    const auto chunks = side(call.chunks.count);
+    launch(kernel, {rows.x, chunks}, block, call, stream);
+    if (chunks > 1) {
+      launch(common<T>("compare_best"), {rows.x, chunks - 1}, {256}, call, stream);
+      call.chunks.redo = 1;
+      launch(kernel, rows, block, call, stream);
+    }
+  } else if (n.by_duration != 0) {
+    launch(common<T>("best_pass_by_duration"), rows, {32, 16}, call, stream);
+  } else {
+    launch(common<T>("best_pass"), rows, {512}, call, stream);
+  }
+  const Extent3 parts{rows.x, side(call.best.parts)};
+  launch(common<T>("best_trace"), parts, {32}, call, stream);
+  launch(common<T>("best_join"), rows, {32}, call, stream);
+  launch(common<T>("best_pointers"), {1}, {256}, call, stream);
+  launch(common<T>("best_pack"), parts, {64}, call, stream);
+  if (call.best.score.data != nullptr) launch(common<T>("best_total"), rows, {32}, call, stream);
+}
+
+void CudaEngine::State::segment(Call& call, StreamHandle stream) {
+  sizes = call.sizes;
+  if (sizes.batch == 0) {
+    gpu->fill(call.best.row_pointer, 0, sizeof(std::int64_t), stream);
+    return;
+  }
+  gpu::Workspace workspace(*gpu, stream);
+  workspace.add(call.best.count, sizes.batch);
+  workspace.allocate();
+  call.faults = faults;
+  launch(of_labels("count_labels"), {side(sizes.batch)}, {256}, call, stream);
+  launch(of_labels("best_pointers"), {1}, {256}, call, stream);
+  launch(of_labels("pack_labels"), {side(sizes.batch)}, {256}, call, stream);
+}
+
+#define SEGFUSE_INSTANTIATE(T) template void CudaEngine::State::decode<T>(Call&, StreamHandle);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
+
+}  // namespace segfuse::semicrf
