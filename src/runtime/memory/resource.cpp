@@ -1,0 +1,95 @@
+#include "runtime/memory/resource.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "segfuse/error.h"
+
+namespace segfuse::runtime {
+
+namespace {
+
+constexpr std::size_t kRemembered = 4096;
+
+std::string named(std::string_view label) {
+  return label.empty() ? std::string() : fmt::format(" '{}'", label);
+}
+
+}  // namespace
+
+std::byte* HeapResource::allocate(std::size_t bytes, StreamId stream, std::string_view label) {
+  Buffer buffer = heap_->allocate(bytes, stream, label);
+  std::byte* const address = buffer.address();
+  const std::lock_guard lock(mutex_);
+  live_.emplace(address, std::move(buffer));
+  return address;
+}
+
+void HeapResource::refuse(const char* call, const std::byte* address) const {
+  const void* const shown = address;
+  auto next = live_.upper_bound(address);
+  if (next != live_.begin()) {
+    const auto& [begin, buffer] = *--next;
+    const auto offset = static_cast<std::size_t>(address - begin);
+    if (offset < buffer.bytes())
+      throw UsageError(
+          "{}: {} is byte {} of the memory{} at {} ({} bytes); give the address that allocate "
+          "returned",
+          call, shown, offset, named(buffer.label()), static_cast<const void*>(begin),
+          buffer.bytes());
+  }
+  const auto freed = std::ranges::find(freed_.rbegin(), freed_.rend(), address, &Freed::address);
+  if (freed != freed_.rend())
+    throw UsageError(
+        "{}: the memory{} at {} ({} bytes) was freed before; free it once, and use it no more",
+        call, named(freed->label), shown, freed->bytes);
+  throw UsageError(
+      "{}: {} was not allocated here, on {}; give an address to the resource that it came from",
+      call, shown, heap_->device().name());
+}
+
+HeapResource::Live::const_iterator HeapResource::find(const char* call,
+                                                      const std::byte* address) const {
+  const auto found = live_.find(address);
+  if (found == live_.end()) refuse(call, address);
+  return found;
+}
+
+void HeapResource::deallocate(std::byte* address, StreamId stream, std::size_t bytes) {
+  Timeline& timeline = heap_->timeline();
+  const Device& device = timeline.device(stream);
+  Buffer buffer;  // goes when no lock is held
+  const std::lock_guard lock(mutex_);
+  const auto found = find("deallocate", address);
+  if (&device != &heap_->device())
+    throw UsageError(
+        "deallocate: {} is a stream of {}, the memory{} is of {}; name a stream of its device",
+        timeline.name(stream), device.name(), named(found->second.label()), heap_->device().name());
+  if (bytes != kUnknownBytes && bytes != found->second.bytes())
+    throw UsageError(
+        "deallocate: the memory{} at {} has {} bytes, not {}; give the size that was asked for",
+        named(found->second.label()), static_cast<const void*>(address), found->second.bytes(),
+        bytes);
+  found->second.record_stream(timeline, stream);
+  freed_.push_back({address, found->second.bytes(), found->second.label()});
+  if (freed_.size() > kRemembered) freed_.pop_front();
+  buffer = found->second;
+  live_.erase(found);
+}
+
+std::size_t HeapResource::bytes_of(const std::byte* address) const {
+  const std::lock_guard lock(mutex_);
+  return find("bytes_of", address)->second.bytes();
+}
+
+Buffer HeapResource::buffer(const std::byte* address) const {
+  const std::lock_guard lock(mutex_);
+  return find("buffer", address)->second;
+}
+
+std::size_t HeapResource::live() const {
+  const std::lock_guard lock(mutex_);
+  return live_.size();
+}
+
+}  // namespace segfuse::runtime
