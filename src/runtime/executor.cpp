@@ -75,6 +75,33 @@ StreamTick Executor::copy(StreamId stream, const Buffer& to, std::size_t to_offs
   return now;
 }
 
+StreamTick Executor::copy_host(StreamId stream, Use use, std::size_t offset, void* host,
+                               std::size_t bytes) {
+  const Frontier needed = before(stream, {&use, 1}, "copy", false);
+  const Buffer& buffer = *use.buffer;
+  if (offset > buffer.bytes() || bytes > buffer.bytes() - offset)
+    throw UsageError("copy: {} bytes at {} of a buffer of {} do not fit", bytes, offset,
+                     buffer.bytes());
+  timeline_->order_after(stream, needed);
+  Device& device = timeline_->device(stream);
+  const StreamTick now = timeline_->enqueue(stream, [&](StreamHandle handle) {
+    std::byte* const at = buffer.address() + offset;
+    device.copy(handle, use.write ? at : host, use.write ? host : at, bytes);
+  });
+  after(stream, {&use, 1}, now);
+  return now;
+}
+
+StreamTick Executor::copy_in(StreamId stream, const Buffer& to, std::size_t to_offset,
+                             const std::byte* from, std::size_t bytes) {
+  return copy_host(stream, writes(to), to_offset, const_cast<std::byte*>(from), bytes);
+}
+
+StreamTick Executor::copy_out(StreamId stream, std::byte* to, const Buffer& from,
+                              std::size_t from_offset, std::size_t bytes) {
+  return copy_host(stream, reads(from), from_offset, to, bytes);
+}
+
 StreamTick Executor::fill(StreamId stream, const Buffer& buffer, std::uint8_t value) {
   const std::array uses = {writes(buffer)};
   const Frontier needed = before(stream, uses, "fill", false);

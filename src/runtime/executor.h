@@ -40,6 +40,11 @@ class Executor {
   /// Copies bytes; one side may be of another device. Offsets in bytes.
   StreamTick copy(StreamId stream, const Buffer& to, std::size_t to_offset, const Buffer& from,
                   std::size_t from_offset, std::size_t bytes);
+  /// Between a buffer and pinned host memory, which stays as it is until the copy is over.
+  StreamTick copy_in(StreamId stream, const Buffer& to, std::size_t to_offset,
+                     const std::byte* from, std::size_t bytes);
+  StreamTick copy_out(StreamId stream, std::byte* to, const Buffer& from, std::size_t from_offset,
+                      std::size_t bytes);
   StreamTick fill(StreamId stream, const Buffer& buffer, std::uint8_t value);
   /// The host waits until the buffer's content is there (its last write is over).
   void wait_written(const Buffer& buffer);
@@ -56,6 +61,7 @@ class Executor {
   Frontier before(StreamId stream, std::span<const Use> uses, const char* what,
                   bool any_device) const;
   void after(StreamId stream, std::span<const Use> uses, StreamTick use);
+  StreamTick copy_host(StreamId stream, Use use, std::size_t offset, void* host, std::size_t bytes);
 
   Timeline* timeline_;
 };
