@@ -16,5 +16,6 @@ void add_decode(CLI::App& app, Common& common);
 void add_compile(CLI::App& app, Common& common);
 void add_synth(CLI::App& app, Common& common);
 void add_info(CLI::App& app, Common& common);
+void add_doctor(CLI::App& app, Common& common);
 
 }  // namespace segfuse::cli

@@ -24,6 +24,7 @@ Examples:
   segfuse eval out/ecg --data ludb_lead_ii --split test
   segfuse decode out/ecg recording.wav --out out/labels --format csv
   segfuse compile examples/layer_norm.sf --emit=ir
+  segfuse doctor memory memory.json --html memory.html
 
 Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted.)";
 
@@ -81,6 +82,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   segfuse::cli::add_compile(app, common);
   segfuse::cli::add_synth(app, common);
   segfuse::cli::add_info(app, common);
+  segfuse::cli::add_doctor(app, common);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

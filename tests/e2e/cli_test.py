@@ -96,7 +96,7 @@ class CliTest(tool.ToolTest):
 
     def test_help_names_every_command(self):
         text = tool.run("--help", check=0).stdout
-        for command in ("train", "eval", "decode", "compile", "synth", "info"):
+        for command in ("train", "eval", "decode", "compile", "synth", "info", "doctor"):
             self.assertIn(command, text)
             self.assertIn("xample", tool.run(command, "--help", check=0).stdout)
 
@@ -106,10 +106,26 @@ class CliTest(tool.ToolTest):
         self.assertIn("CUDA", names)
         self.assertIn("BLAS", names)
 
+    def test_doctor_explains_memory(self):
+        golden = tool.SOURCE / "tests/golden/memory"
+        page = self.directory / "memory.html"
+        text = tool.run("doctor", "memory", golden / "steps.json", "--html", page, "--replay", check=0).stdout
+        for words in ("of at most 96.0 MiB", "hard:", "soft:", "stream:", "weights (4 buffers)", "peak 41.4 MiB",
+                      "1 request failed", "on segfuse's heap"):
+            self.assertIn(words, text)
+        html = page.read_text()
+        self.assertIn("<svg", html)
+        self.assertNotIn("http", html)
+        report = json.loads(tool.run("doctor", "memory", golden / "steps.json", "--json", check=0).stdout)
+        self.assertEqual(report["mapped"], report["live"] + report["cached"] + report["free"])
+        self.assertEqual(max(point["live"] for point in report["timeline"]), report["peak_live"])
+        log = json.loads(tool.run("doctor", "memory", golden / "rmm.csv", "--json", check=0).stdout)
+        self.assertEqual((log["live"], log["peak_live"]), (4096, 1048576 + 4096))
+
     def test_mistakes(self):
         """Rows of tests/error/cli.txt: exit code | arguments | words that the message must hold."""
         places = {"CONFIG": self.config, "DATA": self.data, "MODEL": self.model, "TMP": self.directory,
-                  "ERROR": tool.SOURCE / "tests/error"}
+                  "ERROR": tool.SOURCE / "tests/error", "GOLDEN": tool.SOURCE / "tests/golden"}
         rows = (tool.SOURCE / "tests/error/cli.txt").read_text().splitlines()
         rows = [row for row in rows if row and not row.startswith("#")]
         self.assertGreater(len(rows), 10)

@@ -66,6 +66,7 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
   const bool small = rounded <= kSmallBytes;
   const std::size_t which = small ? size_class(rounded) : kClasses;
   Block* block = nullptr;
+  bool cached = false;
   if (small) {
     Magazine& magazine = state.magazines[stream.index];
     const std::lock_guard lock(magazine.lock);
@@ -73,6 +74,7 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
     if (block != nullptr) {
       block->requested = bytes;
       block->label = label;
+      cached = true;
     }
   }
   if (block == nullptr) {
@@ -84,16 +86,17 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
     block->label = label;
   }
   block->references.store(1, std::memory_order_relaxed);
-  if (state.history_on.load(std::memory_order_relaxed))
-    state.remember(HeapEvent::Kind::kAllocate, *block, stream.index);
+  if (state.remembers()) state.remember(HeapEvent::Kind::kAllocate, *block, stream.index, cached);
   return Buffer(block);
 }
 
 // Called when the last handle is gone; nobody else knows the block.
 void Heap::release(Block* block) noexcept {
   State& state = *state_;
-  if (state.history_on.load(std::memory_order_relaxed))
-    state.remember(HeapEvent::Kind::kFree, *block, block->home);
+  const auto forget = [&](bool cached) {
+    if (state.remembers()) state.remember(HeapEvent::Kind::kFree, *block, block->home, cached);
+    block->serial = 0;
+  };
   if (!block->uses.only(block->home)) {
     try {
       state.timeline.settle(block->uses, block->home);
@@ -106,11 +109,13 @@ void Heap::release(Block* block) noexcept {
     Magazine& magazine = state.magazines[block->home];
     const std::lock_guard lock(magazine.lock);
     if (magazine.bytes + block->bytes <= state.options.magazine_bytes) {
+      forget(true);
       magazine.push(block);
       return;
     }
   }
   const std::lock_guard lock(state.mutex);
+  forget(false);
   state.arenas[block->arena]->give(block);
 }
 
@@ -132,6 +137,13 @@ bool Heap::State::flush(Magazine& magazine) {
   std::vector<Block*> blocks;
   {
     const std::lock_guard lock(magazine.lock);
+    if (remembers() && magazine.blocks > 0) {
+      HeapEvent event;
+      event.kind = HeapEvent::Kind::kFlush;
+      event.stream = static_cast<std::uint32_t>(&magazine - magazines.data());
+      event.bytes = magazine.bytes;
+      remember(std::move(event));
+    }
     blocks = magazine.empty();
   }
   for (Block* const block : blocks) arenas[block->arena]->give(block);
@@ -182,7 +194,7 @@ bool Heap::State::map(Arena& arena, const Arena::Growth& growth,
   lock.lock();
   counts.peak_mapped_bytes = std::max(counts.peak_mapped_bytes, mapped());
   ++counts.grown;
-  if (history_on.load(std::memory_order_relaxed)) remember(HeapEvent::Kind::kMap, *block, 0);
+  if (remembers()) remember(HeapEvent::Kind::kMap, *block, 0);
   arena.finish_map(block);
   return true;
 }
@@ -209,7 +221,7 @@ std::size_t Heap::State::unmap_idle(std::size_t bytes, std::unique_lock<std::mut
       }
       released += block->bytes;
       ++counts.released;
-      if (history_on.load(std::memory_order_relaxed)) remember(HeapEvent::Kind::kUnmap, *block, 0);
+      if (remembers()) remember(HeapEvent::Kind::kUnmap, *block, 0);
       arena->finish_unmap(block);
     }
     if (failure) std::rethrow_exception(failure);

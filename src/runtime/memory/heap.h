@@ -66,6 +66,7 @@ struct HeapSnapshot {
     std::size_t requested = 0;
     std::string label;
     std::string stream;  ///< that a live or cached block was handed out for
+    /// Of a free block, those that the host has not seen to be over.
     std::vector<std::pair<std::string, Tick>> uses;
   };
   std::string device;
@@ -77,7 +78,8 @@ struct HeapSnapshot {
 
 /// One thing that happened, for history and traces.
 struct HeapEvent {
-  enum class Kind : std::uint8_t { kAllocate, kFree, kMap, kUnmap, kOutOfMemory };
+  /// kFlush: the blocks in a stream's magazine go to the arenas, as many bytes as it says.
+  enum class Kind : std::uint8_t { kAllocate, kFree, kMap, kUnmap, kOutOfMemory, kFlush };
   Kind kind = Kind::kAllocate;
   std::uint64_t nanoseconds = 0;  ///< since the heap was made
   std::uint64_t serial = 0;       ///< of the hand-out that is allocated or freed
@@ -86,6 +88,7 @@ struct HeapEvent {
   std::size_t bytes = 0;
   std::size_t requested = 0;
   std::uint32_t stream = 0;
+  bool cached = false;  ///< allocated from, or freed into, the stream's magazine
   std::string label;
 };
 

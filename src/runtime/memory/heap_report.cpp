@@ -24,23 +24,31 @@ std::string in_words(std::size_t bytes) {
 
 }  // namespace
 
-void Heap::State::remember(HeapEvent::Kind kind, const Block& block, std::uint32_t stream) {
-  const std::lock_guard lock(history_mutex);
+void Heap::State::remember(HeapEvent::Kind kind, Block& block, std::uint32_t stream, bool cached) {
   HeapEvent event;
   event.kind = kind;
-  event.nanoseconds = static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
-          .count());
-  if (kind == HeapEvent::Kind::kAllocate) const_cast<Block&>(block).serial = ++serials;
-  event.serial = block.serial;
   event.arena = block.arena;
   event.offset = static_cast<std::uint64_t>(block.address - reserved[block.arena]);
   event.bytes = block.bytes;
+  event.stream = stream;
+  event.cached = cached;
+  if (kind == HeapEvent::Kind::kAllocate) {
+    const std::lock_guard lock(history_mutex);
+    block.serial = ++serials;
+  }
   if (kind == HeapEvent::Kind::kAllocate || kind == HeapEvent::Kind::kFree) {
+    event.serial = block.serial;
     event.requested = block.requested;
     event.label = block.label;
   }
-  event.stream = stream;
+  remember(std::move(event));
+}
+
+void Heap::State::remember(HeapEvent event) {
+  const std::lock_guard lock(history_mutex);
+  event.nanoseconds = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
+          .count());
   history.push_back(std::move(event));
   while (history.size() > history_size) history.pop_front();
 }
@@ -110,7 +118,7 @@ HeapSnapshot Heap::snapshot() const {
       if (block->state == BlockState::kFree) {
         statistics.free_bytes += block->bytes;
         for (const StreamTick use : block->uses.entries())
-          entry.uses.emplace_back(name_of(use.stream()), use.tick());
+          if (!state.timeline.over(use)) entry.uses.emplace_back(name_of(use.stream()), use.tick());
       }
       result.entries.push_back(std::move(entry));
     }
@@ -195,7 +203,7 @@ std::string Heap::State::out_of_memory(std::size_t requested, std::size_t bytes,
     text += fmt::format("\n  the device has {} of {} left; others hold the rest",
                         in_words(memory.free), in_words(memory.total));
   ++counts.out_of_memory;
-  if (history_on.load()) {
+  if (remembers()) {
     Block asked_for;
     asked_for.bytes = bytes;
     asked_for.address = reserved[0];

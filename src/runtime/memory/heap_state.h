@@ -39,7 +39,9 @@ struct Heap::State {
   /// Uses to wait for so that `bytes` can be unmapped; empty when even all would not do.
   Frontier worth_waiting_for(std::size_t bytes) const;
 
-  void remember(HeapEvent::Kind kind, const Block& block, std::uint32_t stream);
+  bool remembers() const { return history_on.load(std::memory_order_relaxed); }
+  void remember(HeapEvent::Kind kind, Block& block, std::uint32_t stream, bool cached = false);
+  void remember(HeapEvent event);
   std::string out_of_memory(std::size_t requested, std::size_t bytes, StreamId stream,
                             const Frontier* awaited);
 

@@ -471,13 +471,19 @@ TEST(HeapProperties, Test12ATraceReplaysToTheSnapshot) {
     };
     std::map<std::pair<int, std::uint64_t>, Held> live;
     std::size_t mapped = 0;
+    std::size_t cached = 0;
     for (const HeapEvent& event : runner.heap().history()) {
       const std::pair at(event.arena, event.offset);
       switch (event.kind) {
         case HeapEvent::Kind::kAllocate:
           ASSERT_TRUE(live.emplace(at, Held{event.bytes, event.requested}).second);
+          if (event.cached) cached -= event.bytes;
           break;
-        case HeapEvent::Kind::kFree: ASSERT_EQ(live.erase(at), 1U); break;
+        case HeapEvent::Kind::kFree:
+          ASSERT_EQ(live.erase(at), 1U);
+          if (event.cached) cached += event.bytes;
+          break;
+        case HeapEvent::Kind::kFlush: cached -= event.bytes; break;
         case HeapEvent::Kind::kMap: mapped += event.bytes; break;
         case HeapEvent::Kind::kUnmap: mapped -= event.bytes; break;
         case HeapEvent::Kind::kOutOfMemory: break;
@@ -489,6 +495,7 @@ TEST(HeapProperties, Test12ATraceReplaysToTheSnapshot) {
         shown.emplace(std::pair(entry.arena, entry.offset), Held{entry.bytes, entry.requested});
     EXPECT_EQ(live, shown);
     EXPECT_EQ(mapped, runner.heap().snapshot().statistics.mapped_bytes);
+    EXPECT_EQ(cached, runner.heap().snapshot().statistics.cached_bytes);
   }
 }
 
