@@ -1,4 +1,4 @@
-"""Plots of a suite's sweeps as SVG: time over one size, both on logarithmic scales."""
+"""Plots of a suite as SVG: sweeps (time over one size, logarithmic scales) and groups of bars."""
 
 import math
 
@@ -42,8 +42,58 @@ def svg(title, points, x_name, y_name):
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def bars(title, groups, unit):
+    """A picture of {group: {bar: value}}: the same bars in each group, on a linear scale."""
+    names = list(dict.fromkeys(name for values in groups.values() for name in values))
+    colours = ["#c0392b", "#b8860b", "#1f5fa8", "#7fb0dd", "#3aa6a6", "#999999"]
+    highest = max(value for values in groups.values() for value in values.values())
+    step = 10.0 ** math.floor(math.log10(highest))
+    step = step / 2 if highest / step < 4 else step
+    top = step * math.ceil(highest / step)
+    width, height, legend = 720, 340, 24 * math.ceil(len(names) / 3)
+    bottom = height - legend - 28
+    y = lambda value: bottom - (bottom - 36) * value / top
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{width / 2}" y="18" text-anchor="middle" font-size="13">{title}</text>',
+    ]
+    for i in range(round(top / step) + 1):
+        at = y(i * step)
+        parts.append(f'<line x1="{MARGIN}" x2="{width - 16}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end">{i * step:g}</text>')
+    parts.append(f'<text x="{MARGIN - 6}" y="30" text-anchor="end">{unit}</text>')
+    room = (width - 16 - MARGIN) / len(groups)
+    wide = room * 0.8 / len(names)
+    for g, (group, values) in enumerate(groups.items()):
+        left = MARGIN + g * room + room * 0.1
+        parts.append(f'<text x="{left + room * 0.4:.1f}" y="{bottom + 16}" text-anchor="middle">{group}</text>')
+        for i, name in enumerate(names):
+            value = values.get(name, 0)
+            x = left + i * wide
+            parts.append(f'<rect x="{x:.1f}" y="{y(value):.1f}" width="{wide * 0.9:.1f}" height="{bottom - y(value):.1f}" fill="{colours[i % len(colours)]}"/>')
+            parts.append(f'<text x="{x + wide * 0.45:.1f}" y="{y(value) - 4:.1f}" text-anchor="middle" font-size="9">{value:.0f}</text>')
+    for i, name in enumerate(names):
+        x, at = MARGIN + (i % 3) * 210, bottom + 32 + 24 * (i // 3)
+        parts.append(f'<rect x="{x}" y="{at}" width="12" height="12" fill="{colours[i % len(colours)]}"/>')
+        parts.append(f'<text x="{x + 18}" y="{at + 10}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def write_bars(rows, folder, suite):
+    """One picture for each name that has bars: SUITE_NAME.svg, the highest memory of each."""
+    for name in dict.fromkeys(row["name"] for row in rows if "bar" in row):
+        groups = {}
+        for row in rows:
+            if row["name"] == name and "bar" in row:
+                groups.setdefault(row["group"], {})[row["bar"]] = row["peak_mib"]
+        plain = name.replace("%", "")
+        (folder / f"{suite}_{plain}.svg").write_text(bars(f"most memory held, {name.replace('_', ' ')}", groups, "MiB"))
+
+
 def write(rows, folder, suite):
-    """One picture a sweep: SUITE_SWEEP.svg."""
+    """One picture a sweep: SUITE_SWEEP.svg; and those with bars."""
+    write_bars(rows, folder, suite)
     for sweep in dict.fromkeys(row["sweep"] for row in rows if "sweep" in row):
         points = [(row["at"], row["ms"]) for row in rows if row.get("sweep") == sweep]
         name = next(row["name"] for row in rows if row.get("sweep") == sweep)
