@@ -2,8 +2,8 @@
 // design's targets; errors against the CPU engine's double arithmetic. Prints one JSON list of
 // rows, or an empty one where there is no device. reference_ms is the plain recursion on one core
 // of the host.
-//   segfuse_bench_semicrf_gpu [lanes per class [name of one size [whole]]]
-// "whole" does not cut passes in time.
+//   segfuse_bench_semicrf_gpu [lanes per class [name of one size [whole or alone]]]
+// "whole" does not cut passes in time, "alone" gives every pass one block.
 
 #include <fmt/core.h>
 
@@ -178,14 +178,17 @@ void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
 int main(int argc, char** argv) {
   semicrf::CudaOptions options;
   options.lanes_per_class = argc > 1 ? std::atoi(argv[1]) : 0;
-  options.chunked = argc <= 3;
+  const std::string without = argc > 3 ? argv[3] : "";
+  options.chunked = without != "whole";
+  options.teams = without != "alone";
   const std::string only = argc > 2 ? argv[2] : "";
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (runtime::cuda_device_count() > 0) {
     const std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(0);
     for (const Sizes& n :
          {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10}, Sizes{8, 10000, 200, 8, 4},
-          Sizes{1, 100000, 100, 24, 1}, Sizes{8, 500, 30, 39, 4, true}})
+          Sizes{1, 100000, 100, 24, 4}, Sizes{8, 500, 30, 39, 4, true}, Sizes{1, 2000, 4, 512, 1},
+          Sizes{1, 3000, 4096, 24, 1}})
       if (only.empty() || only == n.name()) measure(gpu, n, options, rows);
   }
   fmt::print("{}\n", rows.dump(1));

@@ -38,6 +38,8 @@ struct CudaOptions {
   /// Cut few long rows in time and run the parts at once. Parts that do not fit together are found
   /// and redone, so results are those of the uncut pass to rounding; best paths are the same.
   bool chunked = true;
+  /// Several blocks share a pass that is too much for one. False: one block each, for comparison.
+  bool teams = true;
   std::int64_t warm_up = 0;  ///< frames by which parts overlap, at least K; 0: chosen (4 K)
 };
 

@@ -43,6 +43,12 @@ class Gpu {
   virtual void launch(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
                       const void* argument, std::size_t size, StreamHandle stream) = 0;
 
+  /// The same with all blocks running at once, so that they may wait for each other: at most one
+  /// for each multiprocessor.
+  virtual void launch_together(GpuKernel kernel, Extent3 grid, Extent3 block,
+                               std::size_t shared_bytes, const void* argument, std::size_t size,
+                               StreamHandle stream) = 0;
+
   /// Memory usable by work enqueued on `stream` after the call, until release() on that stream.
   virtual void* allocate(std::size_t bytes, StreamHandle stream) = 0;
   virtual void release(void* memory, StreamHandle stream) noexcept = 0;

@@ -13,91 +13,126 @@ BlockRunner& runner() {
 void BlockRunner::enter() {
   BlockRunner& self = runner();
   self.body_();
-  self.fibers_[self.current_].state = State::kDone;
-  --self.alive_of_warp_[self.current_ / 32];
+  self.running_->fibers[self.current_].state = State::kDone;
+  --self.running_->alive_of_warp[self.current_ / 32];
   self.yield();
 }
 
-void BlockRunner::yield() { swapcontext(&fibers_[current_].context, &scheduler_); }
+void BlockRunner::yield() { swapcontext(&running_->fibers[current_].context, &scheduler_); }
 
 /// A function of its own: getcontext returns once more when the fiber starts.
 void BlockRunner::prepare(Fiber& fiber) {
   constexpr std::size_t kStackBytes = 256 * 1024;
-  fiber.stack.resize(kStackBytes);
+  if (fiber.stack == nullptr) fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
   fiber.state = State::kReady;
   fiber.exchanges = 0;
   getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.data();
-  fiber.context.uc_stack.ss_size = fiber.stack.size();
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
   fiber.context.uc_link = &scheduler_;
   makecontext(&fiber.context, &BlockRunner::enter, 0);
 }
 
-void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes,
+void BlockRunner::start(Block& x, Index3 index, std::size_t shared_bytes) {
+  x.index = index;
+  if (x.fibers.size() < threads_) x.fibers.resize(threads_);
+  for (auto& given : x.given) given.assign(threads_ + 32, 0);
+  // Shared memory holds what the last block left, as on a device.
+  if (x.dynamic_shared.size() != shared_bytes / sizeof(double) + 1)
+    x.dynamic_shared.assign(shared_bytes / sizeof(double) + 1, 777e77);
+  x.alive_of_warp.assign((threads_ + 31) / 32, 0);
+  x.all = true;
+  for (unsigned t = 0; t < threads_; ++t) {
+    prepare(x.fibers[t]);
+    ++x.alive_of_warp[t / 32];
+  }
+}
+
+void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes, bool together,
                       const std::function<void()>& body) {
   body_ = body;
   grid_size = grid;
   block_size = size;
   threads_ = size.x * size.y * size.z;
-  if (fibers_.size() < threads_) fibers_.resize(threads_);
-  // Shared memory holds what the last block left, as on a device.
-  dynamic_shared.assign(shared_bytes / sizeof(double) + 1, 777e77);
-  for (auto& given : given_) given.assign(threads_ + 32, 0);
-  for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
-    block = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
-    alive_of_warp_.assign((threads_ + 31) / 32, 0);
-    all_ = true;
-    for (unsigned t = 0; t < threads_; ++t) {
-      prepare(fibers_[t]);
-      ++alive_of_warp_[t / 32];
-    }
-    for (bool any = true; any;) {
-      any = false;
-      for (unsigned t = 0; t < threads_; ++t) {
-        if (fibers_[t].state != State::kReady) continue;
-        any = true;
-        current_ = t;
-        thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
-        swapcontext(&scheduler_, &fibers_[t].context);
-      }
-      release_waiting();
-      for (unsigned t = 0; t < threads_; ++t) any |= fibers_[t].state == State::kReady;
-    }
-    for (unsigned t = 0; t < threads_; ++t)
-      if (fibers_[t].state != State::kDone)
-        throw std::logic_error("a device thread waits for others that never come");
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  const std::size_t at_once = together ? blocks : 1;
+  while (blocks_.size() < at_once) blocks_.push_back(std::make_unique<Block>());
+  if (!together) blocks_[0]->dynamic_shared.clear();
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const auto n = static_cast<unsigned>(i);
+    start(*blocks_[together ? i : 0], {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
+          shared_bytes);
+    if (!together || i + 1 == blocks) run_blocks(at_once);
   }
 }
 
-void BlockRunner::release_waiting() {
+/// Runs every thread of a block that can go on; false if there is none.
+bool BlockRunner::advance(Block& x) {
+  bool any = false;
+  running_ = &x;
+  block = x.index;
+  for (unsigned t = 0; t < threads_; ++t) {
+    if (x.fibers[t].state != State::kReady) continue;
+    any = true;
+    current_ = t;
+    thread = {t % block_size.x, t / block_size.x % block_size.y, t / block_size.x / block_size.y};
+    paused_ = false;
+    swapcontext(&scheduler_, &x.fibers[t].context);
+    progress_ |= !paused_;
+  }
+  release_waiting(x);
+  for (unsigned t = 0; t < threads_; ++t) any |= x.fibers[t].state == State::kReady;
+  return any;
+}
+
+void BlockRunner::run_blocks(std::size_t count) {
+  constexpr int kPatience = 4;  // rounds in which every thread waits for another block
+  int idle = 0;
+  for (bool any = true; any && idle < kPatience; idle = progress_ ? 0 : idle + 1) {
+    any = progress_ = false;
+    for (std::size_t i = 0; i < count; ++i) any |= advance(*blocks_[i]);
+  }
+  for (std::size_t i = 0; i < count; ++i)
+    for (unsigned t = 0; t < threads_; ++t)
+      if (blocks_[i]->fibers[t].state != State::kDone)
+        throw std::logic_error("a device thread waits for others that never come");
+}
+
+void BlockRunner::release_waiting(Block& x) {
   bool whole_block = true;
   for (unsigned w = 0; w * 32 < threads_; ++w) {
     const unsigned end = std::min(threads_, w * 32 + 32);
     bool whole_warp = true;
     for (unsigned t = w * 32; t < end; ++t) {
-      whole_warp &= fibers_[t].state == State::kAtWarp || fibers_[t].state == State::kDone;
-      whole_block &= fibers_[t].state == State::kAtBlock || fibers_[t].state == State::kDone;
+      const State state = x.fibers[t].state;
+      whole_warp &= state == State::kAtWarp || state == State::kDone;
+      whole_block &= state == State::kAtBlock || state == State::kDone;
     }
     for (unsigned t = w * 32; t < end && whole_warp; ++t)
-      if (fibers_[t].state == State::kAtWarp) fibers_[t].state = State::kReady;
+      if (x.fibers[t].state == State::kAtWarp) x.fibers[t].state = State::kReady;
   }
   if (!whole_block) return;
-  all_result_ = all_;
-  all_ = true;
+  x.all_result = x.all;
+  x.all = true;
   for (unsigned t = 0; t < threads_; ++t)
-    if (fibers_[t].state == State::kAtBlock) fibers_[t].state = State::kReady;
+    if (x.fibers[t].state == State::kAtBlock) x.fibers[t].state = State::kReady;
 }
 
 bool BlockRunner::wait_block(bool value) {
-  all_ &= value;
-  fibers_[current_].state = State::kAtBlock;
+  running_->all &= value;
+  running_->fibers[current_].state = State::kAtBlock;
   yield();
-  return all_result_;
+  return running_->all_result;
+}
+
+void BlockRunner::pause() {
+  paused_ = true;
+  yield();
 }
 
 const std::uint64_t* BlockRunner::exchange(std::uint64_t bits) {
-  Fiber& fiber = fibers_[current_];
-  std::vector<std::uint64_t>& given = given_[fiber.exchanges++ % 2];
+  Fiber& fiber = running_->fibers[current_];
+  std::vector<std::uint64_t>& given = running_->given[fiber.exchanges++ % 2];
   const unsigned warp = current_ / 32 * 32;
   given[current_] = bits;
   fiber.state = State::kAtWarp;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace segfuse::testing {
@@ -16,45 +17,60 @@ struct Index3 {
   unsigned x = 0, y = 0, z = 0;
 };
 
-/// Runs a block's threads as fibers, each until it waits for others.
+/// Runs a block's threads as fibers, each until it waits for others; blocks one after the other, or
+/// all of a grid by turns.
 class BlockRunner {
  public:
-  void run(Index3 grid, Index3 block, std::size_t shared_bytes, const std::function<void()>& body);
+  void run(Index3 grid, Index3 block, std::size_t shared_bytes, bool together,
+           const std::function<void()>& body);
 
   // What the running thread sees.
   Index3 thread, block, block_size, grid_size;
-  std::vector<double> dynamic_shared;
+  double* dynamic_shared() { return running_->dynamic_shared.data(); }
 
   /// Waits for all threads of the block that have not returned; the and of all values.
   bool wait_block(bool value);
   /// Gives `bits` to the warp and waits for its living lanes; what lane `from` gave is then
   /// lane(from).
   const std::uint64_t* exchange(std::uint64_t bits);
+  /// Lets others go on, for threads that wait for another block.
+  void pause();
   unsigned lane() const { return current_ % 32; }
-  unsigned lanes_alive() const { return alive_of_warp_[current_ / 32]; }
+  unsigned lanes_alive() const { return running_->alive_of_warp[current_ / 32]; }
 
  private:
   enum class State { kReady, kAtBlock, kAtWarp, kDone };
   struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
+    std::unique_ptr<char[]> stack;
     State state = State::kReady;
     unsigned exchanges = 0;
+  };
+  struct Block {
+    Index3 index;
+    std::vector<Fiber> fibers;
+    std::vector<std::uint64_t> given[2];
+    std::vector<unsigned> alive_of_warp;
+    std::vector<double> dynamic_shared;
+    bool all = true;
+    bool all_result = true;
   };
   static void enter();
   void prepare(Fiber& fiber);
   void yield();
-  void release_waiting();
+  void start(Block& block, Index3 index, std::size_t shared_bytes);
+  bool advance(Block& block);
+  void release_waiting(Block& block);
+  void run_blocks(std::size_t count);
 
-  std::vector<Fiber> fibers_;
-  std::vector<std::uint64_t> given_[2];
-  std::vector<unsigned> alive_of_warp_;
+  std::vector<std::unique_ptr<Block>> blocks_;
   std::function<void()> body_;
   ucontext_t scheduler_;
+  Block* running_ = nullptr;
   unsigned current_ = 0;
   unsigned threads_ = 0;
-  bool all_ = true;
-  bool all_result_ = true;
+  bool paused_ = false;
+  bool progress_ = false;
 };
 
 BlockRunner& runner();
@@ -73,7 +89,7 @@ BlockRunner& runner();
 #define blockDim (segfuse::testing::runner().block_size)
 #define gridDim (segfuse::testing::runner().grid_size)
 #define DYNAMIC_SHARED(type, name) \
-  type* name = reinterpret_cast<type*>(segfuse::testing::runner().dynamic_shared.data())
+  type* name = reinterpret_cast<type*>(segfuse::testing::runner().dynamic_shared())
 
 namespace segfuse::semicrf::gpu {
 
@@ -151,6 +167,9 @@ inline void atomicMax(int* at, int value) {
   if (value > *at) *at = value;
 }
 inline void atomicAdd(double* at, double value) { *at += value; }
+inline void atomicAdd(unsigned* at, unsigned value) { *at += value; }
+inline void __threadfence() {}
+inline void __nanosleep(unsigned) { testing::runner().pause(); }
 inline void atomicOr(int* at, int value) { *at |= value; }
 
 }  // namespace segfuse::semicrf::gpu

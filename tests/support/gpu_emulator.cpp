@@ -138,6 +138,8 @@ void add_all() {
   ADD(prepare_frames)
   ADD(prepare_shared)
   ADD(prepare_ends)
+  ADD(transpose_factors)
+  ADD(wide_pass)
   ADD(exact_pass)
   ADD(gold_path)
   ADD(finish_rows)
@@ -165,6 +167,7 @@ void add_all() {
   ADD(compare_chunks)
   ADD(join_chunks)
   ADD(pass_by_duration)
+  ADD(team_by_duration)
   ADD(starts_by_duration)
   ADD(counts_by_duration)
   ADD(best_pass_by_duration)
@@ -180,13 +183,13 @@ void add_all() {
 
 class Emulator final : public runtime::Gpu {
  public:
-  Emulator() {
+  explicit Emulator(int multiprocessors) : multiprocessors_(multiprocessors) {
     if (!emulated_kernels().empty()) return;
     add_all();
     add_scope_kernels();
   }
   std::string name() const override { return "emulator"; }
-  int multiprocessors() const override { return 1; }
+  int multiprocessors() const override { return multiprocessors_; }
   bool fast_double() const override { return true; }
 
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
@@ -201,13 +204,14 @@ class Emulator final : public runtime::Gpu {
   void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
               std::size_t shared_bytes, const void* argument, std::size_t size,
               runtime::StreamHandle) override {
-    const auto& emulated = *static_cast<const EmulatedKernel*>(kernel.handle);
-    if (size != emulated.argument_bytes)
-      throw std::logic_error("a kernel was launched with another kernel's argument");
-    const std::vector<std::byte> copy(static_cast<const std::byte*>(argument),
-                                      static_cast<const std::byte*>(argument) + size);
-    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
-                 [&] { emulated.run(copy.data()); });
+    run(kernel, grid, block, shared_bytes, argument, size, false);
+  }
+  void launch_together(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
+                       std::size_t shared_bytes, const void* argument, std::size_t size,
+                       runtime::StreamHandle) override {
+    if (grid.x * grid.y * grid.z > static_cast<unsigned>(multiprocessors_))
+      throw std::logic_error("more blocks than run at the same time");
+    run(kernel, grid, block, shared_bytes, argument, size, true);
   }
 
   void* allocate(std::size_t bytes, runtime::StreamHandle) override {
@@ -239,7 +243,19 @@ class Emulator final : public runtime::Gpu {
   }
 
  private:
+  static void run(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
+                  std::size_t shared_bytes, const void* argument, std::size_t size, bool together) {
+    const auto& emulated = *static_cast<const EmulatedKernel*>(kernel.handle);
+    if (size != emulated.argument_bytes)
+      throw std::logic_error("a kernel was launched with another kernel's argument");
+    const std::vector<std::byte> copy(static_cast<const std::byte*>(argument),
+                                      static_cast<const std::byte*>(argument) + size);
+    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, together,
+                 [&] { emulated.run(copy.data()); });
+  }
+
   std::map<void*, std::size_t> sizes_;
+  int multiprocessors_;
 };
 
 }  // namespace
@@ -249,7 +265,9 @@ std::map<std::string, EmulatedKernel>& emulated_kernels() {
   return table;
 }
 
-std::shared_ptr<runtime::Gpu> make_gpu_emulator() { return std::make_shared<Emulator>(); }
+std::shared_ptr<runtime::Gpu> make_gpu_emulator(int multiprocessors) {
+  return std::make_shared<Emulator>(multiprocessors);
+}
 
 std::size_t bytes_in_use(const runtime::Gpu& emulator) {
   return dynamic_cast<const Emulator&>(emulator).in_use();

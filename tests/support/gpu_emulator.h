@@ -9,7 +9,7 @@
 
 namespace segfuse::testing {
 
-std::shared_ptr<runtime::Gpu> make_gpu_emulator();
+std::shared_ptr<runtime::Gpu> make_gpu_emulator(int multiprocessors = 1);
 /// Bytes that are allocated and not released.
 std::size_t bytes_in_use(const runtime::Gpu& emulator);
 

@@ -189,16 +189,21 @@ class CudaGpu final : public Gpu {
               const void* argument, std::size_t size, StreamHandle stream) override {
     static_cast<void>(size);
     const CurrentContext current(context_);
-    constexpr std::size_t kWithoutAsking = 48 * 1024;
-    if (shared_bytes > kWithoutAsking)
-      check(driver().function_set(kernel.handle,
-                                  static_cast<int>(cuda::FunctionAttribute::kMaxDynamicShared),
-                                  static_cast<int>(shared_bytes)),
-            "asking for shared memory");
+    ask_for_shared(kernel, shared_bytes);
     void* arguments[] = {const_cast<void*>(argument)};
     check(driver().launch(kernel.handle, grid.x, grid.y, grid.z, block.x, block.y, block.z,
                           static_cast<unsigned>(shared_bytes), stream, arguments, nullptr),
           "launching a kernel");
+  }
+  void launch_together(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
+                       const void* argument, std::size_t size, StreamHandle stream) override {
+    static_cast<void>(size);
+    const CurrentContext current(context_);
+    ask_for_shared(kernel, shared_bytes);
+    void* arguments[] = {const_cast<void*>(argument)};
+    check(driver().launch_together(kernel.handle, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                                   static_cast<unsigned>(shared_bytes), stream, arguments),
+          "launching a kernel whose blocks wait for each other");
   }
 
   void* allocate(std::size_t bytes, StreamHandle stream) override {
@@ -234,6 +239,15 @@ class CudaGpu final : public Gpu {
   }
 
  private:
+  static void ask_for_shared(GpuKernel kernel, std::size_t bytes) {
+    constexpr std::size_t kWithoutAsking = 48 * 1024;
+    if (bytes > kWithoutAsking)
+      check(driver().function_set(kernel.handle,
+                                  static_cast<int>(cuda::FunctionAttribute::kMaxDynamicShared),
+                                  static_cast<int>(bytes)),
+            "asking for shared memory");
+  }
+
   cuda::Device device_ = 0;
   cuda::Context context_ = nullptr;
   cuda::MemPool pool_ = nullptr;

@@ -28,6 +28,7 @@ Driver open_driver() {
   library.load("cuModuleGetFunction", d.module_function);
   library.load("cuFuncSetAttribute", d.function_set);
   library.load("cuLaunchKernel", d.launch);
+  library.load("cuLaunchCooperativeKernel", d.launch_together);
   library.load("cuMemPoolCreate", d.pool_create);
   library.load("cuMemPoolSetAttribute", d.pool_set);
   library.load("cuMemAllocFromPoolAsync", d.pool_allocate);

@@ -93,6 +93,8 @@ struct Driver {
   Result (*function_set)(Function, int, int);
   Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                    Stream, void**, void**);
+  Result (*launch_together)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, Stream, void**);
   Result (*pool_create)(MemPool*, const MemPoolProps*);
   Result (*pool_set)(MemPool, int, void*);
   Result (*pool_allocate)(DevicePtr*, std::size_t, MemPool, Stream);

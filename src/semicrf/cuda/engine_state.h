@@ -99,6 +99,8 @@ struct CudaEngine::State {
   template <class T>
   void prepare(const Call& call, StreamHandle stream);
   template <class T>
+  void team_pass(const Call& call, unsigned directions, StreamHandle stream);
+  template <class T>
   void pass(Call& call, bool both, StreamHandle stream);
   template <class T>
   void count(const Call& call, const DeviceWanted& wanted, StreamHandle stream);
@@ -138,6 +140,12 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted);
 /// long as their warm-up, as many as keep a large device busy. A function of the sizes alone.
 void cut_into_chunks(Call& call, const DeviceWanted& wanted, const gpu::ScanShape& shape,
                      std::int64_t warm_up);
+/// Deals a pass that does not fit registers out to blocks, by classes, or by durations where
+/// transitions depend on them; call.team.members = 0 where it does not fit shared memory either.
+/// How many blocks does not show in the bits.
+void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors);
+/// Bytes of shared memory that a block of a team takes.
+std::size_t team_bytes(const Call& call);
 /// Declares the arrays that a call works in.
 void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted);
 

@@ -23,16 +23,40 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
   launch(common<T>("prepare_ends"), {3}, {32}, call, stream);
 }
 
+/// Passes that several blocks share.
+template <class T>
+void CudaEngine::State::team_pass(const Call& call, unsigned directions, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  gpu->fill(call.team.counter, 0, sizeof(unsigned) * 2 * static_cast<std::size_t>(n.batch), stream);
+  const bool by_duration = n.by_duration != 0;
+  if (!by_duration) {
+    const std::int64_t pairs = static_cast<std::int64_t>(n.classes) * n.classes;
+    launch(common<T>("transpose_factors"),
+           {side(std::min<std::int64_t>(ceil_divide(pairs, 256), 1024))}, {256}, call, stream);
+  }
+  const GpuKernel kernel = common<T>(by_duration ? "team_by_duration" : "wide_pass");
+  const Extent3 grid{side(call.team.members), side(n.batch), directions};
+  const Extent3 block = by_duration ? Extent3{32, 16} : Extent3{512};
+  const std::size_t bytes = team_bytes(call);
+  if (call.team.members > 1)
+    gpu->launch_together(kernel, grid, block, bytes, &call, sizeof call, stream);
+  else
+    launch(kernel, grid, block, call, stream, bytes);
+}
+
 template <class T>
 void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   const unsigned directions = both ? 2 : 1;
+  if (n.by_duration != 0 && call.team.members > 0) return team_pass<T>(call, directions, stream);
   if (n.by_duration != 0) {
     launch(common<T>("pass_by_duration"), {side(n.batch), directions}, {32, 16}, call, stream);
     return;
   }
   const std::optional<gpu::ScanShape> shape = shape_of(call);
-  if (!shape) {
+  if (!shape && call.team.members > 0) {
+    team_pass<T>(call, directions, stream);
+  } else if (!shape) {
     gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
   } else {
     const GpuKernel kernel = scan(*shape);
@@ -118,8 +142,10 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   sizes = n;
   if (n.batch == 0) return clear<T>(call, wanted, stream);
   cut_into_slices(call, wanted);
-  if (const std::optional<gpu::ScanShape> shape = shape_of(call); shape && options.chunked)
-    cut_into_chunks(call, wanted, *shape, options.warm_up);
+  const std::optional<gpu::ScanShape> shape = shape_of(call);
+  if (shape && options.chunked) cut_into_chunks(call, wanted, *shape, options.warm_up);
+  if (!shape && options.algorithm == Algorithm::kFast && options.teams)
+    plan_team(call, wanted, gpu->multiprocessors());
   gpu::Workspace workspace(*gpu, stream);
   plan_workspace(workspace, call, wanted);
   workspace.allocate();

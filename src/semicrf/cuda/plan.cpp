@@ -11,7 +11,70 @@ constexpr std::int64_t kPartialBytes = std::int64_t{256} << 20;
 constexpr int kWantedSlots =
     528;  ///< blocks that sum shared counts: four for each of 132 processors
 
+/// What a multiprocessor of any device we know has for one block.
+constexpr std::int64_t kSharedBytes = 160 << 10;
+
 }  // namespace
+
+namespace {
+
+constexpr std::int64_t kDurationParts = 16;  // kLinkParts of by_duration.cuh
+
+/// Windows and matrices go to shared memory where they fit; no team where the rest does not.
+void place_team(Call& call) {
+  call.team.matrix_shared = call.team.window_shared = 0;
+  const auto fits = [&] { return static_cast<std::int64_t>(team_bytes(call)) <= kSharedBytes; };
+  if (!fits()) {
+    call.team.members = 0;
+    return;
+  }
+  for (int* part : {&call.team.window_shared, &call.team.matrix_shared}) {
+    *part = 1;
+    if (!fits()) *part = 0;
+  }
+}
+
+}  // namespace
+
+void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors) {
+  // A step's products that pay for waiting; by duration each comes with more beside it.
+  const std::int64_t worth = call.sizes.by_duration != 0 ? 2048 : 8192;
+  const std::int64_t classes = call.sizes.classes;
+  const std::int64_t longest = call.sizes.max_duration;
+  const std::int64_t passes = static_cast<std::int64_t>(call.sizes.batch) * (wanted.any() ? 2 : 1);
+  const std::int64_t most = std::max<std::int64_t>(1, multiprocessors / passes);
+  if (call.sizes.by_duration != 0) {
+    const std::int64_t useful = ceil_divide(classes * classes * longest, worth);
+    std::int64_t members = 1;
+    while (2 * members <= std::min({most, useful, longest, kDurationParts})) members *= 2;
+    call.team.members = static_cast<int>(members);
+    call.team.per_member = static_cast<int>(kDurationParts / members);
+  } else {
+    const std::int64_t useful = ceil_divide(classes * (classes + longest), worth);
+    const std::int64_t each = ceil_divide(classes, std::min({most, useful, classes}));
+    call.team.per_member = static_cast<int>(each);
+    call.team.members = static_cast<int>(ceil_divide(classes, each));
+  }
+  place_team(call);
+}
+
+std::size_t team_bytes(const Call& call) {
+  const std::int64_t own = call.team.per_member;
+  const std::int64_t classes = call.sizes.classes;
+  const std::int64_t longest = call.sizes.max_duration;
+  std::int64_t doubles = 0;
+  if (call.sizes.by_duration != 0) {
+    const std::int64_t cells = own * ceil_divide(longest, kDurationParts) * classes;
+    doubles = (6 + 2 * kDurationParts + 1) * classes + 2 * cells + own + 1;
+    if (call.team.window_shared != 0) doubles += 2 * longest * classes;
+    if (call.team.matrix_shared != 0) doubles += cells * classes;
+  } else {
+    doubles = classes + 6 * own + own / 2 + 1;
+    if (call.team.matrix_shared != 0) doubles += own * classes;
+    if (call.team.window_shared != 0) doubles += 2 * own * longest;
+  }
+  return static_cast<std::size_t>(doubles) * sizeof(double);
+}
 
 /// Time slices: long enough to be worth a block, few enough that a running sum over them is cheap.
 void cut_into_slices(Call& call, const DeviceWanted& wanted) {
@@ -82,7 +145,10 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
     workspace.add(call.rows.log_partition.data, rows);
     call.rows.log_partition.stride = 1;
   }
-  workspace.add(call.pending, 2 * rows * durations);
+  const bool team = call.team.members > 0;
+  // By duration every block keeps a window of its own.
+  const bool windows = team && n.by_duration != 0 && call.team.window_shared == 0;
+  workspace.add(call.pending, 2 * rows * durations * (windows ? call.team.members : 1));
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
   workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
   workspace.add(call.cover, wanted.frames || wanted.entropy ? rows * call.slices * n.classes : 0);
@@ -99,6 +165,10 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.chunks.ratio_exponent, chunks);
   workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);
   workspace.add(call.lattice.backward_ratio, chunks > 0 ? boundaries : 0);
+  workspace.add(call.team.counter, team ? 2 * rows : 0);
+  workspace.add(call.team.exchange,
+                team ? rows * n.classes * (n.by_duration != 0 ? 12 * kDurationParts : 4) : 0);
+  workspace.add(call.team.into, team && n.by_duration == 0 ? pairs : 0);
   workspace.add(call.by_duration.weight, n.by_duration != 0 ? lattice : 0);
   workspace.add(call.by_duration.peak, n.by_duration != 0 ? boundaries : 0);
   workspace.add(call.by_duration.factors, n.by_duration != 0 ? rows * durations : 0);

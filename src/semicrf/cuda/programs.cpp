@@ -90,6 +90,9 @@ runtime::GpuProgram common_program(const std::string& input) {
                            "common.cuh",
                            "prepare.cuh",
                            "exact.cuh",
+                           "range.cuh",
+                           "team.cuh",
+                           "wide.cuh",
                            "rows.cuh",
                            "frames.cuh",
                            "transitions.cuh",
@@ -102,6 +105,7 @@ runtime::GpuProgram common_program(const std::string& input) {
                            "best_trace.cuh",
                            "chunks.cuh",
                            "by_duration.cuh",
+                           "by_duration_team.cuh",
                            "by_duration_counts.cuh",
                            "best_by_duration.cuh",
                            "row_counts.cuh",
@@ -136,7 +140,7 @@ runtime::GpuProgram scope_program(const std::string& input) {
 
 runtime::GpuProgram scan_program(const ScanShape& shape) {
   std::string source = prelude("double");
-  for (const char* file : {"arguments.h", "common.cuh", "scan.cuh", "scan_kernel.cuh"})
+  for (const char* file : {"arguments.h", "common.cuh", "range.cuh", "scan.cuh", "scan_kernel.cuh"})
     source += kernel_source(file);
   return {"semicrf_scan", std::move(source), shape_defines(shape)};
 }

@@ -113,6 +113,18 @@ struct ByDuration {
   int direct;       ///< form no sum in the linear domain
 };
 
+/// How blocks share one pass (team.cuh).
+struct Team {
+  int members;        ///< blocks of a pass; 0: none are used
+  int per_member;     ///< classes of a block, fewer in the last; by duration: parts of durations
+  int matrix_shared;  ///< a block's part of the matrix fits its shared memory
+  int window_shared;  ///< and its durations and pending sums do; by duration: its windows
+  unsigned* counter;  ///< (B, 2) zero
+  double* exchange;   ///< (B, 2, 2, C) values of a boundary, by turns; by duration:
+                      ///< (B, 2, 3, 2, parts, C) shares
+  double* into;       ///< (C, C) factors of transitions, [to, from]
+};
+
 /// Factors of all scores, and the powers of two taken out of them.
 struct Factors {
   double* emission;     ///< (B, T, C) times 2^-frame_exponent
@@ -211,6 +223,7 @@ struct Call {
   Factors factors;
   Lattice lattice;
   ByDuration by_duration;
+  Team team;
   Gold gold;
   int* gold_frames;       ///< (B, T) label | kGoldStart | kGoldEnd; null: no gold
   double* gold_score;     ///< (B, gold_parts), -inf where a segment does not fit

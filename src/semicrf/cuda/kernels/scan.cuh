@@ -22,15 +22,8 @@
 namespace segfuse::semicrf::gpu {
 
 constexpr int kStride = 4;
-constexpr int kTarget = 200;
 constexpr int kSmallFactor = 1023 - 110;   ///< biased exponent: smaller ones are absorbed at once
 constexpr int kLeastPending = 1023 - 500;  ///< before absorbing up to kStride factors
-constexpr int kLeast = 1023 - 700;
-constexpr int kMost = 1023 + 600;
-
-DEVICE bool out_of_range(double x) {
-  return static_cast<unsigned>(exponent_bits(x) - kLeast) > static_cast<unsigned>(kMost - kLeast);
-}
 
 template <int kClasses, int kGroup, int kTaps>
 struct Scan {
