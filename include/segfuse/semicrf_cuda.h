@@ -193,4 +193,45 @@ class CudaInference {
   std::unique_ptr<State> state_;
 };
 
+/// Decodes a row that arrives in pieces, as OnlineDecoder, on one device and one stream: the same
+/// algorithm, ties and times of decision, whatever the pieces. Memory: 2 K + 64 frames, and three
+/// ints for each undecided frame and label, but at least twice as many as the largest piece.
+class CudaOnlineDecoder {
+ public:
+  /// `shared` and `tail` are of device memory, and copied in stream order.
+  template <class T>
+  CudaOnlineDecoder(std::shared_ptr<runtime::Gpu> gpu, const Potentials<T>& shared,
+                    const OnlineOptions& options = {}, const View<const double, 1>& tail = {},
+                    void* stream = nullptr);
+  template <class T>
+  CudaOnlineDecoder(int device, const Potentials<T>& shared, const OnlineOptions& options = {},
+                    const View<const double, 1>& tail = {}, void* stream = nullptr);
+  ~CudaOnlineDecoder();
+  CudaOnlineDecoder(CudaOnlineDecoder&&) noexcept;
+  CudaOnlineDecoder& operator=(CudaOnlineDecoder&&) noexcept;
+
+  /// Takes the next n frames, (n, C) each, of device memory. Waits for the stream only when the
+  /// room for undecided frames is used up, each time they have grown by half of it.
+  template <class T>
+  void push(const View<const T, 2>& emission, const View<const T, 2>& start = {},
+            const View<const T, 2>& end = {});
+
+  /// Waits for the stream; appends the segments that were decided since the last call.
+  void take(Segmentations& decided);
+  /// Waits for the stream; as OnlineDecoder::finish.
+  RowStatus finish(Segmentations& decided);
+
+  std::int64_t frames() const;    ///< that were pushed
+  std::int64_t decided_frames();  ///< that the decided segments cover; waits, as those below
+  double log_partition();         ///< of the row, if it ended now
+  double best_score();            ///< of the best path, if the row ended now
+
+  /// Waits for the stream; throws the DataError of the first fault since the last check().
+  void check();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 }  // namespace segfuse::semicrf

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace segfuse::testing {
@@ -99,6 +100,7 @@ struct double2 {
 
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
+inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 using std::exp;
@@ -170,6 +172,9 @@ inline void atomicAdd(double* at, double value) { *at += value; }
 inline void atomicAdd(unsigned* at, unsigned value) { *at += value; }
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) { testing::runner().pause(); }
+inline void atomicAdd(int* at, int value) { *at += value; }
+inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
+inline void __syncwarp() { testing::runner().exchange(0); }
 inline void atomicOr(int* at, int value) { *at |= value; }
 
 }  // namespace segfuse::semicrf::gpu

@@ -7,6 +7,8 @@
 #include "semicrf/cuda/kernels/arguments.h"
 #include "semicrf/cuda/kernels/half.cuh"
 #include "semicrf/cuda/kernels/scope_arguments.h"
+// After it:
+#include "semicrf/cuda/kernels/online_arguments.h"
 
 namespace segfuse::semicrf::gpu {
 inline double approximate_reciprocal(double x) { return 1.0 / x; }
@@ -46,6 +48,13 @@ void add_scope_kernels() {
   ADD_TYPED(store_within)
   ADD_TYPED(copy_constrained)
   ADD_TYPED(subtract_gradients)
+  ADD("semicrf_online_float", tools_as_float, online_load)
+  ADD("semicrf_online_double", tools_as_double, online_load)
+  ADD("semicrf_online", tools_as_double, online_push)
+  ADD("semicrf_online", tools_as_double, online_begin)
+  ADD("semicrf_online", tools_as_double, online_finish)
+  ADD("semicrf_online", tools_as_double, online_move)
+  ADD("semicrf_online", tools_as_double, online_moved)
   ADD_PLAIN(scope_forward)
   ADD_PLAIN(scope_backward)
   ADD_PLAIN(scope_rows)
@@ -53,6 +62,8 @@ void add_scope_kernels() {
   ADD_PLAIN(write_draws)
   ADD_PLAIN(list_pointers)
   ADD_PLAIN(best_lists)
+  ADD_PLAIN(best_lists_by_duration)
+  ADD_PLAIN(best_last)
   ADD_PLAIN(count_best)
   ADD_PLAIN(write_best)
   ADD_PLAIN(expected_scores)

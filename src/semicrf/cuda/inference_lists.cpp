@@ -120,7 +120,9 @@ void CudaInference::k_best(const Potentials<T>& potentials, const Scope& scope, 
   plan_best(workspace, call);
   workspace.allocate();
   s.load<T>(call, stream);
-  s.launch(s.kernel("best_lists"), {side(call.sizes.batch)}, row_block(call.sizes), call, stream);
+  s.launch(s.kernel(call.sizes.by_duration != 0 ? "best_lists_by_duration" : "best_lists"),
+           {side(call.sizes.batch)}, row_block(call.sizes, 256), call, stream);
+  s.launch(s.kernel("best_last"), {side(call.sizes.batch)}, {32}, call, stream);
   s.launch_each("count_best", call.best.each, call, stream);
   s.launch(s.kernel("list_pointers"), {1}, {256}, call, stream);
   s.launch_each("write_best", call.best.each, call, stream);

@@ -36,11 +36,12 @@ struct ScopeArrays {
 };
 void plan_scope(gpu::Workspace& workspace, ScopeCall& call, const ScopeArrays& arrays);
 
-/// Threads of a block that works on one row, a warp a class.
-inline Extent3 row_block(const gpu::Sizes& n) {
+/// Threads of a block that works on one row, a warp a class; `most` is what its kernel is compiled
+/// for.
+inline Extent3 row_block(const gpu::Sizes& n, std::int64_t most = 384) {
   const std::int64_t cells =
       static_cast<std::int64_t>(n.classes) * (n.by_duration != 0 ? n.max_duration : 1);
-  return {static_cast<unsigned>(32 * std::min<std::int64_t>(16, cells))};
+  return {static_cast<unsigned>(32 * std::min<std::int64_t>(most / 32, cells))};
 }
 
 struct CudaInference::State {

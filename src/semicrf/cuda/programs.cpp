@@ -138,6 +138,23 @@ runtime::GpuProgram scope_program(const std::string& input) {
   return {"semicrf_scope_" + input, std::move(source), {}};
 }
 
+runtime::GpuProgram online_program() {
+  std::string source = prelude("double");
+  for (const char* file :
+       {"arguments.h", "common.cuh", "scope_arguments.h", "scope.cuh", "scope_pass.cuh",
+        "online_arguments.h", "online.cuh", "online_decide.cuh", "online_kernels.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_online", std::move(source), {}};
+}
+
+runtime::GpuProgram online_program(const std::string& input) {
+  std::string source = prelude(input);
+  for (const char* file :
+       {"arguments.h", "common.cuh", "scope_arguments.h", "online_arguments.h", "online_load.cuh"})
+    source += kernel_source(file);
+  return {"semicrf_online_" + input, std::move(source), {}};
+}
+
 runtime::GpuProgram scan_program(const ScanShape& shape) {
   std::string source = prelude("double");
   for (const char* file : {"arguments.h", "common.cuh", "range.cuh", "scan.cuh", "scan_kernel.cuh"})

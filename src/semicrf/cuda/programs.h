@@ -37,6 +37,9 @@ runtime::GpuProgram labels_program();
 runtime::GpuProgram scope_program();
 /// What it loads and stores: "float" or "double".
 runtime::GpuProgram scope_program(const std::string& input);
+/// Decoding of rows that arrive in pieces, and what it loads: "float" or "double".
+runtime::GpuProgram online_program();
+runtime::GpuProgram online_program(const std::string& input);
 /// One kernel, "scan".
 runtime::GpuProgram scan_program(const ScanShape& shape);
 /// One kernel, "best_scan".

@@ -48,11 +48,13 @@ class CompileForTest : public ::testing::TestWithParam<const char*> {
     // "... bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", a line a kernel.
     int kernels = 0;
     std::istringstream lines(report);
+    std::string kernel;
     for (std::string line; std::getline(lines, line);) {
+      if (line.find("Compiling entry function") != std::string::npos) kernel = line;
       const std::size_t at = line.find("stack frame, ");
       if (at == std::string::npos) continue;
       ++kernels;
-      EXPECT_EQ(line.substr(at + 13), "0 bytes spill stores, 0 bytes spill loads");
+      EXPECT_EQ(line.substr(at + 13), "0 bytes spill stores, 0 bytes spill loads") << kernel;
     }
     EXPECT_GT(kernels, 0) << "the report has no line about spills:\n" << report;
   }
@@ -67,7 +69,11 @@ TEST_P(CompileForTest, CommonPrograms) {
     expect_no_spills(common_program(input));
   expect_no_spills(labels_program());
   expect_no_spills(scope_program());
-  for (const char* input : {"float", "double"}) expect_no_spills(scope_program(input));
+  expect_no_spills(online_program());
+  for (const char* input : {"float", "double"}) {
+    expect_no_spills(scope_program(input));
+    expect_no_spills(online_program(input));
+  }
 }
 
 /// Every layout that is chosen somewhere, at the sizes where its state is largest.

@@ -156,4 +156,36 @@ class Inference {
   }
 };
 
+class OnlineDecoder {
+ public:
+  template <class T>
+  explicit OnlineDecoder(const Potentials<T>& shared, const OnlineOptions& options = {},
+                         const View<const double, 1>& tail = {}) {
+    Potentials<T> p;
+    Carrier carry(*test_gpu());
+    p.transition = carry(shared.transition);
+    p.duration = carry(shared.duration);
+    p.initial = carry(shared.initial);
+    p.final = carry(shared.final);
+    device_ = std::make_unique<CudaOnlineDecoder>(test_gpu(), p, options, carry(tail));
+  }
+
+  template <class T>
+  void push(const View<const T, 2>& emission, Segmentations& decided,
+            const View<const T, 2>& start = {}, const View<const T, 2>& end = {}) {
+    Carrier carry(*test_gpu());
+    device_->push<T>(carry(emission), carry(start), carry(end));
+    device_->check();
+    device_->take(decided);
+  }
+  RowStatus finish(Segmentations& decided) { return device_->finish(decided); }
+  std::int64_t frames() const { return device_->frames(); }
+  std::int64_t decided_frames() const { return device_->decided_frames(); }
+  double log_partition() const { return device_->log_partition(); }
+  double best_score() const { return device_->best_score(); }
+
+ private:
+  std::unique_ptr<CudaOnlineDecoder> device_;
+};
+
 }  // namespace segfuse::semicrf::testing

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "problems.h"
+#include "scopes.h"
 #include "segfuse/error.h"
-#include "segfuse/semicrf_tools.h"
 
 namespace segfuse::semicrf::testing {
 namespace {
@@ -47,9 +46,10 @@ struct OnlineCase {
 
 TEST(Online, Test23AnyPiecesGiveTheOneShotResult) {
   std::uint64_t seed = 0;
-  for (const OnlineCase& size :
-       {OnlineCase{300, 9, 5, false}, OnlineCase{300, 9, 5, true}, OnlineCase{150, 1, 4, false},
-        OnlineCase{97, 40, 3, false}, OnlineCase{97, 30, 2, true}, OnlineCase{5, 8, 2, true}}) {
+  std::vector<OnlineCase> sizes = {{300, 9, 5, false}, {300, 9, 5, true}, {150, 1, 4, false},
+                                   {97, 40, 3, false}, {97, 30, 2, true}, {5, 8, 2, true}};
+  if (scopes_step() > 1) sizes = {{14, 3, 2, true}, {9, 5, 2, false}, {5, 8, 2, true}};
+  for (const OnlineCase& size : sizes) {
     for (const Draw& draw : all_draws()) {
       Rng rng(++seed);
       auto p = random_problem<double>(1, size.frames, size.K, size.C, false, draw, rng);
@@ -69,7 +69,9 @@ TEST(Online, Test23AnyPiecesGiveTheOneShotResult) {
       // A row that turns out to have no path may have been decided in part. Sums of 1e4 and 1 have
       // near-ties that fall either way.
       const bool is_extreme = seed % all_draws().size() == 4;
-      EXPECT_TRUE(z[0] == -kInf || is_extreme || whole.path == best.segmentations);
+      EXPECT_TRUE(z[0] == -kInf || is_extreme || whole.path == best.segmentations)
+          << ::testing::PrintToString(whole.path.duration) << " and "
+          << ::testing::PrintToString(best.segmentations.duration);
       if (!best.score.empty()) {
         EXPECT_NEAR(whole.score, best.score[0], 10 * rounding(p));
       }
@@ -89,7 +91,7 @@ TEST(Online, Test23AnyPiecesGiveTheOneShotResult) {
 }
 
 TEST(Online, Test23TiesFallAsInViterbi) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < 300; seed += scopes_step()) {
     Rng rng(seed);
     const auto pick = [&](std::uint64_t limit) {
       return static_cast<std::int64_t>(1 + rng.below(limit));
@@ -229,7 +231,7 @@ TEST(Online, WrongInputIsRefused) {
     decoder.push(View<const double, 2>(frames.data(), {2, 2}), path);
     FAIL();
   } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("time 1, class 1 is nan"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("time 1, class 1 is "), std::string::npos);
   }
 }
 

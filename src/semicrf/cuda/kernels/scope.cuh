@@ -20,13 +20,16 @@ DEVICE T* offset(T* data, long long n) {
 
 /// One row under one of the models: scores, lattice and counts.
 struct ScopeRow {
-  int length, classes, longest;
-  bool by_duration;
-  Loaded x;
-  LogLattice l;
-  RowCounts n;
+  int length = 0;
+  int classes = 0;
+  int longest = 0;
+  bool by_duration = false;
+  Loaded x{};
+  LogLattice l{};
+  RowCounts n{};
   double* z = nullptr;  ///< log-partition
 
+  ScopeRow() = default;
   DEVICE_MEMBER ScopeRow(const ScopeCall& call, int which, int row)
       : length(length_of(call.lengths[which], call.sizes.frames, row)),
         classes(call.sizes.classes),

@@ -3,6 +3,8 @@
 
 namespace segfuse::semicrf::gpu {
 
+constexpr int kListThreads = 256;
+
 /// The next way of one choice into a state.
 struct NextWay {
   double score = minus_infinity();
@@ -14,12 +16,11 @@ struct NextWay {
 };
 
 /// Order of the ways into a state: score, then the documented ties. Ways of one choice come in
-/// order.
+/// order. Without branches: the merges below are nested deeply as it is.
 DEVICE bool comes_first(const NextWay& a, const NextWay& b) {
-  if (a.score != b.score) return a.score > b.score;
-  if (a.duration != b.duration) return a.duration < b.duration;
-  if (a.before != b.before) return a.before < b.before;
-  return a.label < b.label;
+  const bool label = (a.before < b.before) | ((a.before == b.before) & (a.label < b.label));
+  const bool tie = (a.duration < b.duration) | ((a.duration == b.duration) & label);
+  return (a.score > b.score) | ((a.score == b.score) & tie);
 }
 
 DEVICE NextWay first_of_warp(NextWay x) {
@@ -31,7 +32,7 @@ DEVICE NextWay first_of_warp(NextWay x) {
     other.label = __shfl_xor_sync(kAllLanes, x.label, lane);
     other.rank = __shfl_xor_sync(kAllLanes, x.rank, lane);
     other.choice = __shfl_xor_sync(kAllLanes, x.choice, lane);
-    if (other.choice >= 0 && (x.choice < 0 || comes_first(other, x))) x = other;
+    if (comes_first(other, x)) x = other;
   }
   return x;
 }
@@ -42,9 +43,9 @@ DEVICE NextWay first_of_lane(int choices, const int* heads, Fetch fetch) {
   NextWay best;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < choices; i += 32) {
     NextWay way;
-    if (!fetch(i, heads[i], way) || way.score == minus_infinity()) continue;
+    if (!fetch(i, heads[i], way)) way.score = minus_infinity();
     way.choice = i;
-    if (best.choice < 0 || comes_first(way, best)) best = way;
+    if (comes_first(way, best)) best = way;
   }
   return best;
 }
@@ -55,18 +56,20 @@ template <class Fetch>
 DEVICE int merge_ways(int choices, int each, int* heads, Way* out, Fetch fetch) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = lane; i < choices; i += 32) heads[i] = 0;
-  NextWay mine = first_of_lane(choices, heads, fetch);
+  NextWay mine;
+  bool stale = true;  // this lane's first way was taken
   int count = 0;
-  while (count < each) {
+  while (true) {
+    if (stale) mine = first_of_lane(choices, heads, fetch);
+    __syncwarp();
     const NextWay top = first_of_warp(mine);
-    if (top.choice < 0) break;
+    // A vote tells the compiler that the lanes agree.
+    if (__any_sync(kAllLanes, count == each || top.score == minus_infinity())) return count;
     if (lane == 0) out[count] = {top.score, top.duration, top.label, top.rank, 0};
     ++count;
-    if (top.choice % 32 != lane) continue;
-    ++heads[top.choice];
-    mine = first_of_lane(choices, heads, fetch);
+    stale = top.choice % 32 == lane;
+    if (stale) ++heads[top.choice];
   }
-  return count;
 }
 
 /// The lists of one row.
@@ -98,51 +101,54 @@ struct RowLists {
   DEVICE_MEMBER int* heads(int c) const { return b.heads + static_cast<long long>(c) * b.choices; }
 };
 
+DEVICE long long link_of(const ScopeRow& r, int k, int from, int c) {
+  return (static_cast<long long>(k - 1) * r.classes + from) * r.classes + c;
+}
+
 /// Way `rank` into a segment (s, k, c), its start score included; `from` is a label before where
 /// transitions depend on durations.
+template <bool kByDuration>
 DEVICE bool fetch_entry(const ScopeRow& r, const RowLists& y, int s, int k, int from, int c,
                         int rank, NextWay& way) {
   way.duration = k;
-  if (r.by_duration && s == 0) {
-    way.label = -1;
-    way.score = r.x.initial[c] + r.start(0, c);
-    return rank == 0 && from == 0;
-  }
-  if (r.by_duration) {
+  if (kByDuration) {
     const long long state = y.state(s, from);
-    if (rank >= y.b.arrived[state]) return false;
-    const Way& before = y.b.arrive[state * y.each + rank];
-    way.score = before.score + r.transition(k, from, c) + r.start(s, c);
+    const Way& before = y.b.arrive[state * y.each + min(rank, y.each - 1)];
+    // At 0 there is one way into everything, which stands under label 0.
+    const double* link = s == 0 ? r.x.initial + c : r.x.transition + link_of(r, k, from, c);
+    way.score = before.score + *link + r.start(s, c);
     way.before = before.duration;
     way.label = from;
     way.rank = rank;
-    return true;
+    return rank < y.b.arrived[state];
   }
   const long long state = y.entry(s, c);
-  if (rank >= y.b.entered[state]) return false;
-  const Way& before = y.b.enter[state * y.each + rank];
+  const Way& before = y.b.enter[state * y.each + min(rank, y.each - 1)];
   way.score = before.score;
   way.label = before.label;
   way.rank = before.rank;
-  return true;
+  return rank < y.b.entered[state];
 }
 
 /// The same with the segment's frames and duration score.
+template <bool kByDuration>
 DEVICE bool fetch_segment(const ScopeRow& r, const RowLists& y, int t, int k, int from, int c,
                           int rank, NextWay& way) {
-  if (!fetch_entry(r, y, t - k, k, from, c, rank, way)) return false;
+  const bool found = fetch_entry<kByDuration>(r, y, t - k, k, from, c, rank, way);
   way.score += y.b.content[y.entry(t - k, c)];
   way.score += r.duration(k, c);
-  return true;
+  return found;
 }
 
 /// Segments of c with at least K frames at t; n table durations fit.
+template <bool kByDuration>
 DEVICE void open_ways(const ScopeRow& r, const RowLists& y, int t, int n, int c) {
-  const int reaching = n < r.longest ? 0 : (r.by_duration ? r.classes : 1);
+  const int reaching = n < r.longest ? 0 : (kByDuration ? r.classes : 1);
   const long long before = y.opening(t - 1, c);
   const int going_on = r.forced(t - 1) ? 0 : y.b.opened[before];
   const auto fetch = [&](int choice, int rank, NextWay& way) {
-    if (choice < reaching) return fetch_segment(r, y, t, r.longest, choice, c, rank, way);
+    if (choice < reaching)
+      return fetch_segment<kByDuration>(r, y, t, r.longest, choice, c, rank, way);
     if (rank >= going_on) return false;
     const Way& x = y.b.open[before * y.each + rank];
     way.score = x.score + r.emission(t - 1, c) + r.x.tail[c];
@@ -157,17 +163,18 @@ DEVICE void open_ways(const ScopeRow& r, const RowLists& y, int t, int n, int c)
 }
 
 /// Segments of c that end at t.
+template <bool kByDuration>
 DEVICE void arrive_ways(const ScopeRow& r, const RowLists& y, int t, int n, int c) {
   const bool tailed = r.x.tail != nullptr;
   const int closed = tailed ? min(n, r.longest - 1) : n;
-  const int per_duration = r.by_duration ? r.classes : 1;
+  const int per_duration = kByDuration ? r.classes : 1;
   const int choices = closed * per_duration;
   const double end = r.end(t - 1, c);
   const long long opened = y.opening(t, c);
   const auto fetch = [&](int choice, int rank, NextWay& way) {
     if (choice < choices) {
-      const bool found =
-          fetch_segment(r, y, t, choice / per_duration + 1, choice % per_duration, c, rank, way);
+      const bool found = fetch_segment<kByDuration>(r, y, t, choice / per_duration + 1,
+                                                    choice % per_duration, c, rank, way);
       way.score += end;
       return found;
     }
@@ -227,38 +234,62 @@ DEVICE void extend_contents(const ScopeRow& r, const RowLists& y, int t, int n) 
   }
 }
 
-/// grid (B): the lists of all states, and of whole segmentations.
-KERNEL __launch_bounds__(kScopeThreads) best_lists(const __grid_constant__ ScopeCall call) {
-  const int row = blockIdx.x;
+/// The lists of all states of a row.
+template <bool kByDuration>
+DEVICE void best_lists_of(const ScopeCall& call, int row) {
   const ScopeRow r(call, 0, row);
   const RowLists y(call, row);
   const Warp w;
   for (int c = threadIdx.x; c < r.classes && r.x.tail != nullptr; c += blockDim.x)
     y.b.opened[y.opening(0, c)] = 0;
+  for (int c = threadIdx.x; c < r.classes && kByDuration; c += blockDim.x) {
+    y.b.arrived[y.state(0, c)] = c == 0 ? 1 : 0;
+    if (c == 0) y.b.arrive[0] = {0.0, 0, -1, 0, 0};
+  }
+  if (kByDuration) __syncthreads();
   int forced = 0;
   for (int t = 1; t <= r.length; ++t) {
-    for (int c = w.index; c < r.classes && !r.by_duration; c += w.count) enter_ways(r, y, t - 1, c);
+    for (int c = w.index; __any_sync(kAllLanes, c < r.classes && !kByDuration); c += w.count)
+      enter_ways(r, y, t - 1, c);
     if (r.forced(t - 1)) forced = t - 1;
     const int n = min(r.longest, t - forced);
     extend_contents(r, y, t, n);
     __syncthreads();
     if (r.x.tail != nullptr) {
-      for (int c = w.index; c < r.classes; c += w.count) open_ways(r, y, t, n, c);
+      for (int c = w.index; __any_sync(kAllLanes, c < r.classes); c += w.count)
+        open_ways<kByDuration>(r, y, t, n, c);
       __syncthreads();
     }
-    for (int c = w.index; c < r.classes; c += w.count) arrive_ways(r, y, t, n, c);
+    for (int c = w.index; __any_sync(kAllLanes, c < r.classes); c += w.count)
+      arrive_ways<kByDuration>(r, y, t, n, c);
     __syncthreads();
   }
-  if (w.index != 0) return;
+}
+
+/// grid (B).
+KERNEL __launch_bounds__(kListThreads) best_lists(const __grid_constant__ ScopeCall call) {
+  best_lists_of<false>(call, static_cast<int>(blockIdx.x));
+}
+
+/// The same where transitions depend on durations.
+KERNEL __launch_bounds__(kListThreads)
+    best_lists_by_duration(const __grid_constant__ ScopeCall call) {
+  best_lists_of<true>(call, static_cast<int>(blockIdx.x));
+}
+
+/// grid (B), a warp: the lists of whole segmentations.
+KERNEL best_last(const __grid_constant__ ScopeCall call) {
+  const int row = blockIdx.x;
+  const ScopeRow r(call, 0, row);
+  const RowLists y(call, row);
   int count = 1;
-  if (r.length == 0) {
-    if (w.lane == 0) y.b.last[0] = {0.0, 0, -1, 0, 0};
-  } else {
+  if (r.length > 0)
     count = merge_ways(r.classes, y.each, y.heads(0), y.b.last, [&](int c, int rank, NextWay& way) {
       return fetch_arrival(y, r.length, c, r.x.final[c], rank, way);
     });
-  }
-  if (w.lane == 0) call.lists.made[row] = count;
+  else if (threadIdx.x == 0)
+    y.b.last[0] = {0.0, 0, -1, 0, 0};
+  if (threadIdx.x == 0) call.lists.made[row] = count;
 }
 
 /// Calls visit(first frame, frames, label) for the segments of one listed way, the last first;

@@ -3,7 +3,7 @@
 
 namespace segfuse::semicrf::gpu {
 
-constexpr int kScopeThreads = 512;
+constexpr int kScopeThreads = 384;  ///< 168 registers each
 
 /// This thread's place in its block.
 struct Warp {
