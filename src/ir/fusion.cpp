@@ -272,16 +272,25 @@ std::vector<ExprId> Fusion::erase_with_users(ValId id) {
   return erased;
 }
 
-void Fusion::replace_uses(ValId id, ValId with) {
+void Fusion::need_same_type(ValId id, ValId with) const {
   const Val& old = val(id);
   const Val& replacement = val(with);
-  if (id == with) return;
   if (old.dtype != replacement.dtype || canonical(old.shape) != canonical(replacement.shape))
     throw UsageError("a value of type {}{} cannot be replaced by one of type {}{}",
                      name_of(old.dtype), to_string(old.shape), name_of(replacement.dtype),
                      to_string(replacement.shape));
-  if (depends_on(with, id))
+}
+
+void Fusion::replace_uses(ValId id, ValId with) {
+  need_same_type(id, with);
+  if (id != with && depends_on(with, id))
     throw UsageError("a value cannot be replaced by one that depends on it");
+  redirect_uses(id, with);
+}
+
+void Fusion::redirect_uses(ValId id, ValId with) {
+  need_same_type(id, with);
+  if (id == with) return;
   for (const ExprId user : std::exchange(mutable_val(id).uses, {})) {
     std::vector<ValId>& operands = mutable_expr(user).operands;
     std::replace(operands.begin(), operands.end(), id, with);
@@ -291,6 +300,10 @@ void Fusion::replace_uses(ValId id, ValId with) {
     if (output.val == id) output.val = with;
   for (Alias& alias : ir_.aliases)
     if (alias.output == id) alias.output = with;
+}
+
+void Fusion::remove_alias(ValId input) {
+  std::erase_if(ir_.aliases, [&](const Alias& alias) { return alias.input == input; });
 }
 
 void Fusion::remove_output(std::size_t position) {

@@ -179,6 +179,14 @@ class Fusion {
   /// Lets every use of `val`, outputs included, be `with` instead. Types and shapes must agree, and
   /// `with` must not depend on `val` (UsageError). Aliases of an output follow it.
   void replace_uses(ValId val, ValId with);
+  /// The same without the search for a dependence, which is O(size of the Fusion): the caller knows
+  /// that `with` does not depend on `val`; verify() finds the cycle if it does.
+  void redirect_uses(ValId val, ValId with);
+  /// Lets `input` be no alias's target any more. Nothing if it is none.
+  void remove_alias(ValId input);
+  /// Writes all sizes in storage (shapes and attributes) over representatives, so that equal sizes
+  /// are equal objects. Returns whether one was not.
+  bool canonicalise_sizes();
   /// Removes the output at that position, and its aliases if the value is no output any more.
   void remove_output(std::size_t position);
   /// Removes an input without uses.
@@ -214,6 +222,7 @@ class Fusion {
   Expr& mutable_expr(ExprId id);
   std::vector<ExprId> sort(const std::vector<bool>& wanted) const;
   bool depends_on(ValId val, ValId ancestor) const;
+  void need_same_type(ValId val, ValId with) const;
   void drop_use(ValId val, ExprId user);
 
   std::string name_;

@@ -287,4 +287,21 @@ void Fusion::refresh_sizes() {
   }
 }
 
+bool Fusion::canonicalise_sizes() {
+  bool changed = false;
+  auto settle_all = [&](Extents& extents) {
+    Extents now = canonical(extents);
+    changed = changed || now != extents;
+    extents = std::move(now);
+  };
+  for (auto& slot : ir_.vals)
+    if (slot.alive) settle_all(slot.item.shape);
+  for (auto& slot : ir_.exprs) {
+    if (!slot.alive) continue;
+    for (Attr& attr : slot.item.attrs)
+      if (auto* extents = std::get_if<Extents>(&attr)) settle_all(*extents);
+  }
+  return changed;
+}
+
 }  // namespace segfuse::ir

@@ -1,7 +1,7 @@
 // Random programs: executor against interpreter, on poisoned memory, with several numbers of
 // threads, with sizes that change between runs of one Executable.
 
-#include "unit/engine/random_fusion.h"
+#include "support/random_fusion.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "unit/engine/random_fusion.h"
+#include "support/random_fusion.h"
 
 #include <algorithm>
 #include <cmath>

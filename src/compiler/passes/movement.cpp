@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <numeric>
+
+#include "compiler/passes/passes.h"
+#include "compiler/passes/rewrite.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::ExprId;
+using ir::Extent;
+using ir::Extents;
+using ir::Op;
+using ir::ValId;
+
+namespace {
+
+bool is_identity(const Axes& perm) {
+  for (std::size_t i = 0; i < perm.size(); ++i)
+    if (perm[i] != static_cast<std::int64_t>(i)) return false;
+  return true;
+}
+
+bool all_zero(const Extents& extents) {
+  return std::all_of(extents.begin(), extents.end(),
+                     [](const Extent& e) { return e.is_constant(0); });
+}
+
+Axes axes_of_size(const Extents& shape, bool one) {
+  Axes axes;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (shape[i].is_constant(1) == one) axes.push_back(static_cast<std::int64_t>(i));
+  return axes;
+}
+
+Extents picked(const Extents& shape, const Axes& axes) {
+  Extents all;
+  for (const std::int64_t axis : axes) all.push_back(shape[static_cast<std::size_t>(axis)]);
+  return all;
+}
+
+bool permute_of_broadcast(Rewriter& r, const Expr& e, const Expr& inner) {
+  const Axes& perm = attribute<Axes>(e, "perm");
+  const Axes& axes = attribute<Axes>(inner, "axes");
+  Axes order;   // of the source's axes
+  Axes places;  // in the result
+  for (std::size_t i = 0; i < perm.size(); ++i) {
+    const auto from = std::find(axes.begin(), axes.end(), perm[i]);
+    if (from == axes.end()) continue;
+    order.push_back(from - axes.begin());
+    places.push_back(static_cast<std::int64_t>(i));
+  }
+  ValId source = inner.operands[0];
+  if (!is_identity(order)) source = r.build().permute(source, order);
+  r.replace(e.results[0], r.build().broadcast(source, places, r.shape(e.results[0])));
+  return true;
+}
+
+bool on_permute(Rewriter& r, const Expr& e) {
+  const ValId from = e.operands[0];
+  const Axes& perm = attribute<Axes>(e, "perm");
+  if (is_identity(perm)) {
+    r.replace(e.results[0], from);
+    return true;
+  }
+  if (const Expr* inner = r.is(from, Op::permute)) {
+    const Axes& first = attribute<Axes>(*inner, "perm");
+    Axes joined;
+    for (const std::int64_t axis : perm) joined.push_back(first[static_cast<std::size_t>(axis)]);
+    const ValId source = inner->operands[0];
+    r.replace(e.results[0],
+              is_identity(joined) ? source : r.build().permute(source, std::move(joined)));
+    return true;
+  }
+  if (const Expr* inner = r.is(from, Op::broadcast))
+    return permute_of_broadcast(r, e, Expr(*inner));
+  return false;
+}
+
+/// The value that a chain of reshapes, and of squeezes and broadcasts that only drop or add axes of
+/// size 1, begins with; only if there is a reshape on the way.
+ValId reshaped_from(Rewriter& r, ValId from) {
+  bool reshape = false;
+  while (true) {
+    const Expr* e = r.is(from, Op::reshape);
+    if (e) reshape = true;
+    if (!e) e = r.is(from, Op::squeeze);
+    if (!e) {
+      e = r.is(from, Op::broadcast);
+      const Extents shape = r.shape(from);
+      if (e && picked(shape, axes_of_size(shape, false)) !=
+                   picked(r.shape(e->operands[0]), axes_of_size(r.shape(e->operands[0]), false)))
+        e = nullptr;
+    }
+    if (!e) return reshape ? from : ValId{};
+    from = e->operands[0];
+  }
+}
+
+/// A reshape that keeps all sizes but ones, as squeeze and broadcast.
+bool reshape_of_ones(Rewriter& r, const Expr& e) {
+  const Extents from = r.shape(e.operands[0]);
+  const Extents to = r.shape(e.results[0]);
+  const Axes kept = axes_of_size(to, false);
+  if (picked(from, axes_of_size(from, false)) != picked(to, kept)) return false;
+  ValId value = e.operands[0];
+  const Axes ones = axes_of_size(from, true);
+  if (!ones.empty()) value = r.build().squeeze(value, ones);
+  if (kept.size() < to.size()) value = r.build().broadcast(value, kept, to);
+  r.replace(e.results[0], value);
+  return true;
+}
+
+bool on_reshape(Rewriter& r, const Expr& e) {
+  const ValId from = e.operands[0];
+  if (r.same_shape(from, e.results[0])) {
+    r.replace(e.results[0], from);
+    return true;
+  }
+  if (reshape_of_ones(r, e)) return true;
+  const ValId source = reshaped_from(r, from);
+  if (!source.valid()) return false;
+  r.replace(e.results[0], r.build().reshape(source, r.shape(e.results[0])));
+  return true;
+}
+
+bool on_squeeze(Rewriter& r, const Expr& e) {
+  const Expr* inner = r.is(e.operands[0], Op::permute);
+  if (!inner) return false;
+  const Axes perm = attribute<Axes>(*inner, "perm");
+  const Axes& dropped = attribute<Axes>(e, "axes");
+  Axes gone;
+  for (const std::int64_t axis : dropped) gone.push_back(perm[static_cast<std::size_t>(axis)]);
+  std::sort(gone.begin(), gone.end());
+  Axes order;
+  for (std::size_t i = 0; i < perm.size(); ++i) {
+    if (std::binary_search(dropped.begin(), dropped.end(), static_cast<std::int64_t>(i))) continue;
+    const auto before = std::lower_bound(gone.begin(), gone.end(), perm[i]) - gone.begin();
+    order.push_back(perm[i] - before);
+  }
+  ValId value = r.build().squeeze(inner->operands[0], gone);
+  if (!is_identity(order)) value = r.build().permute(value, order);
+  r.replace(e.results[0], value);
+  return true;
+}
+
+bool on_slice(Rewriter& r, const Expr& e) {
+  const ValId from = e.operands[0];
+  const Extents starts = r.fusion().canonical(attribute<Extents>(e, "starts"));
+  if (all_zero(starts) && r.same_shape(from, e.results[0])) {
+    r.replace(e.results[0], from);
+    return true;
+  }
+  const Expr* inner = r.is(from, Op::slice);
+  if (!inner) return false;
+  // The inner slice bounds what the outer one may read. Both must be known to be inside, or an
+  // error at run time would be lost.
+  const ValId source = inner->operands[0];
+  Extents joined = r.fusion().canonical(attribute<Extents>(*inner, "starts"));
+  const Extents bound = r.shape(from);
+  const Extents sizes = r.shape(e.results[0]);
+  for (std::size_t i = 0; i < joined.size(); ++i) {
+    const Extent rest = bound[i] - starts[i] - sizes[i];
+    if (!rest.is_constant()) return false;
+    joined[i] = joined[i] + starts[i];
+  }
+  r.replace(e.results[0], r.build().slice(source, joined, sizes));
+  return true;
+}
+
+/// f(permute(a)) is permute(f(a)), also for several operands that are permuted in the same way.
+bool on_elementwise(Rewriter& r, const Expr& e) {
+  const Expr* first = nullptr;
+  for (const ValId operand : e.operands) {
+    if (r.uniform(operand)) continue;
+    const Expr* moved = r.is(operand, Op::permute);
+    if (!moved || r.fusion().val(operand).uses.size() != 1 || r.fusion().is_output(operand))
+      return false;
+    if (!first) first = moved;
+    if (attribute<Axes>(*moved, "perm") != attribute<Axes>(*first, "perm")) return false;
+  }
+  if (!first) return false;
+  const Axes perm = attribute<Axes>(*first, "perm");
+  const Extents before = r.shape(first->operands[0]);
+  std::vector<ValId> sources;
+  for (const ValId operand : e.operands) {
+    const auto value = r.uniform(operand);
+    sources.push_back(value ? r.full(*value, before, r.dtype(operand))
+                            : r.is(operand, Op::permute)->operands[0]);
+  }
+  const ValId result = r.build().make(e.op, sources, e.attrs);
+  r.replace(e.results[0], r.build().permute(result, perm));
+  return true;
+}
+
+bool rule(Rewriter& r, ExprId id) {
+  const Expr e = r.fusion().expr(id);
+  switch (e.op) {
+    case Op::permute: return on_permute(r, e);
+    case Op::reshape: return on_reshape(r, e);
+    case Op::squeeze: return on_squeeze(r, e);
+    case Op::slice: return on_slice(r, e);
+    case Op::pad:
+      if (!all_zero(attribute<Extents>(e, "low")) || !all_zero(attribute<Extents>(e, "high")))
+        return false;
+      r.replace(e.results[0], e.operands[0]);
+      return true;
+    case Op::concat:
+      if (e.operands.size() != 1) return false;
+      r.replace(e.results[0], e.operands[0]);
+      return true;
+    default: return ir::info(e.op).op_class == ir::OpClass::kElementwise && on_elementwise(r, e);
+  }
+}
+
+}  // namespace
+
+bool clean_movement(ir::Fusion& fusion) { return rewrite(fusion, rule); }
+
+}  // namespace segfuse::compiler

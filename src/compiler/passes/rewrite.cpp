@@ -1,0 +1,67 @@
+#include "compiler/passes/rewrite.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::ExprId;
+using ir::Op;
+using ir::ValId;
+
+namespace {
+
+constexpr int kMostSweeps = 10000;
+
+}  // namespace
+
+const Expr* Rewriter::is(ValId val, Op op) const {
+  const ExprId definition = fusion_.val(val).definition;
+  if (!definition.valid()) return nullptr;
+  const Expr& expr = fusion_.expr(definition);
+  return expr.op == op ? &expr : nullptr;
+}
+
+std::optional<double> Rewriter::uniform(ValId val) const {
+  const Expr* spread = is(val, Op::broadcast);
+  const Expr* constant = is(spread ? spread->operands[0] : val, Op::constant);
+  if (!constant) return {};
+  return attribute<double>(*constant, "value");
+}
+
+void Rewriter::replace(ValId old, ValId with) {
+  const ExprId root = fusion_.val(old).definition;
+  fusion_.redirect_uses(old, with);
+  std::vector<ExprId> stack{root};
+  while (!stack.empty()) {
+    const ExprId id = stack.back();
+    stack.pop_back();
+    if (!fusion_.contains(id)) continue;
+    const Expr& expr = fusion_.expr(id);
+    const bool needed = std::any_of(expr.results.begin(), expr.results.end(), [&](ValId result) {
+      return !fusion_.val(result).uses.empty() || fusion_.is_output(result);
+    });
+    if (needed) continue;
+    for (const ValId operand : expr.operands)
+      if (const ExprId next = fusion_.val(operand).definition; next.valid()) stack.push_back(next);
+    fusion_.erase(id);
+  }
+}
+
+bool rewrite(ir::Fusion& fusion, Rule rule) {
+  Rewriter rewriter(fusion);
+  bool changed = false;
+  bool again = true;
+  for (int sweep = 0; again; ++sweep) {
+    SEGFUSE_CHECK(sweep < kMostSweeps, "a rule over '{}' comes to rest", fusion.name());
+    again = false;
+    for (const ExprId id : fusion.live_exprs())
+      if (fusion.contains(id) && rule(rewriter, id)) again = true;
+    changed = changed || again;
+  }
+  return changed;
+}
+
+}  // namespace segfuse::compiler

@@ -1,0 +1,278 @@
+// The passes: on random programs against the interpreter, bit for bit, and rule by rule in
+// tests/golden/passes.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/os/file.h"
+#include "compiler/interpret/interpreter.h"
+#include "compiler/passes/pass.h"
+#include "compiler/passes/passes.h"
+#include "ir/hash.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "segfuse/error.h"
+#include "support/seasoned_fusion.h"
+#include "support/tensors.h"
+
+namespace segfuse::compiler {
+namespace {
+
+using segfuse::testing::Numbers;
+using segfuse::testing::RandomFusion;
+using segfuse::testing::seasoned_fusion;
+using segfuse::testing::shuffled;
+using segfuse::testing::special_inputs;
+using ::testing::HasSubstr;
+
+/// Equal in every bit; all NaN are one.
+bool identical(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b && std::signbit(a) == std::signbit(b);
+}
+
+::testing::AssertionResult same_outputs(const std::vector<Tensor>& a,
+                                        const std::vector<Tensor>& b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << "another number of outputs";
+  for (std::size_t o = 0; o < a.size(); ++o) {
+    if (a[o].shape() != b[o].shape() || a[o].dtype() != b[o].dtype())
+      return ::testing::AssertionFailure() << "another type of output " << o;
+    for (std::int64_t i = 0; i < a[o].size(); ++i)
+      if (!identical(a[o].at(i), b[o].at(i)))
+        return ::testing::AssertionFailure() << "output " << o << " element " << i << ": "
+                                             << a[o].at(i) << " became " << b[o].at(i);
+  }
+  return ::testing::AssertionSuccess();
+}
+
+constexpr InterpretOptions kRounded{.outputs_as_f64 = true, .round_to_dtype = true};
+
+/// One program through one pass; returns whether the pass changed it.
+bool check_pass(const Pass& pass, const RandomFusion& program, std::uint64_t seed) {
+  ir::Fusion fusion = program.fusion;
+  const bool changed = pass.run(fusion);
+  ir::verify(fusion);
+  const std::string text = ir::print(fusion);
+  if (pass.run != unify_extents) {
+    EXPECT_EQ(changed, text != ir::print(program.fusion));
+  }
+  EXPECT_FALSE(pass.run(fusion)) << "not idempotent";
+  EXPECT_EQ(ir::print(fusion), text);
+  EXPECT_EQ(fusion.live_exprs().size(), fusion.exprs().size()) << "dead code is left";
+  if (!changed) return false;
+  for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {0, 4}}) {
+    const std::vector<Tensor> inputs = special_inputs(program, seed, b, t);
+    EXPECT_TRUE(same_outputs(interpret(program.fusion, inputs, {}, kRounded),
+                             interpret(fusion, inputs, {}, kRounded)))
+        << ir::print(program.fusion) << text;
+  }
+  return true;
+}
+
+class EachPass : public ::testing::TestWithParam<Pass> {};
+
+TEST_P(EachPass, KeepsRandomProgramsBitForBit) {
+  const Pass pass = GetParam();
+  int changed = 0;
+  for (std::uint64_t seed = 1; seed <= 1000 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomFusion program = seasoned_fusion(seed, seed % 2 ? Numbers::kSmooth : Numbers::kExact);
+    if (pass.run != remove_dead_code) remove_dead_code(program.fusion);
+    changed += check_pass(pass, program, seed);
+  }
+  // The programs hold no aliases and only canonical sizes.
+  if (pass.run != prepare_aliases && pass.run != unify_extents) {
+    EXPECT_GE(changed, 200);
+  }
+}
+
+TEST_P(EachPass, DoesNotDependOnTheOrderOfInsertion) {
+  const Pass pass = GetParam();
+  for (std::uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomFusion program = seasoned_fusion(seed, seed % 2 ? Numbers::kSmooth : Numbers::kExact);
+    remove_dead_code(program.fusion);
+    ir::Fusion other = shuffled(program.fusion, seed);
+    ir::verify(other);
+    ASSERT_TRUE(ir::structurally_equal(program.fusion, other));
+    pass.run(program.fusion);
+    pass.run(other);
+    EXPECT_TRUE(ir::structurally_equal(program.fusion, other))
+        << ir::print(program.fusion) << ir::print(other);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EachPass, ::testing::ValuesIn(all_passes()), [](const auto& param) {
+  std::string name(param.param.name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(Passes, AllTogetherKeepRandomProgramsAndComeToRest) {
+  for (std::uint64_t seed = 2000; seed < 2600 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const RandomFusion program =
+        seasoned_fusion(seed, seed % 2 ? Numbers::kSmooth : Numbers::kExact);
+    ir::Fusion fusion = program.fusion;
+    run_passes(fusion, {.verify = true});
+    const std::string text = ir::print(fusion);
+    for (const PassTime& again : run_passes(fusion)) {
+      EXPECT_EQ(again.changes, 0) << again.pass->name;
+      EXPECT_EQ(again.runs, 1);
+    }
+    const std::vector<Tensor> inputs = special_inputs(program, seed, 2, 4);
+    EXPECT_TRUE(same_outputs(interpret(program.fusion, inputs, {}, kRounded),
+                             interpret(fusion, inputs, {}, kRounded)))
+        << ir::print(program.fusion) << text;
+    ir::Fusion other = shuffled(program.fusion, seed);
+    run_passes(other);
+    EXPECT_EQ(fusion.exprs().size(), other.exprs().size());
+    EXPECT_TRUE(ir::structurally_equal(fusion, other)) << text << ir::print(other);
+  }
+}
+
+// --- rule by rule: "# pass NAME", a program, then what it becomes
+
+struct Golden {
+  std::string path;
+  std::string pass;
+  std::string before;
+  std::string after;
+};
+
+Golden read_golden(const std::string& path) {
+  const std::string text = read_file(path);
+  const std::string key = "# pass ";
+  const std::string mark = "# becomes\n";
+  EXPECT_TRUE(text.starts_with(key)) << path;
+  const std::size_t line = text.find('\n');
+  const std::size_t middle = std::min(text.find(mark), text.size());
+  const std::size_t end = std::min(middle + mark.size(), text.size());
+  return {path, text.substr(key.size(), line - key.size()), text.substr(0, middle),
+          text.substr(end)};
+}
+
+class GoldenPass : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenPass, BecomesWhatStands) {
+  const Golden golden = read_golden(GetParam());
+  ir::Fusion fusion = ir::parse(golden.before, golden.path);
+  if (golden.pass != "dead-code") {
+    EXPECT_EQ(fusion.exprs().size(), fusion.live_exprs().size());
+  }
+  find_pass(golden.pass).run(fusion);
+  ir::verify(fusion);
+  const std::string after = ir::print(fusion);
+  if (after != golden.after && std::getenv("SEGFUSE_UPDATE_GOLDEN")) {
+    write_file_atomically(golden.path, golden.before + "# becomes\n" + after);
+    return;
+  }
+  EXPECT_EQ(after, golden.after) << "set SEGFUSE_UPDATE_GOLDEN=1 to rewrite " << golden.path;
+}
+
+std::vector<std::string> golden_files() {
+  std::vector<std::string> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(SEGFUSE_SOURCE_DIR "/tests/golden/passes"))
+    if (entry.path().extension() == ".sf") files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenPass, ::testing::ValuesIn(golden_files()),
+                         [](const auto& param) {
+                           return std::filesystem::path(param.param).stem().string();
+                         });
+
+TEST(GoldenPasses, ThereIsOneForEachPass) {
+  std::map<std::string, int> count;
+  for (const std::string& path : golden_files()) ++count[read_golden(path).pass];
+  for (const Pass& pass : all_passes()) EXPECT_GE(count[std::string(pass.name)], 1) << pass.name;
+}
+
+// --- what a text cannot show
+
+TEST(Passes, SizesThatAreEqualBecomeEqualObjects) {
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  const ir::Extent rows(fusion.symbol("N"));
+  const ir::Extent others(fusion.symbol("M"));
+  const ir::ValId x = fusion.add_input("x", DType::kF32, {rows, 4});
+  const ir::ValId y = fusion.add_input("y", DType::kF32, {others, 4});
+  const ir::ValId early = b.broadcast_to(b.constant(1), {others, 4});
+  fusion.add_output(b.add(b.add(x, y), early));
+  ASSERT_NE(fusion.val(x).shape, fusion.val(early).shape);
+  EXPECT_TRUE(unify_extents(fusion));
+  EXPECT_EQ(fusion.val(x).shape, fusion.val(early).shape);
+  EXPECT_EQ(fusion.val(x).shape, fusion.attr<ir::Extents>(fusion.val(early).definition, "shape"));
+  EXPECT_FALSE(unify_extents(fusion));
+  ir::verify(fusion);
+}
+
+TEST(Passes, EmptyOperandsOfLibraryCallsAndScatter) {
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  const ir::Extent rows(fusion.symbol("N"));
+  const ir::ValId left = fusion.add_input("left", DType::kF32, {rows, 0});
+  const ir::ValId right = fusion.add_input("right", DType::kF32, {0, 3});
+  const ir::ValId updates = fusion.add_input("updates", DType::kF32, {0, 3});
+  const ir::ValId places = fusion.add_input("places", DType::kI64, {0});
+  fusion.add_output(b.matmul(left, right));
+  fusion.add_output(b.scatter_add(updates, places, 0, 5));
+  const std::vector<Tensor> inputs = {Tensor(DType::kF32, {2, 0}), Tensor(DType::kF32, {0, 3}),
+                                      Tensor(DType::kF32, {0, 3}), Tensor(DType::kI64, {0})};
+  const std::vector<Tensor> before = interpret(fusion, inputs);
+  EXPECT_TRUE(remove_empty_tensors(fusion));
+  for (const ir::ExprId id : fusion.exprs())
+    EXPECT_THAT(fusion.expr(id).op, ::testing::AnyOf(ir::Op::constant, ir::Op::broadcast));
+  EXPECT_TRUE(same_outputs(before, interpret(fusion, inputs)));
+}
+
+TEST(Passes, AnUnknownNameIsRefusedWithTheKnownOnes) {
+  try {
+    (void)find_pass("comon");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'comon'"));
+    EXPECT_THAT(error.what(), HasSubstr("'common'"));
+  }
+}
+
+TEST(Passes, TheHookSeesEveryRun) {
+  RandomFusion program = seasoned_fusion(3, Numbers::kSmooth);
+  std::vector<std::string_view> seen;
+  const std::vector<PassTime> times =
+      run_passes(program.fusion, {.after = [&](const Pass& pass, const ir::Fusion& fusion) {
+                   seen.push_back(pass.name);
+                   ir::verify(fusion);
+                 }});
+  ASSERT_EQ(times.size(), all_passes().size());
+  EXPECT_EQ(seen.size(), times.size() * static_cast<std::size_t>(times[0].runs));
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    EXPECT_EQ(seen[i], all_passes()[i].name);
+    EXPECT_GE(times[i].seconds, 0);
+  }
+}
+
+TEST(Passes, ABrokenPassIsNamed) {
+  // verify() is what finds it; here the hook breaks the program behind the loop's back.
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  fusion.add_output(b.exp(fusion.add_input("x", DType::kF32, {4})));
+  bool broken = false;
+  EXPECT_THROW(run_passes(fusion, {.verify = true,
+                                   .after =
+                                       [&](const Pass&, const ir::Fusion& seen) {
+                                         if (std::exchange(broken, true)) return;
+                                         auto& ir = const_cast<ir::IrStorage&>(seen.storage());
+                                         ir.vals[0].item.uses.clear();
+                                       }}),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace segfuse::compiler
