@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "segfuse/compile.h"
+#include "segfuse/error.h"
 
 namespace segfuse::cli {
 namespace {
@@ -11,12 +12,47 @@ namespace {
 struct CompileArguments {
   std::string file;
   std::string emit = "ir";
+  std::string dump;
+  bool passes = false;
 };
 
 nlohmann::ordered_json describe(const std::vector<ValueInfo>& values) {
   auto all = nlohmann::ordered_json::array();
   for (const ValueInfo& value : values)
     all.push_back({{"name", value.name}, {"dtype", name_of(value.dtype)}, {"shape", value.shape}});
+  return all;
+}
+
+constexpr std::string_view kAfter = "after:";
+
+std::string text_of(const Program& program, const CompileArguments& arguments) {
+  if (arguments.dump.empty()) return program.emit(arguments.emit);
+  if (!arguments.dump.starts_with(kAfter))
+    throw UsageError("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
+                     arguments.dump);
+  return program.after_pass(std::string_view(arguments.dump).substr(kAfter.size()));
+}
+
+void print_passes(const std::vector<PassInfo>& passes) {
+  fmt::print("{:<12} {:>8} {:>5} {:>8} {:>11}  {}\n", "pass", "ms", "runs", "changes", "operations",
+             "after it");
+  for (const PassInfo& pass : passes)
+    fmt::print("{:<12} {:>8.3f} {:>5} {:>8} {:>5}{:>6}  {}\n", pass.name, pass.milliseconds,
+               pass.runs, pass.changes, pass.operations_before,
+               fmt::format("-> {}", pass.operations_after), pass.after);
+}
+
+nlohmann::ordered_json describe(const std::vector<PassInfo>& passes) {
+  auto all = nlohmann::ordered_json::array();
+  for (const PassInfo& pass : passes)
+    all.push_back({{"name", pass.name},
+                   {"before", pass.before},
+                   {"after", pass.after},
+                   {"ms", pass.milliseconds},
+                   {"runs", pass.runs},
+                   {"changes", pass.changes},
+                   {"operations_before", pass.operations_before},
+                   {"operations_after", pass.operations_after}});
   return all;
 }
 
@@ -27,20 +63,31 @@ void add_compile(CLI::App& app, Common& common) {
       app.add_subcommand("compile", "Check a program in its text form and print what it becomes");
   const auto arguments = std::make_shared<CompileArguments>();
   command->add_option("file", arguments->file, "The program (.sf)")->required();
-  command->add_option("--emit", arguments->emit, "What to print: ir")->capture_default_str();
-  command->footer("\nExample:\n  segfuse compile examples/layer_norm.sf --emit=ir");
+  command->add_option("--emit", arguments->emit, "What to print: ir, segments")
+      ->capture_default_str();
+  command->add_option("--dump", arguments->dump,
+                      "Print the program after a pass instead: after:PASS");
+  command->add_flag("--passes", arguments->passes, "List the passes with their times instead");
+  command->footer(
+      "\nExamples:\n  segfuse compile examples/layer_norm.sf --emit=segments\n"
+      "  segfuse compile examples/layer_norm.sf --dump=after:fold");
   command->callback([arguments, &common] {
     const Program program = Program::from_file(arguments->file);
-    const std::string text = program.emit(arguments->emit);
+    if (arguments->passes && !common.json) {
+      print_passes(program.passes());
+      return;
+    }
+    const std::string text = text_of(program, *arguments);
     if (!common.json) {
       fmt::print("{}", text);
       return;
     }
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", program.name()},
-                                              {"inputs", describe(program.inputs())},
-                                              {"outputs", describe(program.outputs())},
-                                              {arguments->emit, text}}
-                           .dump(2));
+    nlohmann::ordered_json all{{"name", program.name()},
+                               {"inputs", describe(program.inputs())},
+                               {"outputs", describe(program.outputs())},
+                               {arguments->dump.empty() ? arguments->emit : "dump", text}};
+    if (arguments->passes) all["passes"] = describe(program.passes());
+    fmt::print("{}\n", all.dump(2));
   });
 }
 

@@ -20,6 +20,18 @@ struct ValueInfo {
   std::string shape;
 };
 
+/// What one pass of the compiler did to a program.
+struct PassInfo {
+  std::string name;
+  std::string before;       ///< what it needs
+  std::string after;        ///< what holds when it has run
+  double milliseconds = 0;  ///< all runs together
+  int runs = 0;
+  int changes = 0;  ///< runs that changed something
+  std::size_t operations_before = 0;
+  std::size_t operations_after = 0;
+};
+
 struct RunOptions {
   int threads = 0;  ///< 0: the option `threads`, or the cores this process may use
   /// The first NaN or new infinity is a DataError that names its operation. The option
@@ -41,8 +53,15 @@ class Program {
 
   /// What emit() can give.
   static std::vector<std::string> emit_kinds();
-  /// "ir": the text form, verified. UsageError names the kinds for any other.
+  /// "ir": the text form as it was read. "segments": the groups that the compiler cuts it into,
+  /// after all passes, with bytes and reasons. UsageError names the kinds for any other.
   std::string emit(std::string_view kind) const;
+
+  /// Runs all passes on a copy and says what each did, in their order.
+  std::vector<PassInfo> passes() const;
+  /// The text form of a copy when that pass has run for the first time. UsageError names the
+  /// passes.
+  std::string after_pass(std::string_view name) const;
 
   /// Runs on the CPU in the types of the values. `inputs` in the order of inputs(); aliased inputs
   /// are overwritten in place; outputs are fresh. Plans and memory are kept between runs with the

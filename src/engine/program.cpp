@@ -1,6 +1,9 @@
 #include "base/os/file.h"
 #include "base/text.h"
 #include "compiler/interpret/interpreter.h"
+#include "compiler/passes/pass.h"
+#include "compiler/segment/report.h"
+#include "compiler/segment/segmenter.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/program_state.h"
 #include "ir/text.h"
@@ -43,11 +46,38 @@ std::vector<ValueInfo> Program::outputs() const {
   return describe(state_->fusion, state_->fusion.outputs());
 }
 
-std::vector<std::string> Program::emit_kinds() { return {"ir"}; }
+std::vector<std::string> Program::emit_kinds() { return {"ir", "segments"}; }
 
 std::string Program::emit(std::string_view kind) const {
   if (kind == "ir") return ir::print(state_->fusion);
+  if (kind == "segments") {
+    ir::Fusion fusion = state_->fusion;
+    compiler::run_passes(fusion);
+    return compiler::describe(compiler::segment(std::move(fusion)));
+  }
   throw UsageError("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds()));
+}
+
+std::vector<PassInfo> Program::passes() const {
+  ir::Fusion fusion = state_->fusion;
+  std::vector<PassInfo> all;
+  for (const compiler::PassTime& time : compiler::run_passes(fusion))
+    all.push_back({std::string(time.pass->name), std::string(time.pass->before),
+                   std::string(time.pass->after), time.seconds * 1e3, time.runs, time.changes,
+                   time.before, time.after});
+  return all;
+}
+
+std::string Program::after_pass(std::string_view name) const {
+  const compiler::Pass& wanted = compiler::find_pass(name);
+  ir::Fusion fusion = state_->fusion;
+  std::string text;
+  compiler::PassOptions options;
+  options.after = [&](const compiler::Pass& pass, const ir::Fusion& now) {
+    if (text.empty() && pass.name == wanted.name) text = ir::print(now);
+  };
+  compiler::run_passes(fusion, options);
+  return text;
 }
 
 std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {

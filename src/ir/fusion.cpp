@@ -82,7 +82,7 @@ ValId Fusion::constant(double value, DType dtype) {
 }
 
 void Fusion::add_output(ValId id, std::string name) {
-  (void)val(id);
+  ++mutable_val(id).outputs;
   ir_.outputs.push_back({id, std::move(name)});
 }
 
@@ -133,10 +133,7 @@ Expr& Fusion::mutable_expr(ExprId id) { return const_cast<Expr&>(std::as_const(*
 
 bool Fusion::is_input(ValId id) const { return contains(id) && !val(id).definition.valid(); }
 
-bool Fusion::is_output(ValId id) const {
-  return std::any_of(ir_.outputs.begin(), ir_.outputs.end(),
-                     [&](const Output& o) { return o.val == id; });
-}
+bool Fusion::is_output(ValId id) const { return contains(id) && val(id).outputs > 0; }
 
 std::vector<ValId> Fusion::vals() const {
   std::vector<ValId> all;
@@ -296,10 +293,25 @@ void Fusion::redirect_uses(ValId id, ValId with) {
     std::replace(operands.begin(), operands.end(), id, with);
     insert_sorted(mutable_val(with).uses, user);
   }
+  if (val(id).outputs == 0) return;
   for (Output& output : ir_.outputs)
     if (output.val == id) output.val = with;
   for (Alias& alias : ir_.aliases)
     if (alias.output == id) alias.output = with;
+  mutable_val(with).outputs += std::exchange(mutable_val(id).outputs, 0);
+}
+
+void Fusion::replace_operand(ExprId user, ValId id, ValId with) {
+  need_same_type(id, with);
+  (void)expr(user);
+  if (id == with) return;
+  std::vector<ValId>& operands = mutable_expr(user).operands;
+  if (std::find(operands.begin(), operands.end(), id) == operands.end())
+    throw UsageError("'{}' (expression {}) does not use value {}", info(expr(user).op).name,
+                     user.index, id.index);
+  std::replace(operands.begin(), operands.end(), id, with);
+  drop_use(id, user);
+  insert_sorted(mutable_val(with).uses, user);
 }
 
 void Fusion::remove_alias(ValId input) {
@@ -311,6 +323,7 @@ void Fusion::remove_output(std::size_t position) {
     throw UsageError("the Fusion '{}' has {} outputs; there is no number {}", name_,
                      ir_.outputs.size(), position);
   const ValId id = ir_.outputs[position].val;
+  --mutable_val(id).outputs;
   ir_.outputs.erase(ir_.outputs.begin() + static_cast<std::ptrdiff_t>(position));
   if (!is_output(id)) std::erase_if(ir_.aliases, [&](const Alias& a) { return a.output == id; });
 }

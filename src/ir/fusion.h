@@ -38,6 +38,7 @@ struct Val {
   std::uint32_t result = 0;  ///< which result of the definition
   std::vector<ExprId>
       uses;  ///< every Expr that has it as an operand, dead or alive, ascending, each once
+  std::uint32_t outputs = 0;  ///< how many outputs of the Fusion it is
 };
 
 struct Expr {
@@ -182,6 +183,8 @@ class Fusion {
   /// The same without the search for a dependence, which is O(size of the Fusion): the caller knows
   /// that `with` does not depend on `val`; verify() finds the cycle if it does.
   void redirect_uses(ValId val, ValId with);
+  /// Lets one user read `with` in the place of `val`; types and order as for redirect_uses().
+  void replace_operand(ExprId user, ValId val, ValId with);
   /// Lets `input` be no alias's target any more. Nothing if it is none.
   void remove_alias(ValId input);
   /// Writes all sizes in storage (shapes and attributes) over representatives, so that equal sizes

@@ -160,8 +160,16 @@ void Verifier::check_inputs_and_outputs() const {
       fail("the input '{}' has a definition", input.name);
     if (!names.insert(input.name).second) fail("two inputs are named '{}'", input.name);
   }
-  for (const Output& output : ir_.outputs) need_val(output.val, "an output");
+  std::vector<std::uint32_t> outputs(ir_.vals.size(), 0);
+  for (const Output& output : ir_.outputs) {
+    need_val(output.val, "an output");
+    ++outputs[output.val.index];
+  }
   check_aliases();
+  for (const ValId id : fusion_.vals())
+    if (fusion_.val(id).outputs != outputs[id.index])
+      fail("value {} is {} outputs and says that it is {}", id.index, outputs[id.index],
+           fusion_.val(id).outputs);
 }
 
 void Verifier::check_aliases() const {
@@ -169,7 +177,8 @@ void Verifier::check_aliases() const {
   for (const Alias& alias : ir_.aliases) {
     need_val(alias.output, "an aliased output");
     need_val(alias.input, "an input that is aliased");
-    if (!fusion_.is_output(alias.output))
+    if (std::none_of(ir_.outputs.begin(), ir_.outputs.end(),
+                     [&](const Output& output) { return output.val == alias.output; }))
       fail("value {} is aliased and is no output", alias.output.index);
     if (!fusion_.is_input(alias.input))
       fail("value {} is aliased onto and is no input", alias.input.index);

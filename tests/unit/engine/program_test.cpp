@@ -56,6 +56,25 @@ TEST(Program, EmitsItsTextAndNamesWhatElseThereIs) {
   }
 }
 
+TEST(Program, EmitsItsSegmentsAndWhatPassesDo) {
+  const Program program = Program::from_file(SEGFUSE_SOURCE_DIR "/examples/layer_norm.sf");
+  const std::string segments = program.emit("segments");
+  EXPECT_THAT(segments, HasSubstr("1 groups, 1 of them kernels"));
+  EXPECT_THAT(segments, HasSubstr("group 0: RowNorm over [B, T, 256 reduced]"));
+  const std::string before = program.emit("ir");
+  EXPECT_EQ(program.after_pass("dead-code"), before);
+  const std::vector<PassInfo> passes = program.passes();
+  ASSERT_FALSE(passes.empty());
+  EXPECT_EQ(passes[0].name, "dead-code");
+  for (const PassInfo& pass : passes) {
+    EXPECT_FALSE(program.after_pass(pass.name).empty()) << pass.name;
+    EXPECT_GE(pass.runs, 1);
+    EXPECT_GE(pass.milliseconds, 0);
+  }
+  EXPECT_EQ(program.emit("ir"), before) << "a copy is compiled";
+  EXPECT_THROW((void)program.after_pass("fuse"), UsageError);
+}
+
 TEST(Program, FilesAreNamedInErrors) {
   const auto path = std::filesystem::temp_directory_path() / "segfuse_program_test.sf";
   std::ofstream(path) << sample();

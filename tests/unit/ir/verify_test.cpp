@@ -94,6 +94,8 @@ const Corruption kCorruptions[] = {
      [](Fusion&, IrStorage& s) { s.inputs.push_back({ValId{12345}, "extra"}); }},
     {"dead output", "(an output) is not a live value",
      [](Fusion&, IrStorage& s) { s.outputs.push_back({ValId{12345}, ""}); }},
+    {"outputs miscounted", "outputs and says that it is 7",
+     [](Fusion&, IrStorage& s) { s.vals[0].item.outputs = 7; }},
     {"alias of no output", "is aliased and is no output",
      [](Fusion&, IrStorage& s) { s.outputs.erase(s.outputs.begin() + 1); }},
     {"alias of a dead value", "(an aliased output) is not a live value",

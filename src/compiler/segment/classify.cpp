@@ -1,0 +1,298 @@
+#include <algorithm>
+#include <bit>
+
+#include "compiler/segment/axes.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler {
+
+using ir::ExprId;
+using ir::Op;
+using ir::ValId;
+
+namespace {
+
+constexpr int kMostLive = 64;                                  // registers of a thread, generously
+constexpr std::int64_t kMostInOneRow = std::int64_t{1} << 16;  // elements that one block may walk
+
+class Classification {
+ public:
+  Classification(const GroupView& view, const GroupAxes& axes)
+      : view_(view), context_(view.context), axes_(axes), taint_(axes.placed().size(), 0) {}
+
+  Verdict run();
+
+ private:
+  std::uint64_t mask(ValId val) const { return axes_.mask(placed(val)); }
+  const Placed& placed(ValId val) const {
+    return axes_.placed()[static_cast<std::size_t>(axes_.slot(val))];
+  }
+  int innermost(const Placed& placed) const;
+  std::uint64_t footprint(const Placed& placed) const;
+  void find_innermost();
+  bool find_sets();
+  void follow_reductions();
+  std::optional<std::string> choose_kind();
+  std::optional<std::string> choose_two_sets();
+  std::optional<std::string> check_in_place() const;
+  int most_alive() const;
+  bool only_views() const;
+  void describe();
+
+  const GroupView& view_;
+  const SegmentContext& context_;
+  const GroupAxes& axes_;
+  std::vector<std::uint64_t> taint_;  // by slot: axes of the reductions that the value depends on
+  std::uint64_t renewed_ = 0;         // reduced axes that something runs along again afterwards
+  std::vector<std::uint64_t> sets_;   // the sets of reduced axes
+  std::vector<int> inner_;            // classes that are innermost in memory for full accesses
+  std::uint64_t rows_ = 0;
+  std::uint64_t columns_ = 0;
+  GroupPlan plan_;
+};
+
+/// The class of the axis that is innermost in memory; -1 if none is.
+int Classification::innermost(const Placed& p) const {
+  if (p.place != Place::kLoad) {
+    for (std::size_t i = p.nodes.size(); i-- > 0;) {
+      const auto& shape = context_.fusion().val(p.val).shape;
+      if (p.nodes[i] >= 0) return axes_.class_of(p.nodes[i]);
+      if (!context_.fusion().equal(shape[i], 1)) return -1;
+    }
+    return -1;
+  }
+  if (!p.base.valid()) return -1;
+  const auto& base = context_.fusion().val(p.base).shape;
+  int last = p.base_rank - 1;
+  while (last >= 0 && context_.fusion().equal(base[static_cast<std::size_t>(last)], 1)) --last;
+  for (std::size_t i = 0; i < p.nodes.size(); ++i)
+    if (last >= 0 && p.memory[i] == last) return axes_.class_of(p.nodes[i]);
+  return -1;
+}
+
+/// The axes along which a load finds other elements; of one with index arithmetic all.
+std::uint64_t Classification::footprint(const Placed& p) const {
+  if (!p.linear) return axes_.mask(p);
+  std::vector<int> nodes = p.nodes;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (p.memory[i] < 0) nodes[i] = -1;
+  return axes_.mask(nodes);
+}
+
+/// Of all loads and stores over the whole space.
+void Classification::find_innermost() {
+  auto note = [&](int axis) {
+    if (axis >= 0 && std::find(inner_.begin(), inner_.end(), axis) == inner_.end())
+      inner_.push_back(axis);
+  };
+  for (const Placed& p : axes_.placed())
+    if (p.touched && p.place == Place::kLoad && footprint(p) == axes_.space()) note(innermost(p));
+  for (const ValId output : view_.boundary.outputs) {
+    const Placed& p = placed(output);
+    if (p.place == Place::kLoad) {  // a copy is written in its own order
+      for (std::size_t i = p.nodes.size(); i-- > 0;)
+        if (p.nodes[i] >= 0) {
+          if (axes_.mask(p) == axes_.space()) note(axes_.class_of(p.nodes[i]));
+          break;
+        }
+    } else if (axes_.mask(p) == axes_.space()) {
+      note(innermost(p));
+    }
+  }
+}
+
+void Classification::follow_reductions() {
+  std::size_t next = 0;
+  for (const ExprId id : view_.exprs) {
+    const ir::Expr& e = context_.fusion().expr(id);
+    std::uint64_t all = 0;
+    for (const ValId operand : e.operands)
+      if (const int s = axes_.slot(operand); s >= 0) all |= taint_[static_cast<std::size_t>(s)];
+    const auto& reductions = axes_.reductions();
+    if (next < reductions.size() && reductions[next].id == id)
+      all |= axes_.mask(reductions[next++].nodes);
+    for (const ValId result : e.results) {
+      taint_[static_cast<std::size_t>(axes_.slot(result))] = all;
+      renewed_ |= all & mask(result);
+    }
+  }
+}
+
+std::optional<std::string> Classification::choose_two_sets() {
+  if (sets_.size() > 2 || (sets_[0] & sets_[1]) != 0)
+    return "reductions over different axes that no kernel holds together";
+  const std::uint64_t inner = inner_.empty() ? 0 : std::uint64_t{1} << inner_[0];
+  rows_ = (sets_[0] & inner) != 0 ? sets_[0] : sets_[1];
+  columns_ = sets_[0] ^ sets_[1] ^ rows_;
+  if ((rows_ & inner) == 0) return "two sets of reduced axes, and neither is innermost";
+  if ((renewed_ & columns_) != 0) return "sums of columns are used again where they are summed";
+  for (const Reduction& reduction : axes_.reductions()) {
+    const Placed& operand = axes_.placed()[static_cast<std::size_t>(reduction.operand)];
+    const bool column = axes_.mask(reduction.nodes) == columns_;
+    if (column && (axes_.mask(operand) & rows_) != rows_)
+      return "a reduction of what a reduction gave";
+    if (!column && (taint_[static_cast<std::size_t>(reduction.operand)] & columns_) != 0)
+      return "a reduction of what a reduction gave";
+  }
+  plan_.kind = PlanKind::kRowCol;
+  return {};
+}
+
+std::optional<std::string> Classification::choose_kind() {
+  for (const Reduction& reduction : axes_.reductions()) {
+    const std::uint64_t set = axes_.mask(reduction.nodes);
+    if (std::find(sets_.begin(), sets_.end(), set) == sets_.end()) sets_.push_back(set);
+  }
+  follow_reductions();
+  if (sets_.empty()) {
+    if (inner_.size() > 2) return "more than two innermost orders";
+    plan_.kind = inner_.size() == 2 ? PlanKind::kTiledTranspose : PlanKind::kPointwise;
+    if (only_views()) plan_.kind = PlanKind::kView;
+    return {};
+  }
+  if (inner_.size() > 1) return "a reduction with two innermost orders";
+  if (sets_.size() > 1) return choose_two_sets();
+  rows_ = sets_[0];
+  if (renewed_ == 0) {
+    plan_.kind = PlanKind::kReduce;
+    return {};
+  }
+  const Placed& spanning = *axes_.spanning();
+  if (rows_ == axes_.space() && context_.elements(spanning.val) > kMostInOneRow)
+    return "one row holds the whole tensor, so one block would do all the work";
+  const bool inner_reduced = !inner_.empty() && ((rows_ >> inner_[0]) & 1U) != 0;
+  plan_.kind = inner_reduced ? PlanKind::kRowNorm : PlanKind::kColNorm;
+  return {};
+}
+
+/// Only other shapes of contiguous memory.
+bool Classification::only_views() const {
+  return std::all_of(view_.exprs.begin(), view_.exprs.end(), [&](ExprId id) {
+    const ir::Expr& e = context_.fusion().expr(id);
+    if (context_.is_free(id)) return false;
+    if (e.op == Op::reshape || e.op == Op::squeeze) return true;
+    return e.op == Op::broadcast &&
+           context_.elements(e.operands[0]) == context_.elements(e.results[0]) &&
+           placed(e.results[0]).linear &&
+           std::popcount(mask(e.results[0])) ==
+               std::popcount(axes_.mask(placed(e.operands[0]).nodes));
+  });
+}
+
+/// Values over the whole space that are alive at once, in the order of the group.
+int Classification::most_alive() const {
+  std::vector<int> uses(axes_.placed().size(), 0);
+  auto full = [&](int slot) {
+    const Placed& p = axes_.placed()[static_cast<std::size_t>(slot)];
+    return p.place == Place::kLocal && axes_.mask(p) == axes_.space();
+  };
+  for (const ExprId id : view_.exprs)
+    for (const ValId operand : context_.fusion().expr(id).operands)
+      if (const int s = axes_.slot(operand); s >= 0) ++uses[static_cast<std::size_t>(s)];
+  int alive = 0;
+  int most = 0;
+  for (const ExprId id : view_.exprs) {
+    const ir::Expr& e = context_.fusion().expr(id);
+    for (const ValId result : e.results)
+      alive += full(axes_.slot(result)) && uses[static_cast<std::size_t>(axes_.slot(result))] > 0;
+    most = std::max(most, alive);
+    for (const ValId operand : e.operands) {
+      const int s = axes_.slot(operand);
+      if (s >= 0 && --uses[static_cast<std::size_t>(s)] == 0) alive -= full(s);
+    }
+  }
+  return most;
+}
+
+/// An input that this kernel overwrites may only be read where it is written, by an elementwise
+/// expression, or by the reduction of a row that one block holds.
+std::optional<std::string> Classification::check_in_place() const {
+  for (const ir::Alias& alias : view_.in_place) {
+    const int to = axes_.slot(alias.output);
+    if (to < 0) continue;
+    const bool defined_here =
+        std::any_of(view_.boundary.outputs.begin(), view_.boundary.outputs.end(),
+                    [&](ValId output) { return output == alias.output; });
+    if (!defined_here) continue;
+    for (const Placed& p : axes_.placed()) {
+      if (p.place != Place::kLoad || p.base != alias.input) continue;
+      bool same = p.val == alias.input;
+      const Placed& written = axes_.placed()[static_cast<std::size_t>(to)];
+      for (std::size_t i = 0; same && i < p.nodes.size(); ++i)
+        same = axes_.class_of(p.nodes[i]) == axes_.class_of(written.nodes[i]);
+      if (plan_.kind != PlanKind::kPointwise && plan_.kind != PlanKind::kRowNorm)
+        same = same && (axes_.mask(written) & (rows_ | columns_)) == 0;
+      if (!same && p.touched) return "an input is overwritten in place while it is still read";
+    }
+  }
+  return {};
+}
+
+void Classification::describe() {
+  const Placed& spanning = *axes_.spanning();
+  std::vector<int> position(64, -1);
+  for (const int node : spanning.nodes) {
+    if (node < 0) continue;
+    const auto number = static_cast<std::size_t>(axes_.class_of(node));
+    position[number] = static_cast<int>(plan_.space.size());
+    plan_.space.push_back(axes_.extent_of(node));
+    plan_.reduced.push_back(((rows_ >> number) & 1U) != 0);
+    plan_.column_reduced.push_back(((columns_ >> number) & 1U) != 0);
+  }
+  if (!inner_.empty()) plan_.inner = position[static_cast<std::size_t>(inner_[0])];
+  for (const Placed& p : axes_.placed()) {
+    if (!p.touched) continue;
+    GroupPlan::Place place{p.val, {}};
+    for (const int node : p.nodes) {
+      const int number = axes_.class_of(node);
+      place.axes.push_back(number < 0 ? -1 : position[static_cast<std::size_t>(number)]);
+    }
+    plan_.places.push_back(std::move(place));
+  }
+}
+
+Verdict Classification::run() {
+  find_innermost();
+  if (auto reason = choose_kind()) return {{}, std::move(*reason)};
+  if (auto reason = check_in_place()) return {{}, std::move(*reason)};
+  plan_.live = most_alive();
+  if (plan_.live > kMostLive)
+    return {{},
+            fmt::format("{} values over the whole space are alive at once, more than {}",
+                        plan_.live, kMostLive)};
+  describe();
+  return {std::move(plan_), {}};
+}
+
+}  // namespace
+
+std::string_view name_of(PlanKind kind) {
+  switch (kind) {
+    case PlanKind::kView: return "View";
+    case PlanKind::kPointwise: return "Pointwise";
+    case PlanKind::kTiledTranspose: return "TiledTranspose";
+    case PlanKind::kReduce: return "Reduce";
+    case PlanKind::kRowNorm: return "RowNorm";
+    case PlanKind::kColNorm: return "ColNorm";
+    case PlanKind::kRowCol: return "RowCol";
+    case PlanKind::kLibrary: return "Library";
+  }
+  throw InternalError("a plan kind without a name");
+}
+
+Verdict classify(const GroupView& view) {
+  const ir::Fusion& fusion = view.context.fusion();
+  for (const ExprId id : view.exprs) {
+    const Op op = fusion.expr(id).op;
+    if (!runs_alone(op)) continue;
+    if (view.exprs.size() > 1) return {{}, fmt::format("'{}' runs alone", ir::info(op).name)};
+    GroupPlan plan;
+    plan.kind = PlanKind::kLibrary;
+    return {std::move(plan), {}};
+  }
+  GroupAxes axes(view);
+  if (auto reason = axes.run()) return {{}, std::move(*reason)};
+  return Classification(view, axes).run();
+}
+
+}  // namespace segfuse::compiler

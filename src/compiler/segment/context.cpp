@@ -1,0 +1,194 @@
+#include "compiler/segment/context.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::ExprId;
+using ir::Op;
+using ir::OpClass;
+using ir::ValId;
+
+bool runs_alone(Op op) {
+  return ir::info(op).op_class == OpClass::kOpaque || op == Op::scatter_add || op == Op::fold;
+}
+
+ValId storage_root(const ir::Fusion& fusion, ValId val) {
+  while (true) {
+    const ExprId definition = fusion.val(val).definition;
+    if (!definition.valid()) return val;
+    const Expr& e = fusion.expr(definition);
+    if (e.op != Op::reshape && e.op != Op::squeeze && e.op != Op::broadcast) return val;
+    val = e.operands[0];
+  }
+}
+
+SegmentContext::SegmentContext(const ir::Fusion& fusion, const SizeHints& hints)
+    : fusion_(fusion), hints_(hints) {
+  grow();
+}
+
+void SegmentContext::grow() {
+  find_order();
+  SEGFUSE_CHECK(order_.size() == fusion_.exprs().size(), "'{}' has no dead code", fusion_.name());
+  const std::size_t vals = fusion_.storage().vals.size();
+  const std::size_t exprs = fusion_.storage().exprs.size();
+  output_.assign(vals, false);
+  for (const ir::Output& output : fusion_.outputs()) output_[output.val.index] = true;
+  bytes_.assign(vals, 0);
+  for (const ValId id : fusion_.vals())
+    bytes_[id.index] = elements(id) * static_cast<std::int64_t>(size_of(fusion_.val(id).dtype));
+  free_.assign(exprs, false);
+  for (const ExprId id : order_) free_[id.index] = find_free(fusion_.expr(id));
+  written_.assign(exprs, false);
+  for (const ExprId id : order_) {
+    if (!free_[id.index]) continue;
+    for (const ValId result : fusion_.expr(id).results) {
+      const auto& uses = fusion_.val(result).uses;
+      if (output_[result.index] || std::any_of(uses.begin(), uses.end(), [&](ExprId user) {
+            return runs_alone(fusion_.expr(user).op);
+          }))
+        written_[id.index] = true;
+    }
+  }
+  member_.resize(exprs, 0);
+  seen_.resize(vals, 0);
+  slots_.resize(vals, -1);
+}
+
+void SegmentContext::add_copy(ExprId copy, ExprId original) {
+  const std::size_t vals = fusion_.storage().vals.size();
+  const std::size_t exprs = fusion_.storage().exprs.size();
+  for (std::vector<bool>* flags : {&free_, &written_}) flags->resize(exprs, false);
+  rank_.resize(exprs, 0);
+  rank_[copy.index] = rank_[original.index];
+  output_.resize(vals, false);
+  bytes_.resize(vals, 0);
+  bytes_[fusion_.result(copy).index] = bytes_[fusion_.result(original).index];
+  member_.resize(exprs, 0);
+  seen_.resize(vals, 0);
+  slots_.resize(vals, -1);
+}
+
+bool SegmentContext::find_free(const Expr& expr) const {
+  switch (ir::info(expr.op).op_class) {
+    case OpClass::kCreation:
+      if (expr.op == Op::random_uniform) return false;
+      break;
+    case OpClass::kElementwise: break;
+    case OpClass::kMovement:
+      if (expr.op != Op::broadcast && expr.op != Op::squeeze && expr.op != Op::permute &&
+          expr.op != Op::reshape)
+        return false;
+      break;
+    default: return false;
+  }
+  return std::all_of(expr.operands.begin(), expr.operands.end(), [&](ValId operand) {
+    const ir::Val& val = fusion_.val(operand);
+    return val.definition.valid() ? free_[val.definition.index] : val.shape.empty();
+  });
+}
+
+/// Depth first from the outputs, operands before users.
+void SegmentContext::find_order() {
+  order_.clear();
+  rank_.assign(fusion_.storage().exprs.size(), 0);
+  std::vector<bool> seen(rank_.size(), false);
+  struct Frame {
+    ExprId id;
+    std::size_t next;
+  };
+  std::vector<Frame> stack;
+  auto visit = [&](ValId val) {
+    const ExprId id = fusion_.val(val).definition;
+    if (!id.valid() || seen[id.index]) return;
+    seen[id.index] = true;
+    stack.push_back({id, 0});
+  };
+  for (const ir::Output& output : fusion_.outputs()) {
+    visit(output.val);
+    while (!stack.empty()) {
+      Frame& top = stack.back();
+      const Expr& expr = fusion_.expr(top.id);
+      if (top.next < expr.operands.size()) {
+        visit(expr.operands[top.next++]);
+        continue;
+      }
+      rank_[top.id.index] = static_cast<std::uint32_t>(order_.size());
+      order_.push_back(top.id);
+      stack.pop_back();
+    }
+  }
+}
+
+std::int64_t SegmentContext::value_of(const ir::Extent& extent) const {
+  const ir::IrStorage& ir = fusion_.storage();
+  auto number = [&](auto& self, const ir::Extent& size) -> std::int64_t {
+    return fusion_.canonical(size).evaluate([&](ir::SymbolId id) {
+      const ir::Symbol& symbol = ir.symbols[id.index];
+      if (symbol.derived)
+        return std::max<std::int64_t>(
+            0, self(self, symbol.derived->numerator) / symbol.derived->divisor);
+      const auto found = hints_.symbols.find(symbol.name);
+      return found == hints_.symbols.end() ? hints_.other : found->second;
+    });
+  };
+  return std::max<std::int64_t>(0, number(number, extent));
+}
+
+std::int64_t SegmentContext::elements(ValId id) const {
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;  // sums of many stay in 64 bits
+  std::int64_t count = 1;
+  for (const ir::Extent& extent : fusion_.val(id).shape) {
+    const std::int64_t size = std::min(value_of(extent), kMost);
+    count = size > 0 && count > kMost / size ? kMost : count * size;
+  }
+  return count;
+}
+
+bool SegmentContext::reads(ExprId user, ValId val) const {
+  return !is_free(val) || runs_alone(fusion_.expr(user).op);
+}
+
+/// The values in memory that `val` is made of, if `user` computes it for itself.
+void SegmentContext::add_leaves(ExprId user, ValId val, std::vector<ValId>& inputs) const {
+  if (seen_[val.index] == call_) return;
+  if (reads(user, val)) {
+    seen_[val.index] = call_;
+    inputs.push_back(val);
+    return;
+  }
+  for (const ValId operand : fusion_.expr(fusion_.val(val).definition).operands)
+    add_leaves(user, operand, inputs);
+}
+
+Boundary SegmentContext::boundary(std::span<const ExprId> exprs) const {
+  ++call_;
+  for (const ExprId id : exprs) member_[id.index] = call_;
+  Boundary result;
+  for (const ExprId id : exprs) {
+    const Expr& expr = fusion_.expr(id);
+    for (const ValId operand : expr.operands) {
+      const ExprId definition = fusion_.val(operand).definition;
+      if (definition.valid() && member_[definition.index] == call_) continue;
+      add_leaves(id, operand, result.inputs);
+    }
+    for (const ValId value : expr.results) {
+      const auto& uses = fusion_.val(value).uses;
+      const bool needed =
+          output_[value.index] || std::any_of(uses.begin(), uses.end(), [&](ExprId user) {
+            return member_[user.index] != call_ && reads(user, value);
+          });
+      if (needed) result.outputs.push_back(value);
+    }
+  }
+  std::sort(result.inputs.begin(), result.inputs.end());
+  std::sort(result.outputs.begin(), result.outputs.end());
+  return result;
+}
+
+}  // namespace segfuse::compiler

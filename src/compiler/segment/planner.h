@@ -1,0 +1,67 @@
+#pragma once
+// What one kernel can hold: the question that the segmenter asks for each group it thinks of.
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/segment/context.h"
+
+namespace segfuse::compiler {
+
+enum class PlanKind : std::uint8_t {
+  kView,            ///< other shapes of what is in memory; no kernel
+  kPointwise,       ///< one innermost order
+  kTiledTranspose,  ///< two innermost orders
+  kReduce,          ///< reductions over one set of axes, nothing stretched over them again
+  kRowNorm,         ///< the same with something stretched again; the innermost axis is reduced
+  kColNorm,         ///< the same; the innermost axis is not reduced
+  kRowCol,          ///< rows reduced, and partial sums of columns beside them
+  kLibrary,         ///< one expression that runs alone
+};
+
+std::string_view name_of(PlanKind kind);
+
+/// What the planner found out about a group; kept with it for the scheduler.
+struct GroupPlan {
+  PlanKind kind = PlanKind::kPointwise;
+  /// The iteration space: sizes of its axes in the order of a value that has all of them.
+  ir::Extents space;
+  std::vector<bool> reduced;         ///< by axis of the space
+  std::vector<bool> column_reduced;  ///< the other reductions of a kRowCol
+  int inner = -1;                    ///< the axis that is innermost in memory; -1 if there is none
+  int live = 0;                      ///< most values over the whole space that are alive at once
+  struct Place {
+    ir::ValId val;
+    std::vector<int> axes;  ///< its axes in the space; -1 for one of size 1
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  std::vector<Place> places;  ///< of what is loaded, computed and stored, in topological order
+};
+
+/// A plan, or the reason why there is none.
+struct Verdict {
+  std::optional<GroupPlan> plan;
+  std::string reason;
+};
+
+/// A group that is only thought of. Expressions in topological order.
+struct GroupView {
+  const SegmentContext& context;
+  std::span<const ir::ExprId> exprs;
+  const Boundary& boundary;
+  std::span<const ir::Alias> in_place;  ///< outputs of the Fusion that overwrite an input
+};
+
+using Planner = std::function<Verdict(const GroupView&)>;
+
+/// Axes of values are united when an expression runs along both; the classes are the iteration
+/// space. Refused are: what runs alone in company; a value at two places of the space at once;
+/// spaces that no value spans; moving elements of what is computed here; reductions over axes that
+/// no kind holds; more values alive than registers hold; an input overwritten before it is read.
+[[nodiscard]] Verdict classify(const GroupView& view);
+
+}  // namespace segfuse::compiler

@@ -1,0 +1,199 @@
+// Cheap chains that are computed again where they are needed, so that a smaller value, or one that
+// is read anyway, crosses between groups.
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "compiler/segment/search.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::ExprId;
+using ir::Op;
+using ir::ValId;
+
+namespace {
+
+constexpr std::size_t kLongestChain = 4;
+
+/// A few instructions an element.
+bool is_cheap(const Expr& e) {
+  if (e.operands.size() != 1 || ir::info(e.op).op_class != ir::OpClass::kElementwise) return false;
+  switch (e.op) {
+    case Op::neg:
+    case Op::abs:
+    case Op::sign:
+    case Op::square:
+    case Op::relu:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::is_nan:
+    case Op::is_finite:
+    case Op::logical_not:
+    case Op::cast:
+    case Op::reciprocal:
+    case Op::exp:
+    case Op::sigmoid:
+    case Op::tanh: return true;
+    default: return false;
+  }
+}
+
+bool in(const std::vector<ValId>& sorted, ValId val) {
+  return std::binary_search(sorted.begin(), sorted.end(), val);
+}
+
+}  // namespace
+
+/// From the nearest value that is in memory anyway. Empty if there is none near.
+Search::Chain Search::cheap_chain(ValId val) const {
+  Chain chain;
+  for (ValId at = val; chain.exprs.size() < kLongestChain;) {
+    const ExprId id = fusion_.val(at).definition;
+    if (!id.valid() || !is_cheap(fusion_.expr(id)) || context_.is_free(id)) return {};
+    chain.exprs.insert(chain.exprs.begin(), id);
+    at = fusion_.expr(id).operands[0];
+    const ExprId below = fusion_.val(at).definition;
+    const bool in_memory =
+        !below.valid() || in(groups_[group_of_[below.index]].boundary.outputs, at);
+    if (!in_memory) continue;
+    chain.base = at;
+    return chain;
+  }
+  return {};
+}
+
+/// Adds a copy of the chain to the group and lets it read that. False, and nothing is changed, if
+/// the planner has no plan for it.
+bool Search::copy_into(Number group, ValId val, const Chain& chain) {
+  std::vector<ExprId> users;
+  for (const ExprId user : fusion_.val(val).uses)
+    if (group_of_[user.index] == group) users.push_back(user);
+  ValId made = chain.base;
+  std::vector<ExprId> copies;
+  for (const ExprId id : chain.exprs) {
+    const Expr e = fusion_.expr(id);
+    copies.push_back(fusion_.add_expr(e.op, {made}, e.attrs));
+    context_.add_copy(copies.back(), id);
+    made = fusion_.result(copies.back());
+  }
+  for (const ExprId user : users) fusion_.replace_operand(user, val, made);
+  group_of_.resize(fusion_.storage().exprs.size(), kNone);
+  std::vector<ExprId> all = groups_[group].exprs;
+  all.insert(all.end(), copies.begin(), copies.end());
+  std::sort(all.begin(), all.end(), [&](ExprId a, ExprId b) { return context_.before(a, b); });
+  Boundary boundary = context_.boundary(all);
+  Verdict verdict = ask(all, boundary);
+  if (verdict.plan) {
+    for (const ExprId id : copies) group_of_[id.index] = group;
+    groups_[group].exprs = std::move(all);
+    groups_[group].boundary = std::move(boundary);
+    groups_[group].plan = std::move(*verdict.plan);
+    copies_ += copies.size();
+    return true;
+  }
+  for (const ExprId user : users) fusion_.replace_operand(user, made, val);
+  for (auto id = copies.rbegin(); id != copies.rend(); ++id) fusion_.erase(*id);
+  return false;
+}
+
+/// The end of the chain that nobody needs when all other groups have copies; last first.
+std::vector<ExprId> Search::dying(ValId val, const Chain& chain) const {
+  std::vector<ExprId> all;
+  const Number home = group_of_[chain.exprs.back().index];
+  for (auto id = chain.exprs.rbegin(); id != chain.exprs.rend(); ++id) {
+    const ValId result = fusion_.result(*id);
+    const auto& uses = fusion_.val(result).uses;
+    const bool needed = std::any_of(uses.begin(), uses.end(), [&](ExprId user) {
+      const bool goes = !all.empty() && user == all.back();
+      return !goes && (result != val || group_of_[user.index] == home);
+    });
+    if (needed || context_.is_output(result) || group_of_[id->index] != home) break;
+    all.push_back(*id);
+  }
+  return all;
+}
+
+std::vector<ExprId> Search::rest_of(Number group, const std::vector<ExprId>& without) const {
+  std::vector<ExprId> rest = groups_[group].exprs;
+  std::erase_if(rest, [&](ExprId id) {
+    return std::find(without.begin(), without.end(), id) != without.end();
+  });
+  return rest;
+}
+
+/// Boundary and plan of a group whose surroundings have changed.
+void Search::settle(Number group) {
+  Candidate& g = groups_[group];
+  g.boundary = context_.boundary(g.exprs);
+  if (g.plan.kind == PlanKind::kLibrary) return;
+  Verdict verdict = ask(g.exprs, g.boundary);
+  SEGFUSE_CHECK(verdict.plan, "a group with fewer outputs has a plan: {}", verdict.reason);
+  g.plan = std::move(*verdict.plan);
+}
+
+void Search::take_out(Number group, const std::vector<ExprId>& exprs) {
+  groups_[group].exprs = rest_of(group, exprs);
+  for (const ExprId id : exprs) fusion_.erase(id);
+  if (groups_[group].exprs.empty()) {
+    groups_[group].alive = false;
+  } else {
+    settle(group);
+  }
+}
+
+void Search::recompute(ValId val) {
+  const Chain chain = cheap_chain(val);
+  if (chain.exprs.empty()) return;
+  const ValId root = storage_root(fusion_, chain.base);
+  for (const ir::Alias& alias : in_place_)
+    if (alias.input == root) return;  // it may be overwritten by then
+  const Number home = group_of_[chain.exprs.back().index];
+  std::vector<Number> readers;
+  bool all = !context_.is_output(val);
+  for (const Number g : users_of(val)) {
+    if (g == home) continue;
+    if (groups_[g].plan.kind == PlanKind::kLibrary) {
+      all = false;
+    } else {
+      readers.push_back(g);
+    }
+  }
+  std::int64_t gain = all ? context_.bytes(val) : 0;
+  for (const Number g : readers) {
+    gain += context_.bytes(val);
+    if (!in(groups_[g].boundary.inputs, chain.base)) gain -= context_.bytes(chain.base);
+  }
+  if (gain <= 0) return;
+  const std::vector<ExprId> gone = all ? dying(val, chain) : std::vector<ExprId>{};
+  if (const std::vector<ExprId> rest = rest_of(home, gone); !rest.empty())
+    if (!ask(rest, context_.boundary(rest)).plan) return;
+  bool everywhere = all;
+  for (const Number g : readers) everywhere = copy_into(g, val, chain) && everywhere;
+  if (everywhere) {
+    take_out(home, gone);
+  } else {
+    groups_[home].boundary = context_.boundary(groups_[home].exprs);
+  }
+  if (const ExprId base = fusion_.val(chain.base).definition;
+      base.valid() && group_of_[base.index] != home)
+    settle(group_of_[base.index]);
+}
+
+void Search::recompute_cheap_chains() {
+  std::vector<ValId> crossing;
+  for (const ExprId id : context_.order()) {
+    const Number g = group_of_[id.index];
+    if (g == kNone || groups_[g].plan.kind == PlanKind::kLibrary || !is_cheap(fusion_.expr(id)))
+      continue;
+    const ValId val = fusion_.result(id);
+    if (in(groups_[g].boundary.outputs, val)) crossing.push_back(val);
+  }
+  for (const ValId val : crossing)
+    if (fusion_.contains(val)) recompute(val);
+  context_.grow();
+}
+
+}  // namespace segfuse::compiler
