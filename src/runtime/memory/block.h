@@ -49,7 +49,8 @@ class BlockStateCell {
   std::atomic<BlockState> state_{BlockState::kUnmapped};
 };
 
-struct Block {
+/// Threads that hold neighbouring blocks must not share a cache line.
+struct alignas(128) Block {
   std::byte* address = nullptr;
   std::size_t bytes = 0;
   Block* before = nullptr;  ///< neighbour by address, null at the end of the reservation

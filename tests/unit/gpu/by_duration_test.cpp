@@ -54,10 +54,13 @@ TEST_P(GpuSemiCrf, ByDurationAwkwardSizes) {
   for (const double spread : {1.0, 80.0}) {
     for (const std::int64_t C : {3, 34}) {
       const std::int64_t K = C == 3 ? 21 : 5;
-      const std::int64_t frames = C == 3 ? 140 : 40;
-      Problem<double> p = random_problem<double>(2, frames, K, C, true, gaussian, rng);
+      // The emulator takes its time.
+      const std::int64_t frames = (C == 3 ? 140 : 40) / (is_device() ? 1 : 2);
+      const std::int64_t rows = is_device() ? 2 : 1;
+      Problem<double> p = random_problem<double>(rows, frames, K, C, true, gaussian, rng);
       for (double& x : p.transition) x *= spread;
-      p.lengths = {frames, frames - 9};
+      p.lengths = {frames};
+      if (rows == 2) p.lengths.push_back(frames - 9);
       SCOPED_TRACE(::testing::Message() << C << " classes, spread " << spread);
       const Segmentations gold = random_gold(p, rng);
       CudaEngine engine(gpu);
