@@ -143,7 +143,7 @@ std::string thrown(const Call& call) {
 
 TEST_P(FailureConformance, RidesOnStreamsAndEvents) {
   const StreamHandle a = stream(), b = stream(), c = stream();
-  int done = 0;
+  std::atomic<int> done{0};
   harness().work(a, [&] { done += 1; });
   const EventHandle before = recorded(a);
   harness().work(a, [] { throw DeviceError("boom"); });
