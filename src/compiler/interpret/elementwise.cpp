@@ -94,6 +94,25 @@ std::int64_t wrap(DType dtype, std::int64_t value) {
   return dtype == DType::kI32 ? static_cast<std::int32_t>(value) : value;
 }
 
+Scalar evaluate_scalar(ir::Op op, DType result, DType operand, std::span<const Scalar> operands) {
+  if (op == ir::Op::where) return operands[0].whole != 0 ? operands[1] : operands[2];
+  if (op == ir::Op::cast) {
+    if (is_float(result))
+      return {is_float(operand) ? operands[0].real : static_cast<double>(operands[0].whole), 0};
+    return {0, is_float(operand) ? integer_from(result, operands[0].real)
+                                 : wrap(result, operands[0].whole)};
+  }
+  const bool one = operands.size() == 1;
+  if (is_float(operand)) {
+    const double value = one ? apply_unary<double>(op, operands[0].real)
+                             : apply_binary<double>(op, operands[0].real, operands[1].real);
+    return is_float(result) ? Scalar{value, 0} : Scalar{0, value != 0};
+  }
+  const Int128 value = one ? apply_unary<Int128>(op, operands[0].whole)
+                           : apply_binary<Int128>(op, operands[0].whole, operands[1].whole);
+  return {0, wrap(result, static_cast<std::int64_t>(value))};
+}
+
 std::vector<Tensor> evaluate_elementwise(const Evaluation& e) {
   if (e.expr().op == ir::Op::cast) return {evaluate_cast(e)};
   const DType result_dtype = e.result().dtype;

@@ -39,6 +39,15 @@ std::vector<Tensor> evaluate_matmul(const Evaluation& e);
 /// Reduces an integer to what its type can hold, modulo 2^bits; a bool to 0 or 1.
 std::int64_t wrap(DType dtype, std::int64_t value);
 
+/// One element: `real` of a float, `whole` of an integer or bool.
+struct Scalar {
+  double real = 0;
+  std::int64_t whole = 0;
+};
+/// One elementwise operation on scalars, in double or in integers that wrap. `operands` have the
+/// type `operand` (of `where`: the last two), the result has `result`.
+Scalar evaluate_scalar(ir::Op op, DType result, DType operand, std::span<const Scalar> operands);
+
 using Index = std::vector<std::int64_t>;
 
 /// Calls visit(index) for every index of `shape` in row-major order.

@@ -1,0 +1,254 @@
+#include "compiler/loop/index.h"
+
+#include <algorithm>
+
+#include "segfuse/error.h"
+
+namespace segfuse::compiler::loop {
+
+using ir::Extent;
+
+namespace {
+
+/// a / b for a product b.
+std::optional<Extent> divide_by_term(const Extent& a, const Extent::Term& b) {
+  Extent quotient;
+  for (const Extent::Term& term : a.terms()) {
+    if (term.coefficient % b.coefficient != 0) return {};
+    std::vector<ir::SymbolId> factors = term.factors;
+    for (const ir::SymbolId factor : b.factors) {
+      const auto found = std::find(factors.begin(), factors.end(), factor);
+      if (found == factors.end()) return {};
+      factors.erase(found);
+    }
+    quotient = quotient + Extent::of({std::move(factors), term.coefficient / b.coefficient});
+  }
+  return quotient;
+}
+
+}  // namespace
+
+std::optional<Extent> divide_exactly(const Extent& a, const Extent& b) {
+  if (b.terms().empty()) return {};
+  if (b.terms().size() == 1) return divide_by_term(a, b.terms()[0]);
+  // A multiple of a sum: the first terms tell by how much.
+  if (a.terms().empty()) return Extent(0);
+  const auto factor = divide_by_term(Extent::of(a.terms().back()), b.terms().back());
+  if (factor && *factor * b == a) return factor;
+  return {};
+}
+
+VarId Indices::add_var(std::string name, Extent bound) {
+  vars_.push_back({std::move(name), std::move(bound)});
+  return {static_cast<std::uint32_t>(vars_.size() - 1)};
+}
+
+AtomId Indices::intern(Atom atom) {
+  auto found = std::find(atoms_.begin(), atoms_.end(), atom);
+  if (found == atoms_.end()) found = atoms_.insert(atoms_.end(), std::move(atom));
+  return {static_cast<std::uint32_t>(found - atoms_.begin())};
+}
+
+void Indices::add_term(Index& index, AtomId atom, const Extent& coefficient) const {
+  auto place = std::lower_bound(index.terms.begin(), index.terms.end(), atom,
+                                [](const Index::Term& t, AtomId id) { return t.atom < id; });
+  if (place != index.terms.end() && place->atom == atom) {
+    place->coefficient = place->coefficient + coefficient;
+    if (place->coefficient.is_constant(0)) index.terms.erase(place);
+  } else if (!coefficient.is_constant(0)) {
+    index.terms.insert(place, {atom, coefficient});
+  }
+}
+
+Index Indices::of(VarId var) {
+  if (vars_.at(var.index).bound.is_constant(1)) return 0;
+  Atom atom;
+  atom.var = var;
+  Index index;
+  add_term(index, intern(std::move(atom)), 1);
+  return index;
+}
+
+Index Indices::of(ValueId value) {
+  Atom atom;
+  atom.kind = Atom::Kind::kValue;
+  atom.value = value;
+  Index index;
+  add_term(index, intern(std::move(atom)), 1);
+  return index;
+}
+
+/// by * (f / by) + f % by is f.
+void Indices::join_parts(Index& index) const {
+  for (std::size_t i = 0; i < index.terms.size(); ++i) {
+    const Atom& quotient = atoms_[index.terms[i].atom.index];
+    if (quotient.kind != Atom::Kind::kDiv) continue;
+    for (std::size_t j = 0; j < index.terms.size(); ++j) {
+      const Atom& rest = atoms_[index.terms[j].atom.index];
+      if (rest.kind != Atom::Kind::kMod || rest.of != quotient.of || rest.by != quotient.by ||
+          index.terms[i].coefficient != index.terms[j].coefficient * rest.by)
+        continue;
+      const Extent scale = index.terms[j].coefficient;
+      const Index whole = rest.of;
+      index.terms.erase(index.terms.begin() + static_cast<std::ptrdiff_t>(std::max(i, j)));
+      index.terms.erase(index.terms.begin() + static_cast<std::ptrdiff_t>(std::min(i, j)));
+      index.constant = index.constant + whole.constant * scale;
+      for (const Index::Term& term : whole.terms)
+        add_term(index, term.atom, term.coefficient * scale);
+      return join_parts(index);
+    }
+  }
+}
+
+Index Indices::add(const Index& a, const Index& b) {
+  Index sum = a;
+  sum.constant = sum.constant + b.constant;
+  for (const Index::Term& term : b.terms) add_term(sum, term.atom, term.coefficient);
+  join_parts(sum);
+  return sum;
+}
+
+Index Indices::subtract(const Index& a, const Index& b) { return add(a, multiply(b, -1)); }
+
+Index Indices::multiply(const Index& a, const Extent& by) {
+  Index product(a.constant * by);
+  for (const Index::Term& term : a.terms) add_term(product, term.atom, term.coefficient * by);
+  return product;
+}
+
+std::optional<std::pair<Index, Index>> Indices::split(const Index& of, const Extent& by) const {
+  Index quotient;
+  Index rest;
+  if (const auto exact = divide_exactly(of.constant, by)) {
+    quotient.constant = *exact;
+  } else {
+    rest.constant = of.constant;
+  }
+  for (const Index::Term& term : of.terms) {
+    if (const auto exact = divide_exactly(term.coefficient, by)) {
+      add_term(quotient, term.atom, *exact);
+    } else {
+      add_term(rest, term.atom, term.coefficient);
+    }
+  }
+  if (rest == Index(0)) return std::pair(quotient, rest);
+  if (rest.terms.empty()) {
+    const Extent& low = rest.constant;
+    if (low.is_constant() && by.is_constant() && low.constant() >= 0 &&
+        low.constant() < by.constant())
+      return std::pair(quotient, rest);
+    return {};
+  }
+  // One atom that is less than `by`.
+  if (rest.terms.size() != 1 || !rest.constant.is_constant(0) ||
+      !rest.terms[0].coefficient.is_constant(1))
+    return {};
+  const Atom& atom = atoms_[rest.terms[0].atom.index];
+  Extent bound;
+  if (atom.kind == Atom::Kind::kVar) {
+    bound = vars_[atom.var.index].bound;
+  } else if (atom.kind == Atom::Kind::kMod) {
+    bound = atom.by;
+  } else {
+    return {};
+  }
+  const bool less =
+      bound == by || (bound.is_constant() && by.is_constant() && bound.constant() <= by.constant());
+  if (!less) return {};
+  return std::pair(quotient, rest);
+}
+
+Index Indices::divide(const Index& a, const Extent& by) {
+  if (by.is_constant(1)) return a;
+  if (const auto parts = split(a, by)) return parts->first;
+  Atom atom;
+  atom.kind = Atom::Kind::kDiv;
+  atom.of = a;
+  atom.by = by;
+  Index index;
+  add_term(index, intern(std::move(atom)), 1);
+  return index;
+}
+
+Index Indices::modulo(const Index& a, const Extent& by) {
+  if (by.is_constant(1)) return 0;
+  if (const auto parts = split(a, by)) return parts->second;
+  Atom atom;
+  atom.kind = Atom::Kind::kMod;
+  atom.of = a;
+  atom.by = by;
+  Index index;
+  add_term(index, intern(std::move(atom)), 1);
+  return index;
+}
+
+Index Indices::minimum(const Index& a, const Index& b) {
+  if (a == b) return a;
+  if (a.is_constant() && b.is_constant() && a.constant.is_constant() && b.constant.is_constant())
+    return std::min(a.constant.constant(), b.constant.constant());
+  Atom atom;
+  atom.kind = Atom::Kind::kMin;
+  atom.of = a;
+  atom.other = b;
+  Index index;
+  add_term(index, intern(std::move(atom)), 1);
+  return index;
+}
+
+void Indices::each_var(const Index& index, const std::function<void(VarId)>& visit) const {
+  for (const Index::Term& term : index.terms) {
+    const Atom& atom = atoms_[term.atom.index];
+    if (atom.kind == Atom::Kind::kVar) visit(atom.var);
+    each_var(atom.of, visit);
+    each_var(atom.other, visit);
+  }
+}
+
+void Indices::each_value(const Index& index, const std::function<void(ValueId)>& visit) const {
+  for (const Index::Term& term : index.terms) {
+    const Atom& atom = atoms_[term.atom.index];
+    if (atom.kind == Atom::Kind::kValue) visit(atom.value);
+    each_value(atom.of, visit);
+    each_value(atom.other, visit);
+  }
+}
+
+bool Indices::depends_on(const Index& index, VarId var) const {
+  bool found = false;
+  each_var(index, [&](VarId other) { found = found || other == var; });
+  return found;
+}
+
+std::optional<Extent> Indices::stride(const Index& index, VarId var) const {
+  Extent stride = 0;
+  for (const Index::Term& term : index.terms) {
+    const Atom& atom = atoms_[term.atom.index];
+    if (atom.kind == Atom::Kind::kVar && atom.var == var) {
+      stride = term.coefficient;
+    } else if (depends_on(atom.of, var) || depends_on(atom.other, var)) {
+      return {};
+    }
+  }
+  return stride;
+}
+
+std::int64_t Indices::evaluate(const Index& index, const Numbers& numbers) const {
+  std::int64_t sum = numbers.size(index.constant);
+  for (const Index::Term& term : index.terms) {
+    const Atom& atom = atoms_[term.atom.index];
+    std::int64_t value = 0;
+    switch (atom.kind) {
+      case Atom::Kind::kVar: value = numbers.var(atom.var); break;
+      case Atom::Kind::kValue: value = numbers.value(atom.value); break;
+      case Atom::Kind::kDiv: value = evaluate(atom.of, numbers) / numbers.size(atom.by); break;
+      case Atom::Kind::kMod: value = evaluate(atom.of, numbers) % numbers.size(atom.by); break;
+      case Atom::Kind::kMin:
+        value = std::min(evaluate(atom.of, numbers), evaluate(atom.other, numbers));
+        break;
+    }
+    sum += numbers.size(term.coefficient) * value;
+  }
+  return sum;
+}
+
+}  // namespace segfuse::compiler::loop

@@ -1,0 +1,107 @@
+#pragma once
+// Positions in memory, as the loops of a kernel make them: whole numbers, 64 bits.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/extent.h"
+
+namespace segfuse::compiler::loop {
+
+using VarId = ir::Id<struct VarTag>;      ///< a loop's variable
+using ValueId = ir::Id<struct ValueTag>;  ///< a scalar that the kernel computes
+using AtomId = ir::Id<struct AtomTag>;    ///< what an index is a sum of
+
+/// constant + the sum of coefficient * atom. Coefficients are sizes, known when the kernel starts.
+/// A normal form: equal sums are equal objects.
+struct Index {
+  struct Term {
+    AtomId atom;
+    ir::Extent coefficient;
+    friend bool operator==(const Term&, const Term&) = default;
+  };
+  std::vector<Term> terms;  ///< ascending by atom; no coefficient is zero
+  ir::Extent constant;
+
+  Index() = default;
+  Index(ir::Extent value) : constant(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Index(std::int64_t value) : constant(value) {}           // NOLINT(google-explicit-constructor)
+  bool is_constant() const { return terms.empty(); }
+  friend bool operator==(const Index&, const Index&) = default;
+};
+
+struct Atom {
+  enum class Kind : std::uint8_t {
+    kVar,    ///< a loop's variable
+    kValue,  ///< an integer that the kernel loaded or computed
+    kDiv,    ///< of / by, both not negative
+    kMod,    ///< of % by
+    kMin,    ///< the smaller of two
+  };
+  Kind kind = Kind::kVar;
+  VarId var;
+  ValueId value;
+  Index of;
+  ir::Extent by;
+  Index other;
+  friend bool operator==(const Atom&, const Atom&) = default;
+};
+
+struct Var {
+  std::string name;
+  ir::Extent bound;  ///< it is at least 0 and less than this
+};
+
+/// a / b, if that is a polynomial.
+std::optional<ir::Extent> divide_exactly(const ir::Extent& a, const ir::Extent& b);
+
+/// The variables and atoms of one kernel: makes indices and simplifies them.
+class Indices {
+ public:
+  VarId add_var(std::string name, ir::Extent bound);
+  const Var& var(VarId id) const { return vars_.at(id.index); }
+  const Atom& atom(AtomId id) const { return atoms_.at(id.index); }
+  std::size_t vars() const { return vars_.size(); }
+  std::size_t atoms() const { return atoms_.size(); }
+
+  Index of(VarId var);
+  Index of(ValueId value);
+  Index add(const Index& a, const Index& b);
+  Index subtract(const Index& a, const Index& b);
+  Index multiply(const Index& a, const ir::Extent& by);
+  /// Rounded down; `a` is not negative and `by` positive whenever it is evaluated.
+  Index divide(const Index& a, const ir::Extent& by);
+  Index modulo(const Index& a, const ir::Extent& by);
+  Index minimum(const Index& a, const Index& b);
+
+  /// Whether the index, or what its atoms are made of, holds the variable.
+  bool depends_on(const Index& index, VarId var) const;
+  /// Calls visit for every value in it, at any depth.
+  void each_value(const Index& index, const std::function<void(ValueId)>& visit) const;
+  void each_var(const Index& index, const std::function<void(VarId)>& visit) const;
+  /// How far it moves when the variable grows by one; nothing if that is not one number for all
+  /// values of the variable.
+  std::optional<ir::Extent> stride(const Index& index, VarId var) const;
+  /// With numbers for variables, values and sizes.
+  struct Numbers {
+    std::function<std::int64_t(VarId)> var;
+    std::function<std::int64_t(ValueId)> value;
+    std::function<std::int64_t(const ir::Extent&)> size;
+  };
+  std::int64_t evaluate(const Index& index, const Numbers& numbers) const;
+
+ private:
+  AtomId intern(Atom atom);
+  void add_term(Index& index, AtomId atom, const ir::Extent& coefficient) const;
+  void join_parts(Index& index) const;
+  /// of = by * first + second with 0 <= second < by, if that can be seen.
+  std::optional<std::pair<Index, Index>> split(const Index& of, const ir::Extent& by) const;
+
+  std::vector<Var> vars_;
+  std::vector<Atom> atoms_;
+};
+
+}  // namespace segfuse::compiler::loop

@@ -1,0 +1,188 @@
+#pragma once
+// Loop IR: what a kernel does, for every target. The interpreter (interpret.h) is its meaning; the
+// C and CUDA printers say the same in their languages.
+//
+// A kernel is one outer loop whose iterations are independent: threads of a pool (CPU) or blocks
+// (CUDA) take them. Its body is statements in order. Inside are
+//   lane loops    iterations are independent but for reductions: SIMD lanes (CPU), the threads of a
+//                 block (CUDA). Not nested in each other. Statements in a lane loop are executed
+//                 for single elements; what vectors they make is the printer's affair.
+//   serial loops  in order; inside of lane loops or around them.
+// Values are single assignment, visible from their statement to the end of the block they are in,
+// inner blocks included. Statements outside of lane loops are uniform: all lanes agree on them.
+//
+// Memory. Global buffers are parameters. Row buffers belong to one outer iteration; an element of
+// one is read by the lane that wrote it or after a Barrier, unless the buffer is in registers: then
+// it is indexed by the variable of the lane loop alone, all lane loops that use it have the same
+// bounds, and no barrier helps.
+//
+// Reductions. Begin sets the state, Accumulate adds one element to it, Finish gives the result. A
+// state that was begun outside of a lane loop and accumulated inside is joined over the lanes by
+// Finish (outside again), in a fixed order. Float sums are compensated: each step's rounding error
+// is carried along and added at the end. Orders may differ between targets, not between runs.
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "compiler/loop/index.h"
+#include "compiler/schedule/schedule.h"
+#include "ir/op.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse::compiler::loop {
+
+using BufferId = ir::Id<struct KernelBufferTag>;
+using ReductionId = ir::Id<struct ReductionTag>;
+
+struct Buffer {
+  enum class Kind : std::uint8_t {
+    kInput,   ///< global, only read
+    kOutput,  ///< global, only written
+    kInOut,   ///< global; an element is read before it is written, by the lane that writes it
+    kRow,     ///< of one outer iteration
+  };
+  Kind kind = Kind::kInput;
+  std::string name;
+  DType dtype = DType::kF32;
+  ir::Extent elements;  ///< global: how many there are; row: how many are needed
+  /// Row buffers: kScratch or kRegister, and the constant that `elements` never passes (kRegister).
+  Hold hold = Hold::kScratch;
+  std::int64_t capacity = 0;
+};
+
+/// Elementwise by the table of operations (info(op).op_class == kElementwise). The operands' types
+/// are those that the operation demands in the Fusion; the result's is that of the value. f16 and
+/// bf16 values are computed in f32 and rounded.
+struct Compute {
+  ValueId result;
+  ir::Op op = ir::Op::add;
+  std::vector<ValueId> operands;
+};
+struct Constant {
+  ValueId result;
+  double value = 0;
+};
+/// The index as a value of an integer or float type.
+struct FromIndex {
+  ValueId result;
+  Index index;
+};
+/// f32 in [0, 1) as ir::random_element says.
+struct Random {
+  ValueId result;
+  ValueId key, sequence;  ///< i64
+  std::int64_t stream = 0;
+  Index element;
+};
+
+/// 0 <= index < bound.
+struct Within {
+  Index index;
+  ir::Extent bound;
+  friend bool operator==(const Within&, const Within&) = default;
+};
+/// `otherwise` where a condition does not hold, and then memory is not touched. A bool is read as
+/// element != 0.
+struct Load {
+  ValueId result;
+  BufferId buffer;
+  Index index;
+  std::vector<Within> when;
+  double otherwise = 0;
+};
+/// Done only where all of `when` hold.
+struct Store {
+  BufferId buffer;
+  Index index;
+  ValueId value;
+  std::vector<Within> when;
+};
+/// Reports an index out of range by writing 1 + `what` to the kernel's status word, unless `when`
+/// fails; later uses of the position must be harmless: they go through Load::when.
+struct Check {
+  Within within;
+  std::vector<Within> when;
+  std::uint32_t what = 0;  ///< position in Kernel::checks
+};
+
+struct Begin {
+  ReductionId reduction;
+};
+struct Accumulate {
+  ReductionId reduction;
+  ValueId value;
+  Index position;  ///< argmax: what its result counts. Equal values: the smallest position wins.
+};
+/// argmax gives the value and the position (i64), others one value, of the reduction's type.
+struct Finish {
+  ReductionId reduction;
+  std::vector<ValueId> results;
+};
+/// All lanes have done what stands before, for row buffers in kScratch.
+struct Barrier {};
+
+struct Statement;
+struct For {
+  enum class Kind : std::uint8_t { kLane, kSerial };
+  Kind kind = Kind::kSerial;
+  VarId var;
+  Index begin, end;  ///< uniform
+  std::vector<Statement> body;
+};
+/// The body runs where all conditions hold.
+struct If {
+  std::vector<Within> when;
+  std::vector<Statement> body;
+};
+
+struct Statement {
+  std::variant<Compute, Constant, FromIndex, Random, Load, Store, Check, Begin, Accumulate, Finish,
+               Barrier, For, If>
+      node;
+};
+
+struct Reduction {
+  ir::Op op = ir::Op::sum;  ///< sum, prod, max, min, argmax
+  DType dtype = DType::kF32;
+  /// Sum, f32: several accumulators and an error term for each.
+  bool compensated = false;
+};
+
+struct Kernel {
+  std::string name;
+  Schedule schedule;
+  Indices indices;
+  std::vector<DType> values;  ///< by ValueId
+  std::vector<Buffer> buffers;
+  std::vector<Reduction> reductions;
+  std::vector<std::string> checks;  ///< "take: index of 'tokens'"
+  VarId outer;                      ///< runs over [0, outer_count)
+  ir::Extent outer_count;
+  std::vector<Statement> body;
+  /// About how many elements one outer iteration goes through: for the number of threads.
+  ir::Extent work;
+
+  DType dtype(ValueId value) const { return values.at(value.index); }
+  const Buffer& buffer(BufferId id) const { return buffers.at(id.index); }
+  /// Every size that is not a number, each once, in the order of first use: the integer parameters
+  /// of printed kernels.
+  std::vector<ir::Extent> sizes() const;
+  std::vector<std::string> symbols;  ///< names of the sizes' symbols, by SymbolId
+};
+
+/// InternalError naming the first rule broken: a value used before or outside its block, wrong
+/// types or counts of operands, nested lane loops, bounds that are not uniform, row buffers in
+/// registers indexed otherwise, reductions out of order, globals of the wrong kind.
+void verify(const Kernel& kernel);
+
+/// The form of golden tests and of `--emit=loop`.
+std::string print(const Kernel& kernel);
+std::string to_string(const Kernel& kernel, const Index& index);
+
+/// Calls visit(statement, depth) for every statement in order, bodies after their loop.
+void walk(const std::vector<Statement>& body,
+          const std::function<void(const Statement&, int depth)>& visit);
+
+}  // namespace segfuse::compiler::loop

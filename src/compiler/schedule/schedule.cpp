@@ -1,0 +1,29 @@
+#include "compiler/schedule/schedule.h"
+
+#include <fmt/format.h>
+
+namespace segfuse::compiler {
+
+std::string to_string(const Schedule& schedule) {
+  const Schedule plain;
+  std::string text = schedule.target == Target::kCpu ? "cpu" : "cuda";
+  auto note = [&](const char* name, std::int64_t value, std::int64_t usual) {
+    if (value != usual) text += fmt::format(" {} {}", name, value);
+  };
+  note("vector", schedule.vector, plain.vector);
+  note("unroll", schedule.unroll, plain.unroll);
+  note("tile", schedule.tile, plain.tile);
+  note("cross", schedule.cross, plain.cross);
+  if (schedule.hold == Hold::kScratch) text += " hold scratch";
+  if (schedule.hold == Hold::kRegister) text += " hold registers";
+  note("row", schedule.row, plain.row);
+  note("split", schedule.split, plain.split);
+  note("rows", schedule.rows, plain.rows);
+  if (schedule.staged) text += " staged";
+  note("threads", schedule.threads, plain.threads);
+  note("rows-at-once", schedule.rows_at_once, plain.rows_at_once);
+  if (schedule.narrow) text += " narrow";
+  return text;
+}
+
+}  // namespace segfuse::compiler
