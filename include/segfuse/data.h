@@ -243,17 +243,32 @@ Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet&
 enum class Split { kTrain, kDev, kTest };
 std::string_view name_of(Split split) noexcept;
 
+/// A line for the shell that writes an audio file to its standard output.
+struct AudioCommand {
+  std::string line;
+  std::filesystem::path directory;  ///< where it runs
+  std::string source;               ///< where it was written, for messages
+};
+
 struct Recording {
   std::string id;
-  std::filesystem::path audio;
+  std::filesystem::path audio;   ///< empty: see command
   std::filesystem::path labels;  ///< empty: none
   Split split = Split::kTrain;
+  std::optional<AudioCommand> command{};  ///< what to run instead of reading a file
 };
+
+/// read_audio() of the recording's file, or of what its command writes. A command that fails is a
+/// DataError with its exit status and the last line of its messages; so is one that takes longer
+/// than ten minutes or writes more than 2 GiB.
+Audio read_recording(const Recording& recording, const AudioOptions& options = {});
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file or a directory:
 /// 1. a manifest has a header line with the columns id, audio, labels, split (any order, others are
 ///    ignored; id or audio must be there). Paths are relative to the manifest. Without an audio
-///    column the files are sought as [SPLIT/]ID.{wav,flac,sph,nist} and the labels next to them;
+///    column the files are sought as [SPLIT/]ID.{wav,flac,sph,nist} and the labels next to them.
+///    An audio entry that ends in "|" is a command ("flac -dc a.flac |"), run by the shell in the
+///    manifest's directory each time the recording is read; it needs an id;
 /// 2. a directory with manifest.tsv or manifest.csv: that;
 /// 3. train/ and test/ (and dev/; any case, searched recursively): audio and label files are
 ///    paired by name;
@@ -261,7 +276,7 @@ struct Recording {
 /// Split rule where the split is not given: recording i of the sorted list is test for i % 10 == 0,
 /// dev for i % 10 == 5, else train. Where train and test are given but no dev: recording i of the
 /// sorted training list is dev for i % 10 == 5. Audio without labels and labels without audio are
-/// errors, as are commands in place of files.
+/// errors.
 std::vector<Recording> load_manifest(const std::filesystem::path& path);
 std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split);
 

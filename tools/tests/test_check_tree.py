@@ -9,13 +9,32 @@ class Tree(CheckerTest):
     def test_forbidden_calls(self):
         self.write("src/a.cpp", "int f() {\n  return ::fork();\n}\nint g = std::system(x);\n")
         self.write("tests/b.cpp", "auto* p = popen(x, y);\n")
-        self.assert_found("src/a.cpp:2: fork() is not allowed here; use posix_spawn",
-                          "src/a.cpp:4: system() is not allowed here; use posix_spawn",
-                          "tests/b.cpp:1: popen() is not allowed here; use posix_spawn")
+        self.assert_found("src/a.cpp:2: fork() is not allowed here; use base/os/spawn.h",
+                          "src/a.cpp:4: system() is not allowed here; use base/os/spawn.h",
+                          "tests/b.cpp:1: popen() is not allowed here; use base/os/spawn.h")
 
     def test_calls_in_comments_strings_and_other_names_are_fine(self):
         self.write("src/a.cpp", '// fork()\nauto s = "system(x)";\nx.fork();\nmy_fork();\n')
         self.assert_clean()
+
+    def test_spawn_itself_and_tests_of_forked_children_may(self):
+        self.write("src/base/os/spawn.cpp", "int e = posix_spawnp(a, b);\n")
+        self.write("tests/unit/comm/a.cpp", "int e = fork();\n")
+        self.assert_clean()
+        self.write("src/base/os/other.cpp", "int e = posix_spawnp(a, b);\nint f = execve(a);\n")
+        self.assert_found("src/base/os/other.cpp:1: posix_spawnp() is not allowed here; use"
+                          " base/os/spawn.h",
+                          "src/base/os/other.cpp:2: execve() is not allowed here; use"
+                          " base/os/spawn.h")
+
+    def test_python(self):
+        self.write("tools/a.py", "os.fork()\n")
+        self.write("bench/plain", "#!/usr/bin/env python3\nsubprocess.run(x)\n")
+        self.assert_clean()
+        self.write("bench/run", "#!/usr/bin/env python3\nos.system(x)\n")
+        self.write("python/a.py", "run(x, preexec_fn=f)\n")
+        self.assert_found("bench/run:2: os.system() is not allowed here; use subprocess.run",
+                          "python/a.py:1: preexec_fn is not allowed here; use subprocess.run")
 
     def test_loose_ends_need_an_issue_number(self):
         self.write("src/a.cpp", "// TODO(#12): faster\n// FIXME #3\n")

@@ -22,12 +22,13 @@ struct SndfileCloser {
 };
 using SndfileHandle = std::unique_ptr<SNDFILE, SndfileCloser>;
 
-std::string read_head(const std::filesystem::path& path, std::size_t size) {
+std::string read_head(const std::filesystem::path& path, const std::string& name,
+                      std::size_t size) {
   std::error_code failure;
   if (std::filesystem::is_directory(path, failure))
-    throw DataError("{}: is a directory; an audio file was expected", path.string());
+    throw DataError("{}: is a directory; an audio file was expected", name);
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw DataError("{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  if (!file) throw DataError("{}: cannot be opened: {}", name, std::strerror(errno));
   std::string head(size, '\0');
   file.read(head.data(), static_cast<std::streamsize>(size));
   head.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
@@ -56,10 +57,10 @@ void check_info(const SF_INFO& info, const std::string& name) {
     throw DataError("{}: the file holds no samples; expected at least one", name);
 }
 
-Audio read_sndfile(const std::filesystem::path& path, const AudioOptions& options) {
-  const std::string name = path.string();
+Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
+                   const AudioOptions& options) {
   SF_INFO info{};
-  const SndfileHandle file(sf_open(name.c_str(), SFM_READ, &info));
+  const SndfileHandle file(sf_open(path.c_str(), SFM_READ, &info));
   if (!file)
     throw DataError(
         "{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC or "
@@ -115,14 +116,19 @@ void ChannelMixer::add(std::span<const float> interleaved) {
   }
 }
 
+Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
+                      const AudioOptions& options) {
+  const std::string head = read_head(path, name, 16);
+  if (head.empty()) throw DataError("{}: byte 0: the file is empty", name);
+  if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), name, options);
+  if (head.starts_with("RIFF")) check_wav_chunks(path, name);
+  return read_sndfile(path, name, options);
+}
+
 }  // namespace data
 
 Audio read_audio(const std::filesystem::path& path, const AudioOptions& options) {
-  const std::string head = data::read_head(path, 16);
-  if (head.empty()) throw DataError("{}: byte 0: the file is empty", path.string());
-  if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), path.string(), options);
-  if (head.starts_with("RIFF")) data::check_wav_chunks(path);
-  return data::read_sndfile(path, options);
+  return data::read_audio_file(path, path.string(), options);
 }
 
 void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate) {

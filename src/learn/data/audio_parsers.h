@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "segfuse/data.h"
@@ -11,7 +12,11 @@ namespace segfuse::data {
 
 /// Walks the chunks of a RIFF WAVE file. libsndfile reads truncated files without a word and
 /// guesses at broken ones; here they are DataErrors with the byte offset.
-void check_wav_chunks(const std::filesystem::path& path);
+void check_wav_chunks(const std::filesystem::path& path, const std::string& name);
+
+/// read_audio() of a file that messages call `name`.
+Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
+                      const AudioOptions& options);
 
 /// DataError unless channel is -1 or one of the file's.
 void check_channel(int channel, int channels, std::string_view name);

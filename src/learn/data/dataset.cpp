@@ -10,7 +10,7 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
   pool.run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
     const Recording& recording = recordings[static_cast<std::size_t>(task)];
     Example& example = out[static_cast<std::size_t>(task)];
-    const Audio audio = read_audio(recording.audio);
+    const Audio audio = read_recording(recording);
     example.id = recording.id;
     example.seconds = audio.seconds();
     example.features = extractor.extract(audio);

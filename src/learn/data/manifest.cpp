@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -154,23 +156,47 @@ class ManifestReader {
                       shown(split));
     const std::string audio = field(row, "audio");
     found.recording.id = field(row, "id");
-    if (found.recording.id.empty()) found.recording.id = audio;
-    if (found.recording.id.empty())
-      throw DataError("{}:{}: neither an id nor an audio file", name_, row.line);
-    found.recording.audio =
-        audio.empty() ? seek_audio(row, found.recording.id, split) : existing(row, audio, "audio");
+    if (is_command(audio)) {
+      found.recording.command = command(row, audio, found.recording.id);
+    } else {
+      if (found.recording.id.empty()) found.recording.id = audio;
+      if (found.recording.id.empty())
+        throw DataError("{}:{}: neither an id nor an audio file", name_, row.line);
+      found.recording.audio = audio.empty() ? seek_audio(row, found.recording.id, split)
+                                            : existing(row, audio, "audio");
+    }
     const std::string labels = field(row, "labels");
-    found.recording.labels =
-        labels.empty() ? seek_labels(row, found.recording.audio) : existing(row, labels, "label");
+    if (!labels.empty())
+      found.recording.labels = existing(row, labels, "label");
+    else if (found.recording.command)
+      found.recording.labels =
+          seek_labels(row, {base_ / split / found.recording.id, base_ / found.recording.id});
+    else
+      found.recording.labels =
+          seek_labels(row, {fs::path(found.recording.audio).replace_extension()});
     return found;
   }
 
+  static bool is_command(const std::string& entry) {
+    const std::size_t end = entry.find_last_not_of(" \t");
+    return end != std::string::npos && entry[end] == '|';
+  }
+
+  AudioCommand command(const TableRow& row, const std::string& entry, const std::string& id) const {
+    const std::string where = fmt::format("{}:{}", name_, row.line);
+    if (id.empty())
+      throw DataError("{}: {} is a command; a recording read by a command needs an id", where,
+                      shown(entry));
+    const std::size_t end = entry.find_last_not_of(" \t", entry.find_last_of('|') - 1);
+    if (entry.find_last_of('|') == 0 || end == std::string::npos)
+      throw DataError("{}: there is no command before the '|'", where);
+    return {entry.substr(0, end + 1), base_, where};
+  }
+
   fs::path existing(const TableRow& row, const std::string& entry, std::string_view what) const {
-    if (entry.find('|') != std::string::npos)
-      throw DataError(
-          "{}:{}: {} is a command; only files can be read, run it first and list what "
-          "it writes",
-          name_, row.line, shown(entry));
+    if (is_command(entry))
+      throw DataError("{}:{}: {} is a command; only audio can be read from commands", name_,
+                      row.line, shown(entry));
     const fs::path path = base_ / entry;
     std::error_code failure;
     if (!fs::exists(path, failure))
@@ -204,14 +230,13 @@ class ManifestReader {
                     (base_ / split / id).string());
   }
 
-  fs::path seek_labels(const TableRow& row, const fs::path& audio) const {
-    fs::path stem = audio;
-    stem.replace_extension();
-    const fs::path path = with_extension(stem, kLabelExtensions);
-    if (path.empty())
-      throw DataError("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)", name_,
-                      row.line, stem.string());
-    return path;
+  fs::path seek_labels(const TableRow& row, const std::vector<fs::path>& stems) const {
+    for (const fs::path& stem : stems) {
+      const fs::path path = with_extension(stem, kLabelExtensions);
+      if (!path.empty()) return path;
+    }
+    throw DataError("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)", name_,
+                    row.line, stems[0].string());
   }
 
   std::string name_;

@@ -39,8 +39,7 @@ std::uint32_t check_format(std::ifstream& file, std::uint64_t at, std::uint32_t 
 
 }  // namespace
 
-void check_wav_chunks(const std::filesystem::path& path) {
-  const std::string name = path.string();
+void check_wav_chunks(const std::filesystem::path& path, const std::string& name) {
   std::ifstream file(path, std::ios::binary);
   const std::uint64_t length = std::filesystem::file_size(path);
   std::array<char, 12> head{};
@@ -59,7 +58,8 @@ void check_wav_chunks(const std::filesystem::path& path) {
     if (id == "fmt ") frame = check_format(file, at + 8, size, name);
     if (id == "data") {
       if (frame == 0) throw DataError("{}: byte {}: data before a fmt chunk", name, at);
-      const bool streamed = size == 0xFFFFFFFFU || (size == 0 && left > 0);
+      // What programs write that cannot go back to the header.
+      const bool streamed = size == 0xFFFFFFFFU || size == 0x7FFFF000U || (size == 0 && left > 0);
       if (!streamed && size > left)
         throw DataError(
             "{}: byte {}: the data chunk announces {} bytes, {} follow; the file was "

@@ -66,7 +66,7 @@ void check_labels(const std::vector<Recording>& recordings) {
   for (const Recording& recording : recordings)
     if (recording.labels.empty())
       throw DataError("{}: the recording has no labels; training and evaluation need them",
-                      recording.audio.string());
+                      recording.command ? recording.id : recording.audio.string());
 }
 
 std::vector<Tensor> initial_parameters(const Segmenter& segmenter,

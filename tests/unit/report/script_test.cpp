@@ -1,17 +1,14 @@
 // The page's script: syntax by node, behaviour by a headless browser. Both are optional tools.
 
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "base/os/spawn.h"
 #include "learn/report/report.h"
 #include "unit/report/fake_report.h"
 
@@ -21,18 +18,6 @@ namespace {
 /// Keeps the messages of failures short: the pages are long.
 bool has(const std::string& page, const std::string& text) {
   return page.find(text) != std::string::npos;
-}
-
-/// Runs a line of shell with standard output to `out`; the exit status, -1 when it cannot start.
-int run_shell(const std::string& line, const std::filesystem::path& out) {
-  const std::string full = "( " + line + " ) >'" + out.string() + "'";
-  std::array<std::string, 3> words = {"sh", "-c", full};
-  std::array<char*, 4> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-  pid_t child = 0;
-  if (posix_spawnp(&child, "sh", nullptr, nullptr, arguments.data(), environ) != 0) return -1;
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 class Script : public ::testing::Test {
@@ -50,13 +35,11 @@ class Script : public ::testing::Test {
   }
 
   bool on_path(const std::string& program) const {
-    return run_shell("command -v " + program, dir_ / "where") == 0;
+    return spawn::run(spawn::shell("command -v " + program)).ok();
   }
 
   std::string output_of(const std::string& command) const {
-    run_shell(command, dir_ / "output");
-    std::ifstream in(dir_ / "output", std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+    return spawn::run(spawn::shell(command)).out;
   }
 
   /// The document after its script and, when it is ready, `driver` have run.
