@@ -1,8 +1,12 @@
-# segfuse_module(NAME DEPENDS modules... LINK libraries...): one library from all sources under src/NAME.
+# segfuse_module(NAME DEPENDS modules... LINK libraries... WITHOUT folder): one library from all sources under src/NAME,
+# but those in src/NAME/folder.
 # The layer table in tools/layers.toml says which modules may depend on which.
 function(segfuse_module name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "WITHOUT" "DEPENDS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  if(ARG_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX "/${name}/${ARG_WITHOUT}/")
+  endif()
   add_library(segfuse_${name} STATIC ${sources})
   target_link_libraries(segfuse_${name} PUBLIC segfuse_options ${ARG_LINK})
   foreach(dependency ${ARG_DEPENDS})

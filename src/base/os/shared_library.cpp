@@ -1,6 +1,9 @@
 #include "base/os/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
+
+#include <system_error>
 
 namespace segfuse {
 
@@ -9,9 +12,17 @@ SharedLibrary SharedLibrary::open_first(std::initializer_list<std::string> names
 }
 
 SharedLibrary SharedLibrary::open_first(std::span<const std::string> names) {
+  return open(names, RTLD_NOW | RTLD_LOCAL);
+}
+
+SharedLibrary SharedLibrary::open_first_lazily(std::span<const std::string> names) {
+  return open(names, RTLD_LAZY | RTLD_LOCAL);
+}
+
+SharedLibrary SharedLibrary::open(std::span<const std::string> names, int how) {
   SharedLibrary library;
   for (const std::string& name : names) {
-    library.handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    library.handle_ = dlopen(name.c_str(), how);
     library.name_ = name;
     if (library.handle_ != nullptr) return library;
     // The first name is the one to be expected; its reason is the one to tell.
@@ -25,6 +36,19 @@ void* SharedLibrary::find(const char* symbol) const {
   if (address == nullptr)
     throw DeviceError("{} has no function {}; it is older than segfuse needs", name_, symbol);
   return address;
+}
+
+std::filesystem::path folder_of_code(const void* address) {
+  Dl_info info{};
+  void* map = nullptr;
+  // The program itself has an empty name in the list of loaded objects, and may have been found
+  // through PATH.
+  if (dladdr1(address, &info, &map, RTLD_DL_LINKMAP) != 0 && map != nullptr) {
+    const char* name = static_cast<const link_map*>(map)->l_name;
+    if (name != nullptr && *name != '\0') return std::filesystem::path(name).parent_path();
+  }
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
 }
 
 }  // namespace segfuse

@@ -1,6 +1,7 @@
 #pragma once
 // A library opened at run time.
 
+#include <filesystem>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -15,6 +16,8 @@ class SharedLibrary {
   /// The first of the names that opens.
   static SharedLibrary open_first(std::initializer_list<std::string> names);
   static SharedLibrary open_first(std::span<const std::string> names);
+  /// The same for a large one: its functions are bound as they are first called.
+  static SharedLibrary open_first_lazily(std::span<const std::string> names);
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   const std::string& error() const noexcept { return error_; }
   const std::string& name() const noexcept { return name_; }
@@ -26,10 +29,14 @@ class SharedLibrary {
   }
 
  private:
+  static SharedLibrary open(std::span<const std::string> names, int how);
   void* find(const char* symbol) const;
   void* handle_ = nullptr;
   std::string name_;
   std::string error_;
 };
+
+/// The folder of the program or library that the object at `address` is a part of.
+std::filesystem::path folder_of_code(const void* address);
 
 }  // namespace segfuse

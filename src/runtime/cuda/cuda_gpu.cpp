@@ -1,14 +1,10 @@
 #include <fmt/core.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <unordered_map>
 
-#include "base/fnv.h"
-#include "base/log.h"
-#include "base/os/file.h"
+#include "base/code_store.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/nvrtc.h"
@@ -31,53 +27,23 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
   return value;
 }
 
-/// The option cache-dir, or its default; empty when there is no home.
-std::filesystem::path cache_folder() {
-  const std::string named = default_options().get(options::kCacheDir);
-  if (!named.empty()) return named;
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0')
-    return std::filesystem::path(cache) / "segfuse";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
-    return std::filesystem::path(home) / ".cache" / "segfuse";
-  return {};
-}
-
-/// Compiled programs on disk: one file per (source, definitions, architecture, compiler).
+/// Compiled programs on disk, by (source, definitions, architecture, version).
 class CubinCache {
  public:
   std::string get(const GpuProgram& program, const std::string& architecture) const {
-    const std::filesystem::path path = path_of(program, architecture);
-    if (!path.empty()) {
-      try {
-        return read_file(path);
-      } catch (const FileError&) {
-        // Not compiled yet.
-      }
-    }
+    std::string key = fmt::format("segfuse {} | {}\n", SEGFUSE_VERSION, architecture);
+    for (const std::string& define : program.defines) key += define + "\n";
+    key += program.source;
+    if (auto kept = store_.get(program.name, kSuffix, key)) return *std::move(kept);
     std::string cubin =
         cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
-    if (!path.empty()) save(path, cubin);
+    store_.put(program.name, kSuffix, key, cubin);
     return cubin;
   }
 
  private:
-  static std::filesystem::path path_of(const GpuProgram& program, const std::string& architecture) {
-    const std::filesystem::path folder = cache_folder();
-    if (folder.empty()) return {};
-    std::uint64_t hash = fnv1a(program.source);
-    for (const std::string& define : program.defines) hash = fnv1a(define + "\n", hash);
-    hash = fnv1a(SEGFUSE_VERSION, hash);
-    return folder / fmt::format("{}-{:016x}-{}.cubin", program.name, hash, architecture);
-  }
-
-  static void save(const std::filesystem::path& path, const std::string& cubin) {
-    try {
-      std::filesystem::create_directories(path.parent_path());
-      write_file_atomically(path, cubin);
-    } catch (const std::exception& error) {
-      log(LogLevel::kWarning, "the kernel cache is not writable: {}", error.what());
-    }
-  }
+  static constexpr const char* kSuffix = "cubin";
+  CodeStore store_{code_folder()};
 };
 
 /// Memory for work on streams that belong to others: the heap's, but where a stream is being

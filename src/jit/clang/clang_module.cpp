@@ -1,0 +1,176 @@
+// libsegfuse_clang: C text in, an object file out, by clang and LLVM in this process.
+// The only file that sees their headers.
+
+#include <clang/Basic/Diagnostic.h>
+#include <clang/Basic/FileManager.h>
+#include <clang/Basic/SourceManager.h>
+#include <clang/Basic/Version.h>
+#include <clang/CodeGen/CodeGenAction.h>
+#include <clang/Frontend/CompilerInstance.h>
+#include <clang/Frontend/CompilerInvocation.h>
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/ADT/StringMap.h>
+#include <llvm/Support/ErrorHandling.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/VirtualFileSystem.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/TargetParser/Host.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "jit/clang_module.h"
+
+namespace {
+
+constexpr const char* kFile = "kernel.c";
+
+/// Hands errors and remarks on; other diagnostics are not for us.
+class Messages : public clang::DiagnosticConsumer {
+ public:
+  explicit Messages(const SegfuseClangSink& results) : results_(results) {}
+
+  void HandleDiagnostic(clang::DiagnosticsEngine::Level level,
+                        const clang::Diagnostic& info) override {
+    DiagnosticConsumer::HandleDiagnostic(level, info);
+    const bool error = level >= clang::DiagnosticsEngine::Error;
+    if (!error && level != clang::DiagnosticsEngine::Remark) return;
+    llvm::SmallString<128> text;
+    info.FormatDiagnostic(text);
+    unsigned line = 0;
+    if (info.hasSourceManager() && info.getLocation().isValid())
+      line = info.getSourceManager().getPresumedLoc(info.getLocation()).getLine();
+    say(error ? kSegfuseClangError : kSegfuseClangRemark, line, text);
+  }
+
+  void say(SegfuseClangKind kind, unsigned line, llvm::StringRef text) {
+    failed_ |= kind == kSegfuseClangError;
+    results_.message(results_.sink, kind, line, text.data(), text.size());
+  }
+  bool failed() const { return failed_; }
+
+ private:
+  const SegfuseClangSink& results_;
+  bool failed_ = false;
+};
+
+/// LLVM gives up on a text by a call that does not return; by default it ends the process.
+struct FatalError : std::exception {
+  explicit FatalError(const char* reason) : text(reason) {}
+  const char* what() const noexcept override { return text.c_str(); }
+  std::string text;
+};
+thread_local bool compiling = false;
+
+void on_fatal_error(void*, const char* reason, bool) {
+  if (compiling) throw FatalError(reason);
+}
+
+void initialise() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+    llvm::InitializeNativeTargetAsmParser();
+    llvm::install_fatal_error_handler(on_fatal_error);
+  });
+}
+
+std::vector<std::string> arguments(const SegfuseClangRequest& request) {
+  std::vector<std::string> list = {
+      "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-main-file-name", kFile, "-x", "c",
+      "-std=gnu17", "-nostdsysteminc", "-nobuiltininc", "-w", "-ferror-limit", "1",
+      // Position-independent, and nothing but calls leaves the object: what our loader takes.
+      "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden", "-fno-common",
+      "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp",
+      // Copies of loop bodies are half of the time of a compilation; who wants some asks for them
+      // in the text (#pragma clang loop unroll_count).
+      "-fno-unroll-loops", "-target-cpu", request.cpu};
+  llvm::SmallVector<llvm::StringRef, 128> features;
+  llvm::StringRef(request.features).split(features, ',', -1, false);
+  for (const llvm::StringRef feature : features) {
+    list.emplace_back("-target-feature");
+    list.push_back(feature.str());
+  }
+  if (request.vector_bits > 0)
+    list.push_back("-mprefer-vector-width=" + std::to_string(request.vector_bits));
+  if (request.remarks != 0)
+    for (const char* kind : {"-Rpass=", "-Rpass-missed=", "-Rpass-analysis="})
+      list.push_back(std::string(kind) + "loop-vectorize|slp-vectorizer");
+  list.emplace_back(kFile);
+  return list;
+}
+
+bool run(const SegfuseClangRequest& request, Messages& messages, llvm::raw_pwrite_stream& output) {
+  clang::CompilerInstance compiler;
+  compiler.createDiagnostics(&messages, false);
+  const std::vector<std::string> texts = arguments(request);
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(text.c_str());
+  if (!clang::CompilerInvocation::CreateFromArgs(compiler.getInvocation(), pointers,
+                                                 compiler.getDiagnostics()))
+    return false;
+  compiler.createDiagnostics(&messages, false);  // again, by the options that were just read
+  // There is this one file, and nothing of the machine's to include.
+  auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
+  files->addFile(kFile, 0, llvm::MemoryBuffer::getMemBufferCopy({request.text, request.size}));
+  compiler.createFileManager(files);
+  compiler.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());
+  compiler.setOutputStream(std::make_unique<llvm::buffer_ostream>(output));
+  clang::EmitObjAction action;
+  return compiler.ExecuteAction(action);
+}
+
+int compile(const SegfuseClangRequest* request, const SegfuseClangSink* results) {
+  Messages messages(*results);
+  llvm::SmallVector<char, 0> object;
+  bool done = false;
+  compiling = true;
+  try {
+    initialise();
+    llvm::raw_svector_ostream output(object);
+    done = run(*request, messages, output) && !messages.failed();
+  } catch (const std::exception& error) {
+    messages.say(kSegfuseClangError, 0, error.what());
+  }
+  compiling = false;
+  if (done) results->object(results->sink, object.data(), object.size());
+  if (!done && !messages.failed())
+    messages.say(kSegfuseClangError, 0, "the compiler failed and said nothing");
+  return done ? 1 : 0;
+}
+
+const char* compiler_name() {
+  static const std::string name = "clang " CLANG_VERSION_STRING;
+  return name.c_str();
+}
+
+const char* host_cpu() {
+  static const std::string name = llvm::sys::getHostCPUName().str();
+  return name.c_str();
+}
+
+const char* host_features() {
+  static const std::string features = [] {
+    std::vector<std::string> list;
+    for (const auto& feature : llvm::sys::getHostCPUFeatures())
+      list.push_back((feature.second ? "+" : "-") + feature.first().str());
+    std::ranges::sort(list, {}, [](const std::string& name) { return name.substr(1); });
+    std::string joined;
+    for (const std::string& name : list) joined += (joined.empty() ? "" : ",") + name;
+    return joined;
+  }();
+  return features.c_str();
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const SegfuseClangTable* segfuse_clang() {
+  static constexpr SegfuseClangTable table = {kSegfuseClangVersion, compiler_name, host_cpu,
+                                              host_features, compile};
+  return &table;
+}
