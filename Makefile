@@ -44,7 +44,8 @@ sanitize: ## tests under the address and undefined-behaviour sanitizers (SANITIZ
 test-threads: ## what runs on many threads, under the thread sanitizer
 	@tools/setup build
 	@tools/build tsan $(JOBS) --target segfuse_test_runtime
-	@tools/run_tests build-tsan --only '^runtime$$' --jobs $(JOBS)
+	@tools/build tsan $(JOBS) --target segfuse_test_jit
+	@tools/run_tests build-tsan --only '^(runtime|jit)$$' --jobs $(JOBS)
 
 bench: ## benchmarks (SUITE=name for one of them)
 	@tools/setup build

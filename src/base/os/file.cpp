@@ -189,7 +189,8 @@ void FileWriter::write_through(const char* data, std::size_t size) {
   }
 }
 
-void write_file_atomically(const fs::path& path, const std::function<void(FileWriter&)>& writer) {
+void write_file_atomically(const fs::path& path, const std::function<void(FileWriter&)>& writer,
+                           Sync sync) {
   const fs::path target = target_of(path);
   const fs::path directory = directory_of(target);
   const fs::path partial = directory / ("." + target.filename().string() + ".partial");
@@ -200,13 +201,13 @@ void write_file_atomically(const fs::path& path, const std::function<void(FileWr
     writer(out);
     out.flush();
     keep_mode(target, descriptor.get());
-    if (::fsync(descriptor.get()) != 0) fail(path, "sync");
+    if (sync == Sync::kYes && ::fsync(descriptor.get()) != 0) fail(path, "sync");
     if (::rename(partial.c_str(), target.c_str()) != 0) fail(path, "rename the new file onto");
   } catch (...) {
     ::unlink(partial.c_str());
     throw;
   }
-  sync_directory(directory);
+  if (sync == Sync::kYes) sync_directory(directory);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {

@@ -49,6 +49,10 @@ class FileMap {
   std::size_t size_ = 0;
 };
 
+/// kNo: the file waits for no disk. When the machine (not the process) goes down at once it may
+/// have any content; for what is checked when it is read and can be made again.
+enum class Sync { kYes, kNo };
+
 /// Buffered sequential output to the file that write_file_atomically is building.
 class FileWriter {
  public:
@@ -62,7 +66,7 @@ class FileWriter {
 
  private:
   friend void write_file_atomically(const std::filesystem::path&,
-                                    const std::function<void(FileWriter&)>&);
+                                    const std::function<void(FileWriter&)>&, Sync);
   FileWriter(int descriptor, std::filesystem::path path);
   void flush();
   void write_through(const char* data, std::size_t size);
@@ -80,7 +84,7 @@ class FileWriter {
 /// the next write of the same path takes over; writers of one path wait for each other.
 /// A symbolic link is followed; a path that exists and is not a regular file is refused.
 void write_file_atomically(const std::filesystem::path& path,
-                           const std::function<void(FileWriter&)>& writer);
+                           const std::function<void(FileWriter&)>& writer, Sync sync = Sync::kYes);
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace segfuse

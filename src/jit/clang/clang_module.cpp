@@ -84,6 +84,7 @@ std::vector<std::string> arguments(const SegfuseClangRequest& request) {
   std::vector<std::string> list = {
       "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-main-file-name", kFile, "-x", "c",
       "-std=gnu17", "-nostdsysteminc", "-nobuiltininc", "-w", "-ferror-limit", "1",
+      "-discard-value-names", "-disable-llvm-verifier",
       // Position-independent, and nothing but calls leaves the object: what our loader takes.
       "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden", "-fno-common",
       "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp",
