@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "compiler/interpret/evaluate.h"
 #include "ir/random.h"
 #include "segfuse/error.h"
@@ -78,7 +79,7 @@ class Interpreter {
     if (is_float(kernel_.dtype(value))) {
       values_[value.index] = {number, 0};
     } else {
-      values_[value.index] = {0, static_cast<std::int64_t>(number)};
+      values_[value.index] = {0, saturate_cast<std::int64_t>(number)};
     }
   }
 

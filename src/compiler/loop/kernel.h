@@ -60,6 +60,7 @@ struct Compute {
   ir::Op op = ir::Op::add;
   std::vector<ValueId> operands;
 };
+/// An integer type's ends stand for what lies beyond them.
 struct Constant {
   ValueId result;
   double value = 0;

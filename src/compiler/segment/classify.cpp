@@ -129,6 +129,9 @@ std::optional<std::string> Classification::choose_two_sets() {
   for (const Reduction& reduction : axes_.reductions()) {
     const Placed& operand = axes_.placed()[static_cast<std::size_t>(reduction.operand)];
     const bool column = axes_.mask(reduction.nodes) == columns_;
+    const Op op = context_.fusion().expr(reduction.id).op;
+    if (column && op != Op::sum && op != Op::prod && op != Op::max && op != Op::min)
+      return "a reduction of columns that takes more than one walk";
     if (column && (axes_.mask(operand) & rows_) != rows_)
       return "a reduction of what a reduction gave";
     if (!column && (taint_[static_cast<std::size_t>(reduction.operand)] & columns_) != 0)

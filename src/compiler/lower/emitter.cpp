@@ -1,0 +1,498 @@
+#include "compiler/lower/emitter.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::Extent;
+using ir::Extents;
+using ir::Op;
+using ir::ValId;
+using loop::BufferId;
+using loop::Index;
+using loop::Indices;
+using loop::ValueId;
+using loop::VarId;
+using loop::Within;
+
+namespace {
+
+/// Costs more than loading it again.
+bool is_expensive(Op op) {
+  switch (op) {
+    case Op::exp:
+    case Op::expm1:
+    case Op::log:
+    case Op::log1p:
+    case Op::sin:
+    case Op::cos:
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::softplus:
+    case Op::erf:
+    case Op::pow:
+    case Op::random_uniform: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+ValId GroupContext::memory_of(ValId val) const {
+  for (const ir::Alias& alias : in_place)
+    if (alias.output == val) return alias.input;
+  return val;
+}
+
+Extent product(const Extents& shape) {
+  Extent all = 1;
+  for (const Extent& extent : shape) all = all * extent;
+  return all;
+}
+
+Index linearize(Indices& indices, const Tuple& at, const Extents& shape) {
+  Index linear;
+  Extent stride = 1;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    linear = indices.add(linear, indices.multiply(at[axis], stride));
+    stride = stride * shape[axis];
+  }
+  return linear;
+}
+
+Tuple unflatten(Indices& indices, const Index& linear, const Extents& shape) {
+  Tuple at(shape.size());
+  Index left = linear;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    if (axis == 0) {
+      at[axis] = left;
+    } else {
+      at[axis] = indices.modulo(left, shape[axis]);
+      left = indices.divide(left, shape[axis]);
+    }
+  }
+  if (!shape.empty() && shape[0].is_constant(1)) at[0] = 0;
+  return at;
+}
+
+Emitter::Emitter(const GroupContext& context, GroupKernel& out) : context_(context), out_(out) {}
+
+VarId Emitter::outer(Extent count) {
+  SEGFUSE_CHECK(blocks_.empty(), "the outer loop is opened first");
+  blocks_.emplace_back();
+  kernel().outer_count = count;
+  kernel().outer = indices().add_var("p", std::move(count));
+  var_depth_.resize(indices().vars(), 0);
+  return kernel().outer;
+}
+
+void Emitter::open(loop::For::Kind kind, VarId var, Index begin, Index end) {
+  blocks_.push_back({{loop::For{kind, var, std::move(begin), std::move(end), {}}}, {}});
+  var_depth_.resize(indices().vars(), 0);
+  var_depth_[var.index] = depth();
+}
+
+void Emitter::open_if(std::vector<Within> when) {
+  blocks_.push_back({{loop::If{std::move(when), {}}}, {}});
+}
+
+void Emitter::close() {
+  Block block = std::move(blocks_.back());
+  blocks_.pop_back();
+  if (auto* loop = std::get_if<loop::For>(&block.owner.node)) {
+    loop->body = std::move(block.body);
+  } else {
+    std::get<loop::If>(block.owner.node).body = std::move(block.body);
+  }
+  blocks_.back().body.push_back(std::move(block.owner));
+  std::erase_if(known_, [&](const Known& k) { return depth_of(k.value) > depth(); });
+  std::erase_if(computed_, [&](const auto& k) { return depth_of(k.second) > depth(); });
+  std::erase_if(indices_, [&](const auto& k) { return depth_of(std::get<2>(k)) > depth(); });
+}
+
+void Emitter::finish() {
+  SEGFUSE_CHECK(blocks_.size() == 1, "blocks are closed");
+  kernel().body = std::move(blocks_.back().body);
+  blocks_.clear();
+  for (std::size_t i = 0; i < context_.fusion.storage().symbols.size(); ++i)
+    kernel().symbols.push_back(
+        context_.fusion.to_string(Extent(ir::SymbolId{static_cast<std::uint32_t>(i)})));
+}
+
+int Emitter::depth_of(const Index& index) const {
+  int deepest = 0;
+  const Indices& all = out_.kernel.indices;
+  all.each_var(index, [&](VarId var) { deepest = std::max(deepest, var_depth_[var.index]); });
+  all.each_value(index, [&](ValueId value) { deepest = std::max(deepest, depth_of(value)); });
+  return deepest;
+}
+
+void Emitter::emit(loop::Statement statement, int depth) {
+  blocks_.at(static_cast<std::size_t>(depth)).body.push_back(std::move(statement));
+}
+
+ValueId Emitter::new_value(DType dtype, int depth) {
+  kernel().values.push_back(dtype);
+  value_depth_.push_back(depth);
+  return {static_cast<std::uint32_t>(kernel().values.size() - 1)};
+}
+
+ValueId Emitter::compute(Op op, DType dtype, std::vector<ValueId> operands) {
+  const auto [known, fresh] = computed_.try_emplace({op, dtype, operands});
+  if (!fresh) return known->second;
+  int deepest = 0;
+  for (const ValueId operand : operands) deepest = std::max(deepest, depth_of(operand));
+  known->second = new_value(dtype, deepest);
+  emit({loop::Compute{known->second, op, std::move(operands)}}, deepest);
+  return known->second;
+}
+
+ValueId Emitter::constant(DType dtype, double value) {
+  const auto [known, fresh] = constants_.try_emplace({dtype, std::bit_cast<std::uint64_t>(value)});
+  if (!fresh) return known->second;
+  known->second = new_value(dtype, 0);
+  emit({loop::Constant{known->second, value}}, 0);
+  return known->second;
+}
+
+ValueId Emitter::from_index(DType dtype, const Index& index) {
+  for (const auto& [type, known, value] : indices_)
+    if (type == dtype && known == index) return value;
+  const int where = depth_of(index);
+  const ValueId result = new_value(dtype, where);
+  emit({loop::FromIndex{result, index}}, where);
+  indices_.emplace_back(dtype, index, result);
+  return result;
+}
+
+ValueId Emitter::cast(ValueId value, DType dtype) {
+  return kernel().dtype(value) == dtype ? value : compute(Op::cast, dtype, {value});
+}
+
+ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> when,
+                      double otherwise) {
+  int where = depth_of(index);
+  for (const Within& condition : when) where = std::max(where, depth_of(condition.index));
+  const ValueId result = new_value(kernel().buffer(buffer).dtype, where);
+  emit({loop::Load{result, buffer, index, std::move(when), otherwise}}, where);
+  return result;
+}
+
+void Emitter::store(BufferId buffer, const Index& index, ValueId value, std::vector<Within> when) {
+  std::erase_if(when, [](const Within& w) { return w.index == Index(0); });
+  emit({loop::Store{buffer, index, value, std::move(when)}});
+}
+
+BufferId Emitter::buffer_of(ValId val, bool written) {
+  const ValId memory = context_.memory_of(val);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
+    loop::Buffer& buffer = kernel().buffers[i];
+    if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    if (out_.operands[next++].val != memory) continue;
+    const auto kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+    if (buffer.kind != kind) buffer.kind = loop::Buffer::Kind::kInOut;
+    return {static_cast<std::uint32_t>(i)};
+  }
+  const ir::Val& v = context_.fusion.val(val);
+  loop::Buffer buffer;
+  buffer.kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  buffer.name = fmt::format("b{}", kernel().buffers.size());
+  buffer.dtype = v.dtype;
+  buffer.elements = product(context_.fusion.canonical(v.shape));
+  kernel().buffers.push_back(std::move(buffer));
+  out_.operands.push_back({memory, 0});
+  return {static_cast<std::uint32_t>(kernel().buffers.size() - 1)};
+}
+
+BufferId Emitter::workspace(std::uint32_t number, const Workspace& workspace, bool written) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
+    if (kernel().buffers[i].kind == loop::Buffer::Kind::kRow) continue;
+    const Operand& operand = out_.operands[next++];
+    if (!operand.val.valid() && operand.workspace == number) return {static_cast<std::uint32_t>(i)};
+  }
+  loop::Buffer buffer;
+  buffer.kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  buffer.name = fmt::format("w{}", kernel().buffers.size());
+  buffer.dtype = workspace.dtype;
+  buffer.elements = workspace.elements;
+  kernel().buffers.push_back(std::move(buffer));
+  out_.operands.push_back({{}, number});
+  return {static_cast<std::uint32_t>(kernel().buffers.size() - 1)};
+}
+
+BufferId Emitter::row_buffer(std::string name, DType dtype, Extent elements, Hold hold,
+                             std::int64_t capacity) {
+  loop::Buffer buffer;
+  buffer.kind = loop::Buffer::Kind::kRow;
+  buffer.name = std::move(name);
+  buffer.dtype = dtype;
+  buffer.elements = std::move(elements);
+  buffer.hold = hold;
+  buffer.capacity = capacity;
+  kernel().buffers.push_back(std::move(buffer));
+  return {static_cast<std::uint32_t>(kernel().buffers.size() - 1)};
+}
+
+void Emitter::note(const Request& request, ValueId value, bool loaded) {
+  if (held_depth < 0 || depth_of(value) < held_depth) return;
+  const ir::ExprId definition = context_.fusion.val(request.val).definition;
+  auto found =
+      std::find_if(seen.begin(), seen.end(), [&](const Seen& s) { return s.request == request; });
+  if (found == seen.end()) {
+    seen.push_back({request,
+                    loaded,
+                    definition.valid() && is_expensive(context_.fusion.expr(definition).op),
+                    kernel().dtype(value),
+                    {}});
+    found = seen.end() - 1;
+  }
+  found->walks.insert(walk_);
+}
+
+ValueId Emitter::eval(const Request& request) {
+  for (const Known& known : known_)
+    if (known.request == request) return known.value;
+  Held* keep = nullptr;
+  for (Held& h : held)
+    if (h.request == request) keep = &h;
+  ValueId value;
+  bool loaded = false;
+  if (keep && keep->stored) {
+    value = load(keep->buffer, held_at);
+  } else {
+    value = evaluate(request, loaded);
+    if (keep && depth_of(value) == held_depth) {
+      emit({loop::Store{keep->buffer, held_at, value, {}}}, held_depth);
+      keep->stored = true;
+    }
+  }
+  note(request, value, loaded);
+  known_.push_back({request, value});
+  return value;
+}
+
+bool Emitter::reads_memory(ValId val) const {
+  return std::binary_search(context_.inputs.begin(), context_.inputs.end(), val);
+}
+
+ValueId Emitter::evaluate(const Request& request, bool& loaded) {
+  const ir::Val& val = context_.fusion.val(request.val);
+  if (reads_memory(request.val)) {
+    loaded = true;
+    const Extents shape = context_.fusion.canonical(val.shape);
+    return load(buffer_of(request.val, false), linearize(indices(), request.at, shape),
+                request.when, request.otherwise);
+  }
+  SEGFUSE_CHECK(val.definition.valid(), "an input of a group is in its boundary");
+  const Expr& expr = context_.fusion.expr(val.definition);
+  switch (ir::info(expr.op).op_class) {
+    case ir::OpClass::kElementwise: return elementwise(expr, request);
+    case ir::OpClass::kReduction: return reduced(val.definition, val.result, request.at);
+    case ir::OpClass::kMovement: return movement(expr, request, loaded);
+    case ir::OpClass::kCreation: return creation(expr, request);
+    default: break;
+  }
+  throw InternalError("'{}' cannot be lowered into a kernel", ir::info(expr.op).name);
+}
+
+ValueId Emitter::elementwise(const Expr& expr, const Request& request) {
+  if (!request.when.empty())
+    return conditional(eval(request.val, request.at), request.when, request.otherwise);
+  std::vector<ValueId> operands;
+  for (const ValId operand : expr.operands) operands.push_back(eval(operand, request.at));
+  return compute(expr.op, context_.fusion.val(request.val).dtype, std::move(operands));
+}
+
+ValueId Emitter::creation(const Expr& expr, const Request& request) {
+  if (!request.when.empty())
+    return conditional(eval(request.val, request.at), request.when, request.otherwise);
+  const ir::Val& val = context_.fusion.val(request.val);
+  auto attribute = [&](std::string_view name) -> const ir::Attr& {
+    return expr.attrs[ir::attr_position(expr.op, name)];
+  };
+  switch (expr.op) {
+    case Op::constant: return constant(val.dtype, std::get<double>(attribute("value")));
+    case Op::iota: return from_index(val.dtype, request.at[0]);
+    case Op::extent: {
+      const Extent size = context_.fusion.canonical(std::get<Extents>(attribute("size"))[0]);
+      return from_index(val.dtype, size);
+    }
+    case Op::random_uniform: {
+      const ValueId key = eval(expr.operands[0], {0});
+      const ValueId sequence = eval(expr.operands[0], {1});
+      const Index element = linearize(indices(), request.at, context_.fusion.canonical(val.shape));
+      const int where = std::max({depth_of(key), depth_of(sequence), depth_of(element)});
+      const ValueId result = new_value(val.dtype, where);
+      emit({loop::Random{result, key, sequence, std::get<std::int64_t>(attribute("stream")),
+                         element}},
+           where);
+      return result;
+    }
+    default: throw InternalError("'{}' creates nothing", ir::info(expr.op).name);
+  }
+}
+
+ValueId Emitter::holds(const std::vector<Within>& when) {
+  ValueId all;
+  for (const Within& condition : when) {
+    const ValueId at = from_index(DType::kI64, condition.index);
+    const ValueId low = compute(Op::ge, DType::kBool, {at, constant(DType::kI64, 0)});
+    const ValueId high =
+        compute(Op::lt, DType::kBool, {at, from_index(DType::kI64, Index(condition.bound))});
+    const ValueId both = compute(Op::logical_and, DType::kBool, {low, high});
+    all = all.valid() ? compute(Op::logical_and, DType::kBool, {all, both}) : both;
+  }
+  return all;
+}
+
+ValueId Emitter::conditional(ValueId value, const std::vector<Within>& when, double otherwise) {
+  const DType dtype = kernel().dtype(value);
+  return compute(Op::where, dtype, {holds(when), value, constant(dtype, otherwise)});
+}
+
+/// The value at a row-major position of it.
+ValueId Emitter::eval_linear(ValId val, const Index& linear, const Request& context, bool& loaded) {
+  const Extents shape = context_.fusion.canonical(context_.fusion.val(val).shape);
+  if (reads_memory(val)) {
+    loaded = true;
+    return load(buffer_of(val, false), linear, context.when, context.otherwise);
+  }
+  const ir::ExprId definition = context_.fusion.val(val).definition;
+  if (definition.valid()) {
+    const Expr& expr = context_.fusion.expr(definition);
+    if (expr.op == Op::reshape || expr.op == Op::squeeze)
+      return eval_linear(expr.operands[0], linear, context, loaded);
+  }
+  return eval({val, unflatten(indices(), linear, shape), context.when, context.otherwise});
+}
+
+ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded) {
+  using Ints = std::vector<std::int64_t>;
+  auto attribute = [&](std::string_view name) -> const ir::Attr& {
+    return expr.attrs[ir::attr_position(expr.op, name)];
+  };
+  const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
+  const Extents after = context_.fusion.canonical(context_.fusion.val(request.val).shape);
+  Request operand{expr.operands[0], Tuple(before.size()), request.when, request.otherwise};
+  switch (expr.op) {
+    case Op::permute: {
+      const auto& perm = std::get<Ints>(attribute("perm"));
+      for (std::size_t i = 0; i < perm.size(); ++i)
+        operand.at[static_cast<std::size_t>(perm[i])] = request.at[i];
+      return eval(operand);
+    }
+    case Op::squeeze: {
+      const auto& axes = std::get<Ints>(attribute("axes"));
+      for (std::size_t i = 0, next = 0; i < before.size(); ++i)
+        if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
+          operand.at[i] = request.at[next++];
+      return eval(operand);
+    }
+    case Op::broadcast: {
+      const auto& axes = std::get<Ints>(attribute("axes"));
+      for (std::size_t i = 0; i < axes.size(); ++i) {
+        const auto to = static_cast<std::size_t>(axes[i]);
+        if (before[i] == after[to]) operand.at[i] = request.at[to];
+      }
+      return eval(operand);
+    }
+    case Op::reshape:
+      return eval_linear(operand.val, linearize(indices(), request.at, after), request, loaded);
+    case Op::slice: {
+      const auto& starts = std::get<Extents>(attribute("starts"));
+      for (std::size_t i = 0; i < before.size(); ++i)
+        operand.at[i] = indices().add(request.at[i], Index(context_.fusion.canonical(starts[i])));
+      return eval(operand);
+    }
+    case Op::unfold: {
+      const auto axis = static_cast<std::size_t>(std::get<std::int64_t>(attribute("axis")));
+      const Extent stride = std::get<std::int64_t>(attribute("stride"));
+      const Extent dilation = std::get<std::int64_t>(attribute("dilation"));
+      for (std::size_t i = 0; i < before.size(); ++i)
+        operand.at[i] = request.at[i <= axis ? i : i + 1];
+      operand.at[axis] = indices().add(indices().multiply(request.at[axis], stride),
+                                       indices().multiply(request.at[axis + 1], dilation));
+      return eval(operand);
+    }
+    case Op::pad: return pad(expr, request);
+    case Op::concat: return concat(expr, request);
+    case Op::take:
+    case Op::gather: return indexed(expr, request);
+    default: throw InternalError("'{}' cannot be lowered into a kernel", ir::info(expr.op).name);
+  }
+}
+
+ValueId Emitter::pad(const Expr& expr, const Request& request) {
+  const auto& low = std::get<Extents>(expr.attrs[ir::attr_position(expr.op, "low")]);
+  const double value = std::get<double>(expr.attrs[ir::attr_position(expr.op, "value")]);
+  const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
+  const Extents after = context_.fusion.canonical(context_.fusion.val(request.val).shape);
+  Request inner{expr.operands[0], Tuple(before.size()), {}, value};
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    inner.at[i] = indices().subtract(request.at[i], Index(context_.fusion.canonical(low[i])));
+    if (before[i] != after[i]) inner.when.push_back({inner.at[i], before[i]});
+  }
+  if (request.when.empty()) return eval(inner);
+  // What lies outside of the outer conditions is another value than what lies outside of these.
+  inner.when.insert(inner.when.begin(), request.when.begin(), request.when.end());
+  const ValueId padded = eval(inner);
+  return conditional(padded, request.when, request.otherwise);
+}
+
+ValueId Emitter::concat(const Expr& expr, const Request& request) {
+  const auto axis = static_cast<std::size_t>(
+      std::get<std::int64_t>(expr.attrs[ir::attr_position(expr.op, "axis")]));
+  const DType dtype = context_.fusion.val(request.val).dtype;
+  Extent begin = 0;
+  ValueId joined;
+  for (const ValId part : expr.operands) {
+    const Extent size = context_.fusion.canonical(context_.fusion.val(part).shape[axis]);
+    Request inner{part, request.at, request.when, request.otherwise};
+    inner.at[axis] = indices().subtract(request.at[axis], Index(begin));
+    const Within own{inner.at[axis], size};
+    inner.when.push_back(own);
+    const ValueId value = eval(inner);
+    joined = joined.valid() ? compute(Op::where, dtype, {holds({own}), value, joined}) : value;
+    begin = begin + size;
+  }
+  return joined;
+}
+
+/// take and gather: one axis is found by an index from memory.
+ValueId Emitter::indexed(const Expr& expr, const Request& request) {
+  const auto axis = static_cast<std::size_t>(
+      std::get<std::int64_t>(expr.attrs[ir::attr_position(expr.op, "axis")]));
+  const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
+  const std::size_t rank = context_.fusion.val(expr.operands[1]).shape.size();
+  Request index{expr.operands[1], request.at, request.when, 0};
+  Request inner{expr.operands[0], request.at, request.when, request.otherwise};
+  const auto first = request.at.begin() + static_cast<std::ptrdiff_t>(axis);
+  if (expr.op == Op::take) {
+    index.at.assign(first, first + static_cast<std::ptrdiff_t>(rank));
+    inner.at.assign(request.at.begin(), first);
+    inner.at.emplace_back();
+    inner.at.insert(inner.at.end(), first + static_cast<std::ptrdiff_t>(rank), request.at.end());
+  }
+  const ValueId found = cast(eval(index), DType::kI64);
+  const Within within{indices().of(found), before[axis]};
+  const std::string what = fmt::format("{}: index along axis {}", ir::info(expr.op).name, axis);
+  auto& checks = kernel().checks;
+  auto known = std::find(checks.begin(), checks.end(), what);
+  if (known == checks.end()) known = checks.insert(checks.end(), what);
+  int where = depth_of(found);
+  for (const Within& condition : request.when) where = std::max(where, depth_of(condition.index));
+  emit({loop::Check{within, request.when, static_cast<std::uint32_t>(known - checks.begin())}},
+       where);
+  inner.at[axis] = within.index;
+  inner.when.push_back(within);
+  return eval(inner);
+}
+
+}  // namespace segfuse::compiler

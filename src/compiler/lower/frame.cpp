@@ -1,0 +1,138 @@
+#include <algorithm>
+
+#include "compiler/lower/make.h"
+
+namespace segfuse::compiler {
+
+using ir::Extent;
+using loop::For;
+using loop::Index;
+using loop::VarId;
+
+GroupKernel& Making::add_kernel() const {
+  GroupKernel& kernel = out.kernels.emplace_back();
+  kernel.kernel.name = group.name;
+  if (out.kernels.size() > 1) kernel.kernel.name += "_" + std::to_string(out.kernels.size());
+  kernel.kernel.schedule = schedule;
+  return kernel;
+}
+
+StateMemory Making::add_states(const std::vector<std::size_t>& reductions,
+                               const Extent& elements) const {
+  StateMemory memory(group.reductions.size());
+  auto add = [&](std::size_t number, DType dtype) {
+    memory[number].push_back(static_cast<std::uint32_t>(out.workspaces.size()));
+    out.workspaces.push_back({"state", dtype, elements});
+  };
+  for (const std::size_t number : reductions) {
+    add(number, group.reductions[number].dtype);
+    if (group.reductions[number].op == ir::Op::argmax) add(number, DType::kI64);
+  }
+  return memory;
+}
+
+Frame::Frame(const Making& making, Walker& walker)
+    : making_(making), walker_(walker), at_(making.group.space.axes.size()) {}
+
+void Frame::open(const Loops& loops) {
+  Emitter& e = walker_.emitter;
+  loop::Indices& indices = e.indices();
+  const auto& axes = making_.group.space.axes;
+  ir::Extents counts;
+  for (const std::size_t axis : loops.outer) counts.push_back(axes[axis].extent);
+  counts.push_back(loops.extra);
+  auto tiles = [&](int axis, std::int64_t tile) {
+    counts.push_back(
+        axis < 0 ? Extent(1)
+                 : making_.group.ceil_divide(axes[static_cast<std::size_t>(axis)].extent, tile));
+  };
+  tiles(loops.serial, loops.serial_tile);
+  tiles(loops.lane, loops.tile);
+  const Extent count = product(counts);
+  const VarId outer = e.outer(count);
+  const Tuple parts = unflatten(indices, indices.of(outer), counts);
+  for (std::size_t i = 0; i < loops.outer.size(); ++i) at_[loops.outer[i]] = parts[i];
+  const std::size_t after = loops.outer.size();
+  extra_ = parts[after];
+  auto open_tile = [&](For::Kind kind, const char* name, int axis, std::int64_t tile,
+                       std::size_t part) {
+    if (axis < 0) return;
+    const auto number = static_cast<std::size_t>(axis);
+    const VarId var = walk(number, name);
+    if (counts[part].is_constant(1)) {
+      e.open(kind, var, 0, Index(axes[number].extent));
+    } else {
+      const Index begin = indices.multiply(parts[part], tile);
+      e.open(kind, var, begin,
+             indices.minimum(indices.add(begin, Index(tile)), Index(axes[number].extent)));
+    }
+    ++opened_;
+  };
+  open_tile(For::Kind::kSerial, "i", loops.serial, loops.serial_tile, after + 1);
+  open_tile(For::Kind::kLane, "j", loops.lane, loops.tile, after + 2);
+}
+
+void Frame::close() {
+  for (; opened_ > 0; --opened_) walker_.emitter.close();
+}
+
+VarId Frame::walk(std::size_t axis, const char* name) {
+  loop::Indices& indices = walker_.emitter.indices();
+  const VarId var = indices.add_var(name, making_.group.space.axes[axis].extent);
+  at_[axis] = indices.of(var);
+  return var;
+}
+
+void Frame::settle() { walker_.plan_at = making_.group.plan_axes(walker_.emitter.indices(), at_); }
+
+Index Frame::linear(const std::vector<std::size_t>& axes) const {
+  Tuple at;
+  ir::Extents shape;
+  for (const std::size_t axis : axes) {
+    at.push_back(at_[axis]);
+    shape.push_back(making_.group.space.axes[axis].extent);
+  }
+  return linearize(walker_.emitter.indices(), at, shape);
+}
+
+std::vector<std::size_t> axes_of(const Space& space, SpaceAxis::Role role) {
+  std::vector<std::size_t> axes;
+  for (std::size_t axis = 0; axis < space.axes.size(); ++axis)
+    if (space.axes[axis].role == role) axes.push_back(axis);
+  return axes;
+}
+
+Extent elements_of(const Space& space, const std::vector<std::size_t>& axes) {
+  Extent all = 1;
+  for (const std::size_t axis : axes) all = all * space.axes[axis].extent;
+  return all;
+}
+
+std::vector<loop::Within> only_first(const Making& making, const Frame& frame, const Result& result,
+                                     const std::vector<std::size_t>& axes) {
+  std::vector<loop::Within> when;
+  for (const std::size_t axis : axes)
+    if (!result.along[making.group.joined[axis][0]]) when.push_back({frame.at(axis), 1});
+  return when;
+}
+
+void save(Walker& walker, const Making& making, const StateMemory& memory, std::size_t number,
+          const Index& at) {
+  const auto& values = walker.finished(number);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint32_t place = memory[number][i];
+    walker.emitter.store(walker.emitter.workspace(place, making.out.workspaces[place], true), at,
+                         values[i], {});
+  }
+}
+
+std::vector<loop::ValueId> restore(Walker& walker, const Making& making, const StateMemory& memory,
+                                   std::size_t number, const Index& at) {
+  std::vector<loop::ValueId> values;
+  for (const std::uint32_t place : memory[number])
+    values.push_back(walker.emitter.load(
+        walker.emitter.workspace(place, making.out.workspaces[place], false), at));
+  return values;
+}
+
+}  // namespace segfuse::compiler

@@ -1,0 +1,364 @@
+#include "compiler/lower/group_state.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "compiler/lower/walker.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::ExprId;
+using ir::Extent;
+using ir::Extents;
+using ir::Op;
+using ir::OpClass;
+using ir::ValId;
+using loop::Index;
+using Ints = std::vector<std::int64_t>;
+using Role = SpaceAxis::Role;
+
+namespace {
+
+template <class T>
+const T& attribute(const Expr& expr, std::string_view name) {
+  return std::get<T>(expr.attrs[ir::attr_position(expr.op, name)]);
+}
+
+DType state_dtype(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
+}
+
+}  // namespace
+
+GroupState::GroupState(ir::Fusion& program, const SegmentedGroup& g, const GroupPlan& p,
+                       std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name)
+    : fusion(program),
+      group(g),
+      plan(p),
+      in_place(std::move(aliases)),
+      hints(h),
+      name(std::move(kernel_name)),
+      context{fusion, group.boundary.inputs, in_place} {
+  for (const GroupPlan::Place& place : plan.places) places_[place.val] = place.axes;
+  find_reductions();
+  find_results();
+  std::vector<loop::VarId> vars;
+  const GroupKernel all = survey(vars);
+  join_axes(all, vars);
+  describe_space(all, vars);
+}
+
+const std::vector<int>& GroupState::place(ValId val) const {
+  const auto found = places_.find(val);
+  if (found == places_.end()) throw InternalError("value {} has no place in its group", val.index);
+  return found->second;
+}
+
+Tuple GroupState::tuple(ValId val, const Tuple& at) const {
+  Tuple all;
+  for (const int axis : place(val))
+    all.push_back(axis < 0 ? Index(0) : at[static_cast<std::size_t>(axis)]);
+  return all;
+}
+
+bool GroupState::is_local(ValId val) const {
+  const ExprId definition = fusion.val(val).definition;
+  if (!definition.valid() ||
+      std::find(group.exprs.begin(), group.exprs.end(), definition) == group.exprs.end())
+    return false;
+  const Expr& expr = fusion.expr(definition);
+  return ir::info(expr.op).op_class != OpClass::kMovement || is_local(expr.operands[0]);
+}
+
+Extent GroupState::ceil_divide(const Extent& size, std::int64_t by) const {
+  return by == 1 ? size : fusion.canonical(fusion.floordiv(size + Extent(by - 1), by));
+}
+
+Tuple GroupState::plan_axes(loop::Indices& indices, const Tuple& space_at) const {
+  Tuple at(plan.space.size());
+  for (std::size_t axis = 0; axis < joined.size(); ++axis) {
+    Extents parts;
+    for (const std::size_t part : joined[axis]) parts.push_back(plan.space[part]);
+    const Tuple split = unflatten(indices, space_at[axis], parts);
+    for (std::size_t i = 0; i < parts.size(); ++i) at[joined[axis][i]] = split[i];
+  }
+  return at;
+}
+
+Tuple GroupState::forward(loop::Indices& indices, const Result& result, const Tuple& at) const {
+  Tuple position = tuple(result.root, at);
+  for (const ExprId id : result.path) {
+    const Expr& expr = fusion.expr(id);
+    const Extents before = fusion.canonical(fusion.val(expr.operands[0]).shape);
+    const Extents after = fusion.canonical(fusion.val(expr.results[0]).shape);
+    Tuple next(after.size());
+    if (expr.op == Op::permute) {
+      const auto& perm = attribute<Ints>(expr, "perm");
+      for (std::size_t i = 0; i < perm.size(); ++i)
+        next[i] = position[static_cast<std::size_t>(perm[i])];
+    } else if (expr.op == Op::squeeze) {
+      const auto& axes = attribute<Ints>(expr, "axes");
+      for (std::size_t i = 0, to = 0; i < before.size(); ++i)
+        if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
+          next[to++] = position[i];
+    } else if (expr.op == Op::broadcast) {
+      next = tuple(expr.results[0], at);
+      const auto& axes = attribute<Ints>(expr, "axes");
+      for (std::size_t i = 0; i < axes.size(); ++i) {
+        const auto to = static_cast<std::size_t>(axes[i]);
+        if (before[i] == after[to]) next[to] = position[i];
+      }
+    } else {
+      SEGFUSE_CHECK(expr.op == Op::reshape, "'{}' moves a computed value", ir::info(expr.op).name);
+      next = unflatten(indices, linearize(indices, position, before), after);
+    }
+    position = std::move(next);
+  }
+  return position;
+}
+
+int GroupState::level(ValId val) {
+  if (const auto known = levels.find(val); known != levels.end()) return known->second;
+  const ExprId definition = fusion.val(val).definition;
+  const auto& inputs = group.boundary.inputs;
+  int most = 0;
+  if (definition.valid() && !std::binary_search(inputs.begin(), inputs.end(), val)) {
+    const Expr& expr = fusion.expr(definition);
+    for (const ValId operand : expr.operands) most = std::max(most, level(operand));
+    for (const SimpleReduction& r : reductions)
+      if (r.expr == definition && !r.column) most = std::max(most, r.walk + 1);
+  }
+  return levels[val] = most;
+}
+
+void GroupState::find_reductions() {
+  for (const ExprId id : group.exprs) {
+    const Expr& expr = fusion.expr(id);
+    if (ir::info(expr.op).op_class != OpClass::kReduction) continue;
+    const ValId operand = expr.operands[0];
+    bool any = false;
+    bool column = false;
+    for (const std::int64_t axis : attribute<Ints>(expr, "axes")) {
+      const int at = place(operand)[static_cast<std::size_t>(axis)];
+      if (at < 0) continue;
+      any = true;
+      column = column || plan.column_reduced[static_cast<std::size_t>(at)];
+    }
+    SimpleReduction r{id,    0, expr.op, state_dtype(fusion.val(operand).dtype), level(operand),
+                      column};
+    if (!any) continue;  // of one element
+    if (expr.op == Op::welford) {
+      r.op = Op::sum;
+      reductions.push_back(r);
+      for (r.part = 1, ++r.walk; r.part < 3; ++r.part) reductions.push_back(r);
+    } else if (expr.op == Op::logsumexp) {
+      r.op = Op::max;
+      reductions.push_back(r);
+      r.op = Op::sum;
+      r.part = 1;
+      ++r.walk;
+      reductions.push_back(r);
+    } else {
+      reductions.push_back(r);
+    }
+  }
+}
+
+bool GroupState::tainted_by_column(ValId val) const {
+  const ExprId definition = fusion.val(val).definition;
+  const auto& inputs = group.boundary.inputs;
+  if (!definition.valid() || std::binary_search(inputs.begin(), inputs.end(), val)) return false;
+  for (const SimpleReduction& r : reductions)
+    if (r.expr == definition && r.column) return true;
+  const auto& operands = fusion.expr(definition).operands;
+  return std::any_of(operands.begin(), operands.end(),
+                     [&](ValId operand) { return tainted_by_column(operand); });
+}
+
+void GroupState::find_results() {
+  for (const ValId output : group.boundary.outputs) {
+    Result result;
+    result.output = output;
+    result.root = output;
+    while (is_local(result.root)) {
+      const ExprId definition = fusion.val(result.root).definition;
+      const Expr& expr = fusion.expr(definition);
+      if (ir::info(expr.op).op_class != OpClass::kMovement) break;
+      result.path.insert(result.path.begin(), definition);
+      result.root = expr.operands[0];
+    }
+    result.level = level(result.root);
+    result.column = tainted_by_column(result.root);
+    results.push_back(std::move(result));
+  }
+}
+
+void each_index(const loop::Kernel& kernel, const std::function<void(const Index&)>& visit) {
+  auto conditions = [&](const std::vector<loop::Within>& when) {
+    for (const loop::Within& condition : when) visit(condition.index);
+  };
+  loop::walk(kernel.body, [&](const loop::Statement& statement, int) {
+    const auto& node = statement.node;
+    if (const auto* s = std::get_if<loop::FromIndex>(&node)) visit(s->index);
+    if (const auto* s = std::get_if<loop::Random>(&node)) visit(s->element);
+    if (const auto* s = std::get_if<loop::Load>(&node)) visit(s->index), conditions(s->when);
+    if (const auto* s = std::get_if<loop::Store>(&node)) visit(s->index), conditions(s->when);
+    if (const auto* s = std::get_if<loop::Check>(&node))
+      visit(s->within.index), conditions(s->when);
+    if (const auto* s = std::get_if<loop::Accumulate>(&node)) visit(s->position);
+  });
+}
+
+namespace {
+
+bool joinable(const loop::Indices& indices, const Index& index, loop::VarId a, loop::VarId b,
+              const Extent& extent) {
+  Extent first = 0;
+  Extent second = 0;
+  for (const Index::Term& term : index.terms) {
+    const loop::Atom& atom = indices.atom(term.atom);
+    if (atom.kind == loop::Atom::Kind::kVar && atom.var == a) first = term.coefficient;
+    if (atom.kind == loop::Atom::Kind::kVar && atom.var == b) second = term.coefficient;
+    if (!joinable(indices, atom.of, a, b, extent) || !joinable(indices, atom.other, a, b, extent))
+      return false;
+  }
+  return first == second * extent;
+}
+
+}  // namespace
+
+bool joinable(const loop::Kernel& kernel, loop::VarId a, loop::VarId b, const Extent& extent) {
+  bool all = true;
+  each_index(kernel, [&](const Index& index) {
+    all = all && joinable(kernel.indices, index, a, b, extent);
+  });
+  return all;
+}
+
+GroupKernel GroupState::survey(std::vector<loop::VarId>& vars) const {
+  GroupKernel out;
+  Walker walker(*this, out);
+  Emitter& e = walker.emitter;
+  e.outer(1);
+  Tuple at;
+  for (const Extent& extent : plan.space) {
+    vars.push_back(e.indices().add_var(fmt::format("i{}", vars.size()), extent));
+    at.push_back(e.indices().of(vars.back()));
+    e.open(loop::For::Kind::kSerial, vars.back(), 0, Index(extent));
+  }
+  walker.plan_at = at;
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    walker.accumulate(i);
+    walker.assume(i);
+  }
+  for (const Result& result : results) walker.store(result, {});
+  for (std::size_t i = 0; i < plan.space.size(); ++i) e.close();
+  e.finish();
+  return out;
+}
+
+void GroupState::join_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars) {
+  for (Result& result : results) {
+    result.along.assign(plan.space.size(), false);
+    auto note = [&](ValId val) {
+      if (!has_place(val)) return;
+      for (const int axis : place(val))
+        if (axis >= 0) result.along[static_cast<std::size_t>(axis)] = true;
+    };
+    note(result.root);
+    for (const ExprId id : result.path)
+      if (fusion.expr(id).op == Op::broadcast) note(fusion.expr(id).results[0]);
+    for (std::size_t axis = 0; axis < plan.space.size(); ++axis)
+      result.full = result.full || (result.along[axis] && plan.reduced[axis]);
+  }
+  auto role = [&](std::size_t axis) {
+    return plan.reduced[axis]          ? Role::kReduced
+           : plan.column_reduced[axis] ? Role::kColumn
+                                       : Role::kParallel;
+  };
+  for (std::size_t axis = 0; axis < plan.space.size(); ++axis) {
+    const Extent extent = fusion.canonical(plan.space[axis]);
+    bool join = axis > 0 && role(axis) == role(axis - 1) &&
+                joinable(survey.kernel, vars[axis - 1], vars[axis], extent);
+    for (const Result& result : results)
+      join = join && result.along[axis] == result.along[axis - 1];
+    if (join) {
+      joined.back().push_back(axis);
+      space.axes.back().extent = space.axes.back().extent * extent;
+    } else {
+      joined.push_back({axis});
+      space.axes.push_back({extent, role(axis), 1});
+    }
+  }
+}
+
+namespace {
+
+/// The axis of the plan along which neighbours in memory are; -1 if none is.
+int unit_axis(const loop::Kernel& kernel, const Index& index,
+              const std::vector<loop::VarId>& vars) {
+  for (std::size_t axis = vars.size(); axis-- > 0;) {
+    const auto stride = kernel.indices.stride(index, vars[axis]);
+    if (stride && stride->is_constant(1)) return static_cast<int>(axis);
+  }
+  return -1;
+}
+
+}  // namespace
+
+void GroupState::describe_space(const GroupKernel& survey, const std::vector<loop::VarId>& vars) {
+  const loop::Kernel& kernel = survey.kernel;
+  space.kind = plan.kind;
+  SizeHints known = hints;
+  const SegmentContext sizes(fusion, known);
+  for (SpaceAxis& axis : space.axes)
+    axis.hint = std::max<std::int64_t>(1, sizes.value_of(axis.extent));
+  auto space_axis = [&](int plan_axis) {
+    for (std::size_t i = 0; i < joined.size(); ++i)
+      if (plan_axis >= 0 && joined[i].back() == static_cast<std::size_t>(plan_axis))
+        return static_cast<int>(i);
+    return -1;
+  };
+  auto is_full = [&](const Index& index) {
+    return std::all_of(vars.begin(), vars.end(), [&](loop::VarId var) {
+      return kernel.indices.var(var).bound.is_constant(1) || kernel.indices.depends_on(index, var);
+    });
+  };
+  space.widest = 0;
+  space.narrowest = 8;
+  auto width = [&](loop::BufferId buffer) {
+    const int bytes = static_cast<int>(size_of(kernel.buffer(buffer).dtype));
+    space.widest = std::max(space.widest, bytes);
+    space.narrowest = std::min(space.narrowest, bytes);
+  };
+  int written = -1;
+  int read = -1;
+  int any = -1;
+  loop::walk(kernel.body, [&](const loop::Statement& statement, int) {
+    if (const auto* s = std::get_if<loop::Store>(&statement.node)) {
+      if (any < 0) any = unit_axis(kernel, s->index, vars);
+      if (!is_full(s->index)) return;
+      width(s->buffer);
+      if (written < 0) written = unit_axis(kernel, s->index, vars);
+    }
+    if (const auto* s = std::get_if<loop::Load>(&statement.node)) {
+      if (any < 0) any = unit_axis(kernel, s->index, vars);
+      if (!is_full(s->index)) return;
+      width(s->buffer);
+      ++space.loads;
+      const int axis = unit_axis(kernel, s->index, vars);
+      if (read < 0 || (plan.kind == PlanKind::kTiledTranspose && read == written)) read = axis;
+    }
+  });
+  if (space.widest == 0) space.widest = space.narrowest = 4;
+  space.inner = space_axis(written >= 0 ? written : read >= 0 ? read : any);
+  if (plan.kind == PlanKind::kTiledTranspose) space.cross = space_axis(read);
+  if (space.cross == space.inner) space.cross = -1;
+  space.reductions = static_cast<int>(reductions.size());
+  space.phases = 1;
+  for (const Result& result : results) space.phases = std::max(space.phases, result.level + 1);
+}
+
+}  // namespace segfuse::compiler

@@ -1,0 +1,180 @@
+#include "compiler/lower/walker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler {
+
+using ir::Expr;
+using ir::ExprId;
+using ir::Extent;
+using ir::Op;
+using loop::Index;
+using loop::ValueId;
+using Ints = std::vector<std::int64_t>;
+
+Walker::Walker(const GroupState& group, GroupKernel& out)
+    : emitter(group.context, out),
+      group_(group),
+      states_(group.reductions.size()),
+      finished_(group.reductions.size()) {
+  emitter.reduced = [this](ExprId expr, std::size_t which, const Tuple&) {
+    const auto& all = group_.reductions;
+    const bool walked = std::any_of(all.begin(), all.end(),
+                                    [&](const SimpleReduction& r) { return r.expr == expr; });
+    return walked ? result(expr, which) : single(expr, which);
+  };
+}
+
+std::size_t Walker::find(ExprId expr, int part) const {
+  for (std::size_t i = 0; i < group_.reductions.size(); ++i)
+    if (group_.reductions[i].expr == expr && group_.reductions[i].part == part) return i;
+  throw InternalError("expression {} has no reduction {}", expr.index, part);
+}
+
+const std::vector<ValueId>& Walker::finished(std::size_t number) const {
+  SEGFUSE_CHECK(!finished_[number].empty(), "reduction {} is used before it is finished", number);
+  return finished_[number];
+}
+
+Extent Walker::count(ExprId expr) const {
+  const Expr& e = group_.fusion.expr(expr);
+  Extent all = 1;
+  for (const std::int64_t axis : std::get<Ints>(e.attrs[ir::attr_position(e.op, "axes")]))
+    all = all * group_.fusion.val(e.operands[0]).shape[static_cast<std::size_t>(axis)];
+  return group_.fusion.canonical(all);
+}
+
+/// Sum / number of elements; 0 of none.
+ValueId Walker::mean(ExprId expr) {
+  const std::size_t number = find(expr, 0);
+  const DType dtype = group_.reductions[number].dtype;
+  const ValueId elements =
+      emitter.compute(Op::maximum, dtype,
+                      {emitter.from_index(dtype, Index(count(expr))), emitter.constant(dtype, 1)});
+  return emitter.compute(Op::div, dtype, {finished(number)[0], elements});
+}
+
+/// The maximum of a logsumexp, or 0 if it is not finite.
+ValueId Walker::largest(ExprId expr) {
+  const std::size_t number = find(expr, 0);
+  const DType dtype = group_.reductions[number].dtype;
+  const ValueId value = finished(number)[0];
+  return emitter.compute(
+      Op::where, dtype,
+      {emitter.compute(Op::is_finite, DType::kBool, {value}), value, emitter.constant(dtype, 0)});
+}
+
+ValueId Walker::operand(std::size_t number) {
+  const SimpleReduction& r = group_.reductions[number];
+  const Expr& expr = group_.fusion.expr(r.expr);
+  const ir::ValId val = expr.operands[0];
+  const ValueId value = emitter.cast(emitter.eval(val, group_.tuple(val, plan_at)), r.dtype);
+  if (r.part == 0) return value;
+  if (expr.op == Op::logsumexp)
+    return emitter.compute(Op::exp, r.dtype,
+                           {emitter.compute(Op::sub, r.dtype, {value, largest(r.expr)})});
+  const ValueId deviation = emitter.compute(Op::sub, r.dtype, {value, mean(r.expr)});
+  return r.part == 1 ? deviation : emitter.compute(Op::square, r.dtype, {deviation});
+}
+
+Index Walker::position(std::size_t number) const {
+  const SimpleReduction& r = group_.reductions[number];
+  if (r.op != Op::argmax) return 0;
+  const Expr& expr = group_.fusion.expr(r.expr);
+  const auto axis = std::get<Ints>(expr.attrs[ir::attr_position(expr.op, "axes")])[0];
+  return group_.tuple(expr.operands[0], plan_at)[static_cast<std::size_t>(axis)];
+}
+
+void Walker::begin(std::size_t number) {
+  const SimpleReduction& r = group_.reductions[number];
+  auto& all = emitter.kernel().reductions;
+  states_[number] = {static_cast<std::uint32_t>(all.size())};
+  all.push_back({r.op, r.dtype, r.op == Op::sum && r.dtype == DType::kF32});
+  emitter.emit({loop::Begin{states_[number]}});
+}
+
+void Walker::accumulate(std::size_t number) {
+  accumulate(number, operand(number), position(number));
+}
+
+void Walker::accumulate(std::size_t number, ValueId value, const Index& position) {
+  emitter.emit({loop::Accumulate{states_[number], value, position}});
+}
+
+void Walker::finish(std::size_t number) {
+  const SimpleReduction& r = group_.reductions[number];
+  std::vector<ValueId> results{emitter.new_value(r.dtype, emitter.depth())};
+  if (r.op == Op::argmax) results.push_back(emitter.new_value(DType::kI64, emitter.depth()));
+  finished_[number] = results;
+  emitter.emit({loop::Finish{states_[number], std::move(results)}});
+}
+
+void Walker::assume(std::size_t number) {
+  const SimpleReduction& r = group_.reductions[number];
+  finished_[number] = {emitter.constant(r.dtype, 0)};
+  if (r.op == Op::argmax) finished_[number].push_back(emitter.constant(DType::kI64, 0));
+}
+
+/// A reduction over axes of size 1.
+ValueId Walker::single(ExprId expr, std::size_t which) {
+  const Expr& e = group_.fusion.expr(expr);
+  const DType dtype = group_.fusion.val(e.results[which]).dtype;
+  if (e.op == Op::argmax) return emitter.constant(dtype, 0);
+  const ValueId value = emitter.eval(e.operands[0], group_.tuple(e.operands[0], plan_at));
+  if (which == 0) return emitter.cast(value, dtype);
+  const ValueId deviation = emitter.compute(Op::sub, emitter.kernel().dtype(value), {value, value});
+  return emitter.cast(deviation, dtype);
+}
+
+ValueId Walker::result(ExprId expr, std::size_t which) {
+  const Expr& e = group_.fusion.expr(expr);
+  const DType dtype = group_.fusion.val(e.results[which]).dtype;
+  const std::size_t first = find(expr, 0);
+  const DType state = group_.reductions[first].dtype;
+  if (e.op == Op::argmax) return emitter.cast(finished(first)[1], dtype);
+  if (e.op == Op::logsumexp) {
+    const ValueId sum = finished(find(expr, 1))[0];
+    const ValueId log = emitter.compute(Op::log, state, {sum});
+    return emitter.cast(emitter.compute(Op::add, state, {largest(expr), log}), dtype);
+  }
+  if (e.op != Op::welford) return emitter.cast(finished(first)[0], dtype);
+  if (which == 0) return emitter.cast(mean(expr), dtype);
+  // The deviations' own sum takes out what rounding the mean put in.
+  const ValueId sum = finished(find(expr, 1))[0];
+  const ValueId squares = finished(find(expr, 2))[0];
+  const ValueId elements =
+      emitter.compute(Op::maximum, state,
+                      {emitter.from_index(state, Index(count(expr))), emitter.constant(state, 1)});
+  const ValueId excess =
+      emitter.compute(Op::div, state, {emitter.compute(Op::square, state, {sum}), elements});
+  const ValueId corrected = emitter.compute(Op::sub, state, {squares, excess});
+  return emitter.cast(emitter.compute(Op::maximum, state, {corrected, emitter.constant(state, 0)}),
+                      dtype);
+}
+
+void Walker::store(const Result& result, std::vector<loop::Within> when) {
+  const ValueId value = emitter.eval(result.root, group_.tuple(result.root, plan_at));
+  const Tuple to = group_.forward(emitter.indices(), result, plan_at);
+  const ir::Extents shape = group_.fusion.canonical(group_.fusion.val(result.output).shape);
+  emitter.store(emitter.buffer_of(result.output, true), linearize(emitter.indices(), to, shape),
+                value, std::move(when));
+}
+
+double Walker::identity(const SimpleReduction& r) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const bool real = is_float(r.dtype);
+  switch (r.op) {
+    case Op::sum: return 0;
+    case Op::prod: return 1;
+    case Op::min:
+      return real ? kInfinity : r.dtype == DType::kI32 ? 2147483647.0 : 9223372036854775807.0;
+    default: return real ? -kInfinity : r.dtype == DType::kI32 ? -2147483648.0 : -0x1p63;
+  }
+}
+
+}  // namespace segfuse::compiler

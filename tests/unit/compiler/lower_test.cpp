@@ -1,0 +1,164 @@
+// Kernels mean what their groups mean, whatever the schedule.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "compiler/interpret/interpreter.h"
+#include "ir/text.h"
+#include "support/group_runner.h"
+#include "support/random_fusion.h"
+#include "unit/compiler/segment_models.h"
+
+namespace segfuse::compiler {
+namespace {
+
+struct Named {
+  const char* name;
+  Schedule schedule;
+};
+
+/// Sizes small enough that every tail, part and chunk is there.
+std::vector<Named> schedules() {
+  Schedule plain;
+  Schedule small;
+  small.tile = 3;
+  small.cross = 2;
+  small.rows = 2;
+  Schedule held = small;
+  held.hold = Hold::kScratch;
+  held.row = 4096;
+  Schedule loaded = held;
+  loaded.target = Target::kCuda;
+  Schedule split = small;
+  split.split = 2;
+  Schedule staged = small;
+  staged.staged = true;
+  Schedule both = split;
+  both.staged = true;
+  return {{"plain", plain}, {"small", small},   {"held", held}, {"loaded", loaded},
+          {"split", split}, {"staged", staged}, {"both", both}};
+}
+
+bool near(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  if (std::isinf(a) || std::isinf(b)) return a == b;
+  return std::abs(a - b) <= 1e-9 * std::max({1.0, std::abs(a), std::abs(b)});
+}
+
+void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& want,
+                 const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t o = 0; o < got.size(); ++o) {
+    ASSERT_EQ(got[o].shape(), want[o].shape()) << what;
+    for (std::int64_t i = 0; i < got[o].size(); ++i)
+      ASSERT_TRUE(near(got[o].at(i), want[o].at(i)))
+          << what << ": output " << o << " element " << i << ": " << got[o].at(i) << ", expected "
+          << want[o].at(i);
+  }
+}
+
+void check(const ir::Fusion& fusion, std::span<const Tensor> inputs, const std::string& what) {
+  const std::vector<Tensor> want = interpret(fusion, inputs);
+  ir::Fusion copy = fusion;
+  run_passes(copy, {.verify = true});
+  const SegmentedFusion cut = segment(std::move(copy));
+  for (const Named& named : schedules()) {
+    std::string kernels;
+    const auto got = testing::run_groups(
+        cut, inputs, [&](const Space&) { return named.schedule; },
+        [&](const Space&, const LoweredGroup& group) {
+          for (const GroupKernel& kernel : group.kernels) kernels += loop::print(kernel.kernel);
+        });
+    expect_same(got, want, what + " under " + named.name);
+    if (::testing::Test::HasFatalFailure()) {
+      std::printf("%s\n%s\n", ir::print(cut.fusion()).c_str(), kernels.c_str());
+      return;
+    }
+  }
+}
+
+class Random : public ::testing::TestWithParam<testing::Numbers> {};
+
+TEST_P(Random, ProgramsMeanTheSameAsKernels) {
+  const int count = 150;
+  for (int seed = 1; seed <= count; ++seed) {
+    const testing::RandomFusion program =
+        testing::random_fusion(static_cast<std::uint64_t>(seed), GetParam());
+    const auto inputs = testing::random_inputs(program, static_cast<std::uint64_t>(seed),
+                                               1 + seed % 3, 4 + seed % 5);
+    ASSERT_NO_THROW(check(program.fusion, inputs, "seed " + std::to_string(seed)))
+        << "seed " << seed;
+    if (HasFatalFailure()) return;
+  }
+}
+
+std::vector<Tensor> inputs_of(const ir::Fusion& fusion,
+                              const std::map<std::string, std::int64_t>& sizes) {
+  Rng rng(7);
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : fusion.inputs()) {
+    Shape shape;
+    for (const Extent& extent : fusion.val(input.val).shape)
+      shape.push_back(fusion.canonical(extent).evaluate(
+          [&](ir::SymbolId symbol) { return sizes.at(fusion.to_string(Extent(symbol))); }));
+    Tensor tensor(fusion.val(input.val).dtype, shape);
+    for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, rng.normal());
+    inputs.push_back(tensor);
+  }
+  return inputs;
+}
+
+struct NormCase {
+  std::string name;
+  Layer layer;
+};
+void PrintTo(const NormCase& c, std::ostream* out) { *out << c.name; }
+
+class Norm : public ::testing::TestWithParam<NormCase> {};
+
+TEST_P(Norm, ForwardAndBackward) {
+  for (const bool gradients : {false, true}) {
+    Model m;
+    const ValId y = GetParam().layer(m);
+    m.output(y);
+    if (gradients) m.backward(y);
+    for (const std::int64_t n : {1, 2, 5}) {
+      const std::map<std::string, std::int64_t> sizes{{"N", n},     {"C", n + 1}, {"H", 4},
+                                                      {"W", n + 2}, {"B", n},     {"T", 3}};
+      check(m.fusion, inputs_of(m.fusion, sizes),
+            fmt::format("{} of {}{}", GetParam().name, n, gradients ? " with gradients" : ""));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Lower, Norm,
+    ::testing::Values(NormCase{"softmax_last", [](Model& m) { return softmax_layer(m, 2); }},
+                      NormCase{"softmax_middle", [](Model& m) { return softmax_layer(m, 1); }},
+                      NormCase{"softmax_first", [](Model& m) { return softmax_layer(m, 0); }},
+                      NormCase{"layer_norm", layer_norm_layer},
+                      NormCase{"rms_norm", rms_norm_layer},
+                      NormCase{"batch_norm_first",
+                               [](Model& m) {
+                                 return batch_norm_layer(
+                                     m, {m.size("N"), m.size("C"), m.size("H"), m.size("W")}, 1);
+                               }},
+                      NormCase{"batch_norm_last",
+                               [](Model& m) {
+                                 return batch_norm_layer(
+                                     m, {m.size("N"), m.size("H"), m.size("W"), m.size("C")}, 3);
+                               }}),
+    [](const auto& instance) { return instance.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Lower, Random,
+                         ::testing::Values(testing::Numbers::kSmooth, testing::Numbers::kExact),
+                         [](const auto& instance) {
+                           return instance.param == testing::Numbers::kSmooth ? "Smooth" : "Exact";
+                         });
+
+}  // namespace
+}  // namespace segfuse::compiler
