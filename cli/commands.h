@@ -8,6 +8,7 @@ namespace segfuse::cli {
 /// What every command has.
 struct Common {
   bool json = false;  ///< machine-readable output on stdout
+  int status = 0;     ///< exit code of a command that ran and found what its user asked about
 };
 
 void add_train(CLI::App& app, Common& common);

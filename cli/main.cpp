@@ -25,8 +25,10 @@ Examples:
   segfuse decode out/ecg recording.wav --out out/labels --format csv
   segfuse compile examples/layer_norm.sf --emit=ir
   segfuse doctor memory memory.json --html memory.html
+  segfuse doctor fork 4711
 
-Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted.)";
+Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
+doctor fork: 1 a risk was found.)";
 
 /// One flag for each row of the option table, given before or after the command's name.
 void add_options(CLI::App& app, segfuse::Options& values) {
@@ -90,7 +92,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   } catch (const CLI::ParseError& error) {
     return fail(common, ExitCode::kUsage, usage_message(app, error));
   }
-  return 0;
+  return common.status;
 }
 
 }  // namespace

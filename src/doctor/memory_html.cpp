@@ -7,13 +7,15 @@
 #include <span>
 #include <string_view>
 
+#include "doctor/html.h"
 #include "doctor/record.h"
-#include "segfuse/memory.h"
+#include "segfuse/doctor.h"
 
 namespace segfuse {
 
 namespace {
 
+using doctor::html_escaped;
 using doctor::in_words;
 
 constexpr int kWidth = 960;
@@ -27,31 +29,8 @@ constexpr std::string_view kOtherColour = "#7f7f7f";
 constexpr std::array<std::string_view, 8> kColours = {"#1f5fa8", "#2a9d5c", "#c0392b", "#8e5bb5",
                                                       "#b8860b", "#d6669a", "#3aa6a6", "#6b4f3a"};
 
-constexpr std::string_view kStyle =
-    "body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1000px;color:#222;padding:0 1em}"
-    "h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}"
-    "table{border-collapse:collapse}td,th{padding:.15em .8em;text-align:right;"
-    "border-bottom:1px solid #eee}td:first-child,th:first-child{text-align:left}"
-    ".key span{display:inline-block;margin-right:1.2em}"
-    ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em}"
-    "svg{max-width:100%;height:auto}";
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default: result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  }
-  return result;
-}
-
 std::string shown_label(const std::string& label) {
-  return label.empty() ? "(no label)" : escaped(label);
+  return label.empty() ? "(no label)" : html_escaped(label);
 }
 
 using Colours = std::map<std::string, std::string_view>;
@@ -157,7 +136,7 @@ std::string arena_svg(std::span<const MemoryRange> ranges, const Colours& colour
           "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\" "
           "stroke-width=\"{}\"><title>{}{} at {}: {}</title></rect>\n",
           x, row * kRow, end - x, kRow - 3, colour_of(range, colours), end - x > 3 ? 0.5 : 0,
-          escaped(range.state), range.state == "live" ? " " + shown_label(range.label) : "",
+          html_escaped(range.state), range.state == "live" ? " " + shown_label(range.label) : "",
           range.offset, in_words(range.bytes));
       x = end;
     }
@@ -242,8 +221,8 @@ std::string memory_report_html(const MemoryReport& report) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<title>Memory: {0}</title><style>{1}</style></head><body>\n<h1>Memory: {0}</h1>\n"
       "<p>{2}{3}, {4} events.</p>\n",
-      escaped(report.file), kStyle, escaped(report.source),
-      report.device.empty() ? "" : ", " + escaped(report.device), report.events);
+      html_escaped(report.file), doctor::html_style(), html_escaped(report.source),
+      report.device.empty() ? "" : ", " + html_escaped(report.device), report.events);
   html += figures_table(report);
   if (!report.timeline.empty())
     html += "<h2>Over time</h2>\n<p>Filled: live. Dashed: held.</p>\n" + timeline_svg(report);

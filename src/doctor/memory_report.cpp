@@ -1,4 +1,4 @@
-#include "segfuse/memory.h"
+#include "segfuse/doctor.h"
 
 #include <algorithm>
 #include <map>

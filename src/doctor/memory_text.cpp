@@ -5,7 +5,7 @@
 
 #include "doctor/json_place.h"
 #include "doctor/record.h"
-#include "segfuse/memory.h"
+#include "segfuse/doctor.h"
 
 namespace segfuse {
 

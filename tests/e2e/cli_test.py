@@ -106,6 +106,19 @@ class CliTest(tool.ToolTest):
         self.assertIn("CUDA", names)
         self.assertIn("BLAS", names)
 
+    def test_doctor_explains_forks(self):
+        import os
+        page = self.directory / "fork.html"
+        text = tool.run("doctor", "fork", os.getpid(), "--html", page).stdout
+        self.assertIn("fork() now:", text)
+        self.assertIn("<svg", page.read_text())
+        result = tool.run("doctor", "fork", os.getpid(), "--json")
+        report = json.loads(result.stdout)
+        self.assertEqual(report["pid"], os.getpid())
+        self.assertEqual(result.returncode, 1 if report["at_risk"] else 0)
+        gone = tool.run("doctor", "fork", 2**30, check=2)
+        self.assertIn("there is no process", gone.stderr)
+
     def test_doctor_explains_memory(self):
         golden = tool.SOURCE / "tests/golden/memory"
         page = self.directory / "memory.html"

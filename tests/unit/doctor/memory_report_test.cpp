@@ -1,4 +1,4 @@
-#include "segfuse/memory.h"
+#include "segfuse/doctor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,180 @@
+#pragma once
+// The tools of `segfuse doctor`; how to read what they say: docs/doctor.md.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace segfuse {
+
+// doctor memory: what a device's memory was used for, from a file.
+
+/// Who holds memory: buffers of one label.
+struct MemoryHolder {
+  std::string label;
+  std::uint64_t bytes = 0;      ///< with rounding
+  std::uint64_t requested = 0;  ///< as asked for
+  std::uint64_t buffers = 0;
+};
+
+/// How much there was at a moment.
+struct MemoryPoint {
+  double seconds = 0;
+  std::uint64_t live = 0;
+  std::uint64_t cached = 0;
+  std::uint64_t mapped = 0;  ///< 0 throughout: the file does not tell
+};
+
+/// A range of addresses that has memory.
+struct MemoryRange {
+  int arena = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::string state;  ///< "live", "cached", "free", "pending" (free, but work may still use it)
+  std::string label;  ///< of what is live
+};
+
+/// What segfuse's heap would have done with the same requests.
+struct MemoryReplay {
+  std::uint64_t allocations = 0;
+  std::uint64_t peak_requested = 0;
+  std::uint64_t peak_live = 0;
+  std::uint64_t peak_mapped = 0;
+  std::uint64_t waits = 0;  ///< of streams for each other's memory
+  std::uint64_t host_waits = 0;
+  std::uint64_t grown = 0;
+  std::uint64_t refused = 0;
+};
+
+struct MemoryReport {
+  std::string file;
+  std::string source;  ///< "segfuse", "RMM log", "PyTorch snapshot"
+  std::string device;  ///< empty: the file does not tell
+  std::uint64_t events = 0;
+  std::uint64_t allocations = 0;  ///< in the history
+  std::uint64_t out_of_memory = 0;
+
+  // At the end. mapped = live + cached + free.
+  bool has_snapshot = false;  ///< without one, only `live` and what follows from it is known
+  std::uint64_t hard_limit = 0;
+  std::uint64_t mapped = 0;
+  std::uint64_t live = 0;
+  std::uint64_t cached = 0;
+  std::uint64_t free = 0;
+  std::uint64_t largest_run = 0;  ///< of neighbouring free ranges
+  std::uint64_t live_buffers = 0;
+
+  // Memory that is held and helps nobody.
+  std::uint64_t hard_fragmentation = 0;    ///< free, outside the largest run
+  std::uint64_t soft_fragmentation = 0;    ///< live, but not asked for: rounding
+  std::uint64_t stream_fragmentation = 0;  ///< free, but work may still use it
+
+  std::uint64_t peak_live = 0;
+  double peak_seconds = 0;
+  std::uint64_t peak_mapped = 0;
+  std::vector<MemoryHolder> holders;       ///< at the end, most bytes first
+  std::vector<MemoryHolder> peak_holders;  ///< when most was live
+
+  std::vector<MemoryPoint> timeline;  ///< of the history; peaks are kept
+  std::vector<MemoryRange> ranges;    ///< by arena and address; nothing where there is no snapshot
+  std::optional<MemoryReplay> replay;
+};
+
+/// Reads a memory record, a Chrome trace of one, an RMM log (CSV) or a PyTorch snapshot as JSON.
+/// DataError with the place of what is wrong in it.
+MemoryReport examine_memory(const std::filesystem::path& file, bool with_replay = false);
+
+std::string memory_report_text(const MemoryReport& report);
+std::string memory_report_json(const MemoryReport& report);
+/// A page that needs no network and no script: figures, level over time, map of addresses.
+std::string memory_report_html(const MemoryReport& report);
+
+// doctor fork: what fork() in a live process would do.
+
+/// What a region does to children, from harmless to worst.
+enum class ForkRisk {
+  kBenign,
+  kCopyCost,    ///< fork() copies it at once, and everybody waits
+  kSilentZero,  ///< children read zeros where there was data
+  kLosesData,   ///< children fault where there was data of others
+  kNoMemory,    ///< fork() fails with ENOMEM
+  kOomKill,     ///< fork() gets this process killed
+  kCrash        ///< every child of fork() dies
+};
+/// "crashes every fork"
+std::string fork_risk_name(ForkRisk risk);
+
+/// Memory that a child of fork() does not get as it is.
+struct ForkRegion {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::string mechanism;  ///< "kept from children", "wiped in children", "pinned"
+  std::string mapping;    ///< as /proc/PID/maps names it; empty: anonymous
+  std::string kind;       ///< "heap chunk", "arena header", "thread stack", "slab", ...
+  std::string owner;      ///< a sentence about whose it is
+  std::optional<std::uint64_t> live_neighbours;  ///< other live malloc blocks in its pages
+  ForkRisk risk = ForkRisk::kBenign;
+  std::string why;
+  std::string remedy;  ///< empty where nothing is to be done
+};
+
+/// What fork() would do now.
+struct ForkForecast {
+  std::uint64_t private_bytes = 0;      ///< in use, and handed on to a child
+  std::uint64_t copied_bytes = 0;       ///< at once: pinned, private, not kept from children
+  std::uint64_t copied_at_most = 0;     ///< more than that where a pin's place is not known
+  std::uint64_t table_bytes = 0;        ///< page tables of the child
+  std::uint64_t huge_pages_needed = 0;  ///< of the pool, to be copied
+  std::uint64_t huge_pages_free = 0;
+  std::uint64_t split_bytes = 0;    ///< transparent huge pages of this process that are split
+  double stall_seconds = 0;         ///< of all threads that allocate or fault meanwhile
+  double copy_seconds_per_gib = 0;  ///< measured here, if anything is copied
+  std::optional<std::uint64_t> headroom_bytes;  ///< of the tightest memory cgroup
+  std::string headroom_of;
+  bool crashes = false;
+  bool out_of_memory_kill = false;
+  bool no_memory = false;  ///< ENOMEM
+  std::string sentence;
+};
+
+/// Part of the address space, for a picture of it.
+struct ForkMapping {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::string kind;  ///< "heap", "stack", "file", "shared", "anonymous", "driver"
+  std::string name;
+};
+
+struct ForkReport {
+  int pid = 0;
+  std::string command;
+  std::uint64_t threads = 0;
+  std::uint64_t mappings = 0;
+  std::uint64_t mapping_limit = 0;
+  std::uint64_t pinned_bytes = 0;   ///< as the kernel counts them (VmPin)
+  std::vector<ForkRegion> regions;  ///< worst first, then by address
+  ForkForecast forecast;
+  std::vector<std::pair<std::string, std::string>> versions;
+  std::vector<std::pair<std::string, std::string>> environment;  ///< what matters to fork()
+  std::vector<std::string> warnings;  ///< risks that are not of one region
+  std::vector<std::string> notes;     ///< what could not be seen, and what is only believed
+  std::vector<ForkMapping> map;
+  double seconds = 0;
+
+  /// Whether there is any risk: exit code 1.
+  bool at_risk() const;
+};
+
+/// Reads a live process and never stops it. UsageError where it cannot be read: it does not exist,
+/// has ended, is a kernel thread, or belongs to somebody else.
+ForkReport examine_fork(int pid);
+
+std::string fork_report_text(const ForkReport& report);
+std::string fork_report_json(const ForkReport& report);
+/// A page that needs no network and no script.
+std::string fork_report_html(const ForkReport& report);
+
+}  // namespace segfuse

@@ -1,0 +1,221 @@
+#include "doctor/fork/forecast.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/text.h"
+#include "doctor/record.h"
+
+namespace segfuse::doctor {
+
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+/// A child's page tables for a GiB of touched memory: 16 ms, measured on several machines.
+constexpr double kTableSecondsPerGib = 0.016;
+/// A split huge page is copied in small ones, after its table was made: 3 to 3.5 times, measured.
+constexpr double kHugeFactor = 3;
+constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 62;
+
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  const std::optional<std::string> text = read_system_file(path);
+  if (!text) return std::nullopt;
+  if (trim(*text) == "max") return kUnlimited;
+  const std::optional<std::int64_t> value = parse_int(trim(*text));
+  if (!value || *value < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(*value);
+}
+
+/// What one cgroup still has; nothing where it has no limit.
+std::optional<std::uint64_t> room_of(const std::string& folder, bool unified) {
+  const auto limit = number_in(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+  const auto used = number_in(folder + (unified ? "/memory.current" : "/memory.usage_in_bytes"));
+  if (!limit || !used || *limit >= kUnlimited) return std::nullopt;
+  // Pages of files are given back before anybody is killed.
+  const std::string stat = read_system_file(folder + "/memory.stat").value_or("");
+  const std::string prefix = unified ? "" : "total_";
+  const std::uint64_t files = status_value(stat, prefix + "inactive_file").value_or(0) +
+                              status_value(stat, prefix + "active_file").value_or(0);
+  const std::uint64_t held = *used - std::min(*used, files);
+  return *limit - std::min(*limit, held);
+}
+
+void tighten(std::optional<Headroom>& best, const std::string& mount, std::string path,
+             bool unified) {
+  while (true) {
+    if (const auto room = room_of(mount + path, unified); room && (!best || *room < best->bytes))
+      best = Headroom{*room, path.empty() ? "/" : path};
+    if (path.empty()) return;
+    path.resize(std::min(path.rfind('/'), path.size()));
+  }
+}
+
+std::uint64_t overlap(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
+  const std::uint64_t begin = std::max(a, c);
+  const std::uint64_t end = std::min(b, d);
+  return end > begin ? end - begin : 0;
+}
+
+/// Rounds to whole pages: a pin holds these.
+std::uint64_t pinned_in(const Vma& vma, const std::vector<Pin>& pins) {
+  std::uint64_t bytes = 0;
+  for (const Pin& pin : pins)
+    bytes += overlap(pin.begin & ~(vma.page - 1), (pin.end + vma.page - 1) & ~(vma.page - 1),
+                     vma.begin, vma.end);
+  return std::min(bytes, vma.bytes());
+}
+
+void count_copies(ForkForecast& forecast, const std::vector<Vma>& vmas,
+                  const std::vector<Pin>& pins, std::uint64_t pinned, std::uint64_t& huge_copied) {
+  std::uint64_t placed = 0;    // pins whose place is known
+  std::uint64_t absorbed = 0;  // memory that pins of unknown place may well be in
+  for (const Vma& vma : vmas) {
+    const std::uint64_t bytes = pins.empty() ? 0 : pinned_in(vma, pins);
+    placed += bytes;
+    const bool stays = vma.kept || vma.shared || vma.device;
+    if (stays) absorbed += vma.bytes() - bytes;
+    if (stays || vma.wiped) continue;
+    forecast.private_bytes += vma.anonymous + vma.private_huge;
+    if (vma.huge) {
+      forecast.huge_pages_needed += bytes / vma.page;
+      continue;
+    }
+    forecast.copied_bytes += bytes;
+    const std::uint64_t split = std::min(bytes, vma.transparent_huge);
+    forecast.split_bytes += split;
+    huge_copied += split;
+  }
+  const std::uint64_t unknown = pinned - std::min(pinned, placed);
+  forecast.copied_at_most = forecast.copied_bytes +
+                            std::min(unknown - std::min(unknown, absorbed), forecast.private_bytes);
+}
+
+std::uint64_t free_huge_pages() {
+  const auto of = [](const char* name) {
+    return number_in(std::string("/sys/kernel/mm/hugepages/hugepages-2048kB/") + name).value_or(0);
+  };
+  const std::uint64_t free = of("free_hugepages");
+  return free - std::min(free, of("resv_hugepages")) +
+         (of("nr_overcommit_hugepages") -
+          std::min(of("nr_overcommit_hugepages"), of("surplus_hugepages")));
+}
+
+/// With strict accounting (overcommit 2) the child needs room for all private memory at once.
+bool over_commit_limit(const std::vector<Vma>& vmas) {
+  if (number_in("/proc/sys/vm/overcommit_memory").value_or(0) != 2) return false;
+  const std::string text = read_system_file("/proc/meminfo").value_or("");
+  const std::uint64_t limit = status_value(text, "CommitLimit").value_or(kUnlimited);
+  std::uint64_t needed = status_value(text, "Committed_AS").value_or(0);
+  for (const Vma& vma : vmas)
+    if (vma.accounted && !vma.kept) needed += vma.bytes();
+  return needed > limit;
+}
+
+std::string in_seconds(double seconds) {
+  if (seconds < 0.001) return fmt::format("{:.2f} ms", seconds * 1e3);
+  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  return fmt::format("{:.1f} s", seconds);
+}
+
+std::string sentence_of(const ForkForecast& forecast) {
+  std::string text = "fork() now: ";
+  if (forecast.no_memory && forecast.huge_pages_needed > forecast.huge_pages_free)
+    return text +
+           fmt::format("fails with ENOMEM: {} pinned huge pages would be copied, {} are free",
+                       forecast.huge_pages_needed, forecast.huge_pages_free);
+  if (forecast.no_memory)
+    return text + "fails with ENOMEM: the limit of committed memory leaves no room for a copy";
+  text += forecast.copied_bytes > 0
+              ? fmt::format("{} copied at once, ", in_words(forecast.copied_bytes))
+              : "nothing copied, ";
+  text += fmt::format("about {} of standstill", in_seconds(forecast.stall_seconds));
+  if (forecast.copied_at_most > forecast.copied_bytes)
+    text += fmt::format(" ({} more is pinned at places that the kernel does not tell)",
+                        in_words(forecast.copied_at_most - forecast.copied_bytes));
+  if (forecast.headroom_bytes)
+    text +=
+        fmt::format(", {} left in {}", in_words(*forecast.headroom_bytes), forecast.headroom_of);
+  if (forecast.out_of_memory_kill) text += " => this process, or one beside it, is OOM-killed";
+  return text;
+}
+
+}  // namespace
+
+std::optional<Headroom> memory_headroom(const std::string& cgroup_text, const std::string& root) {
+  std::optional<Headroom> best;
+  for (const std::string_view line : split_lines(cgroup_text)) {
+    const std::vector<std::string_view> parts = split(line, ':');
+    if (parts.size() < 3) continue;
+    std::string path(line.substr(parts[0].size() + parts[1].size() + 2));
+    if (path == "/") path.clear();
+    if (parts[1].empty()) {
+      tighten(best, root + "/sys/fs/cgroup", path, true);
+      tighten(best, root + "/sys/fs/cgroup/unified", path, true);
+    } else {
+      for (const std::string_view controller : split(parts[1], ','))
+        if (controller == "memory") tighten(best, root + "/sys/fs/cgroup/memory", path, false);
+    }
+  }
+  if (best) best->of = "memory cgroup " + best->of;
+  const std::string memory = read_system_file(root + "/proc/meminfo").value_or("");
+  const auto available = status_value(memory, "MemAvailable");
+  if (available && (!best || *available < best->bytes)) best = Headroom{*available, "the machine"};
+  return best;
+}
+
+double measured_copy_seconds_per_gib() {
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  const auto map = [] {
+    void* memory =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) ::madvise(memory, kBytes, MADV_NOHUGEPAGE);
+    return memory;
+  };
+  void* from = map();
+  void* to = map();
+  double seconds = 0.4 * kBytes / kGib;
+  if (from != MAP_FAILED && to != MAP_FAILED) {
+    std::memset(from, 1, kBytes);
+    const auto start = std::chrono::steady_clock::now();
+    std::memcpy(to, from, kBytes);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  if (from != MAP_FAILED) ::munmap(from, kBytes);
+  if (to != MAP_FAILED) ::munmap(to, kBytes);
+  return seconds / kBytes * kGib;
+}
+
+double copy_seconds(std::uint64_t bytes, std::uint64_t huge_bytes, double seconds_per_gib) {
+  const double small = static_cast<double>(bytes - std::min(bytes, huge_bytes));
+  return (small + kHugeFactor * static_cast<double>(huge_bytes)) / kGib * seconds_per_gib;
+}
+
+ForkForecast forecast_fork(const Process& process, const std::vector<Vma>& vmas,
+                           const std::vector<Pin>& pins, std::uint64_t pinned) {
+  ForkForecast forecast;
+  std::uint64_t huge_copied = 0;
+  count_copies(forecast, vmas, pins, pinned, huge_copied);
+  if (forecast.copied_bytes >= (1U << 20))
+    forecast.copy_seconds_per_gib = measured_copy_seconds_per_gib();
+  forecast.table_bytes = forecast.private_bytes / 512;
+  forecast.stall_seconds =
+      50e-6 + kTableSecondsPerGib * static_cast<double>(forecast.private_bytes) / kGib +
+      copy_seconds(forecast.copied_bytes, huge_copied, forecast.copy_seconds_per_gib);
+  if (forecast.huge_pages_needed > 0) forecast.huge_pages_free = free_huge_pages();
+  forecast.no_memory =
+      forecast.huge_pages_needed > forecast.huge_pages_free || over_commit_limit(vmas);
+  if (const auto room = memory_headroom(process.try_read("cgroup").value_or(""), "")) {
+    forecast.headroom_bytes = room->bytes;
+    forecast.headroom_of = room->of;
+    // What a few pages more or less decide is not foretold: only what is copied counts.
+    forecast.out_of_memory_kill = forecast.copied_bytes >= (1U << 20) &&
+                                  forecast.copied_bytes + forecast.table_bytes > room->bytes;
+  }
+  forecast.sentence = sentence_of(forecast);
+  return forecast;
+}
+
+}  // namespace segfuse::doctor

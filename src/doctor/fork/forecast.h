@@ -1,0 +1,34 @@
+#pragma once
+// What fork() would do to a process: how long, how much memory, and whether it fails.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "doctor/fork/pins.h"
+#include "doctor/fork/process.h"
+#include "doctor/fork/smaps.h"
+#include "segfuse/doctor.h"
+
+namespace segfuse::doctor {
+
+struct Headroom {
+  std::uint64_t bytes = 0;  ///< that can still be used, what is given back under pressure included
+  std::string of;           ///< the cgroup, or "the machine"
+};
+/// Of the tightest memory cgroup (version 1 or 2) around the process, or of the machine.
+/// `root` is where the system's files stand ("" but in tests).
+std::optional<Headroom> memory_headroom(const std::string& cgroup_text, const std::string& root);
+
+/// Seconds to make and fill a copy of a GiB in pages of 4 KiB, measured on a few MiB of our own.
+double measured_copy_seconds_per_gib();
+
+/// `pins` by address, `pinned` as the kernel counts them.
+ForkForecast forecast_fork(const Process& process, const std::vector<Vma>& vmas,
+                           const std::vector<Pin>& pins, std::uint64_t pinned);
+
+/// How long copying takes, for one region's finding.
+double copy_seconds(std::uint64_t bytes, std::uint64_t huge_bytes, double seconds_per_gib);
+
+}  // namespace segfuse::doctor

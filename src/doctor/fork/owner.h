@@ -1,0 +1,81 @@
+#pragma once
+// Whose memory a range of a process is.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "doctor/fork/glibc_heap.h"
+#include "doctor/fork/process.h"
+#include "doctor/fork/smaps.h"
+#include "doctor/fork/threads.h"
+
+namespace segfuse::doctor {
+
+enum class OwnerKind {
+  kHeapChunk,     ///< malloc's first heap, behind the program
+  kArenaHeader,   ///< what malloc in another thread needs for anything
+  kArenaChunk,    ///< a block in such a thread's heap
+  kMmappedChunk,  ///< a malloc block with a mapping of its own
+  kThreadStack,
+  kMainStack,
+  kBss,
+  kData,
+  kFile,
+  kMemfd,
+  kSlab,  ///< registered memory that owns its pages
+  kShared,
+  kDriver,
+  kWhole,     ///< an anonymous mapping, all of it
+  kAnonymous  ///< a part of one: another allocator's, or several mappings that touch
+};
+/// "heap chunk"
+const char* owner_name(OwnerKind kind);
+
+struct Owner {
+  OwnerKind kind = OwnerKind::kAnonymous;
+  std::string sentence = {};
+  std::optional<std::uint64_t> live = std::nullopt;  ///< malloc blocks in use in these pages
+  std::uint64_t headers = 0;                         ///< of malloc blocks that begin in these pages
+  bool live_stack = false;                           ///< frames that a thread returns to
+  bool of_libc = false;                              ///< libc's or the loader's own variables
+  bool unused_heap = false;                          ///< where malloc takes new blocks from
+  bool whole_chunk = false;                          ///< all pages of one block, and nothing else's
+};
+
+/// Answers for many ranges of one process; what a heap holds is read once.
+class Owners {
+ public:
+  Owners(const MemoryReader& memory, const std::vector<Vma>& vmas,
+         const std::vector<Mapping>& mappings, std::vector<ThreadPlace> threads);
+
+  /// Of [begin, end), which lies in `mappings[mapping]`.
+  Owner of(std::uint64_t begin, std::uint64_t end, std::size_t mapping);
+  const std::vector<ThreadPlace>& threads() const { return threads_; }
+  /// False after a heap did not add up: the process was changing it, or it is not glibc's.
+  bool consistent() const { return consistent_; }
+
+ private:
+  const ChunkWalk& chunks_of(std::uint64_t first, std::uint64_t end);
+  void describe_chunks(Owner& owner, std::uint64_t begin, std::uint64_t end,
+                       const ChunkWalk& walk) const;
+  std::optional<Owner> in_arena(std::uint64_t begin, std::uint64_t end);
+  std::optional<Owner> in_stack(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
+  std::optional<Owner> in_program(std::uint64_t begin, std::size_t mapping) const;
+  Owner in_heap(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
+  Owner in_file(std::uint64_t begin, std::uint64_t end, const Mapping& mapping) const;
+  Owner in_anonymous(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
+  bool is_guarded(const Mapping& mapping) const;
+  std::string thread_name(int id) const;
+
+  const MemoryReader* memory_;
+  const std::vector<Vma>* vmas_;
+  const std::vector<Mapping>* mappings_;
+  std::vector<ThreadPlace> threads_;
+  MmappedChunks mmapped_;
+  std::map<std::uint64_t, ChunkWalk> walks_;
+  bool consistent_ = true;
+};
+
+}  // namespace segfuse::doctor

@@ -1,0 +1,135 @@
+// The findings as text and as JSON.
+
+#include <fmt/core.h>
+
+#include "doctor/json_place.h"
+#include "doctor/record.h"
+#include "segfuse/doctor.h"
+
+namespace segfuse {
+
+namespace {
+
+using doctor::in_words;
+using doctor::Json;
+
+/// So many regions are spelled out; the others are counted.
+constexpr std::size_t kMostShown = 40;
+
+std::string region_text(const ForkRegion& region) {
+  std::string text =
+      fmt::format("{:#x}-{:#x}  {}, {}\n  what      {}\n  owner     {}: {}\n", region.begin,
+                  region.end, in_words(region.end - region.begin), region.mechanism,
+                  fork_risk_name(region.risk), region.kind, region.owner);
+  if (region.live_neighbours)
+    text += fmt::format("  beside    {} other live block{}\n", *region.live_neighbours,
+                        *region.live_neighbours == 1 ? "" : "s");
+  text += fmt::format("  why       {}\n", region.why);
+  if (!region.remedy.empty()) text += fmt::format("  remedy    {}\n", region.remedy);
+  return text;
+}
+
+std::string pairs_text(const char* title,
+                       const std::vector<std::pair<std::string, std::string>>& pairs) {
+  std::string text;
+  for (const auto& [name, value] : pairs)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
+  return text.empty() ? "" : fmt::format("{:<12}{}\n", title, text);
+}
+
+std::string address(std::uint64_t value) { return fmt::format("{:#x}", value); }
+
+Json region_json(const ForkRegion& region) {
+  Json json{{"begin", address(region.begin)},
+            {"end", address(region.end)},
+            {"bytes", region.end - region.begin},
+            {"mechanism", region.mechanism},
+            {"mapping", region.mapping},
+            {"kind", region.kind},
+            {"owner", region.owner},
+            {"live_neighbours", nullptr},
+            {"risk", fork_risk_name(region.risk)},
+            {"why", region.why},
+            {"remedy", region.remedy}};
+  if (region.live_neighbours) json["live_neighbours"] = *region.live_neighbours;
+  return json;
+}
+
+Json forecast_json(const ForkForecast& forecast) {
+  Json json{{"sentence", forecast.sentence},
+            {"crashes", forecast.crashes},
+            {"oom_kill", forecast.out_of_memory_kill},
+            {"enomem", forecast.no_memory},
+            {"stall_seconds", forecast.stall_seconds},
+            {"private_bytes", forecast.private_bytes},
+            {"copied_bytes", forecast.copied_bytes},
+            {"copied_at_most", forecast.copied_at_most},
+            {"table_bytes", forecast.table_bytes},
+            {"split_bytes", forecast.split_bytes},
+            {"copy_seconds_per_gib", forecast.copy_seconds_per_gib},
+            {"huge_pages_needed", forecast.huge_pages_needed},
+            {"huge_pages_free", forecast.huge_pages_free},
+            {"headroom_bytes", nullptr},
+            {"headroom_of", forecast.headroom_of}};
+  if (forecast.headroom_bytes) json["headroom_bytes"] = *forecast.headroom_bytes;
+  return json;
+}
+
+Json pairs_json(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  Json json = Json::object();
+  for (const auto& [name, value] : pairs) json[name] = value;
+  return json;
+}
+
+}  // namespace
+
+std::string fork_report_text(const ForkReport& report) {
+  std::string text =
+      fmt::format("process {} ({}): {} thread{}, {} mappings", report.pid, report.command,
+                  report.threads, report.threads == 1 ? "" : "s", report.mappings);
+  if (report.pinned_bytes > 0) text += fmt::format(", {} pinned", in_words(report.pinned_bytes));
+  text += fmt::format("; read in {:.0f} ms\n{}\n", report.seconds * 1e3, report.forecast.sentence);
+  std::size_t benign = 0;
+  std::size_t shown = 0;
+  for (const ForkRegion& region : report.regions) {
+    if (region.risk == ForkRisk::kBenign) ++benign;
+    if (shown < kMostShown) {
+      text += "\n" + region_text(region);
+      ++shown;
+    }
+  }
+  if (shown < report.regions.size())
+    text += fmt::format("\nand {} regions more (--json has all)\n", report.regions.size() - shown);
+  if (report.regions.empty())
+    text += "\nNo memory is kept from children, wiped in them, or known to be pinned.\n";
+  for (const std::string& warning : report.warnings) text += fmt::format("\nrisk: {}\n", warning);
+  text += "\n" + pairs_text("versions", report.versions) +
+          pairs_text("environment", report.environment);
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
+  text += fmt::format("{} region{}, {} of them a risk\n", report.regions.size(),
+                      report.regions.size() == 1 ? "" : "s", report.regions.size() - benign);
+  return text;
+}
+
+std::string fork_report_json(const ForkReport& report) {
+  Json regions = Json::array();
+  for (const ForkRegion& region : report.regions) regions.push_back(region_json(region));
+  const Json json{{"pid", report.pid},
+                  {"command", report.command},
+                  {"at_risk", report.at_risk()},
+                  {"threads", report.threads},
+                  {"mappings", report.mappings},
+                  {"mapping_limit", report.mapping_limit},
+                  {"pinned_bytes", report.pinned_bytes},
+                  {"forecast", forecast_json(report.forecast)},
+                  {"regions", regions},
+                  {"versions", pairs_json(report.versions)},
+                  {"environment", pairs_json(report.environment)},
+                  {"warnings", report.warnings},
+                  {"notes", report.notes},
+                  {"seconds", report.seconds}};
+  // Names and variables of a process are bytes; what is not UTF-8 is replaced.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace segfuse

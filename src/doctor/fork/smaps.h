@@ -1,0 +1,54 @@
+#pragma once
+// /proc/PID/smaps as values, and neighbouring mappings joined to what was one before flags cut it.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segfuse::doctor {
+
+/// One mapping, as the kernel keeps it. Bytes throughout.
+struct Vma {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t inode = 0;
+  std::string name;  ///< path, "[heap]", "/memfd:NAME (deleted)"; empty: anonymous
+  bool readable = false;
+  bool writable = false;
+  bool shared = false;
+
+  std::uint64_t page = 4096;
+  std::uint64_t resident = 0;
+  std::uint64_t anonymous = 0;
+  std::uint64_t transparent_huge = 0;
+  std::uint64_t private_huge = 0;  ///< in pages of the pool
+
+  // Of VmFlags.
+  bool kept = false;        ///< dc: children do not get it (MADV_DONTFORK)
+  bool wiped = false;       ///< wf: children read zeros (MADV_WIPEONFORK)
+  bool droppable = false;   ///< dp: the kernel may empty it; it is wiped in children by its nature
+  bool device = false;      ///< io or pf: a driver's, never copied as memory is
+  bool huge = false;        ///< ht: pages of the pool
+  bool no_reserve = false;  ///< nr
+  bool accounted = false;   ///< ac: counts towards the limit of committed memory
+
+  std::uint64_t bytes() const { return end - begin; }
+};
+
+/// DataError "smaps:line: ..." for a first line of a mapping that is none. Fields and flags that
+/// are not known are passed over; a last mapping that is cut short keeps what was read.
+std::vector<Vma> parse_smaps(std::string_view text);
+
+/// Mappings [first, last] that are one by all that madvise does not change.
+struct Mapping {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+std::vector<Mapping> join_mappings(const std::vector<Vma>& vmas);
+
+}  // namespace segfuse::doctor

@@ -1,0 +1,244 @@
+// A process for `segfuse doctor fork` to look at. It plants what its arguments say, prints a line
+// for each plant and "ready", and then obeys lines on its input: "fork N" makes N children, one
+// after the other, that use malloc and run a program, and prints how many died and how long the
+// longest call took; "write" scribbles over what is pinned.
+//   plant NAME ADDRESS KIND RISK NEIGHBOURS(-1: not told)
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/io_uring_pin.h"
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+// What this program is about is fork itself.
+constexpr auto kRealFork = &::fork;
+
+std::uintptr_t page_of(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address) & ~(kPage - 1);
+}
+
+/// As the verbs library does it for a registration of a few bytes, and by that library if it is
+/// here and `real` says so.
+void keep_from_children(void* address, std::size_t bytes, bool real) {
+  if (real) {
+    static void* library = dlopen("libibverbs.so.1", RTLD_NOW);
+    static auto init =
+        reinterpret_cast<int (*)()>(library ? dlsym(library, "ibv_fork_init") : nullptr);
+    static auto range = reinterpret_cast<int (*)(void*, std::size_t)>(
+        library ? dlsym(library, "ibv_dontfork_range") : nullptr);
+    static const bool ready = init != nullptr && range != nullptr && init() == 0;
+    if (ready && range(address, bytes) == 0) return;
+  }
+  const std::uintptr_t begin = page_of(address);
+  const std::uintptr_t end = page_of(static_cast<char*>(address) + bytes - 1) + kPage;
+  if (madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTFORK) != 0) std::abort();
+}
+
+void plant(const char* name, const void* address, const char* kind, const char* risk,
+           long neighbours = -1) {
+  std::printf("plant\t%s\t%p\t%s\t%s\t%ld\n", name, address, kind, risk, neighbours);
+}
+
+/// Ends with the process.
+template <class Work>
+void on_a_thread(const Work& work) {
+  bool done = false;
+  std::thread([&done, work] {
+    work();
+    __atomic_store_n(&done, true, __ATOMIC_RELEASE);
+    while (true) pause();
+  }).detach();
+  while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) usleep(100);
+}
+
+/// Blocks of 64 bytes over several pages; the page of the middle one and how many lie in it.
+struct Blocks {
+  char* middle = nullptr;
+  long in_page = 0;
+  explicit Blocks(int count) {
+    std::vector<char*> all(static_cast<std::size_t>(count));
+    for (char*& block : all) block = static_cast<char*>(std::malloc(64));
+    middle = all[all.size() / 2];
+    for (const char* block : all) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(block) - 16;
+      if (begin < page_of(middle) + kPage && begin + 80 > page_of(middle)) ++in_page;
+    }
+  }
+};
+
+alignas(kPage) char variables[4 * kPage];
+
+char* map(std::size_t bytes, int rights = PROT_READ | PROT_WRITE) {
+  void* memory = mmap(nullptr, bytes, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  return static_cast<char*>(memory);
+}
+
+char* map_memfd(const char* name, std::size_t bytes) {
+  const int descriptor = memfd_create(name, MFD_CLOEXEC);
+  if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) std::abort();
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) std::abort();
+  std::memset(memory, 1, bytes);
+  return static_cast<char*>(memory);
+}
+
+void plant_arena(bool real) {
+  on_a_thread([real] {
+    char* block = static_cast<char*>(std::malloc(64));
+    const auto base = reinterpret_cast<std::uintptr_t>(block) & ~((std::uintptr_t{64} << 20) - 1);
+    if (page_of(block) == base) {
+      keep_from_children(block, 4, real);
+    } else {
+      keep_from_children(reinterpret_cast<void*>(base), 4, real);
+    }
+    plant("arena", reinterpret_cast<void*>(base), "arena header", "crashes every fork");
+  });
+}
+
+void plant_all(bool real) {
+  const Blocks heap(400);
+  keep_from_children(heap.middle, 4, real);
+  plant("heap", heap.middle, "heap chunk", "loses data", heap.in_page - 1);
+  plant_arena(real);
+  on_a_thread([real] {
+    const Blocks blocks(400);
+    keep_from_children(blocks.middle, 4, real);
+    plant("arena-chunk", blocks.middle, "arena chunk", "loses data", blocks.in_page - 1);
+  });
+  on_a_thread([] {
+    const Blocks blocks(400);
+    if (madvise(reinterpret_cast<void*>(page_of(blocks.middle)), kPage, MADV_WIPEONFORK) != 0)
+      std::abort();
+    plant("wiped", blocks.middle, "arena chunk", "silent zero", blocks.in_page - 1);
+  });
+  bool done = false;
+  std::thread([&done, real] {
+    char frame[16 * kPage];
+    std::memset(frame, 1, sizeof frame);
+    keep_from_children(frame + 8 * kPage, 4, real);
+    plant("stack", frame + 8 * kPage, "thread stack", "crashes every fork");
+    __atomic_store_n(&done, true, __ATOMIC_RELEASE);
+    while (frame[0] == 1) pause();
+  }).detach();
+  while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) usleep(100);
+  keep_from_children(variables + kPage, 4, real);
+  plant("bss", variables + kPage, ".bss", "loses data");
+  char* mapped = static_cast<char*>(std::malloc(1 << 20));
+  std::memset(mapped, 1, 1 << 20);
+  keep_from_children(mapped + 100000, 4, real);
+  plant("mmapped", mapped + 100000, "mmapped chunk", "loses data", 0);
+  char* slab = map(10 * kPage, PROT_NONE);
+  if (mprotect(slab + kPage, 8 * kPage, PROT_READ | PROT_WRITE) != 0) std::abort();
+  keep_from_children(slab + kPage, 8 * kPage, real);
+  plant("slab", slab + kPage, "slab", "benign");
+  char* shared = map_memfd("payload", 4 * kPage);
+  keep_from_children(shared, 4 * kPage, real);
+  plant("memfd", shared, "memfd", "benign");
+  char* named = map_memfd("reg:prefetch", 4 * kPage);
+  keep_from_children(named, 4 * kPage, real);
+  plant("named-slab", named, "slab", "benign");
+  char* sign = map(3 * kPage, PROT_NONE) + kPage;
+  if (mprotect(sign, kPage, PROT_READ | PROT_WRITE) != 0 ||
+      madvise(sign, kPage, MADV_WIPEONFORK) != 0)
+    std::abort();
+  plant("sentinel", sign, "slab", "benign");
+}
+
+/// Alternating flags until the kernel keeps no more mappings.
+void plant_many() {
+  constexpr std::size_t kPairs = 32600;
+  char* memory = map(2 * kPairs * kPage);
+  std::size_t kept = 0;
+  while (kept < kPairs && madvise(memory + 2 * kept * kPage, kPage, MADV_DONTFORK) == 0) ++kept;
+  std::printf("kept\t%zu\n", kept);
+}
+
+void plant_pinned(std::size_t bytes, const std::string& how) {
+  int flags = MAP_ANONYMOUS | (how == "shared" ? MAP_SHARED : MAP_PRIVATE);
+  if (how == "hugetlb") flags |= MAP_HUGETLB;
+  // A huge page's alignment for how == "thp".
+  void* memory =
+      mmap(nullptr, bytes + (how == "thp" ? 2 << 20 : 0), PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::printf("skip\t%s\n", std::strerror(errno));
+    return;
+  }
+  if (how == "thp") {
+    memory = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory) + (2 << 20) - 1) &
+                                     ~((std::uintptr_t{2} << 20) - 1));
+    madvise(memory, bytes, MADV_HUGEPAGE);
+  } else if (how != "hugetlb") {
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+  }
+  std::memset(memory, 1, bytes);
+  if (how == "kept" && madvise(memory, bytes, MADV_DONTFORK) != 0) std::abort();
+  if (const int error = segfuse::test::pin_with_io_uring(memory, bytes); error != 0)
+    std::printf("skip\t%s\n", std::strerror(error));
+  else
+    std::printf("pinned\t%p\t%zu\n", memory, bytes);
+}
+
+void fork_children(int count) {
+  int died = 0;
+  int failed = 0;
+  double longest = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const pid_t child = kRealFork();
+    if (child == 0) {
+      std::free(std::malloc(100));
+      _exit(0);
+    }
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    longest = seconds > longest ? seconds : longest;
+    if (child < 0) {
+      failed = errno;
+      continue;
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) ++died;
+  }
+  std::printf("forked\t%d\t%d\t%d\t%.6f\n", count, died, failed, longest);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "clean";
+  const std::string how = argc > 2 ? argv[2] : "";
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (mode == "planted") plant_all(how == "real");
+  if (mode == "arena") plant_arena(how == "real");
+  if (mode == "many") plant_many();
+  if (mode == "pinned") plant_pinned(std::strtoul(argv[3], nullptr, 10), how);
+  if (mode == "zombie") {
+    const pid_t child = kRealFork();
+    if (child == 0) _exit(0);
+    std::printf("zombie\t%d\n", child);
+  }
+  std::printf("ready\n");
+  char line[256];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    int count = 0;
+    if (std::sscanf(line, "fork %d", &count) == 1) fork_children(count);
+  }
+  return 0;
+}

@@ -1,0 +1,237 @@
+// The fork doctor against live processes that plant what it has to find (support/fork_victim.cpp).
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/text.h"
+#include "segfuse/doctor.h"
+#include "segfuse/error.h"
+#include "unit/doctor/child.h"
+
+namespace segfuse {
+namespace {
+
+using test::Child;
+using ::testing::HasSubstr;
+
+std::vector<std::string> victim(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), SEGFUSE_FORK_VICTIM);
+  return arguments;
+}
+
+std::uint64_t hex(std::string_view text) {
+  std::uint64_t value = 0;
+  text.remove_prefix(2);
+  std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  return value;
+}
+
+const ForkRegion* region_at(const ForkReport& report, std::uint64_t address) {
+  for (const ForkRegion& region : report.regions)
+    if (address >= region.begin && address < region.end) return &region;
+  return nullptr;
+}
+
+struct Forked {
+  long children = 0, died = 0, failed = 0;
+  double longest = 0;
+};
+Forked forked(Child& child, int count) {
+  child.say("fork " + std::to_string(count));
+  const std::string line = child.line();
+  const auto fields = split(line, '\t');
+  if (fields.size() < 5) return {};
+  return {*parse_int(fields[1]), *parse_int(fields[2]), *parse_int(fields[3]),
+          *parse_double(fields[4])};
+}
+
+/// Every plant is found with its owner, its risk and the number of its neighbours.
+void expect_plants(const std::string& how) {
+  Child child(victim({"planted", how}));
+  const std::vector<std::string> lines = child.lines_until_ready();
+  const ForkReport report = examine_fork(child.pid());
+  int plants = 0;
+  for (const std::string& line : lines) {
+    const auto fields = split(line, '\t');
+    ASSERT_EQ(fields.size(), 6u) << line;
+    SCOPED_TRACE(line);
+    ++plants;
+    const ForkRegion* region = region_at(report, hex(fields[2]));
+    if (region == nullptr) {
+      ADD_FAILURE() << "not found";
+      continue;
+    }
+    EXPECT_EQ(region->kind, fields[3]) << region->owner;
+    EXPECT_EQ(fork_risk_name(region->risk), fields[4]) << region->owner << region->why;
+    const std::int64_t neighbours = *parse_int(fields[5]);
+    if (neighbours >= 0) {
+      EXPECT_EQ(static_cast<std::int64_t>(region->live_neighbours.value_or(999999)), neighbours)
+          << region->owner;
+    }
+    EXPECT_EQ(region->remedy.empty(), region->risk == ForkRisk::kBenign);
+  }
+  EXPECT_EQ(plants, 11);
+  EXPECT_TRUE(report.at_risk());
+  EXPECT_TRUE(report.forecast.crashes);
+  EXPECT_EQ(report.regions.size(), 11u) << fork_report_text(report);
+}
+
+TEST(ForkDoctorTest, PlantedOwnersAreFound) { expect_plants("plain"); }
+
+TEST(ForkDoctorTest, PlantedOwnersAreFoundThroughTheVerbsLibrary) {
+  if (dlopen("libibverbs.so.1", RTLD_NOW) == nullptr)
+    GTEST_SKIP() << "libibverbs.so.1 is not installed";
+  expect_plants("real");
+}
+
+/// The story: the page and its arena are named at once, and what is foretold happens.
+TEST(ForkDoctorTest, TheArenaOfTheStoryIsNamedInTime) {
+  Child child(victim({"arena", "real"}));
+  const auto lines = child.lines_until_ready();
+  ASSERT_EQ(lines.size(), 1u);
+  const std::uint64_t page = hex(split(lines[0], '\t')[2]);
+  const ForkReport report = examine_fork(child.pid());
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_LT(report.seconds, 0.1);
+#endif
+  ASSERT_EQ(report.regions.size(), 1u);
+  EXPECT_EQ(report.regions[0].begin, page);
+  EXPECT_EQ(report.regions[0].risk, ForkRisk::kCrash);
+  EXPECT_THAT(report.regions[0].owner, HasSubstr("malloc arena"));
+  EXPECT_THAT(report.regions[0].owner, HasSubstr("of thread " + std::to_string(child.pid() + 1)));
+  const Forked after = forked(child, 5);
+  EXPECT_EQ(after.children, 5);
+  EXPECT_EQ(after.died, 5);
+}
+
+TEST(ForkDoctorTest, ACleanProcessIsCleanAndItsChildrenLive) {
+  Child child(victim({"clean"}));
+  child.lines_until_ready();
+  const ForkReport report = examine_fork(child.pid());
+  EXPECT_FALSE(report.at_risk()) << fork_report_text(report);
+  EXPECT_THAT(fork_report_text(report), HasSubstr("0 regions, 0 of them a risk"));
+  const Forked after = forked(child, 5);
+  EXPECT_EQ(after.died, 0);
+  EXPECT_LT(after.longest, 3 * report.forecast.stall_seconds + 0.02);
+}
+
+/// Nothing critical is said of anything that runs here, nor of many processes that are clean.
+TEST(ForkDoctorTest, NoFalseAlarm) {
+  int read = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto pid = parse_int(entry.path().filename().string());
+    if (!pid) continue;
+    try {
+      const ForkReport report = examine_fork(static_cast<int>(*pid));
+      // Other tests may run beside this one, and plant what they like.
+      if (report.command == "fork_victim") continue;
+      ++read;
+      EXPECT_FALSE(!report.regions.empty() && report.regions[0].risk > ForkRisk::kSilentZero)
+          << fork_report_text(report);
+    } catch (const UsageError&) {
+      // Ended meanwhile, a kernel thread, or somebody else's.
+    }
+  }
+  EXPECT_GT(read, 0);
+  for (int i = 0; i < 300; ++i) {
+    Child child({"/bin/cat"});
+    const ForkReport report = examine_fork(child.pid());
+    ASSERT_FALSE(report.at_risk()) << fork_report_text(report);
+    ASSERT_GT(report.mappings, 0u);
+  }
+}
+
+std::string refusal_of(int pid) {
+  try {
+    examine_fork(pid);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ForkDoctorTest, WhatCannotBeReadIsToldApart) {
+  EXPECT_THAT(refusal_of(0), HasSubstr("no process number"));
+  EXPECT_THAT(refusal_of(-4), HasSubstr("no process number"));
+  EXPECT_THAT(refusal_of(0x3fffffff), HasSubstr("there is no process"));
+  Child child(victim({"zombie"}));
+  const auto lines = child.lines_until_ready();
+  ASSERT_EQ(lines.size(), 1u);
+  const int zombie = static_cast<int>(*parse_int(split(lines[0], '\t')[1]));
+  // It may take a moment to end.
+  for (int i = 0; i < 100 && refusal_of(zombie).find("zombie") == std::string::npos; ++i)
+    usleep(10000);
+  EXPECT_THAT(refusal_of(zombie), HasSubstr("is a zombie"));
+  std::ifstream threadd("/proc/2/status");
+  std::string line;
+  bool kernel = false;
+  while (std::getline(threadd, line)) kernel = kernel || line == "Name:\tkthreadd";
+  if (kernel) {
+    EXPECT_THAT(refusal_of(2), HasSubstr("kernel thread"));
+  }
+}
+
+TEST(ForkDoctorTest, AProcessThatEndsMeanwhileIsAnError) {
+  int ended = 0;
+  for (int i = 0; i < 60; ++i) {
+    Child child(victim({"planted", "plain"}));
+    child.lines_until_ready();
+    // From before the reading to well after it.
+    const std::string text = "0.0" + std::to_string(i % 30 / 10) + std::to_string(i % 10);
+    Child killer({"/bin/sh", "-c", "sleep " + text + "; kill -9 " + std::to_string(child.pid())});
+    for (int again = 0; again < 100; ++again) {
+      const std::string refusal = refusal_of(child.pid());
+      if (refusal.empty()) continue;
+      EXPECT_TRUE(refusal.find("ended") != std::string::npos ||
+                  refusal.find("zombie") != std::string::npos ||
+                  refusal.find("just ending") != std::string::npos)
+          << refusal;
+      ++ended;
+      break;
+    }
+  }
+  EXPECT_GT(ended, 50);
+}
+
+TEST(ForkDoctorTest, ManyMappingsAreReadAndReported) {
+  Child child(victim({"many"}));
+  const auto lines = child.lines_until_ready();
+  ASSERT_EQ(lines.size(), 1u);
+  const auto kept = static_cast<std::size_t>(*parse_int(split(lines[0], '\t')[1]));
+  const ForkReport report = examine_fork(child.pid());
+  EXPECT_EQ(report.regions.size(), kept);
+  EXPECT_GT(report.mappings, 2 * kept - 1);
+  if (report.mapping_limit < 70000) {
+    ASSERT_EQ(report.warnings.size(), 1u);
+    EXPECT_THAT(report.warnings[0], HasSubstr("vm.max_map_count"));
+    EXPECT_TRUE(report.at_risk());
+  }
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_LT(report.seconds, 3);
+#endif
+  EXPECT_LT(fork_report_html(report).size(), 4u << 20);
+}
+
+TEST(ForkDoctorTest, ThePageShowsFindingsAndNeedsNoNetwork) {
+  Child child(victim({"planted", "plain"}));
+  child.lines_until_ready();
+  const ForkReport report = examine_fork(child.pid());
+  const std::string page = fork_report_html(report);
+  for (const char* part : {"<svg", "crashes every fork", "arena header", "</html>", "glibc"})
+    EXPECT_THAT(page, HasSubstr(part));
+  for (const char* part : {"http", "<script", "<link"})
+    EXPECT_EQ(page.find(part), std::string::npos) << part;
+  const std::string json = fork_report_json(report);
+  for (const char* part : {"\"live_neighbours\"", "\"at_risk\": true", "\"loses data\""})
+    EXPECT_THAT(json, HasSubstr(part));
+}
+
+}  // namespace
+}  // namespace segfuse
