@@ -27,11 +27,13 @@ struct SegfuseClangSink {
   void (*message)(void* sink, int kind, unsigned line, const char* text, std::size_t size);
 };
 
-/// Version 1. All functions may be called from any thread.
+/// Version 2. All functions may be called from any thread.
 struct SegfuseClangTable {
   std::uint32_t version;
-  /// "clang 19.1.7"; part of every key.
+  /// "clang 19.1.7".
   const char* (*compiler)();
+  /// What every text is compiled with; part of every key, as is the compiler.
+  const char* (*flags)();
   /// This machine: both texts live as long as the process.
   const char* (*host_cpu)();
   const char* (*host_features)();
@@ -39,7 +41,7 @@ struct SegfuseClangTable {
   int (*compile)(const SegfuseClangRequest* request, const SegfuseClangSink* results);
 };
 
-inline constexpr std::uint32_t kSegfuseClangVersion = 1;
+inline constexpr std::uint32_t kSegfuseClangVersion = 2;
 
 /// The only symbol of the library.
 using SegfuseClangEntry = const SegfuseClangTable* (*)();

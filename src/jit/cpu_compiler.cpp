@@ -37,8 +37,10 @@ Module open_module() {
   }
   const SharedLibrary library = SharedLibrary::open_first_lazily(names);
   if (!library) {
-    module.reason =
-        fmt::format("the compiler for generated CPU code cannot be opened: {}", library.error());
+    module.reason = fmt::format(
+        "the compiler of generated CPU code cannot be opened: {}; it is built where the packages "
+        "libclang-19-dev and llvm-19-dev are installed, and SEGFUSE_CLANG may name its file",
+        library.error());
     return module;
   }
   try {
@@ -177,7 +179,8 @@ class CachedCompiler final : public CpuCompiler {
 
   /// All that the object depends on.
   std::string key_of(std::string_view text) const {
-    return fmt::format("segfuse {} | {} | {}\n{}", SEGFUSE_VERSION, version_, target_.text(), text);
+    return fmt::format("segfuse {} | {} {} | {}\n{}", SEGFUSE_VERSION, version_,
+                       clang_module().table->flags(), target_.text(), text);
   }
 
   Code make(const CSource& source, bool& from_disk) const {

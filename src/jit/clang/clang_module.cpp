@@ -80,17 +80,21 @@ void initialise() {
   });
 }
 
+/// For every text and target.
+constexpr const char* kFlags[] = {
+    "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-main-file-name", kFile, "-x", "c",
+    "-std=gnu17", "-nostdsysteminc", "-nobuiltininc", "-w", "-ferror-limit", "1",
+    "-discard-value-names", "-disable-llvm-verifier",
+    // Position-independent, and nothing but calls leaves the object: what our loader takes.
+    "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden", "-fno-common",
+    "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp",
+    // Copies of loop bodies are half of the time of a compilation; who wants some asks for them
+    // in the text (#pragma clang loop unroll_count).
+    "-fno-unroll-loops"};
+
 std::vector<std::string> arguments(const SegfuseClangRequest& request) {
-  std::vector<std::string> list = {
-      "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-main-file-name", kFile, "-x", "c",
-      "-std=gnu17", "-nostdsysteminc", "-nobuiltininc", "-w", "-ferror-limit", "1",
-      "-discard-value-names", "-disable-llvm-verifier",
-      // Position-independent, and nothing but calls leaves the object: what our loader takes.
-      "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden", "-fno-common",
-      "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp",
-      // Copies of loop bodies are half of the time of a compilation; who wants some asks for them
-      // in the text (#pragma clang loop unroll_count).
-      "-fno-unroll-loops", "-target-cpu", request.cpu};
+  std::vector<std::string> list(std::begin(kFlags), std::end(kFlags));
+  list.insert(list.end(), {"-target-cpu", request.cpu});
   llvm::SmallVector<llvm::StringRef, 128> features;
   llvm::StringRef(request.features).split(features, ',', -1, false);
   for (const llvm::StringRef feature : features) {
@@ -150,6 +154,15 @@ const char* compiler_name() {
   return name.c_str();
 }
 
+const char* flags() {
+  static const std::string joined = [] {
+    std::string text;
+    for (const char* flag : kFlags) text += (text.empty() ? "" : " ") + std::string(flag);
+    return text;
+  }();
+  return joined.c_str();
+}
+
 const char* host_cpu() {
   static const std::string name = llvm::sys::getHostCPUName().str();
   return name.c_str();
@@ -171,7 +184,7 @@ const char* host_features() {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const SegfuseClangTable* segfuse_clang() {
-  static constexpr SegfuseClangTable table = {kSegfuseClangVersion, compiler_name, host_cpu,
-                                              host_features, compile};
+  static constexpr SegfuseClangTable table = {kSegfuseClangVersion, compiler_name, flags, host_cpu,
+                                              host_features,        compile};
   return &table;
 }

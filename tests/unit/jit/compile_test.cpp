@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
+#include "base/os/spawn.h"
 #include "jit_test.h"
 #include "segfuse/error.h"
 
@@ -173,6 +175,20 @@ TEST_F(Compile, TheHostIsNamed) {
   EXPECT_EQ(compiler->target(), compiler->host_target());
   EXPECT_THAT(compiler->target().features, HasSubstr("+sse2"));
   EXPECT_THAT(compiler->target().text(), HasSubstr(compiler->target().cpu));
+}
+
+/// What a process says that looks for the module in `file`.
+std::string said_with_module(const std::string& file) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  return spawn::run({.arguments = {self, "--gtest_filter=Compile.TheHostIsNamed"},
+                     .environment = spawn::Environment::patch({{"SEGFUSE_CLANG", file}})})
+      .out;
+}
+
+TEST(Opening, TheReasonSaysWhatWasLookedFor) {
+  EXPECT_THAT(said_with_module("/no/such/file.so"),
+              AllOf(HasSubstr("/no/such/file.so"), HasSubstr("libclang-19-dev")));
+  EXPECT_THAT(said_with_module("libm.so.6"), HasSubstr("libm.so.6 has no function segfuse_clang"));
 }
 
 }  // namespace
