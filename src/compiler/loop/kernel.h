@@ -173,6 +173,18 @@ struct Kernel {
   std::vector<std::string> symbols;  ///< names of the sizes' symbols, by SymbolId
 };
 
+/// How generated C is called, for all that print it or call it:
+///   void NAME(void* const* buffers, const int64_t* sizes, int64_t begin, int64_t end, void*
+///   scratch)
+/// buffers: the global ones in their order, then an int32_t, the status word (see Check). sizes:
+/// the values of Kernel::sizes(). [begin, end): outer iterations. scratch: of this thread, at a
+/// multiple of 64 bytes: the row buffers in their order, each at the next multiple of 64 bytes.
+/// Bytes of one row buffer with that many elements.
+inline std::int64_t row_buffer_bytes(DType dtype, std::int64_t elements) {
+  const auto bytes = elements * static_cast<std::int64_t>(size_of(dtype));
+  return (bytes + 63) / 64 * 64;
+}
+
 /// InternalError naming the first rule broken: a value used before or outside its block, wrong
 /// types or counts of operands, nested lane loops, bounds that are not uniform, row buffers in
 /// registers indexed otherwise, reductions out of order, globals of the wrong kind.
