@@ -1,0 +1,29 @@
+#pragma once
+// The C text that every kernel for the CPU builds on, in pieces: types, loads and stores,
+// arithmetic, elementary functions. Its sources are prelude/*.h; docs/codegen.md has the bounds.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segfuse::compiler::cpu {
+
+/// A part of the prelude: what it defines, what it needs beyond the names that stand in its text
+/// (names that macros paste together), and its text. It may use pieces before it.
+struct PreludePiece {
+  std::vector<std::string> names;
+  std::vector<std::string> needs;
+  std::string text;
+};
+
+/// All pieces in order; the first one is needed by every text.
+const std::vector<PreludePiece>& prelude_pieces();
+
+/// The pieces that `text` and, through them, other pieces use, in order: put before `text`, it
+/// compiles by itself.
+std::string prelude_for(std::string_view text);
+
+/// The files of prelude/ as they are, in order (written by prelude.cmake).
+std::string prelude_source();
+
+}  // namespace segfuse::compiler::cpu

@@ -1,0 +1,158 @@
+#pragma once
+// Everything of the table of operations that is exact or rounded once.
+//: SF_COMPARE
+#define SF_COMPARE(name, op)                                                          \
+  SF_INLINE sf_bool sf_##name##_f32(sf_f32 a, sf_f32 b) { return SF_TEST32(a op b); } \
+  SF_INLINE sf_bool sf_##name##_f64(sf_f64 a, sf_f64 b) { return SF_TEST64(a op b); } \
+  SF_INLINE sf_bool sf_##name##_i32(sf_i32 a, sf_i32 b) { return SF_TEST32(a op b); } \
+  SF_INLINE sf_bool sf_##name##_i64(sf_i64 a, sf_i64 b) { return SF_TEST64(a op b); } \
+  SF_INLINE sf_bool sf_##name##_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) op(b & 1)); }
+
+//: sf_eq_{f32,f64,i32,i64,bool}
+SF_COMPARE(eq, ==)
+
+//: sf_ne_{f32,f64,i32,i64,bool}
+SF_COMPARE(ne, !=)
+
+//: sf_lt_{f32,f64,i32,i64,bool}
+SF_COMPARE(lt, <)
+
+//: sf_le_{f32,f64,i32,i64,bool}
+SF_COMPARE(le, <=)
+
+//: sf_gt_{f32,f64,i32,i64,bool}
+SF_COMPARE(gt, >)
+
+//: sf_ge_{f32,f64,i32,i64,bool}
+SF_COMPARE(ge, >=)
+
+//: sf_logical_{and,or,xor,not}_bool
+SF_INLINE sf_bool sf_logical_and_bool(sf_bool a, sf_bool b) { return a & b; }
+SF_INLINE sf_bool sf_logical_or_bool(sf_bool a, sf_bool b) { return a | b; }
+SF_INLINE sf_bool sf_logical_xor_bool(sf_bool a, sf_bool b) { return a ^ b; }
+SF_INLINE sf_bool sf_logical_not_bool(sf_bool a) { return ~a; }
+
+//: sf_{add,sub,mul,div,neg,square,reciprocal}_{f32,f64} sf_is_{nan,finite}_{f32,f64}
+#define SF_FLOAT(name, type, one, test)                               \
+  SF_INLINE type sf_add_##name(type a, type b) { return a + b; }      \
+  SF_INLINE type sf_sub_##name(type a, type b) { return a - b; }      \
+  SF_INLINE type sf_mul_##name(type a, type b) { return a * b; }      \
+  SF_INLINE type sf_div_##name(type a, type b) { return a / b; }      \
+  SF_INLINE type sf_neg_##name(type a) { return -a; }                 \
+  SF_INLINE type sf_square_##name(type a) { return a * a; }           \
+  SF_INLINE type sf_reciprocal_##name(type a) { return one / a; }     \
+  SF_INLINE sf_bool sf_is_nan_##name(type a) { return test(a != a); } \
+  SF_INLINE sf_bool sf_is_finite_##name(type a) { return test(a - a == 0 * one); }
+SF_FLOAT(f32, sf_f32, 1.0f, SF_TEST32)
+SF_FLOAT(f64, sf_f64, 1.0, SF_TEST64)
+
+//: sf_{add,sub,mul,neg,square}_{i32,i64}
+// Integers wrap.
+#define SF_INTEGER(name, type, bits)                                                 \
+  SF_INLINE type sf_add_##name(type a, type b) { return (type)((bits)a + (bits)b); } \
+  SF_INLINE type sf_sub_##name(type a, type b) { return (type)((bits)a - (bits)b); } \
+  SF_INLINE type sf_mul_##name(type a, type b) { return (type)((bits)a * (bits)b); } \
+  SF_INLINE type sf_neg_##name(type a) { return (type)(0u - (bits)a); }              \
+  SF_INLINE type sf_square_##name(type a) { return (type)((bits)a * (bits)a); }
+SF_INTEGER(i32, sf_i32, sf_u32)
+SF_INTEGER(i64, sf_i64, sf_u64)
+
+//: sf_{abs,sign,relu,maximum,minimum}_{f32,f64,i32,i64}
+//+ sf_{lt,gt,le,ge,ne,neg,select,all}_{f32,i32}
+// NaN passes through all of them.
+#define SF_ORDER(name, type)                                                         \
+  SF_INLINE type sf_abs_##name(type a) {                                             \
+    return sf_select_##name(sf_lt_##name(a, sf_all_##name(0)), sf_neg_##name(a), a); \
+  }                                                                                  \
+  SF_INLINE type sf_sign_##name(type a) {                                            \
+    const type zero = sf_all_##name(0);                                              \
+    const type r = sf_select_##name(sf_lt_##name(a, zero), sf_all_##name(-1), a);    \
+    return sf_select_##name(sf_gt_##name(a, zero), sf_all_##name(1), r);             \
+  }                                                                                  \
+  SF_INLINE type sf_relu_##name(type a) {                                            \
+    const type zero = sf_all_##name(0);                                              \
+    return sf_select_##name(sf_gt_##name(a, zero) | sf_ne_##name(a, a), a, zero);    \
+  }                                                                                  \
+  SF_INLINE type sf_maximum_##name(type a, type b) {                                 \
+    return sf_select_##name(sf_ge_##name(a, b) | sf_ne_##name(a, a), a, b);          \
+  }                                                                                  \
+  SF_INLINE type sf_minimum_##name(type a, type b) {                                 \
+    return sf_select_##name(sf_le_##name(a, b) | sf_ne_##name(a, a), a, b);          \
+  }
+SF_ORDER(f32, sf_f32)
+SF_ORDER(f64, sf_f64)
+SF_ORDER(i32, sf_i32)
+SF_ORDER(i64, sf_i64)
+
+//: sf_clamp_{f32,f64}
+// Into [low, high]; NaN stays.
+SF_INLINE sf_f32 sf_clamp_f32(sf_f32 a, float low, float high) {
+  a = sf_select_f32(SF_TEST32(a < low), sf_all_f32(low), a);
+  return sf_select_f32(SF_TEST32(a > high), sf_all_f32(high), a);
+}
+SF_INLINE sf_f64 sf_clamp_f64(sf_f64 a, double low, double high) {
+  a = sf_select_f64(SF_TEST64(a < low), sf_all_f64(low), a);
+  return sf_select_f64(SF_TEST64(a > high), sf_all_f64(high), a);
+}
+
+//: sf_{magnitude,copysign}_{f32,f64}
+// Without its sign; with the sign of another.
+SF_INLINE sf_f32 sf_magnitude_f32(sf_f32 a) {
+  return sf_from_bits_f32(sf_bits_f32(a) & 0x7FFFFFFFu);
+}
+SF_INLINE sf_f64 sf_magnitude_f64(sf_f64 a) {
+  return sf_from_bits_f64(sf_bits_f64(a) & 0x7FFFFFFFFFFFFFFFu);
+}
+SF_INLINE sf_f32 sf_copysign_f32(sf_f32 a, sf_f32 sign) {
+  return sf_from_bits_f32((sf_bits_f32(a) & 0x7FFFFFFFu) | (sf_bits_f32(sign) & 0x80000000u));
+}
+SF_INLINE sf_f64 sf_copysign_f64(sf_f64 a, sf_f64 sign) {
+  return sf_from_bits_f64((sf_bits_f64(a) & 0x7FFFFFFFFFFFFFFFu) |
+                          (sf_bits_f64(sign) & 0x8000000000000000u));
+}
+
+//: sf_{round,floor,ceil}_{f32,f64}
+//+ sf_{magnitude,copysign,select}_f32
+// To whole numbers: adding and taking away 2^23 (2^52) rounds to nearest, ties to even.
+#define SF_WHOLE(name, type, big, test)                                    \
+  SF_INLINE type sf_round_##name(type a) {                                 \
+    const type m = sf_magnitude_##name(a);                                 \
+    const type r = sf_copysign_##name((m + big) - big, a);                 \
+    return sf_select_##name(test(m < big), r, a);                          \
+  }                                                                        \
+  SF_INLINE type sf_floor_##name(type a) {                                 \
+    const type r = sf_round_##name(a);                                     \
+    return sf_copysign_##name(sf_select_##name(test(r > a), r - 1, r), a); \
+  }                                                                        \
+  SF_INLINE type sf_ceil_##name(type a) {                                  \
+    const type r = sf_round_##name(a);                                     \
+    return sf_copysign_##name(sf_select_##name(test(r < a), r + 1, r), a); \
+  }
+SF_WHOLE(f32, sf_f32, 0x1p23f, SF_TEST32)
+SF_WHOLE(f64, sf_f64, 0x1p52, SF_TEST64)
+
+//: sf_sqrt_{f32,f64} sf_rsqrt_{f32,f64}
+#if SF_LANES == 1
+SF_INLINE sf_f32 sf_sqrt_f32(sf_f32 a) { return __builtin_sqrtf(a); }
+SF_INLINE sf_f64 sf_sqrt_f64(sf_f64 a) { return __builtin_sqrt(a); }
+#elif defined(__clang__) && __clang_major__ >= 16
+SF_INLINE sf_f32 sf_sqrt_f32(sf_f32 a) { return __builtin_elementwise_sqrt(a); }
+SF_INLINE sf_f64 sf_sqrt_f64(sf_f64 a) { return __builtin_elementwise_sqrt(a); }
+#else
+SF_INLINE sf_f32 sf_sqrt_f32(sf_f32 a) {
+  float r[SF_LANES];
+  __builtin_memcpy(r, &a, sizeof r);
+  for (int i = 0; i < SF_LANES; ++i) r[i] = __builtin_sqrtf(r[i]);
+  __builtin_memcpy(&a, r, sizeof r);
+  return a;
+}
+SF_INLINE sf_f64 sf_sqrt_f64(sf_f64 a) {
+  double r[SF_LANES];
+  __builtin_memcpy(r, &a, sizeof r);
+  for (int i = 0; i < SF_LANES; ++i) r[i] = __builtin_sqrt(r[i]);
+  __builtin_memcpy(&a, r, sizeof r);
+  return a;
+}
+#endif
+SF_INLINE sf_f32 sf_rsqrt_f32(sf_f32 a) { return 1.0f / sf_sqrt_f32(a); }
+SF_INLINE sf_f64 sf_rsqrt_f64(sf_f64 a) { return 1.0 / sf_sqrt_f64(a); }
