@@ -10,6 +10,7 @@
 #include <clang/Frontend/CompilerInvocation.h>
 #include <llvm/ADT/SmallVector.h>
 #include <llvm/ADT/StringMap.h>
+#include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/VirtualFileSystem.h>
@@ -70,12 +71,18 @@ void on_fatal_error(void*, const char* reason, bool) {
   if (compiling) throw FatalError(reason);
 }
 
+/// For LLVM as a whole: loops of unknown length are not unrolled, which is half of the time of some
+/// compilations; who wants it asks for it in the text (#pragma clang loop unroll_count).
+constexpr const char* kLlvmFlag = "-unroll-runtime=false";
+
 void initialise() {
   static std::once_flag once;
   std::call_once(once, [] {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::InitializeNativeTargetAsmParser();
+    const char* const arguments[] = {"segfuse", kLlvmFlag};
+    llvm::cl::ParseCommandLineOptions(2, arguments);
     llvm::install_fatal_error_handler(on_fatal_error);
   });
 }
@@ -83,14 +90,11 @@ void initialise() {
 /// For every text and target.
 constexpr const char* kFlags[] = {
     "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-main-file-name", kFile, "-x", "c",
-    "-std=gnu17", "-nostdsysteminc", "-nobuiltininc", "-w", "-ferror-limit", "1",
-    "-discard-value-names", "-disable-llvm-verifier",
+    "-std=gnu17", "-fgnuc-version=4.2.1", "-nostdsysteminc", "-nobuiltininc", "-w", "-ferror-limit",
+    "1", "-discard-value-names", "-disable-llvm-verifier",
     // Position-independent, and nothing but calls leaves the object: what our loader takes.
     "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden", "-fno-common",
-    "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp",
-    // Copies of loop bodies are half of the time of a compilation; who wants some asks for them
-    // in the text (#pragma clang loop unroll_count).
-    "-fno-unroll-loops"};
+    "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp"};
 
 std::vector<std::string> arguments(const SegfuseClangRequest& request) {
   std::vector<std::string> list(std::begin(kFlags), std::end(kFlags));
@@ -156,8 +160,8 @@ const char* compiler_name() {
 
 const char* flags() {
   static const std::string joined = [] {
-    std::string text;
-    for (const char* flag : kFlags) text += (text.empty() ? "" : " ") + std::string(flag);
+    std::string text = kLlvmFlag;
+    for (const char* flag : kFlags) text += std::string(" ") + flag;
     return text;
   }();
   return joined.c_str();

@@ -83,6 +83,25 @@ TEST_F(Compile, DataOfAllKindsHasItsPlace) {
   EXPECT_THAT(code->symbols(), ElementsAre("far", "text", "use", "visible", "ways", "where"));
 }
 
+TEST_F(Compile, TheDialectIsClangsWithGnuExtensions) {
+  const auto code = in_memory()->compile(
+      {"dialect",
+       "#if !defined(__clang__) || !defined(__GNUC__) || defined(__FAST_MATH__)\n#error "
+       "no\n#endif\n"
+       "typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));\n"
+       "typedef __INT32_TYPE__ i16 __attribute__((vector_size(64)));\n"
+       "void f(void *const *b, const __INT64_TYPE__ *s, __INT64_TYPE__ begin, __INT64_TYPE__ end,\n"
+       "       void *scratch) {\n"
+       "  float *y = b[0]; v16 v = *(v16 *)y; i16 big = v > 7; v = (v16)((i16)v & big);\n"
+       "  _Pragma(\"clang loop unroll(full)\") for (int i = 0; i < 16; ++i) y[i] = v[15 - "
+       "i];\n}\n"});
+  std::vector<float> y(16);
+  for (std::size_t i = 0; i < 16; ++i) y[i] = static_cast<float>(i);
+  void* buffers[] = {y.data()};
+  code->function("f")(buffers, nullptr, 0, 0, nullptr);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(y[i], i < 8 ? 15.0F - static_cast<float>(i) : 0);
+}
+
 TEST_F(Compile, AMissingSymbolIsNamed) {
   const auto code = in_memory()->compile(scaling("present", 2));
   try {
