@@ -98,6 +98,11 @@ void Emitter::open(loop::For::Kind kind, VarId var, Index begin, Index end) {
 }
 
 void Emitter::open_if(std::vector<Within> when) {
+  // What depends on a variable of the conditions may not be touched outside of them.
+  for (const Within& condition : when)
+    indices().each_var(condition.index, [&](VarId var) {
+      if (var_depth_[var.index] > 0) var_depth_[var.index] = depth() + 1;
+    });
   blocks_.push_back({{loop::If{std::move(when), {}}}, {}});
 }
 

@@ -49,6 +49,7 @@ class Emitter {
   /// The variable of the outer loop, depth 0.
   loop::VarId outer(ir::Extent count);
   void open(loop::For::Kind kind, loop::VarId var, loop::Index begin, loop::Index end);
+  /// Opened right inside of the loops whose variables the conditions hold.
   void open_if(std::vector<loop::Within> when);
   void close();  ///< the innermost block
   int depth() const { return static_cast<int>(blocks_.size()) - 1; }

@@ -318,28 +318,4 @@ void make_result_kernel(Making& making, const std::vector<std::size_t>& results,
   kernel.kernel.work = loops.lane < 0 ? Extent(1) : Extent(making.schedule.tile);
 }
 
-void make_transpose_kernel(Making& making) {
-  const GroupState& group = making.group;
-  GroupKernel& kernel = making.add_kernel();
-  Walker walker(group, kernel);
-  Frame frame(making, walker);
-  Frame::Loops loops;
-  for (std::size_t axis = 0; axis < group.space.axes.size(); ++axis)
-    if (static_cast<int>(axis) != group.space.inner && static_cast<int>(axis) != group.space.cross)
-      loops.outer.push_back(axis);
-  loops.lane = group.space.inner;
-  loops.tile = making.schedule.tile;
-  loops.serial = group.space.cross;
-  loops.serial_tile = making.schedule.cross;
-  frame.open(loops);
-  frame.settle();
-  std::vector<std::size_t> all(group.space.axes.size());
-  for (std::size_t axis = 0; axis < all.size(); ++axis) all[axis] = axis;
-  for (const Result& result : group.results)
-    walker.store(result, only_first(making, frame, result, all));
-  frame.close();
-  walker.emitter.finish();
-  kernel.kernel.work = Extent(making.schedule.tile * making.schedule.cross);
-}
-
 }  // namespace segfuse::compiler

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -153,6 +154,26 @@ INSTANTIATE_TEST_SUITE_P(
                                      m, {m.size("N"), m.size("H"), m.size("W"), m.size("C")}, 3);
                                }}),
     [](const auto& instance) { return instance.param.name; });
+
+TEST(LowerTranspose, EveryOrderOfAxesBesideAnother) {
+  std::vector<std::int64_t> perm{0, 1, 2};
+  int tiled = 0;
+  do {
+    Model m;
+    const Extents shape{m.size("A"), m.size("B"), m.size("C")};
+    Extents moved;
+    for (const std::int64_t axis : perm) moved.push_back(shape[static_cast<std::size_t>(axis)]);
+    const ValId x = m.input("x", shape);
+    const ValId y = m.input("y", moved);
+    m.output(m.b.add(m.b.mul(m.b.permute(x, perm), m.b.constant(2.0, DType::kF32)), y));
+    const SegmentedFusion cut = m.cut();
+    for (std::uint32_t i = 0; i < cut.size(); ++i)
+      tiled += cut.plan(GroupId{i}).kind == PlanKind::kTiledTranspose;
+    check(m.fusion, inputs_of(m.fusion, {{"A", 5}, {"B", 7}, {"C", 4}}), "a transposition");
+    if (HasFatalFailure()) return;
+  } while (std::next_permutation(perm.begin(), perm.end()));
+  EXPECT_EQ(tiled, 4);  // the others leave the innermost axis where it is
+}
 
 INSTANTIATE_TEST_SUITE_P(Lower, Random,
                          ::testing::Values(testing::Numbers::kSmooth, testing::Numbers::kExact),

@@ -1,0 +1,182 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compiler/lower/make.h"
+
+namespace segfuse::compiler {
+
+using ir::Extent;
+using loop::Atom;
+using loop::For;
+using loop::Index;
+using loop::Within;
+
+namespace {
+
+/// Tiles of the two innermost axes. On a CPU lanes write what they read across: a tile is small
+/// enough that lines stay near. On a GPU lanes read along the one order into memory of the block,
+/// and write along the other from there.
+class TransposeMaker {
+ public:
+  explicit TransposeMaker(Making& making) : making_(making), group_(making.group) {
+    for (std::size_t axis = 0; axis < group_.space.axes.size(); ++axis) {
+      all_.push_back(axis);
+      if (static_cast<int>(axis) != group_.space.inner &&
+          static_cast<int>(axis) != group_.space.cross)
+        others_.push_back(axis);
+    }
+  }
+
+  void run_direct() {
+    GroupKernel& kernel = making_.add_kernel();
+    Walker walker(group_, kernel);
+    Frame frame(making_, walker);
+    Frame::Loops loops;
+    loops.outer = others_;
+    loops.lane = group_.space.inner;
+    loops.tile = making_.schedule.tile;
+    loops.serial = group_.space.cross;
+    loops.serial_tile = making_.schedule.cross;
+    frame.open(loops);
+    frame.settle();
+    store(walker, frame);
+    frame.close();
+    walker.emitter.finish();
+    kernel.kernel.work = Extent(making_.schedule.tile * making_.schedule.cross);
+  }
+
+  void run_tiled() {
+    GroupKernel trial;
+    {
+      Walker walker(group_, trial);
+      write(walker, {});
+      choose_held(walker);
+    }
+    GroupKernel& kernel = making_.add_kernel();
+    Walker walker(group_, kernel);
+    write(walker, held_);
+    kernel.kernel.work = Extent(making_.schedule.tile * making_.schedule.tile);
+  }
+
+ private:
+  void store(Walker& walker, const Frame& frame) const {
+    for (const Result& result : group_.results)
+      walker.store(result, only_first(making_, frame, result, all_));
+  }
+
+  /// The index with the two parts of the lane's variable exchanged; nothing if one of them is
+  /// inside of another part.
+  std::optional<Index> exchanged(loop::Indices& indices, const Index& index) const {
+    Index result(index.constant);
+    for (const Index::Term& term : index.terms) {
+      const Atom atom = indices.atom(term.atom);
+      Index part;
+      part.terms.push_back({term.atom, 1});
+      if (part == quotient_) {
+        part = rest_;
+      } else if (part == rest_) {
+        part = quotient_;
+      } else if (atom.kind != Atom::Kind::kVar && indices.depends_on(part, lane_)) {
+        return {};
+      }
+      result = indices.add(result, indices.multiply(part, term.coefficient));
+    }
+    return result;
+  }
+
+  void write(Walker& walker, std::vector<Request> held) {
+    Emitter& e = walker.emitter;
+    loop::Indices& indices = e.indices();
+    const std::int64_t tile = making_.schedule.tile;
+    const auto inner = static_cast<std::size_t>(group_.space.inner);
+    const auto cross = static_cast<std::size_t>(group_.space.cross);
+    const Extent& inner_extent = group_.space.axes[inner].extent;
+    const Extent& cross_extent = group_.space.axes[cross].extent;
+    Frame frame(making_, walker);
+    ir::Extents counts;
+    for (const std::size_t axis : others_) counts.push_back(group_.space.axes[axis].extent);
+    counts.push_back(group_.ceil_divide(cross_extent, tile));
+    counts.push_back(group_.ceil_divide(inner_extent, tile));
+    const loop::VarId outer = e.outer(product(counts));
+    const Tuple parts = unflatten(indices, indices.of(outer), counts);
+    for (std::size_t i = 0; i < others_.size(); ++i) frame.set(others_[i], parts[i]);
+    lane_ = indices.add_var("e", tile * tile);
+    quotient_ = indices.divide(indices.of(lane_), tile);
+    rest_ = indices.modulo(indices.of(lane_), tile);
+    const Index cross_begin = indices.multiply(parts[others_.size()], tile);
+    const Index inner_begin = indices.multiply(parts[others_.size() + 1], tile);
+
+    if (!held.empty()) {
+      e.open(For::Kind::kLane, lane_, 0, Index(tile * tile));
+      e.open_if({{indices.add(cross_begin, rest_), cross_extent},
+                 {indices.add(inner_begin, quotient_), inner_extent}});
+      const Index to = indices.add(indices.multiply(rest_, tile + 1), quotient_);
+      for (std::size_t i = 0; i < held.size(); ++i) {
+        Request request = held[i];
+        for (Index& at : request.at) at = *exchanged(indices, at);
+        const loop::ValueId value = e.eval(request);
+        const loop::BufferId buffer =
+            e.row_buffer(fmt::format("t{}", i), e.kernel().dtype(value), tile * (tile + 1),
+                         Hold::kScratch, tile * (tile + 1));
+        e.store(buffer, to, value, {});
+        e.held.push_back({held[i], buffer, true});
+      }
+      e.close();
+      e.close();
+      e.emit({loop::Barrier{}});
+    }
+    frame.set(cross, indices.add(cross_begin, quotient_));
+    frame.set(inner, indices.add(inner_begin, rest_));
+    frame.settle();
+    e.open(For::Kind::kLane, lane_, 0, Index(tile * tile));
+    e.open_if({{frame.at(cross), cross_extent}, {frame.at(inner), inner_extent}});
+    e.held_depth = e.depth();
+    e.held_at = indices.add(indices.multiply(quotient_, tile + 1), rest_);
+    store(walker, frame);
+    e.close();
+    e.close();
+    e.finish();
+  }
+
+  /// What is loaded along the other order.
+  void choose_held(Walker& trial) {
+    loop::Indices& indices = trial.emitter.indices();
+    for (const Emitter::Seen& seen : trial.emitter.seen) {
+      if (!seen.loaded || !seen.request.when.empty()) continue;
+      const ir::Extents shape = group_.fusion.canonical(group_.fusion.val(seen.request.val).shape);
+      const Index linear = linearize(indices, seen.request.at, shape);
+      Extent along_cross = 0;
+      for (const Index::Term& term : linear.terms) {
+        Index part;
+        part.terms.push_back({term.atom, 1});
+        if (part == quotient_) along_cross = term.coefficient;
+      }
+      bool simple = along_cross.is_constant(1);
+      for (const Index& at : seen.request.at) simple = simple && exchanged(indices, at);
+      if (simple) held_.push_back(seen.request);
+    }
+  }
+
+  Making& making_;
+  const GroupState& group_;
+  std::vector<std::size_t> others_;
+  std::vector<std::size_t> all_;
+  loop::VarId lane_;
+  Index quotient_;
+  Index rest_;
+  std::vector<Request> held_;
+};
+
+}  // namespace
+
+void make_transpose_kernel(Making& making) {
+  TransposeMaker maker(making);
+  if (making.schedule.target == Target::kCuda) {
+    maker.run_tiled();
+  } else {
+    maker.run_direct();
+  }
+}
+
+}  // namespace segfuse::compiler

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <bit>
+
+#include "compiler/schedule/choose.h"
+
+namespace segfuse::compiler {
+
+namespace {
+
+constexpr std::int64_t kStream = 8192;      // elements of one outer iteration of a plain loop
+constexpr std::int64_t kColumns = 64;       // lanes that walk down rows together: four vectors
+constexpr std::int64_t kNear = 1 << 18;     // elements that stay in the second level cache
+constexpr std::int64_t kFewRows = 16;       // less than this leaves threads idle
+constexpr std::int64_t kLongRow = 1 << 17;  // elements worth splitting
+constexpr std::int64_t kPart = 1 << 15;     // of a split row
+constexpr std::int64_t kHeld = 1 << 16;     // longest row that is held
+
+/// The power of two at or below.
+std::int64_t floor_power(std::int64_t value) {
+  return static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, value))));
+}
+
+struct Lengths {
+  Lengths(const Space& space, std::span<const std::int64_t> lengths) {
+    for (std::size_t axis = 0; axis < space.axes.size(); ++axis) {
+      const std::int64_t length = std::max<std::int64_t>(1, lengths[axis]);
+      switch (space.axes[axis].role) {
+        case SpaceAxis::Role::kParallel: parallel *= length; break;
+        case SpaceAxis::Role::kReduced: reduced *= length; break;
+        case SpaceAxis::Role::kColumn: columns *= length; break;
+      }
+    }
+    if (space.inner >= 0)
+      inner = std::max<std::int64_t>(1, lengths[static_cast<std::size_t>(space.inner)]);
+  }
+  std::int64_t parallel = 1;
+  std::int64_t reduced = 1;
+  std::int64_t columns = 1;
+  std::int64_t inner = 1;
+};
+
+}  // namespace
+
+Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
+  const Lengths l(space, lengths);
+  Schedule s;
+  s.target = Target::kCpu;
+  s.unroll = space.loads > 6 || space.reductions > 4 ? 2 : 4;
+  const bool lane_reduced =
+      space.inner >= 0 &&
+      space.axes[static_cast<std::size_t>(space.inner)].role == SpaceAxis::Role::kReduced;
+  switch (space.kind) {
+    case PlanKind::kTiledTranspose:
+      s.tile = 64;
+      s.cross = 64;
+      return s;
+    case PlanKind::kRowCol:
+      s.rows = std::clamp<std::int64_t>(floor_power(l.columns / 64), 16, 1024);
+      s.tile = kColumns;
+      s.hold = Hold::kScratch;
+      return s;
+    case PlanKind::kReduce:
+    case PlanKind::kRowNorm:
+    case PlanKind::kColNorm: break;
+    default: s.tile = kStream; return s;
+  }
+  const bool norm = space.kind != PlanKind::kReduce;
+  if (lane_reduced) {
+    if (l.parallel < kFewRows && l.reduced >= kLongRow) {
+      s.split = space.inner > 0 && l.inner < l.reduced
+                    ? std::max<std::int64_t>(1, floor_power(kPart / l.inner))
+                    : kPart;
+      s.staged = norm;
+      s.tile = kStream;
+    } else if (norm && l.reduced <= kHeld) {
+      s.hold = Hold::kScratch;
+    }
+    return s;
+  }
+  // Lanes are neighbours that each walk down their own row.
+  s.tile = kColumns;
+  if (l.reduced >= 512 && (!norm || l.reduced * kColumns > kNear)) {
+    s.split = 256;
+    s.staged = norm;
+    s.tile = 4096;
+  }
+  return s;
+}
+
+}  // namespace segfuse::compiler
