@@ -69,6 +69,9 @@ class Tensor {
   /// Uninitialised storage, aligned to 64 bytes.
   Tensor(DType dtype, Shape shape);
 
+  /// Views memory of somebody else, contiguous and aligned to its elements, which lives as long as
+  /// copies of `memory` do.
+  static Tensor borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memory);
   static Tensor zeros(DType dtype, Shape shape);
   static Tensor full(DType dtype, Shape shape, double value);
   /// Copies `values`; their number must equal the shape's.
@@ -107,6 +110,8 @@ class Tensor {
   Tensor reshaped(Shape shape) const;
 
  private:
+  Tensor(DType dtype, Shape shape, std::shared_ptr<std::byte> storage);
+
   DType dtype_;
   Shape shape_;
   std::int64_t size_;

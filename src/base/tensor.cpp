@@ -94,6 +94,16 @@ Tensor::Tensor(DType dtype, Shape shape)
   storage_ = allocate(bytes);
 }
 
+Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<std::byte> storage)
+    : dtype_(dtype),
+      shape_(std::move(shape)),
+      size_(num_elements(shape_)),
+      storage_(std::move(storage)) {}
+
+Tensor Tensor::borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memory) {
+  return {dtype, std::move(shape), std::move(memory)};
+}
+
 Tensor Tensor::zeros(DType dtype, Shape shape) {
   Tensor tensor(dtype, std::move(shape));
   std::memset(tensor.data(), 0, tensor.bytes());

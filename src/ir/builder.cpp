@@ -27,7 +27,7 @@ Axes Builder::normalise(Axes axes, std::size_t rank) const {
 // --- elementwise
 // -----------------------------------------------------------------------
 
-ValId Builder::elementwise(Op op, std::vector<ValId> operands) {
+std::vector<ValId> Builder::broadcast_together(std::vector<ValId> operands) {
   Extents shape;
   for (const ValId id : operands) {
     const Extents other = fusion_.canonical(val(id).shape);
@@ -38,7 +38,11 @@ ValId Builder::elementwise(Op op, std::vector<ValId> operands) {
       if (shape[offset + i].is_constant(1)) shape[offset + i] = other[i];
   }
   for (ValId& id : operands) id = broadcast_to(id, shape);
-  return make(op, std::move(operands));
+  return operands;
+}
+
+ValId Builder::elementwise(Op op, std::vector<ValId> operands) {
+  return make(op, broadcast_together(std::move(operands)));
 }
 
 ValId Builder::cast(ValId a, DType dtype) {

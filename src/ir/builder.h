@@ -23,10 +23,12 @@ class Builder {
   ValId name(ValId a) { return elementwise(Op::name, {a}); }
 #define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
   ValId name(ValId a, ValId b) { return elementwise(Op::name, {a, b}); }
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   ValId where(ValId condition, ValId a, ValId b) {
     return elementwise(Op::where, {condition, a, b});
   }
+  /// The operands in the shape that they have together.
+  std::vector<ValId> broadcast_together(std::vector<ValId> operands);
   /// The value itself if it has the type already.
   ValId cast(ValId a, DType dtype);
   /// A scalar of the type of `like`.

@@ -39,7 +39,7 @@ std::vector<OpInfo> make_table() {
 #define SEGFUSE_OP(name, op_class, min_operands, max_operands, results, attributes) \
   {Op::name,     #name,        op_class, DTypeRule::kNone,       kAny,              \
    min_operands, max_operands, results,  parse_attrs(attributes)},
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   };
 }
 

@@ -17,7 +17,7 @@ enum class Op : std::uint16_t {
 #define SEGFUSE_UNARY(name, rule, domain, formula, gradient) name,
 #define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) name,
 #define SEGFUSE_OP(name, op_class, min_operands, max_operands, results, attributes) name,
-#include "ir/ops.def"
+#include "segfuse/ops.def"
 };
 
 enum class OpClass : std::uint8_t { kElementwise, kReduction, kMovement, kCreation, kOpaque };

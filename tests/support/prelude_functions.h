@@ -49,7 +49,7 @@ inline std::vector<PreludeFunction> prelude_functions() {
   };
 #define SEGFUSE_UNARY(name, rule, domain, formula, gradient) add(#name, rule, 1);
 #define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) add(#name, rule, 2);
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   return all;
 }
 

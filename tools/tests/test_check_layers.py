@@ -92,13 +92,13 @@ class Layers(CheckerTest):
             "src/new/a.cpp:1: this file belongs to no module of tools/layers.toml",
             'src/new/a.cpp:1: "base/gone.h" is not a file under include/ or src/')
 
-    def test_at_most_thirteen_public_headers(self):
-        names = [f"h{i}.h" for i in range(12)]
+    def test_at_most_fifteen_public_headers(self):
+        names = [f"h{i}.h" for i in range(14)]
         public = ", ".join(f'"{name}"' for name in ["error.h", *names])
         self.write("tools/layers.toml", TABLE.replace('"error.h"', public))
         for name in names:
             self.write(f"include/segfuse/{name}", "")
-        self.assert_found("include/segfuse:1: 14 public headers; at most 13")
+        self.assert_found("include/segfuse:1: 16 public headers; at most 15")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ struct Ex {
   [[maybe_unused]] Ex name(Ex a, Ex b) { return {a.builder, a.builder->name(a.id, b.id)}; } \
   [[maybe_unused]] Ex name(Ex a, double b) { return name(a, a.like(b)); }                   \
   [[maybe_unused]] Ex name(double a, Ex b) { return name(b.like(a), b); }
-#include "ir/ops.def"
+#include "segfuse/ops.def"
 
 template <class B>
 Ex operator+(Ex a, B b) {
@@ -146,7 +146,7 @@ bool Adjoint::from_table() {
     if (wanted_[1]) give(1, gradient_b);                                    \
     return true;                                                            \
   }
-#include "ir/ops.def"
+#include "segfuse/ops.def"
     case Op::where:
       if (wanted_[1]) give(1, where(a, g, 0.0));
       if (wanted_[2]) give(2, where(a, 0.0, g));

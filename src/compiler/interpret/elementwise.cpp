@@ -35,7 +35,7 @@ T apply_unary(ir::Op op, T a) {
     } else {                                                 \
       break;                                                 \
     }
-#include "ir/ops.def"
+#include "segfuse/ops.def"
     default: break;
   }
   throw InternalError("'{}' has no formula for this type", ir::info(op).name);
@@ -51,7 +51,7 @@ T apply_binary(ir::Op op, T a, T b) {
     } else {                                                                \
       break;                                                                \
     }
-#include "ir/ops.def"
+#include "segfuse/ops.def"
     default: break;
   }
   throw InternalError("'{}' has no formula for this type", ir::info(op).name);

@@ -12,7 +12,7 @@ inline constexpr std::size_t kOps = 0
 #define SEGFUSE_UNARY(...) +1
 #define SEGFUSE_BINARY(...) +1
 #define SEGFUSE_OP(...) +1
-#include "ir/ops.def"
+#include "segfuse/ops.def"
     ;
 
 struct LoopTable {

@@ -33,7 +33,7 @@ struct Wide<std::int64_t> {
       return formula;                                                       \
     }                                                                       \
   };
-#include "ir/ops.def"
+#include "segfuse/ops.def"
 
 /// The formula, or a vectorisable function for it in single precision.
 template <class F, class T>
@@ -175,7 +175,7 @@ void add_loops(LoopTable& table) {
   add_unary<T, Unary_##name, ir::DTypeRule::rule>(table, ir::Op::name);
 #define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
   add_binary<T, Binary_##name, ir::DTypeRule::rule>(table, ir::Op::name);
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   constexpr std::size_t kType = index_of(DTypeOf<T>::value);
   table.pointwise[static_cast<std::size_t>(ir::Op::where)][kType] = where_loop<T>;
   auto& casts = table.cast[kType];

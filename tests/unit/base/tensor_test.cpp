@@ -38,6 +38,16 @@ TEST(BFloat16, EveryValueSurvivesTheRoundTrip) {
   }
 }
 
+TEST(Tensor, BorrowedMemoryIsReadAndWrittenInPlace) {
+  auto memory = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3});
+  Tensor tensor =
+      Tensor::borrow(DType::kF32, {3}, {memory, reinterpret_cast<std::byte*>(memory->data())});
+  EXPECT_EQ(tensor.at(2), 3);
+  tensor.set(0, 5);
+  EXPECT_EQ((*memory)[0], 5);
+  EXPECT_EQ(memory.use_count(), 2);
+}
+
 TEST(Tensor, HugeShapesAreRefusedNotOverflowed) {
   EXPECT_THROW(Tensor(DType::kF32, {std::int64_t{1} << 40, std::int64_t{1} << 40}), UsageError);
   EXPECT_THROW(Tensor(DType::kF32, {-1}), UsageError);

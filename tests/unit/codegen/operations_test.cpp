@@ -38,7 +38,7 @@ T formula(const std::string& op, T a, T b) {
   }
 #define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
   SEGFUSE_UNARY(name, rule, domain, formula, gradient_a)
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   throw std::runtime_error(op + " has no formula");
 }
 

@@ -131,7 +131,7 @@ std::vector<Case> elementwise_cases() {
                      {{3, 2}, {3, 2}},                                                           \
                      [](Builder& b, const std::vector<ValId>& x) { return b.name(x[0], x[1]); }, \
                      Domain::domain});
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   return cases;
 }
 

@@ -53,7 +53,7 @@ std::string elementwise_table() {
                            std::string_view(#gradient_a) == "none"          \
                                ? "none"                                     \
                                : gradient(#gradient_a) + ", " + gradient(#gradient_b));
-#include "ir/ops.def"
+#include "segfuse/ops.def"
   return table;
 }
 
