@@ -114,8 +114,16 @@ std::vector<std::string> arguments(const SegfuseClangRequest& request) {
   return list;
 }
 
-bool run(const SegfuseClangRequest& request, Messages& messages, llvm::raw_pwrite_stream& output) {
+/// What a compilation is made of. LLVM has no exceptions: when one went through it, what it left
+/// cannot be destroyed, so all of it is abandoned.
+struct Job {
+  llvm::SmallVector<char, 0> object;  // written to by the compiler
   clang::CompilerInstance compiler;
+  clang::EmitObjAction action;
+};
+
+bool run(const SegfuseClangRequest& request, Messages& messages, Job& job) {
+  clang::CompilerInstance& compiler = job.compiler;
   compiler.createDiagnostics(&messages, false);
   const std::vector<std::string> texts = arguments(request);
   std::vector<const char*> pointers;
@@ -129,25 +137,26 @@ bool run(const SegfuseClangRequest& request, Messages& messages, llvm::raw_pwrit
   files->addFile(kFile, 0, llvm::MemoryBuffer::getMemBufferCopy({request.text, request.size}));
   compiler.createFileManager(files);
   compiler.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());
-  compiler.setOutputStream(std::make_unique<llvm::buffer_ostream>(output));
-  clang::EmitObjAction action;
-  return compiler.ExecuteAction(action);
+  compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(job.object));
+  return compiler.ExecuteAction(job.action) && !messages.failed();
 }
 
 int compile(const SegfuseClangRequest* request, const SegfuseClangSink* results) {
   Messages messages(*results);
-  llvm::SmallVector<char, 0> object;
+  auto job = std::make_unique<Job>();
   bool done = false;
   compiling = true;
   try {
     initialise();
-    llvm::raw_svector_ostream output(object);
-    done = run(*request, messages, output) && !messages.failed();
+    done = run(*request, messages, *job);
+  } catch (const FatalError& error) {
+    messages.say(kSegfuseClangError, 0, error.what());
+    static_cast<void>(job.release());
   } catch (const std::exception& error) {
     messages.say(kSegfuseClangError, 0, error.what());
   }
   compiling = false;
-  if (done) results->object(results->sink, object.data(), object.size());
+  if (done) results->object(results->sink, job->object.data(), job->object.size());
   if (!done && !messages.failed())
     messages.say(kSegfuseClangError, 0, "the compiler failed and said nothing");
   return done ? 1 : 0;

@@ -145,6 +145,18 @@ TEST_F(Cache, AnotherTargetIsAnotherKey) {
   EXPECT_EQ(paths.size(), 4U);
 }
 
+TEST_F(Cache, AFileSaysAllThatItDependsOn) {
+  const TemporaryDirectory folder;
+  const CSource source = scaling("f", 2);
+  const auto compiler = on_disk(folder.path());
+  compiler->compile(source);
+  const std::string file = read_file(compiler->object_path(source.text));
+  for (const std::string& part : {source.text, compiler->version(), compiler->target().text(),
+                                  std::string("segfuse " SEGFUSE_VERSION), std::string("-O2"),
+                                  std::string("-ffp-contract=off")})
+    EXPECT_NE(file.find(part), std::string::npos) << part;
+}
+
 TEST_F(Cache, DamagedFilesAreIgnoredAndWrittenAnew) {
   const TemporaryDirectory folder;
   const CSource source = scaling("f", 2);

@@ -178,6 +178,15 @@ TEST_F(Compile, AProcessorThatClangDoesNotKnowIsAnError) {
   EXPECT_THROW(in_memory()->compile_object(scaling("f", 1), {"pentium9", "", 0}), CompileError);
 }
 
+TEST_F(Compile, WhereLlvmWouldEndTheProcessThereIsAnError) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "what LLVM leaves behind is a leak";
+#endif
+  const auto compiler = in_memory();
+  EXPECT_THROW(compiler->compile_object(scaling("f", 1), {"x86-64", "-64bit", 0}), CompileError);
+  EXPECT_EQ(scaled(*compiler->compile(scaling("f", 2)), "f"), 6);
+}
+
 TEST_F(Compile, RemarksSayWhyALoopIsNotVectorized) {
   const auto compiler = in_memory();
   const std::string report =
