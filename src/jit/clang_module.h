@@ -19,7 +19,8 @@ struct SegfuseClangRequest {
 
 enum SegfuseClangKind { kSegfuseClangError = 0, kSegfuseClangRemark = 1 };
 
-/// Where results go; called before compile() returns, on the calling thread. `sink` is handed back.
+/// Where results go; called before compile() returns, one call at a time, from a thread of the
+/// library's. `sink` is handed back.
 struct SegfuseClangSink {
   void* sink;
   void (*object)(void* sink, const char* bytes, std::size_t size);

@@ -17,11 +17,17 @@
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/TargetParser/Host.h>
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstring>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "jit/clang_module.h"
@@ -29,6 +35,7 @@
 namespace {
 
 constexpr const char* kFile = "kernel.c";
+constexpr std::size_t kStackBytes = std::size_t{16} << 20;
 
 /// Hands errors and remarks on; other diagnostics are not for us.
 class Messages : public clang::DiagnosticConsumer {
@@ -59,16 +66,24 @@ class Messages : public clang::DiagnosticConsumer {
   bool failed_ = false;
 };
 
-/// LLVM gives up on a text by a call that does not return; by default it ends the process.
-struct FatalError : std::exception {
-  explicit FatalError(const char* reason) : text(reason) {}
-  const char* what() const noexcept override { return text.c_str(); }
-  std::string text;
+enum class End { kDone, kFailed, kStands };
+
+/// One compilation, on a thread of its own. LLVM gives up on some texts by a call that may not
+/// return. It has no exceptions, and global lists of it may hold on to objects on its stack. So a
+/// thread that comes to such a call is left standing there, with its stack, for ever.
+struct Call {
+  const SegfuseClangRequest* request;  // of the caller, who waits until `ended` is set
+  const SegfuseClangSink* results;
+  std::promise<End> ended;
 };
-thread_local bool compiling = false;
+thread_local Call* current = nullptr;
 
 void on_fatal_error(void*, const char* reason, bool) {
-  if (compiling) throw FatalError(reason);
+  if (current == nullptr) return;  // of somebody else's: LLVM goes on to end the process
+  current->results->message(current->results->sink, kSegfuseClangError, 0, reason,
+                            std::strlen(reason));
+  current->ended.set_value(End::kStands);
+  while (true) ::pause();
 }
 
 /// For LLVM as a whole: loops of unknown length are not unrolled, which is half of the time of some
@@ -114,16 +129,9 @@ std::vector<std::string> arguments(const SegfuseClangRequest& request) {
   return list;
 }
 
-/// What a compilation is made of. LLVM has no exceptions: when one went through it, what it left
-/// cannot be destroyed, so all of it is abandoned.
-struct Job {
-  llvm::SmallVector<char, 0> object;  // written to by the compiler
+bool run(const SegfuseClangRequest& request, Messages& messages,
+         llvm::SmallVectorImpl<char>& object) {
   clang::CompilerInstance compiler;
-  clang::EmitObjAction action;
-};
-
-bool run(const SegfuseClangRequest& request, Messages& messages, Job& job) {
-  clang::CompilerInstance& compiler = job.compiler;
   compiler.createDiagnostics(&messages, false);
   const std::vector<std::string> texts = arguments(request);
   std::vector<const char*> pointers;
@@ -137,29 +145,53 @@ bool run(const SegfuseClangRequest& request, Messages& messages, Job& job) {
   files->addFile(kFile, 0, llvm::MemoryBuffer::getMemBufferCopy({request.text, request.size}));
   compiler.createFileManager(files);
   compiler.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());
-  compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(job.object));
-  return compiler.ExecuteAction(job.action) && !messages.failed();
+  compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(object));
+  clang::EmitObjAction action;
+  return compiler.ExecuteAction(action) && !messages.failed();
+}
+
+void* run_call(void* argument) {
+  auto* const call = static_cast<std::shared_ptr<Call>*>(argument);
+  current = call->get();
+  const SegfuseClangSink& results = *current->results;
+  Messages messages(results);
+  llvm::SmallVector<char, 0> object;  // outlives the compiler, which writes to it
+  bool done = false;
+  try {
+    done = run(*current->request, messages, object);
+    if (done) results.object(results.sink, object.data(), object.size());
+  } catch (const std::exception& error) {  // no memory
+    done = false;
+    messages.say(kSegfuseClangError, 0, error.what());
+  }
+  if (!done && !messages.failed())
+    messages.say(kSegfuseClangError, 0, "the compiler failed and said nothing");
+  current->ended.set_value(done ? End::kDone : End::kFailed);
+  current = nullptr;
+  delete call;
+  return nullptr;
 }
 
 int compile(const SegfuseClangRequest* request, const SegfuseClangSink* results) {
-  Messages messages(*results);
-  auto job = std::make_unique<Job>();
-  bool done = false;
-  compiling = true;
-  try {
-    initialise();
-    done = run(*request, messages, *job);
-  } catch (const FatalError& error) {
-    messages.say(kSegfuseClangError, 0, error.what());
-    static_cast<void>(job.release());
-  } catch (const std::exception& error) {
-    messages.say(kSegfuseClangError, 0, error.what());
+  initialise();
+  const auto call = std::make_shared<Call>(Call{request, results, {}});
+  std::future<End> ended = call->ended.get_future();
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);  // whatever the caller's is
+  auto argument = std::make_unique<std::shared_ptr<Call>>(call);
+  pthread_t thread;
+  const int failed = pthread_create(&thread, &attributes, run_call, argument.get());
+  pthread_attr_destroy(&attributes);
+  if (failed == 0) {
+    static_cast<void>(argument.release());
+    const End end = ended.get();
+    end == End::kStands ? pthread_detach(thread) : pthread_join(thread, nullptr);
+    return end == End::kDone ? 1 : 0;
   }
-  compiling = false;
-  if (done) results->object(results->sink, job->object.data(), job->object.size());
-  if (!done && !messages.failed())
-    messages.say(kSegfuseClangError, 0, "the compiler failed and said nothing");
-  return done ? 1 : 0;
+  const std::string reason = "no thread can be started: " + std::generic_category().message(failed);
+  results->message(results->sink, kSegfuseClangError, 0, reason.data(), reason.size());
+  return 0;
 }
 
 const char* compiler_name() {
