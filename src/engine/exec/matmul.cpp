@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/exec/blas.h"
 #include "engine/exec/move.h"
 #include "engine/executor.h"
-
-#if SEGFUSE_OPENBLAS
-#include <cblas.h>
-#endif
 
 namespace segfuse::engine {
 namespace {
@@ -25,21 +22,17 @@ struct Gemm {
   std::int64_t ldc;
 };
 
-#if SEGFUSE_OPENBLAS
-template <class T, class F>
-void call_blas(F function, const Gemm<T>& g) {
-  auto order = [](bool by_columns) { return by_columns ? CblasTrans : CblasNoTrans; };
-  function(CblasRowMajor, order(g.a_by_columns), order(g.b_by_columns), static_cast<int>(g.m),
+template <class T>
+void call_blas(Blas::Gemm<T> function, const Gemm<T>& g) {
+  auto order = [](bool by_columns) { return by_columns ? Blas::kTranspose : Blas::kNoTranspose; };
+  function(Blas::kRowMajor, order(g.a_by_columns), order(g.b_by_columns), static_cast<int>(g.m),
            static_cast<int>(g.n), static_cast<int>(g.k), T(1), g.a, static_cast<int>(g.lda), g.b,
            static_cast<int>(g.ldb), T(0), g.c, static_cast<int>(g.ldc));
 }
-void gemm(const Gemm<float>& g) { call_blas(cblas_sgemm, g); }
-void gemm(const Gemm<double>& g) { call_blas(cblas_dgemm, g); }
-/// The workers are ours: the library must not start its own.
-void prepare_library() { openblas_set_num_threads(1); }
-#else
+
+/// By loops of our own.
 template <class T>
-void gemm(const Gemm<T>& g) {
+void gemm_by_loops(const Gemm<T>& g) {
   constexpr std::int64_t kInner = 128;
   for (std::int64_t i = 0; i < g.m; ++i) std::fill_n(g.c + i * g.ldc, g.n, T(0));
   for (std::int64_t k0 = 0; k0 < g.k; k0 += kInner)
@@ -55,8 +48,17 @@ void gemm(const Gemm<T>& g) {
         }
       }
 }
-void prepare_library() {}
-#endif
+
+void gemm(const Gemm<float>& g) {
+  blas().sgemm != nullptr ? call_blas(blas().sgemm, g) : gemm_by_loops(g);
+}
+void gemm(const Gemm<double>& g) {
+  blas().dgemm != nullptr ? call_blas(blas().dgemm, g) : gemm_by_loops(g);
+}
+
+void prepare_library() {
+  if (blas().set_threads != nullptr) blas().set_threads(1);
+}
 
 /// Bands of equal size, a multiple of 16, of about `wanted` each.
 std::int64_t even_band(std::int64_t size, std::int64_t wanted) {
@@ -110,13 +112,7 @@ void sum_chunks(ThreadPool& pool, const T* scratch, std::int64_t size, std::int6
 
 }  // namespace
 
-std::string_view matmul_library() {
-#if SEGFUSE_OPENBLAS
-  return "OpenBLAS";
-#else
-  return "built-in loops";
-#endif
-}
+std::string_view matmul_library() { return blas().name; }
 
 std::optional<Matrix> as_matrix(const Layout& layout, bool transpose) {
   const std::size_t rank = layout.shape.size();
