@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "calls.h"
+#include "programs.h"
 
 namespace segfuse::python {
 namespace {
@@ -141,6 +142,8 @@ void bind_durations(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   m.attr("__version__") = SEGFUSE_VERSION;
+  // Values that live until the process ends (in a global, in a traceback) are no mistake.
+  nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(segfuse::python::translate_error);
   segfuse::python::bind_problem(m);
   segfuse::python::bind_segments(m);
@@ -148,4 +151,6 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_calls(m);
   segfuse::python::bind_inference(m);
   segfuse::python::bind_durations(m);
+  segfuse::python::bind_fusions(m);
+  segfuse::python::bind_programs(m);
 }

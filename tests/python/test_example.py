@@ -1,4 +1,4 @@
-"""The example runs and draws its picture, with matplotlib and without."""
+"""The examples run; the one of the CRF draws its picture, with matplotlib and without."""
 
 import pathlib
 import subprocess
@@ -8,6 +8,13 @@ import xml.etree.ElementTree
 import pytest
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples/torch_crf.py"
+
+
+def test_fused_layer():
+    command = [sys.executable, str(EXAMPLE.with_name("fused_layer.py")), "--frames", "40"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "traces: 1" in run.stdout and "difference from NumPy" in run.stdout
 
 
 @pytest.mark.parametrize("matplotlib", [False, True])

@@ -1,0 +1,489 @@
+"""Functions over arrays as compiled programs: tracing, the cache of traces, gradients."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _native, _run
+from ._dtypes import is_float
+from ._errors import UsageError
+from ._fusion import Fusion
+from ._sizes import Guard, Size
+from ._tree import LEAF, Structure, flatten, unflatten
+from ._value import Value
+
+_MOST_SIGNATURES = 4096
+_ONE, _TUPLE, _ANYTHING = range(3)
+
+
+class CacheInfo(NamedTuple):
+    """What a compiled function has done so far."""
+
+    calls: int
+    """calls with arrays"""
+    signatures: int
+    """exact signatures that are remembered (all sizes, types, static arguments)"""
+    traces: int
+    """times the function was traced"""
+
+
+class _Trace:
+    """One trace, ready to run."""
+
+    def __init__(self, function: Callable[..., Any], call: _Call, how: dict[str, Any]) -> None:
+        fusion = Fusion(getattr(function, "__name__", "function"))
+        self.fusion = fusion
+        numbers: dict[str, int] = {}
+        fusion._numbers = numbers
+        values = iter([self._input(fusion, numbers, call, i) for i in range(len(call.leaves))])
+        args, kwargs = unflatten(call.structure, values)
+        result = function(*args, **kwargs)
+        self.leaves: list[Any] = []
+        self.structure = flatten(result, self.leaves)
+        self.places = [self._output(fusion, leaf) for leaf in self.leaves]
+        self.arrays = [i for i, kind in enumerate(call.kinds) if kind != _run.STATIC]
+        self.axes = [(name, i, axis) for name, (i, axis) in call.axes.items()]
+        self.guards: list[Guard] = list(fusion._guards.values())
+        self.captured = [array for array, _ in fusion._captured.values()]
+        self.program: _native.Program | None = None
+        if fusion._outputs:
+            self.program = _native.Program(fusion._native, how["threads"], how["check_numerics"])
+        self.dtypes = [value.dtype for value in fusion._outputs]
+        fusion._numbers = None  # from here on it says nothing of sizes
+
+    @staticmethod
+    def _input(fusion: Fusion, numbers: dict[str, int], call: _Call, i: int) -> Any:
+        if call.kinds[i] == _run.STATIC:
+            return call.leaves[i]
+        dtype, shape = _run.signature_of(call.name(i), call.leaves[i])
+        name = call.input_name(i)
+        sizes: list[Any] = []
+        for axis, size in enumerate(shape):
+            if size == 1:
+                sizes.append(1)
+                continue
+            symbol = f"{name}_{axis}"
+            numbers[symbol] = size
+            call.axes[symbol] = (i, axis)
+            fusion._not_one |= {f"{symbol} - 1", f"-{symbol} + 1"}
+            sizes.append(symbol)
+        return fusion.input(name, dtype, sizes)
+
+    @staticmethod
+    def _output(fusion: Fusion, leaf: Any) -> int | None:
+        """The place of a leaf among the outputs; None for what is no value."""
+        if isinstance(leaf, Size):
+            leaf = Value(fusion, fusion._native.size(leaf._native, "int64"))
+        if not isinstance(leaf, Value):
+            return None
+        fusion.output(leaf)
+        return len(fusion._outputs) - 1
+
+    def admits(self, call: _Call) -> bool:
+        """Whether all that was looked at is the same in another call of the same class."""
+        if not self.guards:
+            return True
+        numbers = {name: call.leaves[i].shape[axis] for name, i, axis in self.axes}
+        return all(guard.admits(numbers) for guard in self.guards)
+
+    def bind(self, call: _Call) -> _Bound:
+        return _Bound(self, call)
+
+
+class _Bound:
+    """A trace for one exact signature: nothing is left to decide."""
+
+    __slots__ = ("_finish", "_form", "_inputs", "_outside", "_trace", "_which")
+
+    def __init__(self, trace: _Trace, call: _Call) -> None:
+        self._trace = trace
+        kinds = [call.kinds[i] for i in trace.arrays]
+        outside = [_run.kind_of(array) for array in trace.captured]
+        self._finish = _run.finisher(_run.library_of(kinds + outside), trace.dtypes)
+        self._which = trace.arrays if len(trace.arrays) != len(call.leaves) else None
+        self._outside = [("an array from outside the function", kind) for kind in outside]
+        self._inputs: list[tuple[str, int]] | None = None  # where nothing is to be done
+        if any(kind != _run.NUMPY or call.is_bits(i) for i, kind in zip(trace.arrays, kinds, strict=True)):
+            self._inputs = [(call.name(i), call.kinds[i]) for i in trace.arrays]
+        self._form = self._form_of(trace)
+
+    @staticmethod
+    def _form_of(trace: _Trace) -> int:
+        """Whether the function's result is one array, a tuple of arrays, or anything else."""
+        if trace.places != list(range(len(trace.places))):
+            return _ANYTHING
+        if trace.structure is LEAF:
+            return _ONE
+        flat = trace.structure[0] is tuple and all(part is LEAF for part in trace.structure[1:])
+        return _TUPLE if flat else _ANYTHING
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        trace = self._trace
+        arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
+        if self._inputs is not None:
+            arrays = [
+                _run.readable(name, array, kind)
+                for (name, kind), array in zip(self._inputs, arrays, strict=True)
+            ]
+        if self._outside:
+            for (name, kind), array in zip(self._outside, trace.captured, strict=True):
+                arrays.append(_run.readable(name, array, kind))
+        results: list[Any] = []
+        if trace.program is not None:
+            results = trace.program.run(arrays, [], False)
+        if self._finish is not None:
+            results = self._finish(results)
+        if self._form == _ONE:
+            return results[0]
+        if self._form == _TUPLE:
+            return tuple(results)
+        whole = (
+            leaf if place is None else results[place]
+            for leaf, place in zip(trace.leaves, trace.places, strict=True)
+        )
+        return unflatten(trace.structure, whole)
+
+
+class _Call:
+    """The arguments of one call, flat."""
+
+    __slots__ = ("axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.leaves: list[Any] = []
+        self.structure: Structure = flatten((args, kwargs), self.leaves)
+        self.kinds: list[int] = []
+        self.traced = False
+        key: list[Any] = [self.structure]
+        for leaf in self.leaves:
+            kind = _run.kind_of(leaf)
+            self.kinds.append(kind)
+            if kind == _run.STATIC:
+                key += (type(leaf), leaf)
+            elif kind == _run.TRACED:
+                self.traced = True
+            else:
+                key += (kind, leaf.dtype, leaf.shape)
+        self.exact_key = tuple(key)
+        """What a ready call is found by."""
+        self.axes: dict[str, tuple[int, int]] = {}
+        self.used_names: set[str] = set()
+
+    def is_bits(self, leaf: int) -> bool:
+        """Whether NumPy knows the element type by a package only."""
+        return bool(self.leaves[leaf].dtype.name == "bfloat16")
+
+    def name(self, leaf: int) -> str:
+        """How messages name a leaf: "argument 0", "argument 'x'", with the way into it."""
+        path = list(_paths(self.structure))[leaf]
+        where = f"argument {path[1]!r}" if path[0] == 1 else f"argument {path[1]}"
+        return where + "".join(f"[{step!r}]" for step in path[2:])
+
+    def input_name(self, leaf: int) -> str:
+        path = list(_paths(self.structure))[leaf][1:]
+        text = "_".join("".join(c if c.isalnum() and c.isascii() else "_" for c in str(step)) for step in path)
+        text = text if text and not text[0].isdigit() else f"x{text}"
+        while text in self.used_names:
+            text += "_"
+        self.used_names.add(text)
+        return text
+
+    def class_key(self) -> Any:
+        """What every trace is bound to: types, ranks, which sizes are 1, static arguments."""
+        return (
+            self.structure,
+            *(
+                (type(leaf), leaf)
+                if kind == _run.STATIC
+                else (leaf.dtype, tuple(size == 1 for size in leaf.shape))
+                for leaf, kind in zip(self.leaves, self.kinds, strict=True)
+            ),
+        )
+
+    def need_hashable(self) -> None:
+        for i, (leaf, kind) in enumerate(zip(self.leaves, self.kinds, strict=True)):
+            if kind != _run.STATIC:
+                continue
+            try:
+                hash(leaf)
+            except TypeError:
+                raise UsageError(
+                    f"{self.name(i)} is {_run.describe(leaf)}, expected an array, or a value that "
+                    "can be hashed: what is no array is part of the key of the cache"
+                ) from None
+
+
+def _paths(structure: Structure) -> Any:
+    if structure is LEAF:
+        yield ()
+        return
+    kind, *parts = structure
+    steps: Any = range(len(parts))
+    if issubclass(kind, dict):
+        steps, parts = parts[0], parts[1:]
+    for step, part in zip(steps, parts, strict=True):
+        for path in _paths(part):
+            yield (step, *path)
+
+
+class Compiled:
+    """A function over arrays that runs as one compiled program. Made by `segfuse.compile`."""
+
+    def __init__(
+        self, function: Callable[..., Any], *, threads: int = 0, check_numerics: bool = False
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._how = {"threads": threads, "check_numerics": check_numerics}
+        self._exact: dict[Any, _Bound] = {}
+        self._classes: dict[Any, list[_Trace]] = {}
+        self._lock = threading.RLock()
+        self._traces = 0
+        self._calls = itertools.count()
+        self._looks = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            # The common case: arrays of NumPy one after the other.
+            key: list[Any] = []
+            for x in args:
+                if type(x) is not np.ndarray:
+                    break
+                key += (x.dtype, x.shape)
+            else:
+                bound = self._exact.get(tuple(key))
+                if bound is None:
+                    bound = self._bound(_Call(args, kwargs), tuple(key))
+                next(self._calls)
+                return bound.run(args)
+        call = _Call(args, kwargs)
+        if call.traced:
+            return self._function(*args, **kwargs)
+        try:
+            bound = self._exact.get(call.exact_key)
+        except TypeError:
+            call.need_hashable()
+            raise
+        if bound is None:
+            bound = self._bound(call, call.exact_key)
+        next(self._calls)
+        return bound.run(call.leaves)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def _bound(self, call: _Call, exact: Any) -> _Bound:
+        trace = self._trace_for(call)
+        if len(self._exact) >= _MOST_SIGNATURES:
+            self._exact.clear()
+        bound = self._exact[exact] = trace.bind(call)
+        return bound
+
+    def _trace_for(self, call: _Call) -> _Trace:
+        if not any(kind != _run.STATIC for kind in call.kinds):
+            raise UsageError(
+                f"{self._name()}: found no array among the arguments, expected at least one"
+            )
+        for i, kind in enumerate(call.kinds):
+            if kind != _run.STATIC:
+                _run.signature_of(call.name(i), call.leaves[i])
+                _run.check_place(call.name(i), call.leaves[i], kind)
+        with self._lock:
+            known = self._classes.setdefault(call.class_key(), [])
+            for trace in known:
+                if trace.admits(call):
+                    return trace
+            trace = _Trace(self._function, call, self._how)
+            self._traces += 1
+            known.append(trace)
+            return trace
+
+    def _name(self) -> str:
+        return str(getattr(self._function, "__name__", "the function"))
+
+    def fusion(self, *args: Any, **kwargs: Any) -> Fusion:
+        """The program that a call with these arguments runs."""
+        call = _Call(args, kwargs)
+        call.need_hashable()
+        return self._trace_for(call).fusion
+
+    def text(self, *args: Any, **kwargs: Any) -> str:
+        """Its text form (docs/ir.md)."""
+        return self.fusion(*args, **kwargs).text()
+
+    def emit(self, kind: str, *args: Any, **kwargs: Any) -> str:
+        """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
+        call = _Call(args, kwargs)
+        call.need_hashable()
+        program = self._trace_for(call).program
+        if program is None:
+            raise UsageError(f"{self._name()} returns no value, so there is no program to emit")
+        return program.emit(kind)
+
+    def guards(self, *args: Any, **kwargs: Any) -> list[str]:
+        """What the trace for these arguments asks of sizes, because the function looked at them."""
+        call = _Call(args, kwargs)
+        call.need_hashable()
+        return [repr(guard) for guard in self._trace_for(call).guards]
+
+    def cache_info(self) -> CacheInfo:
+        """Calls, signatures and traces so far."""
+        calls = next(self._calls)  # counting has no lock, so a look counts too
+        self._looks += 1
+        return CacheInfo(calls + 1 - self._looks, len(self._exact), self._traces)
+
+    def cache_clear(self) -> None:
+        """Forgets all traces."""
+        with self._lock:
+            self._exact.clear()
+            self._classes.clear()
+
+
+def compile(  # noqa: A001
+    function: Callable[..., Any] | None = None, *, threads: int = 0, check_numerics: bool = False
+) -> Any:
+    """A function over arrays as one compiled program; also a decorator.
+
+        @segfuse.compile
+        def residual(x, scale, shift):
+            return x + sf.gelu(sf.layer_norm(x, scale, shift))
+
+    At the first call `function` runs once on values without content (`segfuse.Value`), which writes
+    a program down; that and later calls run the program on the arrays, of NumPy, PyTorch or JAX, on
+    the CPU. Arguments and results may be nested tuples, lists and dicts of arrays. Results belong to
+    the library of the arguments.
+
+    A trace is good for all calls with the same element types, numbers of axes, places of sizes 1,
+    and arguments that are no arrays (numbers of Python among them, so pass what changes from call to
+    call as an array). Other sizes are free, as far as `function` does not look at them: comparing
+    sizes asks of later calls that the comparison comes out the same, and using a size as a number
+    (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it.
+
+    Arrays that `function` takes from outside are read anew at each call from the same object.
+    `threads`: 0 takes the option SEGFUSE_THREADS, or all cores of this process. With
+    `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+    """
+    if function is None:
+        return functools.partial(compile, threads=threads, check_numerics=check_numerics)
+    if not callable(function):
+        raise UsageError(f"compile: found {_run.describe(function)}, expected a function")
+    return Compiled(function, threads=threads, check_numerics=check_numerics)
+
+
+# --- gradients ---
+
+
+def grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    threads: int = 0,
+) -> Compiled:
+    """The gradient of a scalar function, compiled.
+
+    `grad(function)(*args)` has the shape of `args[argnums]`, trees included; several `argnums` give
+    a tuple. With `has_aux` the function gives (scalar, anything) and the result is (gradient,
+    anything). Numbers at `argnums` are taken as float32 arrays. Gradients can be taken of functions
+    that take gradients, and inside compiled functions. `threads` as for `compile`.
+    """
+    both = _differentiated(function, argnums, has_aux)
+
+    @functools.wraps(function)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        result, gradients = both(*args, **kwargs)
+        return (gradients, result[1]) if has_aux else gradients
+
+    return _Gradient(gradient, argnums, threads=threads)
+
+
+def value_and_grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    threads: int = 0,
+) -> Compiled:
+    """As `grad`, but with the value: (function(*args), gradient), in one program.
+
+    `argnums`, `has_aux` and `threads` as there; with `has_aux` the value is (scalar, anything).
+    """
+    both = _differentiated(function, argnums, has_aux)
+    return _Gradient(functools.wraps(function)(both), argnums, threads=threads)
+
+
+class _Gradient(Compiled):
+    """Takes plain numbers at the places that are differentiated."""
+
+    def __init__(
+        self, function: Callable[..., Any], argnums: int | Sequence[int], *, threads: int
+    ) -> None:
+        super().__init__(function, threads=threads)
+        self._numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for i in self._numbers:
+            if i < len(args) and type(args[i]) is float:
+                args = (*args[:i], np.float32(args[i]), *args[i + 1 :])
+        return super().__call__(*args, **kwargs)
+
+
+def _differentiated(
+    function: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool
+) -> Callable[..., Any]:
+    """(result, gradients) of values."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    name = getattr(function, "__name__", "the function")
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        wrt: list[Value] = []
+        structures = []
+        fresh = list(args)
+        for i in numbers:
+            if not -len(args) <= i < len(args):
+                raise UsageError(f"grad: {name} got {len(args)} arguments, expected one at {i}")
+            leaves: list[Any] = []
+            structures.append(flatten(args[i], leaves))
+            own = [_differentiable(name, i, leaf) for leaf in leaves]
+            wrt += own
+            fresh[i] = unflatten(structures[-1], iter(own))
+        result = function(*fresh, **kwargs)
+        gradients = iter(_gradients(name, result[0] if has_aux else result, wrt))
+        trees = tuple(unflatten(structure, gradients) for structure in structures)
+        return result, trees[0] if isinstance(argnums, int) else trees
+
+    return both
+
+
+def _differentiable(name: str, argument: int, leaf: Any) -> Value:
+    """The value anew, so that what else depends on it is not differentiated."""
+    if not isinstance(leaf, Value):
+        raise UsageError(
+            f"grad: argument {argument} of {name} holds {_run.describe(leaf)}, expected arrays of "
+            "floats; pass a number as np.float32(number)"
+        )
+    if not is_float(leaf.dtype):
+        raise UsageError(f"grad: argument {argument} of {name} holds {leaf!r}, expected floats")
+    return Value(leaf._fusion, _native.reshape(leaf._native, leaf._native.shape()))
+
+
+def _gradients(name: str, scalar: Any, wrt: list[Value]) -> list[Value]:
+    if not wrt:
+        return []
+    fusion = wrt[0]._fusion
+    if not isinstance(scalar, Value):
+        if isinstance(scalar, (int, float)):  # a constant
+            zero = fusion._native.full
+            return [Value(fusion, zero(0, v._native.shape(), v.dtype)) for v in wrt]
+        raise UsageError(f"grad: {name} gave {_run.describe(scalar)}, expected a scalar")
+    if scalar.ndim != 0 or not is_float(scalar.dtype):
+        raise UsageError(f"grad: {name} gave {scalar!r}, expected a scalar of a float type")
+    one = fusion._native.constant(1, scalar.dtype)
+    natives = _native.vjp([scalar._native], [one], [v._native for v in wrt])
+    return [Value(fusion, native) for native in natives]

@@ -1,0 +1,56 @@
+"""Element types: their names, and which one two of them make together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._errors import UsageError
+
+NAMES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+_SHORT = {"i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16"}
+_SHORT |= {"f32": "float32", "f64": "float64", "float": "float32", "int": "int64"}
+_PYTHON: dict[Any, str] = {bool: "bool", int: "int64", float: "float32"}
+_RANK = {name: rank for rank, name in enumerate(NAMES)}
+
+DTypeLike = Any
+"""A name ("float32", "f32"), a dtype of NumPy, PyTorch or JAX, or bool, int (int64), float (float32)."""
+
+
+def dtype_name(dtype: DTypeLike) -> str:
+    """The name of an element type; UsageError for what is none of the seven."""
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    name = _SHORT.get(str(dtype), str(dtype).removeprefix("torch."))
+    if name not in _RANK:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            name = str(dtype)
+    if name not in _RANK:
+        raise UsageError(f"found the dtype {dtype!r}, expected one of {', '.join(NAMES)}")
+    return name
+
+
+def is_float(name: str) -> bool:
+    return _RANK[name] >= _RANK["float16"]
+
+
+def promote(a: str, b: str) -> str:
+    """The type that holds both: floats over integers over bool, wider over narrower.
+
+    An integer never widens a float (as in JAX and PyTorch); float16 with bfloat16 is float32.
+    """
+    if {a, b} == {"float16", "bfloat16"}:
+        return "float32"
+    return a if _RANK[a] >= _RANK[b] else b
+
+
+def with_number(dtype: str, number: float) -> str:
+    """The type of a value beside a plain number, which is weak: it widens nothing."""
+    if isinstance(number, float) and not is_float(dtype):
+        return "float32"
+    if not isinstance(number, bool) and dtype == "bool":
+        return "int64"
+    return dtype

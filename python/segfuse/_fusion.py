@@ -1,0 +1,244 @@
+"""Programs that are written value by value, and programs that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _native, _run
+from ._dtypes import DTypeLike, dtype_name
+from ._errors import UsageError
+from ._sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
+from ._value import Value
+
+
+class Fusion:
+    """A tensor program that is being written.
+
+        f = segfuse.Fusion("residual")
+        x = f.input("x", "float32", ("B", 64))
+        f.output(sf.gelu(sf.layer_norm(x)) + x, "y")
+        program = f.build()
+        (y,) = program(array)
+
+    Sizes that are names may be anything when the program runs; one name is one size. Nothing is
+    known about them before: a comparison of sizes that depends on them is a `UsageError`.
+    """
+
+    def __init__(self, name: str = "main") -> None:
+        self._native = _native.FusionBuilder(name)
+        self._name = name
+        self._numbers: dict[str, int] | None = None  # the sizes of the call that is traced
+        self._not_one: set[str] = set()  # sizes of which it is known
+        self._guards: dict[tuple[str, str], Guard] = {}
+        self._captured: dict[int, tuple[Any, Value]] = {}
+        self._inputs: list[Value] = []
+        self._outputs: list[Value] = []
+        self._overwritten: list[int] = []
+
+    @property
+    def name(self) -> str:
+        """The name, as the text form has it."""
+        return self._name
+
+    def input(self, name: str, dtype: DTypeLike, shape: Sequence[SizeLike | str]) -> Value:
+        """An array that the program takes; its sizes are numbers, names or sizes made of these."""
+        value = Value(self, self._native.input(name, dtype_name(dtype), native_sizes(shape)))
+        self._inputs.append(value)
+        return value
+
+    def output(self, value: Value, name: str = "") -> None:
+        """An array that the program gives."""
+        value = self._own(value, "output")
+        self._native.output(value._native, name)
+        self._outputs.append(value)
+
+    def alias(self, output: Value, input: Value) -> None:
+        """When a run has ended, the array given for `input` holds what `output` holds."""
+        self._native.alias(self._own(output, "alias")._native, self._own(input, "alias")._native)
+        ids = [known._native.id() for known in self._inputs]
+        self._overwritten.append(ids.index(input._native.id()))
+
+    def constant(self, number: float, dtype: DTypeLike = "float32") -> Value:
+        """A scalar. Plain numbers beside values need no constant()."""
+        return Value(self, self._native.constant(number, dtype_name(dtype)))
+
+    def full(self, shape: Any, number: float, dtype: DTypeLike = "float32") -> Value:
+        """An array of one number."""
+        return Value(self, self._native.full(number, native_sizes(shape), dtype_name(dtype)))
+
+    def arange(self, length: SizeLike | str, dtype: DTypeLike = "int64") -> Value:
+        """0, 1, 2, ... up to `length`."""
+        return Value(self, self._native.iota(native_size(length), dtype_name(dtype)))
+
+    def size(self, name: str) -> Any:
+        """The size of that name, to calculate shapes with."""
+        return self._size(_native.Size.named(name))
+
+    def require(self, a: SizeLike, b: SizeLike) -> None:
+        """States that two sizes are equal; a call for which they are not is refused."""
+        self._native.require(native_size(a), native_size(b))
+
+    def apply(self, operation: str, *operands: Value, **attributes: Any) -> Value | tuple[Value, ...]:
+        """Any operation of docs/ir.md by its name, with all its attributes."""
+        for row in _native.operations():
+            if row[0] == operation:
+                break
+        else:
+            raise UsageError(f"there is no operation {operation!r}; docs/ir.md lists them")
+        wanted = [name for name, _ in row[7]]
+        if set(wanted) != set(attributes):
+            raise UsageError(
+                f"{operation}: found the attributes {sorted(attributes)}, expected {sorted(wanted)}"
+            )
+        values = [self._own(operand, operation)._native for operand in operands]
+        converted = [
+            native_sizes(attributes[name])
+            if kind == "sizes"
+            else dtype_name(attributes[name])
+            if kind == "dtype"
+            else attributes[name]
+            for name, kind in row[7]
+        ]
+        results = [Value(self, v) for v in self._native.apply(operation, values, converted)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def build(self, *, threads: int = 0, check_numerics: bool = False) -> Program:
+        """The program so far, ready to run; what is written later does not change it.
+
+        `threads`: 0 takes the option SEGFUSE_THREADS, or all cores of this process. With
+        `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+        """
+        return Program(self, threads=threads, check_numerics=check_numerics)
+
+    def text(self) -> str:
+        """The text form (docs/ir.md)."""
+        return self._native.text()
+
+    def __repr__(self) -> str:
+        return f"<segfuse.Fusion {self._name!r}: {len(self._inputs)} inputs, {len(self._outputs)} outputs>"
+
+    # --- what values and sizes ask ---
+
+    def _own(self, value: Any, operation: str) -> Value:
+        if not isinstance(value, Value):
+            raise UsageError(f"{operation}: found {_run.describe(value)}, expected a segfuse.Value")
+        if value._fusion is not self:
+            raise UsageError(
+                f"{operation}: found a value of the Fusion {value._fusion.name!r}, expected one of "
+                f"{self.name!r}; a traced value means nothing outside the call that traces it"
+            )
+        return value
+
+    def _size(self, native: _native.Size) -> Any:
+        """The size, or the int that it is."""
+        known = self._native.canonical(native)
+        number = known.number()
+        return Size(self, known) if number is None else number
+
+    def _decide(self, relation: str, a: _native.Size, b: _native.Size) -> bool:
+        difference = self._native.canonical(a.sub(b))
+        number = difference.number()
+        if number is not None:
+            return compare(relation, number)
+        text = difference.text()
+        if relation in ("==", "!=") and text in self._not_one:
+            return relation == "!="
+        if self._numbers is None:
+            raise UsageError(
+                f"whether {a.text()} {relation} {b.text()} is not known before the program runs"
+            )
+        holds = compare(relation, difference.evaluate(self._numbers))
+        self._guards.setdefault((relation, text), Guard(relation, difference, holds))
+        if (relation, holds) in (("==", True), ("!=", False)):
+            self._native.require(a, b)
+        return holds
+
+    def _known(self, relation: str, a: Any, b: Any, assumed: bool) -> bool:
+        """The same; `assumed` where the program has to run to know it, and then refuses."""
+        if isinstance(a, int) and isinstance(b, int):
+            return compare(relation, a - b)
+        try:
+            return self._decide(relation, native_size(a), native_size(b))
+        except UsageError:
+            if self._numbers is not None:
+                raise
+            return assumed
+
+    def _fix(self, size: _native.Size) -> int:
+        """The number of a size, which is from here on part of what the trace is good for."""
+        if self._numbers is None:
+            raise UsageError(f"the size {size.text()} is not known before the program runs")
+        number = size.evaluate(self._numbers)
+        if not self._decide("==", size, _native.Size.of(number)):
+            raise UsageError(f"the size {size.text()} is not {number}")  # never
+        return number
+
+    def _number(self, size: Any) -> int | None:
+        """The number of a size in the call that is traced, without looking at it."""
+        if isinstance(size, int):
+            return size
+        return None if self._numbers is None else size._native.evaluate(self._numbers)
+
+    def _capture(self, array: Any) -> Value:
+        """An array from outside: an input that every run gives again."""
+        known = self._captured.get(id(array))
+        if known is not None:
+            return known[1]
+        if self._numbers is None:
+            raise UsageError(
+                f"found {_run.describe(array)} beside values of the Fusion {self.name!r}, expected "
+                "an input() for it"
+            )
+        dtype, shape = _run.signature_of("an array from outside the function", array)
+        value = self.input(f"outside_{len(self._captured)}", dtype, shape)
+        self._captured[id(array)] = (array, value)
+        return value
+
+
+class Program:
+    """A program that is ready to run on the CPU. One run at a time; others wait."""
+
+    def __init__(self, fusion: Fusion, *, threads: int = 0, check_numerics: bool = False) -> None:
+        self._native = _native.Program(fusion._native, threads, check_numerics)
+        self._overwritten = list(fusion._overwritten)
+        self._names = [name for name, _, _ in self._native.inputs()]
+
+    @property
+    def inputs(self) -> list[tuple[str, str, str]]:
+        """(name, dtype, shape) of each input; a shape is a text such as "[B, 64]"."""
+        return self._native.inputs()
+
+    @property
+    def outputs(self) -> list[tuple[str, str, str]]:
+        """(name, dtype, shape) of each output."""
+        return self._native.outputs()
+
+    def __call__(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
+        """Runs on arrays, in the order of `inputs` or by name; arrays of the same library come out.
+
+        Arrays that are contiguous are read where they are; aliased inputs are overwritten in place.
+        """
+        return tuple(_run.run(self._native, self._arrays(arrays, named), self._overwritten))
+
+    def reference(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
+        """The same in double precision by plain loops, slowly; float outputs are float64."""
+        return tuple(
+            _run.run(self._native, self._arrays(arrays, named), self._overwritten, reference=True)
+        )
+
+    def text(self) -> str:
+        """The text form (docs/ir.md)."""
+        return self._native.emit("ir")
+
+    def emit(self, kind: str) -> str:
+        """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
+        return self._native.emit(kind)
+
+    def _arrays(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+        if not named:
+            return list(arrays)
+        rest = self._names[len(arrays) :]
+        if set(named) != set(rest):
+            raise UsageError(f"found inputs named {sorted(named)}, expected {sorted(rest)}")
+        return [*arrays, *(named[name] for name in rest)]

@@ -1,0 +1,160 @@
+"""Operands of one operation: their program, their common type and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _native, _run
+from ._dtypes import is_float, promote, with_number
+from ._errors import UsageError
+from ._fusion import Fusion
+from ._sizes import Size, native_size
+from ._value import Value
+
+NUMBERS = (bool, int, float, np.generic)
+
+
+def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
+    """The program of the values among the operands."""
+    found: Fusion | None = None
+    for operand in operands:
+        if not isinstance(operand, (Value, Size)):
+            continue
+        if found is not None and operand._fusion is not found:
+            raise UsageError(
+                f"{operation}: found values of two Fusions, {found.name!r} and "
+                f"{operand._fusion.name!r}; a value means nothing outside the call that traces it"
+            )
+        found = operand._fusion
+    if found is None:
+        kinds = ", ".join(_run.describe(operand) for operand in operands)
+        raise UsageError(
+            f"{operation}: found {kinds}, expected a value of a program: call it in a function "
+            "given to segfuse.compile, or on values of a segfuse.Fusion"
+        )
+    return found
+
+
+def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
+    """A Value, a plain number or a Size; an array from outside becomes a Value."""
+    if isinstance(operand, Value):
+        return fusion._own(operand, operation)
+    if isinstance(operand, Size):
+        return operand
+    if isinstance(operand, np.generic):
+        return operand.item()  # weak, like a number of Python
+    if isinstance(operand, (bool, int, float)):
+        return operand
+    if isinstance(operand, (list, tuple)):
+        operand = np.asarray(operand)
+        if operand.dtype == np.float64:
+            operand = operand.astype(np.float32)
+        raise_if_object(operation, operand)
+        captured = fusion._capture(operand)
+        return captured
+    if _run.kind_of(operand) == _run.STATIC:
+        raise UsageError(
+            f"{operation}: found {_run.describe(operand)}, expected a value, an array or a number"
+        )
+    return fusion._capture(operand)
+
+
+def raise_if_object(operation: str, array: Any) -> None:
+    if array.dtype == object:
+        raise UsageError(
+            f"{operation}: found a list with values of a program in it; use sf.stack or "
+            "sf.concatenate"
+        )
+
+
+def common_dtype(operands: Sequence[Any]) -> str:
+    """The type that values and weak numbers make together."""
+    dtype: str | None = None
+    for operand in operands:
+        if isinstance(operand, Value):
+            dtype = operand.dtype if dtype is None else promote(dtype, operand.dtype)
+    for operand in operands:
+        if not isinstance(operand, Value):
+            number = 1 if isinstance(operand, Size) else operand
+            if dtype is None:
+                kinds = {bool: "bool", int: "int64"}
+                dtype = kinds.get(type(number), "float32")
+            else:
+                dtype = with_number(dtype, number)
+    assert dtype is not None
+    return dtype
+
+
+def as_value(fusion: Fusion, operand: Any, dtype: str) -> Value:
+    """The operand as a value of that type."""
+    if isinstance(operand, Value):
+        if operand.dtype == dtype:
+            return operand
+        return Value(fusion, _native.cast(operand._native, dtype))
+    if isinstance(operand, Size):
+        return Value(fusion, fusion._native.size(operand._native, dtype))
+    return Value(fusion, fusion._native.constant(float(operand), dtype))
+
+
+def lifted(operation: str, operands: Sequence[Any], *, floating: bool = False) -> list[Value]:
+    """All operands as values of one program and one type; of a float type if that is asked for."""
+    fusion = fusion_of(operation, operands)
+    values = [value_of(fusion, operation, operand) for operand in operands]
+    dtype = common_dtype(values)
+    if floating and not is_float(dtype):
+        dtype = "float32"
+    return [as_value(fusion, value, dtype) for value in values]
+
+
+def value(operation: str, operand: Any, *beside: Any) -> Value:
+    """One operand as a value."""
+    fusion = fusion_of(operation, [operand, *beside])
+    found = value_of(fusion, operation, operand)
+    return as_value(fusion, found, common_dtype([found]))
+
+
+def floating(operation: str, operand: Any) -> Value:
+    """One operand as a value of a float type."""
+    return lifted(operation, [operand], floating=True)[0]
+
+
+def agree_on_shape(operation: str, values: Sequence[Value]) -> None:
+    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells."""
+    fusion = values[0]._fusion
+    shapes = [v.shape for v in values]
+    rank = max(len(shape) for shape in shapes)
+    for axis in range(1, rank + 1):
+        sizes = [shape[-axis] for shape in shapes if len(shape) >= axis]
+        first = next((size for size in sizes if not is_one(size)), 1)
+        for size in sizes:
+            if not is_one(size) and not same_size(fusion, first, size):
+                texts = ", ".join(shape_text(fusion, shape) for shape in shapes)
+                raise UsageError(f"{operation}: the shapes {texts} do not broadcast")
+
+
+def is_one(size: Any) -> bool:
+    return size._fusion._known("==", size, 1, False) if isinstance(size, Size) else size == 1
+
+
+def same_size(fusion: Fusion, a: Any, b: Any) -> bool:
+    """Whether sizes are equal in the call that is traced; the program checks it in every other."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    x, y = fusion._number(a), fusion._number(b)
+    if x is None or y is None:
+        return True
+    if x == y:
+        try:
+            fusion._native.require(native_size(a), native_size(b))
+        except UsageError:  # equal by chance, as 4 * N and 5 * N are for N = 0
+            return int(a) == int(b)
+    return x == y
+
+
+def shape_text(fusion: Fusion, shape: Sequence[Any]) -> str:
+    numbers = [fusion._number(size) for size in shape]
+    texts = [repr(s) if n is None else str(n) for s, n in zip(shape, numbers, strict=True)]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

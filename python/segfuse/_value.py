@@ -1,0 +1,290 @@
+"""Values of a program that is being written: they look like arrays and hold no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from . import _native
+from ._dtypes import DTypeLike
+from ._errors import UsageError
+
+if TYPE_CHECKING:
+    from ._fusion import Fusion
+
+
+def _ops() -> Any:
+    from . import ops
+
+    return ops
+
+
+def _binary(name: str) -> Any:
+    def method(self: Value, other: Any) -> Any:
+        return _ops().binary(name, self, other)
+
+    return method
+
+
+def _swapped(name: str) -> Any:
+    def method(self: Value, other: Any) -> Any:
+        return _ops().binary(name, other, self)
+
+    return method
+
+
+def _needs_content(what: str, instead: str) -> Any:
+    def method(self: Value, *_: Any) -> NoReturn:
+        raise UsageError(
+            f"{what} needs the content of {self!r}, which is not known while the program is "
+            f"written; {instead}"
+        )
+
+    return method
+
+
+class Value:
+    """An array of a program that is being written: traced by `segfuse.compile`, or made by a `Fusion`.
+
+    Operators and methods are NumPy's, with its broadcasting. Element types meet as in JAX: plain
+    numbers are weak, integers never widen floats, and `/` of integers is float32. Results are new
+    values: nothing is changed in place.
+    """
+
+    __slots__ = ("_fusion", "_native")
+    __array_priority__ = 1000
+
+    def __init__(self, fusion: Fusion, native: _native.Value) -> None:
+        self._fusion = fusion
+        self._native = native
+
+    # --- what it is ---
+
+    @property
+    def dtype(self) -> str:
+        """The name of the element type: "float32", "bool", ..."""
+        return self._native.dtype()
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Its sizes: ints, or `segfuse.Size` where they may differ from call to call."""
+        return tuple(self._fusion._size(size) for size in self._native.shape())
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._native.shape())
+
+    @property
+    def size(self) -> Any:
+        """The number of elements."""
+        total: Any = 1
+        for size in self.shape:
+            total = total * size
+        return total
+
+    @property
+    def T(self) -> Value:  # noqa: N802
+        """All axes in reverse."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Value:  # noqa: N802
+        """The last two axes exchanged."""
+        return _ops().swapaxes(self, -1, -2)
+
+    def __repr__(self) -> str:
+        return f"<segfuse.Value {self._native.text()}>"
+
+    # --- operators ---
+
+    __add__, __radd__ = _binary("add"), _swapped("add")
+    __sub__, __rsub__ = _binary("sub"), _swapped("sub")
+    __mul__, __rmul__ = _binary("mul"), _swapped("mul")
+    __truediv__, __rtruediv__ = _binary("div"), _swapped("div")
+    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _swapped("floor_divide")
+    __mod__, __rmod__ = _binary("remainder"), _swapped("remainder")
+    __pow__, __rpow__ = _binary("power"), _swapped("power")
+    __matmul__, __rmatmul__ = _binary("matmul"), _swapped("matmul")
+    __and__, __rand__ = _binary("logical_and"), _swapped("logical_and")
+    __or__, __ror__ = _binary("logical_or"), _swapped("logical_or")
+    __xor__, __rxor__ = _binary("logical_xor"), _swapped("logical_xor")
+    __lt__, __le__ = _binary("lt"), _binary("le")
+    __gt__, __ge__ = _binary("gt"), _binary("ge")
+    __eq__, __ne__ = _binary("eq"), _binary("ne")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> Value:
+        return _ops().neg(self)
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __abs__(self) -> Value:
+        return _ops().abs(self)
+
+    def __invert__(self) -> Value:
+        return _ops().logical_not(self)
+
+    def __getitem__(self, key: Any) -> Value:
+        """Ints, slices, None, Ellipsis, and one array of indices."""
+        from ._index import index
+
+        return index(self, key)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise UsageError(f"{self!r} has no axes, so it has no len()")
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Value]:
+        return (self[i] for i in range(len(self)))
+
+    # --- methods ---
+
+    def astype(self, dtype: DTypeLike) -> Value:
+        """The elements as another type; floats become integers toward zero."""
+        return _ops().astype(self, dtype)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """The sum over `axis` (an int, a tuple of ints, None: all)."""
+        return _ops().sum(self, axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """The product over `axis`."""
+        return _ops().prod(self, axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """The greatest element over `axis`; NaN if there is one."""
+        return _ops().max(self, axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """The least element over `axis`; NaN if there is one."""
+        return _ops().min(self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """The mean over `axis`."""
+        return _ops().mean(self, axis, keepdims)
+
+    def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Value:
+        """The variance over `axis`: squared deviations over (count - ddof)."""
+        return _ops().var(self, axis, keepdims, ddof)
+
+    def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Value:
+        """The standard deviation over `axis`."""
+        return _ops().std(self, axis, keepdims, ddof)
+
+    def any(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """Whether one element over `axis` is true."""
+        return _ops().any(self, axis, keepdims)
+
+    def all(self, axis: Any = None, keepdims: bool = False) -> Value:
+        """Whether all elements over `axis` are true."""
+        return _ops().all(self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Value:
+        """The index of the first greatest element along `axis`, int64."""
+        return _ops().argmax(self, axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Value:
+        """The index of the first least element along `axis`, int64."""
+        return _ops().argmin(self, axis, keepdims)
+
+    def reshape(self, *shape: Any) -> Value:
+        """The same elements in another shape; one size may be -1."""
+        return _ops().reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def ravel(self) -> Value:
+        """One axis."""
+        return _ops().reshape(self, -1)
+
+    flatten = ravel
+
+    def transpose(self, *axes: Any) -> Value:
+        """Axes in another order; in reverse without one."""
+        if len(axes) == 1 and not isinstance(axes[0], int):
+            axes = axes[0]
+        return _ops().transpose(self, axes or None)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Value:
+        """Two axes exchanged."""
+        return _ops().swapaxes(self, axis1, axis2)
+
+    def squeeze(self, axis: Any = None) -> Value:
+        """Without axes of size 1."""
+        return _ops().squeeze(self, axis)
+
+    def take(self, indices: Any, axis: int | None = None) -> Value:
+        """The elements along `axis` that the indices name."""
+        return _ops().take(self, indices, axis)
+
+    def clip(self, min: Any = None, max: Any = None) -> Value:
+        """Elements within [min, max]."""
+        return _ops().clip(self, min, max)
+
+    def round(self) -> Value:
+        """To the nearest whole number, halves to the even one."""
+        return _ops().round(self)
+
+    def dot(self, other: Any) -> Value:
+        """`self @ other`."""
+        return _ops().matmul(self, other)
+
+    def copy(self) -> Value:
+        """The value itself: nothing changes it."""
+        return self
+
+    # --- what cannot be ---
+
+    __bool__ = _needs_content("a Python condition", "use sf.where(condition, a, b)")
+    __int__ = _needs_content("int()", "use x.astype('int64')")
+    __index__ = _needs_content("an index of a Python sequence", "use sf.take(array, indices)")
+    __float__ = _needs_content("float()", "use x.astype('float32')")
+    __complex__ = _needs_content("complex()", "only real numbers are supported")
+    __array__ = _needs_content("a NumPy array", "use the functions of segfuse.ops")
+    tolist = _needs_content("tolist()", "return the value from the compiled function")
+    item = _needs_content("item()", "return the value from the compiled function")
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise UsageError(
+            f"{self!r} cannot be changed in place; make a new value, with sf.where(condition, a, x) "
+            "or sf.concatenate"
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        function = _ops().numpy_function(ufunc.__name__)
+        if function is None or method != "__call__" or keywords:
+            how = "" if method == "__call__" else f".{method}"
+            with_ = f" with {', '.join(sorted(keywords))}" if keywords else ""
+            raise UsageError(
+                f"np.{ufunc.__name__}{how}{with_} does not take values of a program; the functions "
+                "of segfuse.ops do"
+            )
+        return function(*inputs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        function = _ops().numpy_function(func.__name__)
+        if function is None:
+            raise UsageError(
+                f"np.{func.__name__} does not take values of a program; the functions of "
+                "segfuse.ops do"
+            )
+        kwargs = {k: v for k, v in kwargs.items() if v is not np._NoValue}  # type: ignore[attr-defined]
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(
+                f"np.{func.__name__} on values of a program: {error}; see segfuse.ops.{function.__name__}"
+            ) from None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", str(func))
+        function = _ops().numpy_function(name.strip("_"))
+        if function is None or kwargs:
+            raise UsageError(
+                f"PyTorch's {name} does not take values of a program; the functions of segfuse.ops do"
+            )
+        return function(*args)

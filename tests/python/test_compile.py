@@ -1,0 +1,436 @@
+"""Compiled functions: traces and their cache, sizes, trees, libraries, refusals, threads."""
+
+import collections
+import math
+import os
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import segfuse
+import segfuse.ops as sf
+
+X = np.arange(12, dtype="f4").reshape(3, 4)
+
+
+def like(*shape, dtype="f4"):
+    return np.arange(math.prod(shape), dtype=dtype).reshape(shape)
+
+
+# --- the cache ---
+
+
+def test_new_sizes_run_the_same_trace():
+    seen = []
+
+    @segfuse.compile
+    def double(x, y):
+        seen.append(x.shape)
+        return x * 2 + y
+
+    for rows, columns in [(3, 4), (5, 4), (2, 7), (3, 4), (0, 3)]:
+        x = like(rows, columns)
+        np.testing.assert_array_equal(double(x, x[:1]), x * 2 + x[:1]) if rows else double(x, x)
+    assert len(seen) == 1 + 1  # (0, 3) with itself has no size 1
+    assert double.cache_info() == (5, 4, 2)
+    assert repr(seen[0]) == "(x0_0, x0_1)"
+
+
+def test_types_ranks_and_ones_are_traced_apart():
+    square = segfuse.compile(lambda x: x * x)
+    for x in [X, X.astype("f8"), X[0], X[:1], X[:, :1], X[:2], X[:3, :1]]:
+        np.testing.assert_array_equal(square(x), x * x)
+    assert square.cache_info().traces == 5
+
+
+def test_static_arguments_are_part_of_the_key():
+    @segfuse.compile
+    def scale(x, factor, *, mode="up"):
+        return x * factor if mode == "up" else x / factor
+
+    np.testing.assert_array_equal(scale(X, 2), X * 2)
+    np.testing.assert_array_equal(scale(X, 2.0, mode="down"), X / 2)
+    np.testing.assert_array_equal(scale(X, factor=3), X * 3)
+    np.testing.assert_array_equal(scale(X, 2), X * 2)
+    assert scale.cache_info().traces == 3
+    np.testing.assert_array_equal(scale(X, np.float32(4)), X * 4)
+    np.testing.assert_array_equal(scale(X, np.float32(5)), X * 5)
+    assert scale.cache_info().traces == 4
+    scale.cache_clear()
+    scale(X, 2)
+    assert scale.cache_info().traces == 5
+
+
+def test_one_and_true_are_different():
+    kinds = segfuse.compile(lambda x, n: x * (2 if n is True else 3))
+    assert kinds(X, True)[0, 1] == 2
+    assert kinds(X, 1)[0, 1] == 3
+
+
+# --- sizes that are looked at ---
+
+
+def test_a_size_used_as_a_number_is_fixed():
+    @segfuse.compile
+    def total(x):
+        y = x[0]
+        for i in range(1, x.shape[0]):
+            y = y + x[i]
+        return y / math.sqrt(x.shape[1])
+
+    for rows, traces in [(3, 1), (3, 1), (4, 2), (3, 2)]:
+        x = like(rows, 4)
+        np.testing.assert_allclose(total(x), x.sum(0) / 2)
+        assert total.cache_info().traces == traces
+    np.testing.assert_allclose(total(like(3, 9)), like(3, 9).sum(0) / 3)
+    assert total.cache_info().traces == 3
+    assert {"x0_0 - 3 == 0", "x0_1 - 4 == 0"} <= set(total.guards(like(3, 4)))
+
+
+def test_a_comparison_asks_for_its_outcome_only():
+    @segfuse.compile
+    def head(x):
+        return x[:4] * (10 if x.shape[0] > 6 else 1)
+
+    for rows, traces in [(5, 1), (6, 1), (7, 2), (100, 2), (3, 3), (2, 3), (4, 3), (6, 3)]:
+        x = like(rows)
+        np.testing.assert_array_equal(head(x), x[:4] * (10 if rows > 6 else 1))
+        assert head.cache_info().traces == traces, rows
+
+
+def test_sizes_are_calculated_with():
+    @segfuse.compile
+    def f(x):
+        rows, columns = x.shape
+        flat = x.reshape(rows * columns)
+        assert flat.shape == (x.size,)
+        pairs = sf.pad(flat, (0, 1)).reshape(-1)[: (rows * columns) // 2 * 2].reshape(-1, 2)
+        half = pairs.shape[0]
+        return pairs.sum(1) + half + sf.arange(half) + (2 * rows - columns) % 3
+
+    for rows, columns in [(3, 4), (5, 3), (2, 9)]:
+        x = like(rows, columns)
+        pairs = x.reshape(-1)[: rows * columns // 2 * 2].reshape(-1, 2)
+        half = len(pairs)
+        expected = pairs.sum(1) + half + np.arange(half) + (2 * rows - columns) % 3
+        np.testing.assert_allclose(f(x), expected)
+    assert f.cache_info().traces == 1
+
+
+def test_a_size_that_becomes_one_is_stretched():
+    @segfuse.compile
+    def tail(x, y):
+        return x[2:] + y
+
+    for rows in (5, 3, 7, 3):
+        np.testing.assert_array_equal(tail(like(rows), like(rows - 2)), like(rows)[2:] + like(rows - 2))
+        if rows == 3:
+            np.testing.assert_array_equal(tail(like(3), like(4)), 2 + like(4))
+
+
+def test_sizes_decide_as_numbers_do():
+    @segfuse.compile
+    def f(x, y):
+        assert x.shape[0] == x.shape[0] and x.shape[0] != 1 and len(x) == int(x.shape[0])
+        return x if x.shape == y.shape else x.sum()
+
+    assert f(like(3), like(3)).shape == (3,)
+    assert f(like(3), like(4)).shape == ()
+    assert f(like(5), like(5)).shape == (5,)
+    assert segfuse.compile(lambda x: x.shape[0] * 1)(like(7)) == 7
+    half = segfuse.compile(lambda x: x * (x.shape[0] * 0.5 - 1.0) / (2.0 - x.shape[0]))
+    np.testing.assert_allclose(half(like(4)), like(4) / -2)
+
+
+# --- trees ---
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def test_trees_go_in_and_come_out():
+    @segfuse.compile
+    def f(tree, *rest, **named):
+        return {"a": tree["x"] + tree["y"][0], "b": [Pair(rest[0] * 2, None), (named["z"], "word", 3)]}
+
+    tree = {"y": (X, "unused"), "x": X}
+    for _ in range(2):
+        result = f(tree, X, z=X + 1)
+        np.testing.assert_array_equal(result["a"], 2 * X)
+        pair, rest = result["b"]
+        assert isinstance(pair, Pair) and pair.second is None and rest[1:] == ("word", 3)
+        np.testing.assert_array_equal(pair.first, 2 * X)
+        np.testing.assert_array_equal(rest[0], X + 1)
+    reordered = f({"x": X, "y": (X, "unused")}, X, z=X)
+    assert list(reordered) == ["a", "b"] and f.cache_info().traces == 1
+    assert 'input "x0_y_0"' in f.text(tree, X, z=X)
+
+
+def test_results_may_be_arguments_again_or_twice():
+    x, y, z = segfuse.compile(lambda x: (x, x, [x + 1]))(X)
+    np.testing.assert_array_equal(x, X)
+    x[0] = 100
+    assert X[0, 0] == 0 and y[0, 0] == 0 and z[0][0, 0] == 1
+
+
+def test_methods_and_compiled_functions_inside():
+    class Layer:
+        def __init__(self, weight):
+            self.weight = weight
+
+        @segfuse.compile
+        def __call__(self, x):
+            return activation(x @ self.weight)
+
+    activation = segfuse.compile(sf.tanh)
+    layer = Layer(like(4, 2) / 10)
+    np.testing.assert_allclose(layer(X), np.tanh(X @ layer.weight), rtol=1e-5)
+    layer.weight[:] = 0  # the array is read at each call
+    np.testing.assert_array_equal(layer(X), 0)
+
+
+# --- libraries and memory ---
+
+
+def test_strides_read_only_and_scalars():
+    f = segfuse.compile(lambda x, y: x + y)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    for x in [X.T, X[:, ::2], X[::-1], frozen, np.broadcast_to(X[0], (3, 4)), X[1:1]]:
+        np.testing.assert_array_equal(f(x, np.float32(1)), x + 1)
+    unaligned = np.zeros(17, "u1")[1:].view("f4")
+    np.testing.assert_array_equal(f(unaligned, unaligned), 0)
+
+
+def test_contiguous_arrays_are_not_copied():
+    f = segfuse.Fusion("in place")
+    x = f.input("x", "f4", ("N",))
+    y = x * 2
+    f.output(y, "y")
+    f.alias(y, x)
+    program = f.build()
+    array = like(5)
+    (out,) = program(x=array)
+    np.testing.assert_array_equal(array, [0, 2, 4, 6, 8])  # the caller's memory was read and written
+    np.testing.assert_array_equal(out, array)
+    assert not np.shares_memory(out, array)
+    for wrong, words in [(like(10)[::2], "contiguous"), (np.broadcast_to(np.float32(1), 4), "written")]:
+        with pytest.raises(segfuse.UsageError, match=words):
+            program(wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"])
+def test_pytorch_goes_through(torch, dtype):
+    x = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+    y = segfuse.compile(lambda x: sf.where(x > 1, x, x))(x.T)
+    assert isinstance(y, torch.Tensor) and y.dtype == x.dtype and torch.equal(y, x.T)
+    mixed = segfuse.compile(lambda a, b: (a + b, b))(x, np.ones(3, "i4"))
+    assert all(isinstance(part, torch.Tensor) for part in mixed)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32", "bool"])
+def test_jax_goes_through(jax, dtype):
+    x = jax.numpy.arange(6).reshape(2, 3).astype(dtype)
+    y = segfuse.compile(lambda x: x[:, ::-1].T)(x)
+    assert isinstance(y, jax.Array) and y.dtype == x.dtype
+    np.testing.assert_array_equal(y, x[:, ::-1].T)
+    bits = segfuse.compile(lambda x: x[0])(np.asarray(x))
+    assert isinstance(bits, np.ndarray) and bits.dtype == x.dtype
+
+
+# --- refusals ---
+
+
+def message(function, *args):
+    with pytest.raises(segfuse.UsageError) as error:
+        segfuse.compile(function)(*args)
+    return str(error.value)
+
+
+def test_what_needs_content_is_refused_in_one_sentence():
+    for function, words in [
+        (lambda x: x if x.sum() > 0 else -x, "a Python condition needs the content of"),
+        (lambda x: float(x.sum()), "float() needs the content"),
+        (lambda x: [1, 2, 3][x.argmax()], "use sf.take(array, indices)"),
+        (lambda x: np.asarray(x), "a NumPy array needs the content"),
+        (lambda x: x.tolist(), "return the value from the compiled function"),
+        (lambda x: x.__setitem__(0, 1), "cannot be changed in place"),
+        (lambda x: np.arctan(x), "np.arctan does not take values of a program"),
+        (lambda x: np.add.reduce(x), "np.add.reduce does not take values"),
+        (lambda x: np.linalg.inv(x), "np.inv does not take values"),
+        (lambda x: np.sum(x, dtype="f8"), "np.sum on values of a program"),
+        (lambda x: x + "word", None),
+        (lambda x: x + like(3), "add: the shapes (3, 4), (3,) do not broadcast"),
+        (lambda x: x @ x, "matmul: the inner sizes of (3, 4) and (3, 4) differ"),
+        (lambda x: x.reshape(5, -1), "no multiple of 5"),
+        (lambda x: x.reshape(5), "found 12 elements of shape (3, 4), expected 5 for (5,)"),
+        (lambda x: sf.concatenate([x, x.T]), "the shapes (3, 4) and (4, 3) differ in axis 1"),
+        (lambda x: sf.split(x, 2), "no multiple of 2"),
+        (lambda x: x.sum(2), "sum: axis 2 does not exist"),
+        (lambda x: x.astype("complex64"), "found the dtype 'complex64'"),
+        (lambda x: sf.exp(x, x), "exp: 2 operands were given, expected 1"),
+        (lambda x: sf.exp(1.0), "expected a value of a program"),
+        (lambda x: x & x, "logical_and: needs bool operands"),
+    ]:
+        if words is None:
+            with pytest.raises(TypeError):
+                segfuse.compile(function)(X)
+        else:
+            assert words in message(function, X), words
+
+
+def test_arguments_that_are_refused():
+    assert "found no array among the arguments" in message(lambda x: x, 3)
+    assert "can be hashed" in message(lambda x, y: x, X, {1, 2})
+    assert "argument 1['k'] is a set" in message(lambda x, y: x, X, {"k": {1}})
+    assert "argument 0 is a ndarray of dtype complex64" in message(lambda x: x, X.astype("c8"))
+    with pytest.raises(segfuse.UsageError, match="expected a function"):
+        segfuse.compile(3)
+    with pytest.raises(segfuse.UsageError, match="'nonsense' cannot be emitted"):
+        segfuse.compile(sf.exp).emit("nonsense", X)
+    assert "1 group" in segfuse.compile(sf.exp).emit("segments", X)
+
+
+def test_a_call_whose_sizes_do_not_fit_its_trace_is_refused():
+    f = segfuse.compile(lambda x, y: x + y)
+    f(like(3), like(3))
+    with pytest.raises(segfuse.UsageError):
+        f(like(3), like(4))
+
+
+def test_values_do_not_leave_their_call():
+    kept = []
+    segfuse.compile(lambda x: kept.append(x) or x)(X)
+    assert "a value means nothing outside the call" in message(lambda x: x + kept[0], X)
+
+
+def test_tensors_with_gradients_are_refused(torch):
+    x = torch.ones(3, requires_grad=True)
+    assert "use segfuse.grad" in message(lambda x: x, x)
+    with torch.no_grad():
+        assert not segfuse.compile(lambda x: x)(x).requires_grad
+    assert "PyTorch's arctan does not take" in message(lambda y: torch.arctan(y), X)
+    np.testing.assert_array_equal(segfuse.compile(lambda y: torch.ones(4) + y)(X), X + 1)
+
+
+def test_a_failed_trace_leaves_the_function_usable():
+    fail = [True]
+
+    @segfuse.compile
+    def f(x):
+        if fail[0]:
+            raise KeyError("mine")
+        return x + 1
+
+    with pytest.raises(KeyError, match="mine"):
+        f(X)
+    fail[0] = False
+    np.testing.assert_array_equal(f(X), X + 1)
+
+
+def test_numbers_can_be_checked():
+    f = segfuse.compile(lambda x: sf.log(x), check_numerics=True)
+    f(X + 1)
+    with pytest.raises(segfuse.DataError, match="log gave"):
+        f(-X - 1)
+
+
+# --- threads ---
+
+
+def test_threads_share_a_function():
+    traces = []
+
+    @segfuse.compile
+    def f(x):
+        traces.append(1)
+        return sf.softmax(x @ x.T)
+
+    expected = {n: np.asarray(f(like(n, 3) / 50)) for n in (2, 5, 9)}
+    f.cache_clear()
+    traces.clear()
+    wrong = []
+
+    def work(seed):
+        for i in range(30):
+            n = (2, 5, 9)[(i + seed) % 3]
+            if not np.array_equal(f(like(n, 3) / 50), expected[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(traces) == 1
+
+
+def test_a_forked_child_has_its_own_threads():
+    f = segfuse.compile(lambda x: sf.softmax(x @ x.T), threads=2)
+    x = like(300, 200) / 1e4
+    expected = f(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about fork in a process with threads
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(f(x), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# --- programs written value by value ---
+
+
+def test_a_fusion_is_written_and_runs():
+    f = segfuse.Fusion("residual")
+    x = f.input("x", "float32", ("B", 4))
+    scale = f.input("scale", np.float32, (4,))
+    y = sf.gelu(sf.layer_norm(x, scale)) + x * f.constant(1.0) + f.arange(4, "f4") * 0
+    f.output(y, "y")
+    f.output(x.shape[0] * y.sum() / f.size("B"), "total")
+    program = f.build()
+    assert program.inputs == [("x", "float32", "[B, 4]"), ("scale", "float32", "[4]")]
+    assert [name for name, _, _ in program.outputs] == ["y", "total"]
+    ones = np.ones(4, "f4")
+    for rows in (3, 1):
+        out, total = program(like(rows, 4), scale=ones)
+        exact, _ = program.reference(like(rows, 4), ones)
+        np.testing.assert_allclose(out, exact, rtol=1e-5)
+        np.testing.assert_allclose(total, out.sum(), rtol=1e-5)
+    assert exact.dtype == np.float64
+    assert program.text() == f.text() and "segfuse.Fusion 'residual'" in repr(f)
+    assert x[:2].shape == (2, 4)  # that B is at least 2 is checked when it runs
+    later = f.apply("pad", x, low=(0, 1), high=(0, 0), value=3.0)
+    assert repr(later) == "<segfuse.Value f32[B, 5]>"
+    f.require("B", f.size("N"))
+    mean, m2 = f.apply("welford", x, axes=[1])
+    assert mean.shape == m2.shape
+
+
+def test_a_fusion_refuses():
+    f, other = segfuse.Fusion("one"), segfuse.Fusion("two")
+    x, z = f.input("x", "f4", ("N", 2)), other.input("z", "f4", (3,))
+    for function, words in [
+        (lambda: x + z, "two Fusions, 'one' and 'two'"),
+        (lambda: f.output(z), "a value of the Fusion 'two'"),
+        (lambda: f.output(3), "output: found a int, expected a segfuse.Value"),
+        (lambda: x.shape[0] > 3, "whether N > 3 is not known before the program runs"),
+        (lambda: int(x.shape[0]), "the size N is not known"),
+        (lambda: x + X, "expected an input() for it"),
+        (lambda: f.apply("expp", x), "no operation 'expp'"),
+        (lambda: f.apply("sum", x), "expected ['axes']"),
+        (lambda: f.build(), "has no output"),
+        (lambda: f.input("x", "f4", ()), "'x' already"),
+        (lambda: f.input("y", "f4", ("2N",)), "no name of a size"),
+        (lambda: f.input("y", "f4", (1.5,)), "found 1.5 as a size"),
+    ]:
+        with pytest.raises(segfuse.UsageError) as error:
+            function()
+        assert words in str(error.value)
+    f.output(x)
+    program = f.build()
+    for args, words in [((), "found 0 arrays, expected 1: x"), ((3,), "'x' is a int, expected an array")]:
+        with pytest.raises(segfuse.UsageError, match=words):
+            program(*args)
+    with pytest.raises(segfuse.UsageError, match="found inputs named"):
+        program(w=X)
