@@ -38,6 +38,12 @@ class UsageError : public Error {
       : Error(ExitCode::kUsage, fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
+/// Registered memory was used in a forked child, where it does not exist.
+class ForkedChildError : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 /// An input file or its content is wrong; the message names the file and the line or byte offset.
 class DataError : public Error {
  public:

@@ -40,6 +40,7 @@ struct FakeCuda::State {
   std::map<DevicePtr, std::size_t> reservations;
   std::map<MemHandle, Memory> memories;
   std::map<DevicePtr, Mapping> mappings;
+  std::map<void*, std::size_t> registered;  ///< host memory
   MemHandle next_handle = 1;
   runtime::StreamThreads streams;
 
@@ -146,6 +147,17 @@ void add_work(Driver& d) {
     return call([&] { return *memory = std::aligned_alloc(4096, (bytes + 4095) & ~4095UL), 0; });
   };
   d.host_free = [](void* memory) { return std::free(memory), 0; };
+  d.host_register = [](void* memory, std::size_t bytes, unsigned) {
+    return call([&] {
+      const std::lock_guard lock(state().mutex);
+      return state().registered.emplace(memory, bytes).second ? 0 : kInvalidValue;
+    });
+  };
+  d.host_unregister = [](void* memory) {
+    if (contexts == 0) return kInvalidContext;
+    const std::lock_guard lock(state().mutex);
+    return state().registered.erase(memory) == 1 ? 0 : kInvalidValue;
+  };
 }
 
 Result map_memory(DevicePtr address, std::size_t bytes, MemHandle handle) {
@@ -253,6 +265,13 @@ FakeCuda::~FakeCuda() {
 }
 
 const Driver& FakeCuda::driver() const { return state_->driver; }
+
+std::size_t FakeCuda::registered_host_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  std::size_t total = 0;
+  for (const auto& [memory, bytes] : state_->registered) total += bytes;
+  return total;
+}
 
 void FakeCuda::fail_at(std::uint64_t k, Result result) {
   const std::lock_guard lock(state_->mutex);

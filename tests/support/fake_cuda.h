@@ -31,6 +31,7 @@ class FakeCuda {
   /// Bytes of device memory that exist.
   std::size_t used() const;
   std::size_t reservations() const;
+  std::size_t registered_host_bytes() const;
   /// cuLaunchHostFunc, which only tests use.
   static runtime::cuda::Result host_function(runtime::cuda::Stream stream, void (*function)(void*),
                                              void* data);

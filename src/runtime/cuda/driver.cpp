@@ -66,6 +66,8 @@ Driver open_driver() {
   library.load("cuMemGetInfo_v2", d.mem_info);
   library.load("cuMemHostAlloc", d.host_allocate);
   library.load("cuMemFreeHost", d.host_free);
+  library.load("cuMemHostRegister_v2", d.host_register);
+  library.load("cuMemHostUnregister", d.host_unregister);
   library.load("cuGetErrorName", d.error_name);
   library.load("cuGetErrorString", d.error_string);
   if (const Result result = d.init(0); result != 0) {

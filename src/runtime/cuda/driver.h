@@ -132,6 +132,8 @@ struct Driver {
   Result (*mem_info)(std::size_t*, std::size_t*);
   Result (*host_allocate)(void**, std::size_t, unsigned);
   Result (*host_free)(void*);
+  Result (*host_register)(void*, std::size_t, unsigned);
+  Result (*host_unregister)(void*);
   Result (*error_name)(Result, const char**);
   Result (*error_string)(Result, const char**);
 };

@@ -35,7 +35,7 @@ StreamTick PinnedBuffer::download(Executor& executor, StreamId stream, const Buf
 }
 
 PinnedPool::PinnedPool(Device& device, Timeline& timeline, PinnedOptions options)
-    : device_(device), timeline_(timeline), options_(options) {}
+    : device_(device), timeline_(timeline), options_(std::move(options)) {}
 
 PinnedPool::~PinnedPool() = default;
 
@@ -46,7 +46,10 @@ PinnedPool::Class& PinnedPool::class_of(std::size_t bytes) {
     found = std::make_unique<Class>(
         timeline_, [this, bytes] { return make(bytes); },
         [this](PinnedBlock& block) {
-          device_.release_pinned(block.address, block.bytes);
+          if (options_.release)
+            options_.release(block.address, block.bytes);
+          else
+            device_.release_pinned(block.address, block.bytes);
           const std::lock_guard held(mutex_);
           held_ -= block.bytes;
         });
@@ -61,7 +64,9 @@ std::optional<PinnedBlock> PinnedPool::make(std::size_t bytes) {
     held_ += bytes;
   }
   try {
-    std::byte* const address = device_.allocate_pinned(bytes);
+    std::byte* const address =
+        options_.allocate ? options_.allocate(bytes) : device_.allocate_pinned(bytes);
+    if (address == nullptr) throw NoMemory{};
     const std::lock_guard lock(mutex_);
     peak_ = std::max(peak_, held_);
     return PinnedBlock{address, bytes};

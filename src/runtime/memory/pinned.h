@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,10 @@ struct PinnedOptions {
   /// Most bytes to hold, with rounding. From here on the host waits for copies to end. Pinned
   /// memory is taken from everybody on the machine, so this is a number and not all there is.
   std::size_t limit = std::size_t{256} << 20;
+  /// Where the memory comes from, in place of the device; null: there is none. Such memory has to
+  /// be known to the device (comm/registered/pool.h).
+  std::function<std::byte*(std::size_t bytes)> allocate{};
+  std::function<void(std::byte* address, std::size_t bytes)> release{};
 };
 
 struct PinnedStatistics {

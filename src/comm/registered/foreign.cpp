@@ -1,0 +1,147 @@
+#include "comm/registered/foreign.h"
+
+#include <fmt/core.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
+#include "base/text.h"
+#include "comm/registered/mapping.h"
+#include "segfuse/error.h"
+
+namespace segfuse::comm {
+namespace {
+
+constexpr std::uintptr_t kArena = std::uintptr_t{64} << 20;  ///< glibc: where an arena begins
+
+std::uintptr_t hexadecimal(std::string_view text) {
+  std::uintptr_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  return value;
+}
+
+MapLine parse(std::string_view line) {
+  // begin-end rwxp offset device inode name
+  MapLine out;
+  const std::size_t dash = line.find('-');
+  const std::size_t blank = line.find(' ');
+  out.begin = hexadecimal(line.substr(0, dash));
+  out.end = hexadecimal(line.substr(dash + 1, blank - dash - 1));
+  out.readable = line.substr(blank + 1).starts_with("r");
+  out.writable = line.substr(blank + 2).starts_with("w");
+  std::size_t at = blank;
+  for (int field = 0; field < 4 && at != std::string_view::npos; ++field)
+    at = line.find(' ', at + 1);
+  if (at == std::string_view::npos) return out;
+  at = line.find_first_not_of(' ', at);
+  if (at != std::string_view::npos) out.name = line.substr(at);
+  return out;
+}
+
+bool on_own_stack(std::uintptr_t address) {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return false;
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  const bool known = pthread_attr_getstack(&attributes, &begin, &bytes) == 0;
+  pthread_attr_destroy(&attributes);
+  const auto first = reinterpret_cast<std::uintptr_t>(begin);
+  return known && address >= first && address - first < bytes;
+}
+
+/// Anonymous memory that a 64 MiB boundary begins and that unused addresses end.
+bool looks_like_arena(const std::vector<MapLine>& maps, std::size_t index, std::uintptr_t address) {
+  return maps[index].begin == address / kArena * kArena && index + 1 < maps.size() &&
+         maps[index + 1].begin == maps[index].end && !maps[index + 1].readable;
+}
+
+/// The zeros behind a program's or library's data.
+bool follows_file(const std::vector<MapLine>& maps, std::size_t index) {
+  return index > 0 && maps[index - 1].end == maps[index].begin &&
+         maps[index - 1].name.starts_with('/') && maps[index].writable;
+}
+
+}  // namespace
+
+std::vector<MapLine> read_maps() {
+  std::ifstream file("/proc/self/maps");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<MapLine> out;
+  for (const std::string_view line : split_lines(text))
+    if (!line.empty()) out.push_back(parse(line));
+  return out;
+}
+
+std::size_t find_mapping(const std::vector<MapLine>& maps, std::uintptr_t address) {
+  const auto found =
+      std::upper_bound(maps.begin(), maps.end(), address,
+                       [](std::uintptr_t at, const MapLine& m) { return at < m.end; });
+  if (found == maps.end() || address < found->begin) return maps.size();
+  return static_cast<std::size_t>(found - maps.begin());
+}
+
+std::string owner_of(const std::vector<MapLine>& maps, std::size_t index, std::uintptr_t address) {
+  const MapLine& mapping = maps[index];
+  if (on_own_stack(address)) return "the stack of this thread";
+  if (mapping.name == "[heap]") return "the malloc heap";
+  if (mapping.name.starts_with("[stack")) return "the stack of the main thread";
+  if (mapping.name.starts_with('[')) return "the mapping " + mapping.name;
+  if (mapping.name.starts_with("/memfd:")) return "the memory file " + mapping.name.substr(7);
+  const bool program = mapping.name.ends_with(" (deleted)") ||
+                       mapping.name.find(".so") != std::string::npos || index == 0 ||
+                       maps[index - 1].name == mapping.name;
+  if (mapping.name.starts_with('/'))
+    return (mapping.writable && program ? "static data of " : "the file ") + mapping.name;
+  if (follows_file(maps, index)) return "static data of " + maps[index - 1].name;
+  if (looks_like_arena(maps, index, address)) return "a malloc arena of other threads";
+  return fmt::format("an anonymous mapping of {} bytes", mapping.end - mapping.begin);
+}
+
+void check_usable(const void* address, std::size_t bytes, bool read, bool write) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  if (address == nullptr) throw UsageError("registered memory: the address is null");
+  if (bytes == 0)
+    throw UsageError("registered memory: 0 bytes at {}; expected at least 1", address);
+  if (bytes > UINTPTR_MAX - begin)
+    throw UsageError("registered memory: {} bytes at {} go beyond the last address", bytes,
+                     address);
+  const std::vector<MapLine> maps = read_maps();
+  for (std::uintptr_t at = begin; at < begin + bytes;) {
+    const std::size_t index = find_mapping(maps, at);
+    if (index == maps.size())
+      throw UsageError("registered memory: {} bytes at {}: nothing is mapped at {:#x}", bytes,
+                       address, at);
+    if ((read && !maps[index].readable) || (write && !maps[index].writable))
+      throw UsageError("registered memory: {} bytes at {}: {:#x} to {:#x} may not be {}", bytes,
+                       address, maps[index].begin, maps[index].end,
+                       read && !maps[index].readable ? "read" : "written");
+    at = maps[index].end;
+  }
+}
+
+void refuse_foreign(const void* address, std::size_t bytes) {
+  check_usable(address, bytes, false, false);
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t page = begin / page_bytes() * page_bytes();
+  const std::uintptr_t last = (begin + bytes - 1) / page_bytes() * page_bytes() + page_bytes();
+  const std::vector<MapLine> maps = read_maps();
+  const std::size_t index = find_mapping(maps, begin);
+  const std::string owner = index < maps.size() ? owner_of(maps, index, begin) : "gone by now";
+  const std::size_t others = last - page - bytes;
+  throw UsageError(
+      "registered memory: {} bytes at {} belong to {}; {}; take memory from Registry::make_slab, "
+      "or "
+      "let Registry::bounce copy it",
+      bytes, address, owner,
+      others > 0
+          ? fmt::format("registering them would take the {} other bytes of their pages ({:#x} "
+                        "to {:#x}) from every forked child",
+                        others, page, last)
+          : "only slabs are kept from forked children in a way that is known here");
+}
+
+}  // namespace segfuse::comm

@@ -1,0 +1,139 @@
+#include "comm/registered/mapping.h"
+
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "comm/registered/child.h"
+#include "segfuse/error.h"
+
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41
+#define PR_SET_VMA_ANON_NAME 0
+#endif
+
+namespace segfuse::comm {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kMostBytes = std::size_t{1} << 46;  // more than any address space has
+constexpr std::size_t kLongestOwner = 200;                // of 249 bytes for a name of such a file
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::byte* reserve(std::size_t bytes) {
+  void* memory =
+      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    throw DeviceError(
+        "slab of {} bytes: no addresses for it: {}; the process has too many mappings "
+        "(vm.max_map_count) or a limit on its address space",
+        bytes, std::strerror(errno));
+  return static_cast<std::byte*>(memory);
+}
+
+void check(const SlabOptions& options) {
+  if (options.bytes == 0)
+    throw UsageError("slab '{}': 0 bytes; expected at least 1", options.owner);
+  if (options.bytes > kMostBytes)
+    throw UsageError("slab '{}': {} bytes; expected at most {}", options.owner, options.bytes,
+                     kMostBytes);
+  if (options.owner.empty() || options.owner.size() > kLongestOwner ||
+      options.owner.find_first_of(std::string_view("\n\0", 2)) != std::string::npos)
+    throw UsageError("slab: the owner's name has {} bytes; expected 1 to {}, in one line",
+                     options.owner.size(), kLongestOwner);
+}
+
+}  // namespace
+
+std::size_t page_bytes() noexcept {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::string_view name_of(Backing backing) noexcept {
+  constexpr std::string_view kNames[] = {"pages of a memory file", "huge pages of a memory file",
+                                         "transparent huge pages", "private pages"};
+  return kNames[static_cast<std::size_t>(backing)];
+}
+
+Mapping::Mapping(const SlabOptions& options) {
+  refuse_in_child("Slab");
+  check(options);
+  const std::size_t unit = options.huge ? kHugePage : page_bytes();
+  const std::size_t bytes = round_up(options.bytes, unit);
+  // Enough addresses for a payload at a multiple of its unit; what is too much goes back.
+  const std::size_t slack = options.huge ? kHugePage : 0;
+  const std::size_t reserved = bytes + 2 * page_bytes() + slack;
+  std::byte* const begin = reserve(reserved);
+  const std::size_t first = reinterpret_cast<std::size_t>(begin) + page_bytes();
+  std::byte* const at = begin + page_bytes() + (round_up(first, unit) - first);
+  whole_ = {at - page_bytes(), bytes + 2 * page_bytes()};
+  if (whole_.data() > begin) munmap(begin, static_cast<std::size_t>(whole_.data() - begin));
+  std::byte* const end = whole_.data() + whole_.size();
+  if (end < begin + reserved) munmap(end, static_cast<std::size_t>(begin + reserved - end));
+  payload_ = {at, bytes};
+  try {
+    map_payload(options, at);
+  } catch (...) {
+    munmap(whole_.data(), whole_.size());
+    throw;
+  }
+}
+
+Mapping::~Mapping() {
+  // In a child the addresses are a hole, or already somebody else's.
+  if (!in_forked_child()) munmap(whole_.data(), whole_.size());
+}
+
+bool Mapping::map_file(const SlabOptions& options, std::byte* at, unsigned flags) {
+  const int file = memfd_create(("reg:" + options.owner).c_str(), MFD_CLOEXEC | flags);
+  if (file < 0) return false;
+  void* memory = MAP_FAILED;
+  if (ftruncate(file, static_cast<off_t>(payload_.size())) == 0)
+    memory = mmap(at, payload_.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+  const int reason = errno;
+  close(file);
+  errno = reason;
+  backing_ = (flags & MFD_HUGETLB) != 0 ? Backing::kHugeFile : Backing::kFile;
+  return memory != MAP_FAILED;
+}
+
+bool Mapping::map_private(std::byte* at, bool huge) {
+  void* memory = mmap(at, payload_.size(), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  backing_ = Backing::kPrivate;
+  if (huge && madvise(at, payload_.size(), MADV_HUGEPAGE) == 0)
+    backing_ = Backing::kTransparentHuge;
+  return true;
+}
+
+void Mapping::map_payload(const SlabOptions& options, std::byte* at) {
+  bool mapped = false;
+  if (options.fork == ForkPolicy::kCopied) {
+    mapped = map_private(at, options.huge);
+  } else {
+    // A failed mapping in place leaves a gap or the guard: both are replaced by the next attempt.
+    if (options.huge) mapped = map_file(options, at, MFD_HUGETLB | MFD_HUGE_2MB);
+    if (!mapped && options.huge && options.fork == ForkPolicy::kAbsent)
+      mapped = map_private(at, true);
+    if (!mapped) mapped = map_file(options, at, 0);
+  }
+  if (!mapped)
+    throw DeviceError("slab '{}': {} bytes cannot be mapped: {}", options.owner, payload_.size(),
+                      std::strerror(errno));
+  if (backing_ == Backing::kTransparentHuge || backing_ == Backing::kPrivate)
+    prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, at, payload_.size(), ("reg:" + options.owner).c_str());
+  if (options.fork == ForkPolicy::kAbsent && madvise(at, payload_.size(), MADV_DONTFORK) != 0)
+    throw DeviceError("slab '{}': its memory cannot be kept from forked children: {}",
+                      options.owner, std::strerror(errno));
+}
+
+}  // namespace segfuse::comm

@@ -1,0 +1,174 @@
+#include "comm/registered/pool.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/registered/child.h"
+#include "segfuse/error.h"
+
+namespace segfuse::comm {
+
+RegisteredPool::RegisteredPool(Registry& registry, PoolOptions options)
+    : registry_(registry), options_(std::move(options)) {}
+
+std::byte* RegisteredPool::try_allocate(std::size_t bytes, std::size_t alignment) {
+  refuse_in_child("RegisteredPool::allocate");
+  const std::lock_guard lock(mutex_);
+  for (One& one : slabs_)
+    if (std::byte* const found = one.allocator.allocate(bytes, alignment)) return found;
+  const std::size_t least = std::max(bytes, options_.slab_bytes);
+  const std::size_t left = options_.limit - std::min(options_.limit, held_);
+  if (bytes > left) return nullptr;
+  const std::size_t slab_bytes = least <= left ? least : bytes;
+  Slab slab =
+      registry_.make_slab({.owner = options_.owner, .bytes = slab_bytes, .huge = options_.huge});
+  slabs_.emplace_back(std::move(slab));
+  held_ += slabs_.back().allocator.slab().bytes();
+  return slabs_.back().allocator.allocate(bytes, alignment);
+}
+
+std::byte* RegisteredPool::allocate(std::size_t bytes, std::size_t alignment) {
+  if (std::byte* const found = try_allocate(bytes, alignment)) return found;
+  throw DeviceError(
+      "registered memory '{}': {} bytes do not fit: {} of at most {} are held, {} of them in use; "
+      "free some, or raise the limit",
+      options_.owner, bytes, held_bytes(), options_.limit, live_bytes());
+}
+
+RegisteredPool::Slabs::iterator RegisteredPool::find(const char* call,
+                                                     const std::byte* address) const {
+  const auto found = std::find_if(slabs_.begin(), slabs_.end(),
+                                  [&](const One& one) { return one.allocator.owns(address); });
+  if (found == slabs_.end())
+    throw UsageError("{}: {} is not in a slab of '{}'", call, static_cast<const void*>(address),
+                     options_.owner);
+  return found;
+}
+
+void RegisteredPool::deallocate(std::byte* address) {
+  refuse_in_child("RegisteredPool::deallocate");
+  const std::lock_guard lock(mutex_);
+  const auto slab = find("RegisteredPool::deallocate", address);
+  slab->allocator.deallocate(address);
+  if (!slab->allocator.empty() || slabs_.size() == 1) return;
+  held_ -= slab->allocator.slab().bytes();
+  slabs_.erase(slab);
+}
+
+std::size_t RegisteredPool::bytes_of(const std::byte* address) const {
+  refuse_in_child("RegisteredPool::bytes_of");
+  const std::lock_guard lock(mutex_);
+  return find("RegisteredPool::bytes_of", address)->allocator.bytes_of(address);
+}
+
+const Pin& RegisteredPool::pin_of(const std::byte* address) const {
+  refuse_in_child("RegisteredPool::pin_of");
+  const std::lock_guard lock(mutex_);
+  return find("RegisteredPool::pin_of", address)->whole.pin();
+}
+
+std::size_t RegisteredPool::held_bytes() const {
+  refuse_in_child("RegisteredPool::held_bytes");
+  const std::lock_guard lock(mutex_);
+  return held_;
+}
+
+std::size_t RegisteredPool::live_bytes() const {
+  refuse_in_child("RegisteredPool::live_bytes");
+  const std::lock_guard lock(mutex_);
+  std::size_t total = 0;
+  for (const One& one : slabs_) total += one.allocator.live_bytes();
+  return total;
+}
+
+runtime::PinnedOptions staging_from(RegisteredPool& pool, std::size_t limit) {
+  return {.limit = limit,
+          .allocate = [&pool](std::size_t bytes) { return pool.try_allocate(bytes, page_bytes()); },
+          .release = [&pool](std::byte* address, std::size_t) { pool.deallocate(address); }};
+}
+
+// --- by streams --------------------------------------------------------------------------------
+
+RegisteredResource::~RegisteredResource() {
+  if (in_forked_child()) return;
+  for (bool more = true; more;) {
+    try {
+      more = reclaim(true);
+    } catch (const std::exception&) {
+      // A failure of that work; it is over all the same.
+    }
+  }
+}
+
+std::byte* RegisteredResource::allocate(std::size_t bytes, runtime::StreamId stream,
+                                        std::string_view label) {
+  refuse_in_child("RegisteredResource::allocate");
+  static_cast<void>(label);
+  static_cast<void>(timeline_.device(stream));
+  reclaim(false);
+  std::byte* address = pool_.try_allocate(bytes);
+  while (address == nullptr && reclaim(true)) address = pool_.try_allocate(bytes);
+  if (address == nullptr) address = pool_.allocate(bytes);
+  try {
+    const std::lock_guard lock(mutex_);
+    live_.emplace(address, bytes);
+  } catch (...) {
+    pool_.deallocate(address);
+    throw;
+  }
+  return address;
+}
+
+bool RegisteredResource::reclaim(bool wait) {
+  std::list<Freed> over;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto at = freed_.begin(); at != freed_.end();) {
+      const auto next = std::next(at);
+      if (timeline_.over(at->uses)) over.splice(over.end(), freed_, at);
+      at = next;
+    }
+    if (over.empty() && wait && !freed_.empty()) over.splice(over.end(), freed_, freed_.begin());
+  }
+  std::exception_ptr failure;
+  for (const Freed& one : over) {
+    try {
+      timeline_.synchronize(one.uses);
+    } catch (...) {
+      failure = std::current_exception();  // of that work, which is over all the same
+    }
+    pool_.deallocate(one.address);
+  }
+  if (failure) std::rethrow_exception(failure);
+  return !over.empty();
+}
+
+void RegisteredResource::deallocate(std::byte* address, runtime::StreamId stream,
+                                    std::size_t bytes) {
+  refuse_in_child("RegisteredResource::deallocate");
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(address);
+  if (found == live_.end())
+    throw UsageError("RegisteredResource::deallocate: {} is not live",
+                     static_cast<const void*>(address));
+  if (bytes != runtime::kUnknownBytes && bytes != found->second)
+    throw UsageError("RegisteredResource::deallocate: {} has {} bytes, not {}",
+                     static_cast<const void*>(address), found->second, bytes);
+  std::list<Freed> node;
+  node.push_back({address, {}});
+  node.back().uses.raise(timeline_.touch(stream));
+  live_.erase(found);
+  freed_.splice(freed_.end(), node);
+}
+
+std::size_t RegisteredResource::bytes_of(const std::byte* address) const {
+  refuse_in_child("RegisteredResource::bytes_of");
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(address);
+  if (found == live_.end())
+    throw UsageError("RegisteredResource::bytes_of: {} is not live",
+                     static_cast<const void*>(address));
+  return found->second;
+}
+
+}  // namespace segfuse::comm

@@ -1,0 +1,269 @@
+#include "comm/registered/registry.h"
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "comm/registered/child.h"
+#include "comm/registered/foreign.h"
+#include "segfuse/error.h"
+
+namespace segfuse::comm {
+namespace {
+
+std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
+
+/// Ranges of all slabs of the process, by begin. Never destroyed: slabs may outlive statics.
+struct AllSlabs {
+  std::mutex mutex;
+  std::map<std::uintptr_t, std::uintptr_t> ranges;
+  std::atomic<std::size_t> safely_pinned{0};
+};
+AllSlabs& all_slabs() {
+  static AllSlabs& all = *new AllSlabs;
+  return all;
+}
+
+class NoPin final : public Pin {};
+class NoBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "none"; }
+  std::unique_ptr<Pin> pin(std::span<std::byte>) override { return std::make_unique<NoPin>(); }
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_no_backend() { return std::make_shared<NoBackend>(); }
+
+struct RegistryState {
+  std::shared_ptr<Backend> backend;
+  mutable std::mutex mutex;
+  std::map<std::uintptr_t, std::weak_ptr<SlabState>> slabs;  ///< by the end of the payload
+};
+
+struct SlabState {
+  SlabState(std::shared_ptr<RegistryState> of, const SlabOptions& options)
+      : registry(std::move(of)), mapping(options), owner(options.owner), policy(options.fork) {
+    const std::lock_guard lock(all_slabs().mutex);
+    all_slabs().ranges.emplace(begin(), end());
+  }
+  ~SlabState() {
+    if (in_forked_child()) return;
+    {
+      const std::lock_guard lock(registry->mutex);
+      registry->slabs.erase(end());
+    }
+    const std::lock_guard lock(all_slabs().mutex);
+    all_slabs().ranges.erase(begin());
+  }
+  SlabState(const SlabState&) = delete;
+  SlabState& operator=(const SlabState&) = delete;
+
+  std::uintptr_t begin() const { return number(mapping.payload().data()); }
+  std::uintptr_t end() const { return begin() + mapping.payload().size(); }
+  std::size_t safe_bytes() const {
+    const bool safe = policy != ForkPolicy::kCopied && registry->backend->counted();
+    return safe ? mapping.payload().size() : 0;
+  }
+
+  std::shared_ptr<RegistryState> registry;
+  Mapping mapping;
+  std::string owner;
+  ForkPolicy policy;
+  mutable std::mutex mutex;
+  RangeMap ranges;
+  std::unique_ptr<Pin> pin;  ///< there while `ranges` is not empty
+};
+
+// --- registrations -----------------------------------------------------------------------------
+
+Registration Registration::make(const std::shared_ptr<SlabState>& slab, std::size_t offset,
+                                std::size_t bytes) {
+  refuse_in_child("register_range");
+  const std::size_t size = slab->mapping.payload().size();
+  if (bytes == 0)
+    throw UsageError("slab '{}': 0 bytes at offset {} to register; expected at least 1",
+                     slab->owner, offset);
+  if (offset > size || bytes > size - offset)
+    throw UsageError("slab '{}': {} bytes at offset {} to register; the slab has {}", slab->owner,
+                     bytes, offset, size);
+  const std::lock_guard lock(slab->mutex);
+  slab->ranges.add(offset, offset + bytes);
+  try {
+    if (!slab->pin) {
+      slab->pin = slab->registry->backend->pin(slab->mapping.payload());
+      all_slabs().safely_pinned += slab->safe_bytes();
+    }
+  } catch (...) {
+    slab->ranges.remove(offset, offset + bytes);
+    throw;
+  }
+  return {slab, offset, bytes};
+}
+
+void Registration::drop() noexcept {
+  const std::shared_ptr<SlabState> slab = std::exchange(slab_, nullptr);
+  if (slab == nullptr || in_forked_child()) return;
+  const std::lock_guard lock(slab->mutex);
+  slab->ranges.remove(offset_, offset_ + bytes_);
+  if (!slab->ranges.empty()) return;
+  slab->pin.reset();
+  all_slabs().safely_pinned -= slab->safe_bytes();
+}
+
+Registration& Registration::operator=(Registration&& other) noexcept {
+  if (this == &other) return *this;
+  drop();
+  slab_ = std::exchange(other.slab_, nullptr);
+  offset_ = other.offset_;
+  bytes_ = other.bytes_;
+  return *this;
+}
+
+Registration::~Registration() { drop(); }
+
+namespace {
+
+/// The state behind a handle that has one.
+SlabState& alive(const std::shared_ptr<SlabState>& state, const char* what) {
+  refuse_in_child(what);
+  if (state == nullptr)
+    throw UsageError("{}: this handle is empty; it was moved from, or released", what);
+  return *state;
+}
+
+}  // namespace
+
+void Registration::release() {
+  alive(slab_, "Registration::release");
+  drop();
+}
+
+std::byte* Registration::address() const {
+  return alive(slab_, "Registration::address").mapping.payload().data() + offset_;
+}
+
+const Pin& Registration::pin() const { return *alive(slab_, "Registration::pin").pin; }
+
+std::span<std::byte> Registration::slab() const {
+  return alive(slab_, "Registration::slab").mapping.payload();
+}
+
+// --- slabs -------------------------------------------------------------------------------------
+
+std::byte* Slab::data() const { return alive(state_, "Slab::data").mapping.payload().data(); }
+std::size_t Slab::bytes() const { return alive(state_, "Slab::bytes").mapping.payload().size(); }
+const std::string& Slab::owner() const { return alive(state_, "Slab::owner").owner; }
+Backing Slab::backing() const { return alive(state_, "Slab::backing").mapping.backing(); }
+
+Registration Slab::register_range(std::size_t offset, std::size_t bytes) {
+  alive(state_, "Slab::register_range");
+  return Registration::make(state_, offset, bytes);
+}
+
+bool Slab::registered(std::size_t offset, std::size_t bytes, std::uint32_t times) const {
+  const SlabState& state = alive(state_, "Slab::registered");
+  const std::lock_guard lock(state.mutex);
+  return state.ranges.touches(offset, offset + bytes, times);
+}
+
+std::vector<CountedRange> Slab::registrations() const {
+  const SlabState& state = alive(state_, "Slab::registrations");
+  const std::lock_guard lock(state.mutex);
+  return state.ranges.ranges();
+}
+
+bool Slab::pinned() const {
+  const SlabState& state = alive(state_, "Slab::pinned");
+  const std::lock_guard lock(state.mutex);
+  return state.pin != nullptr;
+}
+
+// --- bounced memory ----------------------------------------------------------------------------
+
+void Bounce::to_device() {
+  if (direction_ == Direction::kDeviceWrites)
+    throw UsageError("bounced memory: made for a device that writes; nothing goes to it");
+  std::memcpy(registration_.address(), foreign_.data(), foreign_.size());
+}
+
+void Bounce::from_device() {
+  if (direction_ == Direction::kDeviceReads)
+    throw UsageError("bounced memory: made for a device that reads; nothing comes from it");
+  std::memcpy(foreign_.data(), registration_.address(), foreign_.size());
+}
+
+// --- registries --------------------------------------------------------------------------------
+
+Registry::Registry(std::shared_ptr<Backend> backend) : state_(std::make_shared<RegistryState>()) {
+  refuse_in_child("Registry");
+  if (backend == nullptr) throw UsageError("Registry: no back end; make_no_backend() pins nothing");
+  state_->backend = std::move(backend);
+}
+
+Slab Registry::make_slab(const SlabOptions& options) {
+  refuse_in_child("Registry::make_slab");
+  auto slab = std::make_shared<SlabState>(state_, options);
+  const std::lock_guard lock(state_->mutex);
+  state_->slabs.emplace(slab->end(), slab);
+  return Slab(std::move(slab));
+}
+
+std::shared_ptr<SlabState> Registry::find(const void* address) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto next = state_->slabs.upper_bound(number(address));
+  if (next == state_->slabs.end()) return nullptr;
+  auto slab = next->second.lock();
+  return slab && slab->begin() <= number(address) ? slab : nullptr;
+}
+
+Registration Registry::register_address(void* address, std::size_t bytes) {
+  refuse_in_child("Registry::register_address");
+  if (const std::shared_ptr<SlabState> slab = find(address))
+    return Registration::make(slab, number(address) - slab->begin(), bytes);
+  refuse_foreign(address, bytes);
+}
+
+Bounce Registry::bounce(void* address, std::size_t bytes, Direction direction) {
+  refuse_in_child("Registry::bounce");
+  const bool reads = direction != Direction::kDeviceWrites;
+  const bool writes = direction != Direction::kDeviceReads;
+  check_usable(address, bytes, reads, writes);
+  Slab slab = make_slab({.owner = "bounce", .bytes = bytes});
+  return Bounce({static_cast<std::byte*>(address), bytes}, direction,
+                slab.register_range(0, bytes));
+}
+
+Backend& Registry::backend() const { return *state_->backend; }
+
+RegistryCounts Registry::counts() const {
+  refuse_in_child("Registry::counts");
+  std::vector<std::shared_ptr<SlabState>> slabs;
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (const auto& [end, slab] : state_->slabs)
+      if (auto alive_slab = slab.lock()) slabs.push_back(std::move(alive_slab));
+  }
+  RegistryCounts out;
+  for (const auto& slab : slabs) {
+    const std::lock_guard lock(slab->mutex);
+    const std::size_t bytes = slab->mapping.payload().size();
+    ++out.slabs;
+    out.bytes += bytes;
+    out.pinned_bytes += slab->pin ? bytes : 0;
+  }
+  return out;
+}
+
+std::size_t safely_pinned_bytes() noexcept { return all_slabs().safely_pinned; }
+
+bool in_some_slab(std::uintptr_t begin, std::uintptr_t end) {
+  const std::lock_guard lock(all_slabs().mutex);
+  const auto& ranges = all_slabs().ranges;
+  const auto next = ranges.upper_bound(begin);
+  return next != ranges.begin() && std::prev(next)->second >= end;
+}
+
+}  // namespace segfuse::comm

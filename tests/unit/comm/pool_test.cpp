@@ -1,0 +1,189 @@
+// Objects and buffers in slabs: addresses, refusals, staging, work on streams, and the back ends
+// that need no pins of the kernel.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "comm/registered/cuda_host.h"
+#include "comm/registered/pool.h"
+#include "comm/registered/sub_allocator.h"
+#include "comm/registered/verbs.h"
+#include "runtime/cpu/cpu_device.h"
+#include "segfuse/error.h"
+#include "support/fake_cuda.h"
+
+namespace segfuse::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SubAllocator, BlocksAreDisjointLinesAndJoinedWhenFree) {
+  Registry registry;
+  SubAllocator objects(registry.make_slab({.owner = "x", .bytes = 16 << 10}));
+  std::mt19937_64 random(7);
+  std::map<std::byte*, std::size_t> live;
+  for (int step = 0; step < 20'000; ++step) {
+    if (random() % 2 == 0 || live.empty()) {
+      const std::size_t bytes = 1 + random() % 700;
+      const std::size_t alignment = std::size_t{1} << random() % 10;
+      std::byte* const at = objects.allocate(bytes, alignment);
+      if (at == nullptr) continue;
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(at) % std::max<std::size_t>(alignment, 64), 0U);
+      const auto next = live.lower_bound(at);
+      if (next != live.end()) {
+        ASSERT_LE(at + (bytes + 63) / 64 * 64, next->first);
+      }
+      if (next != live.begin()) {
+        const auto before = std::prev(next);
+        ASSERT_LE(before->first + (before->second + 63) / 64 * 64, at);
+      }
+      ASSERT_EQ(objects.bytes_of(at), bytes);
+      live.emplace(at, bytes);
+    } else {
+      auto one = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+      objects.deallocate(one->first);
+      live.erase(one);
+    }
+    std::size_t total = 0;
+    for (const auto& [at, bytes] : live) total += (bytes + 63) / 64 * 64;
+    ASSERT_EQ(objects.live_bytes(), total);
+  }
+  for (const auto& [at, bytes] : live) objects.deallocate(at);
+  EXPECT_TRUE(objects.empty());
+  EXPECT_EQ(objects.allocate(16 << 10), objects.slab().data()) << "the free parts were not joined";
+  EXPECT_EQ(objects.allocate(1), nullptr);
+}
+
+TEST(SubAllocator, WhatIsNotLiveOrStillRegisteredIsNotFreed) {
+  Registry registry;
+  SubAllocator objects(registry.make_slab({.owner = "flags", .bytes = 4096}));
+  std::byte* const word = objects.allocate(4);
+  Registration registration = objects.register_object(word);
+  // T7.
+  EXPECT_THROW(objects.deallocate(word), UsageError);
+  EXPECT_EQ(objects.bytes_of(word), 4U);
+  registration.release();
+  EXPECT_THROW(objects.deallocate(word + 1), UsageError);
+  EXPECT_THROW(objects.deallocate(nullptr), UsageError);
+  objects.deallocate(word);
+  EXPECT_THROW(objects.deallocate(word), UsageError);
+  EXPECT_THROW(objects.register_object(word), UsageError);
+  EXPECT_THROW(objects.allocate(0), UsageError);
+  EXPECT_THROW(objects.allocate(1, 3), UsageError);
+  EXPECT_EQ(objects.allocate(SIZE_MAX), nullptr);
+}
+
+TEST(RegisteredPool, GrowsBySlabsAndGivesThemBack) {
+  Registry registry;
+  RegisteredPool pool(registry, {.slab_bytes = 64 << 10, .limit = 512 << 10});
+  std::byte* const small = pool.allocate(100);
+  EXPECT_EQ(pool.held_bytes(), std::size_t{64} << 10);
+  std::byte* const large = pool.allocate(300 << 10);
+  EXPECT_EQ(pool.held_bytes(), std::size_t{364} << 10);
+  EXPECT_EQ(registry.counts().pinned_bytes, std::size_t{364} << 10) << "registered at once";
+  EXPECT_THROW(pool.allocate(200 << 10), DeviceError);
+  EXPECT_EQ(pool.try_allocate(200 << 10), nullptr);
+  std::byte* const rest = pool.allocate(140 << 10);
+  EXPECT_NE(rest, nullptr);
+  pool.deallocate(large);
+  EXPECT_EQ(pool.bytes_of(small), 100U);
+  EXPECT_EQ(pool.pin_of(small).key(), 0U);
+  EXPECT_THROW(pool.deallocate(large), UsageError);
+  EXPECT_THROW(pool.bytes_of(large), UsageError);
+  pool.deallocate(rest);
+  pool.deallocate(small);
+  EXPECT_EQ(pool.live_bytes(), 0U);
+  EXPECT_EQ(registry.counts().slabs, 1U) << "one stays for the next";
+}
+
+TEST(RegisteredPool, IsWhereStagingBuffersComeFrom) {
+  Registry registry;
+  RegisteredPool pool(registry, {.owner = "staging", .slab_bytes = 1 << 20});
+  runtime::CpuDevice device;
+  runtime::Timeline timeline;
+  {
+    runtime::PinnedPool staging(device, timeline, staging_from(pool, std::size_t{2} << 20));
+    runtime::PinnedBuffer buffer = staging.allocate(5000);
+    EXPECT_EQ(pool.bytes_of(buffer.address()), 8192U);
+    std::memset(buffer.address(), 1, 5000);
+    EXPECT_THROW(staging.allocate(std::size_t{4} << 20), DeviceError);
+  }
+  EXPECT_EQ(pool.live_bytes(), 0U);
+}
+
+TEST(RegisteredResource, ReusesMemoryWhenItsStreamIsOver) {
+  Registry registry;
+  RegisteredPool pool(registry, {.slab_bytes = 4096, .limit = 4096});
+  runtime::CpuDevice device;
+  runtime::Timeline timeline;
+  const runtime::StreamId stream = timeline.create(device);
+  {
+    RegisteredResource resource(pool, timeline);
+    for (int i = 0; i < 100; ++i) {
+      // The pool has room for one: each round waits for the work of the one before.
+      std::byte* const at = resource.allocate(4000, stream, "round");
+      EXPECT_EQ(resource.bytes_of(at), 4000U);
+      timeline.enqueue(stream, [&](runtime::StreamHandle handle) {
+        device.launch(handle,
+                      {"write",
+                       [at, i](runtime::StreamHandle) {
+                         for (int k = 0; k < 4000; ++k) at[k] = static_cast<std::byte>(i);
+                       }},
+                      {});
+      });
+      EXPECT_THROW(resource.deallocate(at, stream, 3), UsageError);
+      EXPECT_THROW(resource.deallocate(at + 1, stream), UsageError);
+      resource.deallocate(at, stream, 4000);
+      EXPECT_THROW(resource.deallocate(at, stream), UsageError);
+    }
+    std::byte* const last = resource.allocate(8, stream);
+    EXPECT_THROW(resource.allocate(4096, stream), DeviceError);
+    resource.deallocate(last, stream);
+  }
+  EXPECT_EQ(pool.live_bytes(), 0U);
+}
+
+TEST(CudaHost, SlabsAreRegisteredWithTheDriver) {
+  const test::FakeCuda fake(std::size_t{1} << 20);
+  int context = 0;
+  Registry registry(make_cuda_host_backend(fake.driver(), &context));
+  Slab slab = registry.make_slab({.owner = "x", .bytes = 8192});
+  {
+    const Registration a = slab.register_range(0, 8);
+    const Registration b = slab.register_range(4, 8);
+    EXPECT_EQ(fake.registered_host_bytes(), 8192U);
+  }
+  EXPECT_EQ(fake.registered_host_bytes(), 0U);
+}
+
+TEST(CudaHost, ARefusalOfTheDriverChangesNothing) {
+  test::FakeCuda fake(std::size_t{1} << 20);
+  int context = 0;
+  Registry registry(make_cuda_host_backend(fake.driver(), &context));
+  Slab slab = registry.make_slab({.owner = "x", .bytes = 8192});
+  fake.fail_at(1, test::FakeCuda::kOutOfMemory);
+  EXPECT_THROW(slab.register_range(0, 8), DeviceError);
+  EXPECT_FALSE(slab.pinned());
+  EXPECT_TRUE(slab.registrations().empty());
+  EXPECT_TRUE(slab.register_range(0, 8));
+}
+
+TEST(Verbs, WithoutADeviceSaysSo) {
+  try {
+    Registry registry(make_verbs_backend());
+    Slab slab = registry.make_slab({.owner = "x", .bytes = 8192});
+    EXPECT_NE(slab.register_range(0, 8).pin().key(), 0U);
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::AnyOf(HasSubstr("verbs: no device"), HasSubstr("cannot be opened")));
+  }
+  EXPECT_THROW(make_verbs_backend("no-such-adapter"), DeviceError);
+}
+
+}  // namespace
+}  // namespace segfuse::comm
