@@ -23,7 +23,7 @@ int available_cores() {
 
 /// The parent's engine is left alone: its mutex may be held and its workers do not exist here.
 void renew_in_child() {
-  const int threads = current->threads_without_lock();
+  const int threads = current->threads_wanted();
   current = new CpuEngine;
   current->set_threads(threads);
 }
@@ -50,11 +50,10 @@ void CpuEngine::set_threads(int threads) {
   engines_ = {};
 }
 
-int CpuEngine::threads_without_lock() const { return threads_; }
-
 int CpuEngine::threads() {
   const std::lock_guard lock(mutex_);
-  return threads_ > 0 ? threads_ : available_cores();
+  const int wanted = threads_;
+  return wanted > 0 ? wanted : available_cores();
 }
 
 CudaEngines& CudaEngines::instance() {

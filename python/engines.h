@@ -1,6 +1,7 @@
 #pragma once
 // The engines that calls run on.
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,8 +21,8 @@ class CpuEngine {
 
   void set_threads(int threads);
   int threads();
-  /// As it was set; for a child made by fork, in which nobody else runs.
-  int threads_without_lock() const;
+  /// As it was set, 0 for all cores. Does not wait for a call that runs.
+  int threads_wanted() const { return threads_; }
 
   /// Calls call(engine); Kind is semicrf::Engine or semicrf::Inference.
   template <class Kind, class Call>
@@ -35,7 +36,7 @@ class CpuEngine {
  private:
   std::mutex mutex_;
   std::tuple<std::unique_ptr<semicrf::Engine>, std::unique_ptr<semicrf::Inference>> engines_;
-  int threads_ = 0;
+  std::atomic<int> threads_ = 0;
 };
 
 /// What a call gets on a CUDA device.

@@ -17,6 +17,7 @@
 
 #include "arrays.h"
 #include "dtypes.h"
+#include "engines.h"
 #include "segfuse/ops.h"
 
 namespace segfuse::python {
@@ -44,9 +45,11 @@ class Compiled {
 
   /// Without the GIL.
   std::vector<Tensor> run(std::span<const Tensor> inputs, bool reference) {
+    RunOptions how = how_;
+    if (how.threads == 0) how.threads = CpuEngine::instance().threads_wanted();
     const nb::gil_scoped_release release;
     const std::lock_guard lock(state_->mutex);
-    return reference ? state_->program.run_reference(inputs) : state_->program.run(inputs, how_);
+    return reference ? state_->program.run_reference(inputs) : state_->program.run(inputs, how);
   }
 
   /// A child made by fork has none of the threads that run a program, and a lock may be held there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ._tree import LEAF, Structure, flatten, unflatten
 from ._value import Value
 
 _MOST_SIGNATURES = 4096
+_MANY_TRACES = 100
 _ONE, _TUPLE, _ANYTHING = range(3)
 
 
@@ -302,6 +304,13 @@ class Compiled:
             trace = _Trace(self._function, call, self._how)
             self._traces += 1
             known.append(trace)
+            if self._traces == _MANY_TRACES:
+                warnings.warn(
+                    f"{self._name()} was traced {_MANY_TRACES} times; pass numbers that change from "
+                    "call to call as arrays, and see guards() for the sizes that it looks at",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
             return trace
 
     def _name(self) -> str:
@@ -366,8 +375,8 @@ def compile(  # noqa: A001
     (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it.
 
     Arrays that `function` takes from outside are read anew at each call from the same object.
-    `threads`: 0 takes the option SEGFUSE_THREADS, or all cores of this process. With
-    `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+    `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then all
+    cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
     """
     if function is None:
         return functools.partial(compile, threads=threads, check_numerics=check_numerics)

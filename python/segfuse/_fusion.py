@@ -106,8 +106,8 @@ class Fusion:
     def build(self, *, threads: int = 0, check_numerics: bool = False) -> Program:
         """The program so far, ready to run; what is written later does not change it.
 
-        `threads`: 0 takes the option SEGFUSE_THREADS, or all cores of this process. With
-        `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+        `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
+        all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
         """
         return Program(self, threads=threads, check_numerics=check_numerics)
 

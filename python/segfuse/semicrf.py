@@ -481,7 +481,9 @@ def sample_prior(
 
 
 def set_threads(threads: int) -> None:
-    """Sets the number of `threads` that calls use; 0 takes the cores this process may run on.
+    """Sets the number of `threads` that calls use, those of compiled functions too.
+
+    0 takes the cores this process may run on.
 
     Raises:
         UsageError: a negative number.

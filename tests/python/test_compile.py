@@ -314,6 +314,21 @@ def test_tensors_with_gradients_are_refused(torch):
     np.testing.assert_array_equal(segfuse.compile(lambda y: torch.ones(4) + y)(X), X + 1)
 
 
+def test_arrays_on_other_devices_are_refused(torch):
+    with pytest.raises(segfuse.UsageError, match=r"argument 0 lies on meta; .* pass x.cpu\(\)"):
+        segfuse.compile(lambda x: x)(torch.empty(3, device="meta"))
+
+
+def test_many_traces_are_told():
+    f = segfuse.compile(lambda x, n: x * n)
+    with pytest.warns(RuntimeWarning, match="was traced 100 times"):
+        for n in range(101):
+            f(X, n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(X, 200)
+
+
 def test_a_failed_trace_leaves_the_function_usable():
     fail = [True]
 
@@ -364,6 +379,17 @@ def test_threads_share_a_function():
     for thread in threads:
         thread.join()
     assert not wrong and len(traces) == 1
+
+
+def test_the_number_of_threads_is_that_of_the_process():
+    f = segfuse.compile(lambda x: sf.softmax(x @ x.T))
+    x = like(200, 100) / 1e4
+    expected = f(x)
+    segfuse.set_threads(1)
+    try:
+        np.testing.assert_array_equal(f(x), expected)
+    finally:
+        segfuse.set_threads(0)
 
 
 def test_a_forked_child_has_its_own_threads():
