@@ -34,8 +34,13 @@ class Runner {
  public:
   Runner(const SegmentedFusion& segmented, std::span<const Tensor> inputs,
          const ScheduleFor& schedule,
-         const std::function<void(const Space&, const LoweredGroup&)>& seen)
-      : segmented_(segmented), fusion_(segmented.fusion()), schedule_(schedule), seen_(seen) {
+         const std::function<void(const Space&, const LoweredGroup&)>& seen,
+         const KernelRunner& runner)
+      : runner_(runner),
+        segmented_(segmented),
+        fusion_(segmented.fusion()),
+        schedule_(schedule),
+        seen_(seen) {
     std::vector<Shape> shapes;
     for (const Tensor& input : inputs) shapes.push_back(input.shape());
     // Lowering adds sizes that follow from others, so binding comes after it.
@@ -114,14 +119,16 @@ class Runner {
       std::vector<Tensor> globals;
       for (const Operand& operand : kernel.operands)
         globals.push_back(operand.val.valid() ? value(operand.val) : workspaces[operand.workspace]);
-      const int status = loop::interpret(kernel.kernel, globals,
-                                         [&](const ir::Extent& size) { return sizes_.of(size); });
+      const auto size = [&](const ir::Extent& extent) { return sizes_.of(extent); };
+      const int status = runner_ ? runner_(kernel.kernel, globals, size)
+                                 : loop::interpret(kernel.kernel, globals, size);
       if (status != 0)
         throw UsageError("{} is out of range",
                          kernel.kernel.checks[static_cast<std::size_t>(status - 1)]);
     }
   }
 
+  const KernelRunner& runner_;
   const SegmentedFusion& segmented_;
   ir::Fusion fusion_;
   const ScheduleFor& schedule_;
@@ -135,8 +142,9 @@ class Runner {
 
 std::vector<Tensor> run_groups(const SegmentedFusion& segmented, std::span<const Tensor> inputs,
                                const ScheduleFor& schedule,
-                               const std::function<void(const Space&, const LoweredGroup&)>& seen) {
-  return Runner(segmented, inputs, schedule, seen).run();
+                               const std::function<void(const Space&, const LoweredGroup&)>& seen,
+                               const KernelRunner& runner) {
+  return Runner(segmented, inputs, schedule, seen, runner).run();
 }
 
 }  // namespace segfuse::testing

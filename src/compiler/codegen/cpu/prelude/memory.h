@@ -45,7 +45,7 @@ SF_INLINE sf_f32 sf_round_bf16(sf_f32 a) { return sf_from_bits_f32(sf_bits_of_bf
 #define SF_SAME(a) (a)
 #define SF_PART(count)                                \
   do {                                                \
-    if (!(n & (count))) break;                        \
+    if ((count) >= SF_LANES || !(n & (count))) break; \
     __builtin_memcpy(to, from, (count) * sizeof *to); \
     to += count;                                      \
     from += count;                                    \

@@ -1,16 +1,28 @@
 #pragma once
 // What kernels need besides elementwise operations.
 //: SF_EACH
-// count vectors beside each other: u counts them, `at` is the position of each one's first lane.
+// count vectors beside each other: u counts them.
 #if defined(__clang__)
-#define SF_UNROLL _Pragma("clang loop unroll(full)")
+#define SF_EACH(count) _Pragma("clang loop unroll(full)") for (int u = 0; u < (count); ++u)
 #elif defined(__GNUC__)
-#define SF_UNROLL _Pragma("GCC unroll 8")
+#define SF_EACH(count) _Pragma("GCC unroll 8") for (int u = 0; u < (count); ++u)
 #else
-#define SF_UNROLL
+#define SF_EACH(count) for (int u = 0; u < (count); ++u)
 #endif
-#define SF_EACH(count, at, first) \
-  SF_UNROLL for (int64_t u = 0, at = (first); u < (count); ++u, at += SF_LANES)
+
+//: sf_report
+// Says that check `what` failed.
+SF_INLINE void sf_report(int32_t* status, int32_t what) {
+#if defined(__GNUC__)
+  __atomic_store_n(status, what, __ATOMIC_RELAXED);
+#else
+  *status = what;
+#endif
+}
+
+//: sf_inside
+// 0 <= index < bound.
+SF_INLINE int sf_inside(int64_t index, int64_t bound) { return index >= 0 && index < bound; }
 
 //: sf_min
 SF_INLINE int64_t sf_min(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -1,0 +1,150 @@
+// Computations of single values in C.
+
+#include <set>
+
+#include "compiler/codegen/cpu/c_statements.h"
+
+namespace segfuse::compiler::cpu {
+
+using namespace loop;
+using ir::Op;
+
+namespace {
+
+bool is_short(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+/// Whether the operation gives one of its operands, or a number that every type has.
+bool keeps_precision(Op op) {
+  switch (op) {
+    case Op::neg:
+    case Op::abs:
+    case Op::sign:
+    case Op::relu:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::maximum:
+    case Op::minimum:
+    case Op::where: return true;
+    default: return false;
+  }
+}
+
+/// C's operator of an operation on floats, or nothing.
+std::string_view float_operator(Op op) {
+  switch (op) {
+    case Op::add: return "+";
+    case Op::sub: return "-";
+    case Op::mul: return "*";
+    case Op::div: return "/";
+    default: return "";
+  }
+}
+
+/// C's operator of an operation on uniform values, which gives a bool.
+std::string_view test_operator(Op op) {
+  switch (op) {
+    case Op::eq: return "==";
+    case Op::ne:
+    case Op::logical_xor: return "!=";
+    case Op::lt: return "<";
+    case Op::le: return "<=";
+    case Op::gt: return ">";
+    case Op::ge: return ">=";
+    case Op::logical_and: return "&&";
+    case Op::logical_or: return "||";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+std::string CStatements::rounded(ValueId result, const std::string& value) const {
+  const DType dtype = kernel_.dtype(result);
+  if (!is_short(dtype)) return value;
+  const std::string round = fmt::format("sf_round_{}", memory_type(dtype));
+  if (varying_.value(result)) return round + "(" + value + ")";
+  return "sf_first_f32(" + round + "(sf_all_f32(" + value + ")))";
+}
+
+std::string CStatements::compute(const Compute& s, const Lane* lane) const {
+  const std::string value = varying_.value(s.result) ? vector_compute(s, lane) : scalar_compute(s);
+  const bool exact = keeps_precision(s.op) ||
+                     (s.op == Op::cast && kernel_.dtype(s.operands[0]) == kernel_.dtype(s.result));
+  return exact ? value : rounded(s.result, value);
+}
+
+std::string CStatements::vector_compute(const Compute& s, const Lane* lane) const {
+  const DType of = kernel_.dtype(s.operands.back());
+  const std::string a = names_.value(s.operands[0], lane);
+  if (is_float(of)) {
+    const std::string_view op = float_operator(s.op);
+    if (!op.empty()) return fmt::format("{} {} {}", a, op, names_.value(s.operands[1], lane));
+    if (s.op == Op::neg) return "-" + a;
+    if (s.op == Op::square) return a + " * " + a;
+    if (s.op == Op::reciprocal) return literal(of, 1) + " / " + a;
+  }
+  if (s.op == Op::cast) {
+    const std::string_view to = lane_type(kernel_.dtype(s.result));
+    if (to == lane_type(of)) return a;
+    return fmt::format("sf_{}_from_{}({})", to, lane_type(of), a);
+  }
+  std::string operands;
+  for (const ValueId operand : s.operands)
+    operands += (operands.empty() ? "" : ", ") + names_.vector(operand, lane);
+  const std::string_view name = s.op == Op::where ? "select" : ir::info(s.op).name;
+  return fmt::format("sf_{}_{}({})", name, lane_type(of), operands);
+}
+
+std::string CStatements::scalar_compute(const Compute& s) const {
+  const DType of = kernel_.dtype(s.operands.back());
+  const DType to = kernel_.dtype(s.result);
+  const std::string a = names_.value(s.operands[0], nullptr);
+  const std::string b = s.operands.size() > 1 ? names_.value(s.operands[1], nullptr) : "";
+  if (const std::string_view op = test_operator(s.op); !op.empty())
+    return fmt::format("{} {} {}", a, op, b);
+  if (s.op == Op::logical_not) return "!" + a;
+  if (s.op == Op::where)
+    return fmt::format("{} ? {} : {}", a, b, names_.value(s.operands[2], nullptr));
+  if (is_float(of)) {
+    if (const std::string_view op = float_operator(s.op); !op.empty())
+      return fmt::format("{} {} {}", a, op, b);
+    if (s.op == Op::neg) return "-" + a;
+    if (s.op == Op::square) return a + " * " + a;
+    if (s.op == Op::reciprocal) return literal(of, 1) + " / " + a;
+  }
+  std::string name = fmt::format("{}_{}", ir::info(s.op).name, lane_type(of));
+  if (s.op == Op::cast) {
+    if (lane_type(to) == lane_type(of)) return a;
+    if (to == DType::kBool) return a + " != 0";
+    if (is_float(to) || !is_float(of)) return fmt::format("({}){}", scalar_type(to), a);
+    name = fmt::format("{}_from_{}", lane_type(to), lane_type(of));
+  }
+  std::string operands;
+  for (const ValueId operand : s.operands)
+    operands += (operands.empty() ? "" : ", ") + names_.vector(operand, nullptr);
+  return fmt::format("sf_first_{}(sf_{}({}))", lane_type(to), name, operands);
+}
+
+std::string CStatements::from_index(const FromIndex& s, const Lane* lane) const {
+  const DType dtype = kernel_.dtype(s.result);
+  std::string value;
+  if (varying_.value(s.result)) {
+    value = names_.vector(s.index, lane);
+    if (dtype != DType::kI64) value = fmt::format("sf_{}_from_i64({})", lane_type(dtype), value);
+  } else {
+    value = names_.scalar(s.index, lane);
+    if (dtype == DType::kBool) return "(" + value + ") != 0";
+    if (dtype != DType::kI64) value = fmt::format("({})({})", scalar_type(dtype), value);
+  }
+  return rounded(s.result, value);
+}
+
+std::string CStatements::random(const Random& s, const Lane* lane) const {
+  const std::string draw =
+      fmt::format("sf_random_uniform({}, {}, {}, {})", names_.value(s.key, lane),
+                  names_.value(s.sequence, lane), s.stream, names_.vector(s.element, lane));
+  return varying_.value(s.result) ? draw : "sf_first_f32(" + draw + ")";
+}
+
+}  // namespace segfuse::compiler::cpu

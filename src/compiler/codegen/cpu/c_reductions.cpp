@@ -1,0 +1,175 @@
+// Reductions in C. A state is a vector: its lanes are joined when it was begun outside of the lane
+// loop. Several stand beside each other when the lane loop takes several vectors at once.
+
+#include <limits>
+#include <set>
+
+#include "compiler/codegen/cpu/c_statements.h"
+
+namespace segfuse::compiler::cpu {
+
+using namespace loop;
+using ir::Op;
+
+int CStatements::width(ReductionId id, const Lane* lane) const {
+  return varying_.reduction(id) ? lane->count : widths_[id.index];
+}
+
+/// The state that the lane works on, or the first; `part` is "", "_lost" or "_at".
+std::string CStatements::state(ReductionId id, std::string_view part, const Lane* lane) const {
+  const std::string name = fmt::format("r{}{}", id.index, part);
+  if (width(id, lane) == 1) return name;
+  return name + (lane != nullptr && lane->count > 1 ? "[u]" : "[0]");
+}
+
+/// States of the reductions begun in `body`, lane loops inside of it excepted.
+void CStatements::declare_states(const std::vector<Statement>& body, const Lane* lane) {
+  std::set<ReductionId> seen;
+  walk(body, [&](const Statement& statement, int) {
+    const auto* begin = std::get_if<Begin>(&statement.node);
+    if (begin == nullptr || varying_.reduction(begin->reduction) != (lane != nullptr)) return;
+    if (!seen.insert(begin->reduction).second) return;
+    const Reduction& reduction = kernel_.reductions[begin->reduction.index];
+    const int count = width(begin->reduction, lane);
+    const std::string many = count > 1 ? fmt::format("[{}]", count) : "";
+    const std::uint32_t r = begin->reduction.index;
+    std::string names = fmt::format("r{}{}", r, many);
+    if (reduction.compensated) names += fmt::format(", r{}_lost{}", r, many);
+    text_.line("sf_{} {};", lane_type(reduction.dtype), names);
+    if (reduction.op == Op::argmax) text_.line("sf_i64 r{}_at{};", r, many);
+  });
+}
+
+std::string CStatements::identity(ReductionId id) const {
+  const Reduction& reduction = kernel_.reductions[id.index];
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double value = 0;
+  if (reduction.op == Op::prod) value = 1;
+  if (reduction.op == Op::max || reduction.op == Op::argmax) value = -kInfinity;
+  if (reduction.op == Op::min) value = kInfinity;
+  return fmt::format("sf_all_{}({})", lane_type(reduction.dtype), literal(reduction.dtype, value));
+}
+
+void CStatements::print(const Begin& s, const Lane* lane) {
+  const Reduction& reduction = kernel_.reductions[s.reduction.index];
+  const int count = width(s.reduction, lane);
+  const std::string many = count > 1 ? "[u]" : "";
+  const std::string head = count > 1 ? fmt::format("SF_EACH({}) ", count) : "";
+  const std::uint32_t r = s.reduction.index;
+  text_.line("{}r{}{} = {};", head, r, many, identity(s.reduction));
+  if (reduction.compensated)
+    text_.line("{}r{}_lost{} = sf_all_{}(0);", head, r, many, lane_type(reduction.dtype));
+  if (reduction.op == Op::argmax)
+    text_.line("{}r{}_at{} = sf_all_i64(0x7FFFFFFFFFFFFFFF);", head, r, many);
+}
+
+/// The statement that brings `value` into the state `to` ("r0", "r0[u]").
+std::string CStatements::step(ReductionId id, const std::string& to,
+                              const std::string& value) const {
+  const Reduction& reduction = kernel_.reductions[id.index];
+  const std::string_view type = lane_type(reduction.dtype);
+  switch (reduction.op) {
+    case Op::sum: return fmt::format("{} = sf_add_{}({}, {});", to, type, to, value);
+    case Op::prod: return fmt::format("{} = sf_mul_{}({}, {});", to, type, to, value);
+    case Op::min: return fmt::format("{} = sf_minimum_{}({}, {});", to, type, to, value);
+    default: return fmt::format("{} = sf_maximum_{}({}, {});", to, type, to, value);
+  }
+}
+
+void CStatements::print(const Accumulate& s, const Lane* lane) {
+  const Reduction& reduction = kernel_.reductions[s.reduction.index];
+  const std::string_view type = lane_type(reduction.dtype);
+  const bool joined = !varying_.reduction(s.reduction);
+  // Lanes that are not there must not count; outside of lane loops one of them does.
+  std::string where;
+  if (lane == nullptr) {
+    where = "sf_lanes_below(1)";
+  } else {
+    where = lane->mask;
+    if (where.empty() && lane->tail && joined) where = "sf_lanes_below(lanes)";
+  }
+  const std::string to = state(s.reduction, "", lane);
+  std::string value = names_.vector(s.value, lane);
+  if (reduction.op == Op::argmax) {
+    each(lane, fmt::format("sf_argmax_step_{}(&{}, &{}, {}, {}, {});", type, to,
+                           state(s.reduction, "_at", lane), value, names_.vector(s.position, lane),
+                           where.empty() ? "sf_all_bool(1)" : where));
+    return;
+  }
+  if (!where.empty())
+    value = fmt::format("sf_select_{}({}, {}, {})", type, where, value, identity(s.reduction));
+  if (reduction.compensated) {
+    each(lane, fmt::format("sf_sum_step_{}(&{}, &{}, {});", type, to,
+                           state(s.reduction, "_lost", lane), value));
+  } else {
+    each(lane, step(s.reduction, to, value));
+  }
+}
+
+void CStatements::print(const Finish& s, const Lane* lane) {
+  if (varying_.reduction(s.reduction)) {
+    finish_lanes(s, lane);
+  } else {
+    join(s);
+  }
+}
+
+/// States beside each other into the first, in order; then its lanes.
+void CStatements::join(const Finish& s) {
+  const Reduction& reduction = kernel_.reductions[s.reduction.index];
+  const std::string_view type = lane_type(reduction.dtype);
+  const std::uint32_t r = s.reduction.index;
+  const int count = widths_[r];
+  const std::string first = count > 1 ? "[0]" : "";
+  if (count > 1) {
+    text_.open(fmt::format("for (int u = 1; u < {}; ++u)", count));
+    if (reduction.compensated) {
+      text_.line("sf_sum_step_{}(&r{}[0], &r{}_lost[0], r{}[u]);", type, r, r, r);
+      text_.line("r{}_lost[0] += r{}_lost[u];", r, r);
+    } else if (reduction.op == Op::argmax) {
+      text_.line("sf_argmax_step_{}(&r{}[0], &r{}_at[0], r{}[u], r{}_at[u], sf_all_bool(1));", type,
+                 r, r, r, r);
+    } else {
+      text_.line("{}", step(s.reduction, fmt::format("r{}[0]", r), fmt::format("r{}[u]", r)));
+    }
+    text_.close();
+  }
+  std::string value;
+  if (reduction.op == Op::argmax) {
+    const std::string at = fmt::format("r{}_position", r);
+    text_.line("int64_t {};", at);
+    text_.line("const {} r{}_best = sf_argmax_join_{}(r{}{}, r{}_at{}, &{});",
+               scalar_type(reduction.dtype), r, type, r, first, r, first, at);
+    if (needed(s.results[0])) define(s.results[0], fmt::format("r{}_best", r), nullptr);
+    if (s.results.size() > 1 && needed(s.results[1])) define(s.results[1], at, nullptr);
+    text_.line("(void)r{}_best;", r);
+    return;
+  }
+  if (!needed(s.results[0])) return;
+  if (reduction.compensated) {
+    value = fmt::format("sf_join_sums_{}(r{}{}, r{}_lost{})", type, r, first, r, first);
+  } else {
+    value = fmt::format("sf_join_{}_{}(r{}{})", ir::info(reduction.op).name, type, r, first);
+  }
+  define(s.results[0], rounded(s.results[0], value), nullptr);
+}
+
+void CStatements::finish_lanes(const Finish& s, const Lane* lane) {
+  const Reduction& reduction = kernel_.reductions[s.reduction.index];
+  const std::string to = state(s.reduction, "", lane);
+  std::string value = to;
+  if (reduction.compensated)
+    value = fmt::format("sf_sum_{}({}, {})", lane_type(reduction.dtype), to,
+                        state(s.reduction, "_lost", lane));
+  if (needed(s.results[0])) define(s.results[0], rounded(s.results[0], value), lane);
+  if (s.results.size() > 1 && needed(s.results[1])) {
+    const std::string at = state(s.reduction, "_at", lane);
+    define(s.results[1],
+           fmt::format("sf_select_i64(sf_eq_i64({}, sf_all_i64(0x7FFFFFFFFFFFFFFF)), "
+                       "sf_all_i64(0), {})",
+                       at, at),
+           lane);
+  }
+}
+
+}  // namespace segfuse::compiler::cpu
