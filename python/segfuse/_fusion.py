@@ -203,6 +203,7 @@ class Program:
         self._native = _native.Program(fusion._native, threads, check_numerics)
         self._overwritten = list(fusion._overwritten)
         self._names = [name for name, _, _ in self._native.inputs()]
+        self._dtypes = [dtype for _, dtype, _ in self._native.outputs()]
 
     @property
     def inputs(self) -> list[tuple[str, str, str]]:
@@ -219,13 +220,11 @@ class Program:
 
         Arrays that are contiguous are read where they are; aliased inputs are overwritten in place.
         """
-        return tuple(_run.run(self._native, self._arrays(arrays, named), self._overwritten))
+        return self._run(self._arrays(arrays, named), reference=False)
 
     def reference(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
         """The same in double precision by plain loops, slowly; float outputs are float64."""
-        return tuple(
-            _run.run(self._native, self._arrays(arrays, named), self._overwritten, reference=True)
-        )
+        return self._run(self._arrays(arrays, named), reference=True)
 
     def text(self) -> str:
         """The text form (docs/ir.md)."""
@@ -234,6 +233,11 @@ class Program:
     def emit(self, kind: str) -> str:
         """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
         return self._native.emit(kind)
+
+    def _run(self, arrays: list[Any], *, reference: bool) -> tuple[Any, ...]:
+        program, names, dtypes = self._native, self._names, self._dtypes
+        results = _run.run(program, names, dtypes, arrays, self._overwritten, reference=reference)
+        return tuple(results)
 
     def _arrays(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         if not named:

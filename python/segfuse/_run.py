@@ -159,13 +159,17 @@ def need_writable(name: str, array: Any, kind: int) -> None:
 
 def run(
     program: _native.Program,
+    names: Sequence[str],
+    dtypes: Sequence[str],
     arrays: Sequence[Any],
     overwritten: Sequence[int],
     *,
     reference: bool = False,
 ) -> list[Any]:
-    """The outputs of a program as arrays of the library of the inputs."""
-    names = [name for name, _, _ in program.inputs()]
+    """The outputs of a program as arrays of the library of the inputs.
+
+    `names` are those of the inputs, `dtypes` those of the outputs.
+    """
     if len(arrays) != len(names):
         raise UsageError(f"found {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
     kinds = [kind_of(array) for array in arrays]
@@ -178,10 +182,8 @@ def run(
         readable(f"the input {name!r}", array, kind)
         for name, array, kind in zip(names, arrays, kinds, strict=True)
     ]
-    library = library_of(kinds)
     results = program.run(inputs, list(overwritten), reference)
-    dtypes = [dtype for _, dtype, _ in program.outputs()]
     if reference:
         dtypes = ["float64" if dtype == "bfloat16" else dtype for dtype in dtypes]
-    finish = finisher(library, dtypes)
+    finish = finisher(library_of(kinds), dtypes)
     return results if finish is None else finish(results)

@@ -344,11 +344,7 @@ def reshape(x: Any, shape: Any) -> Value:
     if len(holes) > 1:
         raise UsageError("reshape: found -1 twice, expected it once at most")
     if holes:
-        known: Any = 1
-        for i, size in enumerate(sizes):
-            if i != holes[0]:
-                known = known * size
-        sizes[holes[0]] = _quotient(x, known, shape)
+        sizes[holes[0]] = _quotient(x, [s for i, s in enumerate(sizes) if i != holes[0]], shape)
     total: Any = 1
     for size in sizes:
         total = total * size
@@ -361,22 +357,26 @@ def reshape(x: Any, shape: Any) -> Value:
     return Value(fusion, _native.reshape(x._native, native_sizes(sizes)))
 
 
-def _quotient(x: Value, known: Any, shape: Any) -> Any:
-    fusion, total = x._fusion, x.size
-    if isinstance(known, int) and known == 0:
+def _quotient(x: Value, sizes: list[Any], shape: Any) -> Any:
+    """The size that stands for -1: the others cancel one by one as far as they are symbols."""
+    fusion, rest, number = x._fusion, x.size, 1
+    for size in sizes:
+        exact = None
+        if isinstance(size, Size) and isinstance(rest, Size):
+            exact = fusion._native.divide(rest._native, size._native)
+        if exact is None:
+            number *= int(size)
+        else:
+            rest = fusion._size(exact)
+    if number == 0:
         raise UsageError(f"reshape: found -1 beside a size 0 in {shape}, expected a size")
-    exact = fusion._native.divide(native_size(total), native_size(known))
-    if exact is not None:
-        return fusion._size(exact)
-    if isinstance(total, int) or isinstance(known, int):
-        number = fusion._number(total)
-        if number is not None and number % int(known):
-            raise UsageError(
-                f"reshape: {number} elements of shape {shape_text(fusion, x.shape)} are no multiple "
-                f"of {known} in {shape}"
-            )
-        return total // known
-    return int(total) // int(known)
+    known = fusion._number(rest)
+    if known is not None and known % number:
+        raise UsageError(
+            f"reshape: {fusion._number(x.size)} elements of shape {shape_text(fusion, x.shape)} are no "
+            f"multiple of the sizes beside -1 in {shape}"
+        )
+    return rest // number
 
 
 def ravel(x: Any) -> Value:
@@ -440,6 +440,8 @@ def broadcast_to(x: Any, shape: Any) -> Value:
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Value:
     """The parts one after the other along `axis`."""
+    if len(arrays) == 0:
+        raise UsageError("concatenate: found no arrays, expected at least one")
     values = lifted("concatenate", list(arrays))
     if axis is None:
         values, axis = [reshape(v, -1) for v in values], 0
@@ -488,9 +490,11 @@ def flip(x: Any, axis: Axis = None) -> Value:
     return x
 
 
-def pad(x: Any, pad_width: Any, constant_values: float = 0) -> Value:
+def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0) -> Value:
     """`constant_values` around: pad_width is n, (before, after), or one such pair for each axis."""
     x = value("pad", x)
+    if mode != "constant":
+        raise UsageError(f"pad: found the mode {mode!r}, expected 'constant'")
     if isinstance(pad_width, (int, Size)):
         pad_width = (pad_width, pad_width)
     if isinstance(pad_width[0], (int, Size)):
@@ -498,8 +502,8 @@ def pad(x: Any, pad_width: Any, constant_values: float = 0) -> Value:
     pairs = list(pad_width)
     if len(pairs) == 1:
         pairs = pairs * x.ndim
-    if len(pairs) != x.ndim:
-        raise UsageError(f"pad: found {len(pairs)} pairs, expected one for each axis of {x!r}")
+    if len(pairs) != x.ndim or any_of(len(pair) != 2 for pair in pairs):
+        raise UsageError(f"pad: found {pad_width}, expected (before, after) for each axis of {x!r}")
     low, high = native_sizes([p[0] for p in pairs]), native_sizes([p[1] for p in pairs])
     return _make("pad", [x], low, high, float(constant_values))
 
@@ -714,6 +718,8 @@ def batch_norm(
 ) -> tuple[Value, Value, Value]:
     """x (B, C, ...) standardised over all axes but the second; and mean and variance (C)."""
     x = floating("batch_norm", x)
+    if x.ndim < 2:
+        raise UsageError(f"batch_norm: found {x!r}, expected a value of shape (B, C, ...)")
     ones_ = Value(x._fusion, x._fusion._native.full(1, [x._native.shape()[1]], x.dtype))
     zeros_ = zeros_like(ones_)
     scale, shift = ones_ * scale, zeros_ + shift

@@ -263,7 +263,7 @@ def test_what_needs_content_is_refused_in_one_sentence():
         (lambda x: x + "word", None),
         (lambda x: x + like(3), "add: the shapes (3, 4), (3,) do not broadcast"),
         (lambda x: x @ x, "matmul: the inner sizes of (3, 4) and (3, 4) differ"),
-        (lambda x: x.reshape(5, -1), "no multiple of 5"),
+        (lambda x: x.reshape(5, -1), "12 elements of shape (3, 4) are no multiple"),
         (lambda x: x.reshape(5), "found 12 elements of shape (3, 4), expected 5 for (5,)"),
         (lambda x: sf.concatenate([x, x.T]), "the shapes (3, 4) and (4, 3) differ in axis 1"),
         (lambda x: sf.split(x, 2), "no multiple of 2"),
@@ -272,6 +272,10 @@ def test_what_needs_content_is_refused_in_one_sentence():
         (lambda x: sf.exp(x, x), "exp: 2 operands were given, expected 1"),
         (lambda x: sf.exp(1.0), "expected a value of a program"),
         (lambda x: x & x, "logical_and: needs bool operands"),
+        (lambda x: np.pad(x, 1, mode="edge"), "found the mode 'edge'"),
+        (lambda x: sf.pad(x, ((1,),)), "expected (before, after)"),
+        (lambda x: sf.batch_norm(x[0]), "(B, C, ...)"),
+        (lambda x: sf.concatenate([]), "found no arrays"),
     ]:
         if words is None:
             with pytest.raises(TypeError):
@@ -402,6 +406,43 @@ def test_a_forked_child_has_its_own_threads():
     if child == 0:
         os._exit(0 if np.array_equal(f(x), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+# --- something larger ---
+
+
+def test_attention_runs_any_batch_and_length_from_one_trace(torch):
+    heads, width = 4, 16
+
+    def attention(parameters, x):
+        rows, frames, _ = x.shape
+        parts = sf.split(x @ parameters["qkv"], 3, -1)
+        q, k, v = (y.reshape(rows, frames, heads, -1).transpose(0, 2, 1, 3) for y in parts)
+        scores = q @ k.mT * (width // heads) ** -0.5
+        time = sf.arange(frames)
+        scores = sf.where(time[:, None] >= time, scores, -np.inf)
+        mixed = (sf.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(rows, frames, width)
+        return mixed @ parameters["out"]
+
+    def in_torch(parameters, x):
+        rows, frames, _ = x.shape
+        parts = (x @ parameters["qkv"]).chunk(3, -1)
+        q, k, v = (y.reshape(rows, frames, heads, -1).transpose(1, 2) for y in parts)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return mixed.transpose(1, 2).reshape(rows, frames, width) @ parameters["out"]
+
+    loss = segfuse.value_and_grad(lambda p, x: (attention(p, x) ** 2).mean())
+    parameters = {"qkv": torch.randn(width, 3 * width) / 4, "out": torch.randn(width, width) / 4}
+    for rows, frames in [(2, 5), (3, 9), (4, 2)]:
+        x = torch.randn(rows, frames, width)
+        value, gradient = loss(parameters, x)
+        leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+        expected = (in_torch(leaves, x) ** 2).mean()
+        expected.backward()
+        torch.testing.assert_close(value, expected.detach())
+        for name, leaf in leaves.items():
+            torch.testing.assert_close(gradient[name], leaf.grad)
+    assert loss.cache_info().traces == 1
 
 
 # --- programs written value by value ---

@@ -140,7 +140,7 @@ OTHERS = {
     "reshape": (lambda x: x.reshape(-1, 10), lambda x: x.reshape(-1, 10)),
     "slice": (lambda x: x[1:, :-1, 2], lambda x: x[1:, :-1, 2]),
     "pad": (
-        lambda x: sf.pad(x, ((0, 1), (2, 0), (1, 1)), 7),
+        lambda x: sf.pad(x, ((0, 1), (2, 0), (1, 1)), constant_values=7),
         lambda x: np.pad(x, ((0, 1), (2, 0), (1, 1)), constant_values=7),
     ),
     "concat": (lambda x: sf.concatenate([x, x[:1]]), lambda x: np.concatenate([x, x[:1]])),
@@ -239,6 +239,7 @@ COMPOSED = {
     "lists": (lambda x: x * [1, 2, 3, 4, 5], lambda x: x * np.arange(1, 6, dtype="f4")),
     "ufuncs": (lambda x: np.tanh(x) + np.maximum(x, 0) - np.float32(1), lambda x: np.tanh(x) + np.maximum(x, 0) - 1),
     "functions": (lambda x: np.sum(np.where(x > 0, x, 0), axis=1), lambda x: np.where(x > 0, x, 0).sum(1)),
+    "more_functions": (lambda x: np.pad(np.concatenate([x, x]), 1), lambda x: np.pad(np.concatenate([x, x]), 1)),
     "numpy_left": (lambda x: np.ones(5, "f4") - x, lambda x: 1 - x),
     "vectors": (lambda x: x[0, 0] @ x[1].T @ x[2], lambda x: x[0, 0] @ x[1].T @ x[2]),
     "batches": (lambda x: x[:, None] @ x.mT, lambda x: x[:, None] @ x.swapaxes(1, 2)),
