@@ -25,6 +25,7 @@
 #include "comm/registered/uring.h"
 #include "segfuse/error.h"
 #include "support/processes.h"
+#include "support/real_pins.h"
 
 extern char** environ;
 
@@ -145,6 +146,7 @@ int wrong_calls(const Calls&... calls) {
 
 // T15.
 TEST(ForkedChild, EveryCallSaysSoAndDestructorsDoNothing) {
+  SKIP_WITHOUT_PINS(4 << 20);
   auto backend = std::make_shared<UringBackend>();
   Registry registry(backend);
   auto slab = std::make_unique<Slab>(registry.make_slab({.owner = "x", .bytes = 8192}));
@@ -216,6 +218,7 @@ TEST(Part, DISABLED_RegisteringInAForkHandler) {
 }
 
 TEST(ForkedChild, HandlersOfForkMayRegister) {
+  SKIP_WITHOUT_PINS(4 << 20);
   const spawn::Result result = test::run_part("RegisteringInAForkHandler");
   EXPECT_TRUE(result.ok()) << result.outcome() << "\n" << result.out;
 }
@@ -267,6 +270,7 @@ TEST(Part, DISABLED_ForkStorm) {
 }
 
 TEST(ForkedChild, AStormOfForksHangsNobody) {
+  SKIP_WITHOUT_PINS(4 << 20);
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer does not follow forks of threaded processes";
 #endif
@@ -345,6 +349,7 @@ TEST(Part, DISABLED_GuardDenies) {
 
 // T22.
 TEST(ForkGuard, WarnsOrDeniesBeforeForksAlone) {
+  SKIP_WITHOUT_PINS(std::size_t{320} << 20);
   const spawn::Result warns = test::run_part("GuardWarns");
   EXPECT_TRUE(warns.ok()) << warns.outcome() << "\n" << warns.out;
   if (test::kSanitized)
