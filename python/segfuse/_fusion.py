@@ -142,6 +142,11 @@ class Fusion:
         if number is not None:
             return compare(relation, number)
         text = difference.text()
+        if text.removeprefix("-").isidentifier():  # a size, which is never negative
+            if relation == ("<=" if text[0] == "-" else ">="):
+                return True
+            if relation == (">" if text[0] == "-" else "<"):
+                return False
         if relation in ("==", "!=") and text in self._not_one:
             return relation == "!="
         if self._numbers is None:
