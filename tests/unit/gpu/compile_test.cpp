@@ -3,42 +3,20 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/nvrtc.h"
-#include "segfuse/error.h"
 #include "semicrf/cuda/programs.h"
+#include "support/nvrtc.h"
 
 namespace segfuse::semicrf::gpu {
 namespace {
 
-/// NVRTC as tools/setup installs it with the Python tests' packages, if nothing else is named.
-void find_nvrtc() {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path root = fs::path(SEGFUSE_SOURCE_DIR) / ".venv-python/lib";
-  if (std::getenv("SEGFUSE_NVRTC") != nullptr || !fs::exists(root)) return;
-  for (const auto& entry : fs::recursive_directory_iterator(root, error))
-    if (entry.path().filename() == "libnvrtc.so.13")
-      setenv("SEGFUSE_NVRTC", entry.path().c_str(), 1);
-}
-
 class CompileForTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_ADDRESS__
-    GTEST_SKIP() << "the same texts are compiled in the plain build";
-#endif
-    find_nvrtc();
-    try {
-      runtime::cuda::nvrtc_version();
-    } catch (const DeviceError& error) {
-      GTEST_SKIP() << error.what();
-    }
+    const std::string missing = testing::missing_nvrtc();
+    if (!missing.empty()) GTEST_SKIP() << missing;
   }
 
   static void expect_no_spills(const runtime::GpuProgram& program) {
@@ -48,18 +26,11 @@ class CompileForTest : public ::testing::TestWithParam<const char*> {
     const std::string report =
         runtime::cuda::compile_cubin(program.name, program.source, program.defines, GetParam())
             .report;
-    // "... bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", a line a kernel.
-    int kernels = 0;
-    std::istringstream lines(report);
-    std::string kernel;
-    for (std::string line; std::getline(lines, line);) {
-      if (line.find("Compiling entry function") != std::string::npos) kernel = line;
-      const std::size_t at = line.find("stack frame, ");
-      if (at == std::string::npos) continue;
-      ++kernels;
-      EXPECT_EQ(line.substr(at + 13), "0 bytes spill stores, 0 bytes spill loads") << kernel;
-    }
-    EXPECT_GT(kernels, 0) << "the report has no line about spills:\n" << report;
+    const std::vector<std::string> kernels = testing::memory_of_kernels(report);
+    EXPECT_FALSE(kernels.empty()) << "the report has no line about spills:\n" << report;
+    for (const std::string& kernel : kernels)
+      EXPECT_EQ(kernel.substr(kernel.find(", ") + 2), "0 bytes spill stores, 0 bytes spill loads")
+          << report;
   }
 };
 

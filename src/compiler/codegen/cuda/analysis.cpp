@@ -1,0 +1,351 @@
+#include "compiler/codegen/cuda/analysis.h"
+
+#include <algorithm>
+
+#include "compiler/codegen/cuda/print_cuda.h"
+#include "compiler/codegen/cuda/scalars.h"
+
+namespace segfuse::compiler::cuda {
+
+using ir::Extent;
+using loop::Atom;
+using loop::For;
+using loop::Index;
+using loop::Kernel;
+using loop::Statement;
+using loop::ValueId;
+using loop::Within;
+
+namespace {
+
+bool surely_multiple(const Extent& extent, int vector) {
+  return std::all_of(extent.terms().begin(), extent.terms().end(),
+                     [&](const Extent::Term& term) { return term.coefficient % vector == 0; });
+}
+
+/// Walks an index and notes what makes it move in steps of one.
+class Analysis {
+ public:
+  Analysis(const Kernel& kernel, const For& lane, const std::set<ValueId>& inner)
+      : kernel_(kernel), lane_(lane), inner_(inner) {}
+
+  std::vector<Extent> multiples;
+
+  /// How far the index moves with the lane's variable, if that can be said.
+  std::optional<int> stride(const Index& index) {
+    int sum = 0;
+    note(index.constant);
+    for (const Index::Term& term : index.terms) {
+      const Atom& atom = kernel_.indices.atom(term.atom);
+      const std::optional<int> step = stride(atom);
+      if (!step) return {};
+      if (*step == 0) {
+        note(term.coefficient);
+      } else {
+        if (!term.coefficient.is_constant(1)) return {};
+        sum += *step;
+      }
+    }
+    return sum <= 1 ? std::optional(sum) : std::nullopt;
+  }
+
+  bool varies(const Index& index) const {
+    bool found = kernel_.indices.depends_on(index, lane_.var);
+    kernel_.indices.each_value(index,
+                               [&](ValueId value) { found = found || inner_.count(value) != 0; });
+    return found;
+  }
+  void note(const Extent& extent) { multiples.push_back(extent); }
+  /// Every value of the index is a multiple if these are.
+  void note_all(const Index& index) {
+    note(index.constant);
+    for (const Index::Term& term : index.terms) {
+      const Atom& atom = kernel_.indices.atom(term.atom);
+      if (atom.kind == Atom::Kind::kMin) {
+        note_all(atom.of);
+        note_all(atom.other);
+      } else {
+        note(term.coefficient);
+      }
+    }
+  }
+
+ private:
+  std::optional<int> stride(const Atom& atom) {
+    switch (atom.kind) {
+      case Atom::Kind::kVar:
+        if (atom.var != lane_.var) return 0;
+        note_all(lane_.begin);
+        return 1;
+      case Atom::Kind::kValue:
+        return inner_.count(atom.value) != 0 ? std::nullopt : std::optional(0);
+      case Atom::Kind::kDiv:
+      case Atom::Kind::kMod: {
+        if (!varies(atom.of)) return 0;
+        const std::optional<int> step = stride(atom.of);
+        if (!step) return {};
+        note(atom.by);
+        return atom.kind == Atom::Kind::kMod ? *step : 0;
+      }
+      case Atom::Kind::kMin:
+        return varies(atom.of) || varies(atom.other) ? std::nullopt : std::optional(0);
+    }
+    return {};
+  }
+
+  const Kernel& kernel_;
+  const For& lane_;
+  const std::set<ValueId>& inner_;
+};
+
+void each_lane_loop(const std::vector<Statement>& body,
+                    const std::function<void(const For&)>& visit) {
+  loop::walk(body, [&](const Statement& statement, int) {
+    const auto* found = std::get_if<For>(&statement.node);
+    if (found != nullptr && found->kind == For::Kind::kLane) visit(*found);
+  });
+}
+
+bool has_minimum(const Kernel& kernel, const Index& index) {
+  return std::any_of(index.terms.begin(), index.terms.end(), [&](const Index::Term& term) {
+    return kernel.indices.atom(term.atom).kind == Atom::Kind::kMin;
+  });
+}
+
+void note_access(const Kernel& kernel, const For& lane, const std::set<ValueId>& inner, int vector,
+                 loop::BufferId buffer, const Index& index, std::vector<Extent>& all) {
+  const loop::Buffer& b = kernel.buffer(buffer);
+  if (b.kind == loop::Buffer::Kind::kRow && b.hold == Hold::kRegister) return;
+  const LaneAccess access = lane_access(kernel, index, lane, inner, vector);
+  all.insert(all.end(), access.multiples.begin(), access.multiples.end());
+}
+
+}  // namespace
+
+LaneAccess lane_access(const Kernel& kernel, const Index& index, const For& lane,
+                       const std::set<ValueId>& inner, int vector) {
+  Analysis analysis(kernel, lane, inner);
+  if (!analysis.varies(index)) return {LaneAccess::Kind::kSame, {}};
+  const std::optional<int> stride = analysis.stride(index);
+  if (!stride || vector == 1) return {};
+  LaneAccess access;
+  access.kind = *stride == 1 ? LaneAccess::Kind::kVector : LaneAccess::Kind::kSame;
+  for (const Extent& extent : analysis.multiples) {
+    if (surely_multiple(extent, vector)) continue;
+    if (extent.is_constant()) return {};
+    access.multiples.push_back(extent);
+  }
+  return access;
+}
+
+bool same_in_vector(const Kernel& kernel, const std::vector<Within>& when, const For& lane,
+                    const std::set<ValueId>& inner) {
+  const Analysis analysis(kernel, lane, inner);
+  return std::none_of(when.begin(), when.end(),
+                      [&](const Within& condition) { return analysis.varies(condition.index); });
+}
+
+std::set<ValueId> defined_in(const std::vector<Statement>& body) {
+  std::set<ValueId> all;
+  loop::walk(body, [&](const Statement& statement, int) {
+    const auto& node = statement.node;
+    if (const auto* s = std::get_if<loop::Compute>(&node)) all.insert(s->result);
+    if (const auto* s = std::get_if<loop::Constant>(&node)) all.insert(s->result);
+    if (const auto* s = std::get_if<loop::FromIndex>(&node)) all.insert(s->result);
+    if (const auto* s = std::get_if<loop::Random>(&node)) all.insert(s->result);
+    if (const auto* s = std::get_if<loop::Load>(&node)) all.insert(s->result);
+    if (const auto* s = std::get_if<loop::Finish>(&node))
+      all.insert(s->results.begin(), s->results.end());
+  });
+  return all;
+}
+
+std::set<ValueId> read_by(const Kernel& kernel, const Statement& statement) {
+  std::set<ValueId> all;
+  auto index = [&](const Index& i) {
+    kernel.indices.each_value(i, [&](ValueId value) { all.insert(value); });
+  };
+  auto when = [&](const std::vector<Within>& conditions) {
+    for (const Within& condition : conditions) index(condition.index);
+  };
+  const auto& node = statement.node;
+  if (const auto* s = std::get_if<loop::Compute>(&node))
+    all.insert(s->operands.begin(), s->operands.end());
+  if (const auto* s = std::get_if<loop::FromIndex>(&node)) index(s->index);
+  if (const auto* s = std::get_if<loop::Random>(&node)) {
+    all.insert({s->key, s->sequence});
+    index(s->element);
+  }
+  if (const auto* s = std::get_if<loop::Load>(&node)) index(s->index), when(s->when);
+  if (const auto* s = std::get_if<loop::Store>(&node)) {
+    all.insert(s->value);
+    index(s->index), when(s->when);
+  }
+  if (const auto* s = std::get_if<loop::Check>(&node)) when({s->within}), when(s->when);
+  if (const auto* s = std::get_if<loop::Accumulate>(&node)) {
+    all.insert(s->value);
+    index(s->position);
+  }
+  if (const auto* s = std::get_if<For>(&node)) index(s->begin), index(s->end);
+  if (const auto* s = std::get_if<loop::If>(&node)) when(s->when);
+  return all;
+}
+
+std::vector<Extent> promised_multiples(const Kernel& kernel, int vector) {
+  std::vector<Extent> all;
+  if (vector == 1) return all;
+  each_lane_loop(kernel.body, [&](const For& lane) {
+    const std::set<ValueId> inner = defined_in(lane.body);
+    loop::walk(lane.body, [&](const Statement& statement, int) {
+      if (const auto* s = std::get_if<loop::Load>(&statement.node))
+        note_access(kernel, lane, inner, vector, s->buffer, s->index, all);
+      if (const auto* s = std::get_if<loop::Store>(&statement.node))
+        note_access(kernel, lane, inner, vector, s->buffer, s->index, all);
+    });
+    Analysis ends(kernel, lane, inner);
+    for (const Index* bound : {&lane.begin, &lane.end})
+      if (!has_minimum(kernel, *bound)) ends.note_all(*bound);
+    for (const Extent& extent : ends.multiples)
+      if (!extent.is_constant()) all.push_back(extent);
+  });
+  std::vector<Extent> once;
+  for (const Extent& extent : all)
+    if (!surely_multiple(extent, vector) &&
+        std::find(once.begin(), once.end(), extent) == once.end())
+      once.push_back(extent);
+  return once;
+}
+
+bool ends_whole(const Kernel& kernel, const For& lane, const std::vector<Extent>& promised,
+                int vector) {
+  const std::set<ValueId> none;
+  Analysis ends(kernel, lane, none);
+  ends.note_all(lane.begin);
+  ends.note_all(lane.end);
+  return std::all_of(ends.multiples.begin(), ends.multiples.end(), [&](const Extent& extent) {
+    return surely_multiple(extent, vector) ||
+           std::find(promised.begin(), promised.end(), extent) != promised.end();
+  });
+}
+
+std::size_t state_bytes(const loop::Reduction& reduction) {
+  if (reduction.op == ir::Op::argmax) return 16;
+  const std::size_t bytes = std::max<std::size_t>(4, size_of(reduction.dtype));
+  return reduction.compensated ? 2 * bytes : bytes;
+}
+
+bool KernelFacts::uses_registers(const Kernel& kernel, const For& lane) const {
+  bool found = false;
+  auto look = [&](loop::BufferId id) {
+    const loop::Buffer& buffer = kernel.buffer(id);
+    found = found || (buffer.kind == loop::Buffer::Kind::kRow && buffer.hold == Hold::kRegister);
+  };
+  loop::walk(lane.body, [&](const Statement& statement, int) {
+    if (const auto* s = std::get_if<loop::Load>(&statement.node)) look(s->buffer);
+    if (const auto* s = std::get_if<loop::Store>(&statement.node)) look(s->buffer);
+  });
+  return found;
+}
+
+KernelFacts facts_of(const Kernel& kernel) {
+  KernelFacts facts;
+  facts.reductions.resize(kernel.reductions.size());
+  each_lane_loop(kernel.body, [&](const For& lane) {
+    loop::walk(lane.body, [&](const Statement& statement, int) {
+      if (const auto* s = std::get_if<loop::Begin>(&statement.node))
+        facts.reductions[s->reduction.index].in_lane = true;
+      if (const auto* s = std::get_if<loop::Accumulate>(&statement.node))
+        facts.reductions[s->reduction.index].joined = true;
+    });
+  });
+  const int warps = kernel.schedule.threads / 32;
+  for (std::size_t i = 0; i < facts.reductions.size(); ++i) {
+    ReductionFacts& r = facts.reductions[i];
+    r.joined = r.joined && !r.in_lane;
+    if (!r.joined || warps < 2) continue;
+    r.slots = facts.state_bytes;
+    facts.state_bytes +=
+        (state_bytes(kernel.reductions[i]) * static_cast<std::size_t>(warps) + 15) / 16 * 16;
+  }
+  return facts;
+}
+
+// ---- the launch
+
+unsigned CudaLaunch::blocks(const SizeOf& size) const {
+  constexpr std::int64_t kMost = 2147483647;
+  const std::int64_t rows = size(outer_count);
+  return static_cast<unsigned>(std::clamp<std::int64_t>(
+      (rows + rows_at_once - 1) / static_cast<std::int64_t>(rows_at_once), 1, kMost));
+}
+
+std::size_t CudaLaunch::shared_bytes(const SizeOf& size) const {
+  std::size_t bytes = state_bytes;
+  for (const RowBuffer& buffer : scratch)
+    bytes +=
+        (static_cast<std::size_t>(size(buffer.elements)) * buffer.element_bytes + 15) / 16 * 16;
+  return bytes * rows_at_once;
+}
+
+std::vector<std::uint64_t> CudaLaunch::argument(std::span<void* const> buffers, const SizeOf& size,
+                                                int* status) const {
+  std::vector<std::uint64_t> words;
+  for (void* buffer : buffers) words.push_back(reinterpret_cast<std::uintptr_t>(buffer));
+  for (const Extent& extent : sizes) words.push_back(static_cast<std::uint64_t>(size(extent)));
+  words.push_back(static_cast<std::uint64_t>(size(outer_count)));
+  words.push_back(reinterpret_cast<std::uintptr_t>(status));
+  return words;
+}
+
+CudaLaunch cuda_launch(const Kernel& kernel) {
+  CudaLaunch launch;
+  launch.threads = static_cast<unsigned>(kernel.schedule.threads);
+  launch.rows_at_once = static_cast<unsigned>(kernel.schedule.rows_at_once);
+  launch.sizes = kernel.sizes();
+  launch.outer_count = kernel.outer_count;
+  launch.state_bytes = facts_of(kernel).state_bytes;
+  for (const loop::Buffer& buffer : kernel.buffers) {
+    if (buffer.kind != loop::Buffer::Kind::kRow) {
+      ++launch.globals;
+    } else if (buffer.hold != Hold::kRegister) {
+      launch.scratch.push_back({buffer.elements, size_of(buffer.dtype)});
+    }
+  }
+  return launch;
+}
+
+namespace {
+
+/// A row in registers cannot end within a vector: its elements have no other places.
+bool registers_end_whole(const Kernel& kernel, const std::vector<Extent>& promised, int vector) {
+  const KernelFacts facts;
+  bool all = true;
+  each_lane_loop(kernel.body, [&](const For& lane) {
+    all =
+        all && (!facts.uses_registers(kernel, lane) || ends_whole(kernel, lane, promised, vector));
+  });
+  return all;
+}
+
+}  // namespace
+
+std::vector<Extent> vector_multiples(const Kernel& kernel, int vector) {
+  return promised_multiples(kernel, vector);
+}
+
+int largest_vector(const Kernel& kernel, const SizeOf& size) {
+  std::size_t widest = 2;
+  for (const loop::Buffer& buffer : kernel.buffers)
+    if (buffer.kind != loop::Buffer::Kind::kRow && buffer.elements != Extent(1))
+      widest = std::max(widest, size_of(buffer.dtype));
+  for (int vector = static_cast<int>(16 / widest); vector > 1; vector /= 2) {
+    const std::vector<Extent> multiples = promised_multiples(kernel, vector);
+    if (registers_end_whole(kernel, multiples, vector) &&
+        std::all_of(multiples.begin(), multiples.end(),
+                    [&](const Extent& extent) { return size(extent) % vector == 0; }))
+      return vector;
+  }
+  return 1;
+}
+
+}  // namespace segfuse::compiler::cuda

@@ -1,0 +1,55 @@
+#pragma once
+// What the printer has to know about a kernel before it writes.
+
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "compiler/loop/kernel.h"
+
+namespace segfuse::compiler::cuda {
+
+/// How a position moves within a vector of consecutive values of a lane loop's variable.
+struct LaneAccess {
+  enum class Kind : std::uint8_t {
+    kSame,     ///< not at all
+    kVector,   ///< by one element each, from a multiple of the vector
+    kElement,  ///< otherwise
+  };
+  Kind kind = Kind::kElement;
+  /// What has to be a multiple of the vector for this to be true; only sizes that are not numbers.
+  std::vector<ir::Extent> multiples;
+};
+/// `inner` are the values defined in the loop.
+LaneAccess lane_access(const loop::Kernel& kernel, const loop::Index& index, const loop::For& lane,
+                       const std::set<loop::ValueId>& inner, int vector);
+/// Whether conditions are the same for a vector.
+bool same_in_vector(const loop::Kernel& kernel, const std::vector<loop::Within>& when,
+                    const loop::For& lane, const std::set<loop::ValueId>& inner);
+/// The values that statements define, inner blocks included.
+std::set<loop::ValueId> defined_in(const std::vector<loop::Statement>& body);
+/// The values that one statement reads, those in its indices included; not those of inner blocks.
+std::set<loop::ValueId> read_by(const loop::Kernel& kernel, const loop::Statement& statement);
+
+/// Extents of which vector_multiples() speaks, without those that are multiples anyway.
+std::vector<ir::Extent> promised_multiples(const loop::Kernel& kernel, int vector);
+/// Whether end - begin of the loop is a multiple of `vector` where `promised` are.
+bool ends_whole(const loop::Kernel& kernel, const loop::For& lane,
+                const std::vector<ir::Extent>& promised, int vector);
+
+struct ReductionFacts {
+  bool in_lane = false;   ///< begun in a lane loop: one state for each element
+  bool joined = false;    ///< begun outside, accumulated inside: joined over the lanes
+  std::size_t slots = 0;  ///< joined: bytes before its place in the shared memory of a row
+};
+struct KernelFacts {
+  std::vector<ReductionFacts> reductions;
+  std::size_t state_bytes = 0;
+  bool uses_registers(const loop::Kernel& kernel, const loop::For& lane) const;
+};
+KernelFacts facts_of(const loop::Kernel& kernel);
+
+/// Bytes of a reduction's state as the prelude's struct holds it.
+std::size_t state_bytes(const loop::Reduction& reduction);
+
+}  // namespace segfuse::compiler::cuda

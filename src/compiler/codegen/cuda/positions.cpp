@@ -1,0 +1,89 @@
+#include "compiler/codegen/cuda/positions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compiler/codegen/cuda/scalars.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler::cuda {
+
+using loop::Atom;
+using loop::Index;
+
+Positions::Positions(const loop::Kernel& kernel)
+    : kernel_(kernel),
+      sizes_(kernel.sizes()),
+      vars_(kernel.indices.vars()),
+      values_(kernel.values.size()),
+      type_(kernel.schedule.narrow ? "int" : "long long") {
+  for (std::size_t i = 0; i < vars_.size(); ++i) vars_[i] = fmt::format("i{}", i);
+  for (std::size_t i = 0; i < values_.size(); ++i) values_[i] = fmt::format("v{}", i);
+}
+
+std::string Positions::size(const ir::Extent& extent) const {
+  if (extent.is_constant()) return whole_literal(extent.constant());
+  const auto found = std::find(sizes_.begin(), sizes_.end(), extent);
+  if (found == sizes_.end())
+    throw InternalError("kernel {}: a size that Kernel::sizes() does not list", kernel_.name);
+  return fmt::format("n{}", found - sizes_.begin());
+}
+
+bool Positions::holds_value(const Index& index) const {
+  bool found = false;
+  kernel_.indices.each_value(index, [&](loop::ValueId) { found = true; });
+  return found;
+}
+
+std::string Positions::index(const Index& index) const { return sum(index, holds_value(index)); }
+
+std::string Positions::sum(const Index& index, bool wide) const {
+  std::string text;
+  for (const Index::Term& term : index.terms) {
+    if (!text.empty()) text += " + ";
+    text += atom(kernel_.indices.atom(term.atom), wide);
+    if (!term.coefficient.is_constant(1)) text += " * " + size(term.coefficient);
+  }
+  if (text.empty()) return size(index.constant);
+  if (!index.constant.is_constant(0)) text += " + " + size(index.constant);
+  return text;
+}
+
+std::string Positions::atom(const Atom& atom, bool wide) const {
+  const bool narrow = !wide && kernel_.schedule.narrow;
+  switch (atom.kind) {
+    case Atom::Kind::kVar: return text(atom.var);
+    case Atom::Kind::kValue: return fmt::format("(long long)({})", text(atom.value));
+    case Atom::Kind::kDiv:
+    case Atom::Kind::kMod: {
+      const char* const sign = atom.kind == Atom::Kind::kDiv ? "/" : "%";
+      const std::string of = sum(atom.of, wide);
+      const std::string by = size(atom.by);
+      if (narrow) return fmt::format("int(unsigned({}) {} unsigned({}))", of, sign, by);
+      return fmt::format("(long long)((unsigned long long)({}) {} (unsigned long long)({}))", of,
+                         sign, by);
+    }
+    case Atom::Kind::kMin: {
+      const std::string type = narrow ? "int" : "(long long)";
+      return fmt::format("min({0}({1}), {0}({2}))", type, sum(atom.of, wide),
+                         sum(atom.other, wide));
+    }
+  }
+  throw InternalError("an atom of no kind");
+}
+
+std::string Positions::within(const loop::Within& condition) const {
+  const bool narrow = kernel_.schedule.narrow && !holds_value(condition.index);
+  const char* const type = narrow ? "unsigned" : "(unsigned long long)";
+  return fmt::format("{0}({1}) < {0}({2})", type, index(condition.index), size(condition.bound));
+}
+
+std::string Positions::all(const std::vector<loop::Within>& conditions) const {
+  std::string text;
+  for (const loop::Within& condition : conditions)
+    text += (text.empty() ? "" : " && ") + within(condition);
+  return text.empty() ? "true" : text;
+}
+
+}  // namespace segfuse::compiler::cuda

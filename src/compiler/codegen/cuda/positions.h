@@ -1,0 +1,41 @@
+#pragma once
+// Positions and conditions in CUDA C++, under the names that variables and values have just now.
+
+#include <string>
+#include <vector>
+
+#include "compiler/loop/kernel.h"
+
+namespace segfuse::compiler::cuda {
+
+class Positions {
+ public:
+  explicit Positions(const loop::Kernel& kernel);
+
+  void name(loop::VarId var, std::string text) { vars_.at(var.index) = std::move(text); }
+  void name(loop::ValueId value, std::string text) { values_.at(value.index) = std::move(text); }
+  const std::string& text(loop::VarId var) const { return vars_.at(var.index); }
+  const std::string& text(loop::ValueId value) const { return values_.at(value.index); }
+
+  /// The type of positions: int or long long.
+  const std::string& type() const { return type_; }
+  std::string size(const ir::Extent& extent) const;
+  /// Of type(); of long long where it holds a value.
+  std::string index(const loop::Index& index) const;
+  std::string within(const loop::Within& condition) const;
+  /// Joined by "and"; "true" when there are none.
+  std::string all(const std::vector<loop::Within>& conditions) const;
+
+ private:
+  bool holds_value(const loop::Index& index) const;
+  std::string sum(const loop::Index& index, bool wide) const;
+  std::string atom(const loop::Atom& atom, bool wide) const;
+
+  const loop::Kernel& kernel_;
+  std::vector<ir::Extent> sizes_;
+  std::vector<std::string> vars_;
+  std::vector<std::string> values_;
+  std::string type_;
+};
+
+}  // namespace segfuse::compiler::cuda

@@ -1,0 +1,168 @@
+#include "compiler/codegen/cuda/print_cuda.h"
+
+#include "compiler/codegen/cuda/prelude.h"
+#include "compiler/codegen/cuda/printer.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler::cuda {
+
+using loop::Buffer;
+
+CudaText print_cuda_parts(const loop::Kernel& kernel) {
+  const std::string function = KernelPrinter(kernel).run();
+  Prelude prelude = prelude_for(function);
+  return {std::move(prelude.machine), prelude.plain + function};
+}
+
+namespace {
+
+void check_schedule(const loop::Kernel& kernel) {
+  const Schedule& s = kernel.schedule;
+  const bool warp = s.threads >= 1 && s.threads <= 32 && (s.threads & (s.threads - 1)) == 0;
+  const bool warps = s.threads > 32 && s.threads % 32 == 0;
+  const bool vector = s.vector == 1 || s.vector == 2 || s.vector == 4 || s.vector == 8;
+  const bool rows = s.rows_at_once >= 1 && s.threads * s.rows_at_once <= 1024 &&
+                    (s.threads <= 32 || s.rows_at_once <= 15);
+  if (!(warp || warps) || !vector || !rows || s.unroll < 1)
+    throw InternalError("kernel {}: no block has the schedule '{}'", kernel.name, to_string(s));
+}
+
+}  // namespace
+
+KernelPrinter::KernelPrinter(const loop::Kernel& kernel)
+    : kernel_(kernel),
+      facts_(facts_of(kernel)),
+      promised_(promised_multiples(kernel, kernel.schedule.vector)),
+      threads_(kernel.schedule.threads),
+      rows_(kernel.schedule.rows_at_once),
+      vector_(kernel.schedule.vector),
+      positions_(kernel) {
+  check_schedule(kernel);
+}
+
+void KernelPrinter::open(const std::string& head) {
+  line("{}{{", head.empty() ? "" : head + " ");
+  ++depth_;
+}
+
+void KernelPrinter::close() {
+  --depth_;
+  line("}}");
+}
+
+std::string KernelPrinter::argument_type() const {
+  std::string text = "struct Arguments {\n";
+  for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
+    const Buffer& buffer = kernel_.buffers[i];
+    if (buffer.kind == Buffer::Kind::kRow) continue;
+    text += fmt::format("  {}{}* b{};\n", buffer.kind == Buffer::Kind::kInput ? "const " : "",
+                        stored_type(buffer.dtype), i);
+  }
+  for (std::size_t i = 0; i < kernel_.sizes().size(); ++i)
+    text += fmt::format("  long long n{};\n", i);
+  return text + "  long long outer_count;\n  int* status;\n};\n";
+}
+
+bool KernelPrinter::shares_memory() const {
+  bool scratch = false;
+  for (const Buffer& buffer : kernel_.buffers)
+    scratch = scratch || (buffer.kind == Buffer::Kind::kRow && buffer.hold != Hold::kRegister);
+  return scratch || facts_.state_bytes > 0;
+}
+
+/// Pointers to shared memory: states of reductions first, then row buffers.
+void KernelPrinter::declare_memory() {
+  if (!shares_memory()) return;
+  std::vector<const Buffer*> scratch;
+  std::string bytes = fmt::format("{}u", facts_.state_bytes);
+  auto bytes_of = [&](const Buffer& buffer) {
+    return fmt::format("((unsigned({}) * {}u + 15u) & ~15u)", positions_.size(buffer.elements),
+                       size_of(buffer.dtype));
+  };
+  for (const Buffer& buffer : kernel_.buffers)
+    if (buffer.kind == Buffer::Kind::kRow && buffer.hold != Hold::kRegister)
+      bytes += " + " + bytes_of(buffer);
+  line("unsigned char* const row_memory = shared_memory(){};",
+       rows_ > 1 ? fmt::format(" + threadIdx.y * ({})", bytes) : "");
+  for (std::size_t i = 0; i < facts_.reductions.size(); ++i) {
+    const loop::ReductionId id{static_cast<std::uint32_t>(i)};
+    if (facts_.state_bytes > 0 && facts_.reductions[i].joined)
+      line("{0}* const w{1} = reinterpret_cast<{0}*>(row_memory + {2});", state_type(id), i,
+           facts_.reductions[i].slots);
+  }
+  std::string offset = fmt::format("{}u", facts_.state_bytes);
+  for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
+    const Buffer& buffer = kernel_.buffers[i];
+    if (buffer.kind != Buffer::Kind::kRow || buffer.hold == Hold::kRegister) continue;
+    line("{0}* const b{1} = reinterpret_cast<{0}*>(row_memory + {2});", stored_type(buffer.dtype),
+         i, offset);
+    offset += " + " + bytes_of(buffer);
+  }
+}
+
+/// What belongs to one outer iteration: registers and the states of reductions.
+void KernelPrinter::outer_iteration() {
+  for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
+    const Buffer& buffer = kernel_.buffers[i];
+    if (!in_registers({static_cast<std::uint32_t>(i)})) continue;
+    if (buffer.capacity < 1)
+      throw InternalError("kernel {}: a row in registers without a bound", kernel_.name);
+    const std::int64_t at_once = std::int64_t{threads_} * vector_;
+    // Rounded up to whole turns of the loops over it: see lanes().
+    const std::int64_t slots = (buffer.capacity + at_once - 1) / at_once;
+    const std::int64_t turns = (slots + kernel_.schedule.unroll - 1) / kernel_.schedule.unroll;
+    const std::int64_t unroll = (slots + turns - 1) / turns;
+    const std::string type = vector_ > 1
+                                 ? fmt::format("Pack<{}, {}>", stored_type(buffer.dtype), vector_)
+                                 : stored_type(buffer.dtype);
+    line("{} b{}[{}];", type, i, unroll * turns);
+  }
+  for (std::size_t i = 0; i < kernel_.reductions.size(); ++i) {
+    const loop::ReductionId id{static_cast<std::uint32_t>(i)};
+    if (facts_.reductions[i].in_lane) continue;
+    const int count = accumulators(id);
+    line("{} r{}{};", state_type(id), i, count > 1 ? fmt::format("[{}]", count) : "");
+  }
+  uniform(kernel_.body);
+  if (shares_memory()) barrier();
+}
+
+std::string KernelPrinter::run() {
+  const std::string& type = positions_.type();
+  depth_ = 1;
+  for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
+    const Buffer& buffer = kernel_.buffers[i];
+    if (buffer.kind == Buffer::Kind::kRow) continue;
+    line("{0}{1}* const{2} b{3} = arguments.b{3};",
+         buffer.kind == Buffer::Kind::kInput ? "const " : "", stored_type(buffer.dtype),
+         buffer.kind == Buffer::Kind::kInOut ? "" : " __restrict__", i);
+  }
+  for (std::size_t i = 0; i < kernel_.sizes().size(); ++i)
+    line("const {0} n{1} = {2}(arguments.n{1});", type, i,
+         kernel_.schedule.narrow ? "int" : "(long long)");
+  line("const int lane = threadIdx.x;");
+  if (threads_ > 1 && threads_ <= 32)
+    line("[[maybe_unused]] const unsigned lanes = {};",
+         threads_ == 32
+             ? std::string("0xffffffffu")
+             : fmt::format("{}u << (threadIdx.y * {} % 32)", (1U << threads_) - 1, threads_));
+  if (threads_ > 32) line("[[maybe_unused]] const unsigned lanes = 0xffffffffu;");
+  declare_memory();
+  const std::string rows = rows_ > 1 ? fmt::format(" * {}", rows_) : "";
+  line("for (long long row = (long long)(blockIdx.x){0}{1}; row < arguments.outer_count;", rows,
+       rows_ > 1 ? " + threadIdx.y" : "");
+  line("     row += (long long)(gridDim.x){}) {{", rows);
+  ++depth_;
+  line("const {0} {1} = {2}(row);", type, positions_.text(kernel_.outer),
+       kernel_.schedule.narrow ? "int" : "(long long)");
+  outer_iteration();
+  close();
+  // One block is enough: else the assembler spills a few registers to make room for more of them.
+  std::string function = fmt::format(
+      "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(const Arguments arguments) "
+      "{{\n{}}}\n",
+      threads_ * rows_, kernel_.name, text_);
+  return operations_.functions() + argument_type() + function;
+}
+
+}  // namespace segfuse::compiler::cuda

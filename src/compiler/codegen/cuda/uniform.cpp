@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <limits>
+
+#include "compiler/codegen/cuda/printer.h"
+#include "segfuse/error.h"
+
+namespace segfuse::compiler::cuda {
+
+using loop::Buffer;
+using loop::Index;
+using loop::ReductionId;
+using loop::Statement;
+
+bool KernelPrinter::in_registers(loop::BufferId buffer) const {
+  const Buffer& b = kernel_.buffer(buffer);
+  return b.kind == Buffer::Kind::kRow && b.hold == Hold::kRegister;
+}
+
+std::string KernelPrinter::pointer(loop::BufferId buffer, const Index& index) const {
+  return fmt::format("{} + ({})", name(buffer), positions_.index(index));
+}
+
+std::string KernelPrinter::fetched(loop::BufferId buffer, const Index& index) const {
+  if (kernel_.buffer(buffer).kind == Buffer::Kind::kInput)
+    return fmt::format("__ldg({})", pointer(buffer, index));
+  return fmt::format("{}[{}]", name(buffer), positions_.index(index));
+}
+
+/// The value of a load of one element.
+std::string KernelPrinter::loaded(const loop::Load& load) const {
+  const DType dtype = kernel_.buffer(load.buffer).dtype;
+  const std::string element = from_stored(dtype, fetched(load.buffer, load.index));
+  if (load.when.empty()) return element;
+  return fmt::format("{} ? {} : {}", positions_.all(load.when), element,
+                     literal(kernel_.dtype(load.result), load.otherwise));
+}
+
+void KernelPrinter::define(loop::ValueId value, const std::string& text) {
+  if (lane_ != nullptr && crossing_.count(value) != 0) {
+    line("{} = {};", positions_.text(value), text);
+  } else {
+    line("const {} {} = {};", value_type(kernel_.dtype(value)), positions_.text(value), text);
+  }
+}
+
+void KernelPrinter::check(const loop::Check& check) {
+  std::string failed = fmt::format("!({})", positions_.within(check.within));
+  if (!check.when.empty()) failed = positions_.all(check.when) + " && " + failed;
+  line("if ({}) atomicMax(arguments.status, {});", failed, check.what + 1);
+}
+
+int KernelPrinter::accumulators(ReductionId reduction) const {
+  const bool sum = kernel_.reductions[reduction.index].op == ir::Op::sum;
+  return facts_.reductions[reduction.index].joined && sum ? std::min(vector_, 4) : 1;
+}
+
+std::string KernelPrinter::state_type(ReductionId reduction) const {
+  const loop::Reduction& r = kernel_.reductions[reduction.index];
+  std::string type = r.dtype == DType::kBool ? "int" : value_type(r.dtype);
+  const bool wraps = r.op == ir::Op::sum || r.op == ir::Op::prod;
+  if (wraps && type == "int") type = "unsigned";
+  if (wraps && type == "long long") type = "unsigned long long";
+  switch (r.op) {
+    case ir::Op::sum:
+      return fmt::format("{}Sum<{}>", r.compensated && is_float(r.dtype) ? "Compensated" : "",
+                         type);
+    case ir::Op::prod: return fmt::format("Product<{}>", type);
+    case ir::Op::max: return fmt::format("Largest<{}>", type);
+    case ir::Op::min: return fmt::format("Smallest<{}>", type);
+    case ir::Op::argmax: return fmt::format("LargestAt<{}>", type);
+    default: throw InternalError("kernel {}: '{}' is no reduction", kernel_.name, info(r.op).name);
+  }
+}
+
+std::string KernelPrinter::initial_state(ReductionId reduction) const {
+  const loop::Reduction& r = kernel_.reductions[reduction.index];
+  const std::string type = state_type(reduction);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const DType dtype = r.dtype == DType::kBool ? DType::kI32 : r.dtype;
+  switch (r.op) {
+    case ir::Op::sum: return type + (type[0] == 'C' ? "{0, 0}" : "{0}");
+    case ir::Op::prod: return type + "{1}";
+    case ir::Op::min: return fmt::format("{}{{{}}}", type, literal(dtype, kInfinity));
+    case ir::Op::argmax:
+      return fmt::format("{}{{{}, 0x7fffffffffffffffll}}", type, literal(dtype, -kInfinity));
+    default: return fmt::format("{}{{{}}}", type, literal(dtype, -kInfinity));
+  }
+}
+
+/// The arguments of add().
+std::string KernelPrinter::added(const loop::Accumulate& accumulate) const {
+  const loop::Reduction& r = kernel_.reductions[accumulate.reduction.index];
+  std::string value = positions_.text(accumulate.value);
+  const bool wraps = r.op == ir::Op::sum || r.op == ir::Op::prod;
+  if (r.dtype == DType::kBool) {
+    value = fmt::format("int({})", value);
+  } else if (wraps && r.dtype == DType::kI32) {
+    value = fmt::format("unsigned({})", value);
+  } else if (wraps && r.dtype == DType::kI64) {
+    value = fmt::format("(unsigned long long)({})", value);
+  }
+  if (r.op != ir::Op::argmax) return value;
+  return fmt::format("{}, {}", value, positions_.index(accumulate.position));
+}
+
+std::string KernelPrinter::result(ReductionId reduction, const std::string& state,
+                                  std::size_t which) const {
+  if (which == 1) return state + ".place()";
+  const std::string value = state + ".result()";
+  switch (kernel_.reductions[reduction.index].dtype) {
+    case DType::kBool: return value + " != 0";
+    case DType::kI32: return fmt::format("int({})", value);
+    case DType::kI64: return fmt::format("(long long)({})", value);
+    case DType::kF16: return fmt::format("round_f16({})", value);
+    case DType::kBF16: return fmt::format("round_bf16({})", value);
+    default: return value;
+  }
+}
+
+/// A statement that is written alike everywhere; `element` tells the states of one element apart.
+void KernelPrinter::simple(const Statement& statement, const std::string& element) {
+  const auto& node = statement.node;
+  if (const auto* s = std::get_if<loop::Compute>(&node)) {
+    std::vector<std::string> operands;
+    for (const loop::ValueId operand : s->operands) operands.push_back(positions_.text(operand));
+    define(s->result, operations_.apply(s->op, kernel_.dtype(s->result),
+                                        kernel_.dtype(s->operands.back()), operands));
+  } else if (const auto* constant = std::get_if<loop::Constant>(&node)) {
+    define(constant->result, literal(kernel_.dtype(constant->result), constant->value));
+  } else if (const auto* index = std::get_if<loop::FromIndex>(&node)) {
+    const std::string position = positions_.index(index->index);
+    define(index->result, operations_.apply(ir::Op::cast, kernel_.dtype(index->result), DType::kI64,
+                                            {fmt::format("(long long)({})", position)}));
+  } else if (const auto* random = std::get_if<loop::Random>(&node)) {
+    define(random->result,
+           fmt::format("random_uniform({}, {}, {}, (unsigned long long)({}))",
+                       positions_.text(random->key), positions_.text(random->sequence),
+                       whole_literal(random->stream), positions_.index(random->element)));
+  } else if (const auto* c = std::get_if<loop::Check>(&node)) {
+    check(*c);
+  } else if (const auto* a = std::get_if<loop::Accumulate>(&node)) {
+    line("r{}{}.add({});", a->reduction.index, element, added(*a));
+  } else if (const auto* f = std::get_if<loop::Finish>(&node)) {
+    const std::string state = fmt::format("r{}{}", f->reduction.index, element);
+    for (std::size_t i = 0; i < f->results.size(); ++i)
+      define(f->results[i], result(f->reduction, state, i));
+  } else {
+    throw InternalError("kernel {}: a statement where none of its kind can be", kernel_.name);
+  }
+}
+
+void KernelPrinter::barrier() {
+  if (threads_ == 1) return;
+  if (threads_ <= 32) {
+    line("__syncwarp(lanes);");
+  } else if (rows_ == 1) {
+    line("__syncthreads();");
+  } else {
+    line("row_barrier(threadIdx.y, {});", threads_);
+  }
+}
+
+/// Reductions that are finished beside each other wait for the other warps once.
+void KernelPrinter::finish(const std::vector<const loop::Finish*>& group) {
+  std::vector<const loop::Finish*> joined;
+  for (const loop::Finish* f : group)
+    if (facts_.reductions[f->reduction.index].joined && threads_ > 1) joined.push_back(f);
+  auto state = [&](const loop::Finish* f) {
+    return fmt::format("r{}{}", f->reduction.index, accumulators(f->reduction) > 1 ? "[0]" : "");
+  };
+  for (const loop::Finish* f : group)
+    for (int i = 1; i < accumulators(f->reduction); ++i)
+      line("{}.join(r{}[{}]);", state(f), f->reduction.index, i);
+  for (const loop::Finish* f : joined)
+    line("join_lanes<{}>({}, lanes);", std::min(threads_, 32), state(f));
+  if (threads_ > 32 && !joined.empty()) {
+    open("if (lane % 32 == 0)");
+    for (const loop::Finish* f : joined) line("w{}[lane / 32] = {};", f->reduction.index, state(f));
+    close();
+    barrier();
+    for (const loop::Finish* f : joined)
+      line("{} = join_warps<{}>(w{}, lane);", state(f), threads_ / 32, f->reduction.index);
+  }
+  for (const loop::Finish* f : group)
+    for (std::size_t i = 0; i < f->results.size(); ++i)
+      define(f->results[i], result(f->reduction, state(f), i));
+}
+
+void KernelPrinter::uniform_loop(const loop::For& loop) {
+  const std::string& var = positions_.text(loop.var);
+  open(fmt::format("for ({} {} = {}; {} < {}; ++{})", positions_.type(), var,
+                   positions_.index(loop.begin), var, positions_.index(loop.end), var));
+  uniform(loop.body);
+  // The next turn writes the states that slower lanes still read.
+  bool joins = false;
+  loop::walk(loop.body, [&](const Statement& statement, int) {
+    if (const auto* f = std::get_if<loop::Finish>(&statement.node))
+      joins = joins || facts_.reductions[f->reduction.index].joined;
+  });
+  if (joins && threads_ > 32) barrier();
+  close();
+}
+
+void KernelPrinter::uniform_store(const loop::Store& store) {
+  const Buffer& buffer = kernel_.buffer(store.buffer);
+  // All lanes have read what one of them overwrites.
+  if (buffer.kind == Buffer::Kind::kInOut) barrier();
+  std::string when = threads_ > 1 ? "lane == 0" : "";
+  if (!store.when.empty()) when += (when.empty() ? "" : " && ") + positions_.all(store.when);
+  line("{}{}[{}] = {};", when.empty() ? "" : fmt::format("if ({}) ", when), name(store.buffer),
+       positions_.index(store.index), to_stored(buffer.dtype, positions_.text(store.value)));
+}
+
+void KernelPrinter::uniform(const Statement& statement) {
+  const auto& node = statement.node;
+  if (const auto* load = std::get_if<loop::Load>(&node)) {
+    define(load->result, loaded(*load));
+  } else if (const auto* store = std::get_if<loop::Store>(&node)) {
+    uniform_store(*store);
+  } else if (std::holds_alternative<loop::Barrier>(node)) {
+    barrier();
+  } else if (const auto* begin = std::get_if<loop::Begin>(&node)) {
+    const int count = accumulators(begin->reduction);
+    for (int i = 0; i < count; ++i)
+      line("r{}{} = {};", begin->reduction.index, count > 1 ? fmt::format("[{}]", i) : "",
+           initial_state(begin->reduction));
+  } else if (const auto* a = std::get_if<loop::Accumulate>(&node)) {
+    const bool joined = facts_.reductions[a->reduction.index].joined && threads_ > 1;
+    line("{}r{}{}.add({});", joined ? "if (lane == 0) " : "", a->reduction.index,
+         accumulators(a->reduction) > 1 ? "[0]" : "", added(*a));
+  } else if (const auto* loop = std::get_if<loop::For>(&node)) {
+    loop->kind == loop::For::Kind::kLane ? lanes(*loop) : uniform_loop(*loop);
+  } else if (const auto* branch = std::get_if<loop::If>(&node)) {
+    open(fmt::format("if ({})", positions_.all(branch->when)));
+    uniform(branch->body);
+    close();
+  } else {
+    simple(statement, "");
+  }
+}
+
+void KernelPrinter::uniform(const Body& body) {
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    std::vector<const loop::Finish*> group;
+    while (i < body.size() && std::holds_alternative<loop::Finish>(body[i].node))
+      group.push_back(&std::get<loop::Finish>(body[i++].node));
+    if (!group.empty()) finish(group);
+    if (i < body.size()) uniform(body[i]);
+  }
+}
+
+}  // namespace segfuse::compiler::cuda

@@ -1,0 +1,73 @@
+// Printed kernels compile for the architectures that are supported, and nothing of theirs is in
+// local memory: where NVRTC is installed; it needs no GPU.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "compiler/codegen/cuda/print_cuda.h"
+#include "support/kernel_jobs.h"
+#include "support/nvrtc.h"
+#include "unit/codegen_gpu/models.h"
+
+namespace segfuse::compiler {
+namespace {
+
+class PrintedFor : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string missing = testing::missing_nvrtc();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Architectures, PrintedFor, ::testing::Values("sm_80", "sm_90", "sm_100"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+Schedule large_rows(Hold hold) {
+  Schedule s;
+  s.target = Target::kCuda;
+  s.threads = 256;
+  s.hold = hold;
+  s.row = 4096;
+  s.narrow = true;
+  return s;
+}
+
+void expect_in_registers(const testing::NamedModel& named, const Schedule& schedule,
+                         const char* architecture) {
+  Model model;
+  named.build(model);
+  const auto inputs =
+      testing::normal_inputs(model.fusion, {{"N", 2}, {"B", 3}, {"T", 8}, {"C", 32}});
+  for (const testing::KernelJob& job : testing::jobs_of(
+           model.fusion, inputs, [&](const Space&) { return schedule; }, named.name,
+           [](loop::Kernel& kernel, const cuda::SizeOf& size) {
+             kernel.schedule.vector = cuda::largest_vector(kernel, size);
+             return true;
+           })) {
+    const std::string text = cuda::print_cuda(job.kernel);
+    runtime::cuda::Compiled compiled;
+    ASSERT_NO_THROW(compiled = runtime::cuda::compile_cubin(named.name, text, {}, architecture))
+        << text;
+    const std::vector<std::string> memories = testing::memory_of_kernels(compiled.report);
+    EXPECT_EQ(memories.size(), 1U) << compiled.report;
+    for (const std::string& memory : memories)
+      EXPECT_EQ(memory, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
+          << job.what << "\n"
+          << compiled.report;
+  }
+}
+
+TEST_P(PrintedFor, ModelsWithRowsReadAgain) {
+  for (const testing::NamedModel& named : testing::named_models())
+    expect_in_registers(named, large_rows(Hold::kReread), GetParam());
+}
+
+TEST_P(PrintedFor, RowsInRegisters) {
+  for (const testing::NamedModel& named : testing::named_models())
+    if (named.name.find("norm") != named.name.npos || named.name.find("softmax") == 0)
+      expect_in_registers(named, large_rows(Hold::kRegister), GetParam());
+}
+
+}  // namespace
+}  // namespace segfuse::compiler

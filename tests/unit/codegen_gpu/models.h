@@ -1,0 +1,117 @@
+#pragma once
+// Programs of every plan kind, in the types that kernels come in.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "unit/compiler/segment_models.h"
+
+namespace segfuse::testing {
+
+struct NamedModel {
+  std::string name;
+  std::function<void(compiler::Model&)> build;
+};
+inline void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
+
+/// Softmax over the last axis: from and to `dtype`, in f32 between.
+inline void softmax_rows(compiler::Model& m, DType dtype) {
+  ir::Builder& b = m.b;
+  const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
+  m.output(b.cast(b.softmax(b.cast(x, DType::kF32), 1), dtype), "y");
+}
+
+inline void layer_norm_rows(compiler::Model& m, DType dtype, bool added = false) {
+  ir::Builder& b = m.b;
+  const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
+  ir::ValId v = b.cast(x, DType::kF32);
+  if (added) {
+    v = b.add(v, b.cast(m.input("r", {m.size("N"), m.size("C")}, dtype), DType::kF32));
+    m.output(b.cast(v, dtype), "sum");
+  }
+  const ir::ValId scale = b.cast(m.input("scale", {m.size("C")}, dtype), DType::kF32);
+  const ir::ValId shift = b.cast(m.input("shift", {m.size("C")}, dtype), DType::kF32);
+  m.output(b.cast(b.layer_norm(v, scale, shift), dtype), "y");
+}
+
+inline void rms_norm_rows(compiler::Model& m, DType dtype) {
+  ir::Builder& b = m.b;
+  const ir::ValId x = b.cast(m.input("x", {m.size("N"), m.size("C")}, dtype), DType::kF32);
+  const ir::ValId scale = b.cast(m.input("scale", {m.size("C")}, dtype), DType::kF32);
+  const ir::ValId mean = b.mean(b.square(x), {1}, true);
+  m.output(b.cast(b.mul(b.mul(x, b.rsqrt(b.add(mean, b.constant(1e-6)))), scale), dtype), "y");
+}
+
+inline void pointwise_flat(compiler::Model& m, DType dtype) {
+  ir::Builder& b = m.b;
+  const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
+  const ir::ValId y = m.input("y", {m.size("N"), m.size("C")}, dtype);
+  m.output(b.add(b.mul(b.tanh(x), y), b.maximum(x, y)), "z");
+}
+
+inline std::vector<NamedModel> named_models() {
+  using compiler::Model;
+  return {
+      {"pointwise_f32", [](Model& m) { pointwise_flat(m, DType::kF32); }},
+      {"pointwise_bf16", [](Model& m) { pointwise_flat(m, DType::kBF16); }},
+      {"pointwise_f16", [](Model& m) { pointwise_flat(m, DType::kF16); }},
+      {"pointwise_f64", [](Model& m) { pointwise_flat(m, DType::kF64); }},
+      {"bias",
+       [](Model& m) {
+         m.output(m.b.add(m.input("x", {m.size("N"), m.size("T"), m.size("C")}),
+                          m.input("b", {m.size("C")})));
+       }},
+      {"softmax_f32", [](Model& m) { softmax_rows(m, DType::kF32); }},
+      {"softmax_bf16", [](Model& m) { softmax_rows(m, DType::kBF16); }},
+      {"layer_norm_f32", [](Model& m) { layer_norm_rows(m, DType::kF32); }},
+      {"add_norm_f16", [](Model& m) { layer_norm_rows(m, DType::kF16, true); }},
+      {"rms_norm_bf16", [](Model& m) { rms_norm_rows(m, DType::kBF16); }},
+      {"layer_norm_backward",
+       [](Model& m) {
+         const ir::ValId x = m.parameter("x", {m.size("N"), m.size("C")});
+         const ir::ValId scale = m.parameter("scale", {m.size("C")});
+         m.backward(m.b.layer_norm(x, scale, m.parameter("shift", {m.size("C")})));
+       }},
+      {"column_sum",
+       [](Model& m) { m.output(m.b.sum(m.input("x", {m.size("N"), m.size("C")}), {0})); }},
+      {"softmax_of_columns",
+       [](Model& m) { m.output(m.b.softmax(m.input("x", {m.size("N"), m.size("C")}), 0)); }},
+      {"total",
+       [](Model& m) { m.output(m.b.sum(m.input("x", {m.size("N"), m.size("C")}), {0, 1})); }},
+      {"transposed",
+       [](Model& m) {
+         const ir::ValId x = m.input("x", {m.size("N"), m.size("C")});
+         m.output(m.b.mul(m.b.permute(x, {1, 0}), m.b.constant(0.5)));
+       }},
+      {"argmax",
+       [](Model& m) { m.output(m.b.argmax(m.input("x", {m.size("N"), m.size("C")}), 1)); }},
+      {"integers",
+       [](Model& m) {
+         const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, DType::kI32);
+         const ir::ValId y = m.b.mul(m.b.abs(m.b.neg(x)), m.b.square(x));
+         m.output(m.b.sum(y, {1}));
+         m.output(m.b.prod(m.b.cast(x, DType::kI64), {1}));
+         m.output(m.b.max(y, {1}));
+         m.output(m.b.min(y, {1}));
+       }},
+      {"taken",
+       [](Model& m) {
+         const ir::ValId table = m.input("table", {m.size("B"), m.size("C")});
+         m.output(m.b.take(table, m.input("at", {m.size("N")}, DType::kI64), 0));
+       }},
+      {"padded",
+       [](Model& m) {
+         m.output(m.b.exp(m.b.pad(m.input("x", {m.size("N"), m.size("C")}), {0, 1}, {0, 2}, 0.5)));
+       }},
+      {"dropout",
+       [](Model& m) {
+         const ir::ValId x = m.input("x", {m.size("N"), m.size("C")});
+         const ir::ValId seed = m.input("seed", {2}, DType::kI64);
+         const ir::ValId u = m.b.random_uniform(seed, {m.size("N"), m.size("C")});
+         m.output(m.b.where(m.b.lt(u, m.b.constant(0.3)), m.b.constant(0.0), x));
+       }},
+  };
+}
+
+}  // namespace segfuse::testing

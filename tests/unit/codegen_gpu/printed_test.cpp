@@ -1,0 +1,121 @@
+// What print_cuda() writes does what loop::interpret says, thread by thread on the host.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "compiler/codegen/cuda/print_cuda.h"
+#include "support/kernel_jobs.h"
+#include "support/printed_kernels.h"
+#include "support/random_fusion.h"
+#include "unit/codegen_gpu/models.h"
+
+namespace segfuse::compiler {
+namespace {
+
+using testing::KernelJob;
+using testing::PrintedKernels;
+
+/// Blocks of all shapes, vectors, and ways to hold a row; sizes so small that every tail is there.
+std::vector<Schedule> schedules() {
+  Schedule s;
+  s.target = Target::kCuda;
+  s.threads = 32;
+  s.tile = 24;
+  s.cross = 2;
+  s.rows = 3;
+  s.unroll = 2;
+  std::vector<Schedule> all = {s};
+  auto add = [&](auto change) {
+    all.push_back(s);
+    change(all.back());
+  };
+  add([](Schedule& x) { x.threads = 1, x.unroll = 1, x.narrow = true; });
+  add([](Schedule& x) { x.threads = 4, x.rows_at_once = 5, x.hold = Hold::kScratch, x.row = 512; });
+  add([](Schedule& x) {
+    x.threads = 8, x.rows_at_once = 4, x.hold = Hold::kRegister, x.row = 80, x.narrow = true;
+  });
+  add([](Schedule& x) { x.threads = 64, x.hold = Hold::kRegister, x.row = 512, x.unroll = 3; });
+  add([](Schedule& x) {
+    x.threads = 96, x.rows_at_once = 2, x.hold = Hold::kScratch, x.row = 512, x.narrow = true;
+  });
+  add([](Schedule& x) { x.threads = 64, x.split = 3; });
+  add([](Schedule& x) { x.threads = 16, x.staged = true; });
+  return all;
+}
+
+/// Gives kernels the vectors that their sizes allow; leaves out what a schedule cannot hold.
+bool adapt(loop::Kernel& kernel, const std::function<std::int64_t(const ir::Extent&)>& size) {
+  kernel.schedule.vector = cuda::largest_vector(kernel, size);
+  for (const loop::Buffer& buffer : kernel.buffers)
+    if (buffer.capacity > 0 && size(buffer.elements) > buffer.capacity) return false;
+  return true;
+}
+
+/// Compiles the kernels of all jobs together and runs them, in many blocks and in few.
+void expect_all(const std::vector<KernelJob>& jobs) {
+  PrintedKernels kernels;
+  for (const KernelJob& job : jobs) kernels.add(job.kernel);
+  ASSERT_NO_THROW(kernels.build());
+  int failures = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i)
+    for (const unsigned most : {~0U, 2U}) {
+      std::vector<Tensor> globals;
+      for (const Tensor& tensor : jobs[i].before) globals.push_back(tensor.clone());
+      const int status =
+          kernels.run(i, globals, [&](const ir::Extent& e) { return jobs[i].size(e); }, most);
+      const std::string found = testing::difference(jobs[i], globals, status);
+      EXPECT_EQ(found, "") << (failures == 0 ? loop::print(jobs[i].kernel) +
+                                                   cuda::print_cuda_parts(jobs[i].kernel).code
+                                             : "");
+      if (!found.empty() && ++failures > 5) return;
+    }
+}
+
+class Printed : public ::testing::TestWithParam<testing::NamedModel> {};
+
+TEST_P(Printed, DoesWhatTheInterpreterSays) {
+  Model model;
+  GetParam().build(model);
+  std::vector<KernelJob> jobs;
+  for (const std::int64_t n : {1, 5, 8}) {
+    const std::map<std::string, std::int64_t> sizes{
+        {"N", n}, {"B", 3}, {"T", 2 * n}, {"C", 16 * n}};
+    const auto inputs = testing::normal_inputs(model.fusion, sizes);
+    for (const Schedule& schedule : schedules())
+      for (KernelJob& job : testing::jobs_of(
+               model.fusion, inputs, [&](const Space&) { return schedule; },
+               fmt::format("{} of {}", GetParam().name, n), adapt))
+        jobs.push_back(std::move(job));
+  }
+  expect_all(jobs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Printed, ::testing::ValuesIn(testing::named_models()),
+                         [](const auto& instance) { return instance.param.name; });
+
+class RandomPrinted : public ::testing::TestWithParam<testing::Numbers> {};
+
+TEST_P(RandomPrinted, DoWhatTheInterpreterSays) {
+  const std::vector<Schedule> all = schedules();
+  std::vector<KernelJob> jobs;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    const testing::RandomFusion program = testing::random_fusion(seed, GetParam());
+    const auto inputs =
+        testing::random_inputs(program, seed, static_cast<std::int64_t>(seed % 3) + 1,
+                               static_cast<std::int64_t>(4 + seed % 5));
+    for (KernelJob& job : testing::jobs_of(
+             program.fusion, inputs, [&](const Space&) { return all[seed % all.size()]; },
+             fmt::format("seed {}", seed), adapt))
+      jobs.push_back(std::move(job));
+  }
+  expect_all(jobs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, RandomPrinted,
+                         ::testing::Values(testing::Numbers::kSmooth, testing::Numbers::kExact),
+                         [](const auto& instance) {
+                           return instance.param == testing::Numbers::kSmooth ? "Smooth" : "Exact";
+                         });
+
+}  // namespace
+}  // namespace segfuse::compiler
