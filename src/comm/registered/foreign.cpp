@@ -97,7 +97,7 @@ std::string owner_of(const std::vector<MapLine>& maps, std::size_t index, std::u
   if (mapping.name.starts_with('/'))
     return (mapping.writable && program ? "static data of " : "the file ") + mapping.name;
   if (follows_file(maps, index)) return "static data of " + maps[index - 1].name;
-  if (looks_like_arena(maps, index, address)) return "a malloc arena of other threads";
+  if (looks_like_arena(maps, index, address)) return "a malloc arena";
   return fmt::format("an anonymous mapping of {} bytes", mapping.end - mapping.begin);
 }
 

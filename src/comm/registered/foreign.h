@@ -22,7 +22,7 @@ std::vector<MapLine> read_maps();
 /// The index of the mapping with this address; the number of mappings when there is none.
 std::size_t find_mapping(const std::vector<MapLine>& maps, std::uintptr_t address);
 
-/// Whose memory this is, in words: "the malloc heap", "a malloc arena of other threads", "the stack
+/// Whose memory this is, in words: "the malloc heap", "a malloc arena", "the stack
 /// of this thread", "static data of /usr/bin/x", "the file x", "an anonymous mapping of 8192
 /// bytes".
 std::string owner_of(const std::vector<MapLine>& maps, std::size_t index, std::uintptr_t address);

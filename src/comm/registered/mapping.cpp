@@ -95,10 +95,18 @@ Mapping::~Mapping() {
 bool Mapping::map_file(const SlabOptions& options, std::byte* at, unsigned flags) {
   const int file = memfd_create(("reg:" + options.owner).c_str(), MFD_CLOEXEC | flags);
   if (file < 0) return false;
+  // First somewhere: when a mapping in place fails, the kernel may have removed what was there, and
+  // others could map into the gap. What this one reserves of a pool is the file's, so the second
+  // has it.
+  const std::size_t bytes = payload_.size();
+  constexpr int kAccess = PROT_READ | PROT_WRITE;
   void* memory = MAP_FAILED;
-  if (ftruncate(file, static_cast<off_t>(payload_.size())) == 0)
-    memory = mmap(at, payload_.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+  void* somewhere = MAP_FAILED;
+  if (ftruncate(file, static_cast<off_t>(bytes)) == 0)
+    somewhere = mmap(nullptr, bytes, kAccess, MAP_SHARED, file, 0);
+  if (somewhere != MAP_FAILED) memory = mmap(at, bytes, kAccess, MAP_SHARED | MAP_FIXED, file, 0);
   const int reason = errno;
+  if (somewhere != MAP_FAILED) munmap(somewhere, bytes);
   close(file);
   errno = reason;
   backing_ = (flags & MFD_HUGETLB) != 0 ? Backing::kHugeFile : Backing::kFile;
@@ -106,9 +114,7 @@ bool Mapping::map_file(const SlabOptions& options, std::byte* at, unsigned flags
 }
 
 bool Mapping::map_private(std::byte* at, bool huge) {
-  void* memory = mmap(at, payload_.size(), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-  if (memory == MAP_FAILED) return false;
+  if (mprotect(at, payload_.size(), PROT_READ | PROT_WRITE) != 0) return false;
   backing_ = Backing::kPrivate;
   if (huge && madvise(at, payload_.size(), MADV_HUGEPAGE) == 0)
     backing_ = Backing::kTransparentHuge;
@@ -120,7 +126,6 @@ void Mapping::map_payload(const SlabOptions& options, std::byte* at) {
   if (options.fork == ForkPolicy::kCopied) {
     mapped = map_private(at, options.huge);
   } else {
-    // A failed mapping in place leaves a gap or the guard: both are replaced by the next attempt.
     if (options.huge) mapped = map_file(options, at, MFD_HUGETLB | MFD_HUGE_2MB);
     if (!mapped && options.huge && options.fork == ForkPolicy::kAbsent)
       mapped = map_private(at, true);

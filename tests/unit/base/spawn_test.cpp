@@ -5,15 +5,21 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -399,6 +405,39 @@ TEST_F(Spawn, ClosedStandardStreamsAreNotMixedUp) {
            .timeout = milliseconds(60'000)});
   EXPECT_TRUE(result.ok()) << result.outcome() << result.out << result.err;
   EXPECT_EQ(content_of(report), "out\nerr\nexit status 0\n");
+}
+
+/// From now on the kernel says of a call that it does not exist.
+void forbid(std::uint32_t call) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{4, program};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+// As on kernels before 5.3 and in some sandboxes.
+TEST_F(Spawn, WithoutHandlesOfProcessesItAsksAgainAndAgain) {
+  if (std::getenv("SPAWN_TEST_OLD") != nullptr) {
+    forbid(SYS_pidfd_open);
+    ASSERT_EQ(syscall(SYS_pidfd_open, getpid(), 0), -1);
+    const Result result = run(shell("echo out; exec >&- 2>&-; sleep 0.1; exit 7"));
+    EXPECT_EQ(result.out, "out\n");
+    EXPECT_EQ(result.exit_code, 7);
+    const Result late = run({.arguments = {"sleep", "30"}, .timeout = milliseconds(100)});
+    EXPECT_TRUE(late.timed_out);
+    EXPECT_EQ(late.signal, SIGTERM);
+    return;
+  }
+  const Result result =
+      run({.arguments = {"/proc/self/exe", "--gtest_filter=Spawn.WithoutHandles*"},
+           .environment = Environment::patch({{"SPAWN_TEST_OLD", "1"}}),
+           .timeout = milliseconds(60'000)});
+  EXPECT_TRUE(result.ok()) << result.outcome() << result.out << result.err;
 }
 
 TEST_F(Spawn, EightThreadsAtOnceLeaveNothingBehind) {

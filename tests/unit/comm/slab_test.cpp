@@ -1,5 +1,6 @@
 // Slabs: what the kernel is told of them, and what registering does and refuses.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -134,6 +135,9 @@ TEST(Slab, AskingForFourBytesOfMallocIsRefusedAndHarmless) {
     auto* const word = static_cast<char*>(std::malloc(64)) + 20;
     const std::string message = message_of([&] { registry.register_address(word, 4); });
     EXPECT_THAT(message, HasSubstr("4 bytes at "));
+    if (!test::kSanitized) {
+      EXPECT_THAT(message, HasSubstr("belong to a malloc arena;"));
+    }
     EXPECT_THAT(message, HasSubstr("would take the 4092 other bytes of their pages"));
     EXPECT_THAT(message, HasSubstr("take memory from Registry::make_slab, or let"));
     EXPECT_FALSE(kept_from_children(word));
@@ -250,6 +254,7 @@ TEST(Slab, RangesOutsideAreRefused) {
 }
 
 int static_word = 1;
+char zeros[3 * 65536];  // more than what ends the last page of data
 
 TEST(Slab, ForeignMemoryIsRefusedByOwner) {
   Registry registry;
@@ -263,6 +268,18 @@ TEST(Slab, ForeignMemoryIsRefusedByOwner) {
   EXPECT_THAT(refused(&local, SIZE_MAX - 10), HasSubstr("beyond the last address"));
   EXPECT_THAT(refused(&local, sizeof local), HasSubstr("belong to the stack of this thread"));
   EXPECT_THAT(refused(&static_word, sizeof static_word), HasSubstr("static data of /"));
+  EXPECT_THAT(refused(zeros + 65536, 4), HasSubstr("static data of /"));
+  if (!test::kSanitized) {
+    std::vector<char> block(100);
+    EXPECT_THAT(refused(block.data(), 4), HasSubstr("belong to the malloc heap"));
+  }
+  const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  void* const mapped = mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE, file, 0);
+  EXPECT_THAT(refused(mapped, 4), HasSubstr("the file /"));
+  EXPECT_THAT(message_of([&] { registry.bounce(mapped, 4, Direction::kDeviceWrites); }),
+              HasSubstr("may not be written"));
+  munmap(mapped, kPage);
+  close(file);
   char* const pages = static_cast<char*>(
       mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_EQ(munmap(pages + kPage, kPage), 0);

@@ -267,6 +267,25 @@ TEST(Part, DISABLED_HugeSlab) {
   EXPECT_TRUE(slab.register_range(4096, 4));
 }
 
+// Foreign memory over two mappings of different page sizes is copied like any other.
+TEST(Part, DISABLED_TwoPageSizes) {
+  std::byte* const area = static_cast<std::byte*>(
+      mmap(nullptr, 6 * kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  const auto at = reinterpret_cast<std::uintptr_t>(area);
+  std::byte* const border = area + ((at + 4 * kMiB - 1) / (2 * kMiB) * (2 * kMiB) - at);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  ASSERT_NE(mmap(border, 2 * kMiB, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0), MAP_FAILED);
+  ASSERT_NE(mmap(border - 4096, 4096, PROT_READ | PROT_WRITE, flags, -1, 0), MAP_FAILED);
+  Registry registry(std::make_shared<UringBackend>());
+  EXPECT_THROW(registry.register_address(border - 10, 20), UsageError);
+  Bounce bounce = registry.bounce(border - 10, 20);
+  std::memset(bounce.registration().address(), 5, 20);
+  bounce.from_device();
+  EXPECT_EQ(border[-10], std::byte{5});
+  EXPECT_EQ(border[9], std::byte{5});
+  EXPECT_EQ(border[10], std::byte{0});
+}
+
 TEST(Part, DISABLED_HugeRaw) {
   const RawPin pin(60 * kMiB, MAP_HUGETLB);
   errno = 0;
@@ -281,6 +300,7 @@ TEST(Pins, APoolOfHugePagesThatIsTooSmallForACopyIsEnoughForASlab) {
   if (!pool) GTEST_SKIP() << "no pool of huge pages can be made here (root, and free memory)";
   expect_part("HugeSlab");
   expect_part("HugeRaw");
+  expect_part("TwoPageSizes");
 }
 
 // --- T12: transparent huge pages
