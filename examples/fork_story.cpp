@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -170,6 +171,8 @@ void tell_of_pins() {
 
 int main(int count, char** arguments) {
   try {
+    const rlimit no_dumps{1, 1};  // of the many children that die; 1 counts for dump programs, too
+    setrlimit(RLIMIT_CORE, &no_dumps);
     const bool wait = count > 1 && std::string_view(arguments[1]) == "--wait";
     bool as_told = false;
     // First the part that needs a process that is whole.

@@ -2,6 +2,7 @@
 // Children of tests: forked on purpose, or this program again as a fresh process.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,12 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
+
+/// Children die here by the hundred. One byte is the limit that stops dumps to programs, too.
+inline const bool kNoCoreDumps = [] {
+  const rlimit one{1, 1};
+  return setrlimit(RLIMIT_CORE, &one) == 0;
+}();
 
 /// The status of a forked child that runs `work` and exits with what it returns; it gets a minute.
 /// -1 when fork() fails (errno tells).
