@@ -100,11 +100,14 @@ std::int64_t KernelJob::size(const Extent& extent) const {
 
 std::vector<KernelJob> jobs_of(const ir::Fusion& fusion, std::span<const Tensor> inputs,
                                const ScheduleFor& schedule, const std::string& what,
-                               const Adapt& adapt) {
+                               const Adapt& adapt,
+                               const std::map<std::string, std::int64_t>& hints) {
   ir::Fusion copy = fusion;
+  SegmentOptions options;
+  options.hints.symbols = hints;
   run_passes(copy, {.verify = true});
   std::vector<KernelJob> jobs;
-  run_groups(segment(std::move(copy)), inputs, schedule, {}, Recorder(jobs, what, adapt));
+  run_groups(segment(std::move(copy), options), inputs, schedule, {}, Recorder(jobs, what, adapt));
   return jobs;
 }
 

@@ -25,10 +25,12 @@ struct KernelJob {
 using Adapt = std::function<bool(compiler::loop::Kernel&,
                                  const std::function<std::int64_t(const ir::Extent&)>& size)>;
 
-/// All kernels of a Fusion, with what they get when it runs on these inputs.
+/// All kernels of a Fusion, with what they get when it runs on these inputs. Schedules are asked
+/// for with the lengths of `hints`.
 std::vector<KernelJob> jobs_of(const ir::Fusion& fusion, std::span<const Tensor> inputs,
                                const ScheduleFor& schedule, const std::string& what,
-                               const Adapt& adapt = {});
+                               const Adapt& adapt = {},
+                               const std::map<std::string, std::int64_t>& hints = {});
 
 /// Normal numbers for inputs, whole ones below `whole` for integers.
 std::vector<Tensor> normal_inputs(const ir::Fusion& fusion,

@@ -33,18 +33,20 @@ Schedule large_rows(Hold hold) {
   return s;
 }
 
-void expect_in_registers(const testing::NamedModel& named, const Schedule& schedule,
-                         const char* architecture) {
+void expect_in_registers(const testing::NamedModel& named, const testing::ScheduleFor& schedule,
+                         const char* architecture,
+                         const std::map<std::string, std::int64_t>& hints = {}) {
   Model model;
   named.build(model);
   const auto inputs =
       testing::normal_inputs(model.fusion, {{"N", 2}, {"B", 3}, {"T", 8}, {"C", 32}});
   for (const testing::KernelJob& job : testing::jobs_of(
-           model.fusion, inputs, [&](const Space&) { return schedule; }, named.name,
+           model.fusion, inputs, schedule, named.name,
            [](loop::Kernel& kernel, const cuda::SizeOf& size) {
-             kernel.schedule.vector = cuda::largest_vector(kernel, size);
+             cuda::fit_to_sizes(kernel, size);
              return true;
-           })) {
+           },
+           hints)) {
     const std::string text = cuda::print_cuda(job.kernel);
     runtime::cuda::Compiled compiled;
     ASSERT_NO_THROW(compiled = runtime::cuda::compile_cubin(named.name, text, {}, architecture))
@@ -60,13 +62,21 @@ void expect_in_registers(const testing::NamedModel& named, const Schedule& sched
 
 TEST_P(PrintedFor, ModelsWithRowsReadAgain) {
   for (const testing::NamedModel& named : testing::named_models())
-    expect_in_registers(named, large_rows(Hold::kReread), GetParam());
+    expect_in_registers(named, [](const Space&) { return large_rows(Hold::kReread); }, GetParam());
 }
 
 TEST_P(PrintedFor, RowsInRegisters) {
   for (const testing::NamedModel& named : testing::named_models())
     if (named.name.find("norm") != named.name.npos || named.name.find("softmax") == 0)
-      expect_in_registers(named, large_rows(Hold::kRegister), GetParam());
+      expect_in_registers(
+          named, [](const Space&) { return large_rows(Hold::kRegister); }, GetParam());
+}
+
+/// What choose_cuda() makes of large arrays.
+TEST_P(PrintedFor, ChosenSchedules) {
+  for (const testing::NamedModel& named : testing::named_models())
+    expect_in_registers(named, testing::chosen_for_cuda, GetParam(),
+                        {{"N", 32768}, {"B", 64}, {"T", 16}, {"C", 4096}});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/schedule/choose.h"
 #include "unit/compiler/segment_models.h"
 
 namespace segfuse::testing {
@@ -14,6 +15,13 @@ struct NamedModel {
   std::function<void(compiler::Model&)> build;
 };
 inline void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
+
+/// What choose_cuda() says to lengths that are those of the hints.
+inline compiler::Schedule chosen_for_cuda(const compiler::Space& space) {
+  std::vector<std::int64_t> lengths;
+  for (const compiler::SpaceAxis& axis : space.axes) lengths.push_back(axis.hint);
+  return compiler::choose_cuda(space, lengths);
+}
 
 /// Softmax over the last axis: from and to `dtype`, in f32 between.
 inline void softmax_rows(compiler::Model& m, DType dtype) {

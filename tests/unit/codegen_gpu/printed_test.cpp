@@ -45,7 +45,9 @@ std::vector<Schedule> schedules() {
 
 /// Gives kernels the vectors that their sizes allow; leaves out what a schedule cannot hold.
 bool adapt(loop::Kernel& kernel, const std::function<std::int64_t(const ir::Extent&)>& size) {
-  kernel.schedule.vector = cuda::largest_vector(kernel, size);
+  const bool narrow = kernel.schedule.narrow;
+  cuda::fit_to_sizes(kernel, size);
+  kernel.schedule.narrow = narrow;
   for (const loop::Buffer& buffer : kernel.buffers)
     if (buffer.capacity > 0 && size(buffer.elements) > buffer.capacity) return false;
   return true;
@@ -86,6 +88,10 @@ TEST_P(Printed, DoesWhatTheInterpreterSays) {
                model.fusion, inputs, [&](const Space&) { return schedule; },
                fmt::format("{} of {}", GetParam().name, n), adapt))
         jobs.push_back(std::move(job));
+    for (KernelJob& job :
+         testing::jobs_of(model.fusion, inputs, testing::chosen_for_cuda,
+                          fmt::format("{} of {}, chosen", GetParam().name, n), adapt, sizes))
+      jobs.push_back(std::move(job));
   }
   expect_all(jobs);
 }

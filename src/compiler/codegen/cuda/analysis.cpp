@@ -348,4 +348,17 @@ int largest_vector(const Kernel& kernel, const SizeOf& size) {
   return 1;
 }
 
+bool fits_narrow(const Kernel& kernel, const SizeOf& size) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - (1 << 24);
+  bool fits = size(kernel.outer_count) < kMost;
+  for (const loop::Buffer& buffer : kernel.buffers) fits = fits && size(buffer.elements) < kMost;
+  for (const Extent& extent : kernel.sizes()) fits = fits && size(extent) < kMost;
+  return fits;
+}
+
+void fit_to_sizes(Kernel& kernel, const SizeOf& size) {
+  kernel.schedule.vector = largest_vector(kernel, size);
+  kernel.schedule.narrow = fits_narrow(kernel, size);
+}
+
 }  // namespace segfuse::compiler::cuda

@@ -67,5 +67,9 @@ std::vector<ir::Extent> vector_multiples(const loop::Kernel& kernel, int vector)
 /// The largest of 8, 4, 2, 1 that keeps the promise at these sizes and moves at most 16 bytes of
 /// the widest element that is loaded or stored; what Schedule::vector says is not looked at.
 int largest_vector(const loop::Kernel& kernel, const SizeOf& size);
+/// Whether positions fit 32 bits at these sizes.
+bool fits_narrow(const loop::Kernel& kernel, const SizeOf& size);
+/// Gives the kernel's schedule the vector and the width of positions for these sizes.
+void fit_to_sizes(loop::Kernel& kernel, const SizeOf& size);
 
 }  // namespace segfuse::compiler::cuda

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <bit>
+
+#include "compiler/schedule/choose.h"
+
+namespace segfuse::compiler {
+
+namespace {
+
+// Memory is busy when a multiprocessor waits for 40 to 64 KiB at a time; there are 80 to 150 of
+// them.
+constexpr std::int64_t kBlock = 256;          // threads that run together well
+constexpr std::int64_t kBlocks = 512;         // that keep all multiprocessors busy
+constexpr std::int64_t kFewRows = 128;        // less than this leaves multiprocessors idle
+constexpr std::int64_t kLongRow = 1 << 15;    // elements worth splitting
+constexpr std::int64_t kHeldWords = 32;       // registers of a lane that hold rows
+constexpr std::int64_t kShared = 100 * 1024;  // bytes of shared memory, for two blocks
+
+std::int64_t power_below(std::int64_t value) {
+  return static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, value))));
+}
+std::int64_t power_above(std::int64_t value) {
+  return static_cast<std::int64_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, value))));
+}
+std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+class CudaChooser {
+ public:
+  CudaChooser(const Space& space, std::span<const std::int64_t> lengths) : space_(space) {
+    for (std::size_t axis = 0; axis < space.axes.size(); ++axis) {
+      const std::int64_t length = std::max<std::int64_t>(1, lengths[axis]);
+      if (static_cast<int>(axis) == space.inner) inner_ = length;
+      if (space.axes[axis].role == SpaceAxis::Role::kParallel) {
+        parallel_ *= length;
+      } else {
+        reduced_ *= length;
+        ++reduced_axes_;
+      }
+      if (space.axes[axis].role == SpaceAxis::Role::kColumn) columns_ *= length;
+    }
+    vector_ = std::max<std::int64_t>(1, 16 / std::max(space.widest, 2));
+    s_.target = Target::kCuda;
+    s_.threads = static_cast<int>(kBlock);
+    // 128 bytes of a lane are on their way at most.
+    s_.unroll = static_cast<int>(std::clamp<std::int64_t>(8 / std::max(space.loads, 1), 1, 4));
+  }
+
+  Schedule run() {
+    switch (space_.kind) {
+      case PlanKind::kTiledTranspose:
+        s_.tile = 64;
+        s_.cross = 64;
+        s_.unroll = 4;
+        return s_;
+      case PlanKind::kRowCol: rows_and_columns(); return s_;
+      case PlanKind::kReduce:
+      case PlanKind::kRowNorm:
+      case PlanKind::kColNorm: break;
+      default: plain(); return s_;
+    }
+    const bool lane_reduced =
+        space_.inner >= 0 &&
+        space_.axes[static_cast<std::size_t>(space_.inner)].role == SpaceAxis::Role::kReduced;
+    lane_reduced ? rows() : columns();
+    return s_;
+  }
+
+ private:
+  /// Lanes for `elements` that are taken together, the rest of a block beside each other.
+  void share_block(std::int64_t elements, std::int64_t of_lane) {
+    const std::int64_t threads =
+        std::clamp<std::int64_t>(power_above(ceil_divide(elements, of_lane)), 1, kBlock);
+    s_.threads = static_cast<int>(threads);
+    // More than a warp to a row: the block is the row's, barriers cost less.
+    s_.rows_at_once = static_cast<int>(threads <= 32 ? kBlock / threads : 1);
+  }
+
+  void plain() {
+    s_.tile = kBlock * vector_ * s_.unroll;
+    if (inner_ < s_.tile) share_block(inner_, vector_ * s_.unroll);
+  }
+
+  void rows() {
+    const std::int64_t of_lane = space_.widest <= 2 ? 32 : 16;
+    if (parallel_ < kFewRows && reduced_ >= kLongRow && reduced_axes_ == 1) {
+      s_.split =
+          std::max<std::int64_t>(kBlock * of_lane, power_below(reduced_ * parallel_ / kBlocks));
+      s_.staged = space_.kind != PlanKind::kReduce;
+      s_.tile = kBlock * vector_ * s_.unroll;
+      return;
+    }
+    share_block(reduced_, of_lane);
+    if (space_.phases > 1) hold();
+  }
+
+  /// Rows are read once if there is room for them.
+  void hold() {
+    const std::int64_t step = std::max<std::int64_t>(1, power_above(reduced_) / 8);
+    const std::int64_t capacity = ceil_divide(reduced_, step) * step;
+    const std::int64_t loads = std::max(space_.loads, 1);
+    if (reduced_axes_ == 1) {
+      std::int64_t threads = s_.threads;
+      auto words = [&] {
+        return ceil_divide(capacity, threads * vector_) * vector_ * loads *
+               std::max(space_.widest, 2) / 4;
+      };
+      while (words() > kHeldWords && threads >= 32 && threads < 512) threads *= 2;
+      if (words() <= kHeldWords) {
+        if (threads > 32) s_.rows_at_once = 1;
+        s_.threads = static_cast<int>(threads);
+        s_.hold = Hold::kRegister;
+        s_.row = capacity;
+        return;
+      }
+    }
+    if (capacity * loads * space_.widest > kShared || s_.rows_at_once > 1) return;
+    s_.threads = 512;
+    s_.hold = Hold::kScratch;
+    s_.row = capacity;
+  }
+
+  /// Lanes are neighbours that each walk down their own row.
+  void columns() {
+    s_.threads = 128;
+    s_.unroll = 8;
+    while (s_.threads > 32 && inner_ <= s_.threads * vector_ / 2) s_.threads /= 2;
+    s_.tile = s_.threads * vector_;
+    const std::int64_t blocks =
+        parallel_ / std::max<std::int64_t>(1, inner_) * ceil_divide(inner_, s_.tile);
+    if (blocks >= kBlocks || reduced_ < 128 || reduced_axes_ != 1) return;
+    s_.split = std::max<std::int64_t>(32, power_below(reduced_ * blocks / kBlocks));
+    s_.staged = space_.kind != PlanKind::kReduce;
+  }
+
+  void rows_and_columns() {
+    const std::int64_t rows = std::max<std::int64_t>(1, columns_);
+    s_.rows = std::clamp<std::int64_t>(power_below(rows / kBlocks), 4, 64);
+    s_.tile = kBlock * vector_;
+    s_.unroll = 2;
+    reduced_ = std::max<std::int64_t>(1, reduced_ / rows);
+    reduced_axes_ = 1;
+    if (space_.phases > 1) hold();
+    s_.rows_at_once = 1;
+  }
+
+  const Space& space_;
+  Schedule s_;
+  std::int64_t parallel_ = 1;
+  std::int64_t reduced_ = 1;
+  std::int64_t columns_ = 1;
+  std::int64_t inner_ = 1;
+  std::int64_t vector_ = 1;
+  int reduced_axes_ = 0;
+};
+
+}  // namespace
+
+Schedule choose_cuda(const Space& space, std::span<const std::int64_t> lengths) {
+  return CudaChooser(space, lengths).run();
+}
+
+}  // namespace segfuse::compiler
