@@ -26,6 +26,8 @@ class CKernels {
   int compare(const compiler::loop::Kernel& kernel, std::span<Tensor> globals, const Size& size);
 
   int compiled() const { return compiled_; }
+  /// The bytes of all that kernels have written so far.
+  const std::string& written() const { return written_; }
 
  private:
   jit::CpuFunction function(const compiler::loop::Kernel& kernel, const std::string& text);
@@ -34,6 +36,7 @@ class CKernels {
   std::string flags_;
   std::map<std::string, std::unique_ptr<CompiledC>> libraries_;
   int compiled_ = 0;
+  std::string written_;
 };
 
 }  // namespace segfuse::test

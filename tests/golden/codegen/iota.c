@@ -8,20 +8,20 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
   (void)scratch;
   for (int64_t p = begin; p < end; ++p) {
     {
-      const int64_t j_end = sf_min((p) % n0 * 4096 + 4096, n1);
-      int64_t j = (p) % n0 * 4096;
+      const int64_t j_end = sf_min(p % n0 * 4096 + 4096, n1);
+      int64_t j = p % n0 * 4096;
       for (; j + SF_LANES <= j_end; j += SF_LANES) {
-        const sf_f32 v0 = sf_load_f32(b0 + (p) / n0 * n1 + j);
+        const sf_f32 v0 = sf_load_f32(b0 + p / n0 * n1 + j);
         const sf_f32 v1 = sf_f32_from_i64(sf_lanes_i64(j));
         const sf_f32 v2 = v0 * v1;
-        sf_store_f32(b1 + (p) / n0 * n1 + j, v2);
+        sf_store_f32(b1 + p / n0 * n1 + j, v2);
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);
-        const sf_f32 v0 = sf_load_f32_n(b0 + (p) / n0 * n1 + j, lanes);
+        const sf_f32 v0 = sf_load_f32_n(b0 + p / n0 * n1 + j, lanes);
         const sf_f32 v1 = sf_f32_from_i64(sf_lanes_i64(j));
         const sf_f32 v2 = v0 * v1;
-        sf_store_f32_n(b1 + (p) / n0 * n1 + j, v2, lanes);
+        sf_store_f32_n(b1 + p / n0 * n1 + j, v2, lanes);
       }
     }
   }

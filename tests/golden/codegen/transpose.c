@@ -9,10 +9,10 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
   const int64_t n3 = sizes[3];  // B
   (void)scratch;
   for (int64_t p = begin; p < end; ++p) {
-    for (int64_t i = ((p) / n0) % n1 * 32; i < sf_min(((p) / n0) % n1 * 32 + 32, n2); ++i) {
+    for (int64_t i = (p / n0) % n1 * 32; i < sf_min((p / n0) % n1 * 32 + 32, n2); ++i) {
       {
-        const int64_t j_end = sf_min((p) % n0 * 4096 + 4096, n3);
-        int64_t j = (p) % n0 * 4096;
+        const int64_t j_end = sf_min(p % n0 * 4096 + 4096, n3);
+        int64_t j = p % n0 * 4096;
         for (; j + SF_LANES <= j_end; j += SF_LANES) {
           const sf_f32 v0 = sf_load_f32_strided(b0 + i + j * n2, n2, SF_LANES);
           const sf_f32 v1 = sf_exp_f32(v0);

@@ -11,13 +11,13 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
       const int64_t j_end = 3;
       int64_t j = 0;
       for (; j + SF_LANES <= j_end; j += SF_LANES) {
-        const sf_f32 v0 = sf_load_f32(b0 + (p) % n0 + (p) / n0 * n1 + j);
+        const sf_f32 v0 = sf_load_f32(b0 + p % n0 + p / n0 * n1 + j);
         const sf_f32 v1 = sf_erf_f32(v0);
         sf_store_f32(b1 + p * 3 + j, v1);
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);
-        const sf_f32 v0 = sf_load_f32_n(b0 + (p) % n0 + (p) / n0 * n1 + j, lanes);
+        const sf_f32 v0 = sf_load_f32_n(b0 + p % n0 + p / n0 * n1 + j, lanes);
         const sf_f32 v1 = sf_erf_f32(v0);
         sf_store_f32_n(b1 + p * 3 + j, v1, lanes);
       }

@@ -211,6 +211,28 @@ TEST(SomeConstructs, AStrangersCompilerWithoutVectorsGivesTheSameNumbers) {
   EXPECT_GE(kernels.compiled(), 5);
 }
 
+/// What the kernels of some programs write, by one compiler.
+std::string written_by(test::CKernels& kernels) {
+  for (const std::size_t i : {0U, 2U, 3U, 4U, 6U}) {
+    const SegmentedFusion cut = cut_of(programs()[i]);
+    testing::run_groups(
+        cut, inputs_of(cut.fusion(), 7, 150), [](const Space&) { return Schedule{}; }, {},
+        [&](const loop::Kernel& kernel, std::span<Tensor> globals,
+            const test::CKernels::Size& size) { return kernels.compare(kernel, globals, size); });
+  }
+  return kernels.written();
+}
+
+TEST(SomeConstructs, HaveTheSameBitsByAllCompilersAndInstructionSets) {
+  test::CKernels in_process;
+  const std::string want = written_by(in_process);
+  ASSERT_GT(want.size(), 4000U);
+  for (const std::string& flags : test::machine_flags()) {
+    test::CKernels stranger(true, "-O2 -ffp-contract=fast " + flags);
+    EXPECT_TRUE(written_by(stranger) == want) << "with " << flags;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kernels, Constructs, ::testing::ValuesIn(programs()),
                          [](const auto& one) { return std::string(one.param.name); });
 

@@ -151,6 +151,11 @@ int Varying::count(const For& lane) const {
 
 namespace {
 
+/// In brackets unless it is one word.
+std::string factor(const std::string& text) {
+  return text.find(' ') == text.npos ? text : "(" + text + ")";
+}
+
 /// `name` as an identifier that is nobody else's.
 std::string fresh(const std::string& name, std::set<std::string>& taken) {
   std::string clean;
@@ -256,8 +261,8 @@ std::string CNames::atom(const Atom& atom, Form form) const {
       return many ? "(" + first + ")" : first;
     }
     case Atom::Kind::kValue: return whole(atom.value, form);
-    case Atom::Kind::kDiv: return fmt::format("({}) / {}", sum(atom.of, inner), size(atom.by));
-    case Atom::Kind::kMod: return fmt::format("({}) % {}", sum(atom.of, inner), size(atom.by));
+    case Atom::Kind::kDiv: return factor(sum(atom.of, inner)) + " / " + size(atom.by);
+    case Atom::Kind::kMod: return factor(sum(atom.of, inner)) + " % " + size(atom.by);
     case Atom::Kind::kMin:
       if (differs)
         return fmt::format("sf_minimum_i64({}, {})", vector(atom.of, form.lane),

@@ -11,12 +11,15 @@
 #endif
 
 //: sf_report
-// Says that check `what` failed.
+// Says that check `what` failed; of several the greatest stays, in whatever order threads come.
 SF_INLINE void sf_report(int32_t* status, int32_t what) {
 #if defined(__GNUC__)
-  __atomic_store_n(status, what, __ATOMIC_RELAXED);
+  int32_t seen = __atomic_load_n(status, __ATOMIC_RELAXED);
+  while (seen < what &&
+         !__atomic_compare_exchange_n(status, &seen, what, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
 #else
-  *status = what;
+  if (*status < what) *status = what;
 #endif
 }
 
