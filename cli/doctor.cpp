@@ -43,6 +43,25 @@ void run_fork(const ForkArguments& arguments, Common& common) {
   common.status = report.at_risk() ? 1 : 0;
 }
 
+struct KernelArguments {
+  std::string file;
+  std::string against;
+  std::string fail_on;
+  KernelOptions options;
+};
+
+void run_kernel(const KernelArguments& arguments, Common& common) {
+  const KernelReport report = examine_kernels(arguments.file, arguments.options);
+  if (arguments.against.empty()) {
+    fmt::print("{}", common.json ? kernel_report_json(report) : kernel_report_text(report));
+  } else {
+    const KernelReport former = examine_kernels(arguments.against, arguments.options);
+    fmt::print("{}", common.json ? kernel_comparison_json(former, report)
+                                 : kernel_comparison_text(former, report));
+  }
+  common.status = arguments.fail_on == "spills" && report.spills() ? 1 : 0;
+}
+
 void add_memory(CLI::App& doctor, Common& common) {
   CLI::App* command = doctor.add_subcommand(
       "memory", "What device memory was used for, from a record, a trace or another's log");
@@ -68,6 +87,21 @@ void add_fork(CLI::App& doctor, Common& common) {
   command->callback([arguments, &common] { run_fork(*arguments, common); });
 }
 
+void add_kernel(CLI::App& doctor, Common& common) {
+  CLI::App* command = doctor.add_subcommand(
+      "kernel", "What a GPU's kernels need: registers, spills, shared memory, barriers, atomics");
+  auto arguments = std::make_shared<KernelArguments>();
+  command->add_option("file", arguments->file, "PTX (.ptx), cubin, or CUDA C++ (.cu)")->required();
+  command->add_option("--against", arguments->against, "Compare with the kernels of this file");
+  command->add_option("--arch", arguments->options.architecture,
+                      "Compile or assemble for this architecture [sm_90, or PTX's own]");
+  command->add_option("--block", arguments->options.block,
+                      "Threads of a block for the occupancy [as declared, else 256]");
+  command->add_option("--fail-on", arguments->fail_on, "Exit code 1 when a kernel has this")
+      ->check(CLI::IsMember({"spills"}));
+  command->callback([arguments, &common] { run_kernel(*arguments, common); });
+}
+
 }  // namespace
 
 void add_doctor(CLI::App& app, Common& common) {
@@ -76,6 +110,7 @@ void add_doctor(CLI::App& app, Common& common) {
   doctor->require_subcommand(1);
   add_memory(*doctor, common);
   add_fork(*doctor, common);
+  add_kernel(*doctor, common);
 }
 
 }  // namespace segfuse::cli

@@ -26,9 +26,10 @@ Examples:
   segfuse compile examples/layer_norm.sf --emit=ir
   segfuse doctor memory memory.json --html memory.html
   segfuse doctor fork 4711
+  segfuse doctor kernel kernels.cu --arch sm_90
 
 Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
-doctor fork: 1 a risk was found.)";
+doctor: 1 a risk or spill was found.)";
 
 /// One flag for each row of the option table, given before or after the command's name.
 void add_options(CLI::App& app, segfuse::Options& values) {

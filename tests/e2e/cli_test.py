@@ -119,6 +119,16 @@ class CliTest(tool.ToolTest):
         gone = tool.run("doctor", "fork", 2**30, check=2)
         self.assertIn("there is no process", gone.stderr)
 
+    def test_doctor_explains_kernels(self):
+        cubin = tool.SOURCE / "tests/fuzz/corpus/kernel/spills.cubin"
+        report = json.loads(tool.run("doctor", "kernel", cubin, "--json", check=0).stdout)
+        kernel = report["kernels"][0]
+        self.assertEqual((kernel["name"], kernel["architecture"]), ("spills", "sm_80"))
+        self.assertGreater(kernel["spill_store_bytes"], 0)
+        tool.run("doctor", "kernel", cubin, "--fail-on=spills", check=1)
+        self.assertIn("former -> now", tool.run("doctor", "kernel", cubin, "--against", cubin, check=0).stdout)
+        self.assertIn("expected", tool.run("doctor", "kernel", self.config, check=3).stderr)
+
     def test_doctor_explains_memory(self):
         golden = tool.SOURCE / "tests/golden/memory"
         page = self.directory / "memory.html"

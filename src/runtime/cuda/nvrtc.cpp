@@ -22,6 +22,8 @@ struct Nvrtc {
   int (*log)(Program, char*);
   int (*cubin_size)(Program, std::size_t*);
   int (*cubin)(Program, char*);
+  int (*ptx_size)(Program, std::size_t*);
+  int (*ptx)(Program, char*);
   const char* (*error_string)(int);
 };
 constexpr int kInvalidOption = 5;  // NVRTC_ERROR_INVALID_OPTION
@@ -69,6 +71,8 @@ Nvrtc open_nvrtc() {
   library.load("nvrtcGetProgramLog", n.log);
   library.load("nvrtcGetCUBINSize", n.cubin_size);
   library.load("nvrtcGetCUBIN", n.cubin);
+  library.load("nvrtcGetPTXSize", n.ptx_size);
+  library.load("nvrtcGetPTX", n.ptx);
   library.load("nvrtcGetErrorString", n.error_string);
   return n;
 }
@@ -105,11 +109,13 @@ std::string nvrtc_version() {
 }
 
 Compiled compile_cubin(std::string_view name, const std::string& source,
-                       const std::vector<std::string>& defines, std::string_view architecture) {
+                       const std::vector<std::string>& defines, std::string_view architecture,
+                       const std::vector<std::string>& include_folders) {
   const Nvrtc& n = nvrtc();
   std::vector<std::string> options = {fmt::format("--gpu-architecture={}", architecture),
                                       "--std=c++17", "--ptxas-options=-v"};
   for (const std::string& define : defines) options.push_back("-D" + define);
+  for (const std::string& folder : include_folders) options.push_back("-I" + folder);
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
 
@@ -130,6 +136,11 @@ Compiled compile_cubin(std::string_view name, const std::string& source,
   compiled.cubin.resize(size);
   n.cubin(owner.program, compiled.cubin.data());
   compiled.report = log_of(owner.program);
+  if (n.ptx_size(owner.program, &size) == 0 && size > 1) {
+    compiled.ptx.resize(size);
+    if (n.ptx(owner.program, compiled.ptx.data()) != 0) compiled.ptx.clear();
+    while (!compiled.ptx.empty() && compiled.ptx.back() == '\0') compiled.ptx.pop_back();
+  }
   return compiled;
 }
 

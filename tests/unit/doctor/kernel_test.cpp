@@ -1,0 +1,225 @@
+// The kernel doctor: texts and cubins made by hand, and agreement with what the assembler says of
+// many kernels.
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/os/file.h"
+#include "base/os/spawn.h"
+#include "doctor/kernel/cubin.h"
+#include "doctor/kernel/occupancy.h"
+#include "doctor/kernel/ptx.h"
+#include "runtime/cuda/nvrtc.h"
+#include "segfuse/doctor.h"
+#include "segfuse/error.h"
+#include "unit/doctor/ptxas_report.h"
+
+namespace segfuse {
+namespace {
+
+using test::expect_agreement;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const fs::path kOthers = fs::path(SEGFUSE_SOURCE_DIR) / "tests/golden/kernels/others.cu";
+
+/// NVRTC as tools/setup installs it with the Python tests' packages, if nothing else is named.
+bool has_nvrtc() {
+  std::error_code error;
+  const fs::path root = fs::path(SEGFUSE_SOURCE_DIR) / ".venv-python/lib";
+  if (std::getenv("SEGFUSE_NVRTC") == nullptr && fs::exists(root))
+    for (const auto& entry : fs::recursive_directory_iterator(root, error))
+      if (entry.path().filename() == "libnvrtc.so.13")
+        setenv("SEGFUSE_NVRTC", entry.path().c_str(), 1);
+  try {
+    runtime::cuda::nvrtc_version();
+    return true;
+  } catch (const DeviceError&) {
+    return false;
+  }
+}
+
+class KernelAgreementTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "the same texts are compiled in the plain build";
+#endif
+    if (!has_nvrtc()) GTEST_SKIP() << "libnvrtc cannot be opened";
+  }
+  static void check(const std::string& name, const std::string& source,
+                    const std::vector<std::string>& defines) {
+    SCOPED_TRACE(name);
+    const auto compiled = runtime::cuda::compile_cubin(name, source, defines, GetParam());
+    expect_agreement(doctor::read_cubin(compiled.cubin, name), compiled.report);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Architectures, KernelAgreementTest,
+                         ::testing::Values("sm_80", "sm_90", "sm_100"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+TEST_P(KernelAgreementTest, ManyKindsOfKernels) { check("others", read_file(kOthers), {}); }
+
+/// The way of a .ptx file, with the toolkit's assembler as the oracle.
+TEST(KernelDoctorTest, PtxIsAssembledAndAgreesWithPtxas) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the same texts are compiled in the plain build";
+#endif
+  const spawn::Result version = spawn::run({.arguments = {"ptxas", "--version"}});
+  if (!version.ok()) GTEST_SKIP() << "ptxas is not in PATH";
+  if (!has_nvrtc()) GTEST_SKIP() << "libnvrtc cannot be opened";
+  const fs::path folder = fs::temp_directory_path() / fmt::format("segfuse_ptx_{}", getpid());
+  fs::create_directories(folder);
+  const auto compiled = runtime::cuda::compile_cubin("others", read_file(kOthers), {}, "sm_90");
+  const fs::path file = folder / "others.ptx";
+  std::ofstream(file) << compiled.ptx;
+  const KernelReport report = examine_kernels(file);
+  const spawn::Result oracle = spawn::run(
+      {.arguments = {"ptxas", "-v", "-arch=sm_90", "-o", (folder / "x.cubin").string(), file},
+       .err = spawn::Capture{}});
+  ASSERT_TRUE(oracle.ok()) << oracle.err;
+  expect_agreement(report.kernels, oracle.err + oracle.out);
+  EXPECT_GE(report.kernels.size(), 20u);
+  EXPECT_TRUE(report.spills());
+  // The text's own barriers and shared memory are what the assembler makes of them.
+  for (const KernelInfo& text : doctor::read_ptx(compiled.ptx, "others.ptx")) {
+    for (const KernelInfo& kernel : report.kernels) {
+      if (kernel.name != text.name) continue;
+      EXPECT_EQ(kernel.barriers, text.barriers) << text.name;
+      EXPECT_GE(kernel.shared_bytes, text.shared_bytes) << text.name;
+      EXPECT_LE(kernel.shared_bytes, text.shared_bytes + 16) << "more than padding: " << text.name;
+    }
+  }
+  fs::remove_all(folder);
+}
+
+std::string atomics_of(const KernelReport& report, const std::string& name) {
+  std::string text;
+  for (const KernelInfo& kernel : report.kernels)
+    if (kernel.name == name)
+      for (const KernelAtomic& atomic : kernel.atomics)
+        text += fmt::format("{} {} {};", atomic.count, atomic.instruction, atomic.order);
+  return text;
+}
+
+TEST(KernelDoctorTest, CudaTextIsCompiledAndItsAtomicsAreJudged) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the same texts are compiled in the plain build";
+#endif
+  if (!has_nvrtc()) GTEST_SKIP() << "libnvrtc cannot be opened";
+  const KernelReport report = examine_kernels(kOthers, {.architecture = "sm_80", .block = 128});
+  EXPECT_THAT(atomics_of(report, "float_atomics"), HasSubstr("add.f32 dependent"));
+  EXPECT_THAT(atomics_of(report, "float_atomics"), HasSubstr("add.f64 dependent"));
+  EXPECT_THAT(atomics_of(report, "tickets"), HasSubstr("add.u32 returned"));
+  EXPECT_THAT(atomics_of(report, "largest"), HasSubstr("max.s32 independent"));
+  EXPECT_THAT(atomics_of(report, "lock"), HasSubstr("cas.b32 dependent"));
+  EXPECT_THAT(atomics_of(report, "calls"), HasSubstr("add.f32 dependent"));
+  EXPECT_EQ(atomics_of(report, "row_sums"), "");
+  EXPECT_THAT(kernel_report_text(report), HasSubstr("spills_much: "));
+  EXPECT_THAT(kernel_report_json(report), HasSubstr("\"order\": \"returned\""));
+  EXPECT_THAT(kernel_comparison_text(report, report), HasSubstr("former -> now"));
+  for (const KernelInfo& kernel : report.kernels)
+    EXPECT_EQ(kernel.occupancy.at(0).block, 128u) << kernel.name;
+}
+
+constexpr const char* kText = R"(
+.version 9.0
+.target sm_90, debug
+.address_size 64
+.shared .align 4 .b8 used[400];   // by the kernel
+.shared .align 4 .b8 unused[100];
+.extern .shared .align 16 .b8 asked[];
+/* .visible .entry hidden() { } */
+.func (.param .b32 back) helper(
+  .param .b64 p
+)
+{
+  .shared .align 8 .b64 own[4][2];
+  red.global.add.u32 [%rd1], 1;
+  bar.sync 2;
+}
+.visible .entry first(.param .u64 a)
+.maxntid 64, 2, 1
+.minnctapersm 2
+{
+  .reg .pred %p<3>;
+  .reg .b32 %r<6>, %x;
+  .local .align 16 .b8 depot[160];
+  .loc 1 2 3
+$L: @%p1 ld.local.f32 %r1, [depot];
+  { st.local.v4.f32 [depot], {%r1,%r1,%r1,%r1}; }
+  mov.u32 %r2, used;
+  atom.global.add.u32 %r3, [%rd1], 1;
+  atom.global.add.u32 %r4, [%rd1], %r5;
+  mov.u32 %r5, %r4;
+  atom.global.add.f16x2 %r2, [%rd1], %r5;
+  bar.warp.sync 7;
+  call (retval0), helper, (param0);
+}
+.entry second() { barrier.red.popc.aligned.u32 %r1, %r2, %p1; ret; }
+)";
+
+TEST(KernelDoctorTest, PtxIsRead) {
+  const auto kernels = doctor::read_ptx(kText, "x.ptx");
+  ASSERT_EQ(kernels.size(), 2u);
+  const KernelInfo& first = kernels[0];
+  EXPECT_EQ(first.name, "first");
+  EXPECT_EQ(first.architecture, "sm_90");
+  EXPECT_EQ(first.max_threads, 128u);
+  EXPECT_EQ(first.declared_registers, 10u);
+  EXPECT_EQ(first.local_bytes, 160u);
+  EXPECT_EQ(first.local_loads, 1u);
+  EXPECT_EQ(first.local_stores, 1u);
+  EXPECT_EQ(first.shared_bytes, 464u);
+  EXPECT_EQ(first.barriers, 3u);
+  EXPECT_FALSE(first.registers);
+  ASSERT_EQ(first.atomics.size(), 4u);
+  EXPECT_EQ(first.atomics[0].order, "dependent");
+  EXPECT_EQ(first.atomics[1].order, "independent");
+  EXPECT_EQ(first.atomics[2].order, "returned");
+  EXPECT_EQ(first.atomics[3].instruction, "red.global.add.u32");
+  EXPECT_EQ(kernels[1].barriers, 16u);
+  EXPECT_THROW(doctor::read_ptx("hello\n", "x.ptx"), DataError);
+  EXPECT_THROW(doctor::read_ptx("", "x.ptx"), DataError);
+  EXPECT_THROW(doctor::read_ptx(".version 1\n.entry a() {\n{ }", "x.ptx"), DataError);
+}
+
+TEST(KernelDoctorTest, WhatIsNoKernelIsRefused) {
+  for (const char* name : {"/bin/sh", "/nowhere.cubin", "/etc/passwd"})
+    EXPECT_THROW(examine_kernels(name), DataError) << name;
+  EXPECT_THROW(doctor::read_cubin("", "x"), DataError);
+  EXPECT_THROW(doctor::read_cubin(std::string("\x7f"
+                                              "ELF\x02\x01") +
+                                      std::string(58, '\xff'),
+                                  "x"),
+               DataError);
+}
+
+TEST(KernelDoctorTest, OccupancyFollowsTheScarcestResource) {
+  const auto of = [](std::uint64_t registers, std::uint64_t shared, std::uint64_t block) {
+    const auto occupancy = doctor::occupancy_of("sm_90", registers, shared, block);
+    return occupancy
+               ? fmt::format("{} {} {:.3f}", occupancy->blocks, occupancy->limit, occupancy->share)
+               : "nothing";
+  };
+  EXPECT_EQ(of(32, 0, 256), "8 threads 1.000");
+  EXPECT_EQ(of(64, 0, 256), "4 registers 0.500");
+  EXPECT_EQ(of(255, 0, 256), "1 registers 0.125");
+  EXPECT_EQ(of(65, 0, 256), "3 registers 0.375");
+  EXPECT_EQ(of(16, 0, 32), "32 blocks 0.500");
+  EXPECT_EQ(of(16, 49152, 256), "4 shared memory 0.500");
+  EXPECT_EQ(of(16, 227 << 10, 256), "1 shared memory 0.125");
+  EXPECT_EQ(of(16, (227 << 10) + 1, 256), "nothing");
+  EXPECT_EQ(of(16, 0, 1025), "nothing");
+  EXPECT_FALSE(doctor::occupancy_of("sm_75", 16, 0, 256));
+  EXPECT_EQ(doctor::occupancy_of("sm_80", 16, 49152, 256)->blocks, 3u);
+}
+
+}  // namespace
+}  // namespace segfuse
