@@ -38,8 +38,8 @@ void expect_in_registers(const testing::NamedModel& named, const testing::Schedu
                          const std::map<std::string, std::int64_t>& hints = {}) {
   Model model;
   named.build(model);
-  const auto inputs =
-      testing::normal_inputs(model.fusion, {{"N", 2}, {"B", 3}, {"T", 8}, {"C", 32}});
+  const auto inputs = testing::normal_inputs(
+      model.fusion, {{"N", 2}, {"B", 3}, {"T", 8}, {"C", 32}, {"H", 4}, {"W", 8}});
   for (const testing::KernelJob& job : testing::jobs_of(
            model.fusion, inputs, schedule, named.name,
            [](loop::Kernel& kernel, const cuda::SizeOf& size) {
@@ -76,7 +76,7 @@ TEST_P(PrintedFor, RowsInRegisters) {
 TEST_P(PrintedFor, ChosenSchedules) {
   for (const testing::NamedModel& named : testing::named_models())
     expect_in_registers(named, testing::chosen_for_cuda, GetParam(),
-                        {{"N", 32768}, {"B", 64}, {"T", 16}, {"C", 4096}});
+                        {{"N", 32768}, {"B", 64}, {"T", 16}, {"C", 4096}, {"H", 56}, {"W", 56}});
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ TEST_P(OnDevice, DoesWhatTheInterpreterSays) {
   GetParam().build(model);
   for (const std::int64_t n : {1, 7, 64}) {
     for (const std::int64_t c : {1, 33, 128, 1000, 4096}) {
-      const std::map<std::string, std::int64_t> sizes{{"N", n}, {"B", 3}, {"T", 4}, {"C", c}};
+      const std::map<std::string, std::int64_t> sizes{{"N", n}, {"B", 3}, {"T", 4},
+                                                      {"C", c}, {"H", 3}, {"W", n}};
       const auto inputs = testing::normal_inputs(model.fusion, sizes);
       const auto jobs = testing::jobs_of(
           model.fusion, inputs, testing::chosen_for_cuda, GetParam().name,

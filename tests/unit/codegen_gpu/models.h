@@ -58,6 +58,36 @@ inline void pointwise_flat(compiler::Model& m, DType dtype) {
   m.output(b.add(b.mul(b.tanh(x), y), b.maximum(x, y)), "z");
 }
 
+/// Gradients of a layer norm from and to `dtype`, in f32 between.
+inline void layer_norm_gradients(compiler::Model& m, DType dtype) {
+  ir::Builder& b = m.b;
+  const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
+  const ir::ValId scale = m.input("scale", {m.size("C")});
+  m.wrt = {x, scale, m.input("shift", {m.size("C")})};
+  m.backward(b.cast(b.layer_norm(b.cast(x, DType::kF32), scale, m.wrt[2]), dtype));
+}
+
+inline void instance_norm(compiler::Model& m, DType dtype) {
+  ir::Builder& b = m.b;
+  const ir::Extents shape{m.size("N"), m.size("T"), m.size("H"), m.size("W")};
+  const ir::ValId x = b.cast(m.input("x", shape, dtype), DType::kF32);
+  const ir::Builder::Moments found = b.welford(x, {2, 3});
+  const ir::ValId variance = b.div(found.m2, b.extent(shape[2] * shape[3]));
+  const ir::ValId inverse = b.rsqrt(b.add(variance, b.constant(1e-5)));
+  const ir::ValId centred = b.sub(x, b.broadcast(found.mean, {0, 1}, shape));
+  m.output(b.cast(b.mul(centred, b.broadcast(inverse, {0, 1}, shape)), dtype), "y");
+}
+
+inline void column_sums(compiler::Model& m, DType dtype) {
+  const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
+  m.output(m.b.sum(m.b.cast(x, DType::kF32), {0}), "y");
+}
+
+inline void transposed_rows(compiler::Model& m, DType dtype) {
+  const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
+  m.output(m.b.mul(m.b.permute(x, {1, 0}), m.b.constant(0.5, dtype)), "y");
+}
+
 inline std::vector<NamedModel> named_models() {
   using compiler::Model;
   return {
@@ -92,6 +122,10 @@ inline std::vector<NamedModel> named_models() {
          const ir::ValId x = m.input("x", {m.size("N"), m.size("C")});
          m.output(m.b.mul(m.b.permute(x, {1, 0}), m.b.constant(0.5)));
        }},
+      {"layer_norm_backward_bf16", [](Model& m) { layer_norm_gradients(m, DType::kBF16); }},
+      {"instance_norm_f16", [](Model& m) { instance_norm(m, DType::kF16); }},
+      {"column_sum_bf16", [](Model& m) { column_sums(m, DType::kBF16); }},
+      {"transposed_bf16", [](Model& m) { transposed_rows(m, DType::kBF16); }},
       {"argmax",
        [](Model& m) { m.output(m.b.argmax(m.input("x", {m.size("N"), m.size("C")}), 1)); }},
       {"integers",

@@ -80,8 +80,8 @@ TEST_P(Printed, DoesWhatTheInterpreterSays) {
   GetParam().build(model);
   std::vector<KernelJob> jobs;
   for (const std::int64_t n : {1, 5, 8}) {
-    const std::map<std::string, std::int64_t> sizes{
-        {"N", n}, {"B", 3}, {"T", 2 * n}, {"C", 16 * n}};
+    const std::map<std::string, std::int64_t> sizes{{"N", n},      {"B", 3}, {"T", 2},
+                                                    {"C", 16 * n}, {"H", 4}, {"W", n + 1}};
     const auto inputs = testing::normal_inputs(model.fusion, sizes);
     for (const Schedule& schedule : schedules())
       for (KernelJob& job : testing::jobs_of(
