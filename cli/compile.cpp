@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -13,6 +14,7 @@ struct CompileArguments {
   std::string file;
   std::string emit = "ir";
   std::string dump;
+  std::vector<std::string> sizes;
   bool passes = false;
 };
 
@@ -25,8 +27,22 @@ nlohmann::ordered_json describe(const std::vector<ValueInfo>& values) {
 
 constexpr std::string_view kAfter = "after:";
 
+SizeExamples sizes_of(const CompileArguments& arguments) {
+  SizeExamples sizes;
+  for (const std::string& text : arguments.sizes) {
+    const std::size_t equals = text.find('=');
+    std::int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    if (equals == std::string::npos || equals == 0 ||
+        std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0)
+      throw UsageError("--size '{}' is not understood; write --size NAME=NUMBER", text);
+    sizes[text.substr(0, equals)] = value;
+  }
+  return sizes;
+}
+
 std::string text_of(const Program& program, const CompileArguments& arguments) {
-  if (arguments.dump.empty()) return program.emit(arguments.emit);
+  if (arguments.dump.empty()) return program.emit(arguments.emit, sizes_of(arguments));
   if (!arguments.dump.starts_with(kAfter))
     throw UsageError("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
                      arguments.dump);
@@ -63,10 +79,12 @@ void add_compile(CLI::App& app, Common& common) {
       app.add_subcommand("compile", "Check a program in its text form and print what it becomes");
   const auto arguments = std::make_shared<CompileArguments>();
   command->add_option("file", arguments->file, "The program (.sf)")->required();
-  command->add_option("--emit", arguments->emit, "What to print: ir, segments")
+  command->add_option("--emit", arguments->emit, "What to print: ir, segments, plan, loop, c, cuda")
       ->capture_default_str();
   command->add_option("--dump", arguments->dump,
                       "Print the program after a pass instead: after:PASS");
+  command->add_option("--size", arguments->sizes,
+                      "A size like those to come, as B=32 (again for others)");
   command->add_flag("--passes", arguments->passes, "List the passes with their times instead");
   command->footer(
       "\nExamples:\n  segfuse compile examples/layer_norm.sf --emit=segments\n"

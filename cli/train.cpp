@@ -63,6 +63,8 @@ void add_train(CLI::App& app, Common& common) {
   command->add_flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command->add_flag("--compare", options->compare,
                     "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
+  command->add_flag("--reference", options->reference,
+                    "Run the steps in the reference interpreter, in double precision (slow)");
   command->footer(
       "\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
   command->callback([options, &common] {

@@ -1,7 +1,9 @@
 #pragma once
 // Programs over tensors from C++: read a Fusion in its text form, look at it, run it.
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,12 +35,18 @@ struct PassInfo {
 };
 
 struct RunOptions {
+  /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
+  std::string backend = {};
   int threads = 0;  ///< 0: the option `threads`, or the cores this process may use
   /// The first NaN or new infinity is a DataError that names its operation. The option
   /// `check-numerics` turns it on as well.
   bool check_numerics = false;
   bool operator==(const RunOptions&) const = default;
 };
+
+/// Sizes like those that a program will be run with, by symbol: they choose between schedules, and
+/// what is emitted is right for others, too.
+using SizeExamples = std::map<std::string, std::int64_t>;
 
 /// A verified program. Copies share it; it does not change.
 class Program {
@@ -53,9 +61,10 @@ class Program {
 
   /// What emit() can give.
   static std::vector<std::string> emit_kinds();
-  /// "ir": the text form as it was read. "segments": the groups that the compiler cuts it into,
-  /// after all passes, with bytes and reasons. UsageError names the kinds for any other.
-  std::string emit(std::string_view kind) const;
+  /// "ir": the text form as it was read. After all passes: "segments", the groups that the compiler
+  /// cuts it into, with bytes and reasons; "plan", the schedule and kernels of each; "loop", the
+  /// kernels in loop IR; "c", in C; "cuda", those for a GPU. UsageError names the kinds for others.
+  std::string emit(std::string_view kind, const SizeExamples& sizes = {}) const;
 
   /// Runs all passes on a copy and says what each did, in their order.
   std::vector<PassInfo> passes() const;

@@ -39,6 +39,7 @@ inline constexpr OptionKey<std::int64_t> kThreads{"threads"};
 inline constexpr OptionKey<std::string> kLog{"log"};
 inline constexpr OptionKey<bool> kQuiet{"quiet"};
 inline constexpr OptionKey<bool> kCheckNumerics{"check-numerics"};
+inline constexpr OptionKey<std::string> kBackend{"backend"};
 inline constexpr OptionKey<bool> kDeterministic{"deterministic"};
 inline constexpr OptionKey<std::string> kCacheDir{"cache-dir"};
 }  // namespace options

@@ -14,9 +14,10 @@ struct TrainOptions {
   std::filesystem::path out;  ///< directory, made if missing
   bool resume = false;        ///< continue from the checkpoints in `out`, where there are any
   bool compare =
-      false;           ///< also train the same encoder with a per-frame softmax and a linear chain
-  int threads = 0;     ///< 0: all cores
-  bool quiet = false;  ///< no progress
+      false;  ///< also train the same encoder with a per-frame softmax and a linear chain
+  bool reference = false;  ///< steps run in the interpreter, in double precision: slow
+  int threads = 0;         ///< 0: all cores
+  bool quiet = false;      ///< no progress
 };
 
 /// Trains on the training recordings, keeps the epoch that is best on the development recordings

@@ -43,6 +43,13 @@ std::vector<OptionInfo> make_table() {
       {"quiet", "", false, "no progress on stderr"},
       {"check-numerics", "", false,
        "stop at the first operation that gives NaN or infinity, and name it"},
+      {"backend",
+       "",
+       std::string("compiled"),
+       "what runs programs on a CPU: machine code made for them (loops, where there is no "
+       "compiler), "
+       "built-in loops, or the reference in double precision",
+       {"compiled", "loops", "reference"}},
       {"deterministic", "", true,
        "the same bits for the same inputs on any number of threads; off allows faster orders"},
       {"cache-dir", "", std::string(),

@@ -10,8 +10,12 @@
 
 #include "base/check.h"
 #include "compiler/inputs.h"
+#include "compiler/interpret/interpreter.h"
+#include "engine/compiled/kernels.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/semicrf_ops.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
 
 namespace segfuse::engine {
 namespace {
@@ -75,7 +79,11 @@ struct Executable::State {
         pool(workers),
         options(how),
         groups(make_groups(fusion, !how.check_numerics)),
-        semicrf(workers) {}
+        semicrf(workers) {
+    if (options.backend != Backend::kCompiled || options.check_numerics) return;
+    if (auto compiler = shared_cpu_compiler())
+      compiled = std::make_unique<CompiledFusion>(fusion, std::move(compiler));
+  }
 
   Plan& plan_for(std::span<const Tensor> inputs) {
     std::vector<Shape> key;
@@ -85,8 +93,8 @@ struct Executable::State {
       check_types(inputs);
       return known->second;
     }
-    const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
-    Plan plan = make_plan(fusion, groups, sizes);
+    Plan plan = compiled ? make_plan(*compiled, inputs)
+                         : make_plan(fusion, groups, compiler::bind_inputs(fusion, inputs));
     if (plans.size() >= kMostPlans) plans.clear();
     last_plan = nullptr;
     return plans.emplace(std::move(key), std::move(plan)).first->second;
@@ -161,6 +169,7 @@ struct Executable::State {
   }
 
   std::string describe(const Step& step, const Group* group) const {
+    if (!step.what.empty()) return step.what;
     if (!step.expr.valid()) return "copy";
     if (group == nullptr || group->exprs.size() == 1)
       return std::string(ir::info(fusion.expr(step.expr).op).name);
@@ -185,11 +194,22 @@ struct Executable::State {
   }
 
   std::vector<Tensor> run(std::span<const Tensor> inputs) {
+    if (options.backend == Backend::kReference) {
+      std::vector<Tensor> outputs =
+          compiler::interpret(fusion, inputs, reference_opaque_ops(), {.outputs_as_f64 = false});
+      write_aliases(inputs, outputs);
+      return outputs;
+    }
     Plan& plan = plan_for(inputs);
     last_plan = &plan;
     std::vector<Tensor> outputs;
-    for (std::size_t i = 0; i < plan.output_shapes.size(); ++i)
-      outputs.emplace_back(fusion.val(fusion.outputs()[i].val).dtype, plan.output_shapes[i]);
+    for (std::size_t i = 0; i < plan.output_shapes.size(); ++i) {
+      if (plan.in_place[i]) {
+        outputs.push_back(inputs[*plan.in_place[i]]);
+      } else {
+        outputs.emplace_back(fusion.val(fusion.outputs()[i].val).dtype, plan.output_shapes[i]);
+      }
+    }
     Run context{pool, semicrf, locate(plan, inputs, outputs)};
     for (std::size_t i = 0; i < plan.steps.size(); ++i) {
       if (options.poison) poison(plan, plan.steps[i], i, context);
@@ -211,6 +231,7 @@ struct Executable::State {
       while (fusion.outputs()[from].val != alias.output) ++from;
       while (fusion.inputs()[to].val != alias.input) ++to;
       Tensor target = inputs[to];
+      if (target.shares_storage_with(outputs[from])) continue;
       std::memcpy(target.data(), outputs[from].data(), target.bytes());
     }
   }
@@ -220,6 +241,7 @@ struct Executable::State {
   ExecutorOptions options;
   std::vector<Group> groups;
   SemicrfOps semicrf;
+  std::unique_ptr<CompiledFusion> compiled;
   std::map<std::vector<Shape>, Plan> plans;
   const Plan* last_plan = nullptr;
   Arena arena;
@@ -230,6 +252,19 @@ Executable::Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions opti
 Executable::~Executable() = default;
 Executable::Executable(Executable&&) noexcept = default;
 Executable& Executable::operator=(Executable&&) noexcept = default;
+
+ExecutorOptions default_executor_options() {
+  const Options defaults = default_options();
+  return {.backend = backend_from_name(defaults.get(options::kBackend)),
+          .check_numerics = defaults.get(options::kCheckNumerics)};
+}
+
+Backend backend_from_name(std::string_view name) {
+  if (name == "compiled") return Backend::kCompiled;
+  if (name == "loops") return Backend::kLoops;
+  if (name == "reference") return Backend::kReference;
+  throw UsageError("backend '{}' is unknown; known are 'compiled', 'loops' and 'reference'", name);
+}
 
 std::vector<Tensor> Executable::run(std::span<const Tensor> inputs) { return state_->run(inputs); }
 const ir::Fusion& Executable::fusion() const noexcept { return state_->fusion; }

@@ -18,7 +18,15 @@
 
 namespace segfuse::engine {
 
+enum class Backend : std::uint8_t {
+  kCompiled,   ///< machine code for everything but library calls; loops where there is no compiler
+  kLoops,      ///< built-in loops
+  kReference,  ///< the interpreter in double precision; results are rounded at the end
+};
+
 struct ExecutorOptions {
+  /// Results differ in last digits only. With check_numerics built-in loops run.
+  Backend backend = Backend::kCompiled;
   /// Every operation runs on its own and its results are looked at. The first NaN, or the first
   /// infinity made of finite operands, is a DataError that names operation, value and element, and
   /// says whether the operands were finite.
@@ -29,9 +37,14 @@ struct ExecutorOptions {
   bool profile = false;
 };
 
+/// As the options `backend` and `check-numerics` say.
+ExecutorOptions default_executor_options();
+/// "compiled", "loops", "reference"; UsageError names them for any other.
+Backend backend_from_name(std::string_view name);
+
 /// Time spent in one step, over all runs with one set of shapes.
 struct StepTime {
-  std::string what;  ///< the operation, "N pointwise: a b c", "copy"
+  std::string what;  ///< the operation, "N pointwise: a b c", "row_norm of 9", "copy"
   double seconds = 0;
   std::int64_t runs = 0;
 };
@@ -47,8 +60,9 @@ class Executable {
   Executable& operator=(Executable&&) noexcept;
 
   /// `inputs` in the order of fusion().inputs(). When all else is done, aliased inputs are
-  /// overwritten in place, in the storage that the given tensors share. The returned outputs are
-  /// fresh storage. UsageError for inputs that do not fit and for indices out of range.
+  /// overwritten in place, in the storage that the given tensors share. Returned outputs are fresh
+  /// storage, or that of the input that they overwrite. UsageError for inputs that do not fit and
+  /// for indices out of range.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
 
   const ir::Fusion& fusion() const noexcept;

@@ -4,6 +4,7 @@
 #include "compiler/passes/pass.h"
 #include "compiler/segment/report.h"
 #include "compiler/segment/segmenter.h"
+#include "engine/compiled/emit.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/program_state.h"
 #include "ir/text.h"
@@ -46,14 +47,24 @@ std::vector<ValueInfo> Program::outputs() const {
   return describe(state_->fusion, state_->fusion.outputs());
 }
 
-std::vector<std::string> Program::emit_kinds() { return {"ir", "segments"}; }
+std::vector<std::string> Program::emit_kinds() {
+  return {"ir", "segments", "plan", "loop", "c", "cuda"};
+}
 
-std::string Program::emit(std::string_view kind) const {
-  if (kind == "ir") return ir::print(state_->fusion);
+std::string Program::emit(std::string_view kind, const SizeExamples& sizes) const {
+  compiler::SizeHints hints;
+  hints.symbols = sizes;
+  const ir::Fusion& fusion = state_->fusion;
+  if (kind == "ir") return ir::print(fusion);
+  if (kind == "plan") return engine::describe_plan(fusion, {.sizes = hints});
+  if (kind == "loop") return engine::print_loops(fusion, {.sizes = hints});
+  if (kind == "c") return engine::print_kernels(fusion, {.sizes = hints});
+  if (kind == "cuda")
+    return engine::print_kernels(fusion, {.target = compiler::Target::kCuda, .sizes = hints});
   if (kind == "segments") {
-    ir::Fusion fusion = state_->fusion;
-    compiler::run_passes(fusion);
-    return compiler::describe(compiler::segment(std::move(fusion)));
+    ir::Fusion copy = fusion;
+    compiler::run_passes(copy);
+    return compiler::describe(compiler::segment(std::move(copy), {.hints = hints}));
   }
   throw UsageError("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds()));
 }
@@ -84,6 +95,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   const Options defaults = default_options();
   RunOptions wanted = how;
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
+  if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);
   wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics);
   State& state = *state_;
   if (!state.executable || state.options != wanted) {
@@ -91,7 +103,8 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
     state.pool = std::make_unique<ThreadPool>(wanted.threads);
     state.executable = std::make_unique<engine::Executable>(
         state.fusion, *state.pool,
-        engine::ExecutorOptions{.check_numerics = wanted.check_numerics});
+        engine::ExecutorOptions{.backend = engine::backend_from_name(wanted.backend),
+                                .check_numerics = wanted.check_numerics});
     state.options = wanted;
   }
   return state.executable->run(inputs);

@@ -23,7 +23,7 @@ class ResumeTest(tool.ToolTest):
     def setUpClass(cls):
         super().setUpClass()
         cls.data, cls.config = cls.corpus()
-        cls.config.write_text(cls.config.read_text().replace("epochs = 6", "epochs = 16"))
+        cls.config.write_text(cls.config.read_text().replace("epochs = 6", "epochs = 40"))
         begin = time.monotonic()
         tool.run("train", cls.config, "--data", cls.data, "--out", cls.directory / "whole", check=0)
         cls.seconds = time.monotonic() - begin

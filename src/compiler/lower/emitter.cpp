@@ -92,29 +92,16 @@ VarId Emitter::outer(Extent count) {
 }
 
 void Emitter::open(loop::For::Kind kind, VarId var, Index begin, Index end) {
-  blocks_.push_back({{loop::For{kind, var, std::move(begin), std::move(end), {}}}, {}});
+  blocks_.push_back({{kind, var, std::move(begin), std::move(end), {}}, {}});
   var_depth_.resize(indices().vars(), 0);
   var_depth_[var.index] = depth();
-}
-
-void Emitter::open_if(std::vector<Within> when) {
-  // What depends on a variable of the conditions may not be touched outside of them.
-  for (const Within& condition : when)
-    indices().each_var(condition.index, [&](VarId var) {
-      if (var_depth_[var.index] > 0) var_depth_[var.index] = depth() + 1;
-    });
-  blocks_.push_back({{loop::If{std::move(when), {}}}, {}});
 }
 
 void Emitter::close() {
   Block block = std::move(blocks_.back());
   blocks_.pop_back();
-  if (auto* loop = std::get_if<loop::For>(&block.owner.node)) {
-    loop->body = std::move(block.body);
-  } else {
-    std::get<loop::If>(block.owner.node).body = std::move(block.body);
-  }
-  blocks_.back().body.push_back(std::move(block.owner));
+  block.owner.body = std::move(block.body);
+  blocks_.back().body.push_back({std::move(block.owner)});
   std::erase_if(known_, [&](const Known& k) { return depth_of(k.value) > depth(); });
   std::erase_if(computed_, [&](const auto& k) { return depth_of(k.second) > depth(); });
   std::erase_if(indices_, [&](const auto& k) { return depth_of(std::get<2>(k)) > depth(); });
@@ -183,6 +170,7 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
                       double otherwise) {
   int where = depth_of(index);
   for (const Within& condition : when) where = std::max(where, depth_of(condition.index));
+  if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, where);
   const ValueId result = new_value(kernel().buffer(buffer).dtype, where);
   emit({loop::Load{result, buffer, index, std::move(when), otherwise}}, where);
   return result;
@@ -190,7 +178,12 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
 
 void Emitter::store(BufferId buffer, const Index& index, ValueId value, std::vector<Within> when) {
   std::erase_if(when, [](const Within& w) { return w.index == Index(0); });
+  if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, depth());
   emit({loop::Store{buffer, index, value, std::move(when)}});
+}
+
+void Emitter::add_guard(std::vector<Within>& when, int depth) const {
+  if (depth > 0) when.insert(when.end(), guard.begin(), guard.end());
 }
 
 BufferId Emitter::buffer_of(ValId val, bool written) {
@@ -493,8 +486,11 @@ ValueId Emitter::indexed(const Expr& expr, const Request& request) {
   if (known == checks.end()) known = checks.insert(checks.end(), what);
   int where = depth_of(found);
   for (const Within& condition : request.when) where = std::max(where, depth_of(condition.index));
-  emit({loop::Check{within, request.when, static_cast<std::uint32_t>(known - checks.begin())}},
-       where);
+  std::vector<Within> checked = request.when;
+  add_guard(checked, where);
+  emit(
+      {loop::Check{within, std::move(checked), static_cast<std::uint32_t>(known - checks.begin())}},
+      where);
   inner.at[axis] = within.index;
   inner.when.push_back(within);
   return eval(inner);

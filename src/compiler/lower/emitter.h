@@ -49,9 +49,7 @@ class Emitter {
   /// The variable of the outer loop, depth 0.
   loop::VarId outer(ir::Extent count);
   void open(loop::For::Kind kind, loop::VarId var, loop::Index begin, loop::Index end);
-  /// Opened right inside of the loops whose variables the conditions hold.
-  void open_if(std::vector<loop::Within> when);
-  void close();  ///< the innermost block
+  void close();  ///< the innermost loop
   int depth() const { return static_cast<int>(blocks_.size()) - 1; }
   /// Depth of the block where the index is known.
   int depth_of(const loop::Index& index) const;
@@ -104,12 +102,16 @@ class Emitter {
   std::vector<Seen> seen;
   void next_walk() { ++walk_; }
 
+  /// Conditions on everything that touches global memory along the lanes.
+  std::vector<loop::Within> guard;
+
+  const Schedule& schedule() const { return out_.kernel.schedule; }
   loop::Kernel& kernel() { return out_.kernel; }
   loop::Indices& indices() { return out_.kernel.indices; }
 
  private:
   struct Block {
-    loop::Statement owner;  ///< a For or If without body
+    loop::For owner;  ///< without its body
     std::vector<loop::Statement> body;
   };
   struct Known {
@@ -128,6 +130,8 @@ class Emitter {
   loop::ValueId indexed(const ir::Expr& expr, const Request& request);
   loop::ValueId conditional(loop::ValueId value, const std::vector<loop::Within>& when,
                             double otherwise);
+  /// Adds the guard to the conditions of an access at that depth.
+  void add_guard(std::vector<loop::Within>& when, int depth) const;
   loop::ValueId holds(const std::vector<loop::Within>& when);
   bool reads_memory(ir::ValId val) const;
   void note(const Request& request, loop::ValueId value, bool loaded);

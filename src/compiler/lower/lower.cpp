@@ -1,6 +1,9 @@
 #include "compiler/lower/lower.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
 
 #include "base/check.h"
 #include "compiler/lower/make.h"
@@ -19,14 +22,11 @@ const Space& GroupLowering::space() const { return state_->space; }
 namespace {
 
 /// Kernels for one walk after the other, whose reductions go through memory.
-void make_staged(Making& making) {
+void make_staged(Making& making, const WalkKernel& whole) {
   const GroupState& group = making.group;
   int walks = 0;
-  std::vector<std::size_t> all;
-  for (std::size_t i = 0; i < group.reductions.size(); ++i) {
-    walks = std::max(walks, group.reductions[i].walk + 1);
-    all.push_back(i);
-  }
+  const std::vector<std::size_t>& all = whole.reductions;
+  for (const std::size_t i : all) walks = std::max(walks, group.reductions[i].walk + 1);
   const ir::Extent rows =
       elements_of(group.space, axes_of(group.space, SpaceAxis::Role::kParallel));
   const StateMemory memory = making.add_states(all, rows);
@@ -49,10 +49,104 @@ void make_staged(Making& making) {
   making.there = making.finished;
   std::vector<std::size_t> full;
   std::vector<std::size_t> others;
-  for (std::size_t i = 0; i < group.results.size(); ++i)
-    (group.results[i].full ? full : others).push_back(i);
+  for (const std::size_t i : whole.results) (group.results[i].full ? full : others).push_back(i);
   if (!others.empty()) make_result_kernel(making, others, false);
   if (!full.empty()) make_result_kernel(making, full, true);
+}
+
+/// The reductions that results depend on.
+std::vector<std::size_t> needed(const GroupState& group, const std::vector<std::size_t>& results) {
+  std::vector<bool> wanted(group.reductions.size(), false);
+  std::set<ir::ValId> seen;
+  std::vector<ir::ValId> open;
+  for (const std::size_t i : results) open.push_back(group.results[i].root);
+  while (!open.empty()) {
+    const ir::ValId val = open.back();
+    open.pop_back();
+    const ir::ExprId definition = group.fusion.val(val).definition;
+    const auto& inputs = group.group.boundary.inputs;
+    if (!seen.insert(val).second || !definition.valid() ||
+        std::binary_search(inputs.begin(), inputs.end(), val))
+      continue;
+    for (std::size_t i = 0; i < group.reductions.size(); ++i)
+      if (group.reductions[i].expr == definition) wanted[i] = true;
+    for (const ir::ValId operand : group.fusion.expr(definition).operands) open.push_back(operand);
+  }
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i]) all.push_back(i);
+  return all;
+}
+
+/// Results by the parallel axes along which they run: others would be computed again and again, and
+/// not at all when an axis that they do not have is empty. The whole space comes first.
+std::vector<WalkKernel> parts_of(const GroupState& group) {
+  const auto parallel = axes_of(group.space, SpaceAxis::Role::kParallel);
+  std::map<std::vector<std::size_t>, std::vector<std::size_t>> by_absent;
+  for (std::size_t i = 0; i < group.results.size(); ++i) {
+    std::vector<std::size_t> absent;
+    for (const std::size_t axis : parallel)
+      if (!group.results[i].along[group.joined[axis][0]]) absent.push_back(axis);
+    by_absent[absent].push_back(i);
+  }
+  std::vector<WalkKernel> parts;
+  for (auto& [absent, results] : by_absent)
+    parts.push_back({needed(group, results), results, absent, false});
+  return parts;
+}
+
+/// Whether a kernel reads memory that one before it has overwritten in place.
+bool reads_overwritten(const GroupState& group, const LoweredGroup& lowered) {
+  std::set<ir::ValId> overwritten;
+  for (const GroupKernel& kernel : lowered.kernels) {
+    std::set<ir::ValId> now;
+    std::size_t next = 0;
+    for (const loop::Buffer& buffer : kernel.kernel.buffers) {
+      if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+      const Operand& operand = kernel.operands[next++];
+      if (!operand.val.valid()) continue;
+      if (buffer.kind != loop::Buffer::Kind::kOutput && overwritten.contains(operand.val))
+        return true;
+      const bool in_place =
+          std::any_of(group.in_place.begin(), group.in_place.end(),
+                      [&](const ir::Alias& alias) { return alias.input == operand.val; });
+      if (in_place && buffer.kind != loop::Buffer::Kind::kInput) now.insert(operand.val);
+    }
+    overwritten.merge(now);
+  }
+  return false;
+}
+
+/// Results along the whole space, by the schedule.
+void make_whole(Making& making, const WalkKernel& part) {
+  const GroupState& group = making.group;
+  const Schedule& schedule = making.schedule;
+  int walks = 0;
+  for (const std::size_t i : part.reductions) walks = std::max(walks, group.reductions[i].walk + 1);
+  const bool full = std::any_of(part.results.begin(), part.results.end(),
+                                [&](std::size_t i) { return group.results[i].full; });
+  const bool rows = !axes_of(group.space, SpaceAxis::Role::kReduced).empty();
+  if (group.space.kind == PlanKind::kTiledTranspose && group.space.cross >= 0) {
+    make_transpose_kernel(making, part.results);
+  } else if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || full)))) {
+    make_staged(making, part);
+  } else if (rows && schedule.split > 0 && walks > 0) {
+    make_split_kernels(making, part);
+  } else {
+    make_walk_kernel(making, part);
+  }
+}
+
+void make_parts(Making& making, const std::vector<WalkKernel>& parts) {
+  for (const WalkKernel& part : parts) {
+    if (part.absent.empty()) {
+      make_whole(making, part);
+    } else {
+      making.finished.assign(making.group.reductions.size(), {});
+      making.there = making.finished;
+      make_walk_kernel(making, part);
+    }
+  }
 }
 
 }  // namespace
@@ -63,38 +157,39 @@ LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
   Making making{group, schedule, out, {}, {}};
   making.finished.assign(group.reductions.size(), {});
   making.there = making.finished;
-  WalkKernel everything;
-  int walks = 0;
-  for (std::size_t i = 0; i < group.reductions.size(); ++i) {
-    everything.reductions.push_back(i);
-    walks = std::max(walks, group.reductions[i].walk + 1);
-  }
-  bool full = false;
-  for (std::size_t i = 0; i < group.results.size(); ++i) {
-    everything.results.push_back(i);
-    full = full || group.results[i].full;
-  }
-  const bool rows = !axes_of(group.space, SpaceAxis::Role::kReduced).empty();
-  switch (group.space.kind) {
-    case PlanKind::kRowCol: make_row_col_kernels(making); break;
-    case PlanKind::kTiledTranspose:
-      if (group.space.cross >= 0) {
-        make_transpose_kernel(making);
-        break;
+  if (group.space.kind == PlanKind::kRowCol) {
+    make_row_col_kernels(making);
+  } else {
+    // Those that overwrite what others read come last, or all of them at once.
+    std::vector<WalkKernel> parts = parts_of(group);
+    make_parts(making, parts);
+    if (parts.size() > 1 && reads_overwritten(group, out)) {
+      std::reverse(parts.begin(), parts.end());
+      out = {};
+      make_parts(making, parts);
+      if (reads_overwritten(group, out)) {
+        out = {};
+        std::vector<std::size_t> all(group.results.size());
+        std::iota(all.begin(), all.end(), 0U);
+        make_walk_kernel(making, {needed(group, all), all});
       }
-      [[fallthrough]];
-    default:
-      if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || full)))) {
-        make_staged(making);
-      } else if (rows && schedule.split > 0) {
-        make_split_kernels(making, everything);
-      } else {
-        make_walk_kernel(making, everything);
-      }
+    }
   }
   SEGFUSE_CHECK(!out.kernels.empty(), "a group has kernels");
   for (const GroupKernel& kernel : out.kernels) loop::verify(kernel.kernel);
   return out;
+}
+
+std::string function_name(PlanKind kind) {
+  switch (kind) {
+    case PlanKind::kPointwise: return "pointwise";
+    case PlanKind::kTiledTranspose: return "transpose";
+    case PlanKind::kReduce: return "reduce";
+    case PlanKind::kRowNorm: return "row_norm";
+    case PlanKind::kColNorm: return "col_norm";
+    case PlanKind::kRowCol: return "row_col";
+    default: return "kernel";
+  }
 }
 
 }  // namespace segfuse::compiler

@@ -85,4 +85,7 @@ class GroupLowering {
   std::unique_ptr<GroupState> state_;
 };
 
+/// The name of a group's kernels: equal kernels have equal names, so that their texts are equal.
+std::string function_name(PlanKind kind);
+
 }  // namespace segfuse::compiler

@@ -75,7 +75,8 @@ std::vector<loop::ValueId> restore(Walker& walker, const Making& making, const S
 struct WalkKernel {
   std::vector<std::size_t> reductions;
   std::vector<std::size_t> results;
-  bool keep = false;  ///< finished reductions are stored, for kernels that come
+  std::vector<std::size_t> absent = {};  ///< parallel axes along which nothing here runs
+  bool keep = false;                     ///< finished reductions are stored, for kernels that come
 };
 
 /// One walk after the other over each row.
@@ -85,6 +86,6 @@ void make_split_kernels(Making& making, const WalkKernel& what);
 /// Results once all reductions are finished by other kernels: those along rows, or the others.
 void make_result_kernel(Making& making, const std::vector<std::size_t>& results, bool full);
 void make_row_col_kernels(Making& making);
-void make_transpose_kernel(Making& making);
+void make_transpose_kernel(Making& making, const std::vector<std::size_t>& results);
 
 }  // namespace segfuse::compiler

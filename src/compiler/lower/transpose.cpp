@@ -19,7 +19,8 @@ namespace {
 /// and write along the other from there.
 class TransposeMaker {
  public:
-  explicit TransposeMaker(Making& making) : making_(making), group_(making.group) {
+  TransposeMaker(Making& making, const std::vector<std::size_t>& results)
+      : making_(making), group_(making.group), results_(results) {
     for (std::size_t axis = 0; axis < group_.space.axes.size(); ++axis) {
       all_.push_back(axis);
       if (static_cast<int>(axis) != group_.space.inner &&
@@ -61,8 +62,8 @@ class TransposeMaker {
 
  private:
   void store(Walker& walker, const Frame& frame) const {
-    for (const Result& result : group_.results)
-      walker.store(result, only_first(making_, frame, result, all_));
+    for (const std::size_t i : results_)
+      walker.store(group_.results[i], only_first(making_, frame, group_.results[i], all_));
   }
 
   /// The index with the two parts of the lane's variable exchanged; nothing if one of them is
@@ -109,8 +110,8 @@ class TransposeMaker {
 
     if (!held.empty()) {
       e.open(For::Kind::kLane, lane_, 0, Index(tile * tile));
-      e.open_if({{indices.add(cross_begin, rest_), cross_extent},
-                 {indices.add(inner_begin, quotient_), inner_extent}});
+      e.guard = {{indices.add(cross_begin, rest_), cross_extent},
+                 {indices.add(inner_begin, quotient_), inner_extent}};
       const Index to = indices.add(indices.multiply(rest_, tile + 1), quotient_);
       for (std::size_t i = 0; i < held.size(); ++i) {
         Request request = held[i];
@@ -123,18 +124,16 @@ class TransposeMaker {
         e.held.push_back({held[i], buffer, true});
       }
       e.close();
-      e.close();
       e.emit({loop::Barrier{}});
     }
     frame.set(cross, indices.add(cross_begin, quotient_));
     frame.set(inner, indices.add(inner_begin, rest_));
     frame.settle();
     e.open(For::Kind::kLane, lane_, 0, Index(tile * tile));
-    e.open_if({{frame.at(cross), cross_extent}, {frame.at(inner), inner_extent}});
+    e.guard = {{frame.at(cross), cross_extent}, {frame.at(inner), inner_extent}};
     e.held_depth = e.depth();
     e.held_at = indices.add(indices.multiply(quotient_, tile + 1), rest_);
     store(walker, frame);
-    e.close();
     e.close();
     e.finish();
   }
@@ -160,6 +159,7 @@ class TransposeMaker {
 
   Making& making_;
   const GroupState& group_;
+  const std::vector<std::size_t>& results_;
   std::vector<std::size_t> others_;
   std::vector<std::size_t> all_;
   loop::VarId lane_;
@@ -170,8 +170,8 @@ class TransposeMaker {
 
 }  // namespace
 
-void make_transpose_kernel(Making& making) {
-  TransposeMaker maker(making);
+void make_transpose_kernel(Making& making, const std::vector<std::size_t>& results) {
+  TransposeMaker maker(making, results);
   if (making.schedule.target == Target::kCuda) {
     maker.run_tiled();
   } else {

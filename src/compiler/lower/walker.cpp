@@ -90,11 +90,18 @@ Index Walker::position(std::size_t number) const {
   return group_.tuple(expr.operands[0], plan_at)[static_cast<std::size_t>(axis)];
 }
 
+/// A row in registers gives each lane so few elements that plain sums are as good: what rounding
+/// adds grows with the terms of a lane, and lanes are joined in a tree.
+bool Walker::few_to_a_lane() const {
+  const Schedule& schedule = emitter.schedule();
+  return schedule.hold == Hold::kRegister && schedule.row <= 64 * schedule.threads;
+}
+
 void Walker::begin(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   auto& all = emitter.kernel().reductions;
   states_[number] = {static_cast<std::uint32_t>(all.size())};
-  all.push_back({r.op, r.dtype, r.op == Op::sum && r.dtype == DType::kF32});
+  all.push_back({r.op, r.dtype, r.op == Op::sum && r.dtype == DType::kF32 && !few_to_a_lane()});
   emitter.emit({loop::Begin{states_[number]}});
 }
 

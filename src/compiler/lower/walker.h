@@ -37,6 +37,7 @@ class Walker {
   static double identity(const SimpleReduction& reduction);
 
  private:
+  bool few_to_a_lane() const;
   loop::ValueId single(ir::ExprId expr, std::size_t which);
   loop::ValueId result(ir::ExprId expr, std::size_t which);
   std::size_t find(ir::ExprId expr, int part) const;

@@ -16,11 +16,18 @@ namespace {
 
 /// The axes in the roles that they have when rows are walked over.
 struct RowAxes {
-  explicit RowAxes(const Space& space)
+  explicit RowAxes(const Space& space, const std::vector<std::size_t>& absent = {})
       : parallel(axes_of(space, Role::kParallel)), walked(axes_of(space, Role::kReduced)) {
-    lane = space.inner >= 0 ? space.inner : static_cast<int>(space.axes.size()) - 1;
-    if (lane < 0) return;
-    const auto number = static_cast<std::size_t>(lane);
+    for (const std::size_t axis : absent) std::erase(parallel, axis);
+    std::vector<std::size_t> all = parallel;
+    all.insert(all.end(), walked.begin(), walked.end());
+    if (all.empty()) return;
+    std::sort(all.begin(), all.end());
+    const bool inner_there =
+        space.inner >= 0 &&
+        std::binary_search(all.begin(), all.end(), static_cast<std::size_t>(space.inner));
+    const std::size_t number = inner_there ? static_cast<std::size_t>(space.inner) : all.back();
+    lane = static_cast<int>(number);
     lane_walked = space.axes[number].role == Role::kReduced;
     std::erase(lane_walked ? walked : parallel, number);
   }
@@ -93,7 +100,7 @@ void restore_finished(Walker& walker, const Making& making, const Frame& frame) 
 class WalkMaker {
  public:
   WalkMaker(Making& making, const WalkKernel& what)
-      : making_(making), what_(what), axes_(making.group.space) {
+      : making_(making), what_(what), axes_(making.group.space, what.absent) {
     last_ = 0;
     for (const std::size_t i : what.reductions)
       last_ = std::max(last_, making.group.reductions[i].walk + 1);

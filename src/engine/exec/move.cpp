@@ -16,6 +16,7 @@ template <class Body>
 void with_bits(DType dtype, Body&& body) {
   switch (size_of(dtype)) {
     case 1: return body(std::uint8_t{});
+    case 2: return body(std::uint16_t{});
     case 4: return body(std::uint32_t{});
     case 8: return body(std::uint64_t{});
     default: throw InternalError("elements of {} bytes", size_of(dtype));

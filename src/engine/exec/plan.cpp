@@ -33,16 +33,15 @@ std::uint32_t Planner::add_storage(Storage::Kind kind, std::size_t index, std::s
   return static_cast<std::uint32_t>(plan_.storages.size() - 1);
 }
 
-Ref Planner::scratch(DType dtype, Shape shape) {
-  const DType type = compute_type(dtype);
+Ref Planner::scratch(DType type, Shape shape) {
   const std::size_t bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(type);
   return {add_storage(Storage::Kind::kArena, 0, bytes), type, contiguous(std::move(shape))};
 }
 
-Ref Planner::place(ir::ValId val) {
-  Ref ref = scratch(dtype(val), shape(val));
+Ref Planner::place(ir::ValId val, DType type) {
+  Ref ref = scratch(type, shape(val));
   const auto output = direct_outputs_.find(val.index);
-  if (output != direct_outputs_.end()) {
+  if (output != direct_outputs_.end() && type == dtype(val)) {
     Storage& storage = plan_.storages[ref.storage];
     storage.kind = Storage::Kind::kOutput;
     storage.index = output->second;
@@ -76,12 +75,19 @@ void Planner::add_step(ir::ExprId expr, std::vector<Ref> operands, std::vector<R
   const std::size_t step = plan_.steps.size();
   for (const auto* refs : {&operands, &results})
     for (const Ref& ref : *refs) plan_.storages[ref.storage].last_step = step;
-  plan_.steps.push_back({expr, std::move(operands), std::move(results), std::move(go), 0, 0});
+  plan_.steps.push_back({expr, std::move(operands), std::move(results), std::move(go), {}, 0, 0});
 }
 
 void Planner::round(ir::ExprId expr, ir::ValId val) {
   if (!is_half(dtype(val))) return;
   const Ref target = ref(val);
+  if (generated_) {
+    const Ref half = place(val, dtype(val));
+    return add_step(expr, {target}, {half}, [target, half](Run& run) {
+      convert_to_half(half.dtype, run.array(target).as<float>(), run.array(half).data,
+                      half.layout.size());
+    });
+  }
   add_step(expr, {target}, {target}, [target, loop = round_loop(dtype(val))](Run& run) {
     const Array array = run.array(target);
     loop(array.data, {{array.data, nullptr, nullptr}, {1, 0, 0}}, target.layout.size());
@@ -95,13 +101,19 @@ void Planner::plan_inputs() {
     const Layout layout = contiguous(shape(val));
     const Ref given{add_storage(Storage::Kind::kInput, i, 0), type, layout};
     refs_[val.index] = given;
-    if (!is_half(type)) continue;
-    const Ref target = refs_[val.index] = scratch(type, layout.shape);
-    add_step({}, {given}, {target}, [given, target](Run& run) {
-      convert_half(given.dtype, run.array(given).data, run.array(target).as<float>(),
-                   given.layout.size());
-    });
+    if (!generated_) refs_[val.index] = widened(given);
   }
+}
+
+Ref Planner::widened(const Ref& ref) {
+  if (!is_half(ref.dtype)) return ref;
+  const Ref from = packed(ref);
+  const Ref target = scratch(DType::kF32, from.layout.shape);
+  add_step({}, {from}, {target}, [from, target](Run& run) {
+    convert_half(from.dtype, run.array(from).data, run.array(target).as<float>(),
+                 from.layout.size());
+  });
+  return target;
 }
 
 /// An output that no step has made in place is copied, or converted to its half type.
@@ -110,6 +122,10 @@ void Planner::plan_outputs() {
     const ir::ValId val = fusion_.outputs()[i].val;
     const Ref from = ref(val);
     plan_.output_shapes.push_back(from.layout.shape);
+    plan_.in_place.emplace_back();
+    for (const ir::Alias& alias : in_place_)
+      if (alias.output == val) plan_.in_place.back() = plan_.storages[from.storage].index;
+    if (plan_.in_place.back()) continue;
     const Storage& storage = plan_.storages[from.storage];
     const auto direct = direct_outputs_.find(val.index);
     if (direct != direct_outputs_.end() && direct->second == i &&
@@ -117,7 +133,7 @@ void Planner::plan_outputs() {
       continue;
     const Ref target{add_storage(Storage::Kind::kOutput, i, 0), dtype(val),
                      contiguous(from.layout.shape)};
-    const Ref source = is_half(target.dtype) ? packed(from) : from;
+    const Ref source = from.dtype != target.dtype ? packed(from) : from;
     add_step({}, {source}, {target}, [source, target](Run& run) {
       if (source.dtype == target.dtype) {
         copy(run.pool, run.array(source), run.array(target));

@@ -2,7 +2,9 @@
 // What a Fusion does for one set of input shapes: steps over storages with fixed layouts.
 
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -26,7 +28,8 @@ struct Storage {
   std::size_t last_step = 0;   ///< that reads or writes it
 };
 
-/// A view of a storage. dtype is a compute type: halves are held as f32.
+/// A view of a storage. dtype is a compute type: halves are held as f32, but between generated
+/// kernels.
 struct Ref {
   std::uint32_t storage = 0;
   DType dtype = DType::kF32;
@@ -51,7 +54,8 @@ struct Step {
   std::vector<Ref> operands;  ///< filled when steps are to be checked
   std::vector<Ref> results;   ///< what it defines for later steps
   std::function<void(Run&)> go;
-  double seconds = 0;  ///< measured, when asked for
+  std::string what = {};  ///< of generated kernels: "row_norm of 9"
+  double seconds = 0;     ///< measured, when asked for
   std::int64_t runs = 0;
 };
 
@@ -59,11 +63,18 @@ struct Plan {
   std::vector<Storage> storages;
   std::vector<Step> steps;
   std::vector<Shape> output_shapes;
+  /// By output: the input whose memory it is, for those that are written in place.
+  std::vector<std::optional<std::size_t>> in_place;
   std::size_t arena_bytes = 0;
   std::vector<std::byte> constants;
 };
 
 /// Plans a run. `groups` are those of the Fusion; nothing is kept of the arguments.
 Plan make_plan(const ir::Fusion& fusion, std::span<const Group> groups, const ir::Sizes& sizes);
+
+class CompiledFusion;
+/// The same with generated kernels. Halves are stored as they are. The plan holds the code, not the
+/// CompiledFusion.
+Plan make_plan(CompiledFusion& compiled, std::span<const Tensor> inputs);
 
 }  // namespace segfuse::engine

@@ -4,7 +4,9 @@
 
 #include <map>
 
+#include "engine/compiled/kernels.h"
 #include "engine/exec/plan.h"
+#include "engine/kernels/pointwise_kernels.h"
 
 namespace segfuse::engine {
 
@@ -12,14 +14,16 @@ class Planner {
  public:
   Planner(const ir::Fusion& fusion, const ir::Sizes& sizes);
   Plan run(std::span<const Group> groups);
+  Plan run(const CompiledFusion& compiled, std::span<const GroupCode* const> codes);
 
  private:
   // --- storages and values
   std::uint32_t add_storage(Storage::Kind kind, std::size_t index, std::size_t bytes);
-  /// New contiguous memory in a compute type.
-  Ref scratch(DType dtype, Shape shape);
+  /// New contiguous memory.
+  Ref scratch(DType type, Shape shape);
   /// Where a result is made: an output's own memory if it can be, else the arena.
-  Ref place(ir::ValId val);
+  Ref place(ir::ValId val) { return place(val, compute_type(dtype(val))); }
+  Ref place(ir::ValId val, DType type);
   Ref scalar(DType dtype, double value);
   const Ref& ref(ir::ValId val) const { return refs_[val.index]; }
   Shape shape(ir::ValId val) const { return sizes_.of(fusion_.val(val).shape); }
@@ -28,11 +32,19 @@ class Planner {
   Ref packed(const Ref& ref);
   void add_step(ir::ExprId expr, std::vector<Ref> operands, std::vector<Ref> results,
                 std::function<void(Run&)> go);
-  /// A step that rounds a result to the half type of `val`, if it has one.
+  /// A step that rounds a result to the half type of `val`, if it has one; between generated
+  /// kernels it is stored in that type, too.
   void round(ir::ExprId expr, ir::ValId val);
   void plan_inputs();
   void plan_outputs();
   void assign_arena();
+
+  /// The same values in a compute type.
+  Ref widened(const Ref& ref);
+
+  // --- generated kernels
+  void plan_kernels(const compiler::SegmentedGroup& group, const GroupCode& code);
+  void plan_library(ir::ExprId id);
 
   // --- operations
   void plan_group(const Group& group);
@@ -54,6 +66,8 @@ class Planner {
   std::vector<Ref> refs_;                                // by ValId
   std::vector<bool> live_;                               // by ExprId
   std::map<std::uint32_t, std::size_t> direct_outputs_;  // by ValId: the output it is made in
+  bool generated_ = false;
+  std::vector<ir::Alias> in_place_;
 };
 
 }  // namespace segfuse::engine

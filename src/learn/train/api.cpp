@@ -206,7 +206,8 @@ std::string train(const TrainOptions& options) {
     trainer.checkpoint = out / "checkpoint.safetensors";
     trainer.resume = options.resume;
     trainer.quiet = options.quiet;
-    trainer.check_numerics = default_options().get(options::kCheckNumerics);
+    trainer.execution = engine::default_executor_options();
+    if (options.reference) trainer.execution.backend = engine::Backend::kReference;
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, pool, trainer));

@@ -97,7 +97,7 @@ std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists
 struct Decoder::State {
   State(ThreadPool& pool, const Segmenter& model, std::vector<Tensor> values, Tensor limit)
       : config(model.config()),
-        forward(model.inference(), pool),
+        forward(model.inference(), pool, engine::default_executor_options()),
         inputs(forward.fusion()),
         engine(pool),
         inference(pool),

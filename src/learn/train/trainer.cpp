@@ -65,10 +65,9 @@ class Run {
         dev_(dev),
         dev_error_(dev_error),
         options_(options),
-        forward_backward_(segmenter.training(), pool, {.check_numerics = options.check_numerics}),
+        forward_backward_(segmenter.training(), pool, options.execution),
         step_inputs_(forward_backward_.fusion()),
-        update_(optim::adamw_update(segmenter.parameters(), plan.adamw), pool,
-                {.check_numerics = options.check_numerics}),
+        update_(optim::adamw_update(segmenter.parameters(), plan.adamw), pool, options.execution),
         update_inputs_(update_.fusion()) {
     state_.parameters = std::move(parameters);
     state_.first_moment = zeros_like(state_.parameters);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/executor.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/config.h"
 #include "learn/train/corpus.h"
@@ -36,9 +37,8 @@ struct TrainerOptions {
   std::filesystem::path checkpoint;  ///< written at the end of every epoch and when interrupted
   bool resume = false;               ///< continue from it, if it exists
   bool quiet = false;
-  bool check_numerics =
-      false;  ///< the first operation that makes a NaN is a DataError that names it
-  std::string name = "training";  ///< for the progress bar
+  engine::ExecutorOptions execution;  ///< how the programs of a step are run
+  std::string name = "training";      ///< for the progress bar
 };
 
 /// Label error rate of `decoded` against the gold segments, as frames sequences.

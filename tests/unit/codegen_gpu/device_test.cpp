@@ -36,10 +36,12 @@ TEST_P(OnDevice, DoesWhatTheInterpreterSays) {
             return true;
           },
           sizes);
+      // A row of one element has no variance: norms multiply what is rounded by 1/sqrt(1e-5).
+      const double tolerance = c == 1 ? 2e-5 * 316 : 2e-5;
       for (const testing::KernelJob& job : jobs) {
         testing::DeviceJob on_device(*gpu, job);
         on_device.launch();
-        EXPECT_EQ(testing::difference(job, on_device.globals(), on_device.status()), "");
+        EXPECT_EQ(testing::difference(job, on_device.globals(), on_device.status(), tolerance), "");
       }
     }
   }

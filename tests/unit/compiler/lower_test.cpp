@@ -126,7 +126,7 @@ TEST_P(Norm, ForwardAndBackward) {
     const ValId y = GetParam().layer(m);
     m.output(y);
     if (gradients) m.backward(y);
-    for (const std::int64_t n : {1, 2, 5}) {
+    for (const std::int64_t n : {0, 1, 2, 5}) {
       const std::map<std::string, std::int64_t> sizes{{"N", n},     {"C", n + 1}, {"H", 4},
                                                       {"W", n + 2}, {"B", n},     {"T", 3}};
       check(m.fusion, inputs_of(m.fusion, sizes),

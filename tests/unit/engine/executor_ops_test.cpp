@@ -56,7 +56,7 @@ double smallest(DType dtype) {
   }
 }
 
-class ExecutorOps : public ::testing::Test {
+class ExecutorOps : public ::testing::TestWithParam<Backend> {
  protected:
   /// Runs one operation on both; |executor - interpreter| must be within
   /// `factor` * epsilon * (|interpreter| + what the operation gives on absolute values).
@@ -106,9 +106,11 @@ class ExecutorOps : public ::testing::Test {
 
   /// The same bits on 1, 2 and 4 threads, on poisoned memory.
   std::vector<Tensor> run_everywhere(const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
-    const auto found = Executable(fusion, one_, {.poison = true}).run(inputs);
+    const auto found =
+        Executable(fusion, one_, {.backend = GetParam(), .poison = true}).run(inputs);
     for (ThreadPool* pool : {&two_, &four_}) {
-      const auto again = Executable(fusion, *pool, {.poison = true}).run(inputs);
+      const auto again =
+          Executable(fusion, *pool, {.backend = GetParam(), .poison = true}).run(inputs);
       for (std::size_t o = 0; o < found.size(); ++o)
         EXPECT_TRUE(same_bits(found[o], again[o])) << pool->size() << " threads";
     }
@@ -151,7 +153,7 @@ const std::vector<Shape>& shapes() {
   return all;
 }
 
-TEST_F(ExecutorOps, Elementwise) {
+TEST_P(ExecutorOps, Elementwise) {
   for (const ir::OpInfo& op : ir::all_ops()) {
     if (op.op_class != ir::OpClass::kElementwise || op.rule == ir::DTypeRule::kNone) continue;
     for (const DType dtype : types(op.rule))
@@ -164,7 +166,7 @@ TEST_F(ExecutorOps, Elementwise) {
   }
 }
 
-TEST_F(ExecutorOps, ElementwiseOnSpecialValues) {
+TEST_P(ExecutorOps, ElementwiseOnSpecialValues) {
   const std::vector<double> special = {0, -0.0, 1, -1, kInf, -kInf, std::nan(""), 1e-30, 3e38};
   for (const ir::OpInfo& op : ir::all_ops()) {
     if (op.op_class != ir::OpClass::kElementwise || op.rule == ir::DTypeRule::kNone ||
@@ -194,7 +196,7 @@ TEST_F(ExecutorOps, ElementwiseOnSpecialValues) {
   }
 }
 
-TEST_F(ExecutorOps, IntegersWrap) {
+TEST_P(ExecutorOps, IntegersWrap) {
   for (const DType dtype : {DType::kI32, DType::kI64}) {
     Tensor a(dtype, {3});
     Tensor b(dtype, {3});
@@ -212,7 +214,7 @@ TEST_F(ExecutorOps, IntegersWrap) {
   }
 }
 
-TEST_F(ExecutorOps, WhereAndCast) {
+TEST_P(ExecutorOps, WhereAndCast) {
   using enum DType;
   const std::vector<DType> all = {kBool, kI32, kI64, kF16, kBF16, kF32, kF64};
   for (const Shape& shape : shapes())
@@ -232,7 +234,7 @@ TEST_F(ExecutorOps, WhereAndCast) {
 
 // --- reductions
 
-TEST_F(ExecutorOps, ReductionsOverEverySubsetOfAxes) {
+TEST_P(ExecutorOps, ReductionsOverEverySubsetOfAxes) {
   const std::vector<Shape> operands = {{},        {1},      {0},         {37},        {3, 0, 2},
                                        {5, 1, 9}, {300, 8}, {7, 33, 11}, {2, 3, 5, 3}};
   for (const Op op : {Op::sum, Op::prod, Op::max, Op::min, Op::welford, Op::logsumexp})
@@ -252,7 +254,7 @@ TEST_F(ExecutorOps, ReductionsOverEverySubsetOfAxes) {
       }
 }
 
-TEST_F(ExecutorOps, Argmax) {
+TEST_P(ExecutorOps, Argmax) {
   for (const DType dtype : {DType::kF16, DType::kF32, DType::kF64, DType::kI32, DType::kI64})
     for (const Shape& shape : {Shape{1}, Shape{37}, Shape{3, 5}, Shape{4, 1, 9001}})
       for (std::size_t a = 0; a < shape.size(); ++a)
@@ -260,7 +262,7 @@ TEST_F(ExecutorOps, Argmax) {
               {Ints{static_cast<std::int64_t>(a)}}, 0);
 }
 
-TEST_F(ExecutorOps, LongAndColumnReductions) {
+TEST_P(ExecutorOps, LongAndColumnReductions) {
   for (const Op op : {Op::sum, Op::max, Op::welford, Op::logsumexp})
     for (const DType dtype : {DType::kF32, DType::kF64})
       for (const Shape& shape :
@@ -274,7 +276,7 @@ TEST_F(ExecutorOps, LongAndColumnReductions) {
       }
 }
 
-TEST_F(ExecutorOps, ReductionsOfSpecialValues) {
+TEST_P(ExecutorOps, ReductionsOfSpecialValues) {
   for (const DType dtype : {DType::kF32, DType::kF64})
     for (const std::int64_t n : {2, 70, 5000}) {
       std::vector<std::vector<double>> rows(5, std::vector<double>(static_cast<std::size_t>(n), 1));
@@ -294,7 +296,7 @@ TEST_F(ExecutorOps, ReductionsOfSpecialValues) {
 
 // --- movement
 
-TEST_F(ExecutorOps, Movement) {
+TEST_P(ExecutorOps, Movement) {
   using enum DType;
   const std::int64_t zero = 0;
   const std::int64_t one = 1;
@@ -335,7 +337,7 @@ TEST_F(ExecutorOps, Movement) {
   check(Op::take, {draw(ir::Domain::kAny, kF32, {5}), Tensor(kI64, {0})}, {zero}, 0);
 }
 
-TEST_F(ExecutorOps, LargeScatterAndFold) {
+TEST_P(ExecutorOps, LargeScatterAndFold) {
   Tensor indices(DType::kI32, {500});
   for (std::int64_t i = 0; i < 500; ++i) indices.set(i, static_cast<double>(rng_.below(40)));
   check(Op::scatter_add, {draw(ir::Domain::kAny, DType::kF32, {500, 150}), indices},
@@ -344,20 +346,23 @@ TEST_F(ExecutorOps, LargeScatterAndFold) {
         {std::int64_t{1}, std::int64_t{1}, std::int64_t{3}, sizes({412})}, 16);
 }
 
-TEST_F(ExecutorOps, IndicesOutOfRangeAreRefused) {
+TEST_P(ExecutorOps, IndicesOutOfRangeAreRefused) {
   const Tensor x = draw(ir::Domain::kAny, DType::kF32, {3, 2});
   const Tensor indices = segfuse::testing::row({0, 3}, DType::kI64);
   const std::int64_t axis = 0;
   const auto taking = program(Op::take, {x, indices}, {axis});
-  EXPECT_THROW(Executable(taking, one_).run(std::vector{x, indices}), UsageError);
+  EXPECT_THROW(Executable(taking, one_, {.backend = GetParam()}).run(std::vector{x, indices}),
+               UsageError);
   const Tensor y = draw(ir::Domain::kAny, DType::kF32, {2, 2});
   const auto adding = program(Op::scatter_add, {y, indices}, {axis, sizes({3})});
-  EXPECT_THROW(Executable(adding, one_).run(std::vector{y, indices}), UsageError);
+  EXPECT_THROW(Executable(adding, one_, {.backend = GetParam()}).run(std::vector{y, indices}),
+               UsageError);
   const Tensor negative = segfuse::testing::row({0, -1}, DType::kI64);
-  EXPECT_THROW(Executable(taking, one_).run(std::vector{x, negative}), UsageError);
+  EXPECT_THROW(Executable(taking, one_, {.backend = GetParam()}).run(std::vector{x, negative}),
+               UsageError);
 }
 
-TEST_F(ExecutorOps, RandomNumbersAreThoseOfTheInterpreter) {
+TEST_P(ExecutorOps, RandomNumbersAreThoseOfTheInterpreter) {
   for (const Shape& shape : {Shape{}, Shape{3}, Shape{7, 13}, Shape{5, 4001}}) {
     Tensor seed(DType::kI64, {2});
     seed.span<std::int64_t>()[0] = (std::int64_t{1} << 60) + 17;
@@ -368,7 +373,7 @@ TEST_F(ExecutorOps, RandomNumbersAreThoseOfTheInterpreter) {
 
 // --- library calls
 
-TEST_F(ExecutorOps, Matmul) {
+TEST_P(ExecutorOps, Matmul) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64})
     for (const auto& [m, k, n] : std::vector<std::array<std::int64_t, 3>>{
              {1, 1, 1}, {3, 5, 7}, {0, 3, 2}, {4, 0, 3}, {33, 1, 31}, {129, 65, 17}, {1, 40, 9}})
@@ -392,6 +397,11 @@ TEST_F(ExecutorOps, Matmul) {
                 {ta, tb}, factor);
         }
 }
+
+INSTANTIATE_TEST_SUITE_P(On, ExecutorOps, ::testing::Values(Backend::kLoops, Backend::kCompiled),
+                         [](const auto& instance) {
+                           return instance.param == Backend::kLoops ? "Loops" : "Compiled";
+                         });
 
 }  // namespace
 }  // namespace segfuse::engine

@@ -49,11 +49,32 @@ TEST(Program, EmitsItsTextAndNamesWhatElseThereIs) {
   const Program program = Program::from_text(sample());
   EXPECT_EQ(program.emit("ir"), sample());
   try {
-    (void)program.emit("cuda");
-    FAIL() << "cuda was emitted";
+    (void)program.emit("wasm");
+    FAIL() << "wasm was emitted";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'cuda' cannot be emitted; what can is 'ir'"));
+    EXPECT_THAT(error.what(), HasSubstr("'wasm' cannot be emitted; what can is 'ir'"));
   }
+}
+
+TEST(Program, EmitsItsKernels) {
+  const Program program = Program::from_file(SEGFUSE_SOURCE_DIR "/examples/layer_norm.sf");
+  const std::string plan = program.emit("plan");
+  EXPECT_THAT(plan, HasSubstr("group 0: RowNorm of"));
+  EXPECT_THAT(plan, HasSubstr("space [B*T, 256 reduced innermost]"));
+  EXPECT_THAT(plan, HasSubstr("kernel row_norm x B*T: b0 = 'x'"));
+  EXPECT_THAT(program.emit("loop"), HasSubstr("outer p in 0 .. B*T"));
+  EXPECT_THAT(program.emit("c"), HasSubstr("void row_norm(void *const *buffers"));
+  EXPECT_THAT(program.emit("cuda"), HasSubstr("extern \"C\" __global__ void"));
+  EXPECT_EQ(program.emit("c"), program.emit("c"));
+  EXPECT_NE(program.emit("plan", {{"B", 1}, {"T", 1}}), "");
+}
+
+TEST(Program, RunsOnEveryBackend) {
+  const Program program = Program::from_text(sample());
+  const std::vector inputs{row({0, 1}, DType::kF32)};
+  for (const char* backend : {"compiled", "loops", "reference"})
+    expect_values(program.run(inputs, {.backend = backend})[0], {2, 2 * std::exp(1.0)}, 1e-6);
+  EXPECT_THROW(program.run(inputs, {.backend = "gpu"}), UsageError);
 }
 
 TEST(Program, EmitsItsSegmentsAndWhatPassesDo) {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "compiler/interpret/interpreter.h"
 #include "engine/executor.h"
 #include "ir/text.h"
@@ -30,14 +32,14 @@ void expect_same(const RandomFusion& program, const std::vector<Tensor>& found,
   }
 }
 
-void check(std::uint64_t seed, Numbers numbers) {
+void check(std::uint64_t seed, Numbers numbers, Backend backend) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   const RandomFusion program = segfuse::testing::random_fusion(seed, numbers);
   ir::verify(program.fusion);
   ThreadPool one(1);
   ThreadPool two(2);
-  Executable executable(program.fusion, one, {.poison = true});
-  Executable threaded(program.fusion, two);
+  Executable executable(program.fusion, one, {.backend = backend, .poison = true});
+  Executable threaded(program.fusion, two, {.backend = backend});
   for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {1, 7}, {0, 4}, {2, 5}}) {
     const std::vector<Tensor> inputs = segfuse::testing::random_inputs(program, seed, b, t);
     const std::vector<Tensor> found = executable.run(inputs);
@@ -49,14 +51,27 @@ void check(std::uint64_t seed, Numbers numbers) {
   }
 }
 
+/// SEGFUSE_RANDOM_FUSIONS: how many of each kind (thousands in the long test).
+std::uint64_t compiled_count() {
+  const char* count = std::getenv("SEGFUSE_RANDOM_FUSIONS");
+  return count != nullptr ? std::strtoull(count, nullptr, 10) : 60;
+}
+
+TEST(RandomFusions, CompiledOnesAgreeWithTheInterpreter) {
+  for (std::uint64_t i = 0; i < compiled_count() && !HasFatalFailure(); ++i) {
+    check(5000 + i, Numbers::kSmooth, Backend::kCompiled);
+    check(5000 + i, Numbers::kExact, Backend::kCompiled);
+  }
+}
+
 TEST(RandomFusions, SmoothOnesAgreeWithTheInterpreter) {
   for (std::uint64_t seed = 1; seed <= 250 && !HasFatalFailure(); ++seed)
-    check(seed, Numbers::kSmooth);
+    check(seed, Numbers::kSmooth, Backend::kLoops);
 }
 
 TEST(RandomFusions, ExactOnesAgreeBitForBit) {
   for (std::uint64_t seed = 1000; seed < 1250 && !HasFatalFailure(); ++seed)
-    check(seed, Numbers::kExact);
+    check(seed, Numbers::kExact, Backend::kLoops);
 }
 
 }  // namespace

@@ -113,12 +113,14 @@ SF_INLINE sf_f64 sf_copysign_f64(sf_f64 a, sf_f64 sign) {
 
 //: sf_{round,floor,ceil}_{f32,f64}
 //+ sf_{magnitude,copysign,select}_f32
-// To whole numbers: adding and taking away 2^23 (2^52) rounds to nearest, ties to even.
+// To whole numbers: adding and taking away 2^23 (2^52) rounds to nearest, ties to even. The sign is
+// put on last: LLVM 19 takes the wrong operands when a copied sign is selected under a mask
+// (vpternlog with merging).
 #define SF_WHOLE(name, type, big, test)                                    \
   SF_INLINE type sf_round_##name(type a) {                                 \
     const type m = sf_magnitude_##name(a);                                 \
-    const type r = sf_copysign_##name((m + big) - big, a);                 \
-    return sf_select_##name(test(m < big), r, a);                          \
+    const type r = sf_select_##name(test(m < big), (m + big) - big, m);    \
+    return sf_copysign_##name(r, a);                                       \
   }                                                                        \
   SF_INLINE type sf_floor_##name(type a) {                                 \
     const type r = sf_round_##name(a);                                     \

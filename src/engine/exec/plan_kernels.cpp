@@ -1,0 +1,185 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "compiler/inputs.h"
+#include "compiler/interpret/evaluate.h"
+#include "engine/exec/planner.h"
+
+namespace segfuse::engine {
+
+using compiler::GroupKernel;
+using compiler::PlanKind;
+using compiler::SegmentedGroup;
+
+namespace {
+
+constexpr std::int64_t kTaskWork = 1 << 15;  // elements that make waking a thread worth it
+
+/// Where a kernel's check looks: an operand of indices in memory, and how many there may be.
+struct IndexCheck {
+  ir::Op op = ir::Op::take;
+  Ref indices;
+  std::int64_t size = 0;
+};
+
+/// One call of a kernel over all its outer iterations.
+struct Call {
+  std::shared_ptr<const jit::CpuCode> code;
+  jit::CpuFunction function = nullptr;
+  std::vector<Ref> buffers;
+  std::vector<std::int64_t> sizes;
+  std::int64_t count = 0;
+  std::int64_t grain = 1;
+  std::size_t scratch = 0;  ///< bytes for each thread
+  std::vector<std::string> checks;
+};
+
+/// Memory of one thread for row buffers; it only grows.
+std::byte* thread_scratch(std::size_t bytes) {
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  thread_local std::unique_ptr<std::byte, Free> memory;
+  thread_local std::size_t size = 0;
+  if (bytes > size) {
+    size = (bytes + 4095) / 4096 * 4096;
+    memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, size)));
+    if (!memory) {
+      size = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return memory.get();
+}
+
+/// The sentence about the first index that is out of range.
+void report(const Run& run, const std::vector<IndexCheck>& checks, const std::string& what) {
+  for (const IndexCheck& check : checks) {
+    const Array indices = run.array(check.indices);
+    for (std::int64_t i = 0; i < check.indices.layout.size(); ++i)
+      compiler::check_index(check.op,
+                            check.indices.dtype == DType::kI32
+                                ? indices.as<const std::int32_t>()[i]
+                                : indices.as<const std::int64_t>()[i],
+                            check.size);
+  }
+  throw UsageError("{} is out of range", what);
+}
+
+void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks) {
+  std::vector<void*> buffers;
+  buffers.reserve(call.buffers.size() + 1);
+  for (const Ref& ref : call.buffers) buffers.push_back(run.array(ref).data);
+  std::int32_t status = 0;
+  buffers.push_back(&status);
+  run.pool.for_ranges(call.count, call.grain, [&](std::int64_t begin, std::int64_t end) {
+    call.function(buffers.data(), call.sizes.data(), begin, end, thread_scratch(call.scratch));
+  });
+  if (status != 0) report(run, checks, call.checks.at(static_cast<std::size_t>(status - 1)));
+}
+
+}  // namespace
+
+void Planner::plan_library(ir::ExprId id) {
+  const std::vector<ir::ValId> operands = fusion_.expr(id).operands;
+  std::vector<Ref> before;
+  for (const ir::ValId operand : operands) {
+    before.push_back(ref(operand));
+    refs_[operand.index] = widened(ref(operand));
+  }
+  plan_expr(id);
+  for (std::size_t i = 0; i < operands.size(); ++i) refs_[operands[i].index] = before[i];
+}
+
+void Planner::plan_kernels(const SegmentedGroup& group, const GroupCode& code) {
+  for (const ir::ValId input : group.boundary.inputs) refs_[input.index] = packed(ref(input));
+  std::vector<Ref> results;
+  for (const ir::ValId output : group.boundary.outputs) {
+    const auto alias = std::find_if(in_place_.begin(), in_place_.end(),
+                                    [&](const ir::Alias& a) { return a.output == output; });
+    if (alias != in_place_.end()) {
+      refs_[output.index] = ref(alias->input);
+    } else {
+      results.push_back(place(output, dtype(output)));
+    }
+  }
+  std::vector<Ref> workspaces;
+  for (const compiler::Workspace& workspace : code.workspaces)
+    workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}));
+  std::vector<Call> calls;
+  for (const KernelCode& kernel : code.kernels) {
+    Call call{kernel.code, kernel.function, {}, {}, 0, 1, 0, kernel.kernel.kernel.checks};
+    for (const compiler::Operand& operand : kernel.kernel.operands)
+      call.buffers.push_back(operand.val.valid() ? ref(operand.val)
+                                                 : workspaces[operand.workspace]);
+    for (const ir::Extent& size : kernel.sizes) call.sizes.push_back(sizes_.of(size));
+    call.count = sizes_.of(kernel.kernel.kernel.outer_count);
+    call.grain = std::max<std::int64_t>(
+        1, kTaskWork / std::max<std::int64_t>(1, sizes_.of(kernel.kernel.kernel.work)));
+    for (const compiler::loop::Buffer& buffer : kernel.kernel.kernel.buffers)
+      if (buffer.kind == compiler::loop::Buffer::Kind::kRow)
+        call.scratch += static_cast<std::size_t>(
+            compiler::loop::row_buffer_bytes(buffer.dtype, sizes_.of(buffer.elements)));
+    calls.push_back(std::move(call));
+  }
+  std::vector<IndexCheck> checks;
+  for (const ir::ExprId id : group.exprs) {
+    const ir::Expr& expr = fusion_.expr(id);
+    if (expr.op != ir::Op::take && expr.op != ir::Op::gather) continue;
+    if (!std::binary_search(group.boundary.inputs.begin(), group.boundary.inputs.end(),
+                            expr.operands[1]))
+      continue;
+    const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+    checks.push_back({expr.op, ref(expr.operands[1]), shape(expr.operands[0])[axis]});
+  }
+  std::vector<Ref> used = workspaces;
+  for (const ir::ValId input : group.boundary.inputs) used.push_back(ref(input));
+  add_step(group.exprs.back(), std::move(used), std::move(results),
+           [calls = std::move(calls), checks = std::move(checks)](Run& run) {
+             for (const Call& call : calls) run_call(run, call, checks);
+           });
+  plan_.steps.back().what =
+      fmt::format("{} of {}", code.kernels[0].kernel.kernel.name, group.exprs.size());
+}
+
+Plan Planner::run(const CompiledFusion& compiled, std::span<const GroupCode* const> codes) {
+  generated_ = true;
+  in_place_ = compiled.segmented().in_place;
+  for (std::size_t i = 0; i < fusion_.outputs().size(); ++i) {
+    const ir::ValId val = fusion_.outputs()[i].val;
+    const bool aliased = std::any_of(in_place_.begin(), in_place_.end(),
+                                     [&](const ir::Alias& alias) { return alias.output == val; });
+    if (!aliased && fusion_.val(val).definition.valid()) direct_outputs_.emplace(val.index, i);
+  }
+  plan_inputs();
+  for (const SegmentedGroup& group : compiled.groups()) {
+    switch (compiled.segmented().plan(group.id).kind) {
+      case PlanKind::kView:
+        for (const ir::ExprId id : group.exprs) plan_expr(id);
+        break;
+      case PlanKind::kLibrary: plan_library(group.exprs.front()); break;
+      default: plan_kernels(group, *codes[group.id.index]);
+    }
+  }
+  plan_outputs();
+  assign_arena();
+  return std::move(plan_);
+}
+
+Plan make_plan(CompiledFusion& compiled, std::span<const Tensor> inputs) {
+  const ir::Sizes given = compiler::bind_inputs(compiled.fusion(), inputs);
+  std::vector<const GroupCode*> codes(compiled.groups().size(), nullptr);
+  for (const SegmentedGroup& group : compiled.groups()) {
+    const PlanKind kind = compiled.segmented().plan(group.id).kind;
+    if (kind != PlanKind::kView && kind != PlanKind::kLibrary)
+      codes[group.id.index] = &compiled.code(group.id, given);
+  }
+  // Kernels may need sizes that follow from others.
+  const ir::Sizes sizes = compiler::bind_inputs(compiled.fusion(), inputs);
+  return Planner(compiled.fusion(), sizes).run(compiled, codes);
+}
+
+}  // namespace segfuse::engine
