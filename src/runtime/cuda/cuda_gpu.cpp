@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "base/code_store.h"
@@ -57,7 +58,9 @@ class Workspaces {
   void* allocate(std::size_t bytes, StreamHandle stream) {
     if (capturing(stream)) return from_pool(bytes, stream);
     const std::lock_guard lock(mutex_);
-    Buffer buffer = heap_.allocate(bytes, timeline_.adopt(*device_, named(stream)), "workspace");
+    const std::optional<StreamId> known = adopted(stream);
+    if (!known) return from_pool(bytes, stream);
+    Buffer buffer = heap_.allocate(bytes, *known, "workspace");
     void* const address = buffer.address();
     held_.emplace(address, std::move(buffer));
     return address;
@@ -71,7 +74,11 @@ class Workspaces {
       return;
     }
     try {
-      found->second.record_stream(timeline_, timeline_.adopt(*device_, named(stream)));
+      if (const std::optional<StreamId> known = adopted(stream)) {
+        found->second.record_stream(timeline_, *known);
+      } else {
+        device_->synchronize(named(stream));
+      }
     } catch (const std::exception&) {
       // The stream is gone; adopt() has waited for what it did.
     }
@@ -81,6 +88,14 @@ class Workspaces {
  private:
   static StreamHandle named(StreamHandle stream) {
     return stream != nullptr ? stream : reinterpret_cast<StreamHandle>(cuda::kLegacyStream);
+  }
+  /// Nothing when the timeline has as many streams as it can: the driver orders those beyond.
+  std::optional<StreamId> adopted(StreamHandle stream) {
+    try {
+      return timeline_.adopt(*device_, named(stream));
+    } catch (const UsageError&) {
+      return {};
+    }
   }
   static bool capturing(StreamHandle stream) {
     int status = 0;

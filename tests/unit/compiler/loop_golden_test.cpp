@@ -1,0 +1,77 @@
+// Loop IR of one case of each kind of plan, under the CPU's schedules. SEGFUSE_UPDATE_GOLDEN=1
+// writes the files anew.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "compiler/schedule/choose.h"
+#include "unit/compiler/segment_models.h"
+
+namespace segfuse::compiler {
+namespace {
+
+struct Kind {
+  const char* name;
+  PlanKind kind;
+  std::function<void(Model&)> build;
+};
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+std::vector<Kind> kinds() {
+  auto matrix = [](Model& m) { return m.input("x", {m.size("N"), m.size("C")}); };
+  return {
+      {"pointwise", PlanKind::kPointwise,
+       [=](Model& m) { m.output(m.b.exp(m.b.add(matrix(m), m.input("b", {m.size("C")})))); }},
+      {"transpose", PlanKind::kTiledTranspose,
+       [=](Model& m) { m.output(m.b.exp(m.b.permute(matrix(m), {1, 0}))); }},
+      {"reduce", PlanKind::kReduce, [=](Model& m) { m.output(m.b.sum(matrix(m), {1})); }},
+      {"columns", PlanKind::kReduce, [=](Model& m) { m.output(m.b.sum(matrix(m), {0})); }},
+      {"row_norm", PlanKind::kRowNorm, [=](Model& m) { m.output(m.b.softmax(matrix(m), 1)); }},
+      {"col_norm", PlanKind::kColNorm, [=](Model& m) { m.output(m.b.softmax(matrix(m), 0)); }},
+      {"row_col", PlanKind::kRowCol, [](Model& m) { m.backward(rms_norm_layer(m)); }},
+  };
+}
+
+class LoopGolden : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(LoopGolden, StaysTheSame) {
+  Model m;
+  GetParam().build(m);
+  const SegmentedFusion cut = m.cut();
+  ir::Fusion fusion = cut.fusion();
+  std::string text;
+  int found = 0;
+  for (const SegmentedGroup& group : cut.groups()) {
+    const GroupPlan& plan = cut.plan(group.id);
+    found += plan.kind == GetParam().kind;
+    if (plan.kind == PlanKind::kView) continue;
+    const GroupLowering lowering(fusion, group, plan, cut.in_place, cut.hints(),
+                                 function_name(plan.kind));
+    std::vector<std::int64_t> lengths;
+    for (const SpaceAxis& axis : lowering.space().axes) lengths.push_back(axis.hint);
+    for (const GroupKernel& kernel : lowering.lower(choose_cpu(lowering.space(), lengths)).kernels)
+      text += loop::print(kernel.kernel);
+  }
+  EXPECT_EQ(found, 1);
+  const std::string path =
+      std::string(SEGFUSE_SOURCE_DIR "/tests/golden/loop/") + GetParam().name + ".txt";
+  std::ifstream file(path);
+  std::stringstream stands;
+  stands << file.rdbuf();
+  if (text != stands.str() && std::getenv("SEGFUSE_UPDATE_GOLDEN") != nullptr) {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    std::ofstream(path) << text;
+    return;
+  }
+  EXPECT_EQ(text, stands.str()) << "set SEGFUSE_UPDATE_GOLDEN=1 to rewrite " << path;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LoopGolden, ::testing::ValuesIn(kinds()),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace segfuse::compiler
