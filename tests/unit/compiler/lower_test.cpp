@@ -155,6 +155,31 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& instance) { return instance.param.name; });
 
+TEST(LowerMovement, EveryOperationIsAWayToReadMemory) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"moves\" {\n  symbols N, C\n"
+      "  %0 = input \"x\" : f32[N, C]\n  %1 = input \"row\" : f32[1, C]\n"
+      "  %2 = input \"which\" : i64[3]\n  %3 = input \"each\" : i32[N, 2]\n"
+      "  %4 = broadcast(%1) {axes=[0, 1], shape=[N, C]}\n  %5 = add(%0, %4)\n  output %5\n"
+      "  %6 = unfold(%0) {axis=1, size=2, stride=2, dilation=3}\n  %7 = exp(%6)\n  output %7\n"
+      "  %8 = pad(%0) {low=[1, 2], high=[0, 1], value=0.5}\n  %9 = neg(%8)\n  output %9\n"
+      "  %10 = slice(%0) {starts=[0, 1], sizes=[N, C - 2]}\n  %11 = square(%10)\n  output %11\n"
+      "  %12 = concat(%0, %4, %0) {axis=1}\n  %13 = abs(%12)\n  output %13\n"
+      "  %14 = take(%0, %2) {axis=1}\n  %15 = neg(%14)\n  output %15\n"
+      "  %16 = gather(%0, %3) {axis=1}\n  %17 = neg(%16)\n  output %17\n"
+      "  %18 = reshape(%0) {shape=[N*C]}\n  %19 = sum(%18) {axes=[0]}\n  output %19\n}\n",
+      "moves");
+  for (const std::int64_t n : {0, 1, 4}) {
+    std::vector<Tensor> inputs = inputs_of(fusion, {{"N", n}, {"C", 7}});
+    for (std::int64_t i = 0; i < inputs[2].size(); ++i)
+      inputs[2].set(i, static_cast<double>(6 - i));
+    for (std::int64_t i = 0; i < inputs[3].size(); ++i)
+      inputs[3].set(i, static_cast<double>(i % 7));
+    check(fusion, inputs, fmt::format("movement of {} rows", n));
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(LowerTranspose, EveryOrderOfAxesBesideAnother) {
   std::vector<std::int64_t> perm{0, 1, 2};
   int tiled = 0;
