@@ -188,7 +188,8 @@ void bind_programs(nb::module_& m) {
       .def(
           "__init__",
           [](Compiled* self, const ops::FusionBuilder& fusion, int threads, bool check_numerics) {
-            new (self) Compiled(fusion.build(), {threads, check_numerics});
+            new (self)
+                Compiled(fusion.build(), {.threads = threads, .check_numerics = check_numerics});
           },
           "fusion"_a, "threads"_a, "check_numerics"_a)
       .def("run", &run, "arrays"_a, "overwritten"_a, "reference"_a)

@@ -35,12 +35,12 @@ struct PassInfo {
 };
 
 struct RunOptions {
-  /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
-  std::string backend = {};
   int threads = 0;  ///< 0: the option `threads`, or the cores this process may use
   /// The first NaN or new infinity is a DataError that names its operation. The option
   /// `check-numerics` turns it on as well.
   bool check_numerics = false;
+  /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
+  std::string backend = {};
   bool operator==(const RunOptions&) const = default;
 };
 

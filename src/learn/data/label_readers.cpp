@@ -145,10 +145,11 @@ RawSegments parse_csv(std::string_view text, std::string_view name, char separat
     if (row.fields.size() <= columns.last())
       throw DataError("{}:{}: {} fields; expected at least {}", name, row.line, row.fields.size(),
                       columns.last() + 1);
-    refuse_empty(row.fields[columns.label], name, row.line);
+    const std::string label(trim(row.fields[columns.label]));  // quoted fields keep blanks
+    refuse_empty(label, name, row.line);
     out.segments.push_back({number_in(row.fields[columns.start], "the start", name, row.line),
-                            number_in(row.fields[columns.end], "the end", name, row.line),
-                            row.fields[columns.label], row.line});
+                            number_in(row.fields[columns.end], "the end", name, row.line), label,
+                            row.line});
   }
   return out;
 }

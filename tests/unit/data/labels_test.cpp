@@ -185,6 +185,13 @@ TEST(Labels, LabelsWithBlanksSurviveInCsvAndTextGridOnly) {
   EXPECT_THROW(format_labels(annotation, output), UsageError);
 }
 
+TEST(Labels, BlanksAroundAQuotedLabelAreNoPartOfIt) {
+  const Annotation read = parse_labels("label,start,end\n\" a\nb\r\",0,1\n\"c\t\",1,2\n", "x.csv");
+  EXPECT_EQ(read.segments[0].label, "a\nb");
+  EXPECT_EQ(read.segments[1].label, "c");
+  EXPECT_THROW(parse_labels("label,start,end\n\" \r\",0,1\n", "x.csv"), DataError);
+}
+
 TEST(Labels, ColumnsGoToCsvAndToFurtherTiers) {
   Annotation annotation;
   annotation.segments = {{0, 1, "a", 0}, {1, 2, "b", 0}};
