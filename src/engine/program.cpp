@@ -107,7 +107,14 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
                                 .check_numerics = wanted.check_numerics});
     state.options = wanted;
   }
-  return state.executable->run(inputs);
+  std::vector<Tensor> outputs = state.executable->run(inputs);
+  for (Tensor& output : outputs)  // written in place: the caller's memory is the caller's
+    for (const Tensor& input : inputs)
+      if (output.shares_storage_with(input)) {
+        output = output.clone();
+        break;
+      }
+  return outputs;
 }
 
 std::vector<Tensor> Program::run_reference(std::span<const Tensor> inputs) const {

@@ -69,6 +69,20 @@ TEST(Program, EmitsItsKernels) {
   EXPECT_NE(program.emit("plan", {{"B", 1}, {"T", 1}}), "");
 }
 
+TEST(Program, OutputsAreNobodyElsesMemory) {
+  const Program program = Program::from_text(
+      "fusion \"in place\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  %1 = exp(%0)\n"
+      "  output %1\n  output %0\n  alias %1 -> %0\n}\n");
+  for (const char* backend : {"compiled", "loops", "reference"}) {
+    const Tensor x = row({0, 1}, DType::kF32);
+    const auto outputs = program.run(std::vector{x}, {.backend = backend});
+    expect_values(x, {1, std::exp(1.0)}, 1e-6);
+    expect_values(outputs[0], {1, std::exp(1.0)}, 1e-6);
+    expect_values(outputs[1], {0, 1}, 0);
+    for (const Tensor& output : outputs) EXPECT_FALSE(output.shares_storage_with(x)) << backend;
+  }
+}
+
 TEST(Program, RunsOnEveryBackend) {
   const Program program = Program::from_text(sample());
   const std::vector inputs{row({0, 1}, DType::kF32)};
