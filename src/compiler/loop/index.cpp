@@ -49,6 +49,12 @@ AtomId Indices::intern(Atom atom) {
   return {static_cast<std::uint32_t>(found - atoms_.begin())};
 }
 
+Index Indices::just(Atom atom) {
+  Index index;
+  index.terms.push_back({intern(std::move(atom)), 1});
+  return index;
+}
+
 void Indices::add_term(Index& index, AtomId atom, const Extent& coefficient) const {
   auto place = std::lower_bound(index.terms.begin(), index.terms.end(), atom,
                                 [](const Index::Term& t, AtomId id) { return t.atom < id; });
@@ -64,18 +70,14 @@ Index Indices::of(VarId var) {
   if (vars_.at(var.index).bound.is_constant(1)) return 0;
   Atom atom;
   atom.var = var;
-  Index index;
-  add_term(index, intern(std::move(atom)), 1);
-  return index;
+  return just(std::move(atom));
 }
 
 Index Indices::of(ValueId value) {
   Atom atom;
   atom.kind = Atom::Kind::kValue;
   atom.value = value;
-  Index index;
-  add_term(index, intern(std::move(atom)), 1);
-  return index;
+  return just(std::move(atom));
 }
 
 /// by * (f / by) + f % by is f.
@@ -158,28 +160,24 @@ std::optional<std::pair<Index, Index>> Indices::split(const Index& of, const Ext
   return std::pair(quotient, rest);
 }
 
+Index Indices::part(Atom::Kind kind, const Index& of, const Extent& by) {
+  Atom atom;
+  atom.kind = kind;
+  atom.of = of;
+  atom.by = by;
+  return just(std::move(atom));
+}
+
 Index Indices::divide(const Index& a, const Extent& by) {
   if (by.is_constant(1)) return a;
   if (const auto parts = split(a, by)) return parts->first;
-  Atom atom;
-  atom.kind = Atom::Kind::kDiv;
-  atom.of = a;
-  atom.by = by;
-  Index index;
-  add_term(index, intern(std::move(atom)), 1);
-  return index;
+  return part(Atom::Kind::kDiv, a, by);
 }
 
 Index Indices::modulo(const Index& a, const Extent& by) {
   if (by.is_constant(1)) return 0;
   if (const auto parts = split(a, by)) return parts->second;
-  Atom atom;
-  atom.kind = Atom::Kind::kMod;
-  atom.of = a;
-  atom.by = by;
-  Index index;
-  add_term(index, intern(std::move(atom)), 1);
-  return index;
+  return part(Atom::Kind::kMod, a, by);
 }
 
 Index Indices::minimum(const Index& a, const Index& b) {
@@ -190,9 +188,7 @@ Index Indices::minimum(const Index& a, const Index& b) {
   atom.kind = Atom::Kind::kMin;
   atom.of = a;
   atom.other = b;
-  Index index;
-  add_term(index, intern(std::move(atom)), 1);
-  return index;
+  return just(std::move(atom));
 }
 
 void Indices::each_var(const Index& index, const std::function<void(VarId)>& visit) const {

@@ -95,6 +95,8 @@ class Indices {
 
  private:
   AtomId intern(Atom atom);
+  Index just(Atom atom);
+  Index part(Atom::Kind kind, const Index& of, const ir::Extent& by);
   void add_term(Index& index, AtomId atom, const ir::Extent& coefficient) const;
   void join_parts(Index& index) const;
   /// of = by * first + second with 0 <= second < by, if that can be seen.
