@@ -2,6 +2,10 @@
 // The subcommands. Each adds itself to the application and runs when it was chosen.
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace segfuse::cli {
 
@@ -18,5 +22,9 @@ void add_compile(CLI::App& app, Common& common);
 void add_synth(CLI::App& app, Common& common);
 void add_info(CLI::App& app, Common& common);
 void add_doctor(CLI::App& app, Common& common);
+void add_numerics(CLI::App& doctor, Common& common);
+
+/// NAME=NUMBER, again and again. UsageError for what is none.
+std::map<std::string, std::int64_t> parse_sizes(const std::vector<std::string>& texts);
 
 }  // namespace segfuse::cli

@@ -27,22 +27,8 @@ nlohmann::ordered_json describe(const std::vector<ValueInfo>& values) {
 
 constexpr std::string_view kAfter = "after:";
 
-SizeExamples sizes_of(const CompileArguments& arguments) {
-  SizeExamples sizes;
-  for (const std::string& text : arguments.sizes) {
-    const std::size_t equals = text.find('=');
-    std::int64_t value = 0;
-    const char* const end = text.data() + text.size();
-    if (equals == std::string::npos || equals == 0 ||
-        std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0)
-      throw UsageError("--size '{}' is not understood; write --size NAME=NUMBER", text);
-    sizes[text.substr(0, equals)] = value;
-  }
-  return sizes;
-}
-
 std::string text_of(const Program& program, const CompileArguments& arguments) {
-  if (arguments.dump.empty()) return program.emit(arguments.emit, sizes_of(arguments));
+  if (arguments.dump.empty()) return program.emit(arguments.emit, parse_sizes(arguments.sizes));
   if (!arguments.dump.starts_with(kAfter))
     throw UsageError("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
                      arguments.dump);
@@ -73,6 +59,20 @@ nlohmann::ordered_json describe(const std::vector<PassInfo>& passes) {
 }
 
 }  // namespace
+
+SizeExamples parse_sizes(const std::vector<std::string>& texts) {
+  SizeExamples sizes;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    std::int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    if (equals == std::string::npos || equals == 0 ||
+        std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0)
+      throw UsageError("--size '{}' is not understood; write --size NAME=NUMBER", text);
+    sizes[text.substr(0, equals)] = value;
+  }
+  return sizes;
+}
 
 void add_compile(CLI::App& app, Common& common) {
   CLI::App* command =

@@ -111,6 +111,7 @@ void add_doctor(CLI::App& app, Common& common) {
   add_memory(*doctor, common);
   add_fork(*doctor, common);
   add_kernel(*doctor, common);
+  add_numerics(*doctor, common);
 }
 
 }  // namespace segfuse::cli

@@ -27,9 +27,10 @@ Examples:
   segfuse doctor memory memory.json --html memory.html
   segfuse doctor fork 4711
   segfuse doctor kernel kernels.cu --arch sm_90
+  segfuse doctor numerics examples/layer_norm.sf --size B=4
 
 Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
-doctor: 1 a risk or spill was found.)";
+doctor: 1 a risk, spill or wrong number was found.)";
 
 /// One flag for each row of the option table, given before or after the command's name.
 void add_options(CLI::App& app, segfuse::Options& values) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "segfuse/compile.h"
+
 namespace segfuse {
 
 struct TrainOptions {
@@ -29,6 +31,24 @@ struct TrainOptions {
 /// configuration and the data alone, not on threads or interruptions. Throws Interrupted (exit code
 /// 130) after saving when Ctrl-C was pressed.
 std::string train(const TrainOptions& options);
+
+struct TrainingNumericsOptions {
+  std::filesystem::path config;        ///< as in TrainOptions
+  std::vector<std::string> overrides;  ///< as in TrainOptions
+  std::string data;                    ///< as in TrainOptions
+  std::filesystem::path model;         ///< parameters of a trained model; empty: the first ones
+  std::int64_t sequences = 2;          ///< of the first batch; 0: all
+  std::int64_t frames = 64;            ///< of each, from its beginning; 0: all
+  int runs = 4;                        ///< of each group
+  std::string backend;                 ///< as in RunOptions
+  int threads = 0;
+  bool quiet = false;
+};
+
+/// segfuse doctor numerics for the step that a training begins with: forward and backward, as
+/// examine_numerics() does it. The larger the batch, the longer it takes: everything is also
+/// computed by the interpreter, several times.
+NumericsReport examine_training_numerics(const TrainingNumericsOptions& options);
 
 struct EvaluateOptions {
   std::filesystem::path model;  ///< model.safetensors, or a directory that holds it

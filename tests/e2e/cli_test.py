@@ -129,6 +129,34 @@ class CliTest(tool.ToolTest):
         self.assertIn("former -> now", tool.run("doctor", "kernel", cubin, "--against", cubin, check=0).stdout)
         self.assertIn("expected", tool.run("doctor", "kernel", self.config, check=3).stderr)
 
+    def test_doctor_finds_the_first_wrong_number(self):
+        program = self.directory / "mask.sf"
+        program.write_text('fusion "m" {\n symbols B\n %0 = input "x" : f32[B, 2]\n %1 = input "mask" : f32[B, 2]\n'
+                           ' %2 = neg(%0)\n %3 = mul(%2, %1)\n output %3\n}\n#: x = 1 inf 2 3\n#: mask = 1 0 1 1\n')
+        least = self.directory / "least.sf"
+        text = tool.run("doctor", "numerics", program, "--size", "B=2", "--write", least, check=1).stdout
+        self.assertIn("NaN: mul gave nan at [0, 1]", text)
+        report = json.loads(tool.run("doctor", "numerics", least, "--json", check=1).stdout)
+        self.assertEqual([f["operation"] for f in report["findings"]], ["mul"])
+        self.assertEqual(report["operations"], 1)
+        tool.run("doctor", "numerics", tool.SOURCE / "examples/layer_norm.sf", "--size", "B=2", check=0)
+
+    def test_doctor_looks_at_the_numbers_of_a_training(self):
+        def examine(*more, check):
+            return json.loads(tool.run("doctor", "numerics", self.config, "--data", self.data, "--frames", "24", "--json",
+                                       *more, check=check).stdout)
+        self.assertEqual(examine(check=0)["findings"], [])
+        self.assertEqual(examine("--model", self.model, check=0)["findings"], [])
+        broken = self.directory / "broken.safetensors"
+        data = bytearray((self.model / "model.safetensors").read_bytes())
+        size = int.from_bytes(data[:8], "little")
+        begin = json.loads(data[8:8 + size])["parameter.block1.mix.weight"]["data_offsets"][0]
+        data[8 + size + begin:8 + size + begin + 4] = b"\x00\x00\xc0\x7f"  # a quiet NaN
+        broken.write_bytes(data)
+        first = examine("--model", broken, check=1)["findings"][0]
+        self.assertEqual((first["fault"], first["operation"], first["element"]), ("NaN", "input", "[0, 0]"))
+        self.assertIn("block1.mix.weight", first["statement"])
+
     def test_doctor_explains_memory(self):
         golden = tool.SOURCE / "tests/golden/memory"
         page = self.directory / "memory.html"

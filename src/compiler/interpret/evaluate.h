@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "compiler/interpret/interpreter.h"
 #include "ir/bind.h"
 #include "ir/fusion.h"
 #include "segfuse/tensor.h"
@@ -30,6 +31,12 @@ struct Evaluation {
 /// The type in which values of `dtype` are held.
 inline DType wide(DType dtype) { return is_float(dtype) ? DType::kF64 : DType::kI64; }
 
+/// The same elements in the wide type, and back.
+Tensor widen(const Tensor& tensor);
+Tensor narrow(const Tensor& wide_tensor, DType dtype);
+
+/// All results of one expression. UsageError for an index that is out of range.
+std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque);
 std::vector<Tensor> evaluate_elementwise(const Evaluation& e);
 std::vector<Tensor> evaluate_reduction(const Evaluation& e);
 std::vector<Tensor> evaluate_movement(const Evaluation& e);

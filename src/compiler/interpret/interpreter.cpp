@@ -6,7 +6,6 @@
 #include "ir/random.h"
 
 namespace segfuse::compiler {
-namespace {
 
 Tensor widen(const Tensor& tensor) {
   if (is_float(tensor.dtype())) return tensor.to(DType::kF64);
@@ -26,6 +25,8 @@ Tensor narrow(const Tensor& wide_tensor, DType dtype) {
   return result;
 }
 
+namespace {
+
 std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque) {
   if (e.expr().op == ir::Op::matmul) return evaluate_matmul(e);
   const OpaqueOps::Function& function =
@@ -35,6 +36,8 @@ std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque
                      e.fusion.name(), ir::info(e.expr().op).name);
   return function(e.operands);
 }
+
+}  // namespace
 
 std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque) {
   switch (ir::info(e.expr().op).op_class) {
@@ -46,8 +49,6 @@ std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque) {
   }
   throw InternalError("no evaluation for '{}'", ir::info(e.expr().op).name);
 }
-
-}  // namespace
 
 std::vector<Tensor> evaluate_creation(const Evaluation& e) {
   const ir::Val& result = e.result();

@@ -171,29 +171,36 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
                   model.normalisation, model.config);
 }
 
-System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
-                  const TrainerOptions& options) {
-  const double begin = now();
-  System system;
-  system.name = name_of(head);
-  system.model = {config, corpus.labels, corpus.normalisation, Tensor::zeros(DType::kF32, {0}), {}};
-  ModelConfig& sizes = system.model.config.model;
+Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
+  Start start;
+  start.model = {config, corpus.labels, corpus.normalisation, Tensor::zeros(DType::kF32, {0}), {}};
+  ModelConfig& sizes = start.model.config.model;
   sizes.head = head;
   sizes.features = static_cast<std::int64_t>(corpus.normalisation.mean.size());
   sizes.classes = corpus.labels.size();
   const Durations durations = duration_rules(config, corpus);
   sizes.max_duration = durations.longest;
   if (head == HeadKind::kSemiMarkov) {
-    system.model.duration_limit = durations.table;
+    start.model.duration_limit = durations.table;
     for (LabelledSet* set : {&corpus.train, &corpus.dev, &corpus.test})
       split_segments(*set, durations.limits);
   }
-  const Segmenter segmenter(sizes);
-  system.parameter_count = segmenter.parameter_count();
   const LabelStatistics statistics =
       count_labels(corpus.train.sequences, sizes.classes, sizes.max_duration);
-  system.outcome = train(pool, segmenter, config.training,
-                         initial_parameters(segmenter, statistics, config.training.seed),
+  start.parameters = initial_parameters(Segmenter(sizes), statistics, config.training.seed);
+  return start;
+}
+
+System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
+                  const TrainerOptions& options) {
+  const double begin = now();
+  System system;
+  system.name = name_of(head);
+  Start start = start_of(config, head, corpus);
+  system.model = std::move(start.model);
+  const Segmenter segmenter(system.model.config.model);
+  system.parameter_count = segmenter.parameter_count();
+  system.outcome = train(pool, segmenter, config.training, std::move(start.parameters),
                          system.model.duration_limit, corpus.train.sequences, corpus.dev.sequences,
                          make_scorer(config, corpus), options);
   system.model.parameters = system.outcome.parameters;

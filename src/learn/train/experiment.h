@@ -36,6 +36,14 @@ struct System {
   double seconds = 0;  ///< training and selection, wall time of this process
 };
 
+/// One head before its first step.
+struct Start {
+  TrainedModel model;  ///< without parameters
+  std::vector<Tensor> parameters;
+};
+/// Cuts the corpus' gold segments to what the head allows.
+Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus);
+
 /// Trains one head on the corpus and measures it on the test set (the development set when there is
 /// none). Files go to `out`.
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,

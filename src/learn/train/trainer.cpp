@@ -10,7 +10,6 @@
 #include "base/os/interrupt.h"
 #include "base/progress.h"
 #include "engine/executor.h"
-#include "learn/train/bound_inputs.h"
 #include "learn/train/checkpoint.h"
 #include "learn/train/decoder.h"
 #include "segfuse/error.h"
@@ -182,15 +181,7 @@ void Run::bind(const Tensor& duration_limit) {
 /// Forward, backward, clip, update. Returns the loss, summed over the batch's sequences.
 double Run::step(const Batch& batch) {
   const double segments = static_cast<double>(std::max<std::int64_t>(batch.segments, 1));
-  step_inputs_.set("features", batch.features);
-  step_inputs_.set("lengths", batch.lengths);
-  step_inputs_.set("labels", batch.labels);
-  if (step_inputs_.has("segment_start")) step_inputs_.set("segment_start", batch.segment_start);
-  step_inputs_.set("scale", scalar(1 / segments));
-  step_inputs_.set(
-      "seed",
-      Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(plan_.seed), state_.step},
-                   {2}));
+  bind_batch(step_inputs_, batch, plan_.seed, state_.step);
   const std::vector<Tensor> results = forward_backward_.run(step_inputs_.tensors());
 
   const double loss = results[0].at(0);
@@ -288,6 +279,16 @@ TrainingOutcome Run::run() {
 }
 
 }  // namespace
+
+void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std::int64_t step) {
+  inputs.set("features", batch.features);
+  inputs.set("lengths", batch.lengths);
+  inputs.set("labels", batch.labels);
+  if (inputs.has("segment_start")) inputs.set("segment_start", batch.segment_start);
+  inputs.set("scale", scalar(1 / static_cast<double>(std::max<std::int64_t>(batch.segments, 1))));
+  inputs.set("seed",
+             Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(seed), step}, {2}));
+}
 
 TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,

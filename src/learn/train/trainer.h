@@ -9,6 +9,7 @@
 
 #include "engine/executor.h"
 #include "learn/model/segmenter.h"
+#include "learn/train/bound_inputs.h"
 #include "learn/train/config.h"
 #include "learn/train/corpus.h"
 
@@ -43,6 +44,9 @@ struct TrainerOptions {
 
 /// Label error rate of `decoded` against the gold segments, as frames sequences.
 using Scorer = std::function<double(const std::vector<std::vector<FrameSegment>>& decoded)>;
+
+/// Binds what a step gets beside the parameters and the limit of durations.
+void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std::int64_t step);
 
 /// Trains `segmenter` on `train` and keeps the parameters of the epoch with the lowest development
 /// error (the last one when `dev` is empty). A function of its arguments alone: the same bits on

@@ -1,0 +1,125 @@
+// segfuse doctor numerics
+
+#include <fmt/core.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "segfuse/compile.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+#include "segfuse/train.h"
+
+namespace segfuse::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct NumericsArguments {
+  std::filesystem::path file;
+  std::vector<std::string> sizes;
+  std::filesystem::path program;
+  NumericsOptions options;
+  TrainingNumericsOptions training;
+};
+
+Json describe(const NumericsFinding& finding) {
+  Json operands = Json::array();
+  for (const auto& [name, value] : finding.operands)
+    operands.push_back({{"name", name}, {"value", value}});
+  return {{"fault", numerics_fault_name(finding.fault)},
+          {"operation", finding.operation},
+          {"statement", finding.statement},
+          {"position", finding.position},
+          {"element", finding.element},
+          {"found", finding.found},
+          {"expected", finding.expected},
+          {"operands", operands},
+          {"group", finding.group},
+          {"kernel", finding.kernel},
+          {"sentence", finding.sentence},
+          {"cause", finding.cause},
+          {"program", finding.program}};
+}
+
+std::string json_of(const NumericsReport& report) {
+  Json findings = Json::array();
+  for (const NumericsFinding& finding : report.findings) findings.push_back(describe(finding));
+  return Json{{"file", report.name}, {"operations", report.operations}, {"groups", report.groups},
+              {"runs", report.runs}, {"seconds", report.seconds},       {"notes", report.notes},
+              {"findings", findings}}
+             .dump(2) +
+         "\n";
+}
+
+void write_program(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.flush();
+  if (!out) throw DataError("{}: cannot be written; is there such a folder?", path.string());
+}
+
+NumericsReport examine(const NumericsArguments& arguments) {
+  if (arguments.file.extension() == ".sf") {
+    NumericsOptions options = arguments.options;
+    options.sizes = parse_sizes(arguments.sizes);
+    return examine_numerics(arguments.file, options);
+  }
+  TrainingNumericsOptions options = arguments.training;
+  options.config = arguments.file;
+  options.runs = arguments.options.runs;
+  options.threads = static_cast<int>(default_options().get(options::kThreads));
+  options.quiet = default_options().get(options::kQuiet);
+  return examine_training_numerics(options);
+}
+
+void run_numerics(const NumericsArguments& arguments, Common& common) {
+  const NumericsReport report = examine(arguments);
+  fmt::print("{}", common.json ? json_of(report) : numerics_report_text(report));
+  if (report.findings.empty()) return;
+  common.status = 1;
+  if (arguments.program.empty()) return;
+  write_program(arguments.program, report.findings.front().program);
+  if (!common.json) fmt::print("  {:<10}{}\n", "program", arguments.program.string());
+}
+
+}  // namespace
+
+void add_numerics(CLI::App& doctor, Common& common) {
+  CLI::App* command = doctor.add_subcommand(
+      "numerics",
+      "The first operation of a program that makes NaN, differs between runs, or is not accurate");
+  auto arguments = std::make_shared<NumericsArguments>();
+  command
+      ->add_option("file", arguments->file, "Program (.sf) or configuration of a training (TOML)")
+      ->required();
+  command->add_option("--size", arguments->sizes, "A size to run with, as B=32 (again for others)");
+  command
+      ->add_option("--seed", arguments->options.seed, "Of inputs that the file has no values for")
+      ->capture_default_str();
+  command->add_option("--runs", arguments->options.runs, "Runs of each group")
+      ->capture_default_str();
+  command->add_option("--write", arguments->program,
+                      "Write the least program that shows the first finding to this file (.sf)");
+  TrainingNumericsOptions& training = arguments->training;
+  command->add_option("--data", training.data, "Of a training: manifest or directory");
+  command->add_option("--set", training.overrides, "Of a training: override one setting")
+      ->allow_extra_args(false);
+  command->add_option("--model", training.model,
+                      "Of a training: take the parameters of this model, not the first ones");
+  command
+      ->add_option("--sequences", training.sequences,
+                   "Of a training: recordings of the first batch; 0 takes all")
+      ->capture_default_str();
+  command
+      ->add_option("--frames", training.frames,
+                   "Of a training: frames of each recording; 0 takes all")
+      ->capture_default_str();
+  command->footer(
+      "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"
+      "  segfuse doctor numerics examples/ecg.toml --data ludb_lead_ii --model out/ecg");
+  command->callback([arguments, &common] { run_numerics(*arguments, common); });
+}
+
+}  // namespace segfuse::cli

@@ -1,0 +1,43 @@
+#pragma once
+// How far a right evaluator may be from the interpreter in double precision: the bounds that
+// docs/doctor.md states, and what errors of operands become.
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "compiler/interpret/evaluate.h"
+#include "ir/fusion.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse::engine::numerics {
+
+/// In units of the last place: what docs/codegen.md states for elementary functions; nothing for
+/// operations that are exact or rounded once.
+std::optional<double> stated_ulps(ir::Op op, DType dtype);
+
+/// A value as the interpreter computes it, and how far from it a right result may be. Both wide;
+/// `error` is f64, infinite where nothing can be said.
+struct Judged {
+  Tensor value;
+  Tensor error;
+};
+
+/// One expression from judged operands.
+std::vector<Judged> judge(const compiler::Evaluation& e, std::span<const Judged> operands,
+                          const compiler::OpaqueOps& opaque);
+
+/// All values of a program, by ValId, from exact inputs. What is not computed stays empty.
+std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                              const compiler::OpaqueOps& opaque);
+
+/// The first element of `found` that is further from `judged` than it may be; -1: none.
+std::int64_t first_beyond(const Tensor& found, const Judged& judged);
+
+/// Whether an operation only puts elements into places, without a rounding.
+bool only_moves(ir::Op op);
+
+/// The largest finite number of a type.
+double largest_of(DType dtype);
+
+}  // namespace segfuse::engine::numerics

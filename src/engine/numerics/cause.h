@@ -1,0 +1,18 @@
+#pragma once
+// What usually is the cause of a number that should not be, in words.
+
+#include <span>
+#include <string>
+
+#include "ir/op.h"
+#include "segfuse/compile.h"
+
+namespace segfuse::engine::numerics {
+
+/// Of a NaN or infinity. `operands`: the elements that the result was made of, or nothing where an
+/// operation reads many.
+std::string cause_of(ir::Op op, DType dtype, bool nan, std::span<const double> operands);
+/// Of any other fault.
+std::string cause_of(NumericsFault fault, ir::Op op);
+
+}  // namespace segfuse::engine::numerics

@@ -1,0 +1,16 @@
+#pragma once
+// The numerics doctor over any way to run programs.
+
+#include <span>
+
+#include "engine/numerics/subject.h"
+#include "segfuse/compile.h"
+
+namespace segfuse::engine::numerics {
+
+/// See examine_numerics(): `fusion` on `inputs`, run by `subject`. Nothing of the arguments is
+/// changed.
+NumericsReport examine(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                       const Subject& subject, int runs);
+
+}  // namespace segfuse::engine::numerics

@@ -1,0 +1,179 @@
+#include "engine/numerics/walk.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/inputs.h"
+#include "compiler/interpret/evaluate.h"
+#include "engine/exec/semicrf_ops.h"
+#include "engine/numerics/bounds.h"
+#include "segfuse/error.h"
+
+namespace segfuse::engine::numerics {
+namespace {
+
+using compiler::Evaluation;
+
+bool has(const Tensor& tensor, bool (*what)(double)) {
+  if (!is_float(tensor.dtype())) return false;
+  for (std::int64_t i = 0; i < tensor.size(); ++i)
+    if (what(tensor.at(i))) return true;
+  return false;
+}
+
+bool is_nan(double x) { return std::isnan(x); }
+bool not_finite(double x) { return !std::isfinite(x); }
+
+/// Whether what an element of a result was made of has that property.
+bool made_of(const Evaluation& e, std::int64_t element, bool (*what)(double)) {
+  const bool each = ir::info(e.expr().op).op_class == ir::OpClass::kElementwise;
+  return std::any_of(e.operands.begin(), e.operands.end(), [&](const Tensor& operand) {
+    if (!each) return has(operand, what);
+    return is_float(operand.dtype()) && what(operand.at(element));
+  });
+}
+
+std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, const Tensor& result) {
+  const ir::Op op = e.expr().op;
+  const ir::OpClass op_class = ir::info(op).op_class;
+  if (!is_float(result.dtype()) || only_moves(op) || op_class == ir::OpClass::kCreation ||
+      (!e.operands.empty() && e.operands[0].size() == 0))
+    return std::nullopt;
+  for (std::int64_t i = 0; i < result.size(); ++i) {
+    const double value = result.at(i);
+    if (std::isfinite(value)) continue;
+    // A loss is made of sums over all segmentations: masked scores do not explain an infinite one.
+    const bool own = op == ir::Op::semicrf_loss && std::isinf(value);
+    if (!own && made_of(e, i, std::isnan(value) ? is_nan : not_finite)) {
+      if (op_class != ir::OpClass::kElementwise) return std::nullopt;
+      continue;
+    }
+    return WalkFault{std::isnan(value) ? NumericsFault::kNaN : NumericsFault::kInfinity,
+                     e.id,
+                     e.expr().results[r],
+                     i,
+                     value,
+                     ""};
+  }
+  return std::nullopt;
+}
+
+std::optional<WalkFault> out_of_range(const Evaluation& e, std::size_t operand, std::int64_t size,
+                                      const char* what, const char* of) {
+  const auto indices = e.operands[operand].span<std::int64_t>();
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] >= 0 && indices[i] < size) continue;
+    return WalkFault{NumericsFault::kIndex,
+                     e.id,
+                     e.expr().operands[operand],
+                     static_cast<std::int64_t>(i),
+                     static_cast<double>(indices[i]),
+                     fmt::format("{} {} is out of range: {} {}", what, indices[i], of, size)};
+  }
+  return std::nullopt;
+}
+
+/// Labels of frames beyond a row's length do not count.
+std::optional<WalkFault> check_labels(const Evaluation& e, std::size_t scores) {
+  const Shape& shape = e.operands[0].shape();
+  const auto lengths = e.operands[scores].span<std::int64_t>();
+  const auto labels = e.operands[scores + 1].span<std::int64_t>();
+  if (auto fault = out_of_range(e, scores, shape[1] + 1, "length", "lengths are less than"))
+    return fault;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const auto time = static_cast<std::size_t>(shape[1]);
+    if (static_cast<std::int64_t>(i % time) >= lengths[i / time]) continue;
+    if (labels[i] >= 0 && labels[i] < shape[2]) continue;
+    return WalkFault{
+        NumericsFault::kIndex,
+        e.id,
+        e.expr().operands[scores + 1],
+        static_cast<std::int64_t>(i),
+        static_cast<double>(labels[i]),
+        fmt::format("label {} is out of range: labels are less than {}", labels[i], shape[2])};
+  }
+  return std::nullopt;
+}
+
+std::optional<WalkFault> check_indices(const Evaluation& e) {
+  switch (e.expr().op) {
+    case ir::Op::take:
+    case ir::Op::gather: {
+      const auto axis = static_cast<std::size_t>(e.attr<std::int64_t>("axis"));
+      return out_of_range(e, 1, e.operands[0].shape()[axis], "index", "indices are less than");
+    }
+    case ir::Op::scatter_add:
+      return out_of_range(e, 1, e.sizes.of(e.attr<ir::Extents>("size")[0]), "index",
+                          "indices are less than");
+    case ir::Op::semicrf_loss: return check_labels(e, e.operands.size() - 3);
+    case ir::Op::semicrf_loss_grad: return check_labels(e, e.operands.size() - 4);
+    default: return std::nullopt;
+  }
+}
+
+std::optional<WalkFault> step(const Evaluation& e, const compiler::OpaqueOps& opaque,
+                              std::vector<Tensor>& values) {
+  if (auto fault = check_indices(e)) return fault;
+  std::vector<Tensor> results;
+  try {
+    results = compiler::evaluate(e, opaque);
+  } catch (const Error& error) {
+    return WalkFault{NumericsFault::kRefused, e.id, e.expr().results[0], -1, 0, error.what()};
+  }
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    Tensor& value = values[e.expr().results[r].index];
+    value = compiler::narrow(results[r], e.result(r).dtype);
+    if (auto fault = look_at_result(e, r, value)) return fault;
+  }
+  return std::nullopt;
+}
+
+std::optional<WalkFault> nan_input(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const ir::ValId val = fusion.inputs()[i].val;
+    if (!is_float(inputs[i].dtype()) || fusion.val(val).uses.empty()) continue;
+    for (std::int64_t at = 0; at < inputs[i].size(); ++at)
+      if (std::isnan(inputs[i].at(at)))
+        return WalkFault{NumericsFault::kNaN, {}, val, at, inputs[i].at(at), ""};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Walk walk(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
+  const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
+  const compiler::OpaqueOps opaque = reference_opaque_ops();
+  Walk result;
+  result.values.resize(fusion.storage().vals.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    result.values[fusion.inputs()[i].val.index] = inputs[i];
+  const std::optional<WalkFault> given = nan_input(fusion, inputs);
+  for (const ir::ExprId id : fusion.live_exprs()) {
+    std::vector<Tensor> operands;
+    for (const ir::ValId operand : fusion.expr(id).operands)
+      operands.push_back(compiler::widen(result.values[operand.index]));
+    result.fault = step({fusion, sizes, id, operands}, opaque, result.values);
+    if (!result.fault) continue;
+    if (given) result.fault = given;
+    return result;
+  }
+  if (given && std::any_of(fusion.outputs().begin(), fusion.outputs().end(), [&](const auto& out) {
+        return has(result.values[out.val.index], is_nan);
+      }))
+    result.fault = given;
+  return result;
+}
+
+std::string number_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
+std::string index_text(std::int64_t element, const Shape& shape) {
+  Shape index(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0; element /= shape[axis])
+    index[axis] = element % shape[axis];
+  return to_string(index);
+}
+
+}  // namespace segfuse::engine::numerics

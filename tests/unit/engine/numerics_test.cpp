@@ -1,0 +1,431 @@
+// The numerics doctor: faults put into programs, inputs and kernels on purpose are named, and the
+// program that it writes shows the same fault; programs without faults pass.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "engine/numerics/bounds.h"
+#include "engine/numerics/examine.h"
+#include "engine/numerics/part.h"
+#include "engine/numerics/synthesis.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "segfuse/error.h"
+#include "support/elementary.h"
+#include "support/faulty_kernels.h"
+#include "support/files.h"
+#include "support/random_fusion.h"
+
+namespace segfuse::engine::numerics {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+NumericsReport examine_text(const std::string& text, const Subject& subject,
+                            const SizeExamples& sizes = {}) {
+  const ir::Fusion fusion = ir::parse(text);
+  ir::verify(fusion);
+  std::vector<std::string> notes;
+  const std::vector<Tensor> inputs =
+      make_inputs(fusion, sizes, 1, read_values(text, "<text>"), notes);
+  return examine(fusion, inputs, subject, 4);
+}
+
+struct Planted {
+  std::string name;
+  std::string program;  ///< with values where the fault is one of values
+  NumericsFault fault;
+  std::string operation;
+  std::string statement;  ///< part of it
+  std::string cause;      ///< part of it
+  Subject subject = cpu_subject(Backend::kCompiled);
+  std::string sentence = "";  ///< part of it
+};
+
+/// Of kernels.
+std::vector<Planted> faulty_kernels() {
+  return {
+      {"UnorderedSum",
+       R"(fusion "energy" {
+  %0 = input "x" : f32[3, 1000]
+  %1 = exp(%0) : f32[3, 1000]
+  %2 = sum(%1) {axes=[1]} : f32[3]
+  %3 = log(%2) : f32[3]
+  output %3
+}
+)",
+       NumericsFault::kNondeterminism, "sum", "%2 = sum(%1)", "fixed order",
+       segfuse::testing::with_faulty_kernel(ir::Op::sum, segfuse::testing::sum_as_threads_come)},
+      {"RunningSumOfManyFrames",
+       R"(fusion "end of the last segment" {
+  %0 = input "seconds" : f32[1, 100000]
+  %1 = abs(%0) : f32[1, 100000]
+  %2 = sum(%1) {axes=[1]} : f32[1]
+  %3 = sqrt(%2) : f32[1]
+  output %3
+}
+#: seconds = 0.1*100000
+)",
+       NumericsFault::kError, "sum", "%2 = sum(%1)", "loses digits",
+       segfuse::testing::with_faulty_kernel(ir::Op::sum, segfuse::testing::running_sum)},
+      {"UnwrittenTail",
+       R"(fusion "residual" {
+  %0 = input "x" : f32[5, 7]
+  %1 = tanh(%0) : f32[5, 7]
+  %2 = add(%0, %1) : f32[5, 7]
+  %3 = max(%2) {axes=[1]} : f32[5]
+  output %3
+}
+)",
+       NumericsFault::kUnwritten, "add", "%2 = add(%0, %1)", "a tail",
+       segfuse::testing::with_faulty_kernel(ir::Op::add, segfuse::testing::add_without_tail)},
+      {"WrongStride",
+       R"(fusion "features" {
+  %0 = input "x" : f32[6, 4]
+  %1 = sigmoid(%0) : f32[6, 4]
+  %2 = permute(%1) {perm=[1, 0]} : f32[4, 6]
+  %3 = neg(%2) : f32[4, 6]
+  output %3
+}
+)",
+       NumericsFault::kError, "permute", "permute(", "a stride",
+       segfuse::testing::with_faulty_kernel(ir::Op::permute,
+                                            segfuse::testing::permute_by_wrong_stride)}};
+}
+
+/// Of programs and of what they are given.
+std::vector<Planted> faulty_programs() {
+  return {{"InfinityTimesZeroMask",
+           R"(fusion "masked scores" {
+  %0 = input "scores" : f32[2, 4]
+  %1 = input "mask" : f32[2, 4]
+  %2 = square(%0) : f32[2, 4]
+  %3 = mul(%2, %1) : f32[2, 4]
+  %4 = sum(%3) {axes=[1]} : f32[2]
+  output %4
+}
+#: scores = 1 2 -inf 3 0.5*4
+#: mask = 1 1 0 1 1*4
+)",
+           NumericsFault::kNaN, "mul", "%3 = mul(%2, %1)", "where(mask, x, 0)"},
+          {"LogSumExpOfMinusInfinity",
+           R"(fusion "written out logsumexp" {
+  %0 = input "x" : f32[2, 3]
+  %1 = max(%0) {axes=[1]} : f32[2]
+  %2 = broadcast(%1) {axes=[0], shape=[2, 3]} : f32[2, 3]
+  %3 = sub(%0, %2) : f32[2, 3]
+  %4 = exp(%3) : f32[2, 3]
+  %5 = sum(%4) {axes=[1]} : f32[2]
+  %6 = log(%5) : f32[2]
+  %7 = add(%6, %1) : f32[2]
+  output %7
+}
+#: x = 1 -inf 2 -inf*3
+)",
+           NumericsFault::kNaN, "sub", "%3 = sub(%0, %2)", "use logsumexp"},
+          {"OverflowInExp",
+           R"(fusion "softmax without its maximum" {
+  %0 = input "x" : f32[2, 3]
+  %1 = exp(%0) : f32[2, 3]
+  %2 = sum(%1) {axes=[1]} : f32[2]
+  %3 = broadcast(%2) {axes=[0], shape=[2, 3]} : f32[2, 3]
+  %4 = div(%1, %3) : f32[2, 3]
+  output %4
+}
+#: x = 1 2 3 80 89 1
+)",
+           NumericsFault::kInfinity, "exp", "%1 = exp(%0)", "88.72"},
+          {"NaNWeight",
+           R"(fusion "linear" {
+  %0 = input "x" : f32[4, 3]
+  %1 = input "weight" : f32[3, 2]
+  %2 = matmul(%0, %1) {transpose_a=0, transpose_b=0} : f32[4, 2]
+  %3 = relu(%2) : f32[4, 2]
+  output %3
+}
+#: weight = 1 2 3 4 nan 6
+)",
+           NumericsFault::kNaN, "input", "\"weight\"", "look at what made them",
+           cpu_subject(Backend::kCompiled), "'weight' holds NaN at [2, 0]; matmul reads it first"},
+          {"LabelOutOfRange",
+           R"(fusion "loss" {
+  %0 = input "emission" : f32[2, 3, 4]
+  %1 = input "transition" : f32[1, 4, 4]
+  %2 = input "duration" : f32[2, 4]
+  %3 = input "initial" : f32[4]
+  %4 = input "final" : f32[4]
+  %5 = input "lengths" : i64[2]
+  %6 = input "labels" : i32[2, 3]
+  %7 = input "starts" : bool[2, 3]
+  %8 = neg(%0) : f32[2, 3, 4]
+  %9 = semicrf_loss(%8, %1, %2, %3, %4, %5, %6, %7) : f32[2]
+  %10 = sum(%9) {axes=[0]} : f32[]
+  output %10
+}
+#: lengths = 3 2
+#: labels = 0 1 2 3 4 -1
+#: starts = 1*6
+)",
+           NumericsFault::kIndex, "semicrf_loss", "%9 = semicrf_loss", "padding of -1",
+           cpu_subject(Backend::kCompiled),
+           "label 4 is out of range: labels are less than 4, at [1, 1]"},
+          {"DivisionByZeroCount",
+           R"(fusion "masked mean" {
+  %0 = input "x" : f32[2, 4]
+  %1 = input "inside" : bool[2, 4]
+  %2 = constant {value=0, dtype=f32} : f32[]
+  %3 = broadcast(%2) {axes=[], shape=[2, 4]} : f32[2, 4]
+  %4 = where(%1, %0, %3) : f32[2, 4]
+  %5 = sum(%4) {axes=[1]} : f32[2]
+  %6 = cast(%1) {dtype=f32} : f32[2, 4]
+  %7 = sum(%6) {axes=[1]} : f32[2]
+  %8 = div(%5, %7) : f32[2]
+  output %8
+}
+#: inside = 1 1 0 0 0*4
+)",
+           NumericsFault::kNaN, "div", "%8 = div(%5, %7)", "maximum(count, 1)"}};
+}
+
+std::vector<Planted> planted_faults() {
+  std::vector<Planted> all = faulty_programs();
+  for (const Planted& planted : faulty_kernels()) all.push_back(planted);
+  return all;
+}
+
+class PlantedFaults : public ::testing::TestWithParam<Planted> {};
+INSTANTIATE_TEST_SUITE_P(Ten, PlantedFaults, ::testing::ValuesIn(planted_faults()),
+                         [](const auto& suite) { return suite.param.name; });
+
+TEST_P(PlantedFaults, AreNamedFirst) {
+  const Planted& planted = GetParam();
+  const NumericsReport report = examine_text(planted.program, planted.subject);
+  ASSERT_THAT(report.findings, ::testing::Not(IsEmpty()));
+  const NumericsFinding& first = report.findings[0];
+  EXPECT_EQ(first.fault, planted.fault) << first.sentence;
+  EXPECT_EQ(first.operation, planted.operation) << first.sentence;
+  EXPECT_THAT(first.statement, HasSubstr(planted.statement));
+  EXPECT_THAT(first.cause, HasSubstr(planted.cause));
+  EXPECT_THAT(first.sentence, HasSubstr(planted.sentence));
+  EXPECT_FALSE(first.operands.empty() && first.operation != "input");
+  EXPECT_EQ(first.group.empty(), first.operation == "input");
+}
+
+/// The file that it writes: one operation, with the values that it needs.
+TEST_P(PlantedFaults, AreShownByTheProgramThatIsWritten) {
+  const Planted& planted = GetParam();
+  const NumericsReport report = examine_text(planted.program, planted.subject);
+  ASSERT_THAT(report.findings, ::testing::Not(IsEmpty()));
+  const std::string& text = report.findings[0].program;
+  const ir::Fusion fusion = ir::parse(text);
+  EXPECT_THAT(fusion.live_exprs(), SizeIs(1)) << text;
+  const NumericsReport again = examine_text(text, planted.subject);
+  ASSERT_THAT(again.findings, ::testing::Not(IsEmpty())) << text;
+  EXPECT_EQ(again.findings[0].fault, planted.fault) << text;
+  EXPECT_EQ(again.findings[0].operation, planted.operation) << text;
+}
+
+/// Without its fault, each program passes.
+TEST_P(PlantedFaults, AreNotSeenWhereThereIsNone) {
+  Planted planted = GetParam();
+  const std::size_t values = planted.program.find("#:");
+  if (values != std::string::npos) planted.program.resize(values);
+  const NumericsReport report = examine_text(planted.program, cpu_subject(Backend::kCompiled));
+  EXPECT_THAT(report.findings, IsEmpty()) << report.findings[0].sentence;
+  EXPECT_THAT(report.notes, IsEmpty());
+}
+
+TEST(Numerics, FilesOfTheTestsPassOnEveryBackend) {
+  const std::filesystem::path folder = SEGFUSE_SOURCE_DIR "/tests/golden/ir";
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".sf") continue;
+    SCOPED_TRACE(entry.path().string());
+    for (const char* backend : {"compiled", "loops"}) {
+      NumericsReport report;
+      try {
+        report = examine_numerics(entry.path(), {.runs = 2, .backend = backend});
+      } catch (const UsageError&) {
+        continue;  // its sizes are not 16
+      }
+      ++files;
+      for (const NumericsFinding& finding : report.findings)
+        ADD_FAILURE() << finding.sentence << "\n" << finding.statement;
+    }
+  }
+  EXPECT_GE(files, 10);
+}
+
+TEST(Numerics, RandomProgramsPass) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed)
+    for (const auto numbers :
+         {segfuse::testing::Numbers::kSmooth, segfuse::testing::Numbers::kExact}) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      const auto program = segfuse::testing::random_fusion(seed, numbers);
+      const auto inputs = segfuse::testing::random_inputs(program, seed, 2, 5);
+      const NumericsReport report =
+          examine(program.fusion, inputs, cpu_subject(Backend::kCompiled), 2);
+      for (const NumericsFinding& finding : report.findings)
+        if (finding.fault != NumericsFault::kInfinity && finding.fault != NumericsFault::kNaN)
+          ADD_FAILURE() << finding.sentence << "\n" << finding.statement;
+    }
+}
+
+/// A fault that only shows when operations run in one kernel.
+TEST(Numerics, AFaultOfAFusedKernelIsFoundWithWhatComesBefore) {
+  const Subject fused = [](const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                           const Trial& trial) {
+    std::vector<Tensor> outputs = cpu_subject(Backend::kLoops)(fusion, inputs, trial);
+    bool exp = false;
+    bool sum = false;
+    for (const ir::ExprId id : fusion.live_exprs()) {
+      exp = exp || fusion.expr(id).op == ir::Op::exp;
+      sum = sum || fusion.expr(id).op == ir::Op::sum;
+    }
+    if (exp && sum) outputs[0].set(0, outputs[0].at(0) * 1.001);
+    return outputs;
+  };
+  const NumericsReport report = examine_text(R"(fusion "m" {
+  %0 = input "x" : f32[4, 8]
+  %1 = neg(%0) : f32[4, 8]
+  %2 = exp(%1) : f32[4, 8]
+  %3 = sum(%2) {axes=[1]} : f32[4]
+  %4 = log(%3) : f32[4]
+  output %4
+})",
+                                             fused);
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].fault, NumericsFault::kError);
+  EXPECT_EQ(report.findings[0].operation, "sum");
+  EXPECT_THAT(report.findings[0].group, HasSubstr("of 4 operations"));
+  EXPECT_THAT(ir::parse(report.findings[0].program).live_exprs(), SizeIs(3));
+}
+
+/// Groups that are right one by one, in a program that is not: as where memory is handed on early.
+TEST(Numerics, AFaultOfTheWholeIsFoundByTheShortestBeginning) {
+  const Subject whole = [](const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                           const Trial& trial) {
+    std::vector<Tensor> outputs = cpu_subject(Backend::kLoops)(fusion, inputs, trial);
+    int products = 0;
+    for (const ir::ExprId id : fusion.live_exprs())
+      products += fusion.expr(id).op == ir::Op::matmul;
+    if (products > 1 && trial.poison) outputs[0].set(1, std::numeric_limits<double>::quiet_NaN());
+    return outputs;
+  };
+  const NumericsReport report = examine_text(R"(fusion "m" {
+  %0 = input "x" : f32[4, 4]
+  %1 = matmul(%0, %0) {transpose_a=0, transpose_b=0} : f32[4, 4]
+  %2 = matmul(%1, %0) {transpose_a=0, transpose_b=0} : f32[4, 4]
+  %3 = matmul(%2, %0) {transpose_a=0, transpose_b=0} : f32[4, 4]
+  output %3
+})",
+                                             whole);
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].fault, NumericsFault::kUnwritten);
+  EXPECT_THAT(report.findings[0].statement, HasSubstr("%2 = matmul(%1, %0)"));
+}
+
+/// Of two faults the one that comes first in the program is the first finding.
+TEST(Numerics, FindingsAreInProgramOrder) {
+  const std::string program = R"(fusion "m" {
+  %0 = input "x" : f32[2, 64]
+  %1 = permute(%0) {perm=[1, 0]} : f32[64, 2]
+  %2 = matmul(%0, %1) {transpose_a=0, transpose_b=0} : f32[2, 2]
+  %3 = log(%2) : f32[2, 2]
+  output %3
+}
+)";
+  const NumericsReport report =
+      examine_text(program, segfuse::testing::with_faulty_kernel(
+                                ir::Op::permute, segfuse::testing::permute_by_wrong_stride));
+  ASSERT_THAT(report.findings, SizeIs(2));
+  EXPECT_EQ(report.findings[0].operation, "permute");
+  EXPECT_EQ(report.findings[1].operation, "log");
+  EXPECT_LT(report.findings[0].position, report.findings[1].position);
+}
+
+/// NaN that the program itself puts aside is no fault; infinities that it was given are none.
+TEST(Numerics, MasksAreNoFaults) {
+  const NumericsReport report = examine_text(R"(fusion "m" {
+  %0 = input "x" : f32[4]
+  %1 = is_nan(%0) : bool[4]
+  %2 = input "y" : f32[4]
+  %3 = where(%1, %2, %0) : f32[4]
+  %4 = logsumexp(%2) {axes=[0]} : f32[]
+  output %3
+  output %4
+}
+#: x = 1 nan 2 nan
+#: y = -inf*4
+)",
+                                             cpu_subject(Backend::kCompiled));
+  EXPECT_THAT(report.findings, IsEmpty());
+}
+
+TEST(Numerics, BoundsAreThoseOfTheDocumentation) {
+  const auto documented = test::documented_bounds();
+  std::size_t found = 0;
+  for (const ir::OpInfo& info : ir::all_ops())
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      const auto stated = stated_ulps(info.op, dtype);
+      const auto row = documented.find(fmt::format("{}_{}", info.name, name_of(dtype)));
+      ASSERT_EQ(stated.has_value(), row != documented.end()) << info.name;
+      if (!stated) continue;
+      EXPECT_EQ(*stated, row->second) << row->first;
+      ++found;
+    }
+  EXPECT_EQ(found, documented.size());
+}
+
+TEST(Numerics, ValuesInAFileAreReadOrRefused) {
+  const std::string program = "fusion \"m\" {\n  %0 = input \"x\" : f32[4]\n  output %0\n}\n";
+  const auto values = read_values(program + "#: x = 1*2 -inf\n#: x = nan\n", "m.sf");
+  ASSERT_THAT(values, SizeIs(1));
+  EXPECT_EQ(values[0].input, "x");
+  ASSERT_THAT(values[0].elements, SizeIs(4));
+  EXPECT_EQ(values[0].elements[1], 1);
+  EXPECT_TRUE(std::isnan(values[0].elements[3]));
+  auto message = [&](const std::string& line) -> std::string {
+    try {
+      (void)examine_text(program + line, cpu_subject(Backend::kLoops));
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("#: x = 1 two"), "<text>:5: found 'two' among the values, expected a number");
+  EXPECT_EQ(message("#: x = 1*0"), "<text>:5: found '1*0' among the values, expected VALUE*NUMBER");
+  EXPECT_THAT(message("#: 1 2"), HasSubstr("values were found without a name"));
+  EXPECT_EQ(message("#: x = 1 2"), "input 'x' has 2 values in the file, expected 4 for shape [4]");
+  EXPECT_EQ(message("#: y = 1"), "the file has values of 'y', which is no input of its program");
+}
+
+TEST(Numerics, SizesAreThoseOfTheProgram) {
+  const std::string program =
+      "fusion \"m\" {\n  symbols B\n  %0 = input \"x\" : f32[B]\n  output %0\n}\n";
+  std::vector<std::string> notes;
+  const ir::Fusion fusion = ir::parse(program);
+  EXPECT_EQ(make_inputs(fusion, {{"B", 3}}, 1, {}, notes)[0].shape(), Shape{3});
+  EXPECT_THAT(notes, IsEmpty());
+  EXPECT_EQ(make_inputs(fusion, {}, 1, {}, notes)[0].shape(), Shape{16});
+  EXPECT_THAT(notes, ::testing::ElementsAre("B taken as 16; --size sets it"));
+  EXPECT_THROW(make_inputs(fusion, {{"T", 3}}, 1, {}, notes), UsageError);
+}
+
+TEST(Numerics, TheReportSaysWhatToDo) {
+  const Planted planted = planted_faults()[0];
+  const std::string text = numerics_report_text(examine_text(planted.program, planted.subject));
+  EXPECT_THAT(text, HasSubstr("NaN: mul gave nan at [0, 2]\n"));
+  EXPECT_THAT(text, HasSubstr("  operation %3 = mul(%2, %1) : f32[2, 4]  (number 2 of 3)\n"));
+  EXPECT_THAT(text, HasSubstr("  reads     %2 f32[2, 4] = inf\n"));
+  EXPECT_THAT(text, HasSubstr("  reads     %1 'mask' f32[2, 4] = 0\n"));
+  EXPECT_THAT(text, HasSubstr("  kernel    "));
+}
+
+}  // namespace
+}  // namespace segfuse::engine::numerics
