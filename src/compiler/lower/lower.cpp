@@ -21,6 +21,22 @@ const Space& GroupLowering::space() const { return state_->space; }
 
 namespace {
 
+/// The axes that a result runs along.
+std::vector<std::size_t> axes_along(const GroupState& group, const Result& result) {
+  std::vector<std::size_t> axes;
+  for (std::size_t axis = 0; axis < group.joined.size(); ++axis)
+    if (result.along[group.joined[axis][0]]) axes.push_back(axis);
+  return axes;
+}
+
+/// Results whose reductions are finished, in kernels by the axes that they run along.
+void make_results(Making& making, const std::vector<std::size_t>& results) {
+  std::map<std::vector<std::size_t>, std::vector<std::size_t>> by_axes;
+  for (const std::size_t i : results)
+    by_axes[axes_along(making.group, making.group.results[i])].push_back(i);
+  for (const auto& [axes, along] : by_axes) make_result_kernel(making, along, axes);
+}
+
 /// Kernels for one walk after the other, whose reductions go through memory.
 void make_staged(Making& making, const WalkKernel& whole) {
   const GroupState& group = making.group;
@@ -34,24 +50,21 @@ void make_staged(Making& making, const WalkKernel& whole) {
   for (int walk = 0; walk < walks; ++walk) {
     WalkKernel part;
     part.keep = true;
+    part.absent = whole.absent;
     for (const std::size_t i : all)
       if (group.reductions[i].walk == walk) part.reductions.push_back(i);
     if (part.reductions.empty()) continue;
     const StateMemory before = making.finished;
     for (const std::size_t i : part.reductions) making.finished[i] = memory[i];
     making.there = before;
-    if (making.schedule.split > 0) {
+    if (making.schedule.split > 0 && part.absent.empty()) {
       make_split_kernels(making, part);
     } else {
       make_walk_kernel(making, part);
     }
   }
   making.there = making.finished;
-  std::vector<std::size_t> full;
-  std::vector<std::size_t> others;
-  for (const std::size_t i : whole.results) (group.results[i].full ? full : others).push_back(i);
-  if (!others.empty()) make_result_kernel(making, others, false);
-  if (!full.empty()) make_result_kernel(making, full, true);
+  make_results(making, whole.results);
 }
 
 /// The reductions that results depend on.
@@ -137,16 +150,56 @@ void make_whole(Making& making, const WalkKernel& part) {
   }
 }
 
+/// Takes from `results` those that a walk over the reduced axes would write again and again, and
+/// not at all where an axis that they do not have is empty.
+std::vector<std::size_t> take_apart(const GroupState& group, std::vector<std::size_t>& results) {
+  const auto reduced = axes_of(group.space, SpaceAxis::Role::kReduced);
+  const auto lacks_one = [&](std::size_t i) {
+    return group.results[i].full &&
+           std::any_of(reduced.begin(), reduced.end(), [&](std::size_t axis) {
+             return !group.results[i].along[group.joined[axis][0]];
+           });
+  };
+  std::vector<std::size_t> apart;
+  std::copy_if(results.begin(), results.end(), std::back_inserter(apart), lacks_one);
+  std::erase_if(results, lacks_one);
+  return apart;
+}
+
+void make_part(Making& making, WalkKernel part) {
+  const GroupState& group = making.group;
+  const std::vector<std::size_t> all = part.results;
+  const std::vector<std::size_t> apart = take_apart(group, part.results);
+  if (!needed(group, apart).empty()) {
+    part.results = all;
+    return make_staged(making, part);
+  }
+  make_results(making, apart);
+  if (part.results.empty()) return;
+  if (part.absent.empty()) return make_whole(making, part);
+  make_walk_kernel(making, part);
+}
+
 void make_parts(Making& making, const std::vector<WalkKernel>& parts) {
   for (const WalkKernel& part : parts) {
-    if (part.absent.empty()) {
-      make_whole(making, part);
-    } else {
-      making.finished.assign(making.group.reductions.size(), {});
-      making.there = making.finished;
-      make_walk_kernel(making, part);
-    }
+    making.finished.assign(making.group.reductions.size(), {});
+    making.there = making.finished;
+    make_part(making, part);
   }
+}
+
+/// Rows with columns; what no reduction is needed for and lacks an axis is apart.
+void make_row_col(Making& making) {
+  const GroupState& group = making.group;
+  std::vector<std::size_t> with;
+  std::vector<std::size_t> apart;
+  for (std::size_t i = 0; i < group.results.size(); ++i) {
+    const bool alone = needed(group, {i}).empty() &&
+                       axes_along(group, group.results[i]).size() < group.space.axes.size();
+    (alone ? apart : with).push_back(i);
+  }
+  make_results(making, apart);
+  make_row_col_kernels(making, with);
 }
 
 }  // namespace
@@ -158,7 +211,7 @@ LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
   making.finished.assign(group.reductions.size(), {});
   making.there = making.finished;
   if (group.space.kind == PlanKind::kRowCol) {
-    make_row_col_kernels(making);
+    make_row_col(making);
   } else {
     // Those that overwrite what others read come last, or all of them at once.
     std::vector<WalkKernel> parts = parts_of(group);

@@ -83,9 +83,11 @@ struct WalkKernel {
 void make_walk_kernel(Making& making, const WalkKernel& what);
 /// The same with rows in parts, joined by a second kernel. All reductions are of one walk.
 void make_split_kernels(Making& making, const WalkKernel& what);
-/// Results once all reductions are finished by other kernels: those along rows, or the others.
-void make_result_kernel(Making& making, const std::vector<std::size_t>& results, bool full);
-void make_row_col_kernels(Making& making);
+/// Results once all reductions that they need are finished by other kernels; all run along just
+/// these axes.
+void make_result_kernel(Making& making, const std::vector<std::size_t>& results,
+                        const std::vector<std::size_t>& axes);
+void make_row_col_kernels(Making& making, const std::vector<std::size_t>& results);
 void make_transpose_kernel(Making& making, const std::vector<std::size_t>& results);
 
 }  // namespace segfuse::compiler

@@ -19,9 +19,10 @@ namespace {
 /// columns' states in row buffers; a second kernel joins them.
 class RowColMaker {
  public:
-  explicit RowColMaker(Making& making)
+  RowColMaker(Making& making, const std::vector<std::size_t>& results)
       : making_(making),
         group_(making.group),
+        results_(results),
         parallel_(axes_of(group_.space, Role::kParallel)),
         columns_(axes_of(group_.space, Role::kColumn)),
         row_(axes_of(group_.space, Role::kReduced)) {
@@ -105,7 +106,7 @@ class RowColMaker {
     e.held = std::move(held);
     int last = 0;
     for (const auto& r : group_.reductions) last = std::max(last, r.walk + 1);
-    for (const Result& result : group_.results) last = std::max(last, result.level);
+    for (const std::size_t i : results_) last = std::max(last, group_.results[i].level);
     for (int walk = 0; walk <= last; ++walk) step(walker, frame, walk);
     e.close();
     open_row(e);
@@ -170,7 +171,8 @@ class RowColMaker {
       if (group_.reductions[i].walk == walk) rows.push_back(i);
     for (std::size_t n = 0; n < column_reductions_.size(); ++n)
       if (group_.reductions[column_reductions_[n]].walk == walk) columns.push_back(n);
-    for (const Result& result : group_.results) {
+    for (const std::size_t i : results_) {
+      const Result& result = group_.results[i];
       if (result.column || result.level != walk) continue;
       if (result.full) {
         full.push_back(&result);
@@ -219,8 +221,9 @@ class RowColMaker {
     for (const std::size_t i : column_reductions_) walker.finish(i);
     std::vector<std::size_t> all = parallel_;
     all.insert(all.end(), row_.begin(), row_.end());
-    for (const Result& result : group_.results)
-      if (result.column) walker.store(result, only_first(making_, frame, result, all));
+    for (const std::size_t i : results_)
+      if (const Result& result = group_.results[i]; result.column)
+        walker.store(result, only_first(making_, frame, result, all));
     frame.close();
     e.finish();
     kernel.kernel.work = chunks_ * Extent(making_.schedule.tile);
@@ -228,6 +231,7 @@ class RowColMaker {
 
   Making& making_;
   const GroupState& group_;
+  const std::vector<std::size_t>& results_;
   std::vector<std::size_t> parallel_;
   std::vector<std::size_t> columns_;
   std::vector<std::size_t> row_;  ///< the lanes' axis last
@@ -247,6 +251,8 @@ class RowColMaker {
 
 }  // namespace
 
-void make_row_col_kernels(Making& making) { RowColMaker(making).run(); }
+void make_row_col_kernels(Making& making, const std::vector<std::size_t>& results) {
+  RowColMaker(making, results).run();
+}
 
 }  // namespace segfuse::compiler

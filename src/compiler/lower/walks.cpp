@@ -295,31 +295,27 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
   kernel.kernel.work = loops.lane < 0 ? parts : parts * making.schedule.tile;
 }
 
-void make_result_kernel(Making& making, const std::vector<std::size_t>& results, bool full) {
+void make_result_kernel(Making& making, const std::vector<std::size_t>& results,
+                        const std::vector<std::size_t>& axes) {
   const GroupState& group = making.group;
   GroupKernel& kernel = making.add_kernel();
   Walker walker(group, kernel);
   Frame frame(making, walker);
   Frame::Loops loops;
-  loops.outer = axes_of(group.space, Role::kParallel);
-  if (full)
-    for (const std::size_t axis : axes_of(group.space, Role::kReduced)) loops.outer.push_back(axis);
-  std::sort(loops.outer.begin(), loops.outer.end());
-  const std::vector<std::size_t> all = loops.outer;
+  loops.outer = axes;
   const int inner = group.space.inner;
-  if (!all.empty()) {
+  if (!axes.empty()) {
     loops.lane =
-        inner >= 0 && std::binary_search(all.begin(), all.end(), static_cast<std::size_t>(inner))
+        inner >= 0 && std::binary_search(axes.begin(), axes.end(), static_cast<std::size_t>(inner))
             ? inner
-            : static_cast<int>(all.back());
+            : static_cast<int>(axes.back());
     loops.tile = making.schedule.tile;
     std::erase(loops.outer, static_cast<std::size_t>(loops.lane));
   }
   frame.open(loops);
   frame.settle();
   restore_finished(walker, making, frame);
-  for (const std::size_t i : results)
-    walker.store(group.results[i], only_first(making, frame, group.results[i], all));
+  for (const std::size_t i : results) walker.store(group.results[i], {});
   frame.close();
   walker.emitter.finish();
   kernel.kernel.work = loops.lane < 0 ? Extent(1) : Extent(making.schedule.tile);

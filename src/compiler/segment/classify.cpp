@@ -136,6 +136,9 @@ std::optional<std::string> Classification::choose_two_sets() {
       return "a reduction of what a reduction gave";
     if (!column && (taint_[static_cast<std::size_t>(reduction.operand)] & columns_) != 0)
       return "a reduction of what a reduction gave";
+    // Else a kernel over the whole space would not compute it where another axis is empty.
+    if (axes_.mask(operand) != axes_.space())
+      return "rows and columns, and a reduction that does not run along all axes";
   }
   plan_.kind = PlanKind::kRowCol;
   return {};

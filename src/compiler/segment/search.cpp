@@ -52,8 +52,9 @@ void Search::make_single_groups() {
   }
 }
 
-/// An output may overwrite the input that it aliases if all other readers, also of views, can run
-/// before, and its own expression reads the input only where it writes. The readers come before the
+/// An output may overwrite the input that it aliases if the input's content, also as a view, is no
+/// output, all other readers, also of views, can run before, and its own expression reads the input
+/// only where it writes. The readers come before the
 /// writer from now on.
 void Search::order_aliases() {
   for (const ir::Alias& alias : fusion_.aliases()) {
@@ -65,9 +66,12 @@ void Search::order_aliases() {
       return std::any_of(inputs.begin(), inputs.end(),
                          [&](ValId input) { return storage_root(fusion_, input) == alias.input; });
     };
+    const auto& outputs = fusion_.outputs();
+    const bool given_out = std::any_of(outputs.begin(), outputs.end(), [&](const ir::Output& o) {
+      return storage_root(fusion_, o.val) == alias.input;
+    });
     std::vector<Number> readers;
-    bool possible = !context_.is_output(alias.input) &&
-                    !(runs_alone(fusion_.expr(writer).op) && reads_it(target));
+    bool possible = !given_out && !(runs_alone(fusion_.expr(writer).op) && reads_it(target));
     for (Number g = 0; g < groups_.size() && possible; ++g) {
       if (g == target || !reads_it(g)) continue;
       readers.push_back(g);

@@ -224,6 +224,10 @@ void Planner::plan_matmul(ir::ExprId id) {
     const std::optional<Matrix> direct = as_matrix(operand.layout, transpose);
     if (direct) return *direct;
     operand = packed(operand);
+    // Axes of one element and empty arrays may have any strides.
+    const std::int64_t offset = operand.layout.offset;
+    operand.layout = contiguous(operand.layout.shape);
+    operand.layout.offset = offset;
     return as_matrix(operand.layout, transpose).value();
   };
   const Matrix left = matrix(a, transpose_a);

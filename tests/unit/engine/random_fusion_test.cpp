@@ -32,8 +32,7 @@ void expect_same(const RandomFusion& program, const std::vector<Tensor>& found,
   }
 }
 
-void check(std::uint64_t seed, Numbers numbers, Backend backend) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
+void run_seed(std::uint64_t seed, Numbers numbers, Backend backend) {
   const RandomFusion program = segfuse::testing::random_fusion(seed, numbers);
   ir::verify(program.fusion);
   ThreadPool one(1);
@@ -49,6 +48,11 @@ void check(std::uint64_t seed, Numbers numbers, Backend backend) {
     for (std::size_t o = 0; o < found.size(); ++o)
       EXPECT_TRUE(segfuse::testing::same_bits(found[o], again[o])) << "output " << o;
   }
+}
+
+void check(std::uint64_t seed, Numbers numbers, Backend backend) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  ASSERT_NO_THROW(run_seed(seed, numbers, backend));
 }
 
 /// SEGFUSE_RANDOM_FUSIONS: how many of each kind (thousands in the long test).
@@ -72,6 +76,85 @@ TEST(RandomFusions, SmoothOnesAgreeWithTheInterpreter) {
 TEST(RandomFusions, ExactOnesAgreeBitForBit) {
   for (std::uint64_t seed = 1000; seed < 1250 && !HasFatalFailure(); ++seed)
     check(seed, Numbers::kExact, Backend::kLoops);
+}
+
+/// What random programs have found. With B = 0 the axes that a result lacks are empty.
+void check_text(const char* text) {
+  const ir::Fusion fusion = ir::parse(text, "text");
+  for (const Backend backend : {Backend::kCompiled, Backend::kLoops}) {
+    for (const std::int64_t b : {0, 3}) {
+      ThreadPool pool(2);
+      Executable executable(fusion, pool, {.backend = backend, .poison = true});
+      std::vector<Tensor> inputs;
+      for (const ir::Input& input : fusion.inputs()) {
+        Shape shape;
+        for (const ir::Extent& size : fusion.val(input.val).shape)
+          shape.push_back(size.evaluate([&](ir::SymbolId) { return b; }));
+        inputs.push_back(segfuse::testing::counting(shape, DType::kF32));
+      }
+      const std::vector<Tensor> expected = compiler::interpret(fusion, inputs);
+      const std::vector<Tensor> found = executable.run(inputs);
+      for (std::size_t o = 0; o < found.size(); ++o)
+        segfuse::testing::expect_values(found[o], segfuse::testing::values(expected[o]), 0);
+    }
+  }
+}
+
+TEST(EmptyAxes, ResultsThatLackThemAreComputed) {
+  check_text(R"(fusion "beside a sum" {
+    symbols B
+    %0 = input "x" : f32[B, 5, 3]
+    %1 = input "row" : f32[3]
+    %2 = square(%1)
+    %3 = sum(%0) {axes=[0, 1, 2]}
+    output %2
+    output %3
+  })");
+  check_text(R"(fusion "and needs it" {
+    symbols B
+    %0 = input "x" : f32[B, 5, 3]
+    %1 = input "row" : f32[3]
+    %2 = sum(%0) {axes=[0, 1, 2]}
+    %3 = broadcast(%2) {axes=[], shape=[3]}
+    %4 = add(%1, %3)
+    output %4
+    output %2
+  })");
+  check_text(R"(fusion "beside rows and columns" {
+    symbols B
+    %0 = input "x" : f32[B, 5, 3]
+    %1 = input "row" : f32[3]
+    %2 = min(%1) {axes=[0]}
+    %3 = sum(%0) {axes=[2]}
+    %4 = sum(%0) {axes=[1]}
+    %5 = abs(%1)
+    output %2
+    output %3
+    output %4
+    output %5
+  })");
+}
+
+TEST(EmptyAxes, AreMultiplied) {
+  check_text(R"(fusion "turned" {
+    symbols B
+    %0 = input "x" : f32[B, 5, 3]
+    %1 = permute(%0) {perm=[2, 0, 1]}
+    %2 = matmul(%1, %1) {transpose_a=1, transpose_b=0}
+    output %2
+  })");
+}
+
+TEST(Aliases, AnOutputThatIsAViewOfAnOverwrittenInputHasItsFormerContent) {
+  check_text(R"(fusion "former" {
+    symbols B
+    %0 = input "state" : f32[B, 4]
+    %1 = reshape(%0) {shape=[4, B]}
+    %2 = square(%0)
+    output %2 "next"
+    output %1 "former"
+    alias %2 -> %0
+  })");
 }
 
 }  // namespace
