@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -15,6 +17,9 @@ struct CompileArguments {
   std::string emit = "ir";
   std::string dump;
   std::vector<std::string> sizes;
+  std::string out;
+  std::string function;
+  std::string architecture = "sm_90";
   bool passes = false;
 };
 
@@ -27,8 +32,35 @@ nlohmann::ordered_json describe(const std::vector<ValueInfo>& values) {
 
 constexpr std::string_view kAfter = "after:";
 
+EmitOptions options_of(const CompileArguments& arguments) {
+  return {parse_sizes(arguments.sizes), arguments.architecture, arguments.function};
+}
+
+/// Writes what was emitted, and beside a program in C its header. Returns the paths.
+std::vector<std::string> write_files(const Program& program, const CompileArguments& arguments,
+                                     const std::string& text) {
+  const std::filesystem::path path = arguments.out;
+  std::vector<std::pair<std::filesystem::path, std::string>> files = {{path, text}};
+  if (arguments.dump.empty() && arguments.emit == "c") {
+    const std::filesystem::path header = std::filesystem::path(path).replace_extension(".h");
+    if (header == path)
+      throw UsageError("--out={}: the header is written beside it as .h; let it end in .c",
+                       arguments.out);
+    files.emplace_back(header, program.emit("h", options_of(arguments)));
+  }
+  std::vector<std::string> written;
+  for (const auto& [name, content] : files) {
+    std::ofstream file(name, std::ios::binary);
+    file << content;
+    file.close();
+    if (!file) throw DataError("{} cannot be written", name.string());
+    written.push_back(name.string());
+  }
+  return written;
+}
+
 std::string text_of(const Program& program, const CompileArguments& arguments) {
-  if (arguments.dump.empty()) return program.emit(arguments.emit, parse_sizes(arguments.sizes));
+  if (arguments.dump.empty()) return program.emit(arguments.emit, options_of(arguments));
   if (!arguments.dump.starts_with(kAfter))
     throw UsageError("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
                      arguments.dump);
@@ -79,15 +111,24 @@ void add_compile(CLI::App& app, Common& common) {
       app.add_subcommand("compile", "Check a program in its text form and print what it becomes");
   const auto arguments = std::make_shared<CompileArguments>();
   command->add_option("file", arguments->file, "The program (.sf)")->required();
-  command->add_option("--emit", arguments->emit, "What to print: ir, segments, plan, loop, c, cuda")
+  command
+      ->add_option("--emit", arguments->emit,
+                   "What to print: ir, segments, plan, loop, kernels, c, h, cuda, cubin")
       ->capture_default_str();
   command->add_option("--dump", arguments->dump,
                       "Print the program after a pass instead: after:PASS");
   command->add_option("--size", arguments->sizes,
                       "A size like those to come, as B=32 (again for others)");
+  command->add_option("--out", arguments->out,
+                      "Write to this file; a program in C gets its header beside it");
+  command->add_option("--name", arguments->function, "What the function of --emit=c is called");
+  command->add_option("--arch", arguments->architecture, "What --emit=cubin is for")
+      ->capture_default_str();
   command->add_flag("--passes", arguments->passes, "List the passes with their times instead");
   command->footer(
       "\nExamples:\n  segfuse compile examples/layer_norm.sf --emit=segments\n"
+      "  segfuse compile examples/layer_norm.sf --emit=c --out layer_norm.c\n"
+      "  segfuse compile examples/layer_norm.sf --emit=cubin --arch sm_90 --out layer_norm.cubin\n"
       "  segfuse compile examples/layer_norm.sf --dump=after:fold");
   command->callback([arguments, &common] {
     const Program program = Program::from_file(arguments->file);
@@ -95,15 +136,23 @@ void add_compile(CLI::App& app, Common& common) {
       print_passes(program.passes());
       return;
     }
+    if (arguments->emit == "cubin" && arguments->out.empty())
+      throw UsageError("--emit=cubin gives machine code, not text; write it to a file by --out");
     const std::string text = text_of(program, *arguments);
+    std::vector<std::string> files;
+    if (!arguments->out.empty()) files = write_files(program, *arguments, text);
     if (!common.json) {
-      fmt::print("{}", text);
+      if (files.empty()) fmt::print("{}", text);
       return;
     }
     nlohmann::ordered_json all{{"name", program.name()},
                                {"inputs", describe(program.inputs())},
-                               {"outputs", describe(program.outputs())},
-                               {arguments->dump.empty() ? arguments->emit : "dump", text}};
+                               {"outputs", describe(program.outputs())}};
+    if (files.empty()) {
+      all[arguments->dump.empty() ? arguments->emit : "dump"] = text;
+    } else {
+      all["files"] = files;
+    }
     if (arguments->passes) all["passes"] = describe(program.passes());
     fmt::print("{}\n", all.dump(2));
   });

@@ -49,6 +49,13 @@ struct RunOptions {
 /// what is emitted is right for others, too.
 using SizeExamples = std::map<std::string, std::int64_t>;
 
+/// For Program::emit().
+struct EmitOptions {
+  SizeExamples sizes = {};
+  std::string architecture = "sm_90";  ///< of "cubin"
+  std::string function = {};           ///< of "c" and "h": its name; empty: after the program
+};
+
 /// A verified program. Copies share it; it does not change.
 class Program {
  public:
@@ -64,8 +71,11 @@ class Program {
   static std::vector<std::string> emit_kinds();
   /// "ir": the text form as it was read. After all passes: "segments", the groups that the compiler
   /// cuts it into, with bytes and reasons; "plan", the schedule and kernels of each; "loop", the
-  /// kernels in loop IR; "c", in C; "cuda", those for a GPU. UsageError names the kinds for others.
-  std::string emit(std::string_view kind, const SizeExamples& sizes = {}) const;
+  /// kernels in loop IR; "kernels", in C; "cuda", those for a GPU, each complete; "cubin", their
+  /// machine code for one architecture (DeviceError without NVRTC); "c", the whole program in C,
+  /// which needs nothing of segfuse, and "h", its header. UsageError names the kinds for others,
+  /// and says what has no form in C.
+  std::string emit(std::string_view kind, const EmitOptions& how = {}) const;
 
   /// Runs all passes on a copy and says what each did, in their order.
   std::vector<PassInfo> passes() const;

@@ -48,19 +48,23 @@ std::vector<ValueInfo> Program::outputs() const {
 }
 
 std::vector<std::string> Program::emit_kinds() {
-  return {"ir", "segments", "plan", "loop", "c", "cuda"};
+  return {"ir", "segments", "plan", "loop", "kernels", "c", "h", "cuda", "cubin"};
 }
 
-std::string Program::emit(std::string_view kind, const SizeExamples& sizes) const {
+std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   compiler::SizeHints hints;
-  hints.symbols = sizes;
+  hints.symbols = how.sizes;
+  const engine::EmitFor cpu{.sizes = hints};
+  const engine::EmitFor cuda{.target = compiler::Target::kCuda, .sizes = hints};
   const ir::Fusion& fusion = state_->fusion;
   if (kind == "ir") return ir::print(fusion);
-  if (kind == "plan") return engine::describe_plan(fusion, {.sizes = hints});
-  if (kind == "loop") return engine::print_loops(fusion, {.sizes = hints});
-  if (kind == "c") return engine::print_kernels(fusion, {.sizes = hints});
-  if (kind == "cuda")
-    return engine::print_kernels(fusion, {.target = compiler::Target::kCuda, .sizes = hints});
+  if (kind == "plan") return engine::describe_plan(fusion, cpu);
+  if (kind == "loop") return engine::print_loops(fusion, cpu);
+  if (kind == "kernels") return engine::print_kernels(fusion, cpu);
+  if (kind == "c") return engine::print_program(fusion, cpu, how.function).source;
+  if (kind == "h") return engine::print_program(fusion, cpu, how.function).header;
+  if (kind == "cuda") return engine::print_kernels(fusion, cuda);
+  if (kind == "cubin") return engine::compile_kernels(fusion, cuda, how.architecture).cubin;
   if (kind == "segments") {
     ir::Fusion copy = fusion;
     compiler::run_passes(copy);

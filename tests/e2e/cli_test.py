@@ -173,6 +173,18 @@ class CliTest(tool.ToolTest):
         log = json.loads(tool.run("doctor", "memory", golden / "rmm.csv", "--json", check=0).stdout)
         self.assertEqual((log["live"], log["peak_live"]), (4096, 1048576 + 4096))
 
+    def test_compile_writes_programs_in_c(self):
+        program = tool.SOURCE / "examples/layer_norm.sf"
+        out = self.directory / "layer_norm.c"
+        files = json.loads(tool.run("compile", program, "--emit=c", "--out", out, "--json", check=0).stdout)["files"]
+        self.assertEqual(files, [str(out), str(out.with_suffix(".h"))])
+        header = out.with_suffix(".h").read_text()
+        self.assertIn("int layer_norm(int64_t B, int64_t T, const float *x", header)
+        self.assertEqual(header, tool.run("compile", program, "--emit=h", check=0).stdout)
+        self.assertEqual(out.read_text(), tool.run("compile", program, "--emit=c", check=0).stdout)
+        renamed = tool.run("compile", program, "--emit=c", "--name", "norm", check=0).stdout
+        self.assertIn("int norm(int64_t B", renamed)
+
     def test_mistakes(self):
         """Rows of tests/error/cli.txt: exit code | arguments | words that the message must hold."""
         places = {"CONFIG": self.config, "DATA": self.data, "MODEL": self.model, "TMP": self.directory,

@@ -2,10 +2,13 @@
 // What the compiler makes of a program, for people to read.
 
 #include <string>
+#include <string_view>
 
+#include "compiler/codegen/c_program/print_program.h"
 #include "compiler/schedule/schedule.h"
 #include "compiler/segment/context.h"
 #include "ir/fusion.h"
+#include "runtime/cuda/nvrtc.h"
 
 namespace segfuse::engine {
 
@@ -21,5 +24,13 @@ std::string describe_plan(const ir::Fusion& fusion, const EmitFor& how);
 std::string print_loops(const ir::Fusion& fusion, const EmitFor& how);
 /// Their texts in the target's language one after the other, each complete.
 std::string print_kernels(const ir::Fusion& fusion, const EmitFor& how);
+/// All kernels of a Target::kCuda as one text, equal ones once; names are unique.
+std::string print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how);
+/// That text compiled for "sm_90" or the like. DeviceError without NVRTC.
+runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion, const EmitFor& how,
+                                        std::string_view architecture);
+/// The whole program in C, its function called `name` (empty: after the program).
+compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const EmitFor& how,
+                                      std::string_view name = {});
 
 }  // namespace segfuse::engine

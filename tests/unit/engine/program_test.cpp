@@ -63,10 +63,10 @@ TEST(Program, EmitsItsKernels) {
   EXPECT_THAT(plan, HasSubstr("space [B*T, 256 reduced innermost]"));
   EXPECT_THAT(plan, HasSubstr("kernel row_norm x B*T: b0 = 'x'"));
   EXPECT_THAT(program.emit("loop"), HasSubstr("outer p in 0 .. B*T"));
-  EXPECT_THAT(program.emit("c"), HasSubstr("void row_norm(void *const *buffers"));
+  EXPECT_THAT(program.emit("kernels"), HasSubstr("void row_norm(void *const *buffers"));
   EXPECT_THAT(program.emit("cuda"), HasSubstr("extern \"C\" __global__ void"));
-  EXPECT_EQ(program.emit("c"), program.emit("c"));
-  EXPECT_NE(program.emit("plan", {{"B", 1}, {"T", 1}}), "");
+  EXPECT_EQ(program.emit("kernels"), program.emit("kernels"));
+  EXPECT_NE(program.emit("plan", {.sizes = {{"B", 1}, {"T", 1}}}), "");
 }
 
 TEST(Program, OutputsAreNobodyElsesMemory) {

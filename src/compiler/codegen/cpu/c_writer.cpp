@@ -156,8 +156,9 @@ std::string factor(const std::string& text) {
   return text.find(' ') == text.npos ? text : "(" + text + ")";
 }
 
-/// `name` as an identifier that is nobody else's.
-std::string fresh(const std::string& name, std::set<std::string>& taken) {
+}  // namespace
+
+std::string c_identifier(const std::string& name, std::set<std::string>& taken) {
   std::string clean;
   for (const char c : name)
     clean += std::isalnum(static_cast<unsigned char>(c)) || c == '_' ? c : '_';
@@ -172,7 +173,7 @@ std::string fresh(const std::string& name, std::set<std::string>& taken) {
   return unique;
 }
 
-std::set<std::string> reserved_words() {
+std::set<std::string> c_reserved_words() {
   return {"auto",    "break",  "case",     "char",   "const",    "continue", "default",
           "do",      "double", "else",     "enum",   "extern",   "float",    "for",
           "goto",    "if",     "inline",   "int",    "long",     "register", "restrict",
@@ -183,15 +184,13 @@ std::set<std::string> reserved_words() {
           "u"};
 }
 
-}  // namespace
-
 CNames::CNames(const Kernel& kernel, const Varying& varying)
     : kernel_(kernel), varying_(varying), sizes_(kernel.sizes()) {
-  std::set<std::string> taken = reserved_words();
+  std::set<std::string> taken = c_reserved_words();
   taken.insert(kernel.name);
   for (std::uint32_t i = 0; i < kernel.indices.vars(); ++i)
-    vars_.push_back(fresh(kernel.indices.var({i}).name, taken));
-  for (const Buffer& buffer : kernel.buffers) buffers_.push_back(fresh(buffer.name, taken));
+    vars_.push_back(c_identifier(kernel.indices.var({i}).name, taken));
+  for (const Buffer& buffer : kernel.buffers) buffers_.push_back(c_identifier(buffer.name, taken));
 }
 
 std::string CNames::value(ValueId id, const Lane* lane) const {

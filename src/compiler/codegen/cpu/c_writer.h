@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,11 @@ std::string_view element_type(DType dtype);
 std::string_view scalar_type(DType dtype);
 /// A number as C has it, for values of the type.
 std::string literal(DType dtype, double value);
+
+/// `name` as an identifier that is nobody else's.
+std::string c_identifier(const std::string& name, std::set<std::string>& taken);
+/// What identifiers may not be: words of C, and what every kernel declares.
+std::set<std::string> c_reserved_words();
 
 /// Lines, indented.
 class CText {

@@ -87,7 +87,7 @@ class Declarations {
   std::string globals_, rows_;
 };
 
-std::string function(const Kernel& kernel) {
+std::string function(const Kernel& kernel, std::string_view linkage = "") {
   const Varying varying(kernel);
   const CNames names(kernel, varying);
   const std::string body = CStatements(kernel, varying, names).outer_loop();
@@ -95,9 +95,9 @@ std::string function(const Kernel& kernel) {
   const std::string schedule = to_string(kernel.schedule);
   text += schedule.empty() ? ".\n" : ": " + schedule + ".\n";
   text += fmt::format(
-      "void {}(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,\n"
+      "{}void {}(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,\n"
       "{}void *scratch) {{\n",
-      kernel.name, std::string(kernel.name.size() + 6, ' '));
+      linkage, kernel.name, std::string(linkage.size() + kernel.name.size() + 6, ' '));
   return text + Declarations(kernel, names, body).text() + body + "}\n";
 }
 
@@ -106,6 +106,12 @@ std::string function(const Kernel& kernel) {
 std::string print_c(const Kernel& kernel) {
   const std::string text = function(kernel);
   return prelude_for(text) + text;
+}
+
+std::string print_c_function(const Kernel& kernel, std::string_view name) {
+  Kernel renamed = kernel;
+  renamed.name = name;
+  return function(renamed, "static ");
 }
 
 }  // namespace segfuse::compiler::cpu
