@@ -27,6 +27,12 @@ class Tree(CheckerTest):
                           "src/base/os/other.cpp:2: execve() is not allowed here; use"
                           " base/os/spawn.h")
 
+    def test_bare_system_calls(self):
+        self.write("src/a.cpp", "syscall(SYS_clone, 0);\nsyscall(__NR_execve, a);\nSYS_read;\n")
+        self.write("src/comm/registered/copy_on_fork.cpp", "syscall(SYS_clone, 0);\n")
+        self.assert_found("src/a.cpp:1: clone() is not allowed here; use base/os/spawn.h",
+                          "src/a.cpp:2: execve() is not allowed here; use base/os/spawn.h")
+
     def test_python(self):
         self.write("tools/a.py", "os.fork()\n")
         self.write("bench/plain", "#!/usr/bin/env python3\nsubprocess.run(x)\n")

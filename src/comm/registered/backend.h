@@ -35,6 +35,8 @@ class Backend {
   virtual std::unique_ptr<Pin> pin(std::span<std::byte> pages) = 0;
   /// Does the kernel count its pins in VmPin of /proc/PID/status?
   virtual bool counted() const { return false; }
+  /// May a device reach the memory at its physical address?
+  virtual bool pins() const { return true; }
 };
 
 /// Pins nothing: for transports that copy, and for tests of the bookkeeping.

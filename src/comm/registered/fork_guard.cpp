@@ -161,7 +161,8 @@ Guard& guard() {
 }
 
 bool deserves_denial(const ForkRisk& risk) {
-  return risk.certain_crash || risk.exceeds || risk.stall > kLongStall;
+  const bool parts = risk.pinned > 0 && risk.copies == CopyOnFork::kNo;
+  return risk.certain_crash || parts || risk.exceeds || risk.stall > kLongStall;
 }
 
 void before_fork() {
@@ -191,6 +192,10 @@ std::string ForkRisk::sentence() const {
         fmt::format("would copy {:.2f} GiB of pinned memory at once, about {:.2f} s in which no "
                     "thread may touch new memory",
                     static_cast<double>(pinned) / kGiB, stall));
+  if (parts())
+    add(fmt::format("{} leave this process and its devices with different memory, of {:.2f} GiB",
+                    copies == CopyOnFork::kNo ? "would" : "may",
+                    static_cast<double>(pinned) / kGiB));
   if (exceeds)
     add(fmt::format(
         "would exceed the control group's limit, of which {:.2f} GiB are left, so that a "
@@ -209,6 +214,7 @@ ForkRisk fork_risk() {
   const std::size_t all = pinned_by_all();
   risk.pinned = all - std::min(all, safely_pinned_bytes());
   risk.stall = static_cast<double>(risk.pinned) / kGiB * kSecondsPerGiB;
+  if (risk.pinned > 0) risk.copies = copy_on_fork().answer;
   risk.head_room = head_room();
   risk.exceeds = risk.head_room && risk.pinned > *risk.head_room;
   const LostPages look(risk);
@@ -217,6 +223,8 @@ ForkRisk fork_risk() {
 
 void set_fork_guard(ForkGuard kind, std::chrono::milliseconds interval) {
   refuse_in_child("set_fork_guard");
+  // Tried now, since a handler of fork() is no place for it.
+  if (kind != ForkGuard::kOff) static_cast<void>(copy_on_fork());
   static const int installed = pthread_atfork(before_fork, nullptr, nullptr);
   if (installed != 0) throw DeviceError("fork guard: no room for a fork handler");
   Guard& state = guard();

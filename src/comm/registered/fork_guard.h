@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "comm/registered/copy_on_fork.h"
+
 namespace segfuse::comm {
 
 struct ForkRisk {
@@ -15,11 +17,14 @@ struct ForkRisk {
   double stall = 0;        ///< seconds that this takes, roughly, in which no thread may fault
   std::optional<std::size_t> head_room;  ///< bytes until the control group's limit
   bool exceeds = false;                  ///< the copy does not fit: somebody here will be killed
+  CopyOnFork copies = CopyOnFork::kYes;  ///< asked for where something is pinned
   std::size_t lost_pages = 0;  ///< of heaps, stacks and static data that children do not get
   bool certain_crash = false;  ///< one of them begins a malloc arena: every forked child dies
   std::string lost_where;      ///< the first of them
 
-  bool any() const { return exceeds || certain_crash || lost_pages > 0 || stall > 0.05; }
+  bool any() const { return exceeds || certain_crash || lost_pages > 0 || stall > 0.05 || parts(); }
+  /// This process and its devices may see different bytes after a fork().
+  bool parts() const { return pinned > 0 && copies != CopyOnFork::kYes; }
   /// "fork() would copy 1.0 GiB ..."; empty without risk.
   std::string sentence() const;
 };
@@ -34,7 +39,8 @@ enum class ForkGuard {
 };
 
 /// For the whole process, from now on. Denied is only what breaks something for certain: a crash of
-/// every child, or a copy beyond the limit or longer than a second. The process is looked at once
+/// every child, memory that parts from its device, or a copy beyond the limit or longer than a
+/// second. The process is looked at once
 /// in `interval` at most; what was found counts until then.
 void set_fork_guard(ForkGuard guard,
                     std::chrono::milliseconds interval = std::chrono::milliseconds(5000));

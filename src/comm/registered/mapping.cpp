@@ -1,8 +1,10 @@
 #include "comm/registered/mapping.h"
 
 #include <linux/memfd.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,7 +23,8 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMostBytes = std::size_t{1} << 46;  // more than any address space has
-constexpr std::size_t kLongestOwner = 200;                // of 249 bytes for a name of such a file
+constexpr int kMostNodes = 64;
+constexpr std::size_t kLongestOwner = 200;  // of 249 bytes for a name of such a file
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -48,6 +51,9 @@ void check(const SlabOptions& options) {
       options.owner.find_first_of(std::string_view("\n\0", 2)) != std::string::npos)
     throw UsageError("slab: the owner's name has {} bytes; expected 1 to {}, in one line",
                      options.owner.size(), kLongestOwner);
+  if (options.numa < -1 || options.numa >= kMostNodes)
+    throw UsageError("slab '{}': node {}; expected 0 to {}, or -1 for any", options.owner,
+                     options.numa, kMostNodes - 1);
 }
 
 }  // namespace
@@ -121,6 +127,19 @@ bool Mapping::map_private(std::byte* at, bool huge) {
   return true;
 }
 
+void Mapping::place_near(const SlabOptions& options) const {
+  // Preferred, not bound: a full node makes it slower, not impossible.
+  const unsigned long nodes = 1UL << options.numa;
+  if (syscall(SYS_mbind, payload_.data(), payload_.size(), MPOL_PREFERRED, &nodes, kMostNodes + 1,
+              0U) == 0)
+    return;
+  throw DeviceError("slab '{}': its memory cannot come from node {}: {}", options.owner,
+                    options.numa,
+                    errno == ENOSYS   ? "this kernel knows no nodes (CONFIG_NUMA)"
+                    : errno == EINVAL ? "there is no such node with memory"
+                                      : std::strerror(errno));
+}
+
 void Mapping::map_payload(const SlabOptions& options, std::byte* at) {
   bool mapped = false;
   if (options.fork == ForkPolicy::kCopied) {
@@ -136,6 +155,7 @@ void Mapping::map_payload(const SlabOptions& options, std::byte* at) {
                       std::strerror(errno));
   if (backing_ == Backing::kTransparentHuge || backing_ == Backing::kPrivate)
     prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, at, payload_.size(), ("reg:" + options.owner).c_str());
+  if (options.numa >= 0) place_near(options);
   if (options.fork == ForkPolicy::kAbsent && madvise(at, payload_.size(), MADV_DONTFORK) != 0)
     throw DeviceError("slab '{}': its memory cannot be kept from forked children: {}",
                       options.owner, std::strerror(errno));

@@ -13,7 +13,9 @@ namespace segfuse::comm {
 enum class ForkPolicy {
   kAbsent,  ///< nothing: touching it faults (MADV_DONTFORK, once, before any pin)
   kShared,  ///< the same memory
-  kCopied,  ///< a copy, which the kernel makes at once where it is pinned: seconds a GiB
+  /// A copy, which the kernel makes at once where it is pinned, at seconds a GiB. Where something
+  /// pins, only with a kernel that is seen to do so (copy_on_fork.h), and up to kMostCopied.
+  kCopied,
 };
 
 /// Where the memory came from.
@@ -25,7 +27,11 @@ struct SlabOptions {
   std::size_t bytes = 0;  ///< rounded up to whole pages
   ForkPolicy fork = ForkPolicy::kAbsent;
   bool huge = false;  ///< large pages: from the pool if it has them, else transparent ones
+  int numa = -1;      ///< the node whose memory is taken while it has some; -1: any
 };
+
+/// Of all slabs of a registry that fork() copies, together.
+inline constexpr std::size_t kMostCopied = std::size_t{256} << 20;
 
 /// Owns the mapping; unmaps it, except in a forked child, where it is not there.
 class Mapping {
@@ -44,6 +50,7 @@ class Mapping {
   bool map_file(const SlabOptions& options, std::byte* at, unsigned flags);
   bool map_private(std::byte* at, bool huge);
   void map_payload(const SlabOptions& options, std::byte* at);
+  void place_near(const SlabOptions& options) const;
 
   std::span<std::byte> whole_;
   std::span<std::byte> payload_;

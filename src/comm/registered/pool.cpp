@@ -67,6 +67,13 @@ const Pin& RegisteredPool::pin_of(const std::byte* address) const {
   return find("RegisteredPool::pin_of", address)->whole.pin();
 }
 
+std::size_t RegisteredPool::offset_of(const std::byte* address) const {
+  refuse_in_child("RegisteredPool::offset_of");
+  const std::lock_guard lock(mutex_);
+  const auto slab = find("RegisteredPool::offset_of", address);
+  return static_cast<std::size_t>(address - slab->allocator.slab().data());
+}
+
 std::size_t RegisteredPool::held_bytes() const {
   refuse_in_child("RegisteredPool::held_bytes");
   const std::lock_guard lock(mutex_);

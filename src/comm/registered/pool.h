@@ -39,8 +39,9 @@ class RegisteredPool {
   /// UsageError for an address that is not live.
   void deallocate(std::byte* address);
   std::size_t bytes_of(const std::byte* address) const;
-  /// The pin of the slab that holds a live address.
+  /// The pin of the slab that holds a live address, and how far behind its beginning that is.
   const Pin& pin_of(const std::byte* address) const;
+  std::size_t offset_of(const std::byte* address) const;
 
   std::size_t held_bytes() const;
   std::size_t live_bytes() const;

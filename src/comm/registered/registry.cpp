@@ -1,5 +1,6 @@
 #include "comm/registered/registry.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "comm/registered/child.h"
+#include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
 #include "segfuse/error.h"
 
@@ -31,6 +33,7 @@ class NoBackend final : public Backend {
  public:
   std::string_view name() const override { return "none"; }
   std::unique_ptr<Pin> pin(std::span<std::byte>) override { return std::make_unique<NoPin>(); }
+  bool pins() const override { return false; }
 };
 
 }  // namespace
@@ -203,19 +206,48 @@ Registry::Registry(std::shared_ptr<Backend> backend) : state_(std::make_shared<R
   state_->backend = std::move(backend);
 }
 
+void Registry::check_copied(const SlabOptions& options) const {
+  if (options.fork != ForkPolicy::kCopied || !state_->backend->pins()) return;
+  const CopyOnForkProof& proof = copy_on_fork();
+  if (proof.answer != CopyOnFork::kYes)
+    throw DeviceError(
+        "slab '{}': children may have a copy only where the kernel is seen to copy pinned memory "
+        "in fork(), and here it is not: {}; let children share it, or go without",
+        options.owner, proof.reason);
+  std::size_t copied = 0;
+  for (const auto& slab : slabs())
+    if (slab->policy == ForkPolicy::kCopied) copied += slab->mapping.payload().size();
+  if (options.bytes > kMostCopied - std::min(kMostCopied, copied))
+    throw UsageError(
+        "slab '{}': {} bytes that every fork() copies, beside {} there are; expected at most {} in "
+        "all",
+        options.owner, options.bytes, copied, kMostCopied);
+}
+
 Slab Registry::make_slab(const SlabOptions& options) {
   refuse_in_child("Registry::make_slab");
+  check_copied(options);
   auto slab = std::make_shared<SlabState>(state_, options);
   const std::lock_guard lock(state_->mutex);
   state_->slabs.emplace(slab->end(), slab);
   return Slab(std::move(slab));
 }
 
+std::vector<std::shared_ptr<SlabState>> Registry::slabs() const {
+  std::vector<std::shared_ptr<SlabState>> found;
+  const std::lock_guard lock(state_->mutex);
+  found.reserve(state_->slabs.size());
+  for (const auto& [end, slab] : state_->slabs)
+    if (auto alive_slab = slab.lock()) found.push_back(std::move(alive_slab));
+  return found;
+}
+
 std::shared_ptr<SlabState> Registry::find(const void* address) const {
+  std::shared_ptr<SlabState> slab;  // may be the last handle, and then locks to go
   const std::lock_guard lock(state_->mutex);
   const auto next = state_->slabs.upper_bound(number(address));
   if (next == state_->slabs.end()) return nullptr;
-  auto slab = next->second.lock();
+  slab = next->second.lock();
   return slab && slab->begin() <= number(address) ? slab : nullptr;
 }
 
@@ -240,14 +272,8 @@ Backend& Registry::backend() const { return *state_->backend; }
 
 RegistryCounts Registry::counts() const {
   refuse_in_child("Registry::counts");
-  std::vector<std::shared_ptr<SlabState>> slabs;
-  {
-    const std::lock_guard lock(state_->mutex);
-    for (const auto& [end, slab] : state_->slabs)
-      if (auto alive_slab = slab.lock()) slabs.push_back(std::move(alive_slab));
-  }
   RegistryCounts out;
-  for (const auto& slab : slabs) {
+  for (const auto& slab : slabs()) {
     const std::lock_guard lock(slab->mutex);
     const std::size_t bytes = slab->mapping.payload().size();
     ++out.slabs;

@@ -134,6 +134,8 @@ class Registry {
   RegistryCounts counts() const;
 
  private:
+  void check_copied(const SlabOptions& options) const;
+  std::vector<std::shared_ptr<SlabState>> slabs() const;
   std::shared_ptr<SlabState> find(const void* address) const;
   std::shared_ptr<RegistryState> state_;
 };

@@ -163,6 +163,7 @@ class UringPin final : public Pin {
   unsigned slot_of(std::size_t offset) const { return slots_[offset / kLargest]; }
   std::size_t left_in_piece(std::size_t offset) const { return kLargest - offset % kLargest; }
   const UringBackend::Ring* ring() const { return ring_.get(); }
+  std::span<std::byte> pages() const { return pages_; }
 
  private:
   int add(std::span<std::byte> piece) {
@@ -200,28 +201,50 @@ std::unique_ptr<Pin> UringBackend::pin(std::span<std::byte> pages) {
   return std::make_unique<UringPin>(ring_, pages);
 }
 
-std::size_t UringBackend::read(int file, std::uint64_t place, const Registration& registration,
-                               std::size_t offset, std::size_t bytes) {
-  return transfer(false, file, place, registration, offset, bytes);
-}
+namespace {
 
-std::size_t UringBackend::write(int file, std::uint64_t place, const Registration& registration,
-                                std::size_t offset, std::size_t bytes) {
-  return transfer(true, file, place, registration, offset, bytes);
-}
-
-std::size_t UringBackend::transfer(bool write, int file, std::uint64_t place,
-                                   const Registration& registration, std::size_t offset,
-                                   std::size_t bytes) {
+/// Where a range of a registration begins in its pin.
+std::size_t start_of(const Registration& registration, std::size_t offset, std::size_t bytes) {
   refuse_in_child("UringBackend");
   if (offset > registration.bytes() || bytes > registration.bytes() - offset)
     throw UsageError("io_uring: {} bytes at offset {} of a registration of {}", bytes, offset,
                      registration.bytes());
-  const auto* pin = dynamic_cast<const UringPin*>(&registration.pin());
+  return static_cast<std::size_t>(registration.address() - registration.slab().data()) + offset;
+}
+
+}  // namespace
+
+std::size_t UringBackend::read(int file, std::uint64_t place, const Registration& registration,
+                               std::size_t offset, std::size_t bytes) {
+  const std::size_t start = start_of(registration, offset, bytes);
+  return transfer(false, file, place, registration.pin(), start, bytes);
+}
+
+std::size_t UringBackend::write(int file, std::uint64_t place, const Registration& registration,
+                                std::size_t offset, std::size_t bytes) {
+  const std::size_t start = start_of(registration, offset, bytes);
+  return transfer(true, file, place, registration.pin(), start, bytes);
+}
+
+std::size_t UringBackend::read(int file, std::uint64_t place, const Pin& pin, std::size_t offset,
+                               std::size_t bytes) {
+  return transfer(false, file, place, pin, offset, bytes);
+}
+
+std::size_t UringBackend::write(int file, std::uint64_t place, const Pin& pin, std::size_t offset,
+                                std::size_t bytes) {
+  return transfer(true, file, place, pin, offset, bytes);
+}
+
+std::size_t UringBackend::transfer(bool write, int file, std::uint64_t place, const Pin& by,
+                                   std::size_t start, std::size_t bytes) {
+  refuse_in_child("UringBackend");
+  const auto* pin = dynamic_cast<const UringPin*>(&by);
   if (pin == nullptr || pin->ring() != ring_.get())
     throw UsageError("io_uring: the memory is registered with another back end");
-  const std::byte* const base = registration.slab().data();
-  const auto start = static_cast<std::size_t>(registration.address() - base) + offset;
+  const std::span<std::byte> pages = pin->pages();
+  if (start > pages.size() || bytes > pages.size() - start)
+    throw UsageError("io_uring: {} bytes at offset {} of a pin of {}", bytes, start, pages.size());
   std::size_t moved = 0;
   while (moved < bytes) {
     const std::size_t at = start + moved;
@@ -229,7 +252,7 @@ std::size_t UringBackend::transfer(bool write, int file, std::uint64_t place,
     operation.opcode = write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED;
     operation.fd = file;
     operation.off = place + moved;
-    operation.addr = reinterpret_cast<std::uintptr_t>(base + at);
+    operation.addr = reinterpret_cast<std::uintptr_t>(pages.data() + at);
     operation.len = static_cast<unsigned>(std::min(bytes - moved, pin->left_in_piece(at)));
     operation.buf_index = static_cast<std::uint16_t>(pin->slot_of(at));
     const int result = ring_->run(operation);

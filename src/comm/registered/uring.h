@@ -29,11 +29,17 @@ class UringBackend final : public Backend {
   std::size_t write(int file, std::uint64_t place, const Registration& registration,
                     std::size_t offset, std::size_t bytes);
 
+  /// The same by a pin of this back end; `offset` is from where the pin begins.
+  std::size_t read(int file, std::uint64_t place, const Pin& pin, std::size_t offset,
+                   std::size_t bytes);
+  std::size_t write(int file, std::uint64_t place, const Pin& pin, std::size_t offset,
+                    std::size_t bytes);
+
   struct Ring;
 
  private:
-  std::size_t transfer(bool write, int file, std::uint64_t place, const Registration& registration,
-                       std::size_t offset, std::size_t bytes);
+  std::size_t transfer(bool write, int file, std::uint64_t place, const Pin& by, std::size_t start,
+                       std::size_t bytes);
   std::shared_ptr<Ring> ring_;
 };
 

@@ -7,18 +7,21 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "base/log.h"
 #include "base/os/spawn.h"
 #include "comm/registered/child.h"
+#include "comm/registered/copy_on_fork.h"
 #include "comm/registered/fork_guard.h"
 #include "comm/registered/pool.h"
 #include "comm/registered/registry.h"
@@ -158,19 +161,21 @@ TEST(ForkedChild, EveryCallSaysSoAndDestructorsDoNothing) {
   auto bounce = std::make_unique<Bounce>(registry.bounce(environ, 8));
   const auto in_child = [&] {
     if (!in_forked_child()) return 100;
-    const int wrong = wrong_calls(
-        [] { Registry again; }, [&] { registry.make_slab({.owner = "x", .bytes = 1}); },
-        [&] { registry.counts(); }, [&] { registry.register_address(object, 1); },
-        [&] { registry.bounce(object, 1); }, [&] { slab->data(); },
-        [&] { slab->register_range(0, 1); }, [&] { slab->registrations(); },
-        [&] { registration->address(); }, [&] { registration->release(); },
-        [&] { registration->pin(); }, [&] { pool->allocate(1); }, [&] { pool->deallocate(buffer); },
-        [&] { pool->bytes_of(buffer); }, [&] { pool->pin_of(buffer); }, [&] { pool->live_bytes(); },
-        [&] { objects->allocate(1); }, [&] { objects->deallocate(object); },
-        [&] { objects->bytes_of(object); }, [&] { objects->register_object(object); },
-        [&] { bounce->to_device(); }, [] { UringBackend again; }, [] { fork_risk(); },
-        [] { set_fork_guard(ForkGuard::kWarn); },
-        [&] { backend->read(0, 0, *registration, 0, 1); });
+    const int wrong =
+        wrong_calls([] { Registry again; }, [&] { registry.make_slab({.owner = "x", .bytes = 1}); },
+                    [&] { registry.counts(); }, [&] { registry.register_address(object, 1); },
+                    [&] { registry.bounce(object, 1); }, [&] { slab->data(); },
+                    [&] { slab->register_range(0, 1); }, [&] { slab->registrations(); },
+                    [&] { registration->address(); }, [&] { registration->release(); },
+                    [&] { registration->pin(); }, [&] { pool->allocate(1); },
+                    [&] { pool->deallocate(buffer); }, [&] { pool->bytes_of(buffer); },
+                    [&] { pool->pin_of(buffer); }, [&] { pool->offset_of(buffer); },
+                    [&] { pool->live_bytes(); }, [&] { objects->allocate(1); },
+                    [&] { objects->deallocate(object); }, [&] { objects->bytes_of(object); },
+                    [&] { objects->register_object(object); }, [&] { bounce->to_device(); },
+                    [] { UringBackend again; }, [] { fork_risk(); }, [] { copy_on_fork(); },
+                    [] { probe_copy_on_fork(); }, [] { set_fork_guard(ForkGuard::kWarn); },
+                    [&] { backend->read(0, 0, *registration, 0, 1); });
     // They are destroyed here, after mappings of this child's own have taken the addresses.
     std::vector<void*> own;
     for (int i = 0; i < 200; ++i)
@@ -300,6 +305,45 @@ class ForeignPin {
   UringBackend backend_;
   std::unique_ptr<Pin> pin_;
 };
+
+TEST(CopyOnFork, IsTriedAndLeavesNothingBehind) {
+  SKIP_WITHOUT_PINS(4 << 20);
+  static int handled = 0;
+  pthread_atfork([] { ++handled; }, nullptr, nullptr);
+  const auto files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = files();
+  const CopyOnForkProof proof = probe_copy_on_fork();
+  EXPECT_NE(proof.answer, CopyOnFork::kUnknown) << proof.reason;
+  EXPECT_FALSE(proof.reason.empty());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(probe_copy_on_fork().answer, proof.answer);
+  EXPECT_EQ(copy_on_fork().answer, proof.answer);
+  EXPECT_EQ(files(), before);
+  EXPECT_EQ(handled, 0) << "no fork handler runs: some end the process";
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG | __WALL), -1) << "a child is left";
+  // A kernel that copies is this one, unless it is older than 5.12.
+  int major = 0;
+  int minor = 0;
+  utsname name{};
+  uname(&name);
+  if (std::sscanf(name.release, "%d.%d", &major, &minor) == 2 && major >= 6) {
+    EXPECT_EQ(proof.answer, CopyOnFork::kYes) << proof.reason;
+  }
+}
+
+TEST(ForkRisk, MemoryThatPartsFromItsDeviceIsSaid) {
+  ForkRisk risk;
+  risk.pinned = std::size_t{1} << 20;
+  EXPECT_FALSE(risk.any());
+  risk.copies = CopyOnFork::kUnknown;
+  EXPECT_TRUE(risk.any());
+  EXPECT_THAT(risk.sentence(), HasSubstr("may leave this process and its devices with different"));
+  risk.copies = CopyOnFork::kNo;
+  EXPECT_THAT(risk.sentence(), HasSubstr("would leave this process"));
+  risk.pinned = 0;
+  EXPECT_EQ(risk.sentence(), "");
+}
 
 TEST(Part, DISABLED_GuardWarns) {
   std::string said;

@@ -3,19 +3,30 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "comm/registered/cuda_host.h"
 #include "comm/registered/pool.h"
 #include "comm/registered/sub_allocator.h"
+#include "comm/registered/uring.h"
 #include "comm/registered/verbs.h"
 #include "runtime/cpu/cpu_device.h"
+#include "runtime/executor.h"
+#include "runtime/memory/heap.h"
 #include "segfuse/error.h"
 #include "support/fake_cuda.h"
+#include "support/processes.h"
+#include "support/real_pins.h"
 
 namespace segfuse::comm {
 namespace {
@@ -114,6 +125,65 @@ TEST(RegisteredPool, IsWhereStagingBuffersComeFrom) {
     EXPECT_THROW(staging.allocate(std::size_t{4} << 20), DeviceError);
   }
   EXPECT_EQ(pool.live_bytes(), 0U);
+}
+
+/// Batches go up through slabs and come down, and are written to a file and read back through the
+/// pins, while children are forked that use malloc and run programs. (Collectives: fabric_test.)
+TEST(RegisteredPool, PrefetchAndCheckpointBuffersAreExactWhileChildrenAreForked) {
+  SKIP_WITHOUT_PINS(8 << 20);
+  if (test::kSanitized) GTEST_SKIP() << "children of a sanitized process with threads may hang";
+  constexpr std::size_t kBytes = 100'000;
+  auto backend = std::make_shared<UringBackend>();
+  Registry registry(backend);
+  RegisteredPool pool(registry, {.slab_bytes = 1 << 20});
+  runtime::CpuDevice device;
+  runtime::Timeline timeline;
+  runtime::Heap heap(device, timeline);
+  runtime::Executor executor(timeline);
+  const runtime::StreamId stream = timeline.create(device);
+  const int file = memfd_create("checkpoint", MFD_CLOEXEC);
+  std::atomic<bool> stop = false;
+  std::atomic<int> children = 0;
+  std::atomic<int> bad = 0;
+  std::thread forks([&] {
+    while (!stop) {
+      bad += test::forked([] {
+               std::free(std::malloc(100000));
+               execl("/bin/true", "/bin/true", nullptr);
+               return errno;
+             }) != 0;
+      ++children;
+    }
+  });
+  const auto use_buffers = [&] {
+    runtime::PinnedPool staging(device, timeline, staging_from(pool, std::size_t{1} << 20));
+    for (int step = 0; step < 60 || children < 30; ++step) {
+      const auto mark = static_cast<std::byte>(step);
+      const runtime::Buffer batch = heap.allocate(kBytes, stream, "batch");
+      {
+        runtime::PinnedBuffer up = staging.allocate(kBytes);
+        std::memset(up.address(), step, kBytes);
+        up.upload(executor, stream, batch, kBytes);
+      }
+      runtime::PinnedBuffer down = staging.allocate(kBytes);
+      down.download(executor, stream, batch, kBytes);
+      down.wait_copied(timeline);
+      std::byte* const at = down.address();
+      ASSERT_EQ(std::count(at, at + kBytes, mark), static_cast<std::ptrdiff_t>(kBytes));
+      std::byte* const back = pool.allocate(kBytes);
+      ASSERT_EQ(backend->write(file, 0, pool.pin_of(at), pool.offset_of(at), kBytes), kBytes);
+      ASSERT_EQ(backend->read(file, 0, pool.pin_of(back), pool.offset_of(back), kBytes), kBytes);
+      ASSERT_EQ(std::count(back, back + kBytes, mark), static_cast<std::ptrdiff_t>(kBytes));
+      pool.deallocate(back);
+      ASSERT_THROW(backend->read(file, 0, pool.pin_of(at), std::size_t{1} << 20, 1), UsageError);
+    }
+  };
+  use_buffers();
+  stop = true;
+  forks.join();
+  close(file);
+  EXPECT_GE(children, 30);
+  EXPECT_EQ(bad, 0);
 }
 
 TEST(RegisteredResource, ReusesMemoryWhenItsStreamIsOver) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <climits>
 #include <csignal>
@@ -13,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
 #include "comm/registered/registry.h"
 #include "comm/registered/sub_allocator.h"
@@ -87,6 +90,48 @@ TEST(Slab, PoliciesSayWhatAChildGets) {
             3);
   EXPECT_EQ(*a, std::byte{5});
   EXPECT_EQ(*b, std::byte{0});
+}
+
+TEST(Slab, CopiesForChildrenNeedAKernelThatIsSeenToMakeThem) {
+  SKIP_WITHOUT_PINS(4 << 20);
+  Registry registry(std::make_shared<UringBackend>());
+  const SlabOptions copied{.owner = "c", .bytes = kPage, .fork = ForkPolicy::kCopied};
+  if (copy_on_fork().answer != CopyOnFork::kYes) {
+    EXPECT_THROW(registry.make_slab(copied), DeviceError);
+    GTEST_SKIP() << copy_on_fork().reason;
+  }
+  Slab slab = registry.make_slab(copied);
+  const Registration whole = slab.register_range(0, kPage);
+  slab.data()[0] = std::byte{1};
+  const std::byte* const data = slab.data();
+  EXPECT_EQ(WEXITSTATUS(forked([&] { return std::to_integer<int>(data[0]); })), 1);
+  SlabOptions many = copied;
+  many.bytes = kMostCopied;
+  EXPECT_THROW(registry.make_slab(many), UsageError);
+  many.bytes = kMostCopied - kPage;
+  EXPECT_EQ(registry.make_slab(many).bytes(), kMostCopied - kPage);
+}
+
+TEST(Slab, MemoryComesFromTheNodeThatIsNamed) {
+  Registry registry;
+  SlabOptions near{.owner = "near", .bytes = 3 * kPage, .numa = 0};
+  Slab slab;
+  try {
+    slab = registry.make_slab(near);
+  } catch (const DeviceError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  std::memset(slab.data(), 1, slab.bytes());
+  int node = -1;
+  constexpr unsigned long kNodeOfAddress = 3;  // MPOL_F_NODE | MPOL_F_ADDR
+  ASSERT_EQ(syscall(SYS_get_mempolicy, &node, nullptr, 0, slab.data(), kNodeOfAddress), 0);
+  EXPECT_EQ(node, 0);
+  EXPECT_TRUE(kept_from_children(slab.data()));
+  near.numa = 63;
+  EXPECT_THROW(registry.make_slab(near), DeviceError) << "no machine here has so many";
+  near.numa = 64;
+  EXPECT_THROW(registry.make_slab(near), UsageError);
+  EXPECT_EQ(registry.counts().slabs, 1U);
 }
 
 TEST(Slab, HugeOnesAreMadeOfLargePagesWhereThereAreSome) {
