@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,8 +24,12 @@ void add_synth(CLI::App& app, Common& common);
 void add_info(CLI::App& app, Common& common);
 void add_doctor(CLI::App& app, Common& common);
 void add_numerics(CLI::App& doctor, Common& common);
+void add_doctor_fork(CLI::App& doctor, Common& common);
 
 /// NAME=NUMBER, again and again. UsageError for what is none.
 std::map<std::string, std::int64_t> parse_sizes(const std::vector<std::string>& texts);
+
+/// DataError when it cannot be written.
+void write_text(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace segfuse::cli

@@ -1,8 +1,10 @@
 #pragma once
 // The tools of `segfuse doctor`; how to read what they say: docs/doctor.md.
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -107,11 +109,14 @@ enum class ForkRisk {
 /// "crashes every fork"
 std::string fork_risk_name(ForkRisk risk);
 
+/// The mechanism of what MADV_DONTFORK was said of.
+inline constexpr const char* kKeptFromChildren = "kept from children";
+
 /// Memory that a child of fork() does not get as it is.
 struct ForkRegion {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::string mechanism;  ///< "kept from children", "wiped in children", "pinned"
+  std::string mechanism;  ///< kKeptFromChildren, "wiped in children", "pinned"
   std::string mapping;    ///< as /proc/PID/maps names it; empty: anonymous
   std::string kind;       ///< "heap chunk", "arena header", "thread stack", "slab", ...
   std::string owner;      ///< a sentence about whose it is
@@ -176,6 +181,56 @@ std::string fork_report_text(const ForkReport& report);
 std::string fork_report_json(const ForkReport& report);
 /// A page that needs no network and no script.
 std::string fork_report_html(const ForkReport& report);
+
+/// What is another than it was at the reading before.
+struct ForkChange {
+  enum class Kind { kAppeared, kGone, kChanged, kForecast, kWarning };
+  Kind kind = Kind::kAppeared;
+  ForkRegion region;  ///< of the first three
+  std::string sentence;
+};
+/// "new"
+std::string fork_change_name(ForkChange::Kind kind);
+/// Regions by address, then the forecast, then warnings. The forecast changed if it says something
+/// else: of a stall, half as much again.
+std::vector<ForkChange> fork_changes(const ForkReport& before, const ForkReport& after);
+/// One line, with how long the watch has lasted.
+std::string fork_change_text(const ForkChange& change, double seconds);
+std::string fork_change_json(const ForkChange& change, double seconds);
+
+struct ForkWatch {
+  std::chrono::milliseconds interval{1000};  ///< between two readings
+  std::function<bool()> stop;                ///< asked twenty times a second; null: at Ctrl-C
+  std::function<void(const ForkReport&)> first;
+  std::function<void(const ForkChange&, double seconds)> changed;
+  std::function<void(const std::string& why)> ended;  ///< it cannot be read any more
+};
+/// Reads the process again and again until it ends or `stop` says so. Whether there was any risk.
+/// UsageError as examine_fork() at the first reading.
+bool watch_fork(int pid, const ForkWatch& watch);
+
+struct ForkRepair {
+  ForkRegion region;           ///< as it was
+  double stopped_seconds = 0;  ///< of the one thread that made the call
+  ForkReport after;
+};
+/// Gives the region around `address` back to children: a thread of the process is made to call
+/// madvise(MADV_DOFORK). UsageError where there is nothing to repair, or the process may not be
+/// changed; DeviceError where fork() was not seen to copy pinned memory on this kernel: there the
+/// process and its device would part ways.
+ForkRepair repair_fork(int pid, std::uint64_t address);
+std::string fork_repair_text(const ForkRepair& repair);
+std::string fork_repair_json(const ForkRepair& repair);
+
+struct ForkTraced {
+  bool at_risk = false;
+  std::string text;
+  std::string json;
+};
+/// Runs a command with a library before it that tells which calls register memory, and looks at its
+/// processes as they do. What the command prints goes to our stderr. UsageError when it cannot be
+/// started, DeviceError when the library is not there.
+ForkTraced trace_forks(const std::vector<std::string>& command);
 
 // doctor kernel: what a kernel of a GPU needs, from PTX, a cubin or CUDA C++.
 

@@ -119,6 +119,39 @@ class CliTest(tool.ToolTest):
         gone = tool.run("doctor", "fork", 2**30, check=2)
         self.assertIn("there is no process", gone.stderr)
 
+    def test_doctor_watches_and_repairs_processes(self):
+        import os
+        import signal
+        import subprocess
+        import time
+        child = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.stdin.close)
+        self.addCleanup(child.stdout.close)
+        refused = tool.run("doctor", "fork", child.pid, "--repair", "0x1000", check=2)
+        self.assertIn("is not kept from children", refused.stderr)
+        for ending in ("Ctrl-C", "the process"):
+            watch = subprocess.Popen([tool.SEGFUSE, "doctor", "fork", str(child.pid), "--watch", "--interval", "0.05"],
+                                     stdout=subprocess.PIPE, text=True)
+            self.assertIn(f"process {child.pid} (cat)", watch.stdout.readline())
+            time.sleep(0.2)
+            if ending == "Ctrl-C":
+                watch.send_signal(signal.SIGINT)
+            else:
+                os.kill(child.pid, signal.SIGKILL)
+            text = watch.communicate(timeout=20)[0]
+            self.assertEqual(watch.returncode, 0)
+        self.assertIn(f"process {child.pid} ", text.splitlines()[-1])
+
+    def test_doctor_traces_commands(self):
+        result = tool.run("doctor", "fork", "--trace", "--json", "--", "sh", "-c", "echo said; exit 7")
+        self.assertEqual(result.returncode, 0)
+        report = json.loads(result.stdout)
+        self.assertEqual((report["outcome"], report["sites"]), ("exit status 7", []))
+        self.assertIn("said", result.stderr)
+        missing = tool.run("doctor", "fork", "--trace", "--", self.directory / "nothing", check=2)
+        self.assertIn("cannot be started", missing.stderr)
+
     def test_doctor_explains_kernels(self):
         cubin = tool.SOURCE / "tests/fuzz/corpus/kernel/spills.cubin"
         report = json.loads(tool.run("doctor", "kernel", cubin, "--json", check=0).stdout)

@@ -1,16 +1,22 @@
 // A process for `segfuse doctor fork` to look at. It plants what its arguments say, prints a line
 // for each plant and "ready", and then obeys lines on its input: "fork N" makes N children, one
 // after the other, that use malloc and run a program, and prints how many died and how long the
-// longest call took; "write" scribbles over what is pinned.
+// longest call took; "arena" keeps an arena's header from children, "no arena" gives it back;
+// "keep" and "sums" are of the process that computes (busy).
 //   plant NAME ADDRESS KIND RISK NEIGHBOURS(-1: not told)
 
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -25,8 +31,6 @@
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// What this program is about is fork itself.
-constexpr auto kRealFork = &::fork;
 
 std::uintptr_t page_of(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) & ~(kPage - 1);
@@ -200,7 +204,7 @@ void fork_children(int count) {
   double longest = 0;
   for (int i = 0; i < count; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    const pid_t child = kRealFork();
+    const pid_t child = fork();
     if (child == 0) {
       std::free(std::malloc(100));
       _exit(0);
@@ -219,26 +223,206 @@ void fork_children(int count) {
   std::printf("forked\t%d\t%d\t%d\t%.6f\n", count, died, failed, longest);
 }
 
+/// An arena's header, kept from children and given back on request.
+char* arena_page = nullptr;
+
+void make_arena() {
+  on_a_thread([] {
+    arena_page = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(std::malloc(64)) &
+                                         ~((std::uintptr_t{64} << 20) - 1));
+  });
+}
+
+// Threads that compute, wait in calls with an end, and get signals.
+
+char busy_pages[3 * kPage];
+char* busy_page = nullptr;
+std::atomic<long> wrong_sums{0};
+std::atomic<long> failed_calls{0};
+
+std::uint64_t sum() {
+  std::uint64_t x = 1;
+  double y = 1;
+  for (int i = 0; i < 100000; ++i) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    y = y * 0.999 + static_cast<double>(x >> 40);
+  }
+  return x + static_cast<std::uint64_t>(y);
+}
+
+void compute() {
+  for (const std::uint64_t right = sum();;)
+    if (sum() != right) ++wrong_sums;
+}
+
+/// Calls of all kinds that wait: those that are begun again after a signal and those that are not.
+void wait_in_calls() {
+  int ends[2];
+  if (pipe(ends) != 0) std::abort();
+  while (true) {
+    pollfd one{ends[0], POLLIN, 0};
+    const int polled = poll(&one, 1, 1);
+    if (polled != 0 && errno != EINTR) ++failed_calls;
+    const auto start = std::chrono::steady_clock::now();
+    timespec left{0, 2000000};
+    while (nanosleep(&left, &left) != 0)
+      if (errno != EINTR) ++failed_calls;
+    if (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(2)) ++failed_calls;
+  }
+}
+
+void be_busy() {
+  busy_page = reinterpret_cast<char*>(page_of(busy_pages) + kPage);
+  struct sigaction action{};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+  for (int i = 0; i < 2; ++i) std::thread(compute).detach();
+  for (int i = 0; i < 2; ++i) std::thread(wait_in_calls).detach();
+  std::thread([] {
+    while (true) {
+      kill(getpid(), SIGUSR1);
+      usleep(300);
+    }
+  }).detach();
+  std::printf("page\t%p\n", static_cast<void*>(busy_page));
+}
+
+/// A child with a page that is kept from its children, which this process traces as a debugger.
+void trace_a_child() {
+  char* const page = variables + kPage;
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    keep_from_children(page, 4, false);
+    while (true) pause();
+  }
+  usleep(20000);
+  if (ptrace(PTRACE_SEIZE, child, nullptr, nullptr) != 0)
+    std::printf("skip\t%s\n", std::strerror(errno));
+  else
+    std::printf("traced\t%d\n", child);
+  std::printf("page\t%p\n", static_cast<void*>(page));
+}
+
+// Registrations out of functions with names, by a verbs library opened at run time.
+
+using KeepRange = int (*)(void*, std::size_t);
+struct Verbs {
+  void* library = nullptr;
+  bool versioned = false;
+  template <class Function>
+  Function find(const char* name) const {
+    void* found = versioned ? dlvsym(library, name, "IBVERBS_1.1") : dlsym(library, name);
+    return reinterpret_cast<Function>(found);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+__attribute__((noinline)) int setup_flush_buffer(const Verbs* verbs, char* flag) {
+  return verbs->find<KeepRange>("ibv_dontfork_range")(flag, 4) + (flag == nullptr);
+}
+__attribute__((noinline)) int setup_second_flag(const Verbs* verbs, char* flag) {
+  return verbs->find<KeepRange>("ibv_dontfork_range")(flag, 4) + (flag == nullptr);
+}
+__attribute__((noinline)) int use_for_a_moment(const Verbs* verbs, char* buffer) {
+  return verbs->find<KeepRange>("ibv_dontfork_range")(buffer, 100) +
+         verbs->find<KeepRange>("ibv_dofork_range")(buffer, 100) + (buffer == nullptr);
+}
+__attribute__((noinline)) int register_with_a_domain(const Verbs* verbs, char* buffer) {
+  using Register = void* (*)(void*, void*, std::size_t, int);
+  using Deregister = int (*)(void*);
+  void* const region = verbs->find<Register>("ibv_reg_mr")(nullptr, buffer, 8, 1);
+  void* const second = verbs->find<Register>("ibv_reg_mr")(nullptr, buffer + 16, 8, 1);
+  if (region == nullptr || second == nullptr) return 1;
+  return verbs->find<Deregister>("ibv_dereg_mr")(second);
+}
+__attribute__((noinline)) int keep_by_hand(char* page) {
+  return madvise(page, kPage, MADV_DONTFORK) + (page == nullptr);
+}
+__attribute__((noinline)) int map_and_unmap() {
+  char* const memory = static_cast<char*>(
+      mmap(nullptr, 64 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const int kept = madvise(memory, 64 * kPage, MADV_DONTFORK);
+  munmap(memory, 64 * kPage);
+  // Somebody else's now: a registration in the middle of it is not what happened above.
+  char* const again = static_cast<char*>(
+      mmap(memory, 64 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  return kept + (again == memory ? keep_by_hand(again + 8 * kPage) : 1);
+}
+__attribute__((noinline)) int start_a_child() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return child < 0 ? 1 : 0;
+}
+}
+
+namespace {
+
+/// `what`: "real" or the path of another verbs library; `way`: dlsym or dlvsym.
+int register_memory(const std::string& what, const std::string& way, bool close_all) {
+  if (close_all) close_range(3, ~0U, 0);
+  const Verbs verbs{dlopen(what == "real" ? "libibverbs.so.1" : what.c_str(), RTLD_NOW),
+                    way == "dlvsym"};
+  if (verbs.library == nullptr || verbs.find<int (*)()>("ibv_fork_init")() != 0) return 10;
+  if (close_all) close_range(3, ~0U, 0);
+  const Blocks heap(400);
+  int wrong = 0;
+  if (what == "real") {
+    wrong += setup_flush_buffer(&verbs, heap.middle);
+    wrong += setup_second_flag(&verbs, heap.middle + 80);
+    wrong += use_for_a_moment(&verbs, variables + kPage);
+    wrong += keep_by_hand(variables + 3 * kPage);
+    wrong += map_and_unmap();
+  } else {
+    wrong += register_with_a_domain(&verbs, heap.middle);
+  }
+  if (close_all) close_range(3, ~0U, 0);
+  wrong += start_a_child();
+  return wrong == 0 ? 3 : 11;
+}
+
+void obey(const char* line) {
+  int count = 0;
+  if (std::sscanf(line, "fork %d", &count) == 1) fork_children(count);
+  const std::string order(line);
+  if (order == "arena\n" || order == "no arena\n") {
+    const bool give_back = order[0] == 'n';
+    if (madvise(arena_page, kPage, give_back ? MADV_DOFORK : MADV_DONTFORK) != 0) std::abort();
+    std::printf("done\n");
+  }
+  if (order == "keep\n") {
+    keep_from_children(busy_page, 4, false);
+    std::printf("kept\n");
+  }
+  if (order == "sums\n") std::printf("sums\t%ld\t%ld\n", wrong_sums.load(), failed_calls.load());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "clean";
   const std::string how = argc > 2 ? argv[2] : "";
   setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (mode == "register") return register_memory(how, argv[3], argc > 4);
   if (mode == "planted") plant_all(how == "real");
   if (mode == "arena") plant_arena(how == "real");
   if (mode == "many") plant_many();
   if (mode == "pinned") plant_pinned(std::strtoul(argv[3], nullptr, 10), how);
+  if (mode == "later") make_arena();
+  if (mode == "busy") be_busy();
+  if (mode == "traced") trace_a_child();
   if (mode == "zombie") {
-    const pid_t child = kRealFork();
+    const pid_t child = fork();
     if (child == 0) _exit(0);
     std::printf("zombie\t%d\n", child);
   }
   std::printf("ready\n");
   char line[256];
-  while (std::fgets(line, sizeof line, stdin) != nullptr) {
-    int count = 0;
-    if (std::sscanf(line, "fork %d", &count) == 1) fork_children(count);
-  }
+  while (std::fgets(line, sizeof line, stdin) != nullptr) obey(line);
   return 0;
 }

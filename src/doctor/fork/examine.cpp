@@ -18,7 +18,7 @@ using namespace doctor;
 
 const char* mechanism_name(Mechanism mechanism) {
   switch (mechanism) {
-    case Mechanism::kKept: return "kept from children";
+    case Mechanism::kKept: return kKeptFromChildren;
     case Mechanism::kWiped: return "wiped in children";
     case Mechanism::kPinned: break;
   }

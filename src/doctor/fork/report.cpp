@@ -111,25 +111,51 @@ std::string fork_report_text(const ForkReport& report) {
   return text;
 }
 
-std::string fork_report_json(const ForkReport& report) {
+namespace {
+
+Json report_json(const ForkReport& report) {
   Json regions = Json::array();
   for (const ForkRegion& region : report.regions) regions.push_back(region_json(region));
-  const Json json{{"pid", report.pid},
-                  {"command", report.command},
-                  {"at_risk", report.at_risk()},
-                  {"threads", report.threads},
-                  {"mappings", report.mappings},
-                  {"mapping_limit", report.mapping_limit},
-                  {"pinned_bytes", report.pinned_bytes},
-                  {"forecast", forecast_json(report.forecast)},
-                  {"regions", regions},
-                  {"versions", pairs_json(report.versions)},
-                  {"environment", pairs_json(report.environment)},
-                  {"warnings", report.warnings},
-                  {"notes", report.notes},
-                  {"seconds", report.seconds}};
-  // Names and variables of a process are bytes; what is not UTF-8 is replaced.
+  return Json{{"pid", report.pid},
+              {"command", report.command},
+              {"at_risk", report.at_risk()},
+              {"threads", report.threads},
+              {"mappings", report.mappings},
+              {"mapping_limit", report.mapping_limit},
+              {"pinned_bytes", report.pinned_bytes},
+              {"forecast", forecast_json(report.forecast)},
+              {"regions", regions},
+              {"versions", pairs_json(report.versions)},
+              {"environment", pairs_json(report.environment)},
+              {"warnings", report.warnings},
+              {"notes", report.notes},
+              {"seconds", report.seconds}};
+}
+
+/// Names and variables of a process are bytes; what is not UTF-8 is replaced.
+std::string text_of(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string fork_report_json(const ForkReport& report) { return text_of(report_json(report)); }
+
+std::string fork_repair_text(const ForkRepair& repair) {
+  const ForkRegion& region = repair.region;
+  return fmt::format(
+             "{:#x}-{:#x}  {}, given back to children (a thread stood still for {:.2f} ms)\n"
+             "  was       {}\n  owner     {}: {}\nfork() copies it from now on while it is pinned; "
+             "what registered it may take it away again.\n\n",
+             region.begin, region.end, in_words(region.end - region.begin),
+             repair.stopped_seconds * 1e3, fork_risk_name(region.risk), region.kind, region.owner) +
+         fork_report_text(repair.after);
+}
+
+std::string fork_repair_json(const ForkRepair& repair) {
+  return text_of(Json{{"repaired", region_json(repair.region)},
+                      {"stopped_seconds", repair.stopped_seconds},
+                      {"after", report_json(repair.after)}});
 }
 
 }  // namespace segfuse

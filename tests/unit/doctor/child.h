@@ -7,10 +7,19 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
 namespace segfuse::test {
+
+/// The first line of a file that begins so; "" without one.
+inline std::string line_of(const std::string& path, const std::string& beginning) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(beginning)) return line;
+  return "";
+}
 
 class Child {
  public:

@@ -140,8 +140,11 @@ TEST(ForkDoctorTest, NoFalseAlarm) {
     }
   }
   EXPECT_GT(read, 0);
-  for (int i = 0; i < 300; ++i) {
-    Child child({"/bin/cat"});
+  // T16.
+  const std::vector<std::vector<std::string>> clean = {
+      {"/bin/cat"}, {"/bin/sh"}, {"/bin/sleep", "100"}, victim({"clean"})};
+  for (std::size_t i = 0; i < 1000; ++i) {
+    Child child(clean[i % clean.size()]);
     const ForkReport report = examine_fork(child.pid());
     ASSERT_FALSE(report.at_risk()) << fork_report_text(report);
     ASSERT_GT(report.mappings, 0u);

@@ -1,0 +1,131 @@
+#include <fmt/core.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "commands.h"
+#include "segfuse/doctor.h"
+#include "segfuse/error.h"
+
+namespace segfuse::cli {
+
+namespace {
+
+struct ForkArguments {
+  std::vector<std::string> target;
+  std::string html;
+  std::string repair;
+  bool watch = false;
+  bool trace = false;
+  double interval = 1;
+};
+
+/// Decimal, or hexadecimal after 0x; all of the text.
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  const bool hex = text.starts_with("0x") || text.starts_with("0X");
+  if (hex) text.remove_prefix(2);
+  Number number{};
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, hex ? 16 : 10);
+  if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return number;
+}
+
+int pid_of(const ForkArguments& arguments) {
+  if (arguments.target.size() != 1)
+    throw UsageError("doctor fork: {} arguments; expected the number of one process",
+                     arguments.target.size());
+  const auto pid = number_of<int>(arguments.target[0]);
+  if (!pid)
+    throw UsageError("doctor fork: '{}' is no process number; see pgrep NAME", arguments.target[0]);
+  return *pid;
+}
+
+void run_report(const ForkArguments& arguments, Common& common) {
+  const ForkReport report = examine_fork(pid_of(arguments));
+  if (!arguments.html.empty()) write_text(arguments.html, fork_report_html(report));
+  fmt::print("{}", common.json ? fork_report_json(report) : fork_report_text(report));
+  common.status = report.at_risk() ? 1 : 0;
+}
+
+void run_repair(const ForkArguments& arguments, Common& common) {
+  const auto address = number_of<std::uint64_t>(arguments.repair);
+  if (!address)
+    throw UsageError("--repair {}: expected an address of the report, like 0x7f0012345000",
+                     arguments.repair);
+  const ForkRepair repair = repair_fork(pid_of(arguments), *address);
+  fmt::print("{}", common.json ? fork_repair_json(repair) : fork_repair_text(repair));
+  common.status = repair.after.at_risk() ? 1 : 0;
+}
+
+void run_watch(const ForkArguments& arguments, Common& common) {
+  if (!(arguments.interval >= 0.01 && arguments.interval <= 3600))
+    throw UsageError("--interval {}: expected 0.01 to 3600 seconds", arguments.interval);
+  const bool json = common.json;
+  ForkWatch watch;
+  watch.interval = std::chrono::milliseconds(static_cast<long>(arguments.interval * 1e3));
+  const auto say = [](const std::string& text) {
+    fmt::print("{}", text);
+    std::fflush(stdout);  // whoever reads a pipe wants each change at once
+  };
+  watch.first = [&](const ForkReport& report) {
+    say(json ? fork_report_json(report) : fork_report_text(report) + "\n");
+  };
+  watch.changed = [&](const ForkChange& change, double seconds) {
+    say(json ? fork_change_json(change, seconds) : fork_change_text(change, seconds));
+  };
+  watch.ended = [&](const std::string& why) {
+    if (!json) say(why + "\n");
+  };
+  common.status = watch_fork(pid_of(arguments), watch) ? 1 : 0;
+}
+
+void run_trace(const ForkArguments& arguments, Common& common) {
+  const ForkTraced trace = trace_forks(arguments.target);
+  fmt::print("{}", common.json ? trace.json : trace.text);
+  common.status = trace.at_risk ? 1 : 0;
+}
+
+}  // namespace
+
+void add_doctor_fork(CLI::App& doctor, Common& common) {
+  CLI::App* command = doctor.add_subcommand(
+      "fork", "What fork() in a live process would do: whose memory its children would lack");
+  auto arguments = std::make_shared<ForkArguments>();
+  command
+      ->add_option("pid", arguments->target,
+                   "Number of the process, which is read, never stopped; with --trace a command")
+      ->required();
+  auto* html =
+      command->add_option("--html", arguments->html, "Write a page with a map to this file");
+  auto* watch = command->add_flag("--watch", arguments->watch,
+                                  "Read it again and again, and print what changes");
+  command->add_option("--interval", arguments->interval, "Seconds between two readings [1]")
+      ->needs(watch);
+  command
+      ->add_option("--repair", arguments->repair,
+                   "Give the memory at this address back to children (stops one thread for a "
+                   "moment); only where the kernel is seen to copy pinned memory in fork()")
+      ->excludes(watch)
+      ->excludes(html);
+  watch->excludes(html);
+  command
+      ->add_flag("--trace", arguments->trace,
+                 "Run the command behind -- and say which of its calls register memory; what it "
+                 "prints goes to stderr")
+      ->excludes(watch)
+      ->excludes(html)
+      ->excludes("--repair");
+  command->callback([arguments, &common] {
+    if (arguments->trace) return run_trace(*arguments, common);
+    if (!arguments->repair.empty()) return run_repair(*arguments, common);
+    arguments->watch ? run_watch(*arguments, common) : run_report(*arguments, common);
+  });
+}
+
+}  // namespace segfuse::cli
