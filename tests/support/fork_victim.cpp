@@ -291,13 +291,17 @@ void be_busy() {
 /// A child with a page that is kept from its children, which this process traces as a debugger.
 void trace_a_child() {
   char* const page = variables + kPage;
+  int ready[2];
+  if (pipe(ready) != 0) std::abort();
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     keep_from_children(page, 4, false);
+    if (write(ready[1], "x", 1) != 1) std::abort();
     while (true) pause();
   }
-  usleep(20000);
+  char told = 0;
+  if (read(ready[0], &told, 1) != 1) std::abort();
   if (ptrace(PTRACE_SEIZE, child, nullptr, nullptr) != 0)
     std::printf("skip\t%s\n", std::strerror(errno));
   else
@@ -363,6 +367,35 @@ __attribute__((noinline)) int start_a_child() {
 
 namespace {
 
+/// Threads that register while others fork children that register, too.
+int storm(int rounds) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      char* const page = map(kPage);
+      for (int i = 0; i < rounds; ++i) {
+        wrong += keep_by_hand(page);
+        wrong += madvise(page, kPage, MADV_DOFORK);
+      }
+    });
+  for (int t = 0; t < 2; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < rounds / 10; ++i) {
+        const pid_t child = fork();
+        if (child == 0) {
+          alarm(60);
+          _exit(keep_by_hand(map(kPage)));
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        if (status != 0) ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return wrong == 0 ? 3 : 12;
+}
+
 /// `what`: "real" or the path of another verbs library; `way`: dlsym or dlvsym.
 int register_memory(const std::string& what, const std::string& way, bool close_all) {
   if (close_all) close_range(3, ~0U, 0);
@@ -409,6 +442,7 @@ int main(int argc, char** argv) {
   const std::string how = argc > 2 ? argv[2] : "";
   setvbuf(stdout, nullptr, _IOLBF, 0);
   if (mode == "register") return register_memory(how, argv[3], argc > 4);
+  if (mode == "storm") return storm(200);
   if (mode == "planted") plant_all(how == "real");
   if (mode == "arena") plant_arena(how == "real");
   if (mode == "many") plant_many();

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <system_error>
 
 #include "doctor/fork/process.h"
@@ -46,6 +47,7 @@ ForkRepair repair_knowing(int pid, std::uint64_t address, const comm::CopyOnFork
   repair.region = *region;
   const RemoteResult result = remote_madvise(process, region->begin, region->end, MADV_DOFORK);
   repair.stopped_seconds = result.stopped_seconds;
+  if (result.error == EINTR) throw UsageError("process {} ended meanwhile", pid);
   if (result.error != 0)
     throw DeviceError("process {}: madvise({:#x}, {}, MADV_DOFORK) failed: {}", pid, region->begin,
                       region->end - region->begin, std::generic_category().message(result.error));

@@ -93,6 +93,8 @@ TEST(ForkDoctorTest, PlantedOwnersAreFoundThroughTheVerbsLibrary) {
 
 /// The story: the page and its arena are named at once, and what is foretold happens.
 TEST(ForkDoctorTest, TheArenaOfTheStoryIsNamedInTime) {
+  if (dlopen("libibverbs.so.1", RTLD_NOW) == nullptr)
+    GTEST_SKIP() << "libibverbs.so.1 is not installed";
   Child child(victim({"arena", "real"}));
   const auto lines = child.lines_until_ready();
   ASSERT_EQ(lines.size(), 1u);
@@ -105,7 +107,15 @@ TEST(ForkDoctorTest, TheArenaOfTheStoryIsNamedInTime) {
   EXPECT_EQ(report.regions[0].begin, page);
   EXPECT_EQ(report.regions[0].risk, ForkRisk::kCrash);
   EXPECT_THAT(report.regions[0].owner, HasSubstr("malloc arena"));
-  EXPECT_THAT(report.regions[0].owner, HasSubstr("of thread " + std::to_string(child.pid() + 1)));
+  // The other thread, whatever its number.
+  const std::string tasks = "/proc/" + std::to_string(child.pid()) + "/task";
+  int named = 0;
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    const std::string thread = task.path().filename().string();
+    if (thread == std::to_string(child.pid())) continue;
+    named += report.regions[0].owner.find("of thread " + thread + " ") != std::string::npos;
+  }
+  EXPECT_EQ(named, 1) << report.regions[0].owner;
   const Forked after = forked(child, 5);
   EXPECT_EQ(after.children, 5);
   EXPECT_EQ(after.died, 5);

@@ -169,6 +169,46 @@ TEST(ForkRepairLiveTest, AStoppedProcessIsMendedAndStaysStopped) {
   EXPECT_EQ(died_of(child, 3), 0);
 }
 
+TEST(ForkRepairLiveTest, AProcessThatEndsMeanwhileIsAnError) {
+  SKIP_WITHOUT_REPAIR();
+  int mended = 0;
+  int ended = 0;
+  for (int i = 0; i < 60; ++i) {
+    Child child({SEGFUSE_FORK_VICTIM, "arena", "plain"});
+    const auto plants = plants_of(child);
+    std::thread killer([&] {
+      usleep(static_cast<useconds_t>(i * 400));
+      kill(child.pid(), SIGKILL);
+    });
+    try {
+      repair_fork(child.pid(), plants.at("arena"));
+      ++mended;
+    } catch (const UsageError&) {
+      ++ended;
+    }
+    killer.join();
+  }
+  EXPECT_EQ(mended + ended, 60);
+  EXPECT_GT(ended, 0);
+}
+
+/// What another user may not even read.
+TEST(ForkRepairLiveTest, AProcessOfSomebodyElseIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  Child victim({SEGFUSE_FORK_VICTIM, "arena", "plain"});
+  const auto plants = plants_of(victim);
+  const pid_t other = fork();
+  if (other == 0) {
+    if (setgid(65534) != 0 || setuid(65534) != 0) _exit(9);
+    const std::string said = refusal_of(victim.pid(), plants.at("arena"), kProven);
+    _exit(said.find("may not be read") != std::string::npos ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(other, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(examine_fork(victim.pid()).regions.size(), 1U);
+}
+
 // --- watch ---------------------------------------------------------------------------------------
 
 ForkReport report_with(std::vector<ForkRegion> regions) {

@@ -115,6 +115,27 @@ TEST_F(ForkTraceTest, SeveralProcessesAreHeardAndOthersPreloadsStay) {
   EXPECT_GE(trace.processes, 2U);
 }
 
+/// Nobody hangs, and nothing is lost, while threads register and others fork.
+TEST_F(ForkTraceTest, AStormOfRegistrationsAndForksIsCounted) {
+  const ForkTrace trace = trace_command({SEGFUSE_FORK_VICTIM, "storm"});
+  EXPECT_EQ(trace.outcome, "exit status 3");
+  std::uint64_t calls = 0;
+  std::uint64_t live = 0;
+  for (const ForkSite& site : trace.sites) {
+    calls += site.calls;
+    live += site.live;
+  }
+  EXPECT_EQ(calls, 4U * 200 + 2U * 20) << fork_trace_text(trace);
+  EXPECT_EQ(live, 2U * 20) << "the children's, who end without a word";
+  EXPECT_EQ(trace.processes, 1U + 2U * 20);
+}
+
+TEST_F(ForkTraceTest, AProgramThatIsKilledIsReported) {
+  const ForkTrace trace = trace_command({"sh", "-c", "kill -9 $$"});
+  EXPECT_THAT(trace.outcome, HasSubstr("killed by signal 9"));
+  EXPECT_FALSE(trace.at_risk());
+}
+
 TEST_F(ForkTraceTest, AProgramThatRegistersNothingIsClean) {
   const ForkTrace trace = trace_command({"/bin/true"});
   EXPECT_EQ(trace.outcome, "exit status 0");
