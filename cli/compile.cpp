@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "segfuse/compile.h"
+#include "segfuse/doctor.h"
 #include "segfuse/error.h"
 
 namespace segfuse::cli {
@@ -32,8 +33,25 @@ nlohmann::ordered_json describe(const std::vector<ValueInfo>& values) {
 
 constexpr std::string_view kAfter = "after:";
 
+/// "40 registers, no spills, 1024 bytes of shared memory, 50 % of warps" of each kernel.
+std::map<std::string, std::string> resources_of(const std::string& cubin) {
+  std::map<std::string, std::string> all;
+  for (const KernelInfo& kernel : examine_cubin("the program's kernels", cubin).kernels) {
+    std::string text = fmt::format("{} registers, {}", kernel.registers.value_or(0),
+                                   kernel.spills() ? "spills" : "no spills");
+    if (kernel.shared_bytes > 0)
+      text += fmt::format(", {} bytes of shared memory", kernel.shared_bytes);
+    text += fmt::format(", {} bytes of code", kernel.code_bytes);
+    for (const KernelOccupancy& occupancy : kernel.occupancy)
+      text += fmt::format(", {:.0f} % of warps in blocks of {} ({})", 100 * occupancy.share,
+                          occupancy.block, occupancy.limit);
+    all[kernel.name] = text;
+  }
+  return all;
+}
+
 EmitOptions options_of(const CompileArguments& arguments) {
-  return {parse_sizes(arguments.sizes), arguments.architecture, arguments.function};
+  return {parse_sizes(arguments.sizes), arguments.architecture, arguments.function, resources_of};
 }
 
 /// Writes what was emitted, and beside a program in C its header. Returns the paths.
@@ -113,7 +131,7 @@ void add_compile(CLI::App& app, Common& common) {
   command->add_option("file", arguments->file, "The program (.sf)")->required();
   command
       ->add_option("--emit", arguments->emit,
-                   "What to print: ir, segments, plan, loop, kernels, c, h, cuda, cubin")
+                   "What to print: ir, segments, plan, loop, kernels, c, h, cuda, cubin, html")
       ->capture_default_str();
   command->add_option("--dump", arguments->dump,
                       "Print the program after a pass instead: after:PASS");
@@ -122,13 +140,14 @@ void add_compile(CLI::App& app, Common& common) {
   command->add_option("--out", arguments->out,
                       "Write to this file; a program in C gets its header beside it");
   command->add_option("--name", arguments->function, "What the function of --emit=c is called");
-  command->add_option("--arch", arguments->architecture, "What --emit=cubin is for")
+  command->add_option("--arch", arguments->architecture, "What --emit=cubin and html are for")
       ->capture_default_str();
   command->add_flag("--passes", arguments->passes, "List the passes with their times instead");
   command->footer(
       "\nExamples:\n  segfuse compile examples/layer_norm.sf --emit=segments\n"
       "  segfuse compile examples/layer_norm.sf --emit=c --out layer_norm.c\n"
       "  segfuse compile examples/layer_norm.sf --emit=cubin --arch sm_90 --out layer_norm.cubin\n"
+      "  segfuse compile examples/layer_norm.sf --emit=html --out layer_norm.html\n"
       "  segfuse compile examples/layer_norm.sf --dump=after:fold");
   command->callback([arguments, &common] {
     const Program program = Program::from_file(arguments->file);

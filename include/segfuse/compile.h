@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -52,8 +53,11 @@ using SizeExamples = std::map<std::string, std::int64_t>;
 /// For Program::emit().
 struct EmitOptions {
   SizeExamples sizes = {};
-  std::string architecture = "sm_90";  ///< of "cubin"
+  std::string architecture = "sm_90";  ///< of "cubin" and "html"
   std::string function = {};           ///< of "c" and "h": its name; empty: after the program
+  /// For "html": what a cubin says of its kernels, by their names. Nothing: the page has none of
+  /// it.
+  std::function<std::map<std::string, std::string>(const std::string& cubin)> resources = {};
 };
 
 /// A verified program. Copies share it; it does not change.
@@ -73,8 +77,8 @@ class Program {
   /// cuts it into, with bytes and reasons; "plan", the schedule and kernels of each; "loop", the
   /// kernels in loop IR; "kernels", in C; "cuda", those for a GPU, each complete; "cubin", their
   /// machine code for one architecture (DeviceError without NVRTC); "c", the whole program in C,
-  /// which needs nothing of segfuse, and "h", its header. UsageError names the kinds for others,
-  /// and says what has no form in C.
+  /// which needs nothing of segfuse, and "h", its header; "html", a page of all that. UsageError
+  /// names the kinds for others, and says what has no form in C.
   std::string emit(std::string_view kind, const EmitOptions& how = {}) const;
 
   /// Runs all passes on a copy and says what each did, in their order.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -293,6 +294,10 @@ struct KernelReport {
 /// By the ending of the file's name, or, for a cubin, by its first bytes. DataError for what cannot
 /// be read or does not compile; DeviceError where the compiler is missing.
 KernelReport examine_kernels(const std::filesystem::path& file, const KernelOptions& options = {});
+
+/// The same of a cubin in memory; `name` is for messages.
+KernelReport examine_cubin(const std::string& name, std::string_view cubin,
+                           const KernelOptions& options = {});
 
 std::string kernel_report_text(const KernelReport& report);
 std::string kernel_report_json(const KernelReport& report);

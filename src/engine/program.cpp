@@ -5,6 +5,7 @@
 #include "compiler/segment/report.h"
 #include "compiler/segment/segmenter.h"
 #include "engine/compiled/emit.h"
+#include "engine/compiled/html.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/program_state.h"
 #include "ir/text.h"
@@ -48,7 +49,7 @@ std::vector<ValueInfo> Program::outputs() const {
 }
 
 std::vector<std::string> Program::emit_kinds() {
-  return {"ir", "segments", "plan", "loop", "kernels", "c", "h", "cuda", "cubin"};
+  return {"ir", "segments", "plan", "loop", "kernels", "c", "h", "cuda", "cubin", "html"};
 }
 
 std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
@@ -64,6 +65,7 @@ std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   if (kind == "c") return engine::print_program(fusion, cpu, how.function).source;
   if (kind == "h") return engine::print_program(fusion, cpu, how.function).header;
   if (kind == "cuda") return engine::print_kernels(fusion, cuda);
+  if (kind == "html") return engine::describe_html(fusion, hints, how);
   if (kind == "cubin") return engine::compile_kernels(fusion, cuda, how.architecture).cubin;
   if (kind == "segments") {
     ir::Fusion copy = fusion;

@@ -167,6 +167,17 @@ bool KernelReport::spills() const {
                      [](const KernelInfo& kernel) { return kernel.spills(); });
 }
 
+KernelReport examine_cubin(const std::string& name, std::string_view cubin,
+                           const KernelOptions& options) {
+  KernelReport report;
+  report.file = name;
+  report.source = "cubin";
+  report.kernels = read_cubin(cubin, name);
+  add_occupancy(report, options);
+  add_notes(report);
+  return report;
+}
+
 KernelReport examine_kernels(const fs::path& file, const KernelOptions& options) {
   KernelReport report;
   report.file = file.string();
@@ -180,8 +191,7 @@ KernelReport examine_kernels(const fs::path& file, const KernelOptions& options)
         "{}: C files are not read yet; expected PTX (.ptx), a cubin (.cubin) or CUDA C++ (.cu)",
         report.file);
   } else {
-    report.source = "cubin";
-    report.kernels = read_cubin(read_file(file), report.file);
+    return examine_cubin(report.file, read_file(file), options);
   }
   add_occupancy(report, options);
   add_notes(report);

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <map>
-#include <set>
 
 #include "compiler/codegen/c_program/print_program.h"
 #include "compiler/codegen/cpu/print_c.h"
@@ -65,26 +64,27 @@ std::string print_kernels(const ir::Fusion& fusion, const EmitFor& how) {
   });
 }
 
-std::string print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how) {
+CudaUnit print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how) {
   Emission emission(fusion, how);
-  std::set<std::string> texts;
-  std::map<std::string, int> names;
-  std::string all;
+  std::map<std::string, int> same;
+  CudaUnit unit;
   emission.each([&](EmittedGroup& group) {
     for (GroupKernel& kernel : group.lowered.kernels) {
-      if (!texts.insert(compiler::cuda::print_cuda(kernel.kernel)).second) continue;
-      const int same = ++names[kernel.kernel.name];
-      if (same > 1) kernel.kernel.name += fmt::format("_{}", same);
-      all += fmt::format("namespace unit_{} {{\n{}}}\n\n", texts.size(),
-                         compiler::cuda::print_cuda(kernel.kernel));
+      std::string& name = unit.names[compiler::cuda::print_cuda(kernel.kernel)];
+      if (!name.empty()) continue;
+      const int number = ++same[kernel.kernel.name];
+      if (number > 1) kernel.kernel.name += fmt::format("_of_{}", number);
+      name = kernel.kernel.name;
+      unit.text += fmt::format("namespace unit_{} {{\n{}}}\n\n", unit.names.size(),
+                               compiler::cuda::print_cuda(kernel.kernel));
     }
   });
-  return all;
+  return unit;
 }
 
 runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion, const EmitFor& how,
                                         std::string_view architecture) {
-  const std::string text = print_cuda_unit(fusion, how);
+  const std::string text = print_cuda_unit(fusion, how).text;
   if (text.empty())
     throw UsageError("'{}' has no kernels of its own, so there is no machine code", fusion.name());
   return runtime::cuda::compile_cubin(fusion.name(), text, {}, architecture);

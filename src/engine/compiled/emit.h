@@ -1,6 +1,7 @@
 #pragma once
 // What the compiler makes of a program, for people to read.
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -24,8 +25,13 @@ std::string describe_plan(const ir::Fusion& fusion, const EmitFor& how);
 std::string print_loops(const ir::Fusion& fusion, const EmitFor& how);
 /// Their texts in the target's language one after the other, each complete.
 std::string print_kernels(const ir::Fusion& fusion, const EmitFor& how);
-/// All kernels of a Target::kCuda as one text, equal ones once; names are unique.
-std::string print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how);
+/// All kernels of a Target::kCuda as one text, equal ones once.
+struct CudaUnit {
+  std::string text;
+  /// By the text that print_cuda() gives of a kernel: its name here, which no other has.
+  std::map<std::string, std::string> names;
+};
+CudaUnit print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how);
 /// That text compiled for "sm_90" or the like. DeviceError without NVRTC.
 runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion, const EmitFor& how,
                                         std::string_view architecture);

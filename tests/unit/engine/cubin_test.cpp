@@ -39,9 +39,9 @@ TEST(Cubin, OneTextHasAllKernelsOnce) {
     const std::string cubin = program.emit("cubin", {.architecture = architecture});
     EXPECT_THAT(cubin, ::testing::StartsWith("\x7f"
                                              "ELF"));
-    for (const char* name : {".text.pointwise\0", ".text.pointwise_2\0", ".text.reduce\0"})
+    for (const char* name : {".text.pointwise\0", ".text.pointwise_of_2\0", ".text.reduce\0"})
       EXPECT_THAT(cubin, HasSubstr(name));
-    EXPECT_THAT(cubin, ::testing::Not(HasSubstr("pointwise_3")));
+    EXPECT_THAT(cubin, ::testing::Not(HasSubstr("pointwise_of_3")));
   }
   EXPECT_THROW((void)program.emit("cubin", {.architecture = "sm_1"}), DeviceError);
 }

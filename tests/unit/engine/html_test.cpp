@@ -1,0 +1,160 @@
+// The compiler's page: whole, by itself, and true to the report.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <regex>
+#include <set>
+
+#include "base/os/file.h"
+#include "compiler/autodiff/autodiff.h"
+#include "compiler/segment/report.h"
+#include "engine/compiled/html_parts.h"
+#include "ir/builder.h"
+#include "ir/text.h"
+#include "segfuse/compile.h"
+#include "support/nvrtc.h"
+
+namespace segfuse::engine {
+namespace {
+
+using ir::ValId;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Attention with gradients, a state that is written over, and names that are markup.
+ir::Fusion busy() {
+  ir::Fusion f("<b>busy</b> & \"more\"");
+  ir::Builder b(f);
+  const ir::Extent time(f.symbol("T"));
+  const ValId x = f.add_input("x<i>", DType::kF32, {4, time, 32});
+  const ValId w = f.add_input("w", DType::kF32, {32, 32});
+  const ValId scale = f.add_input("scale", DType::kF32, {32});
+  const ValId normal = b.layer_norm(x, scale, f.add_input("shift", DType::kF32, {32}));
+  const ValId q = b.matmul(normal, w);
+  const ValId mixed = b.matmul(b.softmax(b.matmul(q, normal, false, true), -1), normal);
+  const ValId loss = b.mean(b.square(mixed), {0, 1, 2});
+  f.add_output(loss, "loss");
+  const ValId parameters[] = {w, scale};
+  const std::vector<ValId> gradients = compiler::gradients(f, loss, parameters);
+  f.add_output(gradients[1], "g");
+  const ValId next = b.sub(w, b.mul(gradients[0], b.constant(0.1)));
+  f.add_output(next, "next");
+  f.add_alias(next, w);
+  return f;
+}
+
+/// Opening tags and their ends; "" if every one is closed in order.
+std::string unbalanced(const std::string& page) {
+  static const std::set<std::string> kEmpty = {"meta", "!doctype"};
+  const std::regex tag("<(/?)([a-zA-Z!][a-zA-Z0-9]*)[^>]*>");
+  std::vector<std::string> open;
+  for (std::sregex_iterator at(page.begin(), page.end(), tag), end; at != end; ++at) {
+    const std::string name = (*at)[2];
+    if (at->str().ends_with("/>") || kEmpty.contains(name)) continue;
+    if ((*at)[1] != "/") {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name) {
+      return "</" + name + "> closes " + (open.empty() ? "nothing" : open.back());
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : open.back() + " is open";
+}
+
+std::vector<std::string> all_matches(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::vector<std::string> found;
+  for (std::sregex_iterator at(text.begin(), text.end(), regex), end; at != end; ++at)
+    found.push_back((*at)[1]);
+  return found;
+}
+
+TEST(CompilerPage, IsWholeAndByItself) {
+  const Program program = Program::from_text(ir::print(busy()));
+  const std::string page = program.emit("html", {.sizes = {{"T", 100}}});
+  EXPECT_EQ(unbalanced(page), "");
+  for (const char* foreign :
+       {"http:", "https:", "//cdn", "<script", "<link", "src=", "@import", "url("})
+    EXPECT_THAT(page, Not(HasSubstr(foreign)));
+  EXPECT_THAT(page, HasSubstr("&lt;b&gt;busy&lt;/b&gt; &amp; &quot;more&quot;"));
+  EXPECT_THAT(page, Not(HasSubstr("<b>busy")));
+  EXPECT_THAT(page, Not(HasSubstr("x<i>")));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme:dark"));
+  EXPECT_THAT(page, HasSubstr("T = 100"));
+  EXPECT_EQ(page, program.emit("html", {.sizes = {{"T", 100}}}));
+}
+
+TEST(CompilerPage, ShowsEveryGroupWithItsKernelsAndReasons) {
+  const ir::Fusion fusion = busy();
+  const Program program = Program::from_text(ir::print(fusion));
+  const std::string page = program.emit("html");
+  const std::vector<std::string> cards = all_matches(page, "<details id=\"(group-[0-9]+)\"");
+  Emission emission(fusion, {});
+  ASSERT_EQ(cards.size(), emission.segmented().size());
+  const std::set<std::string> targets(cards.begin(), cards.end());
+  EXPECT_EQ(targets.size(), cards.size());
+  for (const std::string& link : all_matches(page, "href=\"#([^\"]*)\""))
+    EXPECT_TRUE(targets.contains(link)) << link;
+  std::size_t kernels = 0;
+  emission.each([&](EmittedGroup& group) { kernels += group.lowered.kernels.size(); });
+  EXPECT_EQ(all_matches(page, "(static void )").size(), kernels);
+  EXPECT_GE(all_matches(page, "(extern &quot;C&quot; __global__ void)").size(), kernels / 2);
+  ASSERT_FALSE(emission.segmented().rejections.empty());
+  for (const compiler::Rejection& one : emission.segmented().rejections)
+    EXPECT_THAT(page, HasSubstr(html_text(one.reason)));
+  for (const char* name : {"'w'", "'scale'", "'loss'", "'next'"})
+    EXPECT_THAT(page, HasSubstr(std::string(">") + name + "</text>"));
+}
+
+TEST(CompilerPage, BytesOfGroupsAddUpToTheReports) {
+  Emission emission(busy(), {});
+  const compiler::SegmentReport report = compiler::report(emission.segmented());
+  std::int64_t needed = 0;
+  std::int64_t all = 0;
+  for (const Traffic& traffic : traffic_of(emission.segmented())) {
+    needed += traffic.needed;
+    all += traffic.total();
+  }
+  EXPECT_EQ(all, report.moved);
+  EXPECT_EQ(needed, report.lower_bound);
+}
+
+TEST(CompilerPage, SaysWhatKernelsNeed) {
+  const Program program = Program::from_file(SEGFUSE_SOURCE_DIR "/examples/layer_norm.sf");
+  EmitOptions how;
+  EXPECT_THAT(program.emit("html", how), Not(HasSubstr("needs on")));
+  how.resources = [](const std::string& cubin) {
+    EXPECT_FALSE(cubin.empty());
+    return std::map<std::string, std::string>{{"row_norm", "few <registers>"}};
+  };
+  const std::string missing = testing::missing_nvrtc();
+  const std::string page = program.emit("html", how);
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr(missing.empty() ? "few &lt;registers&gt;" : "is not known: CUDA: "));
+}
+
+TEST(CompilerPage, OfVeryManyGroupsHasNoPicture) {
+  ir::Fusion f("long");
+  ir::Builder b(f);
+  ValId x = f.add_input("x", DType::kF32, {8, 8});
+  const ValId w = f.add_input("w", DType::kF32, {8, 8});
+  for (int i = 0; i < 450; ++i) x = b.matmul(x, w);
+  f.add_output(x, "y");
+  const std::string page = Program::from_text(ir::print(f)).emit("html");
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr("too many for a picture"));
+  EXPECT_THAT(page, Not(HasSubstr("<svg")));
+}
+
+TEST(CompilerPage, WritesBytesAsPeopleDo) {
+  EXPECT_EQ(html_bytes(0), "0 B");
+  EXPECT_EQ(html_bytes(1023), "1023 B");
+  EXPECT_EQ(html_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(html_bytes(std::int64_t{300} << 20), "300 MiB");
+}
+
+}  // namespace
+}  // namespace segfuse::engine
