@@ -89,7 +89,7 @@ Times measure(int layers) {
   const Transformer model(layers);
   Times best;
   best.built = model.fusion().exprs().size();
-  for (int repeat = 0; repeat < 5; ++repeat) {
+  for (int repeat = 0; repeat < (layers > 128 ? 2 : 5); ++repeat) {
     ir::Fusion fusion = model.fusion();
     auto start = std::clock();
     compiler::run_passes(fusion);
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   auto rows = nlohmann::ordered_json::array();
   Times half = measure(4);
-  for (int layers = 8; layers <= 128; layers *= 2) {
+  for (int layers = 8; layers <= 1024; layers *= 2) {
     const Times now = measure(layers);
     for (const bool passes : {true, false}) {
       const std::size_t operations = passes ? now.built : now.operations;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "base/os/big_memory.h"
 
 namespace segfuse {
 namespace {
@@ -25,14 +26,8 @@ constexpr DTypeInfo kDTypes[] = {
     {DType::kF64, "f64", 8},
 };
 
-constexpr std::size_t kAlignment = 64;
-
 std::shared_ptr<std::byte> allocate(std::size_t bytes) {
-  const std::size_t padded =
-      (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-  void* pointer = std::aligned_alloc(kAlignment, padded);
-  if (pointer == nullptr) throw std::bad_alloc();
-  return {static_cast<std::byte*>(pointer), [](std::byte* p) { std::free(p); }};
+  return {static_cast<std::byte*>(allocate_array(bytes)), [](std::byte* p) { std::free(p); }};
 }
 
 template <class T>

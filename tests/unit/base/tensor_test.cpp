@@ -75,5 +75,18 @@ TEST(Tensor, IntegersSaturate) {
   EXPECT_EQ(tensor.at(1), 0);
 }
 
+TEST(Tensor, LargeOnesBeginAtAHugePage) {
+  const auto address = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data()); };
+  for (const std::int64_t bytes : {1, 4095, (4 << 20) - 1})
+    EXPECT_EQ(address(Tensor(DType::kBool, {bytes})) % 64, 0U) << bytes;
+  for (const std::int64_t bytes : {4 << 20, (9 << 20) + 1}) {
+    Tensor large(DType::kBool, {bytes});
+    EXPECT_EQ(address(large) % (2 << 20), 0U) << bytes;
+    large.set(0, 1);
+    large.set(bytes - 1, 1);  // all of it is there
+    EXPECT_EQ(large.at(bytes - 1), 1);
+  }
+}
+
 }  // namespace
 }  // namespace segfuse
