@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "doctor/fork/python_heap.h"
 #include "doctor/record.h"
 
 namespace segfuse::doctor {
@@ -49,6 +50,7 @@ const char* owner_name(OwnerKind kind) {
     case OwnerKind::kArenaHeader: return "arena header";
     case OwnerKind::kArenaChunk: return "arena chunk";
     case OwnerKind::kMmappedChunk: return "mmapped chunk";
+    case OwnerKind::kPythonPool: return "Python pool";
     case OwnerKind::kThreadStack: return "thread stack";
     case OwnerKind::kMainStack: return "main stack";
     case OwnerKind::kBss: return ".bss";
@@ -87,6 +89,9 @@ Owner Owners::of(std::uint64_t begin, std::uint64_t end, std::size_t index) {
   if (vma.name == "[heap]") return in_heap(begin, end, mapping);
   if (auto stack = in_stack(begin, end, mapping)) return *stack;
   if (!vma.name.empty() && (is_memfd(vma.name) || vma.shared)) return in_file(begin, end, mapping);
+  // Before variables: such a pool's mapping may touch a library's.
+  if (vma.name.empty() && !vma.shared && vma.writable)
+    if (auto python = in_python(begin, end)) return *python;
   if (auto program = in_program(begin, index)) return *program;
   if (!vma.name.empty() && vma.name[0] != '[') return in_file(begin, end, mapping);
   if (!vma.shared && vma.writable)
@@ -248,6 +253,34 @@ bool Owners::is_guarded(const Mapping& mapping) const {
   };
   return mapping.first > 0 && mapping.last + 1 < vmas_->size() &&
          bars(mapping.first - 1, mapping.begin, true) && bars(mapping.last + 1, mapping.end, false);
+}
+
+std::optional<Owner> Owners::in_python(std::uint64_t begin, std::uint64_t end) const {
+  constexpr int kMostPools = 4096;
+  Owner owner{.kind = OwnerKind::kPythonPool};
+  std::uint64_t live = 0;
+  std::uint64_t pools = 0;
+  std::uint64_t block_bytes = 0;
+  std::uint64_t at = begin;
+  for (int i = 0; i < kMostPools && at < end; ++i) {
+    const std::optional<PythonPool> pool = python_pool_of(*memory_, at);
+    at = pool ? pool->end() : (at | (kPage - 1)) + 1;
+    if (!pool) continue;
+    ++pools;
+    block_bytes = pool->block_bytes;
+    if (pool->begin >= begin) ++owner.headers;
+    for (const std::uint64_t block : pool->live)
+      if (block < end && block + pool->block_bytes > begin) ++live;
+  }
+  if (pools == 0) return std::nullopt;
+  owner.live = live;
+  owner.sentence =
+      pools == 1
+          ? fmt::format("a pool of Python's for objects of up to {} bytes, {} of them in use here",
+                        block_bytes, live)
+          : fmt::format("{} pools of Python's for small objects, {} of them in use here", pools,
+                        live);
+  return owner;
 }
 
 Owner Owners::in_anonymous(std::uint64_t begin, std::uint64_t end, const Mapping& mapping) {

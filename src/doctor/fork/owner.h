@@ -18,6 +18,7 @@ enum class OwnerKind {
   kArenaHeader,   ///< what malloc in another thread needs for anything
   kArenaChunk,    ///< a block in such a thread's heap
   kMmappedChunk,  ///< a malloc block with a mapping of its own
+  kPythonPool,    ///< small objects of Python
   kThreadStack,
   kMainStack,
   kBss,
@@ -63,6 +64,7 @@ class Owners {
   std::optional<Owner> in_arena(std::uint64_t begin, std::uint64_t end);
   std::optional<Owner> in_stack(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
   std::optional<Owner> in_program(std::uint64_t begin, std::size_t mapping) const;
+  std::optional<Owner> in_python(std::uint64_t begin, std::uint64_t end) const;
   Owner in_heap(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
   Owner in_file(std::uint64_t begin, std::uint64_t end, const Mapping& mapping) const;
   Owner in_anonymous(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);

@@ -46,6 +46,7 @@ void judge_kept(ForkRegion& region, const Owner& owner, const Software& software
                  kRegisterOwnPages);
     case OwnerKind::kHeapChunk:
     case OwnerKind::kArenaChunk:
+    case OwnerKind::kPythonPool:
     case OwnerKind::kMmappedChunk: return judge_kept_chunks(region, owner);
     case OwnerKind::kThreadStack:
     case OwnerKind::kMainStack:
@@ -88,6 +89,7 @@ void judge_wiped(ForkRegion& region, const Owner& owner) {
     case OwnerKind::kArenaHeader:
     case OwnerKind::kHeapChunk:
     case OwnerKind::kArenaChunk:
+    case OwnerKind::kPythonPool:
     case OwnerKind::kThreadStack:
     case OwnerKind::kMainStack:
     case OwnerKind::kBss:

@@ -121,6 +121,39 @@ TEST(ForkDoctorTest, TheArenaOfTheStoryIsNamedInTime) {
   EXPECT_EQ(after.died, 5);
 }
 
+/// The same in a Python process, whose small objects are not malloc's.
+TEST(ForkDoctorTest, ObjectsOfPythonAreNamed) {
+  const std::string program =
+      "import ctypes, os, sys\n"
+      "flag = ctypes.create_string_buffer(100)\n"
+      "page = ctypes.addressof(flag) & -4096\n"
+      "assert ctypes.CDLL(None).madvise(ctypes.c_void_p(page), 4096, 10) == 0\n"
+      "print(hex(page), flush=True)\n"
+      "input()\n"
+      "died = 0\n"
+      "for i in range(5):\n"
+      "  child = os.fork()\n"
+      "  if child == 0:\n"
+      "    try:\n"
+      "      x = [object() for i in range(100000)], flag.value\n"
+      "    finally:\n"
+      "      os._exit(0)\n"
+      "  died += os.waitpid(child, 0)[1] != 0\n"
+      "print(died, flush=True)\n";
+  Child child({"/usr/bin/env", "-u", "PYTHONMALLOC", "python3", "-c", program});
+  const std::string line = child.line();
+  if (line.empty()) GTEST_SKIP() << "python3 is not installed, or has no ctypes";
+  const std::uint64_t page = hex(line);
+  const ForkReport report = examine_fork(child.pid());
+  const ForkRegion* region = region_at(report, page);
+  ASSERT_NE(region, nullptr);
+  EXPECT_EQ(region->kind, "Python pool") << fork_report_text(report);
+  EXPECT_EQ(region->risk, ForkRisk::kLosesData);
+  EXPECT_GT(region->live_neighbours.value_or(0), 5U) << region->owner;
+  child.say("");
+  EXPECT_EQ(child.line(), "5") << "children died";
+}
+
 TEST(ForkDoctorTest, ACleanProcessIsCleanAndItsChildrenLive) {
   Child child(victim({"clean"}));
   child.lines_until_ready();

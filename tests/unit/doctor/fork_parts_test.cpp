@@ -12,6 +12,7 @@
 #include "doctor/fork/forecast.h"
 #include "doctor/fork/glibc_heap.h"
 #include "doctor/fork/pins.h"
+#include "doctor/fork/python_heap.h"
 #include "doctor/fork/smaps.h"
 #include "doctor/fork/software.h"
 #include "segfuse/error.h"
@@ -148,6 +149,65 @@ TEST(GlibcHeapTest, MmappedBlocksAreFoundFromTheFrontAndFromTheAddress) {
   MmappedChunks second(memory);
   EXPECT_FALSE(second.covering(kBegin + 0x5000, kBegin, kBegin + 0x40000));
   EXPECT_EQ(second.covering(kBegin + 0x25000, kBegin, kBegin + 0x40000)->begin, kBegin + 0x21000);
+}
+
+/// A pool of blocks of 32 bytes, of which `handed_out` were handed out and the `free` ones came
+/// back.
+FakeMemory python_pool(std::uint64_t begin, std::uint64_t bytes, std::uint32_t handed_out,
+                       const std::vector<std::uint64_t>& free) {
+  constexpr std::uint64_t kBlock = 32;
+  FakeMemory memory(begin, bytes);
+  const auto block = [&](std::uint64_t index) { return begin + 48 + index * kBlock; };
+  memory.word(begin, handed_out - free.size());
+  memory.word(begin + 8, free.empty() ? 0 : block(free[0]));
+  memory.word(begin + 32, std::uint64_t{1} << 32);  // the second size
+  memory.word(begin + 40, (48 + handed_out * kBlock) | (bytes - kBlock) << 32);
+  for (std::size_t i = 0; i < free.size(); ++i)
+    memory.word(block(free[i]), i + 1 < free.size() ? block(free[i + 1]) : 0);
+  return memory;
+}
+
+TEST(PythonHeapTest, PoolsThatAddUpAreRead) {
+  constexpr std::uint64_t kBegin = 0x7f0000104000;
+  for (const std::uint64_t bytes : {16384U, 4096U}) {
+    const FakeMemory memory = python_pool(kBegin, bytes, 9, {4, 0, 7});
+    const auto pool = python_pool_of(memory, kBegin + bytes - 1);
+    ASSERT_TRUE(pool);
+    EXPECT_EQ(pool->begin, kBegin);
+    EXPECT_EQ(pool->end(), kBegin + bytes);
+    EXPECT_EQ(pool->block_bytes, 32U);
+    ASSERT_EQ(pool->live.size(), 6U);
+    EXPECT_EQ(pool->live[0], kBegin + 48 + 32);
+    EXPECT_EQ(pool->live[5], kBegin + 48 + 8 * 32);
+    EXPECT_FALSE(python_pool_of(memory, kBegin - 1));
+  }
+  // Full to the end.
+  const auto full = python_pool_of(python_pool(kBegin, 4096, 126, {}), kBegin);
+  ASSERT_TRUE(full);
+  EXPECT_EQ(full->live.size(), 126U);
+}
+
+TEST(PythonHeapTest, WhatDoesNotAddUpIsNone) {
+  constexpr std::uint64_t kBegin = 0x7f0000104000;
+  const auto changed = [&](std::uint64_t offset, std::uint64_t value) {
+    FakeMemory memory = python_pool(kBegin, 16384, 9, {4, 0, 7});
+    memory.word(kBegin + offset, value);
+    return python_pool_of(memory, kBegin).has_value();
+  };
+  EXPECT_TRUE(changed(16, 12345)) << "nothing depends on its neighbours";
+  EXPECT_FALSE(changed(0, 7)) << "count";
+  EXPECT_FALSE(changed(0, 1U << 30)) << "count";
+  EXPECT_FALSE(changed(8, 0)) << "free list";
+  EXPECT_FALSE(changed(8, kBegin + 49)) << "free list";
+  EXPECT_FALSE(changed(8, 0x1000)) << "free list";
+  EXPECT_FALSE(changed(8, kBegin + 48 + 9 * 32)) << "free list";
+  EXPECT_FALSE(changed(48 + 7 * 32, kBegin + 48 + 4 * 32)) << "a circle";
+  EXPECT_FALSE(changed(32, std::uint64_t{2} << 32)) << "size";
+  EXPECT_FALSE(changed(32, std::uint64_t{32} << 32)) << "size";
+  EXPECT_FALSE(changed(40, (48 + 9 * 32 + 1) | std::uint64_t{16352} << 32)) << "next";
+  EXPECT_FALSE(changed(40, 0)) << "next";
+  EXPECT_FALSE(python_pool_of(FakeMemory(kBegin, 16384), kBegin));
+  EXPECT_FALSE(python_pool_of(FakeMemory(kBegin, 100), kBegin));
 }
 
 TEST(PinsTest, RegisteredBuffersAreRead) {
