@@ -21,7 +21,9 @@ struct Headroom {
 /// `root` is where the system's files stand ("" but in tests).
 std::optional<Headroom> memory_headroom(const std::string& cgroup_text, const std::string& root);
 
-/// Seconds to make and fill a copy of a GiB in pages of 4 KiB, measured on a few MiB of our own.
+/// Seconds to make and fill a copy of a GiB in pages of 4 KiB, measured on a few MiB of our own:
+/// between memory that the machine may use for the first time (a guest's, several times as slow)
+/// and memory that it has just used, since nobody knows which of them a fork() will get.
 double measured_copy_seconds_per_gib();
 
 /// `pins` by address, `pinned` as the kernel counts them.
