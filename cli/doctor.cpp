@@ -60,9 +60,11 @@ void add_memory(CLI::App& doctor, Common& common) {
 
 void add_kernel(CLI::App& doctor, Common& common) {
   CLI::App* command = doctor.add_subcommand(
-      "kernel", "What a GPU's kernels need: registers, spills, shared memory, barriers, atomics");
+      "kernel",
+      "What a GPU's kernels need: registers, spills, shared memory, barriers, atomics; loops of C");
   auto arguments = std::make_shared<KernelArguments>();
-  command->add_option("file", arguments->file, "PTX (.ptx), cubin, or CUDA C++ (.cu)")->required();
+  command->add_option("file", arguments->file, "PTX (.ptx), cubin, CUDA C++ (.cu), or C (.c)")
+      ->required();
   command->add_option("--against", arguments->against, "Compare with the kernels of this file");
   command->add_option("--arch", arguments->options.architecture,
                       "Compile or assemble for this architecture [sm_90, or PTX's own]");

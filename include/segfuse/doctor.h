@@ -233,7 +233,8 @@ struct ForkTraced {
 /// started, DeviceError when the library is not there.
 ForkTraced trace_forks(const std::vector<std::string>& command);
 
-// doctor kernel: what a kernel of a GPU needs, from PTX, a cubin or CUDA C++.
+// doctor kernel: what a kernel of a GPU needs, from PTX, a cubin or CUDA C++; what the vectorisers
+// make of the loops of C.
 
 /// Atomic instructions of one kind in a kernel.
 struct KernelAtomic {
@@ -282,17 +283,27 @@ struct KernelOptions {
   std::uint64_t block = 0;   ///< threads; 0: as declared, else 256
 };
 
+/// What the CPU's compiler says of a loop in C.
+struct KernelLoop {
+  std::uint64_t line = 0;  ///< of the file, from 1
+  bool vectorized = false;
+  std::string remark;  ///< as the compiler says it
+};
+
 struct KernelReport {
   std::string file;
-  std::string source;  ///< "cubin", "PTX", "PTX, assembled by ptxas", "CUDA C++, compiled by NVRTC"
+  /// "cubin", "PTX", "PTX, assembled by ptxas", "CUDA C++, compiled by NVRTC", "C, compiled by
+  /// clang 19.1.7 for znver5"
+  std::string source;
   std::vector<KernelInfo> kernels;  ///< by name
+  std::vector<KernelLoop> loops;    ///< of C, by line
   std::vector<std::string> notes;
 
   bool spills() const;
 };
 
-/// By the ending of the file's name, or, for a cubin, by its first bytes. DataError for what cannot
-/// be read or does not compile; DeviceError where the compiler is missing.
+/// By the ending of the file's name (.ptx, .cu, .c), or, for a cubin, by its first bytes. DataError
+/// for what cannot be read or does not compile; DeviceError where the compiler is missing.
 KernelReport examine_kernels(const std::filesystem::path& file, const KernelOptions& options = {});
 
 /// The same of a cubin in memory; `name` is for messages.

@@ -11,6 +11,7 @@ constexpr std::size_t kSectionEntry = 64;
 constexpr std::size_t kSymbolEntry = 24;
 constexpr std::uint32_t kSymbols = 2;
 constexpr std::uint32_t kNoBits = 8;
+constexpr std::uint64_t kFunction = 2;  // type of a symbol
 
 std::string_view text_at(std::string_view table, std::uint64_t offset) {
   if (offset >= table.size()) return {};
@@ -80,9 +81,13 @@ Elf parse_elf(std::string_view bytes, const std::string& file) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const ElfSection& section = elf.sections[i];
     if (section.type != kSymbols || links[i] >= count) continue;
-    for (std::size_t at = 0; at + kSymbolEntry <= section.bytes.size(); at += kSymbolEntry)
+    for (std::size_t at = 0; at + kSymbolEntry <= section.bytes.size(); at += kSymbolEntry) {
       elf.symbols.push_back(
           text_at(elf.sections[links[i]].bytes, little_endian(section.bytes, at, 4)));
+      const bool defined = little_endian(section.bytes, at + 6, 2) != 0;
+      if (defined && (little_endian(section.bytes, at + 4, 1) & 15) == kFunction)
+        elf.functions.push_back({elf.symbols.back(), little_endian(section.bytes, at + 16, 8)});
+    }
     break;
   }
   return elf;

@@ -17,12 +17,19 @@ struct ElfSection {
   std::string_view bytes;  ///< empty where the file has none (NOBITS)
 };
 
+/// A function that the file defines.
+struct ElfFunction {
+  std::string_view name;
+  std::uint64_t size = 0;
+};
+
 struct Elf {
   std::uint16_t machine = 0;
   std::uint8_t abi_version = 0;
   std::uint32_t flags = 0;
   std::vector<ElfSection> sections;
   std::vector<std::string_view> symbols;  ///< names, by number
+  std::vector<ElfFunction> functions;     ///< in the order of the symbols
 
   const ElfSection* find(std::string_view name) const;
 };

@@ -9,6 +9,7 @@
 
 #include "base/os/file.h"
 #include "base/os/spawn.h"
+#include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/occupancy.h"
 #include "doctor/kernel/ptx.h"
@@ -187,9 +188,8 @@ KernelReport examine_kernels(const fs::path& file, const KernelOptions& options)
   } else if (ending == ".cu") {
     compile_file(report, file, options);
   } else if (ending == ".c") {
-    throw DataError(
-        "{}: C files are not read yet; expected PTX (.ptx), a cubin (.cubin) or CUDA C++ (.cu)",
-        report.file);
+    read_c_file(report, file);
+    return report;
   } else {
     return examine_cubin(report.file, read_file(file), options);
   }

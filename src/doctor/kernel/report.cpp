@@ -110,11 +110,17 @@ Json kernel_json(const KernelInfo& kernel) {
 Json report_json(const KernelReport& report) {
   Json kernels = Json::array();
   for (const KernelInfo& kernel : report.kernels) kernels.push_back(kernel_json(kernel));
-  return Json{{"file", report.file},
-              {"source", report.source},
-              {"spills", report.spills()},
-              {"kernels", kernels},
-              {"notes", report.notes}};
+  Json loops = Json::array();
+  for (const KernelLoop& loop : report.loops)
+    loops.push_back(
+        Json{{"line", loop.line}, {"vectorized", loop.vectorized}, {"remark", loop.remark}});
+  Json json{{"file", report.file},
+            {"source", report.source},
+            {"spills", report.spills()},
+            {"kernels", kernels},
+            {"notes", report.notes}};
+  if (!loops.empty()) json["loops"] = loops;
+  return json;
 }
 
 std::string dumped(const Json& json) {
@@ -139,9 +145,25 @@ std::string change(const std::string& former, const std::string& now) {
   return former == now ? now : former + " -> " + now;
 }
 
+std::string c_report_text(const KernelReport& report) {
+  std::string text = fmt::format("{}: {}\n", report.file, report.source);
+  std::vector<std::vector<std::string>> rows = {{"function", "bytes of code"}};
+  for (const KernelInfo& kernel : report.kernels)
+    rows.push_back({kernel.name, std::to_string(kernel.code_bytes)});
+  text += table(rows);
+  const auto vectors = std::count_if(report.loops.begin(), report.loops.end(),
+                                     [](const KernelLoop& loop) { return loop.vectorized; });
+  text += fmt::format("{} of {} loops became vectors\n", vectors, report.loops.size());
+  for (const KernelLoop& loop : report.loops)
+    text += fmt::format("line {}: {}\n", loop.line, loop.remark);
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
+  return text;
+}
+
 }  // namespace
 
 std::string kernel_report_text(const KernelReport& report) {
+  if (report.source.starts_with("C, ")) return c_report_text(report);
   std::string text = fmt::format("{}: {}, {} kernel{}\n", report.file, report.source,
                                  report.kernels.size(), report.kernels.size() == 1 ? "" : "s");
   if (!report.kernels.empty()) {

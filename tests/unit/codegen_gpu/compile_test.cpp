@@ -1,13 +1,16 @@
-// Printed kernels compile for the architectures that are supported, and nothing of theirs is in
-// local memory: where NVRTC is installed; it needs no GPU.
+// Printed kernels compile for the architectures that are supported, nothing of theirs is in local
+// memory, and segfuse doctor kernel reads from them what the assembler says of them: where NVRTC is
+// installed; it needs no GPU.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "compiler/codegen/cuda/print_cuda.h"
+#include "doctor/kernel/cubin.h"
 #include "support/kernel_jobs.h"
 #include "support/nvrtc.h"
 #include "unit/codegen_gpu/models.h"
+#include "unit/doctor/ptxas_report.h"
 
 namespace segfuse::compiler {
 namespace {
@@ -51,6 +54,8 @@ void expect_in_registers(const testing::NamedModel& named, const testing::Schedu
     runtime::cuda::Compiled compiled;
     ASSERT_NO_THROW(compiled = runtime::cuda::compile_cubin(named.name, text, {}, architecture))
         << text;
+    test::expect_agreement(doctor::read_cubin(compiled.cubin, named.name), compiled.report);
+    test::expect_no_float_atomics(compiled.ptx, named.name);
     const std::vector<std::string> memories = testing::memory_of_kernels(compiled.report);
     EXPECT_EQ(memories.size(), 1U) << compiled.report;
     for (const std::string& memory : memories)

@@ -12,9 +12,11 @@
 
 #include "base/os/file.h"
 #include "base/os/spawn.h"
+#include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/occupancy.h"
 #include "doctor/kernel/ptx.h"
+#include "jit/cpu_compiler.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/doctor.h"
 #include "segfuse/error.h"
@@ -126,6 +128,57 @@ TEST(KernelDoctorTest, CudaTextIsCompiledAndItsAtomicsAreJudged) {
   EXPECT_THAT(kernel_comparison_text(report, report), HasSubstr("former -> now"));
   for (const KernelInfo& kernel : report.kernels)
     EXPECT_EQ(kernel.occupancy.at(0).block, 128u) << kernel.name;
+}
+
+constexpr const char* kTwoLoops = R"(static float half(float x) { return 0.5f * x; }
+void scale(float *x, const float *y, long n) {
+  for (long i = 0; i < n; ++i) x[i] = half(y[i]);
+}
+void chain(float *x, long n) {
+  for (long i = 1; i < n; ++i)
+    x[i] = x[i - 1] * 0.5f + 1;
+}
+)";
+
+TEST(KernelDoctorTest, LoopsOfCAreExplained) {
+  std::string reason;
+  if (!jit::open_cpu_compiler(&reason, {.folder = fs::path()})) GTEST_SKIP() << reason;
+  const fs::path file = fs::temp_directory_path() / fmt::format("segfuse_c_{}.c", getpid());
+  std::ofstream(file) << kTwoLoops;
+  const KernelReport report = examine_kernels(file);
+  EXPECT_THAT(report.source, HasSubstr("C, compiled by clang"));
+  ASSERT_EQ(report.kernels.size(), 2U);
+  EXPECT_EQ(report.kernels[0].name, "chain");
+  EXPECT_EQ(report.kernels[1].name, "scale");
+  for (const KernelInfo& kernel : report.kernels) EXPECT_GT(kernel.code_bytes, 8U);
+  bool vectorized = false;
+  bool refused = false;
+  for (const KernelLoop& loop : report.loops) {
+    vectorized = vectorized || (loop.line == 3 && loop.vectorized);
+    refused = refused || (loop.line == 6 && !loop.vectorized);
+    EXPECT_TRUE(loop.line != 6 || !loop.vectorized) << loop.remark;
+  }
+  EXPECT_TRUE(vectorized && refused) << kernel_report_text(report);
+  EXPECT_THAT(kernel_report_text(report), HasSubstr("line 6: loop not vectorized"));
+  EXPECT_THAT(kernel_report_json(report), HasSubstr("\"vectorized\": true"));
+
+  std::ofstream(file) << "void f(void) { return 1 +; }\n";
+  try {
+    (void)examine_kernels(file);
+    FAIL() << "it compiled";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(file.string() + ":1: "));
+  }
+  fs::remove(file);
+}
+
+TEST(KernelDoctorTest, RemarksOfOtherShapesAreLeftOut) {
+  const auto loops =
+      doctor::parse_remarks("7: vectorized loop (width: 8)\nnothing\nx: y\n0: z\n2: loop not\n");
+  ASSERT_EQ(loops.size(), 2U);
+  EXPECT_EQ(loops[0].line, 2U);
+  EXPECT_FALSE(loops[0].vectorized);
+  EXPECT_TRUE(loops[1].vectorized);
 }
 
 constexpr const char* kText = R"(

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "doctor/kernel/ptx.h"
 #include "segfuse/doctor.h"
 
 namespace segfuse::test {
@@ -67,6 +68,16 @@ inline void expect_agreement(const std::vector<KernelInfo>& kernels, const std::
     EXPECT_EQ(kernel.shared_bytes, found->second.shared);
     EXPECT_EQ(kernel.barriers, found->second.barriers);
   }
+}
+
+/// Sums of floating-point numbers in the order in which threads come: nothing of ours has them.
+inline void expect_no_float_atomics(const std::string& ptx, const std::string& name) {
+  if (ptx.empty()) return;  // this NVRTC keeps none
+  for (const KernelInfo& kernel : doctor::read_ptx(ptx, name))
+    for (const KernelAtomic& atomic : kernel.atomics)
+      for (const char* type : {".f16", ".f32", ".f64", ".bf16"})
+        EXPECT_EQ(atomic.instruction.find(type), std::string::npos)
+            << kernel.name << ": " << atomic.instruction;
 }
 
 }  // namespace segfuse::test

@@ -1,13 +1,16 @@
 // Every device program compiles for the architectures that are supported, without spilled
-// registers: where NVRTC is installed; it needs no GPU.
+// registers, and segfuse doctor kernel reads from them what the assembler says of them: where NVRTC
+// is installed; it needs no GPU.
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "doctor/kernel/cubin.h"
 #include "semicrf/cuda/programs.h"
 #include "support/nvrtc.h"
+#include "unit/doctor/ptxas_report.h"
 
 namespace segfuse::semicrf::gpu {
 namespace {
@@ -23,9 +26,11 @@ class CompileForTest : public ::testing::TestWithParam<const char*> {
     std::string defines;
     for (const std::string& define : program.defines) defines += " " + define;
     SCOPED_TRACE(program.name + defines);
-    const std::string report =
-        runtime::cuda::compile_cubin(program.name, program.source, program.defines, GetParam())
-            .report;
+    const runtime::cuda::Compiled compiled =
+        runtime::cuda::compile_cubin(program.name, program.source, program.defines, GetParam());
+    const std::string& report = compiled.report;
+    test::expect_agreement(doctor::read_cubin(compiled.cubin, program.name), report);
+    test::expect_no_float_atomics(compiled.ptx, program.name);
     const std::vector<std::string> kernels = testing::memory_of_kernels(report);
     EXPECT_FALSE(kernels.empty()) << "the report has no line about spills:\n" << report;
     for (const std::string& kernel : kernels)
