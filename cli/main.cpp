@@ -44,6 +44,11 @@ void add_options(CLI::App& app, segfuse::Options& values) {
       app.add_flag_function(
           "--" + name + ",--no-" + name + "{false}",
           [store](std::int64_t count) { store(count > 0 ? "true" : "false"); }, doc);
+    } else if (!info.bare.empty()) {
+      const std::string text = fmt::format("{} [={}]", doc, values.text(name));
+      app.add_flag(fmt::format("--{0}{{{1}}},--no-{0}{{{2}}}", name, info.bare, info.choices[0]),
+                   text)
+          ->each(store);
     } else {
       app.add_option_function<std::string>("--" + name, store, doc)->default_str(values.text(name));
     }

@@ -60,6 +60,18 @@ void add_train(CLI::App& app, Common& common) {
   command->add_option("--out", options->out, "Directory for model, metrics and report")->required();
   command->add_option("--set", options->overrides, "Override one setting, as in training.epochs=5")
       ->allow_extra_args(false);
+  command->add_option_function<std::string>(
+      "--crf-reg",
+      [options](const std::string& value) {
+        options->overrides.push_back("training.crf_reg=" + value);
+      },
+      "Add half of this times the squares of the CRF's parameters to the loss");
+  command->add_option_function<std::string>(
+      "--fixed-length",
+      [options](const std::string& value) {
+        options->overrides.push_back("training.fixed_length=" + value);
+      },
+      "Train on pieces of exactly this many frames; shorter recordings are left out");
   command->add_flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command->add_flag("--compare", options->compare,
                     "Also train the same encoder with a per-frame softmax and a linear-chain CRF");

@@ -39,7 +39,7 @@ struct PassInfo {
 struct RunOptions {
   int threads = 0;  ///< 0: the option `threads`, or the cores this process may use
   /// The first NaN or new infinity is a DataError that names its operation. The option
-  /// `check-numerics` turns it on as well.
+  /// `check-numerics=op` turns it on as well. Results are the same bits, and take much longer.
   bool check_numerics = false;
   /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
   std::string backend = {};

@@ -23,6 +23,9 @@ struct OptionInfo {
   std::vector<std::string> choices = {};
   double least = 0;
   double most = 0;
+  /// Of a string that may be given without a value, as "--check-numerics": what that means. Words
+  /// for true mean it too, words for false the first choice.
+  std::string bare = {};
 };
 
 /// All options, in the order in which help shows them.
@@ -38,7 +41,7 @@ namespace options {
 inline constexpr OptionKey<std::int64_t> kThreads{"threads"};
 inline constexpr OptionKey<std::string> kLog{"log"};
 inline constexpr OptionKey<bool> kQuiet{"quiet"};
-inline constexpr OptionKey<bool> kCheckNumerics{"check-numerics"};
+inline constexpr OptionKey<std::string> kCheckNumerics{"check-numerics"};
 inline constexpr OptionKey<std::string> kBackend{"backend"};
 inline constexpr OptionKey<bool> kDeterministic{"deterministic"};
 inline constexpr OptionKey<std::string> kCacheDir{"cache-dir"};

@@ -41,8 +41,15 @@ std::vector<OptionInfo> make_table() {
        "least level of messages on stderr",
        {"debug", "info", "warning", "error", "off"}},
       {"quiet", "", false, "no progress on stderr"},
-      {"check-numerics", "", false,
-       "stop at the first operation that gives NaN or infinity, and name it"},
+      {"check-numerics",
+       "",
+       std::string("step"),
+       "name what makes NaN or infinity: step, when the loss or gradient of a training step is not "
+       "finite; op, after every operation of every program, which is slow",
+       {"off", "step", "op"},
+       0,
+       0,
+       "op"},
       {"backend",
        "",
        std::string("compiled"),
@@ -90,7 +97,11 @@ std::optional<OptionValue> parse_value(const OptionInfo& info, std::string_view 
         if constexpr (std::is_same_v<T, bool>) return parse_bool(text);
         if constexpr (std::is_same_v<T, std::int64_t>) return parse_int(text);
         if constexpr (std::is_same_v<T, double>) return parse_double(text);
-        if constexpr (std::is_same_v<T, std::string>) return std::string(text);
+        if constexpr (std::is_same_v<T, std::string>) {
+          const auto word = info.bare.empty() ? std::nullopt : parse_bool(text);
+          if (word && text != info.choices.front()) return *word ? info.bare : info.choices.front();
+          return std::string(text);
+        }
       },
       info.fallback);
 }

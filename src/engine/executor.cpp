@@ -1,5 +1,7 @@
 #include "engine/executor.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14,6 +16,7 @@
 #include "engine/compiled/kernels.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/semicrf_ops.h"
+#include "engine/numerics/cause.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
 
@@ -64,6 +67,16 @@ Found find_bad(const Array& array, bool infinite_too) {
   return {};
 }
 
+double value_at(const Array& array, std::int64_t offset) {
+  switch (array.dtype) {
+    case DType::kF32: return array.as<const float>()[offset];
+    case DType::kF64: return array.as<const double>()[offset];
+    case DType::kI32: return array.as<const std::int32_t>()[offset];
+    case DType::kI64: return static_cast<double>(array.as<const std::int64_t>()[offset]);
+    default: return array.as<const std::uint8_t>()[offset];
+  }
+}
+
 Shape unravel(std::int64_t element, const Shape& shape) {
   Shape index(shape.size());
   for (std::size_t axis = shape.size(); axis-- > 0; element /= shape[axis])
@@ -78,9 +91,17 @@ struct Executable::State {
       : fusion(std::move(program)),
         pool(workers),
         options(how),
-        groups(make_groups(fusion, !how.check_numerics)),
+        groups(make_groups(fusion, !how.check_numerics || how.backend != Backend::kLoops)),
         semicrf(workers) {
-    if (options.backend != Backend::kCompiled || options.check_numerics) return;
+    if (options.backend != Backend::kLoops && options.check_numerics) {
+      ir::Fusion looked_at = fusion;
+      for (const ir::Alias& alias : fusion.aliases()) looked_at.remove_alias(alias.input);
+      checker = std::make_unique<State>(
+          std::move(looked_at), pool,
+          ExecutorOptions{.backend = Backend::kLoops, .check_numerics = true});
+      options.check_numerics = false;
+    }
+    if (options.backend != Backend::kCompiled) return;
     if (auto compiler = shared_cpu_compiler())
       compiled = std::make_unique<CompiledFusion>(fusion, std::move(compiler));
   }
@@ -152,12 +173,36 @@ struct Executable::State {
       if (array.dtype != DType::kF32 && array.dtype != DType::kF64) continue;
       const Found found = find_bad(array, finite);
       if (found.element < 0) continue;
-      throw DataError("{} gave {} at element {} of value {} {}{}; its operands were {}",
-                      ir::info(expr.op).name, found.value,
-                      to_string(unravel(found.element, array.shape())), expr.results[i].index,
-                      name_of(fusion.val(expr.results[i]).dtype), to_string(array.shape()),
-                      finite ? "finite" : "not all finite");
+      const std::vector<double> made_of = elements(step, run, found.element);
+      const DType dtype = fusion.val(expr.results[i]).dtype;
+      throw DataError(
+          "{} gave {} at element {} of value {} {}{}; its operands were {}{}: {}",
+          ir::info(expr.op).name, std::isnan(found.value) ? "nan" : fmt::format("{}", found.value),
+          to_string(unravel(found.element, array.shape())), expr.results[i].index, name_of(dtype),
+          to_string(array.shape()), finite ? "finite" : "not all finite",
+          made_of.empty() ? "" : fmt::format(" ({} there)", fmt::join(made_of, ", ")),
+          numerics::cause_of(expr.op, dtype, std::isnan(found.value), made_of));
     }
+  }
+
+  /// What an element of an elementwise operation was made of, by operand; else nothing.
+  std::vector<double> elements(const Step& step, const Run& run, std::int64_t element) const {
+    const ir::Expr& expr = fusion.expr(step.expr);
+    if (ir::info(expr.op).op_class != ir::OpClass::kElementwise) return {};
+    std::map<ir::ValId, std::size_t> loaded;  // each value once, in the order of the operands
+    for (const ir::ValId operand : expr.operands) loaded.emplace(operand, loaded.size());
+    if (loaded.size() != step.operands.size()) return {};
+    std::vector<double> all;
+    for (const ir::ValId operand : expr.operands) {
+      const Ref& ref = step.operands[loaded.at(operand)];
+      const Array array = run.array(ref);
+      const Shape index = unravel(element, array.shape());
+      std::int64_t at = 0;
+      for (std::size_t axis = 0; axis < index.size(); ++axis)
+        at += index[axis] * array.layout->strides[axis];
+      all.push_back(value_at(array, at));
+    }
+    return all;
   }
 
   static void measure(Step& step, Run& context) {
@@ -194,6 +239,7 @@ struct Executable::State {
   }
 
   std::vector<Tensor> run(std::span<const Tensor> inputs) {
+    if (checker) (void)checker->run(inputs);
     if (options.backend == Backend::kReference) {
       std::vector<Tensor> outputs =
           compiler::interpret(fusion, inputs, reference_opaque_ops(), {.outputs_as_f64 = false});
@@ -241,6 +287,7 @@ struct Executable::State {
   ExecutorOptions options;
   std::vector<Group> groups;
   SemicrfOps semicrf;
+  std::unique_ptr<State> checker;  ///< the same program in loops, looked at; nothing is kept of it
   std::unique_ptr<CompiledFusion> compiled;
   std::map<std::vector<Shape>, Plan> plans;
   const Plan* last_plan = nullptr;
@@ -256,7 +303,7 @@ Executable& Executable::operator=(Executable&&) noexcept = default;
 ExecutorOptions default_executor_options() {
   const Options defaults = default_options();
   return {.backend = backend_from_name(defaults.get(options::kBackend)),
-          .check_numerics = defaults.get(options::kCheckNumerics)};
+          .check_numerics = defaults.get(options::kCheckNumerics) == "op"};
 }
 
 Backend backend_from_name(std::string_view name) {

@@ -25,11 +25,12 @@ enum class Backend : std::uint8_t {
 };
 
 struct ExecutorOptions {
-  /// Results differ in last digits only. With check_numerics built-in loops run.
+  /// Results differ in last digits only.
   Backend backend = Backend::kCompiled;
-  /// Every operation runs on its own and its results are looked at. The first NaN, or the first
-  /// infinity made of finite operands, is a DataError that names operation, value and element, and
-  /// says whether the operands were finite.
+  /// Before each run every operation runs on its own, in built-in loops, and its results are looked
+  /// at. The first NaN, or the first infinity made of finite operands, is a DataError that names
+  /// operation, value and element, says what the operands were, and what usually causes it. Results
+  /// are the same bits as without.
   bool check_numerics = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
@@ -37,7 +38,7 @@ struct ExecutorOptions {
   bool profile = false;
 };
 
-/// As the options `backend` and `check-numerics` say.
+/// As the options `backend` and `check-numerics` (op) say.
 ExecutorOptions default_executor_options();
 /// "compiled", "loops", "reference"; UsageError names them for any other.
 Backend backend_from_name(std::string_view name);

@@ -102,7 +102,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   RunOptions wanted = how;
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
   if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);
-  wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics);
+  wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics) == "op";
   State& state = *state_;
   if (!state.executable || state.options != wanted) {
     state.executable.reset();

@@ -94,6 +94,27 @@ class CliTest(tool.ToolTest):
             again = json.loads(tool.run("eval", out / head, "--json", check=0).stdout)
             self.assertEqual(again["label_error_rate"], metrics["systems"][head]["label_error_rate"])
 
+    def test_flags_for_the_numbers_of_a_training(self):
+        import hashlib
+        def train(name, *more, check=0):
+            out = self.directory / name
+            result = tool.run(*more[:1], "train", self.config, "--data", self.data, "--out", out,
+                              "--set", "training.epochs=2", *more[1:], check=check)
+            return out, result
+        def digest(out):
+            return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+        digests = {digest(train(name, flag)[0]) for name, flag in (
+            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"))}
+        self.assertEqual(len(digests), 1, "looking changed what was learnt")
+        held, _ = train("held", "--quiet", "--crf-reg", "0.5")
+        self.assertNotIn(digest(held), digests)
+        pieces, _ = train("pieces", "--quiet", "--fixed-length", "20")
+        self.assertNotIn(digest(pieces), digests)
+        self.assertIn("crf_largest", (pieces / "report.html").read_text())
+        _, result = train("wild", "--check-numerics", "--set", "training.learning_rate=1e9",
+                          "--set", "training.clip=0", check=3)
+        self.assertRegex(result.stderr, r"step \d+ \(epoch \d+, first recording '[^']+'\): \w+ gave ")
+
     def test_help_names_every_command(self):
         text = tool.run("--help", check=0).stdout
         for command in ("train", "eval", "decode", "compile", "synth", "info", "doctor"):
@@ -161,6 +182,14 @@ class CliTest(tool.ToolTest):
         tool.run("doctor", "kernel", cubin, "--fail-on=spills", check=1)
         self.assertIn("former -> now", tool.run("doctor", "kernel", cubin, "--against", cubin, check=0).stdout)
         self.assertIn("expected", tool.run("doctor", "kernel", self.config, check=3).stderr)
+        text = self.directory / "norm.c"
+        text.write_text(tool.run("compile", tool.SOURCE / "examples/layer_norm.sf", "--emit=kernels", check=0).stdout)
+        result = tool.run("doctor", "kernel", text, "--json")
+        if result.returncode == 4:
+            self.skipTest(result.stderr)  # no clang here
+        report = json.loads(result.stdout)
+        self.assertIn("C, compiled by clang", report["source"])
+        self.assertIn("row_norm", [kernel["name"] for kernel in report["kernels"]])
 
     def test_doctor_finds_the_first_wrong_number(self):
         program = self.directory / "mask.sf"

@@ -60,7 +60,8 @@ class Writer {
     return fusion.add_input("seed", DType::kI64, {Extent(2)});
   }
   ValId frame_mask();
-  ValId masked(ValId x) { return b_.mul(x, mask_); }
+  /// Chosen, not multiplied: what is not finite beyond a sequence's end must not get in.
+  ValId masked(ValId x) { return b_.where(inside_, x, b_.constant(0)); }
   ValId conv_block(std::size_t index, ValId x, std::int64_t dilation);
   ValId attention_block(std::int64_t index, ValId x);
   ValId head(const std::string& name, ValId x, double gain);
@@ -71,16 +72,16 @@ class Writer {
   ir::Builder b_;
   Net net_;
   Extent batch_, time_, steps_;
-  ValId features_, lengths_, mask_;
+  ValId features_, lengths_, inside_;
 };
 
-/// (B, H, 1): 1 where a step holds at least one frame of the sequence.
+/// (B, H, 1): whether a step holds at least one frame of the sequence.
 ValId Writer::frame_mask() {
   const ValId first_frame =
       b_.mul(b_.iota(steps_), b_.constant(static_cast<double>(config_.subsample), DType::kI64));
   const ValId inside =
       b_.lt(b_.broadcast(first_frame, {1}, {Extent(1), steps_}), b_.unsqueeze(lengths_, 1));
-  return b_.unsqueeze(b_.cast(inside, DType::kF32), 2);
+  return b_.unsqueeze(inside, 2);
 }
 
 ValId Writer::conv_block(std::size_t index, ValId x, std::int64_t dilation) {
@@ -93,7 +94,7 @@ ValId Writer::conv_block(std::size_t index, ValId x, std::int64_t dilation) {
 
 ValId Writer::attention_block(std::int64_t index, ValId x) {
   const Net::Scope scope(net_, "attention" + std::to_string(index));
-  const ValId bias = b_.mul(b_.sub(b_.constant(1), mask_), b_.constant(kPaddingBias));  // (B, H, 1)
+  const ValId bias = b_.where(inside_, b_.constant(0), b_.constant(kPaddingBias));  // (B, H, 1)
   const ValId key_bias = b_.reshape(bias, {batch_, Extent(1), Extent(1), steps_});
   const ValId y =
       net_.self_attention("heads", net_.layer_norm("norm", x), config_.attention_heads, key_bias);
@@ -107,9 +108,12 @@ ValId Writer::head(const std::string& name, ValId x, double gain) {
 }
 
 Scores Writer::scores() {
-  mask_ = frame_mask();
+  inside_ = frame_mask();
   const Extent stacked = config_.subsample * config_.features;
-  ValId x = b_.reshape(features_, {batch_, steps_, stacked});
+  const ValId frame = b_.broadcast(b_.iota(time_), {1}, {Extent(1), time_});
+  const ValId given =
+      b_.where(b_.unsqueeze(b_.lt(frame, b_.unsqueeze(lengths_, 1)), 2), features_, b_.constant(0));
+  ValId x = b_.reshape(given, {batch_, steps_, stacked});
   x = net_.conv1d("stem", x, config_.width, config_.stem_kernel, 1);
   for (std::size_t i = 0; i < config_.dilations.size(); ++i)
     x = conv_block(i, x, config_.dilations[i]);
@@ -198,13 +202,18 @@ std::int64_t Segmenter::parameter_count() const {
       [](std::int64_t sum, const nn::ParameterSpec& p) { return sum + num_elements(p.shape); });
 }
 
-ir::Fusion Segmenter::training() const {
+bool is_crf(const nn::ParameterSpec& spec) { return spec.name.starts_with("crf."); }
+
+ir::Fusion Segmenter::training(double crf_reg) const {
   ir::Fusion fusion("training");
   Writer writer(config_, fusion, true);
   writer.declare_data();
   const ValId loss = writer.loss(writer.scores());
   ir::Builder& b = writer.builder();
-  const std::vector<ValId> gradients = compiler::gradients(fusion, loss, writer.net().values());
+  std::vector<ValId> gradients = compiler::gradients(fusion, loss, writer.net().values());
+  for (std::size_t i = 0; i < gradients.size() && crf_reg > 0; ++i)
+    if (is_crf(writer.net().parameters()[i]))
+      gradients[i] = b.add(gradients[i], b.mul(writer.net().values()[i], b.constant(crf_reg)));
   ValId norm = b.constant(0);
   for (const ValId gradient : gradients) {
     std::vector<std::int64_t> all(b.rank(gradient));

@@ -48,6 +48,8 @@ struct ReportEpoch {
   double dev_loss = kNoValue;
   double dev_label_error_rate = kNoValue;
   double learning_rate = kNoValue;  ///< at the end of the epoch
+  double crf_largest = kNoValue;    ///< greatest magnitude of the CRF's parameters then
+  double other_largest = kNoValue;  ///< of all others
 };
 
 /// Durations of one label: entry i of each vector belongs to the duration `first + i * step`.

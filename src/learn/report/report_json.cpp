@@ -80,6 +80,9 @@ Json metrics_json(const ReportData& data) {
 Json epochs_json(const ReportData& data, std::int64_t max_epochs) {
   const auto count = static_cast<std::int64_t>(data.epochs.size());
   const std::int64_t stride = std::max<std::int64_t>(1, (count + max_epochs - 1) / max_epochs);
+  const bool magnitudes =
+      std::any_of(data.epochs.begin(), data.epochs.end(),
+                  [](const ReportEpoch& e) { return std::isfinite(e.other_largest); });
   Json out;
   for (std::int64_t i = 0; i < count; ++i) {
     const ReportEpoch& e = data.epochs[static_cast<std::size_t>(i)];
@@ -89,6 +92,10 @@ Json epochs_json(const ReportData& data, std::int64_t max_epochs) {
     out["dev_loss"].push_back(number(e.dev_loss));
     out["dev_label_error_rate"].push_back(number(e.dev_label_error_rate));
     out["learning_rate"].push_back(number(e.learning_rate));
+    if (magnitudes) {
+      out["crf_largest"].push_back(number(e.crf_largest));
+      out["other_largest"].push_back(number(e.other_largest));
+    }
   }
   out["selected"] = number(data.selected_epoch);
   return out;

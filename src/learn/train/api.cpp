@@ -207,6 +207,7 @@ std::string train(const TrainOptions& options) {
     trainer.resume = options.resume;
     trainer.quiet = options.quiet;
     trainer.execution = engine::default_executor_options();
+    trainer.name_offender = default_options().get(options::kCheckNumerics) != "off";
     if (options.reference) trainer.execution.backend = engine::Backend::kReference;
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently

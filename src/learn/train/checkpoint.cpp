@@ -33,7 +33,7 @@ Json to_json(const TrainingState& s, std::uint64_t fingerprint) {
   Json history = Json::array();
   for (const EpochRecord& r : s.history)
     history.push_back({r.epoch, number(r.train_loss), number(r.dev_loss), number(r.dev_error),
-                       number(r.learning_rate)});
+                       number(r.learning_rate), number(r.crf_largest), number(r.other_largest)});
   return {{"version", kVersion},
           {"fingerprint", std::to_string(fingerprint)},
           {"step", s.step},
@@ -56,9 +56,13 @@ void from_json(const Json& json, TrainingState& s) {
   s.best_epoch = json.at("best_epoch").get<std::int64_t>();
   s.best_error =
       s.best_epoch > 0 ? number(json.at("best_error")) : std::numeric_limits<double>::infinity();
-  for (const Json& row : json.at("history"))
+  for (const Json& row : json.at("history")) {
+    auto later = [&](std::size_t i) {  // checkpoints from before the magnitudes were kept
+      return i < row.size() ? number(row.at(i)) : std::numeric_limits<double>::quiet_NaN();
+    };
     s.history.push_back({row.at(0).get<std::int64_t>(), number(row.at(1)), number(row.at(2)),
-                         number(row.at(3)), number(row.at(4))});
+                         number(row.at(3)), number(row.at(4)), later(5), later(6)});
+  }
 }
 
 }  // namespace

@@ -71,6 +71,8 @@ TrainingPlan read_training(const TomlReader& t) {
   p.learning_rate = t.number("learning_rate", p.learning_rate, 0, kHuge);
   p.warmup = t.number("warmup", p.warmup, 0, 1);
   p.clip = t.number("clip", p.clip, 0, kHuge);
+  p.crf_reg = t.number("crf_reg", p.crf_reg, 0, kHuge);
+  p.fixed_length = t.integer("fixed_length", p.fixed_length, 0, 1'000'000'000);
   p.patience = t.integer("patience", p.patience, 0);
   p.select_every = t.integer("select_every", p.select_every, 1, 1'000'000);
   p.seed = static_cast<std::uint64_t>(t.integer("seed", 1, 0));

@@ -26,8 +26,10 @@ struct TrainingPlan {
   std::int64_t batch_size = 16;   ///< sequences
   std::int64_t batch_frames = 0;  ///< frames with padding; 0: no bound
   double learning_rate = 1e-3;
-  double warmup = 0.1;        ///< share of all steps
-  double clip = 1;            ///< largest norm of all gradients together; 0: no clipping
+  double warmup = 0.1;  ///< share of all steps
+  double clip = 1;      ///< largest norm of all gradients together; 0: no clipping
+  double crf_reg = 0;   ///< half of it times the squares of the CRF's scores joins the loss
+  std::int64_t fixed_length = 0;  ///< frames of every training sequence; 0: as they are
   std::int64_t patience = 0;  ///< epochs without a better development score; 0: never stop early
   std::int64_t select_every = 1;  ///< epochs between two scorings of the development set
   std::uint64_t seed = 1;

@@ -1,5 +1,7 @@
 #include "learn/train/corpus.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -42,6 +44,29 @@ std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
     }
   }
   return parts;
+}
+
+std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int64_t frames) {
+  std::vector<Sequence> pieces;
+  for (const Sequence& whole : sequences) {
+    const std::int64_t width = whole.features.shape()[1];
+    for (std::int64_t at = 0; whole.frames() >= frames && at < whole.frames(); at += frames) {
+      const std::int64_t first = std::min(at, whole.frames() - frames);
+      Sequence piece{fmt::format("{}@{}", whole.id, first),
+                     Tensor(whole.features.dtype(), {frames, width}),
+                     {}};
+      const auto from = whole.features.span<float>().subspan(
+          static_cast<std::size_t>(first * width), static_cast<std::size_t>(frames * width));
+      std::copy(from.begin(), from.end(), piece.features.span<float>().begin());
+      for (const FrameSegment& segment : whole.segments) {
+        const std::int64_t begin = std::max(segment.start, first);
+        const std::int64_t end = std::min(segment.start + segment.duration, first + frames);
+        if (begin < end) piece.segments.push_back({begin - first, end - begin, segment.label});
+      }
+      pieces.push_back(std::move(piece));
+    }
+  }
+  return pieces;
 }
 
 Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,

@@ -28,6 +28,11 @@ struct Sequence {
 std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
                                      const std::vector<std::int64_t>& limits);
 
+/// Every sequence cut into pieces of exactly `frames`, the last piece reaching back into the one
+/// before; the ids get the first frame, "a@0". Segments are cut where a piece is. Sequences that
+/// are shorter are left out.
+std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int64_t frames);
+
 struct Batch {
   std::vector<std::int64_t> rows;  ///< indices of the sequences
   Tensor features;                 ///< (B, T, D), zero padding; T a multiple of the subsampling

@@ -191,6 +191,27 @@ Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
   return start;
 }
 
+std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus) {
+  const std::vector<Sequence>& all = corpus.train.sequences;
+  const std::int64_t frames = config.training.fixed_length;
+  if (frames == 0) return all;
+  std::vector<Sequence> pieces = pieces_of(all, frames);
+  std::int64_t longest = 0;
+  std::int64_t shorter = 0;
+  for (const Sequence& sequence : all) {
+    longest = std::max(longest, sequence.frames());
+    shorter += sequence.frames() < frames;
+  }
+  if (pieces.empty())
+    throw UsageError(
+        "no training recording has {} frames, the longest has {}; lower --fixed-length", frames,
+        longest);
+  if (shorter > 0)
+    log(LogLevel::kWarning, "{} training recordings are shorter than {} frames and were left out",
+        shorter, frames);
+  return pieces;
+}
+
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
                   const TrainerOptions& options) {
   const double begin = now();
@@ -201,8 +222,8 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, Thre
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(pool, segmenter, config.training, std::move(start.parameters),
-                         system.model.duration_limit, corpus.train.sequences, corpus.dev.sequences,
-                         make_scorer(config, corpus), options);
+                         system.model.duration_limit, training_sequences(config, corpus),
+                         corpus.dev.sequences, make_scorer(config, corpus), options);
   system.model.parameters = system.outcome.parameters;
   system.seconds = now() - begin;
   system.evaluation =

@@ -44,6 +44,10 @@ struct Start {
 /// Cuts the corpus' gold segments to what the head allows.
 Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus);
 
+/// What is trained on: the training set, or pieces of training.fixed_length frames. UsageError
+/// where no recording is that long.
+std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus);
+
 /// Trains one head on the corpus and measures it on the test set (the development set when there is
 /// none). Files go to `out`.
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,

@@ -62,8 +62,9 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   const Segmenter segmenter(start.model.config.model);
   if (!options.model.empty()) start.parameters = trained_parameters(options.model, segmenter);
 
+  const std::vector<Sequence> all = training_sequences(config, corpus);
   std::vector<std::int64_t> lengths;
-  for (const Sequence& sequence : corpus.train.sequences) lengths.push_back(sequence.frames());
+  for (const Sequence& sequence : all) lengths.push_back(sequence.frames());
   const TrainingPlan& plan = config.training;
   std::vector<std::int64_t> rows =
       make_buckets(lengths, {plan.batch_size, plan.batch_frames, plan.seed}, 0).at(0);
@@ -74,12 +75,11 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   std::int64_t longest = 0;
   for (const std::int64_t row : rows) {
     order.push_back(static_cast<std::int64_t>(sequences.size()));
-    sequences.push_back(
-        beginning_of(corpus.train.sequences[static_cast<std::size_t>(row)], options.frames));
+    sequences.push_back(beginning_of(all[static_cast<std::size_t>(row)], options.frames));
     longest = std::max(longest, sequences.back().frames());
   }
 
-  const ir::Fusion fusion = segmenter.training();
+  const ir::Fusion fusion = segmenter.training(plan.crf_reg);
   BoundInputs inputs(fusion);
   for (std::size_t i = 0; i < start.parameters.size(); ++i)
     inputs.set(segmenter.parameters()[i].name, start.parameters[i]);
@@ -92,9 +92,9 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
       options.runs);
   report.name = options.config.string();
   report.notes.insert(report.notes.begin(),
-                      fmt::format("the first step over {} of {} recordings, at most {} frames of "
+                      fmt::format("the first step over {} of {} sequences, at most {} frames of "
                                   "each; --sequences and --frames change that",
-                                  sequences.size(), corpus.train.sequences.size(), longest));
+                                  sequences.size(), all.size(), longest));
   return report;
 }
 

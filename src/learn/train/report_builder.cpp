@@ -102,8 +102,10 @@ std::vector<ReportMetric> metrics_of(const TrainConfig& config, const std::vecto
 std::vector<ReportEpoch> epochs_of(const TrainingOutcome& outcome) {
   std::vector<ReportEpoch> epochs;
   for (const EpochRecord& r : outcome.history)
-    epochs.push_back(
-        {static_cast<double>(r.epoch), r.train_loss, r.dev_loss, r.dev_error, r.learning_rate});
+    epochs.push_back({static_cast<double>(r.epoch), r.train_loss, r.dev_loss, r.dev_error,
+                      r.learning_rate,
+                      r.crf_largest > 0 ? r.crf_largest : std::numeric_limits<double>::quiet_NaN(),
+                      r.other_largest});
   return epochs;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/executor.h"
 #include "learn/train/checkpoint.h"
 #include "learn/train/decoder.h"
+#include "learn/train/offender.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -58,13 +59,14 @@ class Run {
       std::vector<Tensor> parameters, const Tensor& duration_limit,
       const std::vector<Sequence>& train, const std::vector<Sequence>& dev, const Scorer& dev_error,
       const TrainerOptions& options)
-      : segmenter_(segmenter),
+      : pool_(pool),
+        segmenter_(segmenter),
         plan_(plan),
         train_(train),
         dev_(dev),
         dev_error_(dev_error),
         options_(options),
-        forward_backward_(segmenter.training(), pool, options.execution),
+        forward_backward_(segmenter.training(plan.crf_reg), pool, options.execution),
         step_inputs_(forward_backward_.fusion()),
         update_(optim::adamw_update(segmenter.parameters(), plan.adamw), pool, options.execution),
         update_inputs_(update_.fusion()) {
@@ -105,10 +107,15 @@ class Run {
   }
   void bind(const Tensor& duration_limit);
   double step(const Batch& batch);
+  std::vector<Tensor> run_step(const Batch& batch);
+  std::string place_of(const Batch& batch) const;
+  [[noreturn]] void refuse(const Batch& batch, double loss, double norm);
+  void watch_scores(const EpochRecord& record);
   void train_epoch(const InterruptScope& interrupt, Progress& progress);
   void end_epoch(Progress& progress);
   bool exhausted() const;
 
+  ThreadPool& pool_;
   const Segmenter& segmenter_;
   const TrainingPlan& plan_;
   const std::vector<Sequence>& train_;
@@ -124,6 +131,7 @@ class Run {
   std::uint64_t fingerprint_ = 0;
   TrainingState state_;
   std::unique_ptr<Decoder> decoder_;
+  bool warned_ = false;
 };
 
 std::uint64_t Run::fingerprint() const {
@@ -144,6 +152,7 @@ std::uint64_t Run::fingerprint() const {
   for (const double value : {plan_.learning_rate, plan_.warmup, plan_.clip, plan_.adamw.beta1,
                              plan_.adamw.beta2, plan_.adamw.weight_decay, plan_.adamw.average})
     f.add(value);
+  if (plan_.crf_reg > 0) f.add(plan_.crf_reg);
   for (const auto* set : {&train_, &dev_}) {
     for (const Sequence& sequence : *set) {
       f.add(sequence.id);
@@ -178,21 +187,57 @@ void Run::bind(const Tensor& duration_limit) {
   if (step_inputs_.has("duration_limit")) step_inputs_.set("duration_limit", duration_limit);
 }
 
+std::string Run::place_of(const Batch& batch) const {
+  return fmt::format("step {} (epoch {}, first recording '{}')", state_.step + 1, state_.epoch + 1,
+                     train_[static_cast<std::size_t>(batch.rows[0])].id);
+}
+
+/// The CRF refuses scores that are not finite before there is a loss.
+std::vector<Tensor> Run::run_step(const Batch& batch) {
+  try {
+    return forward_backward_.run(step_inputs_.tensors());
+  } catch (const DataError& error) {
+    std::string why;
+    if (options_.name_offender && !options_.execution.check_numerics)
+      why = name_offender(pool_, forward_backward_.fusion(), step_inputs_.tensors());
+    throw DataError("{}: {}", place_of(batch), why.empty() ? error.what() : why);
+  }
+}
+
+/// The inputs are those of the step still: nothing was updated.
+void Run::refuse(const Batch& batch, double loss, double norm) {
+  std::string why;
+  if (options_.name_offender) {
+    why = name_offender(pool_, forward_backward_.fusion(), step_inputs_.tensors());
+    why = why.empty() ? " (operation by operation it is finite: look with segfuse doctor numerics)"
+                      : fmt::format(" ({})", why);
+  }
+  const bool of_gradient = std::isfinite(loss);
+  throw UsageError("the {} of {} is {}{}; lower training.learning_rate or set training.clip",
+                   of_gradient ? "gradient" : "loss", place_of(batch), of_gradient ? norm : loss,
+                   why);
+}
+
+/// Scores that large leave the emissions no say, and make sums over segmentations lose digits.
+void Run::watch_scores(const EpochRecord& record) {
+  if (warned_ || !(record.crf_largest > kLargeScore)) return;
+  warned_ = true;
+  log(LogLevel::kWarning,
+      "after epoch {} the largest parameter of the CRF is {:.1f}; above {:.0f} the emissions "
+      "hardly "
+      "count: --crf-reg 1e-4 or more holds the scores, as a lower training.learning_rate does",
+      record.epoch, record.crf_largest, kLargeScore);
+}
+
 /// Forward, backward, clip, update. Returns the loss, summed over the batch's sequences.
 double Run::step(const Batch& batch) {
   const double segments = static_cast<double>(std::max<std::int64_t>(batch.segments, 1));
   bind_batch(step_inputs_, batch, plan_.seed, state_.step);
-  const std::vector<Tensor> results = forward_backward_.run(step_inputs_.tensors());
+  const std::vector<Tensor> results = run_step(batch);
 
   const double loss = results[0].at(0);
   const double norm = std::sqrt(results[1].at(0));
-  if (!std::isfinite(loss) || !std::isfinite(norm))
-    throw UsageError(
-        "the {} of step {} (epoch {}, first recording '{}') is {}; lower training.learning_rate or "
-        "set "
-        "training.clip",
-        std::isfinite(loss) ? "gradient" : "loss", state_.step + 1, state_.epoch + 1,
-        train_[static_cast<std::size_t>(batch.rows[0])].id, std::isfinite(loss) ? norm : loss);
+  if (!std::isfinite(loss) || !std::isfinite(norm)) refuse(batch, loss, norm);
   const double clip = plan_.clip > 0 && norm > plan_.clip ? plan_.clip / norm : 1;
   const double t = static_cast<double>(state_.step + 1);
   update_inputs_.set("rate", scalar(optim::learning_rate(schedule_, state_.step)));
@@ -230,8 +275,13 @@ void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
 
 void Run::end_epoch(Progress& progress) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-  EpochRecord record{state_.epoch + 1, state_.epoch_loss / std::max(1.0, state_.epoch_segments),
-                     kNaN, kNaN, optim::learning_rate(schedule_, state_.step - 1)};
+  EpochRecord record{state_.epoch + 1,
+                     state_.epoch_loss / std::max(1.0, state_.epoch_segments),
+                     kNaN,
+                     kNaN,
+                     optim::learning_rate(schedule_, state_.step - 1),
+                     largest_magnitude(state_.parameters, segmenter_.parameters(), true),
+                     largest_magnitude(state_.parameters, segmenter_.parameters(), false)};
   const bool last = record.epoch == plan_.epochs;
   if (!dev_.empty() && (last || record.epoch % plan_.select_every == 0)) {
     double segments = 0;
@@ -255,6 +305,7 @@ void Run::end_epoch(Progress& progress) {
       "epoch {:3}  train loss {:.4f}  dev loss {:.4f}  dev label error {:.4f}{}", record.epoch,
       record.train_loss, record.dev_loss, record.dev_error, better ? "  *" : ""));
   state_.history.push_back(record);
+  watch_scores(record);
   state_.epoch_loss = 0;
   state_.epoch_segments = 0;
   state_.batch = 0;
@@ -279,6 +330,20 @@ TrainingOutcome Run::run() {
 }
 
 }  // namespace
+
+double largest_magnitude(const std::vector<Tensor>& parameters,
+                         const std::vector<nn::ParameterSpec>& specs, bool crf) {
+  double largest = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (is_crf(specs[i]) != crf) continue;
+    for (const float value : parameters[i].span<float>()) {
+      const double size = std::abs(static_cast<double>(value));
+      if (!(size <= largest)) largest = size;  // NaN is kept
+      if (std::isnan(largest)) return largest;
+    }
+  }
+  return largest;
+}
 
 void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std::int64_t step) {
   inputs.set("features", batch.features);

@@ -25,7 +25,13 @@ struct EpochRecord {
   double dev_loss = 0;       ///< the same on the development set; NaN where it was not scored
   double dev_error = 0;      ///< label error rate there; NaN where it was not scored
   double learning_rate = 0;  ///< of the last step
+  double crf_largest = 0;    ///< greatest magnitude of the CRF's parameters; 0 without a CRF
+  double other_largest = 0;  ///< of all others
 };
+
+/// Greatest magnitude of the parameters, of the CRF's or of all others; NaN if one is.
+double largest_magnitude(const std::vector<Tensor>& parameters,
+                         const std::vector<nn::ParameterSpec>& specs, bool crf);
 
 struct TrainingOutcome {
   std::vector<Tensor> parameters;  ///< those of the best epoch
@@ -39,7 +45,8 @@ struct TrainerOptions {
   bool resume = false;               ///< continue from it, if it exists
   bool quiet = false;
   engine::ExecutorOptions execution;  ///< how the programs of a step are run
-  std::string name = "training";      ///< for the progress bar
+  bool name_offender = true;      ///< a step that is not finite is run again to find the operation
+  std::string name = "training";  ///< for the progress bar
 };
 
 /// Label error rate of `decoded` against the gold segments, as frames sequences.
@@ -48,10 +55,14 @@ using Scorer = std::function<double(const std::vector<std::vector<FrameSegment>>
 /// Binds what a step gets beside the parameters and the limit of durations.
 void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std::int64_t step);
 
+inline constexpr double kLargeScore = 20;
+
 /// Trains `segmenter` on `train` and keeps the parameters of the epoch with the lowest development
 /// error (the last one when `dev` is empty). A function of its arguments alone: the same bits on
 /// any number of threads, and after any number of interruptions and resumes. Throws Interrupted
-/// after saving a checkpoint when Ctrl-C was pressed, and UsageError when the loss is not finite.
+/// after saving a checkpoint when Ctrl-C was pressed, and UsageError when the loss or gradient of a
+/// step is not finite, which the step computes anyway. Says once when a parameter of the CRF passes
+/// kLargeScore.
 TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,

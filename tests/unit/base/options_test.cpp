@@ -51,7 +51,7 @@ TEST(OptionTable, KeysNameRowsOfTheirType) {
   EXPECT_EQ(options.get(options::kThreads), 0);
   EXPECT_EQ(options.get(options::kLog), "info");
   EXPECT_FALSE(options.get(options::kQuiet));
-  EXPECT_FALSE(options.get(options::kCheckNumerics));
+  EXPECT_EQ(options.get(options::kCheckNumerics), "step");
   EXPECT_TRUE(options.get(options::kDeterministic));
   EXPECT_EQ(options.get(options::kCacheDir), "");
 }
@@ -62,13 +62,31 @@ TEST(Options, TextIsParsedByType) {
   options.set_text("check-numerics", "yes");
   options.set_text("cache_dir", "a b");
   EXPECT_EQ(options.get(options::kThreads), 3);
-  EXPECT_TRUE(options.get(options::kCheckNumerics));
   EXPECT_EQ(options.text("cache-dir"), "a b");
   for (const char* no : {"false", "0", "no", "off"}) {
-    options.set(options::kCheckNumerics, true);
-    options.set_text("check-numerics", no);
-    EXPECT_FALSE(options.get(options::kCheckNumerics)) << no;
+    options.set(options::kQuiet, true);
+    options.set_text("quiet", no);
+    EXPECT_FALSE(options.get(options::kQuiet)) << no;
   }
+}
+
+/// What may stand alone on the command line: words for yes and no are understood as well.
+TEST(Options, AChoiceThatMayStandAloneTakesWordsForYesAndNo) {
+  Options options;
+  for (const auto& [text, meant] :
+       std::vector<std::pair<std::string, std::string>>{{"yes", "op"},
+                                                        {"1", "op"},
+                                                        {"on", "op"},
+                                                        {"no", "off"},
+                                                        {"0", "off"},
+                                                        {"off", "off"},
+                                                        {"step", "step"},
+                                                        {"op", "op"}}) {
+    options.set_text("check-numerics", text);
+    EXPECT_EQ(options.get(options::kCheckNumerics), meant) << text;
+  }
+  EXPECT_EQ(message_of([&] { options.set_text("check-numerics", "always"); }),
+            "option 'check-numerics': 'always' was given, expected one of 'off', 'step' and 'op'");
 }
 
 TEST(Options, UnknownNamesGetTheNearestOne) {
@@ -103,7 +121,7 @@ TEST(Options, TheEnvironmentOverridesDefaults) {
   const Variable other("SEGFUSE_SOMETHING_ELSE", "x");
   const Options options = Options::from_environment();
   EXPECT_EQ(options.get(options::kThreads), 5);
-  EXPECT_TRUE(options.get(options::kCheckNumerics));
+  EXPECT_EQ(options.get(options::kCheckNumerics), "op");
   EXPECT_EQ(Options().get(options::kThreads), 0) << "the plain defaults do not look at it";
 }
 

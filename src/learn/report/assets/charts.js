@@ -164,7 +164,9 @@ function curvesSection(epochs) {
         ['train_loss', 'train loss', 'accent', false, num],
         ['dev_loss', 'dev loss', 'wrong', true, num],
         ['dev_label_error_rate', 'dev label error rate', 'decoded', false, percent],
-        ['learning_rate', 'learning rate', 'wave', false, num]
+        ['learning_rate', 'learning rate', 'wave', false, num],
+        ['crf_largest', 'largest CRF score', 'wrong', false, num],
+        ['other_largest', 'largest other parameter', 'wave', true, num]
       ].filter((l) => has(l[0]))
           .map(([key, name, paint, dash,
                  text]) => ({key, name, paint, dash, text, values: epochs[key]}));
@@ -183,6 +185,13 @@ function curvesSection(epochs) {
       title: 'Learning rate',
       yTitle: 'learning rate',
       series: pick('learning_rate'),
+      text: num,
+      fromZero: true
+    },
+    {
+      title: 'Parameters',
+      yTitle: 'greatest magnitude',
+      series: pick('crf_largest', 'other_largest'),
       text: num,
       fromZero: true
     },

@@ -1,0 +1,22 @@
+#pragma once
+// Why a step's loss or gradient is not finite.
+
+#include <string>
+#include <vector>
+
+#include "ir/fusion.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse {
+class ThreadPool;
+}
+
+namespace segfuse::learn {
+
+/// Runs the step's program again, operation by operation, and names the first input or operation
+/// that is to blame, with element, operands and usual cause. Nothing is changed. Empty where each
+/// operation by itself is fine.
+std::string name_offender(ThreadPool& pool, const ir::Fusion& fusion,
+                          const std::vector<Tensor>& inputs);
+
+}  // namespace segfuse::learn
