@@ -70,14 +70,17 @@ inline void expect_agreement(const std::vector<KernelInfo>& kernels, const std::
   }
 }
 
-/// Sums of floating-point numbers in the order in which threads come: nothing of ours has them.
+/// Sums of floating-point numbers in the order in which threads come: nothing of ours has them but
+/// gold_counts, which adds equal numbers, so that the order does not show (docs/decisions.md).
 inline void expect_no_float_atomics(const std::string& ptx, const std::string& name) {
   if (ptx.empty()) return;  // this NVRTC keeps none
-  for (const KernelInfo& kernel : doctor::read_ptx(ptx, name))
+  for (const KernelInfo& kernel : doctor::read_ptx(ptx, name)) {
+    if (kernel.name == "gold_counts") continue;
     for (const KernelAtomic& atomic : kernel.atomics)
       for (const char* type : {".f16", ".f32", ".f64", ".bf16"})
         EXPECT_EQ(atomic.instruction.find(type), std::string::npos)
             << kernel.name << ": " << atomic.instruction;
+  }
 }
 
 }  // namespace segfuse::test
