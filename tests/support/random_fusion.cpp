@@ -41,14 +41,17 @@ class Generator {
 
  private:
   bool exact() const { return result_.numbers == Numbers::kExact; }
+  DType smooth_type() const {
+    return result_.numbers == Numbers::kSmooth ? DType::kF64 : DType::kF32;
+  }
   DType new_dtype() {
-    if (!exact()) return DType::kF64;
+    if (!exact()) return smooth_type();
     const DType types[] = {DType::kF32, DType::kF32, DType::kI32, DType::kI64};
     return types[rng_.below(4)];
   }
   void add_input(const Extents& shape) {
     values_.push_back(result_.fusion.add_input("x" + std::to_string(values_.size()),
-                                               exact() ? DType::kF32 : DType::kF64, shape));
+                                               exact() ? DType::kF32 : smooth_type(), shape));
   }
   ValId any() { return values_[rng_.below(values_.size())]; }
   Extents shape(ValId v) const { return b_.fusion().canonical(b_.val(v).shape); }

@@ -12,8 +12,9 @@ namespace segfuse::testing {
 
 /// What values are made of, so that two evaluators can be compared without guessing at errors.
 enum class Numbers {
-  kSmooth,  ///< f64, operations without jumps, values kept in about (-4, 4)
-  kExact,   ///< f32, i32 and i64 holding small integers, operations that are exact on them
+  kSmooth,    ///< f64, operations without jumps, values kept in about (-4, 4)
+  kSmooth32,  ///< the same in f32
+  kExact,     ///< f32, i32 and i64 holding small integers, operations that are exact on them
 };
 
 struct RandomFusion {
