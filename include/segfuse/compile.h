@@ -43,6 +43,8 @@ struct RunOptions {
   bool check_numerics = false;
   /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
   std::string backend = {};
+  /// "cpu", "cuda" or "cuda:1", as the option `device` says, which is taken when empty.
+  std::string device = {};
   bool operator==(const RunOptions&) const = default;
 };
 
@@ -87,10 +89,17 @@ class Program {
   /// passes.
   std::string after_pass(std::string_view name) const;
 
-  /// Runs on the CPU in the types of the values. `inputs` in the order of inputs(); aliased inputs
-  /// are overwritten in place; outputs are fresh. Plans and memory are kept between runs with the
-  /// same options. One run at a time.
+  /// Runs in the types of the values. `inputs` in the order of inputs(); aliased inputs are
+  /// overwritten in place; outputs are fresh. Plans and memory are kept between runs with the same
+  /// options. One run at a time.
+  ///
+  /// On a GPU (RunOptions::device) inputs may be in its memory (Tensor::device_memory) or on the
+  /// host. If one of them is there, so are the outputs: the call returns before they are computed,
+  /// and indices or labels that are out of range are told by check(). Otherwise outputs are on the
+  /// host.
   std::vector<Tensor> run(std::span<const Tensor> inputs, const RunOptions& how = {}) const;
+  /// Waits for the runs so far, and throws what they found wrong with indices and labels.
+  void check() const;
   /// The same in double precision by plain loops, slowly; float outputs are f64. Aliases are not
   /// written.
   std::vector<Tensor> run_reference(std::span<const Tensor> inputs) const;

@@ -43,6 +43,8 @@ inline constexpr OptionKey<std::string> kLog{"log"};
 inline constexpr OptionKey<bool> kQuiet{"quiet"};
 inline constexpr OptionKey<std::string> kCheckNumerics{"check-numerics"};
 inline constexpr OptionKey<std::string> kBackend{"backend"};
+inline constexpr OptionKey<std::string> kDevice{"device"};
+inline constexpr OptionKey<bool> kCheckStreams{"check-streams"};
 inline constexpr OptionKey<bool> kDeterministic{"deterministic"};
 inline constexpr OptionKey<std::string> kCacheDir{"cache-dir"};
 }  // namespace options

@@ -87,6 +87,14 @@ class CudaEngine {
                                  const LabelRules& rules, const DeviceSegmentations& out,
                                  void* stream = nullptr);
 
+  /// The same where a segment begins at a row's first frame and wherever begins[b, t] is not 0. A
+  /// label that changes elsewhere is a fault.
+  template <class Int>
+  void segmentations_from_marked_labels(const View<const Int, 2>& labels,
+                                        const View<const std::uint8_t, 2>& begins,
+                                        const Lengths& lengths, const LabelRules& rules,
+                                        const DeviceSegmentations& out, void* stream = nullptr);
+
   /// Waits for the stream; throws the DataError of the first fault that a call since the last
   /// check() met, naming input, batch, time and class.
   void check(void* stream = nullptr);

@@ -1,6 +1,5 @@
 #pragma once
-// Element types, shapes and host tensors: the values that go into and come out of a compiled
-// Fusion.
+// Element types, shapes and tensors: the values that go into and come out of a compiled Fusion.
 
 #include <cstddef>
 #include <cstdint>
@@ -60,8 +59,23 @@ std::int64_t num_elements(const Shape& shape);
 /// "[2, 3]"
 std::string to_string(const Shape& shape);
 
-/// A contiguous row-major array in host memory. Copies share the storage; clone() copies the
-/// elements.
+/// Memory of a device that a tensor lies in. The library makes them; the memory is free when the
+/// last one goes, whatever the device still does with it.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  /// "cuda:0"
+  virtual std::string device() const = 0;
+  /// Copies the first bytes to the host, when what was enqueued before has written them, and waits
+  /// for them. DeviceError when that work failed.
+  virtual void copy_to_host(void* to, std::size_t bytes) const = 0;
+  /// Memory of the same device with the same bytes; enqueued, not waited for.
+  virtual std::shared_ptr<DeviceMemory> clone() const = 0;
+};
+
+/// A contiguous row-major array in host memory, or in that of a device. Copies share the storage;
+/// clone() copies the elements. What looks at elements throws a UsageError where they are on a
+/// device: to_host() brings them.
 class Tensor {
  public:
   /// An empty tensor of shape [0].
@@ -72,6 +86,8 @@ class Tensor {
   /// Views memory of somebody else, contiguous and aligned to its elements, which lives as long as
   /// copies of `memory` do.
   static Tensor borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memory);
+  /// Elements in the memory of a device.
+  static Tensor on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory> memory);
   static Tensor zeros(DType dtype, Shape shape);
   static Tensor full(DType dtype, Shape shape, double value);
   /// Copies `values`; their number must equal the shape's.
@@ -87,11 +103,21 @@ class Tensor {
   std::int64_t size() const noexcept { return size_; }
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(size_) * size_of(dtype_); }
   bool shares_storage_with(const Tensor& other) const noexcept {
-    return storage_ == other.storage_;
+    return storage_ == other.storage_ && device_ == other.device_;
   }
+  /// Null for a tensor in host memory.
+  const std::shared_ptr<DeviceMemory>& device_memory() const noexcept { return device_; }
+  /// The same elements in host memory: the tensor itself if it is there. Waits for the device.
+  Tensor to_host() const;
 
-  void* data() noexcept { return storage_.get(); }
-  const void* data() const noexcept { return storage_.get(); }
+  void* data() {
+    if (device_) refuse();
+    return storage_.get();
+  }
+  const void* data() const {
+    if (device_) refuse();
+    return storage_.get();
+  }
   /// The elements as T; throws UsageError if T is not the dtype.
   template <class T>
   std::span<T> span();
@@ -111,11 +137,13 @@ class Tensor {
 
  private:
   Tensor(DType dtype, Shape shape, std::shared_ptr<std::byte> storage);
+  [[noreturn]] void refuse() const;
 
   DType dtype_;
   Shape shape_;
   std::int64_t size_;
-  std::shared_ptr<std::byte> storage_;
+  std::shared_ptr<std::byte> storage_;    ///< in host memory
+  std::shared_ptr<DeviceMemory> device_;  ///< or there
 };
 
 }  // namespace segfuse

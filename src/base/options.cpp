@@ -57,6 +57,11 @@ std::vector<OptionInfo> make_table() {
        "compiler), "
        "built-in loops, or the reference in double precision",
        {"compiled", "loops", "reference"}},
+      {"device", "", std::string("cpu"),
+       "where programs run and models are trained: cpu, cuda, or cuda:N for the N-th GPU"},
+      {"check-streams", "", false,
+       "watch all work on a GPU for missing waits between streams; a race is an error that shows "
+       "it"},
       {"deterministic", "", true,
        "the same bits for the same inputs on any number of threads; off allows faster orders"},
       {"cache-dir", "", std::string(),

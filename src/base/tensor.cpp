@@ -99,6 +99,25 @@ Tensor Tensor::borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memor
   return {dtype, std::move(shape), std::move(memory)};
 }
 
+Tensor Tensor::on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory> memory) {
+  Tensor tensor(dtype, std::move(shape), std::shared_ptr<std::byte>());
+  tensor.device_ = std::move(memory);
+  return tensor;
+}
+
+void Tensor::refuse() const {
+  throw UsageError(
+      "a tensor {}{} is in the memory of {}; bring it to the host with to_host() first",
+      name_of(dtype_), to_string(shape_), device_->device());
+}
+
+Tensor Tensor::to_host() const {
+  if (!device_) return *this;
+  Tensor copy(dtype_, shape_);
+  if (size_ > 0) device_->copy_to_host(copy.data(), copy.bytes());
+  return copy;
+}
+
 Tensor Tensor::zeros(DType dtype, Shape shape) {
   Tensor tensor(dtype, std::move(shape));
   std::memset(tensor.data(), 0, tensor.bytes());
@@ -126,7 +145,7 @@ std::span<T> Tensor::span() {
   if (DTypeOf<T>::value != dtype_)
     throw UsageError("a tensor of type {} was read as {}", name_of(dtype_),
                      name_of(DTypeOf<T>::value));
-  return {reinterpret_cast<T*>(storage_.get()), static_cast<std::size_t>(size_)};
+  return {static_cast<T*>(data()), static_cast<std::size_t>(size_)};
 }
 
 template <class T>
@@ -177,6 +196,7 @@ void Tensor::set(std::int64_t index, double value) {
 }
 
 Tensor Tensor::clone() const {
+  if (device_) return on_device(dtype_, shape_, device_->clone());
   Tensor copy(dtype_, shape_);
   if (size_ > 0) std::memcpy(copy.data(), data(), bytes());
   return copy;

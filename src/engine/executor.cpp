@@ -14,6 +14,7 @@
 #include "compiler/inputs.h"
 #include "compiler/interpret/interpreter.h"
 #include "engine/compiled/kernels.h"
+#include "engine/device/device_program.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/cause.h"
@@ -102,6 +103,10 @@ struct Executable::State {
       options.check_numerics = false;
     }
     if (options.backend != Backend::kCompiled) return;
+    if (options.accelerator) {
+      device = std::make_unique<DeviceProgram>(fusion, options.accelerator);
+      return;
+    }
     if (auto compiler = shared_cpu_compiler())
       compiled = std::make_unique<CompiledFusion>(fusion, std::move(compiler));
   }
@@ -239,7 +244,47 @@ struct Executable::State {
   }
 
   std::vector<Tensor> run(std::span<const Tensor> inputs) {
-    if (checker) (void)checker->run(inputs);
+    if (checker) (void)checker->run(on_host(inputs));
+    if (device) return device->run(inputs);
+    if (std::none_of(inputs.begin(), inputs.end(),
+                     [](const Tensor& input) { return input.device_memory() != nullptr; }))
+      return run_on_host(inputs);
+    return run_on_copies(inputs);
+  }
+
+  static std::vector<Tensor> on_host(std::span<const Tensor> inputs) {
+    std::vector<Tensor> copies;
+    for (const Tensor& input : inputs) copies.push_back(input.to_host());
+    return copies;
+  }
+
+  /// Operands come to the host, results and overwritten inputs go back to where they were.
+  std::vector<Tensor> run_on_copies(std::span<const Tensor> inputs) {
+    if (!options.accelerator)
+      throw UsageError(
+          "an input is in the memory of {}, and the program runs on the CPU; bring it "
+          "to the host with to_host() or choose the device",
+          std::find_if(inputs.begin(), inputs.end(),
+                       [](const Tensor& input) { return input.device_memory() != nullptr; })
+              ->device_memory()
+              ->device());
+    const std::vector<Tensor> copies = on_host(inputs);
+    std::vector<Tensor> outputs = run_on_host(copies);
+    for (Tensor& output : outputs) {
+      std::size_t shared = 0;
+      while (shared < copies.size() && !output.shares_storage_with(copies[shared])) ++shared;
+      output = shared < copies.size() ? inputs[shared] : options.accelerator->upload(output);
+    }
+    for (const ir::Alias& alias : fusion.aliases()) {
+      std::size_t to = 0;
+      while (fusion.inputs()[to].val != alias.input) ++to;
+      if (inputs[to].device_memory() != nullptr)
+        options.accelerator->upload_into(copies[to], inputs[to]);
+    }
+    return outputs;
+  }
+
+  std::vector<Tensor> run_on_host(std::span<const Tensor> inputs) {
     if (options.backend == Backend::kReference) {
       std::vector<Tensor> outputs =
           compiler::interpret(fusion, inputs, reference_opaque_ops(), {.outputs_as_f64 = false});
@@ -289,6 +334,7 @@ struct Executable::State {
   SemicrfOps semicrf;
   std::unique_ptr<State> checker;  ///< the same program in loops, looked at; nothing is kept of it
   std::unique_ptr<CompiledFusion> compiled;
+  std::unique_ptr<DeviceProgram> device;
   std::map<std::vector<Shape>, Plan> plans;
   const Plan* last_plan = nullptr;
   Arena arena;
@@ -303,7 +349,15 @@ Executable& Executable::operator=(Executable&&) noexcept = default;
 ExecutorOptions default_executor_options() {
   const Options defaults = default_options();
   return {.backend = backend_from_name(defaults.get(options::kBackend)),
-          .check_numerics = defaults.get(options::kCheckNumerics) == "op"};
+          .check_numerics = defaults.get(options::kCheckNumerics) == "op",
+          .accelerator = open_accelerator(defaults.get(options::kDevice))};
+}
+
+std::string device_matmul_library() { return runtime::cuda_matmul_library(); }
+
+std::string cpu_compiler_name(std::string* reason) {
+  const std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler(reason);
+  return compiler ? compiler->version() : "";
 }
 
 Backend backend_from_name(std::string_view name) {
@@ -313,6 +367,9 @@ Backend backend_from_name(std::string_view name) {
   throw UsageError("backend '{}' is unknown; known are 'compiled', 'loops' and 'reference'", name);
 }
 
+void Executable::check() {
+  if (state_->device) state_->device->check();
+}
 std::vector<Tensor> Executable::run(std::span<const Tensor> inputs) { return state_->run(inputs); }
 const ir::Fusion& Executable::fusion() const noexcept { return state_->fusion; }
 std::vector<StepTime> Executable::step_times() const { return state_->times(); }

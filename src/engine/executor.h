@@ -1,5 +1,5 @@
 #pragma once
-// Runs a Fusion on the CPU in the types of its values.
+// Runs a Fusion in the types of its values, on the CPU or on a GPU.
 //
 // f32, f64, i32, i64 and bool are computed as they are; f16 and bf16 in f32, rounded at each value.
 // Results are the same bits for any number of threads. Movement costs nothing where a strided view
@@ -18,6 +18,8 @@
 
 namespace segfuse::engine {
 
+class Accelerator;
+
 enum class Backend : std::uint8_t {
   kCompiled,   ///< machine code for everything but library calls; loops where there is no compiler
   kLoops,      ///< built-in loops
@@ -34,11 +36,15 @@ struct ExecutorOptions {
   bool check_numerics = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
-  /// Measures every step; see Executable::step_times().
+  /// Measures every step; see Executable::step_times(). On the CPU only.
   bool profile = false;
+  /// Where it runs; null: on the CPU. With check_numerics, and by the reference, it runs on the CPU
+  /// all the same, and operands and results travel.
+  std::shared_ptr<Accelerator> accelerator = nullptr;
 };
 
-/// As the options `backend` and `check-numerics` (op) say.
+/// As the options `backend`, `check-numerics` (op) and `device` say. DeviceError when that device
+/// cannot be used.
 ExecutorOptions default_executor_options();
 /// "compiled", "loops", "reference"; UsageError names them for any other.
 Backend backend_from_name(std::string_view name);
@@ -64,7 +70,12 @@ class Executable {
   /// overwritten in place, in the storage that the given tensors share. Returned outputs are fresh
   /// storage, or that of the input that they overwrite. UsageError for inputs that do not fit and
   /// for indices out of range.
+  ///
+  /// On an accelerator inputs may be in its memory. Then results are, too, the call returns before
+  /// they are there, and what is wrong with indices and labels is thrown by check().
   std::vector<Tensor> run(std::span<const Tensor> inputs);
+  /// Throws what the runs so far have found wrong; waits for them.
+  void check();
 
   const ir::Fusion& fusion() const noexcept;
   /// Bytes of working memory held now.
@@ -79,5 +90,9 @@ class Executable {
 
 /// The library behind matmul: "OpenBLAS" or "built-in loops".
 std::string_view matmul_library();
+/// That of GPUs: "cuBLASLt 13.1.0", or why products run on kernels of our own.
+std::string device_matmul_library();
+/// "clang 19.1.7", or nothing and the reason.
+std::string cpu_compiler_name(std::string* reason);
 
 }  // namespace segfuse::engine

@@ -6,6 +6,7 @@
 #include "compiler/segment/segmenter.h"
 #include "engine/compiled/emit.h"
 #include "engine/compiled/html.h"
+#include "engine/device/accelerator.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/program_state.h"
 #include "ir/text.h"
@@ -102,6 +103,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   RunOptions wanted = how;
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
   if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);
+  if (wanted.device.empty()) wanted.device = defaults.get(options::kDevice);
   wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics) == "op";
   State& state = *state_;
   if (!state.executable || state.options != wanted) {
@@ -110,7 +112,8 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
     state.executable = std::make_unique<engine::Executable>(
         state.fusion, *state.pool,
         engine::ExecutorOptions{.backend = engine::backend_from_name(wanted.backend),
-                                .check_numerics = wanted.check_numerics});
+                                .check_numerics = wanted.check_numerics,
+                                .accelerator = engine::open_accelerator(wanted.device)});
     state.options = wanted;
   }
   std::vector<Tensor> outputs = state.executable->run(inputs);
@@ -121,6 +124,10 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
         break;
       }
   return outputs;
+}
+
+void Program::check() const {
+  if (state_->executable) state_->executable->check();
 }
 
 std::vector<Tensor> Program::run_reference(std::span<const Tensor> inputs) const {

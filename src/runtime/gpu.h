@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/device.h"
+#include "segfuse/tensor.h"
 
 namespace segfuse::runtime {
 
@@ -28,6 +29,33 @@ struct GpuKernel {
   void* handle = nullptr;
 };
 
+/// One operand of a matrix product in device memory.
+struct GpuMatrix {
+  std::int64_t batch_stride = 0;  ///< elements between matrices; 0: one for all
+  std::int64_t leading = 1;       ///< elements between rows (between columns when by_columns)
+  bool by_columns = false;        ///< neighbours in a column are neighbours in memory
+  std::uint32_t alignment = 256;  ///< of the first element, in bytes
+};
+
+/// out = a b for each of a batch: a is (m, k), b (k, n), out (m, n) by rows without gaps. No side
+/// is empty.
+struct GpuProduct {
+  DType dtype = DType::kF32;  ///< a float; halves are summed in f32
+  std::int64_t batch = 1, m = 1, n = 1, k = 1;
+  GpuMatrix a, b;
+  std::uint32_t out_alignment = 256;
+};
+
+/// A product that a library has prepared. The same bits for the same operands.
+class GpuMatmul {
+ public:
+  virtual ~GpuMatmul() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+  /// Enqueues it; `workspace` is aligned to 256 bytes.
+  virtual void run(const void* a, const void* b, void* out, void* workspace,
+                   StreamHandle stream) const = 0;
+};
+
 /// Streams are the caller's; null is the legacy default stream.
 class Gpu {
  public:
@@ -38,6 +66,7 @@ class Gpu {
   virtual bool fast_double() const = 0;
 
   /// Loads the program (from memory, from the disk cache, or by compiling) and finds the kernel.
+  /// Any thread; programs are compiled beside each other.
   virtual GpuKernel kernel(const GpuProgram& program, const std::string& entry) = 0;
   /// Enqueues one launch. The kernel takes one argument, `size` bytes copied before this returns.
   virtual void launch(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
@@ -58,6 +87,12 @@ class Gpu {
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes,
                               StreamHandle stream) = 0;
   virtual void synchronize(StreamHandle stream) = 0;
+
+  /// The device's library for matrix products; null where there is none.
+  virtual std::unique_ptr<GpuMatmul> matmul(const GpuProduct& product) {
+    static_cast<void>(product);
+    return nullptr;
+  }
 };
 
 /// The CUDA device with this ordinal, through the driver opened at run time; one object per device
@@ -65,6 +100,9 @@ class Gpu {
 std::shared_ptr<Gpu> open_cuda_gpu(int ordinal);
 /// Number of CUDA devices, 0 without a driver; `reason` says why there are none.
 int cuda_device_count(std::string* reason = nullptr);
+
+/// "cuBLASLt 13.1.0", or the sentence that says why it cannot be used.
+std::string cuda_matmul_library();
 
 /// "NVRTC 13.0". Throws DeviceError when it cannot be found.
 std::string cuda_compiler();

@@ -4,12 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <stdexcept>
 
-#include "base/os/file.h"
-#include "base/os/spawn.h"
 #include "support/device_language.h"
-#include "support/files.h"
+#include "support/printed_host.h"
 
 #undef threadIdx
 #undef blockIdx
@@ -17,32 +14,6 @@
 #undef gridDim
 
 namespace segfuse::testing {
-
-namespace {
-
-/// As printed_language.h has it.
-struct Hooks {
-  const Index3* thread;
-  const Index3* block;
-  const Index3* grid;
-  void* (*shared)();
-  void (*wait_block)();
-  std::uint64_t (*across)(std::uint64_t bits, unsigned by);
-};
-
-Hooks hooks() {
-  return {&runner().thread,
-          &runner().block,
-          &runner().grid_size,
-          [] { return static_cast<void*>(runner().dynamic_shared()); },
-          [] { runner().wait_block(true); },
-          [](std::uint64_t bits, unsigned by) {
-            const std::uint64_t* given = runner().exchange(bits);
-            return given[runner().lane() ^ by];
-          }};
-}
-
-}  // namespace
 
 PrintedKernels::PrintedKernels() : text_("#include \"printed_language.h\"\n") {}
 PrintedKernels::~PrintedKernels() = default;
@@ -59,32 +30,7 @@ std::size_t PrintedKernels::add(const compiler::loop::Kernel& kernel) {
 }
 
 void PrintedKernels::build() {
-  const test::TemporaryDirectory directory;
-  const std::string source = directory.write("printed.cpp", text_).string();
-  const std::string library = (directory / "printed.so").string();
-  spawn::Request request;
-  request.arguments = {SEGFUSE_CXX_COMPILER,
-                       "-std=c++20",
-                       "-O1",
-                       "-w",
-                       "-ffp-contract=off",
-                       "-fno-strict-aliasing",
-                       "-shared",
-                       "-fPIC",
-                       "-I",
-                       SEGFUSE_SOURCE_DIR "/tests/support",
-                       source,
-                       "-o",
-                       library};
-  request.err = spawn::Merge{};
-  const spawn::Result result = spawn::run(request);
-  if (!result.ok())
-    throw std::runtime_error(
-        fmt::format("printed kernels do not compile: {}\n{}", result.outcome(), result.out));
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw std::runtime_error(dlerror());
-  const Hooks machine = hooks();
-  reinterpret_cast<void (*)(const Hooks*)>(dlsym(handle, "set_hooks"))(&machine);
+  void* const handle = compile_printed(text_, "-O1");
   for (Entry& entry : entries_)
     entry.call =
         reinterpret_cast<void (*)(const void*)>(dlsym(handle, ("call_" + entry.name).c_str()));

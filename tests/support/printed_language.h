@@ -31,6 +31,8 @@ extern "C" void set_hooks(const printed::Hooks* machine) { hooks = *machine; }
 #define __global__
 #define __forceinline__ inline
 #define __restrict__ __restrict
+// Blocks run one after the other.
+#define __shared__ static
 #define __launch_bounds__(...)
 #define threadIdx (*hooks.thread)
 #define blockIdx (*hooks.block)

@@ -7,6 +7,7 @@
 #include "engine/exec/pointwise.h"
 #include "engine/exec/reduce.h"
 #include "engine/exec/semicrf_ops.h"
+#include "engine/exec/view.h"
 
 namespace segfuse::engine {
 
@@ -119,36 +120,14 @@ void Planner::plan_reduction(ir::ExprId id) {
 /// Results that are views of their operand; a reshape that cannot be one copies first.
 void Planner::plan_view(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
-  const ir::ValId result = expr.results[0];
   Ref view = ref(expr.operands[0]);
-  const Shape target = shape(result);
-  switch (expr.op) {
-    case ir::Op::permute:
-      view.layout = permuted(view.layout, fusion_.attr<Ints>(id, "perm"));
-      break;
-    case ir::Op::broadcast:
-      view.layout = broadcasted(view.layout, fusion_.attr<Ints>(id, "axes"), target);
-      break;
-    case ir::Op::slice:
-      view.layout = sliced(view.layout, sizes_.of(fusion_.attr<ir::Extents>(id, "starts")), target);
-      break;
-    case ir::Op::unfold: {
-      const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
-      view.layout = unfolded(view.layout, axis, target[axis], target[axis + 1],
-                             fusion_.attr<std::int64_t>(id, "stride"),
-                             fusion_.attr<std::int64_t>(id, "dilation"));
-      break;
-    }
-    default: {  // squeeze, reshape
-      std::optional<Layout> layout = reshaped(view.layout, target);
-      if (!layout) {
-        view = packed(view);
-        layout = reshaped(view.layout, target);
-      }
-      view.layout = *layout;
-    }
+  std::optional<Layout> layout = view_of(fusion_, sizes_, id, view.layout);
+  if (!layout) {
+    view = packed(view);
+    layout = view_of(fusion_, sizes_, id, view.layout);
   }
-  refs_[result.index] = view;
+  view.layout = std::move(*layout);
+  refs_[expr.results[0].index] = view;
 }
 
 void Planner::plan_pad(ir::ExprId id) {

@@ -1,19 +1,10 @@
 #include "engine/exec/semicrf_ops.h"
 
+#include "engine/exec/crf_views.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
 namespace {
-
-template <class T, int N>
-semicrf::View<T, N> view(const Array& array) {
-  typename semicrf::View<T, N>::Axes extents{};
-  typename semicrf::View<T, N>::Axes strides{};
-  if (array.data == nullptr) return {};
-  std::copy_n(array.shape().begin(), N, extents.begin());
-  std::copy_n(array.layout->strides.begin(), N, strides.begin());
-  return {array.as<T>(), extents, strides};
-}
 
 std::int64_t integer(const Array& array, std::int64_t offset) {
   switch (array.dtype) {
@@ -24,23 +15,6 @@ std::int64_t integer(const Array& array, std::int64_t offset) {
 }
 
 }  // namespace
-
-template <class T>
-semicrf::Potentials<T> SemicrfOps::potentials(std::span<const Array> operands,
-                                              std::size_t scores) const {
-  semicrf::Potentials<T> p;
-  p.emission = view<const T, 3>(operands[0]);
-  p.transition = view<const T, 3>(operands[1]);
-  p.duration = view<const T, 2>(operands[2]);
-  p.initial = view<const T, 1>(operands[3]);
-  p.final = view<const T, 1>(operands[4]);
-  if (scores == 7) {
-    p.start = view<const T, 3>(operands[5]);
-    p.end = view<const T, 3>(operands[6]);
-  }
-  p.lengths = semicrf::Lengths(view<const std::int64_t, 1>(operands[scores]));
-  return p;
-}
 
 void SemicrfOps::read_gold(std::span<const Array> operands, std::size_t scores) {
   const Array& lengths = operands[scores];
@@ -80,7 +54,7 @@ void SemicrfOps::loss_of(std::span<const Array> operands, const Array& loss) {
   values_.assign(static_cast<std::size_t>(gold_.rows()), 0.0);
   semicrf::LossResult result;
   result.loss = values_;
-  engine_.loss<T>(potentials<T>(operands, scores), gold_, result);
+  engine_.loss<T>(crf_potentials<T>(operands, scores), gold_, result);
   for (std::size_t b = 0; b < values_.size(); ++b) loss.as<T>()[b] = static_cast<T>(values_[b]);
 }
 
@@ -92,17 +66,8 @@ void SemicrfOps::loss_grad_of(std::span<const Array> operands, std::span<const A
   values_.clear();
   for (std::int64_t b = 0; b < gold_.rows(); ++b)
     values_.push_back(static_cast<double>(weights.as<const T>()[b * weights.layout->strides[0]]));
-  semicrf::Gradients<T> g;
-  g.emission = view<T, 3>(gradients[0]);
-  g.transition = view<T, 3>(gradients[1]);
-  g.duration = view<T, 2>(gradients[2]);
-  g.initial = view<T, 1>(gradients[3]);
-  g.final = view<T, 1>(gradients[4]);
-  if (scores == 7) {
-    g.start = view<T, 3>(gradients[5]);
-    g.end = view<T, 3>(gradients[6]);
-  }
-  engine_.loss<T>(potentials<T>(operands, scores), gold_, {}, g, values_);
+  engine_.loss<T>(crf_potentials<T>(operands, scores), gold_, {},
+                  crf_gradients<T>(gradients, scores), values_);
 }
 
 void SemicrfOps::loss(std::span<const Array> operands, const Array& loss) {

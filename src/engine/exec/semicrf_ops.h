@@ -27,8 +27,6 @@ class SemicrfOps {
   void loss_of(std::span<const Array> operands, const Array& loss);
   template <class T>
   void loss_grad_of(std::span<const Array> operands, std::span<const Array> gradients);
-  template <class T>
-  semicrf::Potentials<T> potentials(std::span<const Array> operands, std::size_t scores) const;
   void read_gold(std::span<const Array> operands, std::size_t scores);
 
   semicrf::Engine engine_;

@@ -12,12 +12,18 @@ std::string version() { return SEGFUSE_VERSION; }
 
 namespace {
 
-/// Training does not use it yet.
 Capability cuda_capability() {
   std::string detail = semicrf::CudaEngine::describe_device();
   const bool available = detail.rfind("CUDA:", 0) != 0;
-  if (available) detail += " (semi-CRF engine from C++ and Python; training runs on the CPU)";
+  if (available) detail += ", " + engine::device_matmul_library();
   return {"CUDA", available, detail};
+}
+
+Capability jit_capability() {
+  std::string reason;
+  const std::string compiler = engine::cpu_compiler_name(&reason);
+  if (compiler.empty()) return {"CPU JIT", false, reason + "; programs run on built-in loops"};
+  return {"CPU JIT", true, compiler};
 }
 
 }  // namespace
@@ -29,7 +35,7 @@ std::vector<Capability> capabilities() {
       {"BLAS", engine::matmul_library() != "built-in loops", std::string(engine::matmul_library())},
       {"audio", true, sf_version_string()},
       {"FFT", true, "KISS FFT, single precision"},
-      {"CPU JIT", false, "not written yet: programs run operation by operation"},
+      jit_capability(),
       cuda_capability(),
       {"MPI, NCCL", false, "not written yet: one process"},
   };

@@ -259,7 +259,7 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   make_directory(options.out);
   ThreadPool pool(options.threads);
   learn::Decoder decoder(pool, learn::Segmenter(model.config.model), model.parameters,
-                         model.duration_limit);
+                         model.duration_limit, engine::default_executor_options());
   Progress progress("decoding", static_cast<std::int64_t>(files.size()), {.quiet = options.quiet});
   std::vector<DecodedFile> results;
   for (std::size_t i = 0; i < files.size(); i += kPortion) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/thread_pool.h"
+#include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "learn/train/bound_inputs.h"
 #include "segfuse/error.h"
@@ -95,9 +96,11 @@ std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists
 }  // namespace
 
 struct Decoder::State {
-  State(ThreadPool& pool, const Segmenter& model, std::vector<Tensor> values, Tensor limit)
+  State(ThreadPool& pool, const Segmenter& model, std::vector<Tensor> values, Tensor limit,
+        const engine::ExecutorOptions& execution)
       : config(model.config()),
-        forward(model.inference(), pool, engine::default_executor_options()),
+        accelerator(execution.accelerator),
+        forward(model.inference(), pool, execution),
         inputs(forward.fusion()),
         engine(pool),
         inference(pool),
@@ -109,10 +112,20 @@ struct Decoder::State {
     }
   }
 
+  /// The parameters go to the accelerator as they are now.
+  void refresh() {
+    if (!accelerator) return;
+    for (const auto& [name, value] : parameters)
+      if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
+  }
+
   std::vector<Tensor> scores(const Batch& batch) {
     inputs.set("features", batch.features);
     inputs.set("lengths", batch.lengths);
-    return forward.run(inputs.tensors());
+    std::vector<Tensor> results = forward.run(inputs.tensors());
+    for (Tensor& result : results) result = result.to_host();
+    forward.check();
+    return results;
   }
 
   /// The CRF over a batch's scores. `duration` keeps the summed duration table alive.
@@ -156,6 +169,7 @@ struct Decoder::State {
                       std::vector<Decoded>& out);
 
   ModelConfig config;
+  std::shared_ptr<engine::Accelerator> accelerator;
   engine::Executable forward;
   BoundInputs inputs;
   semicrf::Engine engine;
@@ -166,9 +180,9 @@ struct Decoder::State {
 };
 
 Decoder::Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tensor> parameters,
-                 Tensor duration_limit)
+                 Tensor duration_limit, const engine::ExecutorOptions& execution)
     : state_(std::make_unique<State>(pool, segmenter, std::move(parameters),
-                                     std::move(duration_limit))) {}
+                                     std::move(duration_limit), execution)) {}
 Decoder::~Decoder() = default;
 
 /// The softmax head: frames are independent, so P(boundary at t) = 1 - sum_c p_{t-1}(c) p_t(c).
@@ -313,6 +327,7 @@ std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
   if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
     throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
   std::vector<Decoded> results(sequences.size());
+  state_->refresh();
   for (const auto& rows : batches_by_length(sequences, options.batch_frames)) {
     const Batch batch = make_batch(sequences, rows, state_->config);
     const std::vector<Tensor> scores = state_->scores(batch);
@@ -358,6 +373,7 @@ double frame_loss(const std::vector<Sequence>& sequences, const Batch& batch, co
 
 double Decoder::loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames) {
   double total = 0;
+  state_->refresh();
   for (const auto& rows : batches_by_length(sequences, batch_frames)) {
     const Batch batch = make_batch(sequences, rows, state_->config);
     const std::vector<Tensor> scores = state_->scores(batch);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/executor.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/corpus.h"
 
@@ -46,7 +47,7 @@ class Decoder {
   /// `parameters` and `duration_limit` are shared, not copied: later changes of their content
   /// count.
   Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tensor> parameters,
-          Tensor duration_limit);
+          Tensor duration_limit, const engine::ExecutorOptions& execution);
   ~Decoder();
 
   struct Options {

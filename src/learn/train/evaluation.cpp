@@ -64,7 +64,8 @@ Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const Lab
   const double hop = model.config.features.hop_ms / 1000;
   const double tolerance = model.config.tolerances.front();
   const Segmenter segmenter(model.config.model);
-  Decoder decoder(pool, segmenter, model.parameters, model.duration_limit);
+  Decoder decoder(pool, segmenter, model.parameters, model.duration_limit,
+                  engine::default_executor_options());
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
   Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0};

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "base/fnv.h"
 #include "base/log.h"
 #include "base/os/interrupt.h"
 #include "base/progress.h"
+#include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "learn/train/checkpoint.h"
 #include "learn/train/decoder.h"
@@ -35,6 +37,11 @@ std::vector<Tensor> clone(const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) copies.push_back(tensor.clone());
   return copies;
 }
+
+/// What a step changes: the state's own tensors, or copies of them on an accelerator.
+struct LiveState {
+  std::vector<Tensor> parameters, first_moment, second_moment, average;
+};
 
 Tensor scalar(double value) { return Tensor::full(DType::kF32, {}, value); }
 
@@ -85,8 +92,11 @@ class Run {
     schedule_.warmup_steps = std::llround(plan.warmup * static_cast<double>(schedule_.total_steps));
     fingerprint_ = fingerprint();
     if (options.resume) restore();
+    live_ = {place(state_.parameters), place(state_.first_moment), place(state_.second_moment),
+             place(state_.average)};
     bind(duration_limit);
-    decoder_ = std::make_unique<Decoder>(pool, segmenter, evaluated(), duration_limit);
+    decoder_ =
+        std::make_unique<Decoder>(pool, segmenter, evaluated(), duration_limit, options.execution);
   }
 
   TrainingOutcome run();
@@ -100,16 +110,33 @@ class Run {
     return state_.average.empty() ? state_.parameters : state_.average;
   }
 
+  const std::shared_ptr<engine::Accelerator>& accelerator() const {
+    return options_.execution.accelerator;
+  }
+  /// The tensors themselves, or copies on the accelerator.
+  std::vector<Tensor> place(const std::vector<Tensor>& tensors) const {
+    if (!accelerator()) return tensors;
+    std::vector<Tensor> there;
+    for (const Tensor& tensor : tensors)
+      there.push_back(accelerator()->upload(tensor, "parameters"));
+    return there;
+  }
+  void fetch();
+
   std::uint64_t fingerprint() const;
   void restore();
   void save() {
     write_checkpoint(options_.checkpoint, state_, segmenter_.parameters(), fingerprint_);
   }
   void bind(const Tensor& duration_limit);
-  double step(const Batch& batch);
-  std::vector<Tensor> run_step(const Batch& batch);
+  Batch stage(const std::vector<std::int64_t>& rows) const;
+  std::vector<Tensor> start_step(const Batch& batch);
+  double finish_step(const Batch& batch, const std::vector<Tensor>& results);
   std::string place_of(const Batch& batch) const;
-  [[noreturn]] void refuse(const Batch& batch, double loss, double norm);
+  std::string offender() const;
+  [[noreturn]] void out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const;
+  [[noreturn]] void refuse_data(const Batch& batch, const DataError& error) const;
+  [[noreturn]] void refuse(const Batch& batch, double loss, double norm) const;
   void watch_scores(const EpochRecord& record);
   void train_epoch(const InterruptScope& interrupt, Progress& progress);
   void end_epoch(Progress& progress);
@@ -130,9 +157,23 @@ class Run {
   std::vector<std::int64_t> lengths_;
   std::uint64_t fingerprint_ = 0;
   TrainingState state_;
+  LiveState live_;
   std::unique_ptr<Decoder> decoder_;
   bool warned_ = false;
 };
+
+/// The state on the host is that of the accelerator.
+void Run::fetch() {
+  if (!accelerator()) return;
+  const auto copy = [](const std::vector<Tensor>& from, std::vector<Tensor>& to) {
+    for (std::size_t i = 0; i < from.size(); ++i)
+      from[i].device_memory()->copy_to_host(to[i].data(), to[i].bytes());
+  };
+  copy(live_.parameters, state_.parameters);
+  copy(live_.first_moment, state_.first_moment);
+  copy(live_.second_moment, state_.second_moment);
+  copy(live_.average, state_.average);
+}
 
 std::uint64_t Run::fingerprint() const {
   Fingerprint f;
@@ -176,15 +217,16 @@ void Run::restore() {
 
 /// Parameters and moments are bound once; the update changes them in place.
 void Run::bind(const Tensor& duration_limit) {
-  for (std::size_t i = 0; i < state_.parameters.size(); ++i) {
+  for (std::size_t i = 0; i < live_.parameters.size(); ++i) {
     const std::string& name = segmenter_.parameters()[i].name;
-    step_inputs_.set(name, state_.parameters[i]);
-    update_inputs_.set(name, state_.parameters[i]);
-    update_inputs_.set("m." + name, state_.first_moment[i]);
-    update_inputs_.set("v." + name, state_.second_moment[i]);
-    if (!state_.average.empty()) update_inputs_.set("mean." + name, state_.average[i]);
+    step_inputs_.set(name, live_.parameters[i]);
+    update_inputs_.set(name, live_.parameters[i]);
+    update_inputs_.set("m." + name, live_.first_moment[i]);
+    update_inputs_.set("v." + name, live_.second_moment[i]);
+    if (!live_.average.empty()) update_inputs_.set("mean." + name, live_.average[i]);
   }
-  if (step_inputs_.has("duration_limit")) step_inputs_.set("duration_limit", duration_limit);
+  if (step_inputs_.has("duration_limit"))
+    step_inputs_.set("duration_limit", place({duration_limit})[0]);
 }
 
 std::string Run::place_of(const Batch& batch) const {
@@ -192,23 +234,24 @@ std::string Run::place_of(const Batch& batch) const {
                      train_[static_cast<std::size_t>(batch.rows[0])].id);
 }
 
-/// The CRF refuses scores that are not finite before there is a loss.
-std::vector<Tensor> Run::run_step(const Batch& batch) {
-  try {
-    return forward_backward_.run(step_inputs_.tensors());
-  } catch (const DataError& error) {
-    std::string why;
-    if (options_.name_offender && !options_.execution.check_numerics)
-      why = name_offender(pool_, forward_backward_.fusion(), step_inputs_.tensors());
-    throw DataError("{}: {}", place_of(batch), why.empty() ? error.what() : why);
-  }
+/// What of the step that was run last goes wrong: its inputs are as they were, nothing was updated.
+std::string Run::offender() const {
+  std::vector<Tensor> inputs;
+  for (const Tensor& input : step_inputs_.tensors()) inputs.push_back(input.to_host());
+  return name_offender(pool_, forward_backward_.fusion(), inputs);
 }
 
-/// The inputs are those of the step still: nothing was updated.
-void Run::refuse(const Batch& batch, double loss, double norm) {
+/// The CRF refuses scores that are not finite before there is a loss.
+void Run::refuse_data(const Batch& batch, const DataError& error) const {
+  std::string why;
+  if (options_.name_offender && !options_.execution.check_numerics) why = offender();
+  throw DataError("{}: {}", place_of(batch), why.empty() ? error.what() : why);
+}
+
+void Run::refuse(const Batch& batch, double loss, double norm) const {
   std::string why;
   if (options_.name_offender) {
-    why = name_offender(pool_, forward_backward_.fusion(), step_inputs_.tensors());
+    why = offender();
     why = why.empty() ? " (operation by operation it is finite: look with segfuse doctor numerics)"
                       : fmt::format(" ({})", why);
   }
@@ -224,19 +267,54 @@ void Run::watch_scores(const EpochRecord& record) {
   warned_ = true;
   log(LogLevel::kWarning,
       "after epoch {} the largest parameter of the CRF is {:.1f}; above {:.0f} the emissions "
-      "hardly "
-      "count: --crf-reg 1e-4 or more holds the scores, as a lower training.learning_rate does",
+      "hardly count: --crf-reg 1e-4 or more holds the scores, as a lower training.learning_rate does",
       record.epoch, record.crf_largest, kLargeScore);
 }
 
-/// Forward, backward, clip, update. Returns the loss, summed over the batch's sequences.
-double Run::step(const Batch& batch) {
-  const double segments = static_cast<double>(std::max<std::int64_t>(batch.segments, 1));
-  bind_batch(step_inputs_, batch, plan_.seed, state_.step);
-  const std::vector<Tensor> results = run_step(batch);
+/// A batch; its tensors on their way to the accelerator, if there is one.
+Batch Run::stage(const std::vector<std::int64_t>& rows) const {
+  Batch batch = make_batch(train_, rows, segmenter_.config());
+  if (!accelerator()) return batch;
+  try {
+    for (Tensor* tensor : {&batch.features, &batch.lengths, &batch.labels, &batch.segment_start})
+      *tensor = accelerator()->upload(*tensor, "batch");
+  } catch (const engine::OutOfDeviceMemory& error) {
+    out_of_memory(batch, error);
+  }
+  return batch;
+}
 
-  const double loss = results[0].at(0);
-  const double norm = std::sqrt(results[1].at(0));
+void Run::out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const {
+  const Shape& shape = batch.features.shape();
+  throw DeviceError(
+      "the batch of {} does not fit the memory of {}: {} recordings, padded to {} frames each; lower "
+      "training.batch_frames (now {}) or training.batch_size (now {}), or cut long recordings.\n{}",
+      place_of(batch), accelerator()->name(), shape[0], shape[1], plan_.batch_frames,
+      plan_.batch_size, error.what());
+}
+
+/// Forward and backward. On an accelerator the results are on their way.
+std::vector<Tensor> Run::start_step(const Batch& batch) {
+  bind_batch(step_inputs_, batch, plan_.seed, state_.step);
+  try {
+    return forward_backward_.run(step_inputs_.tensors());
+  } catch (const engine::OutOfDeviceMemory& error) {
+    out_of_memory(batch, error);
+  } catch (const DataError& error) {
+    refuse_data(batch, error);
+  }
+}
+
+/// Clip and update. Returns the loss, summed over the batch's sequences.
+double Run::finish_step(const Batch& batch, const std::vector<Tensor>& results) {
+  const double segments = static_cast<double>(std::max<std::int64_t>(batch.segments, 1));
+  const double loss = results[0].to_host().at(0);
+  const double norm = std::sqrt(results[1].to_host().at(0));
+  try {
+    forward_backward_.check();
+  } catch (const DataError& error) {
+    refuse_data(batch, error);
+  }
   if (!std::isfinite(loss) || !std::isfinite(norm)) refuse(batch, loss, norm);
   const double clip = plan_.clip > 0 && norm > plan_.clip ? plan_.clip / norm : 1;
   const double t = static_cast<double>(state_.step + 1);
@@ -246,22 +324,33 @@ double Run::step(const Batch& batch) {
   update_inputs_.set("correction2", scalar(1 / (1 - std::pow(plan_.adamw.beta2, t))));
   for (std::size_t i = 0; i < segmenter_.parameters().size(); ++i)
     update_inputs_.set("gradient." + segmenter_.parameters()[i].name, results[i + 2]);
-  (void)update_.run(update_inputs_.tensors());
+  try {
+    static_cast<void>(update_.run(update_inputs_.tensors()));
+  } catch (const engine::OutOfDeviceMemory& error) {
+    out_of_memory(batch, error);
+  }
   ++state_.step;
   return loss * segments;
 }
 
 void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
   const auto rows = batches(state_.epoch);
-  while (state_.batch < static_cast<std::int64_t>(rows.size())) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const auto batch_at = [&](std::int64_t i) { return stage(rows[static_cast<std::size_t>(i)]); };
+  std::optional<Batch> next;
+  while (state_.batch < count) {
     if (interrupt.requested()) {
+      fetch();
       save();
       throw Interrupted("interrupted in epoch {}; continue with --resume from {}", state_.epoch + 1,
                         options_.checkpoint.string());
     }
-    const Batch batch =
-        make_batch(train_, rows[static_cast<std::size_t>(state_.batch)], segmenter_.config());
-    state_.epoch_loss += step(batch);
+    const Batch batch = next ? std::move(*next) : batch_at(state_.batch);
+    const std::vector<Tensor> results = start_step(batch);
+    // Made and copied while the device is busy with this one.
+    next.reset();
+    if (accelerator() && state_.batch + 1 < count) next = batch_at(state_.batch + 1);
+    state_.epoch_loss += finish_step(batch, results);
     state_.epoch_segments += static_cast<double>(batch.segments);
     ++state_.batch;
     progress.note(fmt::format("epoch {}/{}  loss {:.3f}{}", state_.epoch + 1, plan_.epochs,
@@ -275,6 +364,7 @@ void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
 
 void Run::end_epoch(Progress& progress) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  fetch();
   EpochRecord record{state_.epoch + 1,
                      state_.epoch_loss / std::max(1.0, state_.epoch_segments),
                      kNaN,

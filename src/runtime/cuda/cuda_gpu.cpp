@@ -6,6 +6,8 @@
 #include <unordered_map>
 
 #include "base/code_store.h"
+#include "base/fnv.h"
+#include "runtime/cuda/cublas_lt.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/nvrtc.h"
@@ -152,17 +154,12 @@ class CudaGpu final : public Gpu {
   }
 
   GpuKernel kernel(const GpuProgram& program, const std::string& entry) override {
-    std::string key = program.name;
+    std::string key = fmt::format("{} {:x}", program.name, fnv1a(program.source));
     for (const std::string& define : program.defines) key += " " + define;
-    const std::lock_guard lock(mutex_);
     const CurrentContext current(context_);
-    cuda::Module& module = modules_[key];
-    if (module == nullptr) {
-      const std::string cubin = cache_.get(program, fmt::format("sm_{}{}", major_, minor_));
-      check(driver().module_load(&module, cubin.data()), "loading a compiled program");
-    }
     GpuKernel found;
-    check(driver().module_function(&found.handle, module, entry.c_str()), "finding a kernel");
+    check(driver().module_function(&found.handle, module_of(key, program), entry.c_str()),
+          "finding a kernel");
     return found;
   }
 
@@ -219,7 +216,51 @@ class CudaGpu final : public Gpu {
     check(driver().stream_synchronize(stream), "work on the device");
   }
 
+  std::unique_ptr<GpuMatmul> matmul(const GpuProduct& product) override {
+    if (!cuda::cublas_lt_is_there()) return nullptr;
+    const CurrentContext current(context_);
+    const std::lock_guard lock(mutex_);
+    if (cublas_ == nullptr) cublas_ = std::make_unique<cuda::CublasLt>();
+    return in_context(cublas_->prepare(product));
+  }
+
  private:
+  /// A product whose library wants the device's context to be current.
+  class InContext final : public GpuMatmul {
+   public:
+    InContext(cuda::Context context, std::unique_ptr<GpuMatmul> product)
+        : context_(context), product_(std::move(product)) {}
+    std::size_t workspace_bytes() const override { return product_->workspace_bytes(); }
+    void run(const void* a, const void* b, void* out, void* workspace,
+             StreamHandle stream) const override {
+      const CurrentContext current(context_);
+      product_->run(a, b, out, workspace, stream);
+    }
+
+   private:
+    cuda::Context context_;
+    std::unique_ptr<GpuMatmul> product_;
+  };
+  std::unique_ptr<GpuMatmul> in_context(std::unique_ptr<GpuMatmul> product) const {
+    if (product == nullptr) return nullptr;
+    return std::make_unique<InContext>(context_, std::move(product));
+  }
+
+  /// The lock is not held while a program is compiled; of two that compile the same, one is kept.
+  cuda::Module module_of(const std::string& key, const GpuProgram& program) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto known = modules_.find(key);
+      if (known != modules_.end()) return known->second;
+    }
+    const std::string cubin = cache_.get(program, fmt::format("sm_{}{}", major_, minor_));
+    const std::lock_guard lock(mutex_);
+    cuda::Module& module = modules_[key];
+    if (module == nullptr)
+      check(driver().module_load(&module, cubin.data()), "loading a compiled program");
+    return module;
+  }
+
   static void ask_for_shared(GpuKernel kernel, std::size_t bytes) {
     constexpr std::size_t kWithoutAsking = 48 * 1024;
     if (bytes > kWithoutAsking)
@@ -239,6 +280,7 @@ class CudaGpu final : public Gpu {
   std::mutex mutex_;
   std::map<std::string, cuda::Module> modules_;
   std::unique_ptr<Workspaces> workspaces_;
+  std::unique_ptr<cuda::CublasLt> cublas_;  ///< opened at the first product
 };
 
 }  // namespace
@@ -253,6 +295,12 @@ int cuda_device_count(std::string* reason) {
     if (reason != nullptr) *reason = error.what();
     return 0;
   }
+}
+
+std::string cuda_matmul_library() {
+  std::string reason;
+  if (!cuda::cublas_lt_is_there(&reason)) return reason;
+  return "cuBLASLt " + cuda::cublas_lt_version();
 }
 
 std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }

@@ -78,7 +78,7 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
     }
   }
   if (block == nullptr) {
-    block = state.obtain(rounded, bytes, stream);
+    block = state.obtain(rounded, {bytes, stream, label});
     const std::lock_guard lock(state.mutex);
     block->home = stream.index;
     block->size_class = static_cast<std::uint8_t>(which);
@@ -274,7 +274,8 @@ Frontier Heap::State::worth_waiting_for(std::size_t bytes) const {
   return uses;
 }
 
-Block* Heap::State::obtain(std::size_t bytes, std::size_t requested, StreamId stream) {
+Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
+  const StreamId stream = request.stream;
   Arena& own = arena_for(bytes);
   Arena& other = other_arena(bytes);
   const auto covered = [&](const Frontier& uses) { return timeline.covered(stream, uses); };
@@ -332,14 +333,13 @@ Block* Heap::State::obtain(std::size_t bytes, std::size_t requested, StreamId st
       return take_waiting(other, *run, lock);
     const Frontier awaited = worth_waiting_for(excess);
     if (awaited.empty()) break;
-    if (!options.may_wait)
-      throw OutOfDeviceMemory(out_of_memory(requested, bytes, stream, &awaited));
+    if (!options.may_wait) throw OutOfDeviceMemory(out_of_memory(request, bytes, &awaited));
     lock.unlock();
     timeline.synchronize(awaited);
     lock.lock();
     ++counts.host_waits;
   }
-  throw OutOfDeviceMemory(out_of_memory(requested, bytes, stream, nullptr));
+  throw OutOfDeviceMemory(out_of_memory(request, bytes, nullptr));
 }
 
 void Heap::trim() {

@@ -155,7 +155,7 @@ void Heap::verify() const {
 
 // The report names three kinds of memory that is free and still does not help: in pieces between
 // what is held (hard), in the remains of granules and of rounding (soft), and waiting for streams.
-std::string Heap::State::out_of_memory(std::size_t requested, std::size_t bytes, StreamId stream,
+std::string Heap::State::out_of_memory(const Request& request, std::size_t bytes,
                                        const Frontier* awaited) {
   std::size_t pending = 0;
   std::size_t live = 0;
@@ -175,11 +175,12 @@ std::string Heap::State::out_of_memory(std::size_t requested, std::size_t bytes,
   const std::size_t largest = std::max(arenas[0]->largest_run(), arenas[1]->largest_run());
   const std::size_t free = arenas[0]->free_bytes() + arenas[1]->free_bytes();
   std::string text = fmt::format(
-      "out of device memory: {} on {} for {}, but {} of at most {} are held ({} in use by {} "
-      "buffers' worth of {}, {} free, in pieces of at most {})",
-      in_words(requested), device.name(), timeline.name(stream), in_words(mapped()),
-      in_words(options.hard_limit), in_words(live), in_words(asked), "requests", in_words(free),
-      in_words(largest));
+      "out of device memory: {} for {} on {} (stream {}), but {} of at most {} are held ({} in "
+      "use, "
+      "{} free, in pieces of at most {})",
+      in_words(request.bytes), request.label.empty() ? "a buffer" : request.label, device.name(),
+      timeline.name(request.stream), in_words(mapped()), in_words(options.hard_limit),
+      in_words(live), in_words(free), in_words(largest));
   std::vector<std::pair<std::string_view, std::pair<std::size_t, std::size_t>>> order(
       holders.begin(), holders.end());
   std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -207,7 +208,7 @@ std::string Heap::State::out_of_memory(std::size_t requested, std::size_t bytes,
     Block asked_for;
     asked_for.bytes = bytes;
     asked_for.address = reserved[0];
-    remember(HeapEvent::Kind::kOutOfMemory, asked_for, stream.index);
+    remember(HeapEvent::Kind::kOutOfMemory, asked_for, request.stream.index);
   }
   return text;
 }

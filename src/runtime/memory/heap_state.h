@@ -19,8 +19,14 @@ namespace segfuse::runtime {
 struct Heap::State {
   State(Heap* heap, Device& device, Timeline& timeline, HeapOptions options);
 
-  /// The steps of an allocation, from the cheapest to the last. Returns a live block.
-  Block* obtain(std::size_t bytes, std::size_t requested, StreamId stream);
+  struct Request {
+    std::size_t bytes = 0;
+    StreamId stream;
+    std::string_view label;
+  };
+  /// The steps of an allocation, from the cheapest to the last. Returns a live block. `bytes` are
+  /// those of the request, rounded up.
+  Block* obtain(std::size_t bytes, const Request& request);
 
   Arena& arena_for(std::size_t bytes) { return *arenas[bytes <= kSmallBytes ? 0 : 1]; }
   Arena& other_arena(std::size_t bytes) { return *arenas[bytes <= kSmallBytes ? 1 : 0]; }
@@ -42,8 +48,7 @@ struct Heap::State {
   bool remembers() const { return history_on.load(std::memory_order_relaxed); }
   void remember(HeapEvent::Kind kind, Block& block, std::uint32_t stream, bool cached = false);
   void remember(HeapEvent event);
-  std::string out_of_memory(std::size_t requested, std::size_t bytes, StreamId stream,
-                            const Frontier* awaited);
+  std::string out_of_memory(const Request& request, std::size_t bytes, const Frontier* awaited);
 
   Heap* heap;
   Device& device;

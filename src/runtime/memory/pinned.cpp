@@ -15,21 +15,21 @@ constexpr std::size_t kLeast = 4096;
 }  // namespace
 
 StreamTick PinnedBuffer::upload(Executor& executor, StreamId stream, const Buffer& to,
-                                std::size_t bytes) {
+                                std::size_t bytes, std::size_t at) {
   if (bytes > bytes_)
     throw UsageError("upload: {} bytes from pinned memory of {}; copy no more than there is", bytes,
                      bytes_);
-  const StreamTick use = executor.copy_in(stream, to, 0, address(), bytes);
+  const StreamTick use = executor.copy_in(stream, to, at, address(), bytes);
   slot_.used(use);
   return use;
 }
 
 StreamTick PinnedBuffer::download(Executor& executor, StreamId stream, const Buffer& from,
-                                  std::size_t bytes) {
+                                  std::size_t bytes, std::size_t at) {
   if (bytes > bytes_)
     throw UsageError("download: {} bytes to pinned memory of {}; copy no more than fit", bytes,
                      bytes_);
-  const StreamTick use = executor.copy_out(stream, address(), from, 0, bytes);
+  const StreamTick use = executor.copy_out(stream, address(), from, at, bytes);
   slot_.used(use);
   return use;
 }

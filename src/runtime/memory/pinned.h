@@ -46,10 +46,12 @@ class PinnedBuffer {
   std::byte* address() const { return slot_ ? slot_->address : nullptr; }
   /// As requested.
   std::size_t bytes() const { return bytes_; }
-  /// Enqueues a copy between the beginning of this memory and that of `buffer`. Until it is over
-  /// the host changes nothing here (upload), or reads nothing (download: wait_copied).
-  StreamTick upload(Executor& executor, StreamId stream, const Buffer& to, std::size_t bytes);
-  StreamTick download(Executor& executor, StreamId stream, const Buffer& from, std::size_t bytes);
+  /// Enqueues a copy between the beginning of this memory and byte `at` of the buffer. Until it is
+  /// over the host changes nothing here (upload), or reads nothing (download: wait_copied).
+  StreamTick upload(Executor& executor, StreamId stream, const Buffer& to, std::size_t bytes,
+                    std::size_t at = 0);
+  StreamTick download(Executor& executor, StreamId stream, const Buffer& from, std::size_t bytes,
+                      std::size_t at = 0);
   /// The host waits for the copies of this memory.
   void wait_copied(Timeline& timeline) const { timeline.synchronize(slot_.uses()); }
 

@@ -105,6 +105,14 @@ template <class Int>
 void CudaEngine::segmentations_from_labels(const View<const Int, 2>& labels, const Lengths& lengths,
                                            const LabelRules& rules, const DeviceSegmentations& out,
                                            void* stream) {
+  segmentations_from_marked_labels(labels, {}, lengths, rules, out, stream);
+}
+
+template <class Int>
+void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labels,
+                                                  const View<const std::uint8_t, 2>& begins,
+                                                  const Lengths& lengths, const LabelRules& rules,
+                                                  const DeviceSegmentations& out, void* stream) {
   constexpr std::int64_t kMostInt = 1 << 30;
   if (rules.max_duration < 1 || rules.classes < 1)
     throw UsageError("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
@@ -124,6 +132,14 @@ void CudaEngine::segmentations_from_labels(const View<const Int, 2>& labels, con
     call.labels.narrow = labels.data();
   call.labels.stride[0] = labels.stride(0);
   call.labels.stride[1] = labels.stride(1);
+  if (!begins.empty()) {
+    if (begins.extent(0) != labels.extent(0) || begins.extent(1) != labels.extent(1))
+      throw UsageError("semicrf: the marks of segments are [{}, {}], the labels [{}, {}]",
+                       begins.extent(0), begins.extent(1), labels.extent(0), labels.extent(1));
+    call.labels.begins = begins.data();
+    call.labels.begins_stride[0] = begins.stride(0);
+    call.labels.begins_stride[1] = begins.stride(1);
+  }
   call.labels.ignore = rules.ignore;
   call.labels.split = rules.long_runs == LongRuns::kSplit ? 1 : 0;
   set_segmentations(out, call);
@@ -150,11 +166,15 @@ SEGFUSE_INSTANTIATE(double)
 SEGFUSE_INSTANTIATE(Half)
 SEGFUSE_INSTANTIATE(BFloat16)
 
-template void CudaEngine::segmentations_from_labels(const View<const std::int32_t, 2>&,
-                                                    const Lengths&, const LabelRules&,
-                                                    const DeviceSegmentations&, void*);
-template void CudaEngine::segmentations_from_labels(const View<const std::int64_t, 2>&,
-                                                    const Lengths&, const LabelRules&,
-                                                    const DeviceSegmentations&, void*);
+#define SEGFUSE_INSTANTIATE_LABELS(Int)                                                          \
+  template void CudaEngine::segmentations_from_labels(const View<const Int, 2>&, const Lengths&, \
+                                                      const LabelRules&,                         \
+                                                      const DeviceSegmentations&, void*);        \
+  template void CudaEngine::segmentations_from_marked_labels(                                    \
+      const View<const Int, 2>&, const View<const std::uint8_t, 2>&, const Lengths&,             \
+      const LabelRules&, const DeviceSegmentations&, void*);
+
+SEGFUSE_INSTANTIATE_LABELS(std::int32_t)
+SEGFUSE_INSTANTIATE_LABELS(std::int64_t)
 
 }  // namespace segfuse::semicrf

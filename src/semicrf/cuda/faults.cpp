@@ -6,8 +6,9 @@ namespace segfuse::semicrf {
 
 std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes& n) {
   static constexpr std::array<const char*, gpu::kFaults> kNames = {
-      "emission", "start", "end",  "transition", "duration", "initial", "final", "length", "label",
-      "label",    "label", "gold", "label",      "boundary", "tail",    "limit", "length", "room"};
+      "emission", "start", "end",   "transition", "duration", "initial", "final",
+      "length",   "label", "label", "label",      "start",    "gold",    "label",
+      "boundary", "tail",  "limit", "length",     "room"};
   const char* name = kNames[static_cast<std::size_t>(kind)];
   const auto at = static_cast<std::int64_t>(index);
   const std::int64_t classes = n.classes;
@@ -52,6 +53,9 @@ std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes&
         n.max_duration);
   if (kind == gpu::kFaultLengths)
     return fmt::format("batch {} has a different number of frames in the two models", at);
+  if (kind == gpu::kFaultNoStart)
+    return fmt::format("batch {}, time {}: the label changes without the start of a segment",
+                       at / n.frames, at % n.frames);
   if (kind == gpu::kFaultRoom)
     return fmt::format("{} segments do not fit into the arrays for them; give larger ones", at);
   return fmt::format("{}[{}] is NaN or +inf; scores are finite or -inf", name, at);

@@ -95,7 +95,7 @@ TEST(Options, UnknownNamesGetTheNearestOne) {
             "unknown option 'thread'; did you mean 'threads'?");
   EXPECT_EQ(message_of([&] { options.value("elephant"); }),
             "unknown option 'elephant'; known are 'threads', 'log', 'quiet', 'check-numerics', "
-            "'backend', 'deterministic' and 'cache-dir'");
+            "'backend', 'device', 'check-streams', 'deterministic' and 'cache-dir'");
 }
 
 TEST(Options, ValuesThatDoNotFitAreRefusedAndChangeNothing) {

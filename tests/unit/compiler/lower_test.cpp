@@ -93,6 +93,10 @@ TEST_P(Random, ProgramsMeanTheSameAsKernels) {
     ASSERT_NO_THROW(check(program.fusion, inputs, "seed " + std::to_string(seed)))
         << "seed " << seed;
     if (HasFatalFailure()) return;
+    if (seed % 3 != 0) continue;
+    const auto none = testing::random_inputs(program, static_cast<std::uint64_t>(seed), 0, 5);
+    check(program.fusion, none, "seed " + std::to_string(seed) + " of no rows");
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -177,6 +181,25 @@ TEST(LowerMovement, EveryOperationIsAWayToReadMemory) {
       inputs[3].set(i, static_cast<double>(i % 7));
     check(fusion, inputs, fmt::format("movement of {} rows", n));
     if (HasFatalFailure()) return;
+  }
+}
+
+/// Results beside a reduction over axes that they do not have: they are there when those are empty.
+TEST(LowerReduce, ResultsWithoutAReducedAxisAreWrittenWhenItIsEmpty) {
+  for (const bool uses_reduction : {false, true}) {
+    Model m;
+    const ValId x = m.input("x", {m.size("B"), m.size("T"), 3});
+    const ValId y = m.input("y", {3});
+    const ValId least = m.b.min(x, {0, 2});
+    const ValId sum = m.b.sum(x, {0, 1, 2});
+    ValId beside = m.b.abs(y);
+    if (uses_reduction) beside = m.b.mul(beside, m.b.exp(sum));
+    m.output(beside);
+    if (!uses_reduction) m.output(m.b.is_nan(least));
+    m.output(m.b.exp(m.b.mul(x, uses_reduction ? m.b.abs(sum) : m.b.constant(2))));
+    for (const std::int64_t b : {0, 1, 4})
+      check(m.fusion, inputs_of(m.fusion, {{"B", b}, {"T", 2}}),
+            fmt::format("B = {}, {}", b, uses_reduction ? "after it" : "beside it"));
   }
 }
 

@@ -309,7 +309,8 @@ TEST(Heap, OutOfMemoryTellsWhoHoldsWhatAndTheNextSmallerRequestWorks) {
     FAIL();
   } catch (const OutOfDeviceMemory& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::kDevice);
-    EXPECT_THAT(error.what(), HasSubstr("out of device memory: 4.00 MiB on sim for a"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("out of device memory: 4.00 MiB for scores on sim (stream a)"));
     EXPECT_THAT(error.what(), HasSubstr("at most 8.00 MiB"));
     EXPECT_THAT(error.what(), HasSubstr("weights (1 buffer)"));
     EXPECT_THAT(error.what(), HasSubstr("hidden (1 buffer)"));

@@ -53,9 +53,10 @@ enum Fault {
   kFaultInitial,
   kFaultFinal,
   kFaultLength,
-  kFaultLabel,  ///< by frame, as the two after it
+  kFaultLabel,  ///< by frame, as the three after it
   kFaultAfterIgnored,
   kFaultLongRun,
+  kFaultNoStart,  ///< a label that changes where no segment begins
   kFaultGold,
   kFaultKnownLabel,  ///< by frame, as the one after it
   kFaultKnownBoundary,
@@ -148,11 +149,13 @@ struct Gold {
   long long count;
 };
 
-/// Labels per frame (B, T): one pointer is set.
+/// Labels per frame (B, T): one of the first two pointers is set.
 struct FrameLabels {
   const long long* wide;
   const int* narrow;
   long long stride[2];
+  const unsigned char* begins;  ///< (B, T) not 0 where a segment begins; null: where labels change
+  long long begins_stride[2];
   long long ignore;
   int split;  ///< cut long runs instead of reporting them
 };

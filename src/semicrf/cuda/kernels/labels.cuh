@@ -1,5 +1,6 @@
-// Segments from labels per frame: the maximal runs of equal labels, long ones cut. One block a row,
-// twice: to count a row's segments, and to write them when all rows are counted.
+// Segments from labels per frame: the maximal runs of equal labels, long ones cut, or those between
+// marked frames. One block a row, twice: to count a row's segments, and to write them when all rows
+// are counted.
 
 namespace segfuse::semicrf::gpu {
 
@@ -28,6 +29,13 @@ DEVICE int labelled_frames(const Call& call, int row) {
   return first;
 }
 
+/// Whether a segment begins at t > 0.
+DEVICE bool begins_at(const Call& call, int row, int t) {
+  const FrameLabels& labels = call.labels;
+  if (labels.begins == nullptr) return label_at(call, row, t - 1) != label_at(call, row, t);
+  return labels.begins[row * labels.begins_stride[0] + t * labels.begins_stride[1]] != 0;
+}
+
 /// Reports what is wrong with a row; true if nothing is.
 DEVICE bool check_labels(const Call& call, int row, int length) {
   const bool given = call.lengths.wide != nullptr || call.lengths.narrow != nullptr;
@@ -35,10 +43,14 @@ DEVICE bool check_labels(const Call& call, int row, int length) {
   for (int t = threadIdx.x; t < (given ? length : call.sizes.frames); t += kLabelThreads) {
     const long long at = static_cast<long long>(row) * call.sizes.frames + t;
     const long long label = label_at(call, row, t);
-    if (t < length ? label >= 0 && label < call.sizes.classes : label == call.labels.ignore)
-      continue;
-    report(call, t < length ? kFaultLabel : kFaultAfterIgnored, at);
-    good = false;
+    if (t < length ? label < 0 || label >= call.sizes.classes : label != call.labels.ignore) {
+      report(call, t < length ? kFaultLabel : kFaultAfterIgnored, at);
+      good = false;
+    } else if (t > 0 && t < length && label_at(call, row, t - 1) != label &&
+               !begins_at(call, row, t)) {
+      report(call, kFaultNoStart, at);
+      good = false;
+    }
   }
   if (threadIdx.x == 0 && given) {
     const long long n = call.lengths.wide != nullptr
@@ -51,11 +63,9 @@ DEVICE bool check_labels(const Call& call, int row, int length) {
 
 /// Frames of the run that begins at t, 0 if none does.
 DEVICE int run_from(const Call& call, int row, int t, int length) {
-  if (t >= length) return 0;
-  const long long label = label_at(call, row, t);
-  if (t > 0 && label_at(call, row, t - 1) == label) return 0;
+  if (t >= length || (t > 0 && !begins_at(call, row, t))) return 0;
   int end = t + 1;
-  while (end < length && label_at(call, row, end) == label) ++end;
+  while (end < length && !begins_at(call, row, end)) ++end;
   return end - t;
 }
 

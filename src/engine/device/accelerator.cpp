@@ -1,0 +1,161 @@
+#include "engine/device/accelerator.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "runtime/cuda/cuda_device.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+
+namespace segfuse::engine {
+
+using runtime::Buffer;
+
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{32} << 20;  // bytes of one staged copy
+
+}  // namespace
+
+/// A buffer of the heap, as a tensor holds it.
+class Accelerator::Memory final : public DeviceMemory {
+ public:
+  Memory(std::shared_ptr<Accelerator> accelerator, Buffer buffer)
+      : accelerator_(std::move(accelerator)), buffer_(std::move(buffer)) {}
+  std::string device() const override { return accelerator_->name(); }
+  void copy_to_host(void* to, std::size_t bytes) const override {
+    accelerator_->copy_out(to, buffer_, bytes);
+  }
+  std::shared_ptr<DeviceMemory> clone() const override {
+    Buffer copy = accelerator_->allocate(buffer_.bytes(), buffer_.label());
+    accelerator_->executor_.copy(accelerator_->streams_[0], copy, 0, buffer_, 0, buffer_.bytes());
+    return std::make_shared<Memory>(accelerator_, std::move(copy));
+  }
+  const std::shared_ptr<Accelerator>& accelerator() const { return accelerator_; }
+  const Buffer& buffer() const { return buffer_; }
+
+ private:
+  std::shared_ptr<Accelerator> accelerator_;  ///< outlives the buffer
+  Buffer buffer_;
+};
+
+std::shared_ptr<Accelerator> Accelerator::make(std::string name, std::shared_ptr<runtime::Gpu> gpu,
+                                               std::unique_ptr<runtime::Device> device,
+                                               AcceleratorOptions options) {
+  return std::shared_ptr<Accelerator>(
+      new Accelerator(std::move(name), std::move(gpu), std::move(device), options));
+}
+
+Accelerator::Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
+                         std::unique_ptr<runtime::Device> device, const AcceleratorOptions& options)
+    : name_(std::move(name)),
+      gpu_(std::move(gpu)),
+      device_(std::move(device)),
+      checker_(options.check_streams
+                   ? std::make_unique<runtime::RaceChecker>(*device_, runtime::CheckMode::kThrow)
+                   : nullptr),
+      executor_(timeline_),
+      heap_(outer(), timeline_, options.heap),
+      pinned_(outer(), timeline_) {
+  for (int i = 0; i < std::max(options.streams, 1); ++i)
+    streams_.push_back(timeline_.create(outer(), fmt::format("compute {}", i)));
+  copies_ = timeline_.create(outer(), "copies");
+}
+
+Accelerator::~Accelerator() = default;
+
+runtime::Device& Accelerator::outer() const {
+  return checker_ ? static_cast<runtime::Device&>(*checker_) : *device_;
+}
+
+Buffer Accelerator::allocate(std::size_t bytes, std::string_view label) {
+  return heap_.allocate(std::max<std::size_t>(bytes, 1), streams_[0], label);
+}
+
+Tensor Accelerator::empty(DType dtype, Shape shape, std::string_view label) {
+  const std::size_t bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
+  return Tensor::on_device(dtype, std::move(shape),
+                           std::make_shared<Memory>(shared_from_this(), allocate(bytes, label)));
+}
+
+void Accelerator::copy_in(const Tensor& host, const Buffer& to) {
+  const auto* from = static_cast<const std::byte*>(host.data());
+  for (std::size_t begin = 0; begin < host.bytes(); begin += kPiece) {
+    const std::size_t bytes = std::min(kPiece, host.bytes() - begin);
+    runtime::PinnedBuffer staging = pinned_.allocate(bytes);
+    std::memcpy(staging.address(), from + begin, bytes);
+    staging.upload(executor_, copies_, to, bytes, begin);
+  }
+}
+
+void Accelerator::copy_out(void* to, const Buffer& from, std::size_t bytes) {
+  for (std::size_t begin = 0; begin < bytes; begin += kPiece) {
+    const std::size_t count = std::min(kPiece, bytes - begin);
+    runtime::PinnedBuffer staging = pinned_.allocate(count);
+    staging.download(executor_, streams_[0], from, count, begin);
+    staging.wait_copied(timeline_);
+    std::memcpy(static_cast<std::byte*>(to) + begin, staging.address(), count);
+  }
+}
+
+Tensor Accelerator::upload(const Tensor& host, std::string_view label) {
+  Buffer buffer = heap_.allocate(std::max<std::size_t>(host.bytes(), 1), copies_, label);
+  copy_in(host, buffer);
+  return Tensor::on_device(host.dtype(), host.shape(),
+                           std::make_shared<Memory>(shared_from_this(), std::move(buffer)));
+}
+
+void Accelerator::upload_into(const Tensor& host, const Tensor& device) {
+  if (host.dtype() != device.dtype() || host.shape() != device.shape())
+    throw InternalError("{}{} was to be written over {}{}", name_of(host.dtype()),
+                        to_string(host.shape()), name_of(device.dtype()),
+                        to_string(device.shape()));
+  copy_in(host, buffer(device));
+}
+
+bool Accelerator::owns(const Tensor& tensor) const {
+  const auto* memory = dynamic_cast<const Memory*>(tensor.device_memory().get());
+  return memory != nullptr && memory->accelerator().get() == this;
+}
+
+const Buffer& Accelerator::buffer(const Tensor& tensor) const {
+  if (!owns(tensor))
+    throw UsageError("a tensor in the memory of {} was given to {}; bring it to the host first",
+                     tensor.device_memory() ? tensor.device_memory()->device() : "the host", name_);
+  return static_cast<const Memory&>(*tensor.device_memory()).buffer();
+}
+
+void Accelerator::synchronize() {
+  for (const runtime::StreamId stream : streams_) timeline_.synchronize(stream);
+  timeline_.synchronize(copies_);
+}
+
+std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
+  if (name == "cpu") return nullptr;
+  int ordinal = 0;
+  const std::string_view number = name.starts_with("cuda:") ? name.substr(5) : "0";
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
+  if ((name != "cuda" && !name.starts_with("cuda:")) || error != std::errc() ||
+      end != number.data() + number.size() || ordinal < 0)
+    throw UsageError(
+        "device '{}' is unknown; known are 'cpu', 'cuda' and 'cuda:N' for the N-th GPU", name);
+  static std::mutex mutex;
+  static std::map<std::pair<int, bool>, std::weak_ptr<Accelerator>> opened;
+  const std::lock_guard lock(mutex);
+  const bool check_streams = default_options().get(options::kCheckStreams);
+  std::weak_ptr<Accelerator>& slot = opened[{ordinal, check_streams}];
+  std::shared_ptr<Accelerator> accelerator = slot.lock();
+  if (!accelerator) {
+    std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(ordinal);
+    accelerator =
+        Accelerator::make(fmt::format("cuda:{}", ordinal), std::move(gpu),
+                          runtime::open_cuda_device(ordinal), {.check_streams = check_streams});
+    slot = accelerator;
+  }
+  return accelerator;
+}
+
+}  // namespace segfuse::engine

@@ -1,0 +1,185 @@
+#include <algorithm>
+
+#include "engine/device/device_planner.h"
+#include "engine/exec/matmul.h"
+#include "segfuse/error.h"
+
+namespace segfuse::engine {
+
+namespace {
+
+runtime::GpuMatrix gpu_matrix(const Matrix& matrix, std::uint32_t alignment) {
+  return {matrix.batch > 1 ? matrix.batch_stride : 0, matrix.leading, matrix.by_columns, alignment};
+}
+
+}  // namespace
+
+void DevicePlanner::plan_library(ir::ExprId id) {
+  switch (fusion_.expr(id).op) {
+    case ir::Op::matmul: return plan_matmul(id);
+    case ir::Op::fold: return plan_fold(id);
+    case ir::Op::scatter_add: return plan_scatter_add(id);
+    case ir::Op::semicrf_loss:
+    case ir::Op::semicrf_loss_grad: return plan_crf(id);
+    default: throw InternalError("no plan on a device for '{}'", name_of(id));
+  }
+}
+
+void DevicePlanner::plan_matmul(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const auto matrix = [&](Ref& operand, const char* transpose) {
+    const bool transposed = fusion_.attr<std::int64_t>(id, transpose) != 0;
+    std::optional<Matrix> direct = as_matrix(operand.layout, transposed);
+    // Rows that overlap are for the CPU's library only.
+    if (direct && (direct->leading >= (direct->by_columns ? direct->rows : direct->columns)))
+      return *direct;
+    operand = packed(operand);
+    return as_matrix(operand.layout, transposed).value();
+  };
+  Ref a = ref(expr.operands[0]);
+  Ref b = ref(expr.operands[1]);
+  Matrix left = matrix(a, "transpose_a");
+  const Matrix right = matrix(b, "transpose_b");
+  const Ref out = place(expr.results[0]);
+  // A sum of nothing is 0.
+  if (num_elements(out.layout.shape) == 0 || left.columns == 0) return touch(out);
+  // One matrix on the right for all: their rows are those of one.
+  if (right.batch == 1 && left.batch > 1 && !left.by_columns &&
+      left.batch_stride == left.rows * left.leading) {
+    left.rows *= left.batch;
+    left.batch = 1;
+  }
+  const runtime::GpuProduct product{out.dtype,
+                                    left.batch,
+                                    left.rows,
+                                    right.columns,
+                                    left.columns,
+                                    gpu_matrix(left, alignment_of(a)),
+                                    gpu_matrix(right, alignment_of(b)),
+                                    alignment_of(out)};
+  std::shared_ptr<runtime::GpuMatmul> library = accelerator_.gpu().matmul(product);
+  if (!library) return add_library("matmul", matmul_launch(product), {a, b, out}, 1);
+  StepOperands operands;
+  operands.read(a);
+  operands.read(b);
+  operands.write(out);
+  std::optional<Ref> workspace;
+  if (const std::size_t bytes = library->workspace_bytes(); bytes > 0) {
+    workspace = scratch(DType::kBool, {static_cast<std::int64_t>(bytes)}, "matmul workspace");
+    operands.write(*workspace);
+  }
+  add_step("matmul", operands,
+           [library = std::move(library), at_a = operands.of(a), at_b = operands.of(b),
+            at_out = operands.of(out), has_workspace = workspace.has_value(),
+            at_workspace = workspace ? operands.of(*workspace) : StepAddress{}](
+               runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
+             library->run(at_a.in(addresses), at_b.in(addresses), at_out.in(addresses),
+                          has_workspace ? at_workspace.in(addresses) : nullptr, stream);
+           });
+}
+
+void DevicePlanner::plan_fold(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const Ref from = packed(ref(expr.operands[0]));
+  const Ref to = place(expr.results[0]);
+  if (num_elements(to.layout.shape) == 0) return touch(to);
+  const Shape& shape = from.layout.shape;
+  const FoldSizes sizes{num_elements({shape.begin(), shape.begin() + axis}),
+                        to.layout.shape[static_cast<std::size_t>(axis)],
+                        shape[static_cast<std::size_t>(axis)],
+                        shape[static_cast<std::size_t>(axis) + 1],
+                        fusion_.attr<std::int64_t>(id, "stride"),
+                        fusion_.attr<std::int64_t>(id, "dilation"),
+                        num_elements({shape.begin() + axis + 2, shape.end()})};
+  add_library("fold", fold_launch(to.dtype, sizes), {from, to}, 1);
+}
+
+void DevicePlanner::plan_scatter_add(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const Ref updates = packed(ref(expr.operands[0]));
+  const Ref indices = packed(ref(expr.operands[1]));
+  const Ref to = place(expr.results[0]);
+  if (num_elements(to.layout.shape) == 0) return touch(to);
+  const Shape& shape = to.layout.shape;
+  const ScatterSizes sizes{
+      num_elements({shape.begin(), shape.begin() + axis}), num_elements(indices.layout.shape),
+      shape[static_cast<std::size_t>(axis)], num_elements({shape.begin() + axis + 1, shape.end()})};
+  const Ref sums = size_of(to.dtype) == 2 ? scratch(DType::kF32, shape, "sums") : to;
+  DeviceCheck check{{"an index of scatter_add"}, {}};
+  add_indices(check, id);
+  const Ref status = status_word(std::move(check));
+  add_library(
+      "scatter_add",
+      scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.gpu().multiprocessors()),
+      {updates, indices, sums, to, status}, 3);
+}
+
+void DevicePlanner::plan_crf(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const bool gradient = expr.op == ir::Op::semicrf_loss_grad;
+  StepOperands operands;
+  std::vector<Ref> in;
+  for (const ir::ValId operand : expr.operands) in.push_back(ref(operand));
+  if (gradient) in.back() = packed(in.back());
+  for (const Ref& operand : in) operands.read(operand);
+  std::vector<std::optional<Ref>> out;
+  for (const ir::ValId result : expr.results) {
+    const auto& uses = fusion_.val(result).uses;
+    const bool wanted =
+        fusion_.is_output(result) ||
+        std::any_of(uses.begin(), uses.end(), [&](ir::ExprId user) { return live_[user.index]; });
+    out.push_back(wanted ? std::optional(place(result)) : std::nullopt);
+    if (wanted) operands.write(*out.back());
+  }
+
+  const auto arrays = [](std::span<const Ref> refs, const auto& data) {
+    std::vector<Array> all;
+    for (std::size_t i = 0; i < refs.size(); ++i)
+      all.push_back({data(i), &refs[i].layout, refs[i].dtype});
+    return all;
+  };
+  std::vector<Ref> results;
+  for (const std::optional<Ref>& ref : out) results.push_back(ref.value_or(Ref{}));
+  auto* const anywhere = reinterpret_cast<std::byte*>(std::uintptr_t{256});
+  const std::vector<Array> some_in = arrays(in, [&](std::size_t) { return anywhere; });
+  const std::vector<Array> some_out =
+      arrays(results, [&](std::size_t i) { return out[i] ? anywhere : nullptr; });
+  const CrfMemory memory = gradient ? crf_.measure_loss_grad(some_in, some_out)
+                                    : crf_.measure_loss(some_in, some_out[0]);
+  std::vector<Ref> spaces;
+  for (const std::size_t bytes : {memory.row_pointer, memory.segments, memory.segments,
+                                  memory.segments, memory.values, memory.workspace}) {
+    spaces.push_back(scratch(DType::kBool, {static_cast<std::int64_t>(bytes)}, "crf workspace"));
+    operands.write(spaces.back());
+  }
+  const auto addresses_of = [&](const std::vector<Ref>& refs) {
+    std::vector<StepAddress> all;
+    for (const Ref& ref : refs) all.push_back(operands.of(ref));
+    return all;
+  };
+  std::vector<bool> wanted;
+  for (const std::optional<Ref>& ref : out) wanted.push_back(ref.has_value());
+  const std::vector<StepAddress> at_in = addresses_of(in);
+  const std::vector<StepAddress> at_out = addresses_of(results);
+  const std::vector<StepAddress> at = addresses_of(spaces);
+  add_step(
+      name_of(id), operands,
+      [this_crf = &crf_, gradient, in, results, wanted, at_in, at_out, at, arrays](
+          runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
+        const CrfScratch scratch{at[0].in(addresses), at[1].in(addresses), at[2].in(addresses),
+                                 at[3].in(addresses), at[4].in(addresses), at[5].in(addresses)};
+        const std::vector<Array> from =
+            arrays(in, [&](std::size_t i) { return at_in[i].in(addresses); });
+        const std::vector<Array> to = arrays(
+            results, [&](std::size_t i) { return wanted[i] ? at_out[i].in(addresses) : nullptr; });
+        if (gradient) {
+          this_crf->loss_grad(from, to, scratch, stream);
+        } else {
+          this_crf->loss(from, to[0], scratch, stream);
+        }
+      });
+}
+
+}  // namespace segfuse::engine

@@ -1,0 +1,45 @@
+#pragma once
+// A Fusion's run on an accelerator for one set of shapes, as a plan of the runtime.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/device/accelerator.h"
+#include "engine/device/device_crf.h"
+#include "engine/device/device_fusion.h"
+#include "runtime/plan_runner.h"
+
+namespace segfuse::engine {
+
+/// What a status word speaks of.
+struct DeviceCheck {
+  /// Indices that are an input of the program: to say which one is wrong.
+  struct Indices {
+    ir::Op op = ir::Op::take;
+    std::size_t input = 0;
+    std::int64_t size = 0;
+  };
+  std::vector<std::string> what;  ///< "index of take"; the word is one of these, from 1
+  std::vector<Indices> indices;
+};
+
+struct DevicePlan {
+  /// What the plan is given: the inputs in their order, then outputs that are memory of their own,
+  /// then, if something is checked, the status words.
+  std::unique_ptr<runtime::PlanRunner> runner;
+  std::vector<Shape> output_shapes;
+  /// By output: the input whose memory it is, for those that are written in place.
+  std::vector<std::optional<std::size_t>> in_place;
+  /// One int for each entry of `checks`: 0, or which of its sentences holds, from 1.
+  runtime::Buffer status;
+  std::vector<DeviceCheck> checks;
+};
+
+/// Plans a run with inputs of these shapes; kernels are compiled as needed. The plan holds what it
+/// needs of the fusion, not the fusion; `crf` outlives it.
+DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
+                            std::span<const Tensor> inputs);
+
+}  // namespace segfuse::engine

@@ -1,0 +1,88 @@
+#pragma once
+// The state of planning for a device. device_plan.cpp has the frame and the groups with kernels,
+// device_library.cpp the operations that run alone.
+
+#include <map>
+
+#include "engine/device/device_plan.h"
+#include "engine/device/library_kernels.h"
+#include "engine/device/step_operands.h"
+
+namespace segfuse::engine {
+
+class DevicePlanner {
+ public:
+  DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
+                DeviceCrf& crf);
+  DevicePlan run(std::span<const DeviceGroup> groups);
+
+ private:
+  /// A launch whose addresses are known when it runs.
+  struct Launch {
+    runtime::GpuKernel kernel;
+    runtime::Extent3 grid;
+    runtime::Extent3 block;
+    std::size_t shared = 0;
+    std::vector<std::uint64_t> words;
+    struct Patch {
+      std::size_t word;
+      StepAddress address;
+    };
+    std::vector<Patch> patches;
+  };
+
+  // --- buffers and values
+  std::uint32_t add_buffer(plan::Buffer::Kind kind, std::string name, std::size_t bytes);
+  Ref scratch(DType dtype, Shape shape, const char* name);
+  /// Where a result is made: an output's own memory if it can be, else scratch.
+  Ref place(ir::ValId val);
+  const Ref& ref(ir::ValId val) const { return refs_.at(val.index); }
+  Shape shape(ir::ValId val) const { return sizes_.of(fusion_.val(val).shape); }
+  DType dtype(ir::ValId val) const { return fusion_.val(val).dtype; }
+  /// `ref` itself if row-major without gaps, else a copy.
+  Ref packed(const Ref& ref);
+  std::uint32_t alignment_of(const Ref& ref) const;
+  std::string name_of(ir::ExprId id) const;
+
+  // --- steps
+  void add_step(std::string name, const StepOperands& operands, runtime::PlanFunction function);
+  void add_launch(std::string name, const StepOperands& operands, Launch launch);
+  /// `refs` are the operands behind the launch's addresses, in order; the last `writes` are
+  /// written.
+  void add_library(std::string name, LibraryLaunch launch, const std::vector<Ref>& refs,
+                   std::size_t writes);
+  /// Another status word; its address.
+  Ref status_word(DeviceCheck check);
+  /// The indices of an operation, where they are an input of the program.
+  void add_indices(DeviceCheck& check, ir::ExprId id) const;
+  /// Fills the memory of a value with zeros: of an empty one, so that it counts as written.
+  void touch(const Ref& ref);
+  void copy(const Ref& from, const Ref& to, const char* what);
+
+  void plan_inputs();
+  void plan_outputs();
+  void plan_kernels(const compiler::SegmentedGroup& group, const DeviceGroup& code);
+  void plan_view(ir::ExprId id);
+  void plan_library(ir::ExprId id);
+  void plan_matmul(ir::ExprId id);
+  void plan_fold(ir::ExprId id);
+  void plan_scatter_add(ir::ExprId id);
+  void plan_crf(ir::ExprId id);
+
+  const ir::Fusion& fusion_;
+  const compiler::SegmentedFusion& segmented_;
+  std::span<const compiler::SegmentedGroup> groups_;
+  const ir::Sizes& sizes_;
+  Accelerator& accelerator_;
+  DeviceCrf& crf_;
+  DevicePlan result_;
+  plan::Plan plan_;
+  std::vector<runtime::PlanFunction> functions_;
+  std::vector<Ref> refs_;                                // by ValId
+  std::vector<bool> live_;                               // by ExprId
+  std::map<std::uint32_t, std::size_t> direct_outputs_;  // by ValId: the output it is made in
+  std::vector<std::uint32_t> output_buffers_;            // by output
+  std::uint32_t status_ = 0;                             // the buffer, when there are checks
+};
+
+}  // namespace segfuse::engine

@@ -1,0 +1,142 @@
+#include "engine/device/device_program.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "compiler/inputs.h"
+#include "segfuse/error.h"
+
+namespace segfuse::engine {
+
+namespace {
+
+constexpr std::size_t kMostPlans = 256;  // shapes remembered
+
+bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr; }
+
+/// The sentence about the first index that is out of range.
+[[noreturn]] void report(const DeviceCheck& check, std::int32_t word,
+                         std::span<const Tensor> inputs) {
+  for (const DeviceCheck::Indices& at : check.indices) {
+    const Tensor indices = inputs[at.input].to_host();
+    for (std::int64_t i = 0; i < indices.size(); ++i)
+      compiler::check_index(at.op,
+                            indices.dtype() == DType::kI32
+                                ? indices.span<std::int32_t>()[static_cast<std::size_t>(i)]
+                                : indices.span<std::int64_t>()[static_cast<std::size_t>(i)],
+                            at.size);
+  }
+  throw UsageError("{} is out of range", check.what.at(static_cast<std::size_t>(word - 1)));
+}
+
+}  // namespace
+
+DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator)
+    : program_(std::move(fusion)),
+      accelerator_(std::move(accelerator)),
+      crf_(*accelerator_),
+      fusion_(program_, accelerator_->shared_gpu()) {
+  for (const ir::ExprId id : fusion_.fusion().live_exprs()) {
+    const ir::Op op = fusion_.fusion().expr(id).op;
+    has_crf_ = has_crf_ || op == ir::Op::semicrf_loss || op == ir::Op::semicrf_loss_grad;
+  }
+}
+
+DeviceProgram::~DeviceProgram() {
+  try {
+    accelerator_->synchronize();  // kernels may use what the CRF keeps
+  } catch (const std::exception&) {
+    // A failure belongs to who waits for a result; there is nobody left.
+  }
+}
+
+DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs) {
+  std::vector<Shape> key;
+  for (const Tensor& input : inputs) key.push_back(input.shape());
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].dtype() != program_.val(program_.inputs()[i].val).dtype)
+        static_cast<void>(compiler::bind_inputs(program_, inputs));  // throws
+    return known->second;
+  }
+  if (plans_.size() >= kMostPlans) {
+    check();
+    plans_.clear();
+  }
+  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs);
+  return plans_.emplace(std::move(key), std::move(plan)).first->second;
+}
+
+std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs) {
+  DevicePlan& plan = plan_for(inputs);
+  const bool host = std::none_of(inputs.begin(), inputs.end(), on_device);
+  std::vector<Tensor> given;
+  std::vector<runtime::Buffer> buffers;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    given.push_back(on_device(inputs[i]) ? inputs[i] : accelerator_->upload(inputs[i], "input"));
+    buffers.push_back(accelerator_->buffer(given.back()));
+  }
+  std::vector<Tensor> outputs;
+  for (std::size_t i = 0; i < plan.output_shapes.size(); ++i) {
+    if (plan.in_place[i]) {
+      outputs.push_back(given[*plan.in_place[i]]);
+      continue;
+    }
+    outputs.push_back(accelerator_->empty(program_.val(program_.outputs()[i].val).dtype,
+                                          plan.output_shapes[i], "output"));
+    buffers.push_back(accelerator_->buffer(outputs.back()));
+  }
+  if (!plan.checks.empty()) buffers.push_back(plan.status);
+  if (unchecked_ != nullptr && unchecked_ != &plan) check_status(*unchecked_);
+  plan.runner->run(buffers);
+  if (!plan.checks.empty()) {
+    unchecked_ = &plan;
+    last_inputs_ = given;
+  }
+  if (host) check();
+  write_back(inputs, given);
+  if (!host) return outputs;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    outputs[i] = plan.in_place[i] ? inputs[*plan.in_place[i]] : outputs[i].to_host();
+  return outputs;
+}
+
+/// Inputs on the host that are overwritten.
+void DeviceProgram::write_back(std::span<const Tensor> inputs,
+                               const std::vector<Tensor>& given) const {
+  for (const ir::Alias& alias : program_.aliases()) {
+    std::size_t to = 0;
+    while (program_.inputs()[to].val != alias.input) ++to;
+    if (on_device(inputs[to]) || inputs[to].bytes() == 0) continue;
+    Tensor target = inputs[to];
+    given[to].device_memory()->copy_to_host(target.data(), target.bytes());
+  }
+}
+
+void DeviceProgram::check_status(DevicePlan& plan) {
+  const Tensor words = [&] {
+    Tensor host(DType::kI32, {static_cast<std::int64_t>(plan.checks.size())});
+    accelerator_->download(plan.status, host);
+    return host;
+  }();
+  unchecked_ = nullptr;
+  const std::vector<Tensor> inputs = std::move(last_inputs_);
+  last_inputs_.clear();
+  for (std::size_t i = 0; i < plan.checks.size(); ++i) {
+    const std::int32_t word = words.span<std::int32_t>()[i];
+    if (word == 0) continue;
+    accelerator_->executor().fill(accelerator_->streams()[0], plan.status, 0);
+    report(plan.checks[i], word, inputs);
+  }
+}
+
+void DeviceProgram::check() {
+  if (unchecked_ != nullptr) check_status(*unchecked_);
+  if (!has_crf_) return;
+  runtime::Timeline& timeline = accelerator_->executor().timeline();
+  for (const runtime::StreamId stream : accelerator_->streams()) timeline.synchronize(stream);
+  crf_.check(timeline.handle(accelerator_->streams()[0]));
+}
+
+}  // namespace segfuse::engine

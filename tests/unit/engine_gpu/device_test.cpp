@@ -1,0 +1,382 @@
+#include "unit/engine_gpu/device_test.h"
+
+#include <cstdlib>
+
+#include "segfuse/error.h"
+#include "support/random_fusion.h"
+
+namespace segfuse::engine::testing {
+namespace {
+
+using ir::Builder;
+using ir::Extents;
+using ir::Fusion;
+using ir::ValId;
+using segfuse::testing::row;
+using segfuse::testing::tensor;
+using segfuse::testing::uniform;
+
+INSTANTIATE_TEST_SUITE_P(Places, OnDevice, ::testing::Values("simulated", "cuda"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+/// A program with inputs of given tensors.
+struct Program {
+  Fusion fusion{"program"};
+  Builder b{fusion};
+  std::vector<Tensor> inputs;
+
+  ValId input(Tensor value) {
+    inputs.push_back(std::move(value));
+    const Tensor& t = inputs.back();
+    return fusion.add_input("x" + std::to_string(inputs.size()), t.dtype(),
+                            Extents(t.shape().begin(), t.shape().end()));
+  }
+  void output(ValId val) { fusion.add_output(val, ""); }
+};
+
+double tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return 1e-12;
+    case DType::kF16: return 4e-3;
+    case DType::kBF16: return 3e-2;
+    default: return 1e-5;
+  }
+}
+
+TEST_P(OnDevice, MatrixProductsOfAllForms) {
+  Rng rng(1);
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16})
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true}) {
+        Program p;
+        const auto matrix = [&](Shape batch, std::int64_t rows, std::int64_t columns, bool turned) {
+          batch.push_back(turned ? columns : rows);
+          batch.push_back(turned ? rows : columns);
+          return p.input(uniform(rng, dtype, batch));
+        };
+        const auto multiply = [&](ValId a, ValId b) {
+          p.output(p.b.matmul(a, b, transpose_a, transpose_b));
+        };
+        multiply(matrix({}, 5, 19, transpose_a), matrix({}, 19, 33, transpose_b));
+        multiply(matrix({3}, 17, 4, transpose_a), matrix({3}, 4, 6, transpose_b));
+        multiply(matrix({2, 3}, 8, 5, transpose_a), matrix({}, 5, 16, transpose_b));
+        multiply(matrix({}, 1, 1, transpose_a), matrix({}, 1, 1, transpose_b));
+        multiply(matrix({}, 4, 0, transpose_a), matrix({}, 0, 3, transpose_b));
+        multiply(matrix({}, 0, 4, transpose_a), matrix({}, 4, 3, transpose_b));
+        // Views: a part of the columns, and axes in another order.
+        multiply(p.b.slice_axis(matrix({}, 6, 8, transpose_a), transpose_a ? 0 : 1, 1, 6),
+                 matrix({}, 6, 7, transpose_b));
+        multiply(p.b.permute(matrix({4}, 3, 5, !transpose_a), {0, 2, 1}),
+                 matrix({}, 5, 2, transpose_b));
+        compare(p.fusion, p.inputs, 20 * tolerance_of(dtype));
+      }
+}
+
+TEST_P(OnDevice, SumsIntoChosenPlaces) {
+  Rng rng(2);
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI64}) {
+    Program p;
+    const auto values = [&](const Shape& shape) {
+      return is_float(dtype) ? uniform(rng, dtype, shape)
+                             : segfuse::testing::counting(shape, dtype);
+    };
+    std::vector<double> many(700);
+    for (double& index : many) index = static_cast<double>(rng.below(9));
+    const ValId few = p.input(row({3, 0, 3, 2}, DType::kI64));
+    const ValId lots = p.input(row(many, DType::kI32));
+    p.output(p.b.scatter_add(p.input(values({4, 5})), few, 0, 6));
+    p.output(p.b.scatter_add(p.input(values({2, 4, 3})), few, 1, 4));
+    p.output(p.b.scatter_add(p.input(values({700, 300})), lots, 0, 9));
+    p.output(p.b.scatter_add(p.input(values({4})), few, 0, 5));
+    if (is_float(dtype)) {
+      for (const auto& [size, stride, dilation] :
+           {std::tuple{3, 1, 1}, {3, 2, 1}, {2, 1, 3}, {4, 3, 2}}) {
+        const std::int64_t windows = (20 - (size - 1) * dilation - 1) / stride + 1;
+        p.output(p.b.fold(p.input(values({2, windows, size, 5})), 1, stride, dilation, 20));
+      }
+    }
+    compare(p.fusion, p.inputs, 700 * tolerance_of(dtype) / 10);
+  }
+}
+
+TEST_P(OnDevice, ViewsAndInputsAsOutputs) {
+  Rng rng(3);
+  for (const DType dtype : {DType::kBool, DType::kI64, DType::kF16, DType::kF32}) {
+    Program p;
+    const ValId x = p.input(segfuse::testing::counting({3, 4, 5}, dtype));
+    p.output(x);
+    p.output(p.b.permute(x, {2, 0, 1}));
+    p.output(p.b.slice(x, {1, 1, 2}, {2, 3, 2}));
+    p.output(p.b.reshape(p.b.permute(x, {1, 0, 2}), {4, 15}));
+    p.output(p.b.broadcast(p.b.slice(x, {0, 0, 0}, {1, 4, 1}), {0, 1, 2}, {7, 4, 3}));
+    p.output(p.b.unfold(x, 2, 2, 2, 1));
+    p.output(x);
+    p.output(p.b.slice(x, {0, 0, 0}, {0, 4, 5}));
+    compare(p.fusion, p.inputs, 0);
+  }
+}
+
+struct CrfProgram : Program {
+  CrfProgram(DType dtype, bool boundaries, std::int64_t kT = 12) {
+    constexpr std::int64_t kB = 3, kC = 3, kK = 4;
+    Rng rng(10);
+    std::vector<ValId> ids;
+    for (const Shape& shape :
+         {Shape{kB, kT, kC}, Shape{1, kC, kC}, Shape{kK, kC}, Shape{kC}, Shape{kC}})
+      ids.push_back(input(uniform(rng, dtype, shape)));
+    for (int i = 0; i < (boundaries ? 2 : 0); ++i)
+      ids.push_back(input(uniform(rng, dtype, {kB, kT, kC})));
+    ids.push_back(input(row({static_cast<double>(kT), 0, 7}, DType::kI64)));
+    Tensor labels = Tensor::zeros(DType::kI32, {kB, kT});
+    Tensor starts = Tensor::zeros(DType::kBool, {kB, kT});
+    for (std::int64_t i = 0; i < kB * kT; ++i) {
+      labels.set(i, static_cast<double>(i / 3 % kC));
+      starts.set(i, i % 3 == 0);
+    }
+    labels_at = inputs.size();
+    ids.push_back(input(labels));
+    ids.push_back(input(starts));
+    output(b.make(ir::Op::semicrf_loss, ids));
+    ids.push_back(b.full(0.7, {kB}, dtype));
+    const auto gradients = b.make_all(ir::Op::semicrf_loss_grad, ids);
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (i != 2) output(gradients[i]);  // one is not wanted
+  }
+  std::size_t labels_at = 0;
+};
+
+TEST_P(OnDevice, SemicrfAgreesWithTheReference) {
+  for (const bool boundaries : {false, true}) {
+    const CrfProgram single(DType::kF32, boundaries);
+    compare(single.fusion, single.inputs, 1e-5);
+    const CrfProgram twice(DType::kF64, boundaries);
+    compare(twice.fusion, twice.inputs, 1e-10);
+  }
+}
+
+/// What an action throws.
+template <class Error, class Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_P(OnDevice, WrongLabelsAreToldByTheRunOrByTheCheck) {
+  CrfProgram p(DType::kF32, false);
+  p.inputs[p.labels_at].set(4, 2);
+  Executable executable(p.fusion, pool, on_device());
+  const char* const sentence =
+      "semicrf: batch 0, time 4: the label changes without the start of a segment";
+  EXPECT_EQ(message_of<DataError>([&] { executable.run(p.inputs); }), sentence);
+  std::vector<Tensor> inputs = p.inputs;
+  inputs[0] = accelerator->upload(inputs[0]);
+  executable.run(inputs);
+  EXPECT_EQ(message_of<DataError>([&] { executable.check(); }), sentence);
+  p.inputs[p.labels_at].set(4, 1);
+  EXPECT_NO_THROW(executable.run(p.inputs));
+}
+
+TEST_P(OnDevice, WrongIndicesAreNamed) {
+  Program p;
+  const ValId table = p.input(segfuse::testing::counting({4, 3}, DType::kF32));
+  const ValId at = p.input(row({0, 3, 1}, DType::kI64));
+  p.output(p.b.exp(p.b.take(table, at, 0)));
+  p.output(p.b.scatter_add(p.input(segfuse::testing::counting({3, 3}, DType::kF32)), at, 0, 4));
+  compare(p.fusion, p.inputs, 1e-5);
+  Executable executable(p.fusion, pool, on_device());
+  Executable on_host(p.fusion, pool);
+  p.inputs[1] = row({0, 4, 1}, DType::kI64);
+  const std::string expected = message_of<UsageError>([&] { on_host.run(p.inputs); });
+  EXPECT_EQ(message_of<UsageError>([&] { executable.run(p.inputs); }), expected);
+  std::vector<Tensor> inputs = p.inputs;
+  inputs[0] = accelerator->upload(inputs[0]);
+  executable.run(inputs);
+  EXPECT_EQ(message_of<UsageError>([&] { executable.check(); }), expected);
+  EXPECT_NO_THROW(executable.check());
+  p.inputs[1] = row({0, 2, 1}, DType::kI64);
+  EXPECT_NO_THROW(executable.run(p.inputs));
+}
+
+/// y = 2 x + n in place of x; z = x + 1 of the old x; w, computed from both, over n.
+Program overwriting() {
+  Program p;
+  const ValId x = p.input(row({1, 2, 3}, DType::kF32));
+  const ValId n = p.input(row({10, 20, 30}, DType::kF32));
+  const ValId y = p.b.add(p.b.mul(x, p.b.constant(2)), n);
+  const ValId z = p.b.add(x, p.b.constant(1));
+  const ValId w = p.b.sum(p.b.mul(p.b.unsqueeze(n, 0), p.b.unsqueeze(z, 1)), {1});
+  p.output(y);
+  p.output(z);
+  p.output(w);
+  p.fusion.add_alias(y, x);
+  p.fusion.add_alias(w, n);
+  return p;
+}
+
+TEST_P(OnDevice, AliasedInputsAreOverwrittenWhereTheyAre) {
+  const Program p = overwriting();
+  Executable executable(p.fusion, pool, on_device());
+  for (const bool x_there : {false, true})
+    for (const bool n_there : {false, true}) {
+      std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
+      if (x_there) inputs[0] = accelerator->upload(inputs[0]);
+      if (n_there) inputs[1] = accelerator->upload(inputs[1]);
+      const std::vector<Tensor> outputs = executable.run(inputs);
+      EXPECT_EQ(segfuse::testing::values(inputs[0].to_host()), (std::vector<double>{12, 24, 36}));
+      EXPECT_EQ(segfuse::testing::values(outputs[0].to_host()), (std::vector<double>{12, 24, 36}));
+      EXPECT_EQ(segfuse::testing::values(outputs[1].to_host()), (std::vector<double>{2, 3, 4}));
+      EXPECT_EQ(segfuse::testing::values(outputs[2].to_host()),
+                (std::vector<double>{120, 180, 240}));
+      EXPECT_EQ(segfuse::testing::values(inputs[1].to_host()),
+                (std::vector<double>{120, 180, 240}));
+      EXPECT_EQ(outputs[1].device_memory() != nullptr, x_there || n_there);
+    }
+}
+
+TEST_P(OnDevice, ChecksAndTheReferenceRunOnTheHost) {
+  const Program p = overwriting();
+  for (const ExecutorOptions& how :
+       {ExecutorOptions{.check_numerics = true, .accelerator = accelerator},
+        ExecutorOptions{.backend = Backend::kReference, .accelerator = accelerator}}) {
+    Executable executable(p.fusion, pool, how);
+    const std::vector<Tensor> inputs{accelerator->upload(p.inputs[0]),
+                                     accelerator->upload(p.inputs[1])};
+    const std::vector<Tensor> outputs = executable.run(inputs);
+    EXPECT_EQ(segfuse::testing::values(inputs[0].to_host()), (std::vector<double>{12, 24, 36}));
+    EXPECT_EQ(segfuse::testing::values(outputs[2].to_host()), (std::vector<double>{120, 180, 240}));
+    EXPECT_NE(outputs[2].device_memory(), nullptr);
+  }
+}
+
+TEST_P(OnDevice, ElementsAreNotReadFromTheHost) {
+  Tensor there = accelerator->upload(row({1, 2}));
+  EXPECT_EQ(message_of<UsageError>([&] { static_cast<void>(there.at(0)); }),
+            "a tensor f64[2] is in the memory of " + accelerator->name() +
+                "; bring it to the host with to_host() first");
+  EXPECT_THROW(static_cast<void>(there.data()), UsageError);
+  EXPECT_THROW(there.span<double>(), UsageError);
+  const Tensor copy = there.clone();
+  EXPECT_FALSE(copy.shares_storage_with(there));
+  EXPECT_TRUE(there.reshaped({2, 1}).shares_storage_with(there));
+  EXPECT_EQ(segfuse::testing::values(copy.to_host()), (std::vector<double>{1, 2}));
+  Program p;
+  p.output(p.b.exp(p.input(row({1, 2}))));
+  Executable on_host(p.fusion, pool);
+  EXPECT_THROW(on_host.run(std::vector{there}), UsageError);
+}
+
+TEST_P(OnDevice, LargeTensorsTravelInPieces) {
+  constexpr std::int64_t kMany = (std::int64_t{80} << 20) / 4 + 3;
+  Tensor host(DType::kI32, {kMany});
+  for (std::int64_t i = 0; i < kMany; ++i)
+    host.span<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 7);
+  EXPECT_TRUE(segfuse::testing::same_bits(accelerator->upload(host).to_host(), host));
+}
+
+TEST_P(OnDevice, RandomProgramsAgreeWithTheInterpreter) {
+  const char* const wanted = std::getenv("SEGFUSE_RANDOM_FUSIONS");
+  const std::uint64_t count = !simulated() && wanted != nullptr ? std::strtoull(wanted, nullptr, 10)
+                              : simulated()                     ? 12
+                                                                : 100;
+  for (std::uint64_t seed = 1; seed <= count && !HasFatalFailure(); ++seed)
+    for (const auto numbers :
+         {segfuse::testing::Numbers::kSmooth, segfuse::testing::Numbers::kExact}) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      const segfuse::testing::RandomFusion program =
+          segfuse::testing::random_fusion(8000 + seed, numbers);
+      for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {0, 4}})
+        compare(program.fusion, segfuse::testing::random_inputs(program, seed, b, t),
+                numbers == segfuse::testing::Numbers::kExact ? 0 : 1e-8);
+    }
+}
+
+/// Two layers with an in-place update: many steps, several of which may run beside each other.
+Program two_layers(std::int64_t rows) {
+  Rng rng(5);
+  Program p;
+  const ValId x = p.input(uniform(rng, DType::kF32, {rows, 8}));
+  const ValId w = p.input(uniform(rng, DType::kF32, {8, 8}));
+  const ValId v = p.input(uniform(rng, DType::kF32, {8, 8}));
+  const ValId a = p.b.softmax(p.b.matmul(x, w), 1);
+  const ValId c = p.b.tanh(p.b.matmul(x, v));
+  const ValId g = p.b.matmul(a, c, true, false);
+  const ValId moved = p.b.sub(w, p.b.mul(g, p.b.constant(0.1)));
+  p.output(p.b.sum(p.b.mul(a, c), {0, 1}));
+  p.output(moved);
+  p.fusion.add_alias(moved, w);
+  return p;
+}
+
+TEST_P(OnDevice, MemoryStopsGrowingWhenAllShapesWereSeen) {
+  const Program first = two_layers(6);
+  Executable executable(first.fusion, pool, on_device());
+  const Program second = two_layers(6);
+  std::uint64_t grown = 0;
+  const Tensor w = accelerator->upload(first.inputs[1]);
+  for (int round = 0; round < 20; ++round) {
+    const std::vector<Tensor> inputs{first.inputs[0], w, first.inputs[2]};
+    const std::vector<Tensor> outputs = executable.run(inputs);
+    EXPECT_TRUE(std::isfinite(outputs[0].to_host().at(0)));
+    if (round == 3) grown = accelerator->heap().statistics().grown;
+  }
+  EXPECT_EQ(accelerator->heap().statistics().grown, grown);
+}
+
+TEST(SimulatedPrograms, GiveTheSameBitsInEveryScheduleWithoutARace) {
+  const Program p = two_layers(5);
+  ThreadPool pool(1);
+  std::vector<Tensor> expected;
+  for (const runtime::sim::NamedSchedule& schedule : runtime::sim::all_schedules(4, 6)) {
+    SCOPED_TRACE(schedule.name);
+    const segfuse::testing::SimAccelerator sim = segfuse::testing::make_sim_accelerator(
+        {.streams = 3, .check_streams = true}, schedule.make());
+    Executable executable(p.fusion, pool, {.accelerator = sim.accelerator});
+    std::vector<Tensor> inputs{p.inputs[0], sim.accelerator->upload(p.inputs[1]), p.inputs[2]};
+    std::vector<Tensor> found;
+    for (int step = 0; step < 3; ++step) found = executable.run(inputs);
+    found[0] = found[0].to_host();
+    found[1] = inputs[1].to_host();
+    if (expected.empty()) expected = found;
+    for (std::size_t o = 0; o < found.size(); ++o)
+      EXPECT_TRUE(segfuse::testing::same_bits(found[o], expected[o])) << "output " << o;
+  }
+}
+
+TEST(SimulatedPrograms, RunOnAfterTheyWereOutOfMemory) {
+  const segfuse::testing::SimAccelerator sim = segfuse::testing::make_sim_accelerator();
+  ThreadPool pool(1);
+  Program p;
+  const ValId x = p.fusion.add_input("x", DType::kF32, {p.fusion.symbol("N")});
+  p.output(p.b.exp(x));
+  Executable executable(p.fusion, pool, {.accelerator = sim.accelerator});
+  const Tensor small = sim.accelerator->upload(Tensor::zeros(DType::kF32, {1000}));
+  sim.device->set_limit(std::size_t{8} << 20);
+  const Tensor large = sim.accelerator->upload(Tensor::zeros(DType::kF32, {1 << 20}));
+  const std::string report =
+      message_of<runtime::OutOfDeviceMemory>([&] { executable.run(std::vector{large}); });
+  EXPECT_NE(report.find("output"), std::string::npos) << report;
+  EXPECT_EQ(executable.run(std::vector{small})[0].to_host().at(999), 1.0);
+}
+
+TEST(Accelerators, HaveNames) {
+  EXPECT_EQ(open_accelerator("cpu"), nullptr);
+  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda0", "cuda:1 "})
+    EXPECT_THROW(open_accelerator(name), UsageError) << name;
+}
+
+TEST(Accelerators, DoNotShareTensors) {
+  const auto one = segfuse::testing::make_sim_accelerator().accelerator;
+  const auto other = segfuse::testing::make_sim_accelerator().accelerator;
+  ThreadPool pool(1);
+  Program p;
+  p.output(p.b.exp(p.input(row({1, 2}))));
+  Executable executable(p.fusion, pool, {.accelerator = one});
+  EXPECT_THROW(executable.run(std::vector{other->upload(row({1, 2}))}), UsageError);
+}
+
+}  // namespace
+}  // namespace segfuse::engine::testing
