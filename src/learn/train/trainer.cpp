@@ -267,7 +267,8 @@ void Run::watch_scores(const EpochRecord& record) {
   warned_ = true;
   log(LogLevel::kWarning,
       "after epoch {} the largest parameter of the CRF is {:.1f}; above {:.0f} the emissions "
-      "hardly count: --crf-reg 1e-4 or more holds the scores, as a lower training.learning_rate does",
+      "hardly count: --crf-reg 1e-4 or more holds the scores, as a lower training.learning_rate "
+      "does",
       record.epoch, record.crf_largest, kLargeScore);
 }
 
@@ -287,7 +288,8 @@ Batch Run::stage(const std::vector<std::int64_t>& rows) const {
 void Run::out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const {
   const Shape& shape = batch.features.shape();
   throw DeviceError(
-      "the batch of {} does not fit the memory of {}: {} recordings, padded to {} frames each; lower "
+      "the batch of {} does not fit the memory of {}: {} recordings, padded to {} frames each; "
+      "lower "
       "training.batch_frames (now {}) or training.batch_size (now {}), or cut long recordings.\n{}",
       place_of(batch), accelerator()->name(), shape[0], shape[1], plan_.batch_frames,
       plan_.batch_size, error.what());
