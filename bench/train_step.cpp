@@ -1,6 +1,8 @@
 // Forward and backward of a residual convolution block on the executor: where the time goes.
 // Prints one JSON list of rows; reference_ms is the time of the matrix products alone.
 //   segfuse_bench_step [threads]
+//   segfuse_bench_step cuda       on a GPU, beside the CPU's loops: several sizes, with the time that
+//                                 the host needs to enqueue a run, and the memory mapped after warm-up
 
 #include <fmt/core.h>
 
@@ -9,11 +11,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "base/rng.h"
 #include "compiler/autodiff/autodiff.h"
 #include "compiler/interpret/interpreter.h"
+#include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
 
@@ -71,9 +75,9 @@ Block make_block(std::int64_t batch, std::int64_t time, std::int64_t width) {
 
 /// Largest difference from the interpreter in double, over the largest value of each output, on a
 /// block of the same form that the interpreter can do.
-double error_on_small_block(ThreadPool& pool) {
+double error_on_small_block(ThreadPool& pool, const engine::ExecutorOptions& how = {}) {
   const Block block = make_block(2, 9, 16);
-  const std::vector<Tensor> fast = engine::Executable(block.fusion, pool).run(block.inputs);
+  const std::vector<Tensor> fast = engine::Executable(block.fusion, pool, how).run(block.inputs);
   const std::vector<Tensor> exact = compiler::interpret(block.fusion, block.inputs);
   double worst = 0;
   for (std::size_t i = 0; i < fast.size(); ++i) {
@@ -88,9 +92,91 @@ double error_on_small_block(ThreadPool& pool) {
   return worst;
 }
 
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Runs that follow one another without waiting, as those of a trainer do but for the loss.
+nlohmann::ordered_json on_device(ThreadPool& pool,
+                                 const std::shared_ptr<engine::Accelerator>& accelerator,
+                                 const Shape& sizes, double error) {
+  const Block block = make_block(sizes[0], sizes[1], sizes[2]);
+  engine::Executable executable(block.fusion, pool, {.accelerator = accelerator});
+  std::vector<Tensor> inputs;
+  for (const Tensor& input : block.inputs) inputs.push_back(accelerator->upload(input));
+  for (int i = 0; i < 5; ++i) static_cast<void>(executable.run(inputs));
+  accelerator->synchronize();
+  const std::uint64_t grown = accelerator->heap().statistics().grown;
+  constexpr int kRuns = 20;
+  std::vector<double> each;
+  std::vector<double> enqueued;
+  for (int round = 0; round < 7; ++round) {
+    const double begin = now();
+    for (int i = 0; i < kRuns; ++i) static_cast<void>(executable.run(inputs));
+    const double submitted = now();
+    accelerator->synchronize();
+    each.push_back((now() - begin) / kRuns);
+    enqueued.push_back((submitted - begin) / kRuns);
+  }
+  // Where the time goes, from a program whose steps are waited for.
+  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+  {
+    engine::Executable slow(block.fusion, pool, {.profile = true, .accelerator = accelerator});
+    static_cast<void>(slow.run(inputs));
+    const std::vector<engine::StepTime> first = slow.step_times();
+    for (int i = 0; i < 5; ++i) static_cast<void>(slow.run(inputs));
+    const std::vector<engine::StepTime> all = slow.step_times();
+    for (std::size_t i = 0; i < all.size(); ++i)
+      steps.push_back({all[i].what, 1e6 * (all[i].seconds - first[i].seconds) / 5});
+  }
+  engine::Executable host(block.fusion, pool);
+  std::vector<double> on_host;
+  for (int i = 0; i < 4; ++i) {
+    const double begin = now();
+    static_cast<void>(host.run(block.inputs));
+    on_host.push_back(now() - begin);
+  }
+  return {{"name", fmt::format("step_B{}_T{}_C{}", sizes[0], sizes[1], sizes[2])},
+          {"device", accelerator->gpu().name()},
+          {"ms", 1e3 * median(each)},
+          {"spread", (*std::max_element(each.begin(), each.end()) -
+                      *std::min_element(each.begin(), each.end())) /
+                         median(each)},
+          {"error", error},
+          {"enqueue_ms", 1e3 * median(enqueued)},
+          {"tflops", block.matmul_flops / median(each) * 1e-12},
+          {"mapped_after_warm_up", accelerator->heap().statistics().grown - grown},
+          {"steps_us", steps},
+          {"reference", fmt::format("CPU, {} threads", pool.size())},
+          {"reference_ms", 1e3 * median(on_host)}};
+}
+
+int run_on_device() {
+  std::string reason;
+  if (runtime::cuda_device_count(&reason) == 0) {
+    fmt::print(stderr, "{}\n", reason);
+    fmt::print("[]\n");
+    return 0;
+  }
+  ThreadPool pool(0);
+  const auto accelerator = engine::open_accelerator("cuda");
+  const double error = error_on_small_block(pool, {.accelerator = accelerator});
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Shape& sizes : {Shape{8, 500, 64}, Shape{16, 400, 256}, Shape{64, 800, 512}})
+    rows.push_back(on_device(pool, accelerator, sizes, error));
+  fmt::print("{}\n", rows.dump(1));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "cuda") return run_on_device();
   const std::int64_t sizes[] = {16, 400, 256};
   const Block block = make_block(sizes[0], sizes[1], sizes[2]);
   ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);

@@ -104,7 +104,7 @@ struct Executable::State {
     }
     if (options.backend != Backend::kCompiled) return;
     if (options.accelerator) {
-      device = std::make_unique<DeviceProgram>(fusion, options.accelerator);
+      device = std::make_unique<DeviceProgram>(fusion, options.accelerator, options.profile);
       return;
     }
     if (auto compiler = shared_cpu_compiler())
@@ -231,6 +231,11 @@ struct Executable::State {
 
   std::vector<StepTime> times() const {
     std::vector<StepTime> all;
+    if (device) {
+      for (const DeviceStepTime& time : device->step_times())
+        all.push_back({time.what, time.seconds, time.runs});
+      return all;
+    }
     if (last_plan == nullptr) return all;
     for (const Step& step : last_plan->steps) {
       const auto group = std::find_if(groups.begin(), groups.end(),

@@ -36,7 +36,7 @@ struct ExecutorOptions {
   bool check_numerics = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
-  /// Measures every step; see Executable::step_times(). On the CPU only.
+  /// Measures every step, which on a GPU is waited for then; see Executable::step_times().
   bool profile = false;
   /// Where it runs; null: on the CPU. With check_numerics, and by the reference, it runs on the CPU
   /// all the same, and operands and results travel.

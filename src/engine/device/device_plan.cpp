@@ -1,6 +1,7 @@
 #include "engine/device/device_plan.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "engine/device/device_planner.h"
 #include "engine/exec/view.h"
@@ -24,13 +25,14 @@ std::size_t bytes_of(DType dtype, const Shape& shape) {
 }  // namespace
 
 DevicePlanner::DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
-                             DeviceCrf& crf)
+                             DeviceCrf& crf, bool measure)
     : fusion_(fusion.fusion()),
       segmented_(fusion.segmented()),
       groups_(fusion.groups()),
       sizes_(sizes),
       accelerator_(accelerator),
       crf_(crf),
+      measure_(measure),
       refs_(fusion_.storage().vals.size()),
       live_(fusion_.storage().exprs.size(), false),
       output_buffers_(fusion_.outputs().size(), kNone) {
@@ -75,8 +77,26 @@ void DevicePlanner::add_step(std::string name, const StepOperands& operands,
   step.function = static_cast<std::uint32_t>(functions_.size());
   step.reads = operands.reads();
   step.writes = operands.writes();
+  functions_.push_back(measure_ ? measured(step.name, std::move(function)) : std::move(function));
   plan_.steps.push_back(std::move(step));
-  functions_.push_back(std::move(function));
+}
+
+/// The same, waited for before and after.
+runtime::PlanFunction DevicePlanner::measured(const std::string& name,
+                                              runtime::PlanFunction function) {
+  auto time = std::make_shared<DeviceStepTime>();
+  time->what = name;
+  result_.times.push_back(time);
+  return [time, function = std::move(function), gpu = accelerator_.shared_gpu()](
+             runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
+    using Clock = std::chrono::steady_clock;
+    gpu->synchronize(stream);
+    const auto begin = Clock::now();
+    function(stream, addresses);
+    gpu->synchronize(stream);
+    time->seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    ++time->runs;
+  };
 }
 
 void DevicePlanner::add_launch(std::string name, const StepOperands& operands, Launch launch) {
@@ -287,10 +307,10 @@ DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
 }
 
 DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
-                            std::span<const Tensor> inputs) {
+                            std::span<const Tensor> inputs, bool measure) {
   ir::Sizes sizes;
   const std::vector<DeviceGroup> groups = fusion.prepare(inputs, sizes);
-  return DevicePlanner(fusion, sizes, accelerator, crf).run(groups);
+  return DevicePlanner(fusion, sizes, accelerator, crf, measure).run(groups);
 }
 
 }  // namespace segfuse::engine

@@ -25,6 +25,13 @@ struct DeviceCheck {
   std::vector<Indices> indices;
 };
 
+/// Time of one step over all runs, when they are measured.
+struct DeviceStepTime {
+  std::string what;
+  double seconds = 0;
+  std::int64_t runs = 0;
+};
+
 struct DevicePlan {
   /// What the plan is given: the inputs in their order, then outputs that are memory of their own,
   /// then, if something is checked, the status words.
@@ -35,11 +42,13 @@ struct DevicePlan {
   /// One int for each entry of `checks`: 0, or which of its sentences holds, from 1.
   runtime::Buffer status;
   std::vector<DeviceCheck> checks;
+  /// By step; empty unless they are measured.
+  std::vector<std::shared_ptr<DeviceStepTime>> times;
 };
 
 /// Plans a run with inputs of these shapes; kernels are compiled as needed. The plan holds what it
-/// needs of the fusion, not the fusion; `crf` outlives it.
+/// needs of the fusion, not the fusion; `crf` outlives it. With `measure` each step is waited for.
 DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
-                            std::span<const Tensor> inputs);
+                            std::span<const Tensor> inputs, bool measure);
 
 }  // namespace segfuse::engine

@@ -13,7 +13,7 @@ namespace segfuse::engine {
 class DevicePlanner {
  public:
   DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
-                DeviceCrf& crf);
+                DeviceCrf& crf, bool measure);
   DevicePlan run(std::span<const DeviceGroup> groups);
 
  private:
@@ -46,6 +46,7 @@ class DevicePlanner {
 
   // --- steps
   void add_step(std::string name, const StepOperands& operands, runtime::PlanFunction function);
+  runtime::PlanFunction measured(const std::string& name, runtime::PlanFunction function);
   void add_launch(std::string name, const StepOperands& operands, Launch launch);
   /// `refs` are the operands behind the launch's addresses, in order; the last `writes` are
   /// written.
@@ -75,6 +76,7 @@ class DevicePlanner {
   const ir::Sizes& sizes_;
   Accelerator& accelerator_;
   DeviceCrf& crf_;
+  bool measure_;
   DevicePlan result_;
   plan::Plan plan_;
   std::vector<runtime::PlanFunction> functions_;

@@ -31,11 +31,13 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
 
 }  // namespace
 
-DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator)
+DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
+                             bool measure)
     : program_(std::move(fusion)),
       accelerator_(std::move(accelerator)),
       crf_(*accelerator_),
-      fusion_(program_, accelerator_->shared_gpu()) {
+      fusion_(program_, accelerator_->shared_gpu()),
+      measure_(measure) {
   for (const ir::ExprId id : fusion_.fusion().live_exprs()) {
     const ir::Op op = fusion_.fusion().expr(id).op;
     has_crf_ = has_crf_ || op == ir::Op::semicrf_loss || op == ir::Op::semicrf_loss_grad;
@@ -62,14 +64,16 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs) {
   }
   if (plans_.size() >= kMostPlans) {
     check();
+    last_plan_ = nullptr;
     plans_.clear();
   }
-  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs);
+  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, measure_);
   return plans_.emplace(std::move(key), std::move(plan)).first->second;
 }
 
 std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs) {
   DevicePlan& plan = plan_for(inputs);
+  last_plan_ = &plan;
   const bool host = std::none_of(inputs.begin(), inputs.end(), on_device);
   std::vector<Tensor> given;
   std::vector<runtime::Buffer> buffers;
@@ -129,6 +133,13 @@ void DeviceProgram::check_status(DevicePlan& plan) {
     accelerator_->executor().fill(accelerator_->streams()[0], plan.status, 0);
     report(plan.checks[i], word, inputs);
   }
+}
+
+std::vector<DeviceStepTime> DeviceProgram::step_times() const {
+  std::vector<DeviceStepTime> all;
+  if (last_plan_ != nullptr)
+    for (const std::shared_ptr<DeviceStepTime>& time : last_plan_->times) all.push_back(*time);
+  return all;
 }
 
 void DeviceProgram::check() {

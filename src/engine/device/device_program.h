@@ -13,7 +13,8 @@ namespace segfuse::engine {
 /// What depends on shapes is planned on the first run with them and kept. One run at a time.
 class DeviceProgram {
  public:
-  DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator);
+  /// With `measure` each step of a run is waited for and timed.
+  DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator, bool measure = false);
   ~DeviceProgram();
 
   const ir::Fusion& fusion() const { return program_; }
@@ -26,6 +27,8 @@ class DeviceProgram {
   /// Waits for the runs so far. UsageError for an index out of range, DataError for what a CRF was
   /// given.
   void check();
+  /// The steps of the last run's plan, in order; empty unless they are measured.
+  std::vector<DeviceStepTime> step_times() const;
 
  private:
   DevicePlan& plan_for(std::span<const Tensor> inputs);
@@ -40,6 +43,8 @@ class DeviceProgram {
   DevicePlan* unchecked_ = nullptr;  ///< of the last run, if it checks something
   std::vector<Tensor> last_inputs_;  ///< of that run
   bool has_crf_ = false;
+  bool measure_ = false;
+  const DevicePlan* last_plan_ = nullptr;
 };
 
 }  // namespace segfuse::engine
