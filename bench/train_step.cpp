@@ -1,8 +1,10 @@
 // Forward and backward of a residual convolution block on the executor: where the time goes.
 // Prints one JSON list of rows; reference_ms is the time of the matrix products alone.
 //   segfuse_bench_step [threads]
-//   segfuse_bench_step cuda       on a GPU, beside the CPU's loops: several sizes, with the time that
-//                                 the host needs to enqueue a run, and the memory mapped after warm-up
+//   segfuse_bench_step cuda       on a GPU, beside the CPU's loops: several sizes, with the time
+//   that
+//                                 the host needs to enqueue a run, and the memory mapped after
+//                                 warm-up
 
 #include <fmt/core.h>
 

@@ -15,6 +15,8 @@ using Role = SpaceAxis::Role;
 
 namespace {
 
+constexpr int kJoinUnroll = 16;  // loads in flight of a lane that joins chunks
+
 /// Rows in chunks: each outer iteration goes through some rows one after the other and keeps the
 /// columns' states in row buffers; a second kernel joins them.
 class RowColMaker {
@@ -199,6 +201,8 @@ class RowColMaker {
 
   void make_columns() {
     GroupKernel& kernel = making_.add_kernel();
+    // On a GPU a lane waits for memory, not for additions.
+    if (making_.schedule.target == Target::kCuda) kernel.kernel.schedule.unroll = kJoinUnroll;
     Walker walker(group_, kernel);
     Emitter& e = walker.emitter;
     Frame frame(making_, walker);

@@ -14,6 +14,7 @@ constexpr std::int64_t kBlocks = 512;         // that keep all multiprocessors b
 constexpr std::int64_t kFewRows = 128;        // less than this leaves multiprocessors idle
 constexpr std::int64_t kLongRow = 1 << 15;    // elements worth splitting
 constexpr std::int64_t kHeldWords = 32;       // registers of a lane that hold rows
+constexpr std::int64_t kColumnsJoined = 64;   // columns of a block that joins chunks
 constexpr std::int64_t kShared = 100 * 1024;  // bytes of shared memory, for two blocks
 
 std::int64_t power_below(std::int64_t value) {
@@ -37,9 +38,12 @@ class CudaChooser {
       } else {
         reduced_ *= length;
         ++reduced_axes_;
+        // What a split cuts: the outermost reduced axis that lanes do not run along.
+        if (first_ == 0 && static_cast<int>(axis) != space.inner) first_ = length;
       }
       if (space.axes[axis].role == SpaceAxis::Role::kColumn) columns_ *= length;
     }
+    if (first_ == 0) first_ = reduced_;
     vector_ = std::max<std::int64_t>(1, 16 / std::max(space.widest, 2));
     s_.target = Target::kCuda;
     s_.threads = static_cast<int>(kBlock);
@@ -82,11 +86,17 @@ class CudaChooser {
     if (inner_ < s_.tile) share_block(inner_, vector_ * s_.unroll);
   }
 
+  /// Cuts rows in parts of at least so many elements, as many as keep the device busy when there
+  /// are `blocks` without that.
+  void split(std::int64_t least, std::int64_t blocks) {
+    const std::int64_t others = std::max<std::int64_t>(1, reduced_ / first_);
+    s_.split = std::max(ceil_divide(least, others), power_below(first_ * blocks / kBlocks));
+  }
+
   void rows() {
     const std::int64_t of_lane = space_.widest <= 2 ? 32 : 16;
-    if (parallel_ < kFewRows && reduced_ >= kLongRow && reduced_axes_ == 1) {
-      s_.split =
-          std::max<std::int64_t>(kBlock * of_lane, power_below(reduced_ * parallel_ / kBlocks));
+    if (parallel_ < kFewRows && reduced_ >= kLongRow && first_ > 1) {
+      split(kBlock * of_lane, parallel_);
       s_.staged = space_.kind != PlanKind::kReduce;
       s_.tile = kBlock * vector_ * s_.unroll;
       return;
@@ -129,15 +139,16 @@ class CudaChooser {
     s_.tile = s_.threads * vector_;
     const std::int64_t blocks =
         parallel_ / std::max<std::int64_t>(1, inner_) * ceil_divide(inner_, s_.tile);
-    if (blocks >= kBlocks || reduced_ < 128 || reduced_axes_ != 1) return;
-    s_.split = std::max<std::int64_t>(32, power_below(reduced_ * blocks / kBlocks));
+    if (blocks >= kBlocks || reduced_ < 128 || first_ < 2) return;
+    split(32, blocks);
     s_.staged = space_.kind != PlanKind::kReduce;
   }
 
   void rows_and_columns() {
     const std::int64_t rows = std::max<std::int64_t>(1, columns_);
-    s_.rows = std::clamp<std::int64_t>(power_below(rows / kBlocks), 4, 64);
-    s_.tile = kBlock * vector_;
+    // The states of a chunk's columns are joined by a second kernel: there are not too many chunks.
+    s_.rows = std::clamp<std::int64_t>(power_above(ceil_divide(rows, kBlocks / 2)), 4, 1024);
+    s_.tile = kColumnsJoined;
     s_.unroll = 2;
     reduced_ = std::max<std::int64_t>(1, reduced_ / rows);
     reduced_axes_ = 1;
@@ -150,6 +161,7 @@ class CudaChooser {
   std::int64_t parallel_ = 1;
   std::int64_t reduced_ = 1;
   std::int64_t columns_ = 1;
+  std::int64_t first_ = 0;
   std::int64_t inner_ = 1;
   std::int64_t vector_ = 1;
   int reduced_axes_ = 0;
