@@ -6,6 +6,10 @@
 #include <map>
 #include <mutex>
 
+#ifdef SEGFUSE_WITH_COMM
+#include "comm/registered/cuda_host.h"
+#include "comm/registered/pool.h"
+#endif
 #include "runtime/cuda/cuda_device.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
@@ -52,6 +56,7 @@ std::shared_ptr<Accelerator> Accelerator::make(std::string name, std::shared_ptr
 Accelerator::Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
                          std::unique_ptr<runtime::Device> device, const AcceleratorOptions& options)
     : name_(std::move(name)),
+      behind_staging_(options.behind_staging),
       gpu_(std::move(gpu)),
       device_(std::move(device)),
       checker_(options.check_streams
@@ -59,7 +64,7 @@ Accelerator::Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
                    : nullptr),
       executor_(timeline_),
       heap_(outer(), timeline_, options.heap),
-      pinned_(outer(), timeline_) {
+      pinned_(outer(), timeline_, options.staging) {
   for (int i = 0; i < std::max(options.streams, 1); ++i)
     streams_.push_back(timeline_.create(outer(), fmt::format("compute {}", i)));
   copies_ = timeline_.create(outer(), "copies");
@@ -133,6 +138,27 @@ void Accelerator::synchronize() {
   timeline_.synchronize(copies_);
 }
 
+namespace {
+
+#ifdef SEGFUSE_WITH_COMM
+/// Staging memory in slabs that no forked child can hurt: a data loader may fork while copies run.
+struct Staging {
+  explicit Staging(int ordinal) : registry(comm::make_cuda_host_backend(ordinal)) {}
+  comm::Registry registry;
+  comm::RegisteredPool pool{registry, {.owner = "staging"}};
+};
+
+void stage_in_slabs(int ordinal, AcceleratorOptions& options) {
+  auto staging = std::make_shared<Staging>(ordinal);
+  options.staging = comm::staging_from(staging->pool, options.staging.limit);
+  options.behind_staging = std::move(staging);
+}
+#else
+void stage_in_slabs(int, AcceleratorOptions&) {}
+#endif
+
+}  // namespace
+
 std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
   if (name == "cpu") return nullptr;
   int ordinal = 0;
@@ -150,9 +176,10 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
   std::shared_ptr<Accelerator> accelerator = slot.lock();
   if (!accelerator) {
     std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(ordinal);
-    accelerator =
-        Accelerator::make(fmt::format("cuda:{}", ordinal), std::move(gpu),
-                          runtime::open_cuda_device(ordinal), {.check_streams = check_streams});
+    AcceleratorOptions how{.check_streams = check_streams};
+    stage_in_slabs(ordinal, how);
+    accelerator = Accelerator::make(fmt::format("cuda:{}", ordinal), std::move(gpu),
+                                    runtime::open_cuda_device(ordinal), std::move(how));
     slot = accelerator;
   }
   return accelerator;

@@ -24,6 +24,9 @@ struct AcceleratorOptions {
   runtime::HeapOptions heap{};
   /// Streams that independent steps of a program are put on.
   int streams = 1;
+  /// Where staging memory comes from, and what has to live as long as it does.
+  runtime::PinnedOptions staging{};
+  std::shared_ptr<void> behind_staging{};
   /// Every use of memory is checked for missing waits; a race is an InternalError with its picture.
   bool check_streams = false;
 };
@@ -74,6 +77,7 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   runtime::Device& outer() const;
 
   std::string name_;
+  std::shared_ptr<void> behind_staging_;
   std::shared_ptr<runtime::Gpu> gpu_;
   std::unique_ptr<runtime::Device> device_;
   std::unique_ptr<runtime::RaceChecker> checker_;  ///< around the device, when asked for

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "comm/registered/pool.h"
+#include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 #include "support/random_fusion.h"
 
@@ -360,6 +362,23 @@ TEST(SimulatedPrograms, RunOnAfterTheyWereOutOfMemory) {
       message_of<runtime::OutOfDeviceMemory>([&] { executable.run(std::vector{large}); });
   EXPECT_NE(report.find("output"), std::string::npos) << report;
   EXPECT_EQ(executable.run(std::vector{small})[0].to_host().at(999), 1.0);
+}
+
+/// Slabs leave a forked child alone, and a child cannot change what is being copied.
+TEST(Accelerators, StageTheirCopiesInSlabs) {
+  comm::Registry registry;
+  auto pool = std::make_shared<comm::RegisteredPool>(registry);
+  std::size_t held = 0;
+  {
+    const auto accelerator = Accelerator::make(
+        "cpu:0", segfuse::testing::make_program_gpu(), std::make_unique<runtime::CpuDevice>(),
+        {.staging = comm::staging_from(*pool, std::size_t{1} << 20), .behind_staging = pool});
+    const Tensor host = segfuse::testing::counting({1000}, DType::kI32);
+    EXPECT_TRUE(segfuse::testing::same_bits(accelerator->upload(host).to_host(), host));
+    held = pool->live_bytes();
+  }
+  EXPECT_GE(held, 4000U);
+  EXPECT_EQ(pool->live_bytes(), 0U);
 }
 
 TEST(Accelerators, HaveNames) {
