@@ -279,7 +279,7 @@ int main(int argc, char** argv) {
     const bool images = workload.name == std::string_view("instance norm");
     for (const DType dtype : {DType::kF32, DType::kBF16})
       bench.measure(workload, dtype, 4096, images ? 56 * 56 : 4096);
-    for (const std::int64_t columns : {1, 2, 127, 1000, 50257, 152064})
+    for (const std::int64_t columns : {1, 2, 3, 8, 16, 31, 39, 64, 127, 1000, 50257, 152064})
       bench.measure(workload, DType::kF32, kSweep / columns, columns);
   }
   fmt::print("{}\n", bench.rows().dump(1));

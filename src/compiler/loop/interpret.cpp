@@ -66,8 +66,8 @@ class Interpreter {
     return true;
   }
 
-  std::int64_t position(BufferId buffer, const Index& index) const {
-    const std::int64_t found = at(index);
+  std::int64_t position(BufferId buffer, const Index& index, std::int64_t beyond = 0) const {
+    const std::int64_t found = at(index) + beyond;
     if (found < 0 || found >= buffers_[buffer.index].size())
       throw InternalError("kernel {}: position {} of buffer '{}', which has {} elements",
                           kernel_.name, found, kernel_.buffer(buffer).name,
@@ -200,6 +200,22 @@ class Interpreter {
     if (s.results.size() > 1) values_[s.results[1].index] = {0, state.position};
   }
   void execute(const Barrier&) {}
+  void execute(const Transpose& s) {
+    const Tensor& from = buffers_[s.from.index];
+    Tensor& to = buffers_[s.to.index];
+    const bool real = is_float(kernel_.buffer(s.to).dtype);
+    for (std::int64_t i = 0; i < at(s.height); ++i)
+      for (std::int64_t j = 0; j < at(s.width); ++j) {
+        const std::int64_t there = position(s.from, s.from_at, j * size_(s.from_step) + i);
+        const std::int64_t here = position(s.to, s.to_at, i * size_(s.to_step) + j);
+        if (real) {
+          to.set(here, from.at(there));
+        } else {
+          to.span<std::int64_t>()[static_cast<std::size_t>(here)] =
+              from.span<std::int64_t>()[static_cast<std::size_t>(there)];
+        }
+      }
+  }
   void execute(const For& s) {
     const std::int64_t end = at(s.end);
     for (std::int64_t i = at(s.begin); i < end; ++i) {

@@ -50,6 +50,11 @@ class SizeList {
     if (const auto* s = std::get_if<Store>(&node)) add(s->index), add(s->when);
     if (const auto* s = std::get_if<Check>(&node)) add({s->within}), add(s->when);
     if (const auto* s = std::get_if<Accumulate>(&node)) add(s->position);
+    if (const auto* s = std::get_if<Transpose>(&node)) {
+      add(s->to_at), add(s->to_step);
+      add(s->from_at), add(s->from_step);
+      add(s->height), add(s->width);
+    }
     if (const auto* s = std::get_if<For>(&node)) add(s->begin), add(s->end);
     if (const auto* s = std::get_if<If>(&node)) add(s->when);
   }

@@ -123,6 +123,18 @@ struct Finish {
 };
 /// All lanes have done what stands before, for row buffers in kScratch.
 struct Barrier {};
+/// Elements change places between two buffers of one type, of which one is a row buffer:
+/// to[to_at + i * to_step + j] = from[from_at + j * from_step + i] for i below `height` and j below
+/// `width`. Outside of lane loops. No place is written twice. CPU only.
+struct Transpose {
+  BufferId to;
+  Index to_at;
+  ir::Extent to_step;
+  BufferId from;
+  Index from_at;
+  ir::Extent from_step;
+  Index height, width;
+};
 
 struct Statement;
 struct For {
@@ -140,7 +152,7 @@ struct If {
 
 struct Statement {
   std::variant<Compute, Constant, FromIndex, Random, Load, Store, Check, Begin, Accumulate, Finish,
-               Barrier, For, If>
+               Barrier, Transpose, For, If>
       node;
 };
 

@@ -156,6 +156,11 @@ class Printer {
               line("{} = finish r{}", results, s.reduction.index);
             },
             [&](const Barrier&) { line("barrier"); },
+            [&](const Transpose& s) {
+              line("{} by {} = transposed {} by {}, {} x {}", place(s.to, s.to_at),
+                   name_of(kernel_, s.to_step), place(s.from, s.from_at),
+                   name_of(kernel_, s.from_step), index(s.height), index(s.width));
+            },
             [&](const For& s) {
               line("{} {} in {} .. {} {{", s.kind == For::Kind::kLane ? "lane" : "serial",
                    kernel_.indices.var(s.var).name, index(s.begin), index(s.end));

@@ -136,6 +136,20 @@ class Verifier {
     for (const ValueId result : s.results) define(result);
   }
   void check(const Barrier&) const { need(!lane_, "a barrier is outside of lane loops"); }
+  void check(const Transpose& s) {
+    need(!lane_, "a transposition is outside of lane loops");
+    const Buffer& to = kernel_.buffer(s.to);
+    const Buffer& from = kernel_.buffer(s.from);
+    access(s.to, s.to_at);
+    access(s.from, s.from_at);
+    use(s.height);
+    use(s.width);
+    need(to.dtype == from.dtype, "a transposition keeps the type");
+    need((to.kind == Buffer::Kind::kRow) != (from.kind == Buffer::Kind::kRow),
+         "a transposition is into a row buffer or out of one");
+    need(from.kind != Buffer::Kind::kOutput, "an output is not read");
+    need(to.kind != Buffer::Kind::kInput, "an input is not written");
+  }
   void check(const For& s) {
     uniform(s.begin);
     uniform(s.end);

@@ -39,8 +39,9 @@ void Frame::open(const Loops& loops) {
   loop::Indices& indices = e.indices();
   const auto& axes = making_.group.space.axes;
   ir::Extents counts;
+  if (loops.extra_first) counts.push_back(loops.extra);
   for (const std::size_t axis : loops.outer) counts.push_back(axes[axis].extent);
-  counts.push_back(loops.extra);
+  if (!loops.extra_first) counts.push_back(loops.extra);
   auto tiles = [&](int axis, std::int64_t tile) {
     counts.push_back(
         axis < 0 ? Extent(1)
@@ -51,20 +52,25 @@ void Frame::open(const Loops& loops) {
   const Extent count = product(counts);
   const VarId outer = e.outer(count);
   const Tuple parts = unflatten(indices, indices.of(outer), counts);
-  for (std::size_t i = 0; i < loops.outer.size(); ++i) at_[loops.outer[i]] = parts[i];
+  const std::size_t before = loops.extra_first ? 1 : 0;
+  for (std::size_t i = 0; i < loops.outer.size(); ++i) at_[loops.outer[i]] = parts[before + i];
   const std::size_t after = loops.outer.size();
-  extra_ = parts[after];
+  extra_ = parts[loops.extra_first ? 0 : after];
   auto open_tile = [&](For::Kind kind, const char* name, int axis, std::int64_t tile,
                        std::size_t part) {
     if (axis < 0) return;
     const auto number = static_cast<std::size_t>(axis);
     const VarId var = walk(number, name);
+    Tile& opened = kind == For::Kind::kLane ? lane_ : serial_;
+    opened = {var, 0, Index(axes[number].extent), at_[number]};
     if (counts[part].is_constant(1)) {
       e.open(kind, var, 0, Index(axes[number].extent));
     } else {
       const Index begin = indices.multiply(parts[part], tile);
-      e.open(kind, var, begin,
-             indices.minimum(indices.add(begin, Index(tile)), Index(axes[number].extent)));
+      const Index end =
+          indices.minimum(indices.add(begin, Index(tile)), Index(axes[number].extent));
+      opened = {var, begin, indices.subtract(end, begin), indices.subtract(at_[number], begin)};
+      e.open(kind, var, begin, end);
     }
     ++opened_;
   };
@@ -93,6 +99,28 @@ Index Frame::linear(const std::vector<std::size_t>& axes) const {
     shape.push_back(making_.group.space.axes[axis].extent);
   }
   return linearize(walker_.emitter.indices(), at, shape);
+}
+
+std::optional<Matrix> matrix_of(Emitter& e, const Index& linear, VarId unit,
+                                const Index& unit_begin, VarId other, const Index& other_begin) {
+  loop::Indices& indices = e.indices();
+  const auto along = indices.stride(linear, unit);
+  const auto step = indices.stride(linear, other);
+  if (!along || !along->is_constant(1) || !step || step->is_constant(0)) return {};
+  const Index from_unit = indices.subtract(indices.of(unit), unit_begin);
+  const Index from_other = indices.subtract(indices.of(other), other_begin);
+  const Index begin =
+      indices.subtract(indices.subtract(linear, from_unit), indices.multiply(from_other, *step));
+  if (e.depth_of(begin) > 0) return {};
+  return Matrix{begin, *step};
+}
+
+std::optional<Index> position_of(const GroupState& group, Emitter& e, const Request& request) {
+  const auto& inputs = group.group.boundary.inputs;
+  if (!request.when.empty() || !std::binary_search(inputs.begin(), inputs.end(), request.val))
+    return {};
+  const ir::Extents shape = group.fusion.canonical(group.fusion.val(request.val).shape);
+  return linearize(e.indices(), request.at, shape);
 }
 
 std::vector<std::size_t> axes_of(const Space& space, SpaceAxis::Role role) {

@@ -32,7 +32,9 @@ class Frame {
 
   struct Loops {
     std::vector<std::size_t> outer;  ///< axes that are taken apart from the outer variable
-    int lane = -1;                   ///< axis whose tiles are outer iterations; -1: none
+    /// The one more outer axis comes before the others.
+    bool extra_first = false;
+    int lane = -1;  ///< axis whose tiles are outer iterations; -1: none
     std::int64_t tile = 1;
     int serial = -1;  ///< the same for a serial loop around the lanes'
     std::int64_t serial_tile = 1;
@@ -48,6 +50,14 @@ class Frame {
   void settle();
   const loop::Index& at(std::size_t axis) const { return at_[axis]; }
   const loop::Index& extra() const { return extra_; }
+  /// A tile that open() opened.
+  struct Tile {
+    loop::VarId var;
+    loop::Index begin, count;
+    loop::Index inside;  ///< the variable, from the tile's beginning
+  };
+  const Tile& lane() const { return lane_; }
+  const Tile& serial() const { return serial_; }
   /// Row-major position among these axes.
   loop::Index linear(const std::vector<std::size_t>& axes) const;
 
@@ -56,8 +66,25 @@ class Frame {
   Walker& walker_;
   Tuple at_;
   loop::Index extra_;
+  Tile lane_, serial_;
   int opened_ = 0;
 };
+
+/// A matrix in memory: element (i, j) is at `begin` + i + j * step, where i and j run along two
+/// variables.
+struct Matrix {
+  loop::Index begin;
+  ir::Extent step;
+};
+/// The matrix that `linear` goes through, from the beginnings of the variables' ranges; nothing if
+/// neighbours along `unit` are not neighbours in memory, or if it is not known outside of all loops
+/// where it begins.
+std::optional<Matrix> matrix_of(Emitter& e, const loop::Index& linear, loop::VarId unit,
+                                const loop::Index& unit_begin, loop::VarId other,
+                                const loop::Index& other_begin);
+
+/// Where a request loads from; nothing if it does not, or under conditions.
+std::optional<loop::Index> position_of(const GroupState& group, Emitter& e, const Request& request);
 
 std::vector<std::size_t> axes_of(const Space& space, SpaceAxis::Role role);
 ir::Extent elements_of(const Space& space, const std::vector<std::size_t>& axes);
@@ -70,6 +97,19 @@ void save(Walker& walker, const Making& making, const StateMemory& memory, std::
           const loop::Index& at);
 std::vector<loop::ValueId> restore(Walker& walker, const Making& making, const StateMemory& memory,
                                    std::size_t number, const loop::Index& at);
+
+/// The axes in the roles that they have when rows are walked over.
+struct RowAxes {
+  explicit RowAxes(const Making& making, const std::vector<std::size_t>& absent = {});
+
+  std::vector<std::size_t> parallel;  ///< without the lanes' axis
+  std::vector<std::size_t> walked;    ///< the same; one after the other, outermost first
+  int lane = -1;
+  bool lane_walked = false;  ///< the lanes' axis is reduced
+  bool across = false;       ///< lanes run along another axis than the innermost
+  /// Nothing is reduced, lanes run across, and the innermost axis is walked by each lane.
+  bool inner_walked = false;
+};
 
 /// Reductions and results of one kernel that walks over rows.
 struct WalkKernel {

@@ -29,21 +29,16 @@ class TransposeMaker {
     }
   }
 
+  /// Lanes write along the one order; what they read along the other is brought near first.
   void run_direct() {
+    GroupKernel trial;
+    {
+      Walker walker(group_, trial);
+      write_direct(walker);
+    }
     GroupKernel& kernel = making_.add_kernel();
     Walker walker(group_, kernel);
-    Frame frame(making_, walker);
-    Frame::Loops loops;
-    loops.outer = others_;
-    loops.lane = group_.space.inner;
-    loops.tile = making_.schedule.tile;
-    loops.serial = group_.space.cross;
-    loops.serial_tile = making_.schedule.cross;
-    frame.open(loops);
-    frame.settle();
-    store(walker, frame);
-    frame.close();
-    walker.emitter.finish();
+    write_direct(walker);
     kernel.kernel.work = Extent(making_.schedule.tile * making_.schedule.cross);
   }
 
@@ -61,6 +56,50 @@ class TransposeMaker {
   }
 
  private:
+  void write_direct(Walker& walker) {
+    Emitter& e = walker.emitter;
+    Frame frame(making_, walker);
+    Frame::Loops loops;
+    loops.outer = others_;
+    loops.lane = group_.space.inner;
+    loops.tile = making_.schedule.tile;
+    loops.serial = group_.space.cross;
+    loops.serial_tile = making_.schedule.cross;
+    frame.open(loops);
+    frame.settle();
+    if (making_.schedule.hold == Hold::kScratch) {
+      const Frame::Tile& lane = frame.lane();
+      const Frame::Tile& row = frame.serial();
+      e.held_depth = e.depth();
+      e.held_at =
+          e.indices().add(e.indices().multiply(row.inside, making_.schedule.tile), lane.inside);
+      for (std::size_t i = 0; i < held_.size(); ++i) {
+        const Matrix from = *across(e, frame, held_[i]);
+        const loop::BufferId from_buffer = e.buffer_of(held_[i].val, false);
+        const loop::BufferId near =
+            e.row_buffer(fmt::format("t{}", i), e.kernel().buffer(from_buffer).dtype,
+                         making_.schedule.cross * making_.schedule.tile, Hold::kScratch, 0);
+        e.emit({loop::Transpose{near, 0, making_.schedule.tile, from_buffer, from.begin, from.step,
+                                row.count, lane.count}},
+               0);
+        e.held.push_back({held_[i], near, true});
+      }
+    }
+    store(walker, frame);
+    frame.close();
+    for (const Emitter::Seen& seen : e.seen)
+      if (held_.empty() && across(e, frame, seen.request)) found_.push_back(seen.request);
+    e.finish();
+    held_ = std::move(found_);
+  }
+
+  std::optional<Matrix> across(Emitter& e, const Frame& frame, const Request& request) const {
+    const auto at = position_of(group_, e, request);
+    if (!at) return {};
+    return matrix_of(e, *at, frame.serial().var, frame.serial().begin, frame.lane().var,
+                     frame.lane().begin);
+  }
+
   void store(Walker& walker, const Frame& frame) const {
     for (const std::size_t i : results_)
       walker.store(group_.results[i], only_first(making_, frame, group_.results[i], all_));
@@ -166,6 +205,7 @@ class TransposeMaker {
   Index quotient_;
   Index rest_;
   std::vector<Request> held_;
+  std::vector<Request> found_;  // by a trial
 };
 
 }  // namespace

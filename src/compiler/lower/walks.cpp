@@ -14,30 +14,6 @@ using Role = SpaceAxis::Role;
 
 namespace {
 
-/// The axes in the roles that they have when rows are walked over.
-struct RowAxes {
-  explicit RowAxes(const Space& space, const std::vector<std::size_t>& absent = {})
-      : parallel(axes_of(space, Role::kParallel)), walked(axes_of(space, Role::kReduced)) {
-    for (const std::size_t axis : absent) std::erase(parallel, axis);
-    std::vector<std::size_t> all = parallel;
-    all.insert(all.end(), walked.begin(), walked.end());
-    if (all.empty()) return;
-    std::sort(all.begin(), all.end());
-    const bool inner_there =
-        space.inner >= 0 &&
-        std::binary_search(all.begin(), all.end(), static_cast<std::size_t>(space.inner));
-    const std::size_t number = inner_there ? static_cast<std::size_t>(space.inner) : all.back();
-    lane = static_cast<int>(number);
-    lane_walked = space.axes[number].role == Role::kReduced;
-    std::erase(lane_walked ? walked : parallel, number);
-  }
-
-  std::vector<std::size_t> parallel;  ///< without the lanes' axis
-  std::vector<std::size_t> walked;    ///< the same
-  int lane = -1;
-  bool lane_walked = false;
-};
-
 /// Loops over the reduced axes, opened and closed for every walk.
 class RowLoops {
  public:
@@ -70,6 +46,7 @@ class RowLoops {
     for (std::size_t i = 0; i < vars_.size(); ++i) e_.close();
   }
   std::size_t count() const { return vars_.size(); }
+  VarId inner() const { return vars_.back(); }
   std::vector<std::size_t> axes() const {
     std::vector<std::size_t> all = axes_.walked;
     if (axes_.lane_walked) all.push_back(static_cast<std::size_t>(axes_.lane));
@@ -100,7 +77,7 @@ void restore_finished(Walker& walker, const Making& making, const Frame& frame) 
 class WalkMaker {
  public:
   WalkMaker(Making& making, const WalkKernel& what)
-      : making_(making), what_(what), axes_(making.group.space, what.absent) {
+      : making_(making), what_(what), axes_(making, what.absent) {
     last_ = 0;
     for (const std::size_t i : what.reductions)
       last_ = std::max(last_, making.group.reductions[i].walk + 1);
@@ -121,27 +98,46 @@ class WalkMaker {
     kernel.kernel.work =
         elements_of(making_.group.space, axes_of(making_.group.space, Role::kReduced));
     if (axes_.lane >= 0 && !axes_.lane_walked) kernel.kernel.work = kernel.kernel.work * tile();
+    if (axes_.inner_walked)
+      kernel.kernel.work = kernel.kernel.work * making_.group.space.axes[axes_.walked[0]].extent;
   }
 
  private:
   std::int64_t tile() const { return making_.schedule.tile; }
 
   bool can_hold() const {
+    if (turns()) return true;
     if (making_.schedule.hold == Hold::kReread || !axes_.lane_walked || last_ == 0) return false;
     return making_.schedule.hold != Hold::kRegister || axes_.walked.empty();
   }
 
+  /// Whether each lane walks along a row of its own in memory that is near, where columns are side
+  /// by side: rows are brought there and results brought back, both transposed.
+  bool turns() const {
+    return making_.schedule.hold == Hold::kScratch && axes_.across && !axes_.lane_walked &&
+           axes_.walked.size() == 1;
+  }
+
   /// On a CPU what is dear to compute, since a row that was loaded is near for a while; on a GPU
   /// what is loaded.
-  std::vector<Emitter::Held> choose_held(const Walker& trial) const {
+  std::vector<Emitter::Held> choose_held(Walker& trial) const {
     std::vector<Emitter::Held> held;
     for (const Emitter::Seen& seen : trial.emitter.seen) {
+      const bool turned =
+          rows_at(trial.emitter, position_of(making_.group, trial.emitter, seen.request))
+              .has_value();
       const bool wanted = making_.schedule.target == Target::kCpu ? seen.expensive : seen.loaded;
-      if (!wanted || seen.walks.size() < 2) continue;
-      held.push_back({seen.request, {}, false});
+      if (!turned && (!wanted || seen.walks.size() < 2)) continue;
+      held.push_back({seen.request, {}, turned});
       types_.push_back(seen.dtype);
     }
     return held;
+  }
+
+  /// The rows of one tile, one behind the other in memory.
+  std::optional<Matrix> rows_at(Emitter& e, const std::optional<Index>& linear) const {
+    if (!turns() || !linear) return {};
+    return matrix_of(e, *linear, row_, 0, tile_.var, tile_.begin);
   }
 
   void write(Walker& walker, std::vector<Emitter::Held> held) {
@@ -160,10 +156,18 @@ class WalkMaker {
     if (can_hold()) {
       e.held_depth = e.depth() + static_cast<int>(rows.count());
       e.held_at = frame.linear(rows.axes());
-      const Extent elements = elements_of(making_.group.space, rows.axes());
-      for (std::size_t i = 0; i < held.size(); ++i)
-        held[i].buffer = e.row_buffer(fmt::format("h{}", i), types_[i], elements,
+      elements_ = elements_of(making_.group.space, rows.axes());
+      if (turns()) {
+        tile_ = frame.lane();
+        row_ = rows.inner();
+        e.held_at = e.indices().add(e.indices().multiply(e.held_at, tile()), tile_.inside);
+        elements_ = elements_ * Extent(tile());
+      }
+      for (std::size_t i = 0; i < held.size(); ++i) {
+        held[i].buffer = e.row_buffer(fmt::format("h{}", i), types_[i], elements_,
                                       making_.schedule.hold, making_.schedule.row);
+        if (held[i].stored) turn_in(e, held[i]);
+      }
       e.held = std::move(held);
     }
     for (int walk = 0; walk <= last_; ++walk) step(walker, frame, rows, walk);
@@ -171,7 +175,34 @@ class WalkMaker {
       for (const std::size_t i : what_.reductions)
         save(walker, making_, making_.finished, i, parallel_position(making_, frame));
     frame.close();
+    for (loop::Transpose& out : out_) e.emit({std::move(out)});
+    out_.clear();
     e.finish();
+  }
+
+  Index height() const { return Index(making_.group.space.axes[axes_.walked[0]].extent); }
+
+  void turn_in(Emitter& e, const Emitter::Held& held) const {
+    const Matrix from = *rows_at(e, position_of(making_.group, e, held.request));
+    e.emit({loop::Transpose{held.buffer, 0, tile(), e.buffer_of(held.request.val, false),
+                            from.begin, from.step, height(), tile_.count}},
+           0);
+  }
+
+  /// A result, by way of memory where its columns are side by side.
+  void store(Walker& walker, const Result& result, std::vector<loop::Within> when) {
+    Emitter& e = walker.emitter;
+    const GroupState& group = making_.group;
+    const Tuple at = group.forward(e.indices(), result, walker.plan_at);
+    const ir::Extents shape = group.fusion.canonical(group.fusion.val(result.output).shape);
+    const auto to = rows_at(e, linearize(e.indices(), at, shape));
+    if (!to || !when.empty()) return walker.store(result, std::move(when));
+    const loop::ValueId value = e.eval(result.root, group.tuple(result.root, walker.plan_at));
+    const loop::BufferId near = e.row_buffer(fmt::format("o{}", out_.size()),
+                                             e.kernel().dtype(value), elements_, Hold::kScratch, 0);
+    e.store(near, e.held_at, value, {});
+    out_.push_back({e.buffer_of(result.output, true), to->begin, to->step, near, 0, tile(),
+                    tile_.count, height()});
   }
 
   void step(Walker& walker, Frame& frame, RowLoops& rows, int walk) {
@@ -185,7 +216,7 @@ class WalkMaker {
     for (const std::size_t i : what_.results) {
       const Result& result = group.results[i];
       if (result.level != walk) continue;
-      if (result.full) {
+      if (result.full || axes_.inner_walked) {
         full.push_back(i);
       } else {
         walker.store(result,
@@ -198,7 +229,7 @@ class WalkMaker {
     rows.open();
     for (const std::size_t i : reductions) walker.accumulate(i);
     for (const std::size_t i : full)
-      walker.store(group.results[i], only_first(making_, frame, group.results[i], all));
+      store(walker, group.results[i], only_first(making_, frame, group.results[i], all));
     rows.close();
     for (const std::size_t i : reductions) walker.finish(i);
   }
@@ -207,16 +238,46 @@ class WalkMaker {
   const WalkKernel& what_;
   RowAxes axes_;
   int last_ = 0;
+  Frame::Tile tile_;                  // of lanes across rows that are turned
+  VarId row_;                         // along them
+  Extent elements_;                   // of a row buffer
+  std::vector<loop::Transpose> out_;  // when the lanes are done
   mutable std::vector<DType> types_;  // of what is held
 };
 
 }  // namespace
 
+RowAxes::RowAxes(const Making& making, const std::vector<std::size_t>& absent) {
+  const Space& space = making.group.space;
+  parallel = axes_of(space, Role::kParallel);
+  walked = axes_of(space, Role::kReduced);
+  for (const std::size_t axis : absent) std::erase(parallel, axis);
+  std::vector<std::size_t> all = parallel;
+  all.insert(all.end(), walked.begin(), walked.end());
+  if (all.empty()) return;
+  std::sort(all.begin(), all.end());
+  const auto is_there = [&](int axis) {
+    return axis >= 0 && std::binary_search(all.begin(), all.end(), static_cast<std::size_t>(axis));
+  };
+  const bool nothing_walked = walked.empty();
+  lane = is_there(making.schedule.lanes) ? making.schedule.lanes
+         : is_there(space.inner)         ? space.inner
+                                         : static_cast<int>(all.back());
+  across = is_there(space.inner) && lane != space.inner;
+  const auto number = static_cast<std::size_t>(lane);
+  lane_walked = space.axes[number].role == Role::kReduced;
+  std::erase(lane_walked ? walked : parallel, number);
+  if (!across || !nothing_walked) return;
+  inner_walked = true;
+  walked.push_back(static_cast<std::size_t>(space.inner));
+  std::erase(parallel, walked.back());
+}
+
 void make_walk_kernel(Making& making, const WalkKernel& what) { WalkMaker(making, what).run(); }
 
 void make_split_kernels(Making& making, const WalkKernel& what) {
   const GroupState& group = making.group;
-  const RowAxes axes(group.space);
+  const RowAxes axes(making);
   const std::size_t first =
       axes.walked.empty() ? static_cast<std::size_t>(axes.lane) : axes.walked[0];
   const std::int64_t part = making.schedule.split;
@@ -232,6 +293,7 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
     Frame::Loops loops;
     loops.outer = axes.parallel;
     loops.extra = parts;
+    loops.extra_first = axes.across && axes.lane_walked;
     if (!axes.lane_walked) {
       loops.lane = axes.lane;
       loops.tile = making.schedule.tile;
@@ -303,19 +365,30 @@ void make_result_kernel(Making& making, const std::vector<std::size_t>& results,
   Frame frame(making, walker);
   Frame::Loops loops;
   loops.outer = axes;
-  const int inner = group.space.inner;
+  const auto is_there = [&](int axis) {
+    return axis >= 0 &&
+           std::binary_search(axes.begin(), axes.end(), static_cast<std::size_t>(axis));
+  };
+  int walked = -1;  // what each lane walks along when lanes run across
   if (!axes.empty()) {
-    loops.lane =
-        inner >= 0 && std::binary_search(axes.begin(), axes.end(), static_cast<std::size_t>(inner))
-            ? inner
-            : static_cast<int>(axes.back());
+    loops.lane = is_there(making.schedule.lanes) ? making.schedule.lanes
+                 : is_there(group.space.inner)   ? group.space.inner
+                                                 : static_cast<int>(axes.back());
+    if (is_there(group.space.inner) && loops.lane != group.space.inner) walked = group.space.inner;
     loops.tile = making.schedule.tile;
     std::erase(loops.outer, static_cast<std::size_t>(loops.lane));
+    if (walked >= 0) std::erase(loops.outer, static_cast<std::size_t>(walked));
   }
   frame.open(loops);
+  if (walked >= 0) {
+    const auto axis = static_cast<std::size_t>(walked);
+    const VarId var = frame.walk(axis, "r");
+    walker.emitter.open(For::Kind::kSerial, var, 0, Index(group.space.axes[axis].extent));
+  }
   frame.settle();
   restore_finished(walker, making, frame);
   for (const std::size_t i : results) walker.store(group.results[i], {});
+  if (walked >= 0) walker.emitter.close();
   frame.close();
   walker.emitter.finish();
   kernel.kernel.work = loops.lane < 0 ? Extent(1) : Extent(making.schedule.tile);

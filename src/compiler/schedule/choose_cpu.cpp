@@ -10,10 +10,16 @@ namespace {
 constexpr std::int64_t kStream = 8192;      // elements of one outer iteration of a plain loop
 constexpr std::int64_t kColumns = 64;       // lanes that walk down rows together: four vectors
 constexpr std::int64_t kNear = 1 << 18;     // elements that stay in the second level cache
+constexpr std::int64_t kRows = 2048;        // elements of short rows beside each other
 constexpr std::int64_t kFewRows = 16;       // less than this leaves threads idle
 constexpr std::int64_t kLongRow = 1 << 17;  // elements worth splitting
 constexpr std::int64_t kPart = 1 << 15;     // of a split row
 constexpr std::int64_t kHeld = 1 << 16;     // longest row that is held
+// Shorter rows lie across the lanes: rows walked three times and more, walked less, not reduced.
+constexpr std::int64_t kShortNorm = 128;
+constexpr std::int64_t kShortRow = 48;
+constexpr std::int64_t kShortKept = 16;
+constexpr std::int64_t kAcross = 64;  // elements worth running along: four vectors
 
 /// The power of two at or below.
 std::int64_t floor_power(std::int64_t value) {
@@ -40,6 +46,19 @@ struct Lengths {
   std::int64_t inner = 1;
 };
 
+/// The axis that lanes run along where the innermost is too short for them: the nearest that is
+/// long enough; -1: the innermost.
+int lanes_across(const Space& space, std::span<const std::int64_t> lengths) {
+  if (space.inner < 0) return -1;
+  const auto inner = static_cast<std::size_t>(space.inner);
+  const bool reduced = space.axes[inner].role == SpaceAxis::Role::kReduced;
+  const std::int64_t enough = !reduced ? kShortKept : space.phases > 2 ? kShortNorm : kShortRow;
+  if (lengths[inner] >= enough) return -1;
+  for (std::size_t axis = space.axes.size(); axis-- > 0;)
+    if (axis != inner && lengths[axis] >= kAcross) return static_cast<int>(axis);
+  return -1;
+}
+
 }  // namespace
 
 Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
@@ -47,13 +66,15 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
   Schedule s;
   s.target = Target::kCpu;
   s.unroll = space.loads > 6 || space.reductions > 4 ? 2 : 4;
-  const bool lane_reduced =
-      space.inner >= 0 &&
-      space.axes[static_cast<std::size_t>(space.inner)].role == SpaceAxis::Role::kReduced;
+  const auto is_reduced = [&](int axis) {
+    return axis >= 0 &&
+           space.axes[static_cast<std::size_t>(axis)].role == SpaceAxis::Role::kReduced;
+  };
   switch (space.kind) {
     case PlanKind::kTiledTranspose:
       s.tile = 64;
       s.cross = 64;
+      s.hold = Hold::kScratch;
       return s;
     case PlanKind::kRowCol:
       s.rows = std::clamp<std::int64_t>(floor_power(l.columns / 64), 16, 1024);
@@ -63,9 +84,32 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
     case PlanKind::kReduce:
     case PlanKind::kRowNorm:
     case PlanKind::kColNorm: break;
-    default: s.tile = kStream; return s;
+    default:
+      s.lanes = lanes_across(space, lengths);
+      s.tile = s.lanes < 0 ? kStream : std::max(kColumns, floor_power(kRows / l.inner));
+      if (s.lanes >= 0) s.hold = Hold::kScratch;
+      return s;
   }
+  s.lanes = lanes_across(space, lengths);
   const bool norm = space.kind != PlanKind::kReduce;
+  const bool lane_reduced = is_reduced(s.lanes < 0 ? space.inner : s.lanes);
+  if (s.lanes >= 0 && !lane_reduced && l.reduced < kShortNorm) {
+    // Each lane has a row of its own, kept in memory that is near.
+    s.tile = std::max(kColumns, floor_power(kRows / l.reduced));
+    s.hold = Hold::kScratch;
+    return s;
+  }
+  if (s.lanes >= 0 && lane_reduced && !is_reduced(space.inner)) {
+    // Lanes run down the columns, one column after the other while the rows are near.
+    if (l.reduced >= kPart / l.inner) {
+      s.split = floor_power(kStream / l.inner);
+      s.staged = norm;
+      s.tile = std::max(kColumns, floor_power(kStream / l.inner));
+    } else if (norm) {
+      s.hold = Hold::kScratch;
+    }
+    return s;
+  }
   if (lane_reduced) {
     if (l.parallel < kFewRows && l.reduced >= kLongRow) {
       s.split = space.inner > 0 && l.inner < l.reduced

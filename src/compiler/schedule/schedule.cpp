@@ -12,6 +12,7 @@ std::string to_string(const Schedule& schedule) {
   };
   note("vector", schedule.vector, plain.vector);
   note("unroll", schedule.unroll, plain.unroll);
+  note("lanes", schedule.lanes, plain.lanes);
   note("tile", schedule.tile, plain.tile);
   note("cross", schedule.cross, plain.cross);
   if (schedule.hold == Hold::kScratch) text += " hold scratch";

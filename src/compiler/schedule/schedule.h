@@ -23,6 +23,8 @@ struct Schedule {
   int vector = 1;
   /// Vectors that are in flight in a lane loop.
   int unroll = 4;
+  /// Axis of the Space that lanes run along; -1: the innermost in memory (CPU).
+  int lanes = -1;
   /// Elements of the lane axis that one outer iteration takes, when that axis is not reduced.
   std::int64_t tile = 4096;
   /// Elements of the second innermost axis of a transposition's tile.

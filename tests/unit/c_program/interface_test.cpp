@@ -94,7 +94,10 @@ TEST(CProgramText, ABadIndexIsSaid) {
     std::int64_t indices[] = {0, index};
     void* const arrays[] = {values, indices, y};
     const std::int64_t sizes[] = {2};
-    EXPECT_EQ(library.run(sizes, arrays, nullptr, 0), code) << index;
+    std::size_t bytes = 0;
+    ASSERT_EQ(library.workspace(sizes, &bytes), kOk);
+    std::vector<std::byte> memory(bytes);
+    EXPECT_EQ(library.run(sizes, arrays, memory.data(), bytes), code) << index;
   }
 }
 

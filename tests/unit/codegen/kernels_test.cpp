@@ -33,7 +33,15 @@ std::vector<Named> schedules() {
   split.split = 33;
   Schedule staged = small;
   staged.staged = true;
-  return {{"plain", plain}, {"small", small}, {"held", held}, {"split", split}, {"staged", staged}};
+  Schedule across = small;
+  across.lanes = 0;
+  Schedule turned = across;
+  turned.hold = Hold::kScratch;
+  Schedule down = staged;
+  down.lanes = 0;
+  down.split = 33;
+  return {{"plain", plain},   {"small", small},   {"held", held},     {"split", split},
+          {"staged", staged}, {"across", across}, {"turned", turned}, {"down", down}};
 }
 
 void check(const ir::Fusion& fusion, std::span<const Tensor> inputs, const std::string& what,

@@ -2,6 +2,7 @@
 
 #include "compiler/codegen/cpu/prelude.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -61,22 +62,70 @@ TEST(Prelude, TextsHoldOnlyWhatTheyUse) {
 /// Memory whose end is the end of what may be touched.
 class Fenced {
  public:
-  Fenced() : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
+  explicit Fenced(std::size_t pages = 1)
+      : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))), inside_(pages * page_) {
     base_ = static_cast<std::uint8_t*>(
-        mmap(nullptr, 3 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED || mprotect(base_ + page_, page_, PROT_READ | PROT_WRITE) != 0)
+        mmap(nullptr, inside_ + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (base_ == MAP_FAILED || mprotect(base_ + page_, inside_, PROT_READ | PROT_WRITE) != 0)
       throw std::runtime_error("no memory with fences");
   }
-  ~Fenced() { munmap(base_, 3 * page_); }
+  ~Fenced() { munmap(base_, inside_ + 2 * page_); }
   Fenced(const Fenced&) = delete;
   Fenced& operator=(const Fenced&) = delete;
   std::uint8_t* first() const { return base_ + page_; }
-  std::uint8_t* end() const { return base_ + 2 * page_; }
+  std::uint8_t* end() const { return base_ + page_ + inside_; }
 
  private:
   std::size_t page_;
+  std::size_t inside_;
   std::uint8_t* base_ = nullptr;
 };
+
+/// Both matrices end where memory ends; what lies between the rows of the result, and before them,
+/// stays as it was.
+template <class Element>
+void expect_transposed(const CompiledC& library, const std::string& name) {
+  using Transpose =
+      void(void*, std::int64_t, const void*, std::int64_t, std::int64_t, std::int64_t);
+  Transpose* const transpose = library.get<Transpose>("turn_" + name);
+  const Fenced from(4), to(4);
+  constexpr std::int64_t kSizes[] = {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 40};
+  constexpr auto kFill = static_cast<Element>(0xA5A5A5A5A5A5A5A5U);
+  for (const std::int64_t height : kSizes)
+    for (const std::int64_t width : kSizes)
+      for (const std::int64_t gap : {0, 3}) {
+        const std::int64_t to_step = width + gap, from_step = height + gap;
+        const std::int64_t read = width == 0 ? 0 : (width - 1) * from_step + height;
+        const std::int64_t written = height == 0 ? 0 : (height - 1) * to_step + width;
+        Element* const a = reinterpret_cast<Element*>(from.end()) - read;
+        Element* const y = reinterpret_cast<Element*>(to.end()) - written;
+        std::iota(a, a + read, Element{1});
+        std::fill(reinterpret_cast<Element*>(to.first()), y + written, kFill);
+        transpose(y, to_step, a, from_step, height, width);
+        bool good = y[-1] == kFill;
+        for (std::int64_t i = 0; i < height; ++i)
+          for (std::int64_t j = 0; j < (i + 1 < height ? to_step : width); ++j)
+            good = good && y[i * to_step + j] == (j < width ? a[j * from_step + i] : kFill);
+        ASSERT_TRUE(good) << name << " " << height << " x " << width << " gap " << gap;
+      }
+}
+
+TEST(Prelude, TranspositionsTouchWhatTheySay) {
+  std::string text;
+  for (const char* name : {"b8", "b16", "b32", "b64"})
+    text += fmt::format(
+        "void turn_{}(void *to, int64_t to_step, const void *from, int64_t from_step,\n"
+        "  int64_t height, int64_t width) {{\n"
+        "  sf_transpose_{}(to, to_step, from, from_step, height, width);\n}}\n",
+        name, name);
+  for (const char* flags : {"-O2", "-O2 -march=native", "-O1 -DSF_SCALAR"}) {
+    const CompiledC library(with_prelude(text), flags);
+    expect_transposed<std::uint8_t>(library, "b8");
+    expect_transposed<std::uint16_t>(library, "b16");
+    expect_transposed<std::uint32_t>(library, "b32");
+    expect_transposed<std::uint64_t>(library, "b64");
+  }
+}
 
 /// C text: copies n elements by each way there is.
 std::string copies_of(const std::string& type) {

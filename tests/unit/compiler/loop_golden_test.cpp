@@ -31,6 +31,12 @@ std::vector<Kind> kinds() {
       {"reduce", PlanKind::kReduce, [=](Model& m) { m.output(m.b.sum(matrix(m), {1})); }},
       {"columns", PlanKind::kReduce, [=](Model& m) { m.output(m.b.sum(matrix(m), {0})); }},
       {"row_norm", PlanKind::kRowNorm, [=](Model& m) { m.output(m.b.softmax(matrix(m), 1)); }},
+      {"short_rows", PlanKind::kRowNorm,
+       [](Model& m) { m.output(m.b.softmax(m.input("x", {m.size("N"), 3}), 1)); }},
+      {"short_bias", PlanKind::kPointwise,
+       [](Model& m) { m.output(m.b.add(m.input("x", {m.size("N"), 3}), m.input("b", {3}))); }},
+      {"few_columns", PlanKind::kReduce,
+       [](Model& m) { m.output(m.b.sum(m.input("x", {m.size("N"), 3}), {0})); }},
       {"col_norm", PlanKind::kColNorm, [=](Model& m) { m.output(m.b.softmax(matrix(m), 0)); }},
       {"row_col", PlanKind::kRowCol, [](Model& m) { m.backward(rms_norm_layer(m)); }},
   };

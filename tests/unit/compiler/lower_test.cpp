@@ -39,8 +39,17 @@ std::vector<Named> schedules() {
   staged.staged = true;
   Schedule both = split;
   both.staged = true;
-  return {{"plain", plain}, {"small", small},   {"held", held}, {"loaded", loaded},
-          {"split", split}, {"staged", staged}, {"both", both}};
+  Schedule across = small;  // lanes along the first axis, where it is not the innermost
+  across.lanes = 0;
+  Schedule turned = held;
+  turned.lanes = 0;
+  Schedule beside = turned;
+  beside.lanes = 1;
+  Schedule down = both;
+  down.lanes = 1;
+  return {{"plain", plain},   {"small", small},   {"held", held}, {"loaded", loaded},
+          {"split", split},   {"staged", staged}, {"both", both}, {"across", across},
+          {"turned", turned}, {"beside", beside}, {"down", down}};
 }
 
 bool near(double a, double b) {

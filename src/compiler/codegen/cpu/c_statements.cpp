@@ -71,6 +71,9 @@ void CStatements::mark_needed(const Statement& statement) {
     needed_[s->value.index] = true;
     need(s->position);
   }
+  if (const auto* s = std::get_if<Transpose>(&node)) {
+    for (const Index* index : {&s->to_at, &s->from_at, &s->height, &s->width}) need(*index);
+  }
   if (const auto* s = std::get_if<For>(&node)) {
     mark_needed(s->body);
     need(s->begin);
@@ -127,6 +130,9 @@ void CStatements::print(const Statement& statement, const Lane* lane) {
   }
   if (const auto* s = std::get_if<Finish>(&node)) {
     print(*s, lane);
+  }
+  if (const auto* s = std::get_if<Transpose>(&node)) {
+    print(*s);
   }
   if (const auto* s = std::get_if<For>(&node)) {
     print(*s, lane);
@@ -306,6 +312,13 @@ void CStatements::print(const Check& s, const Lane* lane) {
                                          names_.size(s.within.bound));
   each(lane,
        fmt::format("if (sf_any({}~{})) {}", where.empty() ? "" : where + " & ", within, report));
+}
+
+void CStatements::print(const Transpose& s) {
+  text_.line("sf_transpose_b{}({}, {}, {}, {}, {}, {});", 8 * size_of(kernel_.buffer(s.to).dtype),
+             place(s.to, s.to_at, nullptr), names_.size(s.to_step),
+             place(s.from, s.from_at, nullptr), names_.size(s.from_step),
+             names_.scalar(s.height, nullptr), names_.scalar(s.width, nullptr));
 }
 
 void CStatements::print(const If& s, const Lane* lane) {

@@ -25,6 +25,7 @@ class CStatements {
   void print(const loop::Statement& statement, const Lane* lane);
   void print(const loop::For& loop, const Lane* lane);
   void print(const loop::If& branch, const Lane* lane);
+  void print(const loop::Transpose& transpose);
   void print(const loop::Load& load, const Lane* lane);
   void print(const loop::Store& store, const Lane* lane);
   void print(const loop::Check& check, const Lane* lane);

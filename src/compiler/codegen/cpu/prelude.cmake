@@ -1,7 +1,7 @@
 # Builds the C prelude's text into the library. Included by src/CMakeLists.txt after module compiler.
 set(prelude_dir ${CMAKE_CURRENT_LIST_DIR})
 set(prelude_files "")
-foreach(name types memory arithmetic casts math_f32 math_f64 reduce)
+foreach(name types memory arithmetic casts math_f32 math_f64 reduce transpose)
   list(APPEND prelude_files ${prelude_dir}/prelude/${name}.h)
 endforeach()
 set(prelude_cpp ${CMAKE_CURRENT_BINARY_DIR}/cpu_prelude.cpp)

@@ -219,6 +219,8 @@ void KernelPrinter::uniform(const Statement& statement) {
     uniform_store(*store);
   } else if (std::holds_alternative<loop::Barrier>(node)) {
     barrier();
+  } else if (std::holds_alternative<loop::Transpose>(node)) {
+    throw InternalError("kernel {}: a transposition is of the CPU", kernel_.name);
   } else if (const auto* begin = std::get_if<loop::Begin>(&node)) {
     const int count = accumulators(begin->reduction);
     for (int i = 0; i < count; ++i)
