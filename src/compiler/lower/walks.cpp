@@ -275,6 +275,21 @@ RowAxes::RowAxes(const Making& making, const std::vector<std::size_t>& absent) {
 
 void make_walk_kernel(Making& making, const WalkKernel& what) { WalkMaker(making, what).run(); }
 
+namespace {
+
+/// Where the state of one part of a row is: parts of a row side by side, but rows where lanes run
+/// along them (CPU).
+Index part_at(const Making& making, loop::Indices& indices, const Frame& frame, bool lane_walked,
+              const Index& part, const Extent& parts) {
+  const Index row = parallel_position(making, frame);
+  if (lane_walked || making.schedule.target != Target::kCpu)
+    return indices.add(indices.multiply(row, parts), part);
+  const auto parallel = axes_of(making.group.space, Role::kParallel);
+  return indices.add(indices.multiply(part, elements_of(making.group.space, parallel)), row);
+}
+
+}  // namespace
+
 void make_split_kernels(Making& making, const WalkKernel& what) {
   const GroupState& group = making.group;
   const RowAxes axes(making);
@@ -309,10 +324,10 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
     row_loops.open();
     for (const std::size_t i : what.reductions) walker.accumulate(i);
     row_loops.close();
-    const Index row = parallel_position(making, frame);
+    const Index to = part_at(making, indices, frame, axes.lane_walked, frame.extra(), parts);
     for (const std::size_t i : what.reductions) {
       walker.finish(i);
-      save(walker, making, memory, i, indices.add(indices.multiply(row, parts), frame.extra()));
+      save(walker, making, memory, i, to);
     }
     frame.close();
     walker.emitter.finish();
@@ -339,8 +354,8 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
   const VarId var = e.indices().add_var("s", parts);
   for (const std::size_t i : what.reductions) walker.begin(i);
   e.open(loops.lane < 0 ? For::Kind::kLane : For::Kind::kSerial, var, 0, Index(parts));
-  const Index at = e.indices().add(e.indices().multiply(parallel_position(making, frame), parts),
-                                   e.indices().of(var));
+  const Index at =
+      part_at(making, e.indices(), frame, axes.lane_walked, e.indices().of(var), parts);
   for (const std::size_t i : what.reductions) {
     const auto values = restore(walker, making, memory, i, at);
     walker.accumulate(i, values[0], values.size() > 1 ? e.indices().of(values[1]) : Index(0));

@@ -8,7 +8,7 @@ namespace segfuse::compiler {
 namespace {
 
 constexpr std::int64_t kStream = 8192;      // elements of one outer iteration of a plain loop
-constexpr std::int64_t kColumns = 64;       // lanes that walk down rows together: four vectors
+constexpr std::int64_t kColumns = 128;      // lanes that walk down rows together: eight vectors
 constexpr std::int64_t kNear = 1 << 18;     // elements that stay in the second level cache
 constexpr std::int64_t kRows = 2048;        // elements of short rows beside each other
 constexpr std::int64_t kFewRows = 16;       // less than this leaves threads idle
@@ -122,7 +122,8 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
     }
     return s;
   }
-  // Lanes are neighbours that each walk down their own row.
+  // Lanes are neighbours that each walk down their own row: wide enough to read memory in a stream.
+  if (space.reductions == 1 && space.loads <= 2) s.unroll = 8;
   s.tile = kColumns;
   if (l.reduced >= 512 && (!norm || l.reduced * kColumns > kNear)) {
     s.split = 256;

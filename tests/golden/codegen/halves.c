@@ -9,9 +9,8 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
   const int64_t n0 = sizes[0];  // T
   (void)scratch;
   for (int64_t p = begin; p < end; ++p) {
-    sf_f32 r0[4], r0_lost[4];
-    SF_EACH(4) r0[u] = sf_all_f32(0.0f);
-    SF_EACH(4) r0_lost[u] = sf_all_f32(0);
+    sf_f64 r0[4];
+    SF_EACH(4) r0[u] = sf_all_f64(0.0);
     {
       const int64_t j_end = n0;
       int64_t j = 0;
@@ -20,7 +19,7 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
         SF_EACH(4) v0[u] = sf_load_f16(b0 + p * n0 + (j + u * SF_LANES));
         sf_f32 v1[4];
         SF_EACH(4) v1[u] = v0[u];
-        SF_EACH(4) sf_sum_step_f32(&r0[u], &r0_lost[u], v1[u]);
+        SF_EACH(4) r0[u] = sf_sum_step(r0[u], v1[u]);
         sf_f32 v2[4];
         SF_EACH(4) v2[u] = sf_load_bf16(b1 + p * n0 + (j + u * SF_LANES));
         sf_f32 v3[4];
@@ -38,7 +37,7 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
         const int64_t lanes = sf_min(j_end - j, SF_LANES);
         const sf_f32 v0 = sf_load_f16_n(b0 + p * n0 + j, lanes);
         const sf_f32 v1 = v0;
-        sf_sum_step_f32(&r0[0], &r0_lost[0], sf_select_f32(sf_lanes_below(lanes), v1, sf_all_f32(0.0f)));
+        r0[0] = sf_sum_step(r0[0], sf_select_f32(sf_lanes_below(lanes), v1, sf_all_f32(0)));
         const sf_f32 v2 = sf_load_bf16_n(b1 + p * n0 + j, lanes);
         const sf_f32 v3 = sf_round_f16(v2);
         const sf_f32 v4 = sf_round_f16(v0 * v3);
@@ -49,10 +48,9 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
       }
     }
     for (int u = 1; u < 4; ++u) {
-      sf_sum_step_f32(&r0[0], &r0_lost[0], r0[u]);
-      r0_lost[0] += r0_lost[u];
+      r0[0] += r0[u];
     }
-    const float v7 = sf_join_sums_f32(r0[0], r0_lost[0]);
+    const float v7 = (float)sf_join_sum_f64(r0[0]);
     const float v8 = sf_first_f32(sf_round_f16(sf_all_f32(v7)));
     sf_store_f16_n(b4 + p, sf_all_f32(v8), 1);
   }

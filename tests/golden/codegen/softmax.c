@@ -7,7 +7,7 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
   (void)scratch;
   for (int64_t p = begin; p < end; ++p) {
     sf_f32 r0[4];
-    sf_f32 r1[4], r1_lost[4];
+    sf_f64 r1[4];
     SF_EACH(4) r0[u] = sf_all_f32(-SF_INFINITY);
     {
       const int64_t j_end = n0;
@@ -27,8 +27,7 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
       r0[0] = sf_maximum_f32(r0[0], r0[u]);
     }
     const float v1 = sf_join_max_f32(r0[0]);
-    SF_EACH(4) r1[u] = sf_all_f32(0.0f);
-    SF_EACH(4) r1_lost[u] = sf_all_f32(0);
+    SF_EACH(4) r1[u] = sf_all_f64(0.0);
     {
       const int64_t j_end = n0;
       int64_t j = 0;
@@ -39,21 +38,20 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
         SF_EACH(4) v3[u] = v2[u] - v1;
         sf_f32 v4[4];
         SF_EACH(4) v4[u] = sf_exp_f32(v3[u]);
-        SF_EACH(4) sf_sum_step_f32(&r1[u], &r1_lost[u], v4[u]);
+        SF_EACH(4) r1[u] = sf_sum_step(r1[u], v4[u]);
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);
         const sf_f32 v2 = sf_load_f32_n(b0 + p * n0 + j, lanes);
         const sf_f32 v3 = v2 - v1;
         const sf_f32 v4 = sf_exp_f32(v3);
-        sf_sum_step_f32(&r1[0], &r1_lost[0], sf_select_f32(sf_lanes_below(lanes), v4, sf_all_f32(0.0f)));
+        r1[0] = sf_sum_step(r1[0], sf_select_f32(sf_lanes_below(lanes), v4, sf_all_f32(0)));
       }
     }
     for (int u = 1; u < 4; ++u) {
-      sf_sum_step_f32(&r1[0], &r1_lost[0], r1[u]);
-      r1_lost[0] += r1_lost[u];
+      r1[0] += r1[u];
     }
-    const float v5 = sf_join_sums_f32(r1[0], r1_lost[0]);
+    const float v5 = (float)sf_join_sum_f64(r1[0]);
     {
       const int64_t j_end = n0;
       int64_t j = 0;

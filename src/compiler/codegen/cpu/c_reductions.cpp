@@ -11,11 +11,20 @@ namespace segfuse::compiler::cpu {
 using namespace loop;
 using ir::Op;
 
+namespace {
+
+/// What is carried along: f64 for a compensated sum of f32.
+std::string_view state_type(const Reduction& reduction) {
+  return reduction.compensated ? "f64" : lane_type(reduction.dtype);
+}
+
+}  // namespace
+
 int CStatements::width(ReductionId id, const Lane* lane) const {
   return varying_.reduction(id) ? lane->count : widths_[id.index];
 }
 
-/// The state that the lane works on, or the first; `part` is "", "_lost" or "_at".
+/// The state that the lane works on, or the first; `part` is "" or "_at".
 std::string CStatements::state(ReductionId id, std::string_view part, const Lane* lane) const {
   const std::string name = fmt::format("r{}{}", id.index, part);
   if (width(id, lane) == 1) return name;
@@ -33,9 +42,7 @@ void CStatements::declare_states(const std::vector<Statement>& body, const Lane*
     const int count = width(begin->reduction, lane);
     const std::string many = count > 1 ? fmt::format("[{}]", count) : "";
     const std::uint32_t r = begin->reduction.index;
-    std::string names = fmt::format("r{}{}", r, many);
-    if (reduction.compensated) names += fmt::format(", r{}_lost{}", r, many);
-    text_.line("sf_{} {};", lane_type(reduction.dtype), names);
+    text_.line("sf_{} r{}{};", state_type(reduction), r, many);
     if (reduction.op == Op::argmax) text_.line("sf_i64 r{}_at{};", r, many);
   });
 }
@@ -47,7 +54,8 @@ std::string CStatements::identity(ReductionId id) const {
   if (reduction.op == Op::prod) value = 1;
   if (reduction.op == Op::max || reduction.op == Op::argmax) value = -kInfinity;
   if (reduction.op == Op::min) value = kInfinity;
-  return fmt::format("sf_all_{}({})", lane_type(reduction.dtype), literal(reduction.dtype, value));
+  const DType dtype = reduction.compensated ? DType::kF64 : reduction.dtype;
+  return fmt::format("sf_all_{}({})", lane_type(dtype), literal(dtype, value));
 }
 
 void CStatements::print(const Begin& s, const Lane* lane) {
@@ -57,8 +65,6 @@ void CStatements::print(const Begin& s, const Lane* lane) {
   const std::string head = count > 1 ? fmt::format("SF_EACH({}) ", count) : "";
   const std::uint32_t r = s.reduction.index;
   text_.line("{}r{}{} = {};", head, r, many, identity(s.reduction));
-  if (reduction.compensated)
-    text_.line("{}r{}_lost{} = sf_all_{}(0);", head, r, many, lane_type(reduction.dtype));
   if (reduction.op == Op::argmax)
     text_.line("{}r{}_at{} = sf_all_i64(0x7FFFFFFFFFFFFFFF);", head, r, many);
 }
@@ -96,11 +102,12 @@ void CStatements::print(const Accumulate& s, const Lane* lane) {
                            where.empty() ? "sf_all_bool(1)" : where));
     return;
   }
-  if (!where.empty())
+  if (!where.empty() && reduction.compensated)
+    value = fmt::format("sf_select_{}({}, {}, sf_all_{}(0))", type, where, value, type);
+  if (!where.empty() && !reduction.compensated)
     value = fmt::format("sf_select_{}({}, {}, {})", type, where, value, identity(s.reduction));
   if (reduction.compensated) {
-    each(lane, fmt::format("sf_sum_step_{}(&{}, &{}, {});", type, to,
-                           state(s.reduction, "_lost", lane), value));
+    each(lane, fmt::format("{} = sf_sum_step({}, {});", to, to, value));
   } else {
     each(lane, step(s.reduction, to, value));
   }
@@ -124,8 +131,7 @@ void CStatements::join(const Finish& s) {
   if (count > 1) {
     text_.open(fmt::format("for (int u = 1; u < {}; ++u)", count));
     if (reduction.compensated) {
-      text_.line("sf_sum_step_{}(&r{}[0], &r{}_lost[0], r{}[u]);", type, r, r, r);
-      text_.line("r{}_lost[0] += r{}_lost[u];", r, r);
+      text_.line("r{}[0] += r{}[u];", r, r);
     } else if (reduction.op == Op::argmax) {
       text_.line("sf_argmax_step_{}(&r{}[0], &r{}_at[0], r{}[u], r{}_at[u], sf_all_bool(1));", type,
                  r, r, r, r);
@@ -147,7 +153,7 @@ void CStatements::join(const Finish& s) {
   }
   if (!needed(s.results[0])) return;
   if (reduction.compensated) {
-    value = fmt::format("sf_join_sums_{}(r{}{}, r{}_lost{})", type, r, first, r, first);
+    value = fmt::format("(float)sf_join_sum_f64(r{}{})", r, first);
   } else {
     value = fmt::format("sf_join_{}_{}(r{}{})", ir::info(reduction.op).name, type, r, first);
   }
@@ -158,9 +164,7 @@ void CStatements::finish_lanes(const Finish& s, const Lane* lane) {
   const Reduction& reduction = kernel_.reductions[s.reduction.index];
   const std::string to = state(s.reduction, "", lane);
   std::string value = to;
-  if (reduction.compensated)
-    value = fmt::format("sf_sum_{}({}, {})", lane_type(reduction.dtype), to,
-                        state(s.reduction, "_lost", lane));
+  if (reduction.compensated) value = fmt::format("sf_sum({})", to);
   if (needed(s.results[0])) define(s.results[0], rounded(s.results[0], value), lane);
   if (s.results.size() > 1 && needed(s.results[1])) {
     const std::string at = state(s.reduction, "_at", lane);

@@ -39,9 +39,9 @@ SF_INLINE sf_u32 sf_bits_of_bf16(sf_f32 a) {
 SF_INLINE sf_u16 sf_narrow_bf16(sf_f32 a) { return SF_CONVERT(sf_bits_of_bf16(a), sf_u16); }
 SF_INLINE sf_f32 sf_round_bf16(sf_f32 a) { return sf_from_bits_f32(sf_bits_of_bf16(a) << 16); }
 
-//: SF_MEMORY SF_SAME
+//: SF_MEMORY SF_MEMORY_MASKED SF_SAME
 // Loads and stores of one kind of element: all lanes, and the first n (what lies beyond is not
-// touched, lanes beyond are zero).
+// touched, lanes beyond are zero; n is not negative, nor more than there are).
 #define SF_SAME(a) (a)
 #define SF_PART(count)                                \
   do {                                                \
@@ -50,39 +50,84 @@ SF_INLINE sf_f32 sf_round_bf16(sf_f32 a) { return sf_from_bits_f32(sf_bits_of_bf
     to += count;                                      \
     from += count;                                    \
   } while (0)
-#define SF_MEMORY(name, element, raw, value, widen, narrow)                                     \
-  typedef SF_UNALIGNED(element, sizeof(element)) sf_unaligned_##name;                           \
-  typedef union {                                                                               \
-    raw all;                                                                                    \
-    element each[SF_LANES];                                                                     \
-  } sf_block_##name;                                                                            \
-  SF_INLINE void sf_copy_##name(element* to, const element* from, int64_t n) {                  \
-    SF_PART(8);                                                                                 \
-    SF_PART(4);                                                                                 \
-    SF_PART(2);                                                                                 \
-    SF_PART(1);                                                                                 \
-  }                                                                                             \
-  SF_INLINE value sf_load_##name(const element* p) {                                            \
-    const raw r = *(const sf_unaligned_##name*)p;                                               \
-    return widen(r);                                                                            \
-  }                                                                                             \
-  SF_INLINE value sf_load_##name##_n(const element* p, int64_t n) {                             \
-    sf_block_##name r;                                                                          \
-    if (n >= SF_LANES) return sf_load_##name(p);                                                \
-    for (int i = 0; i < SF_LANES; ++i) r.each[i] = 0;                                           \
-    sf_copy_##name(r.each, p, n);                                                               \
-    return widen(r.all);                                                                        \
-  }                                                                                             \
-  SF_INLINE void sf_store_##name(element* p, value a) { *(sf_unaligned_##name*)p = narrow(a); } \
-  SF_INLINE void sf_store_##name##_n(element* p, value a, int64_t n) {                          \
-    sf_block_##name r;                                                                          \
-    if (n >= SF_LANES) {                                                                        \
-      sf_store_##name(p, a);                                                                    \
-      return;                                                                                   \
-    }                                                                                           \
-    r.all = narrow(a);                                                                          \
-    sf_copy_##name(p, r.each, n);                                                               \
+// Where the machine has masks in its loads and stores, the first n lanes are one instruction.
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && SF_LANES == 16
+#define SF_HAS_MASKS 1
+typedef char sf_chars __attribute__((vector_size(16)));
+typedef short sf_shorts __attribute__((vector_size(32)));
+typedef int sf_ints __attribute__((vector_size(64)));
+SF_INLINE uint16_t sf_first_lanes(int64_t n) { return (uint16_t)((1u << n) - 1); }
+SF_INLINE sf_chars sf_get_masked_1(const void* p, uint16_t mask) {
+  const sf_chars nothing = {0};
+  return __builtin_ia32_loaddquqi128_mask(p, nothing, mask);
+}
+SF_INLINE sf_shorts sf_get_masked_2(const void* p, uint16_t mask) {
+  const sf_shorts nothing = {0};
+  return __builtin_ia32_loaddquhi256_mask(p, nothing, mask);
+}
+SF_INLINE sf_ints sf_get_masked_4(const void* p, uint16_t mask) {
+  const sf_ints nothing = {0};
+  return __builtin_ia32_loaddqusi512_mask(p, nothing, mask);
+}
+SF_INLINE void sf_put_masked_1(void* p, sf_chars a, uint16_t mask) {
+  __builtin_ia32_storedquqi128_mask(p, a, mask);
+}
+SF_INLINE void sf_put_masked_2(void* p, sf_shorts a, uint16_t mask) {
+  __builtin_ia32_storedquhi256_mask(p, a, mask);
+}
+SF_INLINE void sf_put_masked_4(void* p, sf_ints a, uint16_t mask) {
+  __builtin_ia32_storedqusi512_mask(p, a, mask);
+}
+#endif
+#define SF_MEMORY_ALL(name, element, raw, value, widen, narrow)       \
+  typedef SF_UNALIGNED(element, sizeof(element)) sf_unaligned_##name; \
+  typedef union {                                                     \
+    raw all;                                                          \
+    element each[SF_LANES];                                           \
+  } sf_block_##name;                                                  \
+  SF_INLINE value sf_load_##name(const element* p) {                  \
+    const raw r = *(const sf_unaligned_##name*)p;                     \
+    return widen(r);                                                  \
+  }                                                                   \
+  SF_INLINE void sf_store_##name(element* p, value a) { *(sf_unaligned_##name*)p = narrow(a); }
+#define SF_MEMORY(name, element, raw, value, widen, narrow)                    \
+  SF_MEMORY_ALL(name, element, raw, value, widen, narrow)                      \
+  SF_INLINE void sf_copy_##name(element* to, const element* from, int64_t n) { \
+    SF_PART(8);                                                                \
+    SF_PART(4);                                                                \
+    SF_PART(2);                                                                \
+    SF_PART(1);                                                                \
+  }                                                                            \
+  SF_INLINE value sf_load_##name##_n(const element* p, int64_t n) {            \
+    sf_block_##name r;                                                         \
+    if (n >= SF_LANES) return sf_load_##name(p);                               \
+    for (int i = 0; i < SF_LANES; ++i) r.each[i] = 0;                          \
+    sf_copy_##name(r.each, p, n);                                              \
+    return widen(r.all);                                                       \
+  }                                                                            \
+  SF_INLINE void sf_store_##name##_n(element* p, value a, int64_t n) {         \
+    sf_block_##name r;                                                         \
+    if (n >= SF_LANES) {                                                       \
+      sf_store_##name(p, a);                                                   \
+      return;                                                                  \
+    }                                                                          \
+    r.all = narrow(a);                                                         \
+    sf_copy_##name(p, r.each, n);                                              \
   }
+#if defined(SF_HAS_MASKS)
+#define SF_MEMORY_MASKED(name, element, raw, value, widen, narrow, size, ints) \
+  SF_MEMORY_ALL(name, element, raw, value, widen, narrow)                      \
+  SF_INLINE value sf_load_##name##_n(const element* p, int64_t n) {            \
+    const raw r = (raw)sf_get_masked_##size(p, sf_first_lanes(n));             \
+    return widen(r);                                                           \
+  }                                                                            \
+  SF_INLINE void sf_store_##name##_n(element* p, value a, int64_t n) {         \
+    sf_put_masked_##size(p, (ints)narrow(a), sf_first_lanes(n));               \
+  }
+#else
+#define SF_MEMORY_MASKED(name, element, raw, value, widen, narrow, size, ints) \
+  SF_MEMORY(name, element, raw, value, widen, narrow)
+#endif
 
 //: SF_SCATTERED
 //+ sf_any sf_lanes_i64
@@ -147,7 +192,7 @@ SF_INLINE sf_f32 sf_round_bf16(sf_f32 a) { return sf_from_bits_f32(sf_bits_of_bf
   }
 
 //: sf_{load,store}_f32{,_n}
-SF_MEMORY(f32, float, sf_f32, sf_f32, SF_SAME, SF_SAME)
+SF_MEMORY_MASKED(f32, float, sf_f32, sf_f32, SF_SAME, SF_SAME, 4, sf_ints)
 
 //: sf_{load,store}_f32{_strided,_at,_where,_in}
 //+ sf_load_f32
@@ -161,7 +206,7 @@ SF_MEMORY(f64, double, sf_f64, sf_f64, SF_SAME, SF_SAME)
 SF_SCATTERED(f64, double, sf_f64, sf_f64, SF_SAME, SF_SAME)
 
 //: sf_{load,store}_i32{,_n}
-SF_MEMORY(i32, int32_t, sf_i32, sf_i32, SF_SAME, SF_SAME)
+SF_MEMORY_MASKED(i32, int32_t, sf_i32, sf_i32, SF_SAME, SF_SAME, 4, sf_ints)
 
 //: sf_{load,store}_i32{_strided,_at,_where,_in}
 //+ sf_load_i32
@@ -175,21 +220,21 @@ SF_MEMORY(i64, int64_t, sf_i64, sf_i64, SF_SAME, SF_SAME)
 SF_SCATTERED(i64, int64_t, sf_i64, sf_i64, SF_SAME, SF_SAME)
 
 //: sf_{load,store}_f16{,_n}
-SF_MEMORY(f16, uint16_t, sf_u16, sf_f32, sf_widen_f16, sf_narrow_f16)
+SF_MEMORY_MASKED(f16, uint16_t, sf_u16, sf_f32, sf_widen_f16, sf_narrow_f16, 2, sf_shorts)
 
 //: sf_{load,store}_f16{_strided,_at,_where,_in}
 //+ sf_load_f16
 SF_SCATTERED(f16, uint16_t, sf_u16, sf_f32, sf_widen_f16, sf_narrow_f16)
 
 //: sf_{load,store}_bf16{,_n}
-SF_MEMORY(bf16, uint16_t, sf_u16, sf_f32, sf_widen_bf16, sf_narrow_bf16)
+SF_MEMORY_MASKED(bf16, uint16_t, sf_u16, sf_f32, sf_widen_bf16, sf_narrow_bf16, 2, sf_shorts)
 
 //: sf_{load,store}_bf16{_strided,_at,_where,_in}
 //+ sf_load_bf16
 SF_SCATTERED(bf16, uint16_t, sf_u16, sf_f32, sf_widen_bf16, sf_narrow_bf16)
 
 //: sf_{load,store}_bool{,_n}
-SF_MEMORY(bool, uint8_t, sf_u8, sf_bool, sf_widen_bool, sf_narrow_bool)
+SF_MEMORY_MASKED(bool, uint8_t, sf_u8, sf_bool, sf_widen_bool, sf_narrow_bool, 1, sf_chars)
 
 //: sf_{load,store}_bool{_strided,_at,_where,_in}
 //+ sf_load_bool

@@ -36,41 +36,10 @@ SF_INLINE sf_bool sf_within(sf_i64 index, int64_t bound) {
   return SF_TEST64(index >= 0) & SF_TEST64(index < bound);
 }
 
-//: sf_sum_step_{f32,f64} sf_sum_{f32,f64}
-//+ sf_select_f32
-// A sum in each lane with what rounding lost: step adds a; without step the sum they make.
-#define SF_SUM(name, type, test)                                     \
-  SF_INLINE void sf_sum_step_##name(type* sum, type* lost, type a) { \
-    const type next = *sum + a;                                      \
-    const type part = next - *sum;                                   \
-    *lost += (*sum - (next - part)) + (a - part);                    \
-    *sum = next;                                                     \
-  }                                                                  \
-  SF_INLINE type sf_sum_##name(type sum, type lost) {                \
-    return sf_select_##name(test(sum - sum == 0), sum + lost, sum);  \
-  }
-SF_SUM(f32, sf_f32, SF_TEST32)
-SF_SUM(f64, sf_f64, SF_TEST64)
-
-//: sf_join_sums_{f32,f64}
-//+ sf_sum_step_f32
-// The sum over all lanes: halves are added to halves.
-#define SF_JOIN_SUMS(name, type, element)                                        \
-  SF_INLINE element sf_join_sums_##name(type sum, type lost) {                   \
-    element s[SF_LANES], e[SF_LANES];                                            \
-    __builtin_memcpy(s, &sum, sizeof s);                                         \
-    __builtin_memcpy(e, &lost, sizeof e);                                        \
-    for (int width = SF_LANES / 2; width > 0; width /= 2)                        \
-      for (int i = 0; i < width; ++i) {                                          \
-        const element next = s[i] + s[i + width];                                \
-        const element part = next - s[i];                                        \
-        e[i] += e[i + width] + ((s[i] - (next - part)) + (s[i + width] - part)); \
-        s[i] = next;                                                             \
-      }                                                                          \
-    return s[0] - s[0] == 0 ? s[0] + e[0] : s[0];                                \
-  }
-SF_JOIN_SUMS(f32, sf_f32, float)
-SF_JOIN_SUMS(f64, sf_f64, double)
+//: sf_sum_step sf_sum
+// A sum of f32 that keeps what rounding would lose: it is one of f64 until it is taken.
+SF_INLINE sf_f64 sf_sum_step(sf_f64 sum, sf_f32 a) { return sum + SF_CONVERT(a, sf_f64); }
+SF_INLINE sf_f32 sf_sum(sf_f64 sum) { return SF_CONVERT(sum, sf_f32); }
 
 //: sf_join_{sum,prod,max,min}_{f32,f64,i32,i64}
 // One number of all lanes: halves are joined with halves.

@@ -45,8 +45,13 @@
       }                                                                                            \
       SF_UNROLL for (int i = 0; i < n; ++i) a[i] = b[i];                                           \
     }                                                                                              \
-    SF_UNROLL for (int i = 0; i < n; ++i) if (i < most_high && i < high) *                         \
-        (sf_loose_row_##name*)(to + i * to_step) = a[i];                                           \
+    SF_UNROLL for (int i = 0; i < n; ++i) {                                                        \
+      if (i < most_high && i < high) *(sf_loose_row_##name*)(to + i * to_step) = a[i];             \
+    }                                                                                              \
+  }                                                                                                \
+  static __attribute__((noinline, unused)) void sf_whole_##name(                                   \
+      element* to, int64_t to_step, const element* from, int64_t from_step, int high, int wide) {  \
+    sf_square_##name(to, to_step, from, from_step, high, wide, n, n);                              \
   }                                                                                                \
   static __attribute__((noinline, unused)) void sf_edge_##name(                                    \
       element* to, int64_t to_step, const element* to_end, const element* from, int64_t from_step, \
@@ -62,7 +67,7 @@
     } else if (high <= n / 4) {                                                                    \
       sf_square_##name(to, to_step, from, from_step, high, wide, n / 4, n);                        \
     } else {                                                                                       \
-      sf_square_##name(to, to_step, from, from_step, high, wide, n, n);                            \
+      sf_whole_##name(to, to_step, from, from_step, high, wide);                                   \
     }                                                                                              \
   }                                                                                                \
   static __attribute__((noinline, unused)) void sf_transpose_##name(                               \
@@ -85,13 +90,13 @@
     if (from_step > to_step) {                                                                     \
       for (int64_t j = 0; j < broad; j += n)                                                       \
         for (int64_t i = 0; i < tall; i += n)                                                      \
-          sf_square_##name(to + i * to_step + j, to_step, from + j * from_step + i, from_step, n,  \
-                           n, n, n);                                                               \
+          sf_whole_##name(to + i * to_step + j, to_step, from + j * from_step + i, from_step, n,   \
+                          n);                                                                      \
     } else {                                                                                       \
       for (int64_t i = 0; i < tall; i += n)                                                        \
         for (int64_t j = 0; j < broad; j += n)                                                     \
-          sf_square_##name(to + i * to_step + j, to_step, from + j * from_step + i, from_step, n,  \
-                           n, n, n);                                                               \
+          sf_whole_##name(to + i * to_step + j, to_step, from + j * from_step + i, from_step, n,   \
+                          n);                                                                      \
     }                                                                                              \
     for (int64_t j = 0; j < broad && tall < height; j += n)                                        \
       sf_edge_##name(to + tall * to_step + j, to_step, to_end, from + j * from_step + tall,        \
