@@ -288,6 +288,128 @@ Index part_at(const Making& making, loop::Indices& indices, const Frame& frame, 
   return indices.add(indices.multiply(part, elements_of(making.group.space, parallel)), row);
 }
 
+/// The kernel that walks parts of rows. Short columns that lanes run down are turned first, a part
+/// of all of them together (CPU).
+class PartMaker {
+ public:
+  PartMaker(Making& making, const WalkKernel& what, const RowAxes& axes, const Extent& parts,
+            const StateMemory& memory)
+      : making_(making), what_(what), axes_(axes), parts_(parts), memory_(memory) {
+    const Space& space = making.group.space;
+    first_ = axes.walked.empty() ? static_cast<std::size_t>(axes.lane) : axes.walked[0];
+    if (making.schedule.hold == Hold::kScratch && axes.across && axes.lane_walked &&
+        axes.walked.empty() &&
+        space.axes[static_cast<std::size_t>(space.inner)].role == Role::kParallel)
+      column_ = space.inner;
+  }
+
+  void run() {
+    if (column_ >= 0) {
+      GroupKernel trial;
+      Walker walker(making_.group, trial);
+      write(walker);
+    }
+    GroupKernel& kernel = making_.add_kernel();
+    Walker walker(making_.group, kernel);
+    write(walker);
+    kernel.kernel.work = Extent(making_.schedule.split);
+    for (const std::size_t axis : axes_.walked)
+      if (axis != first_) kernel.kernel.work = kernel.kernel.work * length(axis);
+    if (axes_.lane_walked && static_cast<std::size_t>(axes_.lane) != first_)
+      kernel.kernel.work = kernel.kernel.work * length(static_cast<std::size_t>(axes_.lane));
+    if (column_ >= 0) kernel.kernel.work = kernel.kernel.work * length(column());
+    if (!axes_.lane_walked) kernel.kernel.work = kernel.kernel.work * making_.schedule.tile;
+  }
+
+ private:
+  const Extent& length(std::size_t axis) const { return making_.group.space.axes[axis].extent; }
+  std::size_t column() const { return static_cast<std::size_t>(column_); }
+
+  void write(Walker& walker) {
+    Emitter& e = walker.emitter;
+    Frame frame(making_, walker);
+    Frame::Loops loops;
+    loops.outer = axes_.parallel;
+    loops.extra = parts_;
+    loops.extra_first = axes_.across && axes_.lane_walked;
+    if (column_ >= 0) std::erase(loops.outer, column());
+    if (!axes_.lane_walked) {
+      loops.lane = axes_.lane;
+      loops.tile = making_.schedule.tile;
+    }
+    frame.open(loops);
+    if (column_ >= 0) {
+      column_var_ = frame.walk(column(), "c");
+      e.open(For::Kind::kSerial, column_var_, 0, Index(length(column())));
+    }
+    RowLoops rows(making_, axes_, walker, frame);
+    const std::int64_t part = making_.schedule.split;
+    begin_ = e.indices().multiply(frame.extra(), part);
+    const Index end =
+        e.indices().minimum(e.indices().add(begin_, Index(part)), Index(length(first_)));
+    rows.limit(begin_, end);
+    frame.settle();
+    restore_finished(walker, making_, frame);
+    if (column_ >= 0) {
+      lane_ = rows.inner();
+      turn_in(e, e.indices().subtract(end, begin_));
+    }
+    for (const std::size_t i : what_.reductions) walker.begin(i);
+    rows.open();
+    for (const std::size_t i : what_.reductions) walker.accumulate(i);
+    rows.close();
+    const Index to = part_at(making_, e.indices(), frame, axes_.lane_walked, frame.extra(), parts_);
+    for (const std::size_t i : what_.reductions) {
+      walker.finish(i);
+      save(walker, making_, memory_, i, to);
+    }
+    if (column_ >= 0) {
+      e.close();
+      turned_.clear();
+      for (const Emitter::Seen& seen : e.seen)
+        if (columns_at(e, seen.request)) turned_.push_back(seen.request);
+    }
+    frame.close();
+    e.finish();
+  }
+
+  std::optional<Matrix> columns_at(Emitter& e, const Request& request) const {
+    const auto at = position_of(making_.group, e, request);
+    if (!at) return {};
+    return matrix_of(e, *at, column_var_, 0, lane_, begin_);
+  }
+
+  void turn_in(Emitter& e, const Index& count) const {
+    const std::int64_t part = making_.schedule.split;
+    loop::Indices& indices = e.indices();
+    e.held_depth = e.depth() + 1;
+    e.held_at = indices.add(indices.multiply(indices.of(column_var_), part),
+                            indices.subtract(indices.of(lane_), begin_));
+    for (std::size_t i = 0; i < turned_.size(); ++i) {
+      const Matrix from = *columns_at(e, turned_[i]);
+      const loop::BufferId buffer = e.buffer_of(turned_[i].val, false);
+      const loop::BufferId near =
+          e.row_buffer(fmt::format("t{}", i), e.kernel().buffer(buffer).dtype,
+                       length(column()) * Extent(part), Hold::kScratch, 0);
+      e.emit({loop::Transpose{near, 0, part, buffer, from.begin, from.step, Index(length(column())),
+                              count}},
+             0);
+      e.held.push_back({turned_[i], near, true});
+    }
+  }
+
+  Making& making_;
+  const WalkKernel& what_;
+  const RowAxes& axes_;
+  const Extent& parts_;
+  const StateMemory& memory_;
+  std::size_t first_ = 0;
+  int column_ = -1;  ///< the axis that is turned
+  VarId column_var_, lane_;
+  Index begin_;
+  std::vector<Request> turned_;  // by a trial
+};
+
 }  // namespace
 
 void make_split_kernels(Making& making, const WalkKernel& what) {
@@ -301,42 +423,7 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
   const auto parallel = axes_of(group.space, Role::kParallel);
   const Extent rows = elements_of(group.space, parallel);
   const StateMemory memory = making.add_states(what.reductions, rows * parts);
-  {
-    GroupKernel& kernel = making.add_kernel();
-    Walker walker(group, kernel);
-    Frame frame(making, walker);
-    Frame::Loops loops;
-    loops.outer = axes.parallel;
-    loops.extra = parts;
-    loops.extra_first = axes.across && axes.lane_walked;
-    if (!axes.lane_walked) {
-      loops.lane = axes.lane;
-      loops.tile = making.schedule.tile;
-    }
-    frame.open(loops);
-    RowLoops row_loops(making, axes, walker, frame);
-    loop::Indices& indices = walker.emitter.indices();
-    const Index begin = indices.multiply(frame.extra(), part);
-    row_loops.limit(begin, indices.minimum(indices.add(begin, Index(part)), Index(whole)));
-    frame.settle();
-    restore_finished(walker, making, frame);
-    for (const std::size_t i : what.reductions) walker.begin(i);
-    row_loops.open();
-    for (const std::size_t i : what.reductions) walker.accumulate(i);
-    row_loops.close();
-    const Index to = part_at(making, indices, frame, axes.lane_walked, frame.extra(), parts);
-    for (const std::size_t i : what.reductions) {
-      walker.finish(i);
-      save(walker, making, memory, i, to);
-    }
-    frame.close();
-    walker.emitter.finish();
-    Extent others = 1;
-    for (const std::size_t axis : row_loops.axes())
-      if (axis != first) others = others * group.space.axes[axis].extent;
-    kernel.kernel.work = others * Extent(part);
-    if (!axes.lane_walked) kernel.kernel.work = kernel.kernel.work * making.schedule.tile;
-  }
+  PartMaker(making, what, axes, parts, memory).run();
   GroupKernel& kernel = making.add_kernel();
   Walker walker(group, kernel);
   Emitter& e = walker.emitter;

@@ -104,6 +104,7 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
     if (l.reduced >= kPart / l.inner) {
       s.split = floor_power(kStream / l.inner);
       s.staged = norm;
+      s.hold = Hold::kScratch;
       s.tile = std::max(kColumns, floor_power(kStream / l.inner));
     } else if (norm) {
       s.hold = Hold::kScratch;
@@ -123,7 +124,8 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
     return s;
   }
   // Lanes are neighbours that each walk down their own row: wide enough to read memory in a stream.
-  if (space.reductions == 1 && space.loads <= 2) s.unroll = 8;
+  const auto across = static_cast<int>(std::clamp<std::int64_t>(floor_power(l.inner / 16), 1, 8));
+  if (space.reductions == 1 && space.loads <= 2) s.unroll = across;
   s.tile = kColumns;
   if (l.reduced >= 512 && (!norm || l.reduced * kColumns > kNear)) {
     s.split = 256;

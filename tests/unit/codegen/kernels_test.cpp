@@ -39,6 +39,7 @@ std::vector<Named> schedules() {
   turned.hold = Hold::kScratch;
   Schedule down = staged;
   down.lanes = 0;
+  down.hold = Hold::kScratch;
   down.split = 33;
   return {{"plain", plain},   {"small", small},   {"held", held},     {"split", split},
           {"staged", staged}, {"across", across}, {"turned", turned}, {"down", down}};

@@ -36,7 +36,7 @@ std::vector<Kind> kinds() {
       {"short_bias", PlanKind::kPointwise,
        [](Model& m) { m.output(m.b.add(m.input("x", {m.size("N"), 3}), m.input("b", {3}))); }},
       {"few_columns", PlanKind::kReduce,
-       [](Model& m) { m.output(m.b.sum(m.input("x", {m.size("N"), 3}), {0})); }},
+       [](Model& m) { m.output(m.b.sum(m.input("x", {100'000, 3}), {0})); }},
       {"col_norm", PlanKind::kColNorm, [=](Model& m) { m.output(m.b.softmax(matrix(m), 0)); }},
       {"row_col", PlanKind::kRowCol, [](Model& m) { m.backward(rms_norm_layer(m)); }},
   };

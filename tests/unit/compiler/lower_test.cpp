@@ -46,7 +46,8 @@ std::vector<Named> schedules() {
   Schedule beside = turned;
   beside.lanes = 1;
   Schedule down = both;
-  down.lanes = 1;
+  down.lanes = 0;
+  down.hold = Hold::kScratch;
   return {{"plain", plain},   {"small", small},   {"held", held}, {"loaded", loaded},
           {"split", split},   {"staged", staged}, {"both", both}, {"across", across},
           {"turned", turned}, {"beside", beside}, {"down", down}};
