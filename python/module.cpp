@@ -153,4 +153,5 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_durations(m);
   segfuse::python::bind_fusions(m);
   segfuse::python::bind_programs(m);
+  segfuse::python::bind_device_programs(m);
 }

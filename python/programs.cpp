@@ -110,8 +110,8 @@ bool is_contiguous(const Input& array) {
   return true;
 }
 
-/// The array itself where it is contiguous, else a copy. What a program overwrites must be the
-/// array itself. bfloat16 may come as uint16 from NumPy, which has no bfloat16 of its own.
+}  // namespace
+
 Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten) {
   if (!device_of(array).is_cpu())
     throw UsageError("the array '{}' lies on {}; compiled functions run on the CPU, move it there",
@@ -138,7 +138,6 @@ Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten) 
   return copy;
 }
 
-/// NumPy has no bfloat16 of its own: such a result is uint16.
 nb::object to_array(Tensor tensor) {
   auto* moved = new Tensor(std::move(tensor));
   const nb::capsule owner(moved,
@@ -149,6 +148,12 @@ nb::object to_array(Tensor tensor) {
   return nb::cast(
       nb::ndarray<nb::numpy>(moved->data(), shape.size(), shape.data(), owner, nullptr, code));
 }
+
+const Program& program_of(nb::handle compiled) {
+  return nb::cast<const Compiled&>(compiled).program();
+}
+
+namespace {
 
 nb::list run(Compiled& compiled, const nb::list& arrays,
              const std::vector<std::size_t>& overwritten, bool reference) {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _native, _run
+from . import _gpu, _native, _run
 from ._dtypes import is_float
 from ._errors import UsageError
 from ._fusion import Fusion
@@ -22,6 +22,7 @@ from ._value import Value
 _MOST_SIGNATURES = 4096
 _MANY_TRACES = 100
 _ONE, _TUPLE, _ANYTHING = range(3)
+_OUTSIDE = "an array from outside the function"
 
 
 class CacheInfo(NamedTuple):
@@ -56,6 +57,8 @@ class _Trace:
         self.program: _native.Program | None = None
         if fusion._outputs:
             self.program = _native.Program(fusion._native, how["threads"], how["check_numerics"])
+        self.check_numerics: bool = how["check_numerics"]
+        self.runners: dict[int, _gpu.Runner] = {}
         self.dtypes = [value.dtype for value in fusion._outputs]
         fusion._numbers = None  # from here on it says nothing of sizes
 
@@ -94,14 +97,33 @@ class _Trace:
         numbers = {name: call.leaves[i].shape[axis] for name, i, axis in self.axes}
         return all(guard.admits(numbers) for guard in self.guards)
 
-    def bind(self, call: _Call) -> _Bound:
-        return _Bound(self, call)
+    def bind(self, call: _Call, device: int | None) -> _Bound:
+        """`device` is what the function was compiled for: None for wherever the arrays are."""
+        names = [call.name(i) for i in self.arrays] + [_OUTSIDE] * len(self.captured)
+        kinds = [call.kinds[i] for i in self.arrays] + [_run.kind_of(x) for x in self.captured]
+        arrays = [call.leaves[i] for i in self.arrays] + self.captured
+        places = [_run.place_of(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
+        found = _gpu.device_of(device, places, names)
+        if self.program is None or (found is None and (device is None or device < 0)):
+            return _Bound(self, call)
+        if found is not None:
+            _gpu.need_numbers(names, arrays, places, found)
+            return _OnGpu(self, call, found, names, kinds, places)
+        assert device is not None
+        return _Copied(self, call, self.runner(device, call))
+
+    def runner(self, device: int, call: _Call) -> _gpu.Runner:
+        assert self.program is not None
+        if device not in self.runners:
+            names = [call.name(i) for i in self.arrays] + [_OUTSIDE] * len(self.captured)
+            self.runners[device] = _gpu.Runner(self.program, device, names, self.dtypes)
+        return self.runners[device]
 
 
 class _Bound:
     """A trace for one exact signature: nothing is left to decide."""
 
-    __slots__ = ("_finish", "_form", "_inputs", "_outside", "_trace", "_which")
+    __slots__ = ("_execute", "_finish", "_form", "_inputs", "_outside", "_trace", "_which")
 
     def __init__(self, trace: _Trace, call: _Call) -> None:
         self._trace = trace
@@ -109,11 +131,14 @@ class _Bound:
         outside = [_run.kind_of(array) for array in trace.captured]
         self._finish = _run.finisher(_run.library_of(kinds + outside), trace.dtypes)
         self._which = trace.arrays if len(trace.arrays) != len(call.leaves) else None
-        self._outside = [("an array from outside the function", kind) for kind in outside]
+        self._outside = [(_OUTSIDE, kind) for kind in outside]
         self._inputs: list[tuple[str, int]] | None = None  # where nothing is to be done
         if any(kind != _run.NUMPY or call.is_bits(i) for i, kind in zip(trace.arrays, kinds, strict=True)):
             self._inputs = [(call.name(i), call.kinds[i]) for i in trace.arrays]
         self._form = self._form_of(trace)
+        self._execute: Callable[..., list[Any]] = _nothing
+        if trace.program is not None:
+            self._execute = trace.program.run
 
     @staticmethod
     def _form_of(trace: _Trace) -> int:
@@ -125,7 +150,8 @@ class _Bound:
         flat = trace.structure[0] is tuple and all(part is LEAF for part in trace.structure[1:])
         return _TUPLE if flat else _ANYTHING
 
-    def run(self, leaves: Sequence[Any]) -> Any:
+    def run(self, leaves: Sequence[Any]) -> list[Any]:
+        """The arrays in the result, flat; whole() is what the function gives."""
         trace = self._trace
         arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
         if self._inputs is not None:
@@ -135,12 +161,15 @@ class _Bound:
             ]
         if self._outside:
             for (name, kind), array in zip(self._outside, trace.captured, strict=True):
+                if _run.place_of(array, kind) != _run.ON_HOST:
+                    raise _moved()
                 arrays.append(_run.readable(name, array, kind))
-        results: list[Any] = []
-        if trace.program is not None:
-            results = trace.program.run(arrays, [], False)
-        if self._finish is not None:
-            results = self._finish(results)
+        results = self._execute(arrays, [], False)
+        return results if self._finish is None else self._finish(results)
+
+    def whole(self, results: list[Any]) -> Any:
+        """The function's result from the arrays in it."""
+        trace = self._trace
         if self._form == _ONE:
             return results[0]
         if self._form == _TUPLE:
@@ -152,26 +181,113 @@ class _Bound:
         return unflatten(trace.structure, whole)
 
 
+class _Copied(_Bound):
+    """Arrays of the host on a GPU: they travel, and so do the results."""
+
+    __slots__ = ("_runner",)
+
+    def __init__(self, trace: _Trace, call: _Call, runner: _gpu.Runner) -> None:
+        super().__init__(trace, call)
+        self._runner = runner
+        self._execute = self._run_there
+
+    def _run_there(self, arrays: list[Any], *how: Any) -> list[Any]:
+        if self._trace.check_numerics:
+            assert self._trace.program is not None
+            self._trace.program.run(arrays, *how)
+        return self._runner.run_on_copies(arrays)
+
+
+class _OnGpu(_Bound):
+    """Arrays on a GPU, where the results are made."""
+
+    __slots__ = ("_kinds", "_names", "_outputs", "_places", "_prepared", "_runner", "_shapes")
+
+    def __init__(
+        self,
+        trace: _Trace,
+        call: _Call,
+        device: int,
+        names: list[str],
+        kinds: list[int],
+        places: list[int],
+    ) -> None:
+        super().__init__(trace, call)
+        self._names, self._kinds, self._places = names, kinds, places
+        self._runner = trace.runner(device, call)
+        self._shapes = [tuple(x.shape) for x in trace.captured]
+        leaves = [tuple(call.leaves[i].shape) for i in trace.arrays]
+        self._prepared = self._runner.prepared((*leaves, *self._shapes))
+        self._outputs: list[Any] | None = None
+        if _run.library_of(kinds) == _run.TORCH:
+            self._outputs = self._runner.torch_outputs(self._prepared)
+
+    def run(self, leaves: Sequence[Any]) -> list[Any]:
+        trace = self._trace
+        arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
+        if self._outside:
+            for (name, kind), array, shape, place in zip(
+                self._outside, trace.captured, self._shapes, self._places[len(arrays) :], strict=True
+            ):
+                if _run.place_of(array, kind) != place or tuple(array.shape) != shape:
+                    raise _moved()
+                _run.check_place(name, array, kind)
+            arrays += trace.captured
+        if trace.check_numerics:
+            copies = [
+                _run.readable(name, _run.on_host(name, array, kind), kind)
+                for name, array, kind in zip(self._names, arrays, self._kinds, strict=True)
+            ]
+            self._execute(copies, [], False)
+        if self._outputs is None:
+            return self._runner.run(arrays, self._kinds, self._places)
+        return self._runner.run_torch(
+            self._prepared, self._outputs, arrays, self._kinds, self._places
+        )
+
+
+def _nothing(*_: Any) -> list[Any]:
+    """A function without values in its result has no program."""
+    return []
+
+
+def _moved() -> UsageError:
+    return UsageError(
+        f"{_OUTSIDE} has another shape, or lies elsewhere, than when the function was traced; call "
+        "cache_clear() after moving it, or pass it as an argument"
+    )
+
+
 class _Call:
     """The arguments of one call, flat."""
 
-    __slots__ = ("axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names")
+    __slots__ = (
+        "axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names", "wants_grad",
+    )  # fmt: skip
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.leaves: list[Any] = []
         self.structure: Structure = flatten((args, kwargs), self.leaves)
         self.kinds: list[int] = []
         self.traced = False
+        self.wants_grad = False
         key: list[Any] = [self.structure]
         for leaf in self.leaves:
             kind = _run.kind_of(leaf)
             self.kinds.append(kind)
-            if kind == _run.STATIC:
+            if kind == _run.NUMPY or kind == _run.SCALAR:
+                key += (kind, leaf.dtype, leaf.shape)
+            elif kind == _run.STATIC:
                 key += (type(leaf), leaf)
             elif kind == _run.TRACED:
                 self.traced = True
+            elif kind == _run.TORCH:
+                if leaf.requires_grad:
+                    self.wants_grad = True
+                place = _run.ON_HOST if leaf.is_cpu else _run.place_of(leaf, kind)
+                key += (kind, leaf.dtype, leaf.shape, place)
             else:
-                key += (kind, leaf.dtype, leaf.shape)
+                key += (kind, leaf.dtype, leaf.shape, _run.place_of(leaf, kind))
         self.exact_key = tuple(key)
         """What a ready call is found by."""
         self.axes: dict[str, tuple[int, int]] = {}
@@ -238,11 +354,17 @@ class Compiled:
     """A function over arrays that runs as one compiled program. Made by `segfuse.compile`."""
 
     def __init__(
-        self, function: Callable[..., Any], *, threads: int = 0, check_numerics: bool = False
+        self,
+        function: Callable[..., Any],
+        *,
+        threads: int = 0,
+        check_numerics: bool = False,
+        device: str | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._how = {"threads": threads, "check_numerics": check_numerics}
+        self._device = _gpu.number_of(device)
         self._exact: dict[Any, _Bound] = {}
         self._classes: dict[Any, list[_Trace]] = {}
         self._lock = threading.RLock()
@@ -252,18 +374,21 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
-            # The common case: arrays of NumPy one after the other.
+            # The common cases: arrays of NumPy, or of PyTorch, one after the other.
             key: list[Any] = []
             for x in args:
                 if type(x) is not np.ndarray:
                     break
                 key += (x.dtype, x.shape)
             else:
-                bound = self._exact.get(tuple(key))
-                if bound is None:
-                    bound = self._bound(_Call(args, kwargs), tuple(key))
-                next(self._calls)
-                return bound.run(args)
+                return self._run_plain(tuple(key), args)
+            key.clear()
+            for x in args:
+                if _run.known_kinds.get(type(x)) != _run.TORCH or x.requires_grad:
+                    break
+                key += (x.dtype, x.shape, x.device)
+            else:
+                return self._run_plain(tuple(key), args)
         call = _Call(args, kwargs)
         if call.traced:
             return self._function(*args, **kwargs)
@@ -275,7 +400,29 @@ class Compiled:
         if bound is None:
             bound = self._bound(call, call.exact_key)
         next(self._calls)
-        return bound.run(call.leaves)
+        results = self._differentiable(bound, call) if call.wants_grad else bound.run(call.leaves)
+        return results[0] if bound._form == _ONE else bound.whole(results)
+
+    def _run_plain(self, key: Any, args: tuple[Any, ...]) -> Any:
+        bound = self._exact.get(key)
+        if bound is None:
+            bound = self._bound(_Call(args, {}), key)
+        next(self._calls)
+        results = bound.run(args)
+        return results[0] if bound._form == _ONE else bound.whole(results)
+
+    def _differentiable(self, bound: _Bound, call: _Call) -> list[Any]:
+        """Some of PyTorch's tensors require gradients."""
+        from . import _autograd  # needs PyTorch
+
+        return _autograd.run(self, bound, call.structure, call.leaves)
+
+    @functools.cached_property
+    def _backward(self) -> Compiled:
+        """The gradients of a linear function of the results, compiled the same way."""
+        backward = Compiled(_pulled_back(self._function))
+        backward._how, backward._device = self._how, self._device
+        return backward
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -284,7 +431,7 @@ class Compiled:
         trace = self._trace_for(call)
         if len(self._exact) >= _MOST_SIGNATURES:
             self._exact.clear()
-        bound = self._exact[exact] = trace.bind(call)
+        bound = self._exact[exact] = trace.bind(call, self._device)
         return bound
 
     def _trace_for(self, call: _Call) -> _Trace:
@@ -295,7 +442,7 @@ class Compiled:
         for i, kind in enumerate(call.kinds):
             if kind != _run.STATIC:
                 _run.signature_of(call.name(i), call.leaves[i])
-                _run.check_place(call.name(i), call.leaves[i], kind)
+                _run.check_device(call.name(i), call.leaves[i], kind)
         with self._lock:
             known = self._classes.setdefault(call.class_key(), [])
             for trace in known:
@@ -341,6 +488,15 @@ class Compiled:
         call.need_hashable()
         return [repr(guard) for guard in self._trace_for(call).guards]
 
+    def check(self) -> None:
+        """Waits for calls on GPUs that have not been looked at, and raises what they found wrong:
+        `UsageError` for an index out of range, `DataError` for labels and lengths of a CRF."""
+        with self._lock:
+            traces = [trace for known in self._classes.values() for trace in known]
+        for trace in traces:
+            for runner in list(trace.runners.values()):
+                runner.check()
+
     def cache_info(self) -> CacheInfo:
         """Calls, signatures and traces so far."""
         calls = next(self._calls)  # counting has no lock, so a look counts too
@@ -355,7 +511,11 @@ class Compiled:
 
 
 def compile(  # noqa: A001
-    function: Callable[..., Any] | None = None, *, threads: int = 0, check_numerics: bool = False
+    function: Callable[..., Any] | None = None,
+    *,
+    threads: int = 0,
+    check_numerics: bool = False,
+    device: str | None = None,
 ) -> Any:
     """A function over arrays as one compiled program; also a decorator.
 
@@ -365,24 +525,36 @@ def compile(  # noqa: A001
 
     At the first call `function` runs once on values without content (`segfuse.Value`), which writes
     a program down; that and later calls run the program on the arrays, of NumPy, PyTorch or JAX, on
-    the CPU. Arguments and results may be nested tuples, lists and dicts of arrays. Results belong to
-    the library of the arguments.
+    the CPU or on one CUDA device. Arguments and results may be nested tuples, lists and dicts of
+    arrays. Results belong to the library of the arguments.
+
+    On a CUDA device nothing is copied and nothing waits. PyTorch's tensors are read and made on its
+    current stream, as by an operation of its own; arrays of JAX, CuPy and others with DLPack or
+    `__cuda_array_interface__` (taken to be on cuda:0) on a stream of ours that theirs is ordered
+    with. Numbers (arrays without axes) may be on the CPU. An index out of range is told by the
+    result's `check()` method. With `device="cuda"` or `"cuda:N"` arrays of the CPU go there and the
+    results come back, both by copies; with `"cpu"` arrays on a GPU are refused.
+
+    PyTorch's autograd goes through compiled functions: where tensors require gradients, the backward
+    pass is a compiled program, too, which computes again what it needs of the forward pass.
 
     A trace is good for all calls with the same element types, numbers of axes, places of sizes 1,
     and arguments that are no arrays (numbers of Python among them, so pass what changes from call to
     call as an array). Other sizes are free, as far as `function` does not look at them: comparing
     sizes asks of later calls that the comparison comes out the same, and using a size as a number
-    (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it.
+    (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
 
     Arrays that `function` takes from outside are read anew at each call from the same object.
     `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then all
     cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
     """
     if function is None:
-        return functools.partial(compile, threads=threads, check_numerics=check_numerics)
+        return functools.partial(
+            compile, threads=threads, check_numerics=check_numerics, device=device
+        )
     if not callable(function):
         raise UsageError(f"compile: found {_run.describe(function)}, expected a function")
-    return Compiled(function, threads=threads, check_numerics=check_numerics)
+    return Compiled(function, threads=threads, check_numerics=check_numerics, device=device)
 
 
 # --- gradients ---
@@ -394,13 +566,14 @@ def grad(
     *,
     has_aux: bool = False,
     threads: int = 0,
+    device: str | None = None,
 ) -> Compiled:
     """The gradient of a scalar function, compiled.
 
     `grad(function)(*args)` has the shape of `args[argnums]`, trees included; several `argnums` give
     a tuple. With `has_aux` the function gives (scalar, anything) and the result is (gradient,
     anything). Numbers at `argnums` are taken as float32 arrays. Gradients can be taken of functions
-    that take gradients, and inside compiled functions. `threads` as for `compile`.
+    that take gradients, and inside compiled functions. `threads` and `device` as for `compile`.
     """
     both = _differentiated(function, argnums, has_aux)
 
@@ -409,7 +582,7 @@ def grad(
         result, gradients = both(*args, **kwargs)
         return (gradients, result[1]) if has_aux else gradients
 
-    return _Gradient(gradient, argnums, threads=threads)
+    return _Gradient(gradient, argnums, threads=threads, device=device)
 
 
 def value_and_grad(
@@ -418,22 +591,28 @@ def value_and_grad(
     *,
     has_aux: bool = False,
     threads: int = 0,
+    device: str | None = None,
 ) -> Compiled:
     """As `grad`, but with the value: (function(*args), gradient), in one program.
 
-    `argnums`, `has_aux` and `threads` as there; with `has_aux` the value is (scalar, anything).
+    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar, anything).
     """
     both = _differentiated(function, argnums, has_aux)
-    return _Gradient(functools.wraps(function)(both), argnums, threads=threads)
+    return _Gradient(functools.wraps(function)(both), argnums, threads=threads, device=device)
 
 
 class _Gradient(Compiled):
     """Takes plain numbers at the places that are differentiated."""
 
     def __init__(
-        self, function: Callable[..., Any], argnums: int | Sequence[int], *, threads: int
+        self,
+        function: Callable[..., Any],
+        argnums: int | Sequence[int],
+        *,
+        threads: int,
+        device: str | None,
     ) -> None:
-        super().__init__(function, threads=threads)
+        super().__init__(function, threads=threads, device=device)
         self._numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -470,8 +649,35 @@ def _differentiated(
     return both
 
 
-def _differentiable(name: str, argument: int, leaf: Any) -> Value:
+def _pulled_back(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The vector-Jacobian product of a function, by chosen leaves of its arguments."""
+
+    @functools.wraps(function)
+    def backward(arguments: Any, cotangents: Sequence[Value], wanted: Sequence[int]) -> Any:
+        leaves: list[Any] = []
+        structure = flatten(arguments, leaves)
+        wrt = [_anew(leaves[i]) for i in wanted]
+        for i, value in zip(wanted, wrt, strict=True):
+            leaves[i] = value
+        args, kwargs = unflatten(structure, iter(leaves))
+        results: list[Any] = []
+        flatten(function(*args, **kwargs), results)
+        floats = [x for x in results if isinstance(x, Value) and is_float(x.dtype)]
+        terms = [(x * c).sum() for x, c in zip(floats, cotangents, strict=True)]
+        ones = [x._fusion._native.constant(1, x.dtype) for x in terms]
+        natives = _native.vjp([x._native for x in terms], ones, [x._native for x in wrt])
+        return tuple(Value(wrt[0]._fusion, native) for native in natives)
+
+    return backward
+
+
+def _anew(value: Value) -> Value:
     """The value anew, so that what else depends on it is not differentiated."""
+    return Value(value._fusion, _native.reshape(value._native, value._native.shape()))
+
+
+def _differentiable(name: str, argument: int, leaf: Any) -> Value:
+    """The argument anew."""
     if not isinstance(leaf, Value):
         raise UsageError(
             f"grad: argument {argument} of {name} holds {_run.describe(leaf)}, expected arrays of "
@@ -479,7 +685,7 @@ def _differentiable(name: str, argument: int, leaf: Any) -> Value:
         )
     if not is_float(leaf.dtype):
         raise UsageError(f"grad: argument {argument} of {name} holds {leaf!r}, expected floats")
-    return Value(leaf._fusion, _native.reshape(leaf._native, leaf._native.shape()))
+    return _anew(leaf)
 
 
 def _gradients(name: str, scalar: Any, wrt: list[Value]) -> list[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _native, _run
+from . import _gpu, _native, _run
 from ._dtypes import DTypeLike, dtype_name
 from ._errors import UsageError
 from ._sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
@@ -202,13 +202,14 @@ class Fusion:
 
 
 class Program:
-    """A program that is ready to run on the CPU. One run at a time; others wait."""
+    """A program that is ready to run on the CPU and on CUDA devices. One run at a time; others wait."""
 
     def __init__(self, fusion: Fusion, *, threads: int = 0, check_numerics: bool = False) -> None:
         self._native = _native.Program(fusion._native, threads, check_numerics)
         self._overwritten = list(fusion._overwritten)
         self._names = [name for name, _, _ in self._native.inputs()]
         self._dtypes = [dtype for _, dtype, _ in self._native.outputs()]
+        self._runners: dict[int, _gpu.Runner] = {}
 
     @property
     def inputs(self) -> list[tuple[str, str, str]]:
@@ -224,12 +225,18 @@ class Program:
         """Runs on arrays, in the order of `inputs` or by name; arrays of the same library come out.
 
         Arrays that are contiguous are read where they are; aliased inputs are overwritten in place.
+        On a CUDA device as for `segfuse.compile`; there an index out of range is told by check().
         """
         return self._run(self._arrays(arrays, named), reference=False)
 
     def reference(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
         """The same in double precision by plain loops, slowly; float outputs are float64."""
         return self._run(self._arrays(arrays, named), reference=True)
+
+    def check(self) -> None:
+        """Waits for runs on GPUs that have not been looked at, and raises what they found wrong."""
+        for runner in list(self._runners.values()):
+            runner.check()
 
     def text(self) -> str:
         """The text form (docs/ir.md)."""
@@ -241,8 +248,17 @@ class Program:
 
     def _run(self, arrays: list[Any], *, reference: bool) -> tuple[Any, ...]:
         program, names, dtypes = self._native, self._names, self._dtypes
-        results = _run.run(program, names, dtypes, arrays, self._overwritten, reference=reference)
+        results = _run.run(
+            program, names, dtypes, arrays, self._overwritten,
+            reference=reference, runner=self._runner,
+        )  # fmt: skip
         return tuple(results)
+
+    def _runner(self, device: int) -> _gpu.Runner:
+        if device not in self._runners:
+            names = [f"the input {name!r}" for name in self._names]
+            self._runners[device] = _gpu.Runner(self._native, device, names, self._dtypes)
+        return self._runners[device]
 
     def _arrays(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         if not named:

@@ -15,17 +15,21 @@ from ._sizes import Size
 from ._value import Value
 
 STATIC, NUMPY, TORCH, JAX, SCALAR, OTHER, TRACED = range(7)
-"""What an argument is: no array, an array of a library, a NumPy scalar, another array with DLPack, or a
-value or size of a program."""
+"""What an argument is: no array, an array of a library, a NumPy scalar, another array with DLPack or
+`__cuda_array_interface__`, or a value or size of a program."""
 
-_kinds: dict[type, int] = {np.ndarray: NUMPY, Value: TRACED, Size: TRACED}
+ON_HOST, ELSEWHERE = -1, -2
+"""Where an array lies, if not on the CUDA device with a number."""
+
+known_kinds: dict[type, int] = {np.ndarray: NUMPY, Value: TRACED, Size: TRACED}
+"""Of the types that were seen."""
 
 
 def kind_of(value: Any) -> int:
     """By its type, which is looked at once."""
-    kind = _kinds.get(type(value))
+    kind = known_kinds.get(type(value))
     if kind is None:
-        kind = _kinds[type(value)] = _find_kind(value)
+        kind = known_kinds[type(value)] = _find_kind(value)
     return kind
 
 
@@ -40,7 +44,9 @@ def _find_kind(value: Any) -> int:
         return TORCH
     if jax is not None and isinstance(value, jax.Array):
         return JAX
-    return OTHER if hasattr(value, "__dlpack_device__") else STATIC
+    if hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__"):
+        return OTHER
+    return STATIC
 
 
 def describe(value: Any) -> str:
@@ -51,45 +57,77 @@ def describe(value: Any) -> str:
     return f"a {type(value).__name__} of dtype {value.dtype} and shape {tuple(shape)}"
 
 
-def check_place(name: str, array: Any, kind: int) -> None:
-    """The one place that decides on devices: today programs run on the CPU."""
+def place_of(array: Any, kind: int) -> int:
+    """ON_HOST, the number of a CUDA device, or ELSEWHERE."""
     if kind == TORCH:
-        if not array.is_cpu:
-            raise UsageError(
-                f"{name} lies on {array.device}; compiled functions run on the CPU, pass x.cpu()"
-            )
-        if array.requires_grad and sys.modules["torch"].is_grad_enabled():
-            raise UsageError(
-                f"{name} requires a gradient, which PyTorch cannot see through a compiled function; "
-                "use segfuse.grad, or pass x.detach()"
-            )
-    elif kind == JAX:
+        return ON_HOST if array.is_cpu else array.get_device() if array.is_cuda else ELSEWHERE
+    if kind in (NUMPY, SCALAR):
+        return ON_HOST
+    if kind == JAX and isinstance(array, sys.modules["jax"].core.Tracer):
+        return ELSEWHERE
+    if not hasattr(array, "__dlpack_device__"):
+        return 0  # __cuda_array_interface__ does not say which
+    device, number = array.__dlpack_device__()
+    return {1: ON_HOST, 2: int(number)}.get(int(device), ELSEWHERE)
+
+
+def check_place(name: str, array: Any, kind: int) -> None:
+    """For what cannot be differentiated: captured arrays, inputs of a Fusion."""
+    check_device(name, array, kind)
+    if kind == TORCH and array.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise UsageError(
+            f"{name} requires a gradient, which PyTorch sees through arguments of compiled "
+            "functions only; pass it as one, or detach it"
+        )
+
+
+def check_device(name: str, array: Any, kind: int) -> None:
+    """The one place that decides on devices: programs run on the CPU and on CUDA devices."""
+    if kind == TORCH and not array.is_cpu and not array.is_cuda:
+        raise UsageError(
+            f"{name} lies on {array.device}; compiled functions run on the CPU and on CUDA "
+            "devices, pass x.cpu()"
+        )
+    if kind == JAX:
         if isinstance(array, sys.modules["jax"].core.Tracer):
             raise UsageError(
                 f"{name} is a value inside a JAX transformation; call compiled functions outside "
                 "jit, grad and vmap"
             )
-    if kind in (JAX, OTHER) and int(array.__dlpack_device__()[0]) != 1:
+    if place_of(array, kind) == ELSEWHERE:
         raise UsageError(
-            f"{name} lies on a device; compiled functions run on the CPU, move it there"
+            f"{name} lies on a device; compiled functions run on the CPU and on CUDA devices, move "
+            "it there"
         )
 
 
 def readable(name: str, array: Any, kind: int) -> Any:
-    """The array as the extension takes it."""
+    """An array on the CPU as the extension takes it."""
     if kind == TORCH:  # by way of NumPy, which is many times quicker than PyTorch's DLPack
-        if array.requires_grad or not array.is_cpu:
+        if array.requires_grad:
             check_place(name, array, kind)
             array = array.detach()
+        if array.is_neg():
+            array = array.resolve_neg()
         torch = sys.modules["torch"]
         return (array.view(torch.uint16) if array.dtype is torch.bfloat16 else array).numpy()
-    check_place(name, array, kind)
     if kind == JAX:
         array = sys.modules["jax"].block_until_ready(array)
     if kind == SCALAR:
         array = np.asarray(array)
     if kind in (NUMPY, SCALAR, JAX) and array.dtype.name == "bfloat16":
         return np.asarray(array).view(np.uint16)
+    return array
+
+
+def on_host(name: str, array: Any, kind: int) -> Any:
+    """A copy on the CPU, to be looked at."""
+    if kind == TORCH:
+        return array.detach().cpu()
+    if kind == JAX:
+        return np.asarray(array)
+    if kind == OTHER and place_of(array, kind) != ON_HOST:
+        raise UsageError(f"{name}: check_numerics looks at arrays of NumPy, PyTorch and JAX")
     return array
 
 
@@ -157,6 +195,16 @@ def need_writable(name: str, array: Any, kind: int) -> None:
         )
 
 
+def _gpu_of(names: Sequence[str], arrays: Sequence[Any], places: Sequence[int]) -> int:
+    from . import _gpu  # which needs this module
+
+    quoted = [f"the input {name!r}" for name in names]
+    device = _gpu.device_of(None, places, quoted)
+    assert device is not None
+    _gpu.need_numbers(quoted, arrays, places, device)
+    return device
+
+
 def run(
     program: _native.Program,
     names: Sequence[str],
@@ -165,10 +213,12 @@ def run(
     overwritten: Sequence[int],
     *,
     reference: bool = False,
+    runner: Callable[[int], Any] | None = None,
 ) -> list[Any]:
     """The outputs of a program as arrays of the library of the inputs.
 
-    `names` are those of the inputs, `dtypes` those of the outputs.
+    `names` are those of the inputs, `dtypes` those of the outputs; `runner` gives the program on a
+    CUDA device (`_gpu.Runner`).
     """
     if len(arrays) != len(names):
         raise UsageError(f"found {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
@@ -178,6 +228,15 @@ def run(
             raise UsageError(f"the input {name!r} is {describe(array)}, expected an array")
         if index in overwritten:
             need_writable(f"the input {name!r}", array, kind)
+    places = [place_of(array, kind) for array, kind in zip(arrays, kinds, strict=True)]
+    for name, array, kind in zip(names, arrays, kinds, strict=True):
+        check_place(f"the input {name!r}", array, kind)
+    if any(place >= 0 for place in places):
+        if reference or runner is None:
+            raise UsageError("the reference runs on the CPU, move the arrays there")
+        there = runner(_gpu_of(names, arrays, places))
+        results: list[Any] = there.run(arrays, kinds, places)
+        return results
     inputs = [
         readable(f"the input {name!r}", array, kind)
         for name, array, kind in zip(names, arrays, kinds, strict=True)

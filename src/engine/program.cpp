@@ -1,3 +1,5 @@
+#include <mutex>
+
 #include "base/os/file.h"
 #include "base/text.h"
 #include "compiler/interpret/interpreter.h"
@@ -109,13 +111,16 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   if (!state.executable || state.options != wanted) {
     state.executable.reset();
     state.pool = std::make_unique<ThreadPool>(wanted.threads);
+    state.accelerator = engine::open_accelerator(wanted.device);
     state.executable = std::make_unique<engine::Executable>(
         state.fusion, *state.pool,
         engine::ExecutorOptions{.backend = engine::backend_from_name(wanted.backend),
                                 .check_numerics = wanted.check_numerics,
-                                .accelerator = engine::open_accelerator(wanted.device)});
+                                .accelerator = state.accelerator});
     state.options = wanted;
   }
+  std::unique_lock<std::mutex> alone;  // a GPU serves one program at a time
+  if (state.accelerator) alone = std::unique_lock(state.accelerator->calls());
   std::vector<Tensor> outputs = state.executable->run(inputs);
   for (Tensor& output : outputs)  // written in place: the caller's memory is the caller's
     for (const Tensor& input : inputs)

@@ -15,7 +15,8 @@ struct Program::State {
 
   ir::Fusion fusion;
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<engine::Executable> executable;  ///< made for `options`
+  std::shared_ptr<engine::Accelerator> accelerator;  ///< of the executable, which goes first
+  std::unique_ptr<engine::Executable> executable;    ///< made for `options`
   RunOptions options;
 };
 

@@ -18,9 +18,9 @@ Frontier Executor::before(StreamId stream, std::span<const Use> uses, const char
     Block* const block = use.buffer->block_;
     if (block == nullptr)
       throw UsageError("{}: a buffer is empty; allocate it before it is used", what);
-    if (&block->heap->device() != &device && !any_device)
+    if (&use.buffer->device() != &device && !any_device)
       throw UsageError("{}: buffer '{}' is memory of {}, {} is a stream of {}; copy it first", what,
-                       block->label, block->heap->device().name(), timeline_->name(stream),
+                       block->label, use.buffer->device().name(), timeline_->name(stream),
                        device.name());
     const std::lock_guard lock(block->uses_lock);
     // Before the first write, what is there is the former holders'.
@@ -123,6 +123,13 @@ void Executor::note(const Buffer& buffer, const Frontier& uses) {
   Block* const block = buffer.block_;
   const std::lock_guard lock(block->uses_lock);
   block->uses.join(uses);
+}
+
+void Executor::note_write(const Buffer& buffer, StreamTick write) {
+  Block* const block = buffer.block_;
+  const std::lock_guard lock(block->uses_lock);
+  block->uses.raise(write);
+  block->write = write;
 }
 
 void Executor::wait_written(const Buffer& buffer) {

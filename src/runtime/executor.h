@@ -55,6 +55,8 @@ class Executor {
   Frontier uses_of(const Buffer& buffer) const;
   /// Records uses of the memory by work that was enqueued otherwise.
   void note(const Buffer& buffer, const Frontier& uses);
+  /// The same for a write that readers have to come after.
+  void note_write(const Buffer& buffer, StreamTick write);
 
  private:
   friend class PlanRunner;

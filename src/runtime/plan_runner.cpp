@@ -10,6 +10,7 @@ namespace segfuse::runtime {
 /// One run while it is enqueued.
 struct PlanRunner::Running {
   std::span<const Buffer> given;
+  StreamId first;  ///< in the place of streams_[0]
   Buffer arena;
   Frontier former;                ///< uses of the arena's memory before this run
   std::vector<StreamTick> ticks;  ///< of the steps enqueued so far
@@ -53,13 +54,14 @@ void PlanRunner::check(std::span<const Buffer> given) const {
   }
 }
 
-void PlanRunner::run(std::span<const Buffer> given) {
+void PlanRunner::run(std::span<const Buffer> given, StreamId first) {
   check(given);
   Running running;
   running.given = given;
+  running.first = first;
   running.begun.assign(streams_.size(), false);
   if (placement_.arena_bytes > 0) {
-    running.arena = heap_->allocate(placement_.arena_bytes, streams_[0], "scratch");
+    running.arena = heap_->allocate(placement_.arena_bytes, first, "scratch");
     running.former = executor_->uses_of(running.arena);
   }
   // What was enqueued uses the arena, also when a later step cannot be.
@@ -136,7 +138,7 @@ void PlanRunner::enqueue(Running& running, std::uint32_t number) {
   const plan::Step& step = plan_.steps[number];
   const plan::Placement::Step& placed = placement_.steps[number];
   const auto lane = static_cast<std::size_t>(placed.stream);
-  const StreamId stream = streams_[lane];
+  const StreamId stream = lane == 0 ? running.first : streams_[lane];
   const Bound bound = bind(step, running.arena, running.given);
 
   Frontier needed = executor_->before(stream, bound.given, step.name.c_str(), false);

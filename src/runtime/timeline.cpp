@@ -317,6 +317,34 @@ void Timeline::wait(StreamId id, const Event& event) {
   for (std::size_t i = 0; i < kMaxStreams; ++i) raise(stream.clock[i], event.clock[i]);
 }
 
+void Timeline::let_wait(Device& device, StreamHandle outside, const Frontier& uses) {
+  std::vector<StreamTick> pending;
+  for (const StreamTick use : uses.entries())
+    if (!over(use)) pending.push_back(use);
+  for (const StreamTick use : essential(pending)) {
+    const EventPtr event = event_behind(use);
+    if (event->device != &device)
+      host_wait(*event);
+    else
+      device.wait(outside, event->handle);
+  }
+}
+
+void Timeline::order_after_outside(StreamId id, StreamHandle outside) {
+  Stream& stream = stream_at(id);
+  if (stream.handle == outside) return;
+  const EventHandle event = stream.device->create_event();
+  try {
+    stream.device->record(event, outside);
+    const std::lock_guard lock(stream.mutex);
+    stream.device->wait(stream.handle, event);
+  } catch (...) {
+    stream.device->destroy_event(event);
+    throw;
+  }
+  stream.device->destroy_event(event);
+}
+
 void Timeline::host_wait(const Event& event) {
   state_->host_waits.fetch_add(1, std::memory_order_relaxed);
   try {

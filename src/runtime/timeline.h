@@ -82,6 +82,11 @@ class Timeline {
   /// Orders the next work on `stream` after `uses`, by as few waits as are missing; returns how
   /// many. When a device call throws, the waits before it stand: they order more, never less.
   int order_after(StreamId stream, const Frontier& uses);
+  /// The same for streams of a device that others made and that are not to be known (adopt() keeps
+  /// one until it is retired): the next work on `outside` comes after `uses`, or the next work on
+  /// `stream` after all that is enqueued on `outside` now.
+  void let_wait(Device& device, StreamHandle outside, const Frontier& uses);
+  void order_after_outside(StreamId stream, StreamHandle outside);
   /// Sees to an event behind every use by streams other than `home`, so that waiting for a use
   /// later does not wait for what is enqueued from now on. Removes the entries that the host has
   /// seen to be over, and those that follow from another entry's event.

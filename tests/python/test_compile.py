@@ -337,9 +337,10 @@ def test_values_do_not_leave_their_call():
     assert "a value means nothing outside the call" in message(lambda x: x + kept[0], X)
 
 
-def test_tensors_with_gradients_are_refused(torch):
-    x = torch.ones(3, requires_grad=True)
-    assert "use segfuse.grad" in message(lambda x: x, x)
+def test_tensors_with_gradients_are_arguments(torch):
+    x = torch.ones(4, requires_grad=True)
+    assert "pass it as one, or detach it" in message(lambda y: x * y, X)
+    assert segfuse.compile(lambda x: x)(x).requires_grad
     with torch.no_grad():
         assert not segfuse.compile(lambda x: x)(x).requires_grad
     assert "PyTorch's arctan does not take" in message(lambda y: torch.arctan(y), X)

@@ -1,6 +1,7 @@
 #include "engine/device/accelerator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -21,6 +22,7 @@ using runtime::Buffer;
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{32} << 20;  // bytes of one staged copy
+constexpr std::size_t kMostAdopted = 32;
 
 }  // namespace
 
@@ -29,6 +31,11 @@ class Accelerator::Memory final : public DeviceMemory {
  public:
   Memory(std::shared_ptr<Accelerator> accelerator, Buffer buffer)
       : accelerator_(std::move(accelerator)), buffer_(std::move(buffer)) {}
+  ~Memory() override {
+    if (handed_out_) accelerator_->bury(std::move(buffer_));
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
   std::string device() const override { return accelerator_->name(); }
   void copy_to_host(void* to, std::size_t bytes) const override {
     accelerator_->copy_out(to, buffer_, bytes);
@@ -40,10 +47,12 @@ class Accelerator::Memory final : public DeviceMemory {
   }
   const std::shared_ptr<Accelerator>& accelerator() const { return accelerator_; }
   const Buffer& buffer() const { return buffer_; }
+  void set_handed_out() { handed_out_ = true; }
 
  private:
   std::shared_ptr<Accelerator> accelerator_;  ///< outlives the buffer
   Buffer buffer_;
+  std::atomic<bool> handed_out_ = false;
 };
 
 std::shared_ptr<Accelerator> Accelerator::make(std::string name, std::shared_ptr<runtime::Gpu> gpu,
@@ -70,7 +79,15 @@ Accelerator::Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
   copies_ = timeline_.create(outer(), "copies");
 }
 
-Accelerator::~Accelerator() = default;
+/// What others lent or were lent may be in use by work that nobody waited for.
+Accelerator::~Accelerator() {
+  if (kept_.empty() && buried_.empty()) return;
+  try {
+    (void)settle();
+  } catch (const std::exception&) {
+    // The device is gone.
+  }
+}
 
 runtime::Device& Accelerator::outer() const {
   return checker_ ? static_cast<runtime::Device&>(*checker_) : *device_;
@@ -80,10 +97,11 @@ Buffer Accelerator::allocate(std::size_t bytes, std::string_view label) {
   return heap_.allocate(std::max<std::size_t>(bytes, 1), streams_[0], label);
 }
 
-Tensor Accelerator::empty(DType dtype, Shape shape, std::string_view label) {
+Tensor Accelerator::empty(DType dtype, Shape shape, std::string_view label,
+                          runtime::StreamId stream) {
   const std::size_t bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
-  return Tensor::on_device(dtype, std::move(shape),
-                           std::make_shared<Memory>(shared_from_this(), allocate(bytes, label)));
+  return wrap(dtype, std::move(shape),
+              heap_.allocate(std::max<std::size_t>(bytes, 1), stream, label));
 }
 
 void Accelerator::copy_in(const Tensor& host, const Buffer& to) {
@@ -126,6 +144,11 @@ bool Accelerator::owns(const Tensor& tensor) const {
   return memory != nullptr && memory->accelerator().get() == this;
 }
 
+std::shared_ptr<Accelerator> Accelerator::of(const Tensor& tensor) {
+  const auto* memory = dynamic_cast<const Memory*>(tensor.device_memory().get());
+  return memory == nullptr ? nullptr : memory->accelerator();
+}
+
 const Buffer& Accelerator::buffer(const Tensor& tensor) const {
   if (!owns(tensor))
     throw UsageError("a tensor in the memory of {} was given to {}; bring it to the host first",
@@ -136,6 +159,69 @@ const Buffer& Accelerator::buffer(const Tensor& tensor) const {
 void Accelerator::synchronize() {
   for (const runtime::StreamId stream : streams_) timeline_.synchronize(stream);
   timeline_.synchronize(copies_);
+}
+
+std::optional<runtime::StreamId> Accelerator::adopt(runtime::StreamHandle stream) {
+  if (std::ranges::find(adopted_, stream) != adopted_.end())
+    return timeline_.adopt(outer(), stream);
+  if (adopted_.size() == kMostAdopted) return {};
+  adopted_.push_back(stream);
+  return timeline_.adopt(outer(), stream, fmt::format("caller's {}", adopted_.size()));
+}
+
+Tensor Accelerator::wrap(DType dtype, Shape shape, Buffer buffer) {
+  return Tensor::on_device(dtype, std::move(shape),
+                           std::make_shared<Memory>(shared_from_this(), std::move(buffer)));
+}
+
+void Accelerator::keep_until_over(Buffer buffer) {
+  runtime::Frontier uses = executor_.uses_of(buffer);
+  timeline_.settle(uses, runtime::kMaxStreams);  // events to be asked for
+  kept_.push_back(std::move(buffer));
+}
+
+std::vector<Buffer> Accelerator::finished() {
+  std::vector<Buffer> over;
+  if (kept_.empty()) return over;
+  timeline_.poll();
+  std::erase_if(kept_, [&](Buffer& buffer) {
+    if (!timeline_.over(executor_.uses_of(buffer))) return false;
+    over.push_back(std::move(buffer));
+    return true;
+  });
+  return over;
+}
+
+std::byte* Accelerator::hand_out(const Tensor& tensor, runtime::StreamHandle stream) {
+  const Buffer& memory = buffer(tensor);
+  static_cast<Memory&>(*tensor.device_memory()).set_handed_out();
+  if (stream == nullptr)
+    executor_.wait_written(memory);
+  else
+    timeline_.let_wait(outer(), stream, executor_.uses_of(memory));
+  return memory.address();
+}
+
+void Accelerator::bury(Buffer buffer) noexcept {
+  const std::lock_guard lock(buried_mutex_);
+  buried_bytes_ += buffer.bytes();
+  buried_.push_back(std::move(buffer));
+}
+
+std::size_t Accelerator::waiting_bytes() const {
+  const std::lock_guard lock(buried_mutex_);
+  return buried_bytes_;
+}
+
+std::vector<Buffer> Accelerator::settle() {
+  std::vector<Buffer> buried;
+  {
+    const std::lock_guard lock(buried_mutex_);
+    buried.swap(buried_);
+    buried_bytes_ = 0;
+  }
+  outer().drain();
+  return std::exchange(kept_, {});
 }
 
 namespace {

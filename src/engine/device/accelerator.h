@@ -3,9 +3,12 @@
 // trainer comes from here.
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/check/race_checker.h"
 #include "runtime/executor.h"
@@ -50,13 +53,19 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   std::span<const runtime::StreamId> streams() const { return streams_; }
 
   /// A tensor with undefined elements; `label`, for reports, lives as long as the accelerator.
-  Tensor empty(DType dtype, Shape shape, std::string_view label);
+  Tensor empty(DType dtype, Shape shape, std::string_view label) {
+    return empty(dtype, std::move(shape), label, streams_[0]);
+  }
+  /// The same for work on `stream` first.
+  Tensor empty(DType dtype, Shape shape, std::string_view label, runtime::StreamId stream);
   /// A copy of a tensor in host memory, enqueued on a stream of its own so that it goes beside
   /// kernels: what uses the result waits for it. The host's memory may be changed at once.
   Tensor upload(const Tensor& host, std::string_view label = "upload");
   /// Writes a host tensor's elements into the memory of one of the same type and shape.
   void upload_into(const Tensor& host, const Tensor& device);
   bool owns(const Tensor& tensor) const;
+  /// Whose memory a tensor is in; null for the host's.
+  static std::shared_ptr<Accelerator> of(const Tensor& tensor);
   /// The memory of a tensor of this accelerator. UsageError for another one.
   const runtime::Buffer& buffer(const Tensor& tensor) const;
   runtime::Buffer allocate(std::size_t bytes, std::string_view label);
@@ -68,10 +77,31 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   /// Waits for all that was enqueued; throws the first failure.
   void synchronize();
 
+  // --- memory and streams of others (segfuse/compile.h) ---
+
+  /// For those who let several threads call.
+  std::mutex& calls() { return calls_; }
+  /// Somebody's stream as one of ours, as long as this object: nothing when there are too many.
+  std::optional<runtime::StreamId> adopt(runtime::StreamHandle stream);
+  /// A tensor over a buffer of the device, which may be foreign.
+  Tensor wrap(DType dtype, Shape shape, runtime::Buffer buffer);
+  /// Keeps a foreign buffer until its uses are over. finished() gives those for which that was
+  /// seen, by asking the device; they are let go by whoever drops them.
+  void keep_until_over(runtime::Buffer buffer);
+  std::vector<runtime::Buffer> finished();
+  /// The memory of a tensor is about to be used by work that is not seen: ready on `stream`, or for
+  /// the host if it is null. It is allocated again only when the device was seen to be idle.
+  std::byte* hand_out(const Tensor& tensor, runtime::StreamHandle stream);
+  /// Bytes of what was handed out and is free but for that.
+  std::size_t waiting_bytes() const;
+  /// Waits for all work of the device, of others too, frees those, and gives what was kept.
+  std::vector<runtime::Buffer> settle();
+
  private:
   class Memory;
   Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
               std::unique_ptr<runtime::Device> device, const AcceleratorOptions& options);
+  void bury(runtime::Buffer buffer) noexcept;
   void copy_in(const Tensor& host, const runtime::Buffer& to);
   void copy_out(void* to, const runtime::Buffer& from, std::size_t bytes);
   runtime::Device& outer() const;
@@ -87,6 +117,13 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   runtime::PinnedPool pinned_;
   std::vector<runtime::StreamId> streams_;
   runtime::StreamId copies_;
+
+  std::mutex calls_;
+  std::vector<runtime::StreamHandle> adopted_;
+  std::vector<runtime::Buffer> kept_;  ///< of others, until over
+  mutable std::mutex buried_mutex_;    ///< of what follows: tensors go on any thread
+  std::vector<runtime::Buffer> buried_;
+  std::size_t buried_bytes_ = 0;
 };
 
 /// "cuda" or "cuda:1": one object per device and process as long as somebody holds it. Nothing for

@@ -71,10 +71,33 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs) {
   return plans_.emplace(std::move(key), std::move(plan)).first->second;
 }
 
-std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs) {
+/// What is not the heap's belongs to the stream, which is ordered after all uses of it.
+void DeviceProgram::enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers,
+                            runtime::StreamId stream) {
+  runtime::Executor& executor = accelerator_->executor();
+  runtime::Timeline& timeline = executor.timeline();
+  const auto join = [&] {
+    for (const runtime::Buffer& buffer : buffers)
+      if (buffer.is_foreign()) timeline.order_after(stream, executor.uses_of(buffer));
+  };
+  if (has_crf_) timeline.order_after(stream, last_run_);
+  try {
+    plan.runner->run(buffers, stream);
+  } catch (...) {
+    join();
+    throw;
+  }
+  join();
+  if (!has_crf_) return;
+  last_run_ = runtime::Frontier(timeline.tail(stream));
+  timeline.order_after(accelerator_->streams()[0], last_run_);  // where check() looks
+}
+
+std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const DeviceRun& how) {
   DevicePlan& plan = plan_for(inputs);
   last_plan_ = &plan;
-  const bool host = std::none_of(inputs.begin(), inputs.end(), on_device);
+  const runtime::StreamId stream = how.stream.value_or(accelerator_->streams()[0]);
+  const bool host = how.waits && std::none_of(inputs.begin(), inputs.end(), on_device);
   std::vector<Tensor> given;
   std::vector<runtime::Buffer> buffers;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -87,16 +110,20 @@ std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs) {
       outputs.push_back(given[*plan.in_place[i]]);
       continue;
     }
-    outputs.push_back(accelerator_->empty(program_.val(program_.outputs()[i].val).dtype,
-                                          plan.output_shapes[i], "output"));
+    outputs.push_back(!how.outputs.empty()
+                          ? how.outputs[i]
+                          : accelerator_->empty(program_.val(program_.outputs()[i].val).dtype,
+                                                plan.output_shapes[i], "output", stream));
     buffers.push_back(accelerator_->buffer(outputs.back()));
   }
   if (!plan.checks.empty()) buffers.push_back(plan.status);
   if (unchecked_ != nullptr && unchecked_ != &plan) check_status(*unchecked_);
-  plan.runner->run(buffers);
+  enqueue(plan, buffers, stream);
   if (!plan.checks.empty()) {
     unchecked_ = &plan;
     last_inputs_ = given;
+    for (Tensor& input : last_inputs_)  // somebody else's memory may be gone when it is looked at
+      if (accelerator_->buffer(input).is_foreign()) input = Tensor();
   }
   if (host) check();
   write_back(inputs, given);

@@ -3,12 +3,20 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/device/device_plan.h"
 
 namespace segfuse::engine {
+
+/// Whose stream a run goes on, and whose memory its results are.
+struct DeviceRun {
+  std::optional<runtime::StreamId> stream = {};  ///< in the place of the accelerator's first
+  std::span<const Tensor> outputs = {};          ///< memory for all results; empty: fresh
+  bool waits = true;  ///< false: results stay on the accelerator, though all inputs are on the host
+};
 
 /// What depends on shapes is planned on the first run with them and kept. One run at a time.
 class DeviceProgram {
@@ -23,7 +31,11 @@ class DeviceProgram {
   /// on the host, so are the results, and errors are thrown here. Else results are on the
   /// accelerator, nothing is waited for, and what the device finds wrong is thrown by check().
   /// Aliased inputs are overwritten where they are.
-  std::vector<Tensor> run(std::span<const Tensor> inputs);
+  std::vector<Tensor> run(std::span<const Tensor> inputs, const DeviceRun& how = {});
+  /// Shapes of the outputs for inputs of such types and shapes, whose elements are not looked at.
+  std::vector<Shape> output_shapes(std::span<const Tensor> inputs) {
+    return plan_for(inputs).output_shapes;
+  }
   /// Waits for the runs so far. UsageError for an index out of range, DataError for what a CRF was
   /// given.
   void check();
@@ -33,6 +45,8 @@ class DeviceProgram {
  private:
   DevicePlan& plan_for(std::span<const Tensor> inputs);
   void check_status(DevicePlan& plan);
+  void enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers,
+               runtime::StreamId stream);
   void write_back(std::span<const Tensor> inputs, const std::vector<Tensor>& given) const;
 
   ir::Fusion program_;
@@ -43,6 +57,7 @@ class DeviceProgram {
   DevicePlan* unchecked_ = nullptr;  ///< of the last run, if it checks something
   std::vector<Tensor> last_inputs_;  ///< of that run
   bool has_crf_ = false;
+  runtime::Frontier last_run_;  ///< of a CRF, which keeps faults from run to run
   bool measure_ = false;
   const DevicePlan* last_plan_ = nullptr;
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <thread>
 
@@ -12,6 +13,7 @@
 
 namespace segfuse::runtime {
 
+class Device;
 class Heap;
 
 /// For a few instructions at a time; never held over a device call.
@@ -55,7 +57,7 @@ struct alignas(128) Block {
   std::size_t bytes = 0;
   Block* before = nullptr;  ///< neighbour by address, null at the end of the reservation
   Block* after = nullptr;
-  Heap* heap = nullptr;
+  Heap* heap = nullptr;  ///< null: somebody else's memory, and the block is a ForeignBlock
   BlockStateCell state;
   std::uint8_t arena = 0;
 
@@ -73,6 +75,12 @@ struct alignas(128) Block {
   Frontier uses;
   StreamTick write;    ///< the last write since the hand-out
   SpinLock uses_lock;  ///< of uses and write while the block is live
+};
+
+/// Memory that somebody else holds. The block goes with its last handle.
+struct ForeignBlock : Block {
+  Device* device = nullptr;
+  std::shared_ptr<void> owner;  ///< what keeps the memory; let go with the block
 };
 
 }  // namespace segfuse::runtime

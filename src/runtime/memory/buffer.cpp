@@ -9,7 +9,30 @@
 
 namespace segfuse::runtime {
 
-void Buffer::release(Block* block) noexcept { block->heap->release(block); }
+void Buffer::release(Block* block) noexcept {
+  if (block->heap != nullptr) return block->heap->release(block);
+  delete static_cast<ForeignBlock*>(block);
+}
+
+Buffer Buffer::foreign(Device& device, std::byte* address, std::size_t bytes,
+                       std::string_view label, std::shared_ptr<void> owner) {
+  auto* const block = new ForeignBlock;
+  block->address = address;
+  block->bytes = block->requested = bytes;
+  block->state = BlockState::kLive;
+  block->references.store(1, std::memory_order_relaxed);
+  block->label = label;
+  block->device = &device;
+  block->owner = std::move(owner);
+  return Buffer(block);
+}
+
+bool Buffer::is_foreign() const { return block_ != nullptr && block_->heap == nullptr; }
+
+Device& Buffer::device() const {
+  return block_->heap != nullptr ? block_->heap->device()
+                                 : *static_cast<const ForeignBlock*>(block_)->device;
+}
 
 Borrow Buffer::borrow(Timeline& timeline, StreamId stream) const {
   if (block_ == nullptr) throw UsageError("borrow: the buffer is empty; allocate it first");

@@ -3,6 +3,7 @@
 // time: nothing has to be kept alive for a stream, and no stream has to be named.
 
 #include <cstddef>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,7 @@
 namespace segfuse::runtime {
 
 class Borrow;
+class Device;
 class Timeline;
 
 /// A handle; copies share the memory. One handle is not to be used by two threads at once; copies
@@ -19,6 +21,12 @@ class Timeline;
 class Buffer {
  public:
   Buffer() = default;
+  /// Memory of a device that somebody else holds, of which no use is known. `owner` is let go with
+  /// the last handle, whatever the device still does: before that, either the host has seen all
+  /// uses to be over, or what the owner does next is ordered after them.
+  static Buffer foreign(Device& device, std::byte* address, std::size_t bytes,
+                        std::string_view label, std::shared_ptr<void> owner = {});
+
   Buffer(const Buffer& other) noexcept : block_(other.block_) {
     if (block_ != nullptr) block_->references.fetch_add(1, std::memory_order_relaxed);
   }
@@ -41,6 +49,9 @@ class Buffer {
   /// As requested; what was handed out may be more.
   std::size_t bytes() const { return block_ == nullptr ? 0 : block_->requested; }
   std::string_view label() const { return block_ == nullptr ? std::string_view{} : block_->label; }
+  bool is_foreign() const;
+  /// Whose memory it is; the buffer is not empty.
+  Device& device() const;
   bool same_memory(const Buffer& other) const { return block_ == other.block_; }
 
   /// Lends the memory to code that enqueues work on `stream` unseen (a library, a user's kernel, a

@@ -156,17 +156,6 @@ TEST_P(OnDevice, SemicrfAgreesWithTheReference) {
   }
 }
 
-/// What an action throws.
-template <class Error, class Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST_P(OnDevice, WrongLabelsAreToldByTheRunOrByTheCheck) {
   CrfProgram p(DType::kF32, false);
   p.inputs[p.labels_at].set(4, 2);

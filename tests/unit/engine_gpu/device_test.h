@@ -16,6 +16,17 @@
 
 namespace segfuse::engine::testing {
 
+/// What an action throws.
+template <class Error, class Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 /// "simulated", "cuda".
 class OnDevice : public ::testing::TestWithParam<const char*> {
  protected:

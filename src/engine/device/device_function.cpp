@@ -1,0 +1,329 @@
+#include <algorithm>
+#include <mutex>
+
+#include "engine/device/device_program.h"
+#include "engine/device/library_kernels.h"
+#include "engine/exec/array.h"
+#include "engine/program_state.h"
+#include "segfuse/compile.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+
+using engine::Accelerator;
+using runtime::Buffer;
+using runtime::StreamId;
+
+namespace {
+
+/// Of what kernels read by vectors, and of what products were prepared for.
+constexpr std::size_t kVectorBytes = 16;
+constexpr std::size_t kProductBytes = 256;
+/// What was handed out and is free again waits for an idle device; beyond this the host does.
+constexpr std::size_t kMostWaiting = std::size_t{256} << 20;
+
+bool is_contiguous(const ForeignArray& array) {
+  std::int64_t expected = 1;
+  for (std::size_t axis = array.shape.size(); axis-- > 0 && !array.strides.empty();) {
+    if (array.shape[axis] != 1 && array.strides[axis] != expected) return false;
+    expected *= array.shape[axis];
+  }
+  return true;
+}
+
+std::size_t bytes_of(const ForeignArray& array) {
+  return static_cast<std::size_t>(num_elements(array.shape)) * size_of(array.dtype);
+}
+
+/// All bytes between the array's first and its last, whatever the signs of its strides.
+Buffer span_of(runtime::Device& device, const ForeignArray& array) {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  for (std::size_t axis = 0; axis < array.strides.size(); ++axis) {
+    const std::int64_t reach = (array.shape[axis] - 1) * array.strides[axis];
+    (reach < 0 ? first : last) += reach;
+  }
+  if (array.strides.empty()) last = num_elements(array.shape) - 1;
+  const auto item = static_cast<std::int64_t>(size_of(array.dtype));
+  return Buffer::foreign(device, static_cast<std::byte*>(array.address) + first * item,
+                         static_cast<std::size_t>((last - first + 1) * item), "caller's array",
+                         array.owner);
+}
+
+}  // namespace
+
+struct DeviceFunction::State {
+  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on)
+      : accelerator(std::move(on)), program(of, accelerator), overwritten(of.inputs().size()) {
+    const ir::Fusion& fusion = program.fusion();
+    for (const ir::ExprId id : fusion.live_exprs())
+      if (fusion.expr(id).op == ir::Op::matmul) alignment = kProductBytes;
+    for (std::size_t i = 0; i < overwritten.size(); ++i)
+      for (const ir::Alias& alias : fusion.aliases())
+        overwritten[i] = overwritten[i] || alias.input == fusion.inputs()[i].val;
+  }
+
+  bool in_place(const ForeignArray& array) const {
+    return is_contiguous(array) && reinterpret_cast<std::uintptr_t>(array.address) % alignment == 0;
+  }
+
+  /// Memory of the caller that is ready in the order of `stream`, as a tensor over it. What is
+  /// given twice is one buffer.
+  Tensor borrow(const ForeignArray& array, StreamId stream) {
+    auto* const address = static_cast<std::byte*>(array.address);
+    const std::size_t bytes = bytes_of(array);
+    for (const Buffer& known : foreign)
+      if (known.address() == address && known.bytes() == bytes)
+        return accelerator->wrap(array.dtype, array.shape, known);
+    Buffer buffer =
+        Buffer::foreign(timeline().device(stream), address, bytes, "caller's array", array.owner);
+    executor().note_write(buffer, ready);
+    foreign.push_back(buffer);
+    return accelerator->wrap(array.dtype, array.shape, std::move(buffer));
+  }
+
+  /// A copy without gaps, made by the device.
+  Tensor pack(const ForeignArray& array, StreamId stream) {
+    Tensor packed = accelerator->empty(array.dtype, array.shape, "packed", stream);
+    Shape strides = array.strides;
+    if (strides.empty()) strides = engine::contiguous(array.shape).strides;
+    const engine::Nest nest = engine::collapse(array.shape, {strides});
+    engine::LibraryLaunch launch =
+        engine::copy_view_launch(size_of(array.dtype), nest.sizes, nest.strides[0]);
+    const Buffer from = span_of(timeline().device(stream), array);
+    executor().note_write(from, ready);
+    foreign.push_back(from);
+    const Buffer& to = accelerator->buffer(packed);
+    launch.words[0] = reinterpret_cast<std::uintptr_t>(array.address);
+    launch.words[1] = reinterpret_cast<std::uintptr_t>(to.address());
+    const runtime::GpuKernel kernel = accelerator->gpu().kernel(launch.program, launch.entry);
+    executor().launch(
+        stream,
+        {"pack",
+         [gpu = accelerator->shared_gpu(), kernel, launch](runtime::StreamHandle handle) {
+           gpu->launch(kernel, launch.grid, launch.block, 0, launch.words.data(),
+                       launch.words.size() * sizeof(launch.words[0]), handle);
+         }},
+        {runtime::reads(from), runtime::writes(to)});
+    return packed;
+  }
+
+  Tensor take(std::size_t i, const ForeignArray& array, StreamId stream) {
+    if (array.on_host)
+      return Tensor::borrow(array.dtype, array.shape,
+                            std::shared_ptr<std::byte>(std::shared_ptr<void>(),
+                                                       static_cast<std::byte*>(array.address)));
+    if (bytes_of(array) == 0) return accelerator->empty(array.dtype, array.shape, "empty", stream);
+    if (in_place(array)) return borrow(array, stream);
+    if (overwritten[i])
+      throw UsageError(
+          "the array '{}' is overwritten by the program, expected it contiguous and at a multiple "
+          "of {} bytes",
+          program.fusion().inputs()[i].name, alignment);
+    return pack(array, stream);
+  }
+
+  std::vector<Tensor> take_all(std::span<const ForeignArray> inputs, StreamId stream) {
+    const std::size_t expected = overwritten.size();
+    if (inputs.size() != expected)
+      throw UsageError("the Fusion '{}' has {} inputs; {} were given", program.fusion().name(),
+                       expected, inputs.size());
+    foreign.clear();
+    ready = timeline().touch(stream);
+    std::vector<Tensor> tensors;
+    tensors.reserve(expected);
+    for (std::size_t i = 0; i < expected; ++i) tensors.push_back(take(i, inputs[i], stream));
+    return tensors;
+  }
+
+  std::vector<Tensor> take_outputs(std::span<const ForeignArray> outputs, StreamId stream) {
+    std::vector<Tensor> tensors;
+    tensors.reserve(outputs.size());
+    for (const ForeignArray& output : outputs) {
+      if (!in_place(output))
+        throw UsageError("an output is not contiguous, or not at a multiple of {} bytes",
+                         alignment);
+      tensors.push_back(bytes_of(output) == 0
+                            ? accelerator->empty(output.dtype, output.shape, "empty", stream)
+                            : borrow(output, stream));
+    }
+    return tensors;
+  }
+
+  /// Once more with what an idle device gives back, if there is no memory.
+  template <class Run>
+  void with_memory(const Run& run) {
+    try {
+      return run();
+    } catch (const engine::OutOfDeviceMemory&) {
+      if (accelerator->waiting_bytes() == 0) throw;
+    }
+    free_what_waits();
+    run();
+  }
+  void free_what_waits() {
+    for (Buffer& buffer : accelerator->settle()) over.push_back(std::move(buffer));
+  }
+
+  /// Results that the program writes over inputs, for whom memory of their own was given.
+  void copy_in_place(std::span<const Tensor> made, std::span<const Tensor> results,
+                     StreamId stream) {
+    for (std::size_t i = 0; i < made.size(); ++i)
+      if (!made[i].shares_storage_with(results[i]) && made[i].size() > 0)
+        executor().copy(stream, accelerator->buffer(results[i]), 0, accelerator->buffer(made[i]), 0,
+                        made[i].bytes());
+  }
+
+  runtime::Executor& executor() { return accelerator->executor(); }
+  runtime::Timeline& timeline() { return executor().timeline(); }
+
+  std::shared_ptr<Accelerator> accelerator;
+  engine::DeviceProgram program;
+  std::vector<bool> overwritten;  ///< by input
+  std::size_t alignment = kVectorBytes;
+  runtime::StreamTick ready;    ///< of this call: what the caller did before is behind it
+  std::vector<Buffer> foreign;  ///< of this call
+  std::vector<Buffer> over;     ///< of others; to be dropped when no lock is held
+};
+
+namespace {
+
+/// Who calls once calls again, and streams of others are known to what is open.
+std::shared_ptr<Accelerator> kept_open(std::string_view device) {
+  static std::mutex mutex;
+  static auto* const open = new std::vector<std::shared_ptr<Accelerator>>;
+  std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device);
+  const std::lock_guard lock(mutex);
+  if (accelerator != nullptr && std::ranges::find(*open, accelerator) == open->end())
+    open->push_back(accelerator);
+  return accelerator;
+}
+
+}  // namespace
+
+DeviceFunction::DeviceFunction(const Program& program, std::string_view device)
+    : DeviceFunction(program, kept_open(device)) {}
+
+DeviceFunction::DeviceFunction(const Program& program, std::shared_ptr<Accelerator> accelerator) {
+  if (accelerator == nullptr)
+    throw UsageError("'cpu' is no GPU; a program runs there with Program::run");
+  const std::lock_guard lock(accelerator->calls());
+  state_ = std::make_unique<State>(program.state().fusion, accelerator);
+}
+
+DeviceFunction::~DeviceFunction() {
+  if (state_ == nullptr) return;
+  const std::shared_ptr<Accelerator> accelerator = state_->accelerator;
+  const std::lock_guard lock(accelerator->calls());
+  state_.reset();
+}
+DeviceFunction::DeviceFunction(DeviceFunction&&) noexcept = default;
+DeviceFunction& DeviceFunction::operator=(DeviceFunction&&) noexcept = default;
+
+std::vector<Shape> DeviceFunction::prepare(std::span<const Shape> inputs) {
+  const std::lock_guard lock(state_->accelerator->calls());
+  const ir::Fusion& fusion = state_->program.fusion();
+  if (inputs.size() != fusion.inputs().size())
+    throw UsageError("the Fusion '{}' has {} inputs; {} were given", fusion.name(),
+                     fusion.inputs().size(), inputs.size());
+  std::vector<Tensor> like;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    like.push_back(Tensor::borrow(fusion.val(fusion.inputs()[i].val).dtype, inputs[i], nullptr));
+  return state_->program.output_shapes(like);
+}
+
+void DeviceFunction::run(std::span<const ForeignArray> inputs,
+                         std::span<const ForeignArray> outputs, void* stream) {
+  State& s = *state_;
+  std::vector<Buffer> over;  // owners go when no lock is held
+  const std::lock_guard lock(s.accelerator->calls());
+  const std::optional<StreamId> adopted = s.accelerator->adopt(stream);
+  const StreamId on = adopted.value_or(s.accelerator->streams()[0]);
+  if (!adopted) s.timeline().order_after_outside(on, stream);
+  // The caller's stream is ordered after all uses of what is the caller's.
+  const auto leave = [&] {
+    for (const Buffer& buffer : s.foreign)
+      s.timeline().order_after(on, s.executor().uses_of(buffer));
+    s.foreign.clear();
+    if (!adopted)
+      s.timeline().let_wait(s.timeline().device(on), stream,
+                            runtime::Frontier(s.timeline().tail(on)));
+    over.swap(s.over);
+  };
+  try {
+    s.with_memory([&] {
+      const std::vector<Tensor> given = s.take_all(inputs, on);
+      const std::vector<Tensor> results = s.take_outputs(outputs, on);
+      s.copy_in_place(s.program.run(given, {.stream = on, .outputs = results, .waits = false}),
+                      results, on);
+    });
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+std::vector<Tensor> DeviceFunction::run(std::span<const ForeignArray> inputs) {
+  State& s = *state_;
+  std::vector<Buffer> over;
+  const std::lock_guard lock(s.accelerator->calls());
+  const StreamId on = s.accelerator->streams()[0];
+  const auto leave = [&] {
+    for (Buffer& buffer : s.foreign) s.accelerator->keep_until_over(std::move(buffer));
+    s.foreign.clear();
+    for (Buffer& buffer : s.accelerator->finished()) s.over.push_back(std::move(buffer));
+    if (s.accelerator->waiting_bytes() > kMostWaiting) s.free_what_waits();
+    over.swap(s.over);
+  };
+  std::vector<Tensor> made;
+  try {
+    for (const ForeignArray& input : inputs)
+      if (input.ready != nullptr) s.timeline().order_after_outside(on, input.ready);
+    s.with_memory([&] {
+      const std::vector<Tensor> given = s.take_all(inputs, on);
+      made = s.program.run(given, {.stream = on, .waits = false});
+      for (Tensor& output : made)
+        if (s.accelerator->buffer(output).is_foreign()) output = output.clone();
+    });
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+  return made;
+}
+
+void* DeviceFunction::stream() const {
+  return state_->accelerator->executor().timeline().handle(state_->accelerator->streams()[0]);
+}
+
+std::vector<Tensor> DeviceFunction::run_on_copies(std::span<const Tensor> inputs) {
+  State& s = *state_;
+  std::vector<Buffer> over;
+  const std::lock_guard lock(s.accelerator->calls());
+  std::vector<Tensor> made;
+  s.with_memory([&] { made = s.program.run(inputs); });
+  over.swap(s.over);
+  for (Tensor& output : made)  // written in place: the caller's memory is the caller's
+    for (const Tensor& input : inputs)
+      if (output.shares_storage_with(input)) {
+        output = output.clone();
+        break;
+      }
+  return made;
+}
+
+void DeviceFunction::check() {
+  const std::lock_guard lock(state_->accelerator->calls());
+  state_->program.check();
+}
+
+void* DeviceFunction::hand_out(const Tensor& result, void* stream) {
+  const std::shared_ptr<Accelerator> accelerator = Accelerator::of(result);
+  if (accelerator == nullptr) throw UsageError("the tensor is in host memory, expected a GPU's");
+  const std::lock_guard lock(accelerator->calls());
+  return accelerator->hand_out(result, stream);
+}
+
+}  // namespace segfuse
