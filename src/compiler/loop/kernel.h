@@ -18,8 +18,9 @@
 //
 // Reductions. Begin sets the state, Accumulate adds one element to it, Finish gives the result. A
 // state that was begun outside of a lane loop and accumulated inside is joined over the lanes by
-// Finish (outside again), in a fixed order. Float sums are compensated: each step's rounding error
-// is carried along and added at the end. Orders may differ between targets, not between runs.
+// Finish (outside again), in a fixed order. Compensated sums lose nothing on the way that f32 can
+// show: a target carries rounding errors along, or adds in f64. Orders may differ between targets,
+// not between runs.
 
 #include <functional>
 #include <string>
@@ -159,7 +160,7 @@ struct Statement {
 struct Reduction {
   ir::Op op = ir::Op::sum;  ///< sum, prod, max, min, argmax
   DType dtype = DType::kF32;
-  /// Sum, f32: several accumulators and an error term for each.
+  /// Sum, f32: as above.
   bool compensated = false;
 };
 

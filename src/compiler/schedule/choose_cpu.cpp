@@ -16,8 +16,8 @@ constexpr std::int64_t kLongRow = 1 << 17;  // elements worth splitting
 constexpr std::int64_t kPart = 1 << 15;     // of a split row
 constexpr std::int64_t kHeld = 1 << 16;     // longest row that is held
 // Shorter rows lie across the lanes: rows walked three times and more, walked less, not reduced.
-constexpr std::int64_t kShortNorm = 128;
-constexpr std::int64_t kShortRow = 48;
+constexpr std::int64_t kShortNorm = 48;
+constexpr std::int64_t kShortRow = 16;
 constexpr std::int64_t kShortKept = 16;
 constexpr std::int64_t kAcross = 64;  // elements worth running along: four vectors
 
