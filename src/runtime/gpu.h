@@ -68,6 +68,8 @@ class Gpu {
   /// Loads the program (from memory, from the disk cache, or by compiling) and finds the kernel.
   /// Any thread; programs are compiled beside each other.
   virtual GpuKernel kernel(const GpuProgram& program, const std::string& entry) = 0;
+  /// Memory of each thread, which a kernel has for arrays and for registers that it lacked.
+  virtual std::size_t local_bytes(GpuKernel /*kernel*/) { return 0; }
   /// Enqueues one launch. The kernel takes one argument, `size` bytes copied before this returns.
   virtual void launch(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
                       const void* argument, std::size_t size, StreamHandle stream) = 0;

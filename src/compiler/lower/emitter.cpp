@@ -20,9 +20,6 @@ using loop::ValueId;
 using loop::VarId;
 using loop::Within;
 
-namespace {
-
-/// Costs more than loading it again.
 bool is_expensive(Op op) {
   switch (op) {
     case Op::exp:
@@ -40,8 +37,6 @@ bool is_expensive(Op op) {
     default: return false;
   }
 }
-
-}  // namespace
 
 ValId GroupContext::memory_of(ValId val) const {
   for (const ir::Alias& alias : in_place)
@@ -241,27 +236,44 @@ BufferId Emitter::row_buffer(std::string name, DType dtype, Extent elements, Hol
 void Emitter::note(const Request& request, ValueId value, bool loaded) {
   if (held_depth < 0 || depth_of(value) < held_depth) return;
   const ir::ExprId definition = context_.fusion.val(request.val).definition;
-  auto found =
-      std::find_if(seen.begin(), seen.end(), [&](const Seen& s) { return s.request == request; });
+  auto found = find_seen(request);
   if (found == seen.end()) {
     seen.push_back({request,
                     loaded,
                     definition.valid() && is_expensive(context_.fusion.expr(definition).op),
                     kernel().dtype(value),
+                    {},
                     {}});
     found = seen.end() - 1;
   }
   found->walks.insert(walk_);
 }
 
+std::vector<Emitter::Seen>::iterator Emitter::find_seen(const Request& request) {
+  return std::find_if(seen.begin(), seen.end(),
+                      [&](const Seen& s) { return s.request == request; });
+}
+
+/// What was evaluated is below what asked for it.
+void Emitter::note_loads(const Request& request, bool loaded) {
+  const auto found = find_seen(request);
+  if (found == seen.end()) return;
+  if (loaded) found->loads.insert(static_cast<std::size_t>(found - seen.begin()));
+  if (!loads_.empty()) loads_.back().insert(found->loads.begin(), found->loads.end());
+}
+
 ValueId Emitter::eval(const Request& request) {
   for (const Known& known : known_)
-    if (known.request == request) return known.value;
+    if (known.request == request) {
+      note_loads(request, false);
+      return known.value;
+    }
   Held* keep = nullptr;
   for (Held& h : held)
     if (h.request == request) keep = &h;
   ValueId value;
   bool loaded = false;
+  loads_.emplace_back();
   if (keep && keep->stored) {
     value = load(keep->buffer, held_at);
   } else {
@@ -272,6 +284,10 @@ ValueId Emitter::eval(const Request& request) {
     }
   }
   note(request, value, loaded);
+  const auto found = find_seen(request);
+  if (found != seen.end()) found->loads.merge(loads_.back());
+  loads_.pop_back();
+  note_loads(request, loaded);
   known_.push_back({request, value});
   return value;
 }

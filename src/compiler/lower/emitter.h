@@ -26,6 +26,9 @@ struct Request {
   friend bool operator==(const Request&, const Request&) = default;
 };
 
+/// Whether it costs more than loading its result again.
+bool is_expensive(ir::Op op);
+
 /// What a group reads and where its results go.
 struct GroupContext {
   ir::Fusion& fusion;
@@ -98,6 +101,7 @@ class Emitter {
     bool expensive = false;
     DType dtype = DType::kF32;
     std::set<int> walks;
+    std::set<std::size_t> loads;  ///< positions in `seen` of what it is computed from
   };
   std::vector<Seen> seen;
   void next_walk() { ++walk_; }
@@ -135,6 +139,8 @@ class Emitter {
   loop::ValueId holds(const std::vector<loop::Within>& when);
   bool reads_memory(ir::ValId val) const;
   void note(const Request& request, loop::ValueId value, bool loaded);
+  std::vector<Seen>::iterator find_seen(const Request& request);
+  void note_loads(const Request& request, bool loaded);
 
   GroupContext context_;
   GroupKernel& out_;
@@ -145,6 +151,7 @@ class Emitter {
   std::map<std::tuple<ir::Op, DType, std::vector<loop::ValueId>>, loop::ValueId> computed_;
   std::map<std::pair<DType, std::uint64_t>, loop::ValueId> constants_;
   std::vector<std::tuple<DType, loop::Index, loop::ValueId>> indices_;
+  std::vector<std::set<std::size_t>> loads_;  ///< below the values that are being evaluated
   int walk_ = 0;
 };
 

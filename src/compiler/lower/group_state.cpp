@@ -1,6 +1,9 @@
 #include "compiler/lower/group_state.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
 
 #include "base/check.h"
 #include "compiler/lower/walker.h"
@@ -357,8 +360,31 @@ void GroupState::describe_space(const GroupKernel& survey, const std::vector<loo
   if (plan.kind == PlanKind::kTiledTranspose) space.cross = space_axis(read);
   if (space.cross == space.inner) space.cross = -1;
   space.reductions = static_cast<int>(reductions.size());
+  for (const SimpleReduction& r : reductions) space.column_sums += r.column ? 1 : 0;
   space.phases = 1;
   for (const Result& result : results) space.phases = std::max(space.phases, result.level + 1);
+  space.expensive = repeats_expensive();
+}
+
+bool GroupState::repeats_expensive() const {
+  std::map<ir::ExprId, std::set<int>> walks;
+  std::set<std::pair<ir::ValId, int>> seen;
+  const std::function<void(ir::ValId, int)> visit = [&](ir::ValId val, int walk) {
+    const ir::ExprId definition = fusion.val(val).definition;
+    const auto& inputs = group.boundary.inputs;
+    if (!definition.valid() || std::binary_search(inputs.begin(), inputs.end(), val) ||
+        !seen.insert({val, walk}).second)
+      return;
+    const ir::Expr& expr = fusion.expr(definition);
+    if (ir::info(expr.op).op_class == ir::OpClass::kReduction) return;
+    if (is_expensive(expr.op)) walks[definition].insert(walk);
+    for (const ir::ValId operand : expr.operands) visit(operand, walk);
+  };
+  for (const SimpleReduction& r : reductions) visit(fusion.expr(r.expr).operands[0], r.walk);
+  for (const Result& result : results)
+    if (result.full) visit(result.root, result.level);
+  return std::any_of(walks.begin(), walks.end(),
+                     [](const auto& entry) { return entry.second.size() > 1; });
 }
 
 }  // namespace segfuse::compiler

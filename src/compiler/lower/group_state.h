@@ -65,6 +65,7 @@ struct GroupState {
 
  private:
   void find_reductions();
+  bool repeats_expensive() const;
   void find_results();
   void join_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars);
   void describe_space(const GroupKernel& survey, const std::vector<loop::VarId>& vars);

@@ -57,6 +57,7 @@ struct Space {
   int cross = -1;
   int phases = 1;          ///< walks over a row that follow one another
   int reductions = 0;      ///< states that are carried along a walk
+  int column_sums = 0;     ///< of a kRowCol: states for every column
   int loads = 0;           ///< values loaded over the whole space
   int widest = 4;          ///< bytes of the widest element loaded or stored over the whole space
   int narrowest = 4;       ///< of the narrowest

@@ -119,16 +119,22 @@ class RowColMaker {
     }
     close_row(e);
     frame.close();
-    choose_held(e);
+    choose_held(e, row);
     e.finish();
   }
 
-  void choose_held(const Emitter& e) {
+  /// What rows share stays near by itself.
+  static bool differs(loop::Indices& indices, const Request& request, VarId row) {
+    return std::any_of(request.at.begin(), request.at.end(),
+                       [&](const Index& at) { return indices.depends_on(at, row); });
+  }
+
+  void choose_held(Emitter& e, VarId row) {
     held_.clear();
     held_types_.clear();
     for (const Emitter::Seen& seen : e.seen) {
       const bool wanted = making_.schedule.target == Target::kCpu ? seen.expensive : seen.loaded;
-      if (!wanted || seen.walks.size() < 2) continue;
+      if (!wanted || seen.walks.size() < 2 || !differs(e.indices(), seen.request, row)) continue;
       held_.push_back({seen.request, {}, false});
       held_types_.push_back(seen.dtype);
     }
@@ -202,7 +208,10 @@ class RowColMaker {
   void make_columns() {
     GroupKernel& kernel = making_.add_kernel();
     // On a GPU a lane waits for memory, not for additions.
-    if (making_.schedule.target == Target::kCuda) kernel.kernel.schedule.unroll = kJoinUnroll;
+    if (making_.schedule.target == Target::kCuda) {
+      kernel.kernel.schedule.unroll = kJoinUnroll;
+      kernel.kernel.schedule.resident = 1;
+    }
     Walker walker(group_, kernel);
     Emitter& e = walker.emitter;
     Frame frame(making_, walker);

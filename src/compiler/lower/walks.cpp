@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "compiler/lower/make.h"
 
@@ -63,6 +64,9 @@ class RowLoops {
   bool limited_ = false;
 };
 
+constexpr std::int64_t kColumnsJoined = 128;  // columns of a block that joins parts
+constexpr int kJoinUnroll = 32;               // loads in flight of its lanes
+
 /// Positions of all parallel axes, in the order of the Space.
 Index parallel_position(const Making& making, const Frame& frame) {
   return frame.linear(axes_of(making.group.space, Role::kParallel));
@@ -119,17 +123,34 @@ class WalkMaker {
   }
 
   /// On a CPU what is dear to compute, since a row that was loaded is near for a while; on a GPU
-  /// what is loaded.
-  std::vector<Emitter::Held> choose_held(Walker& trial) const {
-    std::vector<Emitter::Held> held;
-    for (const Emitter::Seen& seen : trial.emitter.seen) {
+  /// what is loaded, and in registers both.
+  std::vector<Emitter::Held> choose_held(Walker& trial) {
+    const std::vector<Emitter::Seen>& seen = trial.emitter.seen;
+    std::set<std::size_t> chosen;
+    turned_.clear();
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const bool on_cpu = making_.schedule.target == Target::kCpu;
+      const bool in_registers = making_.schedule.hold == Hold::kRegister;
+      const bool wanted =
+          (!on_cpu && seen[i].loaded) || ((on_cpu || in_registers) && seen[i].expensive);
       const bool turned =
-          rows_at(trial.emitter, position_of(making_.group, trial.emitter, seen.request))
+          rows_at(trial.emitter, position_of(making_.group, trial.emitter, seen[i].request))
               .has_value();
-      const bool wanted = making_.schedule.target == Target::kCpu ? seen.expensive : seen.loaded;
-      if (!turned && (!wanted || seen.walks.size() < 2)) continue;
-      held.push_back({seen.request, {}, turned});
-      types_.push_back(seen.dtype);
+      if (turned) turned_.insert(i);
+      if (turned || (wanted && seen[i].walks.size() >= 2)) chosen.insert(i);
+    }
+    if (making_.schedule.target == Target::kCuda)
+      for (std::size_t i = seen.size(); i-- > 0;) replace_loads(seen, i, chosen);
+    return held_of(seen, chosen);
+  }
+
+  std::vector<Emitter::Held> held_of(const std::vector<Emitter::Seen>& seen,
+                                     const std::set<std::size_t>& chosen) {
+    std::vector<Emitter::Held> held;
+    types_.clear();
+    for (const std::size_t i : chosen) {
+      held.push_back({seen[i].request, {}, turned_.count(i) != 0});
+      types_.push_back(seen[i].dtype);
     }
     return held;
   }
@@ -138,6 +159,32 @@ class WalkMaker {
   std::optional<Matrix> rows_at(Emitter& e, const std::optional<Index>& linear) const {
     if (!turns() || !linear) return {};
     return matrix_of(e, *linear, row_, 0, tile_.var, tile_.begin);
+  }
+
+  /// Holds a value instead of those that it is computed from, where all walks need these for
+  /// nothing else.
+  void replace_loads(const std::vector<Emitter::Seen>& seen, std::size_t value,
+                     std::set<std::size_t>& chosen) {
+    const Emitter::Seen& v = seen[value];
+    std::size_t bytes = 0;
+    for (const std::size_t load : v.loads) {
+      if (chosen.count(load) == 0 || seen[load].walks != v.walks) return;
+      bytes += size_of(seen[load].dtype);
+    }
+    if (v.loaded || v.loads.size() < 2 || size_of(v.dtype) > bytes) return;
+    std::set<std::size_t> others = chosen;
+    for (const std::size_t load : v.loads) others.erase(load);
+    others.insert(value);
+    GroupKernel unused;
+    Walker trial(making_.group, unused);
+    write(trial, held_of(seen, others));
+    const bool loaded_again =
+        std::any_of(trial.emitter.seen.begin(), trial.emitter.seen.end(), [&](const auto& s) {
+          return s.walks.size() >= 2 &&
+                 std::any_of(v.loads.begin(), v.loads.end(),
+                             [&](std::size_t load) { return seen[load].request == s.request; });
+        });
+    if (!loaded_again) chosen = std::move(others);
   }
 
   void write(Walker& walker, std::vector<Emitter::Held> held) {
@@ -242,7 +289,8 @@ class WalkMaker {
   VarId row_;                         // along them
   Extent elements_;                   // of a row buffer
   std::vector<loop::Transpose> out_;  // when the lanes are done
-  mutable std::vector<DType> types_;  // of what is held
+  std::vector<DType> types_;          // of what is held
+  std::set<std::size_t> turned_;      // positions in Emitter::seen of what is brought from rows
 };
 
 }  // namespace
@@ -425,14 +473,24 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
   const StateMemory memory = making.add_states(what.reductions, rows * parts);
   PartMaker(making, what, axes, parts, memory).run();
   GroupKernel& kernel = making.add_kernel();
+  const bool columns = !axes.lane_walked && axes.lane >= 0;
+  std::int64_t tile = making.schedule.tile;
+  if (columns && making.schedule.target == Target::kCuda) {
+    // There are few columns, and their lanes wait for memory.
+    Schedule& s = kernel.kernel.schedule;
+    s.threads = 32;
+    s.unroll = kJoinUnroll;
+    s.resident = 1;
+    tile = s.tile = kColumnsJoined;
+  }
   Walker walker(group, kernel);
   Emitter& e = walker.emitter;
   Frame frame(making, walker);
   Frame::Loops loops;
   loops.outer = parallel;
-  if (!axes.lane_walked && axes.lane >= 0) {
+  if (columns) {
     loops.lane = axes.lane;
-    loops.tile = making.schedule.tile;
+    loops.tile = tile;
     std::erase(loops.outer, static_cast<std::size_t>(axes.lane));
   }
   frame.open(loops);
@@ -456,7 +514,7 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
       save(walker, making, making.finished, i, parallel_position(making, frame));
   frame.close();
   e.finish();
-  kernel.kernel.work = loops.lane < 0 ? parts : parts * making.schedule.tile;
+  kernel.kernel.work = loops.lane < 0 ? parts : parts * tile;
 }
 
 void make_result_kernel(Making& making, const std::vector<std::size_t>& results,

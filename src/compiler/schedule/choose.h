@@ -13,7 +13,7 @@ namespace segfuse::compiler {
 /// `lengths` are those of space.axes. The number of threads plays no part: results have the same
 /// bits for any.
 Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths);
-/// Leaves `vector` and `narrow` as they are: they are known when there are kernels
+/// Leaves `vector`, `narrow` and `filled` as they are: they are known when there are kernels
 /// (cuda::fit_to_sizes).
 Schedule choose_cuda(const Space& space, std::span<const std::int64_t> lengths);
 

@@ -14,6 +14,10 @@ constexpr std::int64_t kBlocks = 512;         // that keep all multiprocessors b
 constexpr std::int64_t kFewRows = 128;        // less than this leaves multiprocessors idle
 constexpr std::int64_t kLongRow = 1 << 15;    // elements worth splitting
 constexpr std::int64_t kHeldWords = 32;       // registers of a lane that hold rows
+constexpr std::int64_t kRegisters = 1 << 16;  // of a multiprocessor
+constexpr std::int64_t kResident = 1024;      // threads of one that are enough
+constexpr std::int64_t kBesides = 48;         // registers of a lane besides those that hold rows
+constexpr std::int64_t kBesidesWide = 56;     // the same with eight elements at a time
 constexpr std::int64_t kColumnsJoined = 64;   // columns of a block that joins chunks
 constexpr std::int64_t kShared = 100 * 1024;  // bytes of shared memory, for two blocks
 
@@ -53,11 +57,7 @@ class CudaChooser {
 
   Schedule run() {
     switch (space_.kind) {
-      case PlanKind::kTiledTranspose:
-        s_.tile = 64;
-        s_.cross = 64;
-        s_.unroll = 4;
-        return s_;
+      case PlanKind::kTiledTranspose: transpose(); return s_;
       case PlanKind::kRowCol: rows_and_columns(); return s_;
       case PlanKind::kReduce:
       case PlanKind::kRowNorm:
@@ -72,6 +72,16 @@ class CudaChooser {
   }
 
  private:
+  /// Small blocks: one loads while others store.
+  void transpose() {
+    constexpr std::int64_t kSide = 64;
+    s_.tile = kSide;
+    s_.cross = kSide;
+    s_.threads = 128;
+    s_.unroll =
+        static_cast<int>(std::clamp<std::int64_t>(kSide * kSide / (s_.threads * vector_), 1, 4));
+  }
+
   /// Lanes for `elements` that are taken together, the rest of a block beside each other.
   void share_block(std::int64_t elements, std::int64_t of_lane) {
     const std::int64_t threads =
@@ -122,6 +132,12 @@ class CudaChooser {
         s_.threads = static_cast<int>(threads);
         s_.hold = Hold::kRegister;
         s_.row = capacity;
+        const std::int64_t of_columns =
+            ceil_divide(capacity, threads * vector_) * vector_ * space_.column_sums;
+        // What is dear to compute follows what was loaded.
+        const std::int64_t computed =
+            space_.expensive ? ceil_divide(capacity, threads * vector_) * vector_ : 0;
+        keep_resident(std::max(words(), computed) + of_columns);
         return;
       }
     }
@@ -129,6 +145,15 @@ class CudaChooser {
     s_.threads = 512;
     s_.hold = Hold::kScratch;
     s_.row = capacity;
+  }
+
+  /// Blocks beside each other hide what one waits for: as many as have registers for `held` words
+  /// and what is computed with them.
+  void keep_resident(std::int64_t held) {
+    const std::int64_t registers = held + (vector_ > 4 ? kBesidesWide : kBesides);
+    const std::int64_t block = std::int64_t{s_.threads} * s_.rows_at_once;
+    s_.resident = static_cast<int>(std::clamp<std::int64_t>(
+        std::min(kRegisters / (block * registers), kResident / block), 1, 8));
   }
 
   /// Lanes are neighbours that each walk down their own row.

@@ -23,7 +23,9 @@ std::string to_string(const Schedule& schedule) {
   if (schedule.staged) text += " staged";
   note("threads", schedule.threads, plain.threads);
   note("rows-at-once", schedule.rows_at_once, plain.rows_at_once);
+  note("resident", schedule.resident, plain.resident);
   if (schedule.narrow) text += " narrow";
+  if (schedule.filled) text += " filled";
   return text;
 }
 

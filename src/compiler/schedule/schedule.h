@@ -43,7 +43,9 @@ struct Schedule {
   // CUDA only.
   int threads = 256;     ///< of a block, that share a row or tile
   int rows_at_once = 1;  ///< outer iterations that one block runs beside each other
+  int resident = 1;      ///< blocks of a multiprocessor that registers are kept for
   bool narrow = false;   ///< positions fit 32 bits
+  bool filled = false;   ///< rows in registers fill them
 
   friend auto operator<=>(const Schedule&, const Schedule&) = default;
 };

@@ -29,7 +29,7 @@ bool has_kernels(PlanKind kind) { return kind != PlanKind::kView && kind != Plan
 
 struct DeviceFusion::Lowering {
   /// Which kernel of the group, and what was fitted to sizes.
-  using Variant = std::tuple<std::size_t, int, bool>;
+  using Variant = std::pair<std::size_t, compiler::Schedule>;
   struct Scheduled {
     LoweredGroup lowered;
     std::map<Variant, std::shared_ptr<DeviceKernel>> kernels;
@@ -82,7 +82,13 @@ void DeviceFusion::compile(std::vector<Pending>& pending) {
   for (std::size_t i = 0; i < pending.size(); ++i)
     if (seen.emplace(pending[i].program.source, i).second) texts.push_back(i);
   const auto find = [&](Pending& one) {
-    one.kernel->code = gpu_->kernel(one.program, one.kernel->kernel.kernel.name);
+    compiler::loop::Kernel& kernel = one.kernel->kernel.kernel;
+    one.kernel->code = gpu_->kernel(one.program, kernel.name);
+    if (kernel.schedule.resident == 1 || gpu_->local_bytes(one.kernel->code) == 0) return;
+    // The guess at registers was too low for this one.
+    kernel.schedule.resident = 1;
+    one.program.source = compiler::cuda::print_cuda(kernel);
+    one.kernel->code = gpu_->kernel(one.program, kernel.name);
   };
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
@@ -120,8 +126,7 @@ std::vector<DeviceGroup> DeviceFusion::prepare(std::span<const Tensor> inputs, i
       compiler::GroupKernel kernel = scheduled.lowered.kernels[i];
       compiler::cuda::fit_to_sizes(kernel.kernel,
                                    [&](const ir::Extent& extent) { return sizes.of(extent); });
-      std::shared_ptr<DeviceKernel>& known =
-          scheduled.kernels[{i, kernel.kernel.schedule.vector, kernel.kernel.schedule.narrow}];
+      std::shared_ptr<DeviceKernel>& known = scheduled.kernels[{i, kernel.kernel.schedule}];
       if (!known) {
         known = std::make_shared<DeviceKernel>();
         known->launch = compiler::cuda::cuda_launch(kernel.kernel);

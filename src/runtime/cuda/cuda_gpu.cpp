@@ -163,6 +163,15 @@ class CudaGpu final : public Gpu {
     return found;
   }
 
+  std::size_t local_bytes(GpuKernel kernel) override {
+    const CurrentContext current(context_);
+    int bytes = 0;
+    check(driver().function_get(&bytes, static_cast<int>(cuda::FunctionAttribute::kLocalBytes),
+                                kernel.handle),
+          "asking for a kernel's memory");
+    return static_cast<std::size_t>(bytes);
+  }
+
   void launch(GpuKernel kernel, Extent3 grid, Extent3 block, std::size_t shared_bytes,
               const void* argument, std::size_t size, StreamHandle stream) override {
     static_cast<void>(size);

@@ -27,6 +27,7 @@ Driver open_driver() {
   library.load("cuModuleUnload", d.module_unload);
   library.load("cuModuleGetFunction", d.module_function);
   library.load("cuFuncSetAttribute", d.function_set);
+  library.load("cuFuncGetAttribute", d.function_get);
   library.load("cuLaunchKernel", d.launch);
   library.load("cuLaunchCooperativeKernel", d.launch_together);
   library.load("cuMemPoolCreate", d.pool_create);

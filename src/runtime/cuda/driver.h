@@ -26,7 +26,7 @@ enum class DeviceAttribute : int {
   kVirtualMemory = 102,
   kMemoryPools = 115,
 };
-enum class FunctionAttribute : int { kMaxDynamicShared = 8 };
+enum class FunctionAttribute : int { kLocalBytes = 3, kMaxDynamicShared = 8 };
 
 /// CUmemPoolProps: pinned allocation, no handle to export, on one device.
 struct MemPoolProps {
@@ -91,6 +91,7 @@ struct Driver {
   Result (*module_unload)(Module);
   Result (*module_function)(Function*, Module, const char*);
   Result (*function_set)(Function, int, int);
+  Result (*function_get)(int*, int, Function);
   Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                    Stream, void**, void**);
   Result (*launch_together)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,

@@ -123,5 +123,66 @@ INSTANTIATE_TEST_SUITE_P(Programs, RandomPrinted,
                            return instance.param == testing::Numbers::kSmooth ? "Smooth" : "Exact";
                          });
 
+// ---- what the text has
+
+/// The text of the model's first kernel under the chosen schedule, and its kernel.
+std::pair<std::string, loop::Kernel> chosen_text(const std::function<void(Model&)>& build,
+                                                 const std::map<std::string, std::int64_t>& sizes) {
+  Model model;
+  build(model);
+  const auto inputs = testing::normal_inputs(model.fusion, sizes);
+  const auto jobs =
+      testing::jobs_of(model.fusion, inputs, testing::chosen_for_cuda, "chosen", adapt, sizes);
+  return {cuda::print_cuda_parts(jobs.at(0).kernel).code, jobs.at(0).kernel};
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(PrintedText, TilesOfATranspositionMoveByVectors) {
+  const auto f32 = [](Model& m) { testing::transposed_rows(m, DType::kF32); };
+  const std::string whole = chosen_text(f32, {{"N", 72}, {"C", 136}}).first;
+  EXPECT_TRUE(has(whole, "fetch_pack<4>(b0")) << whole;
+  EXPECT_TRUE(has(whole, "store_pack<4>(b2")) << whole;
+  const std::string odd = chosen_text(f32, {{"N", 72}, {"C", 135}}).first;
+  EXPECT_FALSE(has(odd, "store_pack")) << odd;
+  const auto bf16 = [](Model& m) { testing::transposed_rows(m, DType::kBF16); };
+  EXPECT_TRUE(has(chosen_text(bf16, {{"N", 72}, {"C", 136}}).first, "store_pack<8>(b2"));
+}
+
+TEST(PrintedText, VectorsAreMadeForTheLongestBuffers) {
+  const auto build = [](Model& m) { testing::column_sums(m, DType::kBF16); };
+  const auto [text, kernel] = chosen_text(build, {{"N", 1024}, {"C", 512}});
+  EXPECT_EQ(kernel.schedule.vector, 8) << text;  // beside partial sums in f32
+  EXPECT_TRUE(has(text, "store_pack<8>(b1")) << text;
+}
+
+TEST(PrintedText, RowsThatFillTheirRegistersHaveNoEnd) {
+  const auto build = [](Model& m) { testing::layer_norm_rows(m, DType::kF32); };
+  const auto [text, kernel] = chosen_text(build, {{"N", 8}, {"C", 1024}});
+  EXPECT_TRUE(kernel.schedule.filled);
+  EXPECT_FALSE(has(text, "< end")) << text;
+  const auto [part, with_end] = chosen_text(build, {{"N", 8}, {"C", 1020}});
+  EXPECT_FALSE(with_end.schedule.filled);
+  EXPECT_TRUE(has(part, "< end")) << part;
+}
+
+TEST(PrintedText, ChunksOfRowsAskForTheNextRowEarlyButNotBehindTheLast) {
+  const auto build = [](Model& m) { testing::layer_norm_gradients(m, DType::kF32); };
+  const auto [text, kernel] = chosen_text(build, {{"N", 64}, {"C", 512}});
+  EXPECT_TRUE(has(text, "prefetch_l2(")) << text;
+  EXPECT_TRUE(has(text, " + 1 < min(")) << text;
+}
+
+TEST(PrintedText, ASumOfTwoRowsIsHeldInsteadOfBoth) {
+  const auto build = [](Model& m) { testing::layer_norm_rows(m, DType::kF32, true); };
+  const auto [text, kernel] = chosen_text(build, {{"N", 8}, {"C", 1024}});
+  int held = 0;
+  for (const loop::Buffer& buffer : kernel.buffers)
+    held += buffer.kind == loop::Buffer::Kind::kRow ? 1 : 0;
+  EXPECT_EQ(held, 1) << loop::print(kernel);
+}
+
 }  // namespace
 }  // namespace segfuse::compiler

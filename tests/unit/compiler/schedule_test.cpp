@@ -58,5 +58,44 @@ TEST(ScheduleCuda, ChunksOfRowsAreFewEnoughToBeJoined) {
   }
 }
 
+/// exp(x - max) over its sum has the exponential in two walks; softmax by logsumexp another one in
+/// each.
+TEST(ScheduleCuda, ExponentialsThatTwoWalksNeedAreHeld) {
+  for (const bool twice : {true, false}) {
+    Model m;
+    const ValId x = m.input("x", {4096, 4096});
+    const ir::Extents shape{4096, 4096};
+    if (twice) {
+      const ValId e = m.b.exp(m.b.sub(x, m.b.broadcast(m.b.max(x, {1}), {0}, shape)));
+      m.output(m.b.div(e, m.b.broadcast(m.b.sum(e, {1}), {0}, shape)));
+    } else {
+      m.output(m.b.softmax(x, 1));
+    }
+    const SegmentedFusion cut = m.cut();
+    ir::Fusion fusion = cut.fusion();
+    const SegmentedGroup group = cut.groups().at(0);
+    const GroupLowering lowering(fusion, group, cut.plan(group.id), cut.in_place, cut.hints(), "k");
+    EXPECT_EQ(lowering.space().expensive, twice);
+    const LoweredGroup lowered = lowered_for_cuda(m, PlanKind::kRowNorm);
+    int exponentials = 0;
+    loop::walk(lowered.kernels.at(0).kernel.body, [&](const loop::Statement& statement, int) {
+      const auto* compute = std::get_if<loop::Compute>(&statement.node);
+      exponentials += compute != nullptr && compute->op == ir::Op::exp ? 1 : 0;
+    });
+    EXPECT_EQ(exponentials, twice ? 1 : 2);
+  }
+}
+
+TEST(ScheduleCuda, RegistersAreKeptForAsManyBlocksAsFit) {
+  for (const auto& [columns, blocks] : {std::pair<std::int64_t, int>{4096, 4}, {8192, 2}}) {
+    Model m;
+    const ValId x = m.input("x", {32768, columns});
+    m.output(m.b.softmax(x, 1));
+    const Schedule s = lowered_for_cuda(m, PlanKind::kRowNorm).kernels.at(0).kernel.schedule;
+    EXPECT_GE(s.resident, blocks) << to_string(s);
+    EXPECT_LE(s.resident * s.threads * s.rows_at_once, 1024) << to_string(s);
+  }
+}
+
 }  // namespace
 }  // namespace segfuse::compiler

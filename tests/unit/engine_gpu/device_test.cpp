@@ -1,8 +1,10 @@
 #include "unit/engine_gpu/device_test.h"
 
 #include <cstdlib>
+#include <mutex>
 
 #include "comm/registered/pool.h"
+#include "engine/device/device_fusion.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 #include "support/random_fusion.h"
@@ -368,6 +370,56 @@ TEST(Accelerators, StageTheirCopiesInSlabs) {
   }
   EXPECT_GE(held, 4000U);
   EXPECT_EQ(pool->live_bytes(), 0U);
+}
+
+/// Compiles nothing; kernels for which registers were kept spill.
+class SpillingGpu final : public runtime::Gpu {
+ public:
+  std::vector<std::string> texts;
+
+  std::string name() const override { return "spilling"; }
+  int multiprocessors() const override { return 1; }
+  bool fast_double() const override { return true; }
+  runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string&) override {
+    const std::lock_guard lock(mutex_);
+    texts.push_back(program.source);
+    return {reinterpret_cast<void*>(texts.size())};
+  }
+  std::size_t local_bytes(runtime::GpuKernel kernel) override {
+    const std::lock_guard lock(mutex_);
+    const std::string& text = texts.at(reinterpret_cast<std::size_t>(kernel.handle) - 1);
+    return text.find("__launch_bounds__(256, 1)") == text.npos ? 8 : 0;
+  }
+  void launch(runtime::GpuKernel, runtime::Extent3, runtime::Extent3, std::size_t, const void*,
+              std::size_t, runtime::StreamHandle) override {}
+  void launch_together(runtime::GpuKernel, runtime::Extent3, runtime::Extent3, std::size_t,
+                       const void*, std::size_t, runtime::StreamHandle) override {}
+  void* allocate(std::size_t, runtime::StreamHandle) override { return nullptr; }
+  void release(void*, runtime::StreamHandle) noexcept override {}
+  void fill(void*, std::uint8_t, std::size_t, runtime::StreamHandle) override {}
+  void copy_to_host(void*, const void*, std::size_t, runtime::StreamHandle) override {}
+  void copy_to_device(void*, const void*, std::size_t, runtime::StreamHandle) override {}
+  void synchronize(runtime::StreamHandle) override {}
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
+  Program p;
+  Rng rng(3, 1);
+  const ValId x = p.input(uniform(rng, DType::kF32, {8, 4096}));
+  p.output(p.b.softmax(x, 1));
+  const auto gpu = std::make_shared<SpillingGpu>();
+  DeviceFusion fusion(p.fusion, gpu);
+  ir::Sizes sizes;
+  const std::vector<DeviceGroup> groups = fusion.prepare(p.inputs, sizes);
+  ASSERT_EQ(groups.size(), 1U);
+  const DeviceKernel& kernel = *groups[0].kernels.at(0);
+  EXPECT_EQ(kernel.kernel.kernel.schedule.resident, 1);
+  const std::string& used = gpu->texts.at(reinterpret_cast<std::size_t>(kernel.code.handle) - 1);
+  EXPECT_NE(used.find("__launch_bounds__(256, 1)"), used.npos);
+  EXPECT_EQ(gpu->texts.front().find("__launch_bounds__(256, 1)"), std::string::npos);
 }
 
 TEST(Accelerators, HaveNames) {

@@ -31,8 +31,18 @@ class Analysis {
 
   std::vector<Extent> multiples;
 
-  /// How far the index moves with the lane's variable, if that can be said.
+  /// How far the index moves with the lane's variable, if that can be said. One that does not move
+  /// may begin anywhere.
   std::optional<int> stride(const Index& index) {
+    Analysis inside(kernel_, lane_, inner_);
+    const std::optional<int> sum = inside.aligned_stride(index);
+    if (sum != 0) inside.parts_ = inside.multiples;
+    multiples.insert(multiples.end(), inside.parts_.begin(), inside.parts_.end());
+    return sum;
+  }
+
+  /// The same from a multiple of the vector on.
+  std::optional<int> aligned_stride(const Index& index) {
     int sum = 0;
     note(index.constant);
     for (const Index::Term& term : index.terms) {
@@ -71,6 +81,9 @@ class Analysis {
   }
 
  private:
+  /// Of `multiples` those that hold within quotients and remainders.
+  std::vector<Extent> parts_;
+
   std::optional<int> stride(const Atom& atom) {
     switch (atom.kind) {
       case Atom::Kind::kVar:
@@ -82,9 +95,12 @@ class Analysis {
       case Atom::Kind::kDiv:
       case Atom::Kind::kMod: {
         if (!varies(atom.of)) return 0;
-        const std::optional<int> step = stride(atom.of);
+        const std::size_t before = multiples.size();
+        const std::optional<int> step = aligned_stride(atom.of);
         if (!step) return {};
         note(atom.by);
+        parts_.insert(parts_.end(), multiples.begin() + static_cast<std::ptrdiff_t>(before),
+                      multiples.end());
         return atom.kind == Atom::Kind::kMod ? *step : 0;
       }
       case Atom::Kind::kMin:
@@ -113,11 +129,16 @@ bool has_minimum(const Kernel& kernel, const Index& index) {
 }
 
 void note_access(const Kernel& kernel, const For& lane, const std::set<ValueId>& inner, int vector,
-                 loop::BufferId buffer, const Index& index, std::vector<Extent>& all) {
+                 loop::BufferId buffer, const Index& index, const std::vector<Within>& when,
+                 std::vector<Extent>& all) {
   const loop::Buffer& b = kernel.buffer(buffer);
   if (b.kind == loop::Buffer::Kind::kRow && b.hold == Hold::kRegister) return;
   const LaneAccess access = lane_access(kernel, index, lane, inner, vector);
+  if (access.kind == LaneAccess::Kind::kElement) return;
   all.insert(all.end(), access.multiples.begin(), access.multiples.end());
+  std::vector<Extent> conditions;
+  if (same_in_vector(kernel, when, lane, inner, vector, &conditions))
+    all.insert(all.end(), conditions.begin(), conditions.end());
 }
 
 }  // namespace
@@ -139,10 +160,19 @@ LaneAccess lane_access(const Kernel& kernel, const Index& index, const For& lane
 }
 
 bool same_in_vector(const Kernel& kernel, const std::vector<Within>& when, const For& lane,
-                    const std::set<ValueId>& inner) {
-  const Analysis analysis(kernel, lane, inner);
-  return std::none_of(when.begin(), when.end(),
-                      [&](const Within& condition) { return analysis.varies(condition.index); });
+                    const std::set<ValueId>& inner, int vector, std::vector<Extent>* multiples) {
+  return std::all_of(when.begin(), when.end(), [&](const Within& condition) {
+    // An index that goes through whole vectors and a bound that is a multiple of them.
+    const LaneAccess access = lane_access(kernel, condition.index, lane, inner, vector);
+    if (access.kind == LaneAccess::Kind::kElement) return false;
+    const bool whole =
+        access.kind == LaneAccess::Kind::kSame || surely_multiple(condition.bound, vector);
+    if (!whole && condition.bound.is_constant()) return false;
+    if (multiples == nullptr) return true;
+    multiples->insert(multiples->end(), access.multiples.begin(), access.multiples.end());
+    if (!whole) multiples->push_back(condition.bound);
+    return true;
+  });
 }
 
 std::set<ValueId> defined_in(const std::vector<Statement>& body) {
@@ -198,9 +228,16 @@ std::vector<Extent> promised_multiples(const Kernel& kernel, int vector) {
     const std::set<ValueId> inner = defined_in(lane.body);
     loop::walk(lane.body, [&](const Statement& statement, int) {
       if (const auto* s = std::get_if<loop::Load>(&statement.node))
-        note_access(kernel, lane, inner, vector, s->buffer, s->index, all);
+        note_access(kernel, lane, inner, vector, s->buffer, s->index, s->when, all);
       if (const auto* s = std::get_if<loop::Store>(&statement.node))
-        note_access(kernel, lane, inner, vector, s->buffer, s->index, all);
+        note_access(kernel, lane, inner, vector, s->buffer, s->index, s->when, all);
+    });
+    loop::walk(lane.body, [&](const Statement& statement, int) {
+      const auto* branch = std::get_if<loop::If>(&statement.node);
+      std::vector<Extent> conditions;
+      if (branch != nullptr &&
+          same_in_vector(kernel, branch->when, lane, inner, vector, &conditions))
+        all.insert(all.end(), conditions.begin(), conditions.end());
     });
     Analysis ends(kernel, lane, inner);
     for (const Index* bound : {&lane.begin, &lane.end})
@@ -245,6 +282,15 @@ bool KernelFacts::uses_registers(const Kernel& kernel, const For& lane) const {
     if (const auto* s = std::get_if<loop::Store>(&statement.node)) look(s->buffer);
   });
   return found;
+}
+
+int register_slots(const Kernel& kernel) {
+  std::int64_t capacity = 0;
+  for (const loop::Buffer& buffer : kernel.buffers)
+    if (buffer.kind == loop::Buffer::Kind::kRow && buffer.hold == Hold::kRegister)
+      capacity = std::max(capacity, buffer.capacity);
+  const std::int64_t at_once = std::int64_t{kernel.schedule.threads} * kernel.schedule.vector;
+  return static_cast<int>((capacity + at_once - 1) / at_once);
 }
 
 KernelFacts facts_of(const Kernel& kernel) {
@@ -334,9 +380,13 @@ std::vector<Extent> vector_multiples(const Kernel& kernel, int vector) {
 }
 
 int largest_vector(const Kernel& kernel, const SizeOf& size) {
+  // What most of the traffic is: the vector is made for that, smaller buffers follow.
+  std::int64_t longest = 0;
+  for (const loop::Buffer& buffer : kernel.buffers)
+    if (buffer.kind != loop::Buffer::Kind::kRow) longest = std::max(longest, size(buffer.elements));
   std::size_t widest = 2;
   for (const loop::Buffer& buffer : kernel.buffers)
-    if (buffer.kind != loop::Buffer::Kind::kRow && buffer.elements != Extent(1))
+    if (buffer.kind != loop::Buffer::Kind::kRow && size(buffer.elements) > longest / 16)
       widest = std::max(widest, size_of(buffer.dtype));
   for (int vector = static_cast<int>(16 / widest); vector > 1; vector /= 2) {
     const std::vector<Extent> multiples = promised_multiples(kernel, vector);
@@ -356,8 +406,24 @@ bool fits_narrow(const Kernel& kernel, const SizeOf& size) {
   return fits;
 }
 
+bool fills_registers(const Kernel& kernel, const SizeOf& size) {
+  const std::int64_t held =
+      std::int64_t{register_slots(kernel)} * kernel.schedule.threads * kernel.schedule.vector;
+  const KernelFacts facts;
+  bool any = false;
+  bool all = true;
+  each_lane_loop(kernel.body, [&](const For& lane) {
+    if (!facts.uses_registers(kernel, lane)) return;
+    any = true;
+    all = all && lane.begin.is_constant() && lane.end.is_constant() &&
+          size(lane.end.constant) - size(lane.begin.constant) == held;
+  });
+  return any && all;
+}
+
 void fit_to_sizes(Kernel& kernel, const SizeOf& size) {
   kernel.schedule.vector = largest_vector(kernel, size);
+  kernel.schedule.filled = fills_registers(kernel, size);
   kernel.schedule.narrow = fits_narrow(kernel, size);
 }
 

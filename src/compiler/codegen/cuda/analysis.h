@@ -23,9 +23,11 @@ struct LaneAccess {
 /// `inner` are the values defined in the loop.
 LaneAccess lane_access(const loop::Kernel& kernel, const loop::Index& index, const loop::For& lane,
                        const std::set<loop::ValueId>& inner, int vector);
-/// Whether conditions are the same for a vector.
+/// Whether conditions are the same for a vector. What has to be a multiple of the vector for this
+/// to be true is added to `multiples`, if there is one.
 bool same_in_vector(const loop::Kernel& kernel, const std::vector<loop::Within>& when,
-                    const loop::For& lane, const std::set<loop::ValueId>& inner);
+                    const loop::For& lane, const std::set<loop::ValueId>& inner, int vector,
+                    std::vector<ir::Extent>* multiples = nullptr);
 /// The values that statements define, inner blocks included.
 std::set<loop::ValueId> defined_in(const std::vector<loop::Statement>& body);
 /// The values that one statement reads, those in its indices included; not those of inner blocks.
@@ -47,6 +49,8 @@ struct KernelFacts {
   std::size_t state_bytes = 0;
   bool uses_registers(const loop::Kernel& kernel, const loop::For& lane) const;
 };
+/// How many vectors of a lane registers hold.
+int register_slots(const loop::Kernel& kernel);
 KernelFacts facts_of(const loop::Kernel& kernel);
 
 /// Bytes of a reduction's state as the prelude's struct holds it.

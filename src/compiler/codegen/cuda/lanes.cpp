@@ -46,15 +46,7 @@ void KernelPrinter::lanes(const For& loop) {
   if (held) {
     if (!whole)
       throw InternalError("kernel {}: a row in registers that ends within a vector", kernel_.name);
-    std::int64_t capacity = 0;
-    for (const Buffer& buffer : kernel_.buffers)
-      if (buffer.kind == Buffer::Kind::kRow && buffer.hold == Hold::kRegister)
-        capacity = std::max(capacity, buffer.capacity);
-    const std::int64_t at_once = std::int64_t{threads_} * vector_;
-    const std::int64_t slots = (capacity + at_once - 1) / at_once;
-    const std::int64_t turns = (slots + lane.unroll - 1) / lane.unroll;
-    lane.unroll = static_cast<int>((slots + turns - 1) / turns);
-    lane.slots = static_cast<int>(lane.unroll * turns);
+    lane.slots = register_slots(kernel_);
   }
   open("");
   line("const {} begin = {}, end = {};", positions_.type(), positions_.index(loop.begin),
@@ -92,7 +84,83 @@ void KernelPrinter::forget() {
   crossing_.clear();
   sources_.clear();
   targets_.clear();
+  kept_.clear();
   lane_states_.clear();
+}
+
+/// The store that puts what a load brings into registers, as it is.
+const Store* KernelPrinter::kept_in_registers(const Load& load) const {
+  for (const Statement& s : lane_->loop->body) {
+    const auto* store = std::get_if<Store>(&s.node);
+    if (store != nullptr && store->value == load.result && in_registers(store->buffer) &&
+        store->when.empty() &&
+        kernel_.buffer(store->buffer).dtype == kernel_.buffer(load.buffer).dtype)
+      return store;
+  }
+  return nullptr;
+}
+
+bool KernelPrinter::filled(const Lane& lane) const {
+  return lane.slots > 0 && kernel_.schedule.filled;
+}
+
+/// How many vectors of a lane are loaded before the first is used. Rows come from far and are
+/// loaded at once; what rows share is near, and would only take registers.
+int KernelPrinter::vectors_at_once(const Lane& lane) const {
+  constexpr std::size_t kManyWords = 40;
+  constexpr std::size_t kFarWords = 32;
+  if (lane.slots == 0) return lane.staged.empty() ? 1 : lane.unroll;
+  auto words = [&](DType dtype, int vectors) {
+    return size_of(dtype) * static_cast<std::size_t>(vectors * lane.vector) / 4;
+  };
+  std::size_t held = 0;
+  for (const Buffer& buffer : kernel_.buffers)
+    if (buffer.kind == Buffer::Kind::kRow && buffer.hold == Hold::kRegister)
+      held += words(buffer.dtype, lane.slots);
+  const std::size_t near_words = held > kManyWords ? 4 : 8;
+  auto fits = [&](int vectors) {
+    std::size_t near = 0;
+    std::size_t far = 0;
+    for (const Load* load : lane.staged) {
+      if (!is_pack(*load) || kept_in_registers(*load)) continue;
+      const std::size_t all = words(kernel_.buffer(load->buffer).dtype, vectors);
+      (differs_between_rows(*load) ? far : near) += all;
+    }
+    return near <= near_words && far <= kFarWords;
+  };
+  int at_once = lane.slots;
+  while (at_once > 1 && (lane.slots % at_once != 0 || !fits(at_once))) --at_once;
+  return at_once;
+}
+
+bool KernelPrinter::differs_between_rows(const Load& load) const {
+  return kernel_.indices.depends_on(load.index, kernel_.outer) ||
+         (!serial_.empty() && kernel_.indices.depends_on(load.index, serial_.back()->var));
+}
+
+/// Asks for what the next turn of the loop around loads, while this one is computed.
+void KernelPrinter::prefetch_next(const Lane& lane) {
+  if (serial_.empty() || lane.slots == 0) return;
+  const For& around = *serial_.back();
+  std::vector<const Load*> rows;
+  for (const Load* load : lane.staged)
+    if (kernel_.buffer(load->buffer).kind == Buffer::Kind::kInput && kept_in_registers(*load) &&
+        load->when.empty() && kernel_.indices.stride(load->index, around.var).has_value())
+      rows.push_back(load);
+  if (rows.empty()) return;
+  open(fmt::format("if ({} + 1 < {})", positions_.text(around.var), positions_.index(around.end)));
+  pragma("unroll");
+  open(fmt::format("for (int turn = 0; turn < {}; ++turn)", lane.slots));
+  line("const {} {} = begin + lane{} + turn * {};", positions_.type(),
+       positions_.text(lane.loop->var),
+       lane.vector > 1 ? fmt::format(" * {}", lane.vector) : std::string(), threads_ * lane.vector);
+  if (!filled(lane)) open(fmt::format("if ({} < {})", positions_.text(lane.loop->var), lane.bound));
+  for (const Load* load : rows)
+    line("prefetch_l2({} + {});", pointer(load->buffer, load->index),
+         positions_.size(*kernel_.indices.stride(load->index, around.var)));
+  if (!filled(lane)) close();
+  close();
+  close();
 }
 
 void KernelPrinter::lanes_at(Lane& lane) {
@@ -101,7 +169,7 @@ void KernelPrinter::lanes_at(Lane& lane) {
   for (const Statement& statement : loop.body)
     if (const auto* load = std::get_if<Load>(&statement.node))
       if (can_stage(*load)) lane.staged.push_back(load);
-  if (lane.staged.empty() && lane.slots == 0) lane.unroll = 1;
+  lane.unroll = vectors_at_once(lane);
   const std::string& type = positions_.type();
   const std::string var = positions_.text(loop.var);
   const int step = threads_ * lane.vector;
@@ -126,10 +194,10 @@ void KernelPrinter::lanes_at(Lane& lane) {
     } else {
       line("const {} {} = turn + u * {};", type, var, step);
     }
-    open(fmt::format("if ({} < {})", var, lane.bound));
+    if (!filled(lane)) open(fmt::format("if ({} < {})", var, lane.bound));
   };
   auto end_turn = [&] {
-    if (lane.slots > 0 || lane.unroll > 1) close();
+    if ((lane.slots > 0 && !filled(lane)) || (lane.slots == 0 && lane.unroll > 1)) close();
     close();
   };
   if (!lane.staged.empty()) {
@@ -138,6 +206,7 @@ void KernelPrinter::lanes_at(Lane& lane) {
     turn();
     for (const Load* load : lane.staged) fill_source(*load);
     end_turn();
+    if (lane.unroll == lane.slots) prefetch_next(lane);
   }
   turn();
   const std::vector<Part> all = split(loop.body);
@@ -170,10 +239,19 @@ Kind KernelPrinter::access(const Index& index) const {
   return lane_access(kernel_, index, *lane_->loop, lane_->inner, lane_->vector).kind;
 }
 
+bool KernelPrinter::same_in_vector(const std::vector<loop::Within>& when) const {
+  return cuda::same_in_vector(kernel_, when, *lane_->loop, lane_->inner, lane_->vector);
+}
+
+/// From here on the loop's variable is that of one element.
+void KernelPrinter::name_element(const std::string& var) {
+  const bool aligned = lane_->loop->begin == Index(0);
+  positions_.name_element(lane_->loop->var, var, aligned ? lane_->vector : 0);
+}
+
 /// Whether the load gives a Pack: the elements of a vector are not one and the same.
 bool KernelPrinter::is_pack(const Load& load) const {
-  return lane_->vector > 1 && !(access(load.index) == Kind::kSame &&
-                                same_in_vector(kernel_, load.when, *lane_->loop, lane_->inner));
+  return lane_->vector > 1 && !(access(load.index) == Kind::kSame && same_in_vector(load.when));
 }
 
 /// Declares what a load brings, a Pack or one element, `count` times; where its elements are found
@@ -181,6 +259,12 @@ bool KernelPrinter::is_pack(const Load& load) const {
 void KernelPrinter::declare_source(const Load& load, int count) {
   const std::string stored = stored_type(kernel_.buffer(load.buffer).dtype);
   const bool pack = is_pack(load);
+  const Store* const kept = kept_in_registers(load);
+  if (pack && kept != nullptr && count > 0) {
+    sources_[&load] = slot(kept->buffer);
+    kept_.insert(kept);
+    return;
+  }
   line("{} s{}{};", pack ? fmt::format("Pack<{}, {}>", stored, lane_->vector) : stored,
        load.result.index, count > 0 ? fmt::format("[{}]", count) : "");
   sources_[&load] =
@@ -200,8 +284,7 @@ void KernelPrinter::fill_source(const Load& load) {
   };
   if (!is_pack(load)) return line("{} = {};", source, by_element());
   const std::string pack = source.substr(0, source.size() - 6);  // without .at[e]
-  const bool vector = access(load.index) == Kind::kVector &&
-                      same_in_vector(kernel_, load.when, *lane_->loop, lane_->inner);
+  const bool vector = access(load.index) == Kind::kVector && same_in_vector(load.when);
   if (vector && !load.when.empty()) open(fmt::format("if ({})", positions_.all(load.when)));
   if (vector) {
     line("{} = {}<{}>({});", pack,
@@ -220,7 +303,7 @@ void KernelPrinter::fill_source(const Load& load) {
     return;
   }
   const std::string var = positions_.text(lane_->loop->var);
-  positions_.name(lane_->loop->var, fmt::format("({} + e)", var));
+  name_element(var);
   line("  {} = {};", source, by_element());
   positions_.name(lane_->loop->var, var);
 }
@@ -252,8 +335,7 @@ std::vector<KernelPrinter::Part> KernelPrinter::split(const Body& body) const {
     const auto* branch = std::get_if<If>(&statement.node);
     if (loop != nullptr) {
       add({{}, &statement, split(loop->body)});
-    } else if (branch != nullptr &&
-               same_in_vector(kernel_, branch->when, *lane_->loop, lane_->inner)) {
+    } else if (branch != nullptr && same_in_vector(branch->when)) {
       add({{}, &statement, split(branch->body)});
     } else if (std::holds_alternative<loop::Begin>(statement.node)) {
       add({{}, &statement, {}});
@@ -329,7 +411,7 @@ void KernelPrinter::control(const Part& part) {
 
 bool KernelPrinter::is_vector_store(const Store& store) const {
   return lane_->vector > 1 && !in_registers(store.buffer) && access(store.index) == Kind::kVector &&
-         same_in_vector(kernel_, store.when, *lane_->loop, lane_->inner);
+         same_in_vector(store.when);
 }
 
 /// What a run needs before its elements are gone through one by one: arrays for values that live
@@ -341,8 +423,7 @@ void KernelPrinter::before_run(const Part& part) {
         line("{} v{}[{}];", value_type(kernel_.dtype(value)), value.index, lane_->vector);
     if (const auto* load = std::get_if<Load>(&statement->node)) {
       if (in_registers(load->buffer) || sources_.count(load) != 0 ||
-          access(load->index) != Kind::kVector ||
-          !same_in_vector(kernel_, load->when, *lane_->loop, lane_->inner))
+          access(load->index) != Kind::kVector || !same_in_vector(load->when))
         continue;
       declare_source(*load, 0);
       fill_source(*load);
@@ -364,7 +445,7 @@ void KernelPrinter::run_of(const Part& part) {
     before_run(part);
     pragma("unroll");
     open(fmt::format("for (int e = 0; e < {}; ++e)", lane_->vector));
-    positions_.name(lane_->loop->var, fmt::format("({} + e)", var));
+    name_element(var);
   }
   for (const Statement* statement : part.run) element(*statement);
   if (!vector) return;
@@ -400,6 +481,7 @@ std::string KernelPrinter::lane_load(const Load& load) const {
 void KernelPrinter::element_store(const Store& store) {
   const std::string stored =
       to_stored(kernel_.buffer(store.buffer).dtype, positions_.text(store.value));
+  if (kept_.count(&store) != 0) return;
   const auto target = targets_.find(&store);
   if (target != targets_.end()) return line("{}.at[e] = {};", target->second, stored);
   const std::string place = in_registers(store.buffer) ? slot(store.buffer)

@@ -50,6 +50,21 @@ std::string Positions::sum(const Index& index, bool wide) const {
   return text;
 }
 
+void Positions::name_element(loop::VarId var, const std::string& base, int vector) {
+  name(var, fmt::format("({} + e)", base));
+  element_ = {var, base, vector};
+}
+
+/// The element's position divided by a multiple of the vector.
+bool Positions::is_element(const Atom& atom) const {
+  if (!element_.var.valid() || element_.vector == 0 || atom.of.terms.size() != 1 ||
+      !atom.of.constant.is_constant(0) || !atom.of.terms[0].coefficient.is_constant(1) ||
+      !atom.by.is_constant() || atom.by.constant() % element_.vector != 0)
+    return false;
+  const Atom& of = kernel_.indices.atom(atom.of.terms[0].atom);
+  return of.kind == Atom::Kind::kVar && of.var == element_.var;
+}
+
 std::string Positions::atom(const Atom& atom, bool wide) const {
   const bool narrow = !wide && kernel_.schedule.narrow;
   switch (atom.kind) {
@@ -58,9 +73,17 @@ std::string Positions::atom(const Atom& atom, bool wide) const {
     case Atom::Kind::kDiv:
     case Atom::Kind::kMod: {
       const char* const sign = atom.kind == Atom::Kind::kDiv ? "/" : "%";
-      const std::string of = sum(atom.of, wide);
+      const bool element = is_element(atom);
+      const std::string of = element ? element_.base : sum(atom.of, wide);
       const std::string by = size(atom.by);
-      if (narrow) return fmt::format("int(unsigned({}) {} unsigned({}))", of, sign, by);
+      // The vector lies between two multiples: the compiler sees that addresses differ by numbers.
+      const std::string more = element && atom.kind == Atom::Kind::kMod ? " + e" : "";
+      if (narrow && more.empty())
+        return fmt::format("int(unsigned({}) {} unsigned({}))", of, sign, by);
+      if (narrow) return fmt::format("(int(unsigned({}) {} unsigned({})){})", of, sign, by, more);
+      if (element)
+        return fmt::format("((long long)((unsigned long long)({}) {} (unsigned long long)({})){})",
+                           of, sign, by, more);
       return fmt::format("(long long)((unsigned long long)({}) {} (unsigned long long)({}))", of,
                          sign, by);
     }

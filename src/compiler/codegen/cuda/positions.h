@@ -12,7 +12,12 @@ class Positions {
  public:
   explicit Positions(const loop::Kernel& kernel);
 
-  void name(loop::VarId var, std::string text) { vars_.at(var.index) = std::move(text); }
+  void name(loop::VarId var, std::string text) {
+    vars_.at(var.index) = std::move(text);
+    if (element_.var == var) element_ = {};
+  }
+  /// The e-th of `vector` values that follow `base`, a multiple of `vector`; 0: of nothing known.
+  void name_element(loop::VarId var, const std::string& base, int vector);
   void name(loop::ValueId value, std::string text) { values_.at(value.index) = std::move(text); }
   const std::string& text(loop::VarId var) const { return vars_.at(var.index); }
   const std::string& text(loop::ValueId value) const { return values_.at(value.index); }
@@ -31,7 +36,15 @@ class Positions {
   std::string sum(const loop::Index& index, bool wide) const;
   std::string atom(const loop::Atom& atom, bool wide) const;
 
+  struct Element {
+    loop::VarId var;
+    std::string base;
+    int vector = 1;
+  };
+  bool is_element(const loop::Atom& atom) const;
+
   const loop::Kernel& kernel_;
+  Element element_;
   std::vector<ir::Extent> sizes_;
   std::vector<std::string> vars_;
   std::vector<std::string> values_;

@@ -56,6 +56,12 @@ constexpr Piece kPieces[] = {
 }
 )",
      true},
+    {"prefetch_l2",
+     R"(static __device__ __forceinline__ void prefetch_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(from));
+}
+)",
+     true},
     {"row_barrier",
      R"(static __device__ __forceinline__ void row_barrier(unsigned row, unsigned threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(row + 1), "r"(threads) : "memory");
@@ -161,8 +167,16 @@ union Pack {
   static constexpr int kWords = kBytes > 16 ? kBytes / 16 : 1;
   using Word = typename WordOf<kBytes / kWords>::Word;
   Word words[kWords];
+  unsigned pairs[kBytes > 4 ? kBytes / 4 : 1];
   T at[kCount];
 };
+)"},
+    {"bf16_at",
+     R"(template <int kCount>
+static __device__ __forceinline__ float bf16_at(const Pack<unsigned short, kCount>& pack, int e) {
+  const unsigned pair = pack.pairs[e / 2];
+  return __uint_as_float(e % 2 != 0 ? pair & 0xffff0000u : pair << 16);
+}
 )"},
     {"fetch_pack",
      R"(template <int kCount, class T>

@@ -23,7 +23,7 @@ void check_schedule(const loop::Kernel& kernel) {
   const bool vector = s.vector == 1 || s.vector == 2 || s.vector == 4 || s.vector == 8;
   const bool rows = s.rows_at_once >= 1 && s.threads * s.rows_at_once <= 1024 &&
                     (s.threads <= 32 || s.rows_at_once <= 15);
-  if (!(warp || warps) || !vector || !rows || s.unroll < 1)
+  if (!(warp || warps) || !vector || !rows || s.unroll < 1 || s.resident < 1)
     throw InternalError("kernel {}: no block has the schedule '{}'", kernel.name, to_string(s));
 }
 
@@ -107,15 +107,10 @@ void KernelPrinter::outer_iteration() {
     if (!in_registers({static_cast<std::uint32_t>(i)})) continue;
     if (buffer.capacity < 1)
       throw InternalError("kernel {}: a row in registers without a bound", kernel_.name);
-    const std::int64_t at_once = std::int64_t{threads_} * vector_;
-    // Rounded up to whole turns of the loops over it: see lanes().
-    const std::int64_t slots = (buffer.capacity + at_once - 1) / at_once;
-    const std::int64_t turns = (slots + kernel_.schedule.unroll - 1) / kernel_.schedule.unroll;
-    const std::int64_t unroll = (slots + turns - 1) / turns;
     const std::string type = vector_ > 1
                                  ? fmt::format("Pack<{}, {}>", stored_type(buffer.dtype), vector_)
                                  : stored_type(buffer.dtype);
-    line("{} b{}[{}];", type, i, unroll * turns);
+    line("{} b{}[{}];", type, i, register_slots(kernel_));
   }
   for (std::size_t i = 0; i < kernel_.reductions.size(); ++i) {
     const loop::ReductionId id{static_cast<std::uint32_t>(i)};
@@ -157,11 +152,11 @@ std::string KernelPrinter::run() {
        kernel_.schedule.narrow ? "int" : "(long long)");
   outer_iteration();
   close();
-  // One block is enough: else the assembler spills a few registers to make room for more of them.
+  // Without a number the assembler spills a few registers to make room for more blocks.
   std::string function = fmt::format(
-      "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(const Arguments arguments) "
+      "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const Arguments arguments) "
       "{{\n{}}}\n",
-      threads_ * rows_, kernel_.name, text_);
+      threads_ * rows_, kernel_.schedule.resident, kernel_.name, text_);
   return operations_.functions() + argument_type() + function;
 }
 

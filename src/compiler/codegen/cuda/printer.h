@@ -89,6 +89,13 @@ class KernelPrinter {
   void forget();
   bool can_stage(const loop::Load& load) const;
   LaneAccess::Kind access(const loop::Index& index) const;
+  void name_element(const std::string& var);
+  bool same_in_vector(const std::vector<loop::Within>& when) const;
+  int vectors_at_once(const Lane& lane) const;
+  bool differs_between_rows(const loop::Load& load) const;
+  const loop::Store* kept_in_registers(const loop::Load& load) const;
+  bool filled(const Lane& lane) const;
+  void prefetch_next(const Lane& lane);
   bool is_pack(const loop::Load& load) const;
   void declare_source(const loop::Load& load, int count);
   void fill_source(const loop::Load& load);
@@ -117,10 +124,12 @@ class KernelPrinter {
   std::string text_;
   std::size_t depth_ = 0;
 
+  std::vector<const loop::For*> serial_;  ///< uniform loops around what is written
   Lane* lane_ = nullptr;
   std::set<loop::ValueId> crossing_;                   ///< values that are arrays over a vector
   std::map<const loop::Load*, std::string> sources_;   ///< where a load's element was brought
   std::map<const loop::Store*, std::string> targets_;  ///< vectors that are stored after a run
+  std::set<const loop::Store*> kept_;                  ///< done by a load into registers
   std::set<loop::ReductionId> lane_states_;            ///< begun with a state for each element
 };
 

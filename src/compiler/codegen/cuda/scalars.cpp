@@ -120,7 +120,14 @@ std::string from_stored(DType dtype, const std::string& element) {
   switch (dtype) {
     case DType::kBool: return element + " != 0";
     case DType::kF16: return fmt::format("f16_of_bits({})", element);
-    case DType::kBF16: return fmt::format("bf16_of_bits({})", element);
+    case DType::kBF16: {
+      // Of a vector: two elements are a word.
+      constexpr std::string_view kOfPack = ".at[e]";
+      if (element.size() > kOfPack.size() &&
+          element.compare(element.size() - kOfPack.size(), kOfPack.size(), kOfPack) == 0)
+        return fmt::format("bf16_at({}, e)", element.substr(0, element.size() - kOfPack.size()));
+      return fmt::format("bf16_of_bits({})", element);
+    }
     default: return element;
   }
 }

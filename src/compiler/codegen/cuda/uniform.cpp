@@ -190,7 +190,9 @@ void KernelPrinter::uniform_loop(const loop::For& loop) {
   const std::string& var = positions_.text(loop.var);
   open(fmt::format("for ({} {} = {}; {} < {}; ++{})", positions_.type(), var,
                    positions_.index(loop.begin), var, positions_.index(loop.end), var));
+  serial_.push_back(&loop);
   uniform(loop.body);
+  serial_.pop_back();
   // The next turn writes the states that slower lanes still read.
   bool joins = false;
   loop::walk(loop.body, [&](const Statement& statement, int) {
