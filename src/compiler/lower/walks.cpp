@@ -326,12 +326,11 @@ void make_walk_kernel(Making& making, const WalkKernel& what) { WalkMaker(making
 namespace {
 
 /// Where the state of one part of a row is: parts of a row side by side, but rows where lanes run
-/// along them (CPU).
+/// along them.
 Index part_at(const Making& making, loop::Indices& indices, const Frame& frame, bool lane_walked,
               const Index& part, const Extent& parts) {
   const Index row = parallel_position(making, frame);
-  if (lane_walked || making.schedule.target != Target::kCpu)
-    return indices.add(indices.multiply(row, parts), part);
+  if (lane_walked) return indices.add(indices.multiply(row, parts), part);
   const auto parallel = axes_of(making.group.space, Role::kParallel);
   return indices.add(indices.multiply(part, elements_of(making.group.space, parallel)), row);
 }

@@ -159,7 +159,7 @@ class CudaChooser {
   /// Lanes are neighbours that each walk down their own row.
   void columns() {
     s_.threads = 128;
-    s_.unroll = 8;
+    s_.unroll = vector_ > 4 ? 16 : 8;  // narrow elements: as much on its way
     while (s_.threads > 32 && inner_ <= s_.threads * vector_ / 2) s_.threads /= 2;
     s_.tile = s_.threads * vector_;
     const std::int64_t blocks =
