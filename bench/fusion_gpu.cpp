@@ -307,6 +307,7 @@ int main(int argc, char** argv) {
                         {"device", gpu->name()},
                         {"threads", 1},
                         {"ms", 1e3 * seconds},
+                        {"reference_ms", 1e3 * program.bytes() / copy},
                         {"kernels", program.kernels()},
                         {"gb_per_s", program.bytes() / seconds / 1e9},
                         {"copy_gb_per_s", copy / 1e9},
