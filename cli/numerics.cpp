@@ -46,9 +46,10 @@ Json describe(const NumericsFinding& finding) {
 std::string json_of(const NumericsReport& report) {
   Json findings = Json::array();
   for (const NumericsFinding& finding : report.findings) findings.push_back(describe(finding));
-  return Json{{"file", report.name}, {"operations", report.operations}, {"groups", report.groups},
-              {"runs", report.runs}, {"seconds", report.seconds},       {"notes", report.notes},
-              {"findings", findings}}
+  return Json{{"file", report.name},     {"operations", report.operations},
+              {"groups", report.groups}, {"runs", report.runs},
+              {"device", report.device}, {"seconds", report.seconds},
+              {"notes", report.notes},   {"findings", findings}}
              .dump(2) +
          "\n";
 }

@@ -224,6 +224,7 @@ struct NumericsReport {
   std::size_t operations = 0;
   std::size_t groups = 0;
   int runs = 0;
+  std::string device = "cpu";             ///< where it was run
   std::vector<NumericsFinding> findings;  ///< in program order: the first is what to look at
   std::vector<std::string> notes;
   double seconds = 0;
@@ -234,6 +235,7 @@ struct NumericsOptions {
   std::uint64_t seed = 1;   ///< of inputs that the file has no values for
   int runs = 4;             ///< of each group, at least 2
   std::string backend = {};  ///< as in RunOptions
+  std::string device = {};   ///< as in RunOptions
 };
 
 /// Runs a program several times, as a whole and group by group, and compares it with the

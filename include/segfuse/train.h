@@ -41,6 +41,7 @@ struct TrainingNumericsOptions {
   std::int64_t frames = 64;            ///< of each, from its beginning; 0: all
   int runs = 4;                        ///< of each group
   std::string backend;                 ///< as in RunOptions
+  std::string device;                  ///< as in RunOptions
   int threads = 0;
   bool quiet = false;
 };

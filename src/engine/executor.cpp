@@ -94,7 +94,8 @@ struct Executable::State {
         options(how),
         groups(make_groups(fusion, !how.check_numerics || how.backend != Backend::kLoops)),
         semicrf(workers) {
-    if (options.backend != Backend::kLoops && options.check_numerics) {
+    const bool on_device = options.accelerator && options.backend == Backend::kCompiled;
+    if (options.backend != Backend::kLoops && options.check_numerics && !on_device) {
       ir::Fusion looked_at = fusion;
       for (const ir::Alias& alias : fusion.aliases()) looked_at.remove_alias(alias.input);
       checker = std::make_unique<State>(
@@ -104,7 +105,9 @@ struct Executable::State {
     }
     if (options.backend != Backend::kCompiled) return;
     if (options.accelerator) {
-      device = std::make_unique<DeviceProgram>(fusion, options.accelerator, options.profile);
+      device = std::make_unique<DeviceProgram>(
+          fusion, options.accelerator,
+          DevicePlanOptions{.measure = options.profile, .poison = options.poison});
       return;
     }
     if (auto compiler = shared_cpu_compiler())
@@ -250,7 +253,12 @@ struct Executable::State {
 
   std::vector<Tensor> run(std::span<const Tensor> inputs) {
     if (checker) (void)checker->run(on_host(inputs));
-    if (device) return device->run(inputs);
+    if (device) {
+      if (options.check_numerics)
+        if (const std::string fault = device->look(inputs); !fault.empty())
+          throw DataError("{}", fault);
+      return device->run(inputs);
+    }
     if (std::none_of(inputs.begin(), inputs.end(),
                      [](const Tensor& input) { return input.device_memory() != nullptr; }))
       return run_on_host(inputs);
@@ -374,6 +382,9 @@ Backend backend_from_name(std::string_view name) {
 
 void Executable::check() {
   if (state_->device) state_->device->check();
+}
+std::string Executable::look(std::span<const Tensor> inputs) {
+  return state_->device ? state_->device->look(inputs) : "";
 }
 std::vector<Tensor> Executable::run(std::span<const Tensor> inputs) { return state_->run(inputs); }
 const ir::Fusion& Executable::fusion() const noexcept { return state_->fusion; }

@@ -29,17 +29,18 @@ enum class Backend : std::uint8_t {
 struct ExecutorOptions {
   /// Results differ in last digits only.
   Backend backend = Backend::kCompiled;
-  /// Before each run every operation runs on its own, in built-in loops, and its results are looked
-  /// at. The first NaN, or the first infinity made of finite operands, is a DataError that names
-  /// operation, value and element, says what the operands were, and what usually causes it. Results
-  /// are the same bits as without.
+  /// Before each run a run of its own is looked at, whose results are thrown away: on the CPU every
+  /// operation by itself, in built-in loops; on an accelerator what its own kernels write, and the
+  /// operations of a kernel only where that holds NaN or infinities. The first NaN, or the first
+  /// infinity made of finite operands, is a DataError that names operation, value and element, says
+  /// what the operands were, and what usually causes it. Results are the same bits as without.
   bool check_numerics = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
   /// Measures every step, which on a GPU is waited for then; see Executable::step_times().
   bool profile = false;
-  /// Where it runs; null: on the CPU. With check_numerics, and by the reference, it runs on the CPU
-  /// all the same, and operands and results travel.
+  /// Where it runs; null: on the CPU. By loops and by the reference it runs on the CPU all the
+  /// same, and operands and results travel.
   std::shared_ptr<Accelerator> accelerator = nullptr;
 };
 
@@ -76,6 +77,10 @@ class Executable {
   std::vector<Tensor> run(std::span<const Tensor> inputs);
   /// Throws what the runs so far have found wrong; waits for them.
   void check();
+
+  /// What check_numerics would say of a run with these inputs, by the kernels of the accelerator;
+  /// empty: nothing, or it does not run there. Nothing is changed.
+  std::string look(std::span<const Tensor> inputs);
 
   const ir::Fusion& fusion() const noexcept;
   /// Bytes of working memory held now.

@@ -202,6 +202,10 @@ class CliTest(tool.ToolTest):
         self.assertEqual([f["operation"] for f in report["findings"]], ["mul"])
         self.assertEqual(report["operations"], 1)
         tool.run("doctor", "numerics", tool.SOURCE / "examples/layer_norm.sf", "--size", "B=2", check=0)
+        # On a GPU, or with a reason why not.
+        there = tool.run("doctor", "numerics", least, "--device", "cuda")
+        self.assertIn(there.returncode, (1, 4))
+        self.assertIn("NaN: mul gave nan" if there.returncode == 1 else "segfuse: CUDA:", there.stdout + there.stderr)
 
     def test_doctor_looks_at_the_numbers_of_a_training(self):
         def examine(*more, check):

@@ -106,6 +106,7 @@ static inline T __ldg(const T* from) {
   if (reinterpret_cast<std::uintptr_t>(from) % alignof(T) != 0) __builtin_trap();
   return *from;
 }
+static inline void atomicOr(int* at, int value) { *at |= value; }
 static inline void atomicMax(int* at, int value) {
   if (value > *at) *at = value;
 }

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kMostChecks = 4096;
 constexpr std::uint32_t kNone = ~std::uint32_t{0};
+constexpr std::uint8_t kPoison = 0xFF;  // NaN in every float type
 
 std::size_t bytes_of(DType dtype, const Shape& shape) {
   return static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
@@ -25,14 +26,14 @@ std::size_t bytes_of(DType dtype, const Shape& shape) {
 }  // namespace
 
 DevicePlanner::DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
-                             DeviceCrf& crf, bool measure)
+                             DeviceCrf& crf, const DevicePlanOptions& options)
     : fusion_(fusion.fusion()),
       segmented_(fusion.segmented()),
       groups_(fusion.groups()),
       sizes_(sizes),
       accelerator_(accelerator),
       crf_(crf),
-      measure_(measure),
+      options_(options),
       refs_(fusion_.storage().vals.size()),
       live_(fusion_.storage().exprs.size(), false),
       output_buffers_(fusion_.outputs().size(), kNone) {
@@ -47,7 +48,10 @@ std::uint32_t DevicePlanner::add_buffer(Buffer::Kind kind, std::string name, std
 
 Ref DevicePlanner::scratch(DType dtype, Shape shape, const char* name) {
   const std::size_t bytes = bytes_of(dtype, shape);
-  return {add_buffer(Buffer::Kind::kScratch, name, bytes), dtype, contiguous(std::move(shape))};
+  const Ref made{add_buffer(Buffer::Kind::kScratch, name, bytes), dtype,
+                 contiguous(std::move(shape))};
+  poison(made);
+  return made;
 }
 
 Ref DevicePlanner::place(ir::ValId val) {
@@ -57,6 +61,7 @@ Ref DevicePlanner::place(ir::ValId val) {
                      : add_buffer(Buffer::Kind::kScratch, fmt::format("%{}", val.index),
                                   bytes_of(dtype(val), shape(val))),
                  dtype(val), contiguous(shape(val))};
+  poison(made);
   return refs_[val.index] = made;
 }
 
@@ -77,7 +82,8 @@ void DevicePlanner::add_step(std::string name, const StepOperands& operands,
   step.function = static_cast<std::uint32_t>(functions_.size());
   step.reads = operands.reads();
   step.writes = operands.writes();
-  functions_.push_back(measure_ ? measured(step.name, std::move(function)) : std::move(function));
+  functions_.push_back(options_.measure ? measured(step.name, std::move(function))
+                                        : std::move(function));
   plan_.steps.push_back(std::move(step));
 }
 
@@ -150,14 +156,19 @@ void DevicePlanner::add_indices(DeviceCheck& check, ir::ExprId id) const {
   check.indices.push_back({expr.op, indices.storage, shape(table)[axis]});
 }
 
-void DevicePlanner::touch(const Ref& ref) {
+void DevicePlanner::fill(const Ref& ref, std::uint8_t value, const char* what) {
   StepOperands operands;
   operands.write(ref);
   plan::Step step;
   step.kind = plan::Step::Kind::kFill;
-  step.name = "empty";
+  step.name = what;
+  step.value = value;
   step.writes = operands.writes();
   plan_.steps.push_back(std::move(step));
+}
+
+void DevicePlanner::poison(const Ref& ref) {
+  if (options_.poison) fill(ref, kPoison, "poison");
 }
 
 void DevicePlanner::copy(const Ref& from, const Ref& to, const char* what) {
@@ -201,6 +212,51 @@ void DevicePlanner::plan_inputs() {
                                     bytes_of(dtype(val), shape(val)));
     if (fusion_.val(val).definition.valid()) direct_outputs_.emplace(val.index, i);
   }
+}
+
+/// Which values are looked at or kept, and memory for that.
+void DevicePlanner::plan_looks() {
+  const auto add = [&](ir::ValId val) {
+    if (is_float(dtype(val)) && num_elements(shape(val)) > 0) result_.looked_at.push_back(val);
+  };
+  const auto allocate = [&](std::size_t bytes, const char* label) {
+    return accelerator_.allocate(bytes, label);
+  };
+  if (options_.look) {
+    for (const ir::Input& input : fusion_.inputs()) add(input.val);
+    for (const SegmentedGroup& group : groups_)
+      if (segmented_.plan(group.id).kind != PlanKind::kView)
+        for (const ir::ValId output : group.boundary.outputs) add(output);
+  }
+  if (!result_.looked_at.empty()) {
+    const std::size_t bytes = result_.looked_at.size() * sizeof(std::int32_t);
+    words_ = add_buffer(Buffer::Kind::kInOut, "words", bytes);
+    result_.words = allocate(bytes, "words");
+    fill({words_, DType::kI32, contiguous({1})}, 0, "no faults");
+    for (const ir::Input& input : fusion_.inputs()) look(input.val);
+  }
+  if (!options_.keep) return;
+  const compiler::Boundary& boundary = groups_[options_.keep->index].boundary;
+  for (const std::vector<ir::ValId>* vals : {&boundary.inputs, &boundary.outputs})
+    for (const ir::ValId val : *vals) {
+      const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype(val), shape(val)), 1);
+      kept_[val.index] = add_buffer(Buffer::Kind::kInOut, "kept", bytes);
+      result_.kept.emplace_back(val, allocate(bytes, "kept"));
+    }
+}
+
+void DevicePlanner::look(ir::ValId val) {
+  const auto found = std::find(result_.looked_at.begin(), result_.looked_at.end(), val);
+  if (found == result_.looked_at.end()) return;
+  Ref word{words_, DType::kI32, contiguous({1})};
+  word.layout.offset = found - result_.looked_at.begin();
+  const Ref all = ref(val);
+  add_library("look", look_launch(all.dtype, num_elements(all.layout.shape)), {all, word}, 1);
+}
+
+void DevicePlanner::keep(std::span<const ir::ValId> vals) {
+  for (const ir::ValId val : vals)
+    copy(ref(val), {kept_.at(val.index), dtype(val), contiguous(shape(val))}, "keep");
 }
 
 /// Outputs that no step has made in place are copied, and so are inputs that are overwritten last.
@@ -283,17 +339,26 @@ void DevicePlanner::plan_view(ir::ExprId id) {
   refs_[expr.results[0].index] = view;
 }
 
+void DevicePlanner::plan_group(const SegmentedGroup& group, const DeviceGroup& code) {
+  const bool kept = options_.keep && *options_.keep == group.id;
+  if (kept) keep(group.boundary.inputs);
+  const PlanKind kind = segmented_.plan(group.id).kind;
+  switch (kind) {
+    case PlanKind::kView:
+      for (const ir::ExprId id : group.exprs) plan_view(id);
+      break;
+    case PlanKind::kLibrary: plan_library(group.exprs.front()); break;
+    default: plan_kernels(group, code);
+  }
+  if (kept) keep(group.boundary.outputs);
+  if (!options_.look || kind == PlanKind::kView) return;
+  for (const ir::ValId output : group.boundary.outputs) look(output);
+}
+
 DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
   plan_inputs();
-  for (const SegmentedGroup& group : groups_) {
-    switch (segmented_.plan(group.id).kind) {
-      case PlanKind::kView:
-        for (const ir::ExprId id : group.exprs) plan_view(id);
-        break;
-      case PlanKind::kLibrary: plan_library(group.exprs.front()); break;
-      default: plan_kernels(group, groups[group.id.index]);
-    }
-  }
+  plan_looks();
+  for (const SegmentedGroup& group : groups_) plan_group(group, groups[group.id.index]);
   plan_outputs();
   if (!result_.checks.empty()) {
     result_.status = accelerator_.allocate(kMostChecks * sizeof(std::int32_t), "status");
@@ -307,10 +372,10 @@ DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
 }
 
 DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
-                            std::span<const Tensor> inputs, bool measure) {
+                            std::span<const Tensor> inputs, const DevicePlanOptions& options) {
   ir::Sizes sizes;
   const std::vector<DeviceGroup> groups = fusion.prepare(inputs, sizes);
-  return DevicePlanner(fusion, sizes, accelerator, crf, measure).run(groups);
+  return DevicePlanner(fusion, sizes, accelerator, crf, options).run(groups);
 }
 
 }  // namespace segfuse::engine

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/device/accelerator.h"
@@ -32,13 +33,26 @@ struct DeviceStepTime {
   std::int64_t runs = 0;
 };
 
+/// What a plan does beside computing.
+struct DevicePlanOptions {
+  bool measure = false;                        ///< each step is waited for
+  bool poison = false;                         ///< memory is filled with NaN before it is written
+  bool look = false;                           ///< see DevicePlan::words
+  std::optional<compiler::GroupId> keep = {};  ///< see DevicePlan::kept
+};
+
 struct DevicePlan {
   /// What the plan is given: the inputs in their order, then outputs that are memory of their own,
-  /// then, if something is checked, the status words.
+  /// then what of the following there is: words, kept, status.
   std::unique_ptr<runtime::PlanRunner> runner;
   std::vector<Shape> output_shapes;
   /// By output: the input whose memory it is, for those that are written in place.
   std::vector<std::optional<std::size_t>> in_place;
+  /// One int for each of `looked_at`, set by each run: bit 0, it holds NaN; bit 1, an infinity.
+  runtime::Buffer words;
+  std::vector<ir::ValId> looked_at;  ///< floats that are inputs or cross groups
+  /// Of one group: what it read and what it wrote, as it was then.
+  std::vector<std::pair<ir::ValId, runtime::Buffer>> kept;
   /// One int for each entry of `checks`: 0, or which of its sentences holds, from 1.
   runtime::Buffer status;
   std::vector<DeviceCheck> checks;
@@ -47,8 +61,8 @@ struct DevicePlan {
 };
 
 /// Plans a run with inputs of these shapes; kernels are compiled as needed. The plan holds what it
-/// needs of the fusion, not the fusion; `crf` outlives it. With `measure` each step is waited for.
+/// needs of the fusion, not the fusion; `crf` outlives it.
 DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
-                            std::span<const Tensor> inputs, bool measure);
+                            std::span<const Tensor> inputs, const DevicePlanOptions& options);
 
 }  // namespace segfuse::engine

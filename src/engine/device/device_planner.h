@@ -13,7 +13,7 @@ namespace segfuse::engine {
 class DevicePlanner {
  public:
   DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
-                DeviceCrf& crf, bool measure);
+                DeviceCrf& crf, const DevicePlanOptions& options);
   DevicePlan run(std::span<const DeviceGroup> groups);
 
  private:
@@ -57,11 +57,18 @@ class DevicePlanner {
   /// The indices of an operation, where they are an input of the program.
   void add_indices(DeviceCheck& check, ir::ExprId id) const;
   /// Fills the memory of a value with zeros: of an empty one, so that it counts as written.
-  void touch(const Ref& ref);
+  void touch(const Ref& ref) { fill(ref, 0, "empty"); }
+  void fill(const Ref& ref, std::uint8_t value, const char* what);
   void copy(const Ref& from, const Ref& to, const char* what);
+  void poison(const Ref& ref);
+  /// Sets the word of a value that holds NaN or infinities.
+  void look(ir::ValId val);
+  void keep(std::span<const ir::ValId> vals);
 
   void plan_inputs();
   void plan_outputs();
+  void plan_looks();
+  void plan_group(const compiler::SegmentedGroup& group, const DeviceGroup& code);
   void plan_kernels(const compiler::SegmentedGroup& group, const DeviceGroup& code);
   void plan_view(ir::ExprId id);
   void plan_library(ir::ExprId id);
@@ -76,7 +83,7 @@ class DevicePlanner {
   const ir::Sizes& sizes_;
   Accelerator& accelerator_;
   DeviceCrf& crf_;
-  bool measure_;
+  DevicePlanOptions options_;
   DevicePlan result_;
   plan::Plan plan_;
   std::vector<runtime::PlanFunction> functions_;
@@ -85,6 +92,8 @@ class DevicePlanner {
   std::map<std::uint32_t, std::size_t> direct_outputs_;  // by ValId: the output it is made in
   std::vector<std::uint32_t> output_buffers_;            // by output
   std::uint32_t status_ = 0;                             // the buffer, when there are checks
+  std::uint32_t words_ = 0;                              // the buffer, when values are looked at
+  std::map<std::uint32_t, std::uint32_t> kept_;          // by ValId: the buffer
 };
 
 }  // namespace segfuse::engine

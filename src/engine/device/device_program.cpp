@@ -32,12 +32,12 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
 }  // namespace
 
 DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
-                             bool measure)
+                             DevicePlanOptions options)
     : program_(std::move(fusion)),
       accelerator_(std::move(accelerator)),
       crf_(*accelerator_),
       fusion_(program_, accelerator_->shared_gpu()),
-      measure_(measure) {
+      options_(options) {
   for (const ir::ExprId id : fusion_.fusion().live_exprs()) {
     const ir::Op op = fusion_.fusion().expr(id).op;
     has_crf_ = has_crf_ || op == ir::Op::semicrf_loss || op == ir::Op::semicrf_loss_grad;
@@ -52,23 +52,24 @@ DeviceProgram::~DeviceProgram() {
   }
 }
 
-DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs) {
+DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans,
+                                    const DevicePlanOptions& options) {
   std::vector<Shape> key;
   for (const Tensor& input : inputs) key.push_back(input.shape());
-  const auto known = plans_.find(key);
-  if (known != plans_.end()) {
+  const auto known = plans.find(key);
+  if (known != plans.end()) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].dtype() != program_.val(program_.inputs()[i].val).dtype)
         static_cast<void>(compiler::bind_inputs(program_, inputs));  // throws
     return known->second;
   }
-  if (plans_.size() >= kMostPlans) {
+  if (plans.size() >= kMostPlans) {
     check();
     last_plan_ = nullptr;
-    plans_.clear();
+    plans.clear();
   }
-  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, measure_);
-  return plans_.emplace(std::move(key), std::move(plan)).first->second;
+  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
+  return plans.emplace(std::move(key), std::move(plan)).first->second;
 }
 
 /// What is not the heap's belongs to the stream, which is ordered after all uses of it.
@@ -93,17 +94,18 @@ void DeviceProgram::enqueue(DevicePlan& plan, std::span<const runtime::Buffer> b
   timeline.order_after(accelerator_->streams()[0], last_run_);  // where check() looks
 }
 
-std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const DeviceRun& how) {
-  DevicePlan& plan = plan_for(inputs);
-  last_plan_ = &plan;
-  const runtime::StreamId stream = how.stream.value_or(accelerator_->streams()[0]);
-  const bool host = how.waits && std::none_of(inputs.begin(), inputs.end(), on_device);
+std::vector<Tensor> DeviceProgram::on_accelerator(std::span<const Tensor> inputs) const {
   std::vector<Tensor> given;
+  for (const Tensor& input : inputs)
+    given.push_back(on_device(input) ? input : accelerator_->upload(input, "input"));
+  return given;
+}
+
+std::vector<Tensor> DeviceProgram::start(DevicePlan& plan, const std::vector<Tensor>& given,
+                                         const DeviceRun& how) {
+  const runtime::StreamId stream = how.stream.value_or(accelerator_->streams()[0]);
   std::vector<runtime::Buffer> buffers;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    given.push_back(on_device(inputs[i]) ? inputs[i] : accelerator_->upload(inputs[i], "input"));
-    buffers.push_back(accelerator_->buffer(given.back()));
-  }
+  for (const Tensor& input : given) buffers.push_back(accelerator_->buffer(input));
   std::vector<Tensor> outputs;
   for (std::size_t i = 0; i < plan.output_shapes.size(); ++i) {
     if (plan.in_place[i]) {
@@ -116,6 +118,8 @@ std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const Dev
                                                 plan.output_shapes[i], "output", stream));
     buffers.push_back(accelerator_->buffer(outputs.back()));
   }
+  if (!plan.looked_at.empty()) buffers.push_back(plan.words);
+  for (const auto& [val, buffer] : plan.kept) buffers.push_back(buffer);
   if (!plan.checks.empty()) buffers.push_back(plan.status);
   if (unchecked_ != nullptr && unchecked_ != &plan) check_status(*unchecked_);
   enqueue(plan, buffers, stream);
@@ -125,6 +129,15 @@ std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const Dev
     for (Tensor& input : last_inputs_)  // somebody else's memory may be gone when it is looked at
       if (accelerator_->buffer(input).is_foreign()) input = Tensor();
   }
+  return outputs;
+}
+
+std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const DeviceRun& how) {
+  DevicePlan& plan = plan_for(inputs, plans_, options_);
+  last_plan_ = &plan;
+  const bool host = how.waits && std::none_of(inputs.begin(), inputs.end(), on_device);
+  const std::vector<Tensor> given = on_accelerator(inputs);
+  std::vector<Tensor> outputs = start(plan, given, how);
   if (host) check();
   write_back(inputs, given);
   if (!host) return outputs;

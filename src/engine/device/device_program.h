@@ -21,8 +21,9 @@ struct DeviceRun {
 /// What depends on shapes is planned on the first run with them and kept. One run at a time.
 class DeviceProgram {
  public:
-  /// With `measure` each step of a run is waited for and timed.
-  DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator, bool measure = false);
+  /// Of `options` those that every run has: measure, poison.
+  DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
+                DevicePlanOptions options = {});
   ~DeviceProgram();
 
   const ir::Fusion& fusion() const { return program_; }
@@ -34,31 +35,44 @@ class DeviceProgram {
   std::vector<Tensor> run(std::span<const Tensor> inputs, const DeviceRun& how = {});
   /// Shapes of the outputs for inputs of such types and shapes, whose elements are not looked at.
   std::vector<Shape> output_shapes(std::span<const Tensor> inputs) {
-    return plan_for(inputs).output_shapes;
+    return plan_for(inputs, plans_, options_).output_shapes;
   }
   /// Waits for the runs so far. UsageError for an index out of range, DataError for what a CRF was
   /// given.
   void check();
+  /// Runs it on copies of what is overwritten and throws the results away. The kernels mark values
+  /// that hold NaN or infinities; where one appears that the inputs do not explain, the group's
+  /// operands are gone through operation by operation. A sentence about the first operation, input
+  /// or kernel that is to blame; empty: none is. Throws as a run and check() do.
+  std::string look(std::span<const Tensor> inputs);
   /// The steps of the last run's plan, in order; empty unless they are measured.
   std::vector<DeviceStepTime> step_times() const;
 
  private:
-  DevicePlan& plan_for(std::span<const Tensor> inputs);
+  using Plans = std::map<std::vector<Shape>, DevicePlan>;
+  DevicePlan& plan_for(std::span<const Tensor> inputs, Plans& plans,
+                       const DevicePlanOptions& options);
+  std::vector<Tensor> on_accelerator(std::span<const Tensor> inputs) const;
+  std::vector<Tensor> start(DevicePlan& plan, const std::vector<Tensor>& given,
+                            const DeviceRun& how = {});
   void check_status(DevicePlan& plan);
   void enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers,
                runtime::StreamId stream);
+  std::vector<Tensor> copies(std::span<const Tensor> inputs) const;
+  std::string judge(const compiler::SegmentedGroup& group, std::span<const Tensor> inputs);
   void write_back(std::span<const Tensor> inputs, const std::vector<Tensor>& given) const;
 
   ir::Fusion program_;
   std::shared_ptr<Accelerator> accelerator_;
   DeviceCrf crf_;
   DeviceFusion fusion_;
-  std::map<std::vector<Shape>, DevicePlan> plans_;
+  DevicePlanOptions options_;
+  Plans plans_;
+  Plans looks_;                      ///< that look
   DevicePlan* unchecked_ = nullptr;  ///< of the last run, if it checks something
   std::vector<Tensor> last_inputs_;  ///< of that run
   bool has_crf_ = false;
   runtime::Frontier last_run_;  ///< of a CRF, which keeps faults from run to run
-  bool measure_ = false;
   const DevicePlan* last_plan_ = nullptr;
 };
 

@@ -188,6 +188,23 @@ extern "C" __global__ void __launch_bounds__(256, 1) matmul(const Arguments p) {
 }
 )";
 
+// An infinity minus itself is NaN.
+constexpr const char* kLook = R"(
+struct Arguments {
+  const STORED* from;
+  int* word;
+  long long count;
+};
+extern "C" __global__ void __launch_bounds__(256, 1) look(const Arguments a) {
+  int seen = 0;
+  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < a.count; i += gridDim.x * 256ll) {
+    const VALUE x = LOADED(a.from[i]);
+    seen |= x != x ? 1 : x - x != VALUE(0) ? 2 : 0;
+  }
+  if (seen != 0) atomicOr(a.word, seen);
+}
+)";
+
 constexpr const char* kConvert = R"(
 struct Arguments {
   const FROM* from;
@@ -263,6 +280,12 @@ LibraryLaunch matmul_launch(const runtime::GpuProduct& p) {
   const std::int64_t tiles = p.batch * ((p.m + kTile - 1) / kTile) * ((p.n + kTile - 1) / kTile);
   launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, kMostBlocks)), 1, 1};
   launch.block = {static_cast<unsigned>(kTile), static_cast<unsigned>(kTile), 1};
+  return launch;
+}
+
+LibraryLaunch look_launch(DType dtype, std::int64_t count) {
+  LibraryLaunch launch = launch_of("look", with_types(kLook, dtype), 2, {count});
+  launch.grid = {blocks_for(count), 1, 1};
   return launch;
 }
 

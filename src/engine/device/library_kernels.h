@@ -47,6 +47,10 @@ LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes&
 /// A product as GpuProduct says. Addresses: a, b, out.
 LibraryLaunch matmul_launch(const runtime::GpuProduct& product);
 
+/// Sets bit 0 of a word if one of the elements is NaN, and bit 1 if one is infinite. Addresses:
+/// from, word.
+LibraryLaunch look_launch(DType dtype, std::int64_t count);
+
 /// f32 to f64 or back. Addresses: from, to.
 LibraryLaunch convert_launch(DType from, DType to, std::int64_t count);
 

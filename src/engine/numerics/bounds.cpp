@@ -140,12 +140,12 @@ std::vector<Tensor> crf_errors(const Evaluation& e, const std::vector<Tensor>& r
   return errors;
 }
 
-Tensor elementwise_error(const Evaluation& e, const Tensor& result) {
+Tensor elementwise_error(const Evaluation& e, const Tensor& result, Functions functions) {
   const DType dtype = e.result().dtype;
   if (!is_float(dtype)) return Tensor::zeros(DType::kF64, result.shape());
   const double u = unit(dtype);
   const double own = dtype == DType::kF64 ? 1 : 0;  // of the interpreter
-  const double ulps = stated_ulps(e.expr().op, dtype).value_or(0.5) + own;
+  const double ulps = stated_ulps(e.expr().op, dtype, functions).value_or(0.5) + own;
   return map(result, [&](double r, std::int64_t) { return 2 * ulps * u * std::abs(r); });
 }
 
@@ -155,7 +155,8 @@ std::vector<Tensor> no_errors(const std::vector<Tensor>& results) {
   return errors;
 }
 
-std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& results) {
+std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& results,
+                               Functions functions) {
   if (!is_float(e.result().dtype)) return no_errors(results);
   switch (e.expr().op) {
     case ir::Op::sum:
@@ -194,7 +195,7 @@ std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& r
     default: break;
   }
   if (ir::info(e.expr().op).op_class != ir::OpClass::kElementwise) return no_errors(results);
-  return {elementwise_error(e, results[0])};
+  return {elementwise_error(e, results[0], functions)};
 }
 
 // --- what errors of operands become
@@ -343,7 +344,7 @@ void round_errors(const Evaluation& e, DType dtype, const Tensor& result, Tensor
 
 }  // namespace
 
-std::optional<double> stated_ulps(ir::Op op, DType dtype) {
+std::optional<double> stated_ulps(ir::Op op, DType dtype, Functions functions) {
   struct Bounds {
     double f32, f64;
   };
@@ -352,15 +353,21 @@ std::optional<double> stated_ulps(ir::Op op, DType dtype) {
       {ir::Op::log1p, {1.75, 1.5}},   {ir::Op::rsqrt, {1.5, 1.5}}, {ir::Op::sin, {0.51, 0.6}},
       {ir::Op::cos, {0.51, 0.6}},     {ir::Op::tanh, {1.5, 2.5}},  {ir::Op::sigmoid, {2.5, 2.5}},
       {ir::Op::softplus, {2.5, 2.5}}, {ir::Op::erf, {1.5, 1.5}},   {ir::Op::pow, {0.6, 1}}};
-  const auto found = stated.find(op);
-  if (found == stated.end()) return std::nullopt;
+  static const std::map<ir::Op, Bounds> of_devices = {
+      {ir::Op::exp, {2, 1}},      {ir::Op::expm1, {2, 2}},  {ir::Op::log, {1, 1}},
+      {ir::Op::log1p, {2, 2}},    {ir::Op::rsqrt, {2, 2}},  {ir::Op::sin, {2, 2}},
+      {ir::Op::cos, {2, 2}},      {ir::Op::tanh, {2, 2.5}}, {ir::Op::sigmoid, {3, 2.5}},
+      {ir::Op::softplus, {4, 4}}, {ir::Op::erf, {2, 2}},    {ir::Op::pow, {4, 2}}};
+  const auto& table = functions == Functions::kDevice ? of_devices : stated;
+  const auto found = table.find(op);
+  if (found == table.end()) return std::nullopt;
   return dtype == DType::kF64 ? found->second.f64 : found->second.f32;
 }
 
 std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,
-                          const compiler::OpaqueOps& opaque) {
+                          const compiler::OpaqueOps& opaque, Functions functions) {
   const std::vector<Tensor> results = compiler::evaluate(e, opaque);
-  std::vector<Tensor> errors = own_errors(e, results);
+  std::vector<Tensor> errors = own_errors(e, results, functions);
   if (std::any_of(operands.begin(), operands.end(),
                   [](const Judged& operand) { return !exact(operand.error); })) {
     const std::vector<Tensor> passed = passed_errors(e, operands, results);
@@ -381,7 +388,7 @@ std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,
 }
 
 std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                              const compiler::OpaqueOps& opaque) {
+                              const compiler::OpaqueOps& opaque, Functions functions) {
   const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
   std::vector<Judged> all(fusion.storage().vals.size());
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -394,7 +401,8 @@ std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> 
       operands.push_back(all[operand.index]);
       values.push_back(all[operand.index].value);
     }
-    const std::vector<Judged> results = judge({fusion, sizes, id, values}, operands, opaque);
+    const std::vector<Judged> results =
+        judge({fusion, sizes, id, values}, operands, opaque, functions);
     for (std::size_t r = 0; r < results.size(); ++r)
       all[fusion.expr(id).results[r].index] = results[r];
   }

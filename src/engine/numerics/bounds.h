@@ -12,9 +12,15 @@
 
 namespace segfuse::engine::numerics {
 
-/// In units of the last place: what docs/codegen.md states for elementary functions; nothing for
-/// operations that are exact or rounded once.
-std::optional<double> stated_ulps(ir::Op op, DType dtype);
+/// Whose elementary functions compute.
+enum class Functions {
+  kOurs,   ///< of generated C and the built-in loops
+  kDevice  ///< CUDA's libdevice
+};
+
+/// In units of the last place: what docs/codegen.md states for elementary functions (of a device:
+/// docs/doctor.md); nothing for operations that are exact or rounded once.
+std::optional<double> stated_ulps(ir::Op op, DType dtype, Functions functions = Functions::kOurs);
 
 /// A value as the interpreter computes it, and how far from it a right result may be. Both wide;
 /// `error` is f64, infinite where nothing can be said.
@@ -25,11 +31,12 @@ struct Judged {
 
 /// One expression from judged operands.
 std::vector<Judged> judge(const compiler::Evaluation& e, std::span<const Judged> operands,
-                          const compiler::OpaqueOps& opaque);
+                          const compiler::OpaqueOps& opaque, Functions functions);
 
 /// All values of a program, by ValId, from exact inputs. What is not computed stays empty.
 std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                              const compiler::OpaqueOps& opaque);
+                              const compiler::OpaqueOps& opaque,
+                              Functions functions = Functions::kOurs);
 
 /// The first element of `found` that is further from `judged` than it may be; -1: none.
 std::int64_t first_beyond(const Tensor& found, const Judged& judged);

@@ -147,9 +147,13 @@ std::string summary(const Tensor& tensor) {
 
 class Examination {
  public:
-  Examination(const ir::Fusion& fusion, std::span<const Tensor> inputs, const Subject& subject,
+  Examination(const ir::Fusion& fusion, std::span<const Tensor> inputs, const Place& place,
               int runs)
-      : source_(fusion), inputs_(inputs), runner_(subject, runs), segmented_(cut(fusion)) {
+      : source_(fusion),
+        inputs_(inputs),
+        place_(place),
+        runner_(place.subject, runs),
+        segmented_(cut(fusion)) {
     for (const ir::ExprId id : compiled().live_exprs()) {
       position_.resize(std::max<std::size_t>(position_.size(), id.index + 1), 0);
       position_[id.index] = ++operations_;
@@ -166,6 +170,7 @@ class Examination {
     report.name = source_.name();
     report.operations = operations_;
     report.groups = segmented_.size();
+    report.device = place_.device;
     report.runs = runner_.runs();
     report.findings = std::move(found_);
     report.notes = std::move(notes_);
@@ -178,6 +183,9 @@ class Examination {
     return compiler::segment(std::move(fusion));
   }
   const ir::Fusion& compiled() const { return segmented_.fusion(); }
+  std::vector<Judged> judge_of(const ir::Fusion& fusion, std::span<const Tensor> inputs) const {
+    return judge_all(fusion, inputs, reference_opaque_ops(), place_.functions);
+  }
 
   // --- the program itself
   void look_at_program();
@@ -205,6 +213,7 @@ class Examination {
 
   const ir::Fusion& source_;
   std::span<const Tensor> inputs_;
+  const Place& place_;
   Runner runner_;
   compiler::SegmentedFusion segmented_;
   std::size_t operations_ = 0;
@@ -338,7 +347,7 @@ bool Examination::look_at_group(const SegmentedGroup& group, const ir::Sizes& si
   for (const ir::ValId input : part.inputs) inputs.push_back(observed_[input.index]);
   std::vector<Judged> judged;
   try {
-    judged = judge_all(part.fusion, inputs, reference_opaque_ops());
+    judged = judge_of(part.fusion, inputs);
   } catch (const Error&) {
     return false;  // the walk says why
   }
@@ -372,7 +381,7 @@ bool Examination::blame_one(const SegmentedGroup& group, const Part& part,
       const Judged& value = judged[part.made[input.index].index];
       inputs.push_back(compiler::narrow(value.value, compiled().val(input).dtype));
     }
-    const std::vector<Judged> alone = judge_all(one.fusion, inputs, reference_opaque_ops());
+    const std::vector<Judged> alone = judge_of(one.fusion, inputs);
     if (const auto mismatch = runner_.look({one.fusion, inputs, judged_outputs(one, alone)})) {
       add_mismatch(one, inputs, *mismatch, id);
       return true;
@@ -390,7 +399,7 @@ bool Examination::blame_prefix(const Part& part, const ir::Sizes& sizes) {
         });
     std::vector<Tensor> inputs;
     for (const ir::ValId input : prefix.inputs) inputs.push_back(observed_[input.index]);
-    const std::vector<Judged> judged = judge_all(prefix.fusion, inputs, reference_opaque_ops());
+    const std::vector<Judged> judged = judge_of(prefix.fusion, inputs);
     if (const auto mismatch =
             runner_.look({prefix.fusion, inputs, judged_outputs(prefix, judged)})) {
       add_mismatch(prefix, inputs, *mismatch, id);
@@ -404,7 +413,7 @@ bool Examination::blame_prefix(const Part& part, const ir::Sizes& sizes) {
 /// that is missing.
 void Examination::look_at_whole() {
   const ir::Sizes sizes = compiler::bind_inputs(compiled(), inputs_);
-  std::vector<Judged> judged = judge_all(source_, inputs_, reference_opaque_ops());
+  std::vector<Judged> judged = judge_of(source_, inputs_);
   std::vector<Judged> outputs;
   for (const ir::Output& output : source_.outputs()) outputs.push_back(judged[output.val.index]);
   if (!runner_.look({source_, inputs_, outputs})) return;
@@ -413,7 +422,7 @@ void Examination::look_at_whole() {
         cut_part(compiled(), sizes, group.boundary.outputs, [](ir::ValId) { return false; });
     std::vector<Tensor> inputs;
     for (const ir::ValId input : part.inputs) inputs.push_back(observed_[input.index]);
-    const std::vector<Judged> all = judge_all(part.fusion, inputs, reference_opaque_ops());
+    const std::vector<Judged> all = judge_of(part.fusion, inputs);
     const auto mismatch = runner_.look({part.fusion, inputs, judged_outputs(part, all)});
     if (!mismatch) continue;
     const ir::ValId wrong = part.outputs[mismatch->output];
@@ -464,7 +473,7 @@ void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
   }
   std::vector<Tensor> values(compiled().storage().vals.size());
   try {
-    const std::vector<Judged> judged = judge_all(part.fusion, inputs, reference_opaque_ops());
+    const std::vector<Judged> judged = judge_of(part.fusion, inputs);
     for (const ir::ValId val : compiled().vals())
       if (part.made[val.index].valid())
         values[val.index] = judged[part.made[val.index].index].value;
@@ -486,8 +495,7 @@ void Examination::describe_group(ir::ExprId id, NumericsFinding& finding) const 
   finding.group = fmt::format("{} of {}, {} of {} operation{}", group.index + 1, segmented_.size(),
                               compiler::name_of(kind), size, size == 1 ? "" : "s");
   if (kind == PlanKind::kLibrary) {
-    finding.kernel = compiled().expr(id).op == ir::Op::matmul ? std::string(matmul_library())
-                                                              : std::string("semicrf");
+    finding.kernel = compiled().expr(id).op == ir::Op::matmul ? place_.products : "semicrf";
   } else if (kind != PlanKind::kView) {
     finding.kernel = compiler::function_name(kind);
   }
@@ -514,7 +522,7 @@ bool Examination::shows(const ir::Fusion& fusion, std::span<const Tensor> inputs
                         NumericsFault fault) const {
   const std::optional<WalkFault> there = walk(fusion, inputs).fault;
   if (there) return there->fault == fault;
-  const std::vector<Judged> all = judge_all(fusion, inputs, reference_opaque_ops());
+  const std::vector<Judged> all = judge_of(fusion, inputs);
   std::vector<Judged> outputs;
   for (const ir::Output& output : fusion.outputs()) outputs.push_back(all[output.val.index]);
   const std::optional<Mismatch> mismatch = runner_.look({fusion, inputs, outputs});
@@ -563,10 +571,10 @@ std::string Examination::program_text(Part part, std::vector<Tensor> inputs, std
 
 }  // namespace
 
-NumericsReport examine(const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                       const Subject& subject, int runs) {
+NumericsReport examine(const ir::Fusion& fusion, std::span<const Tensor> inputs, const Place& place,
+                       int runs) {
   const auto begin = std::chrono::steady_clock::now();
-  NumericsReport report = Examination(fusion, inputs, subject, runs).run();
+  NumericsReport report = Examination(fusion, inputs, place, runs).run();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }

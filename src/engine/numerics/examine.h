@@ -8,9 +8,14 @@
 
 namespace segfuse::engine::numerics {
 
-/// See examine_numerics(): `fusion` on `inputs`, run by `subject`. Nothing of the arguments is
+/// See examine_numerics(): `fusion` on `inputs`, run by `place`. Nothing of the arguments is
 /// changed.
-NumericsReport examine(const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                       const Subject& subject, int runs);
+NumericsReport examine(const ir::Fusion& fusion, std::span<const Tensor> inputs, const Place& place,
+                       int runs);
+/// The same of something that computes as the CPU does.
+inline NumericsReport examine(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                              const Subject& subject, int runs) {
+  return examine(fusion, inputs, Place{.subject = subject}, runs);
+}
 
 }  // namespace segfuse::engine::numerics

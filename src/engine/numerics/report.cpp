@@ -6,7 +6,6 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 
 namespace segfuse {
 
@@ -33,19 +32,17 @@ NumericsReport examine_numerics(const std::filesystem::path& file, const Numeric
   std::vector<std::string> notes;
   const std::vector<Tensor> inputs = numerics::make_inputs(
       fusion, options.sizes, options.seed, numerics::read_values(text, file.string()), notes);
-  const std::string backend =
-      options.backend.empty() ? default_options().get(options::kBackend) : options.backend;
   NumericsReport report = numerics::examine(
-      fusion, inputs, numerics::cpu_subject(backend_from_name(backend)), options.runs);
+      fusion, inputs, numerics::place_of(options.backend, options.device), options.runs);
   report.name = file.string();
   report.notes.insert(report.notes.begin(), notes.begin(), notes.end());
   return report;
 }
 
 std::string numerics_report_text(const NumericsReport& report) {
-  std::string text =
-      fmt::format("{}: {} operations in {} groups, each run {} times, {:.1f} s\n", report.name,
-                  report.operations, report.groups, report.runs, report.seconds);
+  std::string text = fmt::format(
+      "{}: {} operations in {} groups, each run {} times on {}, {:.1f} s\n", report.name,
+      report.operations, report.groups, report.runs, report.device, report.seconds);
   auto row = [&](std::string_view name, std::string_view value) {
     if (!value.empty()) text += fmt::format("  {:<10}{}\n", name, value);
   };

@@ -1,6 +1,8 @@
 #include "engine/numerics/subject.h"
 
 #include "base/thread_pool.h"
+#include "engine/device/accelerator.h"
+#include "segfuse/options.h"
 
 namespace segfuse::engine::numerics {
 
@@ -9,6 +11,29 @@ Subject cpu_subject(Backend backend) {
     ThreadPool pool(trial.threads);
     return Executable(fusion, pool, {.backend = backend, .poison = trial.poison}).run(inputs);
   };
+}
+
+Subject device_subject(std::shared_ptr<Accelerator> accelerator) {
+  return [accelerator = std::move(accelerator)](
+             const ir::Fusion& fusion, std::span<const Tensor> inputs, const Trial& trial) {
+    ThreadPool pool(1);
+    return Executable(fusion, pool, {.poison = trial.poison, .accelerator = accelerator})
+        .run(inputs);
+  };
+}
+
+Place place_of(std::string backend, std::string device) {
+  const Options defaults = default_options();
+  if (backend.empty()) backend = defaults.get(options::kBackend);
+  if (device.empty()) device = defaults.get(options::kDevice);
+  const Backend how = backend_from_name(backend);
+  std::shared_ptr<Accelerator> accelerator = open_accelerator(device);
+  if (how != Backend::kCompiled || !accelerator) return {.subject = cpu_subject(how)};
+  std::string name = accelerator->name();
+  return {.subject = device_subject(std::move(accelerator)),
+          .functions = Functions::kDevice,
+          .products = device_matmul_library(),
+          .device = std::move(name)};
 }
 
 }  // namespace segfuse::engine::numerics

@@ -3,10 +3,13 @@
 // ones, and a back end of another device needs one function.
 
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/numerics/bounds.h"
 #include "ir/fusion.h"
 #include "segfuse/tensor.h"
 
@@ -25,5 +28,17 @@ using Subject = std::function<std::vector<Tensor>(
 
 /// What runs programs on the CPU.
 Subject cpu_subject(Backend backend);
+/// What runs them on a GPU; a trial's threads mean nothing there.
+Subject device_subject(std::shared_ptr<Accelerator> accelerator);
+
+/// A back end by the options of its user: what is not said, the defaults say. Unless the back end
+/// is "compiled", programs run on the CPU whatever the device is.
+struct Place {
+  Subject subject;
+  Functions functions = Functions::kOurs;
+  std::string products = std::string(matmul_library());  ///< the library behind matmul
+  std::string device = "cpu";
+};
+Place place_of(std::string backend, std::string device);
 
 }  // namespace segfuse::engine::numerics

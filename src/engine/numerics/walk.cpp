@@ -1,5 +1,7 @@
 #include "engine/numerics/walk.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +9,7 @@
 #include "compiler/interpret/evaluate.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/bounds.h"
+#include "engine/numerics/cause.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine::numerics {
@@ -163,6 +166,36 @@ Walk walk(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
       }))
     result.fault = given;
   return result;
+}
+
+std::string fault_text(const ir::Fusion& fusion, const Walk& walk) {
+  const WalkFault& fault = *walk.fault;
+  const Tensor& wrong = walk.values[fault.val.index];
+  if (!fault.expr.valid()) {
+    std::string name;
+    for (const ir::Input& input : fusion.inputs())
+      if (input.val == fault.val) name = input.name;
+    return fmt::format("'{}' holds {} at {}", name, number_text(fault.found),
+                       index_text(fault.element, wrong.shape()));
+  }
+  const ir::Expr& expr = fusion.expr(fault.expr);
+  const std::string_view op = ir::info(expr.op).name;
+  if (!fault.message.empty()) return fmt::format("{}: {}", op, fault.message);
+  bool finite = true;
+  std::vector<double> made_from;
+  for (const ir::ValId operand : expr.operands) {
+    const Tensor& tensor = walk.values[operand.index];
+    finite = finite && !has(tensor, not_finite);
+    if (ir::info(expr.op).op_class == ir::OpClass::kElementwise)
+      made_from.push_back(tensor.at(fault.element));
+  }
+  const DType dtype = fusion.val(fault.val).dtype;
+  return fmt::format(
+      "{} gave {} at element {} of value {} {}{}; its operands were {}{}: {}", op,
+      number_text(fault.found), index_text(fault.element, wrong.shape()), fault.val.index,
+      name_of(dtype), to_string(wrong.shape()), finite ? "finite" : "not all finite",
+      made_from.empty() ? "" : fmt::format(" ({} there)", fmt::join(made_from, ", ")),
+      cause_of(expr.op, dtype, fault.fault == NumericsFault::kNaN, made_from));
 }
 
 std::string number_text(double value) {

@@ -32,6 +32,9 @@ struct Walk {
 /// or that refuses. An input with NaN is at fault when an output is NaN or something is refused.
 Walk walk(const ir::Fusion& fusion, std::span<const Tensor> inputs);
 
+/// The fault of a walk in one sentence, as check_numerics words it.
+std::string fault_text(const ir::Fusion& fusion, const Walk& walk);
+
 /// A number in words: "0.5", "nan", "-inf".
 std::string number_text(double value);
 /// "[3, 1]" of an element by its row-major position.

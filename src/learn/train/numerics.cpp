@@ -6,7 +6,6 @@
 #include "engine/numerics/examine.h"
 #include "learn/train/experiment.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 #include "segfuse/train.h"
 
 namespace segfuse {
@@ -85,10 +84,8 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
     inputs.set(segmenter.parameters()[i].name, start.parameters[i]);
   if (inputs.has("duration_limit")) inputs.set("duration_limit", start.model.duration_limit);
   bind_batch(inputs, make_batch(sequences, order, segmenter.config()), plan.seed, 0);
-  const std::string backend =
-      options.backend.empty() ? default_options().get(options::kBackend) : options.backend;
   NumericsReport report = engine::numerics::examine(
-      fusion, inputs.tensors(), engine::numerics::cpu_subject(engine::backend_from_name(backend)),
+      fusion, inputs.tensors(), engine::numerics::place_of(options.backend, options.device),
       options.runs);
   report.name = options.config.string();
   report.notes.insert(report.notes.begin(),

@@ -7,10 +7,9 @@
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
-namespace {
 
 /// Limits of durations are -inf on purpose; nothing else that a step gets may be.
-std::string bad_input(const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
+std::string name_bad_input(const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string& name = fusion.inputs()[i].name;
     if (!is_float(inputs[i].dtype()) || name == "duration_limit") continue;
@@ -23,11 +22,9 @@ std::string bad_input(const ir::Fusion& fusion, const std::vector<Tensor>& input
   return "";
 }
 
-}  // namespace
-
 std::string name_offender(ThreadPool& pool, const ir::Fusion& fusion,
                           const std::vector<Tensor>& inputs) {
-  if (std::string text = bad_input(fusion, inputs); !text.empty()) return text;
+  if (std::string text = name_bad_input(fusion, inputs); !text.empty()) return text;
   try {
     (void)engine::Executable(fusion, pool,
                              {.backend = engine::Backend::kLoops, .check_numerics = true})

@@ -133,10 +133,10 @@ class Run {
   std::vector<Tensor> start_step(const Batch& batch);
   double finish_step(const Batch& batch, const std::vector<Tensor>& results);
   std::string place_of(const Batch& batch) const;
-  std::string offender() const;
+  std::string offender();
   [[noreturn]] void out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const;
-  [[noreturn]] void refuse_data(const Batch& batch, const DataError& error) const;
-  [[noreturn]] void refuse(const Batch& batch, double loss, double norm) const;
+  [[noreturn]] void refuse_data(const Batch& batch, const DataError& error);
+  [[noreturn]] void refuse(const Batch& batch, double loss, double norm);
   void watch_scores(const EpochRecord& record);
   void train_epoch(const InterruptScope& interrupt, Progress& progress);
   void end_epoch(Progress& progress);
@@ -235,20 +235,27 @@ std::string Run::place_of(const Batch& batch) const {
 }
 
 /// What of the step that was run last goes wrong: its inputs are as they were, nothing was updated.
-std::string Run::offender() const {
+/// The accelerator's kernels first, which alone know their faults.
+std::string Run::offender() {
   std::vector<Tensor> inputs;
   for (const Tensor& input : step_inputs_.tensors()) inputs.push_back(input.to_host());
-  return name_offender(pool_, forward_backward_.fusion(), inputs);
+  std::string why = name_bad_input(forward_backward_.fusion(), inputs);
+  try {
+    if (why.empty()) why = forward_backward_.look(step_inputs_.tensors());
+  } catch (const Error&) {
+    // It refuses for the reason that is looked for.
+  }
+  return why.empty() ? name_offender(pool_, forward_backward_.fusion(), inputs) : why;
 }
 
 /// The CRF refuses scores that are not finite before there is a loss.
-void Run::refuse_data(const Batch& batch, const DataError& error) const {
+void Run::refuse_data(const Batch& batch, const DataError& error) {
   std::string why;
   if (options_.name_offender && !options_.execution.check_numerics) why = offender();
   throw DataError("{}: {}", place_of(batch), why.empty() ? error.what() : why);
 }
 
-void Run::refuse(const Batch& batch, double loss, double norm) const {
+void Run::refuse(const Batch& batch, double loss, double norm) {
   std::string why;
   if (options_.name_offender) {
     why = offender();
