@@ -4,9 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "segfuse/doctor.h"
 
 namespace segfuse::cli {
 
@@ -14,7 +19,16 @@ namespace segfuse::cli {
 struct Common {
   bool json = false;  ///< machine-readable output on stdout
   int status = 0;     ///< exit code of a command that ran and found what its user asked about
+  /// Another command of ours, its program's name first; its exit code.
+  std::function<int(std::vector<std::string>)> run_command = nullptr;
+  /// With --report-kernels.
+  std::unique_ptr<Watch> kernels = nullptr;
 };
+
+/// With --report-kernels, what to print below a command's text.
+std::string kernels_text(const Common& common);
+/// With --report-kernels, adds "kernels" to a command's JSON.
+void add_kernels(nlohmann::ordered_json& json, const Common& common);
 
 void add_train(CLI::App& app, Common& common);
 void add_eval(CLI::App& app, Common& common);
@@ -25,6 +39,7 @@ void add_info(CLI::App& app, Common& common);
 void add_doctor(CLI::App& app, Common& common);
 void add_numerics(CLI::App& doctor, Common& common);
 void add_doctor_fork(CLI::App& doctor, Common& common);
+void add_doctor_streams(CLI::App& doctor, Common& common);
 
 /// NAME=NUMBER, again and again. UsageError for what is none.
 std::map<std::string, std::int64_t> parse_sizes(const std::vector<std::string>& texts);

@@ -108,6 +108,16 @@ nlohmann::ordered_json describe(const std::vector<PassInfo>& passes) {
   return all;
 }
 
+/// Those for this CPU and those for a GPU, as far as there are compilers for them.
+void make_kernels(const Program& program, const CompileArguments& arguments) {
+  const SizeExamples sizes = parse_sizes(arguments.sizes);
+  for (const std::string& target : {std::string("cpu"), arguments.architecture}) try {
+      program.make_kernels(target, sizes);
+    } catch (const DeviceError& error) {
+      fmt::print(stderr, "segfuse: no kernels for {}: {}\n", target, error.what());
+    }
+}
+
 }  // namespace
 
 SizeExamples parse_sizes(const std::vector<std::string>& texts) {
@@ -151,6 +161,7 @@ void add_compile(CLI::App& app, Common& common) {
       "  segfuse compile examples/layer_norm.sf --dump=after:fold");
   command->callback([arguments, &common] {
     const Program program = Program::from_file(arguments->file);
+    if (common.kernels) make_kernels(program, *arguments);
     if (arguments->passes && !common.json) {
       print_passes(program.passes());
       return;
@@ -161,7 +172,9 @@ void add_compile(CLI::App& app, Common& common) {
     std::vector<std::string> files;
     if (!arguments->out.empty()) files = write_files(program, *arguments, text);
     if (!common.json) {
-      if (files.empty()) fmt::print("{}", text);
+      // Who asks for kernels and names nothing else wants these.
+      if (files.empty() && !(common.kernels && arguments->emit == "ir" && arguments->dump.empty()))
+        fmt::print("{}", text);
       return;
     }
     nlohmann::ordered_json all{{"name", program.name()},
@@ -173,6 +186,7 @@ void add_compile(CLI::App& app, Common& common) {
       all["files"] = files;
     }
     if (arguments->passes) all["passes"] = describe(program.passes());
+    add_kernels(all, common);
     fmt::print("{}\n", all.dump(2));
   });
 }

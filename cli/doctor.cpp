@@ -92,6 +92,7 @@ void add_doctor(CLI::App& app, Common& common) {
   add_doctor_fork(*doctor, common);
   add_kernel(*doctor, common);
   add_numerics(*doctor, common);
+  add_doctor_streams(*doctor, common);
 }
 
 }  // namespace segfuse::cli

@@ -28,9 +28,10 @@ Examples:
   segfuse doctor fork 4711
   segfuse doctor kernel kernels.cu --arch sm_90
   segfuse doctor numerics examples/layer_norm.sf --size B=4
+  segfuse doctor streams -- segfuse train examples/ecg.toml --out out/ecg --device cuda
 
 Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
-doctor: 1 a risk, spill or wrong number was found.)";
+doctor: 1 a risk, spill, wrong number or race was found.)";
 
 /// One flag for each row of the option table, given before or after the command's name.
 void add_options(CLI::App& app, segfuse::Options& values) {
@@ -74,7 +75,17 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("there is no command '{}'; the commands are {}", rest.front(), names);
 }
 
+int run(int argc, char** argv, segfuse::cli::Common& common);
+
+int run_command(std::vector<std::string> words) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  segfuse::cli::Common common;
+  return run(static_cast<int>(argv.size()), argv.data(), common);
+}
+
 int run(int argc, char** argv, segfuse::cli::Common& common) {
+  common.run_command = run_command;
   segfuse::Options options = segfuse::Options::from_environment();
   CLI::App app("segfuse: train, run and explain models that cut sequences into labelled segments",
                "segfuse");
@@ -83,8 +94,14 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   app.require_subcommand(1);
   app.fallthrough();
   app.add_flag("--json", common.json, "Print the result as JSON");
+  bool report_kernels = false;
+  app.add_flag("--report-kernels", report_kernels,
+               "Print what each kernel needs that is made on the way, as doctor kernel does");
   add_options(app, options);
-  app.parse_complete_callback([&] { segfuse::set_default_options(options); });
+  app.parse_complete_callback([&] {
+    segfuse::set_default_options(options);
+    if (report_kernels) common.kernels = std::make_unique<segfuse::Watch>();
+  });
   segfuse::cli::add_train(app, common);
   segfuse::cli::add_eval(app, common);
   segfuse::cli::add_decode(app, common);
@@ -99,6 +116,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   } catch (const CLI::ParseError& error) {
     return fail(common, ExitCode::kUsage, usage_message(app, error));
   }
+  if (!common.json) fmt::print("{}", segfuse::cli::kernels_text(common));
   return common.status;
 }
 

@@ -43,15 +43,13 @@ Json describe(const NumericsFinding& finding) {
           {"program", finding.program}};
 }
 
-std::string json_of(const NumericsReport& report) {
+Json json_of(const NumericsReport& report) {
   Json findings = Json::array();
   for (const NumericsFinding& finding : report.findings) findings.push_back(describe(finding));
-  return Json{{"file", report.name},     {"operations", report.operations},
-              {"groups", report.groups}, {"runs", report.runs},
-              {"device", report.device}, {"seconds", report.seconds},
-              {"notes", report.notes},   {"findings", findings}}
-             .dump(2) +
-         "\n";
+  return {{"file", report.name},     {"operations", report.operations},
+          {"groups", report.groups}, {"runs", report.runs},
+          {"device", report.device}, {"seconds", report.seconds},
+          {"notes", report.notes},   {"findings", findings}};
 }
 
 void write_program(const std::filesystem::path& path, const std::string& text) {
@@ -77,7 +75,13 @@ NumericsReport examine(const NumericsArguments& arguments) {
 
 void run_numerics(const NumericsArguments& arguments, Common& common) {
   const NumericsReport report = examine(arguments);
-  fmt::print("{}", common.json ? json_of(report) : numerics_report_text(report));
+  if (common.json) {
+    Json json = json_of(report);
+    add_kernels(json, common);
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}", numerics_report_text(report));
+  }
   if (report.findings.empty()) return;
   common.status = 1;
   if (arguments.program.empty()) return;

@@ -43,7 +43,11 @@ void print_metrics(const std::string& text) {
 }
 
 void print(const Common& common, const std::string& metrics) {
-  if (common.json) {
+  if (common.json && common.kernels) {
+    Json all = Json::parse(metrics);
+    add_kernels(all, common);
+    fmt::print("{}\n", all.dump(2));
+  } else if (common.json) {
     fmt::print("{}", metrics);
   } else {
     print_metrics(metrics);
@@ -135,7 +139,13 @@ void add_decode(CLI::App& app, Common& common) {
                       {"segments", file.segments},
                       {"log_probability", file.log_probability}});
     }
-    if (common.json) fmt::print("{}\n", rows.dump(2));
+    if (!common.json) return;
+    if (common.kernels) {
+      Json all{{"files", rows}};
+      add_kernels(all, common);
+      rows = std::move(all);
+    }
+    fmt::print("{}\n", rows.dump(2));
   });
 }
 

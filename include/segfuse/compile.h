@@ -87,6 +87,11 @@ class Program {
   /// names the kinds for others, and says what has no form in C.
   std::string emit(std::string_view kind, const EmitOptions& how = {}) const;
 
+  /// Makes machine code of all its groups' kernels for such sizes and runs nothing: for "cpu", this
+  /// machine, or for a GPU's architecture, as "sm_90". doctor.h's Watch sees them.
+  /// DeviceError where the compiler is missing.
+  void make_kernels(std::string_view target, const SizeExamples& sizes = {}) const;
+
   /// Runs all passes on a copy and says what each did, in their order.
   std::vector<PassInfo> passes() const;
   /// The text form of a copy when that pass has run for the first time. UsageError names the

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -285,9 +286,10 @@ struct KernelOptions {
 
 /// What the CPU's compiler says of a loop in C.
 struct KernelLoop {
-  std::uint64_t line = 0;  ///< of the file, from 1
+  std::uint64_t line = 0;  ///< of the text, from 1
   bool vectorized = false;
-  std::string remark;  ///< as the compiler says it
+  std::string remark;       ///< as the compiler says it
+  std::string kernel = {};  ///< of several texts: whose
 };
 
 struct KernelReport {
@@ -315,5 +317,34 @@ std::string kernel_report_json(const KernelReport& report);
 /// `report` beside `former`, kernel by kernel.
 std::string kernel_comparison_text(const KernelReport& former, const KernelReport& report);
 std::string kernel_comparison_json(const KernelReport& former, const KernelReport& report);
+
+// doctor streams, and --report-kernels: what this process does while it is watched.
+
+struct StreamRace {
+  std::string sentence, missing, picture;  ///< all of it; the wait that would help; SVG
+};
+
+struct StreamReport {
+  std::string command;
+  std::uint64_t operations = 0;  ///< launches, copies and fills that race checkers looked at
+  std::vector<StreamRace> races;
+};
+std::string stream_report_text(const StreamReport& report);
+std::string stream_report_json(const StreamReport& report);
+
+class Watch {
+ public:
+  Watch();
+  ~Watch();
+  /// Kernels that were made or loaded: a report for the CPU's and one for each kind of GPU, of each
+  /// text once, in the order of their first use. Further kernels of a name get a number behind it.
+  std::vector<KernelReport> kernels() const;
+  /// What race checkers found, which are there with the option check-streams.
+  StreamReport streams(std::string command) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace segfuse

@@ -63,7 +63,8 @@ std::vector<OptionInfo> make_table() {
        "watch all work on a GPU for missing waits between streams; a race is an error that shows "
        "it"},
       {"deterministic", "", true,
-       "the same bits for the same inputs on any number of threads; off allows faster orders"},
+       "the same bits for the same inputs on any number of threads; off allows faster orders, of "
+       "which there are none so far"},
       {"cache-dir", "", std::string(),
        "folder of compiled code; empty takes $XDG_CACHE_HOME/segfuse or ~/.cache/segfuse"},
   };

@@ -78,6 +78,16 @@ std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   throw UsageError("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds()));
 }
 
+void Program::make_kernels(std::string_view target, const SizeExamples& sizes) const {
+  compiler::SizeHints hints;
+  hints.symbols = sizes;
+  if (target == "cpu") {
+    engine::make_cpu_kernels(state_->fusion, hints);
+  } else {
+    engine::make_cuda_kernels(state_->fusion, hints, target);
+  }
+}
+
 std::vector<PassInfo> Program::passes() const {
   ir::Fusion fusion = state_->fusion;
   std::vector<PassInfo> all;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/code_store.h"
+#include "base/made_kernels.h"
 #include "base/os/shared_library.h"
 #include "jit/clang_module.h"
 
@@ -120,6 +121,7 @@ class CachedCompiler final : public CpuCompiler {
         store_(options.folder ? *options.folder : code_folder()) {}
 
   std::shared_ptr<const CpuCode> compile(const CSource& source) override {
+    if (kernels_are_heard()) tell_kernels({MadeKernels::Language::kC, source.name, source.text});
     std::promise<Code> promise;
     {
       std::unique_lock lock(mutex_);

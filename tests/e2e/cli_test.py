@@ -104,8 +104,9 @@ class CliTest(tool.ToolTest):
         def digest(out):
             return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
         digests = {digest(train(name, flag)[0]) for name, flag in (
-            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"))}
-        self.assertEqual(len(digests), 1, "looking changed what was learnt")
+            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"),
+            ("free", "--no-deterministic"))}
+        self.assertEqual(len(digests), 1, "looking, or leave to take another order, changed what was learnt")
         held, _ = train("held", "--quiet", "--crf-reg", "0.5")
         self.assertNotIn(digest(held), digests)
         pieces, _ = train("pieces", "--quiet", "--fixed-length", "20")
@@ -191,6 +192,30 @@ class CliTest(tool.ToolTest):
         self.assertIn("C, compiled by clang", report["source"])
         self.assertIn("row_norm", [kernel["name"] for kernel in report["kernels"]])
 
+    def test_kernels_that_are_made_are_reported(self):
+        program = tool.SOURCE / "examples/layer_norm.sf"
+        text = tool.run("compile", program, "--report-kernels", "--size", "B=4", check=0)
+        clang = "no kernels for cpu" not in text.stderr
+        self.assertEqual(clang, "kernels of this run: C, compiled by clang" in text.stdout)
+        self.assertNotIn("fusion", text.stdout)
+        report = json.loads(tool.run("compile", program, "--report-kernels", "--emit=plan", "--json", check=0).stdout)
+        self.assertIn("plan", report)
+        if clang:
+            self.assertIn("row_norm", [k["name"] for k in report["kernels"][0]["kernels"]])
+        out = self.directory / "reported"
+        trained = tool.run("--quiet", "train", self.config, "--data", self.data, "--out", out, "--report-kernels", "--json",
+                           "--set", "training.epochs=1", check=0)
+        metrics = json.loads(trained.stdout)
+        self.assertIn("label_error_rate", metrics)
+        if clang:
+            self.assertGreater(len(metrics["kernels"][0]["kernels"]), 10)
+        for kind in ("loops", "compiled"):
+            text = tool.run("eval", out, "--report-kernels", f"--backend={kind}", check=0).stdout
+            self.assertEqual("no kernels were made" in text, kind == "loops" or not clang)
+        rows = json.loads(tool.run("decode", out, self.data / "test", "--out", out / "labels", "--report-kernels", "--json",
+                                   check=0).stdout)
+        self.assertEqual(len(rows["files"]), 4)
+
     def test_doctor_finds_the_first_wrong_number(self):
         program = self.directory / "mask.sf"
         program.write_text('fusion "m" {\n symbols B\n %0 = input "x" : f32[B, 2]\n %1 = input "mask" : f32[B, 2]\n'
@@ -222,6 +247,23 @@ class CliTest(tool.ToolTest):
         first = examine("--model", broken, check=1)["findings"][0]
         self.assertEqual((first["fault"], first["operation"], first["element"]), ("NaN", "input", "[0, 0]"))
         self.assertIn("block1.mix.weight", first["statement"])
+
+    def test_doctor_watches_streams_of_a_run(self):
+        program = self.directory / "small.sf"
+        program.write_text('fusion "m" {\n %0 = input "x" : f32[4]\n %1 = exp(%0)\n output %1\n}\n')
+        command = ("segfuse", "doctor", "numerics", program, "--json")
+        result = tool.run("doctor", "streams", "--json", "--", *command, check=0)
+        report = json.loads(result.stdout)
+        self.assertEqual((report["operations"], report["races"]), (0, []))
+        self.assertIn('"findings"', result.stderr)
+        self.assertIn("nothing ran on a GPU", tool.run("doctor", "streams", "--", *command, check=0).stdout)
+        foreign = tool.run("doctor", "streams", "--", "true", check=2)
+        self.assertIn("'true' is not segfuse", foreign.stderr)
+        self.assertEqual(foreign.stderr.count("\n"), 1)
+        tool.run("doctor", "streams", "--", "segfuse", "train", check=2)
+        gpu = tool.run("doctor", "streams", "--", *command, "--device", "cuda")
+        self.assertIn(gpu.returncode, (0, 4))
+        self.assertIn("no race: " if gpu.returncode == 0 else "segfuse: CUDA:", gpu.stdout + gpu.stderr)
 
     def test_doctor_explains_memory(self):
         golden = tool.SOURCE / "tests/golden/memory"

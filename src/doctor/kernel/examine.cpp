@@ -12,6 +12,7 @@
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/occupancy.h"
+#include "doctor/kernel/parts.h"
 #include "doctor/kernel/ptx.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"
@@ -80,21 +81,6 @@ std::string assemble(const std::string& ptxas, const fs::path& file,
   return read_file(cubin.path());
 }
 
-/// What only the text tells goes to the kernels of the machine code.
-void add_text(std::vector<KernelInfo>& kernels, const std::vector<KernelInfo>& texts) {
-  for (KernelInfo& kernel : kernels)
-    for (const KernelInfo& text : texts) {
-      if (text.name != kernel.name) continue;
-      kernel.has_text = true;
-      kernel.declared_registers = text.declared_registers;
-      kernel.local_bytes = text.local_bytes;
-      kernel.local_loads = text.local_loads;
-      kernel.local_stores = text.local_stores;
-      kernel.atomics = text.atomics;
-      if (kernel.max_threads == 0) kernel.max_threads = text.max_threads;
-    }
-}
-
 void read_ptx_file(KernelReport& report, const fs::path& file, const KernelOptions& options) {
   report.source = "PTX";
   report.kernels = read_ptx(read_file(file), report.file);
@@ -137,6 +123,24 @@ void compile_file(KernelReport& report, const fs::path& file, const KernelOption
     add_text(report.kernels, read_ptx(compiled.ptx, report.file));
 }
 
+}  // namespace
+
+namespace doctor {
+
+void add_text(std::vector<KernelInfo>& kernels, const std::vector<KernelInfo>& texts) {
+  for (KernelInfo& kernel : kernels)
+    for (const KernelInfo& text : texts) {
+      if (text.name != kernel.name) continue;
+      kernel.has_text = true;
+      kernel.declared_registers = text.declared_registers;
+      kernel.local_bytes = text.local_bytes;
+      kernel.local_loads = text.local_loads;
+      kernel.local_stores = text.local_stores;
+      kernel.atomics = text.atomics;
+      if (kernel.max_threads == 0) kernel.max_threads = text.max_threads;
+    }
+}
+
 void add_occupancy(KernelReport& report, const KernelOptions& options) {
   for (KernelInfo& kernel : report.kernels) {
     if (!kernel.registers) continue;
@@ -161,7 +165,7 @@ void add_notes(KernelReport& report) {
         "threads whose shared memory fits.");
 }
 
-}  // namespace
+}  // namespace doctor
 
 bool KernelReport::spills() const {
   return std::any_of(kernels.begin(), kernels.end(),

@@ -111,9 +111,11 @@ Json report_json(const KernelReport& report) {
   Json kernels = Json::array();
   for (const KernelInfo& kernel : report.kernels) kernels.push_back(kernel_json(kernel));
   Json loops = Json::array();
-  for (const KernelLoop& loop : report.loops)
-    loops.push_back(
-        Json{{"line", loop.line}, {"vectorized", loop.vectorized}, {"remark", loop.remark}});
+  for (const KernelLoop& loop : report.loops) {
+    Json one{{"line", loop.line}, {"vectorized", loop.vectorized}, {"remark", loop.remark}};
+    if (!loop.kernel.empty()) one["kernel"] = loop.kernel;
+    loops.push_back(std::move(one));
+  }
   Json json{{"file", report.file},
             {"source", report.source},
             {"spills", report.spills()},
@@ -155,7 +157,8 @@ std::string c_report_text(const KernelReport& report) {
                                      [](const KernelLoop& loop) { return loop.vectorized; });
   text += fmt::format("{} of {} loops became vectors\n", vectors, report.loops.size());
   for (const KernelLoop& loop : report.loops)
-    text += fmt::format("line {}: {}\n", loop.line, loop.remark);
+    text += fmt::format("{}line {}: {}\n", loop.kernel.empty() ? "" : loop.kernel + ", ", loop.line,
+                        loop.remark);
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text;
 }

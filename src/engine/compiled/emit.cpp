@@ -4,11 +4,14 @@
 
 #include <functional>
 #include <map>
+#include <set>
 
+#include "base/made_kernels.h"
 #include "compiler/codegen/c_program/print_program.h"
 #include "compiler/codegen/cpu/print_c.h"
 #include "compiler/codegen/cuda/print_cuda.h"
 #include "engine/compiled/emission.h"
+#include "engine/compiled/kernels.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
@@ -88,6 +91,36 @@ runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion, const EmitFor&
   if (text.empty())
     throw UsageError("'{}' has no kernels of its own, so there is no machine code", fusion.name());
   return runtime::cuda::compile_cubin(fusion.name(), text, {}, architecture);
+}
+
+void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes) {
+  std::string reason;
+  const std::shared_ptr<jit::CpuCompiler> made_by = shared_cpu_compiler(&reason);
+  if (!made_by) throw DeviceError("there is no compiler for the CPU: {}", reason);
+  Emission(fusion, {.sizes = sizes}).each([&](EmittedGroup& group) {
+    for (const GroupKernel& kernel : group.lowered.kernels)
+      static_cast<void>(
+          made_by->compile({kernel.kernel.name, compiler::cpu::print_c(kernel.kernel)}));
+  });
+}
+
+void make_cuda_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes,
+                       std::string_view architecture) {
+  std::set<std::string> made;
+  Emission(fusion, {.target = compiler::Target::kCuda, .sizes = sizes})
+      .each([&](EmittedGroup& group) {
+        for (const GroupKernel& kernel : group.lowered.kernels) {
+          const std::string& name = kernel.kernel.name;
+          const std::string text = compiler::cuda::print_cuda(kernel.kernel);
+          if (!made.insert(text).second) continue;
+          tell_kernels({MadeKernels::Language::kCuda,
+                        name,
+                        text,
+                        {},
+                        std::string(architecture),
+                        runtime::cuda::compile_cubin(name, text, {}, architecture).cubin});
+        }
+      });
 }
 
 compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const EmitFor& how,

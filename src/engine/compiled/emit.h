@@ -35,6 +35,11 @@ CudaUnit print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how);
 /// That text compiled for "sm_90" or the like. DeviceError without NVRTC.
 runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion, const EmitFor& how,
                                         std::string_view architecture);
+/// All kernels made ready as for a run: by the compiler of this process; by NVRTC, each text once.
+/// DeviceError where that is missing.
+void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes);
+void make_cuda_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes,
+                       std::string_view architecture);
 /// The whole program in C, its function called `name` (empty: after the program).
 compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const EmitFor& how,
                                       std::string_view name = {});

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/check/listener.h"
+
 namespace segfuse::runtime {
 namespace {
 
@@ -226,6 +228,7 @@ void RaceChecker::submit(StreamHandle handle, std::string_view work,
   use.stream = stream->number;
   use.operation = stream->operations + 1;
   use.work = intern(work);
+  tell_operation();
   std::vector<Finding> found = check(use, accesses, clock);
   if (mode_ == CheckMode::kThrow) report(std::move(found), true);
   enqueue();  // nothing has changed if it throws
@@ -289,7 +292,9 @@ void RaceChecker::report(std::vector<Finding> found, bool may_throw) {
   for (Finding& finding : found) {
     if (count_ < kFindingsWithHistory) finding.history = history();
     ++count_;
-    if (findings_.size() < kMostFindings) findings_.push_back(finding);
+    if (findings_.size() >= kMostFindings) continue;
+    findings_.push_back(finding);
+    tell_race(finding);
   }
   if (may_throw && !found.empty()) throw RaceFound(std::move(found.front()));
 }

@@ -7,6 +7,7 @@
 
 #include "base/code_store.h"
 #include "base/fnv.h"
+#include "base/made_kernels.h"
 #include "runtime/cuda/cublas_lt.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
@@ -262,7 +263,11 @@ class CudaGpu final : public Gpu {
       const auto known = modules_.find(key);
       if (known != modules_.end()) return known->second;
     }
-    const std::string cubin = cache_.get(program, fmt::format("sm_{}{}", major_, minor_));
+    const std::string architecture = fmt::format("sm_{}{}", major_, minor_);
+    const std::string cubin = cache_.get(program, architecture);
+    if (kernels_are_heard())
+      tell_kernels({MadeKernels::Language::kCuda, program.name, program.source, program.defines,
+                    architecture, cubin});
     const std::lock_guard lock(mutex_);
     cuda::Module& module = modules_[key];
     if (module == nullptr)

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/made_kernels.h"
 #include "base/os/file.h"
 #include "base/os/spawn.h"
 #include "doctor/kernel/cpu.h"
@@ -173,12 +174,72 @@ TEST(KernelDoctorTest, LoopsOfCAreExplained) {
 }
 
 TEST(KernelDoctorTest, RemarksOfOtherShapesAreLeftOut) {
-  const auto loops =
-      doctor::parse_remarks("7: vectorized loop (width: 8)\nnothing\nx: y\n0: z\n2: loop not\n");
+  const auto loops = doctor::parse_remarks(
+      "7: vectorized loop (width: 8)\nnothing\nx: y\n0: z\n2: loop not\n3: SLP vectorized\n"
+      "2: loop not\n");
   ASSERT_EQ(loops.size(), 2U);
   EXPECT_EQ(loops[0].line, 2U);
   EXPECT_FALSE(loops[0].vectorized);
   EXPECT_TRUE(loops[1].vectorized);
+}
+
+TEST(KernelWatchTest, SeesEachTextOnceWhileItLives) {
+  std::string reason;
+  const auto compiler = jit::open_cpu_compiler(&reason, {.folder = fs::path()});
+  if (!compiler) GTEST_SKIP() << reason;
+  static_cast<void>(compiler->compile({"before", "void before(void) {}\n"}));
+  {
+    const Watch watch;
+    EXPECT_TRUE(watch.kernels().empty());
+    for (int i = 0; i < 2; ++i) static_cast<void>(compiler->compile({"two", kTwoLoops}));
+    static_cast<void>(compiler->compile({"more", std::string(kTwoLoops) + "\n"}));
+    const std::vector<KernelReport> reports = watch.kernels();
+    ASSERT_EQ(reports.size(), 1U);
+    std::vector<std::string> names;
+    for (const KernelInfo& kernel : reports[0].kernels) names.push_back(kernel.name);
+    EXPECT_THAT(names,
+                ::testing::UnorderedElementsAre("scale", "chain", "scale_of_2", "chain_of_2"));
+    EXPECT_THAT(kernel_report_text(reports[0]), HasSubstr("_of_2, line 6: loop not vectorized"));
+    EXPECT_THAT(kernel_report_json(reports[0]), HasSubstr("\"kernel\": \""));
+  }
+  static_cast<void>(compiler->compile({"after", "void after(void) {}\n"}));
+  EXPECT_TRUE(Watch().kernels().empty());
+}
+
+/// As a GPU tells them; the figures are those of the machine code, atomics of its text.
+TEST(KernelWatchTest, ReportsKernelsOfAGpuByArchitecture) {
+  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC was not found";
+  const Watch watch;
+  const std::string text = R"(
+extern "C" __global__ void __launch_bounds__(128, 1) count(int* at, const float* x) {
+  if (x[threadIdx.x] > LEAST) atomicAdd(at, 1);
+})";
+  for (const char* architecture : {"sm_90", "sm_80", "sm_90"})
+    for (const char* define : {"LEAST=1", "LEAST=2"})
+      tell_kernels({MadeKernels::Language::kCuda,
+                    "count",
+                    text,
+                    {define},
+                    architecture,
+                    runtime::cuda::compile_cubin("count", text, {define}, architecture).cubin});
+  const std::vector<KernelReport> reports = watch.kernels();
+  ASSERT_EQ(reports.size(), 2U);
+  EXPECT_THAT(reports[0].source, HasSubstr("sm_90"));
+  EXPECT_THAT(reports[1].source, HasSubstr("sm_80"));
+  for (const KernelReport& report : reports) {
+    ASSERT_EQ(report.kernels.size(), 2U);
+    EXPECT_EQ(report.kernels[0].name, "count");
+    EXPECT_EQ(report.kernels[1].name, "count_of_2");
+    for (const KernelInfo& kernel : report.kernels) {
+      EXPECT_GT(kernel.registers.value_or(0), 0U);
+      EXPECT_FALSE(kernel.spills());
+      ASSERT_EQ(kernel.occupancy.size(), 1U);
+      EXPECT_EQ(kernel.occupancy[0].block, 128U);
+      if (!kernel.has_text) continue;  // this NVRTC keeps no PTX
+      ASSERT_EQ(kernel.atomics.size(), 1U);
+      EXPECT_EQ(kernel.atomics[0].order, "independent");
+    }
+  }
 }
 
 constexpr const char* kText = R"(

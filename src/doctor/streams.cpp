@@ -1,0 +1,33 @@
+// Reports of doctor streams in words.
+
+#include <fmt/core.h>
+
+#include "doctor/json_place.h"
+#include "segfuse/doctor.h"
+
+namespace segfuse {
+
+std::string stream_report_text(const StreamReport& report) {
+  std::string text = fmt::format("{}: {} launches, copies and fills on a GPU\n", report.command,
+                                 report.operations);
+  for (const StreamRace& race : report.races)
+    text += fmt::format("\nrace: {}\n  {:<10}{}\n", race.sentence, "missing", race.missing);
+  if (report.operations == 0)
+    text += "note: nothing ran on a GPU, so nothing was looked at; --device cuda runs it there\n";
+  else if (report.races.empty())
+    text += "no race: every use of memory waits for those it depends on\n";
+  return text;
+}
+
+std::string stream_report_json(const StreamReport& report) {
+  doctor::Json races = doctor::Json::array();
+  for (const StreamRace& race : report.races)
+    races.push_back(doctor::Json{
+        {"sentence", race.sentence}, {"missing", race.missing}, {"picture", race.picture}});
+  return doctor::Json{
+             {"command", report.command}, {"operations", report.operations}, {"races", races}}
+             .dump(2, ' ', false, doctor::Json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace segfuse

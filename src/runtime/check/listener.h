@@ -1,0 +1,38 @@
+#pragma once
+// What the race checkers of this process look at and find: told to whoever listens.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "runtime/check/finding.h"
+
+namespace segfuse::runtime {
+
+/// Collects from when it is made until it is destroyed.
+class RaceListener {
+ public:
+  RaceListener();
+  ~RaceListener();
+  RaceListener(const RaceListener&) = delete;
+  RaceListener& operator=(const RaceListener&) = delete;
+
+  /// Launches, copies and fills that were looked at.
+  std::uint64_t operations() const { return operations_; }
+  std::vector<Finding> findings() const;
+
+ private:
+  friend void tell_operation() noexcept;
+  friend void tell_race(const Finding& finding);
+  std::atomic<std::uint64_t> operations_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<Finding> findings_;
+};
+
+/// Of race checkers.
+void tell_operation() noexcept;
+void tell_race(const Finding& finding);
+
+}  // namespace segfuse::runtime
