@@ -678,24 +678,41 @@ def silu(x: Any) -> Value:
     return Value(x._fusion, _native.silu(x._native))
 
 
-def _affine(operation: str, x: Value, scale: Any, shift: Any) -> Value:
+def _raised(x: Value) -> Value:
+    """Norms of 16-bit values are computed in float32 and rounded once."""
+    return astype(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+
+
+def _parameter(operation: str, x: Value, parameter: Any) -> Any:
+    """An array as a value; numbers stay weak."""
+    number = parameter is None or isinstance(parameter, (bool, int, float))
+    return parameter if number else value(operation, parameter, x)
+
+
+def _affine(operation: str, x: Value, result: Value, scale: Any, shift: Any) -> Value:
+    """result * scale + shift, in the type that x and what is given make together."""
+    scale = _parameter(operation, x, scale)
+    shift = _parameter(operation, x, shift)
+    dtype = common_dtype([x, *(p for p in (scale, shift) if p is not None)])
     if scale is not None:
-        x = x * scale
-    return x if shift is None else x + shift
+        result = result * (_raised(scale) if isinstance(scale, Value) else scale)
+    if shift is not None:
+        result = result + (_raised(shift) if isinstance(shift, Value) else shift)
+    return result if result.dtype == dtype else astype(result, dtype)
 
 
 def layer_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, times scale (C), plus shift (C)."""
     x = floating("layer_norm", x)
-    result = Value(x._fusion, _native.layer_norm(x._native, epsilon))
-    return _affine("layer_norm", result, scale, shift)
+    result = Value(x._fusion, _native.layer_norm(_raised(x)._native, epsilon))
+    return _affine("layer_norm", x, result, scale, shift)
 
 
 def rms_norm(x: Any, scale: Any = None, epsilon: float = 1e-6) -> Value:
     """x / sqrt(mean(x^2) + epsilon) over the last axis, times scale (C)."""
     x = floating("rms_norm", x)
-    result = Value(x._fusion, _native.rms_norm(x._native, epsilon))
-    return _affine("rms_norm", result, scale, None)
+    result = Value(x._fusion, _native.rms_norm(_raised(x)._native, epsilon))
+    return _affine("rms_norm", x, result, scale, None)
 
 
 def _channels(x: Value, parameter: Any) -> Any:
@@ -709,8 +726,8 @@ def _channels(x: Value, parameter: Any) -> Any:
 def instance_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """x (B, C, ...): standardised over the axes after the second; scale and shift are (C)."""
     x = floating("instance_norm", x)
-    result = Value(x._fusion, _native.instance_norm(x._native, epsilon))
-    return _affine("instance_norm", result, _channels(x, scale), _channels(x, shift))
+    result = Value(x._fusion, _native.instance_norm(_raised(x)._native, epsilon))
+    return _affine("instance_norm", x, result, _channels(x, scale), _channels(x, shift))
 
 
 def batch_norm(
@@ -733,9 +750,12 @@ def batch_norm_inference(
 ) -> Value:
     """x (B, C, ...) standardised by statistics (C) that are given."""
     x = floating("batch_norm_inference", x)
-    inverse = _elementwise_functions["rsqrt"](value("batch_norm_inference", variance, x) + epsilon)
-    result = (x - _channels(x, mean)) * _channels(x, inverse)
-    return _affine("batch_norm_inference", result, _channels(x, scale), _channels(x, shift))
+    operation = "batch_norm_inference"
+    variance = _raised(value(operation, variance, x))
+    inverse = _elementwise_functions["rsqrt"](variance + epsilon)
+    mean = _parameter(operation, x, _channels(x, mean))
+    centred = _raised(x) - (_raised(mean) if isinstance(mean, Value) else mean)
+    return _affine(operation, x, centred * _channels(x, inverse), _channels(x, scale), _channels(x, shift))
 
 
 __all__ = sorted(

@@ -250,21 +250,42 @@ ValId Builder::matmul(ValId a, ValId b, bool transpose_a, bool transpose_b) {
   return make(Op::matmul, {a, b}, {std::int64_t{transpose_a}, std::int64_t{transpose_b}});
 }
 
+namespace {
+
+bool is_raised(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+}  // namespace
+
 ValId Builder::softmax(ValId a, std::int64_t axis) {
+  const DType dtype = val(a).dtype;
+  if (is_raised(dtype)) return cast(softmax(cast(a, DType::kF32), axis), dtype);
   return exp(sub(a, logsumexp(a, {axis}, true)));
 }
 ValId Builder::log_softmax(ValId a, std::int64_t axis) {
+  const DType dtype = val(a).dtype;
+  if (is_raised(dtype)) return cast(log_softmax(cast(a, DType::kF32), axis), dtype);
   return sub(a, logsumexp(a, {axis}, true));
 }
 
 ValId Builder::gelu(ValId a) {
+  const DType dtype = val(a).dtype;
+  if (is_raised(dtype)) return cast(gelu(cast(a, DType::kF32)), dtype);
   const ValId half_erf = mul(erf(mul(a, constant_like(std::sqrt(0.5), a))), constant_like(0.5, a));
   return mul(a, add(half_erf, constant_like(0.5, a)));
 }
 
-ValId Builder::silu(ValId a) { return mul(a, sigmoid(a)); }
+ValId Builder::silu(ValId a) {
+  const DType dtype = val(a).dtype;
+  if (is_raised(dtype)) return cast(silu(cast(a, DType::kF32)), dtype);
+  return mul(a, sigmoid(a));
+}
 
 ValId Builder::layer_norm(ValId a, ValId scale, ValId shift, double epsilon) {
+  const DType dtype = val(a).dtype;
+  if (is_raised(dtype)) {
+    const auto raise = [&](ValId b) { return is_raised(val(b).dtype) ? cast(b, DType::kF32) : b; };
+    return cast(layer_norm(raise(a), raise(scale), raise(shift), epsilon), dtype);
+  }
   const Moments moments = welford(a, {-1}, true);
   const ValId variance = div(moments.m2, extent(val(a).shape.back(), val(a).dtype));
   const ValId inverse = rsqrt(add(variance, constant_like(epsilon, a)));

@@ -84,7 +84,7 @@ class Builder {
   // Library calls.
   ValId matmul(ValId a, ValId b, bool transpose_a = false, bool transpose_b = false);
 
-  // Compositions.
+  // Compositions. Those of 16-bit values are computed in f32 and rounded once.
   ValId softmax(ValId a, std::int64_t axis);
   ValId log_softmax(ValId a, std::int64_t axis);
   ValId gelu(ValId a);  ///< exact: a * (1 + erf(a / sqrt 2)) / 2

@@ -314,6 +314,34 @@ def test_norms_are_pytorchs(torch):
         torch.testing.assert_close(segfuse.compile(ours)(*args), theirs(*args), rtol=1e-9, atol=1e-9)
 
 
+def test_norms_of_16_bit_values_are_rounded_once(torch):
+    f = torch.nn.functional
+    x, row = torch.randn(4, 6, 512).bfloat16(), torch.randn(512).bfloat16()
+    channel = torch.rand(6).bfloat16() + 0.5
+    pairs = [
+        (sf.layer_norm, (x, row, row), lambda x, a, b: f.layer_norm(x, (512,), a, b)),
+        (sf.rms_norm, (x, row), lambda x, a: f.rms_norm(x, (512,), a, 1e-6)),
+        (sf.instance_norm, (x, channel, channel), lambda x, a, b: f.instance_norm(x, weight=a, bias=b)),
+        (lambda x, a: sf.batch_norm(x, a, a)[0], (x, channel), lambda x, a: f.batch_norm(x, None, None, a, a, True)),
+        (
+            lambda x, a: sf.batch_norm_inference(x, a, a, a, 2),
+            (x, channel),
+            lambda x, a: f.batch_norm(x, a, a, a, torch.full_like(a, 2), False),
+        ),
+        (sf.softmax, (x,), lambda x: f.softmax(x, -1)),
+        (sf.gelu, (x,), f.gelu),
+        (sf.silu, (x,), f.silu),
+    ]
+    for ours, args, theirs in pairs:
+        found = segfuse.compile(ours)(*args)
+        assert found.dtype == torch.bfloat16
+        exact = theirs(*(a.double() for a in args))
+        torch.testing.assert_close(found.double(), exact, rtol=1.01 * 2**-8, atol=1e-5)
+    # What is given in f32 makes the result f32, and numbers do not.
+    assert segfuse.compile(sf.layer_norm)(x, row.float()).dtype == torch.float32
+    assert segfuse.compile(lambda x: sf.layer_norm(x, 2, 0.5))(x).dtype == torch.bfloat16
+
+
 def test_activations_are_jaxs(jax):
     x = jax.numpy.linspace(-3, 3, 50)
     for ours, theirs in [

@@ -21,6 +21,15 @@ void need_float(std::string_view operation, const Value& a) {
     throw UsageError("{}: found {}, expected floating point", operation, a.text());
 }
 
+/// Compositions of 16-bit values are computed in f32 and rounded once.
+Value raised(const Value& a) {
+  const bool narrow = !a.is_number() && (a.dtype() == DType::kF16 || a.dtype() == DType::kBF16);
+  return narrow ? cast(a, DType::kF32) : a;
+}
+Value rounded(const Value& result, const Value& like) {
+  return raised(like).dtype() == like.dtype() ? result : cast(result, like.dtype());
+}
+
 /// Mean and variance over the axes, in one pass.
 std::pair<Value, Value> moments(const Value& a, const Axes& axes, bool keep) {
   const Moments both = welford(a, axes, keep);
@@ -71,7 +80,8 @@ Value gelu(const Value& a) {
 
 Value gelu_tanh(const Value& a) {
   need_float("gelu_tanh", a);
-  return a * (tanh((a + square(a) * a * 0.044715) * kTanhScale) * 0.5 + 0.5);
+  const Value x = raised(a);
+  return rounded(x * (tanh((x + square(x) * x * 0.044715) * kTanhScale) * 0.5 + 0.5), a);
 }
 
 Value silu(const Value& a) {
@@ -91,21 +101,22 @@ Value dropout(const Value& a, const Value& seed, double rate) {
 Value layer_norm(const Value& a, double epsilon) {
   need_float("layer_norm", a);
   need_least_rank("layer_norm", a, 1, "(..., C)");
-  return standardised(a, {-1}, epsilon);
+  return rounded(standardised(raised(a), {-1}, epsilon), a);
 }
 
 Value layer_norm(const Value& a, const Value& scale, const Value& shift, double epsilon) {
-  return layer_norm(a, epsilon) * scale + shift;
+  return rounded(layer_norm(raised(a), epsilon) * raised(scale) + raised(shift), a);
 }
 
 Value rms_norm(const Value& a, double epsilon) {
   need_float("rms_norm", a);
   need_least_rank("rms_norm", a, 1, "(..., C)");
-  return a * rsqrt(mean(square(a), Axes{-1}, true) + epsilon);
+  const Value x = raised(a);
+  return rounded(x * rsqrt(mean(square(x), Axes{-1}, true) + epsilon), a);
 }
 
 Value rms_norm(const Value& a, const Value& scale, double epsilon) {
-  return rms_norm(a, epsilon) * scale;
+  return rounded(rms_norm(raised(a), epsilon) * raised(scale), a);
 }
 
 BatchNorm batch_norm(const Value& a, const Value& scale, const Value& shift, double epsilon) {
@@ -113,28 +124,31 @@ BatchNorm batch_norm(const Value& a, const Value& scale, const Value& shift, dou
   need_least_rank("batch_norm", a, 2, "(B, C, ...)");
   Axes axes = axes_after(a.rank(), 2);
   axes.insert(axes.begin(), 0);
-  const auto [mean, variance] = moments(a, axes, false);
-  return {batch_norm(a, mean, variance, scale, shift, epsilon), mean, variance};
+  const auto [mean, variance] = moments(raised(a), axes, false);
+  const Value result = batch_norm(raised(a), mean, variance, raised(scale), raised(shift), epsilon);
+  return {rounded(result, a), rounded(mean, a), rounded(variance, a)};
 }
 
 Value batch_norm(const Value& a, const Value& mean, const Value& variance, const Value& scale,
                  const Value& shift, double epsilon) {
   need_float("batch_norm", a);
   need_least_rank("batch_norm", a, 2, "(B, C, ...)");
-  auto channels = [&](const Value& value) { return per_channel("batch_norm", a, value); };
-  const Value inverse = rsqrt(variance + epsilon);
-  return (a - channels(mean)) * channels(inverse) * channels(scale) + channels(shift);
+  auto channels = [&](const Value& value) { return per_channel("batch_norm", a, raised(value)); };
+  const Value inverse = rsqrt(raised(variance) + epsilon);
+  const Value standard = (raised(a) - channels(mean)) * channels(inverse);
+  return rounded(standard * channels(scale) + channels(shift), a);
 }
 
 Value instance_norm(const Value& a, double epsilon) {
   need_float("instance_norm", a);
   need_least_rank("instance_norm", a, 3, "(B, C, ...) with at least one axis after C");
-  return standardised(a, axes_after(a.rank(), 2), epsilon);
+  return rounded(standardised(raised(a), axes_after(a.rank(), 2), epsilon), a);
 }
 
 Value instance_norm(const Value& a, const Value& scale, const Value& shift, double epsilon) {
-  const Value standard = instance_norm(a, epsilon);
-  return standard * per_channel("instance_norm", a, scale) + per_channel("instance_norm", a, shift);
+  const Value standard = instance_norm(raised(a), epsilon);
+  auto channels = [&](const Value& v) { return per_channel("instance_norm", a, raised(v)); };
+  return rounded(standard * channels(scale) + channels(shift), a);
 }
 
 }  // namespace segfuse::ops

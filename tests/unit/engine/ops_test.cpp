@@ -256,6 +256,44 @@ TEST(Ops, NormsAreTheirFormulas) {
       });
 }
 
+/// A bf16 result is the exact one rounded, or its neighbour where f32 was off by a little.
+TEST(Ops, CompositionsOf16BitValuesAreRoundedOnce) {
+  using Build = std::function<Value(const Value& x, const Value& row, const Value& channel)>;
+  const std::vector<std::pair<const char*, Build>> all = {
+      {"softmax", [](auto& x, auto&, auto&) { return softmax(x); }},
+      {"log_softmax", [](auto& x, auto&, auto&) { return log_softmax(x); }},
+      {"gelu", [](auto& x, auto&, auto&) { return gelu(x); }},
+      {"gelu_tanh", [](auto& x, auto&, auto&) { return gelu_tanh(x); }},
+      {"silu", [](auto& x, auto&, auto&) { return silu(x); }},
+      {"layer_norm", [](auto& x, auto& row, auto&) { return layer_norm(x, row, row); }},
+      {"rms_norm", [](auto& x, auto& row, auto&) { return rms_norm(x, row); }},
+      {"instance_norm", [](auto& x, auto&, auto& c) { return instance_norm(x, c, c); }},
+      {"batch_norm", [](auto& x, auto&, auto& c) { return batch_norm(x, c, c).value; }},
+  };
+  Rng rng(5);
+  const std::vector<Tensor> wide = {uniform(rng, DType::kBF16, {4, 3, 65}).to(DType::kF64),
+                                    uniform(rng, DType::kBF16, {65}).to(DType::kF64),
+                                    uniform(rng, DType::kBF16, {3}).to(DType::kF64)};
+  for (const auto& [name, build] : all) {
+    const auto run = [&, &make = build](DType dtype) {
+      FusionBuilder f;
+      const Value x = f.input("x", dtype, {"B", "C", "T"});
+      const Value row = f.input("row", dtype, {"T"});
+      const Value channel = f.input("channel", dtype, {"C"});
+      f.output(make(x, row, channel));
+      std::vector<Tensor> inputs;
+      for (const Tensor& tensor : wide) inputs.push_back(tensor.to(dtype));
+      return f.build().run(inputs)[0];
+    };
+    const Tensor exact = run(DType::kF64);
+    const Tensor found = run(DType::kBF16);
+    ASSERT_EQ(found.dtype(), DType::kBF16) << name;
+    for (std::int64_t i = 0; i < exact.size(); ++i)
+      ASSERT_NEAR(found.at(i), exact.at(i), 0x1.02p-8 * std::abs(exact.at(i)) + 2e-6)
+          << name << " at " << i;
+  }
+}
+
 TEST(Ops, ActivationsAreTheirFormulas) {
   auto each = [](double (*function)(double)) {
     return [=](const Tensor& x) {
