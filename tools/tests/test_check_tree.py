@@ -42,6 +42,15 @@ class Tree(CheckerTest):
         self.assert_found("bench/run:2: os.system() is not allowed here; use subprocess.run",
                           "python/a.py:1: preexec_fn is not allowed here; use subprocess.run")
 
+    def test_mutants_have_their_texts(self):
+        self.write("src/a.cpp", "int a = 1;\nint b = 2;\nint c = 2;\n")
+        one = '[[mutant]]\nname = "{0}"\nfile = "src/a.cpp"\nfrom = "{0}"\nto = ""\n'
+        self.write("tests/mutants/a.toml", one.format("= 1"))
+        self.assert_clean()
+        self.write("tests/mutants/a.toml", one.format("= 2") + one.format("= 3"))
+        self.assert_found("tests/mutants/a.toml: the text of '= 2' occurs 2 times in src/a.cpp, not once",
+                          "tests/mutants/a.toml: the text of '= 3' occurs 0 times in src/a.cpp, not once")
+
     def test_loose_ends_need_an_issue_number(self):
         self.write("src/a.cpp", "// TODO(#12): faster\n// FIXME #3\n")
         self.assert_clean()
