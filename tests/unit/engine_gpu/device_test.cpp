@@ -422,6 +422,33 @@ TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
   EXPECT_EQ(gpu->texts.front().find("__launch_bounds__(256, 1)"), std::string::npos);
 }
 
+TEST(DeviceKernels, AreMadeOnceForAClassOfSizesAndAgainWhereVectorsDoNotFit) {
+  Fusion program("norm");
+  Builder b(program);
+  const ir::Extent n = program.symbol("N");
+  const ir::Extent c = program.symbol("C");
+  const ValId x = program.add_input("x", DType::kF32, {n, c});
+  program.add_output(b.softmax(x, 1));
+  DeviceFusion fusion(program, std::make_shared<SpillingGpu>());
+  Rng rng(3, 1);
+  ir::Sizes sizes;
+  const auto vector_for = [&](std::int64_t rows, std::int64_t columns) {
+    const std::vector<Tensor> inputs{uniform(rng, DType::kF32, {rows, columns})};
+    return fusion.prepare(inputs, sizes).at(0).kernels.at(0)->kernel.kernel.schedule.vector;
+  };
+  EXPECT_EQ(vector_for(8, 4000), 4);
+  const std::size_t once = fusion.kernels();
+  for (const std::int64_t rows : {1, 9, 100}) EXPECT_EQ(vector_for(rows, 3996), 4);
+  EXPECT_EQ(fusion.kernels(), once);
+  EXPECT_EQ(vector_for(8, 3998), 2);
+  EXPECT_EQ(vector_for(8, 3999), 1);
+  const std::size_t all = fusion.kernels();
+  EXPECT_EQ(all, once + 2);
+  EXPECT_EQ(vector_for(9, 4000), 4);
+  EXPECT_EQ(vector_for(9, 3997), 1);
+  EXPECT_EQ(fusion.kernels(), all);
+}
+
 TEST(Accelerators, HaveNames) {
   EXPECT_EQ(open_accelerator("cpu"), nullptr);
   for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda0", "cuda:1 "})
