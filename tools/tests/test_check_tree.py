@@ -48,8 +48,10 @@ class Tree(CheckerTest):
         self.write("tests/mutants/a.toml", one.format("= 1"))
         self.assert_clean()
         self.write("tests/mutants/a.toml", one.format("= 2") + one.format("= 3"))
-        self.assert_found("tests/mutants/a.toml: the text of '= 2' occurs 2 times in src/a.cpp, not once",
-                          "tests/mutants/a.toml: the text of '= 3' occurs 0 times in src/a.cpp, not once")
+        self.assert_found("tests/mutants/a.toml: the text of '= 2' occurs 2 times in src/a.cpp,"
+                          " not once",
+                          "tests/mutants/a.toml: the text of '= 3' occurs 0 times in src/a.cpp,"
+                          " not once")
 
     def test_loose_ends_need_an_issue_number(self):
         self.write("src/a.cpp", "// TODO(#12): faster\n// FIXME #3\n")
