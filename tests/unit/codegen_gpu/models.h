@@ -146,6 +146,20 @@ inline std::vector<NamedModel> named_models() {
        [](Model& m) {
          m.output(m.b.exp(m.b.pad(m.input("x", {m.size("N"), m.size("C")}), {0, 1}, {0, 2}, 0.5)));
        }},
+      // Rows whose end lies within a vector of what they are written to.
+      {"padded_rows",
+       [](Model& m) {
+         const ir::ValId x = m.b.pad(m.input("x", {6}), {0}, {2}, 0.5);
+         m.output(m.b.add(m.input("y", {m.size("N"), 8}), x));
+         const ir::ValId z = m.b.pad(m.input("z", {m.size("B")}), {0}, {5}, 0.25);
+         m.output(m.b.mul(m.input("w", {m.size("N"), m.size("B") + 5}), z));
+       }},
+      {"tiled",
+       [](Model& m) {
+         const ir::Extent n = m.size("N");
+         const ir::ValId six = m.b.broadcast(m.input("b", {6}), {1}, {n, 6});
+         m.output(m.b.add(m.input("x", {n * 6}), m.b.reshape(six, {n * 6})));
+       }},
       {"dropout",
        [](Model& m) {
          const ir::ValId x = m.input("x", {m.size("N"), m.size("C")});
