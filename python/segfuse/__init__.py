@@ -7,10 +7,11 @@ operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by valu
 """
 
 from . import ops
-from ._compile import CacheInfo, Compiled, compile, grad, value_and_grad  # noqa: A004
+from ._compile import CacheInfo, Compiled, compile  # noqa: A004
 from ._constraints import Constraints
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
 from ._fusion import Fusion, Program
+from ._grad import grad, value_and_grad
 from ._native import __version__
 from ._segmentations import IGNORE, Segmentations
 from ._sizes import Size

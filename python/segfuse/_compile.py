@@ -1,4 +1,4 @@
-"""Functions over arrays as compiled programs: tracing, the cache of traces, gradients."""
+"""Functions over arrays as compiled programs: tracing, and the cache of traces."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _gpu, _native, _run
-from ._dtypes import is_float
 from ._errors import UsageError
 from ._fusion import Fusion
 from ._sizes import Guard, Size
 from ._tree import LEAF, Structure, flatten, unflatten
 from ._value import Value
+from ._vjp import pulled_back
 
 _MOST_SIGNATURES = 4096
 _MANY_TRACES = 100
@@ -420,7 +420,7 @@ class Compiled:
     @functools.cached_property
     def _backward(self) -> Compiled:
         """The gradients of a linear function of the results, compiled the same way."""
-        backward = Compiled(_pulled_back(self._function))
+        backward = Compiled(pulled_back(self._function))
         backward._how, backward._device = self._how, self._device
         return backward
 
@@ -555,150 +555,3 @@ def compile(  # noqa: A001
     if not callable(function):
         raise UsageError(f"compile: found {_run.describe(function)}, expected a function")
     return Compiled(function, threads=threads, check_numerics=check_numerics, device=device)
-
-
-# --- gradients ---
-
-
-def grad(
-    function: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    *,
-    has_aux: bool = False,
-    threads: int = 0,
-    device: str | None = None,
-) -> Compiled:
-    """The gradient of a scalar function, compiled.
-
-    `grad(function)(*args)` has the shape of `args[argnums]`, trees included; several `argnums` give
-    a tuple. With `has_aux` the function gives (scalar, anything) and the result is (gradient,
-    anything). Numbers at `argnums` are taken as float32 arrays. Gradients can be taken of functions
-    that take gradients, and inside compiled functions. `threads` and `device` as for `compile`.
-    """
-    both = _differentiated(function, argnums, has_aux)
-
-    @functools.wraps(function)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        result, gradients = both(*args, **kwargs)
-        return (gradients, result[1]) if has_aux else gradients
-
-    return _Gradient(gradient, argnums, threads=threads, device=device)
-
-
-def value_and_grad(
-    function: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    *,
-    has_aux: bool = False,
-    threads: int = 0,
-    device: str | None = None,
-) -> Compiled:
-    """As `grad`, but with the value: (function(*args), gradient), in one program.
-
-    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar, anything).
-    """
-    both = _differentiated(function, argnums, has_aux)
-    return _Gradient(functools.wraps(function)(both), argnums, threads=threads, device=device)
-
-
-class _Gradient(Compiled):
-    """Takes plain numbers at the places that are differentiated."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        argnums: int | Sequence[int],
-        *,
-        threads: int,
-        device: str | None,
-    ) -> None:
-        super().__init__(function, threads=threads, device=device)
-        self._numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for i in self._numbers:
-            if i < len(args) and type(args[i]) is float:
-                args = (*args[:i], np.float32(args[i]), *args[i + 1 :])
-        return super().__call__(*args, **kwargs)
-
-
-def _differentiated(
-    function: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool
-) -> Callable[..., Any]:
-    """(result, gradients) of values."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    name = getattr(function, "__name__", "the function")
-
-    def both(*args: Any, **kwargs: Any) -> Any:
-        wrt: list[Value] = []
-        structures = []
-        fresh = list(args)
-        for i in numbers:
-            if not -len(args) <= i < len(args):
-                raise UsageError(f"grad: {name} got {len(args)} arguments, expected one at {i}")
-            leaves: list[Any] = []
-            structures.append(flatten(args[i], leaves))
-            own = [_differentiable(name, i, leaf) for leaf in leaves]
-            wrt += own
-            fresh[i] = unflatten(structures[-1], iter(own))
-        result = function(*fresh, **kwargs)
-        gradients = iter(_gradients(name, result[0] if has_aux else result, wrt))
-        trees = tuple(unflatten(structure, gradients) for structure in structures)
-        return result, trees[0] if isinstance(argnums, int) else trees
-
-    return both
-
-
-def _pulled_back(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The vector-Jacobian product of a function, by chosen leaves of its arguments."""
-
-    @functools.wraps(function)
-    def backward(arguments: Any, cotangents: Sequence[Value], wanted: Sequence[int]) -> Any:
-        leaves: list[Any] = []
-        structure = flatten(arguments, leaves)
-        wrt = [_anew(leaves[i]) for i in wanted]
-        for i, value in zip(wanted, wrt, strict=True):
-            leaves[i] = value
-        args, kwargs = unflatten(structure, iter(leaves))
-        results: list[Any] = []
-        flatten(function(*args, **kwargs), results)
-        floats = [x for x in results if isinstance(x, Value) and is_float(x.dtype)]
-        terms = [(x * c).sum() for x, c in zip(floats, cotangents, strict=True)]
-        ones = [x._fusion._native.constant(1, x.dtype) for x in terms]
-        natives = _native.vjp([x._native for x in terms], ones, [x._native for x in wrt])
-        return tuple(Value(wrt[0]._fusion, native) for native in natives)
-
-    return backward
-
-
-def _anew(value: Value) -> Value:
-    """The value anew, so that what else depends on it is not differentiated."""
-    return Value(value._fusion, _native.reshape(value._native, value._native.shape()))
-
-
-def _differentiable(name: str, argument: int, leaf: Any) -> Value:
-    """The argument anew."""
-    if not isinstance(leaf, Value):
-        raise UsageError(
-            f"grad: argument {argument} of {name} holds {_run.describe(leaf)}, expected arrays of "
-            "floats; pass a number as np.float32(number)"
-        )
-    if not is_float(leaf.dtype):
-        raise UsageError(f"grad: argument {argument} of {name} holds {leaf!r}, expected floats")
-    return _anew(leaf)
-
-
-def _gradients(name: str, scalar: Any, wrt: list[Value]) -> list[Value]:
-    if not wrt:
-        return []
-    fusion = wrt[0]._fusion
-    if not isinstance(scalar, Value):
-        if isinstance(scalar, (int, float)):  # a constant
-            zero = fusion._native.full
-            return [Value(fusion, zero(0, v._native.shape(), v.dtype)) for v in wrt]
-        raise UsageError(f"grad: {name} gave {_run.describe(scalar)}, expected a scalar")
-    if scalar.ndim != 0 or not is_float(scalar.dtype):
-        raise UsageError(f"grad: {name} gave {scalar!r}, expected a scalar of a float type")
-    one = fusion._native.constant(1, scalar.dtype)
-    natives = _native.vjp([scalar._native], [one], [v._native for v in wrt])
-    return [Value(fusion, native) for native in natives]

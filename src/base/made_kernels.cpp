@@ -1,48 +1,29 @@
 #include "base/made_kernels.h"
 
-#include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <utility>
+
+#include "base/listeners.h"
 
 namespace segfuse {
 namespace {
 
-using Listen = std::function<void(const MadeKernels&)>;
-
-struct Listeners {
-  std::mutex mutex;
-  std::vector<const Listen*> all;
-  std::atomic<int> count = 0;
-};
-
-Listeners& listeners() {
-  static Listeners state;
-  return state;
+Listeners<KernelListener>& listeners() {
+  static Listeners<KernelListener> all;
+  return all;
 }
 
 }  // namespace
 
-KernelListener::KernelListener(Listen listen) : listen_(std::move(listen)) {
-  Listeners& state = listeners();
-  const std::lock_guard lock(state.mutex);
-  state.all.push_back(&listen_);
-  ++state.count;
+KernelListener::KernelListener(std::function<void(const MadeKernels&)> listen)
+    : listen_(std::move(listen)) {
+  listeners().add(this);
 }
+KernelListener::~KernelListener() { listeners().remove(this); }
 
-KernelListener::~KernelListener() {
-  Listeners& state = listeners();
-  const std::lock_guard lock(state.mutex);
-  std::erase(state.all, &listen_);
-  --state.count;
-}
-
-bool kernels_are_heard() noexcept { return listeners().count > 0; }
+bool kernels_are_heard() noexcept { return listeners().any(); }
 
 void tell_kernels(const MadeKernels& made) {
-  Listeners& state = listeners();
-  const std::lock_guard lock(state.mutex);
-  for (const Listen* listen : state.all) (*listen)(made);
+  listeners().tell([&](KernelListener& listener) { listener.listen_(made); });
 }
 
 }  // namespace segfuse

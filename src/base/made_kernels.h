@@ -29,6 +29,7 @@ class KernelListener {
   KernelListener& operator=(const KernelListener&) = delete;
 
  private:
+  friend void tell_kernels(const MadeKernels& made);
   std::function<void(const MadeKernels&)> listen_;
 };
 

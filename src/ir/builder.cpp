@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/half_types.h"
 #include "segfuse/error.h"
 
 namespace segfuse::ir {
@@ -252,44 +253,42 @@ ValId Builder::matmul(ValId a, ValId b, bool transpose_a, bool transpose_b) {
 
 namespace {
 
-bool is_raised(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+/// The function of `a`, whose type is `dtype`; of 16-bit values in f32 and rounded once.
+template <class Function>
+ValId in_f32(Builder& b, DType dtype, ValId a, const Function& function) {
+  return is_half(dtype) ? b.cast(function(b.cast(a, DType::kF32)), dtype) : function(a);
+}
 
 }  // namespace
 
 ValId Builder::softmax(ValId a, std::int64_t axis) {
-  const DType dtype = val(a).dtype;
-  if (is_raised(dtype)) return cast(softmax(cast(a, DType::kF32), axis), dtype);
-  return exp(sub(a, logsumexp(a, {axis}, true)));
+  return in_f32(*this, val(a).dtype, a, [&](ValId x) { return exp(log_softmax(x, axis)); });
 }
 ValId Builder::log_softmax(ValId a, std::int64_t axis) {
-  const DType dtype = val(a).dtype;
-  if (is_raised(dtype)) return cast(log_softmax(cast(a, DType::kF32), axis), dtype);
-  return sub(a, logsumexp(a, {axis}, true));
+  return in_f32(*this, val(a).dtype, a,
+                [&](ValId x) { return sub(x, logsumexp(x, {axis}, true)); });
 }
 
 ValId Builder::gelu(ValId a) {
-  const DType dtype = val(a).dtype;
-  if (is_raised(dtype)) return cast(gelu(cast(a, DType::kF32)), dtype);
-  const ValId half_erf = mul(erf(mul(a, constant_like(std::sqrt(0.5), a))), constant_like(0.5, a));
-  return mul(a, add(half_erf, constant_like(0.5, a)));
+  return in_f32(*this, val(a).dtype, a, [&](ValId x) {
+    const ValId half_erf =
+        mul(erf(mul(x, constant_like(std::sqrt(0.5), x))), constant_like(0.5, x));
+    return mul(x, add(half_erf, constant_like(0.5, x)));
+  });
 }
 
 ValId Builder::silu(ValId a) {
-  const DType dtype = val(a).dtype;
-  if (is_raised(dtype)) return cast(silu(cast(a, DType::kF32)), dtype);
-  return mul(a, sigmoid(a));
+  return in_f32(*this, val(a).dtype, a, [&](ValId x) { return mul(x, sigmoid(x)); });
 }
 
 ValId Builder::layer_norm(ValId a, ValId scale, ValId shift, double epsilon) {
-  const DType dtype = val(a).dtype;
-  if (is_raised(dtype)) {
-    const auto raise = [&](ValId b) { return is_raised(val(b).dtype) ? cast(b, DType::kF32) : b; };
-    return cast(layer_norm(raise(a), raise(scale), raise(shift), epsilon), dtype);
-  }
-  const Moments moments = welford(a, {-1}, true);
-  const ValId variance = div(moments.m2, extent(val(a).shape.back(), val(a).dtype));
-  const ValId inverse = rsqrt(add(variance, constant_like(epsilon, a)));
-  return add(mul(mul(sub(a, moments.mean), inverse), scale), shift);
+  const auto raised = [&](ValId b) { return is_half(val(b).dtype) ? cast(b, DType::kF32) : b; };
+  return in_f32(*this, val(a).dtype, a, [&](ValId x) {
+    const Moments moments = welford(x, {-1}, true);
+    const ValId variance = div(moments.m2, extent(val(x).shape.back(), val(x).dtype));
+    const ValId inverse = rsqrt(add(variance, constant_like(epsilon, x)));
+    return add(mul(mul(sub(x, moments.mean), inverse), raised(scale)), raised(shift));
+  });
 }
 
 ValId Builder::dropout(ValId a, ValId seed, double rate) {

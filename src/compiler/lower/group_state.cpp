@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/half_types.h"
 #include "compiler/lower/walker.h"
 #include "segfuse/error.h"
 
@@ -27,10 +28,6 @@ namespace {
 template <class T>
 const T& attribute(const Expr& expr, std::string_view name) {
   return std::get<T>(expr.attrs[ir::attr_position(expr.op, name)]);
-}
-
-DType state_dtype(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
 }
 
 }  // namespace
@@ -149,7 +146,7 @@ void GroupState::find_reductions() {
       any = true;
       column = column || plan.column_reduced[static_cast<std::size_t>(at)];
     }
-    SimpleReduction r{id,    0, expr.op, state_dtype(fusion.val(operand).dtype), level(operand),
+    SimpleReduction r{id,    0, expr.op, compute_type(fusion.val(operand).dtype), level(operand),
                       column};
     if (!any) continue;  // of one element
     if (expr.op == Op::welford) {

@@ -16,8 +16,6 @@ std::size_t aligned(std::size_t bytes) {
   return (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-bool is_half(DType dtype) { return dtype != compute_type(dtype); }
-
 }  // namespace
 
 Planner::Planner(const ir::Fusion& fusion, const ir::Sizes& sizes)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/half_types.h"
 #include "ir/op.h"
 #include "segfuse/tensor.h"
 
@@ -18,11 +19,6 @@ struct LoopOperands {
 /// out[i] = op(operands at i) for i in [0, n). out may be an operand with stride 1, not overlap it
 /// otherwise.
 using Loop = void (*)(void* out, const LoopOperands& operands, std::int64_t n);
-
-/// Types in which values are held and computed: halves are floats.
-inline DType compute_type(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
-}
 
 /// The loop of an elementwise operation on operands of a compute type (for `where` that of the
 /// values); not cast. InternalError if the operation does not take that type.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/half_types.h"
 #include "engine/ops/state.h"
 
 namespace segfuse::ops {
@@ -23,8 +24,7 @@ void need_float(std::string_view operation, const Value& a) {
 
 /// Compositions of 16-bit values are computed in f32 and rounded once.
 Value raised(const Value& a) {
-  const bool narrow = !a.is_number() && (a.dtype() == DType::kF16 || a.dtype() == DType::kBF16);
-  return narrow ? cast(a, DType::kF32) : a;
+  return !a.is_number() && is_half(a.dtype()) ? cast(a, DType::kF32) : a;
 }
 Value rounded(const Value& result, const Value& like) {
   return raised(like).dtype() == like.dtype() ? result : cast(result, like.dtype());

@@ -1,34 +1,19 @@
 #include "runtime/check/listener.h"
 
+#include "base/listeners.h"
+
 namespace segfuse::runtime {
 namespace {
 
-struct Listeners {
-  std::mutex mutex;
-  std::vector<RaceListener*> all;
-  std::atomic<int> count = 0;
-};
-
-Listeners& listeners() {
-  static Listeners state;
-  return state;
+Listeners<RaceListener>& listeners() {
+  static Listeners<RaceListener> all;
+  return all;
 }
 
 }  // namespace
 
-RaceListener::RaceListener() {
-  Listeners& state = listeners();
-  const std::lock_guard lock(state.mutex);
-  state.all.push_back(this);
-  ++state.count;
-}
-
-RaceListener::~RaceListener() {
-  Listeners& state = listeners();
-  const std::lock_guard lock(state.mutex);
-  std::erase(state.all, this);
-  --state.count;
-}
+RaceListener::RaceListener() { listeners().add(this); }
+RaceListener::~RaceListener() { listeners().remove(this); }
 
 std::vector<Finding> RaceListener::findings() const {
   const std::lock_guard lock(mutex_);
@@ -36,19 +21,14 @@ std::vector<Finding> RaceListener::findings() const {
 }
 
 void tell_operation() noexcept {
-  Listeners& state = listeners();
-  if (state.count == 0) return;
-  const std::lock_guard lock(state.mutex);
-  for (RaceListener* listener : state.all) ++listener->operations_;
+  listeners().tell([](RaceListener& listener) { ++listener.operations_; });
 }
 
 void tell_race(const Finding& finding) {
-  Listeners& state = listeners();
-  const std::lock_guard lock(state.mutex);
-  for (RaceListener* listener : state.all) {
-    const std::lock_guard own(listener->mutex_);
-    listener->findings_.push_back(finding);
-  }
+  listeners().tell([&](RaceListener& listener) {
+    const std::lock_guard own(listener.mutex_);
+    listener.findings_.push_back(finding);
+  });
 }
 
 }  // namespace segfuse::runtime

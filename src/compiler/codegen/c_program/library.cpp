@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/half_types.h"
 #include "compiler/codegen/cpu/c_writer.h"
 #include "segfuse/error.h"
 
@@ -12,8 +13,6 @@ using ir::Extents;
 using ir::Op;
 
 namespace {
-
-bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 /// TYPE is the element, NAME the type's name. A side that is turned is stored column by column.
 constexpr const char* kMatmul = R"(// c = a * b, `batch` times; b may be the same for all.

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "base/half_types.h"
 #include "compiler/codegen/cpu/c_statements.h"
 
 namespace segfuse::compiler::cpu {
@@ -10,8 +11,6 @@ using namespace loop;
 using ir::Op;
 
 namespace {
-
-bool is_short(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 /// Whether the operation gives one of its operands, or a number that every type has.
 bool keeps_precision(Op op) {
@@ -61,7 +60,7 @@ std::string_view test_operator(Op op) {
 
 std::string CStatements::rounded(ValueId result, const std::string& value) const {
   const DType dtype = kernel_.dtype(result);
-  if (!is_short(dtype)) return value;
+  if (!is_half(dtype)) return value;
   const std::string round = fmt::format("sf_round_{}", memory_type(dtype));
   if (varying_.value(result)) return round + "(" + value + ")";
   return "sf_first_f32(" + round + "(sf_all_f32(" + value + ")))";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/half_types.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::cpu {
@@ -268,7 +269,7 @@ void CStatements::print(const Store& s, const Lane* lane) {
     const std::string value = names_.value(s.value, lane);
     std::string text =
         fmt::format("{}[{}] = {};", names_.buffer(s.buffer), names_.scalar(s.index, lane), value);
-    if (buffer.dtype == DType::kF16 || buffer.dtype == DType::kBF16)
+    if (is_half(buffer.dtype))
       text =
           fmt::format("{}_n({}, sf_all_f32({}), 1);", store, place(s.buffer, s.index, lane), value);
     return text_.line("{}{}", s.when.empty() ? "" : "if (" + uniform(s.when) + ") ", text);

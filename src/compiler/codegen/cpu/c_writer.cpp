@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/half.h"
+#include "base/half_types.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::cpu {
@@ -14,9 +15,7 @@ using namespace loop;
 
 std::string_view memory_type(DType dtype) { return name_of(dtype); }
 
-std::string_view lane_type(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 ? "f32" : name_of(dtype);
-}
+std::string_view lane_type(DType dtype) { return name_of(compute_type(dtype)); }
 
 std::string_view element_type(DType dtype) {
   switch (dtype) {

@@ -267,14 +267,14 @@ void KernelPrinter::declare_source(const Load& load, int count) {
   }
   line("{} s{}{};", pack ? fmt::format("Pack<{}, {}>", stored, lane_->vector) : stored,
        load.result.index, count > 0 ? fmt::format("[{}]", count) : "");
-  sources_[&load] =
-      fmt::format("s{}{}{}", load.result.index, count > 0 ? "[u]" : "", pack ? ".at[e]" : "");
+  sources_[&load] = {fmt::format("s{}{}", load.result.index, count > 0 ? "[u]" : ""), pack};
 }
 
 /// Fills what declare_source() declared.
 void KernelPrinter::fill_source(const Load& load) {
   const DType dtype = kernel_.buffer(load.buffer).dtype;
-  const std::string source = sources_.at(&load);
+  const Place& place = sources_.at(&load);
+  const std::string source = place.element();
   const std::string otherwise = stored_literal(dtype, load.otherwise);
   auto by_element = [&] {
     const std::string element = fetched(load.buffer, load.index);
@@ -283,11 +283,10 @@ void KernelPrinter::fill_source(const Load& load) {
                        "(" + stored_type(dtype) + ")", otherwise);
   };
   if (!is_pack(load)) return line("{} = {};", source, by_element());
-  const std::string pack = source.substr(0, source.size() - 6);  // without .at[e]
   const bool vector = access(load.index) == Kind::kVector && same_in_vector(load.when);
   if (vector && !load.when.empty()) open(fmt::format("if ({})", positions_.all(load.when)));
   if (vector) {
-    line("{} = {}<{}>({});", pack,
+    line("{} = {}<{}>({});", place.variable,
          kernel_.buffer(load.buffer).kind == Buffer::Kind::kInput ? "fetch_pack" : "load_pack",
          lane_->vector, pointer(load.buffer, load.index));
     if (load.when.empty()) return;
@@ -463,8 +462,8 @@ void KernelPrinter::run_of(const Part& part) {
 // ---- one element
 
 /// A row in registers: the slot is a constant once loops are unrolled.
-std::string KernelPrinter::slot(loop::BufferId buffer) const {
-  return fmt::format("{}[turn + u]{}", name(buffer), lane_->vector > 1 ? ".at[e]" : "");
+Place KernelPrinter::slot(loop::BufferId buffer) const {
+  return {name(buffer) + "[turn + u]", lane_->vector > 1};
 }
 
 std::string KernelPrinter::lane_load(const Load& load) const {
@@ -479,12 +478,12 @@ std::string KernelPrinter::lane_load(const Load& load) const {
 }
 
 void KernelPrinter::element_store(const Store& store) {
+  if (kept_.count(&store) != 0) return;
   const std::string stored =
       to_stored(kernel_.buffer(store.buffer).dtype, positions_.text(store.value));
-  if (kept_.count(&store) != 0) return;
   const auto target = targets_.find(&store);
   if (target != targets_.end()) return line("{}.at[e] = {};", target->second, stored);
-  const std::string place = in_registers(store.buffer) ? slot(store.buffer)
+  const std::string place = in_registers(store.buffer) ? slot(store.buffer).element()
                                                        : fmt::format("{}[{}]", name(store.buffer),
                                                                      positions_.index(store.index));
   line("{}{} = {};", store.when.empty() ? "" : fmt::format("if ({}) ", positions_.all(store.when)),

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/half.h"
+#include "base/half_types.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::cuda {
@@ -95,8 +96,6 @@ std::string double_literal(double value) {
 
 }  // namespace
 
-bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
 std::string stored_type(DType dtype) {
   switch (dtype) {
     case DType::kBool: return "unsigned char";
@@ -120,16 +119,15 @@ std::string from_stored(DType dtype, const std::string& element) {
   switch (dtype) {
     case DType::kBool: return element + " != 0";
     case DType::kF16: return fmt::format("f16_of_bits({})", element);
-    case DType::kBF16: {
-      // Of a vector: two elements are a word.
-      constexpr std::string_view kOfPack = ".at[e]";
-      if (element.size() > kOfPack.size() &&
-          element.compare(element.size() - kOfPack.size(), kOfPack.size(), kOfPack) == 0)
-        return fmt::format("bf16_at({}, e)", element.substr(0, element.size() - kOfPack.size()));
-      return fmt::format("bf16_of_bits({})", element);
-    }
+    case DType::kBF16: return fmt::format("bf16_of_bits({})", element);
     default: return element;
   }
+}
+
+std::string from_stored(DType dtype, const Place& place) {
+  // Two elements of a Pack are a word.
+  if (dtype == DType::kBF16 && place.of_pack) return fmt::format("bf16_at({}, e)", place.variable);
+  return from_stored(dtype, place.element());
 }
 
 std::string to_stored(DType dtype, const std::string& value) {

@@ -14,10 +14,17 @@ namespace segfuse::compiler::cuda {
 std::string stored_type(DType dtype);
 /// The type of a value; f16 and bf16 are float.
 std::string value_type(DType dtype);
-bool is_half(DType dtype);
+
+/// Where an element was brought to: a variable of its own, or the e-th of a Pack.
+struct Place {
+  std::string variable;
+  bool of_pack = false;
+  std::string element() const { return of_pack ? variable + ".at[e]" : variable; }
+};
 
 /// What an element in memory is as a value, and the other way; the value is one of `dtype`.
 std::string from_stored(DType dtype, const std::string& element);
+std::string from_stored(DType dtype, const Place& place);
 std::string to_stored(DType dtype, const std::string& value);
 /// The number as a value, rounded to the type.
 std::string literal(DType dtype, double value);

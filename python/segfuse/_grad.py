@@ -1,0 +1,74 @@
+"""`segfuse.grad` and `segfuse.value_and_grad`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ._compile import Compiled
+from ._vjp import differentiated
+
+
+def grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    threads: int = 0,
+    device: str | None = None,
+) -> Compiled:
+    """The gradient of a scalar function, compiled.
+
+    `grad(function)(*args)` has the shape of `args[argnums]`, trees included; several `argnums` give
+    a tuple. With `has_aux` the function gives (scalar, anything) and the result is (gradient,
+    anything). Numbers at `argnums` are taken as float32 arrays. Gradients can be taken of functions
+    that take gradients, and inside compiled functions. `threads` and `device` as for `compile`.
+    """
+    both = differentiated(function, argnums, has_aux)
+
+    @functools.wraps(function)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        result, gradients = both(*args, **kwargs)
+        return (gradients, result[1]) if has_aux else gradients
+
+    return _Gradient(gradient, argnums, threads=threads, device=device)
+
+
+def value_and_grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    threads: int = 0,
+    device: str | None = None,
+) -> Compiled:
+    """As `grad`, but with the value: (function(*args), gradient), in one program.
+
+    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar, anything).
+    """
+    both = differentiated(function, argnums, has_aux)
+    return _Gradient(functools.wraps(function)(both), argnums, threads=threads, device=device)
+
+
+class _Gradient(Compiled):
+    """Takes plain numbers at the places that are differentiated."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        argnums: int | Sequence[int],
+        *,
+        threads: int,
+        device: str | None,
+    ) -> None:
+        super().__init__(function, threads=threads, device=device)
+        self._numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for i in self._numbers:
+            if i < len(args) and type(args[i]) is float:
+                args = (*args[:i], np.float32(args[i]), *args[i + 1 :])
+        return super().__call__(*args, **kwargs)

@@ -1,0 +1,95 @@
+"""Gradients of functions over values: what `grad` and PyTorch's autograd compile."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _native, _run
+from ._dtypes import is_float
+from ._errors import UsageError
+from ._tree import flatten, unflatten
+from ._value import Value
+
+
+def differentiated(
+    function: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool
+) -> Callable[..., Any]:
+    """(result, gradients) of values."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    name = getattr(function, "__name__", "the function")
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        wrt: list[Value] = []
+        structures = []
+        fresh = list(args)
+        for i in numbers:
+            if not -len(args) <= i < len(args):
+                raise UsageError(f"grad: {name} got {len(args)} arguments, expected one at {i}")
+            leaves: list[Any] = []
+            structures.append(flatten(args[i], leaves))
+            own = [_differentiable(name, i, leaf) for leaf in leaves]
+            wrt += own
+            fresh[i] = unflatten(structures[-1], iter(own))
+        result = function(*fresh, **kwargs)
+        gradients = iter(_gradients(name, result[0] if has_aux else result, wrt))
+        trees = tuple(unflatten(structure, gradients) for structure in structures)
+        return result, trees[0] if isinstance(argnums, int) else trees
+
+    return both
+
+
+def pulled_back(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The vector-Jacobian product of a function, by chosen leaves of its arguments."""
+
+    @functools.wraps(function)
+    def backward(arguments: Any, cotangents: Sequence[Value], wanted: Sequence[int]) -> Any:
+        leaves: list[Any] = []
+        structure = flatten(arguments, leaves)
+        wrt = [_anew(leaves[i]) for i in wanted]
+        for i, value in zip(wanted, wrt, strict=True):
+            leaves[i] = value
+        args, kwargs = unflatten(structure, iter(leaves))
+        results: list[Any] = []
+        flatten(function(*args, **kwargs), results)
+        floats = [x for x in results if isinstance(x, Value) and is_float(x.dtype)]
+        terms = [(x * c).sum() for x, c in zip(floats, cotangents, strict=True)]
+        ones = [x._fusion._native.constant(1, x.dtype) for x in terms]
+        natives = _native.vjp([x._native for x in terms], ones, [x._native for x in wrt])
+        return tuple(Value(wrt[0]._fusion, native) for native in natives)
+
+    return backward
+
+
+def _anew(value: Value) -> Value:
+    """The value anew, so that what else depends on it is not differentiated."""
+    return Value(value._fusion, _native.reshape(value._native, value._native.shape()))
+
+
+def _differentiable(name: str, argument: int, leaf: Any) -> Value:
+    """The argument anew."""
+    if not isinstance(leaf, Value):
+        raise UsageError(
+            f"grad: argument {argument} of {name} holds {_run.describe(leaf)}, expected arrays of "
+            "floats; pass a number as np.float32(number)"
+        )
+    if not is_float(leaf.dtype):
+        raise UsageError(f"grad: argument {argument} of {name} holds {leaf!r}, expected floats")
+    return _anew(leaf)
+
+
+def _gradients(name: str, scalar: Any, wrt: list[Value]) -> list[Value]:
+    if not wrt:
+        return []
+    fusion = wrt[0]._fusion
+    if not isinstance(scalar, Value):
+        if isinstance(scalar, (int, float)):  # a constant
+            zero = fusion._native.full
+            return [Value(fusion, zero(0, v._native.shape(), v.dtype)) for v in wrt]
+        raise UsageError(f"grad: {name} gave {_run.describe(scalar)}, expected a scalar")
+    if scalar.ndim != 0 or not is_float(scalar.dtype):
+        raise UsageError(f"grad: {name} gave {scalar!r}, expected a scalar of a float type")
+    one = fusion._native.constant(1, scalar.dtype)
+    natives = _native.vjp([scalar._native], [one], [v._native for v in wrt])
+    return [Value(fusion, native) for native in natives]

@@ -1,0 +1,39 @@
+#pragma once
+// Who hears of something in this process: told while they live, by one thread at a time.
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+namespace segfuse {
+
+template <class Listener>
+class Listeners {
+ public:
+  void add(Listener* listener) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(listener);
+    ++count_;
+  }
+  void remove(Listener* listener) {
+    const std::lock_guard lock(mutex_);
+    std::erase(all_, listener);
+    --count_;
+  }
+  /// Without a lock: whether telling does anything.
+  bool any() const noexcept { return count_ > 0; }
+  template <class Tell>
+  void tell(const Tell& tell) {
+    if (!any()) return;
+    const std::lock_guard lock(mutex_);
+    for (Listener* listener : all_) tell(*listener);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Listener*> all_;
+  std::atomic<int> count_ = 0;
+};
+
+}  // namespace segfuse
