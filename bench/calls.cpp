@@ -10,12 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "segfuse/ops.h"
+#include "calls_programs.h"
 
 namespace {
 
 using namespace segfuse;
-using namespace segfuse::ops;
+using bench::layer;
+using bench::pointwise;
 
 /// Milliseconds of one call: the least of ten medians.
 double milliseconds(const std::function<void()>& call) {
@@ -32,21 +33,6 @@ double milliseconds(const std::function<void()>& call) {
     best = std::min(best, times[1000]);
   }
   return best;
-}
-
-Program pointwise() {
-  FusionBuilder f("pointwise");
-  const Value x = f.input("x", DType::kF32, {"N"});
-  f.output(x * f.input("y", DType::kF32, {"N"}) + 1);
-  return f.build();
-}
-
-Program layer() {
-  FusionBuilder f("layer");
-  const Value x = f.input("x", DType::kF32, {"B", "C"});
-  const Value scale = f.input("scale", DType::kF32, {"C"});
-  f.output(x + gelu(layer_norm(x, scale, f.input("shift", DType::kF32, {"C"}))));
-  return f.build();
 }
 
 }  // namespace

@@ -3,9 +3,12 @@
 
 usage: calls_gpu_peers.py
 
-Prints a table. Dispatch is the host's time of a call on tiny tensors that nothing waits for; the other
-rows are the device's time of a call when calls follow each other, the least of seven series.
+Prints a JSON list of rows for bench/run, reference_ms being PyTorch's eager operations. "host" is the host's time of a
+call on tiny tensors that nothing waits for; the others are the device's time of a call when calls follow each other,
+the least of seven series.
 """
+import json
+import sys
 import time
 
 import numpy as np
@@ -33,7 +36,7 @@ def torch_layer(x, scale, shift):
     return x + functional.gelu(functional.layer_norm(x, x.shape[-1:], scale, shift))
 
 
-def host_us(call, number=2000):
+def host_ms(call, number=2000):
     best = np.inf
     for _ in range(7):
         torch.cuda.synchronize()
@@ -42,7 +45,7 @@ def host_us(call, number=2000):
             call()
         best = min(best, (time.perf_counter() - begin) / number)
         torch.cuda.synchronize()
-    return 1e6 * best
+    return 1e3 * best
 
 
 def device_ms(call, number=20):
@@ -71,30 +74,29 @@ def trained(function, x, scale, shift):
     return call
 
 
-def compare(name, ours, theirs, call_of, time_of, unit):
+def compare(rows, name, ours, theirs, call_of, time_of, error=0.0):
     """A row; call_of(function) is what is timed."""
-    times = [time_of(call_of(ours)), time_of(call_of(theirs))]
+    made = {"name": name, "device": torch.cuda.get_device_name(), "version": torch.__version__, "threads": 1,
+            "ms": time_of(call_of(ours)), "reference_ms": time_of(call_of(theirs)), "error": error}  # fmt: skip
     try:
-        times.append(time_of(call_of(torch.compile(theirs))))
-    except Exception as error:  # what torch.compile cannot do here is told, and left out
-        print(f"torch.compile: {type(error).__name__}: {str(error).splitlines()[0]}")
-    cells = " | ".join(f"{t:.4g}" for t in times)
-    print(f"| {name} | {cells} | {unit} |", flush=True)
+        made["compiled_ms"] = time_of(call_of(torch.compile(theirs)))
+    except Exception as failure:  # what torch.compile cannot do here is told, and left out
+        print(f"torch.compile: {type(failure).__name__}: {str(failure).splitlines()[0]}", file=sys.stderr)
+    rows.append(made)
 
 
 def main():
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, segfuse {segfuse.__version__}")
-    print("| call | segfuse | PyTorch | torch.compile | |\n|---|---|---|---|---|")
+    rows = []
     norm, both = segfuse.compile(layer_norm), segfuse.compile(layer)
     four, tiny = torch.full((4,), 0.5, device="cuda"), torch.randn(2, 4, device="cuda")
     point = segfuse.compile(lambda x, y: x * y + 1)
     compare(
-        "x * y + 1 on 4 elements", point, lambda x, y: x * y + 1,
-        lambda f: lambda: f(four, four), host_us, "us, host",
+        rows, "Python: x * y + 1 on 4 elements, host", point, lambda x, y: x * y + 1,
+        lambda f: lambda: f(four, four), host_ms,
     )  # fmt: skip
     compare(
-        "layer norm, GELU, sum on (2, 4)", both, torch_layer,
-        lambda f: lambda: f(tiny, four, four), host_us, "us, host",
+        rows, "Python: layer norm, GELU, sum on (2, 4), host", both, torch_layer,
+        lambda f: lambda: f(tiny, four, four), host_ms,
     )  # fmt: skip
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.randn(32768, 4096, device="cuda").to(dtype)
@@ -105,15 +107,15 @@ def main():
             ("layer norm", norm, torch_layer_norm), ("layer norm, GELU, sum", both, torch_layer)
         ):  # fmt: skip
             error = (ours(x[:64], scale, shift).double() - theirs(*wide)).abs().max().item()
-            print(f"largest error of {name}, {label}: {error:.2g}")
             compare(
-                f"{name} on {label}", ours, theirs,
-                lambda f: lambda: f(x, scale, shift), device_ms, "ms",
+                rows, f"Python: {name} on {label}", ours, theirs,
+                lambda f: lambda: f(x, scale, shift), device_ms, error,
             )  # fmt: skip
         compare(
-            f"layer norm, GELU, sum on {label}, forward and backward", both, torch_layer,
-            lambda f: trained(f, x, scale, shift), device_ms, "ms",
+            rows, f"Python: layer norm, GELU, sum on {label}, forward and backward", both, torch_layer,
+            lambda f: trained(f, x, scale, shift), device_ms,
         )  # fmt: skip
+    print(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

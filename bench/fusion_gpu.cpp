@@ -2,7 +2,9 @@
 // of inputs and outputs over time against this device's own copy, measured in the same run. Inputs
 // are random, outputs poisoned before and checked after. Prints one JSON list of rows, or an empty
 // one where there is no device.
-//   segfuse_bench_fusion_gpu [name of one program [text]]
+//   segfuse_bench_fusion_gpu [part of a name [text]]            at one shape
+//   segfuse_bench_fusion_gpu sweep [part of a name [elements]]  by the number of columns
+//   segfuse_bench_fusion_gpu first [part of a name]             what first runs take
 // "text" writes schedules and CUDA text to stderr.
 
 #include <fmt/core.h>
@@ -12,25 +14,28 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fnv.h"
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "compiler/codegen/cuda/print_cuda.h"
 #include "compiler/interpret/interpreter.h"
+#include "fusion_works.h"
 #include "ir/bind.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/gpu.h"
-#include "unit/codegen_gpu/models.h"
 
 namespace {
 
 using namespace segfuse;
-using compiler::Model;
+using bench::Work;
 using ir::ValId;
-using Sizes = std::map<std::string, std::int64_t>;
+using nlohmann::ordered_json;
 
 constexpr std::int64_t kPattern = 1048573;  // numbers that repeat through an input
 
@@ -68,68 +73,175 @@ double copy_bandwidth(runtime::Gpu& gpu) {
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
+/// A workload at some sizes, and its kernels; memory is not needed yet.
+class Compiled {
+ public:
+  struct Kernel {
+    compiler::GroupKernel kernel;
+    compiler::cuda::CudaLaunch how;
+    runtime::GpuKernel code;
+    std::size_t group = 0;
+  };
+
+  /// On any thread.
+  Compiled(runtime::Gpu& gpu, const Work& what, bool text) : work(what) {
+    work.build(model);
+    ir::Fusion copy = model.fusion;
+    compiler::run_passes(copy, {.verify = true});
+    compiler::SegmentOptions options;
+    options.hints.symbols = work.sizes;
+    const compiler::SegmentedFusion cut = compiler::segment(std::move(copy), options);
+    fusion = cut.fusion();
+    for (const compiler::SegmentedGroup& group : cut.groups()) {
+      const compiler::GroupPlan& plan = cut.plan(group.id);
+      if (plan.kind == compiler::PlanKind::kView) continue;
+      const compiler::GroupLowering lowering(fusion, group, plan, cut.in_place, cut.hints(),
+                                             "k" + std::to_string(group.id.index));
+      groups.push_back(lowering.lower(testing::chosen_for_cuda(lowering.space())));
+    }
+    std::vector<Shape> shapes;
+    for (const ir::Input& input : fusion.inputs())
+      shapes.push_back(shape_of(fusion, input.val, work.sizes));
+    sizes = ir::bind(fusion, shapes);
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      for (const compiler::GroupKernel& kernel : groups[g].kernels) add(gpu, kernel, g, text);
+  }
+
+  static Shape shape_of(const ir::Fusion& fusion, ValId val, const bench::Sizes& symbols) {
+    Shape shape;
+    for (const ir::Extent& extent : fusion.val(val).shape)
+      shape.push_back(fusion.canonical(extent).evaluate(
+          [&](ir::SymbolId s) { return symbols.at(fusion.to_string(ir::Extent(s))); }));
+    return shape;
+  }
+  std::int64_t size(const ir::Extent& extent) const { return sizes.of(extent); }
+
+  Work work;
+  compiler::Model model;  ///< as it was written
+  ir::Fusion fusion;
+  ir::Sizes sizes;
+  std::vector<compiler::LoweredGroup> groups;
+  std::vector<Kernel> kernels;
+
+ private:
+  void add(runtime::Gpu& gpu, compiler::GroupKernel kernel, std::size_t group, bool text) {
+    compiler::loop::Kernel& loops = kernel.kernel;
+    compiler::cuda::fit_to_sizes(loops, [this](const ir::Extent& e) { return size(e); });
+    const auto make = [&] {
+      const std::string source = compiler::cuda::print_cuda(loops);
+      if (text) fmt::print(stderr, "// {}\n{}\n", to_string(loops.schedule), source);
+      return gpu.kernel({fmt::format("fusion_{:016x}", fnv1a(source)), source, {}}, loops.name);
+    };
+    runtime::GpuKernel code = make();
+    if (loops.schedule.resident != 1 && gpu.local_bytes(code) != 0) {  // as DeviceFusion does it
+      loops.schedule.resident = 1;
+      code = make();
+    }
+    compiler::cuda::CudaLaunch how = compiler::cuda::cuda_launch(loops);
+    kernels.push_back({std::move(kernel), std::move(how), code, group});
+  }
+};
+
+/// Random numbers in the device's memory, which the inputs of all programs are the beginnings of.
+class Inputs {
+ public:
+  explicit Inputs(runtime::Gpu& gpu) : gpu_(gpu) {}
+  ~Inputs() {
+    for (auto& [key, slot] : slots_) gpu_.release(slot.memory, nullptr);
+  }
+  Inputs(const Inputs&) = delete;
+  Inputs& operator=(const Inputs&) = delete;
+
+  struct Slot {
+    std::vector<double> values;  ///< repeated through the memory
+    Tensor pattern{DType::kF32, {0}};
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    double at(std::int64_t position) const {
+      return values[static_cast<std::size_t>(position % kPattern)];
+    }
+  };
+  /// At least that many bytes; memory that was given before may be gone.
+  const Slot& get(std::size_t number, DType dtype, std::size_t bytes) {
+    Slot& slot = slots_[{number, dtype}];
+    if (slot.values.empty()) make(slot, number, dtype);
+    if (slot.bytes >= bytes) return slot;
+    if (slot.memory != nullptr) gpu_.release(slot.memory, nullptr);
+    slot.bytes = bytes;
+    slot.memory = gpu_.allocate(bytes, nullptr);
+    auto* const memory = static_cast<std::byte*>(slot.memory);
+    for (std::size_t at = 0; at < bytes; at += slot.pattern.bytes())
+      gpu_.copy_to_device(memory + at, slot.pattern.data(),
+                          std::min(slot.pattern.bytes(), bytes - at), nullptr);
+    return slot;
+  }
+
+ private:
+  static void make(Slot& slot, std::size_t number, DType dtype) {
+    const auto seed = std::chrono::steady_clock::now().time_since_epoch().count();
+    Rng rng(static_cast<std::uint64_t>(seed), number);
+    slot.pattern = Tensor(dtype, {kPattern});
+    for (std::int64_t i = 0; i < kPattern; ++i) {
+      slot.pattern.set(i, 4 * rng.uniform() - 2);
+      slot.values.push_back(slot.pattern.at(i));
+    }
+  }
+
+  runtime::Gpu& gpu_;
+  std::map<std::pair<std::size_t, DType>, Slot> slots_;
+};
+
 struct Launch {
-  runtime::GpuKernel kernel;
-  compiler::cuda::CudaLaunch how;
+  const Compiled::Kernel* kernel = nullptr;
   std::vector<std::uint64_t> argument;
   unsigned blocks = 1;
   std::size_t shared = 0;
 };
 
-/// A Fusion with its memory on the device.
+/// What was compiled, with its memory on the device.
 class Program {
  public:
-  Program(runtime::Gpu& gpu, const ir::Fusion& fusion, const Sizes& symbols, bool text)
-      : gpu_(gpu) {
-    ir::Fusion copy = fusion;
-    compiler::run_passes(copy, {.verify = true});
-    compiler::SegmentOptions options;
-    options.hints.symbols = symbols;
-    const compiler::SegmentedFusion cut = compiler::segment(std::move(copy), options);
-    fusion_ = cut.fusion();
-    std::vector<compiler::LoweredGroup> lowered;
-    for (const compiler::SegmentedGroup& group : cut.groups()) {
-      const compiler::GroupPlan& plan = cut.plan(group.id);
-      if (plan.kind == compiler::PlanKind::kView) continue;
-      const compiler::GroupLowering lowering(fusion_, group, plan, cut.in_place, cut.hints(),
-                                             "k" + std::to_string(group.id.index));
-      lowered.push_back(lowering.lower(testing::chosen_for_cuda(lowering.space())));
+  Program(runtime::Gpu& gpu, Inputs& inputs, const Compiled& compiled)
+      : gpu_(gpu), compiled_(compiled), fusion_(compiled.fusion) {
+    for (std::size_t i = 0; i < fusion_.inputs().size(); ++i) {
+      const ValId val = fusion_.inputs()[i].val;
+      inputs_.push_back(&inputs.get(i, fusion_.val(val).dtype,
+                                    std::max(static_cast<std::size_t>(bytes_of(val)), kLeast)));
+      memory_[val] = inputs_.back()->memory;
     }
-    std::vector<Shape> shapes;
-    for (const ir::Input& input : fusion_.inputs()) {
-      Shape shape;
-      for (const ir::Extent& extent : fusion_.val(input.val).shape)
-        shape.push_back(fusion_.canonical(extent).evaluate(
-            [&](ir::SymbolId s) { return symbols.at(fusion_.to_string(ir::Extent(s))); }));
-      shapes.push_back(shape);
+    status_ = static_cast<int*>(gpu_.allocate(kLeast, nullptr));
+    gpu_.fill(status_, 0, kLeast, nullptr);
+    std::vector<std::vector<void*>> workspaces;
+    for (const compiler::LoweredGroup& group : compiled.groups) {
+      workspaces.emplace_back();
+      for (const compiler::Workspace& w : group.workspaces)
+        workspaces.back().push_back(
+            poisoned(static_cast<std::size_t>(compiled.size(w.elements)) * size_of(w.dtype)));
     }
-    sizes_ = ir::bind(fusion_, shapes);
-    for (const ir::Input& input : fusion_.inputs()) fill(input.val);
-    status_ = static_cast<int*>(gpu_.allocate(16, nullptr));
-    gpu_.fill(status_, 0, 16, nullptr);
-    for (const compiler::LoweredGroup& group : lowered) add(group, text);
+    for (const Compiled::Kernel& kernel : compiled.kernels) add(kernel, workspaces[kernel.group]);
     for (const ir::Output& output : fusion_.outputs()) memory_of(output.val);
   }
   ~Program() {
     for (void* memory : owned_) gpu_.release(memory, nullptr);
     gpu_.release(status_, nullptr);
   }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
   void run() {
     for (const Launch& l : launches_)
-      gpu_.launch(l.kernel, {l.blocks, 1, 1}, {l.how.threads, l.how.rows_at_once, 1}, l.shared,
+      gpu_.launch(l.kernel->code, {l.blocks, 1, 1},
+                  {l.kernel->how.threads, l.kernel->how.rows_at_once, 1}, l.shared,
                   l.argument.data(), l.argument.size() * sizeof(l.argument[0]), nullptr);
   }
-  std::size_t kernels() const { return launches_.size(); }
+  const Compiled& compiled() const { return compiled_; }
   double bytes() const {
     double sum = 0;
     for (const ir::Input& input : fusion_.inputs()) sum += bytes_of(input.val);
     for (const ir::Output& output : fusion_.outputs()) sum += bytes_of(output.val);
     return sum;
   }
-  double input(std::size_t number, std::int64_t at) const {
-    return patterns_[number].at(at % kPattern);
-  }
+  const Inputs::Slot& input(std::size_t number) const { return *inputs_[number]; }
   /// Elements [begin, begin + count) of an output.
   Tensor output(std::size_t number, std::int64_t begin, std::int64_t count) const {
     const ValId val = fusion_.outputs()[number].val;
@@ -141,13 +253,15 @@ class Program {
   }
 
  private:
+  static constexpr std::size_t kLeast = 16;
+
   double bytes_of(ValId val) const {
-    return static_cast<double>(num_elements(sizes_.of(fusion_.val(val).shape))) *
+    return static_cast<double>(num_elements(compiled_.sizes.of(fusion_.val(val).shape))) *
            static_cast<double>(size_of(fusion_.val(val).dtype));
   }
   void* poisoned(std::size_t bytes) {
-    owned_.push_back(gpu_.allocate(std::max<std::size_t>(bytes, 16), nullptr));
-    gpu_.fill(owned_.back(), 0xff, std::max<std::size_t>(bytes, 16), nullptr);
+    owned_.push_back(gpu_.allocate(std::max(bytes, kLeast), nullptr));
+    gpu_.fill(owned_.back(), 0xff, std::max(bytes, kLeast), nullptr);
     return owned_.back();
   }
   void* memory_of(ValId val) {
@@ -155,166 +269,273 @@ class Program {
     if (found != memory_.end()) return found->second;
     return memory_[val] = poisoned(static_cast<std::size_t>(bytes_of(val)));
   }
-  void fill(ValId val) {
-    const auto number = static_cast<std::uint64_t>(patterns_.size());
-    const auto seed = std::chrono::steady_clock::now().time_since_epoch().count();
-    Rng rng(static_cast<std::uint64_t>(seed), number);
-    Tensor pattern(fusion_.val(val).dtype, {kPattern});
-    for (std::int64_t i = 0; i < kPattern; ++i) pattern.set(i, 4 * rng.uniform() - 2);
-    auto* const memory = static_cast<std::byte*>(memory_of(val));
-    const auto bytes = static_cast<std::size_t>(bytes_of(val));
-    for (std::size_t at = 0; at < bytes; at += pattern.bytes())
-      gpu_.copy_to_device(memory + at, pattern.data(), std::min(pattern.bytes(), bytes - at),
-                          nullptr);
-    patterns_.push_back(pattern);
-  }
-  void add(const compiler::LoweredGroup& group, bool text) {
-    const auto size = [this](const ir::Extent& extent) { return sizes_.of(extent); };
-    std::vector<void*> workspaces;
-    for (const compiler::Workspace& w : group.workspaces)
-      workspaces.push_back(
-          poisoned(static_cast<std::size_t>(sizes_.of(w.elements)) * size_of(w.dtype)));
-    for (compiler::GroupKernel kernel : group.kernels) {
-      compiler::cuda::fit_to_sizes(kernel.kernel, size);
-      const std::string source = compiler::cuda::print_cuda(kernel.kernel);
-      if (text) fmt::print(stderr, "// {}\n{}\n", to_string(kernel.kernel.schedule), source);
-      Launch l;
-      l.how = compiler::cuda::cuda_launch(kernel.kernel);
-      l.kernel = gpu_.kernel({fmt::format("fusion_{:016x}", fnv1a(source)), source, {}},
-                             kernel.kernel.name);
-      std::vector<void*> buffers;
-      for (const compiler::Operand& operand : kernel.operands)
-        buffers.push_back(operand.val.valid() ? memory_of(operand.val)
-                                              : workspaces[operand.workspace]);
-      l.argument = l.how.argument(buffers, size, status_);
-      l.blocks = l.how.blocks(size);
-      l.shared = l.how.shared_bytes(size);
-      launches_.push_back(std::move(l));
-    }
+  void add(const Compiled::Kernel& kernel, const std::vector<void*>& workspaces) {
+    const auto size = [this](const ir::Extent& extent) { return compiled_.size(extent); };
+    std::vector<void*> buffers;
+    for (const compiler::Operand& operand : kernel.kernel.operands)
+      buffers.push_back(operand.val.valid() ? memory_of(operand.val)
+                                            : workspaces[operand.workspace]);
+    launches_.push_back({&kernel, kernel.how.argument(buffers, size, status_),
+                         kernel.how.blocks(size), kernel.how.shared_bytes(size)});
   }
 
   runtime::Gpu& gpu_;
-  ir::Fusion fusion_;
-  ir::Sizes sizes_;
+  const Compiled& compiled_;
+  const ir::Fusion& fusion_;
   std::map<ValId, void*> memory_;
   std::vector<void*> owned_;
-  std::vector<Tensor> patterns_;
+  std::vector<const Inputs::Slot*> inputs_;
   std::vector<Launch> launches_;
   int* status_ = nullptr;
 };
-
-using Check = std::function<double(const Program&, const ir::Fusion&, const Sizes&)>;
 
 double worse(double worst, double found, double expected) {
   const double error = std::abs(found - expected) / std::max(1.0, std::abs(expected));
   return std::isfinite(error) ? std::max(worst, error) : INFINITY;
 }
 
-/// The first rows of the first output, which depend on the first rows of inputs over N alone.
-double check_rows(const Program& program, const ir::Fusion& fusion, const Sizes& sizes) {
-  constexpr std::int64_t kRows = 3;
+bool by_rows(const ir::Fusion& fusion, ValId val) {
+  const ir::Extents& shape = fusion.val(val).shape;
+  return !shape.empty() && fusion.to_string(fusion.canonical(shape[0])) == "N";
+}
+
+/// Rows of all outputs over N, which depend on the same rows of inputs over N alone.
+double check_rows(const Program& program, std::int64_t first, std::int64_t count) {
+  const ir::Fusion& fusion = program.compiled().model.fusion;
+  bench::Sizes sizes = program.compiled().work.sizes;
+  sizes.at("N") = count;
   std::vector<Tensor> inputs;
   for (std::size_t i = 0; i < fusion.inputs().size(); ++i) {
-    Shape shape;
-    for (const ir::Extent& extent : fusion.val(fusion.inputs()[i].val).shape)
-      shape.push_back(fusion.canonical(extent).evaluate([&](ir::SymbolId s) {
-        const std::string name = fusion.to_string(ir::Extent(s));
-        return name == "N" ? kRows : sizes.at(name);
-      }));
-    Tensor tensor(DType::kF64, shape);
-    for (std::int64_t at = 0; at < tensor.size(); ++at) tensor.set(at, program.input(i, at));
-    inputs.push_back(tensor.to(fusion.val(fusion.inputs()[i].val).dtype));
+    const ValId val = fusion.inputs()[i].val;
+    Tensor tensor(DType::kF64, Compiled::shape_of(fusion, val, sizes));
+    const std::int64_t begin = by_rows(fusion, val) ? first * (tensor.size() / count) : 0;
+    for (std::int64_t at = 0; at < tensor.size(); ++at)
+      tensor.set(at, program.input(i).at(begin + at));
+    inputs.push_back(tensor.to(fusion.val(val).dtype));
   }
   const std::vector<Tensor> expected = compiler::interpret(fusion, inputs);
   double worst = 0;
   for (std::size_t o = 0; o < expected.size(); ++o) {
-    if (expected[o].shape().empty() || expected[o].shape()[0] != kRows) continue;
-    const Tensor found = program.output(o, 0, expected[o].size());
+    if (!by_rows(fusion, fusion.outputs()[o].val)) continue;
+    const std::int64_t begin = first * (expected[o].size() / count);
+    const Tensor found = program.output(o, begin, expected[o].size());
     for (std::int64_t i = 0; i < found.size(); ++i)
       worst = worse(worst, found.at(i), expected[o].at(i));
   }
   return worst;
 }
 
-double check_column_sum(const Program& program, const ir::Fusion&, const Sizes& sizes) {
-  const std::int64_t columns = sizes.at("C");
-  const Tensor found = program.output(0, 0, columns);
-  double worst = 0;
-  for (std::int64_t c = 0; c < columns; c += 211) {
-    double sum = 0;
-    for (std::int64_t r = 0; r < sizes.at("N"); ++r) sum += program.input(0, r * columns + c);
-    worst = worse(worst, found.at(c), sum);
-  }
-  return worst;
-}
-
-double check_transposed(const Program& program, const ir::Fusion&, const Sizes& sizes) {
+/// The first rows and the last.
+double check_ends(const Program& program) {
+  constexpr std::int64_t kElements = 3 * 4096;
+  const bench::Sizes& sizes = program.compiled().work.sizes;
+  std::int64_t row = 1;
+  for (const auto& [name, size] : sizes) row *= name == "N" ? 1 : size;
   const std::int64_t rows = sizes.at("N");
-  const std::int64_t columns = sizes.at("C");
+  const std::int64_t count = std::min(rows, std::clamp<std::int64_t>(kElements / row, 1, 1024));
+  return std::max(check_rows(program, 0, count), check_rows(program, rows - count, count));
+}
+
+/// About twenty columns, with the first and the last.
+std::vector<std::int64_t> some_columns(std::int64_t columns) {
+  std::vector<std::int64_t> some;
+  for (std::int64_t c = 0; c < columns; c += std::max<std::int64_t>(1, columns / 19))
+    some.push_back(c);
+  if (some.back() != columns - 1) some.push_back(columns - 1);
+  return some;
+}
+
+/// Sums over all rows of `terms(row, column)` for these columns.
+template <class Terms>
+double check_sums(const Program& program, std::size_t output, ThreadPool& pool,
+                  const Terms& terms) {
+  const bench::Sizes& sizes = program.compiled().work.sizes;
+  const std::vector<std::int64_t> columns = some_columns(sizes.at("C"));
+  const std::int64_t rows = sizes.at("N");
+  const std::int64_t grain = std::max<std::int64_t>(1, rows / 64);
+  std::vector<std::vector<double>> parts(static_cast<std::size_t>((rows + grain - 1) / grain),
+                                         std::vector<double>(columns.size()));
+  pool.for_ranges(rows, grain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<double>& sums = parts[static_cast<std::size_t>(begin / grain)];
+    for (std::int64_t row = begin; row < end; ++row) terms(row, columns, sums);
+  });
+  const Tensor found = program.output(output, 0, sizes.at("C"));
   double worst = 0;
-  for (std::int64_t c = 0; c < columns; c += 211) {
-    const Tensor found = program.output(0, c * rows, rows);
-    for (std::int64_t r = 0; r < rows; ++r)
-      worst = worse(worst, found.at(r), program.input(0, r * columns + c) * 0.5);
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    double sum = 0;
+    for (const std::vector<double>& part : parts) sum += part[i];
+    worst = worse(worst, found.at(columns[i]), sum);
   }
   return worst;
 }
 
-struct Work {
-  std::string name;
-  std::function<void(Model&)> build;
-  Check check = check_rows;
-  Sizes sizes{{"N", 32768}, {"C", 4096}};
+double check_column_sum(const Program& program, ThreadPool& pool) {
+  const std::int64_t width = program.compiled().work.sizes.at("C");
+  const Inputs::Slot& x = program.input(0);
+  return check_sums(program, 0, pool,
+                    [&](std::int64_t row, const auto& columns, std::vector<double>& sums) {
+                      for (std::size_t i = 0; i < columns.size(); ++i)
+                        sums[i] += x.at(row * width + columns[i]);
+                    });
+}
+
+/// The gradient of x by rows; those of scale and shift are sums over all rows.
+double check_gradients(const Program& program, ThreadPool& pool) {
+  const std::int64_t width = program.compiled().work.sizes.at("C");
+  const Inputs::Slot& x = program.input(0);
+  const Inputs::Slot& g = program.input(3);
+  const auto scale = [&](std::int64_t row, const auto& columns, std::vector<double>& sums) {
+    double sum = 0, squares = 0;
+    for (std::int64_t c = 0; c < width; ++c) sum += x.at(row * width + c);
+    const double mean = sum / static_cast<double>(width);
+    for (std::int64_t c = 0; c < width; ++c) {
+      const double away = x.at(row * width + c) - mean;
+      squares += away * away;
+    }
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::int64_t at = row * width + columns[i];
+      sums[i] += g.at(at) * (x.at(at) - mean) * inverse;
+    }
+  };
+  const auto shift = [&](std::int64_t row, const auto& columns, std::vector<double>& sums) {
+    for (std::size_t i = 0; i < columns.size(); ++i) sums[i] += g.at(row * width + columns[i]);
+  };
+  return std::max({check_ends(program), check_sums(program, 1, pool, scale),
+                   check_sums(program, 2, pool, shift)});
+}
+
+double check_transposed(const Program& program) {
+  constexpr std::int64_t kMost = 1 << 16;  // rows at either end
+  const std::int64_t rows = program.compiled().work.sizes.at("N");
+  const std::int64_t columns = program.compiled().work.sizes.at("C");
+  const std::int64_t count = std::min(rows, kMost);
+  double worst = 0;
+  for (const std::int64_t c : some_columns(columns))
+    for (const std::int64_t first : {std::int64_t{0}, rows - count}) {
+      const Tensor found = program.output(0, c * rows + first, count);
+      for (std::int64_t r = 0; r < count; ++r)
+        worst = worse(worst, found.at(r), program.input(0).at((first + r) * columns + c) * 0.5);
+    }
+  return worst;
+}
+
+double check(const Program& program, ThreadPool& pool) {
+  const Work& work = program.compiled().work;
+  if (work.is("column_sum")) return check_column_sum(program, pool);
+  if (work.is("transpose")) return check_transposed(program);
+  if (work.is("layer_norm_backward")) return check_gradients(program, pool);
+  return check_ends(program);
+}
+
+class Bench {
+ public:
+  explicit Bench(ordered_json& rows)
+      : rows_(rows),
+        gpu_(runtime::open_cuda_gpu(0)),
+        inputs_(*gpu_),
+        copy_(copy_bandwidth(*gpu_)) {}
+
+  /// Compiles all of them beside each other and measures one after the other.
+  void measure(const std::vector<Work>& works, bool text) {
+    std::vector<std::unique_ptr<Compiled>> compiled(works.size());
+    const auto compile = [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      compiled[at] = std::make_unique<Compiled>(*gpu_, works[at], text);
+    };
+    const auto count = static_cast<std::int64_t>(works.size());
+    if (!text) pool_.run(count, compile);
+    for (std::int64_t i = 0; text && i < count; ++i) compile(i);  // in their order
+    for (const auto& one : compiled) measure(*one);
+  }
+
+ private:
+  void measure(const Compiled& compiled) {
+    constexpr double kSeries = 0.02;  // seconds; slow ones are called less often
+    Program program(*gpu_, inputs_, compiled);
+    const auto run = [&] { program.run(); };
+    const auto wait = [&] { gpu_->synchronize(nullptr); };
+    run();
+    wait();
+    const double error = check(program, pool_);
+    const double once = time(1, run, wait);
+    const double seconds = time(std::clamp(static_cast<int>(kSeries / once), 1, 20), run, wait);
+    rows_.push_back({{"name", compiled.work.name},
+                     {"device", gpu_->name()},
+                     {"threads", 1},
+                     {"ms", 1e3 * seconds},
+                     {"reference_ms", 1e3 * program.bytes() / copy_},
+                     {"kernels", compiled.kernels.size()},
+                     {"gb_per_s", program.bytes() / seconds / 1e9},
+                     {"copy_gb_per_s", copy_ / 1e9},
+                     {"of_copy", program.bytes() / seconds / copy_},
+                     {"error", error}});
+    if (compiled.work.swept.empty()) return;
+    rows_.back()["workload"] = compiled.work.swept;
+    rows_.back()["columns"] = compiled.work.sizes.at("C");
+  }
+
+  ordered_json& rows_;
+  ThreadPool pool_;
+  std::shared_ptr<runtime::Gpu> gpu_;
+  Inputs inputs_;
+  double copy_ = 0;
 };
 
-std::vector<Work> works(DType dtype) {
-  const std::string type = "_" + std::string(name_of(dtype));
-  return {
-      {"pointwise" + type, [=](Model& m) { testing::pointwise_flat(m, dtype); }},
-      {"softmax" + type, [=](Model& m) { testing::softmax_rows(m, dtype); }},
-      {"layer_norm" + type, [=](Model& m) { testing::layer_norm_rows(m, dtype); }},
-      {"rms_norm" + type, [=](Model& m) { testing::rms_norm_rows(m, dtype); }},
-      {"add_norm" + type, [=](Model& m) { testing::layer_norm_rows(m, dtype, true); }},
-      {"layer_norm_backward" + type, [=](Model& m) { testing::layer_norm_gradients(m, dtype); }},
-      {"instance_norm" + type,
-       [=](Model& m) { testing::instance_norm(m, dtype); },
-       check_rows,
-       {{"N", 64}, {"T", 256}, {"H", 56}, {"W", 56}}},
-      {"column_sum" + type, [=](Model& m) { testing::column_sums(m, dtype); }, check_column_sum},
-      {"transpose" + type, [=](Model& m) { testing::transposed_rows(m, dtype); }, check_transposed},
+/// Workloads whose names have that part.
+std::vector<Work> named(const std::string& part) {
+  std::vector<Work> all;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (Work& work : bench::gpu_works(dtype))
+      if (work.name.find(part) != std::string::npos) all.push_back(std::move(work));
+  return all;
+}
+
+/// The workloads over matrices, about as many elements in each.
+std::vector<Work> by_columns(const std::string& part, std::int64_t elements) {
+  std::vector<Work> all;
+  for (const Work& work : named(part)) {
+    if (!work.sizes.contains("C")) continue;
+    for (const std::int64_t columns : {1, 2, 3, 8, 31, 39, 64, 127, 1000, 4093, 50257, 152064}) {
+      const std::int64_t rows = std::max<std::int64_t>(1, elements / columns);
+      all.push_back(work);
+      all.back().name = fmt::format("{} {}x{}", work.name, rows, columns);
+      all.back().sizes = {{"N", rows}, {"C", columns}};
+      all.back().swept = work.name;
+    }
+  }
+  return all;
+}
+
+void measure(const std::vector<std::string>& arguments, ordered_json& rows) {
+  const auto argument = [&](std::size_t i) {
+    return i < arguments.size() ? arguments[i] : std::string();
   };
+  if (runtime::cuda_device_count() == 0) return;
+  const std::string mode = argument(0);
+  if (mode == "first") {
+    rows = bench::first_runs(argument(1));
+  } else if (mode == "once") {
+    rows = bench::first_runs_here(argument(2), argument(1) == "cold");
+  } else if (mode == "sweep") {
+    const std::int64_t elements = arguments.size() > 2 ? std::stoll(arguments[2]) : 1 << 26;
+    Bench(rows).measure(by_columns(argument(1), elements), false);
+  } else {
+    Bench(rows).measure(named(mode), arguments.size() > 1);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string only = argc > 1 ? argv[1] : "";
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  if (runtime::cuda_device_count() > 0) {
-    const auto gpu = runtime::open_cuda_gpu(0);
-    const double copy = copy_bandwidth(*gpu);
-    for (const DType dtype : {DType::kF32, DType::kBF16})
-      for (const Work& work : works(dtype)) {
-        if (!only.empty() && only != work.name) continue;
-        Model model;
-        work.build(model);
-        Program program(*gpu, model.fusion, work.sizes, argc > 2);
-        program.run();
-        gpu->synchronize(nullptr);
-        const double error = work.check(program, model.fusion, work.sizes);
-        const double seconds = time(20, [&] { program.run(); }, [&] { gpu->synchronize(nullptr); });
-        rows.push_back({{"name", work.name},
-                        {"device", gpu->name()},
-                        {"threads", 1},
-                        {"ms", 1e3 * seconds},
-                        {"reference_ms", 1e3 * program.bytes() / copy},
-                        {"kernels", program.kernels()},
-                        {"gb_per_s", program.bytes() / seconds / 1e9},
-                        {"copy_gb_per_s", copy / 1e9},
-                        {"of_copy", program.bytes() / seconds / copy},
-                        {"error", error}});
-      }
+  ordered_json rows = ordered_json::array();
+  int status = 0;
+  try {
+    measure({argv + 1, argv + argc}, rows);
+  } catch (const std::exception& error) {  // what was measured before is printed all the same
+    fmt::print(stderr, "bench: {}\n", error.what());
+    status = 1;
   }
   fmt::print("{}\n", rows.dump(1));
-  return 0;
+  return status;
 }

@@ -17,6 +17,7 @@ os.environ["OMP_NUM_THREADS"] = str(THREADS)
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=" + ("false" if THREADS == 1 else "true"))
 
 import numpy as np  # noqa: E402: after the number of threads is set
+import peer_programs  # noqa: E402
 
 ROWS, COLUMNS, IMAGE = 4096, 4096, 56 * 56
 
@@ -32,69 +33,40 @@ def best(call, repeats=7):
 
 
 def torch_programs(torch):
-    f = torch.nn.functional
-
-    def rms(x, scale):
-        return x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-6) * scale
-
-    def wide(function):
-        def call(*arrays):
-            results = function(*(a.float() for a in arrays))
-            results = results if isinstance(results, tuple) else (results,)
-            return tuple(r.to(arrays[0].dtype) for r in results)
-
-        return call
-
-    def backward(x, scale, shift, g):
-        mean, var = x.mean(1, keepdim=True), x.var(1, keepdim=True, correction=0)
-        r = torch.rsqrt(var + 1e-5)
-        n = (x - mean) * r
-        gs = g * scale
-        dx = r * (gs - gs.mean(1, keepdim=True) - n * (gs * n).mean(1, keepdim=True))
-        return dx, (g * n).sum(0), g.sum(0)
-
+    formulas = peer_programs.torch_formulas(torch)
+    wide = formulas.wide
     return {
-        "pointwise": ("mv", wide(lambda x, b: f.silu(x + b))),
+        "pointwise": ("mv", wide(lambda x, b: torch.nn.functional.silu(x + b))),
         "softmax": ("m", wide(lambda x: torch.softmax(x, -1))),
-        "layer norm": ("mvv", wide(lambda x, s, t: f.layer_norm(x, (x.shape[1],), s, t))),
-        "RMS norm": ("mv", wide(rms)),
-        "add and norm": ("mmv", wide(lambda x, r, s: (x + r, rms(x + r, s)))),
-        "layer norm backward": ("mvvm", wide(backward)),
+        "layer norm": ("mvv", wide(formulas.layer_norm)),
+        "RMS norm": ("mv", wide(formulas.rms)),
+        "add and norm": ("mmv", wide(lambda x, r, s: (x + r, formulas.rms(x + r, s)))),
+        "layer norm backward": ("mvvm", wide(lambda x, s, t, g: formulas.gradients(x, g, s))),
         "column sum": ("m", wide(lambda x: x.sum(0))),
         "transpose and scale": ("m", wide(lambda x: (x.t() * 0.5).contiguous())),
-        "instance norm": ("m", wide(lambda x: f.layer_norm(x, (x.shape[1],)))),
+        "instance norm": ("m", wide(formulas.layer_norm)),
     }
 
 
 def jax_programs(jnp, jax):
-    def rms(x, scale):
-        return x * jax.lax.rsqrt((x * x).mean(1, keepdims=True) + 1e-6) * scale
-
-    def norm(x):
-        mean = x.mean(1, keepdims=True)
-        return (x - mean) * jax.lax.rsqrt(((x - mean) ** 2).mean(1, keepdims=True) + 1e-5)
+    formulas = peer_programs.jax_formulas(jax, jnp)
 
     def wide(function):
-        def call(*arrays):
-            results = function(*(a.astype(jnp.float32) for a in arrays))
-            results = results if isinstance(results, tuple) else (results,)
-            return tuple(r.astype(arrays[0].dtype) for r in results)
-
-        return jax.jit(call)
+        return jax.jit(formulas.wide(function))
 
     def backward(x, scale, shift, g):
-        return jax.vjp(lambda x, s, t: norm(x) * s + t, x, scale, shift)[1](g)
+        return jax.vjp(formulas.layer_norm, x, scale, shift)[1](g)
 
     return {
         "pointwise": ("mv", wide(lambda x, b: jax.nn.silu(x + b))),
         "softmax": ("m", wide(lambda x: jax.nn.softmax(x, -1))),
-        "layer norm": ("mvv", wide(lambda x, s, t: norm(x) * s + t)),
-        "RMS norm": ("mv", wide(rms)),
-        "add and norm": ("mmv", wide(lambda x, r, s: (x + r, rms(x + r, s)))),
+        "layer norm": ("mvv", wide(formulas.layer_norm)),
+        "RMS norm": ("mv", wide(formulas.rms)),
+        "add and norm": ("mmv", wide(lambda x, r, s: (x + r, formulas.rms(x + r, s)))),
         "layer norm backward": ("mvvm", wide(backward)),
         "column sum": ("m", wide(lambda x: x.sum(0))),
         "transpose and scale": ("m", wide(lambda x: x.T * 0.5)),
-        "instance norm": ("m", wide(norm)),
+        "instance norm": ("m", wide(formulas.norm)),
     }
 
 

@@ -80,6 +80,50 @@ def bars(title, groups, unit):
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def shares(title, lines, x_name):
+    """A picture of {line: [(x, share), ...]}: shares in per cent on a linear scale, x on a logarithmic one."""
+    colours = ["#1f5fa8", "#c0392b", "#3aa6a6", "#b8860b", "#7d3c98", "#5d8a2a", "#444444", "#e08bb0"]
+    width, height, right = 720, 360, 560
+    xs = [x for points in lines.values() for x, _ in points]
+    x_ticks = _ticks(min(xs), max(xs))
+    top = max(1.0, *(share for points in lines.values() for _, share in points))
+    x = _scale(x_ticks, MARGIN, right)
+    y = lambda share: height - MARGIN - (height - MARGIN - 36) * share / top
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{width / 2}" y="18" text-anchor="middle" font-size="13">{title}</text>',
+        f'<text x="{(MARGIN + right) / 2}" y="{height - 12}" text-anchor="middle">{x_name}</text>',
+    ]
+    for t in x_ticks:
+        parts.append(f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="36" y2="{height - MARGIN}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x(t):.1f}" y="{height - MARGIN + 16}" text-anchor="middle">{t:g}</text>')
+    for share in (i / 5 for i in range(int(5 * top) + 1)):
+        parts.append(f'<line x1="{MARGIN}" x2="{right}" y1="{y(share):.1f}" y2="{y(share):.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{MARGIN - 6}" y="{y(share) + 4:.1f}" text-anchor="end">{100 * share:.0f} %</text>')
+    for i, (name, points) in enumerate(lines.items()):
+        colour, at = colours[i % len(colours)], 48 + 20 * i
+        line = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in sorted(points))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5" fill="{colour}"/>' for a, b in points]
+        parts.append(f'<rect x="{right + 16}" y="{at - 10}" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{right + 34}" y="{at}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def write_shares(rows, folder, suite):
+    """Our share of the copy by columns, one picture a type: SUITE_columns_TYPE.svg."""
+    ours = [row for row in rows if "columns" in row and "," not in row["name"]]
+    for dtype in dict.fromkeys(row["workload"].rsplit("_", 1)[1] for row in ours):
+        lines = {}
+        for row in ours:
+            name, of = row["workload"].rsplit("_", 1)
+            if of == dtype:
+                lines.setdefault(name.replace("_", " "), []).append((row["columns"], row["of_copy"]))
+        title = f"part of the copy, {dtype}, {ours[0]['device']}"
+        (folder / f"{suite}_columns_{dtype}.svg").write_text(shares(title, lines, "columns"))
+
+
 def write_bars(rows, folder, suite):
     """One picture for each name that has bars: SUITE_NAME.svg, the highest memory of each."""
     for name in dict.fromkeys(row["name"] for row in rows if "bar" in row):
