@@ -9,12 +9,21 @@
 #include <clang/Frontend/CompilerInstance.h>
 #include <clang/Frontend/CompilerInvocation.h>
 #include <llvm/ADT/SmallVector.h>
+#include <llvm/ADT/StringExtras.h>
 #include <llvm/ADT/StringMap.h>
+#include <llvm/Analysis/TargetTransformInfo.h>
+#include <llvm/IR/DiagnosticInfo.h>
+#include <llvm/IR/DiagnosticPrinter.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/VirtualFileSystem.h>
 #include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
 #include <pthread.h>
@@ -86,9 +95,11 @@ void on_fatal_error(void*, const char* reason, bool) {
   while (true) ::pause();
 }
 
-/// For LLVM as a whole: loops of unknown length are not unrolled, which is half of the time of some
-/// compilations; who wants it asks for it in the text (#pragma clang loop unroll_count).
-constexpr const char* kLlvmFlag = "-unroll-runtime=false";
+/// For LLVM as a whole. Loops of unknown length are not unrolled, which is half of the time of some
+/// compilations; who wants it asks for it in the text (#pragma clang loop unroll_count). Addresses
+/// are left as the text has them: kernels walk over memory one way, and looking for a better one
+/// takes a tenth of a compilation.
+constexpr const char* kLlvmFlags[] = {"-unroll-runtime=false", "-disable-lsr"};
 
 void initialise() {
   static std::once_flag once;
@@ -96,8 +107,9 @@ void initialise() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::InitializeNativeTargetAsmParser();
-    const char* const arguments[] = {"segfuse", kLlvmFlag};
-    llvm::cl::ParseCommandLineOptions(2, arguments);
+    std::vector<const char*> arguments(1, "segfuse");
+    arguments.insert(arguments.end(), std::begin(kLlvmFlags), std::end(kLlvmFlags));
+    llvm::cl::ParseCommandLineOptions(static_cast<int>(arguments.size()), arguments.data());
     llvm::install_fatal_error_handler(on_fatal_error);
   });
 }
@@ -110,6 +122,29 @@ constexpr const char* kFlags[] = {
     // Position-independent, and nothing but calls leaves the object: what our loader takes.
     "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden", "-fno-common",
     "-mframe-pointer=none", "-ffp-contract=off", "-O2", "-vectorize-loops", "-vectorize-slp"};
+
+/// LLVM's passes, in its notation. Texts come in vectors, unrolled, of functions that are always
+/// inlined, so a few passes find what there is; all of -O2 takes twice their time and finds nothing
+/// more. docs/performance.md says what those are for that look dispensable.
+#define SEGFUSE_INSTCOMBINE "instcombine<max-iterations=1;no-use-loop-info;no-verify-fixpoint>"
+#define SEGFUSE_SIMPLIFY "simplifycfg<hoist-common-insts;sink-common-insts>"
+constexpr const char* kPasses =
+    "function(sroa<preserve-cfg>,early-cse),always-inline,globaldce,cgscc(inline),ipsccp,"
+    "function(sroa<modify-cfg>,loop(loop-rotate,loop-unroll-full),sroa<modify-cfg>"
+    "," SEGFUSE_SIMPLIFY "," SEGFUSE_INSTCOMBINE "," SEGFUSE_SIMPLIFY
+    ",early-cse<memssa>,jump-threading,bdce,loop-mssa(loop-rotate,licm),"
+    "loop-vectorize," SEGFUSE_INSTCOMBINE "," SEGFUSE_SIMPLIFY ")";
+#undef SEGFUSE_INSTCOMBINE
+#undef SEGFUSE_SIMPLIFY
+/// For texts with functions that are never inlined (transpositions), which gain by all of them.
+constexpr const char* kAllPasses = "default<O2>";
+
+const char* passes_for(const llvm::Module& module) {
+  for (const llvm::Function& function : module)
+    if (!function.isDeclaration() && function.hasFnAttribute(llvm::Attribute::NoInline))
+      return kAllPasses;
+  return kPasses;
+}
 
 std::vector<std::string> arguments(const SegfuseClangRequest& request) {
   std::vector<std::string> list(std::begin(kFlags), std::end(kFlags));
@@ -129,6 +164,52 @@ std::vector<std::string> arguments(const SegfuseClangRequest& request) {
   return list;
 }
 
+void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager graphs;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(graphs);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, graphs, modules);
+  llvm::ModulePassManager passes;
+  llvm::cantFail(builder.parsePassPipeline(passes, passes_for(module)));
+  passes.run(module, modules);
+}
+
+void on_diagnostic(const llvm::DiagnosticInfo* info, void* messages) {
+  if (info->getSeverity() != llvm::DS_Error) return;
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  llvm::DiagnosticPrinterRawOStream printer(stream);
+  info->print(printer);
+  static_cast<Messages*>(messages)->say(kSegfuseClangError, 0, text);
+}
+
+/// Code for a module as clang made it.
+bool generate(llvm::Module& module, clang::CompilerInstance& compiler, Messages& messages,
+              llvm::SmallVectorImpl<char>& object) {
+  module.getContext().setDiagnosticHandlerCallBack(on_diagnostic, &messages);
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(module.getTargetTriple(), error);
+  if (target == nullptr) return messages.say(kSegfuseClangError, 0, error), false;
+  const clang::TargetOptions& options = compiler.getTargetOpts();
+  const std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(
+      module.getTargetTriple(), options.CPU, llvm::join(options.Features, ","),
+      llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt, llvm::CodeGenOptLevel::Default));
+  optimise(module, *machine);
+  llvm::legacy::PassManager passes;
+  passes.add(llvm::createTargetTransformInfoWrapperPass(machine->getTargetIRAnalysis()));
+  llvm::raw_svector_ostream stream(object);
+  if (machine->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile))
+    return messages.say(kSegfuseClangError, 0, "no object files for this target"), false;
+  passes.run(module);
+  return !messages.failed();
+}
+
 bool run(const SegfuseClangRequest& request, Messages& messages,
          llvm::SmallVectorImpl<char>& object) {
   clang::CompilerInstance compiler;
@@ -146,8 +227,15 @@ bool run(const SegfuseClangRequest& request, Messages& messages,
   compiler.createFileManager(files);
   compiler.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());
   compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(object));
-  clang::EmitObjAction action;
-  return compiler.ExecuteAction(action) && !messages.failed();
+  if (request.remarks != 0) {  // the vectorisers are asked, both of them: all passes of -O2
+    clang::EmitObjAction action;
+    return compiler.ExecuteAction(action) && !messages.failed();
+  }
+  compiler.getCodeGenOpts().DisableLLVMPasses = 1;
+  clang::EmitLLVMOnlyAction action;
+  if (!compiler.ExecuteAction(action) || messages.failed()) return false;
+  const std::unique_ptr<llvm::Module> module = action.takeModule();
+  return generate(*module, compiler, messages, object);
 }
 
 void* run_call(void* argument) {
@@ -201,7 +289,8 @@ const char* compiler_name() {
 
 const char* flags() {
   static const std::string joined = [] {
-    std::string text = kLlvmFlag;
+    std::string text = std::string(kPasses) + " " + kAllPasses;
+    for (const char* flag : kLlvmFlags) text += std::string(" ") + flag;
     for (const char* flag : kFlags) text += std::string(" ") + flag;
     return text;
   }();

@@ -8,15 +8,15 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
   for (int64_t p = begin; p < end; ++p) {
     sf_f32 r0[2];
     sf_i64 r0_at[2];
-    SF_EACH(2) r0[u] = sf_all_f32(-SF_INFINITY);
-    SF_EACH(2) r0_at[u] = sf_all_i64(0x7FFFFFFFFFFFFFFF);
+    SF_EACH(2, r0[u] = sf_all_f32(-SF_INFINITY);)
+    SF_EACH(2, r0_at[u] = sf_all_i64(0x7FFFFFFFFFFFFFFF);)
     {
       const int64_t j_end = n0;
       int64_t j = 0;
       for (; j + 2 * SF_LANES <= j_end; j += 2 * SF_LANES) {
         sf_f32 v0[2];
-        SF_EACH(2) v0[u] = sf_load_f32(b0 + p * n0 + (j + u * SF_LANES));
-        SF_EACH(2) sf_argmax_step_f32(&r0[u], &r0_at[u], v0[u], sf_lanes_i64(j + u * SF_LANES), sf_all_bool(1));
+        SF_EACH(2, v0[u] = sf_load_f32(b0 + p * n0 + (j + u * SF_LANES));)
+        SF_EACH(2, sf_argmax_step_f32(&r0[u], &r0_at[u], v0[u], sf_lanes_i64(j + u * SF_LANES), sf_all_bool(1));)
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);
@@ -24,9 +24,7 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
         sf_argmax_step_f32(&r0[0], &r0_at[0], v0, sf_lanes_i64(j), sf_lanes_below(lanes));
       }
     }
-    for (int u = 1; u < 2; ++u) {
-      sf_argmax_step_f32(&r0[0], &r0_at[0], r0[u], r0_at[u], sf_all_bool(1));
-    }
+    sf_argmax_step_f32(&r0[0], &r0_at[0], r0[1], r0_at[1], sf_all_bool(1));
     int64_t r0_position;
     const float r0_best = sf_argmax_join_f32(r0[0], r0_at[0], &r0_position);
     const int64_t v2 = r0_position;
@@ -50,16 +48,16 @@ void k1(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
       for (; j + 2 * SF_LANES <= j_end; j += 2 * SF_LANES) {
         sf_f32 r0[2];
         sf_i64 r0_at[2];
-        SF_EACH(2) r0[u] = sf_all_f32(-SF_INFINITY);
-        SF_EACH(2) r0_at[u] = sf_all_i64(0x7FFFFFFFFFFFFFFF);
+        SF_EACH(2, r0[u] = sf_all_f32(-SF_INFINITY);)
+        SF_EACH(2, r0_at[u] = sf_all_i64(0x7FFFFFFFFFFFFFFF);)
         for (int64_t r = 0; r < n1; ++r) {
           sf_f32 v0[2];
-          SF_EACH(2) v0[u] = sf_load_f32(b0 + (j + u * SF_LANES) + r * n0);
-          SF_EACH(2) sf_argmax_step_f32(&r0[u], &r0_at[u], v0[u], sf_all_i64(r), sf_all_bool(1));
+          SF_EACH(2, v0[u] = sf_load_f32(b0 + (j + u * SF_LANES) + r * n0);)
+          SF_EACH(2, sf_argmax_step_f32(&r0[u], &r0_at[u], v0[u], sf_all_i64(r), sf_all_bool(1));)
         }
         sf_i64 v2[2];
-        SF_EACH(2) v2[u] = sf_select_i64(sf_eq_i64(r0_at[u], sf_all_i64(0x7FFFFFFFFFFFFFFF)), sf_all_i64(0), r0_at[u]);
-        SF_EACH(2) sf_store_i64(b1 + (j + u * SF_LANES), v2[u]);
+        SF_EACH(2, v2[u] = sf_select_i64(sf_eq_i64(r0_at[u], sf_all_i64(0x7FFFFFFFFFFFFFFF)), sf_all_i64(0), r0_at[u]);)
+        SF_EACH(2, sf_store_i64(b1 + (j + u * SF_LANES), v2[u]);)
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);

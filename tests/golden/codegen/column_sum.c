@@ -12,15 +12,15 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
       int64_t j = p * 4096;
       for (; j + 4 * SF_LANES <= j_end; j += 4 * SF_LANES) {
         sf_f64 r0[4];
-        SF_EACH(4) r0[u] = sf_all_f64(0.0);
+        SF_EACH(4, r0[u] = sf_all_f64(0.0);)
         for (int64_t r = 0; r < n1; ++r) {
           sf_f32 v0[4];
-          SF_EACH(4) v0[u] = sf_load_f32(b0 + (j + u * SF_LANES) + r * n0);
-          SF_EACH(4) r0[u] = sf_sum_step(r0[u], v0[u]);
+          SF_EACH(4, v0[u] = sf_load_f32(b0 + (j + u * SF_LANES) + r * n0);)
+          SF_EACH(4, r0[u] = sf_sum_step(r0[u], v0[u]);)
         }
         sf_f32 v1[4];
-        SF_EACH(4) v1[u] = sf_sum(r0[u]);
-        SF_EACH(4) sf_store_f32(b1 + (j + u * SF_LANES), v1[u]);
+        SF_EACH(4, v1[u] = sf_sum(r0[u]);)
+        SF_EACH(4, sf_store_f32(b1 + (j + u * SF_LANES), v1[u]);)
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);

@@ -7,14 +7,14 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
   (void)scratch;
   for (int64_t p = begin; p < end; ++p) {
     sf_i32 r0[4];
-    SF_EACH(4) r0[u] = sf_all_i32((-2147483647 - 1));
+    SF_EACH(4, r0[u] = sf_all_i32((-2147483647 - 1));)
     {
       const int64_t j_end = n0;
       int64_t j = 0;
       for (; j + 4 * SF_LANES <= j_end; j += 4 * SF_LANES) {
         sf_i32 v0[4];
-        SF_EACH(4) v0[u] = sf_load_i32(b0 + (j + u * SF_LANES));
-        SF_EACH(4) r0[u] = sf_maximum_i32(r0[u], v0[u]);
+        SF_EACH(4, v0[u] = sf_load_i32(b0 + (j + u * SF_LANES));)
+        SF_EACH(4, r0[u] = sf_maximum_i32(r0[u], v0[u]);)
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);
@@ -22,9 +22,9 @@ void k0(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
         r0[0] = sf_maximum_i32(r0[0], sf_select_i32(sf_lanes_below(lanes), v0, sf_all_i32((-2147483647 - 1))));
       }
     }
-    for (int u = 1; u < 4; ++u) {
-      r0[0] = sf_maximum_i32(r0[0], r0[u]);
-    }
+    r0[0] = sf_maximum_i32(r0[0], r0[1]);
+    r0[0] = sf_maximum_i32(r0[0], r0[2]);
+    r0[0] = sf_maximum_i32(r0[0], r0[3]);
     const int32_t v1 = sf_join_max_i32(r0[0]);
     b1[0] = v1;
   }
@@ -58,23 +58,23 @@ void k1(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
       }
     }
     for (int64_t i = p * 64; i < sf_min(p * 64 + 64, n1); ++i) {
-      SF_EACH(4) r0[u] = sf_all_i32(1);
-      SF_EACH(4) r1[u] = sf_all_i32(0);
+      SF_EACH(4, r0[u] = sf_all_i32(1);)
+      SF_EACH(4, r1[u] = sf_all_i32(0);)
       {
         const int64_t j_end = n0;
         int64_t j = 0;
         for (; j + 4 * SF_LANES <= j_end; j += 4 * SF_LANES) {
           sf_i32 v1[4];
-          SF_EACH(4) v1[u] = sf_load_i32(b1 + i * n0 + (j + u * SF_LANES));
+          SF_EACH(4, v1[u] = sf_load_i32(b1 + i * n0 + (j + u * SF_LANES));)
           sf_i32 v2[4];
-          SF_EACH(4) v2[u] = sf_mul_i32(v1[u], v1[u]);
-          SF_EACH(4) r0[u] = sf_mul_i32(r0[u], v2[u]);
-          SF_EACH(4) r1[u] = sf_add_i32(r1[u], v1[u]);
+          SF_EACH(4, v2[u] = sf_mul_i32(v1[u], v1[u]);)
+          SF_EACH(4, r0[u] = sf_mul_i32(r0[u], v2[u]);)
+          SF_EACH(4, r1[u] = sf_add_i32(r1[u], v1[u]);)
           sf_i32 v3[4];
-          SF_EACH(4) v3[u] = sf_load_i32(c0 + (j + u * SF_LANES));
+          SF_EACH(4, v3[u] = sf_load_i32(c0 + (j + u * SF_LANES));)
           sf_i32 v4[4];
-          SF_EACH(4) v4[u] = sf_minimum_i32(v3[u], v1[u]);
-          SF_EACH(4) sf_store_i32(c0 + (j + u * SF_LANES), v4[u]);
+          SF_EACH(4, v4[u] = sf_minimum_i32(v3[u], v1[u]);)
+          SF_EACH(4, sf_store_i32(c0 + (j + u * SF_LANES), v4[u]);)
         }
         for (; j < j_end; j += SF_LANES) {
           const int64_t lanes = sf_min(j_end - j, SF_LANES);
@@ -87,13 +87,13 @@ void k1(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end,
           sf_store_i32_n(c0 + j, v4, lanes);
         }
       }
-      for (int u = 1; u < 4; ++u) {
-        r0[0] = sf_mul_i32(r0[0], r0[u]);
-      }
+      r0[0] = sf_mul_i32(r0[0], r0[1]);
+      r0[0] = sf_mul_i32(r0[0], r0[2]);
+      r0[0] = sf_mul_i32(r0[0], r0[3]);
       const int32_t v5 = sf_join_prod_i32(r0[0]);
-      for (int u = 1; u < 4; ++u) {
-        r1[0] = sf_add_i32(r1[0], r1[u]);
-      }
+      r1[0] = sf_add_i32(r1[0], r1[1]);
+      r1[0] = sf_add_i32(r1[0], r1[2]);
+      r1[0] = sf_add_i32(r1[0], r1[3]);
       const int32_t v6 = sf_join_sum_i32(r1[0]);
       b2[i] = v5;
       b3[i] = v6;
@@ -128,15 +128,15 @@ void k1_2(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end
       int64_t j = p * 4096;
       for (; j + 4 * SF_LANES <= j_end; j += 4 * SF_LANES) {
         sf_i32 r0[4];
-        SF_EACH(4) r0[u] = sf_all_i32(2147483647);
+        SF_EACH(4, r0[u] = sf_all_i32(2147483647);)
         for (int64_t s = 0; s < n1; ++s) {
           sf_i32 v0[4];
-          SF_EACH(4) v0[u] = sf_load_i32(w0 + (j + u * SF_LANES) + s * n0);
-          SF_EACH(4) r0[u] = sf_minimum_i32(r0[u], v0[u]);
+          SF_EACH(4, v0[u] = sf_load_i32(w0 + (j + u * SF_LANES) + s * n0);)
+          SF_EACH(4, r0[u] = sf_minimum_i32(r0[u], v0[u]);)
         }
         sf_i32 v1[4];
-        SF_EACH(4) v1[u] = r0[u];
-        SF_EACH(4) sf_store_i32(b1 + (j + u * SF_LANES), v1[u]);
+        SF_EACH(4, v1[u] = r0[u];)
+        SF_EACH(4, sf_store_i32(b1 + (j + u * SF_LANES), v1[u]);)
       }
       for (; j < j_end; j += SF_LANES) {
         const int64_t lanes = sf_min(j_end - j, SF_LANES);

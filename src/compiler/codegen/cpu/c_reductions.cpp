@@ -62,11 +62,12 @@ void CStatements::print(const Begin& s, const Lane* lane) {
   const Reduction& reduction = kernel_.reductions[s.reduction.index];
   const int count = width(s.reduction, lane);
   const std::string many = count > 1 ? "[u]" : "";
-  const std::string head = count > 1 ? fmt::format("SF_EACH({}) ", count) : "";
+  const std::string head = count > 1 ? fmt::format("SF_EACH({}, ", count) : "";
+  const std::string_view tail = count > 1 ? ")" : "";
   const std::uint32_t r = s.reduction.index;
-  text_.line("{}r{}{} = {};", head, r, many, identity(s.reduction));
+  text_.line("{}r{}{} = {};{}", head, r, many, identity(s.reduction), tail);
   if (reduction.op == Op::argmax)
-    text_.line("{}r{}_at{} = sf_all_i64(0x7FFFFFFFFFFFFFFF);", head, r, many);
+    text_.line("{}r{}_at{} = sf_all_i64(0x7FFFFFFFFFFFFFFF);{}", head, r, many, tail);
 }
 
 /// The statement that brings `value` into the state `to` ("r0", "r0[u]").
@@ -128,17 +129,15 @@ void CStatements::join(const Finish& s) {
   const std::uint32_t r = s.reduction.index;
   const int count = widths_[r];
   const std::string first = count > 1 ? "[0]" : "";
-  if (count > 1) {
-    text_.open(fmt::format("for (int u = 1; u < {}; ++u)", count));
+  for (int u = 1; u < count; ++u) {
     if (reduction.compensated) {
-      text_.line("r{}[0] += r{}[u];", r, r);
+      text_.line("r{}[0] += r{}[{}];", r, r, u);
     } else if (reduction.op == Op::argmax) {
-      text_.line("sf_argmax_step_{}(&r{}[0], &r{}_at[0], r{}[u], r{}_at[u], sf_all_bool(1));", type,
-                 r, r, r, r);
+      text_.line("sf_argmax_step_{}(&r{}[0], &r{}_at[0], r{}[{}], r{}_at[{}], sf_all_bool(1));",
+                 type, r, r, r, u, r, u);
     } else {
-      text_.line("{}", step(s.reduction, fmt::format("r{}[0]", r), fmt::format("r{}[u]", r)));
+      text_.line("{}", step(s.reduction, fmt::format("r{}[0]", r), fmt::format("r{}[{}]", r, u)));
     }
-    text_.close();
   }
   std::string value;
   if (reduction.op == Op::argmax) {

@@ -152,13 +152,13 @@ void CStatements::define(ValueId result, const std::string& value, const Lane* l
     text_.line("const sf_{} {} = {};", lane_type(dtype), name, value);
   } else {
     text_.line("sf_{} {}[{}];", lane_type(dtype), name, lane->count);
-    text_.line("SF_EACH({}) {}[u] = {};", lane->count, name, value);
+    text_.line("SF_EACH({}, {}[u] = {};)", lane->count, name, value);
   }
 }
 
 void CStatements::each(const Lane* lane, const std::string& statement) {
   if (lane != nullptr && lane->count > 1) {
-    text_.line("SF_EACH({}) {}", lane->count, statement);
+    text_.line("SF_EACH({}, {})", lane->count, statement);
   } else {
     text_.line("{}", statement);
   }
@@ -192,7 +192,7 @@ std::string CStatements::mask(const std::vector<Within>& when, const Lane* lane)
     return name;
   }
   text_.line("sf_bool {}[{}];", name, lane->count);
-  text_.line("SF_EACH({}) {}[u] = {};", lane->count, name, value);
+  text_.line("SF_EACH({}, {}[u] = {};)", lane->count, name, value);
   return name + "[u]";
 }
 

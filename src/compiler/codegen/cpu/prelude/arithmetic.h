@@ -1,30 +1,33 @@
 #pragma once
 // Everything of the table of operations that is exact or rounded once.
 //: SF_COMPARE
-#define SF_COMPARE(name, op)                                                          \
-  SF_INLINE sf_bool sf_##name##_f32(sf_f32 a, sf_f32 b) { return SF_TEST32(a op b); } \
-  SF_INLINE sf_bool sf_##name##_f64(sf_f64 a, sf_f64 b) { return SF_TEST64(a op b); } \
-  SF_INLINE sf_bool sf_##name##_i32(sf_i32 a, sf_i32 b) { return SF_TEST32(a op b); } \
-  SF_INLINE sf_bool sf_##name##_i64(sf_i64 a, sf_i64 b) { return SF_TEST64(a op b); } \
-  SF_INLINE sf_bool sf_##name##_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) op(b & 1)); }
+#define SF_COMPARE(name, test)                                                      \
+  SF_INLINE sf_bool sf_eq_##name(sf_##name a, sf_##name b) { return test(a == b); } \
+  SF_INLINE sf_bool sf_ne_##name(sf_##name a, sf_##name b) { return test(a != b); } \
+  SF_INLINE sf_bool sf_lt_##name(sf_##name a, sf_##name b) { return test(a < b); }  \
+  SF_INLINE sf_bool sf_le_##name(sf_##name a, sf_##name b) { return test(a <= b); } \
+  SF_INLINE sf_bool sf_gt_##name(sf_##name a, sf_##name b) { return test(a > b); }  \
+  SF_INLINE sf_bool sf_ge_##name(sf_##name a, sf_##name b) { return test(a >= b); }
 
-//: sf_eq_{f32,f64,i32,i64,bool}
-SF_COMPARE(eq, ==)
+//: sf_{eq,ne,lt,le,gt,ge}_f32
+SF_COMPARE(f32, SF_TEST32)
 
-//: sf_ne_{f32,f64,i32,i64,bool}
-SF_COMPARE(ne, !=)
+//: sf_{eq,ne,lt,le,gt,ge}_f64
+SF_COMPARE(f64, SF_TEST64)
 
-//: sf_lt_{f32,f64,i32,i64,bool}
-SF_COMPARE(lt, <)
+//: sf_{eq,ne,lt,le,gt,ge}_i32
+SF_COMPARE(i32, SF_TEST32)
 
-//: sf_le_{f32,f64,i32,i64,bool}
-SF_COMPARE(le, <=)
+//: sf_{eq,ne,lt,le,gt,ge}_i64
+SF_COMPARE(i64, SF_TEST64)
 
-//: sf_gt_{f32,f64,i32,i64,bool}
-SF_COMPARE(gt, >)
-
-//: sf_ge_{f32,f64,i32,i64,bool}
-SF_COMPARE(ge, >=)
+//: sf_{eq,ne,lt,le,gt,ge}_bool
+SF_INLINE sf_bool sf_eq_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) == (b & 1)); }
+SF_INLINE sf_bool sf_ne_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) != (b & 1)); }
+SF_INLINE sf_bool sf_lt_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) < (b & 1)); }
+SF_INLINE sf_bool sf_le_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) <= (b & 1)); }
+SF_INLINE sf_bool sf_gt_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) > (b & 1)); }
+SF_INLINE sf_bool sf_ge_bool(sf_bool a, sf_bool b) { return SF_TEST32((a & 1) >= (b & 1)); }
 
 //: sf_logical_{and,or,xor,not}_bool
 SF_INLINE sf_bool sf_logical_and_bool(sf_bool a, sf_bool b) { return a & b; }
@@ -32,7 +35,7 @@ SF_INLINE sf_bool sf_logical_or_bool(sf_bool a, sf_bool b) { return a | b; }
 SF_INLINE sf_bool sf_logical_xor_bool(sf_bool a, sf_bool b) { return a ^ b; }
 SF_INLINE sf_bool sf_logical_not_bool(sf_bool a) { return ~a; }
 
-//: sf_{add,sub,mul,div,neg,square,reciprocal}_{f32,f64} sf_is_{nan,finite}_{f32,f64}
+//: SF_FLOAT
 #define SF_FLOAT(name, type, one, test)                               \
   SF_INLINE type sf_add_##name(type a, type b) { return a + b; }      \
   SF_INLINE type sf_sub_##name(type a, type b) { return a - b; }      \
@@ -43,10 +46,14 @@ SF_INLINE sf_bool sf_logical_not_bool(sf_bool a) { return ~a; }
   SF_INLINE type sf_reciprocal_##name(type a) { return one / a; }     \
   SF_INLINE sf_bool sf_is_nan_##name(type a) { return test(a != a); } \
   SF_INLINE sf_bool sf_is_finite_##name(type a) { return test(a - a == 0 * one); }
+
+//: sf_{add,sub,mul,div,neg,square,reciprocal}_f32 sf_is_{nan,finite}_f32
 SF_FLOAT(f32, sf_f32, 1.0f, SF_TEST32)
+
+//: sf_{add,sub,mul,div,neg,square,reciprocal}_f64 sf_is_{nan,finite}_f64
 SF_FLOAT(f64, sf_f64, 1.0, SF_TEST64)
 
-//: sf_{add,sub,mul,neg,square}_{i32,i64}
+//: SF_INTEGER
 // Integers wrap.
 #define SF_INTEGER(name, type, bits)                                                 \
   SF_INLINE type sf_add_##name(type a, type b) { return (type)((bits)a + (bits)b); } \
@@ -54,13 +61,16 @@ SF_FLOAT(f64, sf_f64, 1.0, SF_TEST64)
   SF_INLINE type sf_mul_##name(type a, type b) { return (type)((bits)a * (bits)b); } \
   SF_INLINE type sf_neg_##name(type a) { return (type)(0u - (bits)a); }              \
   SF_INLINE type sf_square_##name(type a) { return (type)((bits)a * (bits)a); }
+
+//: sf_{add,sub,mul,neg,square}_i32
 SF_INTEGER(i32, sf_i32, sf_u32)
+
+//: sf_{add,sub,mul,neg,square}_i64
 SF_INTEGER(i64, sf_i64, sf_u64)
 
-//: sf_{abs,sign,relu,maximum,minimum}_{f32,f64,i32,i64}
-//+ sf_{lt,gt,le,ge,ne,neg,select,all}_{f32,i32}
+//: SF_SIGN SF_ORDER
 // NaN passes through all of them.
-#define SF_ORDER(name, type)                                                         \
+#define SF_SIGN(name, type)                                                          \
   SF_INLINE type sf_abs_##name(type a) {                                             \
     return sf_select_##name(sf_lt_##name(a, sf_all_##name(0)), sf_neg_##name(a), a); \
   }                                                                                  \
@@ -72,47 +82,79 @@ SF_INTEGER(i64, sf_i64, sf_u64)
   SF_INLINE type sf_relu_##name(type a) {                                            \
     const type zero = sf_all_##name(0);                                              \
     return sf_select_##name(sf_gt_##name(a, zero) | sf_ne_##name(a, a), a, zero);    \
-  }                                                                                  \
-  SF_INLINE type sf_maximum_##name(type a, type b) {                                 \
-    return sf_select_##name(sf_ge_##name(a, b) | sf_ne_##name(a, a), a, b);          \
-  }                                                                                  \
-  SF_INLINE type sf_minimum_##name(type a, type b) {                                 \
-    return sf_select_##name(sf_le_##name(a, b) | sf_ne_##name(a, a), a, b);          \
   }
+#define SF_ORDER(name, type)                                                \
+  SF_INLINE type sf_maximum_##name(type a, type b) {                        \
+    return sf_select_##name(sf_ge_##name(a, b) | sf_ne_##name(a, a), a, b); \
+  }                                                                         \
+  SF_INLINE type sf_minimum_##name(type a, type b) {                        \
+    return sf_select_##name(sf_le_##name(a, b) | sf_ne_##name(a, a), a, b); \
+  }
+
+//: sf_{abs,sign,relu}_f32
+//+ sf_{lt,gt,ne,neg,select,all}_f32
+SF_SIGN(f32, sf_f32)
+
+//: sf_{abs,sign,relu}_f64
+//+ sf_{lt,gt,ne,neg,select,all}_f64
+SF_SIGN(f64, sf_f64)
+
+//: sf_{abs,sign,relu}_i32
+//+ sf_{lt,gt,ne,neg,select,all}_i32
+SF_SIGN(i32, sf_i32)
+
+//: sf_{abs,sign,relu}_i64
+//+ sf_{lt,gt,ne,neg,select,all}_i64
+SF_SIGN(i64, sf_i64)
+
+//: sf_{maximum,minimum}_f32
+//+ sf_{le,ge,ne,select}_f32
 SF_ORDER(f32, sf_f32)
+
+//: sf_{maximum,minimum}_f64
+//+ sf_{le,ge,ne,select}_f64
 SF_ORDER(f64, sf_f64)
+
+//: sf_{maximum,minimum}_i32
+//+ sf_{le,ge,ne,select}_i32
 SF_ORDER(i32, sf_i32)
+
+//: sf_{maximum,minimum}_i64
+//+ sf_{le,ge,ne,select}_i64
 SF_ORDER(i64, sf_i64)
 
-//: sf_clamp_{f32,f64}
+//: sf_clamp_f32
 // Into [low, high]; NaN stays.
 SF_INLINE sf_f32 sf_clamp_f32(sf_f32 a, float low, float high) {
   a = sf_select_f32(SF_TEST32(a < low), sf_all_f32(low), a);
   return sf_select_f32(SF_TEST32(a > high), sf_all_f32(high), a);
 }
+
+//: sf_clamp_f64
 SF_INLINE sf_f64 sf_clamp_f64(sf_f64 a, double low, double high) {
   a = sf_select_f64(SF_TEST64(a < low), sf_all_f64(low), a);
   return sf_select_f64(SF_TEST64(a > high), sf_all_f64(high), a);
 }
 
-//: sf_{magnitude,copysign}_{f32,f64}
+//: sf_{magnitude,copysign}_f32
 // Without its sign; with the sign of another.
 SF_INLINE sf_f32 sf_magnitude_f32(sf_f32 a) {
   return sf_from_bits_f32(sf_bits_f32(a) & 0x7FFFFFFFu);
 }
-SF_INLINE sf_f64 sf_magnitude_f64(sf_f64 a) {
-  return sf_from_bits_f64(sf_bits_f64(a) & 0x7FFFFFFFFFFFFFFFu);
-}
 SF_INLINE sf_f32 sf_copysign_f32(sf_f32 a, sf_f32 sign) {
   return sf_from_bits_f32((sf_bits_f32(a) & 0x7FFFFFFFu) | (sf_bits_f32(sign) & 0x80000000u));
+}
+
+//: sf_{magnitude,copysign}_f64
+SF_INLINE sf_f64 sf_magnitude_f64(sf_f64 a) {
+  return sf_from_bits_f64(sf_bits_f64(a) & 0x7FFFFFFFFFFFFFFFu);
 }
 SF_INLINE sf_f64 sf_copysign_f64(sf_f64 a, sf_f64 sign) {
   return sf_from_bits_f64((sf_bits_f64(a) & 0x7FFFFFFFFFFFFFFFu) |
                           (sf_bits_f64(sign) & 0x8000000000000000u));
 }
 
-//: sf_{round,floor,ceil}_{f32,f64}
-//+ sf_{magnitude,copysign,select}_f32
+//: SF_WHOLE
 // To whole numbers: adding and taking away 2^23 (2^52) rounds to nearest, ties to even. The sign is
 // put on last: LLVM 19 takes the wrong operands when a copied sign is selected under a mask
 // (vpternlog with merging).
@@ -130,7 +172,13 @@ SF_INLINE sf_f64 sf_copysign_f64(sf_f64 a, sf_f64 sign) {
     const type r = sf_round_##name(a);                                     \
     return sf_copysign_##name(sf_select_##name(test(r < a), r + 1, r), a); \
   }
+
+//: sf_{round,floor,ceil}_f32
+//+ sf_{magnitude,copysign,select}_f32
 SF_WHOLE(f32, sf_f32, 0x1p23f, SF_TEST32)
+
+//: sf_{round,floor,ceil}_f64
+//+ sf_{magnitude,copysign,select}_f64
 SF_WHOLE(f64, sf_f64, 0x1p52, SF_TEST64)
 
 //: sf_sqrt_{f32,f64} sf_rsqrt_{f32,f64}

@@ -53,31 +53,7 @@ SF_INLINE sf_f32 sf_round_bf16(sf_f32 a) { return sf_from_bits_f32(sf_bits_of_bf
 // Where the machine has masks in its loads and stores, the first n lanes are one instruction.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && SF_LANES == 16
 #define SF_HAS_MASKS 1
-typedef char sf_chars __attribute__((vector_size(16)));
-typedef short sf_shorts __attribute__((vector_size(32)));
-typedef int sf_ints __attribute__((vector_size(64)));
 SF_INLINE uint16_t sf_first_lanes(int64_t n) { return (uint16_t)((1u << n) - 1); }
-SF_INLINE sf_chars sf_get_masked_1(const void* p, uint16_t mask) {
-  const sf_chars nothing = {0};
-  return __builtin_ia32_loaddquqi128_mask(p, nothing, mask);
-}
-SF_INLINE sf_shorts sf_get_masked_2(const void* p, uint16_t mask) {
-  const sf_shorts nothing = {0};
-  return __builtin_ia32_loaddquhi256_mask(p, nothing, mask);
-}
-SF_INLINE sf_ints sf_get_masked_4(const void* p, uint16_t mask) {
-  const sf_ints nothing = {0};
-  return __builtin_ia32_loaddqusi512_mask(p, nothing, mask);
-}
-SF_INLINE void sf_put_masked_1(void* p, sf_chars a, uint16_t mask) {
-  __builtin_ia32_storedquqi128_mask(p, a, mask);
-}
-SF_INLINE void sf_put_masked_2(void* p, sf_shorts a, uint16_t mask) {
-  __builtin_ia32_storedquhi256_mask(p, a, mask);
-}
-SF_INLINE void sf_put_masked_4(void* p, sf_ints a, uint16_t mask) {
-  __builtin_ia32_storedqusi512_mask(p, a, mask);
-}
 #endif
 #define SF_MEMORY_ALL(name, element, raw, value, widen, narrow)       \
   typedef SF_UNALIGNED(element, sizeof(element)) sf_unaligned_##name; \
@@ -127,6 +103,45 @@ SF_INLINE void sf_put_masked_4(void* p, sf_ints a, uint16_t mask) {
 #else
 #define SF_MEMORY_MASKED(name, element, raw, value, widen, narrow, size, ints) \
   SF_MEMORY(name, element, raw, value, widen, narrow)
+#endif
+
+//: SF_MASKED_1
+//+ SF_MEMORY
+#if defined(SF_HAS_MASKS)
+typedef char sf_chars __attribute__((vector_size(16)));
+SF_INLINE sf_chars sf_get_masked_1(const void* p, uint16_t mask) {
+  const sf_chars nothing = {0};
+  return __builtin_ia32_loaddquqi128_mask(p, nothing, mask);
+}
+SF_INLINE void sf_put_masked_1(void* p, sf_chars a, uint16_t mask) {
+  __builtin_ia32_storedquqi128_mask(p, a, mask);
+}
+#endif
+
+//: SF_MASKED_2
+//+ SF_MEMORY
+#if defined(SF_HAS_MASKS)
+typedef short sf_shorts __attribute__((vector_size(32)));
+SF_INLINE sf_shorts sf_get_masked_2(const void* p, uint16_t mask) {
+  const sf_shorts nothing = {0};
+  return __builtin_ia32_loaddquhi256_mask(p, nothing, mask);
+}
+SF_INLINE void sf_put_masked_2(void* p, sf_shorts a, uint16_t mask) {
+  __builtin_ia32_storedquhi256_mask(p, a, mask);
+}
+#endif
+
+//: SF_MASKED_4
+//+ SF_MEMORY
+#if defined(SF_HAS_MASKS)
+typedef int sf_ints __attribute__((vector_size(64)));
+SF_INLINE sf_ints sf_get_masked_4(const void* p, uint16_t mask) {
+  const sf_ints nothing = {0};
+  return __builtin_ia32_loaddqusi512_mask(p, nothing, mask);
+}
+SF_INLINE void sf_put_masked_4(void* p, sf_ints a, uint16_t mask) {
+  __builtin_ia32_storedqusi512_mask(p, a, mask);
+}
 #endif
 
 //: SF_SCATTERED
@@ -192,6 +207,7 @@ SF_INLINE void sf_put_masked_4(void* p, sf_ints a, uint16_t mask) {
   }
 
 //: sf_{load,store}_f32{,_n}
+//+ SF_MASKED_4
 SF_MEMORY_MASKED(f32, float, sf_f32, sf_f32, SF_SAME, SF_SAME, 4, sf_ints)
 
 //: sf_{load,store}_f32{_strided,_at,_where,_in}
@@ -206,6 +222,7 @@ SF_MEMORY(f64, double, sf_f64, sf_f64, SF_SAME, SF_SAME)
 SF_SCATTERED(f64, double, sf_f64, sf_f64, SF_SAME, SF_SAME)
 
 //: sf_{load,store}_i32{,_n}
+//+ SF_MASKED_4
 SF_MEMORY_MASKED(i32, int32_t, sf_i32, sf_i32, SF_SAME, SF_SAME, 4, sf_ints)
 
 //: sf_{load,store}_i32{_strided,_at,_where,_in}
@@ -220,6 +237,7 @@ SF_MEMORY(i64, int64_t, sf_i64, sf_i64, SF_SAME, SF_SAME)
 SF_SCATTERED(i64, int64_t, sf_i64, sf_i64, SF_SAME, SF_SAME)
 
 //: sf_{load,store}_f16{,_n}
+//+ SF_MASKED_2
 SF_MEMORY_MASKED(f16, uint16_t, sf_u16, sf_f32, sf_widen_f16, sf_narrow_f16, 2, sf_shorts)
 
 //: sf_{load,store}_f16{_strided,_at,_where,_in}
@@ -227,6 +245,7 @@ SF_MEMORY_MASKED(f16, uint16_t, sf_u16, sf_f32, sf_widen_f16, sf_narrow_f16, 2, 
 SF_SCATTERED(f16, uint16_t, sf_u16, sf_f32, sf_widen_f16, sf_narrow_f16)
 
 //: sf_{load,store}_bf16{,_n}
+//+ SF_MASKED_2
 SF_MEMORY_MASKED(bf16, uint16_t, sf_u16, sf_f32, sf_widen_bf16, sf_narrow_bf16, 2, sf_shorts)
 
 //: sf_{load,store}_bf16{_strided,_at,_where,_in}
@@ -234,6 +253,7 @@ SF_MEMORY_MASKED(bf16, uint16_t, sf_u16, sf_f32, sf_widen_bf16, sf_narrow_bf16, 
 SF_SCATTERED(bf16, uint16_t, sf_u16, sf_f32, sf_widen_bf16, sf_narrow_bf16)
 
 //: sf_{load,store}_bool{,_n}
+//+ SF_MASKED_1
 SF_MEMORY_MASKED(bool, uint8_t, sf_u8, sf_bool, sf_widen_bool, sf_narrow_bool, 1, sf_chars)
 
 //: sf_{load,store}_bool{_strided,_at,_where,_in}

@@ -1,14 +1,20 @@
 #pragma once
 // What kernels need besides elementwise operations.
 //: SF_EACH
-// count vectors beside each other: u counts them.
-#if defined(__clang__)
-#define SF_EACH(count) _Pragma("clang loop unroll(full)") for (int u = 0; u < (count); ++u)
-#elif defined(__GNUC__)
-#define SF_EACH(count) _Pragma("GCC unroll 8") for (int u = 0; u < (count); ++u)
-#else
-#define SF_EACH(count) for (int u = 0; u < (count); ++u)
-#endif
+// Statements for each of `count` vectors beside each other; u is the vector's number.
+#define SF_AT(number, ...) \
+  {                        \
+    enum { u = number };   \
+    __VA_ARGS__            \
+  }
+#define SF_EACH_2(...) SF_AT(0, __VA_ARGS__) SF_AT(1, __VA_ARGS__)
+#define SF_EACH_3(...) SF_EACH_2(__VA_ARGS__) SF_AT(2, __VA_ARGS__)
+#define SF_EACH_4(...) SF_EACH_3(__VA_ARGS__) SF_AT(3, __VA_ARGS__)
+#define SF_EACH_5(...) SF_EACH_4(__VA_ARGS__) SF_AT(4, __VA_ARGS__)
+#define SF_EACH_6(...) SF_EACH_5(__VA_ARGS__) SF_AT(5, __VA_ARGS__)
+#define SF_EACH_7(...) SF_EACH_6(__VA_ARGS__) SF_AT(6, __VA_ARGS__)
+#define SF_EACH_8(...) SF_EACH_7(__VA_ARGS__) SF_AT(7, __VA_ARGS__)
+#define SF_EACH(count, ...) SF_EACH_##count(__VA_ARGS__)
 
 //: sf_report
 // Says that check `what` failed; of several the greatest stays, in whatever order threads come.
@@ -36,42 +42,86 @@ SF_INLINE sf_bool sf_within(sf_i64 index, int64_t bound) {
   return SF_TEST64(index >= 0) & SF_TEST64(index < bound);
 }
 
-//: sf_sum_step sf_sum
+//: sf_sum_step
 // A sum of f32 that keeps what rounding would lose: it is one of f64 until it is taken.
 SF_INLINE sf_f64 sf_sum_step(sf_f64 sum, sf_f32 a) { return sum + SF_CONVERT(a, sf_f64); }
+
+//: sf_sum
 SF_INLINE sf_f32 sf_sum(sf_f64 sum) { return SF_CONVERT(sum, sf_f32); }
 
-//: sf_join_{sum,prod,max,min}_{f32,f64,i32,i64}
-// One number of all lanes: halves are joined with halves.
-#define SF_JOIN(name, type, element, formula)             \
-  SF_INLINE element sf_join_##name(type v) {              \
-    element e[SF_LANES];                                  \
-    __builtin_memcpy(e, &v, sizeof e);                    \
-    for (int width = SF_LANES / 2; width > 0; width /= 2) \
-      for (int i = 0; i < width; ++i) {                   \
-        const element a = e[i], b = e[i + width];         \
-        e[i] = formula;                                   \
-      }                                                   \
-    return e[0];                                          \
+//: SF_JOIN
+// One number of all lanes: halves are joined with halves. What is not shown of a vector (-1) does
+// not matter.
+#if SF_LANES == 1
+#define SF_JOIN(name, type, element, lanes, join) \
+  SF_INLINE element sf_join_##name(type v) { return v; }
+#else
+#if defined(__clang__)
+#define SF_LOW(type, v, ...) \
+  __builtin_shufflevector(v, v, __VA_ARGS__, -1, -1, -1, -1, -1, -1, -1, -1)
+#else
+#define SF_LOW(type, v, ...) \
+  __builtin_shuffle(v, (type){__VA_ARGS__, -1, -1, -1, -1, -1, -1, -1, -1})
+#endif
+#define SF_JOIN(name, type, element, lanes, join)                 \
+  SF_INLINE element sf_join_##name(type v) {                      \
+    v = join(v, SF_LOW(lanes, v, 8, 9, 10, 11, 12, 13, 14, 15));  \
+    v = join(v, SF_LOW(lanes, v, 4, 5, 6, 7, -1, -1, -1, -1));    \
+    v = join(v, SF_LOW(lanes, v, 2, 3, -1, -1, -1, -1, -1, -1));  \
+    v = join(v, SF_LOW(lanes, v, 1, -1, -1, -1, -1, -1, -1, -1)); \
+    return v[0];                                                  \
   }
-#define SF_JOIN_ORDER(name, type, element)                     \
-  SF_JOIN(max_##name, type, element, a >= b || a != a ? a : b) \
-  SF_JOIN(min_##name, type, element, a <= b || a != a ? a : b)
-SF_JOIN(sum_f32, sf_f32, float, a + b)
-SF_JOIN(sum_f64, sf_f64, double, a + b)
-SF_JOIN(sum_i32, sf_i32, int32_t, (int32_t)((uint32_t)a + (uint32_t)b))
-SF_JOIN(sum_i64, sf_i64, int64_t, (int64_t)((uint64_t)a + (uint64_t)b))
-SF_JOIN(prod_f32, sf_f32, float, a* b)
-SF_JOIN(prod_f64, sf_f64, double, a* b)
-SF_JOIN(prod_i32, sf_i32, int32_t, (int32_t)((uint32_t)a*(uint32_t)b))
-SF_JOIN(prod_i64, sf_i64, int64_t, (int64_t)((uint64_t)a*(uint64_t)b))
-SF_JOIN_ORDER(f32, sf_f32, float)
-SF_JOIN_ORDER(f64, sf_f64, double)
-SF_JOIN_ORDER(i32, sf_i32, int32_t)
-SF_JOIN_ORDER(i64, sf_i64, int64_t)
+#endif
 
-//: sf_argmax_step_{f32,f64,i32,i64} sf_argmax_join_{f32,f64,i32,i64}
-//+ sf_{gt,ne,eq,select}_f32
+//: sf_join_sum_f32
+SF_JOIN(sum_f32, sf_f32, float, sf_i32, sf_add_f32)
+
+//: sf_join_sum_f64
+SF_JOIN(sum_f64, sf_f64, double, sf_i64, sf_add_f64)
+
+//: sf_join_sum_i32
+SF_JOIN(sum_i32, sf_i32, int32_t, sf_i32, sf_add_i32)
+
+//: sf_join_sum_i64
+SF_JOIN(sum_i64, sf_i64, int64_t, sf_i64, sf_add_i64)
+
+//: sf_join_prod_f32
+SF_JOIN(prod_f32, sf_f32, float, sf_i32, sf_mul_f32)
+
+//: sf_join_prod_f64
+SF_JOIN(prod_f64, sf_f64, double, sf_i64, sf_mul_f64)
+
+//: sf_join_prod_i32
+SF_JOIN(prod_i32, sf_i32, int32_t, sf_i32, sf_mul_i32)
+
+//: sf_join_prod_i64
+SF_JOIN(prod_i64, sf_i64, int64_t, sf_i64, sf_mul_i64)
+
+//: sf_join_max_f32
+SF_JOIN(max_f32, sf_f32, float, sf_i32, sf_maximum_f32)
+
+//: sf_join_max_f64
+SF_JOIN(max_f64, sf_f64, double, sf_i64, sf_maximum_f64)
+
+//: sf_join_max_i32
+SF_JOIN(max_i32, sf_i32, int32_t, sf_i32, sf_maximum_i32)
+
+//: sf_join_max_i64
+SF_JOIN(max_i64, sf_i64, int64_t, sf_i64, sf_maximum_i64)
+
+//: sf_join_min_f32
+SF_JOIN(min_f32, sf_f32, float, sf_i32, sf_minimum_f32)
+
+//: sf_join_min_f64
+SF_JOIN(min_f64, sf_f64, double, sf_i64, sf_minimum_f64)
+
+//: sf_join_min_i32
+SF_JOIN(min_i32, sf_i32, int32_t, sf_i32, sf_minimum_i32)
+
+//: sf_join_min_i64
+SF_JOIN(min_i64, sf_i64, int64_t, sf_i64, sf_minimum_i64)
+
+//: SF_ARGMAX
 // The greatest element and its position; NaN is greatest, and of equal ones the first wins. Before
 // any element the position is the greatest number.
 #define SF_ARGMAX(name, type, element)                                                  \
@@ -98,7 +148,19 @@ SF_JOIN_ORDER(i64, sf_i64, int64_t)
     *position = p[first];                                                               \
     return b[first];                                                                    \
   }
+
+//: sf_argmax_{step,join}_f32
+//+ sf_{gt,ne,eq,select}_f32
 SF_ARGMAX(f32, sf_f32, float)
+
+//: sf_argmax_{step,join}_f64
+//+ sf_{gt,ne,eq,select}_f64
 SF_ARGMAX(f64, sf_f64, double)
+
+//: sf_argmax_{step,join}_i32
+//+ sf_{gt,ne,eq,select}_i32
 SF_ARGMAX(i32, sf_i32, int32_t)
+
+//: sf_argmax_{step,join}_i64
+//+ sf_{gt,ne,eq,select}_i64
 SF_ARGMAX(i64, sf_i64, int64_t)

@@ -64,40 +64,58 @@ typedef SF_VECTOR(uint32_t, 4) sf_u32;
 typedef SF_VECTOR(uint64_t, 8) sf_u64;
 typedef sf_i32 sf_bool;
 
-//: sf_all_{f32,f64,i32,i64,bool}
+//: sf_all_f32
 // One number in all lanes.
 SF_INLINE sf_f32 sf_all_f32(float a) {
   const sf_f32 r = SF_SPLAT(a);
   return r;
 }
+
+//: sf_all_f64
 SF_INLINE sf_f64 sf_all_f64(double a) {
   const sf_f64 r = SF_SPLAT(a);
   return r;
 }
+
+//: sf_all_i32
 SF_INLINE sf_i32 sf_all_i32(int32_t a) {
   const sf_i32 r = SF_SPLAT(a);
   return r;
 }
+
+//: sf_all_i64
 SF_INLINE sf_i64 sf_all_i64(int64_t a) {
   const sf_i64 r = SF_SPLAT(a);
   return r;
 }
+
+//: sf_all_bool
 SF_INLINE sf_bool sf_all_bool(int a) { return sf_all_i32(-(int32_t)(a != 0)); }
 
-//: sf_first_{f32,f64,i32,i64,bool}
+//: SF_FIRST
 // The number in the first lane.
 #if SF_LANES == 1
 #define SF_FIRST(a) (a)
 #else
 #define SF_FIRST(a) ((a)[0])
 #endif
+
+//: sf_first_f32
 SF_INLINE float sf_first_f32(sf_f32 a) { return SF_FIRST(a); }
+
+//: sf_first_f64
 SF_INLINE double sf_first_f64(sf_f64 a) { return SF_FIRST(a); }
+
+//: sf_first_i32
 SF_INLINE int32_t sf_first_i32(sf_i32 a) { return SF_FIRST(a); }
+
+//: sf_first_i64
 SF_INLINE int64_t sf_first_i64(sf_i64 a) { return SF_FIRST(a); }
+
+//: sf_first_bool
 SF_INLINE int sf_first_bool(sf_bool a) { return SF_FIRST(a) != 0; }
 
-//: sf_lanes_i64 sf_lanes_i32
+//: sf_lanes_i64
 // first, first + 1, ...
 SF_INLINE sf_i64 sf_lanes_i64(int64_t first) {
 #if SF_LANES == 1
@@ -107,6 +125,8 @@ SF_INLINE sf_i64 sf_lanes_i64(int64_t first) {
   return lanes + sf_all_i64(first);
 #endif
 }
+
+//: sf_lanes_i32
 SF_INLINE sf_i32 sf_lanes_i32(int32_t first) {
 #if SF_LANES == 1
   return first;
@@ -150,7 +170,7 @@ SF_INLINE sf_f32 sf_from_bits_f32(sf_u32 a) { return (sf_f32)a; }
 SF_INLINE sf_f64 sf_from_bits_f64(sf_u64 a) { return (sf_f64)a; }
 #endif
 
-//: sf_select_{f32,f64,i32,i64,bool}
+//: SF_SELECT
 // a where the mask holds, b elsewhere.
 #if SF_LANES == 1
 #define SF_SELECT(type, lanes, mask) return (mask) ? a : b
@@ -159,18 +179,28 @@ SF_INLINE sf_f64 sf_from_bits_f64(sf_u64 a) { return (sf_f64)a; }
   const lanes m = mask;              \
   return (type)((m & (lanes)a) | (~m & (lanes)b))
 #endif
+
+//: sf_select_f32
 SF_INLINE sf_f32 sf_select_f32(sf_bool where, sf_f32 a, sf_f32 b) {
   SF_SELECT(sf_f32, sf_i32, where);
 }
+
+//: sf_select_f64
 SF_INLINE sf_f64 sf_select_f64(sf_bool where, sf_f64 a, sf_f64 b) {
   SF_SELECT(sf_f64, sf_i64, SF_CONVERT(where, sf_i64));
 }
+
+//: sf_select_i32
 SF_INLINE sf_i32 sf_select_i32(sf_bool where, sf_i32 a, sf_i32 b) {
   SF_SELECT(sf_i32, sf_i32, where);
 }
+
+//: sf_select_i64
 SF_INLINE sf_i64 sf_select_i64(sf_bool where, sf_i64 a, sf_i64 b) {
   SF_SELECT(sf_i64, sf_i64, SF_CONVERT(where, sf_i64));
 }
+
+//: sf_select_bool
 SF_INLINE sf_bool sf_select_bool(sf_bool where, sf_bool a, sf_bool b) {
   SF_SELECT(sf_bool, sf_i32, where);
 }
