@@ -95,11 +95,9 @@ void on_fatal_error(void*, const char* reason, bool) {
   while (true) ::pause();
 }
 
-/// For LLVM as a whole. Loops of unknown length are not unrolled, which is half of the time of some
-/// compilations; who wants it asks for it in the text (#pragma clang loop unroll_count). Addresses
-/// are left as the text has them: kernels walk over memory one way, and looking for a better one
-/// takes a tenth of a compilation.
-constexpr const char* kLlvmFlags[] = {"-unroll-runtime=false", "-disable-lsr"};
+/// For LLVM as a whole: loops of unknown length are not unrolled, which is half of the time of some
+/// compilations; who wants it asks for it in the text (#pragma clang loop unroll_count).
+constexpr const char* kLlvmFlags[] = {"-unroll-runtime=false"};
 
 void initialise() {
   static std::once_flag once;
