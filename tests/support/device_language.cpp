@@ -66,23 +66,44 @@ void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes, bool t
   }
 }
 
-/// Runs every thread of a block that can go on; false if there is none.
-bool BlockRunner::advance(Block& x) {
-  bool any = false;
-  running_ = &x;
-  block = x.index;
-  for (unsigned t = 0; t < threads_; ++t) {
+/// Runs every thread of a warp that can go on; whether one did more than wait for another block.
+bool BlockRunner::advance_warp(Block& x, unsigned warp) {
+  const unsigned end = std::min(threads_, warp * 32 + 32);
+  bool went = false;
+  for (unsigned t = warp * 32; t < end; ++t) {
     if (x.fibers[t].state != State::kReady) continue;
-    any = true;
     current_ = t;
     thread = {t % block_size.x, t / block_size.x % block_size.y, t / block_size.x / block_size.y};
     paused_ = false;
     swapcontext(&scheduler_, &x.fibers[t].context);
-    progress_ |= !paused_;
+    went |= !paused_;
   }
-  release_waiting(x);
-  for (unsigned t = 0; t < threads_; ++t) any |= x.fibers[t].state == State::kReady;
-  return any;
+  bool whole = true;
+  for (unsigned t = warp * 32; t < end; ++t) {
+    const State state = x.fibers[t].state;
+    whole &= state == State::kAtWarp || state == State::kDone;
+  }
+  for (unsigned t = warp * 32; t < end && whole; ++t)
+    if (x.fibers[t].state == State::kAtWarp) x.fibers[t].state = State::kReady;
+  return went;
+}
+
+/// Runs the warps of a block, each as far as barriers let it go before the next one, the first
+/// ahead in one block and the last in the next: what they do not wait for shows. False if no thread
+/// can go on.
+bool BlockRunner::advance(Block& x) {
+  const auto ready = [&] {
+    return std::any_of(x.fibers.begin(), x.fibers.begin() + threads_,
+                       [](const Fiber& fiber) { return fiber.state == State::kReady; });
+  };
+  const bool any = ready();
+  running_ = &x;
+  block = x.index;
+  const unsigned warps = (threads_ + 31) / 32;
+  for (unsigned i = 0; i < warps; ++i)
+    while (advance_warp(x, x.index.x % 2 == 0 ? i : warps - 1 - i)) progress_ = true;
+  release_block(x);
+  return any || ready();
 }
 
 void BlockRunner::run_blocks(std::size_t count) {
@@ -98,20 +119,11 @@ void BlockRunner::run_blocks(std::size_t count) {
         throw std::logic_error("a device thread waits for others that never come");
 }
 
-void BlockRunner::release_waiting(Block& x) {
-  bool whole_block = true;
-  for (unsigned w = 0; w * 32 < threads_; ++w) {
-    const unsigned end = std::min(threads_, w * 32 + 32);
-    bool whole_warp = true;
-    for (unsigned t = w * 32; t < end; ++t) {
-      const State state = x.fibers[t].state;
-      whole_warp &= state == State::kAtWarp || state == State::kDone;
-      whole_block &= state == State::kAtBlock || state == State::kDone;
-    }
-    for (unsigned t = w * 32; t < end && whole_warp; ++t)
-      if (x.fibers[t].state == State::kAtWarp) x.fibers[t].state = State::kReady;
+void BlockRunner::release_block(Block& x) {
+  for (unsigned t = 0; t < threads_; ++t) {
+    const State state = x.fibers[t].state;
+    if (state != State::kAtBlock && state != State::kDone) return;
   }
-  if (!whole_block) return;
   x.all_result = x.all;
   x.all = true;
   for (unsigned t = 0; t < threads_; ++t)

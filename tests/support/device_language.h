@@ -61,7 +61,8 @@ class BlockRunner {
   void yield();
   void start(Block& block, Index3 index, std::size_t shared_bytes);
   bool advance(Block& block);
-  void release_waiting(Block& block);
+  bool advance_warp(Block& block, unsigned warp);
+  void release_block(Block& block);
   void run_blocks(std::size_t count);
 
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -9,13 +9,13 @@
 #include "compiler/interpret/evaluate.h"
 #include "compiler/interpret/interpreter.h"
 #include "segfuse/error.h"
-#include "support/elementary.h"
 
 namespace segfuse::testing {
 namespace {
 
 using compiler::Evaluation;
 using compiler::Scalar;
+using engine::numerics::Functions;
 using ir::Op;
 
 /// Half a unit in the last place of 1, and the least number above 0.
@@ -39,12 +39,12 @@ double magnitude(double x) { return std::abs(x); }
 
 class Analysis {
  public:
-  Analysis(const ir::Fusion& fusion, std::span<const Tensor> inputs)
+  Analysis(const ir::Fusion& fusion, std::span<const Tensor> inputs, Functions functions)
       : fusion_(fusion),
         sizes_(compiler::bind_inputs(fusion, inputs)),
         values_(fusion.storage().vals.size()),
         bounds_(fusion.storage().vals.size()),
-        ulps_(test::documented_bounds()) {
+        functions_(functions) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const std::uint32_t at = fusion.inputs()[i].val.index;
       values_[at] = compiler::widen(inputs[i]);
@@ -105,10 +105,9 @@ class Analysis {
                      const std::vector<Tensor>& bounds, const Tensor& result) const {
     const ir::Expr& e = fusion_.expr(id);
     const DType dtype = fusion_.val(e.results[0]).dtype;
-    const auto stated =
-        ulps_.find(std::string(ir::info(e.op).name) + (dtype == DType::kF64 ? "_f64" : "_f32"));
+    const std::optional<double> stated = engine::numerics::stated_ulps(e.op, dtype, functions_);
     // A unit in the last place is at most 2 u of the value.
-    const double relative = (stated == ulps_.end() ? 1 : 2 * stated->second) * roundoff(dtype);
+    const double relative = (stated ? 2 * *stated : 1) * roundoff(dtype);
     Tensor bound(DType::kF64, result.shape());
     std::vector<double> x(operands.size());
     std::vector<double> d(operands.size());
@@ -314,13 +313,14 @@ class Analysis {
   const ir::Sizes sizes_;
   std::vector<Tensor> values_;  // by ValId
   std::vector<Tensor> bounds_;
-  const std::map<std::string, double> ulps_;
+  const Functions functions_;
 };
 
 }  // namespace
 
-std::vector<Bounded> bounded_outputs(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
-  return Analysis(fusion, inputs).run();
+std::vector<Bounded> bounded_outputs(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                                     Functions functions) {
+  return Analysis(fusion, inputs, functions).run();
 }
 
 }  // namespace segfuse::testing

@@ -53,10 +53,10 @@ inline std::vector<PlantedFault> faults_of_kernels() {
            NumericsFault::kUnwritten, "add", "%2 = add(%0, %1)", "a tail"},
           {"WrongStride",
            R"(fusion "features" {
-  %0 = input "x" : f32[6, 4]
-  %1 = sigmoid(%0) : f32[6, 4]
-  %2 = permute(%1) {perm=[1, 0]} : f32[4, 6]
-  %3 = neg(%2) : f32[4, 6]
+  %0 = input "x" : f32[40, 24]
+  %1 = sigmoid(%0) : f32[40, 24]
+  %2 = permute(%1) {perm=[1, 0]} : f32[24, 40]
+  %3 = neg(%2) : f32[24, 40]
   output %3
 }
 )",

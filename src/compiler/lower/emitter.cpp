@@ -204,14 +204,17 @@ BufferId Emitter::buffer_of(ValId val, bool written) {
 }
 
 BufferId Emitter::workspace(std::uint32_t number, const Workspace& workspace, bool written) {
+  const auto kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
   std::size_t next = 0;
   for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
     if (kernel().buffers[i].kind == loop::Buffer::Kind::kRow) continue;
     const Operand& operand = out_.operands[next++];
-    if (!operand.val.valid() && operand.workspace == number) return {static_cast<std::uint32_t>(i)};
+    if (operand.val.valid() || operand.workspace != number) continue;
+    if (kernel().buffers[i].kind != kind) kernel().buffers[i].kind = loop::Buffer::Kind::kInOut;
+    return {static_cast<std::uint32_t>(i)};
   }
   loop::Buffer buffer;
-  buffer.kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  buffer.kind = kind;
   buffer.name = fmt::format("w{}", kernel().buffers.size());
   buffer.dtype = workspace.dtype;
   buffer.elements = workspace.elements;

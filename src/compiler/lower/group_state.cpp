@@ -44,6 +44,7 @@ GroupState::GroupState(ir::Fusion& program, const SegmentedGroup& g, const Group
   for (const GroupPlan::Place& place : plan.places) places_[place.val] = place.axes;
   find_reductions();
   find_results();
+  if (plan.kind == PlanKind::kRowCol) postpone_reductions();
   std::vector<loop::VarId> vars;
   const GroupKernel all = survey(vars);
   join_axes(all, vars);
@@ -127,8 +128,11 @@ int GroupState::level(ValId val) {
   if (definition.valid() && !std::binary_search(inputs.begin(), inputs.end(), val)) {
     const Expr& expr = fusion.expr(definition);
     for (const ValId operand : expr.operands) most = std::max(most, level(operand));
+    // The mean is known before the deviations from it are summed.
+    const bool mean = expr.op == Op::welford && fusion.val(val).result == 0;
     for (const SimpleReduction& r : reductions)
-      if (r.expr == definition && !r.column) most = std::max(most, r.walk + 1);
+      if (r.expr == definition && !r.column && !(mean && r.part > 0))
+        most = std::max(most, r.walk + 1);
   }
   return levels[val] = most;
 }
@@ -164,6 +168,70 @@ void GroupState::find_reductions() {
       reductions.push_back(r);
     }
   }
+}
+
+/// The values of the group that a value is computed from, itself among them, and what they load.
+/// `within`: only those of the same walk, which begins with what reductions have come to.
+std::set<ValId> GroupState::below(ValId val, bool within) const {
+  const auto& inputs = group.boundary.inputs;
+  std::set<ValId> seen;
+  std::vector<ValId> open{val};
+  while (!open.empty()) {
+    const ValId next = open.back();
+    open.pop_back();
+    const ExprId definition = fusion.val(next).definition;
+    const bool reduced = std::any_of(reductions.begin(), reductions.end(), [&](const auto& r) {
+      return r.expr == definition && definition.valid();
+    });
+    if ((within && reduced) || !seen.insert(next).second || !definition.valid() ||
+        std::binary_search(inputs.begin(), inputs.end(), next))
+      continue;
+    const auto& operands = fusion.expr(definition).operands;
+    open.insert(open.end(), operands.begin(), operands.end());
+  }
+  return seen;
+}
+
+/// A sum that nothing waits for goes into a later walk, where what it is made of is loaded for
+/// others as well: the walk before has less to load and to compute.
+void GroupState::postpone_reductions() {
+  const auto loads_of = [&](ValId val) {
+    std::set<ValId> loads = below(val, true);
+    std::erase_if(loads, [&](ValId v) {
+      const auto& inputs = group.boundary.inputs;
+      return !std::binary_search(inputs.begin(), inputs.end(), v);
+    });
+    return loads;
+  };
+  const auto operand_of = [&](const SimpleReduction& r) { return fusion.expr(r.expr).operands[0]; };
+  int last = 0;
+  std::map<int, std::set<ValId>> loaded;  // by walk, for what stays in it
+  for (const Result& result : results) {
+    last = std::max(last, result.level);
+    if (!result.column) loaded[result.level].merge(loads_of(result.root));
+  }
+  for (std::size_t n = reductions.size(); n-- > 0;) {
+    SimpleReduction& r = reductions[n];
+    const Op op = fusion.expr(r.expr).op;
+    const ValId value = fusion.expr(r.expr).results[0];
+    int latest = r.walk;
+    if (op != Op::welford && op != Op::logsumexp && op != Op::argmax) {
+      latest = r.column ? last : last - 1;
+      for (const SimpleReduction& other : reductions)
+        if (!r.column && other.expr != r.expr && below(operand_of(other), false).contains(value))
+          latest = std::min(latest, other.walk - 1);
+      for (const Result& result : results)
+        if (!r.column && below(result.root, false).contains(value))
+          latest = std::min(latest, result.level - 1);
+    }
+    const std::set<ValId> loads = loads_of(operand_of(r));
+    for (int walk = latest; walk > r.walk; --walk)
+      if (std::includes(loaded[walk].begin(), loaded[walk].end(), loads.begin(), loads.end()))
+        r.walk = walk;
+    loaded[r.walk].insert(loads.begin(), loads.end());
+  }
+  levels.clear();
+  for (Result& result : results) result.level = level(result.root);
 }
 
 bool GroupState::tainted_by_column(ValId val) const {

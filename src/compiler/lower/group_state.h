@@ -3,6 +3,7 @@
 // where results go.
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,8 @@ struct GroupState {
 
  private:
   void find_reductions();
+  void postpone_reductions();
+  std::set<ir::ValId> below(ir::ValId val, bool within) const;
   bool repeats_expensive() const;
   void find_results();
   void join_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars);

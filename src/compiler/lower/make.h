@@ -127,6 +127,15 @@ void make_split_kernels(Making& making, const WalkKernel& what);
 /// these axes.
 void make_result_kernel(Making& making, const std::vector<std::size_t>& results,
                         const std::vector<std::size_t>& axes);
+/// States in memory, [before, parts, after].
+struct States {
+  ir::Extent before, parts, after;
+};
+/// A kernel that joins Schedule::joined parts after another into one: [before, groups, after].
+StateMemory join_some(Making& making, const std::vector<std::size_t>& reductions,
+                      const StateMemory& from, const States& states, ir::Extent& groups);
+/// The schedule of kernels that join states on a GPU, lanes along `after`.
+void join_by_columns(Schedule& schedule);
 void make_row_col_kernels(Making& making, const std::vector<std::size_t>& results);
 void make_transpose_kernel(Making& making, const std::vector<std::size_t>& results);
 

@@ -15,8 +15,6 @@ using Role = SpaceAxis::Role;
 
 namespace {
 
-constexpr int kJoinUnroll = 16;  // loads in flight of a lane that joins chunks
-
 /// Rows in chunks: each outer iteration goes through some rows one after the other and keeps the
 /// columns' states in row buffers; a second kernel joins them.
 class RowColMaker {
@@ -46,6 +44,12 @@ class RowColMaker {
 
   void run() {
     make_rows();
+    if (making_.schedule.joined > 0) {
+      Extent groups;
+      memory_ = join_some(making_, column_reductions_, memory_,
+                          {elements_of(group_.space, parallel_), chunks_, length_}, groups);
+      chunks_ = groups;
+    }
     make_columns();
   }
 
@@ -96,6 +100,7 @@ class RowColMaker {
     for (const std::size_t axis : row_) vars_.push_back(frame.walk(axis, "j"));
     frame.settle();
     place_ = frame.linear(row_);
+    sum_place_ = sums_in_memory() ? state_at(indices, frame, frame.extra()) : place_;
     add_sums(walker);
     const Index begin = indices.multiply(frame.extra(), Extent(making_.schedule.rows));
     e.open(For::Kind::kSerial, row, begin,
@@ -111,13 +116,15 @@ class RowColMaker {
     for (const std::size_t i : results_) last = std::max(last, group_.results[i].level);
     for (int walk = 0; walk <= last; ++walk) step(walker, frame, walk);
     e.close();
-    open_row(e);
-    for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
-      walker.set(column_reductions_[n], {e.load(sums_[n], place_)});
-      save(walker, making_, memory_, column_reductions_[n],
-           state_at(indices, frame, frame.extra()));
+    if (!sums_in_memory()) {
+      open_row(e);
+      for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
+        walker.set(column_reductions_[n], {e.load(sums_[n], sum_place_)});
+        save(walker, making_, memory_, column_reductions_[n],
+             state_at(indices, frame, frame.extra()));
+      }
+      close_row(e);
     }
-    close_row(e);
     frame.close();
     choose_held(e, row);
     e.finish();
@@ -140,19 +147,33 @@ class RowColMaker {
     }
   }
 
+  /// Whether the columns' states are where the next kernel finds them all the time: neither
+  /// registers nor shared memory have room for a row of them.
+  bool sums_in_memory() const {
+    const Schedule& s = making_.schedule;
+    return s.target == Target::kCuda && s.hold == Hold::kReread && s.row == 0;
+  }
+
   void add_sums(Walker& walker) {
     Emitter& e = walker.emitter;
     sums_.clear();
     const Hold hold = making_.schedule.hold == Hold::kRegister ? Hold::kRegister : Hold::kScratch;
     for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
+      if (sums_in_memory()) {
+        const std::uint32_t number = memory_[column_reductions_[n]][0];
+        for (const bool written : {true, false})
+          sums_.resize(n + 1,
+                       e.workspace(number, making_.out.workspaces[number], written));
+        continue;
+      }
       sums_.push_back(
           e.row_buffer(fmt::format("c{}", n), r.dtype, length_, hold, making_.schedule.row));
     }
     open_row(e);
     for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
-      e.store(sums_[n], place_, e.constant(r.dtype, Walker::identity(r)), {});
+      e.store(sums_[n], sum_place_, e.constant(r.dtype, Walker::identity(r)), {});
     }
     close_row(e);
   }
@@ -192,12 +213,16 @@ class RowColMaker {
     e.next_walk();
     for (const std::size_t i : rows) walker.begin(i);
     open_row(e);
+    // All of a row is on its way at once, whichever walk needs it first.
+    if (making_.schedule.hold == Hold::kRegister)
+      for (std::size_t i = 0; i < e.held.size(); ++i)
+        if (!e.held[i].stored) static_cast<void>(e.eval(e.held[i].request));
     for (const std::size_t i : rows) walker.accumulate(i);
     for (const std::size_t n : columns) {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
       const ValueId value = walker.operand(column_reductions_[n]);
-      const ValueId before = e.load(sums_[n], place_);
-      e.store(sums_[n], place_, e.compute(combining(r.op), r.dtype, {before, value}), {});
+      const ValueId before = e.load(sums_[n], sum_place_);
+      e.store(sums_[n], sum_place_, e.compute(combining(r.op), r.dtype, {before, value}), {});
     }
     for (const Result* result : full)
       walker.store(*result, only_first(making_, frame, *result, all));
@@ -208,9 +233,10 @@ class RowColMaker {
   void make_columns() {
     GroupKernel& kernel = making_.add_kernel();
     // On a GPU a lane waits for memory, not for additions.
+    std::int64_t tile = making_.schedule.tile;
     if (making_.schedule.target == Target::kCuda) {
-      kernel.kernel.schedule.unroll = kJoinUnroll;
-      kernel.kernel.schedule.resident = 1;
+      join_by_columns(kernel.kernel.schedule);
+      tile = kernel.kernel.schedule.tile;
     }
     Walker walker(group_, kernel);
     Emitter& e = walker.emitter;
@@ -219,7 +245,7 @@ class RowColMaker {
     loops.outer = parallel_;
     loops.outer.insert(loops.outer.end(), row_.begin(), row_.end() - 1);
     loops.lane = static_cast<int>(lane_);
-    loops.tile = making_.schedule.tile;
+    loops.tile = tile;
     frame.open(loops);
     frame.settle();
     for (const std::size_t i : column_reductions_) walker.begin(i);
@@ -239,7 +265,7 @@ class RowColMaker {
         walker.store(result, only_first(making_, frame, result, all));
     frame.close();
     e.finish();
-    kernel.kernel.work = chunks_ * Extent(making_.schedule.tile);
+    kernel.kernel.work = chunks_ * Extent(tile);
   }
 
   Making& making_;
@@ -257,6 +283,7 @@ class RowColMaker {
   StateMemory memory_;
   std::vector<VarId> vars_;  // by row_
   Index place_;              // in the row
+  Index sum_place_;          // of a column's state
   std::vector<loop::BufferId> sums_;
   std::vector<Emitter::Held> held_;
   std::vector<DType> held_types_;

@@ -16,7 +16,7 @@ namespace {
 
 /// Tiles of the two innermost axes. On a CPU lanes write what they read across: a tile is small
 /// enough that lines stay near. On a GPU lanes read along the one order into memory of the block,
-/// and write along the other from there.
+/// and write along the other from there, unless the schedule holds nothing.
 class TransposeMaker {
  public:
   TransposeMaker(Making& making, const std::vector<std::size_t>& results)
@@ -67,7 +67,7 @@ class TransposeMaker {
     loops.serial_tile = making_.schedule.cross;
     frame.open(loops);
     frame.settle();
-    if (making_.schedule.hold == Hold::kScratch) {
+    if (making_.schedule.target == Target::kCpu && making_.schedule.hold == Hold::kScratch) {
       const Frame::Tile& lane = frame.lane();
       const Frame::Tile& row = frame.serial();
       e.held_depth = e.depth();
@@ -212,7 +212,7 @@ class TransposeMaker {
 
 void make_transpose_kernel(Making& making, const std::vector<std::size_t>& results) {
   TransposeMaker maker(making, results);
-  if (making.schedule.target == Target::kCuda) {
+  if (making.schedule.target == Target::kCuda && making.schedule.hold == Hold::kScratch) {
     maker.run_tiled();
   } else {
     maker.run_direct();

@@ -64,9 +64,6 @@ class RowLoops {
   bool limited_ = false;
 };
 
-constexpr std::int64_t kColumnsJoined = 128;  // columns of a block that joins parts
-constexpr int kJoinUnroll = 32;               // loads in flight of its lanes
-
 /// Positions of all parallel axes, in the order of the Space.
 Index parallel_position(const Making& making, const Frame& frame) {
   return frame.linear(axes_of(making.group.space, Role::kParallel));
@@ -466,21 +463,22 @@ void make_split_kernels(Making& making, const WalkKernel& what) {
       axes.walked.empty() ? static_cast<std::size_t>(axes.lane) : axes.walked[0];
   const std::int64_t part = making.schedule.split;
   const Extent& whole = group.space.axes[first].extent;
-  const Extent parts = group.ceil_divide(whole, part);
+  Extent parts = group.ceil_divide(whole, part);
   const auto parallel = axes_of(group.space, Role::kParallel);
   const Extent rows = elements_of(group.space, parallel);
-  const StateMemory memory = making.add_states(what.reductions, rows * parts);
+  StateMemory memory = making.add_states(what.reductions, rows * parts);
   PartMaker(making, what, axes, parts, memory).run();
-  GroupKernel& kernel = making.add_kernel();
   const bool columns = !axes.lane_walked && axes.lane >= 0;
+  if (columns && making.schedule.joined > 0) {
+    Extent groups;
+    memory = join_some(making, what.reductions, memory, {1, parts, rows}, groups);
+    parts = groups;
+  }
+  GroupKernel& kernel = making.add_kernel();
   std::int64_t tile = making.schedule.tile;
   if (columns && making.schedule.target == Target::kCuda) {
-    // There are few columns, and their lanes wait for memory.
-    Schedule& s = kernel.kernel.schedule;
-    s.threads = 32;
-    s.unroll = kJoinUnroll;
-    s.resident = 1;
-    tile = s.tile = kColumnsJoined;
+    join_by_columns(kernel.kernel.schedule);
+    tile = kernel.kernel.schedule.tile;
   }
   Walker walker(group, kernel);
   Emitter& e = walker.emitter;

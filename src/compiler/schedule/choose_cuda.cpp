@@ -10,6 +10,8 @@ namespace {
 // Memory is busy when a multiprocessor waits for 40 to 64 KiB at a time; there are 80 to 150 of
 // them.
 constexpr std::int64_t kBlock = 256;          // threads that run together well
+constexpr std::int64_t kLargestBlock = 1024;
+constexpr std::int64_t kAlone = 4;            // elements of a lane that takes them one by one
 constexpr std::int64_t kBlocks = 512;         // that keep all multiprocessors busy
 constexpr std::int64_t kFewRows = 128;        // less than this leaves multiprocessors idle
 constexpr std::int64_t kLongRow = 1 << 15;    // elements worth splitting
@@ -19,6 +21,9 @@ constexpr std::int64_t kResident = 1024;      // threads of one that are enough
 constexpr std::int64_t kBesides = 48;         // registers of a lane besides those that hold rows
 constexpr std::int64_t kBesidesWide = 56;     // the same with eight elements at a time
 constexpr std::int64_t kColumnsJoined = 64;   // columns of a block that joins chunks
+constexpr std::int64_t kPartsJoined = 512;    // that one lane joins while others wait little
+constexpr std::int64_t kThin = 16;            // side of a matrix that no tile is made for
+constexpr std::int64_t kProcessors = 128;     // multiprocessors, about
 constexpr std::int64_t kShared = 100 * 1024;  // bytes of shared memory, for two blocks
 
 std::int64_t power_below(std::int64_t value) {
@@ -29,6 +34,11 @@ std::int64_t power_above(std::int64_t value) {
   return static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, value))));
 }
+/// The next of four numbers between powers of two.
+std::int64_t class_above(std::int64_t value) {
+  const std::int64_t step = std::max<std::int64_t>(1, power_below(value) / 4);
+  return (value + step - 1) / step * step;
+}
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 class CudaChooser {
@@ -37,6 +47,7 @@ class CudaChooser {
     for (std::size_t axis = 0; axis < space.axes.size(); ++axis) {
       const std::int64_t length = std::max<std::int64_t>(1, lengths[axis]);
       if (static_cast<int>(axis) == space.inner) inner_ = length;
+      if (static_cast<int>(axis) == space.cross) cross_ = length;
       if (space.axes[axis].role == SpaceAxis::Role::kParallel) {
         parallel_ *= length;
       } else {
@@ -72,8 +83,22 @@ class CudaChooser {
   }
 
  private:
-  /// Small blocks: one loads while others store.
+  /// Small blocks: one loads while others store. With few rows or columns neighbours share what is
+  /// loaded, and nothing goes through shared memory.
   void transpose() {
+    if (cross_ <= kThin && cross_ <= inner_) {  // lanes write rows that are long
+      s_.cross = kThin;
+      s_.tile = kBlock * vector_;
+      return;
+    }
+    if (inner_ <= kThin) {  // neighbours of a warp write neighbouring rows
+      s_.cross = 1;
+      s_.tile = kThin;
+      s_.unroll = 1;
+      share_block(inner_, 1);
+      return;
+    }
+    s_.hold = Hold::kScratch;
     constexpr std::int64_t kSide = 64;
     s_.tile = kSide;
     s_.cross = kSide;
@@ -100,7 +125,7 @@ class CudaChooser {
   /// are `blocks` without that.
   void split(std::int64_t least, std::int64_t blocks) {
     const std::int64_t others = std::max<std::int64_t>(1, reduced_ / first_);
-    s_.split = std::max(ceil_divide(least, others), power_below(first_ * blocks / kBlocks));
+    s_.split = std::max(ceil_divide(least, others), power_below(first_ * blocks / (kBlocks * s_.rows_at_once)));
   }
 
   void rows() {
@@ -111,9 +136,16 @@ class CudaChooser {
       s_.tile = kBlock * vector_ * s_.unroll;
       return;
     }
-    share_block(reduced_, of_lane);
+    share_block(reduced_, rows_aligned() ? of_lane : kAlone);
     if (space_.phases > 1) hold();
+    // Rows that are read again are few at a time: those that run fit the second-level cache.
+    if (space_.phases > 1 && s_.hold == Hold::kReread && reduced_ >= kLongRow &&
+        reduced_ <= 2 * kLongRow)
+      s_.threads = static_cast<int>(kLargestBlock);
   }
+
+  /// Whether lanes can take vectors of every row.
+  bool rows_aligned() const { return inner_ % vector_ == 0; }
 
   /// Rows are read once if there is room for them.
   void hold() {
@@ -141,7 +173,9 @@ class CudaChooser {
         return;
       }
     }
-    if (capacity * loads * space_.widest > kShared || s_.rows_at_once > 1) return;
+    // Beside the states of columns, in f32.
+    const std::int64_t states = 4 * capacity * space_.column_sums;
+    if (capacity * loads * space_.widest + states > kShared || s_.rows_at_once > 1) return;
     s_.threads = 512;
     s_.hold = Hold::kScratch;
     s_.row = capacity;
@@ -158,27 +192,45 @@ class CudaChooser {
 
   /// Lanes are neighbours that each walk down their own row.
   void columns() {
-    s_.threads = 128;
+    constexpr std::int64_t kLanes = 128;
+    s_.threads = static_cast<int>(kLanes);
     s_.unroll = vector_ > 4 ? 16 : 8;  // narrow elements: as much on its way
-    while (s_.threads > 32 && inner_ <= s_.threads * vector_ / 2) s_.threads /= 2;
-    s_.tile = s_.threads * vector_;
+    const std::int64_t of_lane = rows_aligned() ? vector_ : 1;
+    while (s_.threads > 1 && inner_ <= s_.threads * of_lane / 2) s_.threads /= 2;
+    if (s_.threads < 32) s_.rows_at_once = static_cast<int>(kLanes / s_.threads);
+    s_.tile = s_.threads * of_lane;
     const std::int64_t blocks =
         parallel_ / std::max<std::int64_t>(1, inner_) * ceil_divide(inner_, s_.tile);
     if (blocks >= kBlocks || reduced_ < 128 || first_ < 2) return;
     split(32, blocks);
     s_.staged = space_.kind != PlanKind::kReduce;
+    join_parts(ceil_divide(first_, s_.split));
   }
 
   void rows_and_columns() {
     const std::int64_t rows = std::max<std::int64_t>(1, columns_);
-    // The states of a chunk's columns are joined by a second kernel: there are not too many chunks.
-    s_.rows = std::clamp<std::int64_t>(power_above(ceil_divide(rows, kBlocks / 2)), 4, 1024);
     s_.tile = kColumnsJoined;
     s_.unroll = 2;
     reduced_ = std::max<std::int64_t>(1, reduced_ / rows);
     reduced_axes_ = 1;
+    const std::int64_t of_lane = !rows_aligned()                ? kAlone
+                                 : reduced_ <= kBlock * vector_ ? vector_
+                                                                : 16;
+    share_block(reduced_, of_lane);
     if (space_.phases > 1) hold();
-    s_.rows_at_once = 1;
+    const std::int64_t row = power_above(reduced_);
+    if (s_.hold == Hold::kReread && s_.rows_at_once * row * 4 * space_.column_sums <= kShared)
+      s_.row = row;
+    // As many chunks as run beside each other: each keeps states of all columns.
+    const std::int64_t at_once = kProcessors * s_.resident * s_.rows_at_once;
+    s_.rows = std::clamp<std::int64_t>(class_above(ceil_divide(rows, at_once)), 4, 4096);
+    join_parts(ceil_divide(rows, s_.rows));
+  }
+
+  /// Many parts are joined in two steps.
+  void join_parts(std::int64_t parts) {
+    if (parts <= kPartsJoined) return;
+    s_.joined = std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(parts)) / 2);
   }
 
   const Space& space_;
@@ -188,6 +240,7 @@ class CudaChooser {
   std::int64_t columns_ = 1;
   std::int64_t first_ = 0;
   std::int64_t inner_ = 1;
+  std::int64_t cross_ = 1;
   std::int64_t vector_ = 1;
   int reduced_axes_ = 0;
 };

@@ -20,6 +20,7 @@ std::string to_string(const Schedule& schedule) {
   note("row", schedule.row, plain.row);
   note("split", schedule.split, plain.split);
   note("rows", schedule.rows, plain.rows);
+  note("joined", schedule.joined, plain.joined);
   if (schedule.staged) text += " staged";
   note("threads", schedule.threads, plain.threads);
   note("rows-at-once", schedule.rows_at_once, plain.rows_at_once);

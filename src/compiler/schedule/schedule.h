@@ -30,13 +30,16 @@ struct Schedule {
   /// Elements of the second innermost axis of a transposition's tile.
   std::int64_t cross = 32;
   Hold hold = Hold::kReread;
-  /// Longest row that is held, in elements; sizes the memory or the registers.
+  /// Longest row that is held, in elements; sizes the memory or the registers. Of a RowCol on CUDA
+  /// that holds nothing: the columns' states are in shared memory, 0: in that of the device.
   std::int64_t row = 0;
   /// Elements of the reduced axes that one outer iteration takes before partial results are joined
   /// by a second kernel; 0: all.
   std::int64_t split = 0;
   /// Rows that one outer iteration of a RowCol kernel takes.
   std::int64_t rows = 64;
+  /// Parts or chunks that a kernel between joins first, where there are many; 0: there is none.
+  std::int64_t joined = 0;
   /// Every reduction becomes kernels of its own and what follows another: few long rows.
   bool staged = false;
 

@@ -111,6 +111,7 @@ inline std::vector<NamedModel> named_models() {
          const ir::ValId scale = m.parameter("scale", {m.size("C")});
          m.backward(m.b.layer_norm(x, scale, m.parameter("shift", {m.size("C")})));
        }},
+      {"rms_norm_backward", [](Model& m) { m.backward(rms_norm_layer(m)); }},
       {"column_sum",
        [](Model& m) { m.output(m.b.sum(m.input("x", {m.size("N"), m.size("C")}), {0})); }},
       {"softmax_of_columns",

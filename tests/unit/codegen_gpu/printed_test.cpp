@@ -40,6 +40,8 @@ std::vector<Schedule> schedules() {
   });
   add([](Schedule& x) { x.threads = 64, x.split = 3; });
   add([](Schedule& x) { x.threads = 16, x.staged = true; });
+  // Many parts and chunks, joined two after the other; columns' states in shared memory.
+  add([](Schedule& x) { x.threads = 64, x.split = 3, x.joined = 2, x.row = 512; });
   return all;
 }
 
@@ -79,7 +81,7 @@ TEST_P(Printed, DoesWhatTheInterpreterSays) {
   Model model;
   GetParam().build(model);
   std::vector<KernelJob> jobs;
-  for (const std::int64_t n : {1, 5, 8}) {
+  for (const std::int64_t n : {1, 5, 12}) {  // the last is long enough for two warps
     const std::map<std::string, std::int64_t> sizes{{"N", n},      {"B", 3}, {"T", 2},
                                                     {"C", 16 * n}, {"H", 4}, {"W", n + 1}};
     const auto inputs = testing::normal_inputs(model.fusion, sizes);

@@ -277,6 +277,33 @@ std::vector<Case> composed_cases() {
       {"log_softmax", {}, {{3, 4}}, [](Builder& b, Inputs x) { return b.log_softmax(x[0], 1); }},
       {"gelu", {}, {{6}}, [](Builder& b, Inputs x) { return b.gelu(x[0]); }},
       {"silu", {}, {{6}}, [](Builder& b, Inputs x) { return b.silu(x[0]); }},
+      // Factors that the gradients of broadcasts take out of their sums, and such that vary.
+      {"factor_of_a_row",
+       {},
+       {{3, 4}, {3}, {3, 1}},
+       [](Builder& b, Inputs x) {
+         const ValId r = b.broadcast(x[1], {0}, {3, 4});
+         return b.div(b.mul(b.sub(x[0], b.broadcast_to(x[2], {3, 4})), r), b.square(r));
+       },
+       Domain::kNonZero},
+      {"factor_of_a_plane",
+       {},
+       {{2, 3, 4}, {3}, {2, 3}, {2, 1, 4}},
+       [](Builder& b, Inputs x) {
+         const Extents all{2, 3, 4};
+         const ValId shift = b.broadcast(x[1], {1}, all);
+         const ValId kept = b.broadcast(x[2], {0, 1}, all);
+         return b.neg(b.mul(kept, b.mul(b.sub(x[0], shift), b.broadcast_to(x[3], all))));
+       }},
+      {"factor_of_everything",
+       {},
+       {{3, 4}, {}, {}},
+       [](Builder& b, Inputs x) {
+         const Extents all{3, 4};
+         const ValId a = b.broadcast(x[1], {}, all);
+         return b.mul(b.div(b.add(x[0], a), b.broadcast(x[2], {}, all)), a);
+       },
+       Domain::kNonZero},
       {"used_twice",
        {},
        {{3}},
@@ -348,6 +375,44 @@ TEST(Autodiff, SecondDerivativesMatchCentralDifferencesOfTheFirst) {
     ir::Fusion with_gradients = w.fusion;
     for (const ValId g : gradients(with_gradients, scalar, w.inputs)) with_gradients.add_output(g);
     expect_gradients(value, with_gradients, inputs, c.inputs.size());
+  }
+}
+
+/// The operations whose results are summed.
+std::vector<Op> summed(const ir::Fusion& fusion) {
+  std::vector<Op> all;
+  for (const ir::ExprId id : fusion.live_exprs()) {
+    if (fusion.expr(id).op != Op::sum) continue;
+    const ir::ExprId definition = fusion.val(fusion.expr(id).operands[0]).definition;
+    all.push_back(definition.valid() ? fusion.expr(definition).op : Op::constant);
+  }
+  return all;
+}
+
+/// -(g * r) summed along rows, where r is of the row, is -(sum of g) * r; in 16 bits the sum alone
+/// might not fit, and stays as it is.
+TEST(Autodiff, FactorsOfARowAreTakenOutOfItsSum) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    ir::Fusion fusion;
+    Builder b(fusion);
+    const Extents shape{4, 8};
+    const ValId x = fusion.add_input("x", dtype, shape);
+    const ValId shift = fusion.add_input("shift", dtype, {4});
+    const ValId r = fusion.add_input("r", dtype, {4});
+    const ValId column = fusion.add_input("column", dtype, {8});
+    const ValId g[] = {fusion.add_input("g", dtype, shape)};
+    const ValId centred = b.sub(x, b.broadcast(shift, {0}, shape));
+    const ValId y[] = {b.mul(b.mul(centred, b.broadcast(column, {1}, shape)),
+                             b.broadcast(r, {0}, shape))};
+    const ValId wrt[] = {shift};
+    fusion.add_output(vjp(fusion, y, g, wrt)[0]);
+    const bool half = size_of(dtype) == 2;
+    EXPECT_EQ(summed(fusion), std::vector{half ? Op::neg : Op::mul}) << name_of(dtype);
+    if (half) continue;
+    const ValId also[] = {column};  // here r varies along the sum
+    fusion.remove_output(0);
+    fusion.add_output(vjp(fusion, y, g, also)[0]);
+    EXPECT_EQ(summed(fusion), std::vector{Op::mul});
   }
 }
 

@@ -48,9 +48,15 @@ std::vector<Named> schedules() {
   Schedule down = both;
   down.lanes = 0;
   down.hold = Hold::kScratch;
-  return {{"plain", plain},   {"small", small},   {"held", held}, {"loaded", loaded},
-          {"split", split},   {"staged", staged}, {"both", both}, {"across", across},
-          {"turned", turned}, {"beside", beside}, {"down", down}};
+  Schedule joined = split;  // in two steps; columns' states in memory
+  joined.target = Target::kCuda;
+  joined.joined = 2;
+  Schedule shared = joined;  // they are shared
+  shared.row = 4096;
+  return {{"plain", plain},   {"small", small},   {"held", held},     {"loaded", loaded},
+          {"split", split},   {"staged", staged}, {"both", both},     {"across", across},
+          {"turned", turned}, {"beside", beside}, {"joined", joined}, {"shared", shared},
+          {"down", down}};
 }
 
 bool near(double a, double b) {

@@ -3,7 +3,6 @@
 
 #include "support/random_fusion.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,83 +10,30 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/executor.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "support/error_bounds.h"
+#include "support/random_runs.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine {
 namespace {
 
 using segfuse::testing::Bounded;
+using segfuse::testing::difference;
+using segfuse::testing::Evaluator;
+using segfuse::testing::fault_of;
 using segfuse::testing::Numbers;
 using segfuse::testing::RandomFusion;
+using segfuse::testing::shrunk;
 
-std::vector<Bounded> exact_outputs(const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
-  std::vector<Bounded> all;
-  for (const Tensor& output : compiler::interpret(fusion, inputs))
-    all.push_back({output, Tensor::zeros(DType::kF64, output.shape())});
-  return all;
-}
-
-/// Where the outputs are wrong, or nothing. Exact ones have no error; others are within the bounds
-/// of their program, twice where the interpreter rounds in the same type.
-std::string difference(const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
-                       const std::vector<Tensor>& found) {
-  const std::vector<Bounded> expected = numbers == Numbers::kExact
-                                            ? exact_outputs(fusion, inputs)
-                                            : segfuse::testing::bounded_outputs(fusion, inputs);
-  const double times = numbers == Numbers::kSmooth ? 2 : 1 + 0x1p-20;
-  for (std::size_t o = 0; o < expected.size(); ++o) {
-    if (found.at(o).shape() != expected[o].value.shape())
-      return fmt::format("shape of output {}", o);
-    for (std::int64_t i = 0; i < found[o].size(); ++i) {
-      const double value = found[o].at(i);
-      const double exact = expected[o].value.at(i);
-      const bool both_nan = std::isnan(value) && std::isnan(exact);
-      const double bound = times * expected[o].bound.at(i);
-      if (value == exact || both_nan || std::abs(value - exact) <= bound) continue;
-      return fmt::format("output {} element {}: {} is not {} within {}", o, i, value, exact, bound);
-    }
-  }
-  return "";
-}
-
-/// What goes wrong in a run by itself, or nothing.
-std::string fault_of(const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
-                     Backend backend) {
-  try {
+/// Runs a program by itself, on the CPU.
+Evaluator alone(Backend backend) {
+  return [backend](const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
     ThreadPool pool(1);
-    Executable executable(fusion, pool, {.backend = backend, .poison = true});
-    return difference(fusion, numbers, inputs, executable.run(inputs));
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
-/// The program with one output, and nothing that it does not need.
-ir::Fusion only(const ir::Fusion& fusion, ir::ValId wanted) {
-  ir::Fusion small = fusion;
-  while (!small.outputs().empty()) small.remove_output(0);
-  small.add_output(wanted);
-  const std::vector<ir::ExprId> live = small.live_exprs();
-  std::vector<ir::ExprId> all = small.sorted_exprs();
-  for (auto at = all.rbegin(); at != all.rend(); ++at)
-    if (std::find(live.begin(), live.end(), *at) == live.end()) small.erase(*at);
-  return small;
-}
-
-/// The smallest part that goes wrong by itself: its first value, in topological order, that does.
-std::string shrunk(const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
-                   Backend backend) {
-  for (const ir::ExprId id : fusion.live_exprs()) {
-    const ir::Fusion small = only(fusion, fusion.result(id));
-    const std::string fault = fault_of(small, numbers, inputs, backend);
-    if (!fault.empty()) return fault + "\n" + ir::print(small);
-  }
-  return "every value alone is right; together\n" + ir::print(fusion);
+    return Executable(fusion, pool, {.backend = backend, .poison = true}).run(inputs);
+  };
 }
 
 /// For a program whose runs of several sizes have to be right one after the other.
@@ -100,9 +46,9 @@ void run_seed(std::uint64_t seed, Numbers numbers, Backend backend) {
   Executable threaded(program.fusion, two, {.backend = backend});
   for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {1, 7}, {0, 4}, {2, 5}}) {
     const std::vector<Tensor> inputs = segfuse::testing::random_inputs(program, seed, b, t);
-    const std::string alone = fault_of(program.fusion, numbers, inputs, backend);
-    ASSERT_EQ(alone, "") << "B = " << b << ", T = " << t << ": "
-                         << shrunk(program.fusion, numbers, inputs, backend);
+    const std::string fault = fault_of(program.fusion, numbers, inputs, alone(backend));
+    ASSERT_EQ(fault, "") << "B = " << b << ", T = " << t << ": "
+                         << shrunk(program.fusion, numbers, inputs, alone(backend));
     const std::vector<Tensor> found = executable.run(inputs);
     ASSERT_EQ(difference(program.fusion, numbers, inputs, found), "") << ir::print(program.fusion);
     const std::vector<Tensor> again = threaded.run(inputs);
@@ -142,8 +88,8 @@ TEST(RandomFusions, FaultsAreShrunk) {
   const std::vector<Tensor> inputs = segfuse::testing::random_inputs(program, 5000, 2, 5);
   ir::Fusion twice = wrong;
   twice.add_output(twice.result(square));
-  EXPECT_NE(fault_of(twice, Numbers::kSmooth32, inputs, Backend::kCompiled), "");
-  const std::string found = shrunk(twice, Numbers::kSmooth32, inputs, Backend::kCompiled);
+  EXPECT_NE(fault_of(twice, Numbers::kSmooth32, inputs, alone(Backend::kCompiled)), "");
+  const std::string found = shrunk(twice, Numbers::kSmooth32, inputs, alone(Backend::kCompiled));
   EXPECT_THAT(found, ::testing::HasSubstr("inf is not 1.0"));
   EXPECT_THAT(found, ::testing::HasSubstr("square("));
   EXPECT_THAT(found, ::testing::Not(::testing::HasSubstr("tanh(")));

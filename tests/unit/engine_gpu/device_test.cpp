@@ -8,6 +8,7 @@
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 #include "support/random_fusion.h"
+#include "support/random_runs.h"
 
 namespace segfuse::engine::testing {
 namespace {
@@ -270,20 +271,48 @@ TEST_P(OnDevice, LargeTensorsTravelInPieces) {
   EXPECT_TRUE(segfuse::testing::same_bits(accelerator->upload(host).to_host(), host));
 }
 
+std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
+  const char* const wanted = std::getenv(variable);
+  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : otherwise;
+}
+
+/// On a GPU: SEGFUSE_RANDOM_FUSIONS programs of each kind, the first made from SEGFUSE_RANDOM_SEED.
 TEST_P(OnDevice, RandomProgramsAgreeWithTheInterpreter) {
-  const char* const wanted = std::getenv("SEGFUSE_RANDOM_FUSIONS");
-  const std::uint64_t count = !simulated() && wanted != nullptr ? std::strtoull(wanted, nullptr, 10)
-                              : simulated()                     ? 12
-                                                                : 100;
-  for (std::uint64_t seed = 1; seed <= count && !HasFatalFailure(); ++seed)
-    for (const auto numbers :
-         {segfuse::testing::Numbers::kSmooth, segfuse::testing::Numbers::kExact}) {
+  using segfuse::testing::Numbers;
+  const std::uint64_t count = simulated() ? 12 : number_of("SEGFUSE_RANDOM_FUSIONS", 100);
+  const std::uint64_t first = simulated() ? 8001 : number_of("SEGFUSE_RANDOM_SEED", 8001);
+  const auto functions = numerics::Functions::kDevice;
+  const ExecutorOptions poisoned{.poison = true, .accelerator = accelerator};
+  const auto run = [this](Executable& executable, const std::vector<Tensor>& inputs) {
+    std::vector<Tensor> outputs = executable.run(inputs);
+    executable.check();
+    for (Tensor& output : outputs) output = output.to_host();
+    return outputs;
+  };
+  const segfuse::testing::Evaluator alone = [&](const Fusion& fusion,
+                                                const std::vector<Tensor>& inputs) {
+    Executable executable(fusion, pool, poisoned);
+    return run(executable, inputs);
+  };
+  for (std::uint64_t seed = first; seed < first + count && !HasFatalFailure(); ++seed)
+    for (const Numbers numbers : {Numbers::kSmooth, Numbers::kSmooth32, Numbers::kExact}) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      const segfuse::testing::RandomFusion program =
-          segfuse::testing::random_fusion(8000 + seed, numbers);
-      for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {0, 4}})
-        compare(program.fusion, segfuse::testing::random_inputs(program, seed, b, t),
-                numbers == segfuse::testing::Numbers::kExact ? 0 : 1e-8);
+      const auto program = segfuse::testing::random_fusion(seed, numbers);
+      Executable executable(program.fusion, pool, poisoned);
+      for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {1, 7}, {0, 4}}) {
+        const auto inputs = segfuse::testing::random_inputs(program, seed, b, t);
+        const std::vector<Tensor> found = run(executable, inputs);
+        const std::string fault =
+            segfuse::testing::difference(program.fusion, numbers, inputs, found, functions);
+        ASSERT_EQ(fault, "") << "B = " << b << ", T = " << t << ": "
+                             << segfuse::testing::shrunk(program.fusion, numbers, inputs, alone,
+                                                         functions);
+        std::vector<Tensor> there;
+        for (const Tensor& input : inputs) there.push_back(accelerator->upload(input));
+        const std::vector<Tensor> again = run(executable, there);
+        for (std::size_t o = 0; o < found.size(); ++o)
+          EXPECT_TRUE(segfuse::testing::same_bits(found[o], again[o])) << "output " << o;
+      }
     }
 }
 

@@ -53,7 +53,7 @@ Change faulty_text(const std::string& name) {
   if (name == "UnwrittenTail")
     return replaced("for (int i1 = whole; i1 < end; ++i1)", "for (int i1 = end; i1 < end; ++i1)",
                     {"add_f32(", "pointwise("});
-  if (name == "WrongStride") return replaced("unsigned(64)) * 4 + ", "unsigned(64)) * 0 + ");
+  if (name == "WrongStride") return replaced("unsigned(64)) * 24 + ", "unsigned(64)) * 0 + ");
   throw InternalError("no text for '{}'", name);
 }
 

@@ -65,6 +65,7 @@ class KernelPrinter {
   void uniform_store(const loop::Store& store);
   void finish(const std::vector<const loop::Finish*>& group);
   void barrier();
+  bool turns_may_overlap(const Body& body) const;
 
   // What is written alike in both.
   std::string name(loop::BufferId buffer) const { return fmt::format("b{}", buffer.index); }

@@ -186,6 +186,29 @@ void KernelPrinter::finish(const std::vector<const loop::Finish*>& group) {
       define(f->results[i], result(f->reduction, state(f), i));
 }
 
+/// Whether a lane may begin the next turn of a loop while others end this one. It must not write the
+/// states of a join that slower lanes still read: there is no join, or another one lies between.
+bool KernelPrinter::turns_may_overlap(const Body& body) const {
+  auto joins = [&](const Statement& statement) {
+    const auto* f = std::get_if<loop::Finish>(&statement.node);
+    return f != nullptr && facts_.reductions[f->reduction.index].joined;
+  };
+  int all = 0;
+  loop::walk(body, [&](const Statement& statement, int) { all += joins(statement); });
+  int here = 0;
+  int waits = 0;
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    // Those that stand beside each other wait once.
+    bool waiting = false;
+    for (; i < body.size() && std::holds_alternative<loop::Finish>(body[i].node); ++i) {
+      here += joins(body[i]);
+      waiting = waiting || joins(body[i]);
+    }
+    waits += waiting;
+  }
+  return all == 0 || (all == here && waits > 1);
+}
+
 void KernelPrinter::uniform_loop(const loop::For& loop) {
   const std::string& var = positions_.text(loop.var);
   open(fmt::format("for ({} {} = {}; {} < {}; ++{})", positions_.type(), var,
@@ -193,13 +216,7 @@ void KernelPrinter::uniform_loop(const loop::For& loop) {
   serial_.push_back(&loop);
   uniform(loop.body);
   serial_.pop_back();
-  // The next turn writes the states that slower lanes still read.
-  bool joins = false;
-  loop::walk(loop.body, [&](const Statement& statement, int) {
-    if (const auto* f = std::get_if<loop::Finish>(&statement.node))
-      joins = joins || facts_.reductions[f->reduction.index].joined;
-  });
-  if (joins && threads_ > 32) barrier();
+  if (threads_ > 32 && !turns_may_overlap(loop.body)) barrier();
   close();
 }
 
