@@ -22,6 +22,7 @@ struct CompileArguments {
   std::string function;
   std::string architecture = "sm_90";
   bool passes = false;
+  bool excess_precision = false;
 };
 
 nlohmann::ordered_json describe(const std::vector<ValueInfo>& values) {
@@ -51,7 +52,11 @@ std::map<std::string, std::string> resources_of(const std::string& cubin) {
 }
 
 EmitOptions options_of(const CompileArguments& arguments) {
-  return {parse_sizes(arguments.sizes), arguments.architecture, arguments.function, resources_of};
+  return {.sizes = parse_sizes(arguments.sizes),
+          .architecture = arguments.architecture,
+          .function = arguments.function,
+          .excess_precision = arguments.excess_precision,
+          .resources = resources_of};
 }
 
 /// Writes what was emitted, and beside a program in C its header. Returns the paths.
@@ -149,6 +154,8 @@ void add_compile(CLI::App& app, Common& common) {
                       "A size like those to come, as B=32 (again for others)");
   command->add_option("--out", arguments->out,
                       "Write to this file; a program in C gets its header beside it");
+  command->add_flag("--excess-precision", arguments->excess_precision,
+                    "Round 16-bit values where kernels store them, not after each operation");
   command->add_option("--name", arguments->function, "What the function of --emit=c is called");
   command->add_option("--arch", arguments->architecture, "What --emit=cubin and html are for")
       ->capture_default_str();

@@ -42,6 +42,9 @@ class Compiled {
   Compiled& operator=(const Compiled&) = delete;
 
   const Program& program() const { return state_->program; }
+  std::string emit(const std::string& kind) const {
+    return program().emit(kind, {.excess_precision = how_.excess_precision});
+  }
 
   /// Without the GIL.
   std::vector<Tensor> run(std::span<const Tensor> inputs, bool reference) {
@@ -192,15 +195,17 @@ void bind_programs(nb::module_& m) {
   nb::class_<Compiled>(m, "Program")
       .def(
           "__init__",
-          [](Compiled* self, const ops::FusionBuilder& fusion, int threads, bool check_numerics) {
-            new (self)
-                Compiled(fusion.build(), {.threads = threads, .check_numerics = check_numerics});
+          [](Compiled* self, const ops::FusionBuilder& fusion, int threads, bool check_numerics,
+             bool excess_precision) {
+            new (self) Compiled(fusion.build(), {.threads = threads,
+                                                 .check_numerics = check_numerics,
+                                                 .excess_precision = excess_precision});
           },
-          "fusion"_a, "threads"_a, "check_numerics"_a)
+          "fusion"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
       .def("run", &run, "arrays"_a, "overwritten"_a, "reference"_a)
       .def(
           "emit",
-          [](const Compiled& self, const std::string& kind) { return self.program().emit(kind); },
+          [](const Compiled& self, const std::string& kind) { return self.emit(kind); },
           "kind"_a)
       .def("inputs", [](const Compiled& self) { return describe(self.program().inputs()); })
       .def("outputs", [](const Compiled& self) { return describe(self.program().outputs()); });

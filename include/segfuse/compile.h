@@ -45,6 +45,9 @@ struct RunOptions {
   /// The first NaN or new infinity is a DataError that names its operation. The option
   /// `check-numerics=op` turns it on as well. Results are the same bits, and take much longer.
   bool check_numerics = false;
+  /// Kernels of the backend "compiled" round f16 and bf16 values where they store them and where the
+  /// program casts to them, not after each operation: faster, with smaller errors, but other bits.
+  bool excess_precision = false;
   /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
   std::string backend = {};
   /// "cpu", "cuda" or "cuda:1", as the option `device` says, which is taken when empty.
@@ -61,6 +64,7 @@ struct EmitOptions {
   SizeExamples sizes = {};
   std::string architecture = "sm_90";  ///< of "cubin" and "html"
   std::string function = {};           ///< of "c" and "h": its name; empty: after the program
+  bool excess_precision = false;       ///< of kernels: as RunOptions has it
   /// For "html": what a cubin says of its kernels, by their names. Nothing: the page has none of
   /// it.
   std::function<std::map<std::string, std::string>(const std::string& cubin)> resources = {};

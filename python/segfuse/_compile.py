@@ -56,7 +56,7 @@ class _Trace:
         self.captured = [array for array, _ in fusion._captured.values()]
         self.program: _native.Program | None = None
         if fusion._outputs:
-            self.program = _native.Program(fusion._native, how["threads"], how["check_numerics"])
+            self.program = _native.Program(fusion._native, **how)
         self.check_numerics: bool = how["check_numerics"]
         self.runners: dict[int, _gpu.Runner] = {}
         self.dtypes = [value.dtype for value in fusion._outputs]
@@ -359,11 +359,16 @@ class Compiled:
         *,
         threads: int = 0,
         check_numerics: bool = False,
+        excess_precision: bool = True,
         device: str | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._how = {"threads": threads, "check_numerics": check_numerics}
+        self._how = {
+            "threads": threads,
+            "check_numerics": check_numerics,
+            "excess_precision": excess_precision,
+        }
         self._device = _gpu.number_of(device)
         self._exact: dict[Any, _Bound] = {}
         self._classes: dict[Any, list[_Trace]] = {}
@@ -515,6 +520,7 @@ def compile(  # noqa: A001
     *,
     threads: int = 0,
     check_numerics: bool = False,
+    excess_precision: bool = True,
     device: str | None = None,
 ) -> Any:
     """A function over arrays as one compiled program; also a decorator.
@@ -547,11 +553,26 @@ def compile(  # noqa: A001
     Arrays that `function` takes from outside are read anew at each call from the same object.
     `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then all
     cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+
+    With `excess_precision` kernels compute with float16 and bfloat16 values in float32 and round
+    where they store them and where `function` casts: fewer instructions, smaller errors. Which
+    values are stored depends on the program and its sizes, not on chance. Without, every operation
+    rounds to its type, as PyTorch's do one by one.
     """
     if function is None:
         return functools.partial(
-            compile, threads=threads, check_numerics=check_numerics, device=device
+            compile,
+            threads=threads,
+            check_numerics=check_numerics,
+            excess_precision=excess_precision,
+            device=device,
         )
     if not callable(function):
         raise UsageError(f"compile: found {_run.describe(function)}, expected a function")
-    return Compiled(function, threads=threads, check_numerics=check_numerics, device=device)
+    return Compiled(
+        function,
+        threads=threads,
+        check_numerics=check_numerics,
+        excess_precision=excess_precision,
+        device=device,
+    )

@@ -103,13 +103,22 @@ class Fusion:
         results = [Value(self, v) for v in self._native.apply(operation, values, converted)]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def build(self, *, threads: int = 0, check_numerics: bool = False) -> Program:
+    def build(
+        self, *, threads: int = 0, check_numerics: bool = False, excess_precision: bool = False
+    ) -> Program:
         """The program so far, ready to run; what is written later does not change it.
 
         `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
         all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+        With `excess_precision` 16-bit values are rounded where a kernel stores them and where they
+        are cast, not after each operation.
         """
-        return Program(self, threads=threads, check_numerics=check_numerics)
+        return Program(
+            self,
+            threads=threads,
+            check_numerics=check_numerics,
+            excess_precision=excess_precision,
+        )
 
     def text(self) -> str:
         """The text form (docs/ir.md)."""
@@ -204,8 +213,15 @@ class Fusion:
 class Program:
     """A program that is ready to run on the CPU and on CUDA devices. One run at a time; others wait."""
 
-    def __init__(self, fusion: Fusion, *, threads: int = 0, check_numerics: bool = False) -> None:
-        self._native = _native.Program(fusion._native, threads, check_numerics)
+    def __init__(
+        self,
+        fusion: Fusion,
+        *,
+        threads: int = 0,
+        check_numerics: bool = False,
+        excess_precision: bool = False,
+    ) -> None:
+        self._native = _native.Program(fusion._native, threads, check_numerics, excess_precision)
         self._overwritten = list(fusion._overwritten)
         self._names = [name for name, _, _ in self._native.inputs()]
         self._dtypes = [dtype for _, dtype, _ in self._native.outputs()]

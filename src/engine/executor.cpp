@@ -107,11 +107,13 @@ struct Executable::State {
     if (options.accelerator) {
       device = std::make_unique<DeviceProgram>(
           fusion, options.accelerator,
-          DevicePlanOptions{.measure = options.profile, .poison = options.poison});
+          DevicePlanOptions{.measure = options.profile, .poison = options.poison},
+          options.excess_precision);
       return;
     }
     if (auto compiler = shared_cpu_compiler())
-      compiled = std::make_unique<CompiledFusion>(fusion, std::move(compiler));
+      compiled = std::make_unique<CompiledFusion>(fusion, std::move(compiler),
+                                                  options.excess_precision);
   }
 
   Plan& plan_for(std::span<const Tensor> inputs) {

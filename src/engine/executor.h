@@ -35,6 +35,10 @@ struct ExecutorOptions {
   /// infinity made of finite operands, is a DataError that names operation, value and element, says
   /// what the operands were, and what usually causes it. Results are the same bits as without.
   bool check_numerics = false;
+  /// Kernels round 16-bit values where they store them and where the program casts to them, not
+  /// after each operation: fewer instructions and smaller errors, but which values a kernel stores
+  /// depends on how the program was cut.
+  bool excess_precision = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
   /// Measures every step, which on a GPU is waited for then; see Executable::step_times().

@@ -58,8 +58,9 @@ std::vector<std::string> Program::emit_kinds() {
 std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   compiler::SizeHints hints;
   hints.symbols = how.sizes;
-  const engine::EmitFor cpu{.sizes = hints};
-  const engine::EmitFor cuda{.target = compiler::Target::kCuda, .sizes = hints};
+  const engine::EmitFor cpu{.sizes = hints, .excess_precision = how.excess_precision};
+  engine::EmitFor cuda = cpu;
+  cuda.target = compiler::Target::kCuda;
   const ir::Fusion& fusion = state_->fusion;
   if (kind == "ir") return ir::print(fusion);
   if (kind == "plan") return engine::describe_plan(fusion, cpu);
@@ -126,6 +127,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
         state.fusion, *state.pool,
         engine::ExecutorOptions{.backend = engine::backend_from_name(wanted.backend),
                                 .check_numerics = wanted.check_numerics,
+                                .excess_precision = wanted.excess_precision,
                                 .accelerator = state.accelerator});
     state.options = wanted;
   }

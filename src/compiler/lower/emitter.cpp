@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/half_types.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler {
@@ -161,6 +162,10 @@ ValueId Emitter::cast(ValueId value, DType dtype) {
   return kernel().dtype(value) == dtype ? value : compute(Op::cast, dtype, {value});
 }
 
+DType Emitter::carried(DType dtype) const {
+  return context_.excess_precision ? compute_type(dtype) : dtype;
+}
+
 ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> when,
                       double otherwise) {
   int where = depth_of(index);
@@ -174,7 +179,8 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
 void Emitter::store(BufferId buffer, const Index& index, ValueId value, std::vector<Within> when) {
   std::erase_if(when, [](const Within& w) { return w.index == Index(0); });
   if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, depth());
-  emit({loop::Store{buffer, index, value, std::move(when)}});
+  const ValueId stored = cast(value, kernel().buffer(buffer).dtype);
+  emit({loop::Store{buffer, index, stored, std::move(when)}});
 }
 
 void Emitter::add_guard(std::vector<Within>& when, int depth) const {
@@ -322,9 +328,15 @@ ValueId Emitter::evaluate(const Request& request, bool& loaded) {
 ValueId Emitter::elementwise(const Expr& expr, const Request& request) {
   if (!request.when.empty())
     return conditional(eval(request.val, request.at), request.when, request.otherwise);
+  const DType dtype = context_.fusion.val(request.val).dtype;
   std::vector<ValueId> operands;
-  for (const ValId operand : expr.operands) operands.push_back(eval(operand, request.at));
-  return compute(expr.op, context_.fusion.val(request.val).dtype, std::move(operands));
+  for (const ValId operand : expr.operands) {
+    const ValueId value = eval(operand, request.at);
+    operands.push_back(cast(value, carried(kernel().dtype(value))));
+  }
+  // What is asked to be rounded is.
+  if (expr.op == Op::cast) return cast(operands[0], dtype);
+  return compute(expr.op, carried(dtype), std::move(operands));
 }
 
 ValueId Emitter::creation(const Expr& expr, const Request& request) {
@@ -335,11 +347,11 @@ ValueId Emitter::creation(const Expr& expr, const Request& request) {
     return expr.attrs[ir::attr_position(expr.op, name)];
   };
   switch (expr.op) {
-    case Op::constant: return constant(val.dtype, std::get<double>(attribute("value")));
-    case Op::iota: return from_index(val.dtype, request.at[0]);
+    case Op::constant: return constant(carried(val.dtype), std::get<double>(attribute("value")));
+    case Op::iota: return from_index(carried(val.dtype), request.at[0]);
     case Op::extent: {
       const Extent size = context_.fusion.canonical(std::get<Extents>(attribute("size"))[0]);
-      return from_index(val.dtype, size);
+      return from_index(carried(val.dtype), size);
     }
     case Op::random_uniform: {
       const ValueId key = eval(expr.operands[0], {0});
@@ -466,7 +478,7 @@ ValueId Emitter::pad(const Expr& expr, const Request& request) {
 ValueId Emitter::concat(const Expr& expr, const Request& request) {
   const auto axis = static_cast<std::size_t>(
       std::get<std::int64_t>(expr.attrs[ir::attr_position(expr.op, "axis")]));
-  const DType dtype = context_.fusion.val(request.val).dtype;
+  const DType dtype = carried(context_.fusion.val(request.val).dtype);
   Extent begin = 0;
   ValueId joined;
   for (const ValId part : expr.operands) {
@@ -475,7 +487,7 @@ ValueId Emitter::concat(const Expr& expr, const Request& request) {
     inner.at[axis] = indices().subtract(request.at[axis], Index(begin));
     const Within own{inner.at[axis], size};
     inner.when.push_back(own);
-    const ValueId value = eval(inner);
+    const ValueId value = cast(eval(inner), dtype);
     joined = joined.valid() ? compute(Op::where, dtype, {holds({own}), value, joined}) : value;
     begin = begin + size;
   }

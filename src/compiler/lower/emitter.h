@@ -34,6 +34,7 @@ struct GroupContext {
   ir::Fusion& fusion;
   const std::vector<ir::ValId>& inputs;
   const std::vector<ir::Alias>& in_place;
+  bool excess_precision = false;  ///< see GroupLowering
 
   /// The value whose memory `val` is written to or read from.
   ir::ValId memory_of(ir::ValId val) const;
@@ -68,6 +69,8 @@ class Emitter {
   loop::ValueId constant(DType dtype, double value);
   loop::ValueId from_index(DType dtype, const loop::Index& index);
   loop::ValueId cast(loop::ValueId value, DType dtype);
+  /// The type that a value of the IR's type has between the operations of a kernel.
+  DType carried(DType dtype) const;
   loop::ValueId load(loop::BufferId buffer, const loop::Index& index,
                      std::vector<loop::Within> when = {}, double otherwise = 0);
   loop::ValueId new_value(DType dtype, int depth);

@@ -33,14 +33,15 @@ const T& attribute(const Expr& expr, std::string_view name) {
 }  // namespace
 
 GroupState::GroupState(ir::Fusion& program, const SegmentedGroup& g, const GroupPlan& p,
-                       std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name)
+                       std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name,
+                       bool excess_precision)
     : fusion(program),
       group(g),
       plan(p),
       in_place(std::move(aliases)),
       hints(h),
       name(std::move(kernel_name)),
-      context{fusion, group.boundary.inputs, in_place} {
+      context{fusion, group.boundary.inputs, in_place, excess_precision} {
   for (const GroupPlan::Place& place : plan.places) places_[place.val] = place.axes;
   find_reductions();
   find_results();

@@ -37,7 +37,8 @@ struct Result {
 
 struct GroupState {
   GroupState(ir::Fusion& program, const SegmentedGroup& g, const GroupPlan& p,
-             std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name);
+             std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name,
+             bool excess_precision);
 
   ir::Fusion& fusion;
   const SegmentedGroup& group;

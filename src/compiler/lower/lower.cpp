@@ -12,9 +12,9 @@ namespace segfuse::compiler {
 
 GroupLowering::GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const GroupPlan& plan,
                              std::vector<ir::Alias> in_place, const SizeHints& hints,
-                             std::string name)
+                             std::string name, bool excess_precision)
     : state_(std::make_unique<GroupState>(fusion, group, plan, std::move(in_place), hints,
-                                          std::move(name))) {}
+                                          std::move(name), excess_precision)) {}
 GroupLowering::~GroupLowering() = default;
 
 const Space& GroupLowering::space() const { return state_->space; }

@@ -72,9 +72,12 @@ struct GroupState;
 class GroupLowering {
  public:
   /// `fusion` gets new derived sizes (floordiv); nothing else in it changes. It, the group and the
-  /// plan must stay where they are. `in_place` as SegmentedFusion has it.
+  /// plan must stay where they are. `in_place` as SegmentedFusion has it. With `excess_precision`
+  /// 16-bit values are rounded where the group stores them and where the program casts to them;
+  /// without, after each operation, as the IR says.
   GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const GroupPlan& plan,
-                std::vector<ir::Alias> in_place, const SizeHints& hints, std::string name);
+                std::vector<ir::Alias> in_place, const SizeHints& hints, std::string name,
+                bool excess_precision = false);
   ~GroupLowering();
 
   const Space& space() const;

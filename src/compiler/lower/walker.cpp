@@ -130,7 +130,7 @@ void Walker::assume(std::size_t number) {
 /// A reduction over axes of size 1.
 ValueId Walker::single(ExprId expr, std::size_t which) {
   const Expr& e = group_.fusion.expr(expr);
-  const DType dtype = group_.fusion.val(e.results[which]).dtype;
+  const DType dtype = emitter.carried(group_.fusion.val(e.results[which]).dtype);
   if (e.op == Op::argmax) return emitter.constant(dtype, 0);
   const ValueId value = emitter.eval(e.operands[0], group_.tuple(e.operands[0], plan_at));
   if (which == 0) return emitter.cast(value, dtype);
@@ -140,7 +140,7 @@ ValueId Walker::single(ExprId expr, std::size_t which) {
 
 ValueId Walker::result(ExprId expr, std::size_t which) {
   const Expr& e = group_.fusion.expr(expr);
-  const DType dtype = group_.fusion.val(e.results[which]).dtype;
+  const DType dtype = emitter.carried(group_.fusion.val(e.results[which]).dtype);
   const std::size_t first = find(expr, 0);
   const DType state = group_.reductions[first].dtype;
   if (e.op == Op::argmax) return emitter.cast(finished(first)[1], dtype);

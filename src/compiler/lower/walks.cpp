@@ -241,7 +241,9 @@ class WalkMaker {
     const ir::Extents shape = group.fusion.canonical(group.fusion.val(result.output).shape);
     const auto to = rows_at(e, linearize(e.indices(), at, shape));
     if (!to || !when.empty()) return walker.store(result, std::move(when));
-    const loop::ValueId value = e.eval(result.root, group.tuple(result.root, walker.plan_at));
+    const loop::ValueId value =
+        e.cast(e.eval(result.root, group.tuple(result.root, walker.plan_at)),
+               group.fusion.val(result.output).dtype);
     const loop::BufferId near = e.row_buffer(fmt::format("o{}", out_.size()),
                                              e.kernel().dtype(value), elements_, Hold::kScratch, 0);
     e.store(near, e.held_at, value, {});

@@ -26,7 +26,9 @@ compiler::SegmentedFusion cut(ir::Fusion fusion, const compiler::SizeHints& size
 }  // namespace
 
 Emission::Emission(const ir::Fusion& source, const EmitFor& how)
-    : target_(how.target), segmented_(cut(source, how.sizes)), fusion_(segmented_.fusion()) {}
+    : target_(how.target),
+      excess_precision_(how.excess_precision),
+      segmented_(cut(source, how.sizes)), fusion_(segmented_.fusion()) {}
 
 void Emission::each(const std::function<void(EmittedGroup&)>& visit) {
   for (const SegmentedGroup& group : segmented_.groups()) {
@@ -37,7 +39,8 @@ void Emission::each(const std::function<void(EmittedGroup&)>& visit) {
       continue;
     }
     const compiler::GroupLowering lowering(fusion_, group, plan, segmented_.in_place,
-                                           segmented_.hints(), compiler::function_name(plan.kind));
+                                           segmented_.hints(), compiler::function_name(plan.kind),
+                                           excess_precision_);
     std::vector<std::int64_t> lengths;
     for (const SpaceAxis& axis : lowering.space().axes) lengths.push_back(axis.hint);
     emitted.space = &lowering.space();

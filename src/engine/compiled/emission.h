@@ -36,6 +36,7 @@ class Emission {
 
  private:
   compiler::Target target_;
+  bool excess_precision_;
   compiler::SegmentedFusion segmented_;
   ir::Fusion fusion_;
 };

@@ -17,6 +17,7 @@ namespace segfuse::engine {
 struct EmitFor {
   compiler::Target target = compiler::Target::kCpu;
   compiler::SizeHints sizes;
+  bool excess_precision = false;  ///< as ExecutorOptions has it
 };
 
 /// Groups, and the schedule and kernels that each gets: a few lines a group.

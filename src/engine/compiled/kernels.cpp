@@ -20,9 +20,9 @@ std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(std::string* reason) {
 
 struct CompiledFusion::Lowering {
   Lowering(ir::Fusion& fusion, const compiler::SegmentedGroup& group,
-           const compiler::SegmentedFusion& segmented, std::string name)
+           const compiler::SegmentedFusion& segmented, std::string name, bool excess_precision)
       : lowering(fusion, group, segmented.plan(group.id), segmented.in_place, segmented.hints(),
-                 std::move(name)) {}
+                 std::move(name), excess_precision) {}
   compiler::GroupLowering lowering;
   std::map<compiler::Schedule, GroupCode> codes;
 };
@@ -36,8 +36,10 @@ compiler::SegmentedFusion cut(ir::Fusion fusion) {
 
 }  // namespace
 
-CompiledFusion::CompiledFusion(ir::Fusion fusion, std::shared_ptr<jit::CpuCompiler> compiler)
-    : segmented_(cut(std::move(fusion))),
+CompiledFusion::CompiledFusion(ir::Fusion fusion, std::shared_ptr<jit::CpuCompiler> compiler,
+                               bool excess_precision)
+    : excess_precision_(excess_precision),
+      segmented_(cut(std::move(fusion))),
       groups_(segmented_.groups()),
       fusion_(segmented_.fusion()),
       compiler_(std::move(compiler)),
@@ -48,7 +50,8 @@ const GroupCode& CompiledFusion::code(compiler::GroupId group, const ir::Sizes& 
   auto& made = lowerings_.at(group.index);
   if (!made)
     made = std::make_unique<Lowering>(fusion_, groups_[group.index], segmented_,
-                                      compiler::function_name(segmented_.plan(group).kind));
+                                      compiler::function_name(segmented_.plan(group).kind),
+                                      excess_precision_);
   const compiler::Space& space = made->lowering.space();
   std::vector<std::int64_t> lengths;
   for (const compiler::SpaceAxis& axis : space.axes) lengths.push_back(sizes.of(axis.extent));

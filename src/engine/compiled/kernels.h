@@ -35,7 +35,8 @@ class CompiledFusion {
  public:
   /// Runs all passes and the segmenter. The fusion of segmented() is another than `fusion`, with
   /// the same inputs, outputs and symbols by position.
-  CompiledFusion(ir::Fusion fusion, std::shared_ptr<jit::CpuCompiler> compiler);
+  CompiledFusion(ir::Fusion fusion, std::shared_ptr<jit::CpuCompiler> compiler,
+                 bool excess_precision = false);
   ~CompiledFusion();
 
   const compiler::SegmentedFusion& segmented() const { return segmented_; }
@@ -50,6 +51,7 @@ class CompiledFusion {
 
  private:
   struct Lowering;
+  bool excess_precision_;
   compiler::SegmentedFusion segmented_;
   std::vector<compiler::SegmentedGroup> groups_;
   ir::Fusion fusion_;

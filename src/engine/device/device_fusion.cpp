@@ -36,9 +36,9 @@ struct DeviceFusion::Lowering {
   };
 
   Lowering(ir::Fusion& fusion, const SegmentedGroup& group,
-           const compiler::SegmentedFusion& segmented)
+           const compiler::SegmentedFusion& segmented, bool excess_precision)
       : lowering(fusion, group, segmented.plan(group.id), segmented.in_place, segmented.hints(),
-                 compiler::function_name(segmented.plan(group.id).kind)) {}
+                 compiler::function_name(segmented.plan(group.id).kind), excess_precision) {}
 
   compiler::GroupLowering lowering;
   std::map<compiler::Schedule, Scheduled> schedules;
@@ -52,8 +52,10 @@ struct DeviceFusion::Pending {
   std::exception_ptr error;
 };
 
-DeviceFusion::DeviceFusion(ir::Fusion fusion, std::shared_ptr<runtime::Gpu> gpu)
-    : segmented_(cut(std::move(fusion))),
+DeviceFusion::DeviceFusion(ir::Fusion fusion, std::shared_ptr<runtime::Gpu> gpu,
+                           bool excess_precision)
+    : excess_precision_(excess_precision),
+      segmented_(cut(std::move(fusion))),
       groups_(segmented_.groups()),
       fusion_(segmented_.fusion()),
       gpu_(std::move(gpu)),
@@ -63,7 +65,8 @@ DeviceFusion::~DeviceFusion() = default;
 /// Makes loop IR for the class of these sizes. New sizes may appear in fusion_.
 const LoweredGroup& DeviceFusion::lowered(compiler::GroupId group, const ir::Sizes& sizes) {
   std::unique_ptr<Lowering>& made = lowerings_.at(group.index);
-  if (!made) made = std::make_unique<Lowering>(fusion_, groups_[group.index], segmented_);
+  if (!made)
+    made = std::make_unique<Lowering>(fusion_, groups_[group.index], segmented_, excess_precision_);
   const compiler::Space& space = made->lowering.space();
   std::vector<std::int64_t> lengths;
   for (const compiler::SpaceAxis& axis : space.axes) lengths.push_back(sizes.of(axis.extent));

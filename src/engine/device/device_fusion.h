@@ -30,7 +30,7 @@ class DeviceFusion {
  public:
   /// Runs all passes and the segmenter. The program of segmented() is another than `fusion`, with
   /// the same inputs, outputs and symbols by position.
-  DeviceFusion(ir::Fusion fusion, std::shared_ptr<runtime::Gpu> gpu);
+  DeviceFusion(ir::Fusion fusion, std::shared_ptr<runtime::Gpu> gpu, bool excess_precision = false);
   ~DeviceFusion();
 
   const compiler::SegmentedFusion& segmented() const { return segmented_; }
@@ -49,6 +49,7 @@ class DeviceFusion {
   const compiler::LoweredGroup& lowered(compiler::GroupId group, const ir::Sizes& sizes);
   void compile(std::vector<Pending>& pending);
 
+  bool excess_precision_;
   compiler::SegmentedFusion segmented_;
   std::vector<compiler::SegmentedGroup> groups_;
   ir::Fusion fusion_;

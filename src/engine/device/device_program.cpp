@@ -32,11 +32,11 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
 }  // namespace
 
 DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
-                             DevicePlanOptions options)
+                             DevicePlanOptions options, bool excess_precision)
     : program_(std::move(fusion)),
       accelerator_(std::move(accelerator)),
       crf_(*accelerator_),
-      fusion_(program_, accelerator_->shared_gpu()),
+      fusion_(program_, accelerator_->shared_gpu(), excess_precision),
       options_(options) {
   for (const ir::ExprId id : fusion_.fusion().live_exprs()) {
     const ir::Op op = fusion_.fusion().expr(id).op;

@@ -23,7 +23,7 @@ class DeviceProgram {
  public:
   /// Of `options` those that every run has: measure, poison.
   DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
-                DevicePlanOptions options = {});
+                DevicePlanOptions options = {}, bool excess_precision = false);
   ~DeviceProgram();
 
   const ir::Fusion& fusion() const { return program_; }
