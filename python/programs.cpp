@@ -204,8 +204,7 @@ void bind_programs(nb::module_& m) {
           "fusion"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
       .def("run", &run, "arrays"_a, "overwritten"_a, "reference"_a)
       .def(
-          "emit",
-          [](const Compiled& self, const std::string& kind) { return self.emit(kind); },
+          "emit", [](const Compiled& self, const std::string& kind) { return self.emit(kind); },
           "kind"_a)
       .def("inputs", [](const Compiled& self) { return describe(self.program().inputs()); })
       .def("outputs", [](const Compiled& self) { return describe(self.program().outputs()); });

@@ -45,8 +45,9 @@ struct RunOptions {
   /// The first NaN or new infinity is a DataError that names its operation. The option
   /// `check-numerics=op` turns it on as well. Results are the same bits, and take much longer.
   bool check_numerics = false;
-  /// Kernels of the backend "compiled" round f16 and bf16 values where they store them and where the
-  /// program casts to them, not after each operation: faster, with smaller errors, but other bits.
+  /// Kernels of the backend "compiled" round f16 and bf16 values where they store them and where
+  /// the program casts to them, not after each operation: faster, with smaller errors, but other
+  /// bits.
   bool excess_precision = false;
   /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
   std::string backend = {};

@@ -112,8 +112,8 @@ struct Executable::State {
       return;
     }
     if (auto compiler = shared_cpu_compiler())
-      compiled = std::make_unique<CompiledFusion>(fusion, std::move(compiler),
-                                                  options.excess_precision);
+      compiled =
+          std::make_unique<CompiledFusion>(fusion, std::move(compiler), options.excess_precision);
   }
 
   Plan& plan_for(std::span<const Tensor> inputs) {

@@ -19,8 +19,8 @@ struct Bounded {
 
 /// Every output of a Fusion with f32, f64, integers and bools in it, evaluated in double, and how
 /// far from it kernels may be that round each value to its type, add in any order, and keep the
-/// bounds of docs/codegen.md (a device's: docs/doctor.md) for elementary functions. InternalError for an operation without a
-/// rule: those whose result can jump.
+/// bounds of docs/codegen.md (a device's: docs/doctor.md) for elementary functions. InternalError
+/// for an operation without a rule: those whose result can jump.
 std::vector<Bounded> bounded_outputs(
     const ir::Fusion& fusion, std::span<const Tensor> inputs,
     engine::numerics::Functions functions = engine::numerics::Functions::kOurs);

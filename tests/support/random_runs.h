@@ -18,21 +18,18 @@ using Evaluator =
 
 /// Where outputs are wrong, or nothing. Exact ones have no error; others are within the bounds of
 /// their program (error_bounds.h), twice where the interpreter rounds in the same type.
-std::string difference(
-    const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
-    const std::vector<Tensor>& found,
-    engine::numerics::Functions functions = engine::numerics::Functions::kOurs);
+std::string difference(const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
+                       const std::vector<Tensor>& found,
+                       engine::numerics::Functions functions = engine::numerics::Functions::kOurs);
 
 /// What goes wrong in a run, or nothing.
-std::string fault_of(
-    const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
-    const Evaluator& evaluate,
-    engine::numerics::Functions functions = engine::numerics::Functions::kOurs);
+std::string fault_of(const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
+                     const Evaluator& evaluate,
+                     engine::numerics::Functions functions = engine::numerics::Functions::kOurs);
 
 /// The smallest part that goes wrong by itself: its first value, in topological order, that does.
-std::string shrunk(
-    const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
-    const Evaluator& evaluate,
-    engine::numerics::Functions functions = engine::numerics::Functions::kOurs);
+std::string shrunk(const ir::Fusion& fusion, Numbers numbers, const std::vector<Tensor>& inputs,
+                   const Evaluator& evaluate,
+                   engine::numerics::Functions functions = engine::numerics::Functions::kOurs);
 
 }  // namespace segfuse::testing

@@ -163,8 +163,7 @@ class RowColMaker {
       if (sums_in_memory()) {
         const std::uint32_t number = memory_[column_reductions_[n]][0];
         for (const bool written : {true, false})
-          sums_.resize(n + 1,
-                       e.workspace(number, making_.out.workspaces[number], written));
+          sums_.resize(n + 1, e.workspace(number, making_.out.workspaces[number], written));
         continue;
       }
       sums_.push_back(

@@ -9,7 +9,7 @@ namespace {
 
 // Memory is busy when a multiprocessor waits for 40 to 64 KiB at a time; there are 80 to 150 of
 // them.
-constexpr std::int64_t kBlock = 256;          // threads that run together well
+constexpr std::int64_t kBlock = 256;  // threads that run together well
 constexpr std::int64_t kLargestBlock = 1024;
 constexpr std::int64_t kAlone = 4;            // elements of a lane that takes them one by one
 constexpr std::int64_t kBlocks = 512;         // that keep all multiprocessors busy
@@ -125,7 +125,8 @@ class CudaChooser {
   /// are `blocks` without that.
   void split(std::int64_t least, std::int64_t blocks) {
     const std::int64_t others = std::max<std::int64_t>(1, reduced_ / first_);
-    s_.split = std::max(ceil_divide(least, others), power_below(first_ * blocks / (kBlocks * s_.rows_at_once)));
+    s_.split = std::max(ceil_divide(least, others),
+                        power_below(first_ * blocks / (kBlocks * s_.rows_at_once)));
   }
 
   void rows() {

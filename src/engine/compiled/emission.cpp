@@ -28,7 +28,8 @@ compiler::SegmentedFusion cut(ir::Fusion fusion, const compiler::SizeHints& size
 Emission::Emission(const ir::Fusion& source, const EmitFor& how)
     : target_(how.target),
       excess_precision_(how.excess_precision),
-      segmented_(cut(source, how.sizes)), fusion_(segmented_.fusion()) {}
+      segmented_(cut(source, how.sizes)),
+      fusion_(segmented_.fusion()) {}
 
 void Emission::each(const std::function<void(EmittedGroup&)>& visit) {
   for (const SegmentedGroup& group : segmented_.groups()) {

@@ -32,7 +32,10 @@ struct TargetCard {
 class Page {
  public:
   Page(const ir::Fusion& fusion, const compiler::SizeHints& sizes, const EmitOptions& how)
-      : source_(fusion), sizes_(sizes), how_(how), emission_(fusion, {.sizes = sizes, .excess_precision = how.excess_precision}) {
+      : source_(fusion),
+        sizes_(sizes),
+        how_(how),
+        emission_(fusion, {.sizes = sizes, .excess_precision = how.excess_precision}) {
     space_.resize(emission_.segmented().size());
     cpu_ = cards(emission_, [](const GroupKernel& kernel) {
       return compiler::cpu::print_c_function(kernel.kernel, kernel.kernel.name);
@@ -76,10 +79,9 @@ class Page {
   void find_resources() {
     if (!how_.resources) return;
     try {
-      const CudaUnit unit =
-          print_cuda_unit(source_, {.target = compiler::Target::kCuda,
-                                    .sizes = sizes_,
-                                    .excess_precision = how_.excess_precision});
+      const CudaUnit unit = print_cuda_unit(source_, {.target = compiler::Target::kCuda,
+                                                      .sizes = sizes_,
+                                                      .excess_precision = how_.excess_precision});
       if (unit.text.empty()) return;
       const auto compiled =
           runtime::cuda::compile_cubin(source_.name(), unit.text, {}, how_.architecture);

@@ -402,8 +402,8 @@ TEST(Autodiff, FactorsOfARowAreTakenOutOfItsSum) {
     const ValId column = fusion.add_input("column", dtype, {8});
     const ValId g[] = {fusion.add_input("g", dtype, shape)};
     const ValId centred = b.sub(x, b.broadcast(shift, {0}, shape));
-    const ValId y[] = {b.mul(b.mul(centred, b.broadcast(column, {1}, shape)),
-                             b.broadcast(r, {0}, shape))};
+    const ValId y[] = {
+        b.mul(b.mul(centred, b.broadcast(column, {1}, shape)), b.broadcast(r, {0}, shape))};
     const ValId wrt[] = {shift};
     fusion.add_output(vjp(fusion, y, g, wrt)[0]);
     const bool half = size_of(dtype) == 2;

@@ -163,6 +163,19 @@ INSTANTIATE_TEST_SUITE_P(
                       NormCase{"softmax_first", [](Model& m) { return softmax_layer(m, 0); }},
                       NormCase{"layer_norm", layer_norm_layer},
                       NormCase{"rms_norm", rms_norm_layer},
+                      // Plain sums that wait for each other, and a result between them.
+                      NormCase{"sums",
+                               [](Model& m) {
+                                 Builder& b = m.b;
+                                 const ValId x = m.parameter("x", {m.size("N"), m.size("C")});
+                                 const ValId scale = m.parameter("scale", {m.size("C")});
+                                 const ValId mean = b.mean(x, {1}, true);
+                                 m.output(b.square(mean));
+                                 const ValId off = b.sub(x, mean);
+                                 const ValId spread = b.mean(b.square(off), {1}, true);
+                                 return b.mul(b.mul(off, b.rsqrt(b.add(spread, b.constant(1)))),
+                                              b.mul(scale, scale));
+                               }},
                       NormCase{"batch_norm_first",
                                [](Model& m) {
                                  return batch_norm_layer(

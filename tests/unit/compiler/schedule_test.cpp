@@ -103,8 +103,10 @@ TEST(ScheduleCuda, StatesOfColumnsThatFitNowhereAreInMemory) {
       m.wrt = {x, scale, m.input("shift", {columns})};
       m.backward(m.b.layer_norm(x, scale, m.wrt[2]));
       for (const GroupKernel& kernel : lowered_for_cuda(m, PlanKind::kRowCol).kernels) {
-        const std::size_t bytes = cuda::cuda_launch(kernel.kernel).shared_bytes(
-            [](const ir::Extent& size) { return size.evaluate([](ir::SymbolId) { return 0; }); });
+        const std::size_t bytes =
+            cuda::cuda_launch(kernel.kernel).shared_bytes([](const ir::Extent& size) {
+              return size.evaluate([](ir::SymbolId) { return 0; });
+            });
         EXPECT_LE(bytes, 100U * 1024) << columns << ": " << to_string(kernel.kernel.schedule);
       }
     }
@@ -148,7 +150,8 @@ TEST(Phases, SumsWaitForTheWalkThatLoadsWhatTheyNeed) {
     std::pair<int, int> seen;
     for (const loop::Statement& inner : lanes->body) {
       const auto* load = std::get_if<loop::Load>(&inner.node);
-      seen.first += load != nullptr && kernel.buffer(load->buffer).kind == loop::Buffer::Kind::kInput;
+      seen.first +=
+          load != nullptr && kernel.buffer(load->buffer).kind == loop::Buffer::Kind::kInput;
       seen.second += std::holds_alternative<loop::Accumulate>(inner.node);
     }
     if (seen.second > 0) walks.push_back(seen);

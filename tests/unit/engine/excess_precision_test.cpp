@@ -46,10 +46,8 @@ std::vector<Case> cases() {
          return b.sub(y, b.logsumexp(y, {1}, true));
        }},
       {"columns", [](Builder& b, ValId x, ValId row) { return b.sum(b.mul(x, row), {0}); }},
-      {"padded",
-       [](Builder& b, ValId x, ValId row) {
-         return b.pad_axis(b.mul(b.square(x), row), 1, 1, 2, 0.25);
-       }},
+      {"padded", [](Builder& b, ValId x,
+                    ValId row) { return b.pad_axis(b.mul(b.square(x), row), 1, 1, 2, 0.25); }},
       {"joined",
        [](Builder& b, ValId x, ValId row) {
          // What is computed before a concatenation is stored, so it is rounded.

@@ -186,8 +186,9 @@ void KernelPrinter::finish(const std::vector<const loop::Finish*>& group) {
       define(f->results[i], result(f->reduction, state(f), i));
 }
 
-/// Whether a lane may begin the next turn of a loop while others end this one. It must not write the
-/// states of a join that slower lanes still read: there is no join, or another one lies between.
+/// Whether a lane may begin the next turn of a loop while others end this one. It must not write
+/// the states of a join that slower lanes still read: there is no join, or another one lies
+/// between.
 bool KernelPrinter::turns_may_overlap(const Body& body) const {
   auto joins = [&](const Statement& statement) {
     const auto* f = std::get_if<loop::Finish>(&statement.node);
