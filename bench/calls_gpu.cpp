@@ -156,8 +156,6 @@ class Bench {
   void on_the_callers_stream(const std::string& what, const Program& program,
                              const std::vector<Tensor>& inputs, const Tensor& expected,
                              const Times& raw) {
-    const auto device = runtime::open_cuda_device(0);
-    const runtime::StreamHandle stream = device->create_stream();
     const auto array = [&](const Tensor& tensor) {
       return ForeignArray{.address = accelerator_->buffer(tensor).address(),
                           .dtype = tensor.dtype(),
@@ -169,8 +167,8 @@ class Bench {
     const ForeignArray result = array(output);
     DeviceFunction function(program, accelerator_);
     accelerator_->synchronize();
-    const Times times = time([&] { function.run(arrays, {&result, 1}, stream); },
-                             [&] { device->synchronize(stream); });
+    const Times times = time([&] { function.run(arrays, {&result, 1}, stream_); },
+                             [&] { device_->synchronize(stream_); });
     add("DeviceFunction::run on the caller's stream, " + what, times, raw,
         largest_error(output, expected));
   }
@@ -185,6 +183,9 @@ class Bench {
                      {"error", error}});
   }
 
+  // The caller's; they outlive what is called on them.
+  std::shared_ptr<runtime::Device> device_ = runtime::open_cuda_device(0);
+  runtime::StreamHandle stream_ = device_->create_stream();
   std::shared_ptr<Accelerator> accelerator_;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };

@@ -172,8 +172,10 @@ class DeviceFunction {
   /// Shapes of the outputs for inputs of these shapes. UsageError for inputs that do not fit.
   std::vector<Shape> prepare(std::span<const Shape> inputs);
 
-  /// On the caller's stream, which is not null (the legacy default stream of CUDA is 1). One output
-  /// for each of the program, of its type and shape; inputs that the program overwrites are.
+  /// On the caller's stream, which is not null (the legacy default stream of CUDA is 1) and lives
+  /// until the last DeviceFunction and result of its device are gone: memory that the call used is
+  /// handed on in that stream's order, and waited for at the end. One output for each of the
+  /// program, of its type and shape; inputs that the program overwrites are.
   void run(std::span<const ForeignArray> inputs, std::span<const ForeignArray> outputs,
            void* stream);
   /// On stream(), which is the library's.
