@@ -347,8 +347,12 @@ __attribute__((noinline)) int keep_by_hand(char* page) {
   return madvise(page, kPage, MADV_DONTFORK) + (page == nullptr);
 }
 __attribute__((noinline)) int map_and_unmap() {
-  char* const memory = static_cast<char*>(
-      mmap(nullptr, 64 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  // With pages around it that are nobody's: beside a library's variables the kernel would make one
+  // mapping of both, whose pages are theirs.
+  char* const around =
+      static_cast<char*>(mmap(nullptr, 66 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* const memory = around + kPage;
+  mprotect(memory, 64 * kPage, PROT_READ | PROT_WRITE);
   const int kept = madvise(memory, 64 * kPage, MADV_DONTFORK);
   munmap(memory, 64 * kPage);
   // Somebody else's now: a registration in the middle of it is not what happened above.

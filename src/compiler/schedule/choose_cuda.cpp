@@ -52,11 +52,14 @@ class CudaChooser {
         parallel_ *= length;
       } else {
         reduced_ *= length;
-        ++reduced_axes_;
         // What a split cuts: the outermost reduced axis that lanes do not run along.
         if (first_ == 0 && static_cast<int>(axis) != space.inner) first_ = length;
       }
-      if (space.axes[axis].role == SpaceAxis::Role::kColumn) columns_ *= length;
+      if (space.axes[axis].role == SpaceAxis::Role::kColumn) {
+        columns_ *= length;
+      } else if (space.axes[axis].role == SpaceAxis::Role::kReduced) {
+        ++row_axes_;
+      }
     }
     if (first_ == 0) first_ = reduced_;
     vector_ = std::max<std::int64_t>(1, 16 / std::max(space.widest, 2));
@@ -153,7 +156,7 @@ class CudaChooser {
     const std::int64_t step = std::max<std::int64_t>(1, power_above(reduced_) / 8);
     const std::int64_t capacity = ceil_divide(reduced_, step) * step;
     const std::int64_t loads = std::max(space_.loads, 1);
-    if (reduced_axes_ == 1) {
+    if (row_axes_ == 1) {
       std::int64_t threads = s_.threads;
       auto words = [&] {
         return ceil_divide(capacity, threads * vector_) * vector_ * loads *
@@ -213,7 +216,6 @@ class CudaChooser {
     s_.tile = kColumnsJoined;
     s_.unroll = 2;
     reduced_ = std::max<std::int64_t>(1, reduced_ / rows);
-    reduced_axes_ = 1;
     const std::int64_t of_lane = !rows_aligned()                ? kAlone
                                  : reduced_ <= kBlock * vector_ ? vector_
                                                                 : 16;
@@ -243,7 +245,7 @@ class CudaChooser {
   std::int64_t inner_ = 1;
   std::int64_t cross_ = 1;
   std::int64_t vector_ = 1;
-  int reduced_axes_ = 0;
+  int row_axes_ = 0;
 };
 
 }  // namespace

@@ -276,11 +276,11 @@ std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
   return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : otherwise;
 }
 
-/// On a GPU: SEGFUSE_RANDOM_FUSIONS programs of each kind, the first made from SEGFUSE_RANDOM_SEED.
+/// SEGFUSE_RANDOM_FUSIONS programs of each kind, the first made from SEGFUSE_RANDOM_SEED.
 TEST_P(OnDevice, RandomProgramsAgreeWithTheInterpreter) {
   using segfuse::testing::Numbers;
-  const std::uint64_t count = simulated() ? 12 : number_of("SEGFUSE_RANDOM_FUSIONS", 100);
-  const std::uint64_t first = simulated() ? 8001 : number_of("SEGFUSE_RANDOM_SEED", 8001);
+  const std::uint64_t count = number_of("SEGFUSE_RANDOM_FUSIONS", simulated() ? 12 : 100);
+  const std::uint64_t first = number_of("SEGFUSE_RANDOM_SEED", 8001);
   const auto functions = numerics::Functions::kDevice;
   const ExecutorOptions poisoned{.poison = true, .accelerator = accelerator};
   const auto run = [this](Executable& executable, const std::vector<Tensor>& inputs) {
