@@ -235,15 +235,20 @@ void GroupState::postpone_reductions() {
   for (Result& result : results) result.level = level(result.root);
 }
 
+std::vector<std::size_t> GroupState::reductions_below(ValId val) const {
+  const std::set<ValId> all = below(val, false);
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    const auto& made = fusion.expr(reductions[i].expr).results;
+    if (std::any_of(made.begin(), made.end(), [&](ValId v) { return all.contains(v); }))
+      found.push_back(i);
+  }
+  return found;
+}
+
 bool GroupState::tainted_by_column(ValId val) const {
-  const ExprId definition = fusion.val(val).definition;
-  const auto& inputs = group.boundary.inputs;
-  if (!definition.valid() || std::binary_search(inputs.begin(), inputs.end(), val)) return false;
-  for (const SimpleReduction& r : reductions)
-    if (r.expr == definition && r.column) return true;
-  const auto& operands = fusion.expr(definition).operands;
-  return std::any_of(operands.begin(), operands.end(),
-                     [&](ValId operand) { return tainted_by_column(operand); });
+  const std::vector<std::size_t> all = reductions_below(val);
+  return std::any_of(all.begin(), all.end(), [&](std::size_t i) { return reductions[i].column; });
 }
 
 void GroupState::find_results() {

@@ -63,6 +63,8 @@ struct GroupState {
   /// The plan's axes, from those of the Space.
   Tuple plan_axes(loop::Indices& indices, const Tuple& space_at) const;
   bool is_local(ir::ValId val) const;
+  /// The reductions that a value depends on, by number.
+  std::vector<std::size_t> reductions_below(ir::ValId val) const;
   ir::Extent ceil_divide(const ir::Extent& size, std::int64_t by) const;
 
  private:

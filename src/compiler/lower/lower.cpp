@@ -69,26 +69,10 @@ void make_staged(Making& making, const WalkKernel& whole) {
 
 /// The reductions that results depend on.
 std::vector<std::size_t> needed(const GroupState& group, const std::vector<std::size_t>& results) {
-  std::vector<bool> wanted(group.reductions.size(), false);
-  std::set<ir::ValId> seen;
-  std::vector<ir::ValId> open;
-  for (const std::size_t i : results) open.push_back(group.results[i].root);
-  while (!open.empty()) {
-    const ir::ValId val = open.back();
-    open.pop_back();
-    const ir::ExprId definition = group.fusion.val(val).definition;
-    const auto& inputs = group.group.boundary.inputs;
-    if (!seen.insert(val).second || !definition.valid() ||
-        std::binary_search(inputs.begin(), inputs.end(), val))
-      continue;
-    for (std::size_t i = 0; i < group.reductions.size(); ++i)
-      if (group.reductions[i].expr == definition) wanted[i] = true;
-    for (const ir::ValId operand : group.fusion.expr(definition).operands) open.push_back(operand);
-  }
-  std::vector<std::size_t> all;
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i]) all.push_back(i);
-  return all;
+  std::set<std::size_t> all;
+  for (const std::size_t i : results)
+    for (const std::size_t r : group.reductions_below(group.results[i].root)) all.insert(r);
+  return {all.begin(), all.end()};
 }
 
 /// Results by the parallel axes along which they run: others would be computed again and again, and

@@ -162,8 +162,9 @@ class RowColMaker {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
       if (sums_in_memory()) {
         const std::uint32_t number = memory_[column_reductions_[n]][0];
-        for (const bool written : {true, false})
-          sums_.resize(n + 1, e.workspace(number, making_.out.workspaces[number], written));
+        const Workspace& states = making_.out.workspaces[number];
+        static_cast<void>(e.workspace(number, states, true));
+        sums_.push_back(e.workspace(number, states, false));  // it is read, too
         continue;
       }
       sums_.push_back(

@@ -67,7 +67,7 @@ class TransposeMaker {
     loops.serial_tile = making_.schedule.cross;
     frame.open(loops);
     frame.settle();
-    if (making_.schedule.target == Target::kCpu && making_.schedule.hold == Hold::kScratch) {
+    if (making_.schedule.hold == Hold::kScratch) {
       const Frame::Tile& lane = frame.lane();
       const Frame::Tile& row = frame.serial();
       e.held_depth = e.depth();
