@@ -54,6 +54,12 @@ class RowColMaker {
   }
 
  private:
+  /// Registers are indexed by the lane alone: they hold rows of one axis.
+  Hold hold() const {
+    const Hold wanted = making_.schedule.hold;
+    return wanted == Hold::kRegister && row_.size() > 1 ? Hold::kReread : wanted;
+  }
+
   /// Position of a column's state: parallel axes, chunk, place in the row.
   Index state_at(loop::Indices& indices, const Frame& frame, const Index& chunk) const {
     const Index row = indices.add(indices.multiply(frame.linear(parallel_), chunks_), chunk);
@@ -76,7 +82,7 @@ class RowColMaker {
       write_rows(walker, {});
     }
     std::vector<Emitter::Held> held;
-    if (making_.schedule.hold != Hold::kReread) held = std::move(held_);
+    if (hold() != Hold::kReread) held = std::move(held_);
     GroupKernel& kernel = making_.add_kernel();
     Walker walker(group_, kernel);
     write_rows(walker, std::move(held));
@@ -108,8 +114,8 @@ class RowColMaker {
     e.held_depth = e.depth() + static_cast<int>(row_.size());
     e.held_at = place_;
     for (std::size_t i = 0; i < held.size(); ++i)
-      held[i].buffer = e.row_buffer(fmt::format("h{}", i), held_types_[i], length_,
-                                    making_.schedule.hold, making_.schedule.row);
+      held[i].buffer = e.row_buffer(fmt::format("h{}", i), held_types_[i], length_, hold(),
+                                    making_.schedule.row);
     e.held = std::move(held);
     int last = 0;
     for (const auto& r : group_.reductions) last = std::max(last, r.walk + 1);
@@ -151,13 +157,13 @@ class RowColMaker {
   /// registers nor shared memory have room for a row of them.
   bool sums_in_memory() const {
     const Schedule& s = making_.schedule;
-    return s.target == Target::kCuda && s.hold == Hold::kReread && s.row == 0;
+    return s.target == Target::kCuda && hold() == Hold::kReread && s.row == 0;
   }
 
   void add_sums(Walker& walker) {
     Emitter& e = walker.emitter;
     sums_.clear();
-    const Hold hold = making_.schedule.hold == Hold::kRegister ? Hold::kRegister : Hold::kScratch;
+    const Hold where = hold() == Hold::kRegister ? Hold::kRegister : Hold::kScratch;
     for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
       if (sums_in_memory()) {
@@ -168,7 +174,7 @@ class RowColMaker {
         continue;
       }
       sums_.push_back(
-          e.row_buffer(fmt::format("c{}", n), r.dtype, length_, hold, making_.schedule.row));
+          e.row_buffer(fmt::format("c{}", n), r.dtype, length_, where, making_.schedule.row));
     }
     open_row(e);
     for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
@@ -214,7 +220,7 @@ class RowColMaker {
     for (const std::size_t i : rows) walker.begin(i);
     open_row(e);
     // All of a row is on its way at once, whichever walk needs it first.
-    if (making_.schedule.hold == Hold::kRegister)
+    if (hold() == Hold::kRegister)
       for (std::size_t i = 0; i < e.held.size(); ++i)
         if (!e.held[i].stored) static_cast<void>(e.eval(e.held[i].request));
     for (const std::size_t i : rows) walker.accumulate(i);
