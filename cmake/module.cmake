@@ -29,7 +29,7 @@ function(segfuse_test name)
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(segfuse_test_${name} PRIVATE segfuse_${dependency})
   endforeach()
-  target_compile_definitions(segfuse_test_${name} PRIVATE SEGFUSE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_include_directories(segfuse_test_${name} PRIVATE ${PROJECT_BINARY_DIR}/generated)  # support/source_dir.h
   add_test(NAME ${name} COMMAND segfuse_test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 1200 LABELS "${ARG_LABELS}")
 endfunction()

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
+
 namespace segfuse::test {
 
 template <class Wide>

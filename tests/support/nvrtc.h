@@ -11,6 +11,7 @@
 
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 
 namespace segfuse::testing {
 

@@ -8,6 +8,7 @@
 #include "base/os/spawn.h"
 #include "support/device_language.h"
 #include "support/files.h"
+#include "support/source_dir.h"
 
 #undef threadIdx
 #undef blockIdx

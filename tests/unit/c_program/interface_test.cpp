@@ -13,6 +13,7 @@
 #include "segfuse/compile.h"
 #include "segfuse/error.h"
 #include "support/c_program.h"
+#include "support/source_dir.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"
 

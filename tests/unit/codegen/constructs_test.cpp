@@ -14,6 +14,7 @@
 #include "ir/text.h"
 #include "support/c_kernels.h"
 #include "support/group_runner.h"
+#include "support/source_dir.h"
 
 namespace segfuse::compiler {
 namespace {

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "compiler/schedule/choose.h"
+#include "support/source_dir.h"
 #include "unit/compiler/segment_models.h"
 
 namespace segfuse::compiler {

@@ -17,6 +17,7 @@
 #include "ir/verify.h"
 #include "segfuse/error.h"
 #include "support/seasoned_fusion.h"
+#include "support/source_dir.h"
 #include "support/tensors.h"
 
 namespace segfuse::compiler {

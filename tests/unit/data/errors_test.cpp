@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 
 namespace segfuse {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "segfuse/data.h"
+#include "support/source_dir.h"
 
 namespace segfuse {
 namespace {

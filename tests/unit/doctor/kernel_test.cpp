@@ -21,6 +21,7 @@
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/doctor.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 #include "unit/doctor/ptxas_report.h"
 
 namespace segfuse {

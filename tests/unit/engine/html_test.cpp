@@ -14,6 +14,7 @@
 #include "ir/text.h"
 #include "segfuse/compile.h"
 #include "support/nvrtc.h"
+#include "support/source_dir.h"
 
 namespace segfuse::engine {
 namespace {

@@ -19,6 +19,7 @@
 #include "support/files.h"
 #include "support/planted_faults.h"
 #include "support/random_fusion.h"
+#include "support/source_dir.h"
 
 namespace segfuse::engine::numerics {
 namespace {

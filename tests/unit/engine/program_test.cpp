@@ -10,6 +10,7 @@
 #include "ir/text.h"
 #include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 #include "support/tensors.h"
 
 namespace segfuse {

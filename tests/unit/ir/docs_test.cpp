@@ -54,6 +54,7 @@ std::string elementwise_table() {
                                ? "none"                                     \
                                : gradient(#gradient_a) + ", " + gradient(#gradient_b));
 #include "segfuse/ops.def"
+#include "support/source_dir.h"
   return table;
 }
 

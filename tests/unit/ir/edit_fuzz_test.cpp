@@ -11,6 +11,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "samples.h"
+#include "support/source_dir.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGFUSE_SLOW_BUILD 1

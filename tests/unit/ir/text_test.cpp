@@ -11,6 +11,7 @@
 #include "base/os/file.h"
 #include "ir/verify.h"
 #include "samples.h"
+#include "support/source_dir.h"
 
 namespace segfuse::ir {
 namespace {

@@ -12,6 +12,7 @@
 #include "learn/report/assets.h"
 #include "learn/report/report_json.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 #include "unit/report/fake_report.h"
 
 namespace segfuse::learn {

@@ -5,6 +5,7 @@
 #include "base/os/file.h"
 #include "runtime/check/race_checker.h"
 #include "runtime/sim/sim_device.h"
+#include "support/source_dir.h"
 #include "unit/runtime/race_oracle.h"
 
 namespace segfuse::runtime {
