@@ -44,6 +44,12 @@ void add_doctor_streams(CLI::App& doctor, Common& common);
 /// NAME=NUMBER, again and again. UsageError for what is none.
 std::map<std::string, std::int64_t> parse_sizes(const std::vector<std::string>& texts);
 
+/// To standard output. Text that is not UTF-8 (a path may hold any byte) is replaced.
+void print_json(const nlohmann::ordered_json& json, int indent = 2);
+
+/// DataError when what was printed did not arrive (a full disk behind a redirection).
+void flush_output();
+
 /// DataError when it cannot be written.
 void write_text(const std::filesystem::path& path, const std::string& text);
 

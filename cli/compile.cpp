@@ -194,7 +194,7 @@ void add_compile(CLI::App& app, Common& common) {
     }
     if (arguments->passes) all["passes"] = describe(program.passes());
     add_kernels(all, common);
-    fmt::print("{}\n", all.dump(2));
+    print_json(all);
   });
 }
 

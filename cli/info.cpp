@@ -23,7 +23,7 @@ void add_info(CLI::App& app, Common& common) {
                                  {"environment", option.environment},
                                  {"doc", option.doc}});
     if (common.json) {
-      fmt::print("{}\n", json.dump(2));
+      print_json(json);
       return;
     }
     fmt::print("segfuse {}\n\n", version());

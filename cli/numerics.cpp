@@ -78,7 +78,7 @@ void run_numerics(const NumericsArguments& arguments, Common& common) {
   if (common.json) {
     Json json = json_of(report);
     add_kernels(json, common);
-    fmt::print("{}\n", json.dump(2));
+    print_json(json);
   } else {
     fmt::print("{}", numerics_report_text(report));
   }

@@ -37,7 +37,7 @@ void add_synth(CLI::App& app, Common& common) {
     config.snr_db = a->snr_db;
     write_synthetic_corpus(config, a->out);
     if (common.json) {
-      fmt::print("{{\"out\": \"{}\"}}\n", a->out.string());
+      print_json({{"out", a->out.string()}}, -1);
     } else {
       fmt::print(
           "wrote {} training and {} test recordings to {}; the true model is in truth.json\n",

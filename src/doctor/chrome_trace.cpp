@@ -79,7 +79,7 @@ std::string to_chrome_trace(const MemoryRecord& record) {
             {"streams", streams_json(record)}};
   if (record.snapshot) rest["snapshot"] = snapshot_json(*record.snapshot);
   json["segfuse"] = std::move(rest);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 MemoryRecord read_chrome_trace(const JsonPlace& file) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "doctor/json_place.h"
+#include "base/json/json.h"
 #include "doctor/record.h"
 #include "segfuse/doctor.h"
 
@@ -12,7 +12,6 @@ namespace segfuse {
 namespace {
 
 using doctor::in_words;
-using doctor::Json;
 
 constexpr std::size_t kHolders = 10;
 
@@ -128,7 +127,7 @@ std::string memory_report_json(const MemoryReport& r) {
                       {"host_waits", r.replay->host_waits},
                       {"grown", r.replay->grown},
                       {"refused", r.replay->refused}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace segfuse

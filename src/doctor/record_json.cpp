@@ -109,7 +109,7 @@ std::string to_json(const MemoryRecord& record) {
   Json history = Json::array();
   for (const HeapEvent& event : record.history) history.push_back(event_json(event));
   json["history"] = std::move(history);
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 HeapSnapshot read_snapshot(const JsonPlace& place) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "doctor/json_place.h"
+#include "base/json/json.h"
 #include "doctor/record.h"
 
 namespace segfuse::doctor {

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "doctor/json_place.h"
+#include "base/json/json.h"
 #include "segfuse/doctor.h"
 
 namespace segfuse {
@@ -20,14 +20,12 @@ std::string stream_report_text(const StreamReport& report) {
 }
 
 std::string stream_report_json(const StreamReport& report) {
-  doctor::Json races = doctor::Json::array();
+  Json races = Json::array();
   for (const StreamRace& race : report.races)
-    races.push_back(doctor::Json{
-        {"sentence", race.sentence}, {"missing", race.missing}, {"picture", race.picture}});
-  return doctor::Json{
-             {"command", report.command}, {"operations", report.operations}, {"races", races}}
-             .dump(2, ' ', false, doctor::Json::error_handler_t::replace) +
-         "\n";
+    races.push_back(
+        Json{{"sentence", race.sentence}, {"missing", race.missing}, {"picture", race.picture}});
+  const Json json{{"command", report.command}, {"operations", report.operations}, {"races", races}};
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace segfuse

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "doctor/json_place.h"
+#include "base/json/json.h"
 #include "doctor/record.h"
 #include "segfuse/doctor.h"
 
@@ -11,7 +11,6 @@ namespace segfuse {
 namespace {
 
 using doctor::in_words;
-using doctor::Json;
 
 /// So many regions are spelled out; the others are counted.
 constexpr std::size_t kMostShown = 40;
@@ -133,9 +132,7 @@ Json report_json(const ForkReport& report) {
 }
 
 /// Names and variables of a process are bytes; what is not UTF-8 is replaced.
-std::string text_of(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string text_of(const Json& json) { return json_text(json, 2) + "\n"; }
 
 }  // namespace
 

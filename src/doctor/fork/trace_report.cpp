@@ -2,8 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "base/json/json.h"
 #include "doctor/fork/trace.h"
-#include "doctor/json_place.h"
 #include "doctor/record.h"
 
 namespace segfuse {
@@ -129,7 +129,7 @@ std::string fork_trace_json(const ForkTrace& trace) {
                   {"sites", sites},
                   {"forks", forks},
                   {"notes", trace.notes}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace doctor

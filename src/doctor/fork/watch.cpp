@@ -7,8 +7,8 @@
 #include <thread>
 #include <tuple>
 
+#include "base/json/json.h"
 #include "base/os/interrupt.h"
-#include "doctor/json_place.h"
 #include "doctor/record.h"
 #include "segfuse/doctor.h"
 #include "segfuse/error.h"
@@ -18,7 +18,6 @@ namespace segfuse {
 namespace {
 
 using doctor::in_words;
-using doctor::Json;
 
 /// Regions are the same if they stand at the same place for the same reason.
 using Key = std::tuple<std::uint64_t, std::uint64_t, std::string>;
@@ -101,7 +100,7 @@ std::string fork_change_json(const ForkChange& change, double seconds) {
     json["risk"] = fork_risk_name(change.region.risk);
     json["kind"] = change.region.kind;
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 bool watch_fork(int pid, const ForkWatch& watch) {

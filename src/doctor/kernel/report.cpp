@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <set>
 
-#include "doctor/json_place.h"
+#include "base/json/json.h"
 #include "segfuse/doctor.h"
 
 namespace segfuse {
 
 namespace {
-
-using doctor::Json;
 
 std::string shown(const std::optional<std::uint64_t>& value) {
   return value ? std::to_string(*value) : "?";
@@ -125,9 +123,7 @@ Json report_json(const KernelReport& report) {
   return json;
 }
 
-std::string dumped(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string dumped(const Json& json) { return json_text(json, 2) + "\n"; }
 
 const KernelInfo* find(const KernelReport& report, const std::string& name) {
   for (const KernelInfo& kernel : report.kernels)

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <numeric>
 
+#include "base/json/json.h"
 #include "base/os/file.h"
 #include "base/rng.h"
 #include "learn/data/text.h"
@@ -185,7 +185,7 @@ std::vector<float> render(const SynthConfig& config, const std::vector<Voice>& v
 }
 
 std::string truth_json(const SynthConfig& config) {
-  nlohmann::ordered_json out;
+  Json out;
   out["labels"] = config.labels;
   out["initial"] = normalised(config.initial);
   for (const Weights& row : config.transition) out["transition"].push_back(normalised(row));
@@ -208,7 +208,7 @@ std::string truth_json(const SynthConfig& config) {
   out["train"] = config.train;
   out["test"] = config.test;
   out["seed"] = config.seed;
-  return out.dump(2) + "\n";
+  return json_text(out, 2) + "\n";
 }
 
 }  // namespace

@@ -1,13 +1,10 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json/json.h"
 #include "segfuse/metrics.h"
 
 namespace segfuse {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// 0.02 -> "20ms", 0.0125 -> "12.5ms".
 std::string suffix_of(double tolerance) { return fmt::format("{:.6g}ms", tolerance * 1000); }
@@ -67,7 +64,7 @@ std::string Metrics::to_json() const {
   Json& confusions = out["confusions"] = Json::array();
   for (const auto& [pair, number] : confusions_)
     confusions.push_back({{"gold", pair.first}, {"predicted", pair.second}, {"count", number}});
-  return out.dump(2);
+  return json_text(out, 2);
 }
 
 }  // namespace segfuse

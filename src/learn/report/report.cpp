@@ -1,8 +1,7 @@
 #include "learn/report/report.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
+#include "base/json/json.h"
 #include "learn/report/assets.h"
 #include "learn/report/report_json.h"
 #include "learn/report/text.h"
@@ -14,7 +13,7 @@ namespace {
 std::string slot_value(std::string_view slot, const ReportData& data, const ReportLimits& limits) {
   if (slot == "title") return escape_markup(data.title.empty() ? "Training report" : data.title);
   if (slot == "style") return report_asset("report.css");
-  if (slot == "data") return json_for_script(report_json(data, limits).dump());
+  if (slot == "data") return json_for_script(json_text(report_json(data, limits)));
   if (slot == "script") {
     std::string out;
     for (const char* name : {"util.js", "charts.js", "tables.js", "viewer.js", "report.js"}) {

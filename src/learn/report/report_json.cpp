@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/json/json.h"
 #include "learn/report/align.h"
 #include "learn/report/media.h"
 #include "learn/report/text.h"
 
 namespace segfuse::learn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kDigits = 6;
 constexpr std::int64_t kMaxFeatureBins = 80;

@@ -1,8 +1,7 @@
 #pragma once
 // The report's data as the page's script reads it.
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "base/json/json.h"
 #include "learn/report/report.h"
 
 namespace segfuse::learn {
@@ -13,7 +12,7 @@ void check_recording(const ReportRecording& recording, std::size_t labels);
 
 /// Everything the page shows; keys of parts that are empty are absent. Values that are not finite
 /// are null, numbers have six significant digits, texts are printable UTF-8.
-nlohmann::ordered_json report_json(const ReportData& data, const ReportLimits& limits);
+Json report_json(const ReportData& data, const ReportLimits& limits);
 
 /// Marks of one row of the comparison, one a system: "best" for the single best value, "tie" for
 /// each of several that cannot be told from the best, "" otherwise and when fewer than two systems

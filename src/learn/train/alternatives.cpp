@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <iterator>
-#include <nlohmann/json.hpp>
+
+#include "base/json/json.h"
 
 namespace segfuse::learn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json list_of(const std::vector<Alternative>& alternatives, const Alphabet& labels, double hop,
              double duration) {
@@ -37,7 +36,7 @@ std::string alternatives_json(const Decoded& decoded, const Alphabet& labels, do
   if (!decoded.best.empty()) json["best"] = list_of(decoded.best, labels, hop_seconds, duration);
   if (!decoded.samples.empty())
     json["samples"] = list_of(decoded.samples, labels, hop_seconds, duration);
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds) {

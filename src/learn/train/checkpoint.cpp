@@ -2,16 +2,16 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "learn/train/safetensors.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr int kVersion = 1;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 
 struct Group {
   const char* name;
@@ -25,8 +25,8 @@ constexpr Group kGroups[] = {{"parameter.", &TrainingState::parameters},
 
 /// JSON has no NaN; null stands for it.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-double number(const Json& value) {
-  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+double number(const JsonPlace& place) {
+  return place.value().is_null() ? std::numeric_limits<double>::quiet_NaN() : place.number();
 }
 
 Json to_json(const TrainingState& s, std::uint64_t fingerprint) {
@@ -47,61 +47,79 @@ Json to_json(const TrainingState& s, std::uint64_t fingerprint) {
           {"history", history}};
 }
 
-void from_json(const Json& json, TrainingState& s) {
-  s.step = json.at("step").get<std::int64_t>();
-  s.epoch = json.at("epoch").get<std::int64_t>();
-  s.batch = json.at("batch").get<std::int64_t>();
+EpochRecord read_epoch(const JsonPlace& row) {
+  std::vector<double> values;
+  row.for_each([&](const JsonPlace& value) { values.push_back(number(value)); });
+  // Five in checkpoints from before the magnitudes were kept.
+  if (values.size() != 5 && values.size() != 7) row.refuse("the 7 numbers of an epoch");
+  values.resize(7, std::numeric_limits<double>::quiet_NaN());
+  if (!(values[0] >= 1 && values[0] <= kMostSteps)) row.refuse("an epoch from 1 on first");
+  return {static_cast<std::int64_t>(values[0]),
+          values[1],
+          values[2],
+          values[3],
+          values[4],
+          values[5],
+          values[6]};
+}
+
+void from_json(const JsonPlace& json, TrainingState& s) {
+  const auto count = [&](std::string_view key) { return json.at(key).integer(0, kMostSteps); };
+  s.step = count("step");
+  s.epoch = count("epoch");
+  s.batch = count("batch");
   s.epoch_loss = number(json.at("epoch_loss"));
   s.epoch_segments = number(json.at("epoch_segments"));
-  s.best_epoch = json.at("best_epoch").get<std::int64_t>();
+  s.best_epoch = count("best_epoch");
   s.best_error =
       s.best_epoch > 0 ? number(json.at("best_error")) : std::numeric_limits<double>::infinity();
-  for (const Json& row : json.at("history")) {
-    auto later = [&](std::size_t i) {  // checkpoints from before the magnitudes were kept
-      return i < row.size() ? number(row.at(i)) : std::numeric_limits<double>::quiet_NaN();
-    };
-    s.history.push_back({row.at(0).get<std::int64_t>(), number(row.at(1)), number(row.at(2)),
-                         number(row.at(3)), number(row.at(4)), later(5), later(6)});
-  }
+  json.at("history").for_each([&](const JsonPlace& row) { s.history.push_back(read_epoch(row)); });
+  if (s.best_epoch > s.epoch || static_cast<std::int64_t>(s.history.size()) != s.epoch)
+    json.at("epoch").refuse("as many epochs as the history has, the best one among them");
 }
 
 }  // namespace
 
-void write_checkpoint(const std::filesystem::path& path, const TrainingState& state,
-                      const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint) {
+TensorFile file_of(const TrainingState& state, const std::vector<nn::ParameterSpec>& specs,
+                   std::uint64_t fingerprint) {
   TensorFile file;
-  file.metadata["state"] = to_json(state, fingerprint).dump();
+  file.metadata["state"] = json_text(to_json(state, fingerprint));
   for (const Group& group : kGroups)
     for (std::size_t i = 0; i < (state.*group.tensors).size(); ++i)
       file.tensors.emplace_back(group.name + specs[i].name, (state.*group.tensors)[i]);
-  write_safetensors(path, file);
+  return file;
+}
+
+void write_checkpoint(const std::filesystem::path& path, const TrainingState& state,
+                      const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint) {
+  write_safetensors(path, file_of(state, specs, fingerprint));
 }
 
 TrainingState read_checkpoint(const std::filesystem::path& path,
                               const std::vector<nn::ParameterSpec>& specs,
                               std::uint64_t fingerprint) {
-  const std::string source = path.string();
-  const TensorFile file = read_safetensors(path);
+  return state_of(read_safetensors(path), path.string(), specs, fingerprint);
+}
+
+TrainingState state_of(const TensorFile& file, const std::string& source,
+                       const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint) {
   const auto text = file.metadata.find("state");
   if (text == file.metadata.end())
     throw DataError("{}: no segfuse checkpoint: the metadata 'state' is missing", source);
   TrainingState state;
-  bool averaged = false;
-  try {
-    const Json json = Json::parse(text->second);
-    if (json.at("version") != kVersion)
-      throw DataError("{}: the checkpoint has version {}; this program reads version {}", source,
-                      json.at("version").dump(), kVersion);
-    if (json.at("fingerprint") != std::to_string(fingerprint))
-      throw UsageError(
-          "{}: the checkpoint belongs to a run with another configuration or other data; "
-          "remove it or train without --resume",
-          source);
-    from_json(json, state);
-    averaged = json.at("averaged").get<bool>();
-  } catch (const Json::exception& error) {
-    throw DataError("{}: the metadata 'state' cannot be read: {}", source, error.what());
-  }
+  const std::string place = source + ": the metadata 'state'";
+  const Json parsed = parse_json(text->second, place);
+  const JsonPlace json(parsed, place);
+  if (json.at("version").integer() != kVersion)
+    throw DataError("{}: the checkpoint has version {}; this program reads version {}", source,
+                    json_text(json.at("version").value()), kVersion);
+  if (json.at("fingerprint").text() != std::to_string(fingerprint))
+    throw UsageError(
+        "{}: the checkpoint belongs to a run with another configuration or other data; "
+        "remove it or train without --resume",
+        source);
+  from_json(json, state);
+  const bool averaged = json.at("averaged").boolean();
   for (const Group& group : kGroups) {
     if (group.tensors == &TrainingState::average && !averaged) continue;
     for (const nn::ParameterSpec& spec : specs) {

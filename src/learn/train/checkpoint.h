@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "learn/nn/layers.h"
+#include "learn/train/safetensors.h"
 #include "learn/train/trainer.h"
 
 namespace segfuse::learn {
@@ -35,5 +36,11 @@ void write_checkpoint(const std::filesystem::path& path, const TrainingState& st
 TrainingState read_checkpoint(const std::filesystem::path& path,
                               const std::vector<nn::ParameterSpec>& specs,
                               std::uint64_t fingerprint);
+
+/// The same without the disk; `source` names the file in errors.
+TensorFile file_of(const TrainingState& state, const std::vector<nn::ParameterSpec>& specs,
+                   std::uint64_t fingerprint);
+TrainingState state_of(const TensorFile& file, const std::string& source,
+                       const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint);
 
 }  // namespace segfuse::learn

@@ -104,6 +104,11 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
   for (const double tolerance : config.tolerances)
     if (!(tolerance >= 0)) evaluation.refuse("tolerances", "must not be negative");
   root.refuse_unknown();
+  try {
+    static_cast<void>(FeatureExtractor(config.features));
+  } catch (const UsageError& error) {  // settings that do not go together
+    throw DataError("{}: {}", name, error.what());
+  }
   return config;
 }
 

@@ -23,7 +23,11 @@ struct TrainedModel {
 /// Safetensors: "parameter.NAME", "normalisation.mean", "normalisation.deviation",
 /// "duration_limit"; metadata "config" (TOML) and "model" (JSON: labels and sizes).
 void write_model(const std::filesystem::path& path, const TrainedModel& model);
-/// DataError when the file is no segfuse model or was written for another version of it.
+/// DataError when the file is no segfuse model, was written for another version of it, or holds
+/// anything of another type, shape or range than its configuration asks for.
 TrainedModel read_model(const std::filesystem::path& path);
+/// The same without the disk; `source` names the file in errors.
+TensorFile file_of(const TrainedModel& model);
+TrainedModel model_of(const TensorFile& file, const std::string& source);
 
 }  // namespace segfuse::learn

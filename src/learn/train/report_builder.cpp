@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
+
+#include "base/json/json.h"
 
 namespace segfuse::learn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string title_of(HeadKind head) {
   switch (head) {
@@ -297,7 +296,7 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set) {
 }
 
 Json system_json(const System& system) {
-  Json json = Json::parse(system.evaluation.metrics.to_json());
+  Json json = parse_json(system.evaluation.metrics.to_json(), "metrics");
   json["head"] = system.name;
   json["parameters"] = system.parameter_count;
   json["train_seconds"] = system.seconds;
@@ -324,7 +323,7 @@ std::string metrics_json(const TrainConfig& config, const Corpus& corpus,
   json["seconds"] = total_seconds;
   if (systems.size() > 1)
     for (const System& system : systems) json["systems"][system.name] = system_json(system);
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 ReportData build_report(const TrainConfig& config, const Corpus& corpus,

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "base/os/file.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kPrefix = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit that the format's own readers set
@@ -44,7 +42,7 @@ std::string header_text(const TensorFile& file) {
                     {"data_offsets", {offset, offset + tensor.bytes()}}};
     offset += tensor.bytes();
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors start aligned
   return text;
 }
@@ -57,7 +55,7 @@ class Reader {
   TensorFile read() {
     const Json header = read_header();
     TensorFile file;
-    for (const auto& [key, entry] : header.items()) {
+    for (const auto& [key, entry] : header.get_ref<const Json::object_t&>()) {
       if (key == "__metadata__") {
         read_metadata(entry, file);
       } else {
@@ -80,16 +78,20 @@ class Reader {
       throw DataError("{}: byte 0: the header claims {} bytes, the file holds {}", name_, length,
                       bytes_.size() - kPrefix);
     data_ = bytes_.substr(kPrefix + length);
-    Json header = Json::parse(bytes_.substr(kPrefix, length), nullptr, false);
-    if (!header.is_object())
-      throw DataError("{}: byte {}: the header is not a JSON object", name_, kPrefix);
-    return header;
+    try {
+      Json header = parse_json(bytes_.substr(kPrefix, length), "header");
+      if (header.is_object()) return header;
+    } catch (const DataError& error) {
+      throw DataError("{}: byte {}: the header is not a JSON object ({})", name_, kPrefix,
+                      error.what());
+    }
+    throw DataError("{}: byte {}: the header is not a JSON object", name_, kPrefix);
   }
 
   void read_metadata(const Json& entry, TensorFile& file) const {
     if (!entry.is_object())
       throw DataError("{}: __metadata__ is not a JSON object of strings", name_);
-    for (const auto& [key, value] : entry.items()) {
+    for (const auto& [key, value] : entry.get_ref<const Json::object_t&>()) {
       if (!value.is_string()) throw DataError("{}: __metadata__ '{}' is not a string", name_, key);
       file.metadata[key] = value.get<std::string>();
     }
@@ -113,7 +115,7 @@ class Reader {
       throw bad("data_offsets must be two byte positions");
     const auto type = std::find_if(kTypes.begin(), kTypes.end(),
                                    [&](const TypeName& t) { return entry["dtype"] == t.name; });
-    if (type == kTypes.end()) throw bad("has the unknown type " + entry["dtype"].dump());
+    if (type == kTypes.end()) throw bad("has the unknown type " + json_text(entry["dtype"]));
     const auto begin = offsets[0].get<std::uint64_t>();
     const auto end = offsets[1].get<std::uint64_t>();
     if (begin != used_ || end < begin || end > data_.size())

@@ -122,5 +122,28 @@ TEST_F(Safetensors, MutatedFilesNeverCrash) {
   EXPECT_LT(accepted, 3000);
 }
 
+// 150,000 keys took minutes.
+TEST_F(Safetensors, AHeaderWithManyKeysIsReadInLinearTime) {
+  std::string header = "{";
+  for (int i = 0; i < 150'000; ++i)
+    header += fmt::format("\"t{}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}},", i);
+  header.back() = '}';
+  EXPECT_EQ(parse_safetensors(file_with_header(header, 0), "many").tensors.size(), 150'000);
+}
+
+TEST_F(Safetensors, AHeaderThatNestsDeeplyIsRefused) {
+  const std::string deep(200'000, '[');
+  for (const std::string& header : {deep, "{\"a\":{\"dtype\":" + deep,
+                                    "{\"a\":{\"dtype\":" + deep + std::string(200'000, ']') +
+                                        ",\"shape\":[0],\"data_offsets\":[0,0]}}"}) {
+    try {
+      parse_safetensors(file_with_header(header, 0), "deep");
+      ADD_FAILURE() << "accepted";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("deep: byte 8"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segfuse::learn

@@ -1,0 +1,19 @@
+// libFuzzer target: configurations, and folding maps in TOML.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "learn/train/config.h"
+#include "segfuse/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace segfuse;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  try {
+    const learn::TrainConfig config = learn::parse_train_config(text, "input.toml");
+    if (config.text != text || config.tolerances.empty()) std::abort();
+  } catch (const DataError&) {
+  }
+  return 0;
+}
