@@ -3,10 +3,15 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "commands.h"
@@ -56,12 +61,33 @@ void add_options(CLI::App& app, segfuse::Options& values) {
   }
 }
 
+constexpr const char* kOutOfMemory = "out of memory; use smaller batches or fewer threads";
+
+/// Where an exception cannot come up (in a library without exceptions), memory that runs out is
+/// still told apart from a fault of ours.
+[[noreturn]] void on_terminate() {
+  ExitCode code = ExitCode::kInternal;
+  const char* what = "unexpected: the process had to end";
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    code = ExitCode::kDevice;
+    what = kOutOfMemory;
+  } catch (...) {
+  }
+  std::fprintf(stderr, "segfuse: %s\n", what);
+  std::_Exit(static_cast<int>(code));
+}
+
 int fail(const segfuse::cli::Common& common, ExitCode code, const std::string& message) {
-  if (common.json)
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json{{"error", message}, {"exit_code", static_cast<int>(code)}}.dump());
-  fmt::print(stderr, "segfuse: {}\n", message);
+  try {
+    if (common.json && std::ferror(stdout) == 0)
+      segfuse::cli::print_json({{"error", message}, {"exit_code", static_cast<int>(code)}}, -1);
+    std::fflush(stdout);
+  } catch (const std::exception&) {
+    // Nobody reads standard output; the sentence goes to standard error.
+  }
+  std::fprintf(stderr, "segfuse: %s\n", message.c_str());
   return static_cast<int>(code);
 }
 
@@ -124,12 +150,26 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
 
 int main(int argc, char** argv) {
   segfuse::cli::Common common;
+  // Writing then fails with EFBIG, and the sentence for that is printed.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::set_terminate(on_terminate);
   try {
-    return run(argc, argv, common);
+    const int status = run(argc, argv, common);
+    segfuse::cli::flush_output();
+    return status;
   } catch (const segfuse::Error& error) {
     return fail(common, error.exit_code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(common, ExitCode::kDevice, "out of memory; use smaller batches or fewer threads");
+    return fail(common, ExitCode::kDevice, kOutOfMemory);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(common, ExitCode::kData,
+                fmt::format("{}: {}", error.path1().string(), error.code().message()));
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0)
+      return fail(common, ExitCode::kData,
+                  fmt::format("cannot write to standard output: {}", error.code().message()));
+    return fail(common, ExitCode::kDevice,
+                fmt::format("the system refuses: {}", error.code().message()));
   } catch (const std::exception& error) {
     return fail(common, ExitCode::kInternal, std::string("unexpected: ") + error.what());
   }

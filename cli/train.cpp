@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "segfuse/error.h"
 #include "segfuse/options.h"
 
 namespace segfuse::cli {
@@ -46,12 +48,58 @@ void print(const Common& common, const std::string& metrics) {
   if (common.json && common.kernels) {
     Json all = Json::parse(metrics);
     add_kernels(all, common);
-    fmt::print("{}\n", all.dump(2));
+    print_json(all);
   } else if (common.json) {
     fmt::print("{}", metrics);
   } else {
     print_metrics(metrics);
   }
+}
+
+Json row_of(const DecodedFile& file) {
+  Json row{{"audio", file.audio.string()}};
+  if (!file.error.empty()) {
+    row["error"] = file.error;
+    return row;
+  }
+  row["labels"] = file.labels.string();
+  row["seconds"] = file.seconds;
+  row["segments"] = file.segments;
+  row["log_probability"] = file.log_probability;
+  return row;
+}
+
+/// Names as they come; what could not be done stands at the end, where it is seen.
+void run_decode(DecodeOptions options, Common& common) {
+  if (!common.json)
+    options.each = [](const DecodedFile& file) {
+      if (!file.error.empty()) return;
+      fmt::print("{}  {} segments\n", file.labels.string(), file.segments);
+      std::fflush(stdout);
+    };
+  const std::vector<DecodedFile> files = decode(options);
+  Json rows = Json::array();
+  std::string undone;
+  std::size_t count = 0;
+  for (const DecodedFile& file : files) {
+    rows.push_back(row_of(file));
+    if (file.error.empty()) continue;
+    ++count;
+    undone += "\n  " + file.error;
+  }
+  if (common.json && common.kernels) {
+    Json all{{"files", rows}};
+    add_kernels(all, common);
+    rows = std::move(all);
+  }
+  if (common.json) print_json(rows);
+  if (count == 0) return;
+  if (files.size() == 1)
+    fmt::print(stderr, "segfuse: {}\n", files[0].error);
+  else
+    fmt::print(stderr, "segfuse: {} of {} recordings could not be decoded:{}\n", count,
+               files.size(), undone);
+  common.status = static_cast<int>(ExitCode::kData);
 }
 
 }  // namespace
@@ -77,6 +125,10 @@ void add_train(CLI::App& app, Common& common) {
       },
       "Train on pieces of exactly this many frames; shorter recordings are left out");
   command->add_flag("--resume", options->resume, "Continue from the last checkpoint in --out");
+  command
+      ->add_option("--checkpoint-every", options->checkpoint_minutes,
+                   "Minutes between two checkpoints within an epoch; 0: at its end only")
+      ->capture_default_str();
   command->add_flag("--compare", options->compare,
                     "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
   command->add_flag("--reference", options->reference,
@@ -129,23 +181,7 @@ void add_decode(CLI::App& app, Common& common) {
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
   command->callback([options, &common] {
     take_defaults(*options);
-    const std::vector<DecodedFile> files = decode(*options);
-    Json rows = Json::array();
-    for (const DecodedFile& file : files) {
-      if (!common.json) fmt::print("{}  {} segments\n", file.labels.string(), file.segments);
-      rows.push_back({{"audio", file.audio.string()},
-                      {"labels", file.labels.string()},
-                      {"seconds", file.seconds},
-                      {"segments", file.segments},
-                      {"log_probability", file.log_probability}});
-    }
-    if (!common.json) return;
-    if (common.kernels) {
-      Json all{{"files", rows}};
-      add_kernels(all, common);
-      rows = std::move(all);
-    }
-    fmt::print("{}\n", rows.dump(2));
+    run_decode(*options, common);
   });
 }
 

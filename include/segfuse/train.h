@@ -2,6 +2,7 @@
 // Training, evaluation and decoding of segmenters: from files to files.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,10 @@ namespace segfuse {
 struct TrainOptions {
   std::filesystem::path config;        ///< TOML; see examples/
   std::vector<std::string> overrides;  ///< "section.key=value", winning over the file
-  std::string data;           ///< manifest or directory; empty: the configuration's data.path
-  std::filesystem::path out;  ///< directory, made if missing
-  bool resume = false;        ///< continue from the checkpoints in `out`, where there are any
+  std::string data;                ///< manifest or directory; empty: the configuration's data.path
+  std::filesystem::path out;       ///< directory, made if missing
+  bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
+  double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   bool compare =
       false;  ///< also train the same encoder with a per-frame softmax and a linear chain
   bool reference = false;  ///< steps run in the interpreter, in double precision: slow
@@ -29,7 +31,7 @@ struct TrainOptions {
 /// linear_chain/. Returns the text of metrics.json: label_error_rate, boundary_f1_20ms (one for
 /// each tolerance), r_value_20ms, frame_accuracy, seconds, ... The model's bits depend on the
 /// configuration and the data alone, not on threads or interruptions. Throws Interrupted (exit code
-/// 130) after saving when Ctrl-C was pressed.
+/// 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
 std::string train(const TrainOptions& options);
 
 struct TrainingNumericsOptions {
@@ -63,6 +65,15 @@ struct EvaluateOptions {
 /// Measures a model on labelled recordings. Returns the metrics as JSON, as train() does.
 std::string evaluate(const EvaluateOptions& options);
 
+struct DecodedFile {
+  std::filesystem::path audio;
+  std::filesystem::path labels;
+  double seconds = 0;
+  std::int64_t segments = 0;
+  double log_probability = 0;  ///< of the segmentation under the model; NaN for a softmax head
+  std::string error;           ///< why there are no labels; empty: there are
+};
+
 struct DecodeOptions {
   std::filesystem::path model;                ///< as above
   std::vector<std::filesystem::path> inputs;  ///< audio files, or directories of them
@@ -75,18 +86,14 @@ struct DecodeOptions {
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   int threads = 0;
   bool quiet = false;
-};
-
-struct DecodedFile {
-  std::filesystem::path audio;
-  std::filesystem::path labels;
-  double seconds = 0;
-  std::int64_t segments = 0;
-  double log_probability = 0;  ///< of the segmentation under the model; NaN for a softmax head
+  /// Called for each recording once its files are written or it is given up, in their order.
+  std::function<void(const DecodedFile&)> each;
 };
 
 /// Segments recordings. TextGrid and CSV carry for every segment its posterior, the mean posterior
-/// of its label over its frames and the confidence of its start.
+/// of its label over its frames and the confidence of its start. A recording that cannot be read or
+/// decoded stops only itself: its DecodedFile says why. What would stop all that follow (a full
+/// disk) is thrown.
 std::vector<DecodedFile> decode(const DecodeOptions& options);
 
 }  // namespace segfuse

@@ -7,9 +7,12 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/log.h"
 
 namespace segfuse {
 namespace {
@@ -55,6 +58,15 @@ struct ThreadPool::State {
   int busy = 0;
   bool stop = false;
 
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   void serve() {
     std::uint64_t seen = 0;
     std::unique_lock lock(mutex);
@@ -82,17 +94,17 @@ int available_cores() {
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   const int count = threads > 0 ? threads : available_cores();
-  for (int i = 1; i < count; ++i) state_->workers.emplace_back([this] { state_->serve(); });
+  State* state = state_.get();
+  state->workers.reserve(static_cast<std::size_t>(count) - 1);
+  try {
+    for (int i = 1; i < count; ++i) state->workers.emplace_back([state] { state->serve(); });
+  } catch (const std::system_error& error) {
+    log(LogLevel::kWarning, "the system starts {} of {} threads ({}); the work goes on with these",
+        size(), count, error.code().message());
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->wake.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::size() const noexcept { return static_cast<int>(state_->workers.size()) + 1; }
 

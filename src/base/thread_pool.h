@@ -10,7 +10,8 @@ namespace segfuse {
 class ThreadPool {
  public:
   /// `threads` workers in all, the caller included; 0 takes the number of cores this process may
-  /// use.
+  /// use. Where the system starts no more threads (a limit of processes or memory) there are fewer,
+  /// and a warning says so: results do not depend on their number.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -1,14 +1,15 @@
-# Matrix products through OpenBLAS where it is found, else through loops of our own. The Python package opens it at run
-# time, so that the wheel needs no package of the distribution.
+# Matrix products through OpenBLAS where it is found, else through loops of our own. It is opened at run time: the Python
+# package's wheel needs no package of the distribution, and the command opens it in its own way (engine/exec/blas.cpp).
 find_package(OpenBLAS QUIET)
 find_library(SEGFUSE_OPENBLAS_LIBRARY NAMES ${OpenBLAS_LIBRARIES} openblas)
-find_path(SEGFUSE_OPENBLAS_INCLUDE cblas.h HINTS ${OpenBLAS_INCLUDE_DIRS})
 if(SEGFUSE_PYTHON)
-  target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_OPENBLAS_AT_RUN_TIME=1)
-elseif(OpenBLAS_FOUND AND SEGFUSE_OPENBLAS_LIBRARY AND SEGFUSE_OPENBLAS_INCLUDE)
+  target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_OPENBLAS=1 SEGFUSE_PYTHON_PACKAGE=1)
+elseif(SEGFUSE_OPENBLAS_LIBRARY)
   target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_OPENBLAS=1)
-  target_include_directories(segfuse_engine SYSTEM PRIVATE ${SEGFUSE_OPENBLAS_INCLUDE})
-  target_link_libraries(segfuse_engine PUBLIC ${SEGFUSE_OPENBLAS_LIBRARY})
+  get_filename_component(folder ${SEGFUSE_OPENBLAS_LIBRARY} DIRECTORY)
+  if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)  # where the system's loader does not look
+    target_link_options(segfuse_engine INTERFACE -Wl,-rpath,${folder})
+  endif()
 else()
   message(STATUS "OpenBLAS was not found: matrix products use built-in loops")
 endif()

@@ -32,9 +32,13 @@ std::vector<ValueInfo> describe(const ir::Fusion& fusion, const std::vector<Name
 }  // namespace
 
 Program Program::from_text(std::string_view text, std::string_view source) {
-  ir::Fusion fusion = ir::parse(text, source);
-  ir::verify(fusion);
-  return Program(std::make_shared<State>(std::move(fusion)));
+  try {
+    ir::Fusion fusion = ir::parse(text, source);
+    ir::verify(fusion);
+    return Program(std::make_shared<State>(std::move(fusion)));
+  } catch (const UsageError& error) {  // a rule that knows no lines
+    throw DataError("{}: {}", source, error.what());
+  }
 }
 
 Program Program::from_file(const std::filesystem::path& path) {

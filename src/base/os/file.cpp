@@ -1,6 +1,7 @@
 #include "base/os/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -47,18 +48,47 @@ class Descriptor {
   int value_;
 };
 
-/// Opens a regular file for reading and gives its size.
-std::size_t open_regular(const fs::path& path, int& descriptor) {
+enum class Pipes { kRefuse, kAccept };
+
+/// Opens a regular file for reading, or a pipe, and gives its size.
+std::size_t open_for_reading(const fs::path& path, int& descriptor, Pipes pipes) {
   // Not blocking: opening a pipe without a writer would wait for ever.
   descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail(path, "open");
   struct stat status{};
   int problem = ::fstat(descriptor, &status) == 0 ? 0 : errno;
+  const bool pipe = pipes == Pipes::kAccept && S_ISFIFO(status.st_mode);
   if (problem == 0 && S_ISDIR(status.st_mode)) problem = EISDIR;
-  if (problem == 0 && !S_ISREG(status.st_mode)) problem = EINVAL;
+  if (problem == 0 && !S_ISREG(status.st_mode) && !pipe) problem = EINVAL;
   if (problem == 0) return static_cast<std::size_t>(status.st_size);
   ::close(descriptor);
   throw FileError(path, problem == EINVAL ? "read (not a regular file)" : "read", problem);
+}
+
+/// Waits until a pipe has something to read or its writer is gone. Nothing was read so far and
+/// nobody writes: somebody may be about to open it, but not for long.
+bool wait_for_writer(int descriptor) {
+  constexpr int kMilliseconds = 5000;
+  pollfd question{descriptor, POLLIN, 0};
+  int answer = ::poll(&question, 1, kMilliseconds);
+  while (answer < 0 && errno == EINTR) answer = ::poll(&question, 1, kMilliseconds);
+  return answer > 0;
+}
+
+/// What to do after a read that gave no bytes, of a pipe that does not block.
+bool try_again(const fs::path& path, int descriptor, ssize_t count, bool empty) {
+  if (count < 0 && errno == EINTR) return true;
+  if (count < 0 && errno == EAGAIN) {  // there is a writer
+    pollfd question{descriptor, POLLIN, 0};
+    return ::poll(&question, 1, -1) >= 0 || errno == EINTR;
+  }
+  if (count < 0) fail(path, "read");
+  struct stat status{};
+  const bool pipe = ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);
+  if (!empty || !pipe) return false;
+  if (!wait_for_writer(descriptor))
+    throw DataError("cannot read '{}': it is a pipe, and no process writes to it", path.string());
+  return true;
 }
 
 fs::path target_of(const fs::path& path) {
@@ -118,17 +148,15 @@ FileError::FileError(const fs::path& path, std::string_view action, int error_nu
 
 std::string read_file(const fs::path& path) {
   int opened = -1;
-  std::string content(open_regular(path, opened) + 1, '\0');
+  std::string content(open_for_reading(path, opened, Pipes::kAccept) + 1, '\0');
   const Descriptor descriptor(opened);
   std::size_t filled = 0;
   // Files under /proc have size 0 and content, and a file may grow while it is read.
   while (true) {
     if (filled == content.size()) content.resize(filled + std::max(filled / 2, std::size_t{4096}));
     const ssize_t count = ::read(opened, content.data() + filled, content.size() - filled);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path, "read");
-    if (count == 0) break;
-    filled += static_cast<std::size_t>(count);
+    if (count <= 0 && !try_again(path, opened, count, filled == 0)) break;
+    filled += count <= 0 ? 0 : static_cast<std::size_t>(count);
   }
   content.resize(filled);
   return content;
@@ -136,7 +164,7 @@ std::string read_file(const fs::path& path) {
 
 FileMap::FileMap(const fs::path& path) {
   int opened = -1;
-  const std::size_t size = open_regular(path, opened);
+  const std::size_t size = open_for_reading(path, opened, Pipes::kRefuse);
   const Descriptor descriptor(opened);
   if (size == 0) return;
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened, 0);
@@ -187,6 +215,32 @@ void FileWriter::write_through(const char* data, std::size_t size) {
     data += count;
     size -= static_cast<std::size_t>(count);
   }
+}
+
+bool path_exists(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return false;
+  if (error) throw FileError(path, "look at", error.value());
+  return true;
+}
+
+bool path_is_directory(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error && status.type() != fs::file_type::not_found)
+    throw FileError(path, "look at", error.value());
+  return fs::is_directory(status);
+}
+
+std::vector<fs::path> list_directory(const fs::path& path) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    entries.push_back(at->path());
+  if (error) throw FileError(path, "list", error.value());
+  std::sort(entries.begin(), entries.end());
+  return entries;
 }
 
 void write_file_atomically(const fs::path& path, const std::function<void(FileWriter&)>& writer,

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "segfuse/error.h"
 
@@ -25,8 +26,17 @@ class FileError : public DataError {
   int error_number_;
 };
 
-/// The content of a regular file. Throws FileError.
+/// The content of a regular file, or of a pipe (/dev/stdin) until its writer closes it. Throws
+/// FileError; DataError for a pipe that nobody writes to.
 std::string read_file(const std::filesystem::path& path);
+
+/// Whether there is something of that name; FileError where the system does not say (a folder that
+/// may not be entered, links in a circle).
+bool path_exists(const std::filesystem::path& path);
+/// Whether it is a folder, or leads to one.
+bool path_is_directory(const std::filesystem::path& path);
+/// What is in a folder, by name.
+std::vector<std::filesystem::path> list_directory(const std::filesystem::path& path);
 
 /// A regular file mapped read-only; the bytes live as long as the object. An empty file gives an
 /// empty span. Cutting the file short while it is mapped makes reads fault, as the system does.

@@ -1,13 +1,16 @@
 #pragma once
-// Ctrl-C as a question that a long loop asks between steps.
+// The wish that a process ends, as a question that a long loop asks between steps.
 
 #include <signal.h>
 
+#include <array>
+
 namespace segfuse {
 
-/// While alive, the first SIGINT only sets a flag; the second one ends the process as if nothing
-/// had been installed. The former handling comes back on destruction. A process that was started
-/// with SIGINT ignored keeps ignoring it. One at a time: a second one throws InternalError.
+/// While alive, the first SIGINT (Ctrl-C), SIGTERM (a scheduler) or SIGHUP (a terminal that closes)
+/// only sets a flag; the second one of its kind ends the process as if nothing had been installed.
+/// The former handling comes back on destruction. A process that was started with one of them
+/// ignored keeps ignoring it. One at a time: a second scope throws InternalError.
 class InterruptScope {
  public:
   InterruptScope();
@@ -18,7 +21,8 @@ class InterruptScope {
   bool requested() const noexcept;
 
  private:
-  struct sigaction former_{};
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, kSignals.size()> former_{};
 };
 
 }  // namespace segfuse

@@ -1,30 +1,57 @@
 #include "engine/exec/blas.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <semaphore>
+#include <utility>
+#include <vector>
+
 #include "base/os/shared_library.h"
 #include "segfuse/error.h"
-
-#if SEGFUSE_OPENBLAS
-#include <cblas.h>
-#endif
 
 namespace segfuse::engine {
 namespace {
 
 #if SEGFUSE_OPENBLAS
-template <auto kFunction, class T>
-void call(int order, int transpose_a, int transpose_b, int m, int n, int k, T alpha, const T* a,
-          int lda, const T* b, int ldb, T beta, T* c, int ldc) {
-  kFunction(static_cast<CBLAS_ORDER>(order), static_cast<CBLAS_TRANSPOSE>(transpose_a),
-            static_cast<CBLAS_TRANSPOSE>(transpose_b), m, n, k, alpha, a, lda, b, ldb, beta, c,
-            ldc);
+/// The library starts its workers when it is loaded, each with a buffer, and hangs or ends the
+/// process where there is no room for them. They are never used. The Python package leaves the
+/// environment alone: other threads may be reading it.
+class WithoutWorkers {
+ public:
+  WithoutWorkers() {
+    if (kOurs) set_ = std::getenv(kName) == nullptr && ::setenv(kName, "1", 0) == 0;
+  }
+  ~WithoutWorkers() {
+    if (set_) ::unsetenv(kName);
+  }
+  WithoutWorkers(const WithoutWorkers&) = delete;
+  WithoutWorkers& operator=(const WithoutWorkers&) = delete;
+
+ private:
+  static constexpr const char* kName = "OPENBLAS_NUM_THREADS";
+#if SEGFUSE_PYTHON_PACKAGE
+  static constexpr bool kOurs = false;
+#else
+  static constexpr bool kOurs = true;
+#endif
+  bool set_ = false;
+};
+
+void load_buffers(const SharedLibrary& library, Blas& found) {
+  try {
+    library.load("blas_memory_free", found.give_buffer);
+    library.load("blas_memory_alloc", found.take_buffer);
+  } catch (const DeviceError&) {  // it keeps them to itself
+    found.take_buffer = nullptr;
+  }
 }
 
 Blas find() {
-  return {call<cblas_sgemm, float>, call<cblas_dgemm, double>, openblas_set_num_threads,
-          "OpenBLAS"};
-}
-#elif SEGFUSE_OPENBLAS_AT_RUN_TIME
-Blas find() {
+  const WithoutWorkers scope;
   const SharedLibrary library = SharedLibrary::open_first({"libopenblas.so.0", "libopenblas.so"});
   if (!library) return {};
   try {
@@ -33,6 +60,7 @@ Blas find() {
     library.load("cblas_dgemm", found.dgemm);
     library.load("openblas_set_num_threads", found.set_threads);
     found.name = "OpenBLAS";
+    load_buffers(library, found);
     return found;
   } catch (const DeviceError&) {  // a library of that name, but not that library
     return {};
@@ -42,11 +70,78 @@ Blas find() {
 Blas find() { return {}; }
 #endif
 
+/// The buffers that the library has got, as permissions to run a product.
+class Buffers {
+ public:
+  void reserve(int wanted) {
+    if (wanted <= tried_.load()) return;
+    const std::lock_guard lock(mutex_);
+    if (wanted <= tried_.load()) return;
+    if (blas().take_buffer == nullptr) {
+      add(wanted - tried_.load());
+    } else {
+      fill(std::min(wanted, kMost));
+    }
+    tried_ = wanted;
+  }
+  void take() { free_.acquire(); }
+  void give() { free_.release(); }
+
+ private:
+  static constexpr int kMost = 128;  // the library has places for so many, at the least
+  // 128 MiB on x86-64, less elsewhere.
+  static constexpr std::size_t kBytes = std::size_t{136} << 20;
+
+  static bool there_is_room() {
+    void* address =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return address != MAP_FAILED && ::munmap(address, kBytes) == 0;
+  }
+  void add(int count) {
+    held_ += count;
+    free_.release(count);
+  }
+  /// All at the same time: the library hands out again what was given back.
+  void fill(int wanted) {
+    for (int i = 0; i < held_; ++i) free_.acquire();
+    std::vector<void*> buffers;
+    const int held = std::exchange(held_, 0);
+    for (int i = 0; i < wanted && (i < held || there_is_room()); ++i)
+      buffers.push_back(blas().take_buffer(0));
+    for (void* buffer : buffers) blas().give_buffer(buffer);
+    add(static_cast<int>(buffers.size()));
+    if (buffers.empty())
+      throw DeviceError(
+          "out of memory: {} needs {} MiB for its buffers, and the system gives no more; raise the "
+          "limit of this process (ulimit -v, or the job's memory)",
+          blas().name, kBytes >> 20);
+  }
+
+  std::mutex mutex_;
+  std::atomic<int> tried_{0};
+  int held_ = 0;
+  std::counting_semaphore<> free_{0};
+};
+
+Buffers& buffers() {
+  static Buffers all;
+  return all;
+}
+
 }  // namespace
 
 const Blas& blas() {
   static const Blas found = find();
   return found;
 }
+
+void prepare_blas(int threads) {
+  if (blas().sgemm == nullptr) return;
+  if (blas().set_threads != nullptr) blas().set_threads(1);
+  buffers().reserve(threads);
+}
+
+BlasCall::BlasCall() { buffers().take(); }
+BlasCall::~BlasCall() { buffers().give(); }
 
 }  // namespace segfuse::engine

@@ -1,5 +1,5 @@
 #pragma once
-// The functions of a BLAS library: linked, or opened at run time where it is found.
+// The functions of a BLAS library, opened at run time where it is found.
 
 #include <string_view>
 
@@ -19,10 +19,29 @@ struct Blas {
   Gemm<double> dgemm = nullptr;
   /// The workers are ours: the library must not start its own.
   void (*set_threads)(int threads) = nullptr;
+  /// A buffer of the library, and back. Each product that runs takes one; null where a library has
+  /// none or does not say.
+  void* (*take_buffer)(int) = nullptr;
+  void (*give_buffer)(void*) = nullptr;
   std::string_view name = "built-in loops";
 };
 
 /// Found at the first call, and the same ever after.
 const Blas& blas();
+
+/// Sets the library up for products on `threads` threads. OpenBLAS asks the system for a buffer
+/// without end where there is no memory; so its buffers are taken here, after a try whether there
+/// is room. Where they do not suffice for all threads, some products wait for others; where there
+/// is room for none, DeviceError.
+void prepare_blas(int threads);
+
+/// While alive, a product may run: there is a buffer for it.
+class BlasCall {
+ public:
+  BlasCall();
+  ~BlasCall();
+  BlasCall(const BlasCall&) = delete;
+  BlasCall& operator=(const BlasCall&) = delete;
+};
 
 }  // namespace segfuse::engine

@@ -25,6 +25,7 @@ struct Gemm {
 template <class T>
 void call_blas(Blas::Gemm<T> function, const Gemm<T>& g) {
   auto order = [](bool by_columns) { return by_columns ? Blas::kTranspose : Blas::kNoTranspose; };
+  const BlasCall permission;
   function(Blas::kRowMajor, order(g.a_by_columns), order(g.b_by_columns), static_cast<int>(g.m),
            static_cast<int>(g.n), static_cast<int>(g.k), T(1), g.a, static_cast<int>(g.lda), g.b,
            static_cast<int>(g.ldb), T(0), g.c, static_cast<int>(g.ldc));
@@ -54,10 +55,6 @@ void gemm(const Gemm<float>& g) {
 }
 void gemm(const Gemm<double>& g) {
   blas().dgemm != nullptr ? call_blas(blas().dgemm, g) : gemm_by_loops(g);
-}
-
-void prepare_library() {
-  if (blas().set_threads != nullptr) blas().set_threads(1);
 }
 
 /// Bands of equal size, a multiple of 16, of about `wanted` each.
@@ -175,7 +172,7 @@ void multiply(ThreadPool& pool, const Product& p, const T* a, const T* b, T* out
     std::fill_n(out, p.a.batch * m * n, T(0));
     return;
   }
-  prepare_library();
+  prepare_blas(pool.size());
   const std::int64_t panels = (m + p.panel - 1) / p.panel;
   const std::int64_t work = p.panel * n * p.chunk;
   const std::int64_t grain = std::max<std::int64_t>(1, (1 << 18) / std::max<std::int64_t>(1, work));

@@ -63,6 +63,9 @@ FoldingMap folding_from_tsv(const std::string& text, const std::string& name) {
   FoldingMap map;
   std::set<std::string> seen;
   std::int64_t number = 0;
+  if (text.find('\t') == std::string::npos)
+    throw DataError("{}: no line has a tab; expected \"from TAB to\" (or from alone, to delete it)",
+                    name);
   for (const std::string_view line : split_lines(text)) {
     ++number;
     if (trim(line).empty() || line.starts_with('#')) continue;

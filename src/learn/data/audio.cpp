@@ -24,8 +24,7 @@ using SndfileHandle = std::unique_ptr<SNDFILE, SndfileCloser>;
 
 std::string read_head(const std::filesystem::path& path, const std::string& name,
                       std::size_t size) {
-  std::error_code failure;
-  if (std::filesystem::is_directory(path, failure))
+  if (path_is_directory(path))
     throw DataError("{}: is a directory; an audio file was expected", name);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw DataError("{}: cannot be opened: {}", name, std::strerror(errno));
@@ -77,6 +76,8 @@ Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
     mixer.add({block.data(), static_cast<std::size_t>(got * info.channels)});
     total += got;
   }
+  // A FLAC that was written into a pipe does not say how long it is.
+  if (info.frames == SF_COUNT_MAX && sf_error(file.get()) == 0 && total > 0) return audio;
   if (total < info.frames)
     throw DataError(
         "{}: the header announces {} samples, the file ends or breaks after {}{}; it "
@@ -118,6 +119,9 @@ void ChannelMixer::add(std::span<const float> interleaved) {
 
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options) {
+  std::error_code failure;
+  if (std::filesystem::is_fifo(path, failure))
+    return read_audio_bytes(read_file(path), name, options);
   const std::string head = read_head(path, name, 16);
   if (head.empty()) throw DataError("{}: byte 0: the file is empty", name);
   if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), name, options);

@@ -61,12 +61,21 @@ Audio read_command(const AudioCommand& command, const AudioOptions& options) {
     throw DataError("{}: the command \"{}\" wrote nothing; {}", command.source, command.line, last);
   if (result.out_cut)
     throw DataError("{}: the command \"{}\" writes more than 2 GiB", command.source, command.line);
-  const MemoryFile file(result.out);
-  return data::read_audio_file(
-      file.path(), fmt::format("{}: what \"{}\" wrote", command.source, command.line), options);
+  return data::read_audio_bytes(
+      result.out, fmt::format("{}: what \"{}\" wrote", command.source, command.line), options);
 }
 
 }  // namespace
+
+namespace data {
+
+Audio read_audio_bytes(std::string_view bytes, const std::string& name,
+                       const AudioOptions& options) {
+  const MemoryFile file(bytes);
+  return read_audio_file(file.path(), name, options);
+}
+
+}  // namespace data
 
 Audio read_recording(const Recording& recording, const AudioOptions& options) {
   return recording.command ? read_command(*recording.command, options)

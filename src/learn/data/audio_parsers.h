@@ -18,6 +18,10 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options);
 
+/// The same of a file's content.
+Audio read_audio_bytes(std::string_view bytes, const std::string& name,
+                       const AudioOptions& options);
+
 /// DataError unless channel is -1 or one of the file's.
 void check_channel(int channel, int channels, std::string_view name);
 

@@ -54,9 +54,18 @@ struct FileMap {
   std::map<std::string, fs::path> files;
 
   void collect(const fs::path& directory, const std::set<std::string>& extensions) {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
-      const fs::path& path = entry.path();
-      if (!entry.is_regular_file() || !extensions.contains(extension_of(path.string()))) continue;
+    collect(directory, directory, extensions);
+  }
+
+ private:
+  void collect(const fs::path& directory, const fs::path& folder,
+               const std::set<std::string>& extensions) {
+    for (const fs::path& path : list_directory(folder)) {
+      std::error_code failure;
+      const bool link = fs::is_symlink(fs::symlink_status(path, failure));
+      if (!link && path_is_directory(path)) collect(directory, path, extensions);
+      if (!extensions.contains(extension_of(path.string())) || !fs::is_regular_file(path, failure))
+        continue;
       if (lower(path.stem().string()) == "manifest") continue;
       const std::string key = (path.parent_path().lexically_relative(directory) / path.stem())
                                   .lexically_normal()
@@ -90,8 +99,8 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
 
 std::map<std::string, fs::path> subdirectories(const fs::path& directory) {
   std::map<std::string, fs::path> out;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    if (entry.is_directory()) out.emplace(lower(entry.path().filename().string()), entry.path());
+  for (const fs::path& path : list_directory(directory))
+    if (path_is_directory(path)) out.emplace(lower(path.filename().string()), path);
   return out;
 }
 
@@ -248,12 +257,11 @@ class ManifestReader {
 std::vector<Found> find_recordings(const fs::path& path) {
   if (path.string().find('|') != std::string::npos)
     throw DataError("{}: a command; only files and directories can be read", path.string());
-  std::error_code failure;
-  if (!fs::exists(path, failure))
+  if (!path_exists(path))
     throw DataError("{}: does not exist; expected a manifest or a directory", path.string());
-  if (!fs::is_directory(path)) return ManifestReader(path).read();
+  if (!path_is_directory(path)) return ManifestReader(path).read();
   for (const char* name : {"manifest.tsv", "manifest.csv"})
-    if (fs::exists(path / name)) return ManifestReader(path / name).read();
+    if (path_exists(path / name)) return ManifestReader(path / name).read();
   return read_directory(path);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cmath>
+#include <cstdlib>
 
 #include "base/text.h"
 #include "learn/data/label_parsers.h"
@@ -39,7 +40,7 @@ class Tokens {
     const Token token = next();
     if (token.kind != TokenKind::kNumber || token.number < 0 || token.number > 1e9 ||
         token.number != std::floor(token.number))
-      fail(token, what, "a whole number");
+      fail(token, what, "a whole number from 0 to 1000000000");
     return static_cast<std::int64_t>(token.number);
   }
 
@@ -65,6 +66,14 @@ class Tokens {
   }
 
   static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+  /// "nan", "-inf", "1e999": no finite number, and no decoration either.
+  static bool is_meant_as_number(std::string_view text) {
+    const std::string word(text);
+    char* end = nullptr;
+    static_cast<void>(std::strtod(word.c_str(), &end));
+    return end == word.c_str() + word.size();
+  }
 
   char take() {
     const char c = text_[at_++];
@@ -114,7 +123,8 @@ class Tokens {
     const std::string_view text = text_.substr(begin, at_ - begin);
     if (const std::optional<double> value = parse_double(text))
       return {TokenKind::kNumber, std::string(text), *value, line_};
-    if (text.starts_with('<')) return {TokenKind::kFlag, std::string(text), 0, line_};
+    if (text.starts_with('<') || is_meant_as_number(text))
+      return {TokenKind::kFlag, std::string(text), 0, line_};
     return {TokenKind::kEnd, "", 0, line_};
   }
 

@@ -1,14 +1,15 @@
 #include <fmt/chrono.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <ctime>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 
+#include "base/json/json.h"
 #include "base/log.h"
 #include "base/os/file.h"
 #include "base/progress.h"
@@ -93,18 +94,18 @@ bool looks_like_audio(const fs::path& path) {
 std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
   std::vector<fs::path> files;
   for (const fs::path& input : inputs) {
-    if (!fs::exists(input)) throw DataError("{}: no such file or directory", input.string());
-    if (!fs::is_directory(input)) {
+    if (!path_exists(input)) throw DataError("{}: no such file or directory", input.string());
+    if (!path_is_directory(input)) {
       files.push_back(input);
       continue;
     }
     std::vector<fs::path> inside;
-    for (const auto& entry : fs::directory_iterator(input))
-      if (entry.is_regular_file() && looks_like_audio(entry.path())) inside.push_back(entry.path());
+    std::error_code failure;
+    for (const fs::path& path : list_directory(input))
+      if (looks_like_audio(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
     if (inside.empty())
       throw DataError("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
                       input.string());
-    std::sort(inside.begin(), inside.end());
     files.insert(files.end(), inside.begin(), inside.end());
   }
   std::map<std::string, fs::path> names;
@@ -127,59 +128,144 @@ void write_extras(const DecodeOptions& options, const fs::path& file, const lear
     write_file_atomically(stem + ".frames.csv", learn::posteriors_csv(decoded, labels, hop));
 }
 
-/// One portion of files, so that memory stays bounded.
-void decode_portion(std::span<const fs::path> files, const learn::TrainedModel& model,
-                    learn::Decoder& decoder, const DecodeOptions& options, ThreadPool& pool,
-                    std::vector<DecodedFile>& results) {
-  const OutputFormat format = output_format(options.format);
-  const FeatureExtractor extractor(model.config.features);
-  std::vector<learn::Sequence> sequences(files.size());
-  std::vector<double> seconds(files.size());
-  pool.run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    const Audio audio = read_audio(files[at]);
-    seconds[at] = audio.seconds();
-    Tensor features = extractor.extract(audio);
-    model.normalisation.apply(features);
-    sequences[at] = {files[at].string(), std::move(features), {}};
-  });
-  learn::Decoder::Options how;
-  how.tolerance_frames =
-      static_cast<std::int64_t>(model.config.tolerances.front() / extractor.hop_seconds() + 1e-9);
-  how.minimum_risk = options.minimum_risk;
-  how.k_best = options.k_best;
-  how.samples = options.samples;
-  how.seed = options.seed;
-  how.frame_posteriors = options.posteriors;
-  const std::vector<learn::Decoded> decoded = decoder.decode(sequences, how);
+/// Recordings on their way from files to files.
+class Decoding {
+ public:
+  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, ThreadPool& pool)
+      : options_(options),
+        model_(model),
+        pool_(pool),
+        format_(output_format(options.format)),
+        extractor_(model.config.features),
+        decoder_(pool, learn::Segmenter(model.config.model), model.parameters, model.duration_limit,
+                 engine::default_executor_options()) {
+    how_.tolerance_frames = static_cast<std::int64_t>(
+        model.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);
+    how_.minimum_risk = options.minimum_risk;
+    how_.k_best = options.k_best;
+    how_.samples = options.samples;
+    how_.seed = options.seed;
+    how_.frame_posteriors = options.posteriors;
+  }
+
+  /// One portion of files, so that memory stays bounded.
+  void decode(std::span<const fs::path> files, std::vector<DecodedFile>& results);
+
+ private:
+  /// A recording between its file and its labels.
+  struct Item {
+    DecodedFile file;
+    learn::Sequence sequence;
+    learn::Decoded decoded;
+  };
+
+  void read(Item& item) const;
+  void find_segments(std::vector<Item>& items);
+  void write(Item& item) const;
+
+  const DecodeOptions& options_;
+  const learn::TrainedModel& model_;
+  ThreadPool& pool_;
+  OutputFormat format_;
+  FeatureExtractor extractor_;
+  learn::Decoder decoder_;
+  learn::Decoder::Options how_;
+};
+
+/// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
+/// them is thrown on.
+template <class Step>
+void attempt(DecodedFile& file, const Step& step) {
+  if (!file.error.empty()) return;
+  try {
+    step();
+  } catch (const FileError& error) {
+    const int all[] = {ENOSPC, EDQUOT, EROFS, EFBIG, EIO};
+    if (std::ranges::find(all, error.error_number()) != std::end(all)) throw;
+    file.error = error.what();
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::kData && error.exit_code() != ExitCode::kUsage) throw;
+    file.error = error.what();
+  }
+}
+
+void Decoding::read(Item& item) const {
+  const Audio audio = read_audio(item.file.audio);
+  item.file.seconds = audio.seconds();
+  item.sequence = {item.file.audio.string(), extractor_.extract(audio), {}};
+  model_.normalisation.apply(item.sequence.features);
+}
+
+/// All at once; where that is refused, one by one, to find whose fault it is. A recording's result
+/// does not depend on its company.
+void Decoding::find_segments(std::vector<Item>& items) {
+  std::vector<Item*> whole;
+  std::vector<learn::Sequence> sequences;
+  for (Item& item : items) {
+    if (!item.file.error.empty()) continue;
+    whole.push_back(&item);
+    sequences.push_back(item.sequence);
+  }
+  try {
+    std::vector<learn::Decoded> decoded = decoder_.decode(sequences, how_);
+    for (std::size_t i = 0; i < whole.size(); ++i) whole[i]->decoded = std::move(decoded[i]);
+    return;
+  } catch (const DataError&) {
+  }
+  for (Item* item : whole)
+    attempt(item->file, [&] {
+      try {
+        item->decoded = std::move(decoder_.decode({item->sequence}, how_).front());
+      } catch (const DataError& error) {
+        throw DataError("{}: the model finds no segmentation: {}", item->file.audio.string(),
+                        error.what());
+      }
+    });
+}
+
+void Decoding::write(Item& item) const {
+  LabelOutput output;
+  output.format = format_.format;
+  output.sample_rate = model_.config.features.sample_rate;
+  SegmentColumn posterior{"posterior", {}};
+  SegmentColumn label{"label_posterior", {}};
+  SegmentColumn start{"start_confidence", {}};
+  for (const learn::DecodedSegment& d : item.decoded.segments) {
+    posterior.values.push_back(d.posterior);
+    label.values.push_back(d.label_posterior);
+    start.values.push_back(d.start_confidence);
+  }
+  output.columns = {posterior, label, start};
+  if (!item.decoded.segments.empty() && std::isnan(start.values.front())) output.columns.pop_back();
+  DecodedFile& file = item.file;
+  file.segments = static_cast<std::int64_t>(item.decoded.segments.size());
+  file.log_probability = item.decoded.log_probability;
+  const double hop = extractor_.hop_seconds();
+  write_labels(file.labels, to_annotation(item.decoded, model_.labels, hop, file.seconds), output);
+  write_extras(options_, file.audio, item.decoded, model_.labels, hop, file.seconds);
+}
+
+void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>& results) {
+  std::vector<Item> items(files.size());
   for (std::size_t i = 0; i < files.size(); ++i) {
-    LabelOutput output;
-    output.format = format.format;
-    output.sample_rate = model.config.features.sample_rate;
-    SegmentColumn posterior{"posterior", {}};
-    SegmentColumn label{"label_posterior", {}};
-    SegmentColumn start{"start_confidence", {}};
-    for (const learn::DecodedSegment& d : decoded[i].segments) {
-      posterior.values.push_back(d.posterior);
-      label.values.push_back(d.label_posterior);
-      start.values.push_back(d.start_confidence);
-    }
-    output.columns = {posterior, label, start};
-    if (!decoded[i].segments.empty() && std::isnan(start.values.front())) output.columns.pop_back();
-    DecodedFile result{files[i], options.out / files[i].stem(), seconds[i],
-                       static_cast<std::int64_t>(decoded[i].segments.size()),
-                       decoded[i].log_probability};
-    result.labels += format.extension;
-    write_labels(result.labels,
-                 to_annotation(decoded[i], model.labels, extractor.hop_seconds(), seconds[i]),
-                 output);
-    write_extras(options, files[i], decoded[i], model.labels, extractor.hop_seconds(), seconds[i]);
-    results.push_back(result);
+    items[i].file.audio = files[i];
+    items[i].file.labels = options_.out / files[i].stem();
+    items[i].file.labels += format_.extension;
+  }
+  pool_.run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+    Item& item = items[static_cast<std::size_t>(i)];
+    attempt(item.file, [&] { read(item); });
+  });
+  find_segments(items);
+  for (Item& item : items) {
+    attempt(item.file, [&] { write(item); });
+    results.push_back(item.file);
+    if (options_.each) options_.each(item.file);
   }
 }
 
 fs::path model_path(const fs::path& given) {
-  return fs::is_directory(given) ? given / "model.safetensors" : given;
+  return path_is_directory(given) ? given / "model.safetensors" : given;
 }
 
 }  // namespace
@@ -189,6 +275,9 @@ std::string train(const TrainOptions& options) {
   learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
   if (!options.data.empty()) config.data.path = options.data;
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
+  if (!(options.checkpoint_minutes >= 0))
+    throw UsageError("--checkpoint-every is a number of minutes from 0 on, not {}",
+                     options.checkpoint_minutes);
   make_directory(options.out);
   ThreadPool pool(options.threads);
   learn::Corpus corpus = learn::load_corpus(config, pool, options.quiet);
@@ -205,6 +294,7 @@ std::string train(const TrainOptions& options) {
     learn::TrainerOptions trainer;
     trainer.checkpoint = out / "checkpoint.safetensors";
     trainer.resume = options.resume;
+    trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
     trainer.quiet = options.quiet;
     trainer.execution = engine::default_executor_options();
     trainer.name_offender = default_options().get(options::kCheckNumerics) != "off";
@@ -231,12 +321,12 @@ std::string evaluate(const EvaluateOptions& options) {
   const learn::LabelledSet set =
       learn::load_labelled(model, data, options.split, pool, options.quiet);
   const learn::Evaluation evaluation = learn::evaluate_model(pool, model, set);
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(evaluation.metrics.to_json());
+  Json json = parse_json(evaluation.metrics.to_json(), "metrics");
   json["model"] = options.model.string();
   json["data"] = data;
   json["split"] = options.split;
   json["decode_seconds"] = evaluation.decode_seconds;
-  const std::string text = json.dump(2) + "\n";
+  const std::string text = json_text(json, 2) + "\n";
   if (!options.out.empty()) {
     make_directory(options.out);
     write_pictures(options.out, learn::build_report(model, set, evaluation, data, today()));
@@ -258,13 +348,12 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   const std::vector<fs::path> files = audio_files(options.inputs);
   make_directory(options.out);
   ThreadPool pool(options.threads);
-  learn::Decoder decoder(pool, learn::Segmenter(model.config.model), model.parameters,
-                         model.duration_limit, engine::default_executor_options());
+  Decoding decoding(options, model, pool);
   Progress progress("decoding", static_cast<std::int64_t>(files.size()), {.quiet = options.quiet});
   std::vector<DecodedFile> results;
   for (std::size_t i = 0; i < files.size(); i += kPortion) {
     const std::size_t count = std::min(kPortion, files.size() - i);
-    decode_portion(std::span(files).subspan(i, count), model, decoder, options, pool, results);
+    decoding.decode(std::span(files).subspan(i, count), results);
     progress.advance(static_cast<std::int64_t>(count));
   }
   return results;

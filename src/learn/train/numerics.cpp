@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/os/file.h"
 #include "base/thread_pool.h"
 #include "engine/numerics/examine.h"
 #include "learn/train/experiment.h"
@@ -31,7 +32,7 @@ Sequence beginning_of(const Sequence& whole, std::int64_t frames) {
 std::vector<Tensor> trained_parameters(const std::filesystem::path& path,
                                        const Segmenter& segmenter) {
   const TrainedModel model =
-      read_model(std::filesystem::is_directory(path) ? path / "model.safetensors" : path);
+      read_model(path_is_directory(path) ? path / "model.safetensors" : path);
   for (std::size_t i = 0; i < segmenter.parameters().size(); ++i) {
     const nn::ParameterSpec& spec = segmenter.parameters()[i];
     if (i >= model.parameters.size() || model.parameters[i].shape() != spec.shape)

@@ -1,6 +1,7 @@
 #include "learn/train/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -127,6 +128,12 @@ class Run {
   void restore();
   void save() {
     write_checkpoint(options_.checkpoint, state_, segmenter_.parameters(), fingerprint_);
+    saved_ = Clock::now();
+  }
+  bool save_is_due() const {
+    return options_.checkpoint_seconds > 0 &&
+           std::chrono::duration<double>(Clock::now() - saved_).count() >=
+               options_.checkpoint_seconds;
   }
   void bind(const Tensor& duration_limit);
   Batch stage(const std::vector<std::int64_t>& rows) const;
@@ -160,6 +167,8 @@ class Run {
   LiveState live_;
   std::unique_ptr<Decoder> decoder_;
   bool warned_ = false;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point saved_ = Clock::now();
 };
 
 /// The state on the host is that of the accelerator.
@@ -353,6 +362,10 @@ void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
       save();
       throw Interrupted("interrupted in epoch {}; continue with --resume from {}", state_.epoch + 1,
                         options_.checkpoint.string());
+    }
+    if (save_is_due()) {
+      fetch();
+      save();
     }
     const Batch batch = next ? std::move(*next) : batch_at(state_.batch);
     const std::vector<Tensor> results = start_step(batch);

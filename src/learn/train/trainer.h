@@ -43,6 +43,7 @@ struct TrainingOutcome {
 struct TrainerOptions {
   std::filesystem::path checkpoint;  ///< written at the end of every epoch and when interrupted
   bool resume = false;               ///< continue from it, if it exists
+  double checkpoint_seconds = 0;     ///< at most so long between two of them; 0: one an epoch
   bool quiet = false;
   engine::ExecutorOptions execution;  ///< how the programs of a step are run
   bool name_offender = true;      ///< a step that is not finite is run again to find the operation
@@ -60,9 +61,9 @@ inline constexpr double kLargeScore = 20;
 /// Trains `segmenter` on `train` and keeps the parameters of the epoch with the lowest development
 /// error (the last one when `dev` is empty). A function of its arguments alone: the same bits on
 /// any number of threads, and after any number of interruptions and resumes. Throws Interrupted
-/// after saving a checkpoint when Ctrl-C was pressed, and UsageError when the loss or gradient of a
-/// step is not finite, which the step computes anyway. Says once when a parameter of the CRF passes
-/// kLargeScore.
+/// after saving a checkpoint when the process is to end, and UsageError when the loss or gradient
+/// of a step is not finite, which the step computes anyway. Says once when a parameter of the CRF
+/// passes kLargeScore.
 TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,

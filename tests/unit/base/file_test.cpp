@@ -94,7 +94,8 @@ TEST_F(File, MissingFilesAndDirectoriesAreNamed) {
               AllOf(HasSubstr((dir_ / "absent").string()), HasSubstr("No such file")));
   EXPECT_THAT(message_of([&] { read_file(dir_); }), HasSubstr("Is a directory"));
   ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(message_of([&] { read_file(dir_ / "pipe"); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of([&] { FileMap(dir_ / "pipe"); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of([&] { read_file(dir_ / "pipe"); }), HasSubstr("no process writes to it"));
 }
 
 TEST_F(File, OnlyRegularFilesAreReplaced) {

@@ -11,40 +11,44 @@ namespace {
 
 int received = 0;
 
-TEST(Interrupt, TheFirstOneSetsTheFlagAndTheFormerHandlerComesBack) {
-  const auto former = std::signal(SIGINT, [](int) { ++received; });
+/// A person, a scheduler and a terminal ask in different words.
+class InterruptBy : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Signals, InterruptBy, testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+TEST_P(InterruptBy, TheFirstOneSetsTheFlagAndTheFormerHandlerComesBack) {
+  const auto former = std::signal(GetParam(), [](int) { ++received; });
   received = 0;
   {
     const InterruptScope scope;
     EXPECT_FALSE(scope.requested());
-    std::raise(SIGINT);
+    std::raise(GetParam());
     EXPECT_TRUE(scope.requested());
     EXPECT_EQ(received, 0);
   }
-  std::raise(SIGINT);
+  std::raise(GetParam());
   EXPECT_EQ(received, 1);
   EXPECT_FALSE(InterruptScope().requested()) << "a new scope starts anew";
-  std::signal(SIGINT, former);
+  std::signal(GetParam(), former);
 }
 
-TEST(InterruptDeathTest, TheSecondOneKills) {
+TEST_P(InterruptBy, TheSecondOneKills) {
   EXPECT_EXIT(
       {
         const InterruptScope scope;
-        std::raise(SIGINT);
-        std::raise(SIGINT);
+        std::raise(GetParam());
+        std::raise(GetParam());
       },
-      testing::KilledBySignal(SIGINT), "");
+      testing::KilledBySignal(GetParam()), "");
 }
 
-TEST(Interrupt, AnIgnoredSignalStaysIgnored) {
-  const auto former = std::signal(SIGINT, SIG_IGN);
+TEST_P(InterruptBy, AnIgnoredSignalStaysIgnored) {
+  const auto former = std::signal(GetParam(), SIG_IGN);
   {
     const InterruptScope scope;
-    std::raise(SIGINT);
+    std::raise(GetParam());
     EXPECT_FALSE(scope.requested());
   }
-  std::signal(SIGINT, former);
+  std::signal(GetParam(), former);
 }
 
 TEST(Interrupt, TwoScopesAtOnceAreRefused) {

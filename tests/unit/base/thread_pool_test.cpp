@@ -2,11 +2,15 @@
 
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -162,6 +166,29 @@ TEST(ThreadPool, TasksReallyRunAtTheSameTime) {
     while (waiting < 4) std::this_thread::yield();
   });
   EXPECT_EQ(waiting, 4);
+}
+
+// Containers bound processes and memory. (The address space stands for both here: root may have any
+// number of threads.) It ended in std::terminate: threads that nobody joined.
+TEST(ThreadPoolDeathTest, ThreadsThatCannotBeStartedAreDoneWithout) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer's own memory is beyond any limit";
+#endif
+  EXPECT_EXIT(
+      {
+        std::ifstream status("/proc/self/statm");
+        std::size_t pages = 0;
+        status >> pages;
+        rlimit limit{};
+        limit.rlim_cur = limit.rlim_max =
+            pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (std::size_t{100} << 20);
+        setrlimit(RLIMIT_AS, &limit);
+        ThreadPool pool(512);
+        std::atomic<int> sum{0};
+        pool.run(1000, [&](std::int64_t task) { sum += static_cast<int>(task); });
+        std::_Exit(pool.size() < 512 && sum == 499'500 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "the system starts [0-9]+ of 512 threads \\(Resource temp");
 }
 
 }  // namespace

@@ -12,6 +12,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -156,6 +159,24 @@ TEST_P(Fabric, SumsAreExactWhileProcessesAreSpawned) {
   EXPECT_EQ(failed, 0);
   EXPECT_EQ(wrong[0], 0U);
   EXPECT_EQ(wrong[1], 0U);
+}
+
+// Providers that leave the choice to us refuse a key that is taken; those that choose do not ask.
+TEST_P(Fabric, EveryRegistrationHasAKeyOfItsOwn) {
+  std::optional<FabricBackend> backend;
+  try {
+    backend.emplace(GetParam());
+  } catch (const DeviceError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  std::vector<std::byte> memory(5 * 65536);
+  std::vector<std::unique_ptr<Pin>> pins;
+  std::set<std::uint64_t> keys;
+  for (std::size_t i = 0; i < 5; ++i) {
+    pins.push_back(backend->pin(std::span(memory).subspan(i * 65536, 65536)));
+    keys.insert(pins.back()->key());
+  }
+  EXPECT_EQ(keys.size(), pins.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Providers, Fabric, ::testing::Values("tcp", "shm"));

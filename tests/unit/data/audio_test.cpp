@@ -1,9 +1,13 @@
 #include <gtest/gtest.h>
 #include <sndfile.h>
+#include <sys/stat.h>
 
 #include <cmath>
+#include <fstream>
 #include <numbers>
+#include <thread>
 
+#include "base/os/file.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 #include "support/files.h"
@@ -138,6 +142,40 @@ TEST(Sphere, IsFoundByItsMagicInAWavFile) {
   const Audio audio = read_audio(path);
   EXPECT_EQ(audio.sample_rate, 16000);
   EXPECT_EQ(audio.samples.size(), 3);
+}
+
+// What encoders write that cannot go back to the header (into a pipe): 0 samples, no checksum.
+TEST(ReadAudio, AFlacOfUnknownLengthIsReadToItsEnd) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 1, wave(60000));
+  const std::vector<float> whole = read_audio(directory / "x.flac").samples;
+  std::string bytes = read_file(directory / "x.flac");
+  constexpr std::size_t kTotal = 4 + 4 + 13;  // behind the mark and the block's head
+  bytes[kTotal] = static_cast<char>(bytes[kTotal] & 0xF0);
+  for (std::size_t i = kTotal + 1; i < kTotal + 5 + 16; ++i) bytes[i] = 0;
+  EXPECT_EQ(read_audio(directory.write("streamed.flac", bytes)).samples, whole);
+}
+
+/// Writes into a pipe of that name from a thread of its own.
+class PipeWriter {
+ public:
+  PipeWriter(const std::filesystem::path& path, std::string bytes) {
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    thread_ = std::thread(
+        [path, bytes = std::move(bytes)] { std::ofstream(path, std::ios::binary) << bytes; });
+  }
+  ~PipeWriter() { thread_.join(); }
+
+ private:
+  std::thread thread_;
+};
+
+TEST(ReadAudio, APipeIsReadToItsEnd) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.wav", SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1, wave(200'000));
+  const std::vector<float> whole = read_audio(directory / "x.wav").samples;
+  const PipeWriter writer(directory / "pipe", read_file(directory / "x.wav"));
+  EXPECT_EQ(read_audio(directory / "pipe").samples, whole);
 }
 
 }  // namespace

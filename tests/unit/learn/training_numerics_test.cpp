@@ -15,6 +15,7 @@
 #include "learn/train/checkpoint.h"
 #include "learn/train/crf_start.h"
 #include "learn/train/offender.h"
+#include "learn/train/safetensors.h"
 #include "learn/train/trainer.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
@@ -301,6 +302,32 @@ TEST(CheckNumerics, EveryOperationIsLookedAtWhenAsked) {
   } catch (const DataError& error) {
     EXPECT_THAT(error.what(), HasSubstr("gave "));
   }
+}
+
+/// What the checkpoint holds when the development set of the first epoch is scored, which is before
+/// the checkpoint of that epoch.
+std::string checkpoint_within_the_first_epoch(double seconds) {
+  Training training;
+  training.options.checkpoint_seconds = seconds;
+  std::string state;
+  ThreadPool pool(2);
+  static_cast<void>(train(
+      pool, training.segmenter, training.plan, training.parameters,
+      duration_limit_table({4, 4, 4}, 4), training.sequences, training.sequences,
+      [&](const auto&) {
+        if (state.empty() && std::filesystem::exists(training.options.checkpoint))
+          state = read_safetensors(training.options.checkpoint).metadata["state"];
+        if (state.empty()) state = "none";
+        return 0.5;
+      },
+      training.options));
+  return state;
+}
+
+TEST(Checkpoints, AreWrittenWithinAnEpochWhenTheTimeHasCome) {
+  EXPECT_EQ(checkpoint_within_the_first_epoch(0), "none");
+  EXPECT_EQ(checkpoint_within_the_first_epoch(1e9), "none");
+  EXPECT_THAT(checkpoint_within_the_first_epoch(1e-9), HasSubstr("\"step\":1,\"epoch\":0"));
 }
 
 }  // namespace

@@ -1,0 +1,227 @@
+"""What surrounds a run goes wrong: one sentence, the right exit code, and what was done stays done."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import unittest
+
+import tool
+
+
+def limited(what, value):
+    """For subprocess: sets a limit in the child."""
+    return lambda: resource.setrlimit(what, (value, value))
+
+
+class RobustTest(tool.ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.data, cls.config = cls.corpus()
+        cls.model = cls.directory / "model"
+        tool.run("train", cls.config, "--data", cls.data, "--out", cls.model, "--set", "training.epochs=2",
+                 check=0)
+
+    def recordings(self, name):
+        """A folder of six recordings, without labels."""
+        folder = self.directory / name
+        folder.mkdir()
+        for path in sorted((self.data / "train").glob("*.wav"))[:6]:
+            shutil.copy(path, folder)
+        return folder
+
+    def sentence(self, result):
+        """The one sentence on standard error."""
+        lines = result.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertTrue(lines[0].startswith("segfuse: "), result.stderr)
+        self.assertNotIn("unexpected", lines[0])
+        return lines[0]
+
+    def test_one_bad_recording_stops_only_itself(self):
+        folder = self.recordings("some-bad")
+        paths = sorted(folder.glob("*.wav"))
+        paths[1].write_bytes(paths[1].read_bytes()[:1000])
+        # Finite samples whose features the model's scores do not survive.
+        content = bytearray(paths[3].read_bytes())
+        head = (b"RIFF" + struct.pack("<I", 36 + 4 * 16000) + b"WAVEfmt " +
+                struct.pack("<IHHIIHH", 16, 3, 1, int.from_bytes(content[24:28], "little"),
+                            4 * int.from_bytes(content[24:28], "little"), 4, 32) + b"data" +
+                struct.pack("<I", 4 * 16000))
+        paths[3].write_bytes(head + struct.pack("<f", 3e38) * 16000)
+        paths[4].write_text("not audio")
+        out = self.directory / "some-bad-out"
+        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", check=3)
+        good = [paths[i] for i in (0, 2, 5)]
+        self.assertEqual(sorted(p.stem for p in out.iterdir()), [p.stem for p in good])
+        self.assertEqual([line.split()[0] for line in result.stdout.splitlines()],
+                         [str(out / (p.stem + ".TextGrid")) for p in good])
+        lines = result.stderr.strip().splitlines()
+        self.assertEqual(lines[0], "segfuse: 3 of 6 recordings could not be decoded:")
+        for line, bad in zip(lines[1:], (paths[1], paths[3], paths[4]), strict=True):
+            self.assertIn(bad.name, line)
+        # What is done is what it would have been without the others.
+        alone = self.directory / "some-bad-alone"
+        tool.run("decode", self.model, *good, "--out", alone, check=0)
+        for path in good:
+            self.assertEqual((alone / (path.stem + ".TextGrid")).read_bytes(),
+                             (out / (path.stem + ".TextGrid")).read_bytes())
+        rows = json.loads(tool.run("decode", self.model, folder, "--json", "--out",
+                                   self.directory / "some-bad-json", check=3).stdout)
+        self.assertEqual(["error" in row for row in rows], [False, True, False, True, True, False])
+
+    def test_a_scheduler_s_signals_save(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            out = self.directory / f"signal-{number}"
+            process = subprocess.Popen(
+                [tool.SEGFUSE, "train", self.config, "--data", self.data, "--out", out, "--quiet", "--set",
+                 "training.epochs=100000", "--checkpoint-every", "1e-9"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            while not (out / "checkpoint.safetensors").exists():
+                self.assertIsNone(process.poll())
+            process.send_signal(number)
+            _, errors = process.communicate()
+            self.assertEqual(process.returncode, 130, errors)
+            self.assertIn("continue with --resume", errors)
+
+    def test_output_that_does_not_arrive_is_said(self):
+        commands = [["eval", self.model, "--data", self.data, "--json"], ["info"], ["info", "--json"],
+                    ["decode", self.model, self.data / "test", "--out", self.directory / "full", "--json"],
+                    ["compile", tool.SOURCE / "examples/layer_norm.sf", "--emit=ir"]]
+        for command in commands:
+            with self.subTest(command=command), open("/dev/full", "w") as full:
+                result = subprocess.run([tool.SEGFUSE, *map(str, command), "--quiet"], stdout=full,
+                                        stderr=subprocess.PIPE, text=True)
+                self.assertEqual(result.returncode, 3)
+                self.assertIn("cannot write to standard output: No space", self.sentence(result))
+
+    def test_a_limit_of_file_sizes_is_a_sentence(self):
+        before = {p: p.read_bytes() for p in self.model.iterdir()}
+        result = tool.run("train", self.config, "--data", self.data, "--out", self.directory / "small",
+                          "--quiet", check=3, preexec_fn=limited(resource.RLIMIT_FSIZE, 4096))
+        self.assertIn("ulimit -f", self.sentence(result))
+        self.assertEqual([p for p in (self.directory / "small").iterdir() if p.is_file()], [])
+        self.assertEqual(before, {p: p.read_bytes() for p in self.model.iterdir()})
+
+    def test_too_little_memory_ends_at_once(self):
+        """OpenBLAS asked for a buffer for ever."""
+        seen = set()
+        for mebibytes in range(100, 500, 50):
+            result = subprocess.run(
+                [tool.SEGFUSE, "train", self.config, "--data", self.data, "--out",
+                 self.directory / f"memory-{mebibytes}", "--quiet", "--set", "training.epochs=1"],
+                capture_output=True, text=True, timeout=300,
+                preexec_fn=limited(resource.RLIMIT_AS, mebibytes << 20))
+            seen.add(result.returncode)
+            if "error while loading shared libraries" in result.stderr:
+                continue  # the system's loader
+            self.assertIn(result.returncode, (0, 4), (mebibytes, result.stderr))
+            if result.returncode == 4:
+                self.assertIn("memory", result.stderr.strip().splitlines()[-1])
+        self.assertIn(4, seen)
+
+    def test_few_threads_do(self):
+        """Stacks of threads take all there is: fewer threads, or no memory, but no abort."""
+        result = tool.run("decode", self.model, self.data / "test", "--out", self.directory / "threads",
+                          "--threads", "2000", "--quiet", preexec_fn=limited(resource.RLIMIT_AS, 2 << 30))
+        self.assertIn("of 2000 threads", result.stderr)
+        self.assertIn(result.returncode, (0, 4), result.stderr)
+
+    def test_bytes_that_are_not_utf8_cost_nothing(self):
+        odd = os.fsencode(self.directory) + b"/bad\xffdata"
+        shutil.copytree(os.fsencode(self.data), odd)
+        out = self.directory / "odd"
+        result = subprocess.run([os.fsencode(tool.SEGFUSE), b"train", os.fsencode(self.config), b"--data", odd,
+                                 b"--out", os.fsencode(out), b"--quiet", b"--set", b"training.epochs=1"],
+                                capture_output=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue((out / "model.safetensors").exists())
+        audio = sorted(pathlib.Path(os.fsdecode(odd)).glob("test/*.wav"))[0]
+        for arguments in ([out, audio, "--out", self.directory / "odd-out"],
+                          [out, os.fsdecode(odd + b"/no\xfe.wav"), "--out", self.directory / "odd-out"]):
+            result = subprocess.run([tool.SEGFUSE, "decode", *map(os.fspath, arguments), "--json"],
+                                    capture_output=True)
+            self.assertIn(result.returncode, (0, 3), result.stderr)
+            self.assertIn("\N{REPLACEMENT CHARACTER}", json.dumps(json.loads(result.stdout),
+                                                                  ensure_ascii=False))
+
+    def test_standard_input_is_an_input(self):
+        audio = sorted((self.data / "test").glob("*.wav"))[0]
+        out = self.directory / "stdin"
+        read, write = os.pipe()
+        with subprocess.Popen(["cat", audio], stdout=write):
+            os.close(write)
+            tool.run("decode", self.model, "/dev/stdin", "--out", out, check=0, stdin=read)
+        os.close(read)
+        tool.run("decode", self.model, audio, "--out", out, check=0)
+        self.assertEqual((out / "stdin.TextGrid").read_bytes(), (out / f"{audio.stem}.TextGrid").read_bytes())
+        program = (tool.SOURCE / "examples/layer_norm.sf").read_text()
+        tool.run("compile", "/dev/stdin", "--emit=ir", check=0, input=program)
+        tool.run("train", "/dev/stdin", "--data", self.data, "--out", self.directory / "stdin-train", "--set",
+                 "training.epochs=1", check=0, input=tool.TINY)
+        result = tool.run("decode", self.model, "/dev/stdin", "--out", out, check=3, stdin=subprocess.DEVNULL)
+        self.assertIn("/dev/stdin", self.sentence(result))
+
+    def test_a_pipe_without_a_writer_is_refused(self):
+        pipe = self.directory / "pipe.wav"
+        os.mkfifo(pipe)
+        result = tool.run("decode", self.model, pipe, "--out", self.directory / "pipe", "--quiet", check=3)
+        self.assertIn("no process writes to it", self.sentence(result))
+
+    def test_paths_that_the_system_refuses_are_data(self):
+        loop = self.directory / "loop"
+        loop.symlink_to(loop)
+        long = self.directory / ("x" * 300)
+        for path in (loop, long):
+            for arguments in (["decode", self.model, path, "--out", self.directory / "refused"],
+                              ["eval", self.model, "--data", path], ["eval", path, "--data", self.data],
+                              ["train", self.config, "--data", path, "--out", self.directory / "refused"],
+                              ["doctor", "memory", path], ["compile", path]):
+                with self.subTest(arguments=arguments):
+                    self.assertIn(path.name[:20], self.sentence(tool.run(*arguments, "--quiet", check=3)))
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs another user")
+    def test_folders_that_may_not_be_entered_are_data(self):
+        """Root may enter every folder, so this is somebody else."""
+        locked = self.directory / "locked"
+        shutil.copytree(self.data, locked)
+        os.chmod(self.directory, 0o755)
+        for path in [self.model, *self.model.rglob("*"), self.data, *self.data.rglob("*")]:
+            os.chmod(path, 0o755)
+        open_to_all = self.directory / "everybody"
+        open_to_all.mkdir()
+        os.chmod(open_to_all, 0o777)
+        program = open_to_all / "segfuse"
+        shutil.copy(tool.SEGFUSE, program)
+        os.chmod(program, 0o755)
+        os.chmod(locked / "train", 0)
+        for arguments in (["decode", self.model, locked / "train", "--out", open_to_all / "o"],
+                          ["decode", self.model, locked / "train/r.wav", "--out", open_to_all / "o"],
+                          ["eval", self.model, "--data", locked]):
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([program, *map(str, arguments), "--quiet"], capture_output=True,
+                                        text=True, user=65534, env={"PATH": os.environ["PATH"],
+                                                                    "HOME": str(open_to_all)})
+                self.assertEqual(result.returncode, 3, result.stderr)
+                self.assertIn("locked/train", self.sentence(result))
+                self.assertIn("Permission denied", result.stderr)
+
+    def test_json_that_nobody_may_nest_so_deeply(self):
+        for text in ("[" * 200_000, '{"traceEvents":' + "[" * 200_000, '{"device_traces": 1e999}',
+                     '{"format":' + "[" * 200_000):
+            record = self.directory / "deep.json"
+            record.write_text(text)
+            for more in ([], ["--json"]):
+                self.assertIn("deep.json", self.sentence(tool.run("doctor", "memory", record, *more, check=3)))
+        record.write_bytes(b'{"format": "segfuse.memory\xff"}')
+        result = tool.run("doctor", "memory", record, "--json", check=3)
+        self.assertIn("not UTF-8", json.loads(result.stdout)["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()
