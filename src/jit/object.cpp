@@ -195,7 +195,9 @@ class Placer {
   std::byte* map() {
     void* const memory =
         ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) refuse(std::generic_category().message(errno));
+    if (memory == MAP_FAILED)
+      throw DeviceError("out of memory: no {} bytes for the machine code of '{}': {}", size_, name_,
+                        std::generic_category().message(errno));
     return base_ = static_cast<std::byte*>(memory);
   }
 
