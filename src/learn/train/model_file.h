@@ -24,7 +24,7 @@ struct TrainedModel {
 /// "duration_limit"; metadata "config" (TOML) and "model" (JSON: labels and sizes).
 void write_model(const std::filesystem::path& path, const TrainedModel& model);
 /// DataError when the file is no segfuse model, was written for another version of it, or holds
-/// anything of another type, shape or range than its configuration asks for.
+/// anything of another type or shape than its configuration asks for, or tables out of range.
 TrainedModel read_model(const std::filesystem::path& path);
 /// The same without the disk; `source` names the file in errors.
 TensorFile file_of(const TrainedModel& model);

@@ -108,6 +108,8 @@ TEST_F(ModelFile, EveryTensorIsLookedAt) {
     ++longer.back();
     EXPECT_THAT(said([&](TensorFile& f) { tensor(f, name) = Tensor::full(dtype, longer, 1); }),
                 HasSubstr("'" + name + "' is "));
+    // Parameters may hold anything: doctor numerics looks at models that have gone wrong.
+    if (name.starts_with("parameter.")) continue;
     EXPECT_THAT(said([&](TensorFile& f) { tensor(f, name).set(0, std::nan("")); }),
                 HasSubstr("'" + name + "' holds nan"));
   }
