@@ -28,12 +28,27 @@ const std::vector<OperationInfo>& table() {
   return all;
 }
 
-ops::Attribute to_attribute(const std::string& type, nb::handle value) {
-  if (type == "int") return nb::cast<std::int64_t>(value);
-  if (type == "ints") return nb::cast<std::vector<std::int64_t>>(value);
-  if (type == "float") return nb::cast<double>(value);
-  if (type == "dtype") return dtype_of_name(nb::cast<std::string>(value));
-  return nb::cast<std::vector<Size>>(value);
+/// What an attribute's type is called in messages.
+std::string_view words_for(std::string_view type) {
+  if (type == "int") return "an int";
+  if (type == "ints") return "ints";
+  if (type == "float") return "a number";
+  if (type == "dtype") return "the name of an element type";
+  return "sizes";
+}
+
+ops::Attribute to_attribute(const std::string& operation, const std::string& name,
+                            const std::string& type, nb::handle value) {
+  const auto as = [&]<class T>(T converted) {
+    if (nb::try_cast(value, converted)) return converted;
+    throw UsageError("{}: {} is {}, expected {}", operation, name, nb::repr(value).c_str(),
+                     words_for(type));
+  };
+  if (type == "int") return as(std::int64_t{});
+  if (type == "ints") return as(std::vector<std::int64_t>{});
+  if (type == "float") return as(double{});
+  if (type == "dtype") return dtype_of_name(as(std::string{}));
+  return as(std::vector<Size>{});
 }
 
 std::vector<Value> apply(FusionBuilder& fusion, const std::string& operation,
@@ -45,7 +60,8 @@ std::vector<Value> apply(FusionBuilder& fusion, const std::string& operation,
       throw UsageError("{}: {} attributes were given, expected {}", operation, attributes.size(),
                        row.attributes.size());
     for (std::size_t i = 0; i < row.attributes.size(); ++i)
-      converted.push_back(to_attribute(row.attributes[i].second, attributes[i]));
+      converted.push_back(to_attribute(operation, row.attributes[i].first, row.attributes[i].second,
+                                       attributes[i]));
   }
   return fusion.apply(operation, operands, converted);
 }

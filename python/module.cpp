@@ -14,7 +14,8 @@ namespace {
 
 using namespace nb::literals;
 
-/// Raises the classes of segfuse/_errors.py for those of segfuse/error.h.
+/// Raises the classes of segfuse/_errors.py for those of segfuse/error.h, and InternalError for any
+/// other exception of C++.
 void translate_error(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
@@ -25,6 +26,16 @@ void translate_error(const std::exception_ptr& pointer, void*) {
     if (error.exit_code() == ExitCode::kDevice) name = "DeviceError";
     const nb::object type = nb::module_::import_("segfuse._errors").attr(name);
     PyErr_SetString(type.ptr(), error.what());
+  } catch (const nb::python_error&) {
+    throw;
+  } catch (const nb::builtin_exception&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;  // a MemoryError
+  } catch (const std::exception& error) {
+    const nb::object type = nb::module_::import_("segfuse._errors").attr("InternalError");
+    PyErr_Format(type.ptr(), "unexpected: %s; this is a fault of segfuse, please report it",
+                 error.what());
   }
 }
 

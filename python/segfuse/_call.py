@@ -27,6 +27,7 @@ class Call:
             for name, array in zip(SCORES, inputs, strict=True)
         )
         self.emission = self.scores[0]
+        _need_rows_of_durations(self.emission, self.scores[2])
         self.kind = _arrays.kind_of(self.emission)
         self.on_cuda = self.kind.on_cuda(self.emission)
         lengths = _arrays.integers("lengths", lengths)
@@ -85,6 +86,16 @@ class Call:
     def results(self, arrays: tuple[Any, ...]) -> Any:
         self.check()
         return (None if array is None else self.kind.result(array) for array in arrays)
+
+
+def _need_rows_of_durations(emission: Any, duration: Any) -> None:
+    """A table that lies on its side is named here; the engine refuses all else."""
+    frames, table = tuple(np.shape(emission)), tuple(np.shape(duration))
+    if len(frames) == 3 and len(table) == 2 and table[1] != frames[2] == table[0]:
+        raise UsageError(
+            f"duration has shape {table}, expected (K, C) with C = {frames[2]}: row d - 1 is duration "
+            "d; pass duration.T"
+        )
 
 
 def gold_of(

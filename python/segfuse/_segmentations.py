@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _arrays, _native
 from ._errors import UsageError
+from ._numbers import whole
 
 IGNORE = -100
 """The label that marks padding, as in PyTorch's losses."""
@@ -152,8 +153,8 @@ class Segmentations:
         if frames is None:
             _, start, duration, _ = packed.arrays()
             frames = int((start + duration).max(initial=0))
-        labels = np.empty((len(self), frames), np.int64)
-        packed.write_labels(labels, ignore)
+        labels = np.empty((len(self), whole("frames", frames, 0)), np.int64)
+        packed.write_labels(labels, whole("ignore", ignore))
         return kind.moved(labels, self.start) if kind.on_cuda(self.start) else kind.result(labels)
 
     def _packed(self) -> _native.Segments:
@@ -180,12 +181,14 @@ def native_from_labels(
     long_runs: str,
 ) -> _native.Segments:
     split = split_of(long_runs)
+    if labels is None:
+        raise UsageError("labels is None, expected (B, T) integers")
     return _native.Segments.from_labels(
         _arrays.integers("labels", labels),
         _arrays.integers("lengths", lengths),
-        max_duration,
-        num_classes,
-        ignore,
+        whole("max_duration", max_duration),
+        whole("num_classes", num_classes),
+        whole("ignore", ignore),
         split,
     )
 

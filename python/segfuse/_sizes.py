@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _native
 from ._errors import UsageError
+from ._numbers import whole
 
 if TYPE_CHECKING:
     from ._fusion import Fusion
@@ -166,15 +167,20 @@ def native_size(size: Any) -> _native.Size:
     if isinstance(size, str):
         return _native.Size.named(size)
     try:
-        return _native.Size.of(operator.index(size))
+        number = operator.index(size)
     except TypeError:
         raise UsageError(
             f"found {size!r} as a size, expected a number, a size of a shape or a name"
         ) from None
+    return _native.Size.of(whole("a size", number))
 
 
 def native_sizes(shape: Any) -> list[_native.Size]:
     """A shape: a tuple or list of sizes, or one size."""
     if isinstance(shape, (int, Size, str)):
         return [native_size(shape)]
-    return [native_size(size) for size in shape]
+    try:
+        sizes = list(shape)
+    except TypeError:
+        raise UsageError(f"found {shape!r} as a shape, expected a tuple of sizes") from None
+    return [native_size(size) for size in sizes]

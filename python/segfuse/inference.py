@@ -16,6 +16,7 @@ from . import _arrays, _native
 from ._call import SCORES, Call
 from ._constraints import Constraints, whole_scope
 from ._errors import UsageError
+from ._numbers import seed_of, whole
 from ._segmentations import IGNORE, Segmentations, from_arrays
 from .semicrf import Array, Gradients
 
@@ -168,7 +169,7 @@ def k_best(
     """
     inputs = (emission, transition, duration, initial, final, start, end)
     call = Call(inputs, lengths)
-    arrays = _native.k_best(call.problem, whole_scope(constraints, tail), n)
+    arrays = _native.k_best(call.problem, whole_scope(constraints, tail), whole("n", n))
     return _lists(call, arrays, emission)
 
 
@@ -206,7 +207,7 @@ def sample(
     """
     inputs = (emission, transition, duration, initial, final, start, end)
     call = Call(inputs, lengths)
-    arrays = _native.sample(call.problem, whole_scope(constraints, tail), n, seed)
+    arrays = _native.sample(call.problem, whole_scope(constraints, tail), whole("n", n, 0), seed_of(seed))
     return _lists(call, arrays, emission)
 
 
@@ -244,7 +245,7 @@ def boundary_within(
     call = Call(inputs, lengths, differentiable=True)
     probability = call.empty((call.problem.batch, call.problem.frames))
     scope = whole_scope(constraints, tail)
-    _native.boundary_within(call.problem, scope, tolerance, probability)
+    _native.boundary_within(call.problem, scope, whole("tolerance", tolerance), probability)
     return call.result(probability)
 
 
@@ -314,7 +315,7 @@ def max_marginal(
     inputs = (emission, transition, duration, initial, final, start, end)
     call = Call(inputs, lengths)
     labels = call.empty((call.problem.batch, call.problem.frames), "int32")
-    _native.max_marginal(call.problem, whole_scope(constraints, tail), labels, ignore)
+    _native.max_marginal(call.problem, whole_scope(constraints, tail), labels, whole("ignore", ignore))
     return call.result(labels)
 
 
@@ -355,7 +356,7 @@ def minimum_risk(
     call = Call(inputs, lengths)
     f1 = call.per_row()
     scope = whole_scope(constraints, tail)
-    arrays = _native.minimum_risk(call.problem, scope, tolerance, f1)
+    arrays = _native.minimum_risk(call.problem, scope, whole("tolerance", tolerance), f1)
     return from_arrays(arrays, like=emission, frames=call.problem.frames), call.result(f1)
 
 
@@ -415,7 +416,10 @@ def _duration_model(
     if family not in families:
         raise UsageError(f"family is {family!r}, expected one of {', '.join(families)}")
     return _native.DurationModel(
-        _native.DurationFamily[family], max_duration, buckets, normalise
+        _native.DurationFamily[family],
+        whole("max_duration", max_duration),
+        whole("buckets", buckets),
+        bool(normalise),
     )
 
 

@@ -34,6 +34,7 @@ from ._lift import (
     value,
     value_of,
 )
+from ._numbers import real, whole
 from ._sizes import Size, native_size, native_sizes
 from ._value import Value
 
@@ -244,11 +245,12 @@ def isinf(x: Any) -> Value:
 def _axes(operation: str, x: Value, axis: Axis) -> list[int] | None:
     if axis is None:
         return None
-    return [_axis(operation, x, a) for a in ([axis] if isinstance(axis, int) else axis)]
+    return [_axis(operation, x, a) for a in (axis if isinstance(axis, (tuple, list)) else [axis])]
 
 
 def _axis(operation: str, x: Value, axis: int, more: int = 0) -> int:
     rank = x.ndim + more
+    axis = whole(f"{operation}: axis", axis)
     if not -rank <= axis < rank:
         raise UsageError(f"{operation}: axis {axis} does not exist; {x!r} has {x.ndim} axes")
     return axis % rank
@@ -259,7 +261,7 @@ def _reduce(operation: str, x: Any, axis: Axis, keepdims: bool) -> Value:
     if x.dtype == "bool" and operation in ("sum", "prod"):
         x = astype(x, "int64")
     return Value(
-        x._fusion, _native.reduce(operation, x._native, _axes(operation, x, axis), keepdims)
+        x._fusion, _native.reduce(operation, x._native, _axes(operation, x, axis), bool(keepdims))
     )
 
 
@@ -291,13 +293,13 @@ def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
 def mean(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
     """The mean over `axis`."""
     x = floating("mean", x)
-    return Value(x._fusion, _native.mean(x._native, _axes("mean", x, axis), keepdims))
+    return Value(x._fusion, _native.mean(x._native, _axes("mean", x, axis), bool(keepdims)))
 
 
 def var(x: Any, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Value:
     """The variance over `axis`: squared deviations from the mean over (count - ddof)."""
     x = floating("var", x)
-    return Value(x._fusion, _native.var(x._native, _axes("var", x, axis), keepdims, ddof))
+    return Value(x._fusion, _native.var(x._native, _axes("var", x, axis), bool(keepdims), whole("var: ddof", ddof)))
 
 
 def std(x: Any, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Value:
@@ -565,7 +567,7 @@ def full(shape: Any, number: float, dtype: DTypeLike = "float32", like: Value | 
     fusion = _owner("full", sizes, like)
     if fusion is None:
         return np.full(sizes, number, dtype_name(dtype))
-    return Value(fusion, fusion._native.full(number, native_sizes(sizes), dtype_name(dtype)))
+    return Value(fusion, fusion._native.full(real("full: number", number), native_sizes(sizes), dtype_name(dtype)))
 
 
 def zeros(shape: Any, dtype: DTypeLike = "float32", like: Value | None = None) -> Any:
@@ -582,7 +584,7 @@ def full_like(x: Any, number: float, dtype: DTypeLike | None = None) -> Value:
     """One number in the shape and type of x."""
     x = value("full_like", x)
     kind = x.dtype if dtype is None else dtype_name(dtype)
-    return Value(x._fusion, x._fusion._native.full(number, x._native.shape(), kind))
+    return Value(x._fusion, x._fusion._native.full(real("full_like: number", number), x._native.shape(), kind))
 
 
 def zeros_like(x: Any, dtype: DTypeLike | None = None) -> Value:
@@ -604,7 +606,7 @@ def random_uniform(seed: Any, shape: Any) -> Value:
 def dropout(x: Any, seed: Any, rate: float) -> Value:
     """Keeps each element with probability 1 - rate and divides it by that."""
     x, seed = value("dropout", x, seed), value("dropout", seed, x)
-    return Value(x._fusion, _native.dropout(x._native, seed._native, rate))
+    return Value(x._fusion, _native.dropout(x._native, seed._native, real("dropout: rate", rate)))
 
 
 # --- products ---
@@ -704,14 +706,14 @@ def _affine(operation: str, x: Value, result: Value, scale: Any, shift: Any) -> 
 def layer_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, times scale (C), plus shift (C)."""
     x = floating("layer_norm", x)
-    result = Value(x._fusion, _native.layer_norm(_raised(x)._native, epsilon))
+    result = Value(x._fusion, _native.layer_norm(_raised(x)._native, real("layer_norm: epsilon", epsilon)))
     return _affine("layer_norm", x, result, scale, shift)
 
 
 def rms_norm(x: Any, scale: Any = None, epsilon: float = 1e-6) -> Value:
     """x / sqrt(mean(x^2) + epsilon) over the last axis, times scale (C)."""
     x = floating("rms_norm", x)
-    result = Value(x._fusion, _native.rms_norm(_raised(x)._native, epsilon))
+    result = Value(x._fusion, _native.rms_norm(_raised(x)._native, real("rms_norm: epsilon", epsilon)))
     return _affine("rms_norm", x, result, scale, None)
 
 
@@ -726,7 +728,7 @@ def _channels(x: Value, parameter: Any) -> Any:
 def instance_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """x (B, C, ...): standardised over the axes after the second; scale and shift are (C)."""
     x = floating("instance_norm", x)
-    result = Value(x._fusion, _native.instance_norm(_raised(x)._native, epsilon))
+    result = Value(x._fusion, _native.instance_norm(_raised(x)._native, real("instance_norm: epsilon", epsilon)))
     return _affine("instance_norm", x, result, _channels(x, scale), _channels(x, shift))
 
 
@@ -740,6 +742,7 @@ def batch_norm(
     ones_ = Value(x._fusion, x._fusion._native.full(1, [x._native.shape()[1]], x.dtype))
     zeros_ = zeros_like(ones_)
     scale, shift = ones_ * scale, zeros_ + shift
+    epsilon = real("batch_norm: epsilon", epsilon)
     results = _native.batch_norm(x._native, scale._native, shift._native, epsilon)
     y, mean_, variance = (Value(x._fusion, v) for v in results)
     return y, mean_, variance
@@ -763,5 +766,5 @@ __all__ = sorted(
     - {"Axis", "Callable", "Sequence", "Any", "Value", "Size", "UsageError", "DTypeLike"}
     - {"agree_on_shape", "as_value", "common_dtype", "floating", "fusion_of", "is_one", "lifted"}
     - {"same_size", "shape_text", "value", "value_of", "dtype_name", "is_float", "promote", "native_size"}
-    - {"native_sizes", "numpy_function", "binary", "any_of"}
+    - {"native_sizes", "numpy_function", "binary", "any_of", "real", "whole"}
 )

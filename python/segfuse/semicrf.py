@@ -29,6 +29,7 @@ import numpy as np
 from . import _arrays, _native
 from ._call import Call, gold_of
 from ._constraints import Constraints, native_scope
+from ._numbers import seed_of, whole
 from ._segmentations import IGNORE, Segmentations, from_arrays, native_of
 
 Array = Any
@@ -96,7 +97,8 @@ def log_partition(
             have the same dtype and lie on the same device.
         transition: (C, C) [from, to], or (K, C, C) where slice d - 1 is for a new segment of d
             frames. The first segment has no transition into it.
-        duration: (K, C), row d - 1 is duration d. K is the longest segment in frames.
+        duration: (K, C), row d - 1 is duration d. K is the longest segment in frames. A table of
+            (C, K) cannot be told from one of (K, C) where C equals K.
         initial: (C,) score of the first segment's label; 0 if absent.
         final: (C,) score of the last segment's label; 0 if absent.
         start: (B, T, C) score of a segment's first frame; 0 if absent.
@@ -476,7 +478,8 @@ def sample_prior(
         None if table is None else np.asarray(_arrays.readable(name, table), dtype=np.float64)
         for name, table in (("initial", initial), ("transition", transition), ("duration", duration))
     ]
-    arrays = _native.sample_prior(tables[0], tables[1], tables[2], rows, min_frames, seed)
+    counts = whole("rows", rows), whole("min_frames", min_frames)
+    arrays = _native.sample_prior(tables[0], tables[1], tables[2], *counts, seed_of(seed))
     return from_arrays(arrays, like=transition)
 
 
@@ -488,7 +491,7 @@ def set_threads(threads: int) -> None:
     Raises:
         UsageError: a negative number.
     """
-    _native.set_threads(threads)
+    _native.set_threads(whole("threads", threads))
 
 
 def get_threads() -> int:
