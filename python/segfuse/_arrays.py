@@ -58,6 +58,37 @@ class NumpyKind(_HostKind):
         return array
 
 
+REQUIRES_GRADIENT = "requires a gradient"
+
+
+def transforms_active() -> bool:
+    """Whether PyTorch is in one of its transforms (torch.func, forward mode), where a tensor may have
+    a derivative without requiring a gradient."""
+    torch = sys.modules["torch"]
+    forward_mode: bool = torch.autograd.forward_ad._current_level >= 0
+    return forward_mode or bool(torch._C._are_functorch_transforms_active())
+
+
+def derivative_of(tensor: Any) -> str | None:
+    """What PyTorch follows a tensor by; None if nothing is lost when its numbers are read."""
+    torch = sys.modules["torch"]
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return REQUIRES_GRADIENT
+    if transforms_active():
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return "is a value inside a transform of torch.func"
+        if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+            return "has a tangent of forward-mode differentiation"
+    return None
+
+
+def nested_text(name: str) -> str:
+    return (
+        f"{name} is a nested tensor, expected a padded one; pass "
+        f"torch.nested.to_padded_tensor({name}, 0.0) and the lengths of its rows"
+    )
+
+
 class TorchKind:
     def __init__(self) -> None:
         import torch
@@ -71,14 +102,15 @@ class TorchKind:
         return self._torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
     def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
-        if not array.requires_grad:
-            return array
-        if differentiable and self._torch.is_grad_enabled():
-            raise UsageError(
-                f"{name} requires a gradient, which this function does not record; use the "
-                "functions of segfuse.torch, or pass tensors after .detach()"
-            )
-        return array.detach()
+        if array.is_nested:
+            raise UsageError(nested_text(name))
+        followed = derivative_of(array)
+        if followed is None or (followed == REQUIRES_GRADIENT and not differentiable):
+            return array.detach() if array.requires_grad else array
+        raise UsageError(
+            f"{name} {followed}, which this function does not record; use the functions of "
+            "segfuse.torch, or pass tensors after .detach()"
+        )
 
     def on_cuda(self, array: Any) -> bool:
         return array.is_cuda

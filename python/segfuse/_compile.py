@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _gpu, _native, _run
+from ._arrays import transforms_active
 from ._errors import UsageError
 from ._fusion import Fusion
+from ._numbers import whole
 from ._sizes import Guard, Size
 from ._tree import LEAF, Structure, flatten, unflatten
 from ._value import Value
-from ._vjp import pulled_back
+from ._vjp import pulled_back, pushed_forward
 
 _MOST_SIGNATURES = 4096
 _MANY_TRACES = 100
@@ -163,6 +165,7 @@ class _Bound:
             for (name, kind), array in zip(self._outside, trace.captured, strict=True):
                 if _run.place_of(array, kind) != _run.ON_HOST:
                     raise _moved()
+                _run.check_place(name, array, kind)
                 arrays.append(_run.readable(name, array, kind))
         results = self._execute(arrays, [], False)
         return results if self._finish is None else self._finish(results)
@@ -282,7 +285,7 @@ class _Call:
             elif kind == _run.TRACED:
                 self.traced = True
             elif kind == _run.TORCH:
-                if leaf.requires_grad:
+                if leaf.requires_grad or transforms_active():
                     self.wants_grad = True
                 place = _run.ON_HOST if leaf.is_cpu else _run.place_of(leaf, kind)
                 key += (kind, leaf.dtype, leaf.shape, place)
@@ -365,7 +368,7 @@ class Compiled:
         functools.update_wrapper(self, function)
         self._function = function
         self._how = {
-            "threads": threads,
+            "threads": whole("threads", threads),
             "check_numerics": check_numerics,
             "excess_precision": excess_precision,
         }
@@ -393,20 +396,26 @@ class Compiled:
                     break
                 key += (x.dtype, x.shape, x.device)
             else:
-                return self._run_plain(tuple(key), args)
+                if not transforms_active():
+                    return self._run_plain(tuple(key), args)
         call = _Call(args, kwargs)
         if call.traced:
             return self._function(*args, **kwargs)
+        bound = self._known_or_bound(call)
+        next(self._calls)
+        results = self._differentiable(bound, call) if call.wants_grad else bound.run(call.leaves)
+        return results[0] if bound._form == _ONE else bound.whole(results)
+
+    def _bound_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound:
+        return self._known_or_bound(_Call(args, kwargs))
+
+    def _known_or_bound(self, call: _Call) -> _Bound:
         try:
             bound = self._exact.get(call.exact_key)
         except TypeError:
             call.need_hashable()
             raise
-        if bound is None:
-            bound = self._bound(call, call.exact_key)
-        next(self._calls)
-        results = self._differentiable(bound, call) if call.wants_grad else bound.run(call.leaves)
-        return results[0] if bound._form == _ONE else bound.whole(results)
+        return self._bound(call, call.exact_key) if bound is None else bound
 
     def _run_plain(self, key: Any, args: tuple[Any, ...]) -> Any:
         bound = self._exact.get(key)
@@ -417,7 +426,9 @@ class Compiled:
         return results[0] if bound._form == _ONE else bound.whole(results)
 
     def _differentiable(self, bound: _Bound, call: _Call) -> list[Any]:
-        """Some of PyTorch's tensors require gradients."""
+        """Some of PyTorch's tensors may have derivatives; those from outside are not seen."""
+        for array in bound._trace.captured:
+            _run.check_place(_OUTSIDE, array, _run.kind_of(array))
         from . import _autograd  # needs PyTorch
 
         return _autograd.run(self, bound, call.structure, call.leaves)
@@ -425,9 +436,17 @@ class Compiled:
     @functools.cached_property
     def _backward(self) -> Compiled:
         """The gradients of a linear function of the results, compiled the same way."""
-        backward = Compiled(pulled_back(self._function))
-        backward._how, backward._device = self._how, self._device
-        return backward
+        return self._derived(pulled_back(self._function))
+
+    @functools.cached_property
+    def _forward(self) -> Compiled:
+        """The derivatives of the results along tangents of the arguments."""
+        return self._derived(pushed_forward(self._function))
+
+    def _derived(self, function: Callable[..., Any]) -> Compiled:
+        derived = Compiled(function)
+        derived._how, derived._device = self._how, self._device
+        return derived
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _native
+from ._arrays import derivative_of
 from ._dtypes import dtype_name
 from ._errors import UsageError
 from ._sizes import Size
@@ -74,10 +75,11 @@ def place_of(array: Any, kind: int) -> int:
 def check_place(name: str, array: Any, kind: int) -> None:
     """For what cannot be differentiated: captured arrays, inputs of a Fusion."""
     check_device(name, array, kind)
-    if kind == TORCH and array.requires_grad and sys.modules["torch"].is_grad_enabled():
+    followed = derivative_of(array) if kind == TORCH else None
+    if followed is not None:
         raise UsageError(
-            f"{name} requires a gradient, which PyTorch sees through arguments of compiled "
-            "functions only; pass it as one, or detach it"
+            f"{name} {followed}, which PyTorch sees through arguments of compiled functions only; "
+            "pass it as one, or detach it"
         )
 
 

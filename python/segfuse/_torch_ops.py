@@ -27,12 +27,12 @@ _INPUTS = (
     "Tensor? allowed, Tensor? transitions, Tensor? min_duration, Tensor? max_duration, "
     "Tensor? known_labels, Tensor? boundaries, int ignore, bool split, bool partial"
 )
-_TENSORS, _NUMBERS = 20, 3
+TENSORS, _NUMBERS = 20, 3
 _GRADIENTS = ", ".join(["Tensor"] * len(DIFFERENTIABLE))
 
-_NO_SECOND_DERIVATIVE = (
+NO_SECOND_DERIVATIVE = (
     "segfuse computes first derivatives only: a gradient of the semi-Markov CRF cannot be "
-    "differentiated again (create_graph=True, torch.autograd.functional.hessian)"
+    "differentiated again (create_graph=True, torch.func.hessian, jvp of grad)"
 )
 
 
@@ -142,44 +142,45 @@ def _weighted_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     return weights.new_empty(()), *model.gradients(needed)
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:_TENSORS])
-    ctx.numbers = inputs[_TENSORS:]
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:TENSORS])
+    ctx.numbers = inputs[TENSORS:]
 
 
-def _input_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+def input_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     """None for all inputs but the differentiable ones."""
-    return *gradients, *[None] * (_TENSORS + _NUMBERS - len(DIFFERENTIABLE))
+    return *gradients, *[None] * (TENSORS + _NUMBERS - len(DIFFERENTIABLE))
 
 
-def _rows_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def rows_backward(ctx: Any, grad: Tensor, gradients_of: Any = None) -> tuple[Any, ...]:
+    """`gradients_of` computes the gradients; by default it is the operation."""
     chosen = ctx.needs_input_grad[: len(DIFFERENTIABLE)]
     needed = sum(1 << i for i, need in enumerate(chosen) if need)
     inputs = (*ctx.saved_tensors, *ctx.numbers)
-    gradients = torch.ops.segfuse.gradients(grad, *inputs, needed)
-    return _input_gradients(_wanted(gradients, needed))
+    gradients = (gradients_of or torch.ops.segfuse.gradients)(grad, *inputs, needed)
+    return input_gradients(_wanted(gradients, needed))
 
 
-def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output[1:])
     ctx.needed = inputs[-1]
 
 
-def _weighted_backward(ctx: Any, grad: Tensor | None, *grads: Tensor | None) -> tuple[Any, ...]:
+def weighted_backward(ctx: Any, grad: Tensor | None, *grads: Tensor | None) -> tuple[Any, ...]:
     if any(other is not None for other in grads):
-        raise RuntimeError(_NO_SECOND_DERIVATIVE)
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
     scaled: tuple[Tensor | None, ...] = (None,) * len(DIFFERENTIABLE)
     if grad is not None:
         scaled = tuple(
             None if gradient is None else gradient * grad.to(gradient.dtype)
             for gradient in _wanted(ctx.saved_tensors, ctx.needed)
         )
-    return None, *_input_gradients(scaled), None
+    return None, *input_gradients(scaled), None
 
 
 def _refuse_second_derivative(ctx: Any, *grads: Tensor | None) -> Any:
-    raise RuntimeError(_NO_SECOND_DERIVATIVE)
+    raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
 def _define(name: str, schema: str, run: Any, fake: Any) -> None:
@@ -201,8 +202,8 @@ _define(
     _weighted,
     _weighted_fake,
 )
-torch.library.register_autograd("segfuse::rows", _rows_backward, setup_context=_save_inputs)
+torch.library.register_autograd("segfuse::rows", rows_backward, setup_context=save_inputs)
 torch.library.register_autograd("segfuse::gradients", _refuse_second_derivative)
 torch.library.register_autograd(
-    "segfuse::weighted", _weighted_backward, setup_context=_save_gradients
+    "segfuse::weighted", weighted_backward, setup_context=save_gradients
 )

@@ -45,21 +45,50 @@ def pulled_back(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def backward(arguments: Any, cotangents: Sequence[Value], wanted: Sequence[int]) -> Any:
-        leaves: list[Any] = []
-        structure = flatten(arguments, leaves)
-        wrt = [_anew(leaves[i]) for i in wanted]
-        for i, value in zip(wanted, wrt, strict=True):
-            leaves[i] = value
-        args, kwargs = unflatten(structure, iter(leaves))
-        results: list[Any] = []
-        flatten(function(*args, **kwargs), results)
-        floats = [x for x in results if isinstance(x, Value) and is_float(x.dtype)]
-        terms = [(x * c).sum() for x, c in zip(floats, cotangents, strict=True)]
-        ones = [x._fusion._native.constant(1, x.dtype) for x in terms]
-        natives = _native.vjp([x._native for x in terms], ones, [x._native for x in wrt])
-        return tuple(Value(wrt[0]._fusion, native) for native in natives)
+        wrt, floats = _applied_anew(function, arguments, wanted)
+        return _pulled(floats, cotangents, wrt)
 
     return backward
+
+
+def pushed_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The Jacobian-vector product of a function, by chosen leaves of its arguments: the
+    vector-Jacobian product is linear in its cotangents, and this is its transpose."""
+
+    @functools.wraps(function)
+    def forward(arguments: Any, tangents: Sequence[Value], wanted: Sequence[int]) -> Any:
+        wrt, floats = _applied_anew(function, arguments, wanted)
+        zeros = [
+            Value(x._fusion, x._fusion._native.full(0, x._native.shape(), x.dtype)) for x in floats
+        ]
+        cotangents = [_anew(zero) for zero in zeros]
+        return _pulled(_pulled(floats, cotangents, wrt), tangents, cotangents)
+
+    return forward
+
+
+def _applied_anew(
+    function: Callable[..., Any], arguments: Any, wanted: Sequence[int]
+) -> tuple[list[Value], list[Value]]:
+    """The chosen leaves anew, and those results of the function on them that are floats."""
+    leaves: list[Any] = []
+    structure = flatten(arguments, leaves)
+    wrt = [_anew(leaves[i]) for i in wanted]
+    for i, value in zip(wanted, wrt, strict=True):
+        leaves[i] = value
+    args, kwargs = unflatten(structure, iter(leaves))
+    results: list[Any] = []
+    flatten(function(*args, **kwargs), results)
+    return wrt, [x for x in results if isinstance(x, Value) and is_float(x.dtype)]
+
+
+def _pulled(
+    results: Sequence[Value], cotangents: Sequence[Value], wrt: Sequence[Value]
+) -> tuple[Value, ...]:
+    terms = [(x * c).sum() for x, c in zip(results, cotangents, strict=True)]
+    ones = [x._fusion._native.constant(1, x.dtype) for x in terms]
+    natives = _native.vjp([x._native for x in terms], ones, [x._native for x in wrt])
+    return tuple(Value(wrt[0]._fusion, native) for native in natives)
 
 
 def _anew(value: Value) -> Value:

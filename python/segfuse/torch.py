@@ -1,7 +1,8 @@
 """The semi-Markov CRF for PyTorch: functions with autograd, and a module.
 
 The functions are opaque operations for `torch.compile` and work under autocast (half precision is
-raised to float32). First derivatives by every score are exact; second ones raise an error.
+raised to float32). First derivatives by every score are exact, in reverse and in forward mode, and
+under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd and vmap; second ones raise an error.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import _native
-from . import _torch_ops  # noqa: F401  registers the operations
+from . import _torch_autograd, _torch_ops
+from ._arrays import nested_text
 from . import semicrf as _semicrf
 from ._errors import UsageError
 from ._segmentations import IGNORE, Segmentations, split_of
@@ -53,14 +56,32 @@ Gold: TypeAlias = Any
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def _full(score: Tensor | None) -> Tensor | None:
+def _check_tensor(name: str, score: Any) -> None:
+    """UsageError for what no operation here takes."""
+    if not isinstance(score, Tensor):
+        raise UsageError(
+            f"{name} is a {type(score).__name__}, expected a torch.Tensor; pass "
+            f"torch.as_tensor({name}), or use the functions of segfuse for arrays of other libraries"
+        )
+    if score.is_nested:
+        raise UsageError(nested_text(name))
+
+
+def _full(name: str, score: Tensor | None) -> Tensor | None:
     """Half precision as float32."""
-    return score.float() if score is not None and score.dtype in _HALF else score
+    if score is None:
+        return None
+    _check_tensor(name, score)
+    return score.float() if score.dtype in _HALF else score
+
+
+def _all_full(scores: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    return tuple(map(_full, _torch_ops.DIFFERENTIABLE, scores))
 
 
 def _needed(scores: tuple[Tensor | None, ...]) -> int:
     """Bit i is set when a gradient by score i will be asked for."""
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or any(map(_torch_autograd.has_tangent, scores)):
         return 0
     return sum(1 << i for i, s in enumerate(scores) if s is not None and s.requires_grad)
 
@@ -73,6 +94,8 @@ def _integers(values: Any) -> Tensor | None:
 
 def _gold_inputs(gold: Gold) -> tuple[Tensor | None, ...]:
     """labels, row_pointer and the three columns of the segments."""
+    if isinstance(gold, np.ndarray):
+        gold = torch.as_tensor(gold)
     if isinstance(gold, Tensor):
         return gold, None, None, None, None
     if not isinstance(gold, Segmentations):
@@ -100,14 +123,14 @@ def _reduce(scores: tuple[Any, ...], rest: tuple[Any, ...], reduction: str) -> T
     if reduction not in ("mean", "sum", "none"):
         raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
     if reduction == "none":
-        return torch.ops.segfuse.rows(*scores, *rest)
+        return _torch_autograd.rows(*scores, *rest)
     if needed == 0:
-        rows = torch.ops.segfuse.rows(*scores, *rest)
+        rows = _torch_autograd.rows(*scores, *rest)
         return rows.mean() if reduction == "mean" else rows.sum()
     batch = emission.shape[0]
     weight = 1.0 / batch if reduction == "mean" and batch > 0 else 1.0
     weights = torch.full((batch,), weight, dtype=torch.float64, device=emission.device)
-    return torch.ops.segfuse.weighted(weights, *scores, *rest, needed)[0]
+    return _torch_autograd.weighted(weights, *scores, *rest, needed)
 
 
 def log_partition(
@@ -140,7 +163,7 @@ def log_partition(
     """
     scores = (emission, transition, duration, initial, final, start, end, tail)
     rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, False)
-    return _reduce(tuple(map(_full, scores)), rest, reduction)
+    return _reduce(_all_full(scores), rest, reduction)
 
 
 def loss(
@@ -180,7 +203,7 @@ def loss(
         UsageError, DataError: see `segfuse.loss`.
     """
     scores: tuple[Any, ...] = (emission, transition, duration, initial, final, start, end, tail)
-    scores = tuple(map(_full, scores))
+    scores = _all_full(scores)
     numbers = (ignore, split_of(long_runs), False)
     rest = (_integers(lengths), *_gold_inputs(gold), *_constraint_inputs(None), *numbers)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
@@ -215,7 +238,7 @@ def partial_loss(
         UsageError, DataError: see `segfuse.partial_loss`.
     """
     scores: tuple[Any, ...] = (emission, transition, duration, initial, final, start, end, tail)
-    scores = tuple(map(_full, scores))
+    scores = _all_full(scores)
     rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, True)
     return _reduce(scores, rest, reduction).to(scores[0].dtype)
 
@@ -309,6 +332,13 @@ class SemiMarkovCRF(nn.Module):
         """Numbers that an encoder has to give for a frame: C, or 3 C with boundary scores."""
         return self.num_classes * (3 if self.boundary_scores else 1)
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Asked by torch.jit.script, of modules that hold this one, too."""
+        raise UsageError(
+            "SemiMarkovCRF cannot be scripted: its engine is no TorchScript; script the encoder alone, "
+            "or use torch.compile or torch.export"
+        )
+
     def extra_repr(self) -> str:
         return (
             f"num_classes={self.num_classes}, max_duration={self.max_duration}, "
@@ -320,6 +350,7 @@ class SemiMarkovCRF(nn.Module):
 
         `emission` is split into label, start and end scores as views; `tail` is None without one.
         """
+        _check_tensor("emission", emission)
         if emission.dim() != 3 or emission.shape[2] != self.num_scores:
             raise UsageError(
                 f"emission has shape {tuple(emission.shape)}, expected (B, T, {self.num_scores})"
@@ -423,4 +454,4 @@ class SemiMarkovCRF(nn.Module):
         return _semicrf.posteriors(**scores, lengths=lengths, constraints=constraints)
 
     def _full_scores(self, emission: Tensor) -> dict[str, Any]:
-        return {name: _full(score) for name, score in self.scores(emission).items()}
+        return {name: _full(name, score) for name, score in self.scores(emission).items()}

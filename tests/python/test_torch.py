@@ -413,6 +413,16 @@ def test_training_recovers_durations():
     assert accuracy > plain + 0.1
 
 
+def jagged():
+    return torch.nested.nested_tensor([torch.zeros(5, 2), torch.zeros(3, 2)], layout=torch.jagged)
+
+
+def test_labels_may_be_numpys():
+    crf = st.SemiMarkovCRF(2, 3)
+    emission = torch.randn(3, 5, 2)
+    assert crf(emission, LABELS.numpy()) == crf(emission, LABELS)
+
+
 BAD_CALLS = [
     (lambda: st.SemiMarkovCRF(0, 3), "num_classes and max_duration are 0 and 3"),
     (lambda: st.SemiMarkovCRF(3, 3, durations="gamma"), "durations is 'gamma', expected one of ta"),
@@ -425,6 +435,14 @@ BAD_CALLS = [
     (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS[:2]), "labels has shape"),
     (lambda: st.SemiMarkovCRF(2, 2)(torch.zeros(3, 5, 2), LABELS), "label 1 runs for 3 frames"),
     (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2).double(), LABELS), "transition is float32"),
+    (lambda: st.SemiMarkovCRF(2, 3)(np.zeros((3, 5, 2), np.float32), LABELS), "emission is a ndarray, expec"),
+    (lambda: st.SemiMarkovCRF(2, 3).decode(np.zeros((3, 5, 2))), "expected a torch.Tensor; pass torch.as_t"),
+    (lambda: st.log_partition(torch.zeros(3, 5, 2), np.zeros((2, 2)), torch.zeros(3, 2)), "transition is a nd"),
+    (lambda: st.SemiMarkovCRF(2, 3)(jagged(), LABELS), "emission is a nested tensor, expected a padded"),
+    (lambda: st.SemiMarkovCRF(2, 3).decode(jagged()), "emission is a nested tensor, expected a padded"),
+    (lambda: segfuse.log_partition(jagged(), torch.zeros(2, 2), torch.zeros(3, 2)), "emission is a nested"),
+    (lambda: torch.jit.script(st.SemiMarkovCRF(2, 3)), "SemiMarkovCRF cannot be scripted"),
+    (lambda: torch.jit.script(torch.nn.Sequential(st.SemiMarkovCRF(2, 3))), "cannot be scripted"),
     (lambda: st.SemiMarkovCRF(2, 3).partial_loss(torch.zeros(3, 5, 2), {}), "type dict, expected C"),
     (lambda: st.SemiMarkovCRF(2, 3)(torch.full((3, 5, 2), torch.nan), LABELS), "time 0, class 0 is"),
 ]
