@@ -8,6 +8,7 @@ from typing import Any
 from . import _gpu, _native, _run
 from ._dtypes import DTypeLike, dtype_name
 from ._errors import UsageError
+from ._numbers import real, whole
 from ._sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
 from ._value import Value
 
@@ -26,7 +27,7 @@ class Fusion:
     """
 
     def __init__(self, name: str = "main") -> None:
-        self._native = _native.FusionBuilder(name)
+        self._native = _native.FusionBuilder(_text("name", name))
         self._name = name
         self._numbers: dict[str, int] | None = None  # the sizes of the call that is traced
         self._not_one: set[str] = set()  # sizes of which it is known
@@ -43,14 +44,14 @@ class Fusion:
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[SizeLike | str]) -> Value:
         """An array that the program takes; its sizes are numbers, names or sizes made of these."""
-        value = Value(self, self._native.input(name, dtype_name(dtype), native_sizes(shape)))
+        value = Value(self, self._native.input(_text("name", name), dtype_name(dtype), native_sizes(shape)))
         self._inputs.append(value)
         return value
 
     def output(self, value: Value, name: str = "") -> None:
         """An array that the program gives."""
         value = self._own(value, "output")
-        self._native.output(value._native, name)
+        self._native.output(value._native, _text("name", name))
         self._outputs.append(value)
 
     def alias(self, output: Value, input: Value) -> None:
@@ -61,11 +62,11 @@ class Fusion:
 
     def constant(self, number: float, dtype: DTypeLike = "float32") -> Value:
         """A scalar. Plain numbers beside values need no constant()."""
-        return Value(self, self._native.constant(number, dtype_name(dtype)))
+        return Value(self, self._native.constant(real("number", number), dtype_name(dtype)))
 
     def full(self, shape: Any, number: float, dtype: DTypeLike = "float32") -> Value:
         """An array of one number."""
-        return Value(self, self._native.full(number, native_sizes(shape), dtype_name(dtype)))
+        return Value(self, self._native.full(real("number", number), native_sizes(shape), dtype_name(dtype)))
 
     def arange(self, length: SizeLike | str, dtype: DTypeLike = "int64") -> Value:
         """0, 1, 2, ... up to `length`."""
@@ -73,7 +74,7 @@ class Fusion:
 
     def size(self, name: str) -> Any:
         """The size of that name, to calculate shapes with."""
-        return self._size(_native.Size.named(name))
+        return self._size(_native.Size.named(_text("name", name)))
 
     def require(self, a: SizeLike, b: SizeLike) -> None:
         """States that two sizes are equal; a call for which they are not is refused."""
@@ -115,7 +116,7 @@ class Fusion:
         """
         return Program(
             self,
-            threads=threads,
+            threads=whole("threads", threads),
             check_numerics=check_numerics,
             excess_precision=excess_precision,
         )
@@ -208,6 +209,12 @@ class Fusion:
         value = self.input(f"outside_{len(self._captured)}", dtype, shape)
         self._captured[id(array)] = (array, value)
         return value
+
+
+def _text(name: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise UsageError(f"{name} is {_run.describe(given)}, expected a str")
+    return given
 
 
 class Program:
