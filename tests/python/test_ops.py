@@ -354,3 +354,11 @@ def test_activations_are_jaxs(jax):
         found = segfuse.compile(ours)(x)
         assert isinstance(found, jax.Array)
         np.testing.assert_allclose(found, theirs(x), atol=2e-6)
+
+
+def test_batch_norm_gives_mean_and_variance_of_each_channel():
+    x = np.random.default_rng(0).normal(2, 3, size=(4, 3, 5)).astype(np.float32)
+    y, mean, variance = segfuse.compile(sf.batch_norm)(x)
+    np.testing.assert_allclose(mean, x.mean((0, 2)), rtol=1e-5)
+    np.testing.assert_allclose(variance, x.var((0, 2)), rtol=1e-5)
+    np.testing.assert_allclose(y.mean((0, 2)), 0, atol=1e-6)

@@ -71,13 +71,6 @@ constexpr std::int64_t kRowPeriod = 48;
 constexpr std::int64_t kPanelRows = 4 * kRowPeriod;
 constexpr std::int64_t kSmallProduct = 1 << 20;  // OpenBLAS: 100^3
 
-/// Rows to which the last rows of a matrix are filled up.
-std::int64_t padded_rows(std::int64_t rows, std::int64_t n, std::int64_t k) {
-  const std::int64_t least = kSmallProduct / (n * k) + 1;
-  const std::int64_t wanted = (std::max(rows, least) + kRowPeriod - 1) / kRowPeriod * kRowPeriod;
-  return std::min(wanted, kPanelRows);
-}
-
 /// A product whose rows are filled up with zeros to `rows`.
 template <class T>
 void gemm_padded(const Gemm<T>& g, std::int64_t rows) {
@@ -108,6 +101,12 @@ void sum_chunks(ThreadPool& pool, const T* scratch, std::int64_t size, std::int6
 }
 
 }  // namespace
+
+std::int64_t padded_rows(std::int64_t rows, std::int64_t n, std::int64_t k) {
+  const std::int64_t least = kSmallProduct / (n * k) + 1;
+  const std::int64_t wanted = (std::max(rows, least) + kRowPeriod - 1) / kRowPeriod * kRowPeriod;
+  return std::min(wanted, kPanelRows);
+}
 
 std::string_view matmul_library() { return blas().name; }
 

@@ -36,6 +36,10 @@ struct Product {
 
 Product plan_product(const Matrix& a, const Matrix& b);
 
+/// Rows to which a task's last rows are filled up with zeros, so that no product is one that the
+/// library rounds in another way because it is small. Of `rows` by k, times k by n.
+std::int64_t padded_rows(std::int64_t rows, std::int64_t n, std::int64_t k);
+
 /// out (contiguous) = a * b. T is float or double. When a is stored by rows, a row's result depends
 /// on that row and its index alone, whatever rows come after it and whatever else is in the batch.
 template <class T>

@@ -49,5 +49,21 @@ TEST(Multiply, RowIsTheSameWhateverFollows) {
   }
 }
 
+/// OpenBLAS has other kernels for products of up to 100^3 on some processors: what is handed to it
+/// is larger, or a whole panel, and a multiple of the rows that a kernel holds.
+TEST(Multiply, NoSmallProductIsHandedToTheLibrary) {
+  constexpr std::int64_t kPanel = 192;
+  for (const std::int64_t k : {1, 7, 40, 192, 513, 4096})
+    for (const std::int64_t n : {1, 3, 16, 45, 200, 4096})
+      for (const std::int64_t rows : {1, 2, 47, 48, 49, 130, 191, 192}) {
+        const std::int64_t filled = padded_rows(rows, n, k);
+        EXPECT_GE(filled, rows);
+        EXPECT_LE(filled, kPanel);
+        EXPECT_EQ(filled % 48, 0);
+        EXPECT_TRUE(filled == kPanel || filled * n * k > 100 * 100 * 100)
+            << rows << " rows, k " << k << ", n " << n;
+      }
+}
+
 }  // namespace
 }  // namespace segfuse::engine

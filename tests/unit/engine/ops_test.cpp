@@ -256,6 +256,29 @@ TEST(Ops, NormsAreTheirFormulas) {
       });
 }
 
+TEST(Ops, BatchNormGivesMeanAndVarianceOfEachChannel) {
+  FusionBuilder f;
+  const Value x = f.input("x", DType::kF64, {"B", "C", "T"});
+  const Sizes channels{x.size(1)};
+  const BatchNorm norm =
+      batch_norm(x, f.full(3, channels, DType::kF64), f.full(1, channels, DType::kF64));
+  f.output(norm.mean);
+  f.output(norm.variance);
+  Rng rng(4);
+  const Tensor values = uniform(rng, DType::kF64, {2, 3, 4});
+  std::vector<double> mean(3);
+  std::vector<double> variance(3);
+  for (std::int64_t i = 0; i < values.size(); ++i)
+    mean[static_cast<std::size_t>(i / 4 % 3)] += values.at(i) / 8;
+  for (std::int64_t i = 0; i < values.size(); ++i) {
+    const auto c = static_cast<std::size_t>(i / 4 % 3);
+    variance[c] += (values.at(i) - mean[c]) * (values.at(i) - mean[c]) / 8;
+  }
+  const std::vector<Tensor> found = f.build().run(std::vector{values});
+  expect_values(found[0], mean, 1e-12);
+  expect_values(found[1], variance, 1e-12);
+}
+
 /// A bf16 result is the exact one rounded, or its neighbour where f32 was off by a little.
 TEST(Ops, CompositionsOf16BitValuesAreRoundedOnce) {
   using Build = std::function<Value(const Value& x, const Value& row, const Value& channel)>;
