@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/half_types.h"
+#include "compiler/op_facts.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler {
@@ -20,24 +21,6 @@ using loop::Indices;
 using loop::ValueId;
 using loop::VarId;
 using loop::Within;
-
-bool is_expensive(Op op) {
-  switch (op) {
-    case Op::exp:
-    case Op::expm1:
-    case Op::log:
-    case Op::log1p:
-    case Op::sin:
-    case Op::cos:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::softplus:
-    case Op::erf:
-    case Op::pow:
-    case Op::random_uniform: return true;
-    default: return false;
-  }
-}
 
 ValId GroupContext::memory_of(ValId val) const {
   for (const ir::Alias& alias : in_place)
@@ -247,12 +230,13 @@ void Emitter::note(const Request& request, ValueId value, bool loaded) {
   const ir::ExprId definition = context_.fusion.val(request.val).definition;
   auto found = find_seen(request);
   if (found == seen.end()) {
-    seen.push_back({request,
-                    loaded,
-                    definition.valid() && is_expensive(context_.fusion.expr(definition).op),
-                    kernel().dtype(value),
-                    {},
-                    {}});
+    seen.push_back(
+        {request,
+         loaded,
+         definition.valid() && costs_more_than_a_load(context_.fusion.expr(definition).op),
+         kernel().dtype(value),
+         {},
+         {}});
     found = seen.end() - 1;
   }
   found->walks.insert(walk_);

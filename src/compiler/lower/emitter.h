@@ -26,9 +26,6 @@ struct Request {
   friend bool operator==(const Request&, const Request&) = default;
 };
 
-/// Whether it costs more than loading its result again.
-bool is_expensive(ir::Op op);
-
 /// What a group reads and where its results go.
 struct GroupContext {
   ir::Fusion& fusion;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/half_types.h"
 #include "compiler/lower/walker.h"
+#include "compiler/op_facts.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler {
@@ -448,7 +449,7 @@ bool GroupState::repeats_expensive() const {
       return;
     const ir::Expr& expr = fusion.expr(definition);
     if (ir::info(expr.op).op_class == ir::OpClass::kReduction) return;
-    if (is_expensive(expr.op)) walks[definition].insert(walk);
+    if (costs_more_than_a_load(expr.op)) walks[definition].insert(walk);
     for (const ir::ValId operand : expr.operands) visit(operand, walk);
   };
   for (const SimpleReduction& r : reductions) visit(fusion.expr(r.expr).operands[0], r.walk);

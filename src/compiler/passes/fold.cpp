@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "compiler/interpret/interpreter.h"
+#include "compiler/op_facts.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rewrite.h"
 
@@ -15,26 +16,6 @@ using ir::Op;
 using ir::ValId;
 
 namespace {
-
-/// Whether IEEE 754 fixes every bit of the formula: it is exact or rounded once. Integers and bools
-/// always are.
-bool rounds_once(Op op) {
-  switch (op) {
-    case Op::exp:
-    case Op::expm1:
-    case Op::log:
-    case Op::log1p:
-    case Op::rsqrt:
-    case Op::sin:
-    case Op::cos:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::softplus:
-    case Op::erf:
-    case Op::pow: return false;
-    default: return true;
-  }
-}
 
 bool representable(double value, DType dtype) {
   if (is_float(dtype)) return true;

@@ -4,41 +4,23 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "compiler/op_facts.h"
 #include "compiler/segment/search.h"
 
 namespace segfuse::compiler {
 
 using ir::Expr;
 using ir::ExprId;
-using ir::Op;
 using ir::ValId;
 
 namespace {
 
 constexpr std::size_t kLongestChain = 4;
 
-/// A few instructions an element.
+/// Of one operand, so that a chain reads no more than its result would be.
 bool is_cheap(const Expr& e) {
-  if (e.operands.size() != 1 || ir::info(e.op).op_class != ir::OpClass::kElementwise) return false;
-  switch (e.op) {
-    case Op::neg:
-    case Op::abs:
-    case Op::sign:
-    case Op::square:
-    case Op::relu:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-    case Op::is_nan:
-    case Op::is_finite:
-    case Op::logical_not:
-    case Op::cast:
-    case Op::reciprocal:
-    case Op::exp:
-    case Op::sigmoid:
-    case Op::tanh: return true;
-    default: return false;
-  }
+  return e.operands.size() == 1 && ir::info(e.op).op_class == ir::OpClass::kElementwise &&
+         costs_less_than_memory(e.op);
 }
 
 bool in(const std::vector<ValId>& sorted, ValId val) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "compiler/inputs.h"
+#include "compiler/op_facts.h"
 
 namespace segfuse::engine::numerics {
 namespace {
@@ -18,6 +19,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kPlainAdditions = 80;
 // The CRF in f32, against the size of what it adds up.
 constexpr double kCrf = 1e-4;
+// Of an operation that rounds more than once and says nothing.
+constexpr double kUnstatedUlps = 4;
 constexpr double kSlack = 1.5;  // for what corners of an interval do not see
 
 /// Half the distance of neighbours near 1 in the type that computes.
@@ -145,7 +148,8 @@ Tensor elementwise_error(const Evaluation& e, const Tensor& result, Functions fu
   if (!is_float(dtype)) return Tensor::zeros(DType::kF64, result.shape());
   const double u = unit(dtype);
   const double own = dtype == DType::kF64 ? 1 : 0;  // of the interpreter
-  const double ulps = stated_ulps(e.expr().op, dtype, functions).value_or(0.5) + own;
+  const double unstated = compiler::rounds_once(e.expr().op) ? 0.5 : kUnstatedUlps;
+  const double ulps = stated_ulps(e.expr().op, dtype, functions).value_or(unstated) + own;
   return map(result, [&](double r, std::int64_t) { return 2 * ulps * u * std::abs(r); });
 }
 
