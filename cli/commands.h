@@ -34,6 +34,7 @@ void add_train(CLI::App& app, Common& common);
 void add_eval(CLI::App& app, Common& common);
 void add_decode(CLI::App& app, Common& common);
 void add_compile(CLI::App& app, Common& common);
+void add_run(CLI::App& app, Common& common);
 void add_synth(CLI::App& app, Common& common);
 void add_info(CLI::App& app, Common& common);
 void add_doctor(CLI::App& app, Common& common);

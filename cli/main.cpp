@@ -29,6 +29,7 @@ Examples:
   segfuse eval out/ecg --data ludb_lead_ii --split test
   segfuse decode out/ecg recording.wav --out out/labels --format csv
   segfuse compile examples/layer_norm.sf --emit=ir
+  segfuse run program.sf --input x=x.npy --out results
   segfuse doctor memory memory.json --html memory.html
   segfuse doctor fork 4711
   segfuse doctor kernel kernels.cu --arch sm_90
@@ -132,6 +133,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   segfuse::cli::add_eval(app, common);
   segfuse::cli::add_decode(app, common);
   segfuse::cli::add_compile(app, common);
+  segfuse::cli::add_run(app, common);
   segfuse::cli::add_synth(app, common);
   segfuse::cli::add_info(app, common);
   segfuse::cli::add_doctor(app, common);

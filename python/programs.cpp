@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <pthread.h>
@@ -202,6 +203,17 @@ void bind_programs(nb::module_& m) {
                                                  .excess_precision = excess_precision});
           },
           "fusion"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
+      .def_static(
+          "from_text",
+          [](const std::string& text, const std::string& source, int threads, bool check_numerics,
+             bool excess_precision) {
+            return std::make_unique<Compiled>(Program::from_text(text, source),
+                                              RunOptions{.threads = threads,
+                                                         .check_numerics = check_numerics,
+                                                         .excess_precision = excess_precision});
+          },
+          "text"_a, "source"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
+      .def("overwritten", [](const Compiled& self) { return self.program().overwritten(); })
       .def("run", &run, "arrays"_a, "overwritten"_a, "reference"_a)
       .def(
           "emit", [](const Compiled& self, const std::string& kind) { return self.emit(kind); },

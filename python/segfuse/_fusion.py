@@ -35,7 +35,6 @@ class Fusion:
         self._captured: dict[int, tuple[Any, Value]] = {}
         self._inputs: list[Value] = []
         self._outputs: list[Value] = []
-        self._overwritten: list[int] = []
 
     @property
     def name(self) -> str:
@@ -57,8 +56,6 @@ class Fusion:
     def alias(self, output: Value, input: Value) -> None:
         """When a run has ended, the array given for `input` holds what `output` holds."""
         self._native.alias(self._own(output, "alias")._native, self._own(input, "alias")._native)
-        ids = [known._native.id() for known in self._inputs]
-        self._overwritten.append(ids.index(input._native.id()))
 
     def constant(self, number: float, dtype: DTypeLike = "float32") -> Value:
         """A scalar. Plain numbers beside values need no constant()."""
@@ -115,11 +112,32 @@ class Fusion:
         are cast, not after each operation.
         """
         return Program(
-            self,
-            threads=whole("threads", threads),
-            check_numerics=check_numerics,
-            excess_precision=excess_precision,
+            _native.Program(self._native, whole("threads", threads), check_numerics, excess_precision)
         )
+
+    @staticmethod
+    def from_text(
+        text: str,
+        *,
+        source: str = "<text>",
+        threads: int = 0,
+        check_numerics: bool = False,
+        excess_precision: bool = False,
+    ) -> Program:
+        """The program of a text in the form of docs/ir.md, ready to be called with arrays.
+
+            program = segfuse.Fusion.from_text(pathlib.Path("layer_norm.sf").read_text())
+            (y,) = program(x=array)
+
+        `source` is what messages call the text; all else as for `build`.
+
+        Raises:
+            DataError: "SOURCE:LINE:COLUMN: ..." for a text that is no program.
+        """
+        native = _native.Program.from_text(
+            _text("text", text), _text("source", source), whole("threads", threads), check_numerics, excess_precision
+        )
+        return Program(native)
 
     def text(self) -> str:
         """The text form (docs/ir.md)."""
@@ -218,18 +236,12 @@ def _text(name: str, given: Any) -> str:
 
 
 class Program:
-    """A program that is ready to run on the CPU and on CUDA devices. One run at a time; others wait."""
+    """A program that is ready to run on the CPU and on CUDA devices, made by `Fusion.build` or
+    `Fusion.from_text`. One run at a time; others wait."""
 
-    def __init__(
-        self,
-        fusion: Fusion,
-        *,
-        threads: int = 0,
-        check_numerics: bool = False,
-        excess_precision: bool = False,
-    ) -> None:
-        self._native = _native.Program(fusion._native, threads, check_numerics, excess_precision)
-        self._overwritten = list(fusion._overwritten)
+    def __init__(self, native: _native.Program) -> None:
+        self._native = native
+        self._overwritten = native.overwritten()
         self._names = [name for name, _, _ in self._native.inputs()]
         self._dtypes = [dtype for _, dtype, _ in self._native.outputs()]
         self._runners: dict[int, _gpu.Runner] = {}

@@ -55,6 +55,15 @@ std::vector<ValueInfo> Program::outputs() const {
   return describe(state_->fusion, state_->fusion.outputs());
 }
 
+std::vector<std::size_t> Program::overwritten() const {
+  const ir::Fusion& fusion = state_->fusion;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < fusion.inputs().size(); ++i)
+    for (const ir::Alias& alias : fusion.aliases())
+      if (alias.input == fusion.inputs()[i].val) places.push_back(i);
+  return places;
+}
+
 std::vector<std::string> Program::emit_kinds() {
   return {"ir", "segments", "plan", "loop", "kernels", "c", "h", "cuda", "cubin", "html"};
 }

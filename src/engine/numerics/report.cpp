@@ -39,6 +39,23 @@ NumericsReport examine_numerics(const std::filesystem::path& file, const Numeric
   return report;
 }
 
+std::map<std::string, Tensor> values_in_comments(const std::filesystem::path& file,
+                                                 const SizeExamples& sizes) {
+  using namespace engine;
+  const std::string text = read_file(file);
+  const std::vector<numerics::GivenValues> given = numerics::read_values(text, file.string());
+  if (given.empty()) return {};
+  const ir::Fusion fusion = ir::parse(text, file.string());
+  ir::verify(fusion);
+  std::vector<std::string> notes;
+  const std::vector<Tensor> inputs = numerics::make_inputs(fusion, sizes, 1, given, notes);
+  std::map<std::string, Tensor> found;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    for (const numerics::GivenValues& values : given)
+      if (values.input == fusion.inputs()[i].name) found[values.input] = inputs[i];
+  return found;
+}
+
 std::string numerics_report_text(const NumericsReport& report) {
   std::string text = fmt::format(
       "{}: {} operations in {} groups, each run {} times on {}, {:.1f} s\n", report.name,

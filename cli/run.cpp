@@ -1,0 +1,218 @@
+// segfuse run
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "segfuse/compile.h"
+#include "segfuse/error.h"
+
+namespace segfuse::cli {
+namespace {
+
+constexpr std::int64_t kShown = 6;
+constexpr std::size_t kLongestName = 200;
+
+struct RunArguments {
+  std::filesystem::path file;
+  std::vector<std::string> inputs;
+  std::vector<std::string> sizes;
+  std::filesystem::path out;
+  bool force = false;
+  bool excess_precision = false;
+};
+
+/// NAME=FILE of each --input.
+std::map<std::string, std::filesystem::path> parse_inputs(const std::vector<std::string>& texts) {
+  std::map<std::string, std::filesystem::path> files;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+      throw UsageError("--input '{}' is not understood; write --input NAME=FILE.npy", text);
+    if (!files.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
+      throw UsageError("--input: '{}' is given twice", text.substr(0, equals));
+  }
+  return files;
+}
+
+std::string names_of(const std::vector<ValueInfo>& values) {
+  std::vector<std::string> names;
+  for (const ValueInfo& value : values) names.push_back("'" + value.name + "'");
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+Tensor read_input(const ValueInfo& input, const std::filesystem::path& file) {
+  Tensor tensor = read_npy(file);
+  if (tensor.dtype() != input.dtype)
+    throw UsageError("{}: holds {}{}, but the input '{}' of the program is {}{}", file.string(),
+                     name_of(tensor.dtype()), to_string(tensor.shape()), input.name,
+                     name_of(input.dtype), input.shape);
+  return tensor;
+}
+
+std::vector<Tensor> read_inputs(const Program& program, const RunArguments& arguments) {
+  std::map<std::string, std::filesystem::path> files = parse_inputs(arguments.inputs);
+  std::map<std::string, Tensor> in_comments;
+  const std::vector<ValueInfo> wanted = program.inputs();
+  if (files.size() < wanted.size())
+    in_comments = values_in_comments(arguments.file, parse_sizes(arguments.sizes));
+  std::vector<Tensor> tensors;
+  for (const ValueInfo& input : wanted) {
+    const auto file = files.find(input.name);
+    if (file != files.end()) {
+      tensors.push_back(read_input(input, file->second));
+      files.erase(file);
+    } else if (in_comments.contains(input.name)) {
+      tensors.push_back(in_comments.at(input.name));
+    } else {
+      throw UsageError("the input '{}' ({}{}) has no values; pass --input {}=FILE.npy", input.name,
+                       name_of(input.dtype), input.shape, input.name);
+    }
+  }
+  if (!files.empty())
+    throw UsageError("--input {}={}: the program has no such input; its inputs are {}",
+                     files.begin()->first, files.begin()->second.string(), names_of(wanted));
+  return tensors;
+}
+
+struct Summary {
+  double least = std::numeric_limits<double>::infinity();
+  double most = -std::numeric_limits<double>::infinity();
+  double sum = 0;
+  std::int64_t finite = 0;
+  std::int64_t nan = 0;
+};
+
+Summary summary_of(const Tensor& tensor) {
+  Summary all;
+  for (std::int64_t i = 0; i < tensor.size(); ++i) {
+    const double value = tensor.at(i);
+    if (std::isnan(value)) ++all.nan;
+    if (!std::isfinite(value)) continue;
+    ++all.finite;
+    all.least = std::min(all.least, value);
+    all.most = std::max(all.most, value);
+    all.sum += value;
+  }
+  return all;
+}
+
+/// Names of files as well: what is no name of a file, or not the only one, gets a number.
+std::vector<std::string> names_of_outputs(const Program& program) {
+  std::vector<std::string> names;
+  for (const ValueInfo& output : program.outputs()) {
+    const bool usable =
+        !output.name.empty() && output.name[0] != '.' && output.name.size() <= kLongestName &&
+        std::all_of(output.name.begin(), output.name.end(),
+                    [](unsigned char c) { return c > ' ' && c != '/' && c != 0x7F; });
+    const bool taken = std::find(names.begin(), names.end(), output.name) != names.end();
+    names.push_back(usable && !taken ? output.name : fmt::format("output_{}", names.size()));
+  }
+  return names;
+}
+
+/// What `--out` makes; refused before anything runs where something is in the way.
+std::vector<std::filesystem::path> files_of(const std::vector<std::string>& names,
+                                            const RunArguments& arguments) {
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& name : names) {
+    paths.push_back(arguments.out / (name + ".npy"));
+    std::error_code ignored;
+    if (!arguments.force && std::filesystem::symlink_status(paths.back(), ignored).type() !=
+                                std::filesystem::file_type::not_found)
+      throw UsageError("{} is there already; pass --force to replace it, or another --out",
+                       paths.back().string());
+  }
+  std::error_code error;
+  std::filesystem::create_directories(arguments.out, error);
+  if (!std::filesystem::is_directory(arguments.out))
+    throw DataError("--out {}: is no folder and cannot be made one", arguments.out.string());
+  return paths;
+}
+
+nlohmann::ordered_json describe(const std::string& name, const Tensor& tensor) {
+  const Summary all = summary_of(tensor);
+  nlohmann::ordered_json json{
+      {"name", name}, {"dtype", name_of(tensor.dtype())}, {"shape", tensor.shape()}};
+  if (all.finite > 0) {
+    json["min"] = all.least;
+    json["mean"] = all.sum / static_cast<double>(all.finite);
+    json["max"] = all.most;
+  }
+  json["nan"] = all.nan;
+  json["infinite"] = tensor.size() - all.finite - all.nan;
+  return json;
+}
+
+void print_summary(const std::string& name, const Tensor& tensor) {
+  const Summary all = summary_of(tensor);
+  std::string text =
+      fmt::format("{}  {}{}", name, name_of(tensor.dtype()), to_string(tensor.shape()));
+  if (all.finite > 0)
+    text += fmt::format("  min {:.6g}, mean {:.6g}, max {:.6g}", all.least,
+                        all.sum / static_cast<double>(all.finite), all.most);
+  if (all.nan > 0) text += fmt::format("  {} NaN", all.nan);
+  const std::int64_t infinite = tensor.size() - all.finite - all.nan;
+  if (infinite > 0) text += fmt::format("  {} infinite", infinite);
+  fmt::print("{}\n ", text);
+  for (std::int64_t i = 0; i < std::min(tensor.size(), kShown); ++i)
+    fmt::print(" {:.9g}", tensor.at(i));
+  fmt::print("{}\n", tensor.size() > kShown ? " ..." : "");
+}
+
+void run_program(const RunArguments& arguments, Common& common) {
+  const Program program = Program::from_file(arguments.file);
+  const std::vector<Tensor> inputs = read_inputs(program, arguments);
+  std::vector<std::filesystem::path> files;
+  const std::vector<std::string> names = names_of_outputs(program);
+  if (!arguments.out.empty()) files = files_of(names, arguments);
+  const std::vector<Tensor> outputs =
+      program.run(inputs, {.excess_precision = arguments.excess_precision});
+  program.check();
+  auto all = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor output = outputs[i].to_host();
+    if (!files.empty()) write_npy(files[i], output);
+    if (!common.json) {
+      print_summary(names[i], output);
+      continue;
+    }
+    all.push_back(describe(names[i], output));
+    if (!files.empty()) all.back()["file"] = files[i].string();
+  }
+  if (!common.json) return;
+  nlohmann::ordered_json json{{"name", program.name()}, {"outputs", all}};
+  add_kernels(json, common);
+  fmt::print("{}\n", json.dump(2));
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Common& common) {
+  CLI::App* command =
+      app.add_subcommand("run", "Run a program in its text form on arrays of NumPy's");
+  const auto arguments = std::make_shared<RunArguments>();
+  command->add_option("file", arguments->file, "The program (.sf)")->required();
+  command
+      ->add_option("--input", arguments->inputs,
+                   "NAME=FILE.npy for each input that the program has no values for in comments")
+      ->allow_extra_args(false);
+  command->add_option("--size", arguments->sizes,
+                      "A size of inputs whose values stand in comments, as B=32");
+  command->add_option("--out", arguments->out,
+                      "Write each output to NAME.npy in this folder, as well as a summary");
+  command->add_flag("--force", arguments->force, "Replace outputs that are there");
+  command->add_flag("--excess-precision", arguments->excess_precision,
+                    "Round 16-bit values where kernels store them, not after each operation");
+  command->footer(
+      "\nExamples:\n  segfuse run program.sf --input x=x.npy --input scale=scale.npy\n"
+      "  segfuse run program.sf --input x=x.npy --out results --backend reference");
+  command->callback([arguments, &common] { run_program(*arguments, common); });
+}
+
+}  // namespace segfuse::cli
