@@ -1,10 +1,15 @@
-// Any bytes are a Fusion that prints and parses to itself, or a DataError.
+// Any bytes are a Fusion that prints and parses to itself, or a DataError. A Fusion becomes kernels
+// for both targets and runs, or a UsageError says why not.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
+#include "compiler/interpret/interpreter.h"
+#include "engine/compiled/emit.h"
+#include "engine/exec/semicrf_ops.h"
+#include "engine/executor.h"
 #include "ir/bind.h"
 #include "ir/hash.h"
 #include "ir/text.h"
@@ -15,8 +20,70 @@ using namespace segfuse;  // NOLINT(google-build-using-namespace): a program of 
 
 namespace {
 
+constexpr std::size_t kMostOperations = 60;      // of what is compiled
+constexpr std::int64_t kMostElements = 1 << 14;  // of what is run, in all values together
+constexpr std::uint64_t kCompiledOnce = 64;      // of so many, one is run by machine code
+
 void require(bool holds) {
   if (!holds) std::abort();
+}
+
+/// Threes, but for sizes that are numbers.
+std::vector<Shape> shapes_of(const ir::Fusion& fusion) {
+  std::vector<Shape> shapes;
+  for (const ir::Input& input : fusion.inputs()) {
+    shapes.emplace_back();
+    for (const ir::Extent& extent : fusion.val(input.val).shape) {
+      const ir::Extent size = fusion.canonical(extent);
+      shapes.back().push_back(size.is_constant() ? size.constant() : 3);
+    }
+  }
+  return shapes;
+}
+
+/// Whether all values together are small enough to be computed.
+bool is_small(const ir::Fusion& fusion, const ir::Sizes& sizes) {
+  std::int64_t elements = 0;
+  for (const ir::ValId id : fusion.vals()) {
+    const std::int64_t of_one = num_elements(sizes.of(fusion.val(id).shape));
+    if (of_one > kMostElements - elements) return false;
+    elements += of_one;
+  }
+  return true;
+}
+
+/// The texts of all kernels.
+void compile(const ir::Fusion& fusion) {
+  for (const compiler::Target target : {compiler::Target::kCpu, compiler::Target::kCuda})
+    for (const std::int64_t size : {3, 300}) {
+      engine::EmitFor how;
+      how.target = target;
+      for (const ir::Symbol& symbol : fusion.storage().symbols)
+        if (!symbol.derived) how.sizes.symbols[symbol.name] = size;
+      (void)engine::print_kernels(fusion, how);
+    }
+}
+
+void run(const ir::Fusion& fusion, engine::Backend backend) {
+  std::vector<Tensor> inputs;
+  const std::vector<Shape> shapes = shapes_of(fusion);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const DType dtype = fusion.val(fusion.inputs()[i].val).dtype;
+    inputs.push_back(Tensor::zeros(dtype, shapes[i]));
+    for (std::int64_t e = 0; e < inputs[i].size(); ++e)
+      inputs[i].set(e, static_cast<double>(e % 3) / (is_float(dtype) ? 2 : 1));
+  }
+  try {
+    const std::vector<Tensor> expected =
+        compiler::interpret(fusion, inputs, engine::reference_opaque_ops());
+    ThreadPool pool(1);
+    engine::Executable executable(fusion, pool, {.backend = backend});
+    const std::vector<Tensor> found = executable.run(inputs);
+    require(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) require(found[i].shape() == expected[i].shape());
+  } catch (const UsageError&) {  // an index out of range
+  } catch (const DataError&) {   // scores of a CRF
+  }
 }
 
 void check(const ir::Fusion& fusion) {
@@ -24,14 +91,18 @@ void check(const ir::Fusion& fusion) {
   const std::string text = ir::print(fusion);
   const ir::Fusion again = ir::parse(text);
   require(ir::print(again) == text);
-  require(ir::structural_hash(fusion) == ir::structural_hash(again));
-  std::vector<Shape> shapes;
-  for (const ir::Input& input : fusion.inputs())
-    shapes.emplace_back(fusion.val(input.val).shape.size(), 3);
+  const auto hash = ir::structural_hash(fusion);
+  require(hash == ir::structural_hash(again));
+  if (fusion.exprs().size() > kMostOperations) return;
   try {
-    (void)ir::bind(fusion, shapes);
+    const ir::Sizes sizes = ir::bind(fusion, shapes_of(fusion));
+    compile(fusion);
+    if (!is_small(fusion, sizes)) return;
   } catch (const UsageError&) {  // threes do not fit
+    return;
   }
+  run(fusion, engine::Backend::kLoops);
+  if (hash % kCompiledOnce == 0) run(fusion, engine::Backend::kCompiled);
 }
 
 }  // namespace
