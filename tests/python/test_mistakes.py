@@ -99,6 +99,7 @@ def test_fusions_on_odd_arguments():
             lambda: f.apply("concat", x, x, axis=odd),
             lambda: f.apply("cast", x, dtype=odd),
             lambda: f.build(threads=odd),
+            lambda: segfuse.Fusion.from_text(odd),
             lambda: segfuse.compile(odd),
             lambda: segfuse.compile(lambda x: x, threads=odd),
             lambda: segfuse.compile(lambda x: x + 1)(odd),
