@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/ops.h"
 
 namespace segfuse::cli {
 namespace {

@@ -213,7 +213,7 @@ void bind_programs(nb::module_& m) {
                                                          .excess_precision = excess_precision});
           },
           "text"_a, "source"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
-      .def("overwritten", [](const Compiled& self) { return self.program().overwritten(); })
+      .def("overwritten", [](const Compiled& self) { return overwritten_inputs(self.program()); })
       .def("run", &run, "arrays"_a, "overwritten"_a, "reference"_a)
       .def(
           "emit", [](const Compiled& self, const std::string& kind) { return self.emit(kind); },

@@ -81,8 +81,6 @@ class Program {
   const std::string& name() const;
   std::vector<ValueInfo> inputs() const;
   std::vector<ValueInfo> outputs() const;
-  /// The places among inputs() of those that a run overwrites.
-  std::vector<std::size_t> overwritten() const;
 
   /// What emit() can give.
   static std::vector<std::string> emit_kinds();
@@ -259,19 +257,5 @@ struct NumericsOptions {
 NumericsReport examine_numerics(const std::filesystem::path& file,
                                 const NumericsOptions& options = {});
 std::string numerics_report_text(const NumericsReport& report);
-
-/// The values of inputs that stand in such comments of a program's file, by the inputs' names.
-/// DataError and UsageError as there.
-std::map<std::string, Tensor> values_in_comments(const std::filesystem::path& file,
-                                                 const SizeExamples& sizes = {});
-
-// Tensors in files of NumPy's (.npy).
-
-/// DataError naming the file and what is wrong with it: no .npy file, cut short, an element type
-/// that programs have not. Arrays of bfloat16 are those that NumPy calls '<V2', as the package
-/// ml_dtypes writes them. Arrays in Fortran order become row-major.
-Tensor read_npy(const std::filesystem::path& path);
-/// Whole or not at all; replaces a file that is there.
-void write_npy(const std::filesystem::path& path, const Tensor& tensor);
 
 }  // namespace segfuse

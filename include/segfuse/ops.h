@@ -13,8 +13,11 @@
 // operation, what was found and what was expected; the program can be built on.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -273,3 +276,25 @@ Value instance_norm(const Value& a, double epsilon = 1e-5);
 Value instance_norm(const Value& a, const Value& scale, const Value& shift, double epsilon = 1e-5);
 
 }  // namespace segfuse::ops
+
+namespace segfuse {
+
+// Programs on files: what `segfuse run` and Python's Fusion.from_text are made of.
+
+/// The places among inputs() of those that a run of the program overwrites.
+std::vector<std::size_t> overwritten_inputs(const Program& program);
+
+/// The values of inputs that stand in comments of a program's file ("#: x = 0.5 inf 0*14"), by the
+/// inputs' names. Errors as of examine_numerics().
+std::map<std::string, Tensor> values_in_comments(const std::filesystem::path& file,
+                                                 const SizeExamples& sizes = {});
+
+/// A tensor from a file of NumPy's (.npy). DataError naming the file and what is wrong with it: no
+/// .npy file, cut short, an element type that programs have not. Arrays of bfloat16 are those that
+/// NumPy calls '<V2', as the package ml_dtypes writes them. Arrays in Fortran order become
+/// row-major.
+Tensor read_npy(const std::filesystem::path& path);
+/// Whole or not at all; replaces a file that is there.
+void write_npy(const std::filesystem::path& path, const Tensor& tensor);
+
+}  // namespace segfuse

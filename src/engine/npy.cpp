@@ -9,8 +9,8 @@
 
 #include "base/os/file.h"
 #include "base/text.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/ops.h"
 
 namespace segfuse {
 namespace {

@@ -14,6 +14,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "segfuse/error.h"
+#include "segfuse/ops.h"
 #include "segfuse/options.h"
 
 namespace segfuse {
@@ -55,8 +56,8 @@ std::vector<ValueInfo> Program::outputs() const {
   return describe(state_->fusion, state_->fusion.outputs());
 }
 
-std::vector<std::size_t> Program::overwritten() const {
-  const ir::Fusion& fusion = state_->fusion;
+std::vector<std::size_t> overwritten_inputs(const Program& program) {
+  const ir::Fusion& fusion = program.state().fusion;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < fusion.inputs().size(); ++i)
     for (const ir::Alias& alias : fusion.aliases())

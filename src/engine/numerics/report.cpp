@@ -6,6 +6,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "segfuse/error.h"
+#include "segfuse/ops.h"
 
 namespace segfuse {
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "base/os/file.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/ops.h"
 #include "support/files.h"
 
 namespace segfuse {
