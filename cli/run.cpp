@@ -189,7 +189,7 @@ void run_program(const RunArguments& arguments, Common& common) {
   if (!common.json) return;
   nlohmann::ordered_json json{{"name", program.name()}, {"outputs", all}};
   add_kernels(json, common);
-  fmt::print("{}\n", json.dump(2));
+  print_json(json);
 }
 
 }  // namespace
