@@ -47,6 +47,7 @@ inline constexpr OptionKey<std::string> kDevice{"device"};
 inline constexpr OptionKey<bool> kCheckStreams{"check-streams"};
 inline constexpr OptionKey<bool> kDeterministic{"deterministic"};
 inline constexpr OptionKey<std::string> kCacheDir{"cache-dir"};
+inline constexpr OptionKey<std::int64_t> kCacheSize{"cache-size"};
 }  // namespace options
 
 /// A value for every option. A plain value: pass it on, copy it, change the copy.

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace segfuse {
 namespace {
 
@@ -38,7 +40,7 @@ void log_message(LogLevel level, std::string_view message) {
   const std::lock_guard lock(slot.mutex);
   if (slot.sink) return slot.sink(level, message);
   const std::string line =
-      fmt::format("segfuse: {}{}\n", kPrefix[static_cast<int>(level)], message);
+      fmt::format("segfuse: {}{}\n", kPrefix[static_cast<int>(level)], printable(message));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -1,5 +1,6 @@
 #include "segfuse/options.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "SEGFUSE_";
 constexpr double kMostThreads = 4096;
+constexpr double kMostCacheMib = 1 << 20;
 
 std::string environment_name(std::string_view option) {
   std::string name(kPrefix);
@@ -66,7 +68,15 @@ std::vector<OptionInfo> make_table() {
        "the same bits for the same inputs on any number of threads; off allows faster orders, of "
        "which there are none so far"},
       {"cache-dir", "", std::string(),
-       "folder of compiled code; empty takes $XDG_CACHE_HOME/segfuse or ~/.cache/segfuse"},
+       "folder of compiled code, yours alone; empty takes $XDG_CACHE_HOME/segfuse or "
+       "~/.cache/segfuse"},
+      {"cache-size",
+       "",
+       std::int64_t{1024},
+       "MiB of compiled code that are kept; what was not used for the longest time goes first",
+       {},
+       1,
+       kMostCacheMib},
   };
   for (OptionInfo& info : table) info.environment = environment_name(info.name);
   return table;
@@ -167,6 +177,8 @@ Options::Options() {
 
 Options Options::from_environment() {
   Options options;
+  // A program that has rights its caller lacks takes no orders from that one's environment.
+  if (::getauxval(AT_SECURE) != 0) return options;
   std::vector<std::string> known;
   for (const OptionInfo& info : option_table()) known.push_back(info.environment);
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

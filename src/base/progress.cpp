@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace segfuse {
 namespace {
 
@@ -88,7 +90,7 @@ void Progress::print(std::string_view line) {
   if (options_.quiet) return;
   const bool redraw = on_terminal_ && drawn_ && !finished_;
   if (redraw) write(kClearLine);
-  write(fmt::format("{}\n", line));
+  write(fmt::format("{}\n", printable(line)));
   if (redraw) write(bar(options_.clock()));
 }
 
@@ -125,7 +127,7 @@ std::string Progress::state(double now) const {
   } else {
     text += fmt::format("{}, {}", done_, duration_text(elapsed));
   }
-  return note_.empty() ? text : text + ", " + note_;
+  return printable(note_.empty() ? text : text + ", " + note_);
 }
 
 std::string Progress::bar(double now) const {

@@ -28,7 +28,7 @@ Module open_module() {
   Module module;
 #if defined(__x86_64__)
   std::vector<std::string> names;
-  if (const char* named = std::getenv("SEGFUSE_CLANG"); named != nullptr && *named != '\0') {
+  if (const char* named = ::secure_getenv("SEGFUSE_CLANG"); named != nullptr && *named != '\0') {
     names.emplace_back(named);
   } else {
     const std::filesystem::path folder = folder_of_code(&kModule);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,9 @@
 #include <cerrno>
 #include <system_error>
 #include <utility>
+
+#include "base/os/descriptor.h"
+#include "base/os/folder.h"
 
 namespace segfuse {
 namespace {
@@ -33,36 +35,20 @@ std::string advice(int error_number) {
   throw FileError(path, action, errno);
 }
 
-/// Closes on destruction.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return value_; }
-
- private:
-  int value_;
-};
-
 enum class Pipes { kRefuse, kAccept };
 
-/// Opens a regular file for reading, or a pipe, and gives its size.
-std::size_t open_for_reading(const fs::path& path, int& descriptor, Pipes pipes) {
+/// A regular file, or a pipe, opened for reading, and its size.
+Descriptor open_for_reading(const fs::path& path, std::size_t& size, Pipes pipes) {
   // Not blocking: opening a pipe without a writer would wait for ever.
-  descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) fail(path, "open");
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) fail(path, "open");
   struct stat status{};
-  int problem = ::fstat(descriptor, &status) == 0 ? 0 : errno;
-  const bool pipe = pipes == Pipes::kAccept && S_ISFIFO(status.st_mode);
-  if (problem == 0 && S_ISDIR(status.st_mode)) problem = EISDIR;
-  if (problem == 0 && !S_ISREG(status.st_mode) && !pipe) problem = EINVAL;
-  if (problem == 0) return static_cast<std::size_t>(status.st_size);
-  ::close(descriptor);
-  throw FileError(path, problem == EINVAL ? "read (not a regular file)" : "read", problem);
+  if (::fstat(file.get(), &status) != 0) fail(path, "read");
+  if (S_ISDIR(status.st_mode)) throw FileError(path, "read", EISDIR);
+  if (!S_ISREG(status.st_mode) && !(pipes == Pipes::kAccept && S_ISFIFO(status.st_mode)))
+    throw FileError(path, "read (not a regular file)", EINVAL);
+  size = static_cast<std::size_t>(status.st_size);
+  return file;
 }
 
 /// Waits until a pipe has something to read or its writer is gone. Nothing was read so far and
@@ -91,14 +77,22 @@ bool try_again(const fs::path& path, int descriptor, ssize_t count, bool empty) 
   return true;
 }
 
+/// Where to write: a link is followed that this user, or root, made; that of anybody else could
+/// lead to any file of ours.
 fs::path target_of(const fs::path& path) {
+  if (!path.has_filename()) throw UsageError("cannot write '{}': not a file name", path.string());
+  struct stat link{};
+  const bool is_link = ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
+  if (is_link && link.st_uid != ::geteuid() && link.st_uid != 0)
+    throw DataError(
+        "cannot write '{}': it is a link that another user made; write to the file that it names",
+        path.string());
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::exists(status) && !fs::is_regular_file(status))
     throw UsageError("cannot write '{}': it exists and is not a regular file", path.string());
-  if (!path.has_filename()) throw UsageError("cannot write '{}': not a file name", path.string());
+  if (!is_link) return path;
   // A link that points nowhere is followed as well, to where its file would be.
-  if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
   const fs::path real = fs::weakly_canonical(path, error);
   return error ? path : real;
 }
@@ -107,36 +101,12 @@ fs::path directory_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// The new file, locked. Another writer may have renamed or removed it between our open and our
-/// lock; then we hold a file that has no longer that name, and try again.
-int open_partial(const fs::path& partial) {
-  while (true) {
-    const int descriptor = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor < 0) fail(partial, "create");
-    int locked = ::flock(descriptor, LOCK_EX);
-    while (locked != 0 && errno == EINTR) locked = ::flock(descriptor, LOCK_EX);
-    struct stat ours{}, named{};
-    if (locked == 0 && ::fstat(descriptor, &ours) == 0 && ::stat(partial.c_str(), &named) == 0 &&
-        ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
-      return descriptor;
-    const int problem = errno;
-    ::close(descriptor);
-    if (locked != 0) throw FileError(partial, "lock", problem);
+Folder folder_of(const fs::path& target, const fs::path& shown) {
+  try {
+    return Folder(directory_of(target));
+  } catch (const FileError& error) {
+    throw FileError(shown, "write", error.error_number());
   }
-}
-
-void sync_directory(const fs::path& directory) {
-  const Descriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (descriptor.get() < 0) fail(directory, "open");
-  // Some file systems cannot sync a directory and say EINVAL; the rename is then as safe as it
-  // gets.
-  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) fail(directory, "sync");
-}
-
-void keep_mode(const fs::path& target, int descriptor) {
-  struct stat status{};
-  if (::stat(target.c_str(), &status) != 0) return;
-  if (::fchmod(descriptor, status.st_mode & 07777U) != 0) fail(target, "set the mode of");
 }
 
 }  // namespace
@@ -147,15 +117,20 @@ FileError::FileError(const fs::path& path, std::string_view action, int error_nu
       error_number_(error_number) {}
 
 std::string read_file(const fs::path& path) {
-  int opened = -1;
-  std::string content(open_for_reading(path, opened, Pipes::kAccept) + 1, '\0');
-  const Descriptor descriptor(opened);
+  std::size_t size = 0;
+  return read_rest(open_for_reading(path, size, Pipes::kAccept).get(), path);
+}
+
+std::string read_rest(int descriptor, const fs::path& shown) {
+  struct stat status{};
+  if (::fstat(descriptor, &status) != 0) fail(shown, "read");
+  std::string content(static_cast<std::size_t>(status.st_size) + 1, '\0');
   std::size_t filled = 0;
   // Files under /proc have size 0 and content, and a file may grow while it is read.
   while (true) {
     if (filled == content.size()) content.resize(filled + std::max(filled / 2, std::size_t{4096}));
-    const ssize_t count = ::read(opened, content.data() + filled, content.size() - filled);
-    if (count <= 0 && !try_again(path, opened, count, filled == 0)) break;
+    const ssize_t count = ::read(descriptor, content.data() + filled, content.size() - filled);
+    if (count <= 0 && !try_again(shown, descriptor, count, filled == 0)) break;
     filled += count <= 0 ? 0 : static_cast<std::size_t>(count);
   }
   content.resize(filled);
@@ -163,11 +138,10 @@ std::string read_file(const fs::path& path) {
 }
 
 FileMap::FileMap(const fs::path& path) {
-  int opened = -1;
-  const std::size_t size = open_for_reading(path, opened, Pipes::kRefuse);
-  const Descriptor descriptor(opened);
+  std::size_t size = 0;
+  const Descriptor file = open_for_reading(path, size, Pipes::kRefuse);
   if (size == 0) return;
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened, 0);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail(path, "map");
   data_ = static_cast<const std::byte*>(address);
   size_ = size;
@@ -246,22 +220,7 @@ std::vector<fs::path> list_directory(const fs::path& path) {
 void write_file_atomically(const fs::path& path, const std::function<void(FileWriter&)>& writer,
                            Sync sync) {
   const fs::path target = target_of(path);
-  const fs::path directory = directory_of(target);
-  const fs::path partial = directory / ("." + target.filename().string() + ".partial");
-  const Descriptor descriptor(open_partial(partial));
-  try {
-    if (::ftruncate(descriptor.get(), 0) != 0) fail(path, "write");
-    FileWriter out(descriptor.get(), path);
-    writer(out);
-    out.flush();
-    keep_mode(target, descriptor.get());
-    if (sync == Sync::kYes && ::fsync(descriptor.get()) != 0) fail(path, "sync");
-    if (::rename(partial.c_str(), target.c_str()) != 0) fail(path, "rename the new file onto");
-  } catch (...) {
-    ::unlink(partial.c_str());
-    throw;
-  }
-  if (sync == Sync::kYes) sync_directory(directory);
+  folder_of(target, path).replace(target.filename().string(), path, writer, sync);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {

@@ -75,8 +75,7 @@ class FileWriter {
   std::uint64_t size() const noexcept { return written_ + buffer_.size(); }
 
  private:
-  friend void write_file_atomically(const std::filesystem::path&,
-                                    const std::function<void(FileWriter&)>&, Sync);
+  friend class Folder;
   FileWriter(int descriptor, std::filesystem::path path);
   void flush();
   void write_through(const char* data, std::size_t size);
@@ -90,9 +89,12 @@ class FileWriter {
 /// Replaces `path` by what `writer` writes, in one step that survives a crash: the content goes to
 /// a new file in the same directory, is synced, renamed onto `path`, and the directory is synced.
 /// A reader sees the former content or the new one, never a part. When anything throws, `path` is
-/// as it was and nothing is left beside it. A writer that was killed leaves `.NAME.partial`, which
-/// the next write of the same path takes over; writers of one path wait for each other.
-/// A symbolic link is followed; a path that exists and is not a regular file is refused.
+/// as it was and nothing is left beside it; of writers of one path the last one wins. The new file
+/// has no name until it is whole; where the file system knows no such files it is called
+/// `.segfuse-RANDOM.partial`, and what killed writers left of these goes with the next write of
+/// another process in that directory.
+/// A symbolic link of this user's is followed; a path that exists and is not a regular file is
+/// refused.
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(FileWriter&)>& writer, Sync sync = Sync::kYes);
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);

@@ -145,7 +145,8 @@ RawSegments parse_csv(std::string_view text, std::string_view name, char separat
     if (row.fields.size() <= columns.last())
       throw DataError("{}:{}: {} fields; expected at least {}", name, row.line, row.fields.size(),
                       columns.last() + 1);
-    const std::string label(trim(row.fields[columns.label]));  // quoted fields keep blanks
+    const std::string label(
+        csv_text(trim(row.fields[columns.label])));  // quoted fields keep blanks
     refuse_empty(label, name, row.line);
     out.segments.push_back({number_in(row.fields[columns.start], "the start", name, row.line),
                             number_in(row.fields[columns.end], "the end", name, row.line), label,

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "base/text.h"
 #include "learn/data/label_parsers.h"
 #include "learn/data/text.h"
 #include "segfuse/data.h"
@@ -43,13 +42,6 @@ std::string format_audacity(const Annotation& annotation) {
     out += fmt::format("{}\t{}\t{}\n", format_seconds(segment.start), format_seconds(segment.end),
                        plain_label(segment, "\t\r\n"));
   return out;
-}
-
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos && trim(text) == text) return text;
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return out + "\"";
 }
 
 std::string format_csv(const Annotation& annotation, const std::vector<SegmentColumn>& columns) {

@@ -2,29 +2,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "base/printable.h"
+#include "base/text.h"
 #include "segfuse/error.h"
 
 namespace segfuse::data {
 namespace {
-
-/// Length of the well-formed UTF-8 sequence at `at` (1 to 4), or 0.
-std::size_t utf8_length(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned first = byte(at);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  for (std::size_t i = 1; i < length; ++i)
-    if ((byte(at + i) & 0xC0) != 0x80) return 0;
-  const unsigned second = byte(at + 1);
-  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
-  const bool outside = (first == 0xED && second >= 0xA0) || (first == 0xF4 && second >= 0x90);
-  return overlong || outside ? 0 : length;
-}
 
 void append_utf8(std::string& out, std::uint32_t code) {
   const auto put = [&](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
@@ -111,6 +97,40 @@ std::string shown(std::string_view text) {
     at += length == 0 ? 1 : length;
   }
   return out + (at < text.size() ? "...\"" : "\"");
+}
+
+namespace {
+
+/// Symbols of phone alphabets begin with these, too ("@", "-", "+r"); without a call, a pipe or a
+/// reference to another sheet the last three cannot do anything.
+bool is_formula(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  if (text.size() < 2) return false;
+  if (text.front() == '=') return true;
+  return std::string_view("+-@").find(text.front()) != std::string_view::npos &&
+         text.find_first_of("(|!") != std::string_view::npos;
+}
+
+/// A formula behind any number of apostrophes: one more is told apart from one less.
+bool takes_apostrophe(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of('\''), text.size()));
+  return is_formula(text);
+}
+
+}  // namespace
+
+std::string csv_field(std::string_view text) {
+  std::string field(takes_apostrophe(text) ? "'" : "");
+  field += text;
+  if (field.find_first_of(",\"\r\n") == std::string::npos && trim(field) == field) return field;
+  std::string out = "\"";
+  for (const char c : field) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
+std::string_view csv_text(std::string_view field) {
+  if (field.starts_with('\'') && takes_apostrophe(field)) field.remove_prefix(1);
+  return field;
 }
 
 std::string format_seconds(double seconds) {

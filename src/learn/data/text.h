@@ -23,6 +23,12 @@ std::string shown(std::string_view text);
 /// `seconds` with up to nine decimals, without trailing zeros.
 std::string format_seconds(double seconds);
 
+/// A text as a field of a CSV file: quoted where it has to be. One that a spreadsheet would take
+/// for a formula ("=..."; what begins with + - @ and calls something) gets an apostrophe in front.
+std::string csv_field(std::string_view text);
+/// The text of a field that parse_table() has read, without the apostrophe that csv_field() added.
+std::string_view csv_text(std::string_view field);
+
 struct TableRow {
   std::vector<std::string> fields;
   std::int64_t line = 0;

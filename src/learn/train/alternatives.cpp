@@ -6,6 +6,8 @@
 
 #include "base/json/json.h"
 
+#include "learn/data/text.h"
+
 namespace segfuse::learn {
 namespace {
 
@@ -19,13 +21,6 @@ Json list_of(const std::vector<Alternative>& alternatives, const Alphabet& label
     list.push_back({{"log_probability", a.log_probability}, {"segments", segments}});
   }
   return list;
-}
-
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
 }
 
 }  // namespace
@@ -42,7 +37,7 @@ std::string alternatives_json(const Decoded& decoded, const Alphabet& labels, do
 std::string posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds) {
   const auto classes = static_cast<std::size_t>(labels.size());
   std::string text = decoded.boundary.empty() ? "time" : "time,boundary";
-  for (const std::string& label : labels.labels()) text += "," + csv_cell(label);
+  for (const std::string& label : labels.labels()) text += "," + data::csv_field(label);
   text += "\n";
   for (std::size_t t = 0; t * classes < decoded.label.size(); ++t) {
     auto out = std::back_inserter(text);

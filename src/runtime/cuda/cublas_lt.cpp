@@ -65,9 +65,9 @@ struct Library {
 const SharedLibrary& opened() {
   static const SharedLibrary library = [] {
     std::vector<std::string> names;
-    if (const char* named = std::getenv("SEGFUSE_CUBLASLT")) names.emplace_back(named);
+    if (const char* named = ::secure_getenv("SEGFUSE_CUBLASLT")) names.emplace_back(named);
     std::vector<std::string> folders = {""};
-    if (const char* home = std::getenv("CUDA_HOME"))
+    if (const char* home = ::secure_getenv("CUDA_HOME"))
       folders.push_back(fmt::format("{}/lib64/", home));
     folders.emplace_back("/usr/local/cuda/lib64/");
     for (const std::string& folder : folders)

@@ -30,11 +30,12 @@ constexpr int kInvalidOption = 5;  // NVRTC_ERROR_INVALID_OPTION
 
 std::vector<std::string> candidates() {
   std::vector<std::string> names;
-  if (const char* named = std::getenv("SEGFUSE_NVRTC")) names.emplace_back(named);
+  if (const char* named = ::secure_getenv("SEGFUSE_NVRTC")) names.emplace_back(named);
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
     names.emplace_back(name);
   std::vector<std::string> folders;
-  if (const char* home = std::getenv("CUDA_HOME")) folders.push_back(fmt::format("{}/lib64", home));
+  if (const char* home = ::secure_getenv("CUDA_HOME"))
+    folders.push_back(fmt::format("{}/lib64", home));
   folders.emplace_back("/usr/local/cuda/lib64");
   for (const std::string& folder : folders)
     for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})

@@ -1,16 +1,38 @@
 #include "base/os/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdarg>
+#include <fstream>
 #include <thread>
 #include <vector>
+
+namespace {
+std::atomic<bool> refuse_unnamed{false};
+}
+
+/// The library's calls come here.
+extern "C" int openat(int folder, const char* name, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const unsigned mode = va_arg(rest, unsigned);
+  va_end(rest);
+  if (refuse_unnamed && (flags & O_TMPFILE) == O_TMPFILE) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_openat, folder, name, flags, mode));
+}
 
 namespace segfuse {
 namespace {
@@ -128,12 +150,72 @@ TEST_F(File, AWriterThatThrowsChangesNothing) {
   EXPECT_THAT(names(), testing::ElementsAre("a"));
 }
 
-TEST_F(File, AKilledWritersRestIsTakenOver) {
-  write_file_atomically(dir_ / "other", std::string(1000, 'x'));
-  fs::rename(dir_ / "other", dir_ / ".a.partial");
+TEST_F(File, WhatAKilledWriterLeftIsRemovedAndALivingOnesIsNot) {
+  const std::string dead = ".segfuse-0123456789abcdef.partial";
+  const std::string alive = ".segfuse-fedcba9876543210.partial";
+  const std::string foreign = ".segfuse-notes.partial";
+  for (const std::string& name : {dead, alive, foreign}) std::ofstream(dir_ / name) << "rest";
+  const int held = ::open((dir_ / alive).c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
   write_file_atomically(dir_ / "a", "new");
-  EXPECT_EQ(read_file(dir_ / "a"), "new");
-  EXPECT_THAT(names(), testing::ElementsAre("a"));
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("a", alive, foreign));
+  ::close(held);
+}
+
+TEST_F(File, AFormerWritersNameIsNeitherFollowedNorWaitedFor) {
+  write_file_atomically(dir_ / "secret", "mine");
+  fs::create_symlink("secret", dir_ / ".a.partial");
+  std::ofstream(dir_ / ".b.partial") << "locked";
+  const int held = ::open((dir_ / ".b.partial").c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
+  ::alarm(60);  // a writer that waits for a stranger's lock ends here
+  write_file_atomically(dir_ / "a", "new");
+  write_file_atomically(dir_ / "b", "new");
+  ::alarm(0);
+  ::close(held);
+  EXPECT_EQ(read_file(dir_ / "secret"), "mine");
+  EXPECT_EQ(read_file(dir_ / "a") + read_file(dir_ / "b"), "newnew");
+  EXPECT_FALSE(fs::is_symlink(dir_ / "a"));
+}
+
+TEST_F(File, ALinkOfAnotherUserIsNotFollowed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make links of others";
+  write_file_atomically(dir_ / "secret", "mine");
+  fs::create_symlink("secret", dir_ / "a");
+  ASSERT_EQ(::lchown((dir_ / "a").c_str(), 65534, 65534), 0);
+  EXPECT_THAT(message_of([&] { write_file_atomically(dir_ / "a", "new"); }),
+              AllOf(HasSubstr((dir_ / "a").string()), HasSubstr("another user")));
+  EXPECT_EQ(read_file(dir_ / "secret"), "mine");
+}
+
+TEST_F(File, NamesOfAnyLengthCanBeWritten) {
+  const std::string name(255, 'n');
+  for (const char* content : {"former", "new"}) {
+    write_file_atomically(dir_ / name, content);
+    EXPECT_EQ(read_file(dir_ / name), content);
+  }
+}
+
+/// While alive, no file system has files without a name.
+class WithoutUnnamedFiles {
+ public:
+  WithoutUnnamedFiles() { refuse_unnamed = true; }
+  ~WithoutUnnamedFiles() { refuse_unnamed = false; }
+};
+
+TEST_F(File, WithoutUnnamedFilesARandomNameDoes) {
+  const WithoutUnnamedFiles without;
+  write_file_atomically(dir_ / "a", [&](FileWriter& out) {
+    EXPECT_THAT(names(),
+                testing::ElementsAre(testing::MatchesRegex("\\.segfuse-[0-9a-f]+\\.partial")));
+    // Another writer, even of another folder object, leaves a living one's file alone.
+    write_file_atomically(dir_ / "b", "b");
+    out.write("a");
+  });
+  EXPECT_EQ(read_file(dir_ / "a") + read_file(dir_ / "b"), "ab");
+  EXPECT_THROW(write_file_atomically(dir_ / "a", [](FileWriter&) { throw InternalError("stop"); }),
+               InternalError);
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("a", "b"));
 }
 
 /// Lets files grow to `bytes` only, which fails as a full disk does but needs no disk.

@@ -95,7 +95,8 @@ TEST(Options, UnknownNamesGetTheNearestOne) {
             "unknown option 'thread'; did you mean 'threads'?");
   EXPECT_EQ(message_of([&] { options.value("elephant"); }),
             "unknown option 'elephant'; known are 'threads', 'log', 'quiet', 'check-numerics', "
-            "'backend', 'device', 'check-streams', 'deterministic' and 'cache-dir'");
+            "'backend', 'device', 'check-streams', 'deterministic', 'cache-dir' and "
+            "'cache-size'");
 }
 
 TEST(Options, ValuesThatDoNotFitAreRefusedAndChangeNothing) {

@@ -192,6 +192,42 @@ TEST(Labels, BlanksAroundAQuotedLabelAreNoPartOfIt) {
   EXPECT_THROW(parse_labels("label,start,end\n\" \r\",0,1\n", "x.csv"), DataError);
 }
 
+TEST(Labels, SpreadsheetsFindNoFormulaInCsvAndWeFindTheLabel) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"=cmd|'/C calc'!A0", "'=cmd|'/C calc'!A0"},
+      {"=1+1", "'=1+1"},
+      {"=HYPERLINK(\"http://x\",\"y\")", "\"'=HYPERLINK(\"\"http://x\"\",\"\"y\"\")\""},
+      {"@SUM(A1)", "'@SUM(A1)"},
+      {"+cmd|' /C x'!A0", "'+cmd|' /C x'!A0"},
+      {"-2+cmd|' /C x'!A0", "'-2+cmd|' /C x'!A0"},
+      {"'=1+1", "''=1+1"},
+      {"''@SUM(A1)", "'''@SUM(A1)"},
+      // Symbols of phone alphabets and words are as they were.
+      {"@", "@"},
+      {"@U", "@U"},
+      {"-", "-"},
+      {"+r", "+r"},
+      {"=", "="},
+      {"'a", "'a"},
+      {"'", "'"},
+      {"''", "''"},
+      {"a=b(c)", "a=b(c)"}};
+  Annotation annotation;
+  std::string expected = "start,end,label\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto start = static_cast<double>(i);
+    annotation.segments.push_back({start, start + 1, rows[i].first, 0});
+    expected += fmt::format("{},{},{}\n", i, i + 1, rows[i].second);
+  }
+  LabelOutput output;
+  output.format = LabelFormat::kCsv;
+  const std::string text = format_labels(annotation, output);
+  EXPECT_EQ(text, expected);
+  const Annotation read = parse_labels(text, "x.csv");
+  ASSERT_EQ(read.segments.size(), rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(read.segments[i].label, rows[i].first);
+}
+
 TEST(Labels, ColumnsGoToCsvAndToFurtherTiers) {
   Annotation annotation;
   annotation.segments = {{0, 1, "a", 0}, {1, 2, "b", 0}};
