@@ -17,8 +17,9 @@ namespace segfuse::cli {
 
 /// What every command has.
 struct Common {
-  bool json = false;  ///< machine-readable output on stdout
-  int status = 0;     ///< exit code of a command that ran and found what its user asked about
+  bool json = false;       ///< machine-readable output on stdout
+  bool overwrite = false;  ///< replace files that segfuse did not write
+  int status = 0;          ///< exit code of a command that ran and found what its user asked about
   /// Another command of ours, its program's name first; its exit code.
   std::function<int(std::vector<std::string>)> run_command = nullptr;
   /// With --report-kernels.
@@ -42,6 +43,9 @@ void add_numerics(CLI::App& doctor, Common& common);
 void add_doctor_fork(CLI::App& doctor, Common& common);
 void add_doctor_streams(CLI::App& doctor, Common& common);
 
+/// The flag of every command that reads manifests.
+void add_allow_commands(CLI::App* command, bool& allow);
+
 /// NAME=NUMBER, again and again. UsageError for what is none.
 std::map<std::string, std::int64_t> parse_sizes(const std::vector<std::string>& texts);
 
@@ -50,8 +54,5 @@ void print_json(const nlohmann::ordered_json& json, int indent = 2);
 
 /// DataError when what was printed did not arrive (a full disk behind a redirection).
 void flush_output();
-
-/// DataError when it cannot be written.
-void write_text(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace segfuse::cli

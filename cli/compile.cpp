@@ -2,13 +2,13 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "segfuse/compile.h"
 #include "segfuse/doctor.h"
 #include "segfuse/error.h"
+#include "segfuse/train.h"
 
 namespace segfuse::cli {
 namespace {
@@ -60,8 +60,8 @@ EmitOptions options_of(const CompileArguments& arguments) {
 }
 
 /// Writes what was emitted, and beside a program in C its header. Returns the paths.
-std::vector<std::string> write_files(const Program& program, const CompileArguments& arguments,
-                                     const std::string& text) {
+std::vector<std::string> write_emitted(const Program& program, const CompileArguments& arguments,
+                                       const std::string& text, const Common& common) {
   const std::filesystem::path path = arguments.out;
   std::vector<std::pair<std::filesystem::path, std::string>> files = {{path, text}};
   if (arguments.dump.empty() && arguments.emit == "c") {
@@ -71,14 +71,9 @@ std::vector<std::string> write_files(const Program& program, const CompileArgume
                        arguments.out);
     files.emplace_back(header, program.emit("h", options_of(arguments)));
   }
+  write_outputs(files, common.overwrite);
   std::vector<std::string> written;
-  for (const auto& [name, content] : files) {
-    std::ofstream file(name, std::ios::binary);
-    file << content;
-    file.close();
-    if (!file) throw DataError("{} cannot be written", name.string());
-    written.push_back(name.string());
-  }
+  for (const auto& [name, content] : files) written.push_back(name.string());
   return written;
 }
 
@@ -177,7 +172,7 @@ void add_compile(CLI::App& app, Common& common) {
       throw UsageError("--emit=cubin gives machine code, not text; write it to a file by --out");
     const std::string text = text_of(program, *arguments);
     std::vector<std::string> files;
-    if (!arguments->out.empty()) files = write_files(program, *arguments, text);
+    if (!arguments->out.empty()) files = write_emitted(program, *arguments, text, common);
     if (!common.json) {
       // Who asks for kernels and names nothing else wants these.
       if (files.empty() && !(common.kernels && arguments->emit == "ir" && arguments->dump.empty()))

@@ -1,12 +1,11 @@
 #include <fmt/core.h>
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "commands.h"
 #include "segfuse/doctor.h"
-#include "segfuse/error.h"
+#include "segfuse/train.h"
 
 namespace segfuse::cli {
 
@@ -18,10 +17,11 @@ struct MemoryArguments {
   bool replay = false;
 };
 
-void run_memory(const MemoryArguments& arguments, bool json) {
+void run_memory(const MemoryArguments& arguments, const Common& common) {
   const MemoryReport report = examine_memory(arguments.file, arguments.replay);
-  if (!arguments.html.empty()) write_text(arguments.html, memory_report_html(report));
-  fmt::print("{}", json ? memory_report_json(report) : memory_report_text(report));
+  if (!arguments.html.empty())
+    write_outputs({{arguments.html, memory_report_html(report)}}, common.overwrite);
+  fmt::print("{}", common.json ? memory_report_json(report) : memory_report_text(report));
 }
 
 struct KernelArguments {
@@ -55,7 +55,7 @@ void add_memory(CLI::App& doctor, Common& common) {
   command->add_option("--html", arguments->html, "Write a page with pictures to this file");
   command->add_flag("--replay", arguments->replay,
                     "Say what segfuse's heap would have needed for the same requests");
-  command->callback([arguments, &common] { run_memory(*arguments, common.json); });
+  command->callback([arguments, &common] { run_memory(*arguments, common); });
 }
 
 void add_kernel(CLI::App& doctor, Common& common) {
@@ -76,13 +76,6 @@ void add_kernel(CLI::App& doctor, Common& common) {
 }
 
 }  // namespace
-
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.flush();
-  if (!out) throw DataError("{}: cannot be written; is there such a folder?", path.string());
-}
 
 void add_doctor(CLI::App& app, Common& common) {
   CLI::App* doctor =

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "segfuse/doctor.h"
 #include "segfuse/error.h"
+#include "segfuse/train.h"
 
 namespace segfuse::cli {
 
@@ -48,7 +49,8 @@ int pid_of(const ForkArguments& arguments) {
 
 void run_report(const ForkArguments& arguments, Common& common) {
   const ForkReport report = examine_fork(pid_of(arguments));
-  if (!arguments.html.empty()) write_text(arguments.html, fork_report_html(report));
+  if (!arguments.html.empty())
+    write_outputs({{arguments.html, fork_report_html(report)}}, common.overwrite);
   fmt::print("{}", common.json ? fork_report_json(report) : fork_report_text(report));
   common.status = report.at_risk() ? 1 : 0;
 }

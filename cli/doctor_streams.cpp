@@ -12,6 +12,7 @@
 
 #include "commands.h"
 #include "segfuse/error.h"
+#include "segfuse/train.h"
 
 namespace segfuse::cli {
 namespace {
@@ -63,7 +64,8 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
   }
   const StreamReport report = watch.streams(fmt::format("{}", fmt::join(command, " ")));
   if (failure && report.races.empty()) throw InternalError("{}", *failure);
-  if (!picture.empty() && !report.races.empty()) write_text(picture, report.races[0].picture);
+  if (!picture.empty() && !report.races.empty())
+    write_outputs({{picture, report.races[0].picture}}, common.overwrite);
   fmt::print("{}", common.json ? stream_report_json(report) : stream_report_text(report));
   common.status = report.races.empty() ? status : 1;
 }

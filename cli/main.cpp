@@ -121,6 +121,8 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   app.require_subcommand(1);
   app.fallthrough();
   app.add_flag("--json", common.json, "Print the result as JSON");
+  app.add_flag("--overwrite", common.overwrite,
+               "Replace files that are in the way and that segfuse did not write");
   bool report_kernels = false;
   app.add_flag("--report-kernels", report_kernels,
                "Print what each kernel needs that is made on the way, as doctor kernel does");

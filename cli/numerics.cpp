@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -52,13 +51,6 @@ Json json_of(const NumericsReport& report) {
           {"notes", report.notes},   {"findings", findings}};
 }
 
-void write_program(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.flush();
-  if (!out) throw DataError("{}: cannot be written; is there such a folder?", path.string());
-}
-
 NumericsReport examine(const NumericsArguments& arguments) {
   if (arguments.file.extension() == ".sf") {
     NumericsOptions options = arguments.options;
@@ -85,7 +77,7 @@ void run_numerics(const NumericsArguments& arguments, Common& common) {
   if (report.findings.empty()) return;
   common.status = 1;
   if (arguments.program.empty()) return;
-  write_program(arguments.program, report.findings.front().program);
+  write_outputs({{arguments.program, report.findings.front().program}}, common.overwrite);
   if (!common.json) fmt::print("  {:<10}{}\n", "program", arguments.program.string());
 }
 
@@ -109,6 +101,7 @@ void add_numerics(CLI::App& doctor, Common& common) {
                       "Write the least program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
   command->add_option("--data", training.data, "Of a training: manifest or directory");
+  add_allow_commands(command, training.allow_commands);
   command->add_option("--set", training.overrides, "Of a training: override one setting")
       ->allow_extra_args(false);
   command->add_option("--model", training.model,

@@ -35,7 +35,7 @@ void add_synth(CLI::App& app, Common& common) {
     config.train = a->train;
     config.test = a->test;
     config.snr_db = a->snr_db;
-    write_synthetic_corpus(config, a->out);
+    write_synthetic_corpus(config, a->out, common.overwrite);
     if (common.json) {
       print_json({{"out", a->out.string()}}, -1);
     } else {

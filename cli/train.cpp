@@ -104,12 +104,18 @@ void run_decode(DecodeOptions options, Common& common) {
 
 }  // namespace
 
+void add_allow_commands(CLI::App* command, bool& allow) {
+  command->add_flag("--allow-commands", allow,
+                    "Run the commands that the manifest has in the place of audio files");
+}
+
 void add_train(CLI::App& app, Common& common) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "Train a segmenter and measure it");
   command->add_option("config", options->config, "Configuration (TOML); see examples/")->required();
   command->add_option("--data", options->data, "Manifest or directory with recordings and labels");
   command->add_option("--out", options->out, "Directory for model, metrics and report")->required();
+  add_allow_commands(command, options->allow_commands);
   command->add_option("--set", options->overrides, "Override one setting, as in training.epochs=5")
       ->allow_extra_args(false);
   command->add_option_function<std::string>(
@@ -137,6 +143,7 @@ void add_train(CLI::App& app, Common& common) {
       "\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
   command->callback([options, &common] {
     take_defaults(*options);
+    options->overwrite = common.overwrite;
     print(common, train(*options));
     if (!common.json) fmt::print("\nreport: {}\n", (options->out / "report.html").string());
   });
@@ -149,11 +156,13 @@ void add_eval(CLI::App& app, Common& common) {
       ->required();
   command->add_option("--data", options->data,
                       "Manifest or directory; default: what it was trained on");
+  add_allow_commands(command, options->allow_commands);
   command->add_option("--split", options->split, "train, dev, test or all")->capture_default_str();
   command->add_option("--out", options->out, "Directory for metrics.json and report.html");
   command->footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
   command->callback([options, &common] {
     take_defaults(*options);
+    options->overwrite = common.overwrite;
     print(common, evaluate(*options));
   });
 }
@@ -181,6 +190,7 @@ void add_decode(CLI::App& app, Common& common) {
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
   command->callback([options, &common] {
     take_defaults(*options);
+    options->overwrite = common.overwrite;
     run_decode(*options, common);
   });
 }

@@ -260,8 +260,15 @@ struct Recording {
 
 /// read_audio() of the recording's file, or of what its command writes. A command that fails is a
 /// DataError with its exit status and the last line of its messages; so is one that takes longer
-/// than ten minutes or writes more than 2 GiB.
+/// than ten minutes or writes more than 2 GiB. What a command leaves running in its process group
+/// is killed when it has ended.
 Audio read_recording(const Recording& recording, const AudioOptions& options = {});
+
+struct ManifestOptions {
+  /// A manifest with commands runs them with the rights of this process, so it is refused
+  /// (UsageError) unless whoever passes its path says that its author is trusted.
+  bool allow_commands = false;
+};
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file or a directory:
 /// 1. a manifest has a header line with the columns id, audio, labels, split (any order, others are
@@ -277,7 +284,8 @@ Audio read_recording(const Recording& recording, const AudioOptions& options = {
 /// dev for i % 10 == 5, else train. Where train and test are given but no dev: recording i of the
 /// sorted training list is dev for i % 10 == 5. Audio without labels and labels without audio are
 /// errors.
-std::vector<Recording> load_manifest(const std::filesystem::path& path);
+std::vector<Recording> load_manifest(const std::filesystem::path& path,
+                                     const ManifestOptions& options = {});
 std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split);
 
 struct Example {
@@ -331,7 +339,9 @@ SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed);
 std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::int64_t index);
 /// Writes train/ and test/ with WAV and .phn, and truth.json with all true parameters. A label
 /// sounds as three sines and noise of its own, which glide into the next; white noise is added. The
-/// same configuration gives the same files.
-void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory);
+/// same configuration gives the same files. Files that are there and not ours are a UsageError, or
+/// are replaced.
+void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory,
+                            bool overwrite = false);
 
 }  // namespace segfuse

@@ -17,6 +17,8 @@ struct TrainOptions {
   std::filesystem::path out;       ///< directory, made if missing
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
+  bool overwrite = false;          ///< replace a run, and files that are not ours, in `out`
+  bool allow_commands = false;     ///< run the commands of the manifest
   bool compare =
       false;  ///< also train the same encoder with a per-frame softmax and a linear chain
   bool reference = false;  ///< steps run in the interpreter, in double precision: slow
@@ -28,16 +30,20 @@ struct TrainOptions {
 /// and measures it on the test recordings (on the development ones when there are none, and says
 /// so). Writes to `out`: model.safetensors, metrics.json, report.html, sequence.svg (a picture of
 /// one decoded test recording) and checkpoint.safetensors; with `compare` also softmax/ and
-/// linear_chain/. Returns the text of metrics.json: label_error_rate, boundary_f1_20ms (one for
-/// each tolerance), r_value_20ms, frame_accuracy, seconds, ... The model's bits depend on the
-/// configuration and the data alone, not on threads or interruptions. Throws Interrupted (exit code
-/// 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
+/// linear_chain/. Nothing that is in the way is replaced (UsageError) unless it is continued or
+/// `overwrite` says so; a model that is overwritten is kept as model.previous.safetensors. While it
+/// runs, no other training can write to `out`. Returns the text of metrics.json: label_error_rate,
+/// boundary_f1_20ms (one for each tolerance), r_value_20ms, frame_accuracy, seconds, ... The
+/// model's bits depend on the configuration and the data alone, not on threads or interruptions.
+/// Throws Interrupted (exit code 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP
+/// came.
 std::string train(const TrainOptions& options);
 
 struct TrainingNumericsOptions {
   std::filesystem::path config;        ///< as in TrainOptions
   std::vector<std::string> overrides;  ///< as in TrainOptions
   std::string data;                    ///< as in TrainOptions
+  bool allow_commands = false;         ///< as in TrainOptions
   std::filesystem::path model;         ///< parameters of a trained model; empty: the first ones
   std::int64_t sequences = 2;          ///< of the first batch; 0: all
   std::int64_t frames = 64;            ///< of each, from its beginning; 0: all
@@ -56,8 +62,10 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
 struct EvaluateOptions {
   std::filesystem::path model;  ///< model.safetensors, or a directory that holds it
   std::string data;             ///< manifest or directory; empty: the one it was trained on
+  bool allow_commands = false;  ///< run the commands of the manifest; not of one a model names
   std::string split = "test";   ///< train, dev, test or all
   std::filesystem::path out;    ///< directory for metrics.json and report.html; empty: none
+  bool overwrite = false;       ///< replace what is there and not ours, or belongs to a training
   int threads = 0;
   bool quiet = false;
 };
@@ -84,6 +92,7 @@ struct DecodeOptions {
   std::int64_t samples = 0;   ///< that many drawn from the model, into NAME.json
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
+  bool overwrite = false;     ///< replace files that are not ours
   int threads = 0;
   bool quiet = false;
   /// Called for each recording once its files are written or it is given up, in their order.
@@ -94,6 +103,14 @@ struct DecodeOptions {
 /// of its label over its frames and the confidence of its start. A recording that cannot be read or
 /// decoded stops only itself: its DecodedFile says why. What would stop all that follow (a full
 /// disk) is thrown.
+/// Files that are there and were not written by segfuse, or that two recordings would have in
+/// common, are a UsageError before any is written.
 std::vector<DecodedFile> decode(const DecodeOptions& options);
+
+/// Writes files for a user, each with its content; the directories are there. When one is in the
+/// way that segfuse did not write, or that was changed since, that is a UsageError and nothing is
+/// written, or it is replaced.
+void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,
+                   bool overwrite = false);
 
 }  // namespace segfuse

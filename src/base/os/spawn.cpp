@@ -162,7 +162,7 @@ class Child {
       poll_once(killed);
     }
     // What is left of the group; the number is the group's as long as the child was not collected.
-    if (ending_ && still_ours()) kill(-pid_, SIGKILL);
+    if ((ending_ || request_.end_group) && still_ours()) kill(-pid_, SIGKILL);
     drain();
     result_.cut_off = streams_[0] || streams_[1];
     collect();

@@ -72,6 +72,9 @@ struct Request {
   /// When it is over, the child's process group is asked to end (SIGTERM) and `grace` later killed.
   std::optional<std::chrono::milliseconds> timeout{};
   std::chrono::milliseconds grace{500};
+  /// What is left of the child's process group when it has ended is killed, after `grace` if it
+  /// holds a captured stream.
+  bool end_group = false;
   /// Asked ten times a second; true ends the child as a timeout does.
   std::function<bool()> stop{};
   /// Of each captured stream the first bytes are kept; the rest is read and dropped.

@@ -129,14 +129,8 @@ Audio read_audio_file(const std::filesystem::path& path, const std::string& name
   return read_sndfile(path, name, options);
 }
 
-}  // namespace data
-
-Audio read_audio(const std::filesystem::path& path, const AudioOptions& options) {
-  return data::read_audio_file(path, path.string(), options);
-}
-
-void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate) {
-  if (sample_rate <= 0) throw UsageError("{}: sample rate {}", path.string(), sample_rate);
+std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate) {
+  if (sample_rate <= 0) throw UsageError("{}: sample rate {}", name, sample_rate);
   std::string bytes;
   const auto put = [&](std::uint32_t value, int count) {
     for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
@@ -158,7 +152,17 @@ void write_wav(const std::filesystem::path& path, std::span<const float> samples
     const double scaled = std::clamp(std::nearbyint(sample * 32768.0), -32768.0, 32767.0);
     put(static_cast<std::uint32_t>(static_cast<std::int32_t>(scaled)), 2);
   }
-  write_file_atomically(path, bytes);
+  return bytes;
+}
+
+}  // namespace data
+
+Audio read_audio(const std::filesystem::path& path, const AudioOptions& options) {
+  return data::read_audio_file(path, path.string(), options);
+}
+
+void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate) {
+  write_file_atomically(path, data::format_wav(path.string(), samples, sample_rate));
 }
 
 }  // namespace segfuse

@@ -50,6 +50,7 @@ Audio read_command(const AudioCommand& command, const AudioOptions& options) {
   request.directory = command.directory;
   request.timeout = kPatience;
   request.output_cap = kMostBytes;
+  request.end_group = true;
   const spawn::Result result = spawn::run(request);
   const std::string_view said = spawn::last_line(result.err);
   const std::string last =

@@ -22,6 +22,9 @@ Audio read_audio_file(const std::filesystem::path& path, const std::string& name
 Audio read_audio_bytes(std::string_view bytes, const std::string& name,
                        const AudioOptions& options);
 
+/// The file that write_wav() writes; messages call it `name`.
+std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate);
+
 /// DataError unless channel is -1 or one of the file's.
 void check_channel(int channel, int channels, std::string_view name);
 

@@ -122,7 +122,8 @@ std::vector<Found> read_directory(const fs::path& directory) {
 /// A manifest with its columns found.
 class ManifestReader {
  public:
-  explicit ManifestReader(const fs::path& path) : name_(path.string()), base_(path.parent_path()) {
+  ManifestReader(const fs::path& path, const ManifestOptions& options)
+      : name_(path.string()), base_(path.parent_path()), options_(options) {
     const char separator = extension_of(name_) == ".csv" ? ',' : '\t';
     rows_ = parse_table(to_utf8(read_file(path), name_), separator, name_);
     if (rows_.empty())
@@ -199,6 +200,11 @@ class ManifestReader {
     const std::size_t end = entry.find_last_not_of(" \t", entry.find_last_of('|') - 1);
     if (entry.find_last_of('|') == 0 || end == std::string::npos)
       throw DataError("{}: there is no command before the '|'", where);
+    if (!options_.allow_commands)
+      throw UsageError(
+          "{}: {} is a command, which would run with your rights; read the manifest, and if you "
+          "trust its author pass --allow-commands",
+          where, shown(entry));
     return {entry.substr(0, end + 1), base_, where};
   }
 
@@ -250,18 +256,19 @@ class ManifestReader {
 
   std::string name_;
   fs::path base_;
+  ManifestOptions options_;
   std::vector<TableRow> rows_;
   std::map<std::string, std::size_t> columns_;
 };
 
-std::vector<Found> find_recordings(const fs::path& path) {
+std::vector<Found> find_recordings(const fs::path& path, const ManifestOptions& options) {
   if (path.string().find('|') != std::string::npos)
     throw DataError("{}: a command; only files and directories can be read", path.string());
   if (!path_exists(path))
     throw DataError("{}: does not exist; expected a manifest or a directory", path.string());
-  if (!path_is_directory(path)) return ManifestReader(path).read();
+  if (!path_is_directory(path)) return ManifestReader(path, options).read();
   for (const char* name : {"manifest.tsv", "manifest.csv"})
-    if (path_exists(path / name)) return ManifestReader(path / name).read();
+    if (path_exists(path / name)) return ManifestReader(path / name, options).read();
   return read_directory(path);
 }
 
@@ -273,8 +280,9 @@ std::string_view name_of(Split split) noexcept {
   return kNames[static_cast<std::size_t>(split)];
 }
 
-std::vector<Recording> load_manifest(const std::filesystem::path& path) {
-  std::vector<data::Found> found = data::find_recordings(path);
+std::vector<Recording> load_manifest(const std::filesystem::path& path,
+                                     const ManifestOptions& options) {
+  std::vector<data::Found> found = data::find_recordings(path, options);
   if (found.empty())
     throw DataError("{}: no recordings found; expected audio files with label files",
                     path.string());

@@ -4,8 +4,9 @@
 #include <numeric>
 
 #include "base/json/json.h"
-#include "base/os/file.h"
+#include "base/outputs.h"
 #include "base/rng.h"
+#include "learn/data/audio_parsers.h"
 #include "learn/data/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
@@ -250,8 +251,20 @@ std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::in
   return out;
 }
 
-void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory) {
+void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory, bool overwrite) {
   check_synth(config);
+  const auto stem_of = [&](std::int64_t i) {
+    const bool train = i < config.train;
+    return (directory / (train ? "train" : "test") /
+            fmt::format("r{:05}", train ? i : i - config.train))
+        .string();
+  };
+  Outputs outputs(overwrite, ".segfuse-corpus");
+  for (std::int64_t i = 0; i < config.train + config.test; ++i)
+    for (const char* extension : {".wav", ".phn"})
+      outputs.announce(stem_of(i) + extension, "the corpus");
+  outputs.announce(directory / "truth.json", "the corpus");
+  outputs.check();
   for (const char* split : {"train", "test"}) {
     std::error_code failure;
     fs::create_directories(directory / split, failure);
@@ -261,18 +274,19 @@ void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory
   const Alphabet alphabet(config.labels);
   const std::vector<Voice> voices = voices_of(config);
   LabelOutput output;
+  output.format = LabelFormat::kPhn;
   output.sample_rate = config.sample_rate;
   for (std::int64_t i = 0; i < config.train + config.test; ++i) {
     const std::vector<FrameSegment> segments = sample_segmentation(config, i);
-    const bool train = i < config.train;
-    const fs::path stem = directory / (train ? "train" : "test") /
-                          fmt::format("r{:05}", train ? i : i - config.train);
     const Rng rng(config.seed, 2 * static_cast<std::uint64_t>(i) + 1);
-    write_wav(stem.string() + ".wav", render(config, voices, segments, rng), config.sample_rate);
-    write_labels(stem.string() + ".phn", to_annotation(segments, alphabet, config.hop_ms / 1000, 0),
-                 output);
+    const std::string wav = stem_of(i) + ".wav";
+    outputs.write(wav,
+                  data::format_wav(wav, render(config, voices, segments, rng), config.sample_rate));
+    outputs.write(
+        stem_of(i) + ".phn",
+        format_labels(to_annotation(segments, alphabet, config.hop_ms / 1000, 0), output));
   }
-  write_file_atomically(directory / "truth.json", truth_json(config));
+  outputs.write(directory / "truth.json", truth_json(config));
 }
 
 }  // namespace segfuse

@@ -6,17 +6,20 @@
 #include <cmath>
 #include <ctime>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 
 #include "base/json/json.h"
 #include "base/log.h"
 #include "base/os/file.h"
+#include "base/outputs.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "learn/train/alternatives.h"
 #include "learn/train/experiment.h"
 #include "learn/train/report_builder.h"
+#include "learn/train/run_folder.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
 #include "segfuse/train.h"
@@ -52,14 +55,22 @@ const learn::ReportRecording* typical(const learn::ReportData& report) {
   return order[order.size() / 2];
 }
 
-void write_pictures(const fs::path& out, const learn::ReportData& report) {
-  write_file_atomically(out / "report.html", learn::render_report(report));
+/// What train() and evaluate() write beside models.
+void announce_report(Outputs& outputs, const fs::path& out) {
+  for (const char* name : {"metrics.json", "report.html", "sequence.svg"})
+    outputs.announce(out / name, "the report");
+  outputs.check();
+}
+
+void write_report(Outputs& outputs, const fs::path& out, const learn::ReportData& report,
+                  const std::string& metrics) {
+  outputs.write(out / "metrics.json", metrics);
+  outputs.write(out / "report.html", learn::render_report(report));
   const learn::ReportRecording* shown = typical(report);
   if (shown == nullptr) return;
   learn::SequencePicture picture;
   picture.to = std::min(shown->seconds, 3.0);
-  write_file_atomically(out / "sequence.svg",
-                        learn::render_sequence_svg(*shown, report.labels, picture));
+  outputs.write(out / "sequence.svg", learn::render_sequence_svg(*shown, report.labels, picture));
 }
 
 // --- decoding ----------------------------------------------------------------------------------
@@ -108,31 +119,46 @@ std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
                       input.string());
     files.insert(files.end(), inside.begin(), inside.end());
   }
-  std::map<std::string, fs::path> names;
-  for (const fs::path& file : files) {
-    const auto [former, fresh] = names.emplace(file.stem().string(), file);
-    if (!fresh)
-      throw UsageError("{} and {} would be written to the same label file; decode them apart",
-                       former->second.string(), file.string());
-  }
   return files;
 }
 
-/// The files that were asked for beside a recording's labels.
-void write_extras(const DecodeOptions& options, const fs::path& file, const learn::Decoded& decoded,
+/// The files of a recording: its labels, and what was asked for beside them (else empty).
+struct DecodedPaths {
+  DecodedPaths(const DecodeOptions& options, const fs::path& file) {
+    const std::string stem = (options.out / file.stem()).string();
+    labels = stem + output_format(options.format).extension;
+    if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
+    if (options.posteriors) posteriors = stem + ".frames.csv";
+  }
+  fs::path labels, alternatives, posteriors;
+};
+
+/// Refuses files that would replace each other or something of the user's, before any is written.
+void announce_decoded(Outputs& outputs, const DecodeOptions& options,
+                      const std::vector<fs::path>& files) {
+  for (const fs::path& file : files) {
+    const DecodedPaths paths(options, file);
+    for (const fs::path& path : {paths.labels, paths.alternatives, paths.posteriors})
+      if (!path.empty()) outputs.announce(path, file.string());
+  }
+  outputs.check();
+}
+
+void write_extras(const DecodedPaths& paths, Outputs& outputs, const learn::Decoded& decoded,
                   const Alphabet& labels, double hop, double seconds) {
-  const std::string stem = (options.out / file.stem()).string();
-  if (options.k_best > 0 || options.samples > 0)
-    write_file_atomically(stem + ".json", learn::alternatives_json(decoded, labels, hop, seconds));
-  if (options.posteriors)
-    write_file_atomically(stem + ".frames.csv", learn::posteriors_csv(decoded, labels, hop));
+  if (!paths.alternatives.empty())
+    outputs.write(paths.alternatives, learn::alternatives_json(decoded, labels, hop, seconds));
+  if (!paths.posteriors.empty())
+    outputs.write(paths.posteriors, learn::posteriors_csv(decoded, labels, hop));
 }
 
 /// Recordings on their way from files to files.
 class Decoding {
  public:
-  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, ThreadPool& pool)
+  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, ThreadPool& pool,
+           Outputs& outputs)
       : options_(options),
+        outputs_(outputs),
         model_(model),
         pool_(pool),
         format_(output_format(options.format)),
@@ -164,6 +190,7 @@ class Decoding {
   void write(Item& item) const;
 
   const DecodeOptions& options_;
+  Outputs& outputs_;
   const learn::TrainedModel& model_;
   ThreadPool& pool_;
   OutputFormat format_;
@@ -241,16 +268,18 @@ void Decoding::write(Item& item) const {
   file.segments = static_cast<std::int64_t>(item.decoded.segments.size());
   file.log_probability = item.decoded.log_probability;
   const double hop = extractor_.hop_seconds();
-  write_labels(file.labels, to_annotation(item.decoded, model_.labels, hop, file.seconds), output);
-  write_extras(options_, file.audio, item.decoded, model_.labels, hop, file.seconds);
+  outputs_.write(
+      file.labels,
+      format_labels(to_annotation(item.decoded, model_.labels, hop, file.seconds), output));
+  write_extras(DecodedPaths(options_, file.audio), outputs_, item.decoded, model_.labels, hop,
+               file.seconds);
 }
 
 void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>& results) {
   std::vector<Item> items(files.size());
   for (std::size_t i = 0; i < files.size(); ++i) {
     items[i].file.audio = files[i];
-    items[i].file.labels = options_.out / files[i].stem();
-    items[i].file.labels += format_.extension;
+    items[i].file.labels = DecodedPaths(options_, files[i]).labels;
   }
   pool_.run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
@@ -274,25 +303,33 @@ std::string train(const TrainOptions& options) {
   const double begin = now();
   learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
   if (!options.data.empty()) config.data.path = options.data;
+  config.data.allow_commands = options.allow_commands;
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (!(options.checkpoint_minutes >= 0))
     throw UsageError("--checkpoint-every is a number of minutes from 0 on, not {}",
                      options.checkpoint_minutes);
-  make_directory(options.out);
-  ThreadPool pool(options.threads);
-  learn::Corpus corpus = learn::load_corpus(config, pool, options.quiet);
-
   std::vector<learn::HeadKind> heads{config.model.head};
   if (options.compare)
     for (const auto head :
          {learn::HeadKind::kSemiMarkov, learn::HeadKind::kLinearChain, learn::HeadKind::kSoftmax})
       if (head != config.model.head) heads.push_back(head);
+  // All of them, before the first one trains.
+  std::vector<std::unique_ptr<learn::RunFolder>> folders;
+  for (const learn::HeadKind head : heads) {
+    const fs::path out = folders.empty() ? options.out : options.out / name_of(head);
+    folders.push_back(std::make_unique<learn::RunFolder>(out));
+    folders.back()->check_free(options.resume, options.overwrite);
+  }
+  Outputs outputs(options.overwrite);
+  announce_report(outputs, options.out);
+  ThreadPool pool(options.threads);
+  learn::Corpus corpus = learn::load_corpus(config, pool, options.quiet);
+
   std::vector<learn::System> systems;
   for (const learn::HeadKind head : heads) {
-    const fs::path out = systems.empty() ? options.out : options.out / name_of(head);
-    make_directory(out);
+    const learn::RunFolder& folder = *folders[systems.size()];
     learn::TrainerOptions trainer;
-    trainer.checkpoint = out / "checkpoint.safetensors";
+    trainer.checkpoint = folder.checkpoint();
     trainer.resume = options.resume;
     trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
     trainer.quiet = options.quiet;
@@ -302,20 +339,35 @@ std::string train(const TrainOptions& options) {
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, pool, trainer));
-    learn::write_model(out / "model.safetensors", systems.back().model);
+    if (!options.resume) folder.keep_model();
+    learn::write_model(folder.model(), systems.back().model);
   }
   const double seconds = now() - begin;
   std::string metrics = learn::metrics_json(config, corpus, systems, seconds, pool.size());
-  write_pictures(options.out,
-                 learn::build_report(config, corpus, systems, seconds, pool.size(), today()));
-  write_file_atomically(options.out / "metrics.json", metrics);
+  write_report(outputs, options.out,
+               learn::build_report(config, corpus, systems, seconds, pool.size(), today()),
+               metrics);
   return metrics;
 }
 
 std::string evaluate(const EvaluateOptions& options) {
   if (!std::set<std::string>{"train", "dev", "test", "all"}.contains(options.split))
     throw UsageError("there is no split '{}'; use train, dev, test or all", options.split);
-  const learn::TrainedModel model = learn::read_model(model_path(options.model));
+  if (options.allow_commands && options.data.empty())
+    throw UsageError(
+        "--allow-commands: without --data the manifest is one that the model file names, whose "
+        "commands are never run; pass --data PATH");
+  learn::TrainedModel model = learn::read_model(model_path(options.model));
+  model.config.data.allow_commands = options.allow_commands;
+  Outputs outputs(options.overwrite);
+  if (!options.out.empty()) {
+    if (!options.overwrite && learn::holds_run(options.out))
+      throw UsageError(
+          "{}: there is a training in this directory, whose metrics and report would be replaced; "
+          "name another, or pass --overwrite",
+          options.out.string());
+    announce_report(outputs, options.out);
+  }
   ThreadPool pool(options.threads);
   const std::string data = options.data.empty() ? model.config.data.path : options.data;
   const learn::LabelledSet set =
@@ -329,8 +381,8 @@ std::string evaluate(const EvaluateOptions& options) {
   const std::string text = json_text(json, 2) + "\n";
   if (!options.out.empty()) {
     make_directory(options.out);
-    write_pictures(options.out, learn::build_report(model, set, evaluation, data, today()));
-    write_file_atomically(options.out / "metrics.json", text);
+    write_report(outputs, options.out, learn::build_report(model, set, evaluation, data, today()),
+                 text);
   }
   return text;
 }
@@ -346,9 +398,11 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
                      options.samples);
   const learn::TrainedModel model = learn::read_model(model_path(options.model));
   const std::vector<fs::path> files = audio_files(options.inputs);
+  Outputs outputs(options.overwrite);
+  announce_decoded(outputs, options, files);
   make_directory(options.out);
   ThreadPool pool(options.threads);
-  Decoding decoding(options, model, pool);
+  Decoding decoding(options, model, pool, outputs);
   Progress progress("decoding", static_cast<std::int64_t>(files.size()), {.quiet = options.quiet});
   std::vector<DecodedFile> results;
   for (std::size_t i = 0; i < files.size(); i += kPortion) {
@@ -357,6 +411,14 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
     progress.advance(static_cast<std::int64_t>(count));
   }
   return results;
+}
+
+void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,
+                   bool overwrite) {
+  Outputs outputs(overwrite);
+  for (const auto& [path, content] : files) outputs.announce(path, "the output");
+  outputs.check();
+  for (const auto& [path, content] : files) outputs.write(path, content);
 }
 
 }  // namespace segfuse

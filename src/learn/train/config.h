@@ -19,6 +19,7 @@ struct DataSource {
   std::optional<std::string> fill_label;  ///< for gaps
   std::string fold;                       ///< folding map, applied to all labels before training
   std::string metric_fold;                ///< folding map for the metrics alone
+  bool allow_commands = false;            ///< in the manifest; no file can say so, only the user
 };
 
 struct TrainingPlan {

@@ -62,6 +62,17 @@ LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
   return set;
 }
 
+/// Who allowed commands sees what they are before the first one runs.
+void tell_commands(const std::vector<Recording>& recordings) {
+  constexpr std::int64_t kShown = 20;
+  std::int64_t count = 0;
+  for (const Recording& recording : recordings) {
+    if (!recording.command || ++count > kShown) continue;
+    log(LogLevel::kInfo, "{}: runs {}", recording.command->source, recording.command->line);
+  }
+  if (count > kShown) log(LogLevel::kInfo, "and {} commands more", count - kShown);
+}
+
 void check_labels(const std::vector<Recording>& recordings) {
   for (const Recording& recording : recordings)
     if (recording.labels.empty())
@@ -121,8 +132,10 @@ Durations duration_rules(const TrainConfig& config, const Corpus& corpus) {
 Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
   if (config.data.path.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
-  const std::vector<Recording> recordings = load_manifest(config.data.path);
+  const std::vector<Recording> recordings =
+      load_manifest(config.data.path, {.allow_commands = config.data.allow_commands});
   check_labels(recordings);
+  tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
                     {.quiet = quiet});
   auto load = [&](Split split) {
@@ -160,11 +173,14 @@ Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
                           const std::string& split, ThreadPool& pool, bool quiet) {
   const std::string path = data.empty() ? model.config.data.path : data;
-  std::vector<Recording> recordings = load_manifest(path);
+  // A path out of the model file was chosen by whoever made that.
+  const bool allow_commands = model.config.data.allow_commands && !data.empty();
+  std::vector<Recording> recordings = load_manifest(path, {.allow_commands = allow_commands});
   if (split != "all")
     std::erase_if(recordings, [&](const Recording& r) { return name_of(r.split) != split; });
   if (recordings.empty()) throw DataError("{}: no recordings in the split '{}'", path, split);
   check_labels(recordings);
+  tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
                     {.quiet = quiet});
   return make_set(load_with_progress(recordings, model.config, pool, progress), model.labels,

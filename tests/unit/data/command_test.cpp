@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -25,7 +26,8 @@ class AudioFromCommand : public ::testing::Test {
   }
   Recording recording(const std::string& entry) const {
     std::ofstream(directory_ / "m.tsv") << "id\taudio\nr\t" << entry << "\n";
-    const std::vector<Recording> all = load_manifest(directory_ / "m.tsv");
+    const std::vector<Recording> all =
+        load_manifest(directory_ / "m.tsv", {.allow_commands = true});
     EXPECT_EQ(all.size(), 1U);
     return all.at(0);
   }
@@ -90,7 +92,45 @@ TEST_F(AudioFromCommand, FailuresNameCommandStatusAndLastMessage) {
 
 TEST_F(AudioFromCommand, LabelsAreSoughtByTheId) {
   std::ofstream(directory_ / "m.tsv") << "id\taudio\nq\tcat a.wav |\n";
-  EXPECT_THROW(load_manifest(directory_ / "m.tsv"), DataError);
+  EXPECT_THROW(load_manifest(directory_ / "m.tsv", {.allow_commands = true}), DataError);
+}
+
+TEST_F(AudioFromCommand, RunsOnlyWhereCommandsAreAllowed) {
+  const std::string entry = "touch ran; cat a.wav |";
+  std::ofstream(directory_ / "m.tsv") << "id\taudio\nr\t" << entry << "\n";
+  try {
+    load_manifest(directory_ / "m.tsv");
+    ADD_FAILURE() << "it was read";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("m.tsv:2: \"touch ran; cat a.wav |\""),
+                                             HasSubstr("--allow-commands")));
+  }
+  const Recording r = recording(entry);
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "ran"));
+  read_recording(r);
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "ran"));
+}
+
+TEST_F(AudioFromCommand, LeavesNothingRunning) {
+  const auto state_of = [](const std::string& pid) {
+    std::ifstream status("/proc/" + pid + "/stat");
+    std::string text;
+    std::getline(status, text);
+    const std::size_t end = text.rfind(')');
+    return end == std::string::npos ? 'X' : text.at(end + 2);
+  };
+  for (const char* entry : {"sleep 1000 & echo $! > pid; cat a.wav |",
+                            "sleep 1000 >/dev/null 2>&1 & echo $! > pid; cat a.wav |",
+                            "(trap '' TERM; sleep 1000) & echo $! > pid; cat a.wav |"}) {
+    EXPECT_EQ(read_recording(recording(entry)).samples, samples_) << entry;
+    std::string pid = read_file(directory_ / "pid");
+    pid.pop_back();
+    // Killed, but perhaps not gone or not collected yet.
+    for (int attempt = 0; attempt < 10'000 && state_of(pid) != 'X' && state_of(pid) != 'Z';
+         ++attempt)
+      ::usleep(1000);
+    EXPECT_THAT(state_of(pid), testing::AnyOf('X', 'Z')) << entry;
+  }
 }
 
 }  // namespace

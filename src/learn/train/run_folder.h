@@ -1,0 +1,40 @@
+#pragma once
+// The folder that a training writes to: one training at a time, and no former run is lost.
+
+#include <filesystem>
+
+#include "base/os/folder.h"
+
+namespace segfuse::learn {
+
+/// Held while it lives: another process that asks for the same folder is refused.
+class RunFolder {
+ public:
+  /// Makes the folder if it is missing. UsageError when another training holds it.
+  explicit RunFolder(const std::filesystem::path& path);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  std::filesystem::path checkpoint() const { return folder_.path() / "checkpoint.safetensors"; }
+  std::filesystem::path model() const { return folder_.path() / "model.safetensors"; }
+  /// The model of the run before, where one was overwritten.
+  std::filesystem::path previous_model() const {
+    return folder_.path() / "model.previous.safetensors";
+  }
+
+  /// UsageError when a training would replace what another one left: a checkpoint that it does not
+  /// continue, or a model.
+  void check_free(bool resume, bool overwrite) const;
+  /// Copies the model, if there is one, to previous_model().
+  void keep_model() const;
+
+ private:
+  Folder folder_;
+  Descriptor lock_;
+};
+
+/// Whether a training has left its state or its model there.
+bool holds_run(const std::filesystem::path& folder);
+
+}  // namespace segfuse::learn
