@@ -1,6 +1,8 @@
 #pragma once
 // The subcommands. Each adds itself to the application and runs when it was chosen.
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
@@ -9,8 +11,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "segfuse/device.h"
 #include "segfuse/doctor.h"
 
 namespace segfuse::cli {
@@ -42,6 +46,13 @@ void add_doctor(CLI::App& app, Common& common);
 void add_numerics(CLI::App& doctor, Common& common);
 void add_doctor_fork(CLI::App& doctor, Common& common);
 void add_doctor_streams(CLI::App& doctor, Common& common);
+
+/// To standard output. Everything that commands say goes here: names out of files and processes
+/// must not steer a terminal.
+template <class... Args>
+void put(fmt::format_string<Args...> format, Args&&... args) {
+  fmt::print("{}", terminal_text(fmt::format(format, std::forward<Args>(args)...)));
+}
 
 /// The flag of every command that reads manifests.
 void add_allow_commands(CLI::App* command, bool& allow);

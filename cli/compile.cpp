@@ -1,6 +1,8 @@
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -86,12 +88,12 @@ std::string text_of(const Program& program, const CompileArguments& arguments) {
 }
 
 void print_passes(const std::vector<PassInfo>& passes) {
-  fmt::print("{:<12} {:>8} {:>5} {:>8} {:>11}  {}\n", "pass", "ms", "runs", "changes", "operations",
-             "after it");
+  put("{:<12} {:>8} {:>5} {:>8} {:>11}  {}\n", "pass", "ms", "runs", "changes", "operations",
+      "after it");
   for (const PassInfo& pass : passes)
-    fmt::print("{:<12} {:>8.3f} {:>5} {:>8} {:>5}{:>6}  {}\n", pass.name, pass.milliseconds,
-               pass.runs, pass.changes, pass.operations_before,
-               fmt::format("-> {}", pass.operations_after), pass.after);
+    put("{:<12} {:>8.3f} {:>5} {:>8} {:>5}{:>6}  {}\n", pass.name, pass.milliseconds, pass.runs,
+        pass.changes, pass.operations_before, fmt::format("-> {}", pass.operations_after),
+        pass.after);
 }
 
 nlohmann::ordered_json describe(const std::vector<PassInfo>& passes) {
@@ -108,13 +110,19 @@ nlohmann::ordered_json describe(const std::vector<PassInfo>& passes) {
   return all;
 }
 
+/// As it is, since others read it; a terminal is shown what could steer it.
+void put_program(const std::string& text) {
+  const std::string shown = ::isatty(STDOUT_FILENO) == 1 ? terminal_text(text) : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+}
+
 /// Those for this CPU and those for a GPU, as far as there are compilers for them.
 void make_kernels(const Program& program, const CompileArguments& arguments) {
   const SizeExamples sizes = parse_sizes(arguments.sizes);
   for (const std::string& target : {std::string("cpu"), arguments.architecture}) try {
       program.make_kernels(target, sizes);
     } catch (const DeviceError& error) {
-      fmt::print(stderr, "segfuse: no kernels for {}: {}\n", target, error.what());
+      fmt::print(stderr, "segfuse: no kernels for {}: {}\n", target, terminal_text(error.what()));
     }
 }
 
@@ -176,7 +184,7 @@ void add_compile(CLI::App& app, Common& common) {
     if (!common.json) {
       // Who asks for kernels and names nothing else wants these.
       if (files.empty() && !(common.kernels && arguments->emit == "ir" && arguments->dump.empty()))
-        fmt::print("{}", text);
+        put_program(text);
       return;
     }
     nlohmann::ordered_json all{{"name", program.name()},

@@ -21,7 +21,7 @@ void run_memory(const MemoryArguments& arguments, const Common& common) {
   const MemoryReport report = examine_memory(arguments.file, arguments.replay);
   if (!arguments.html.empty())
     write_outputs({{arguments.html, memory_report_html(report)}}, common.overwrite);
-  fmt::print("{}", common.json ? memory_report_json(report) : memory_report_text(report));
+  put("{}", common.json ? memory_report_json(report) : memory_report_text(report));
 }
 
 struct KernelArguments {
@@ -34,11 +34,11 @@ struct KernelArguments {
 void run_kernel(const KernelArguments& arguments, Common& common) {
   const KernelReport report = examine_kernels(arguments.file, arguments.options);
   if (arguments.against.empty()) {
-    fmt::print("{}", common.json ? kernel_report_json(report) : kernel_report_text(report));
+    put("{}", common.json ? kernel_report_json(report) : kernel_report_text(report));
   } else {
     const KernelReport former = examine_kernels(arguments.against, arguments.options);
-    fmt::print("{}", common.json ? kernel_comparison_json(former, report)
-                                 : kernel_comparison_text(former, report));
+    put("{}", common.json ? kernel_comparison_json(former, report)
+                          : kernel_comparison_text(former, report));
   }
   common.status = arguments.fail_on == "spills" && report.spills() ? 1 : 0;
 }

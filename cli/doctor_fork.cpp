@@ -51,7 +51,7 @@ void run_report(const ForkArguments& arguments, Common& common) {
   const ForkReport report = examine_fork(pid_of(arguments));
   if (!arguments.html.empty())
     write_outputs({{arguments.html, fork_report_html(report)}}, common.overwrite);
-  fmt::print("{}", common.json ? fork_report_json(report) : fork_report_text(report));
+  put("{}", common.json ? fork_report_json(report) : fork_report_text(report));
   common.status = report.at_risk() ? 1 : 0;
 }
 
@@ -61,7 +61,7 @@ void run_repair(const ForkArguments& arguments, Common& common) {
     throw UsageError("--repair {}: expected an address of the report, like 0x7f0012345000",
                      arguments.repair);
   const ForkRepair repair = repair_fork(pid_of(arguments), *address);
-  fmt::print("{}", common.json ? fork_repair_json(repair) : fork_repair_text(repair));
+  put("{}", common.json ? fork_repair_json(repair) : fork_repair_text(repair));
   common.status = repair.after.at_risk() ? 1 : 0;
 }
 
@@ -72,7 +72,7 @@ void run_watch(const ForkArguments& arguments, Common& common) {
   ForkWatch watch;
   watch.interval = std::chrono::milliseconds(static_cast<long>(arguments.interval * 1e3));
   const auto say = [](const std::string& text) {
-    fmt::print("{}", text);
+    put("{}", text);
     std::fflush(stdout);  // whoever reads a pipe wants each change at once
   };
   watch.first = [&](const ForkReport& report) {
@@ -89,7 +89,7 @@ void run_watch(const ForkArguments& arguments, Common& common) {
 
 void run_trace(const ForkArguments& arguments, Common& common) {
   const ForkTraced trace = trace_forks(arguments.target);
-  fmt::print("{}", common.json ? trace.json : trace.text);
+  put("{}", common.json ? trace.json : trace.text);
   common.status = trace.at_risk ? 1 : 0;
 }
 

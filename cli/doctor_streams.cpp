@@ -66,7 +66,7 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
   if (failure && report.races.empty()) throw InternalError("{}", *failure);
   if (!picture.empty() && !report.races.empty())
     write_outputs({{picture, report.races[0].picture}}, common.overwrite);
-  fmt::print("{}", common.json ? stream_report_json(report) : stream_report_text(report));
+  put("{}", common.json ? stream_report_json(report) : stream_report_text(report));
   common.status = report.races.empty() ? status : 1;
 }
 

@@ -26,13 +26,13 @@ void add_info(CLI::App& app, Common& common) {
       print_json(json);
       return;
     }
-    fmt::print("segfuse {}\n\n", version());
+    put("segfuse {}\n\n", version());
     for (const Capability& c : capabilities())
-      fmt::print("  {:<14} {:<4} {}\n", c.name, c.available ? "yes" : "no", c.detail);
-    fmt::print("\noptions (flag or environment variable):\n");
+      put("  {:<14} {:<4} {}\n", c.name, c.available ? "yes" : "no", c.detail);
+    put("\noptions (flag or environment variable):\n");
     for (const OptionInfo& option : option_table())
-      fmt::print("  --{:<16} {:<10} {}  [{}]\n", option.name, values.text(option.name), option.doc,
-                 option.environment);
+      put("  --{:<16} {:<10} {}  [{}]\n", option.name, values.text(option.name), option.doc,
+          option.environment);
   });
 }
 

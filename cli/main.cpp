@@ -88,7 +88,7 @@ int fail(const segfuse::cli::Common& common, ExitCode code, const std::string& m
   } catch (const std::exception&) {
     // Nobody reads standard output; the sentence goes to standard error.
   }
-  std::fprintf(stderr, "segfuse: %s\n", message.c_str());
+  std::fprintf(stderr, "segfuse: %s\n", segfuse::terminal_text(message).c_str());
   return static_cast<int>(code);
 }
 
@@ -146,7 +146,7 @@ int run(int argc, char** argv, segfuse::cli::Common& common) {
   } catch (const CLI::ParseError& error) {
     return fail(common, ExitCode::kUsage, usage_message(app, error));
   }
-  if (!common.json) fmt::print("{}", segfuse::cli::kernels_text(common));
+  if (!common.json) segfuse::cli::put("{}", segfuse::cli::kernels_text(common));
   return common.status;
 }
 

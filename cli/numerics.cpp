@@ -72,13 +72,13 @@ void run_numerics(const NumericsArguments& arguments, Common& common) {
     add_kernels(json, common);
     print_json(json);
   } else {
-    fmt::print("{}", numerics_report_text(report));
+    put("{}", numerics_report_text(report));
   }
   if (report.findings.empty()) return;
   common.status = 1;
   if (arguments.program.empty()) return;
   write_outputs({{arguments.program, report.findings.front().program}}, common.overwrite);
-  if (!common.json) fmt::print("  {:<10}{}\n", "program", arguments.program.string());
+  if (!common.json) put("  {:<10}{}\n", "program", arguments.program.string());
 }
 
 }  // namespace

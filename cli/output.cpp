@@ -13,7 +13,7 @@ namespace segfuse::cli {
 
 void print_json(const nlohmann::ordered_json& json, int indent) {
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
-  fmt::print("{}\n", json.dump(indent, ' ', false, kReplace));
+  put("{}\n", json.dump(indent, ' ', false, kReplace));
 }
 
 void flush_output() {

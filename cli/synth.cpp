@@ -39,8 +39,7 @@ void add_synth(CLI::App& app, Common& common) {
     if (common.json) {
       print_json({{"out", a->out.string()}}, -1);
     } else {
-      fmt::print(
-          "wrote {} training and {} test recordings to {}; the true model is in truth.json\n",
+      put("wrote {} training and {} test recordings to {}; the true model is in truth.json\n",
           a->train, a->test, a->out.string());
     }
   });

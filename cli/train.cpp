@@ -28,15 +28,14 @@ void print_row(const std::string& name, const Json& metrics) {
                ? fmt::format("{:>10.4f}", metrics[key].get<double>())
                : fmt::format("{:>10}", "-");
   };
-  fmt::print("{:<14}{}{}{}{}\n", name, value("label_error_rate"), value("boundary_f1_20ms"),
-             value("r_value_20ms"), value("frame_accuracy"));
+  put("{:<14}{}{}{}{}\n", name, value("label_error_rate"), value("boundary_f1_20ms"),
+      value("r_value_20ms"), value("frame_accuracy"));
 }
 
 /// The figures people ask for first; all of them are in metrics.json.
 void print_metrics(const std::string& text) {
   const Json metrics = Json::parse(text);
-  fmt::print("{:<14}{:>10}{:>10}{:>10}{:>10}\n", "", "label err", "bound. F1", "R-value",
-             "frame acc");
+  put("{:<14}{:>10}{:>10}{:>10}{:>10}\n", "", "label err", "bound. F1", "R-value", "frame acc");
   if (metrics.contains("systems")) {
     for (const auto& [name, system] : metrics["systems"].items()) print_row(name, system);
   } else {
@@ -50,7 +49,7 @@ void print(const Common& common, const std::string& metrics) {
     add_kernels(all, common);
     print_json(all);
   } else if (common.json) {
-    fmt::print("{}", metrics);
+    put("{}", metrics);
   } else {
     print_metrics(metrics);
   }
@@ -74,7 +73,7 @@ void run_decode(DecodeOptions options, Common& common) {
   if (!common.json)
     options.each = [](const DecodedFile& file) {
       if (!file.error.empty()) return;
-      fmt::print("{}  {} segments\n", file.labels.string(), file.segments);
+      put("{}  {} segments\n", file.labels.string(), file.segments);
       std::fflush(stdout);
     };
   const std::vector<DecodedFile> files = decode(options);
@@ -95,7 +94,7 @@ void run_decode(DecodeOptions options, Common& common) {
   if (common.json) print_json(rows);
   if (count == 0) return;
   if (files.size() == 1)
-    fmt::print(stderr, "segfuse: {}\n", files[0].error);
+    fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
   else
     fmt::print(stderr, "segfuse: {} of {} recordings could not be decoded:{}\n", count,
                files.size(), undone);
@@ -145,7 +144,7 @@ void add_train(CLI::App& app, Common& common) {
     take_defaults(*options);
     options->overwrite = common.overwrite;
     print(common, train(*options));
-    if (!common.json) fmt::print("\nreport: {}\n", (options->out / "report.html").string());
+    if (!common.json) put("\nreport: {}\n", (options->out / "report.html").string());
   });
 }
 

@@ -1,7 +1,8 @@
 #pragma once
-// What this build and this machine can do.
+// What this build and this machine can do, and what their terminals are shown.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace segfuse {
@@ -16,5 +17,10 @@ struct Capability {
 std::string version();
 /// Every optional part, present or not, in a fixed order.
 std::vector<Capability> capabilities();
+
+/// The text with everything made visible that could steer a terminal and not only fill it: control
+/// characters but tabs and line ends become \u001b, bytes that are not UTF-8 \xff. JSON text stays
+/// the same JSON.
+std::string terminal_text(std::string_view text);
 
 }  // namespace segfuse

@@ -218,5 +218,58 @@ class CommandsTest(tool.ToolTest):
                 self.assertEqual(len(shown), count, result.stderr)
 
 
+class TerminalTest(tool.ToolTest):
+    """Names out of files and processes are shown, and do not steer the terminal."""
+
+    EVIL = "\x1b]0;owned\x07\x1b[31m\u009b2J"
+    SHOWN = r"\u001b]0;owned\u0007\u001b[31m\u009b2J"
+
+    def shown(self, *arguments, check=None):
+        result = tool.run(*arguments, check=check)
+        for stream in (result.stdout, result.stderr):
+            self.assertEqual([c for c in stream if (c < " " and c not in "\n\t") or "\x7f" <= c <= "\x9f"], [])
+        self.assertIn(self.SHOWN, result.stdout + result.stderr)
+        return result
+
+    def test_messages(self):
+        self.shown("doctor", "memory", self.directory / f"{self.EVIL}.json", check=3)
+        self.shown("synth", self.directory / self.EVIL, "--train", 1, "--test", 1, check=0)
+        self.shown(self.EVIL, check=2)
+        self.shown("compile", self.directory / f"{self.EVIL}.sf", "--json", check=3)
+
+    def test_tensor_names(self):
+        header = json.dumps({f"parameter.{self.EVIL}": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}).encode()
+        model = self.directory / "evil.safetensors"
+        model.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+        self.shown("eval", model, check=3)
+
+    def test_reports(self):
+        text = (tool.SOURCE / "tests/golden/memory/steps.json").read_text()
+        record = self.directory / "record.json"
+        record.write_text(text.replace("weights", json.dumps(self.EVIL)[1:-1]))
+        self.assertNotEqual(record.read_text(), text)
+        self.shown("doctor", "memory", record, check=0)
+        report = tool.run("doctor", "memory", record, "--json", check=0)
+        self.assertIn(self.EVIL, "".join(map(str, self.strings(json.loads(report.stdout)))))
+        log = self.directory / "rmm.csv"
+        log.write_text((tool.SOURCE / "tests/golden/memory/rmm.csv").read_text().replace("allocate,", f"{self.EVIL},", 1))
+        self.shown("doctor", "memory", log, check=3)
+
+    def strings(self, value):
+        if isinstance(value, dict):
+            return [s for k, v in value.items() for s in [k, *self.strings(v)]]
+        return [s for v in value for s in self.strings(v)] if isinstance(value, list) else [value]
+
+    def test_process_names(self):
+        program = self.directory / "e\x1b[31mvil"
+        shutil.copy("/bin/cat", program)
+        child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.stdin.close)
+        result = tool.run("doctor", "fork", child.pid)
+        self.assertNotIn("\x1b", result.stdout)
+        self.assertIn(r"e\u001b[31mvil", result.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <sndfile.h>
 
+#include "base/printable.h"
 #include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "segfuse/device.h"
@@ -40,5 +41,7 @@ std::vector<Capability> capabilities() {
       {"MPI, NCCL", false, "not written yet: one process"},
   };
 }
+
+std::string terminal_text(std::string_view text) { return printable(text); }
 
 }  // namespace segfuse
