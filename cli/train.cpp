@@ -97,7 +97,7 @@ void run_decode(DecodeOptions options, Common& common) {
     fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
   else
     fmt::print(stderr, "segfuse: {} of {} recordings could not be decoded:{}\n", count,
-               files.size(), undone);
+               files.size(), terminal_text(undone));
   common.status = static_cast<int>(ExitCode::kData);
 }
 
