@@ -24,7 +24,6 @@ struct RunArguments {
   std::vector<std::string> inputs;
   std::vector<std::string> sizes;
   std::filesystem::path out;
-  bool force = false;
   bool excess_precision = false;
 };
 
@@ -119,14 +118,14 @@ std::vector<std::string> names_of_outputs(const Program& program) {
 
 /// What `--out` makes; refused before anything runs where something is in the way.
 std::vector<std::filesystem::path> files_of(const std::vector<std::string>& names,
-                                            const RunArguments& arguments) {
+                                            const RunArguments& arguments, bool overwrite) {
   std::vector<std::filesystem::path> paths;
   for (const std::string& name : names) {
     paths.push_back(arguments.out / (name + ".npy"));
     std::error_code ignored;
-    if (!arguments.force && std::filesystem::symlink_status(paths.back(), ignored).type() !=
-                                std::filesystem::file_type::not_found)
-      throw UsageError("{} is there already; pass --force to replace it, or another --out",
+    if (!overwrite && std::filesystem::symlink_status(paths.back(), ignored).type() !=
+                          std::filesystem::file_type::not_found)
+      throw UsageError("{} is there already; pass --overwrite to replace it, or another --out",
                        paths.back().string());
   }
   std::error_code error;
@@ -160,10 +159,9 @@ void print_summary(const std::string& name, const Tensor& tensor) {
   if (all.nan > 0) text += fmt::format("  {} NaN", all.nan);
   const std::int64_t infinite = tensor.size() - all.finite - all.nan;
   if (infinite > 0) text += fmt::format("  {} infinite", infinite);
-  fmt::print("{}\n ", text);
-  for (std::int64_t i = 0; i < std::min(tensor.size(), kShown); ++i)
-    fmt::print(" {:.9g}", tensor.at(i));
-  fmt::print("{}\n", tensor.size() > kShown ? " ..." : "");
+  put("{}\n ", text);
+  for (std::int64_t i = 0; i < std::min(tensor.size(), kShown); ++i) put(" {:.9g}", tensor.at(i));
+  put("{}\n", tensor.size() > kShown ? " ..." : "");
 }
 
 void run_program(const RunArguments& arguments, Common& common) {
@@ -171,7 +169,7 @@ void run_program(const RunArguments& arguments, Common& common) {
   const std::vector<Tensor> inputs = read_inputs(program, arguments);
   std::vector<std::filesystem::path> files;
   const std::vector<std::string> names = names_of_outputs(program);
-  if (!arguments.out.empty()) files = files_of(names, arguments);
+  if (!arguments.out.empty()) files = files_of(names, arguments, common.overwrite);
   const std::vector<Tensor> outputs =
       program.run(inputs, {.excess_precision = arguments.excess_precision});
   program.check();
@@ -207,7 +205,6 @@ void add_run(CLI::App& app, Common& common) {
                       "A size of inputs whose values stand in comments, as B=32");
   command->add_option("--out", arguments->out,
                       "Write each output to NAME.npy in this folder, as well as a summary");
-  command->add_flag("--force", arguments->force, "Replace outputs that are there");
   command->add_flag("--excess-precision", arguments->excess_precision,
                     "Round 16-bit values where kernels store them, not after each operation");
   command->footer(

@@ -79,10 +79,10 @@ class RunTest(tool.ToolTest):
         out.mkdir()
         (out / "output_1.npy").write_text("mine")
         message = self.run_it("--out", out, check=2).stderr
-        self.assertIn("output_1.npy is there already; pass --force", message)
+        self.assertIn("output_1.npy is there already; pass --overwrite", message)
         self.assertEqual([p.name for p in out.iterdir()], ["output_1.npy"])
         self.assertEqual((out / "output_1.npy").read_text(), "mine")
-        self.run_it("--out", out, "--force")
+        self.run_it("--out", out, "--overwrite")
         self.assertEqual(values_of((out / "output_1.npy").read_bytes()), [975])
         self.assertIn("is no folder", self.run_it("--out", self.x, check=3).stderr)
 
