@@ -119,15 +119,20 @@ class Fusion {
   /// numerator / divisor rounded toward minus infinity, in a normal form: multiples of the divisor
   /// stand outside, common factors are cancelled. UsageError unless divisor > 0.
   Extent floordiv(const Extent& numerator, std::int64_t divisor);
-  /// States that two sizes are equal: symbols are united; what cannot be decided now becomes a
-  /// requirement that is checked at run time. Returns false, and changes nothing, if they can never
-  /// be equal for sizes that are not negative, or only by being zero as 4*N and 5*N are, or if an
-  /// expression would break its rule. O(size of the Fusion) when a symbol is united.
+  /// States that two sizes are equal. If one symbol can be written in the others it is, so that
+  /// equal sizes are equal polynomials: M == N + 1 makes every M an N + 1. What has no such symbol,
+  /// as 2*M == 3*N, becomes a requirement. Both are checked at run time. Returns false, and changes
+  /// nothing, if they can never be equal for sizes that are not negative, or only by being zero as
+  /// 4*N and 5*N are, or if an expression would break its rule. O(size of the Fusion) when a symbol
+  /// is united.
   [[nodiscard]] bool unify(const Extent& a, const Extent& b);
   /// The extent over representative symbols.
   Extent canonical(const Extent& extent) const;
   Extents canonical(const Extents& extents) const;
-  bool equal(const Extent& a, const Extent& b) const { return canonical(a) == canonical(b); }
+  /// Whether two sizes are equal in every run: they have one canonical form, or the difference
+  /// follows from the requirements. False says only that it is not known.
+  bool equal(const Extent& a, const Extent& b) const;
+  bool equal(const Extents& a, const Extents& b) const;
   std::string to_string(const Extent& extent) const;
   std::string to_string(const Extents& extents) const;  ///< "[B, T, 64]"
 
@@ -214,6 +219,7 @@ class Fusion {
   SizeState size_state() const { return {ir_.symbols, ir_.symbol_parent, ir_.requirements}; }
   void restore(SizeState state);
   bool settle(const Extent& first, const Extent& second);
+  bool follows(const Extent& zero) const;
   bool rules_hold();
   bool bind_one(const Extent& difference, bool& possible);
   void refresh_sizes();
@@ -225,7 +231,7 @@ class Fusion {
   Expr& mutable_expr(ExprId id);
   std::vector<ExprId> sort(const std::vector<bool>& wanted) const;
   bool depends_on(ValId val, ValId ancestor) const;
-  void need_same_type(ValId val, ValId with) const;
+  void need_same_type(ValId val, ValId with);
   void drop_use(ValId val, ExprId user);
 
   std::string name_;

@@ -45,6 +45,36 @@ Extent quotient_of(const Extent& extent, std::int64_t divisor) {
   return result;
 }
 
+/// The other factors of a term that has all of `part`; nothing if it has not.
+std::optional<std::vector<SymbolId>> without(const std::vector<SymbolId>& factors,
+                                             const std::vector<SymbolId>& part) {
+  if (!std::includes(factors.begin(), factors.end(), part.begin(), part.end())) return {};
+  std::vector<SymbolId> rest;
+  std::set_difference(factors.begin(), factors.end(), part.begin(), part.end(),
+                      std::back_inserter(rest));
+  return rest;
+}
+
+/// `zero` without multiples of the leading terms of `zeros`, all of which are 0: if nothing is left
+/// it is 0 as well. Multiples of `zero` are as good as itself. Each step replaces a term by smaller
+/// ones, so it ends.
+Extent reduced(Extent zero, const std::vector<Extent>& zeros) {
+  for (std::size_t i = zero.terms().size(); i-- > 0;) {
+    const Extent::Term term = zero.terms()[i];
+    for (const Extent& known : zeros) {
+      const Extent::Term& lead = known.terms().back();
+      const auto factors = without(term.factors, lead.factors);
+      if (!factors) continue;
+      const std::int64_t common = std::gcd(term.coefficient, lead.coefficient);
+      zero = zero * Extent(lead.coefficient / common) -
+             known * Extent::of({*factors, term.coefficient / common});
+      i = zero.terms().size();
+      break;
+    }
+  }
+  return zero;
+}
+
 }  // namespace
 
 SymbolId Fusion::symbol(std::string_view name) {
@@ -80,6 +110,34 @@ Extents Fusion::canonical(const Extents& extents) const {
   all.reserve(extents.size());
   for (const Extent& extent : extents) all.push_back(canonical(extent));
   return all;
+}
+
+bool Fusion::equal(const Extent& a, const Extent& b) const {
+  const Extent left = canonical(a);
+  const Extent right = canonical(b);
+  return left == right || follows(left - right);
+}
+
+bool Fusion::equal(const Extents& a, const Extents& b) const {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const Extent& left, const Extent& right) { return equal(left, right); });
+}
+
+bool Fusion::follows(const Extent& zero) const {
+  if (ir_.requirements.empty() || zero.is_constant()) return zero == Extent(0);
+  try {
+    std::vector<Extent> zeros;  // no leading term is a multiple of a former one
+    for (const auto& [left, right] : ir_.requirements) {
+      const Extent known = left - right;
+      if (zero * known.terms().back().coefficient == known * zero.terms().back().coefficient)
+        return true;
+      Extent more = reduced(known, zeros);
+      if (!more.is_constant()) zeros.push_back(std::move(more));
+    }
+    return reduced(zero, zeros) == Extent(0);
+  } catch (const UsageError&) {  // numbers too large: not known
+    return false;
+  }
 }
 
 std::string Fusion::to_string(const Extent& extent) const {
@@ -220,6 +278,7 @@ bool Fusion::settle(const Extent& first, const Extent& second) {
     for (const Extent::Term& term : zero.terms())
       if (term.coefficient > 0) positive = positive + Extent::of(term);
     if (!bound) {
+      // What follows from others is kept as well, so that it is found again when more is known.
       std::pair<Extent, Extent> requirement{positive, positive - zero};
       if (std::find(ir_.requirements.begin(), ir_.requirements.end(), requirement) ==
           ir_.requirements.end())
@@ -233,8 +292,8 @@ bool Fusion::settle(const Extent& first, const Extent& second) {
   return true;
 }
 
-/// Unites symbols if `zero` = 0 says that one equals another or a number. `possible` becomes false
-/// if no sizes satisfy it.
+/// Writes one symbol in others if `zero` = 0 says what it is. Then whoever is equal to it by this
+/// equation has the same polynomial. `possible` becomes false if no sizes satisfy it.
 bool Fusion::bind_one(const Extent& zero, bool& possible) {
   const auto& terms = zero.terms();
   const bool all_plain_and_positive =
@@ -244,25 +303,27 @@ bool Fusion::bind_one(const Extent& zero, bool& possible) {
                             [&](SymbolId id) { return ir_.symbols[id.index].derived.has_value(); });
       });
   possible = !all_plain_and_positive || zero.constant() == 0;
-  if (!possible || terms.size() > 2 || terms.back().coefficient != 1 ||
-      terms.back().factors.size() != 1)
-    return false;
-  auto plain = [&](SymbolId id) { return !ir_.symbols[id.index].derived; };
-  const SymbolId last = terms.back().factors[0];
-  if (terms.size() == 1 || terms[0].factors.empty()) {
-    if (plain(last)) ir_.symbol_parent[last.index] = Extent(last) - zero;
-    return plain(last);
+  if (!possible) return false;
+  // Of all symbols that can be written in the others: sums of sizes are better than differences,
+  // and the later symbol gives way to the earlier.
+  std::optional<SymbolId> chosen;
+  Extent solution;
+  std::size_t fewest = 0;
+  for (const Extent::Term& term : terms) {
+    if (term.factors.size() != 1 || (term.coefficient != 1 && term.coefficient != -1)) continue;
+    const SymbolId symbol = term.factors[0];
+    const Extent rest = (zero - Extent::of(term)) * Extent(-term.coefficient);
+    if (ir_.symbols[symbol.index].derived || occurs(symbol, rest)) continue;
+    const auto negative = static_cast<std::size_t>(
+        std::count_if(rest.terms().begin(), rest.terms().end(),
+                      [](const Extent::Term& t) { return t.coefficient < 0; }));
+    if (chosen && (negative > fewest || (negative == fewest && symbol < *chosen))) continue;
+    chosen = symbol;
+    solution = rest;
+    fewest = negative;
   }
-  if (terms[0].factors.size() != 1 || terms[0].coefficient != -1) return false;
-  const SymbolId first = terms[0].factors[0];  // the smaller id
-  if (plain(last) && !occurs(last, Extent(first))) {
-    ir_.symbol_parent[last.index] = first;
-  } else if (plain(first) && !occurs(first, Extent(last))) {
-    ir_.symbol_parent[first.index] = last;
-  } else {
-    return false;
-  }
-  return true;
+  if (chosen) ir_.symbol_parent[chosen->index] = solution;
+  return chosen.has_value();
 }
 
 /// After a symbol was united: every parent is again over representatives, and every division in

@@ -84,8 +84,7 @@ std::vector<ValId> vjp(ir::Fusion& fusion, std::span<const ValId> outputs,
       throw UsageError(
           "output {} to differentiate is {}; only floating point values have gradients", i,
           name_of(output.dtype));
-    if (output.dtype != cotangent.dtype ||
-        fusion.canonical(output.shape) != fusion.canonical(cotangent.shape))
+    if (output.dtype != cotangent.dtype || !fusion.equal(output.shape, cotangent.shape))
       throw UsageError("the cotangent of output {} is {}{}; it must be {}{} like the output", i,
                        name_of(cotangent.dtype), fusion.to_string(cotangent.shape),
                        name_of(output.dtype), fusion.to_string(output.shape));

@@ -255,7 +255,7 @@ ValId Adjoint::repeated_along(ValId id, const Axes& axes) {
     if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
       rest.push_back(all[i]);
   const ValId one = dropped.empty() ? e.operands[0] : b_.squeeze(e.operands[0], dropped);
-  const bool whole = b_.fusion().canonical(b_.val(one).shape) == b_.fusion().canonical(rest);
+  const bool whole = b_.fusion().equal(b_.val(one).shape, rest);
   return whole ? one : b_.broadcast(one, to, rest);
 }
 

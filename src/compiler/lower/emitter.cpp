@@ -412,7 +412,7 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
       const auto& axes = std::get<Ints>(attribute("axes"));
       for (std::size_t i = 0; i < axes.size(); ++i) {
         const auto to = static_cast<std::size_t>(axes[i]);
-        if (before[i] == after[to]) operand.at[i] = request.at[to];
+        if (!before[i].is_constant(1)) operand.at[i] = request.at[to];
       }
       return eval(operand);
     }

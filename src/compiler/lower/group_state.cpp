@@ -111,7 +111,7 @@ Tuple GroupState::forward(loop::Indices& indices, const Result& result, const Tu
       const auto& axes = attribute<Ints>(expr, "axes");
       for (std::size_t i = 0; i < axes.size(); ++i) {
         const auto to = static_cast<std::size_t>(axes[i]);
-        if (before[i] == after[to]) next[to] = position[i];
+        if (!before[i].is_constant(1)) next[to] = position[i];
       }
     } else {
       SEGFUSE_CHECK(expr.op == Op::reshape, "'{}' moves a computed value", ir::info(expr.op).name);

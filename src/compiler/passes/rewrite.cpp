@@ -1,6 +1,7 @@
 #include "compiler/passes/rewrite.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -14,6 +15,12 @@ using ir::ValId;
 namespace {
 
 constexpr int kMostSweeps = 10000;
+
+Axes all_axes(std::size_t rank) {
+  Axes axes(rank);
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
 
 }  // namespace
 
@@ -33,6 +40,9 @@ std::optional<double> Rewriter::uniform(ValId val) const {
 
 void Rewriter::replace(ValId old, ValId with) {
   const ExprId root = fusion_.val(old).definition;
+  // Sizes that are equal by a requirement only, as 2*N and 3*M, stay two texts for one number.
+  if (shape(with) != shape(old) && fusion_.equal(shape(with), shape(old)))
+    with = builder_.broadcast(with, all_axes(shape(old).size()), shape(old));
   fusion_.redirect_uses(old, with);
   std::vector<ExprId> stack{root};
   while (!stack.empty()) {

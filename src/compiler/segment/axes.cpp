@@ -29,7 +29,7 @@ struct ReshapedAxes {
   std::vector<bool> exact;
 };
 
-ReshapedAxes reshaped_axes(const Extents& from, const Extents& to) {
+ReshapedAxes reshaped_axes(const ir::Fusion& fusion, const Extents& from, const Extents& to) {
   ReshapedAxes result{std::vector<int>(to.size(), -1), std::vector<bool>(to.size(), false)};
   std::size_t i = 0;
   std::size_t j = 0;
@@ -39,7 +39,7 @@ ReshapedAxes reshaped_axes(const Extents& from, const Extents& to) {
     std::size_t m = i + 1;
     std::size_t n = j + 1;
     // Longer products on both sides until they agree; the shorter one in symbols grows first.
-    while (left != right && (m < from.size() || n < to.size())) {
+    while (!fusion.equal(left, right) && (m < from.size() || n < to.size())) {
       const bool grow_left = m < from.size() && (n == to.size() || m - i <= n - j);
       if (grow_left) {
         left = left * from[m++];
@@ -186,6 +186,7 @@ bool GroupAxes::move_local(const Expr& e, ExprId id, const Placed& from) {
   result.val = e.results[0];
   result.place = from.place;
   result.touched = true;
+  result.merged = from.merged;
   const std::size_t rank = fusion_.val(result.val).shape.size();
   result.nodes.assign(rank, -1);
   if (e.op == Op::permute) {
@@ -204,10 +205,13 @@ bool GroupAxes::move_local(const Expr& e, ExprId id, const Placed& from) {
       if (from.nodes[i] >= 0) nodes[static_cast<std::size_t>(axes[i])] = from.nodes[i];
     result.nodes = std::move(nodes);
   } else if (e.op == Op::reshape) {
-    const ReshapedAxes axes = reshaped_axes(fusion_.canonical(fusion_.val(e.operands[0]).shape),
-                                            fusion_.canonical(fusion_.val(result.val).shape));
+    const ReshapedAxes axes =
+        reshaped_axes(fusion_, fusion_.val(e.operands[0]).shape, fusion_.val(result.val).shape);
     for (std::size_t i = 0; i < rank; ++i)
       if (axes.from[i] >= 0) result.nodes[i] = from.nodes[static_cast<std::size_t>(axes.from[i])];
+    for (const int node : from.nodes)
+      if (std::find(result.nodes.begin(), result.nodes.end(), node) == result.nodes.end())
+        result.merged.push_back(node);
     result.place = Place::kStored;
   } else {
     return refuse(fmt::format("'{}' moves elements of a value that is computed in the same kernel",
@@ -251,7 +255,7 @@ void GroupAxes::move_load(const Expr& e, ExprId /*id*/, const Placed& from) {
     for (std::size_t i = 0; i < axes.size(); ++i)
       if (!before[i].is_constant(1)) follow(static_cast<std::size_t>(axes[i]), i, true);
   } else if (e.op == Op::reshape) {
-    const ReshapedAxes axes = reshaped_axes(before, after);
+    const ReshapedAxes axes = reshaped_axes(fusion_, before, after);
     for (std::size_t i = 0; i < rank; ++i)
       if (axes.from[i] >= 0) follow(i, static_cast<std::size_t>(axes.from[i]), axes.exact[i]);
   } else if (along) {  // `axis` is replaced by what the indices or windows have
@@ -259,7 +263,7 @@ void GroupAxes::move_load(const Expr& e, ExprId /*id*/, const Placed& from) {
     for (std::size_t i = 0; i < before.size(); ++i)
       if (i != axis) follow(i < axis ? i : i + rank - before.size(), i, true);
   } else {  // slice, pad, concat
-    for (std::size_t i = 0; i < rank; ++i) follow(i, i, before[i] == after[i]);
+    for (std::size_t i = 0; i < rank; ++i) follow(i, i, fusion_.equal(before[i], after[i]));
   }
   add(std::move(result));
 }
@@ -311,14 +315,15 @@ bool GroupAxes::visit(ExprId id) {
   return true;
 }
 
-/// Whether a value has two axes in one class.
+/// Whether a value has two axes in one class: only its diagonal would be there.
 bool GroupAxes::conflict() const {
   std::vector<int> roots;
   for (const Placed& placed : placed_) {
-    if (!placed.touched || placed.place == Place::kStored) continue;
+    if (!placed.touched) continue;
     roots.clear();
-    for (const int node : placed.nodes)
-      if (node >= 0) roots.push_back(find(node));
+    for (const auto* nodes : {&placed.nodes, &placed.merged})
+      for (const int node : *nodes)
+        if (node >= 0) roots.push_back(find(node));
     std::sort(roots.begin(), roots.end());
     if (std::adjacent_find(roots.begin(), roots.end()) != roots.end()) return true;
   }
@@ -364,7 +369,7 @@ void GroupAxes::join_reduced() {
         if (spanning()) return;
         const int root = find(node);
         if (root != node || root == find(gone) || classes_[static_cast<std::size_t>(root)] < 0 ||
-            extent_of(root) != extent_of(find(gone)))
+            !fusion_.equal(extent_of(root), extent_of(find(gone))))
           continue;
         if (try_unite({{gone, node}})) number_classes();
       }

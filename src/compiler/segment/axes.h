@@ -21,7 +21,10 @@ enum class Place : std::uint8_t {
 struct Placed {
   ir::ValId val;
   Place place = Place::kFree;
-  std::vector<int> nodes;   ///< by axis: its node, -1 for size 1
+  std::vector<int> nodes;  ///< by axis: its node, -1 for size 1
+  /// Of a stored value: more nodes that its position depends on, where a reshape has made one axis
+  /// of several.
+  std::vector<int> merged;
   std::vector<int> memory;  ///< of a load, by axis: the axis of the base it runs along, -1 if none
   std::vector<bool> exact;  ///< of a load, by axis: element i is element i of that axis
   ir::ValId base;           ///< of a load: what is read

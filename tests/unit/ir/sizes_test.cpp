@@ -140,14 +140,57 @@ TEST_F(SizesTest, ASizeMayBeZero) {
   EXPECT_TRUE(f.equal(c, 0));
 }
 
+TEST_F(SizesTest, ASymbolThatCanBeWrittenInOthersIs) {
+  ASSERT_TRUE(f.unify(a - 1, b));  // a slice beside an operand of its size
+  EXPECT_EQ(f.canonical(a), f.canonical(b + 1));
+  ASSERT_TRUE(f.unify(f.floordiv(a + 1, 2) + b, c));
+  EXPECT_EQ(f.to_string(c), "B + floordiv(B, 2) + 1");
+  EXPECT_TRUE(f.storage().requirements.empty());
+  verify(f);
+}
+
+TEST_F(SizesTest, SumsAreBetterThanDifferences) {
+  ASSERT_TRUE(f.unify(c + 2, a));  // C is the later symbol, but it would be A - 2
+  EXPECT_EQ(f.to_string(a), "C + 2");
+  EXPECT_TRUE(f.unify(f.symbol("D") + b, c + 2));
+  EXPECT_TRUE(f.equal(a, f.symbol("D") + b));
+  verify(f);
+}
+
 TEST_F(SizesTest, PolynomialEqualitiesBecomeRequirementsOnce) {
-  EXPECT_TRUE(f.unify(a * b, c));
-  EXPECT_TRUE(f.unify(c * 2, a * b * 2));
+  EXPECT_TRUE(f.unify(a * b, c * c));
+  EXPECT_TRUE(f.unify(c * c * 2, a * b * 2));
   ASSERT_EQ(f.storage().requirements.size(), 1U);
-  EXPECT_THAT(print(f), HasSubstr("  require A*B == C\n"));
+  EXPECT_THAT(print(f), HasSubstr("  require A*B == C*C\n"));
   EXPECT_TRUE(f.unify(b, 1));
   EXPECT_TRUE(f.storage().requirements.empty());
-  EXPECT_TRUE(f.equal(a, c));
+  EXPECT_TRUE(f.equal(a, c * c));
+}
+
+TEST_F(SizesTest, WhatFollowsFromRequirementsIsEqual) {
+  const Extent half = f.floordiv(a, 2);
+  EXPECT_FALSE(f.equal(half * 2, a));
+  ASSERT_TRUE(f.unify(half * 2, a));  // A is even
+  EXPECT_TRUE(f.equal(half * 2, a));
+  EXPECT_TRUE(f.equal(half * b * 2 + 3, a * b + 3));
+  EXPECT_TRUE(f.equal(half * half * 4, a * a));
+  EXPECT_FALSE(f.equal(half * 2, a + 1));
+  EXPECT_FALSE(f.equal(half * 2, b));
+  ASSERT_TRUE(f.unify(b * 2, c * 3));
+  const Extent d = f.symbol("D");
+  ASSERT_TRUE(f.unify(d * 5, b * 2));
+  EXPECT_TRUE(f.equal(d * 5, c * 3));  // by both
+  EXPECT_TRUE(f.equal(d * 10 + a, b + c * 3 + half * 2 + b - c * 3 + d * 5));
+  EXPECT_FALSE(f.equal(d * 5, c * 2));
+  EXPECT_TRUE(f.equal(Extents{a, b * 2}, Extents{half * 2, c * 3}));
+  EXPECT_FALSE(f.equal(Extents{a, b * 2}, Extents{half * 2}));
+  verify(f);
+}
+
+TEST_F(SizesTest, NumbersThatDoNotFitAreNotKnownToBeEqual) {
+  ASSERT_TRUE(f.unify(a * 4611686018427387847, b * 4611686018427387843));
+  ASSERT_TRUE(f.unify(b * 4611686018427387843, c * 4611686018427387733));
+  EXPECT_FALSE(f.equal(a * 4611686018427387761, c * 3));
 }
 
 TEST_F(SizesTest, DivisionsFollowTheirSymbols) {

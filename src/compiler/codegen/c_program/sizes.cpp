@@ -137,9 +137,8 @@ void SizeTable::check_program() {
   for (const ir::Input& input : fusion_.inputs())
     for (const Extent& size : fusion_.val(input.val).shape) check_not_negative(size);
   for (const auto& [left, right] : fusion_.storage().requirements)
-    if (!fusion_.equal(left, right))
-      check(of(left) + " != " + of(right),
-            fmt::format("{} has to be {}", fusion_.to_string(left), fusion_.to_string(right)));
+    check(of(left) + " != " + of(right),
+          fmt::format("{} has to be {}", fusion_.to_string(left), fusion_.to_string(right)));
   for (const ir::ExprId id : fusion_.live_exprs()) {
     const ir::Expr& e = fusion_.expr(id);
     for (const ir::ValId result : e.results)
