@@ -213,6 +213,36 @@ TEST(LowerMovement, EveryOperationIsAWayToReadMemory) {
   }
 }
 
+/// No symbol of 2*N == 3*M can be written in the other, so these stay two texts for one size.
+TEST(LowerMovement, SizesThatARequirementMakesEqualAreOneSize) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"equal\" {\n  symbols B, N, M\n  require 2*N == 3*M\n"
+      "  %0 = input \"x\" : f32[B, 2*N]\n  %1 = input \"c\" : f32[3*M]\n"
+      "  %2 = broadcast(%1) {axes=[1], shape=[B, 2*N]}\n  %3 = mul(%0, %2)\n  output %3\n"
+      "  %4 = sum(%3) {axes=[1]}\n  output %4\n"
+      "  %5 = exp(%1)\n  %6 = reshape(%5) {shape=[3*M]}\n"
+      "  %7 = broadcast(%6) {axes=[1], shape=[B, 2*N]}\n  output %7\n"
+      "  %8 = reshape(%3) {shape=[3*B*M]}\n  output %8\n}\n",
+      "equal");
+  for (const std::int64_t b : {0, 1, 4})
+    check(fusion, inputs_of(fusion, {{"B", b}, {"N", 6}, {"M", 4}}), fmt::format("{} rows", b));
+}
+
+/// An axis that is new after a reshape is no axis that the reshape has merged.
+TEST(LowerMovement, ANewAxisIsNotTheOneThatWasMerged) {
+  for (const char* to : {"S", "8"}) {
+    const ir::Fusion fusion = ir::parse(
+        fmt::format(
+            "fusion \"diagonal\" {{\n  symbols S\n  %0 = input \"x\" : f32[8, S]\n"
+            "  %1 = max(%0) {{axes=[0, 1]}}\n  %2 = broadcast(%1) {{axes=[], shape=[8, S]}}\n"
+            "  %3 = sub(%0, %2)\n  %4 = reshape(%3) {{shape=[8*S]}}\n"
+            "  %5 = broadcast(%4) {{axes=[0], shape=[8*S, {}]}}\n  output %5\n}}\n",
+            to),
+        "diagonal");
+    check(fusion, inputs_of(fusion, {{"S", 5}}), fmt::format("a new axis of {}", to));
+  }
+}
+
 /// Results beside a reduction over axes that they do not have: they are there when those are empty.
 TEST(LowerReduce, ResultsWithoutAReducedAxisAreWrittenWhenItIsEmpty) {
   for (const bool uses_reduction : {false, true}) {
