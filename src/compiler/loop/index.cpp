@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "segfuse/error.h"
+#include "base/check.h"
 
 namespace segfuse::compiler::loop {
 
@@ -31,16 +31,34 @@ std::optional<Extent> divide_by_term(const Extent& a, const Extent::Term& b) {
 std::optional<Extent> divide_exactly(const Extent& a, const Extent& b) {
   if (b.terms().empty()) return {};
   if (b.terms().size() == 1) return divide_by_term(a, b.terms()[0]);
-  // A multiple of a sum: the first terms tell by how much.
-  if (a.terms().empty()) return Extent(0);
-  const auto factor = divide_by_term(Extent::of(a.terms().back()), b.terms().back());
-  if (factor && *factor * b == a) return factor;
-  return {};
+  // Long division: the last terms tell by how much.
+  constexpr int kMostTerms = 64;
+  Extent quotient;
+  Extent rest = a;
+  for (int terms = 0; !rest.terms().empty(); ++terms) {
+    const auto factor = divide_by_term(Extent::of(rest.terms().back()), b.terms().back());
+    if (!factor || terms == kMostTerms) return {};
+    quotient = quotient + *factor;
+    rest = rest - *factor * b;
+  }
+  return quotient;
 }
 
 VarId Indices::add_var(std::string name, Extent bound) {
-  vars_.push_back({std::move(name), std::move(bound)});
-  return {static_cast<std::uint32_t>(vars_.size() - 1)};
+  if (next_var_ < vars_.size()) {
+    const Var& before = vars_[next_var_];
+    SEGFUSE_CHECK(before.name == name && before.bound == bound,
+                  "a kernel that is written again has variable '{}' where '{}' was", name,
+                  before.name);
+  } else {
+    vars_.push_back({std::move(name), std::move(bound)});
+  }
+  return {static_cast<std::uint32_t>(next_var_++)};
+}
+
+void Indices::again() {
+  next_var_ = 0;
+  for (Atom& atom : atoms_) atom.value = {};
 }
 
 AtomId Indices::intern(Atom atom) {
@@ -77,6 +95,21 @@ Index Indices::of(ValueId value) {
   Atom atom;
   atom.kind = Atom::Kind::kValue;
   atom.value = value;
+  return just(std::move(atom));
+}
+
+Index Indices::of(ValueId value, std::uint32_t origin) {
+  Atom atom;
+  atom.kind = Atom::Kind::kValue;
+  atom.value = value;
+  atom.origin = origin;
+  const bool known = std::find(atoms_.begin(), atoms_.end(), atom) != atoms_.end();
+  for (Atom& other : atoms_)
+    if (!known && other.kind == Atom::Kind::kValue && other.origin == origin &&
+        !other.value.valid()) {
+      other.value = value;
+      break;
+    }
   return just(std::move(atom));
 }
 

@@ -43,7 +43,8 @@ struct Atom {
   };
   Kind kind = Kind::kVar;
   VarId var;
-  ValueId value;
+  ValueId value;             ///< invalid: of a kernel that this one is numbered after (again())
+  std::uint32_t origin = 0;  ///< kValue: see Indices::of
   Index of;
   ir::Extent by;
   Index other;
@@ -69,6 +70,13 @@ class Indices {
 
   Index of(VarId var);
   Index of(ValueId value);
+  /// The same of a value that comes from a place with that number, not 0: by it the kernel that is
+  /// written after this one finds the value again.
+  Index of(ValueId value, std::uint32_t origin);
+  /// For a kernel that is written once more. Its variables are the same, in the same order, and
+  /// what is equal in one of the kernels is equal in the other; ids of values are those of the new
+  /// kernel, where it has them.
+  void again();
   Index add(const Index& a, const Index& b);
   Index subtract(const Index& a, const Index& b);
   Index multiply(const Index& a, const ir::Extent& by);
@@ -104,6 +112,7 @@ class Indices {
 
   std::vector<Var> vars_;
   std::vector<Atom> atoms_;
+  std::size_t next_var_ = 0;  ///< less than there are: variables that come again
 };
 
 }  // namespace segfuse::compiler::loop

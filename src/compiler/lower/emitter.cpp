@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "base/check.h"
 #include "base/half_types.h"
@@ -61,6 +62,14 @@ Tuple unflatten(Indices& indices, const Index& linear, const Extents& shape) {
 
 Emitter::Emitter(const GroupContext& context, GroupKernel& out) : context_(context), out_(out) {}
 
+void Emitter::follow(const Emitter& trial) {
+  SEGFUSE_CHECK(blocks_.empty() && indices().vars() == 0,
+                "a kernel follows another from its start");
+  indices() = trial.out_.kernel.indices;
+  indices().again();
+  origins_ = trial.origins_;
+}
+
 VarId Emitter::outer(Extent count) {
   SEGFUSE_CHECK(blocks_.empty(), "the outer loop is opened first");
   blocks_.emplace_back();
@@ -99,12 +108,15 @@ int Emitter::depth_of(const Index& index) const {
   int deepest = 0;
   const Indices& all = out_.kernel.indices;
   all.each_var(index, [&](VarId var) { deepest = std::max(deepest, var_depth_[var.index]); });
-  all.each_value(index, [&](ValueId value) { deepest = std::max(deepest, depth_of(value)); });
+  all.each_value(index, [&](ValueId value) {
+    deepest = std::max(deepest, value.valid() ? depth_of(value) : std::numeric_limits<int>::max());
+  });
   return deepest;
 }
 
 void Emitter::emit(loop::Statement statement, int depth) {
-  blocks_.at(static_cast<std::size_t>(depth)).body.push_back(std::move(statement));
+  SEGFUSE_CHECK(depth < static_cast<int>(blocks_.size()), "a statement is inside of open loops");
+  blocks_[static_cast<std::size_t>(depth)].body.push_back(std::move(statement));
 }
 
 ValueId Emitter::new_value(DType dtype, int depth) {
@@ -283,6 +295,13 @@ ValueId Emitter::eval(const Request& request) {
   note_loads(request, loaded);
   known_.push_back({request, value});
   return value;
+}
+
+bool Emitter::knows(const Request& request) const {
+  return std::all_of(request.at.begin(), request.at.end(),
+                     [&](const Index& at) { return depth_of(at) <= depth(); }) &&
+         std::all_of(request.when.begin(), request.when.end(),
+                     [&](const Within& w) { return depth_of(w.index) <= depth(); });
 }
 
 bool Emitter::reads_memory(ValId val) const {
@@ -494,7 +513,10 @@ ValueId Emitter::indexed(const Expr& expr, const Request& request) {
     inner.at.insert(inner.at.end(), first + static_cast<std::ptrdiff_t>(rank), request.at.end());
   }
   const ValueId found = cast(eval(index), DType::kI64);
-  const Within within{indices().of(found), before[axis]};
+  auto origin = std::find(origins_.begin(), origins_.end(), index);
+  if (origin == origins_.end()) origin = origins_.insert(origins_.end(), index);
+  const auto number = static_cast<std::uint32_t>(origin - origins_.begin() + 1);
+  const Within within{indices().of(found, number), before[axis]};
   const std::string what = fmt::format("{}: index along axis {}", ir::info(expr.op).name, axis);
   auto& checks = kernel().checks;
   auto known = std::find(checks.begin(), checks.end(), what);

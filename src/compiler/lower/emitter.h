@@ -46,13 +46,18 @@ class Emitter {
  public:
   Emitter(const GroupContext& context, GroupKernel& out);
 
+  /// Before anything else: this kernel is what `trial` has written, but for what is held. Requests
+  /// and positions of both can be compared from now on, and those of the trial used here.
+  void follow(const Emitter& trial);
+
   // --- blocks
   /// The variable of the outer loop, depth 0.
   loop::VarId outer(ir::Extent count);
   void open(loop::For::Kind kind, loop::VarId var, loop::Index begin, loop::Index end);
   void close();  ///< the innermost loop
   int depth() const { return static_cast<int>(blocks_.size()) - 1; }
-  /// Depth of the block where the index is known.
+  /// Depth of the block where the index is known; deeper than any if it is over a value of a trial
+  /// that this kernel has not computed.
   int depth_of(const loop::Index& index) const;
   int depth_of(loop::ValueId value) const { return value_depth_[value.index]; }
   void emit(loop::Statement statement, int depth);
@@ -62,6 +67,8 @@ class Emitter {
   // --- values
   loop::ValueId eval(ir::ValId val, const Tuple& at) { return eval(Request{val, at, {}, 0}); }
   loop::ValueId eval(const Request& request);
+  /// Whether what the positions of a trial's request are made of has been computed here, too.
+  bool knows(const Request& request) const;
   loop::ValueId compute(ir::Op op, DType dtype, std::vector<loop::ValueId> operands);
   loop::ValueId constant(DType dtype, double value);
   loop::ValueId from_index(DType dtype, const loop::Index& index);
@@ -153,6 +160,7 @@ class Emitter {
   std::vector<std::tuple<DType, loop::Index, loop::ValueId>> indices_;
   std::vector<std::set<std::size_t>> loads_;  ///< below the values that are being evaluated
   int walk_ = 0;
+  std::vector<Request> origins_;  ///< of values that are in positions; numbered from 1
 };
 
 }  // namespace segfuse::compiler

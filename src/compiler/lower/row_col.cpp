@@ -76,15 +76,14 @@ class RowColMaker {
   }
 
   void make_rows() {
-    GroupKernel trial;
-    {
-      Walker walker(group_, trial);
-      write_rows(walker, {});
-    }
+    GroupKernel unused;
+    Walker trial(group_, unused);
+    write_rows(trial, {});
     std::vector<Emitter::Held> held;
     if (hold() != Hold::kReread) held = std::move(held_);
     GroupKernel& kernel = making_.add_kernel();
     Walker walker(group_, kernel);
+    walker.emitter.follow(trial.emitter);
     write_rows(walker, std::move(held));
     kernel.kernel.work = length_ * Extent(making_.schedule.rows);
   }
@@ -222,7 +221,8 @@ class RowColMaker {
     // All of a row is on its way at once, whichever walk needs it first.
     if (hold() == Hold::kRegister)
       for (std::size_t i = 0; i < e.held.size(); ++i)
-        if (!e.held[i].stored) static_cast<void>(e.eval(e.held[i].request));
+        if (!e.held[i].stored && e.knows(e.held[i].request))
+          static_cast<void>(e.eval(e.held[i].request));
     for (const std::size_t i : rows) walker.accumulate(i);
     for (const std::size_t n : columns) {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];

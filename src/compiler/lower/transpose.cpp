@@ -31,26 +31,24 @@ class TransposeMaker {
 
   /// Lanes write along the one order; what they read along the other is brought near first.
   void run_direct() {
-    GroupKernel trial;
-    {
-      Walker walker(group_, trial);
-      write_direct(walker);
-    }
+    GroupKernel unused;
+    Walker trial(group_, unused);
+    write_direct(trial);
     GroupKernel& kernel = making_.add_kernel();
     Walker walker(group_, kernel);
+    walker.emitter.follow(trial.emitter);
     write_direct(walker);
     kernel.kernel.work = Extent(making_.schedule.tile * making_.schedule.cross);
   }
 
   void run_tiled() {
-    GroupKernel trial;
-    {
-      Walker walker(group_, trial);
-      write(walker, {});
-      choose_held(walker);
-    }
+    GroupKernel unused;
+    Walker trial(group_, unused);
+    write(trial, {});
+    choose_held(trial);
     GroupKernel& kernel = making_.add_kernel();
     Walker walker(group_, kernel);
+    walker.emitter.follow(trial.emitter);
     write(walker, held_);
     kernel.kernel.work = Extent(making_.schedule.tile * making_.schedule.tile);
   }

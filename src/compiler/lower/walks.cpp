@@ -86,15 +86,16 @@ class WalkMaker {
   }
 
   void run() {
+    GroupKernel& kernel = making_.add_kernel();
+    Walker walker(making_.group, kernel);
     std::vector<Emitter::Held> held;
     if (can_hold()) {
       GroupKernel unused;
-      Walker walker(making_.group, unused);
-      write(walker, {});
-      held = choose_held(walker);
+      Walker trial(making_.group, unused);
+      write(trial, {});
+      held = choose_held(trial);
+      walker.emitter.follow(trial.emitter);
     }
-    GroupKernel& kernel = making_.add_kernel();
-    Walker walker(making_.group, kernel);
     write(walker, std::move(held));
     kernel.kernel.work =
         elements_of(making_.group.space, axes_of(making_.group.space, Role::kReduced));
@@ -137,7 +138,7 @@ class WalkMaker {
       if (turned || (wanted && seen[i].walks.size() >= 2)) chosen.insert(i);
     }
     if (making_.schedule.target == Target::kCuda)
-      for (std::size_t i = seen.size(); i-- > 0;) replace_loads(seen, i, chosen);
+      for (std::size_t i = seen.size(); i-- > 0;) replace_loads(trial, i, chosen);
     return held_of(seen, chosen);
   }
 
@@ -160,8 +161,8 @@ class WalkMaker {
 
   /// Holds a value instead of those that it is computed from, where all walks need these for
   /// nothing else.
-  void replace_loads(const std::vector<Emitter::Seen>& seen, std::size_t value,
-                     std::set<std::size_t>& chosen) {
+  void replace_loads(const Walker& first, std::size_t value, std::set<std::size_t>& chosen) {
+    const std::vector<Emitter::Seen>& seen = first.emitter.seen;
     const Emitter::Seen& v = seen[value];
     std::size_t bytes = 0;
     for (const std::size_t load : v.loads) {
@@ -174,6 +175,7 @@ class WalkMaker {
     others.insert(value);
     GroupKernel unused;
     Walker trial(making_.group, unused);
+    trial.emitter.follow(first.emitter);
     write(trial, held_of(seen, others));
     const bool loaded_again =
         std::any_of(trial.emitter.seen.begin(), trial.emitter.seen.end(), [&](const auto& s) {
@@ -350,13 +352,14 @@ class PartMaker {
   }
 
   void run() {
-    if (column_ >= 0) {
-      GroupKernel trial;
-      Walker walker(making_.group, trial);
-      write(walker);
-    }
     GroupKernel& kernel = making_.add_kernel();
     Walker walker(making_.group, kernel);
+    if (column_ >= 0) {
+      GroupKernel unused;
+      Walker trial(making_.group, unused);
+      write(trial);
+      walker.emitter.follow(trial.emitter);
+    }
     write(walker);
     kernel.kernel.work = Extent(making_.schedule.split);
     for (const std::size_t axis : axes_.walked)

@@ -12,7 +12,11 @@ using ir::ValId;
 
 namespace {
 
-constexpr int kMostLive = 64;                                  // registers of a thread, generously
+constexpr int kMostLive = 64;       // registers of a thread, generously
+constexpr int kStateRegisters = 3;  // of a state that is carried along: twice for what is lost
+constexpr std::size_t kMostBuffers = 256;  // parameters: a launch takes 4 KB everywhere
+constexpr int kMostWork = 1024;            // of the text that is compiled, in cheap operations
+constexpr int kFunctionWork = 32;          // of an elementary function in it
 constexpr std::int64_t kMostInOneRow = std::int64_t{1} << 16;  // elements that one block may walk
 
 class Classification {
@@ -36,6 +40,8 @@ class Classification {
   std::optional<std::string> choose_two_sets();
   std::optional<std::string> check_in_place() const;
   int most_alive() const;
+  int states() const;
+  std::optional<std::string> check_amounts();
   bool only_views() const;
   void describe();
 
@@ -210,6 +216,41 @@ int Classification::most_alive() const {
   return most;
 }
 
+/// What reductions carry along a walk.
+int Classification::states() const {
+  int all = 0;
+  for (const Reduction& reduction : axes_.reductions()) {
+    const Op op = context_.fusion().expr(reduction.id).op;
+    all += op == Op::argmax || op == Op::welford ? 2 : 1;
+  }
+  return all;
+}
+
+/// Registers, parameters, and the time that a compiler takes. An expression alone has a plan in
+/// any case.
+std::optional<std::string> Classification::check_amounts() {
+  plan_.live = most_alive();
+  const int carried = kStateRegisters * states();
+  if (view_.exprs.size() == 1) return {};
+  if (plan_.live > kMostLive)
+    return fmt::format("{} values over the whole space are alive at once, more than {}", plan_.live,
+                       kMostLive);
+  if (plan_.live + carried > kMostLive)
+    return fmt::format(
+        "{} values over the whole space are alive at once beside {} states of reductions, more "
+        "than {} registers",
+        plan_.live, states(), kMostLive);
+  const std::size_t buffers = view_.boundary.inputs.size() + view_.boundary.outputs.size();
+  if (buffers > kMostBuffers)
+    return fmt::format("{} inputs and outputs, more than {}", buffers, kMostBuffers);
+  int work = 0;
+  for (const ExprId id : view_.exprs)
+    work += is_expensive(context_.fusion().expr(id).op) ? kFunctionWork : 1;
+  if (work > kMostWork)
+    return fmt::format("as much to compile as {} additions, more than {}", work, kMostWork);
+  return {};
+}
+
 /// An input that this kernel overwrites may only be read where it is written, by an elementwise
 /// expression, or by the reduction of a row that one block holds.
 std::optional<std::string> Classification::check_in_place() const {
@@ -261,11 +302,7 @@ Verdict Classification::run() {
   find_innermost();
   if (auto reason = choose_kind()) return {{}, std::move(*reason)};
   if (auto reason = check_in_place()) return {{}, std::move(*reason)};
-  plan_.live = most_alive();
-  if (plan_.live > kMostLive)
-    return {{},
-            fmt::format("{} values over the whole space are alive at once, more than {}",
-                        plan_.live, kMostLive)};
+  if (auto reason = check_amounts()) return {{}, std::move(*reason)};
   describe();
   return {std::move(plan_), {}};
 }

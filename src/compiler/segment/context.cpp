@@ -7,6 +7,10 @@
 
 namespace segfuse::compiler {
 
+namespace {
+constexpr int kDeepestFree = 128;  // expressions one after the other
+}
+
 using ir::Expr;
 using ir::ExprId;
 using ir::Op;
@@ -15,6 +19,24 @@ using ir::ValId;
 
 bool runs_alone(Op op) {
   return ir::info(op).op_class == OpClass::kOpaque || op == Op::scatter_add || op == Op::fold;
+}
+
+bool is_expensive(Op op) {
+  switch (op) {
+    case Op::exp:
+    case Op::expm1:
+    case Op::log:
+    case Op::log1p:
+    case Op::sin:
+    case Op::cos:
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::softplus:
+    case Op::erf:
+    case Op::pow:
+    case Op::random_uniform: return true;
+    default: return false;
+  }
 }
 
 ValId storage_root(const ir::Fusion& fusion, ValId val) {
@@ -43,7 +65,11 @@ void SegmentContext::grow() {
   for (const ValId id : fusion_.vals())
     bytes_[id.index] = elements(id) * static_cast<std::int64_t>(size_of(fusion_.val(id).dtype));
   free_.assign(exprs, false);
-  for (const ExprId id : order_) free_[id.index] = find_free(fusion_.expr(id));
+  std::vector<int> depth(exprs, 0);  // of free ones
+  for (const ExprId id : order_) {
+    depth[id.index] = find_free(fusion_.expr(id), depth);
+    free_[id.index] = depth[id.index] > 0;
+  }
   written_.assign(exprs, false);
   for (const ExprId id : order_) {
     if (!free_[id.index]) continue;
@@ -74,23 +100,27 @@ void SegmentContext::add_copy(ExprId copy, ExprId original) {
   slots_.resize(vals, -1);
 }
 
-bool SegmentContext::find_free(const Expr& expr) const {
+/// How many expressions are one after the other up to this one; 0 if it is not free.
+int SegmentContext::find_free(const Expr& expr, const std::vector<int>& depth) const {
   switch (ir::info(expr.op).op_class) {
     case OpClass::kCreation:
-      if (expr.op == Op::random_uniform) return false;
+      if (expr.op == Op::random_uniform) return 0;
       break;
     case OpClass::kElementwise: break;
     case OpClass::kMovement:
       if (expr.op != Op::broadcast && expr.op != Op::squeeze && expr.op != Op::permute &&
           expr.op != Op::reshape)
-        return false;
+        return 0;
       break;
-    default: return false;
+    default: return 0;
   }
-  return std::all_of(expr.operands.begin(), expr.operands.end(), [&](ValId operand) {
+  int deepest = 0;
+  for (const ValId operand : expr.operands) {
     const ir::Val& val = fusion_.val(operand);
-    return val.definition.valid() ? free_[val.definition.index] : val.shape.empty();
-  });
+    if (val.definition.valid() ? depth[val.definition.index] == 0 : !val.shape.empty()) return 0;
+    if (val.definition.valid()) deepest = std::max(deepest, depth[val.definition.index]);
+  }
+  return deepest < kDeepestFree ? deepest + 1 : 0;
 }
 
 /// Depth first from the outputs, operands before users.
@@ -156,14 +186,19 @@ bool SegmentContext::reads(ExprId user, ValId val) const {
 
 /// The values in memory that `val` is made of, if `user` computes it for itself.
 void SegmentContext::add_leaves(ExprId user, ValId val, std::vector<ValId>& inputs) const {
-  if (seen_[val.index] == call_) return;
-  if (reads(user, val)) {
-    seen_[val.index] = call_;
-    inputs.push_back(val);
-    return;
+  std::vector<ValId> open{val};
+  while (!open.empty()) {
+    const ValId next = open.back();
+    open.pop_back();
+    if (seen_[next.index] == call_) continue;
+    seen_[next.index] = call_;
+    if (reads(user, next)) {
+      inputs.push_back(next);
+      continue;
+    }
+    const auto& operands = fusion_.expr(fusion_.val(next).definition).operands;
+    open.insert(open.end(), operands.begin(), operands.end());
   }
-  for (const ValId operand : fusion_.expr(fusion_.val(val).definition).operands)
-    add_leaves(user, operand, inputs);
 }
 
 Boundary SegmentContext::boundary(std::span<const ExprId> exprs) const {

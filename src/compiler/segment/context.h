@@ -27,6 +27,9 @@ struct Boundary {
 /// ones, and those that add into places (scatter_add, fold).
 bool runs_alone(ir::Op op);
 
+/// Whether it costs more than loading its result again: an elementary function, many instructions.
+bool is_expensive(ir::Op op);
+
 /// The value whose memory `val` may share: a view of it (kView) is the same bytes.
 ir::ValId storage_root(const ir::Fusion& fusion, ir::ValId val);
 
@@ -43,9 +46,9 @@ class SegmentContext {
   const ir::Fusion& fusion() const { return fusion_; }
 
   /// Constants, extents, iota, and what is computed from these and scalar inputs alone by
-  /// elementwise expressions and simple movement: every kernel computes them for itself, so they
-  /// are no boundaries. One that is an output, or an operand of what runs alone, is in a group all
-  /// the same, which writes it for those.
+  /// elementwise expressions and simple movement, a few after one another: every kernel computes
+  /// them for itself, so they are no boundaries. One that is an output, or an operand of what runs
+  /// alone, is in a group all the same, which writes it for those.
   bool is_free(ir::ExprId id) const { return free_[id.index]; }
   bool is_free(ir::ValId id) const {
     const ir::ExprId definition = fusion_.val(id).definition;
@@ -78,7 +81,7 @@ class SegmentContext {
   std::vector<int>& slots() const { return slots_; }
 
  private:
-  bool find_free(const ir::Expr& expr) const;
+  int find_free(const ir::Expr& expr, const std::vector<int>& depth) const;
   void find_order();
   void add_leaves(ir::ExprId user, ir::ValId val, std::vector<ir::ValId>& inputs) const;
 

@@ -61,7 +61,9 @@ using Planner = std::function<Verdict(const GroupView&)>;
 /// Axes of values are united when an expression runs along both; the classes are the iteration
 /// space. Refused are: what runs alone in company; a value at two places of the space at once;
 /// spaces that no value spans; moving elements of what is computed here; reductions over axes that
-/// no kind holds; more values alive than registers hold; an input overwritten before it is read.
+/// no kind holds; more values alive, with the states of reductions, than registers hold; more
+/// inputs and outputs than a launch takes; what takes a compiler long; an input overwritten before
+/// it is read.
 [[nodiscard]] Verdict classify(const GroupView& view);
 
 }  // namespace segfuse::compiler

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "base/check.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::size_t kMostSiblings = 8;  // users of one value that are all tried with each other
 constexpr std::size_t kMostInHull = 8;    // groups that are merged in one step
+constexpr std::size_t kLargePart = 2048;  // expressions: more than any kernel has
+constexpr std::size_t kSmallPart = 32;
 
 }  // namespace
 
@@ -162,7 +165,20 @@ void Search::try_parts() {
     std::vector<Node> nodes;
     for (const Number g : members) nodes.push_back(groups_[g].node);
     std::string reason;
-    if (reach_.may_merge(nodes)) (void)try_merge(members, reason);
+    if (reach_.may_merge(nodes) && try_merge(members, reason)) continue;
+    if (members.size() > kLargePart) try_halves(members);
+  }
+}
+
+/// What is too large for one kernel by far, by pieces of its order: pair by pair would take long.
+void Search::try_halves(std::span<const Number> members) {
+  if (members.size() <= kSmallPart) return;
+  const std::size_t middle = members.size() / 2;
+  for (const auto half : {members.first(middle), members.subspan(middle)}) {
+    std::vector<Node> nodes;
+    for (const Number g : half) nodes.push_back(groups_[g].node);
+    std::string reason;
+    if (!reach_.may_merge(nodes) || !try_merge(half, reason)) try_halves(half);
   }
 }
 
@@ -252,9 +268,10 @@ std::vector<Search::Number> Search::users_of(ValId val) const {
   std::vector<Number> users;
   std::vector<ExprId> uses = fusion_.val(val).uses;
   std::sort(uses.begin(), uses.end(), [&](ExprId x, ExprId y) { return context_.before(x, y); });
+  std::set<Number> seen;
   for (const ExprId use : uses) {
     const Number g = group_of_[use.index];
-    if (g != kNone && std::find(users.begin(), users.end(), g) == users.end()) users.push_back(g);
+    if (g != kNone && seen.insert(g).second) users.push_back(g);
   }
   return users;
 }

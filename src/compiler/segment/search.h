@@ -28,6 +28,7 @@ class Search {
 
   void try_whole();
   void try_parts();
+  void try_halves(std::span<const Number> members);
   void merge_pairs();
   void recompute_cheap_chains();
 

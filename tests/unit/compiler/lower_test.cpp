@@ -282,6 +282,77 @@ TEST(LowerTranspose, EveryOrderOfAxesBesideAnother) {
   EXPECT_EQ(tiled, 4);  // the others leave the innermost axis where it is
 }
 
+/// Positions that are quotients and rests: what a trial found is found again where nothing has
+/// been asked for yet.
+TEST(LowerMovement, ReshapedPartsAreReadUnderEverySchedule) {
+  const char* const programs[] = {
+      "%1 = slice(%0) {starts=[0, 0, 2], sizes=[S, 5, 4]}\n"
+      "  %2 = reshape(%1) {shape=[S*5, 4]}\n  output %2\n",
+      "%1 = slice(%0) {starts=[0, 1, 2], sizes=[S, 3, 4]}\n  %2 = exp(%1)\n"
+      "  %3 = reshape(%2) {shape=[S*3, 4]}\n  %4 = sum(%3) {axes=[1]}\n  output %4\n",
+      "%1 = slice(%0) {starts=[0, 1, 2], sizes=[S, 3, 4]}\n"
+      "  %2 = reshape(%1) {shape=[S*3, 4]}\n  %3 = softmax_(%2)\n",
+      "%1 = permute(%0) {perm=[1, 0, 2]}\n  %2 = reshape(%1) {shape=[5, S*9]}\n"
+      "  %3 = permute(%2) {perm=[1, 0]}\n  %4 = exp(%3)\n  output %4\n",
+      "%1 = slice(%0) {starts=[0, 1, 0], sizes=[S, 3, 9]}\n"
+      "  %2 = reshape(%1) {shape=[S*3, 9]}\n  %3 = permute(%2) {perm=[1, 0]}\n"
+      "  %4 = tanh(%3)\n  output %4\n",
+  };
+  for (std::string body : programs) {
+    if (const auto at = body.find("%3 = softmax_(%2)\n"); at != std::string::npos)
+      body.replace(at, std::string::npos,
+                   "%3 = max(%2) {axes=[1]}\n"
+                   "  %4 = broadcast(%3) {axes=[0], shape=[S*3, 4]}\n  %5 = sub(%2, %4)\n"
+                   "  %6 = exp(%5)\n  %7 = sum(%6) {axes=[1]}\n"
+                   "  %8 = broadcast(%7) {axes=[0], shape=[S*3, 4]}\n  %9 = div(%6, %8)\n"
+                   "  output %9\n");
+    for (const bool numbers : {false, true}) {
+      std::string text = fmt::format(
+          "fusion \"parts\" {{\n  symbols S\n  %0 = input \"x\" : f32[S, 5, 9]\n  {}}}\n", body);
+      if (numbers) {
+        for (const auto& [from, to] : std::map<std::string, std::string>{
+                 {"S*5", "35"}, {"S*3", "21"}, {"S*9", "63"}, {"S,", "7,"}, {"  symbols S\n", ""}})
+          for (auto at = text.find(from); at != std::string::npos; at = text.find(from))
+            text.replace(at, from.size(), to);
+      }
+      const ir::Fusion fusion = ir::parse(text, "parts");
+      check(fusion, inputs_of(fusion, {{"S", 7}}), text);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// softmax(q @ k.T) @ v of sizes that are numbers: what a product needs turned.
+TEST(LowerTranspose, BatchesOfMatrices) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"turned\" {\n  %0 = input \"k\" : f32[2, 3, 20, 7]\n"
+      "  %1 = permute(%0) {perm=[0, 1, 3, 2]}\n  %2 = reshape(%1) {shape=[6, 7, 20]}\n"
+      "  output %2\n  %3 = reshape(%0) {shape=[6, 20, 7]}\n"
+      "  %4 = permute(%3) {perm=[2, 0, 1]}\n  %5 = reshape(%4) {shape=[7, 2, 60]}\n"
+      "  %6 = neg(%5)\n  output %6\n}\n",
+      "turned");
+  check(fusion, inputs_of(fusion, {}), "batches");
+}
+
+/// Nothing goes down a program by calls: it may be deeper than a stack.
+TEST(LowerPointwise, ProgramsOfAnyDepth) {
+  Model m;
+  const ValId x = m.parameter("x", {m.size("N")});
+  ValId v = x;
+  for (int i = 0; i < 12'000; ++i)
+    v = i % 2 == 0 ? m.b.mul(v, m.b.constant(1 - 0.001 * (i % 7))) : m.b.add(v, x);
+  m.output(v);
+  m.backward(v);
+  const std::vector<Tensor> inputs = inputs_of(m.fusion, {{"N", 3}});
+  const std::vector<Tensor> want = interpret(m.fusion, inputs);
+  ir::Fusion copy = ir::parse(ir::print(m.fusion), "deep");
+  run_passes(copy);
+  const SegmentedFusion cut = segment(std::move(copy));
+  EXPECT_GT(cut.size(), 12U);
+  expect_same(testing::run_groups(cut, inputs, [](const Space&) { return Schedule(); }), want,
+              "a deep program");
+}
+
 INSTANTIATE_TEST_SUITE_P(Lower, Random,
                          ::testing::Values(testing::Numbers::kSmooth, testing::Numbers::kExact),
                          [](const auto& instance) {

@@ -27,6 +27,36 @@ std::int64_t outer_iterations(const GroupKernel& kernel) {
   return kernel.kernel.outer_count.evaluate([](ir::SymbolId) { return std::int64_t{0}; });
 }
 
+/// Matrices that are turned in batches, of sizes that are numbers: positions are quotients and
+/// rests of what the axes that became one count.
+TEST(ScheduleCuda, AttentionOfNumbersHasKernels) {
+  const std::vector<std::vector<std::int64_t>> orders{{0, 1, 3, 2}, {3, 2, 1, 0}, {1, 0, 3, 2}};
+  for (const auto& order : orders) {
+    Model m;
+    const Extents shape{4, 16, 2048, 64};
+    const ValId k = m.input("k", shape);
+    m.output(m.b.reshape(m.b.permute(k, order), {64, 2048 * 64}));
+    const ValId joined = m.b.reshape(m.input("q", shape), {64, 2048, 64});
+    m.output(m.b.exp(m.b.permute(joined, {0, 2, 1})));
+    m.output(m.b.exp(m.b.permute(m.b.reshape(k, {64, 2048, 16, 4}), {0, 2, 1, 3})));
+    m.output(m.b.permute(m.b.mul(k, m.b.constant(2.0, DType::kF32)), order));
+    const SegmentedFusion cut = m.cut();
+    ir::Fusion fusion = cut.fusion();
+    int made = 0;
+    for (const SegmentedGroup& group : cut.groups()) {
+      const GroupPlan& plan = cut.plan(group.id);
+      if (plan.kind == PlanKind::kView || plan.kind == PlanKind::kLibrary) continue;
+      const GroupLowering lowering(fusion, group, plan, cut.in_place, cut.hints(), "k");
+      std::vector<std::int64_t> lengths;
+      for (const SpaceAxis& axis : lowering.space().axes) lengths.push_back(axis.hint);
+      const LoweredGroup lowered = lowering.lower(choose_cuda(lowering.space(), lengths));
+      for (const GroupKernel& kernel : lowered.kernels)
+        made += !cuda::print_cuda(kernel.kernel).empty();
+    }
+    EXPECT_GE(made, 3);
+  }
+}
+
 /// All to one number, beside a broadcast operand that keeps two axes apart, and with the summed
 /// values stored too.
 TEST(ScheduleCuda, ASumToOneNumberIsCutAlongTheFirstOfItsAxes) {

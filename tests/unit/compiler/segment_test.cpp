@@ -618,12 +618,12 @@ TEST(Segments, TooManyValuesAliveAtOnceAreMoreThanOneKernel) {
   Model m;
   const ValId x = m.input("x", {m.size("N")});
   std::vector<ValId> alive;
-  for (int i = 0; i < 100; ++i) alive.push_back(m.b.log(m.b.add(x, m.b.constant(i))));
+  for (int i = 0; i < 100; ++i) alive.push_back(m.b.abs(m.b.add(x, m.b.constant(i))));
   ValId sum = alive[0];
   for (int i = 1; i < 100; ++i) sum = m.b.add(sum, alive[static_cast<std::size_t>(i)]);
   m.output(sum);
   EXPECT_EQ(m.cut().size(), 1U) << "one after the other needs two";
-  for (int i = 0; i < 100; ++i) sum = m.b.pow(sum, alive[static_cast<std::size_t>(99 - i)]);
+  for (int i = 0; i < 100; ++i) sum = m.b.sub(sum, alive[static_cast<std::size_t>(99 - i)]);
   m.output(sum);
   const SegmentedFusion cut = m.cut();
   EXPECT_GT(cut.size(), 1U);
@@ -636,12 +636,58 @@ TEST(Segments, TooManyValuesAliveAtOnceAreMoreThanOneKernel) {
 TEST(Segments, AChainOfAThousandIsOneKernel) {
   Model m;
   ValId v = m.input("x", {m.size("N")});
-  for (int i = 0; i < 500; ++i) v = m.b.sin(m.b.mul(v, m.b.constant(1.5 + i)));
+  for (int i = 0; i < 500; ++i) v = m.b.abs(m.b.mul(v, m.b.constant(1.5 + i)));
   m.output(v);
   const SegmentedFusion cut = m.cut();
   EXPECT_EQ(cut.size(), 1U);
   EXPECT_EQ(cut.groups()[0].exprs.size(), 1000U);
   EXPECT_EQ(cut.plan(GroupId{0}).live, 2);  // an operand and what is made of it
+}
+
+TEST(Segments, WhatTakesLongToCompileIsMoreThanOneKernel) {
+  Model m;
+  ValId v = m.input("x", {m.size("N")});
+  for (int i = 0; i < 200; ++i) v = m.b.sin(m.b.mul(v, m.b.constant(1.5 + i)));
+  m.output(v);
+  const SegmentedFusion cut = m.cut();
+  EXPECT_GE(cut.size(), 7U);
+  EXPECT_LE(cut.size(), 14U);
+  EXPECT_THAT(cut.rejections.at(0).reason, HasSubstr("to compile"));
+}
+
+/// Sums of one tensor by many: each is a state that a lane carries.
+TEST(Segments, ManySumsAreMoreThanOneKernel) {
+  for (const int count : {2, 12, 100, 600}) {
+    Model m;
+    const Extents shape{m.size("N"), m.size("C")};
+    const ValId x = m.input("x", shape);
+    for (int i = 0; i < count; ++i)
+      m.output(m.b.sum(m.b.mul(x, m.input("a" + std::to_string(i), shape)), {1}));
+    const SegmentedFusion cut = m.cut();
+    for (const SegmentedGroup& group : cut.groups()) EXPECT_LE(group.boundary.outputs.size(), 21U);
+    EXPECT_LE(cut.size(), 1 + static_cast<std::size_t>(count) / 8);
+  }
+}
+
+TEST(Segments, ManyInputsAreMoreThanOneKernel) {
+  Model m;
+  const Extents shape{m.size("N")};
+  ValId sum = m.input("x", shape);
+  for (int i = 0; i < 700; ++i) sum = m.b.add(sum, m.input("a" + std::to_string(i), shape));
+  m.output(sum);
+  const SegmentedFusion cut = m.cut();
+  for (const SegmentedGroup& group : cut.groups())
+    EXPECT_LE(group.boundary.inputs.size() + group.boundary.outputs.size(), 256U);
+  EXPECT_LE(cut.size(), 8U);
+}
+
+/// What kernels compute for themselves has an end, and takes no longer for meeting again.
+TEST(Segments, LongChainsOfScalarsAreKernels) {
+  Model m;
+  ValId s = m.input("s", {});
+  for (int i = 0; i < 600; ++i) s = m.b.mul(s, s);
+  m.output(m.b.mul(m.input("x", {m.size("N")}), s));
+  EXPECT_LE(m.cut().size(), 4U);
 }
 
 ValId mlp(Model& m, int layers) {

@@ -77,6 +77,28 @@ TEST_P(OnDevice, MatrixProductsOfAllForms) {
       }
 }
 
+TEST_P(OnDevice, AttentionOfNumbers) {
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  const ir::Extents shape{2, 3, 40, 8};
+  const ir::ValId q = fusion.add_input("q", DType::kF32, shape);
+  const ir::ValId k = fusion.add_input("k", DType::kF32, shape);
+  const ir::ValId v = fusion.add_input("v", DType::kF32, shape);
+  const ir::ValId scores = b.matmul(q, b.permute(k, {0, 1, 3, 2}));
+  fusion.add_output(b.matmul(b.softmax(scores, 3), v));
+  // The same by way of other orders, with what is turned computed on the way.
+  const ir::ValId turned = b.permute(b.reshape(b.exp(k), {6, 40, 8}), {0, 2, 1});
+  fusion.add_output(b.matmul(b.reshape(q, {6, 40, 8}), turned));
+  fusion.add_output(b.exp(b.reshape(b.permute(k, {1, 0, 3, 2}), {6, 320})));
+  std::vector<Tensor> inputs;
+  Rng rng(3);
+  for (int i = 0; i < 3; ++i) {
+    inputs.emplace_back(DType::kF32, Shape{2, 3, 40, 8});
+    for (std::int64_t e = 0; e < inputs.back().size(); ++e) inputs.back().set(e, rng.normal());
+  }
+  compare(fusion, inputs, 1e-4);
+}
+
 TEST_P(OnDevice, SumsIntoChosenPlaces) {
   Rng rng(2);
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI64}) {
