@@ -203,6 +203,16 @@ inline std::int64_t row_buffer_bytes(DType dtype, std::int64_t elements) {
 /// registers indexed otherwise, reductions out of order, globals of the wrong kind.
 void verify(const Kernel& kernel);
 
+/// What the program knows of its sizes.
+struct SizeFacts {
+  std::function<bool(const ir::Extent&, const ir::Extent&)> equal;
+  std::function<ir::Extent(const ir::Extent&, std::int64_t)> ceil_divide;
+};
+/// InternalError unless it follows from the loops, conditions and positions that each element of
+/// each output is written, and once. Buffers that are read and written by several statements are
+/// not looked at.
+void verify_writes(const Kernel& kernel, const SizeFacts& facts);
+
 /// The form of golden tests and of `--emit=loop`.
 std::string print(const Kernel& kernel);
 std::string to_string(const Kernel& kernel, const Index& index);

@@ -7,14 +7,33 @@
 
 #include "base/check.h"
 #include "compiler/lower/make.h"
+#include "segfuse/error.h"
 
 namespace segfuse::compiler {
+
+namespace {
+
+/// What the standard library finds wrong here is a fault of ours as well.
+template <class Function>
+auto ours(const std::string& kernel, Function&& function) {
+  try {
+    return function();
+  } catch (const std::logic_error& error) {
+    throw InternalError("no kernel '{}' can be made: {}", kernel, error.what());
+  } catch (const std::bad_variant_access& error) {
+    throw InternalError("no kernel '{}' can be made: {}", kernel, error.what());
+  }
+}
+
+}  // namespace
 
 GroupLowering::GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const GroupPlan& plan,
                              std::vector<ir::Alias> in_place, const SizeHints& hints,
                              std::string name, bool excess_precision)
-    : state_(std::make_unique<GroupState>(fusion, group, plan, std::move(in_place), hints,
-                                          std::move(name), excess_precision)) {}
+    : state_(ours(name, [&] {
+        return std::make_unique<GroupState>(fusion, group, plan, std::move(in_place), hints, name,
+                                            excess_precision);
+      })) {}
 GroupLowering::~GroupLowering() = default;
 
 const Space& GroupLowering::space() const { return state_->space; }
@@ -186,10 +205,7 @@ void make_row_col(Making& making) {
   make_row_col_kernels(making, with);
 }
 
-}  // namespace
-
-LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
-  const GroupState& group = *state_;
+LoweredGroup lower_by(const GroupState& group, const Schedule& schedule) {
   LoweredGroup out;
   Making making{group, schedule, out, {}, {}};
   making.finished.assign(group.reductions.size(), {});
@@ -213,8 +229,22 @@ LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
     }
   }
   SEGFUSE_CHECK(!out.kernels.empty(), "a group has kernels");
-  for (const GroupKernel& kernel : out.kernels) loop::verify(kernel.kernel);
+  const loop::SizeFacts facts{
+      [&](const ir::Extent& a, const ir::Extent& b) { return group.fusion.equal(a, b); },
+      [&](const ir::Extent& size, std::int64_t by) { return group.ceil_divide(size, by); }};
+  // Where a program requires sizes to be equal, it may know more than can be followed here.
+  const bool follows = group.fusion.storage().requirements.empty();
+  for (const GroupKernel& kernel : out.kernels) {
+    loop::verify(kernel.kernel);
+    if (follows) loop::verify_writes(kernel.kernel, facts);
+  }
   return out;
+}
+
+}  // namespace
+
+LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
+  return ours(state_->name, [&] { return lower_by(*state_, schedule); });
 }
 
 std::string function_name(PlanKind kind) {

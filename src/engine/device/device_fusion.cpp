@@ -71,8 +71,12 @@ const LoweredGroup& DeviceFusion::lowered(compiler::GroupId group, const ir::Siz
   std::vector<std::int64_t> lengths;
   for (const compiler::SpaceAxis& axis : space.axes) lengths.push_back(sizes.of(axis.extent));
   const compiler::Schedule schedule = compiler::choose_cuda(space, lengths);
-  auto [found, fresh] = made->schedules.try_emplace(schedule);
-  if (fresh) found->second.lowered = made->lowering.lower(schedule);
+  auto found = made->schedules.find(schedule);
+  if (found == made->schedules.end()) {
+    Lowering::Scheduled fresh{made->lowering.lower(schedule),
+                              {}};  // or there is none, if that fails
+    found = made->schedules.emplace(schedule, std::move(fresh)).first;
+  }
   made->last = &found->second;
   return found->second.lowered;
 }
