@@ -15,9 +15,9 @@ Layout contiguous(Shape shape) {
 }
 
 bool is_contiguous(const Layout& layout) {
+  if (num_elements(layout.shape) == 0) return true;
   std::int64_t stride = 1;
   for (std::size_t axis = layout.shape.size(); axis-- > 0;) {
-    if (layout.shape[axis] == 0) return true;
     if (layout.shape[axis] != 1 && layout.strides[axis] != stride) return false;
     stride *= layout.shape[axis];
   }

@@ -55,6 +55,31 @@ void compare(const Fusion& fusion, const std::vector<Tensor>& inputs, double tol
   }
 }
 
+TEST(Views, OfNothingAreOneRun) {
+  const std::pair<Shape, Shape> sizes[] = {{{300, 0}, {0}}, {{0, 7}, {0}}, {{4, 0, 3}, {3, 0, 2}}};
+  for (const auto& [from, to] : sizes) {
+    Fusion fusion;
+    Builder b(fusion);
+    Extents shape(from.begin(), from.end());
+    Extents after(to.begin(), to.end());
+    std::vector<std::int64_t> turned(shape.size());
+    for (std::size_t i = 0; i < turned.size(); ++i)
+      turned[i] = static_cast<std::int64_t>(turned.size() - 1 - i);
+    const ValId x = fusion.add_input("x", DType::kF32, shape);
+    fusion.add_output(b.sin(b.reshape(b.permute(x, turned), after)));
+    compare(fusion, {Tensor(DType::kF32, from)}, 0);
+    // The same sizes by name.
+    Fusion named;
+    Builder c(named);
+    shape.back() = Extent(named.symbol("B"));
+    const ValId y = named.add_input("x", DType::kF32, shape);
+    Extent all = 1;
+    for (const Extent& extent : shape) all = all * extent;
+    named.add_output(c.sin(c.reshape(c.permute(y, turned), {all})));
+    compare(named, {Tensor(DType::kF32, from)}, 0);
+  }
+}
+
 // --- pointwise groups over every kind of operand
 
 class Broadcasts : public ::testing::TestWithParam<std::int64_t> {};
