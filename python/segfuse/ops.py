@@ -225,8 +225,8 @@ def log10(x: Any) -> Value:
 
 
 def exp2(x: Any) -> Value:
-    """2 ** x."""
-    return _elementwise_functions["exp"](x * math.log(2))
+    """2 ** x, rounded as `pow` is."""
+    return _elementwise_functions["pow"](2.0, floating("exp2", x))
 
 
 def tan(x: Any) -> Value:

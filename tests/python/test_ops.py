@@ -253,6 +253,15 @@ def test_composed(name):
     close(segfuse.compile(function)(X), expected, str(expected.dtype), scale=20)
 
 
+@pytest.mark.parametrize(("dtype", "end", "ulps"), [("float32", 148, 1), ("float64", 1070, 2)])
+def test_exp2_is_as_exact_as_exp(dtype, end, ulps):
+    x = np.linspace(-end, end * 127 / 148, 40_001).astype(dtype)
+    found = segfuse.compile(sf.exp2)(x)
+    exact = np.exp2(x.astype(np.longdouble))
+    assert np.max(np.abs(found - exact) / np.spacing(exact.astype(dtype))) <= ulps
+    assert segfuse.compile(sf.exp2)(np.arange(5)).tolist() == [1, 2, 4, 8, 16]
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -1,5 +1,7 @@
 #include "engine/ops/state.h"
 
+#include <algorithm>
+
 namespace segfuse::ops {
 namespace {
 
@@ -14,9 +16,22 @@ bool is_name(std::string_view name) {
   return true;
 }
 
+/// The depth of an operation over these.
+int depth_over(int a, int b = 0) {
+  constexpr int kDeepest = 1000;
+  const int depth = std::max(a, b) + 1;
+  if (depth > kDeepest)
+    throw UsageError(
+        "a size is made by more than {} operations one after the other; add what is added as one "
+        "number",
+        kDeepest);
+  return depth;
+}
+
 Size combine(Kind kind, const Size& a, const Size& b) {
   auto node = std::make_shared<Node>();
   node->kind = kind;
+  node->depth = depth_over(a.node().depth, b.node().depth);
   node->a = std::make_shared<const Node>(a.node());
   node->b = std::make_shared<const Node>(b.node());
   return Size(std::move(node));
@@ -80,6 +95,7 @@ Size floordiv(const Size& a, std::int64_t divisor) {
   if (divisor <= 0) throw UsageError("a size is divided by {}, expected more than 0", divisor);
   auto node = std::make_shared<Node>();
   node->kind = Kind::kFloorDiv;
+  node->depth = depth_over(a.node().depth);
   node->number = divisor;
   node->a = std::make_shared<const Node>(a.node());
   return Size(std::move(node));

@@ -23,6 +23,7 @@ struct Size::Node {
   std::string name;
   std::shared_ptr<const Node> a;
   std::shared_ptr<const Node> b;
+  int depth = 0;  ///< of the operations one inside of the other
 };
 
 ir::Extent to_extent(ir::Fusion& fusion, const Size& size);
