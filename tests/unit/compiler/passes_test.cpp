@@ -278,6 +278,52 @@ TEST(Passes, FoldedConstantsAreWhatTheFormulaGivesInTheirType) {
   EXPECT_GT(folded, 15 * 200);
 }
 
+/// A slice may leave the slice that it is taken from and still be inside of what that was taken
+/// from: it is refused all the same.
+TEST(Passes, ASliceOutOfASliceIsStillRefused) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"slices\" {\n  symbols N, M, K\n  %0 = input \"x\" : f32[N]\n"
+      "  %1 = input \"m\" : f32[M]\n  %2 = input \"k\" : f32[K]\n"
+      "  %3 = slice(%0) {starts=[0], sizes=[M]}\n  %4 = slice(%3) {starts=[2], sizes=[K]}\n"
+      "  output %4\n}\n",
+      "slices");
+  ir::Fusion cleaned = fusion;
+  run_passes(cleaned);
+  const auto inputs = [](std::int64_t n, std::int64_t m, std::int64_t k) {
+    std::vector<Tensor> all{Tensor(DType::kF32, {n}), Tensor(DType::kF32, {m}),
+                            Tensor(DType::kF32, {k})};
+    for (std::int64_t i = 0; i < n; ++i) all[0].set(i, static_cast<double>(i));
+    return all;
+  };
+  EXPECT_TRUE(
+      same_outputs(interpret(fusion, inputs(10, 8, 4)), interpret(cleaned, inputs(10, 8, 4))));
+  EXPECT_THROW((void)interpret(fusion, inputs(10, 3, 4)), UsageError);
+  EXPECT_THROW((void)interpret(cleaned, inputs(10, 3, 4)), UsageError);
+}
+
+/// Both are stretched along the same axes, but the one from a single element.
+TEST(Passes, OperandsOfTwoShapesThatAreBroadcastAlikeStayApart) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"alike\" {\n  symbols N, M\n  %0 = input \"a\" : f32[1]\n"
+      "  %1 = input \"b\" : f32[N]\n  %2 = input \"c\" : f32[M]\n"
+      "  %3 = broadcast(%0) {axes=[0], shape=[N, M]}\n"
+      "  %4 = broadcast(%1) {axes=[0], shape=[N, M]}\n  %5 = sub(%3, %4)\n"
+      "  %6 = sub(%4, %3)\n  %7 = mul(%5, %6)\n"
+      "  %8 = broadcast(%2) {axes=[1], shape=[N, M]}\n  %9 = add(%7, %8)\n  output %9\n}\n",
+      "alike");
+  for (const std::int64_t n : {1, 4}) {
+    std::vector<Tensor> inputs{Tensor(DType::kF32, {1}), Tensor(DType::kF32, {n}),
+                               Tensor(DType::kF32, {3})};
+    inputs[0].set(0, 7);
+    for (std::int64_t i = 0; i < n; ++i) inputs[1].set(i, static_cast<double>(i));
+    for (std::int64_t i = 0; i < 3; ++i) inputs[2].set(i, 0.5 * static_cast<double>(i));
+    ir::Fusion cleaned = fusion;
+    clean_broadcasts(cleaned);
+    ir::verify(cleaned);
+    EXPECT_TRUE(same_outputs(interpret(fusion, inputs), interpret(cleaned, inputs)));
+  }
+}
+
 TEST(Passes, AnUnknownNameIsRefusedWithTheKnownOnes) {
   try {
     (void)find_pass("comon");
