@@ -192,18 +192,35 @@ def _whole_power(x: Value, exponent: int) -> Value:
     return half * x if exponent % 2 else half
 
 
-def floor_divide(a: Any, b: Any) -> Value:
-    """floor(a / b) of floats."""
-    x, y = lifted("floor_divide", [a, b])
+def _rest(operation: str, x: Value, y: Value) -> tuple[Value, Value]:
+    """What fmod leaves, with the sign of x, and where the sign of y is the other one."""
     if not is_float(x.dtype):
-        raise UsageError(f"floor_divide: found {x.dtype}, expected floats; cast with x.astype(...)")
-    return _elementwise_functions["floor"](x / y)
+        raise UsageError(f"{operation}: found {x.dtype}, expected floats; cast with x.astype(...)")
+    rest = _elementwise_functions["fmod"](x, y)
+    return rest, (rest != 0) & ((rest < 0) != (y < 0))
+
+
+def floor_divide(a: Any, b: Any) -> Value:
+    """The floor of the exact quotient of floats, as NumPy has it."""
+    x, y = lifted("floor_divide", [a, b])
+    dtype = x.dtype
+    x, y = _raised(x), _raised(y)
+    rest, other = _rest("floor_divide", x, y)
+    floor = _elementwise_functions["floor"]
+    times = (x - rest) / y
+    times = where(other, times - 1.0, times)  # whole, but for what the quotient rounds
+    whole = floor(times)
+    whole = where(times - whole > 0.5, whole + 1.0, whole)
+    # Infinite or not a number, or a zero with its sign.
+    return astype(where((y == 0) | (times == 0), floor(x / y), whole), dtype)
 
 
 def remainder(a: Any, b: Any) -> Value:
-    """a - floor(a / b) * b of floats: the sign is that of b."""
+    """The exact rest of a / b of floats, with the sign of b."""
     x, y = lifted("remainder", [a, b])
-    return x - floor_divide(x, y) * y
+    rest, other = _rest("remainder", x, y)
+    zero = where(y < 0, -(0.0 - rest), rest + 0.0)  # it has the sign of b, too
+    return where(other, rest + y, where(rest == 0, zero, rest))
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Value:
@@ -222,11 +239,6 @@ def log2(x: Any) -> Value:
 def log10(x: Any) -> Value:
     """Logarithm to base 10."""
     return _elementwise_functions["log"](x) * (1 / math.log(10))
-
-
-def exp2(x: Any) -> Value:
-    """2 ** x, rounded as `pow` is."""
-    return _elementwise_functions["pow"](2.0, floating("exp2", x))
 
 
 def tan(x: Any) -> Value:
@@ -681,7 +693,7 @@ def silu(x: Any) -> Value:
 
 
 def _raised(x: Value) -> Value:
-    """Norms of 16-bit values are computed in float32 and rounded once."""
+    """Norms and quotients of 16-bit values are computed in float32 and rounded once."""
     return astype(x, "float32") if x.dtype in ("float16", "bfloat16") else x
 
 

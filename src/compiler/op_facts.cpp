@@ -31,6 +31,7 @@ bool rounds_once(Op op) {
     case Op::div:
     case Op::maximum:
     case Op::minimum:
+    case Op::fmod:
     case Op::eq:
     case Op::ne:
     case Op::lt:
@@ -50,6 +51,7 @@ int instructions_of(Op op) {
     case Op::rsqrt:
     case Op::reciprocal: return 4;
     case Op::exp:
+    case Op::exp2:
     case Op::sigmoid:
     case Op::tanh: return 16;
     case Op::expm1:
@@ -58,7 +60,8 @@ int instructions_of(Op op) {
     case Op::sin:
     case Op::cos:
     case Op::softplus:
-    case Op::erf: return 24;
+    case Op::erf:
+    case Op::fmod: return 24;
     case Op::pow:
     case Op::random_uniform: return 48;
     default: return 1;

@@ -28,6 +28,7 @@ REFERENCES = {
     "sign": np.sign,
     "square": np.square,
     "exp": np.exp,
+    "exp2": np.exp2,
     "expm1": np.expm1,
     "log": np.log,
     "log1p": np.log1p,
@@ -52,6 +53,7 @@ REFERENCES = {
     "mul": np.multiply,
     "div": np.divide,
     "pow": np.power,
+    "fmod": np.fmod,
     "maximum": np.maximum,
     "minimum": np.minimum,
     "eq": np.equal,
@@ -251,6 +253,27 @@ def test_composed(name):
     function, reference = COMPOSED[name]
     expected = np.asarray(reference(X))
     close(segfuse.compile(function)(X), expected, str(expected.dtype), scale=20)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_remainder_and_floor_divide_are_numpys(dtype):
+    special = [0, -0.0, 1, -1, 0.1, 3, -3, 7.5, 1e4, 13.268514, 1.895502, np.inf, -np.inf, np.nan]
+    if dtype != "float16":
+        special += [1e20, -1e20, 1e-30]
+    rng = np.random.default_rng(5)
+    drawn = rng.normal(size=2000) * np.exp(rng.uniform(-6, 6, 2000))
+    a, b = np.meshgrid(special, special)
+    a = np.concatenate([a.ravel(), drawn[:1000]]).astype(dtype)
+    b = np.concatenate([b.ravel(), drawn[1000:]]).astype(dtype)
+    for ours, theirs in ((lambda x, y: x % y, np.remainder), (lambda x, y: x // y, np.floor_divide)):
+        with np.errstate(all="ignore"):
+            expected = theirs(a, b)
+        found = segfuse.compile(ours)(a, b)
+        np.testing.assert_array_equal(found, expected)
+        zeros = expected == 0
+        np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(expected[zeros]))
+    gradient = segfuse.grad(lambda x: (x % 3.0).sum())(np.array([1.5, -2.5, 6.0], dtype))
+    np.testing.assert_array_equal(gradient, np.ones(3, dtype))
 
 
 @pytest.mark.parametrize(("dtype", "end", "ulps"), [("float32", 148, 1), ("float64", 1070, 2)])

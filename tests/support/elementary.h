@@ -24,6 +24,7 @@ template <class Wide>
 std::vector<Elementary<Wide>> elementary_functions() {
   return {
       {"exp", [](Wide x) { return std::exp(x); }},
+      {"exp2", [](Wide x) { return std::exp2(x); }},
       {"expm1", [](Wide x) { return std::expm1(x); }},
       {"log", [](Wide x) { return std::log(x); }},
       {"log1p", [](Wide x) { return std::log1p(x); }},

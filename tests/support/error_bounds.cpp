@@ -170,6 +170,7 @@ class Analysis {
         if (x[0] <= d[0]) return kAnything;
         break;
       case Op::exp:
+      case Op::exp2:
       case Op::expm1:
       case Op::tanh:
       case Op::sigmoid:

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "compiler/op_facts.h"
 #include "compiler/segment/axes.h"
 #include "segfuse/error.h"
 
@@ -245,7 +246,7 @@ std::optional<std::string> Classification::check_amounts() {
     return fmt::format("{} inputs and outputs, more than {}", buffers, kMostBuffers);
   int work = 0;
   for (const ExprId id : view_.exprs)
-    work += is_expensive(context_.fusion().expr(id).op) ? kFunctionWork : 1;
+    work += costs_more_than_a_load(context_.fusion().expr(id).op) ? kFunctionWork : 1;
   if (work > kMostWork)
     return fmt::format("as much to compile as {} additions, more than {}", work, kMostWork);
   return {};

@@ -21,24 +21,6 @@ bool runs_alone(Op op) {
   return ir::info(op).op_class == OpClass::kOpaque || op == Op::scatter_add || op == Op::fold;
 }
 
-bool is_expensive(Op op) {
-  switch (op) {
-    case Op::exp:
-    case Op::expm1:
-    case Op::log:
-    case Op::log1p:
-    case Op::sin:
-    case Op::cos:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::softplus:
-    case Op::erf:
-    case Op::pow:
-    case Op::random_uniform: return true;
-    default: return false;
-  }
-}
-
 ValId storage_root(const ir::Fusion& fusion, ValId val) {
   while (true) {
     const ExprId definition = fusion.val(val).definition;

@@ -27,9 +27,6 @@ struct Boundary {
 /// ones, and those that add into places (scatter_add, fold).
 bool runs_alone(ir::Op op);
 
-/// Whether it costs more than loading its result again: an elementary function, many instructions.
-bool is_expensive(ir::Op op);
-
 /// The value whose memory `val` may share: a view of it (kView) is the same bytes.
 ir::ValId storage_root(const ir::Fusion& fusion, ir::ValId val);
 

@@ -237,6 +237,22 @@ Tensor through_where(std::span<const Judged> operands) {
   });
 }
 
+/// The rest jumps where the quotient becomes another whole number.
+Tensor through_fmod(std::span<const Judged> operands, const Tensor& result) {
+  return map(result, [&](double r, std::int64_t i) {
+    const double a = operands[0].value.at(i);
+    const double b = std::abs(operands[1].value.at(i));
+    const double of_a = operands[0].error.at(i);
+    const double of_b = operands[1].error.at(i);
+    if (of_a == 0 && of_b == 0) return 0.0;
+    if (!(of_b < b)) return kInfinity;
+    const double times = std::abs(std::round((a - r) / b));
+    const double moved = kSlack * (of_a + times * of_b);
+    const bool same = std::abs(r) >= moved && std::abs(r) + moved < b - of_b;
+    return same ? moved : 2 * (b + of_b);
+  });
+}
+
 std::vector<Tensor> through_elementwise(const Evaluation& e, std::span<const Judged> operands,
                                         const std::vector<Tensor>& results) {
   switch (e.expr().op) {
@@ -244,6 +260,7 @@ std::vector<Tensor> through_elementwise(const Evaluation& e, std::span<const Jud
     case ir::Op::sin:
     case ir::Op::cos:
       return {map(operands[0].error, [](double x, std::int64_t) { return std::min(x, 2.0); })};
+    case ir::Op::fmod: return {through_fmod(operands, results[0])};
     case ir::Op::eq:
     case ir::Op::ne:
       return {map(results[0], [&](double, std::int64_t i) {
@@ -356,12 +373,14 @@ std::optional<double> stated_ulps(ir::Op op, DType dtype, Functions functions) {
       {ir::Op::exp, {1, 1}},          {ir::Op::expm1, {1.75, 2}},  {ir::Op::log, {1, 1}},
       {ir::Op::log1p, {1.75, 1.5}},   {ir::Op::rsqrt, {1.5, 1.5}}, {ir::Op::sin, {0.51, 0.6}},
       {ir::Op::cos, {0.51, 0.6}},     {ir::Op::tanh, {1.5, 2.5}},  {ir::Op::sigmoid, {2.5, 2.5}},
-      {ir::Op::softplus, {2.5, 2.5}}, {ir::Op::erf, {1.5, 1.5}},   {ir::Op::pow, {0.6, 1}}};
+      {ir::Op::softplus, {2.5, 2.5}}, {ir::Op::erf, {1.5, 1.5}},   {ir::Op::pow, {0.6, 1}},
+      {ir::Op::exp2, {0.6, 1}}};
   static const std::map<ir::Op, Bounds> of_devices = {
       {ir::Op::exp, {2, 1}},      {ir::Op::expm1, {2, 2}},  {ir::Op::log, {1, 1}},
       {ir::Op::log1p, {2, 2}},    {ir::Op::rsqrt, {2, 2}},  {ir::Op::sin, {2, 2}},
       {ir::Op::cos, {2, 2}},      {ir::Op::tanh, {2, 2.5}}, {ir::Op::sigmoid, {3, 2.5}},
-      {ir::Op::softplus, {4, 4}}, {ir::Op::erf, {2, 2}},    {ir::Op::pow, {9, 2}}};
+      {ir::Op::softplus, {4, 4}}, {ir::Op::erf, {2, 2}},    {ir::Op::pow, {9, 2}},
+      {ir::Op::exp2, {2, 1}}};
   const auto& table = functions == Functions::kDevice ? of_devices : stated;
   const auto found = table.find(op);
   if (found == table.end()) return std::nullopt;

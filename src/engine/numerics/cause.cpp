@@ -59,11 +59,13 @@ std::string cause_of(ir::Op op, DType dtype, bool nan, std::span<const double> o
   const double first = operands.empty() ? 1 : operands[0];
   switch (op) {
     case ir::Op::exp:
+    case ir::Op::exp2:
     case ir::Op::expm1:
       return fmt::format(
           "the operand is above {:.4g}, the last whose exponential {} holds; subtract the greatest "
           "first, or use softmax or logsumexp",
-          std::log(largest_of(dtype)), name_of(dtype));
+          op == ir::Op::exp2 ? std::log2(largest_of(dtype)) : std::log(largest_of(dtype)),
+          name_of(dtype));
     case ir::Op::log:
       return "the logarithm of zero was taken; add a small number, or use where() if -inf is meant";
     case ir::Op::log1p: return "the operand is -1; bound it above -1";

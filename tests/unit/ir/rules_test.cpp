@@ -43,14 +43,14 @@ std::vector<Row> elementwise_rows() {
                       op + ": " + message});
   };
   const std::string floats = "needs floating point operands; found ";
-  unary({"exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh",
-         "sigmoid", "softplus", "erf", "floor", "ceil", "round"},
+  unary({"exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos",
+         "tanh", "sigmoid", "softplus", "erf", "floor", "ceil", "round"},
         "bf16", "bf16", "i32", floats + "i32[N]");
   unary({"neg", "abs", "sign", "square", "relu"}, "i64", "i64", "bool",
         "needs numbers; found bool[N]");
   unary({"is_nan", "is_finite"}, "f64", "bool", "i64", floats + "i64[N]");
   unary({"logical_not"}, "bool", "bool", "f32", "needs bool operands; found f32[N]");
-  binary({"div", "pow"}, "f16", "f16", "i32", floats + "i32[N]");
+  binary({"div", "pow", "fmod"}, "f16", "f16", "i32", floats + "i32[N]");
   binary({"add", "sub", "mul", "maximum", "minimum"}, "i32", "i32", "bool",
          "needs numbers; found bool[N]");
   binary({"logical_and", "logical_or", "logical_xor"}, "bool", "bool", "f32",

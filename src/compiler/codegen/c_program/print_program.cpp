@@ -274,7 +274,8 @@ std::string Printer::header() const {
   std::string text =
       one_line(fmt::format("// The program '{}' in C, written by segfuse.", fusion_.name())) + "\n";
   text +=
-      "// C11 (the header C++ too); it needs memcpy, and libm for sin, cos and pow of f64.\n//\n";
+      "// C11 (the header C++ too); it needs memcpy, and libm for sin, cos and pow of f64 and "
+      "fmod.\n//\n";
   text += describe_values();
   if (!symbols_.empty())
     text += fmt::format("//   {:<12} sizes, from 0 on\n", fmt::join(symbols_, ", "));

@@ -197,6 +197,39 @@ SF_INLINE sf_f32 sf_sin_f32(sf_f32 a) { return sf_trig_f32(a, 0); }
 //: sf_cos_f32
 SF_INLINE sf_f32 sf_cos_f32(sf_f32 a) { return sf_trig_f32(a, 1); }
 
+//: sf_exp2_wide
+// 2^x in double, for a float; -1000 < x < 1000.
+SF_INLINE sf_f64 sf_exp2_wide(sf_f64 x) {
+  const sf_f64 shifted = x + 0x1.8p52;
+  const sf_f64 f = x - (shifted - 0x1.8p52);
+  sf_f64 p = f * 0x1.640e1cc679ef2p-20 + 0x1.00dc676bc6560p-16;
+  p = p * f + 0x1.43086fa0517edp-13;
+  p = p * f + 0x1.5d87457a8c0a4p-10;
+  p = p * f + 0x1.3b2ab73e29ee4p-7;
+  p = p * f + 0x1.c6b08dd723700p-5;
+  p = p * f + 0x1.ebfbdff8055dbp-3;
+  p = p * f + 0x1.62e42fef84bf0p-1;
+  p = p * f + 1.0;
+  return sf_from_bits_f64(sf_bits_f64(p) + (sf_bits_f64(shifted) << 52));
+}
+
+//: sf_exp2_f32
+SF_INLINE sf_f32 sf_exp2_f32(sf_f32 a) {
+  const sf_f64 x = sf_clamp_f64(SF_CONVERT(a, sf_f64), -200.0, 200.0);
+  return sf_select_f32(SF_TEST32(a != a), a, SF_CONVERT(sf_exp2_wide(x), sf_f32));
+}
+
+//: sf_fmod_f32
+// The C library, lane by lane: exact.
+SF_INLINE sf_f32 sf_fmod_f32(sf_f32 a, sf_f32 b) {
+  float r[SF_LANES], by[SF_LANES];
+  __builtin_memcpy(r, &a, sizeof r);
+  __builtin_memcpy(by, &b, sizeof r);
+  for (int i = 0; i < SF_LANES; ++i) r[i] = __builtin_fmodf(r[i], by[i]);
+  __builtin_memcpy(&a, r, sizeof r);
+  return a;
+}
+
 //: sf_pow_f32
 // 2^(b log2 a), in double. log2(x) of a double x > 0 that came from a float.
 SF_INLINE sf_f64 sf_log2_wide(sf_f64 x) {
@@ -212,19 +245,6 @@ SF_INLINE sf_f64 sf_log2_wide(sf_f64 x) {
   p = p * z + 0x1.ec709dc39c99ep-1;
   p = p * z + 0x1.71547652b82ffp+1;
   return s * p + e;
-}
-SF_INLINE sf_f64 sf_exp2_wide(sf_f64 x) {
-  const sf_f64 shifted = x + 0x1.8p52;
-  const sf_f64 f = x - (shifted - 0x1.8p52);
-  sf_f64 p = f * 0x1.640e1cc679ef2p-20 + 0x1.00dc676bc6560p-16;
-  p = p * f + 0x1.43086fa0517edp-13;
-  p = p * f + 0x1.5d87457a8c0a4p-10;
-  p = p * f + 0x1.3b2ab73e29ee4p-7;
-  p = p * f + 0x1.c6b08dd723700p-5;
-  p = p * f + 0x1.ebfbdff8055dbp-3;
-  p = p * f + 0x1.62e42fef84bf0p-1;
-  p = p * f + 1.0;
-  return sf_from_bits_f64(sf_bits_f64(p) + (sf_bits_f64(shifted) << 52));
 }
 SF_INLINE sf_f32 sf_pow_f32(sf_f32 a, sf_f32 b) {
   const sf_f32 infinity = sf_from_bits_f32((sf_u32)sf_all_i32(0x7F800000));

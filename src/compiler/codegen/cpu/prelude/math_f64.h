@@ -37,6 +37,20 @@ SF_INLINE sf_f64 sf_exp_f64(sf_f64 a) {
   return sf_scale_f64((sf_exp_tail_f64(r) * (r * r) + r) + 1.0, n);
 }
 
+//: sf_exp2_f64
+// 2^n exp(f log 2) for the fraction f, whose first 25 bits are multiplied without rounding.
+SF_INLINE sf_f64 sf_exp2_f64(sf_f64 a) {
+  const sf_f64 x = sf_clamp_f64(a, -1100.0, 1100.0);
+  const sf_f64 shifted = x + (0x1.8p52 + 4096.0);
+  const sf_f64 f = x - (shifted - (0x1.8p52 + 4096.0));
+  const sf_f64 first = (f + 0x1.8p27) - 0x1.8p27;
+  const sf_f64 high = first * 0x1.62e42fep-1;
+  const sf_f64 low = first * 0x1.f473de6af278fp-30 + (f - first) * 0x1.62e42fefa39efp-1;
+  const sf_f64 r = high + low;
+  const sf_f64 power = ((sf_exp_tail_f64(r) * (r * r) + low) + high) + 1.0;
+  return sf_scale_f64(power, sf_bits_f64(shifted) & 0x1FFFu);
+}
+
 //: sf_expm1_f64
 SF_INLINE sf_f64 sf_expm1_f64(sf_f64 a) {
   sf_u64 n;
@@ -160,6 +174,17 @@ SF_INLINE sf_f64 sf_erf_f64(sf_f64 a) {
   }
 SF_BY_LANE(sin)
 SF_BY_LANE(cos)
+
+//: sf_fmod_f64
+// The C library, lane by lane: exact.
+SF_INLINE sf_f64 sf_fmod_f64(sf_f64 a, sf_f64 b) {
+  double r[SF_LANES], by[SF_LANES];
+  __builtin_memcpy(r, &a, sizeof r);
+  __builtin_memcpy(by, &b, sizeof r);
+  for (int i = 0; i < SF_LANES; ++i) r[i] = __builtin_fmod(r[i], by[i]);
+  __builtin_memcpy(&a, r, sizeof r);
+  return a;
+}
 
 //: sf_pow_f64
 // The C library, lane by lane.

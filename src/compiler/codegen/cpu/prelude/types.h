@@ -34,6 +34,8 @@ typedef __UINT64_TYPE__ uint64_t;
 #define __builtin_sin sin
 #define __builtin_cos cos
 #define __builtin_pow pow
+#define __builtin_fmod fmod
+#define __builtin_fmodf fmodf
 #define __builtin_memcpy memcpy
 #endif
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 9) && !defined(SF_SCALAR)
