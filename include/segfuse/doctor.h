@@ -179,7 +179,8 @@ struct ForkReport {
 /// has ended, is a kernel thread, or belongs to somebody else.
 ForkReport examine_fork(int pid);
 
-std::string fork_report_text(const ForkReport& report);
+/// Benign regions are counted, or told one by one with `all`.
+std::string fork_report_text(const ForkReport& report, bool all = false);
 std::string fork_report_json(const ForkReport& report);
 /// A page that needs no network and no script.
 std::string fork_report_html(const ForkReport& report);

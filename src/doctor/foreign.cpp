@@ -77,26 +77,36 @@ struct RmmLine {
       refuse(field, expected);
     return value;
   }
-  /// "10:21:33.123456" or, in older logs, "10:21:33:123456", as nanoseconds of the day.
+  /// Newer logs tell the seconds since 1970, others the time of day.
+  bool tells_epoch() const { return fields[1].find(':') == std::string_view::npos; }
+  /// "10:21:33.123456", in older logs "10:21:33:123456", in newer ones "1634567890.123456", as
+  /// nanoseconds of the day or since 1970.
   std::uint64_t time() const {
+    constexpr std::string_view kExpected = "a time of day or seconds since 1970";
+    const bool epoch = tells_epoch();
+    const std::size_t fraction = epoch ? 1 : 3;
     std::array<std::uint64_t, 4> parts{};
     std::size_t part = 0;
     std::size_t digits = 0;
     for (const char c : trim(fields[1])) {
-      if (c >= '0' && c <= '9' && digits < 9) {
-        parts[part] = parts[part] * 10 + static_cast<std::uint64_t>(c - '0');
+      if (c >= '0' && c <= '9' && digits < 18) {
+        // Of a fraction, what is less than a nanosecond is left out.
+        if (part < fraction || digits < 9)
+          parts[part] = parts[part] * 10 + static_cast<std::uint64_t>(c - '0');
         ++digits;
-      } else if ((c == ':' || c == '.') && part < 3 && digits > 0) {
+      } else if ((c == '.' || (c == ':' && !epoch)) && part < fraction && digits > 0) {
         ++part;
         digits = 0;
       } else {
-        refuse(1, "a time of day");
+        refuse(1, kExpected);
       }
     }
-    if (part < 2 || digits == 0) refuse(1, "a time of day");
-    if (part == 3)
-      for (; digits < 9; ++digits) parts[3] *= 10;
-    return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1'000'000'000 + parts[3];
+    if (part + 1 < fraction || digits == 0) refuse(1, kExpected);
+    if (part == fraction)
+      for (; digits < 9; ++digits) parts[part] *= 10;
+    const std::uint64_t seconds = epoch ? parts[0] : (parts[0] * 60 + parts[1]) * 60 + parts[2];
+    if (seconds > 10'000'000'000) refuse(1, kExpected);
+    return seconds * 1'000'000'000 + parts[fraction];
   }
 };
 
@@ -133,8 +143,8 @@ MemoryRecord read_rmm_log(std::string_view text, const std::string& name) {
     if (line.position.line == 1) {
       if (trim(row) != kHeader)
         throw DataError(
-            "{}:1:1: expected a memory record, a Chrome trace, a PyTorch snapshot as JSON, or an "
-            "RMM log that begins with '{}'",
+            "{}:1:1: expected a memory record, a Chrome trace, a PyTorch snapshot (a pickle, or as "
+            "JSON), or an RMM log that begins with '{}'",
             name, kHeader);
       continue;
     }
@@ -147,7 +157,8 @@ MemoryRecord read_rmm_log(std::string_view text, const std::string& name) {
     // Times of day: a step back by hours is midnight.
     constexpr std::uint64_t kHour = 3'600'000'000'000;
     event.nanoseconds += day;
-    if (!record.history.empty() && event.nanoseconds + kHour < record.history.back().nanoseconds) {
+    if (!line.tells_epoch() && !record.history.empty() &&
+        event.nanoseconds + kHour < record.history.back().nanoseconds) {
       day += 24 * kHour;
       event.nanoseconds += 24 * kHour;
     }

@@ -165,6 +165,33 @@ class CliTest(tool.ToolTest):
             self.assertEqual(watch.returncode, 0)
         self.assertIn(f"process {child.pid} ", text.splitlines()[-1])
 
+    def test_a_repair_that_succeeds_exits_with_0(self):
+        import subprocess
+        import sys
+        program = ("import ctypes\n"
+                   "buffers = [ctypes.create_string_buffer(20000) for i in range(2)]\n"
+                   "for buffer in buffers:\n"
+                   "  page = (ctypes.addressof(buffer) + 8191) & -4096\n"
+                   "  assert ctypes.CDLL(None).madvise(ctypes.c_void_p(page), 4096, 10) == 0\n"
+                   "  print(hex(page), flush=True)\n"
+                   "input()\n")
+        child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 text=True)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.stdin.close)
+        self.addCleanup(child.stdout.close)
+        first, second = child.stdout.readline().strip(), child.stdout.readline().strip()
+        regions = json.loads(tool.run("doctor", "fork", child.pid, "--json").stdout)["regions"]
+        risks = [region["begin"] for region in regions if region["risk"] != "benign"]
+        if not {first, second} <= set(risks):
+            self.skipTest("these blocks have pages of their own here")
+        result = tool.run("doctor", "fork", child.pid, "--repair", first)
+        if result.returncode == 4:
+            self.skipTest("no repair here: " + result.stderr)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("given back to children", result.stdout)
+        tool.run("doctor", "fork", child.pid, check=1)  # the second is a risk still
+
     def test_doctor_traces_commands(self):
         result = tool.run("doctor", "fork", "--trace", "--json", "--", "sh", "-c", "echo said; exit 7")
         self.assertEqual(result.returncode, 0)

@@ -1,11 +1,12 @@
 // A process for `segfuse doctor fork` to look at. It plants what its arguments say, prints a line
 // for each plant and "ready", and then obeys lines on its input: "fork N" makes N children, one
 // after the other, that use malloc and run a program, and prints how many died and how long the
-// longest call took; "arena" keeps an arena's header from children, "no arena" gives it back;
-// "keep" and "sums" are of the process that computes (busy).
-//   plant NAME ADDRESS KIND RISK NEIGHBOURS(-1: not told)
+// longest call took ("fork on a thread N": a new one); "arena" keeps an arena's header from
+// children, "no arena" gives it back; "keep" and "sums" are of the process that computes (busy).
+//   plant NAME ADDRESS KIND(-: any) RISK NEIGHBOURS(-1: not told)
 
 #include <dlfcn.h>
+#include <link.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -162,6 +163,110 @@ void plant_all(bool real) {
       madvise(sign, kPage, MADV_WIPEONFORK) != 0)
     std::abort();
   plant("sentinel", sign, "slab", "benign");
+}
+
+// Memory that owns its pages, in the places where the kernel makes one mapping of it and what is
+// another's.
+
+/// Of its own pages, all of them kept from children.
+char* own_pages(std::size_t bytes) {
+  char* const memory = map(bytes);
+  keep_from_children(memory, bytes, false);
+  std::memset(memory, 1, bytes);
+  return memory;
+}
+
+/// The kernel puts a stack of a thread right below what was mapped before it.
+void plant_above_stack() {
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{16} << 20}) {
+    char* const buffer = own_pages(bytes);
+    on_a_thread([] {});
+    plant("above-stack", buffer, "-", "benign");
+  }
+}
+
+void plant_block_above_stack() {
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  char* const block = static_cast<char*>(std::malloc(kBytes));
+  std::memset(block, 1, kBytes);
+  on_a_thread([] {
+    const Blocks blocks(400);
+    keep_from_children(blocks.middle, 4, false);
+    plant("arena-chunk", blocks.middle, "arena chunk", "loses data", blocks.in_page - 1);
+  });
+  keep_from_children(block + kBytes / 2, 4, false);
+  plant("block", block + kBytes / 2, "mmapped chunk", "loses data", 0);
+}
+
+/// Ends of the variables of all that is loaded.
+std::vector<char*> ends_of_variables() {
+  std::vector<char*> ends;
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* found) {
+        std::uintptr_t end = 0;
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          const auto& part = object->dlpi_phdr[i];
+          if (part.p_type == PT_LOAD && (part.p_flags & PF_W) != 0)
+            end = object->dlpi_addr + part.p_vaddr + part.p_memsz;
+        }
+        end = (end + kPage - 1) / kPage * kPage;
+        if (end != 0)
+          static_cast<std::vector<char*>*>(found)->push_back(reinterpret_cast<char*>(end));
+        return 0;
+      },
+      &ends);
+  return ends;
+}
+
+/// Null where something is mapped already.
+char* map_at(char* place, std::size_t bytes) {
+  void* const memory = mmap(place, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
+}
+
+void plant_behind_variables() {
+  for (char* const end : ends_of_variables())
+    if (char* const buffer = map_at(end, 2 * kPage)) {
+      keep_from_children(buffer, 2 * kPage, false);
+      plant("behind-variables", buffer, "-", "benign");
+    }
+}
+
+/// Threads and memory in an order that `seed` says; nothing of it harms a child.
+void plant_layout(unsigned seed) {
+  std::uint64_t state = seed + 1;
+  const auto below = [&state](std::size_t count) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>(state >> 33) % count;
+  };
+  for (int i = 0; i < 24; ++i) {
+    const std::size_t bytes = (1 + below(200)) * kPage;
+    switch (below(8)) {
+      case 0: on_a_thread([] {}); break;
+      case 1: on_a_thread([] { std::free(std::malloc(100)); }); break;
+      case 2:
+        // Computes all the time: its stack pointer is not told.
+        std::thread([] {
+          for (std::atomic<unsigned> spins{0};; ++spins)
+            if (spins % 1000000 == 0) usleep(20000);
+        }).detach();
+        break;
+      case 3: std::memset(std::malloc((1 << 20) + bytes), 1, 1 << 20); break;
+      case 4: {
+        const std::vector<char*> ends = ends_of_variables();
+        if (char* const buffer = map_at(ends[below(ends.size())], bytes))
+          keep_from_children(buffer, bytes, false);
+        break;
+      }
+      case 5:
+        if (char* const buffer = map_at(static_cast<char*>(sbrk(0)), bytes))
+          keep_from_children(buffer, bytes, false);
+        break;
+      case 6: munmap(own_pages(bytes), bytes / 2 / kPage * kPage); break;
+      default: own_pages(bytes); break;
+    }
+  }
 }
 
 /// Alternating flags until the kernel keeps no more mappings.
@@ -426,6 +531,8 @@ int register_memory(const std::string& what, const std::string& way, bool close_
 void obey(const char* line) {
   int count = 0;
   if (std::sscanf(line, "fork %d", &count) == 1) fork_children(count);
+  if (std::sscanf(line, "fork on a thread %d", &count) == 1)
+    std::thread([count] { fork_children(count); }).join();
   const std::string order(line);
   if (order == "arena\n" || order == "no arena\n") {
     const bool give_back = order[0] == 'n';
@@ -449,6 +556,10 @@ int main(int argc, char** argv) {
   if (mode == "storm") return storm(200);
   if (mode == "planted") plant_all(how == "real");
   if (mode == "arena") plant_arena(how == "real");
+  if (mode == "above-stack") plant_above_stack();
+  if (mode == "block-above-stack") plant_block_above_stack();
+  if (mode == "behind-variables") plant_behind_variables();
+  if (mode == "layout") plant_layout(static_cast<unsigned>(std::atoi(argv[2])));
   if (mode == "many") plant_many();
   if (mode == "pinned") plant_pinned(std::strtoul(argv[3], nullptr, 10), how);
   if (mode == "later") make_arena();

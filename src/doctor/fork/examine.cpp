@@ -53,9 +53,10 @@ std::vector<Range> find_ranges(const std::vector<Vma>& vmas, const std::vector<M
   for (std::size_t m = 0; m < mappings.size(); ++m)
     for (std::size_t i = mappings[m].first; i <= mappings[m].last; ++i) {
       const Vma& vma = vmas[i];
-      if (vma.kept) add_range(ranges, {vma.begin, vma.end, i, m, Mechanism::kKept, ""});
-      if (vma.wiped && !vma.droppable)
-        add_range(ranges, {vma.begin, vma.end, i, m, Mechanism::kWiped, ""});
+      const std::uint64_t begin = std::max(vma.begin, mappings[m].begin);
+      const std::uint64_t end = std::min(vma.end, mappings[m].end);
+      if (vma.kept) add_range(ranges, {begin, end, i, m, Mechanism::kKept, ""});
+      if (vma.wiped && !vma.droppable) add_range(ranges, {begin, end, i, m, Mechanism::kWiped, ""});
     }
   std::size_t mapping = 0;
   for (const Pin& pin : pins) {
@@ -63,8 +64,10 @@ std::vector<Range> find_ranges(const std::vector<Vma>& vmas, const std::vector<M
     for (std::size_t m = mapping; m < mappings.size() && mappings[m].begin < pin.end; ++m)
       for (std::size_t i = mappings[m].first; i <= mappings[m].last; ++i) {
         const Vma& vma = vmas[i];
-        const std::uint64_t begin = std::max(vma.begin, pin.begin & ~(vma.page - 1));
-        const std::uint64_t end = std::min(vma.end, (pin.end + vma.page - 1) & ~(vma.page - 1));
+        const std::uint64_t begin =
+            std::max({vma.begin, mappings[m].begin, pin.begin & ~(vma.page - 1)});
+        const std::uint64_t end =
+            std::min({vma.end, mappings[m].end, (pin.end + vma.page - 1) & ~(vma.page - 1)});
         // What is kept from children is told already, and costs nothing.
         if (begin < end && !vma.kept)
           add_range(ranges, {begin, end, i, m, Mechanism::kPinned, pin.who});
@@ -159,7 +162,7 @@ void add_notes(ForkReport& report, const Process& process, const Owners& owners,
 bool examine(const Process& process, ForkReport& report) {
   const std::vector<Vma> vmas = parse_smaps(process.read_text("smaps"));
   if (vmas.empty()) throw UsageError("process {} ended while it was being read", process.pid());
-  const std::vector<Mapping> mappings = join_mappings(vmas);
+  std::vector<Mapping> mappings = join_mappings(vmas);
   const std::string status = process.read_text("status");
   const std::vector<Pin> pins = find_pins(process);
   report.pid = process.pid();
@@ -172,11 +175,10 @@ bool examine(const Process& process, ForkReport& report) {
   add_map(report, vmas, mappings);
   const Software software = find_software(process, vmas, report);
   report.forecast = forecast_fork(process, vmas, pins, report.pinned_bytes);
-  const std::vector<Range> ranges = find_ranges(vmas, mappings, pins);
-  Owners owners(
-      process, vmas, mappings,
-      ranges.empty() ? std::vector<ThreadPlace>{} : find_threads(process, vmas, mappings));
-  add_regions(report, ranges, vmas, owners, software);
+  const bool any = !find_ranges(vmas, mappings, pins).empty();
+  Owners owners(process, vmas, std::move(mappings));
+  if (any) owners.find_ends();
+  add_regions(report, find_ranges(vmas, owners.mappings(), pins), vmas, owners, software);
   if (!report.regions.empty() && report.regions.front().risk == ForkRisk::kCrash) {
     report.forecast.crashes = true;
     const bool stacks_only =

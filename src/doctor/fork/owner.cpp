@@ -1,6 +1,6 @@
 #include "doctor/fork/owner.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -66,13 +66,18 @@ const char* owner_name(OwnerKind kind) {
   return "anonymous";
 }
 
-Owners::Owners(const MemoryReader& memory, const std::vector<Vma>& vmas,
-               const std::vector<Mapping>& mappings, std::vector<ThreadPlace> threads)
-    : memory_(&memory),
-      vmas_(&vmas),
-      mappings_(&mappings),
-      threads_(std::move(threads)),
-      mmapped_(memory) {}
+Owners::Owners(const Process& process, const std::vector<Vma>& vmas, std::vector<Mapping> mappings)
+    : memory_(&process), vmas_(&vmas), mappings_(std::move(mappings)), mmapped_(process) {}
+
+void Owners::find_ends() {
+  threads_ = find_threads(*memory_, *vmas_, mappings_);
+  variables_ = find_variables(*memory_, *vmas_);
+  std::vector<std::uint64_t> ends;
+  for (const ThreadPlace& thread : threads_)
+    if (thread.stack_end != 0) ends.insert(ends.end(), {thread.stack_begin, thread.stack_end});
+  for (const Variables& part : variables_) ends.push_back(part.last_page_end());
+  mappings_ = cut_mappings(mappings_, *vmas_, std::move(ends));
+}
 
 std::string Owners::thread_name(int id) const {
   for (const ThreadPlace& thread : threads_)
@@ -81,7 +86,7 @@ std::string Owners::thread_name(int id) const {
 }
 
 Owner Owners::of(std::uint64_t begin, std::uint64_t end, std::size_t index) {
-  const Mapping& mapping = (*mappings_)[index];
+  const Mapping& mapping = mappings_[index];
   const Vma& vma = (*vmas_)[mapping.first];
   if (is_driver(vma))
     return {.kind = OwnerKind::kDriver,
@@ -92,7 +97,7 @@ Owner Owners::of(std::uint64_t begin, std::uint64_t end, std::size_t index) {
   // Before variables: such a pool's mapping may touch a library's.
   if (vma.name.empty() && !vma.shared && vma.writable)
     if (auto python = in_python(begin, end)) return *python;
-  if (auto program = in_program(begin, index)) return *program;
+  if (auto program = in_program(begin, end, index)) return *program;
   if (!vma.name.empty() && vma.name[0] != '[') return in_file(begin, end, mapping);
   if (!vma.shared && vma.writable)
     if (auto arena = in_arena(begin, end)) return *arena;
@@ -174,12 +179,11 @@ std::optional<Owner> Owners::in_stack(std::uint64_t begin, std::uint64_t end,
     const auto inside = [&](std::uint64_t address) {
       return address >= mapping.begin && address < mapping.end;
     };
+    // Elsewhere it runs on a stack of its own making (sigaltstack), of which only this is known.
+    const bool elsewhere = thread.descriptor != 0 && !main && !inside(thread.descriptor);
+    if (elsewhere && (thread.stack_pointer < begin || thread.stack_pointer >= end)) continue;
     if (!main && !inside(thread.stack_pointer) && !inside(thread.descriptor)) continue;
     if (main && thread.id != threads_.front().id && !inside(thread.stack_pointer)) continue;
-    // A mapping that touches the stack from above is one with it to the kernel.
-    if (thread.descriptor != 0 && inside(thread.descriptor) &&
-        begin >= thread.descriptor + 4 * kPage)
-      continue;
     Owner owner{.kind = main ? OwnerKind::kMainStack : OwnerKind::kThreadStack};
     owner.sentence = fmt::format("stack of thread {}", thread_name(thread.id));
     const std::uint64_t pointer = inside(thread.stack_pointer)
@@ -196,32 +200,64 @@ std::optional<Owner> Owners::in_stack(std::uint64_t begin, std::uint64_t end,
   return std::nullopt;
 }
 
-std::optional<Owner> Owners::in_program(std::uint64_t begin, std::size_t index) const {
-  const Mapping& mapping = (*mappings_)[index];
+/// The file whose writable part the mapping is, or follows without a gap; null without.
+const Vma* Owners::file_before(std::size_t index) const {
+  const Mapping& mapping = mappings_[index];
   const Vma& vma = (*vmas_)[mapping.first];
-  if (vma.shared || !vma.writable) return std::nullopt;
-  // The mapping itself is a file's, or it follows the writable part of one without a gap.
   const Vma* file = nullptr;
   if (vma.inode != 0) {
     file = &vma;
   } else if (index > 0 && vma.name.empty()) {
-    const Mapping& before = (*mappings_)[index - 1];
+    const Mapping& before = mappings_[index - 1];
     const Vma& last = (*vmas_)[before.last];
     if (before.end == mapping.begin && last.inode != 0 && !last.shared) file = &last;
   }
-  if (file == nullptr || is_memfd(file->name)) return std::nullopt;
+  if (file == nullptr || is_memfd(file->name)) return nullptr;
   // Only a program or a library has its code mapped, too.
   const bool program = std::any_of(vmas_->begin(), vmas_->end(), [&](const Vma& other) {
     return other.inode == file->inode && other.name == file->name && other.offset == 0 &&
            &other != &vma && !other.shared;
   });
-  if (!program) return std::nullopt;
+  return program ? file : nullptr;
+}
+
+/// ": counters, table and 3 more"; empty where the file has no symbols for them.
+std::string Owners::names_of(const Variables& part, std::uint64_t begin, std::uint64_t end) {
+  constexpr std::size_t kMostNamed = 4;
+  const auto [file, missing] = files_.try_emplace(part.head);
+  if (missing) file->second = file_of_variables(*memory_, part);
+  std::size_t count = 0;
+  const std::vector<std::string> names =
+      names_in(part, file->second, begin, end, kMostNamed, count);
+  if (names.empty()) return "";
+  std::string text = fmt::format(": {}", fmt::join(names, ", "));
+  if (count > names.size()) text += fmt::format(" and {} more", count - names.size());
+  return text;
+}
+
+std::optional<Owner> Owners::in_program(std::uint64_t begin, std::uint64_t end, std::size_t index) {
+  const Mapping& mapping = mappings_[index];
+  const Vma& vma = (*vmas_)[mapping.first];
+  if (vma.shared || !vma.writable || (vma.inode == 0 && !vma.name.empty())) return std::nullopt;
   const bool bss = vma.inode == 0;
   Owner owner{.kind = bss ? OwnerKind::kBss : OwnerKind::kData};
+  const char* const what = bss ? "zero-initialised" : "initialised";
+  if (const Variables* part = variables_at(variables_, begin)) {
+    owner.of_libc = is_libc(part->file);
+    owner.sentence = fmt::format("{} variables of {}", what, part->file);
+    const std::string names = names_of(*part, begin, end);
+    owner.sentence += names.empty() ? fmt::format(", {:#x} behind the beginning of its variables",
+                                                  begin - std::min(begin, part->begin))
+                                    : names;
+    return owner;
+  }
+  // Where memory cannot be read, what follows a file is taken for its variables.
+  if (bss && memory_->memory_is_readable()) return std::nullopt;
+  const Vma* file = file_before(index);
+  if (file == nullptr) return std::nullopt;
   owner.of_libc = is_libc(file->name);
-  owner.sentence =
-      fmt::format("{} variables of {}, {:#x} behind the beginning of their mapping",
-                  bss ? "zero-initialised" : "initialised", file->name, begin - mapping.begin);
+  owner.sentence = fmt::format("{} variables of {}, {:#x} behind the beginning of their mapping",
+                               what, file->name, begin - mapping.begin);
   return owner;
 }
 

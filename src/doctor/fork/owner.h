@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "doctor/fork/glibc_heap.h"
+#include "doctor/fork/images.h"
 #include "doctor/fork/process.h"
 #include "doctor/fork/smaps.h"
 #include "doctor/fork/threads.h"
@@ -48,10 +49,14 @@ struct Owner {
 /// Answers for many ranges of one process; what a heap holds is read once.
 class Owners {
  public:
-  Owners(const MemoryReader& memory, const std::vector<Vma>& vmas,
-         const std::vector<Mapping>& mappings, std::vector<ThreadPlace> threads);
+  Owners(const Process& process, const std::vector<Vma>& vmas, std::vector<Mapping> mappings);
 
-  /// Of [begin, end), which lies in `mappings[mapping]`.
+  /// Finds out where stacks and variables end, and cuts the mappings there.
+  void find_ends();
+  /// By address.
+  const std::vector<Mapping>& mappings() const { return mappings_; }
+
+  /// Of [begin, end), which lies in `mappings()[mapping]`.
   Owner of(std::uint64_t begin, std::uint64_t end, std::size_t mapping);
   const std::vector<ThreadPlace>& threads() const { return threads_; }
   /// False after a heap did not add up: the process was changing it, or it is not glibc's.
@@ -63,7 +68,9 @@ class Owners {
                        const ChunkWalk& walk) const;
   std::optional<Owner> in_arena(std::uint64_t begin, std::uint64_t end);
   std::optional<Owner> in_stack(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
-  std::optional<Owner> in_program(std::uint64_t begin, std::size_t mapping) const;
+  std::optional<Owner> in_program(std::uint64_t begin, std::uint64_t end, std::size_t mapping);
+  const Vma* file_before(std::size_t mapping) const;
+  std::string names_of(const Variables& part, std::uint64_t begin, std::uint64_t end);
   std::optional<Owner> in_python(std::uint64_t begin, std::uint64_t end) const;
   Owner in_heap(std::uint64_t begin, std::uint64_t end, const Mapping& mapping);
   Owner in_file(std::uint64_t begin, std::uint64_t end, const Mapping& mapping) const;
@@ -71,10 +78,12 @@ class Owners {
   bool is_guarded(const Mapping& mapping) const;
   std::string thread_name(int id) const;
 
-  const MemoryReader* memory_;
+  const Process* memory_;
   const std::vector<Vma>* vmas_;
-  const std::vector<Mapping>* mappings_;
+  std::vector<Mapping> mappings_;
   std::vector<ThreadPlace> threads_;
+  std::vector<Variables> variables_;
+  std::map<std::uint64_t, std::string> files_;  ///< texts, by where they are loaded
   MmappedChunks mmapped_;
   std::map<std::uint64_t, ChunkWalk> walks_;
   bool consistent_ = true;

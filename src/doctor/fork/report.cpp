@@ -82,7 +82,7 @@ Json pairs_json(const std::vector<std::pair<std::string, std::string>>& pairs) {
 
 }  // namespace
 
-std::string fork_report_text(const ForkReport& report) {
+std::string fork_report_text(const ForkReport& report, bool all) {
   std::string text =
       fmt::format("process {} ({}): {} thread{}, {} mappings", report.pid, report.command,
                   report.threads, report.threads == 1 ? "" : "s", report.mappings);
@@ -90,15 +90,24 @@ std::string fork_report_text(const ForkReport& report) {
   text += fmt::format("; read in {:.0f} ms\n{}\n", report.seconds * 1e3, report.forecast.sentence);
   std::size_t benign = 0;
   std::size_t shown = 0;
+  std::uint64_t benign_bytes = 0;
   for (const ForkRegion& region : report.regions) {
-    if (region.risk == ForkRisk::kBenign) ++benign;
-    if (shown < kMostShown) {
+    if (region.risk == ForkRisk::kBenign) {
+      ++benign;
+      benign_bytes += region.end - region.begin;
+      if (!all) continue;
+    }
+    if (all || shown < kMostShown) {
       text += "\n" + region_text(region);
       ++shown;
     }
   }
-  if (shown < report.regions.size())
-    text += fmt::format("\nand {} regions more (--json has all)\n", report.regions.size() - shown);
+  const std::size_t risks = report.regions.size() - benign;
+  if (!all && shown < risks)
+    text += fmt::format("\nand {} regions more that are a risk (--all has them)\n", risks - shown);
+  if (!all && benign > 0)
+    text += fmt::format("\n{} benign region{}, {} in all (--all tells each)\n", benign,
+                        benign == 1 ? "" : "s", in_words(benign_bytes));
   if (report.regions.empty())
     text += "\nNo memory is kept from children, wiped in them, or known to be pinned.\n";
   for (const std::string& warning : report.warnings) text += fmt::format("\nrisk: {}\n", warning);
@@ -106,7 +115,7 @@ std::string fork_report_text(const ForkReport& report) {
           pairs_text("environment", report.environment);
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   text += fmt::format("{} region{}, {} of them a risk\n", report.regions.size(),
-                      report.regions.size() == 1 ? "" : "s", report.regions.size() - benign);
+                      report.regions.size() == 1 ? "" : "s", risks);
   return text;
 }
 

@@ -1,5 +1,6 @@
 #include "doctor/fork/smaps.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/text.h"
@@ -139,6 +140,28 @@ std::vector<Mapping> join_mappings(const std::vector<Vma>& vmas) {
     }
   }
   return mappings;
+}
+
+std::vector<Mapping> cut_mappings(const std::vector<Mapping>& mappings,
+                                  const std::vector<Vma>& vmas, std::vector<std::uint64_t> places) {
+  std::sort(places.begin(), places.end());
+  std::vector<Mapping> parts;
+  for (const Mapping& mapping : mappings) {
+    Mapping rest = mapping;
+    const bool anonymous = vmas[mapping.first].inode == 0 && vmas[mapping.first].name.empty();
+    for (auto place = std::upper_bound(places.begin(), places.end(), rest.begin);
+         anonymous && place != places.end() && *place < rest.end; ++place) {
+      if (*place == rest.begin) continue;  // told twice
+      Mapping part = rest;
+      part.end = *place;
+      while (vmas[part.last].begin >= *place) --part.last;
+      parts.push_back(part);
+      rest.begin = *place;
+      rest.first = part.last + (vmas[part.last].end == *place ? 1 : 0);
+    }
+    parts.push_back(rest);
+  }
+  return parts;
 }
 
 }  // namespace segfuse::doctor

@@ -42,7 +42,8 @@ struct Vma {
 /// are not known are passed over; a last mapping that is cut short keeps what was read.
 std::vector<Vma> parse_smaps(std::string_view text);
 
-/// Mappings [first, last] that are one by all that madvise does not change.
+/// Mappings [first, last] that are one by all that madvise does not change. After cut_mappings(),
+/// the first and the last of them may reach beyond it.
 struct Mapping {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -50,5 +51,9 @@ struct Mapping {
   std::uint64_t end = 0;
 };
 std::vector<Mapping> join_mappings(const std::vector<Vma>& vmas);
+/// Cuts anonymous mappings where something is known to end: the kernel joins memory of different
+/// owners that touches. `places` in any order.
+std::vector<Mapping> cut_mappings(const std::vector<Mapping>& mappings,
+                                  const std::vector<Vma>& vmas, std::vector<std::uint64_t> places);
 
 }  // namespace segfuse::doctor

@@ -4,7 +4,7 @@
 
 #include "base/os/file.h"
 #include "base/text.h"
-#include "doctor/kernel/elf.h"
+#include "doctor/elf.h"
 #include "segfuse/error.h"
 
 namespace segfuse::doctor {

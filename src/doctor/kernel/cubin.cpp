@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "doctor/kernel/elf.h"
+#include "doctor/elf.h"
 #include "segfuse/error.h"
 
 namespace segfuse::doctor {
@@ -25,6 +25,10 @@ constexpr int kRegisters = 0x2f;
 constexpr int kBarriers = 0x4c;
 constexpr int kAnnotations = 0x55;  ///< pairs (kind, offset of an instruction)
 constexpr std::uint64_t kSpillAnnotation = 1;
+/// Where files without the attribute (CUDA 12, before sm_100) have the barriers: the flags of the
+/// code's section, from this bit on.
+constexpr int kBarrierBit = 20;
+constexpr std::uint64_t kBarrierMask = 0x7f;
 // How an attribute's value is stored.
 constexpr int kByteFormat = 2;
 constexpr int kSizedFormat = 4;
@@ -103,8 +107,8 @@ std::vector<KernelInfo> read_cubin(std::string_view bytes, const std::string& fi
   const Elf elf = parse_elf(bytes, file);
   if (elf.machine != kCuda)
     throw DataError(
-        "{}: this ELF file is for machine {}, expected {} (CUDA); pass a cubin (nvcc -cubin), not "
-        "a program or library",
+        "{}: this ELF file is for machine {}, expected {} (CUDA), or a program or library with "
+        "kernels in it; pass a cubin (nvcc -cubin), a fat binary, or what was linked with one",
         file, elf.machine, kCuda);
   const std::uint32_t architecture =
       elf.abi_version >= kSecondByteAbi ? (elf.flags >> 8) & 0xff : elf.flags & 0xff;
@@ -123,7 +127,7 @@ std::vector<KernelInfo> read_cubin(std::string_view bytes, const std::string& fi
     kernel.architecture = fmt::format("sm_{}", architecture);
     kernel.code_bytes = code->size;
     kernel.spill_load_bytes = kernel.spill_store_bytes = 0;
-    kernel.barriers = 0;
+    kernel.barriers = (code->flags >> kBarrierBit) & kBarrierMask;
     kernel.registers = code->info >> 24;
     if (const auto found = registers.find(name); found != registers.end())
       kernel.registers = found->second;

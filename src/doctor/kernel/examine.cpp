@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <tuple>
 
 #include "base/os/file.h"
 #include "base/os/spawn.h"
+#include "base/text.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
+#include "doctor/kernel/fatbin.h"
 #include "doctor/kernel/occupancy.h"
 #include "doctor/kernel/parts.h"
 #include "doctor/kernel/ptx.h"
@@ -69,6 +73,14 @@ class TemporaryFile {
   std::string path_;
 };
 
+/// The first error that ptxas names, which says where; what it prints last only says that there
+/// were some.
+std::string complaint_of(const std::string& said) {
+  for (const std::string_view line : split_lines(said))
+    if (line.find(", line ") != std::string_view::npos) return std::string(trim(line));
+  return std::string(spawn::last_line(said));
+}
+
 std::string assemble(const std::string& ptxas, const fs::path& file,
                      const std::string& architecture) {
   const TemporaryFile cubin;
@@ -77,7 +89,7 @@ std::string assemble(const std::string& ptxas, const fs::path& file,
                                            .err = spawn::Capture{}});
   if (!result.ok())
     throw DataError("{}: ptxas does not assemble it for {} ({}): {}", file.string(), architecture,
-                    result.outcome(), spawn::last_line(result.err + result.out));
+                    result.outcome(), complaint_of(result.err + result.out));
   return read_file(cubin.path());
 }
 
@@ -123,6 +135,33 @@ void compile_file(KernelReport& report, const fs::path& file, const KernelOption
     add_text(report.kernels, read_ptx(compiled.ptx, report.file));
 }
 
+/// Cubins out of a fat binary, or of what one was linked into. False: `bytes` are neither.
+bool read_parts(KernelReport& report, std::string_view bytes) {
+  const bool alone = is_fatbin(bytes);
+  const Fatbin fatbin = alone ? read_fatbin(bytes, report.file) : read_embedded(bytes, report.file);
+  if (!alone && fatbin.cubins.empty() && fatbin.texts.empty() && fatbin.notes.empty()) return false;
+  for (const std::string& cubin : fatbin.cubins)
+    std::ranges::move(read_cubin(cubin, report.file), std::back_inserter(report.kernels));
+  report.source =
+      fmt::format("{} with {} cubins and {} PTX texts", alone ? "fat binary" : "program or library",
+                  fatbin.cubins.size(), fatbin.texts.size());
+  for (const std::string& text : fatbin.texts) {
+    const std::vector<KernelInfo> texts = read_ptx(text, report.file);
+    // PTX alone says little; it is taken where there is nothing else.
+    if (fatbin.cubins.empty())
+      report.kernels.insert(report.kernels.end(), texts.begin(), texts.end());
+    else
+      add_text(report.kernels, texts);
+  }
+  std::ranges::stable_sort(report.kernels, [](const KernelInfo& a, const KernelInfo& b) {
+    return std::tie(a.name, a.architecture) < std::tie(b.name, b.architecture);
+  });
+  // One for each kind, not for each of thousands of parts.
+  for (const std::string& note : fatbin.notes)
+    if (std::ranges::find(report.notes, note) == report.notes.end()) report.notes.push_back(note);
+  return true;
+}
+
 }  // namespace
 
 namespace doctor {
@@ -161,8 +200,9 @@ void add_notes(KernelReport& report) {
     report.notes.push_back("Machine code alone does not tell atomics here; PTX and CUDA C++ do.");
   if (any([](const KernelInfo& kernel) { return kernel.registers && kernel.occupancy.empty(); }))
     report.notes.push_back(
-        "Occupancy is known for sm_80, sm_90, sm_100 and sm_103, and blocks of at most 1024 "
-        "threads whose shared memory fits.");
+        fmt::format("Occupancy is known for {}, and blocks of at most 1024 threads whose shared "
+                    "memory fits.",
+                    known_architectures()));
 }
 
 }  // namespace doctor
@@ -195,7 +235,8 @@ KernelReport examine_kernels(const fs::path& file, const KernelOptions& options)
     read_c_file(report, file);
     return report;
   } else {
-    return examine_cubin(report.file, read_file(file), options);
+    const std::string bytes = read_file(file);
+    if (!read_parts(report, bytes)) return examine_cubin(report.file, bytes, options);
   }
   add_occupancy(report, options);
   add_notes(report);

@@ -13,4 +13,7 @@ std::optional<KernelOccupancy> occupancy_of(const std::string& architecture,
                                             std::uint64_t registers, std::uint64_t shared_bytes,
                                             std::uint64_t block);
 
+/// "sm_70, sm_75": those in the table.
+std::string known_architectures();
+
 }  // namespace segfuse::doctor

@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "base/demangle.h"
 #include "base/json/json.h"
 #include "segfuse/doctor.h"
 
@@ -50,20 +52,20 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string details_of(const KernelInfo& kernel) {
   std::string text;
+  const std::string name = demangled(kernel.name);
   if (kernel.spills())
-    text += fmt::format("{}: {} bytes are spilled to memory and {} loaded again\n", kernel.name,
+    text += fmt::format("{}: {} bytes are spilled to memory and {} loaded again\n", name,
                         *kernel.spill_store_bytes, kernel.spill_load_bytes.value_or(0));
   if (kernel.local_bytes > 0)
     text += fmt::format(
         "{}: {} bytes of arrays in local memory, {} loads and {} stores in the text: an index that "
         "is not known when compiled\n",
-        kernel.name, kernel.local_bytes, kernel.local_loads, kernel.local_stores);
+        name, kernel.local_bytes, kernel.local_loads, kernel.local_stores);
   for (const KernelAtomic& atomic : kernel.atomics) {
     const char* meaning = atomic.order == "dependent"  ? "memory depends on the order"
                           : atomic.order == "returned" ? "what it returns depends on the order"
                                                        : "independent of the order";
-    text +=
-        fmt::format("{}: {} x {}: {}\n", kernel.name, atomic.count, atomic.instruction, meaning);
+    text += fmt::format("{}: {} x {}: {}\n", name, atomic.count, atomic.instruction, meaning);
   }
   return text;
 }
@@ -85,6 +87,7 @@ Json kernel_json(const KernelInfo& kernel) {
                              {"share", entry.share},
                              {"limit", entry.limit}});
   Json json{{"name", kernel.name},
+            {"readable_name", demangled(kernel.name)},
             {"architecture", kernel.architecture},
             {"registers", optional_json(kernel.registers)},
             {"spill_store_bytes", optional_json(kernel.spill_store_bytes)},
@@ -125,17 +128,22 @@ Json report_json(const KernelReport& report) {
 
 std::string dumped(const Json& json) { return json_text(json, 2) + "\n"; }
 
-const KernelInfo* find(const KernelReport& report, const std::string& name) {
-  for (const KernelInfo& kernel : report.kernels)
-    if (kernel.name == name) return &kernel;
-  return nullptr;
-}
-
-std::set<std::string> names_of(const KernelReport& a, const KernelReport& b) {
-  std::set<std::string> names;
-  for (const KernelReport* report : {&a, &b})
-    for (const KernelInfo& kernel : report->kernels) names.insert(kernel.name);
-  return names;
+/// Kernels by their names; where a report has a name for several architectures, with these.
+std::map<std::string, const KernelInfo*> kernels_of(const KernelReport& report,
+                                                    const KernelReport& other) {
+  std::set<std::string> several;
+  for (const KernelReport* one : {&report, &other}) {
+    std::set<std::string> seen;
+    for (const KernelInfo& kernel : one->kernels)
+      if (!seen.insert(kernel.name).second) several.insert(kernel.name);
+  }
+  std::map<std::string, const KernelInfo*> kernels;
+  for (const KernelInfo& kernel : report.kernels) {
+    std::string name = demangled(kernel.name);
+    if (several.contains(kernel.name)) name += " for " + kernel.architecture;
+    kernels.try_emplace(std::move(name), &kernel);
+  }
+  return kernels;
 }
 
 /// "40 -> 48", or one number where nothing changed.
@@ -169,7 +177,7 @@ std::string kernel_report_text(const KernelReport& report) {
     std::vector<std::vector<std::string>> rows = {{"kernel", "arch", "registers", "spills st/ld",
                                                    "stack", "shared", "barriers", "occupancy"}};
     for (const KernelInfo& kernel : report.kernels)
-      rows.push_back({kernel.name, kernel.architecture,
+      rows.push_back({demangled(kernel.name), kernel.architecture,
                       kernel.registers ? shown(kernel.registers)
                                        : fmt::format("{} declared", kernel.declared_registers),
                       spills_of(kernel), shown(kernel.stack_bytes),
@@ -187,9 +195,14 @@ std::string kernel_report_json(const KernelReport& report) { return dumped(repor
 std::string kernel_comparison_text(const KernelReport& former, const KernelReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"kernel", "registers", "spills st/ld", "stack", "shared", "barriers", "code", "occupancy"}};
-  for (const std::string& name : names_of(former, report)) {
-    const KernelInfo* a = find(former, name);
-    const KernelInfo* b = find(report, name);
+  const auto before = kernels_of(former, report);
+  const auto now = kernels_of(report, former);
+  std::set<std::string> names;
+  for (const auto* kernels : {&before, &now})
+    for (const auto& [name, kernel] : *kernels) names.insert(name);
+  for (const std::string& name : names) {
+    const KernelInfo* a = before.contains(name) ? before.at(name) : nullptr;
+    const KernelInfo* b = now.contains(name) ? now.at(name) : nullptr;
     if (a == nullptr || b == nullptr) {
       rows.push_back({name, a == nullptr ? "only in the first" : "only in the second", "", "", "",
                       "", "", ""});

@@ -1,6 +1,5 @@
 #include "runtime/memory/adaptors.h"
 
-#include <cxxabi.h>
 #include <execinfo.h>
 #include <fmt/format.h>
 
@@ -8,6 +7,8 @@
 #include <cstdlib>
 #include <memory>
 #include <sstream>
+
+#include "base/demangle.h"
 
 namespace segfuse::runtime {
 
@@ -23,10 +24,8 @@ std::string readable(std::string_view frame) {
   const std::size_t plus = frame.find('+', open);
   if (open == std::string_view::npos || plus == std::string_view::npos) return std::string(frame);
   const std::string name(frame.substr(open + 1, plus - open - 1));
-  int status = 0;
-  const std::unique_ptr<char, Free> plain(
-      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status));
-  return status == 0 ? std::string(plain.get()) : std::string(frame);
+  std::string plain = demangled(name);
+  return plain != name ? plain : std::string(frame);
 }
 
 }  // namespace

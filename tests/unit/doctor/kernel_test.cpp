@@ -15,6 +15,7 @@
 #include "base/os/spawn.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
+#include "doctor/kernel/fatbin.h"
 #include "doctor/kernel/occupancy.h"
 #include "doctor/kernel/ptx.h"
 #include "jit/cpu_compiler.h"
@@ -332,8 +333,244 @@ TEST(KernelDoctorTest, OccupancyFollowsTheScarcestResource) {
   EXPECT_EQ(of(16, 227 << 10, 256), "1 shared memory 0.125");
   EXPECT_EQ(of(16, (227 << 10) + 1, 256), "nothing");
   EXPECT_EQ(of(16, 0, 1025), "nothing");
-  EXPECT_FALSE(doctor::occupancy_of("sm_75", 16, 0, 256));
   EXPECT_EQ(doctor::occupancy_of("sm_80", 16, 49152, 256)->blocks, 3u);
+}
+
+/// From the tables of NVIDIA's programming guide: warps, blocks, shared memory of a multiprocessor.
+TEST(KernelDoctorTest, OccupancyIsKnownForAllArchitectures) {
+  const auto blocks = [](const char* architecture, std::uint64_t shared, std::uint64_t block) {
+    const auto occupancy = doctor::occupancy_of(architecture, 16, shared, block);
+    return occupancy ? occupancy->blocks : 0;
+  };
+  struct Row {
+    const char* architecture;
+    std::uint64_t of_one_warp, of_1024, of_10000_bytes, most_shared;
+  };
+  for (const Row& row :
+       {Row{"sm_70", 32, 2, 9, 96}, Row{"sm_75", 16, 1, 6, 64}, Row{"sm_80", 32, 2, 15, 163},
+        Row{"sm_86", 16, 1, 9, 99}, Row{"sm_87", 16, 1, 15, 163}, Row{"sm_89", 24, 1, 9, 99},
+        Row{"sm_90a", 32, 2, 20, 227}, Row{"sm_100f", 32, 2, 20, 227},
+        Row{"sm_103", 32, 2, 20, 227}, Row{"sm_110", 24, 1, 20, 227}, Row{"sm_120", 24, 1, 9, 99},
+        Row{"sm_121a", 24, 1, 9, 99}}) {
+    SCOPED_TRACE(row.architecture);
+    EXPECT_EQ(blocks(row.architecture, 0, 32), row.of_one_warp);
+    EXPECT_EQ(blocks(row.architecture, 0, 1024), row.of_1024);
+    EXPECT_EQ(blocks(row.architecture, 10000, 32), row.of_10000_bytes);
+    EXPECT_EQ(blocks(row.architecture, row.most_shared << 10, 32), 1u);
+    EXPECT_EQ(blocks(row.architecture, (row.most_shared << 10) + 1, 32), 0u);
+  }
+  for (const char* name : {"sm_60", "sm_999", "sm_", "", "sm_90x", "compute_90"})
+    EXPECT_EQ(blocks(name, 0, 32), 0u) << name;
+}
+
+// --- cubins, and what they are packed into ------------------------------------------------------
+
+void put(std::string& bytes, std::uint64_t value, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) bytes += static_cast<char>(value >> (8 * i));
+}
+
+struct Section {
+  std::string name;
+  std::string bytes;
+  std::uint64_t flags = 0;
+};
+
+/// An ELF file of these sections, for a machine.
+std::string elf_of(std::uint64_t machine, std::vector<Section> sections, std::uint64_t flags = 0) {
+  sections.insert(sections.begin(), Section{});
+  sections.push_back({".shstrtab", ""});
+  std::string names(1, '\0');
+  std::vector<std::uint64_t> name_at;
+  for (const Section& section : sections) {
+    name_at.push_back(names.size());
+    names += section.name + '\0';
+  }
+  sections.back().bytes = names;
+  std::string content;
+  std::string table;
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    put(table, name_at[i], 4);
+    put(table, i == 0 ? 0 : 1, 4);
+    put(table, sections[i].flags, 8);
+    put(table, 0, 8);
+    put(table, 64 + content.size(), 8);
+    put(table, sections[i].bytes.size(), 8);
+    put(table, 0, 24);
+    content += sections[i].bytes;
+  }
+  std::string file(
+      "\x7f"
+      "ELF\x02\x01\x01\x41\x08\0\0\0\0\0\0\0",
+      16);
+  put(file, 2, 2);
+  put(file, machine, 2);
+  put(file, 1, 4);
+  put(file, 0, 16);
+  put(file, 64 + content.size(), 8);
+  put(file, flags, 4);
+  put(file, 64, 2);
+  put(file, 0, 4);
+  put(file, 64, 2);
+  put(file, sections.size(), 2);
+  put(file, sections.size() - 1, 2);
+  return file + content + table;
+}
+
+/// With one kernel that has no attributes.
+std::string cubin_of(const std::string& kernel, std::uint64_t architecture,
+                     std::uint64_t code_flags, const std::string& attributes = "") {
+  return elf_of(190,
+                {{".text." + kernel, std::string(128, '\1'), code_flags},
+                 {".nv.info." + kernel, attributes},
+                 {".nv.constant0." + kernel, std::string(16, '\0')}},
+                architecture << 8);
+}
+
+/// CUDA 12 writes them into the flags of the code (seen with ptxas 12.9: 0x100006 is 1, 0x600006
+/// 6, 0x1000006 16), CUDA 13 into an attribute.
+TEST(KernelDoctorTest, BarriersOfBothWaysOfWritingThem) {
+  const auto barriers = [](std::uint64_t flags, const std::string& attributes) {
+    const auto kernels = doctor::read_cubin(cubin_of("k", 90, flags, attributes), "x.cubin");
+    return kernels.size() == 1 ? kernels[0].barriers.value_or(99) : 98;
+  };
+  EXPECT_EQ(barriers(0x6, ""), 0u);
+  EXPECT_EQ(barriers(0x100006, ""), 1u);
+  EXPECT_EQ(barriers(0x600006, ""), 6u);
+  EXPECT_EQ(barriers(0x1000006, ""), 16u);
+  EXPECT_EQ(barriers(0x6, std::string("\x02\x4c\x05\0", 4)), 5u);
+}
+
+constexpr const char* kBarriers = R"(.version 7.1
+.target sm_80
+.address_size 64
+.visible .entry none() { ret; }
+.visible .entry _Z2tmILi32EdEvPT0_(.param .u64 p) { bar.sync 0; ret; }
+.visible .entry six() { bar.sync 5; ret; }
+.visible .entry named(.param .u32 p) { .reg .b32 %r<2>; ld.param.u32 %r1, [p]; bar.sync %r1; ret; }
+)";
+
+/// By whatever assembler is here, of CUDA 12 or 13.
+TEST(KernelDoctorTest, BarriersAgreeWithTheAssembler) {
+  if (!spawn::run({.arguments = {"ptxas", "--version"}}).ok())
+    GTEST_SKIP() << "ptxas is not in PATH";
+  const fs::path file = fs::temp_directory_path() / fmt::format("segfuse_bar_{}.ptx", getpid());
+  std::ofstream(file) << kBarriers;
+  for (const char* architecture : {"sm_80", "sm_89", "sm_90", "sm_100", "sm_120"}) {
+    const spawn::Result oracle =
+        spawn::run({.arguments = {"ptxas", "-v", fmt::format("-arch={}", architecture), "-o",
+                                  "/dev/null", file},
+                    .err = spawn::Capture{}});
+    if (!oracle.ok()) continue;  // an older one
+    const KernelReport report = examine_kernels(file, {.architecture = architecture});
+    expect_agreement(report.kernels, oracle.err + oracle.out);
+    EXPECT_THAT(kernel_report_text(report), HasSubstr("void tm<32, double>(double*)"));
+    for (const KernelInfo& kernel : report.kernels) EXPECT_EQ(kernel.occupancy.size(), 1u);
+  }
+  std::ofstream(file) << ".version 7.1\n.target sm_80\n.address_size 64\n"
+                         ".visible .entry f() {\n .reg .b32 %r<2>;\n mov.u32 %r1 %r0;\n ret;\n}\n";
+  try {
+    (void)examine_kernels(file);
+    FAIL() << "it was assembled";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("line 6; fatal"));
+  }
+  fs::remove(file);
+}
+
+std::string part_of(std::uint64_t kind, std::uint64_t flags, const std::string& bytes,
+                    std::uint64_t unpacked) {
+  std::string part;
+  put(part, kind, 2);
+  put(part, 0x101, 2);
+  put(part, 64, 4);
+  put(part, (bytes.size() + 7) / 8 * 8, 8);
+  put(part, flags == 0 ? 0 : bytes.size(), 4);
+  put(part, 0, 20);
+  put(part, flags, 8);
+  put(part, 0, 8);
+  put(part, unpacked, 8);
+  return part + bytes + std::string((8 - bytes.size() % 8) % 8, '\0');
+}
+
+std::string fatbin_of(const std::string& parts) {
+  std::string fatbin;
+  put(fatbin, 0xba55ed50, 4);
+  put(fatbin, 1, 2);
+  put(fatbin, 16, 2);
+  put(fatbin, parts.size(), 8);
+  return fatbin + parts;
+}
+
+/// As a block of LZ4 that repeats nothing.
+std::string packed_lz4(const std::string& text) {
+  std::string packed(1, '\xf0');
+  std::size_t rest = text.size() - 15;
+  for (; rest >= 255; rest -= 255) packed += '\xff';
+  packed += static_cast<char>(rest);
+  return packed + text;
+}
+
+std::vector<std::string> names_of(const fs::path& file, const std::string& bytes) {
+  std::ofstream(file) << bytes;
+  std::vector<std::string> names;
+  for (const KernelInfo& kernel : examine_kernels(file).kernels)
+    names.push_back(
+        fmt::format("{} {} {}", kernel.name, kernel.architecture, kernel.barriers.value_or(99)));
+  return names;
+}
+
+TEST(KernelDoctorTest, FatBinariesAndLibrariesAreUnpacked) {
+  using ::testing::ElementsAre;
+  const fs::path file = fs::temp_directory_path() / fmt::format("segfuse_fat_{}", getpid());
+  const std::string first = cubin_of("k", 80, 0x300006);
+  const std::string second = cubin_of("k", 90, 0x200006);
+  const std::string text = kBarriers;
+  const std::string fatbin =
+      fatbin_of(part_of(2, 0, first, 0) + part_of(2, 0x2000, packed_lz4(second), second.size()) +
+                part_of(1, 0x2000, packed_lz4(text), text.size()));
+  EXPECT_THAT(names_of(file, fatbin), ElementsAre("k sm_80 3", "k sm_90 2"));
+  EXPECT_THAT(examine_kernels(file).source, "fat binary with 2 cubins and 1 PTX texts");
+  EXPECT_THAT(kernel_comparison_text(examine_kernels(file), examine_kernels(file)),
+              HasSubstr("k for sm_90"));
+  const std::string other = fatbin_of(part_of(2, 0, cubin_of("other", 75, 6), 0));
+  const std::string library =
+      elf_of(62, {{".text", "x"}, {".nv_fatbin", fatbin + std::string(8, '\0') + other}});
+  EXPECT_THAT(names_of(file, library), ElementsAre("k sm_80 3", "k sm_90 2", "other sm_75 0"));
+  EXPECT_THAT(
+      names_of(file, fatbin_of(part_of(1, 0, text, 0))),
+      ElementsAre("_Z2tmILi32EdEvPT0_ sm_80 1", "named sm_80 16", "none sm_80 0", "six sm_80 6"));
+  // What does not unpack is left out, with a word; what goes beyond the file is refused.
+  EXPECT_THAT(names_of(file, fatbin_of(part_of(2, 0, first, 0) + part_of(2, 0x2000, "abc", 100))),
+              ElementsAre("k sm_80 3"));
+  EXPECT_THAT(kernel_report_text(examine_kernels(file)), HasSubstr("does not unpack"));
+  for (const std::size_t size : {20u, 70u, 200u, 500u})
+    EXPECT_THROW(names_of(file, fatbin.substr(0, size)), DataError) << size;
+  EXPECT_THROW(names_of(file, elf_of(62, {{".text", "x"}})), DataError);
+  fs::remove(file);
+}
+
+TEST(KernelDoctorTest, BlocksOfLz4AreUnpackedOrRefused) {
+  // "abcabcabcabcabX": three letters, eleven more from three back, one at the end.
+  const std::string packed = std::string(
+      "\x37"
+      "abc\x03\0\x10X",
+      8);
+  EXPECT_EQ(doctor::unpack_lz4(packed, 15), "abcabcabcabcabX");
+  EXPECT_EQ(doctor::unpack_lz4(packed, 14), "");
+  EXPECT_EQ(doctor::unpack_lz4(packed, 16), "");
+  EXPECT_EQ(doctor::unpack_lz4(std::string("\x37"
+                                           "abc\x04\0\x10X",
+                                           8),
+                               15),
+            "")
+      << "before it";
+  EXPECT_EQ(doctor::unpack_lz4(std::string("\x37"
+                                           "abc\0\0\x10X",
+                                           8),
+                               15),
+            "");
+  for (std::size_t size = 0; size < packed.size(); ++size)
+    EXPECT_EQ(doctor::unpack_lz4(packed.substr(0, size), 15), "") << size;
 }
 
 }  // namespace

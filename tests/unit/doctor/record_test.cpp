@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/os/file.h"
 #include "doctor/levels.h"
+#include "doctor/pickle.h"
 #include "doctor/record_json.h"
 #include "segfuse/error.h"
 #include "unit/doctor/some_heap.h"
@@ -13,6 +15,7 @@ namespace {
 
 using runtime::HeapEvent;
 using testing::HasSubstr;
+namespace fs = std::filesystem;
 
 std::string failure(const std::string& text) {
   try {
@@ -170,7 +173,28 @@ TEST(Record, RefusesBrokenRmmLogsWithTheirPlace) {
               HasSubstr("some.file:2:14: expected allocate, free or allocate failure, found"));
   EXPECT_THAT(failure(header + "1,10:00:00.1,allocate,0xzz,12,0\n"), HasSubstr("some.file:2:23"));
   EXPECT_THAT(failure(header + "1,10:00:00.1,allocate,0x10,-12,0\n"), HasSubstr("some.file:2:28"));
-  EXPECT_THAT(failure(header + "1,noon,allocate,0x10,12,0\n"), HasSubstr("a time of day"));
+  for (const char* time : {"noon", "", ".5", "1634567890.5:3", "10:00", "99999999999.5",
+                           "1634567890.", "10:00:00.5.5"})
+    EXPECT_THAT(failure(header + "1," + time + ",allocate,0x10,12,0\n"),
+                HasSubstr("some.file:2:3: expected a time of day or seconds since 1970"))
+        << time;
+}
+
+TEST(Record, ReadsRmmLogsWithSecondsSince1970) {
+  const MemoryRecord record = parse_record(
+      "Thread,Time,Action,Pointer,Size,Stream\n"
+      "7,1634567890.999999,allocate,0x7f0000001000,1000,0x0\n"
+      "7,1634567891.000001,allocate,0x7f0000002000,5000,0x2\n"
+      "8,1634600000.5,free,0x7f0000001000,1000,0x2\n"
+      "8,1634567891.0000025009,free,0x7f0000002000,5000,0x2\n",
+      "x.csv");
+  ASSERT_EQ(record.history.size(), 4U);
+  const auto& h = record.history;
+  EXPECT_EQ(h[0].nanoseconds, 0U);
+  EXPECT_EQ(h[1].nanoseconds, 2000U);
+  EXPECT_EQ(h[2].nanoseconds, 32'109'500'001'000U);
+  EXPECT_EQ(h[3].nanoseconds, 3500U) << "another thread's; a step back is no midnight here";
+  EXPECT_EQ(h[2].serial, h[0].serial);
 }
 
 constexpr const char* kTorch = R"({"segments": [
@@ -210,6 +234,68 @@ TEST(Record, ReadsPyTorchSnapshots) {
   EXPECT_THAT(
       failure(text),
       HasSubstr("at device_traces[1][0].addr: expected a whole number from 0 on, found null"));
+}
+
+// As Python wrote it: frames that are the same are there once.
+TEST(Record, ReadsPyTorchSnapshotsAsPickles) {
+  const std::string file =
+      read_file(fs::path(SEGFUSE_SOURCE_DIR) / "tests/golden/memory/snapshot.pickle");
+  std::string text = kTorch;
+  text.replace(text.find("\"device\": 0"), 11, "\"device\": 1");
+  MemoryRecord expected = parse_record(text, "x.json");
+  expected.history[1].label = expected.history[2].label = "model.py:12 forward";
+  expected.history[3].label = expected.history[2].label;  // freed: the block's
+  EXPECT_EQ(whole(parse_record(file, "x.pickle")), whole(expected));
+  const Json extra = read_pickle(file, "x.pickle")["extra"];
+  EXPECT_EQ(extra, Json::parse(R"({"none": null, "big": 1099511627776, "neg": -3,
+      "neg2": -1099511627776, "real": 0.25, "yes": true, "t": [1, 2], "t4": [1, 2, 3, 4],
+      "empty": [], "7": [false]})"));
+  for (std::size_t size = 3; size < file.size(); ++size)
+    EXPECT_THAT(failure(file.substr(0, size)), HasSubstr("found a pickle that is cut short"));
+}
+
+std::string pickle_of(std::string_view body) { return "\x80\x04" + std::string(body); }
+
+TEST(Record, WhatAPickleCallsIsRefusedByName) {
+  using namespace std::string_literals;
+  EXPECT_THAT(
+      failure(pickle_of("cos\nsystem\n(X\x02\0\0\0idtR."s)),
+      HasSubstr("some.file: byte 2: found GLOBAL of 'os.system'; of a pickle dicts, lists"));
+  EXPECT_THAT(failure(pickle_of("\x8c\x02os\x8c\x06system\x93."s)),
+              HasSubstr("byte 14: found STACK_GLOBAL of 'os.system'"));
+  EXPECT_THAT(failure(pickle_of("}R."s)), HasSubstr("found REDUCE;"));
+  EXPECT_THAT(failure(pickle_of("}}b."s)), HasSubstr("found BUILD;"));
+  EXPECT_THAT(failure(pickle_of("C\x01x."s)), HasSubstr("found SHORT_BINBYTES;"));
+  EXPECT_THAT(failure(pickle_of("\xfe."s)), HasSubstr("found instruction 0xfe;"));
+  EXPECT_THAT(failure(pickle_of("\x80\x09."s)), HasSubstr("a protocol after 5"));
+  for (const auto& [body, what] : std::map<std::string, std::string>{
+           {"."s, "ends without a value"},
+           {"e."s, "the end of a group that never began"},
+           {"(K\1a."s, "items that are added to something else"},
+           {"}K\1K\2a."s, "items that are added to something else"},
+           {"}(K\1u."s, "a key without a value"},
+           {"}]K\1s."s, "a key of a dict that is neither"},
+           {"0."s, "a value that is used and not there"},
+           {"h\7."s, "a name that no value has"},
+           {"q\7."s, "a name for a value that is not there"},
+           {"\x8a\x0a\1\1\1\1\1\1\1\1\1\1."s, "a number of more than 64 bits"},
+           {"X\xff\xff\xff\xffx."s, "cut short"},
+           {"\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."s, "cut short"}})
+    EXPECT_THAT(failure(pickle_of(body)), HasSubstr(what)) << body;
+}
+
+// A list within itself, deep ones, and lists of lists of the same list.
+TEST(Record, PicklesDoNotGrowWithoutEnd) {
+  EXPECT_THAT(failure(pickle_of("]\x94h" + std::string(1, '\0') + "a.")),
+              HasSubstr("more than 64 deep"));
+  const std::string deep(1'000'000, ']');
+  EXPECT_THAT(failure(pickle_of(deep + std::string(999'999, 'a') + ".")),
+              HasSubstr("more than 64 deep"));
+  std::string laughs = "K\1";
+  for (int i = 0; i < 40; ++i)
+    laughs += "\x94(h" + std::string(1, static_cast<char>(i)) + "h" +
+              std::string(1, static_cast<char>(i)) + "t";
+  EXPECT_THAT(failure(pickle_of(laughs + ".")), HasSubstr("of which many are the same"));
 }
 
 }  // namespace

@@ -23,6 +23,13 @@ struct ElfFunction {
   std::uint64_t size = 0;
 };
 
+/// A variable that the file defines, or a part of one that has a name of its own.
+struct ElfObject {
+  std::string_view name;
+  std::uint64_t value = 0;  ///< its address, before the file is loaded
+  std::uint64_t size = 0;
+};
+
 struct Elf {
   std::uint16_t machine = 0;
   std::uint8_t abi_version = 0;
@@ -30,6 +37,7 @@ struct Elf {
   std::vector<ElfSection> sections;
   std::vector<std::string_view> symbols;  ///< names, by number
   std::vector<ElfFunction> functions;     ///< in the order of the symbols
+  std::vector<ElfObject> objects;         ///< the same; of a stripped file those for the loader
 
   const ElfSection* find(std::string_view name) const;
 };

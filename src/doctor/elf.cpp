@@ -1,4 +1,4 @@
-#include "doctor/kernel/elf.h"
+#include "doctor/elf.h"
 
 #include "segfuse/error.h"
 
@@ -11,7 +11,10 @@ constexpr std::size_t kSectionEntry = 64;
 constexpr std::size_t kSymbolEntry = 24;
 constexpr std::uint32_t kSymbols = 2;
 constexpr std::uint32_t kNoBits = 8;
-constexpr std::uint64_t kFunction = 2;  // type of a symbol
+constexpr std::uint32_t kLoadersSymbols = 11;
+// Types of a symbol.
+constexpr std::uint64_t kObject = 1;
+constexpr std::uint64_t kFunction = 2;
 
 std::string_view text_at(std::string_view table, std::uint64_t offset) {
   if (offset >= table.size()) return {};
@@ -25,6 +28,21 @@ std::string_view part(std::string_view bytes, std::uint64_t offset, std::uint64_
     throw DataError("{}: {} goes from byte {} over {} bytes, but the file has {}", file, what,
                     offset, size, bytes.size());
   return bytes.substr(offset, size);
+}
+
+/// `stripped`: the loader's table, of which only variables are taken.
+void read_symbols(Elf& elf, std::string_view table, std::string_view names, bool stripped) {
+  for (std::size_t at = 0; at + kSymbolEntry <= table.size(); at += kSymbolEntry) {
+    const std::string_view name = text_at(names, little_endian(table, at, 4));
+    const bool defined = little_endian(table, at + 6, 2) != 0;
+    const std::uint64_t type = little_endian(table, at + 4, 1) & 15;
+    const std::uint64_t size = little_endian(table, at + 16, 8);
+    if (defined && type == kObject)
+      elf.objects.push_back({name, little_endian(table, at + 8, 8), size});
+    if (stripped) continue;
+    elf.symbols.push_back(name);
+    if (defined && type == kFunction) elf.functions.push_back({name, size});
+  }
 }
 
 }  // namespace
@@ -78,18 +96,15 @@ Elf parse_elf(std::string_view bytes, const std::string& file) {
   if (names_index < count)
     for (std::uint64_t i = 0; i < count; ++i)
       elf.sections[i].name = text_at(elf.sections[names_index].bytes, names[i]);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const ElfSection& section = elf.sections[i];
-    if (section.type != kSymbols || links[i] >= count) continue;
-    for (std::size_t at = 0; at + kSymbolEntry <= section.bytes.size(); at += kSymbolEntry) {
-      elf.symbols.push_back(
-          text_at(elf.sections[links[i]].bytes, little_endian(section.bytes, at, 4)));
-      const bool defined = little_endian(section.bytes, at + 6, 2) != 0;
-      if (defined && (little_endian(section.bytes, at + 4, 1) & 15) == kFunction)
-        elf.functions.push_back({elf.symbols.back(), little_endian(section.bytes, at + 16, 8)});
-    }
-    break;
-  }
+  // Of a kind there is one table, as a rule.
+  const auto table_of = [&](std::uint32_t type) {
+    for (std::uint64_t i = 0; i < count; ++i)
+      if (elf.sections[i].type == type && links[i] < count) return i;
+    return count;
+  };
+  const bool stripped = table_of(kSymbols) == count;
+  if (const std::uint64_t i = table_of(stripped ? kLoadersSymbols : kSymbols); i < count)
+    read_symbols(elf, elf.sections[i].bytes, elf.sections[links[i]].bytes, stripped);
   return elf;
 }
 
