@@ -205,13 +205,14 @@ enum class NumericsFault {
   kNaN,             ///< made of operands without NaN, or given as an input
   kInfinity,        ///< made of finite operands
   kIndex,           ///< an index, label or length out of range
+  kCast,            ///< a NaN, an infinity or too large a number that became an integer
   kRefused,         ///< the operation refuses its operands
   kNondeterminism,  ///< equal runs give different bits
   kUnwritten,       ///< the result depends on what was in memory before
   kError,           ///< further from double precision than its error bound
 };
-/// "NaN", "infinity", "index out of range", "refused", "nondeterminism", "unwritten memory",
-/// "error"
+/// "NaN", "infinity", "index out of range", "lost in a cast", "refused", "nondeterminism",
+/// "unwritten memory", "error"
 std::string numerics_fault_name(NumericsFault fault);
 
 struct NumericsFinding {

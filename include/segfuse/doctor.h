@@ -108,7 +108,6 @@ enum class ForkRisk {
   kOomKill,     ///< fork() gets this process killed
   kCrash        ///< every child of fork() dies
 };
-/// "crashes every fork"
 std::string fork_risk_name(ForkRisk risk);
 
 /// The mechanism of what MADV_DONTFORK was said of.
@@ -136,9 +135,14 @@ struct ForkForecast {
   std::uint64_t table_bytes = 0;        ///< page tables of the child
   std::uint64_t huge_pages_needed = 0;  ///< of the pool, to be copied
   std::uint64_t huge_pages_free = 0;
-  std::uint64_t split_bytes = 0;    ///< transparent huge pages of this process that are split
-  double stall_seconds = 0;         ///< of all threads that allocate or fault meanwhile
-  double copy_seconds_per_gib = 0;  ///< measured here, if anything is copied
+  std::uint64_t split_bytes = 0;  ///< transparent huge pages of this process that are split
+  std::uint64_t huge_bytes = 0;   ///< copied out of huge pages, or of such that were split before
+  double stall_seconds = 0;       ///< of all threads that allocate or fault meanwhile
+  double processor_seconds = 0;   ///< the same on a processor of its own
+  // Measured here and now, where it matters; processor time.
+  double copy_seconds_per_gib = 0;              ///< of what is pinned
+  double table_seconds_per_gib = 0;             ///< of page tables, for memory in pages of 4 KiB
+  double slowdown = 1;                          ///< by what else runs on this machine
   std::optional<std::uint64_t> headroom_bytes;  ///< of the tightest memory cgroup
   std::string headroom_of;
   bool crashes = false;
@@ -182,7 +186,6 @@ ForkReport examine_fork(int pid);
 /// Benign regions are counted, or told one by one with `all`.
 std::string fork_report_text(const ForkReport& report, bool all = false);
 std::string fork_report_json(const ForkReport& report);
-/// A page that needs no network and no script.
 std::string fork_report_html(const ForkReport& report);
 
 /// What is another than it was at the reading before.
@@ -192,12 +195,10 @@ struct ForkChange {
   ForkRegion region;  ///< of the first three
   std::string sentence;
 };
-/// "new"
 std::string fork_change_name(ForkChange::Kind kind);
 /// Regions by address, then the forecast, then warnings. The forecast changed if it says something
 /// else: of a stall, half as much again.
 std::vector<ForkChange> fork_changes(const ForkReport& before, const ForkReport& after);
-/// One line, with how long the watch has lasted.
 std::string fork_change_text(const ForkChange& change, double seconds);
 std::string fork_change_json(const ForkChange& change, double seconds);
 
@@ -309,13 +310,11 @@ struct KernelReport {
 /// for what cannot be read or does not compile; DeviceError where the compiler is missing.
 KernelReport examine_kernels(const std::filesystem::path& file, const KernelOptions& options = {});
 
-/// The same of a cubin in memory; `name` is for messages.
 KernelReport examine_cubin(const std::string& name, std::string_view cubin,
                            const KernelOptions& options = {});
 
 std::string kernel_report_text(const KernelReport& report);
 std::string kernel_report_json(const KernelReport& report);
-/// `report` beside `former`, kernel by kernel.
 std::string kernel_comparison_text(const KernelReport& former, const KernelReport& report);
 std::string kernel_comparison_json(const KernelReport& former, const KernelReport& report);
 

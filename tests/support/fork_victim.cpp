@@ -1,8 +1,9 @@
 // A process for `segfuse doctor fork` to look at. It plants what its arguments say, prints a line
 // for each plant and "ready", and then obeys lines on its input: "fork N" makes N children, one
 // after the other, that use malloc and run a program, and prints how many died and how long the
-// longest call took ("fork on a thread N": a new one); "arena" keeps an arena's header from
-// children, "no arena" gives it back; "keep" and "sums" are of the process that computes (busy).
+// longest call took of a processor ("fork on a thread N": a new one); "arena" keeps an arena's
+// header from children, "no arena" gives it back; "keep" and "sums" are of the process that
+// computes (busy).
 //   plant NAME ADDRESS KIND(-: any) RISK NEIGHBOURS(-1: not told)
 
 #include <dlfcn.h>
@@ -269,12 +270,17 @@ void plant_layout(unsigned seed) {
   }
 }
 
+/// Variables of the C library's own.
+void plant_libc() {
+  keep_from_children(stdin, 4, false);
+  plant("libc", stdin, "-", "crashes every fork");
+}
+
 /// Alternating flags until the kernel keeps no more mappings.
-void plant_many() {
-  constexpr std::size_t kPairs = 32600;
-  char* memory = map(2 * kPairs * kPage);
+void plant_many(std::size_t pairs) {
+  char* memory = map(2 * pairs * kPage);
   std::size_t kept = 0;
-  while (kept < kPairs && madvise(memory + 2 * kept * kPage, kPage, MADV_DONTFORK) == 0) ++kept;
+  while (kept < pairs && madvise(memory + 2 * kept * kPage, kPage, MADV_DONTFORK) == 0) ++kept;
   std::printf("kept\t%zu\n", kept);
 }
 
@@ -297,10 +303,18 @@ void plant_pinned(std::size_t bytes, const std::string& how) {
   }
   std::memset(memory, 1, bytes);
   if (how == "kept" && madvise(memory, bytes, MADV_DONTFORK) != 0) std::abort();
+  if (how == "wiped" && madvise(memory, bytes, MADV_WIPEONFORK) != 0) std::abort();
+  if (how == "free") return;
   if (const int error = segfuse::test::pin_with_io_uring(memory, bytes); error != 0)
     std::printf("skip\t%s\n", std::strerror(error));
   else
     std::printf("pinned\t%p\t%zu\n", memory, bytes);
+}
+
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 void fork_children(int count) {
@@ -308,14 +322,13 @@ void fork_children(int count) {
   int failed = 0;
   double longest = 0;
   for (int i = 0; i < count; ++i) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = processor_seconds();
     const pid_t child = fork();
     if (child == 0) {
       std::free(std::malloc(100));
       _exit(0);
     }
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = processor_seconds() - start;
     longest = seconds > longest ? seconds : longest;
     if (child < 0) {
       failed = errno;
@@ -559,8 +572,9 @@ int main(int argc, char** argv) {
   if (mode == "above-stack") plant_above_stack();
   if (mode == "block-above-stack") plant_block_above_stack();
   if (mode == "behind-variables") plant_behind_variables();
+  if (mode == "libc") plant_libc();
   if (mode == "layout") plant_layout(static_cast<unsigned>(std::atoi(argv[2])));
-  if (mode == "many") plant_many();
+  if (mode == "many") plant_many(static_cast<std::size_t>(std::atoi(argv[2])));
   if (mode == "pinned") plant_pinned(std::strtoul(argv[3], nullptr, 10), how);
   if (mode == "later") make_arena();
   if (mode == "busy") be_busy();

@@ -1,6 +1,7 @@
 #include "comm/registered/foreign.h"
 
 #include <fmt/core.h>
+#include <link.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -59,10 +60,35 @@ bool looks_like_arena(const std::vector<MapLine>& maps, std::size_t index, std::
          maps[index + 1].begin == maps[index].end && !maps[index + 1].readable;
 }
 
-/// The zeros behind a program's or library's data.
-bool follows_file(const std::vector<MapLine>& maps, std::size_t index) {
-  return index > 0 && maps[index - 1].end == maps[index].begin &&
-         maps[index - 1].name.starts_with('/') && maps[index].writable;
+/// The file whose variables these are, as its headers say; "" without one. What the kernel puts
+/// right behind them looks like a part of them in its list of mappings.
+std::string file_of_variables(const std::vector<MapLine>& maps, std::uintptr_t address) {
+  struct Search {
+    std::uintptr_t address;
+    std::uintptr_t begin = 0;
+  } search{address};
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* data) {
+        auto& found = *static_cast<Search*>(data);
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& part = object->dlpi_phdr[i];
+          const std::uintptr_t begin = object->dlpi_addr + part.p_vaddr;
+          const std::uintptr_t end = begin + part.p_memsz;
+          if (part.p_type != PT_LOAD || (part.p_flags & PF_W) == 0 ||
+              found.address < begin / page_bytes() * page_bytes() ||
+              found.address >= (end + page_bytes() - 1) / page_bytes() * page_bytes())
+            continue;
+          found.begin = begin;
+          return 1;
+        }
+        return 0;
+      },
+      &search);
+  if (search.begin == 0) return "";
+  // The path as the kernel has it: that of the program itself is empty in the loader's list.
+  for (std::size_t i = std::min(find_mapping(maps, search.begin) + 1, maps.size()); i-- > 0;)
+    if (maps[i].name.starts_with('/')) return maps[i].name;
+  return "a program or library";
 }
 
 }  // namespace
@@ -91,12 +117,9 @@ std::string owner_of(const std::vector<MapLine>& maps, std::size_t index, std::u
   if (mapping.name.starts_with("[stack")) return "the stack of the main thread";
   if (mapping.name.starts_with('[')) return "the mapping " + mapping.name;
   if (mapping.name.starts_with("/memfd:")) return "the memory file " + mapping.name.substr(7);
-  const bool program = mapping.name.ends_with(" (deleted)") ||
-                       mapping.name.find(".so") != std::string::npos || index == 0 ||
-                       maps[index - 1].name == mapping.name;
-  if (mapping.name.starts_with('/'))
-    return (mapping.writable && program ? "static data of " : "the file ") + mapping.name;
-  if (follows_file(maps, index)) return "static data of " + maps[index - 1].name;
+  if (const std::string file = file_of_variables(maps, address); !file.empty())
+    return "static data of " + file;
+  if (mapping.name.starts_with('/')) return "the file " + mapping.name;
   if (looks_like_arena(maps, index, address)) return "a malloc arena";
   return fmt::format("an anonymous mapping of {} bytes", mapping.end - mapping.begin);
 }

@@ -1,11 +1,16 @@
 #include "doctor/fork/forecast.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 
 #include "base/text.h"
 #include "doctor/record.h"
@@ -15,10 +20,16 @@ namespace segfuse::doctor {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-/// A child's page tables for a GiB of touched memory: 16 ms, measured on several machines.
+/// A child's page tables for a GiB of touched memory, where too little is touched for a
+/// measurement.
 constexpr double kTableSecondsPerGib = 0.016;
-/// A split huge page is copied in small ones, after its table was made: 3 to 3.5 times, measured.
+/// A page table entry for a huge page does for 512; what is left is a fifth, measured.
+constexpr double kHugeTableFactor = 0.2;
+/// A split huge page is copied in small ones, after its table was made: 3 to 3.5 times, measured,
+/// at the first fork() and at every later one.
 constexpr double kHugeFactor = 3;
+/// Less than this is not worth a measurement of page tables, which takes a few milliseconds.
+constexpr std::uint64_t kMuchMemory = std::uint64_t{128} << 20;
 constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 62;
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
@@ -70,7 +81,7 @@ std::uint64_t pinned_in(const Vma& vma, const std::vector<Pin>& pins) {
 }
 
 void count_copies(ForkForecast& forecast, const std::vector<Vma>& vmas,
-                  const std::vector<Pin>& pins, std::uint64_t pinned, std::uint64_t& huge_copied) {
+                  const std::vector<Pin>& pins, std::uint64_t pinned) {
   std::uint64_t placed = 0;    // pins whose place is known
   std::uint64_t absorbed = 0;  // memory that pins of unknown place may well be in
   for (const Vma& vma : vmas) {
@@ -85,9 +96,8 @@ void count_copies(ForkForecast& forecast, const std::vector<Vma>& vmas,
       continue;
     }
     forecast.copied_bytes += bytes;
-    const std::uint64_t split = std::min(bytes, vma.transparent_huge);
-    forecast.split_bytes += split;
-    huge_copied += split;
+    forecast.split_bytes += std::min(bytes, vma.transparent_huge);
+    forecast.huge_bytes += std::min(bytes, vma.in_huge_pages());
   }
   const std::uint64_t unknown = pinned - std::min(pinned, placed);
   forecast.copied_at_most = forecast.copied_bytes +
@@ -169,6 +179,12 @@ std::optional<Headroom> memory_headroom(const std::string& cgroup_text, const st
 
 namespace {
 
+double processor_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 double copy_once() {
   constexpr std::size_t kBytes = std::size_t{16} << 20;
   const auto map = [] {
@@ -182,9 +198,9 @@ double copy_once() {
   double seconds = 0.4 * kBytes / kGib;
   if (from != MAP_FAILED && to != MAP_FAILED) {
     std::memset(from, 1, kBytes);
-    const auto start = std::chrono::steady_clock::now();
+    const double start = processor_seconds();
     std::memcpy(to, from, kBytes);
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seconds = processor_seconds() - start;
   }
   if (from != MAP_FAILED) ::munmap(from, kBytes);
   if (to != MAP_FAILED) ::munmap(to, kBytes);
@@ -199,22 +215,86 @@ double measured_copy_seconds_per_gib() {
   return std::sqrt(first * least);
 }
 
+namespace {
+
+/// Of a fork() without all that the C library and libraries do around it; nothing if it fails.
+std::optional<double> fork_once() {
+  const double start = processor_seconds();
+  // No signal at its end, so that nobody who waits for children hears of it.
+  const long child = ::syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr);
+  if (child == 0) ::syscall(SYS_exit_group, 0);
+  const double seconds = processor_seconds() - start;
+  if (child < 0) return std::nullopt;
+  while (::waitpid(static_cast<pid_t>(child), nullptr, __WCLONE) < 0 && errno == EINTR) {
+  }
+  return seconds;
+}
+
+}  // namespace
+
+std::optional<double> measured_table_seconds_per_gib() {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  void* memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return std::nullopt;
+  ::madvise(memory, kBytes, MADV_NOHUGEPAGE);
+  std::memset(memory, 1, kBytes);
+  // With the memory and without it, in turns: the least of each.
+  std::optional<double> with;
+  std::optional<double> without;
+  for (int i = 0; i < 4; ++i)
+    for (const bool kept : {true, false}) {
+      ::madvise(memory, kBytes, kept ? MADV_DONTFORK : MADV_DOFORK);
+      std::optional<double>& least = kept ? without : with;
+      if (const auto seconds = fork_once()) least = std::min(least.value_or(*seconds), *seconds);
+    }
+  ::munmap(memory, kBytes);
+  if (!with || !without || *with <= *without) return std::nullopt;
+  return (*with - *without) / kBytes * kGib;
+}
+
 double copy_seconds(std::uint64_t bytes, std::uint64_t huge_bytes, double seconds_per_gib) {
   const double small = static_cast<double>(bytes - std::min(bytes, huge_bytes));
   return (small + kHugeFactor * static_cast<double>(huge_bytes)) / kGib * seconds_per_gib;
 }
 
+namespace {
+
+/// What it costs here, and how much longer everything takes than on a processor of its own: by what
+/// the measurement itself took.
+void measure(ForkForecast& forecast, std::uint64_t small) {
+  const bool copies = forecast.copied_bytes >= (1U << 20);
+  if (!copies && small < kMuchMemory) return;
+  const auto start = std::chrono::steady_clock::now();
+  const double processor = processor_seconds();
+  if (copies) forecast.copy_seconds_per_gib = measured_copy_seconds_per_gib();
+  if (small >= kMuchMemory)
+    forecast.table_seconds_per_gib = measured_table_seconds_per_gib().value_or(kTableSecondsPerGib);
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double used = processor_seconds() - processor;
+  if (used > 0) forecast.slowdown = std::max(1.0, wall / used);
+}
+
+}  // namespace
+
 ForkForecast forecast_fork(const Process& process, const std::vector<Vma>& vmas,
                            const std::vector<Pin>& pins, std::uint64_t pinned) {
   ForkForecast forecast;
-  std::uint64_t huge_copied = 0;
-  count_copies(forecast, vmas, pins, pinned, huge_copied);
-  if (forecast.copied_bytes >= (1U << 20))
-    forecast.copy_seconds_per_gib = measured_copy_seconds_per_gib();
+  count_copies(forecast, vmas, pins, pinned);
+  forecast.table_seconds_per_gib = kTableSecondsPerGib;
+  std::uint64_t huge = 0;
+  for (const Vma& vma : vmas)
+    if (!vma.kept && !vma.wiped && !vma.shared && !vma.device) huge += vma.transparent_huge;
+  const std::uint64_t small = forecast.private_bytes - std::min(forecast.private_bytes, huge);
+  measure(forecast, small);
   forecast.table_bytes = forecast.private_bytes / 512;
-  forecast.stall_seconds =
-      50e-6 + kTableSecondsPerGib * static_cast<double>(forecast.private_bytes) / kGib +
-      copy_seconds(forecast.copied_bytes, huge_copied, forecast.copy_seconds_per_gib);
+  const double tables =
+      (static_cast<double>(small) + kHugeTableFactor * static_cast<double>(huge)) / kGib;
+  forecast.processor_seconds =
+      50e-6 + forecast.table_seconds_per_gib * tables +
+      copy_seconds(forecast.copied_bytes, forecast.huge_bytes, forecast.copy_seconds_per_gib);
+  forecast.stall_seconds = forecast.slowdown * forecast.processor_seconds;
   if (forecast.huge_pages_needed > 0) forecast.huge_pages_free = free_huge_pages();
   forecast.no_memory =
       forecast.huge_pages_needed > forecast.huge_pages_free || over_commit_limit(vmas);

@@ -36,6 +36,13 @@ bool is_system_call(const Process& process, std::uint64_t address) {
          bytes[1] == std::byte{0x05};
 }
 
+/// A process that ends has no memory any more, for a moment before it is a zombie or gone.
+void refuse_ended(const Process& process) {
+  const std::string status = process.try_read("status").value_or("");
+  if (status.find("\nVmSize:") == std::string::npos)
+    throw UsageError("process {} ended meanwhile", process.pid());
+}
+
 /// Where in executable memory such an instruction stands; the kernel's own page has some.
 std::uint64_t find_system_call(const Process& process) {
   for (const char* const name : {"[vdso]", "libc.so", "libc-2", ""}) {
@@ -53,6 +60,7 @@ std::uint64_t find_system_call(const Process& process) {
         if (bytes[i] == std::byte{0x0f} && bytes[i + 1] == std::byte{0x05}) return begin + i;
     }
   }
+  refuse_ended(process);
   throw DeviceError("process {}: no instruction for system calls was found in it", process.pid());
 }
 
@@ -100,6 +108,7 @@ class StoppedThread {
       if (there.rip == behind) return static_cast<long>(there.rax);
       if (stop != SIGTRAP && stop >> 8 == 0) held_back_.push_back(stop);
     }
+    refuse_ended(process_);
     throw DeviceError("process {}: thread {} does not get to a system call", process_.pid(),
                       thread_);
   }
@@ -118,9 +127,9 @@ class StoppedThread {
         process_.pid(), std::generic_category().message(error));
   }
 
-  /// The stop as waitpid tells it, without its lowest byte. Gives up after two seconds.
+  /// The stop as waitpid tells it, without its lowest byte. Gives up after ten seconds.
   int wait_once() {
-    const auto until = Clock::now() + std::chrono::seconds(2);
+    const auto until = Clock::now() + std::chrono::seconds(10);
     int status = 0;
     for (int attempt = 0;; ++attempt) {
       const pid_t found = waitpid(thread_, &status, __WALL | WNOHANG);

@@ -135,7 +135,8 @@ void judge_pinned(ForkRegion& region, const Vma& vma, const ForkForecast& foreca
     return set(region, ForkRisk::kLosesData,
                "kernels before 5.12 let this process and the device part ways after a fork()",
                remedy);
-  const double seconds = copy_seconds(bytes, vma.transparent_huge, forecast.copy_seconds_per_gib);
+  const double seconds =
+      forecast.slowdown * copy_seconds(bytes, vma.in_huge_pages(), forecast.copy_seconds_per_gib);
   if (seconds < kNoticeable)
     return set(region, ForkRisk::kBenign, "fork() copies it at once, which is quick", "");
   set(region, ForkRisk::kCopyCost,

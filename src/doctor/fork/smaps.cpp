@@ -80,6 +80,7 @@ void read_field(std::string_view line, Vma& vma) {
   if (colon == std::string_view::npos) return;
   const std::string_view key = line.substr(0, colon);
   if (key == "VmFlags") return read_flags(line.substr(colon + 1), vma);
+  if (key == "THPeligible") vma.huge_eligible = line.find('1', colon) != std::string_view::npos;
   std::uint64_t Vma::* target = nullptr;
   if (key == "KernelPageSize") target = &Vma::page;
   if (key == "Rss") target = &Vma::resident;
@@ -103,6 +104,14 @@ bool one_mapping(const Vma& a, const Vma& b) {
 }
 
 }  // namespace
+
+std::uint64_t Vma::in_huge_pages() const {
+  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
+  const std::uint64_t first = (begin + kHuge - 1) & ~(kHuge - 1);
+  const std::uint64_t last = end & ~(kHuge - 1);
+  const bool split = huge_eligible && transparent_huge == 0 && first < last;
+  return split ? std::min(last - first, anonymous) : transparent_huge;
+}
 
 std::vector<Vma> parse_smaps(std::string_view text) {
   std::vector<Vma> vmas;

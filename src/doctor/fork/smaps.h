@@ -24,6 +24,7 @@ struct Vma {
   std::uint64_t resident = 0;
   std::uint64_t anonymous = 0;
   std::uint64_t transparent_huge = 0;
+  bool huge_eligible = false;      ///< may have transparent huge pages
   std::uint64_t private_huge = 0;  ///< in pages of the pool
 
   // Of VmFlags.
@@ -36,6 +37,9 @@ struct Vma {
   bool accounted = false;   ///< ac: counts towards the limit of committed memory
 
   std::uint64_t bytes() const { return end - begin; }
+  /// What is likely to be in huge pages. A fork() of a pinned one splits it: from then on it is
+  /// mapped, and counted, page by page, and copied as slowly as before.
+  std::uint64_t in_huge_pages() const;
 };
 
 /// DataError "smaps:line: ..." for a first line of a mapping that is none. Fields and flags that

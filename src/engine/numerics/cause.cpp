@@ -94,6 +94,9 @@ std::string cause_of(NumericsFault fault, ir::Op op) {
     case NumericsFault::kIndex:
       return "indices count from 0 and have to be less than the axis's size; labels outside the "
              "alphabet and padding of -1 are the usual ones";
+    case NumericsFault::kCast:
+      return "integers have no NaN and no infinity: NaN becomes 0, and what is beyond the type its "
+             "largest or smallest number; check with is_nan, or bound the operand, before the cast";
     case NumericsFault::kRefused:
       return "the operands do not fit each other; the sentence says why";
     case NumericsFault::kNondeterminism:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,7 +13,7 @@
 namespace segfuse::engine::numerics {
 namespace {
 
-constexpr std::string_view kMark = "#: ";  // begins a comment that holds values
+constexpr std::string_view kMark = "#:";  // begins a comment that holds values
 constexpr std::size_t kPerLine = 16;
 
 ir::Extents numbers(const ir::Sizes& sizes, const ir::Extents& extents) {
@@ -45,7 +46,7 @@ void append_values(std::string& text, const std::string& name, const Tensor& ten
     const std::string value = digits(tensor, i);
     std::int64_t next = i + 1;
     while (next < tensor.size() && digits(tensor, next) == value) ++next;
-    if (written++ % kPerLine == 0) text += fmt::format("\n{}{} =", kMark, name);
+    if (written++ % kPerLine == 0) text += fmt::format("\n{} {} =", kMark, name);
     text += next - i > 1 ? fmt::format(" {}*{}", value, next - i) : " " + value;
     i = next;
   }
@@ -153,8 +154,14 @@ std::string text_with_values(const ir::Fusion& fusion, std::span<const Tensor> i
 std::vector<GivenValues> read_values(std::string_view text, std::string_view source) {
   std::vector<GivenValues> all;
   std::size_t number = 0;
-  for (const std::string_view line : split_lines(text)) {
+  for (const std::string_view full : split_lines(text)) {
     ++number;
+    const std::string_view line = trim(full);
+    if (const std::size_t at = line.find(kMark);
+        at != 0 && at != std::string_view::npos && line.find('#') == at &&
+        std::count(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(at), '"') % 2 == 0)
+      throw DataError("{}:{}: values were found behind '{}'; expected them on a line of their own",
+                      source, number, trim(line.substr(0, at)));
     if (!line.starts_with(kMark)) continue;
     const std::string_view rest = line.substr(kMark.size());
     const std::size_t equals = rest.rfind(" =");

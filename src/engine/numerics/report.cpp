@@ -15,6 +15,7 @@ std::string numerics_fault_name(NumericsFault fault) {
     case NumericsFault::kNaN: return "NaN";
     case NumericsFault::kInfinity: return "infinity";
     case NumericsFault::kIndex: return "index out of range";
+    case NumericsFault::kCast: return "lost in a cast";
     case NumericsFault::kRefused: return "refused";
     case NumericsFault::kNondeterminism: return "nondeterminism";
     case NumericsFault::kUnwritten: return "unwritten memory";

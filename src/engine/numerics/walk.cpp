@@ -36,7 +36,14 @@ bool made_of(const Evaluation& e, std::int64_t element, bool (*what)(double)) {
   });
 }
 
-std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, const Tensor& result) {
+/// Elements that count, or all of them without a list.
+using Live = std::vector<char>;
+bool counts(const Live* live, std::int64_t element) {
+  return live == nullptr || (*live)[static_cast<std::size_t>(element)] != 0;
+}
+
+std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, const Tensor& result,
+                                        const Live* live) {
   const ir::Op op = e.expr().op;
   const ir::OpClass op_class = ir::info(op).op_class;
   if (!is_float(result.dtype()) || only_moves(op) || op_class == ir::OpClass::kCreation ||
@@ -44,7 +51,7 @@ std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, cons
     return std::nullopt;
   for (std::int64_t i = 0; i < result.size(); ++i) {
     const double value = result.at(i);
-    if (std::isfinite(value)) continue;
+    if (std::isfinite(value) || !counts(live, i)) continue;
     // A loss is made of sums over all segmentations: masked scores do not explain an infinite one.
     const bool own = op == ir::Op::semicrf_loss && std::isinf(value);
     if (!own && made_of(e, i, std::isnan(value) ? is_nan : not_finite)) {
@@ -57,6 +64,27 @@ std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, cons
                      i,
                      value,
                      ""};
+  }
+  return std::nullopt;
+}
+
+/// Integers that are not what was cast.
+std::optional<WalkFault> look_at_cast(const Evaluation& e, const Tensor& result, const Live* live) {
+  if (e.expr().op != ir::Op::cast || is_float(result.dtype()) || result.dtype() == DType::kBool ||
+      !is_float(e.operands[0].dtype()))
+    return std::nullopt;
+  for (std::int64_t i = 0; i < result.size(); ++i) {
+    const double from = e.operands[0].at(i);
+    if (!counts(live, i) || std::abs(result.at(i) - from) < 1) continue;
+    // Beyond 2^53 the distance of neighbours is more than 1, but the nearest integer is meant.
+    if (std::abs(from) < 0x1p63 && result.dtype() == DType::kI64) continue;
+    return WalkFault{NumericsFault::kCast,
+                     e.id,
+                     e.expr().operands[0],
+                     i,
+                     from,
+                     fmt::format("{} becomes {} in {}", number_text(from), result.at(i),
+                                 name_of(result.dtype()))};
   }
   return std::nullopt;
 }
@@ -114,6 +142,19 @@ std::optional<WalkFault> check_indices(const Evaluation& e) {
   }
 }
 
+/// The fault of an expression whose results are there.
+std::optional<WalkFault> look(const Evaluation& e, const std::vector<Tensor>& values,
+                              const std::vector<Live>* live) {
+  for (std::size_t r = 0; r < e.expr().results.size(); ++r) {
+    const ir::ValId val = e.expr().results[r];
+    const Live* elements = live == nullptr ? nullptr : &(*live)[val.index];
+    if (auto fault = look_at_result(e, r, values[val.index], elements)) return fault;
+    if (auto fault = look_at_cast(e, values[val.index], elements)) return fault;
+  }
+  return std::nullopt;
+}
+
+/// Nothing if its results could be made.
 std::optional<WalkFault> step(const Evaluation& e, const compiler::OpaqueOps& opaque,
                               std::vector<Tensor>& values) {
   if (auto fault = check_indices(e)) return fault;
@@ -123,12 +164,58 @@ std::optional<WalkFault> step(const Evaluation& e, const compiler::OpaqueOps& op
   } catch (const Error& error) {
     return WalkFault{NumericsFault::kRefused, e.id, e.expr().results[0], -1, 0, error.what()};
   }
-  for (std::size_t r = 0; r < results.size(); ++r) {
-    Tensor& value = values[e.expr().results[r].index];
-    value = compiler::narrow(results[r], e.result(r).dtype);
-    if (auto fault = look_at_result(e, r, value)) return fault;
-  }
+  for (std::size_t r = 0; r < results.size(); ++r)
+    values[e.expr().results[r].index] = compiler::narrow(results[r], e.result(r).dtype);
   return std::nullopt;
+}
+
+// --- which elements count: those that an output, or a refusal, is made of
+
+void mark(Live& live) { std::fill(live.begin(), live.end(), char{1}); }
+
+/// Elements of operands go to places of the result: numbers in their place tell which.
+void mark_moved(const Evaluation& e, const Live& result, std::vector<Live>& live) {
+  const bool indexed = e.expr().op == ir::Op::take || e.expr().op == ir::Op::gather;
+  // Far apart, so that what is filled in moves with neither.
+  constexpr double kApart = 0x1p40;
+  const auto moved = [&](std::size_t of, double first) {
+    std::vector<Tensor> operands(e.operands.begin(), e.operands.end());
+    for (std::size_t o = 0; o < (indexed ? 1 : operands.size()); ++o) {
+      operands[o] = Tensor(operands[o].dtype(), operands[o].shape());
+      for (std::int64_t i = 0; i < operands[o].size(); ++i)
+        operands[o].set(i, o == of ? first + static_cast<double>(i) : 0);
+    }
+    return compiler::evaluate({e.fusion, e.sizes, e.id, operands}, {})[0];
+  };
+  for (std::size_t o = 0; o < e.operands.size(); ++o) {
+    Live& operand = live[e.expr().operands[o].index];
+    if (indexed && o > 0) {
+      mark(operand);
+      continue;
+    }
+    const Tensor here = moved(o, 0);
+    const Tensor there = moved(o, kApart);
+    for (std::int64_t i = 0; i < here.size(); ++i)
+      if (result[static_cast<std::size_t>(i)] != 0 && there.at(i) - here.at(i) == kApart)
+        operand[static_cast<std::size_t>(here.at(i))] = 1;
+  }
+}
+
+void mark_operands(const Evaluation& e, const Live& result, std::vector<Live>& live) {
+  const auto& operands = e.expr().operands;
+  if (ir::info(e.expr().op).op_class == ir::OpClass::kElementwise) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if (result[i] == 0) continue;
+      const bool where = e.expr().op == ir::Op::where;
+      const bool first = where && e.operands[0].at(static_cast<std::int64_t>(i)) != 0;
+      for (std::size_t o = 0; o < operands.size(); ++o)
+        if (!where || o == 0 || (o == 1) == first) live[operands[o].index][i] = 1;
+    }
+  } else if (only_moves(e.expr().op)) {
+    mark_moved(e, result, live);
+  } else {
+    for (const ir::ValId operand : operands) mark(live[operand.index]);
+  }
 }
 
 std::optional<WalkFault> nan_input(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
@@ -142,28 +229,82 @@ std::optional<WalkFault> nan_input(const ir::Fusion& fusion, std::span<const Ten
   return std::nullopt;
 }
 
+/// Goes through a program once, and back over what it made.
+class Walker {
+ public:
+  Walker(const ir::Fusion& fusion, std::span<const Tensor> inputs)
+      : fusion_(fusion), sizes_(compiler::bind_inputs(fusion, inputs)) {
+    values_.resize(fusion.storage().vals.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      values_[fusion.inputs()[i].val.index] = inputs[i];
+  }
+
+  /// The first fault. Those that nothing is made of are none.
+  std::optional<WalkFault> go() {
+    const compiler::OpaqueOps opaque = reference_opaque_ops();
+    std::optional<WalkFault> refusal;
+    for (const ir::ExprId id : fusion_.live_exprs()) {
+      const std::vector<Tensor> operands = operands_of(id);
+      const Evaluation e{fusion_, sizes_, id, operands};
+      if ((refusal = step(e, opaque, values_))) break;
+      done_.push_back(id);
+      if (look(e, values_, nullptr)) suspects_.push_back(id);
+    }
+    if (suspects_.empty()) return refusal;
+    const std::vector<Live> live = find_live(refusal);
+    for (const ir::ExprId id : suspects_) {
+      const std::vector<Tensor> operands = operands_of(id);
+      if (auto fault = look({fusion_, sizes_, id, operands}, values_, &live)) return fault;
+    }
+    return refusal;
+  }
+  std::vector<Tensor>& values() { return values_; }
+
+ private:
+  std::vector<Tensor> operands_of(ir::ExprId id) const {
+    std::vector<Tensor> operands;
+    for (const ir::ValId operand : fusion_.expr(id).operands)
+      operands.push_back(compiler::widen(values_[operand.index]));
+    return operands;
+  }
+  std::vector<Live> find_live(const std::optional<WalkFault>& refusal) const {
+    std::vector<Live> live(values_.size());
+    for (std::size_t i = 0; i < live.size(); ++i)
+      live[i].resize(static_cast<std::size_t>(values_[i].size()));
+    if (refusal)
+      for (const ir::ValId operand : fusion_.expr(refusal->expr).operands)
+        mark(live[operand.index]);
+    for (const ir::Output& output : fusion_.outputs()) mark(live[output.val.index]);
+    for (auto id = done_.rbegin(); id != done_.rend(); ++id) {
+      const std::vector<Tensor> operands = operands_of(*id);
+      for (const ir::ValId result : fusion_.expr(*id).results) {
+        const Live elements = live[result.index];
+        if (std::find(elements.begin(), elements.end(), 1) != elements.end())
+          mark_operands({fusion_, sizes_, *id, operands}, elements, live);
+      }
+    }
+    return live;
+  }
+
+  const ir::Fusion& fusion_;
+  ir::Sizes sizes_;
+  std::vector<Tensor> values_;
+  std::vector<ir::ExprId> done_;
+  std::vector<ir::ExprId> suspects_;
+};
+
 }  // namespace
 
 Walk walk(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
-  const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
-  const compiler::OpaqueOps opaque = reference_opaque_ops();
   Walk result;
-  result.values.resize(fusion.storage().vals.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    result.values[fusion.inputs()[i].val.index] = inputs[i];
+  Walker walker(fusion, inputs);
+  result.fault = walker.go();
+  result.values = std::move(walker.values());
   const std::optional<WalkFault> given = nan_input(fusion, inputs);
-  for (const ir::ExprId id : fusion.live_exprs()) {
-    std::vector<Tensor> operands;
-    for (const ir::ValId operand : fusion.expr(id).operands)
-      operands.push_back(compiler::widen(result.values[operand.index]));
-    result.fault = step({fusion, sizes, id, operands}, opaque, result.values);
-    if (!result.fault) continue;
-    if (given) result.fault = given;
-    return result;
-  }
-  if (given && std::any_of(fusion.outputs().begin(), fusion.outputs().end(), [&](const auto& out) {
-        return has(result.values[out.val.index], is_nan);
-      }))
+  if (!given) return result;
+  if (result.fault ||
+      std::any_of(fusion.outputs().begin(), fusion.outputs().end(),
+                  [&](const auto& out) { return has(result.values[out.val.index], is_nan); }))
     result.fault = given;
   return result;
 }

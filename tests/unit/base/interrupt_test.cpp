@@ -12,7 +12,15 @@ namespace {
 int received = 0;
 
 /// A person, a scheduler and a terminal ask in different words.
-class InterruptBy : public testing::TestWithParam<int> {};
+/// As in the foreground. In the background SIGINT is ignored from the start (nohup).
+class InterruptBy : public testing::TestWithParam<int> {
+ protected:
+  InterruptBy() : former_(std::signal(GetParam(), SIG_DFL)) {}
+  ~InterruptBy() override { std::signal(GetParam(), former_); }
+
+ private:
+  void (*former_)(int);
+};
 INSTANTIATE_TEST_SUITE_P(Signals, InterruptBy, testing::Values(SIGINT, SIGTERM, SIGHUP));
 
 TEST_P(InterruptBy, TheFirstOneSetsTheFlagAndTheFormerHandlerComesBack) {

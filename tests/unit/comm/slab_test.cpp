@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -301,6 +302,26 @@ TEST(Slab, RangesOutsideAreRefused) {
 int static_word = 1;
 char zeros[3 * 65536];  // more than what ends the last page of data
 
+/// Ends of pages, of all that is loaded.
+std::vector<char*> ends_of_variables() {
+  std::vector<char*> ends;
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* found) {
+        std::uintptr_t end = 0;
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          const auto& part = object->dlpi_phdr[i];
+          if (part.p_type == PT_LOAD && (part.p_flags & PF_W) != 0)
+            end = object->dlpi_addr + part.p_vaddr + part.p_memsz;
+        }
+        end = (end + kPage - 1) / kPage * kPage;
+        if (end != 0)
+          static_cast<std::vector<char*>*>(found)->push_back(reinterpret_cast<char*>(end));
+        return 0;
+      },
+      &ends);
+  return ends;
+}
+
 TEST(Slab, ForeignMemoryIsRefusedByOwner) {
   Registry registry;
   const auto refused = [&](void* address, std::size_t bytes) {
@@ -331,6 +352,18 @@ TEST(Slab, ForeignMemoryIsRefusedByOwner) {
   EXPECT_THAT(refused(pages + 8, kPage), HasSubstr("nothing is mapped at "));
   EXPECT_THAT(refused(pages, kPage), HasSubstr("anonymous mapping"));
   munmap(pages, 3 * kPage);
+  // Right behind the variables of whatever is loaded: neighbours, and no part of them.
+  int neighbours = 0;
+  for (char* const end : ends_of_variables()) {
+    void* const behind = mmap(end, kPage, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (behind == MAP_FAILED) continue;
+    ++neighbours;
+    EXPECT_THAT(refused(behind, 4), HasSubstr("anonymous mapping"));
+    EXPECT_THAT(refused(static_cast<char*>(behind) - 4, 4), HasSubstr("static data of /"));
+    munmap(behind, kPage);
+  }
+  EXPECT_GT(neighbours, 0);
   Slab slab = registry.make_slab({.owner = "x", .bytes = kPage});
   EXPECT_THROW(registry.register_address(slab.data() + 1, kPage), UsageError);
   EXPECT_THROW(registry.register_address(slab.data() - 1, 2), UsageError);

@@ -32,6 +32,29 @@ MemoryReport report_of(const MemoryRecord& record, bool with_replay = false) {
   return examine_memory(saved.path, with_replay);
 }
 
+// Offsets count within an arena: what ends one does not go on in the next.
+TEST(MemoryReport, RunsOfFreeMemoryEndWithTheirArena) {
+  MemoryRecord record;
+  record.source = "segfuse";
+  runtime::HeapSnapshot snapshot;
+  const auto add = [&](int arena, std::uint64_t offset, std::uint64_t bytes) {
+    runtime::HeapSnapshot::Entry entry;
+    entry.arena = static_cast<decltype(entry.arena)>(arena);
+    entry.offset = offset;
+    entry.bytes = bytes;
+    entry.state = runtime::BlockState::kFree;
+    snapshot.entries.push_back(entry);
+  };
+  add(0, 0, 4096);
+  add(0, 4096, 4096);
+  add(1, 8192, 4096);
+  record.snapshot = snapshot;
+  const MemoryReport report = report_of(record);
+  EXPECT_EQ(report.free, 3U * 4096);
+  EXPECT_EQ(report.largest_run, 2U * 4096);
+  EXPECT_EQ(report.hard_fragmentation, 4096U);
+}
+
 TEST(MemoryReport, SaysWhatTheHeapSays) {
   SomeHeap some;
   some.work(500);

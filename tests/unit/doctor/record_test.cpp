@@ -8,6 +8,7 @@
 #include "doctor/pickle.h"
 #include "doctor/record_json.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 #include "unit/doctor/some_heap.h"
 
 namespace segfuse::doctor {

@@ -241,6 +241,63 @@ TEST(Numerics, MasksAreNoFaults) {
   EXPECT_THAT(report.findings, IsEmpty());
 }
 
+/// What where() or a slice puts aside is no fault, whoever made it; what comes through is one, at
+/// the element that does.
+TEST(Numerics, WhatIsPutAsideIsNoFault) {
+  const auto program = [](const std::string& zero, const std::string& rest) {
+    return R"(fusion "m" {
+  %0 = input "x" : f32[4]
+  %1 = constant {value=0, dtype=f32} : f32[]
+  %2 = broadcast(%1) {axes=[], shape=[4]} : f32[4]
+  %3 = )" + zero +
+           R"( : bool[4]
+  %4 = log(%0) : f32[4]
+)" + rest + "#: x = 1 0 -1 2\n";
+  };
+  const std::string chosen = "  %5 = where(%3, %4, %2) : f32[4]\n  output %5\n}\n";
+  const auto clean = examine_text(program("gt(%0, %2)", chosen), cpu_subject(Backend::kCompiled));
+  EXPECT_THAT(clean.findings, IsEmpty()) << clean.findings[0].sentence;
+  // The infinity stays aside, the NaN comes through.
+  const auto other = examine_text(program("ne(%0, %2)", chosen), cpu_subject(Backend::kCompiled));
+  ASSERT_THAT(other.findings, ::testing::Not(IsEmpty()));
+  EXPECT_EQ(other.findings[0].sentence, "log gave nan at [2]");
+  const auto cut = examine_text(
+      program("gt(%0, %2)", "  %5 = slice(%4) {starts=[0], sizes=[1]} : f32[1]\n  output %5\n}\n"),
+      cpu_subject(Backend::kCompiled));
+  EXPECT_THAT(cut.findings, IsEmpty()) << cut.findings[0].sentence;
+  // exp makes a finite number of the infinity, but it counts.
+  const auto made = examine_text(program("gt(%0, %2)", "  %5 = exp(%4) : f32[4]\n  output %5\n}\n"),
+                                 cpu_subject(Backend::kCompiled));
+  ASSERT_THAT(made.findings, ::testing::Not(IsEmpty()));
+  EXPECT_EQ(made.findings[0].sentence, "log gave -inf at [1]");
+}
+
+/// An integer shows no NaN: it would be lost.
+TEST(Numerics, WhatACastLosesIsAFault) {
+  const auto finding = [](const std::string& type, const std::string& values) -> std::string {
+    const NumericsReport report = examine_text(
+        "fusion \"m\" {\n  %0 = input \"x\" : f32[3]\n  %1 = sqrt(%0) : f32[3]\n  %2 = cast(%1) "
+        "{dtype=" +
+            type + "} : " + type + "[3]\n  output %2\n}\n#: x = " + values,
+        cpu_subject(Backend::kCompiled));
+    return report.findings.empty() ? "" : report.findings[0].sentence;
+  };
+  EXPECT_EQ(finding("i32", "1 2.5 1e12"), "");
+  EXPECT_EQ(finding("i64", "1 2.5 1e36"), "");
+  EXPECT_EQ(finding("i32", "1 2.5 -1"), "sqrt gave nan at [2]") << "it comes from there";
+  EXPECT_EQ(finding("i32", "1 2.5 inf"), "cast: inf becomes 2147483647 in i32, at [2] of %1");
+  EXPECT_THAT(finding("i32", "1 1e20 3"), HasSubstr("becomes 2147483647 in i32, at [1] of %1"));
+  EXPECT_THAT(finding("i32", "1 nan 3"), HasSubstr("input 'x' holds NaN at [1]"));
+  const NumericsReport of_log = examine_text(
+      "fusion \"m\" {\n  %0 = input \"x\" : f32[2]\n  %1 = cast(%0) {dtype=i32} : i32[2]\n  output "
+      "%1\n}\n#: x = 7 -1e20\n",
+      cpu_subject(Backend::kLoops));
+  ASSERT_THAT(of_log.findings, ::testing::Not(IsEmpty()));
+  EXPECT_EQ(of_log.findings[0].fault, NumericsFault::kCast);
+  EXPECT_EQ(numerics_fault_name(NumericsFault::kCast), "lost in a cast");
+  EXPECT_THAT(of_log.findings[0].program, HasSubstr("-1e+20"));
+}
+
 TEST(Numerics, BoundsAreThoseOfTheDocumentation) {
   const auto documented = test::documented_bounds();
   std::size_t found = 0;
@@ -256,6 +313,68 @@ TEST(Numerics, BoundsAreThoseOfTheDocumentation) {
   EXPECT_EQ(found, documented.size());
 }
 
+/// How far off each result may be, by what is stated: neither much less nor much more.
+std::vector<double> bounds_of(const std::string& text) {
+  const ir::Fusion fusion = ir::parse(text);
+  ir::verify(fusion);
+  std::vector<std::string> notes;
+  const auto inputs = make_inputs(fusion, {}, 1, read_values(text, "<text>"), notes);
+  const std::vector<Judged> all = judge_all(fusion, inputs, {});
+  std::vector<double> bounds;
+  for (const ir::Output& output : fusion.outputs())
+    bounds.push_back(all[output.val.index].error.at(0));
+  return bounds;
+}
+
+TEST(Numerics, BoundsOfSumsAreNotWiderThanStated) {
+  const auto bounds = bounds_of(R"(fusion "m" {
+  %0 = input "x" : f32[8]
+  %1 = logsumexp(%0) {axes=[0]} : f32[]
+  %2 = sum(%0) {axes=[0]} : f32[]
+  %3 = prod(%0) {axes=[0]} : f32[]
+  output %1
+  output %2
+  output %3
+}
+#: x = 1*8
+)");
+  // ln 8 + 1 in logsumexp's case, 8 and 1 in the others'; units of 2^-24.
+  constexpr double kUnit = 0x1p-24;
+  EXPECT_GT(bounds[0], 8 * kUnit);
+  EXPECT_LT(bounds[0], 100 * kUnit);
+  EXPECT_GT(bounds[1], 8 * kUnit);
+  EXPECT_LT(bounds[1], 80 * kUnit);
+  EXPECT_GT(bounds[2], 2 * kUnit);
+  EXPECT_LT(bounds[2], 10 * kUnit);
+}
+
+/// Errors of both factors come through a product, alike.
+TEST(Numerics, ErrorsOfBothFactorsAreCarriedOn) {
+  const auto bound = [](const char* a, const char* b) {
+    return bounds_of(std::string(R"(fusion "m" {
+  %0 = input "x" : f32[1, 1]
+  %1 = input "y" : f32[1, 1]
+  %2 = exp(%0) : f32[1, 1]
+  %3 = exp(%1) : f32[1, 1]
+  %4 = matmul()") + a +
+                     ", " + b + R"() {transpose_a=0, transpose_b=0} : f32[1, 1]
+  output %4
+  output %2
+  output %3
+}
+#: x = 1
+#: y = 1
+)")[0];
+  };
+  const double none = bound("%0", "%1");
+  const double left = bound("%2", "%1");
+  const double right = bound("%0", "%3");
+  const double both = bound("%2", "%3");
+  EXPECT_GT(left, 1.2 * none * 2.71);
+  EXPECT_DOUBLE_EQ(left, right);
+  EXPECT_GT(both, 1.2 * left);
+}
+
 TEST(Numerics, ValuesInAFileAreReadOrRefused) {
   const std::string program = "fusion \"m\" {\n  %0 = input \"x\" : f32[4]\n  output %0\n}\n";
   const auto values = read_values(program + "#: x = 1*2 -inf\n#: x = nan\n", "m.sf");
@@ -264,6 +383,10 @@ TEST(Numerics, ValuesInAFileAreReadOrRefused) {
   ASSERT_THAT(values[0].elements, SizeIs(4));
   EXPECT_EQ(values[0].elements[1], 1);
   EXPECT_TRUE(std::isnan(values[0].elements[3]));
+  // Indented, as the lines of a program are; in no other place.
+  EXPECT_THAT(read_values("  \t#: x = 5\n", "m.sf"), SizeIs(1));
+  EXPECT_THAT(read_values("# see #: x = 5\n# \"a #: b\n", "m.sf"), IsEmpty());
+  EXPECT_THROW((void)read_values("  output %0  #: x = 5\n", "m.sf"), DataError);
   auto message = [&](const std::string& line) -> std::string {
     try {
       (void)examine_text(program + line, cpu_subject(Backend::kLoops));

@@ -341,6 +341,23 @@ TEST(PinnedPool, WaitsForCopiesAtItsLimitAndMovesMemoryBetweenSizes) {
   EXPECT_TRUE(s.pool.allocate(65536).address() != nullptr);
 }
 
+/// What the driver did not give is not held: the limit is whole again.
+TEST(PinnedPool, WhatTheDriverRefusedIsNotHeld) {
+  Staging s;
+  std::vector<std::byte> memory(8192);
+  int refusals = 1;
+  PinnedOptions options{.limit = 8192};
+  options.allocate = [&](std::size_t) { return refusals-- > 0 ? nullptr : memory.data(); };
+  options.release = [](std::byte*, std::size_t) {};
+  PinnedPool pool(s.device, s.heap.timeline(), options);
+  const PinnedBuffer first = pool.allocate(8192);
+  EXPECT_EQ(first.address(), memory.data()) << "it is asked again";
+  EXPECT_EQ(pool.statistics().held_bytes, 8192U);
+  refusals = 1 << 20;
+  EXPECT_THROW((void)pool.allocate(4096), DeviceError);
+  EXPECT_EQ(pool.statistics().held_bytes, 8192U);
+}
+
 TEST(PinnedPool, WrongCopiesAreRefused) {
   Staging s;
   const Buffer small = s.heap.allocate(100, s.a);
