@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "segfuse/data.h"
+#include "segfuse/train.h"
 
 namespace segfuse::cli {
 

@@ -22,20 +22,38 @@ void take_defaults(Options& options) {
   options.quiet = defaults.get(options::kQuiet);
 }
 
+constexpr const char* kChannel =
+    "Of files with several: a number from 0 on or \"mean\"; default: that of the training";
+
+/// What the keys of a measure end in, one for each tolerance: "20ms", in their order.
+std::vector<std::string> tolerances_of(const Json& metrics) {
+  constexpr std::string_view kKey = "boundary_f1_";
+  std::vector<std::string> all;
+  for (const auto& [key, value] : metrics.items())
+    if (key.starts_with(kKey)) all.push_back(key.substr(kKey.size()));
+  return all;
+}
+
 void print_row(const std::string& name, const Json& metrics) {
-  auto value = [&](const char* key) {
+  const auto value = [&](const std::string& key) {
     return metrics.contains(key) && metrics[key].is_number()
                ? fmt::format("{:>10.4f}", metrics[key].get<double>())
                : fmt::format("{:>10}", "-");
   };
-  put("{:<14}{}{}{}{}\n", name, value("label_error_rate"), value("boundary_f1_20ms"),
-      value("r_value_20ms"), value("frame_accuracy"));
+  std::string row = fmt::format("{:<14}{}", name, value("label_error_rate"));
+  for (const std::string& tolerance : tolerances_of(metrics))
+    row += fmt::format("{:>18}{:>14}", value("boundary_f1_" + tolerance),
+                       value("r_value_" + tolerance));
+  put("{}{}\n", row, value("frame_accuracy"));
 }
 
 /// The figures people ask for first; all of them are in metrics.json.
 void print_metrics(const std::string& text) {
   const Json metrics = Json::parse(text);
-  put("{:<14}{:>10}{:>10}{:>10}{:>10}\n", "", "label err", "bound. F1", "R-value", "frame acc");
+  std::string header = fmt::format("{:<14}{:>10}", "", "label err");
+  for (const std::string& tolerance : tolerances_of(metrics))
+    header += fmt::format("{:>18}{:>14}", "boundary F1 " + tolerance, "R-value " + tolerance);
+  put("{}{:>10}\n", header, "frame acc");
   if (metrics.contains("systems")) {
     for (const auto& [name, system] : metrics["systems"].items()) print_row(name, system);
   } else {
@@ -158,6 +176,7 @@ void add_eval(CLI::App& app, Common& common) {
   add_allow_commands(command, options->allow_commands);
   command->add_option("--split", options->split, "train, dev, test or all")->capture_default_str();
   command->add_option("--out", options->out, "Directory for metrics.json and report.html");
+  command->add_option("--channel", options->channel, kChannel);
   command->footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
   command->callback([options, &common] {
     take_defaults(*options);
@@ -175,6 +194,7 @@ void add_decode(CLI::App& app, Common& common) {
   command->add_option("--out", options->out, "Directory for the label files")->required();
   command->add_option("--format", options->format, "textgrid, csv, phn, lab or audacity")
       ->capture_default_str();
+  command->add_option("--channel", options->channel, kChannel);
   command->add_flag("--min-risk", options->minimum_risk,
                     "The segmentation with the best expected boundary F1, not the likeliest");
   command->add_option("--k-best", options->k_best,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -92,8 +93,10 @@ struct Audio {
 };
 
 struct AudioOptions {
-  int channel = -1;           ///< -1: the mean of all channels
-  bool stored_scale = false;  ///< give the stored values (1 unit of an integer file = 1.0)
+  static constexpr int kMean = -1;  ///< the mean of all channels
+  static constexpr int kOnly = -2;  ///< the only one; files of several are a DataError
+  int channel = kOnly;              ///< from 0 on, or one of these
+  bool stored_scale = false;        ///< give the stored values (1 unit of an integer file = 1.0)
 };
 
 /// WAV, FLAC and whatever else libsndfile reads; NIST SPHERE by its magic, whatever the extension
@@ -101,6 +104,8 @@ struct AudioOptions {
 /// samples are errors.
 Audio read_audio(const std::filesystem::path& path, const AudioOptions& options = {});
 Audio parse_sphere(std::string_view bytes, std::string_view name, const AudioOptions& options = {});
+/// AudioOptions::channel from "mean" or a number from 0 on; `what` begins the DataError.
+int audio_channel(std::string_view text, std::string_view what);
 /// Mono, 16 bit; values are clipped to [-1, 1).
 void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate);
 
@@ -134,8 +139,9 @@ struct FeatureConfig {
   double preemphasis = 0.97;
   double lifter = 22;  ///< 0: none
   int raw_bins = 0;
-  int deltas = 0;                    ///< 0, 1 or 2
-  bool normalise_recording = false;  ///< mean 0 and deviation 1 of each column per recording
+  int deltas = 0;                     ///< 0, 1 or 2
+  bool normalise_recording = false;   ///< mean 0 and deviation 1 of each column per recording
+  int channel = AudioOptions::kOnly;  ///< of each recording, as AudioOptions has it
   bool operator==(const FeatureConfig&) const = default;
 };
 
@@ -202,9 +208,13 @@ class FoldingMap {
 /// TSV: "from TAB to" a line, an empty or missing `to` deletes, "#" starts a comment line.
 /// .toml: a table [fold] of from = "to", "" deletes.
 FoldingMap read_folding_map(const std::filesystem::path& path);
+/// How many segments were joined to the one before them, by label.
+using JoinedCounts = std::map<std::string, std::int64_t>;
 /// Folds every label. The time of a deleted segment goes to the segment before it (after it at the
-/// start); then adjacent segments of one label become one.
-Annotation fold(const Annotation& annotation, const FoldingMap& map);
+/// start). Neighbours whose different labels become one become one segment, and are added to
+/// `joined`; neighbours that had one label before stay two.
+Annotation fold(const Annotation& annotation, const FoldingMap& map,
+                JoinedCounts* joined = nullptr);
 
 // ----------------------------------------------------------------------------- segments, frames
 
@@ -220,7 +230,15 @@ struct FrameOptions {
   /// stretched or cut. More before needs fill_label, more behind is an error.
   double slack_seconds = 0.1;
   std::optional<std::string> fill_label;
+  bool allow_unknown = false;  ///< a label that the alphabet lacks becomes kUnknownLabel
 };
+inline constexpr std::int32_t kUnknownLabel = -1;
+
+/// The annotation from 0 to `seconds`, a recording's end in the last of its frames: what
+/// FrameOptions say about its ends, in seconds. to_frames() of it gives the frames of the
+/// annotation itself.
+Annotation covering(const Annotation& annotation, double hop_seconds, std::int64_t num_frames,
+                    double seconds, const FrameOptions& options = {});
 
 struct FrameLabels {
   std::vector<FrameSegment> segments;  ///< tile [0, T)
@@ -231,7 +249,8 @@ struct FrameLabels {
 /// frame behind its start and pushes later boundaries, then earlier ones at the end of the
 /// recording, so that each segment has at least one frame. When there are more segments than
 /// frames, the shortest (the earliest of equals) are dropped first and their time goes to the one
-/// before (to the one behind at the start). An unknown label is a DataError naming file and line.
+/// before (to the one behind at the start). An unknown label that is not allowed is a DataError
+/// naming file and line.
 FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, double hop_seconds,
                       std::int64_t num_frames, const FrameOptions& options = {});
 /// The inverse; the last segment ends at `duration` when that lies inside it.
@@ -256,6 +275,7 @@ struct Recording {
   std::filesystem::path labels;  ///< empty: none
   Split split = Split::kTrain;
   std::optional<AudioCommand> command{};  ///< what to run instead of reading a file
+  std::optional<int> channel{};           ///< as AudioOptions; wins over the configuration's
 };
 
 /// read_audio() of the recording's file, or of what its command writes. A command that fails is a
@@ -271,11 +291,11 @@ struct ManifestOptions {
 };
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file or a directory:
-/// 1. a manifest has a header line with the columns id, audio, labels, split (any order, others are
-///    ignored; id or audio must be there). Paths are relative to the manifest. Without an audio
-///    column the files are sought as [SPLIT/]ID.{wav,flac,sph,nist} and the labels next to them.
-///    An audio entry that ends in "|" is a command ("flac -dc a.flac |"), run by the shell in the
-///    manifest's directory each time the recording is read; it needs an id;
+/// 1. a manifest has a header line with the columns id, audio, labels, split, channel (any order,
+///    others are ignored; id or audio must be there). Paths are relative to the manifest. Without
+///    an audio column the files are sought as [SPLIT/]ID.{wav,flac,sph,nist} and the labels next to
+///    them. An audio entry that ends in "|" is a command ("flac -dc a.flac |"), run by the shell in
+///    the manifest's directory each time the recording is read; it needs an id;
 /// 2. a directory with manifest.tsv or manifest.csv: that;
 /// 3. train/ and test/ (and dev/; any case, searched recursively): audio and label files are
 ///    paired by name;
@@ -291,8 +311,9 @@ std::vector<Recording> recordings_of(std::span<const Recording> recordings, Spli
 struct Example {
   std::string id;
   Tensor features;     ///< (T, D) f32, not normalised over the corpus
-  Annotation gold;     ///< as in the file, folded; empty without labels
+  Annotation gold;     ///< of the whole recording (covering()), then folded; empty without labels
   double seconds = 0;  ///< of the audio
+  JoinedCounts joined{};  ///< by folding
 };
 /// Audio, labels and features of all recordings, in their order; files are spread over the pool.
 std::vector<Example> load_examples(std::span<const Recording> recordings,
@@ -311,37 +332,5 @@ struct BucketConfig {
 /// arguments. Each index appears once; a sequence longer than max_frames is a batch of its own.
 std::vector<std::vector<std::int64_t>> make_buckets(std::span<const std::int64_t> lengths,
                                                     const BucketConfig& config, std::int64_t epoch);
-
-// ----------------------------------------------------------------------------- synthetic corpus
-
-/// A semi-Markov model and how to render it. Label c lasts 1 + NB(shape, mean - 1) frames
-/// (negative binomial), or is drawn from durations[c] (weight of 1, 2, ... frames) when given.
-struct SynthConfig {
-  std::vector<std::string> labels;
-  std::vector<double> initial;                  ///< weights (C)
-  std::vector<std::vector<double>> transition;  ///< weights (C, C), zero diagonal
-  std::vector<double> mean_frames;              ///< (C), at least 1
-  std::vector<double> shape;                    ///< (C), positive; large: Poisson, 1: geometric
-  std::vector<std::vector<double>> durations;   ///< explicit tables, or empty
-  int sample_rate = 16000;
-  double hop_ms = 10;
-  std::int64_t min_frames = 200;  ///< of a recording, uniform; its last segment is cut
-  std::int64_t max_frames = 400;
-  double snr_db = 10;
-  double coarticulation_ms = 20;  ///< over which one sound glides into the next
-  std::int64_t train = 80;        ///< recordings
-  std::int64_t test = 20;
-  std::uint64_t seed = 1;
-};
-/// A model with random transitions and durations over `labels` labels.
-SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed);
-/// Segments of recording `index`, tiling its frames; a pure function of its arguments.
-std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::int64_t index);
-/// Writes train/ and test/ with WAV and .phn, and truth.json with all true parameters. A label
-/// sounds as three sines and noise of its own, which glide into the next; white noise is added. The
-/// same configuration gives the same files. Files that are there and not ours are a UsageError, or
-/// are replaced.
-void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory,
-                            bool overwrite = false);
 
 }  // namespace segfuse

@@ -19,12 +19,16 @@ namespace segfuse {
 struct MetricsConfig {
   double frame_seconds = 0.01;
   std::vector<double> tolerances = {0.02};  ///< in seconds
-  /// When not empty it folds both sides first. Then in the label sequences deleted labels are left
-  /// out and after that adjacent equal labels merged (the label error rate is then the phone error
-  /// rate); frames whose gold label is deleted do not count; segments of deleted labels do not
+  /// When not empty it folds both sides first. Then deleted labels are left out of the label
+  /// sequences; frames whose gold label is deleted do not count; segments of deleted labels do not
   /// count for segment F1, others are not merged there; boundaries are those of the unfolded
   /// segments.
   FoldingMap folding;
+  /// In the label sequences, neighbours that folding made equal are one: those of different labels,
+  /// and those between which labels were deleted (the label error rate is then the phone error
+  /// rate). Without it they are counted one by one (the syllable error rate, where "gap" is
+  /// deleted). Neighbours that had one label before are never merged.
+  bool merge_folded = true;
 };
 
 /// Minimum-cost alignment of two label sequences (Levenshtein, unit costs). Of equally cheap ones

@@ -1,5 +1,6 @@
 #pragma once
-// Training, evaluation and decoding of segmenters: from files to files.
+// Training, evaluation and decoding of segmenters: from files to files; and files to try it on,
+// whose truth is known.
 
 #include <filesystem>
 #include <functional>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "segfuse/compile.h"
+#include "segfuse/data.h"
 
 namespace segfuse {
 
@@ -64,6 +66,7 @@ struct EvaluateOptions {
   std::string data;             ///< manifest or directory; empty: the one it was trained on
   bool allow_commands = false;  ///< run the commands of the manifest; not of one a model names
   std::string split = "test";   ///< train, dev, test or all
+  std::string channel;          ///< of files with several: a number or "mean"; empty: the model's
   std::filesystem::path out;    ///< directory for metrics.json and report.html; empty: none
   bool overwrite = false;       ///< replace what is there and not ours, or belongs to a training
   int threads = 0;
@@ -86,6 +89,7 @@ struct DecodeOptions {
   std::filesystem::path model;                ///< as above
   std::vector<std::filesystem::path> inputs;  ///< audio files, or directories of them
   std::filesystem::path out;                  ///< directory for one label file a recording
+  std::string channel;                        ///< as above
   std::string format = "textgrid";            ///< textgrid, csv, phn, lab (festvox) or audacity
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into NAME.json
@@ -112,5 +116,37 @@ std::vector<DecodedFile> decode(const DecodeOptions& options);
 /// written, or it is replaced.
 void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,
                    bool overwrite = false);
+
+// ----------------------------------------------------------------------------- synthetic corpus
+
+/// A semi-Markov model and how to render it. Label c lasts 1 + NB(shape, mean - 1) frames
+/// (negative binomial), or is drawn from durations[c] (weight of 1, 2, ... frames) when given.
+struct SynthConfig {
+  std::vector<std::string> labels;
+  std::vector<double> initial;                  ///< weights (C)
+  std::vector<std::vector<double>> transition;  ///< weights (C, C), zero diagonal
+  std::vector<double> mean_frames;              ///< (C), at least 1
+  std::vector<double> shape;                    ///< (C), positive; large: Poisson, 1: geometric
+  std::vector<std::vector<double>> durations;   ///< explicit tables, or empty
+  int sample_rate = 16000;
+  double hop_ms = 10;
+  std::int64_t min_frames = 200;  ///< of a recording, uniform; its last segment is cut
+  std::int64_t max_frames = 400;
+  double snr_db = 10;
+  double coarticulation_ms = 20;  ///< over which one sound glides into the next
+  std::int64_t train = 80;        ///< recordings
+  std::int64_t test = 20;
+  std::uint64_t seed = 1;
+};
+/// A model with random transitions and durations over `labels` labels.
+SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed);
+/// Segments of recording `index`, tiling its frames; a pure function of its arguments.
+std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::int64_t index);
+/// Writes train/ and test/ with WAV and .phn, and truth.json with all true parameters. A label
+/// sounds as three sines and noise of its own, which glide into the next; white noise is added. The
+/// same configuration gives the same files. Files that are there and not ours are a UsageError, or
+/// are replaced.
+void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory,
+                            bool overwrite = false);
 
 }  // namespace segfuse

@@ -20,6 +20,7 @@ struct TomlReader::Document {
   std::string name;
   toml::table root;
   std::map<std::string, std::set<std::string>> known;  // by dotted table name
+  std::vector<Setting> given;                          // by getters
 };
 
 namespace {
@@ -102,6 +103,24 @@ std::string joined(const std::string& path, std::string_view key) {
   return path.empty() ? std::string(key) : path + "." + std::string(key);
 }
 
+std::string toml_text(bool value) { return value ? "true" : "false"; }
+std::string toml_text(std::int64_t value) { return std::to_string(value); }
+std::string toml_text(double value) { return fmt::format("{}", value); }
+std::string toml_text(const std::string& value) {
+  std::string text;
+  for (const char c : quoted(std::string_view(value)))
+    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7F
+                ? fmt::format("\\u{:04X}", static_cast<unsigned>(c))
+                : std::string(1, c);
+  return text;
+}
+template <class T>
+std::string toml_text(const std::vector<T>& values) {
+  std::string text;
+  for (const T& value : values) text += (text.empty() ? "" : ", ") + toml_text(value);
+  return "[" + text + "]";
+}
+
 template <class T>
 constexpr std::string_view kWanted = "";
 template <>
@@ -142,6 +161,19 @@ struct TomlReader::Access {
     throw DataError("{}: '{}' is missing{}", reader.where(key), key, holder);
   }
 
+  /// Keeps what a getter gives.
+  template <class T>
+  static T noted(const TomlReader& reader, const std::string& key, T value) {
+    const Setting setting{reader.path_, key, toml_text(value)};
+    for (Setting& former : reader.document_->given)
+      if (former.section == setting.section && former.key == key) {
+        former = setting;
+        return value;
+      }
+    reader.document_->given.push_back(setting);
+    return value;
+  }
+
   template <class T>
   static T convert(const TomlReader& reader, const std::string& key, const toml::node& node) {
     if (std::optional<T> value = value_of<T>(node)) return *std::move(value);
@@ -152,18 +184,19 @@ struct TomlReader::Access {
 
   template <class T>
   static T required(const TomlReader& reader, const std::string& key) {
-    return convert<T>(reader, key, find_required(reader, key));
+    return noted(reader, key, convert<T>(reader, key, find_required(reader, key)));
   }
 
   template <class T>
   static T optional(const TomlReader& reader, const std::string& key, T fallback) {
     const toml::node* node = find(reader, key);
-    return node == nullptr ? std::move(fallback) : convert<T>(reader, key, *node);
+    return noted(reader, key,
+                 node == nullptr ? std::move(fallback) : convert<T>(reader, key, *node));
   }
 
   template <class T>
   static T within(const TomlReader& reader, const std::string& key, T fallback, T least, T most) {
-    if (!reader.has(key)) return fallback;
+    if (!reader.has(key)) return noted(reader, key, fallback);
     const T value = required<T>(reader, key);
     if (value < least || value > most)
       reader.refuse(key, most == std::numeric_limits<T>::max()
@@ -176,12 +209,12 @@ struct TomlReader::Access {
   static std::vector<T> list(const TomlReader& reader, const std::string& key,
                              std::vector<T> fallback) {
     const toml::node* node = find(reader, key);
-    if (node == nullptr) return fallback;
+    if (node == nullptr) return noted(reader, key, std::move(fallback));
     const toml::array* array = node->as_array();
     if (array == nullptr) reader.refuse(key, "must be an array, found " + kind_of(*node));
     std::vector<T> values;
     for (const toml::node& element : *array) values.push_back(convert<T>(reader, key, element));
-    return values;
+    return noted(reader, key, std::move(values));
   }
 
   static void refuse_unknown(const Document& document, const toml::table& table,
@@ -263,6 +296,15 @@ std::vector<TomlReader> TomlReader::sections(const std::string& key) const {
 }
 
 bool TomlReader::has(const std::string& key) const { return Access::find(*this, key) != nullptr; }
+
+bool TomlReader::holds_string(const std::string& key) const {
+  const toml::node* node = Access::find(*this, key);
+  return node != nullptr && node->is_string();
+}
+
+std::string TomlReader::text_of(const std::string& value) { return toml_text(value); }
+
+std::vector<TomlReader::Setting> TomlReader::settings() const { return document_->given; }
 
 std::vector<std::string> TomlReader::keys() const {
   std::vector<std::string> names;

@@ -38,6 +38,8 @@ class TomlReader {
   std::vector<TomlReader> sections(const std::string& key) const;
   /// Whether the file gives the key; the key becomes known.
   bool has(const std::string& key) const;
+  /// Whether the file gives the key, and as a string; the key becomes known.
+  bool holds_string(const std::string& key) const;
   /// All keys of this table in the order of the file; all become known. For tables whose keys are
   /// the user's own names, such as a folding map.
   std::vector<std::string> keys() const;
@@ -74,6 +76,19 @@ class TomlReader {
   /// Throws on the first key, here or in any table below, that no getter has named; suggests the
   /// nearest known key of that table. Call it after the last getter.
   void refuse_unknown() const;
+
+  /// A value that a getter gave, from the file, an override or its fallback, as TOML.
+  struct Setting {
+    std::string section;  ///< dotted; empty for the root
+    std::string key;
+    std::string value;
+    std::string name() const { return section.empty() ? key : section + "." + key; }
+    bool operator==(const Setting&) const = default;
+  };
+  /// Of the whole file, in the order of the first calls of the getters.
+  std::vector<Setting> settings() const;
+  /// A string as TOML writes it.
+  static std::string text_of(const std::string& value);
 
  private:
   struct Document;

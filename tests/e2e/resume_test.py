@@ -1,9 +1,11 @@
 """A killed or interrupted training loses nothing: resumed, it ends with the same bits."""
 
 import hashlib
+import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +14,11 @@ import unittest
 import tool
 
 KILLS = int(os.environ.get("SEGFUSE_KILLS", "50"))
+
+
+def metadata(path):
+    data = path.read_bytes()
+    return json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]
 
 
 def digest(path):
@@ -92,11 +99,53 @@ class ResumeTest(tool.ToolTest):
             self.assertEqual(digest(out / "model.safetensors"), self.expected)
 
     def test_a_checkpoint_of_another_run_is_refused(self):
+        """The recipe is all that a run is made of: settings, labels, features as computed, gold. What differs is named."""
         out = self.directory / "other"
-        subprocess.run(self.command(out), check=True, stdout=subprocess.DEVNULL)
-        result = tool.run("train", self.config, "--data", self.data, "--out", out, "--resume", "--set",
-                          "training.learning_rate=1e-4", check=2)
-        self.assertIn("another configuration", result.stderr)
+        short = ["--set", "training.epochs=2"]
+        tool.run("--quiet", "train", self.config, "--data", self.data, "--out", out, *short, check=0)
+        before = digest(out / "model.safetensors")
+        def refusal(data, *more):
+            result = tool.run("train", self.config, "--data", data, "--out", out, "--resume", *short, *more, check=2)
+            self.assertEqual(digest(out / "model.safetensors"), before)
+            return result.stderr
+        for setting, words in (("training.learning_rate=1e-4", "training.learning_rate: 0.005 then, 0.0001 now"),
+                               ("training.epochs=3", "training.epochs: 2 then, 3 now"),
+                               ("features.kind=mfcc", 'features.kind: "log_mel" then, "mfcc" now'),
+                               ("features.fmin=300", "features.fmin: 20 then, 300 now"),
+                               ("features.preemphasis=0.5", "features.preemphasis: 0.97 then, 0.5 now"),
+                               ("features.window_ms=30", "features.window_ms: 25 then, 30 now"),
+                               ("features.normalise_recording=true", "features.normalise_recording: false then, true now"),
+                               ("training.select_by=loss", "training.select_by: ")):
+            self.assertIn(words, refusal(self.data, "--set", setting))
+        # Other labels of the same order, other gold, other audio.
+        def corpus(name, change):
+            folder = self.directory / name
+            shutil.copytree(self.data, folder)
+            for path in sorted((folder / "train").iterdir()):
+                change(path)
+            return folder
+        def rename(path):
+            if path.suffix == ".phn":
+                path.write_text(re.sub(r" (\w+)$", r" \1x", path.read_text(), flags=re.M))
+        def move(path):
+            if path.suffix == ".phn":
+                rows = [row.split() for row in path.read_text().splitlines()]
+                rows[0][1] = rows[1][0] = str(int(rows[1][0]) + 160)
+                path.write_text("".join(" ".join(row) + "\n" for row in rows))
+        def drown(path):
+            if path.suffix == ".wav":
+                data = path.read_bytes()
+                path.write_bytes(data[:44] + random.Random(path.name).randbytes(len(data) - 44))
+        names = refusal(corpus("renamed", rename))
+        self.assertRegex(names, r"label 0: (\w+) then, \1x now")
+        self.assertIn("gold segments of the training recordings", refusal(corpus("moved", move)))
+        self.assertIn("features of the training recordings", refusal(corpus("drowned", drown)))
+        # Where the data lie is no matter, nor what the run is called.
+        elsewhere = self.directory / "elsewhere"
+        shutil.copytree(self.data, elsewhere)
+        tool.run("train", self.config, "--data", elsewhere, "--out", out, "--resume", *short, "--set", "title=Another", check=0)
+        recipe = json.loads(metadata(out / "model.safetensors")["recipe"])
+        self.assertEqual((recipe["features.kind"], recipe["training.epochs"]), ('"log_mel"', "2"))
         damaged = out / "checkpoint.safetensors"
         damaged.write_bytes(damaged.read_bytes()[:100])
         result = tool.run("train", self.config, "--data", self.data, "--out", out, "--resume", check=3)

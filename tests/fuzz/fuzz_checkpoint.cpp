@@ -16,7 +16,7 @@ using namespace segfuse;
 void read(const learn::TensorFile& file) {
   try {
     const learn::TrainingState state =
-        learn::state_of(file, "input", test::tiny_specs(), test::kTinyFingerprint);
+        learn::state_of(file, "input", test::tiny_specs(), test::kTinyRecipe);
     if (state.parameters.size() != test::tiny_specs().size()) std::abort();
     if (static_cast<std::int64_t>(state.history.size()) != state.epoch) std::abort();
   } catch (const DataError&) {

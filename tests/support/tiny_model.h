@@ -33,7 +33,7 @@ inline learn::TrainedModel tiny_model(learn::HeadKind head = learn::HeadKind::kS
 
 inline learn::TensorFile tiny_model_file() { return learn::file_of(tiny_model()); }
 
-inline constexpr std::uint64_t kTinyFingerprint = 7;
+inline const learn::Recipe kTinyRecipe = {{"features.kind", "log_mel"}, {"label 0", "a"}};
 
 inline const std::vector<nn::ParameterSpec>& tiny_specs() {
   static const std::vector<nn::ParameterSpec> specs = {{"w", {2, 3}, {}, false},
@@ -50,13 +50,14 @@ inline learn::TrainingState tiny_state() {
   s.epoch = 2;
   s.batch = 3;
   s.best_epoch = 1;
-  s.best_error = 0.25;
-  s.history = {{1, 3, 2, 0.25, 1e-3, 1, 1}, {2, 2, std::nan(""), std::nan(""), 1e-3, 1, 1}};
+  s.best_score = 0.25;
+  s.history = {{1, 3, 2, 0.25, 1e-3, 1, 1, 0.25},
+               {2, 2, std::nan(""), std::nan(""), 1e-3, 1, 1, std::nan("")}};
   return s;
 }
 
 inline learn::TensorFile tiny_checkpoint_file() {
-  return learn::file_of(tiny_state(), tiny_specs(), kTinyFingerprint);
+  return learn::file_of(tiny_state(), tiny_specs(), kTinyRecipe);
 }
 
 }  // namespace segfuse::test

@@ -90,13 +90,17 @@ FoldingMap read_folding_map(const std::filesystem::path& path) {
                                              : folding_from_tsv(text, name);
 }
 
-Annotation fold(const Annotation& annotation, const FoldingMap& map) {
+Annotation fold(const Annotation& annotation, const FoldingMap& map, JoinedCounts* joined) {
   Annotation out{{}, annotation.duration, annotation.source};
-  double start = annotation.segments.empty() ? 0 : annotation.segments.front().start;
+  const double start = annotation.segments.empty() ? 0 : annotation.segments.front().start;
+  const std::string* former = nullptr;  // the label, before folding, of what was kept last
   for (const LabelSegment& segment : annotation.segments) {
     const std::optional<std::string> label = map.fold(segment.label);
-    const bool joins = !out.segments.empty() && (!label || *label == out.segments.back().label);
-    if (joins) out.segments.back().end = segment.end;
+    const bool joins = label && former != nullptr && *label == out.segments.back().label &&
+                       segment.label != *former;
+    if (label) former = &segment.label;
+    if (joins && joined != nullptr) ++(*joined)[*label];
+    if (!out.segments.empty() && (joins || !label)) out.segments.back().end = segment.end;
     if (joins || !label) continue;
     // At the start of the recording `start` lies before deleted segments.
     out.segments.push_back(

@@ -1,6 +1,7 @@
 #include <sndfile.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -90,14 +91,20 @@ Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
 }  // namespace
 
 void check_channel(int channel, int channels, std::string_view name) {
-  if (channel < -1 || channel >= channels)
+  if (channel == AudioOptions::kOnly && channels > 1)
+    throw DataError(
+        "{}: the file has {} channels; choose one by its number (features.channel = 0, --channel "
+        "0, "
+        "or a column 'channel' of the manifest), or \"mean\" for their mean",
+        name, channels);
+  if (channel < AudioOptions::kOnly || channel >= channels)
     throw DataError("{}: channel {} was asked for; the file has {} (counted from 0)", name, channel,
                     channels);
 }
 
 ChannelMixer::ChannelMixer(Audio& audio, const AudioOptions& options)
     : audio_(audio),
-      channel_(options.channel),
+      channel_(audio.channels == 1 ? 0 : options.channel),
       scale_(options.stored_scale ? static_cast<float>(audio.full_scale) : 1.0F) {}
 
 void ChannelMixer::add(std::span<const float> interleaved) {
@@ -159,6 +166,16 @@ std::string format_wav(std::string_view name, std::span<const float> samples, in
 
 Audio read_audio(const std::filesystem::path& path, const AudioOptions& options) {
   return data::read_audio_file(path, path.string(), options);
+}
+
+int audio_channel(std::string_view text, std::string_view what) {
+  if (text == "mean") return AudioOptions::kMean;
+  int channel = -1;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), channel);
+  if (failure != std::errc() || end != text.data() + text.size() || channel < 0)
+    throw DataError("{} is {}; expected \"mean\" or a number from 0 on", what,
+                    data::shown(std::string(text)));
+  return channel;
 }
 
 void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate) {

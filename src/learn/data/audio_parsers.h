@@ -25,7 +25,7 @@ Audio read_audio_bytes(std::string_view bytes, const std::string& name,
 /// The file that write_wav() writes; messages call it `name`.
 std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate);
 
-/// DataError unless channel is -1 or one of the file's.
+/// DataError unless `channel`, as AudioOptions has it, can be taken of a file with so many.
 void check_channel(int channel, int channels, std::string_view name);
 
 /// Appends interleaved samples in [-1, 1) to audio.samples as one channel.

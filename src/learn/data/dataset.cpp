@@ -10,14 +10,21 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
   pool.run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
     const Recording& recording = recordings[static_cast<std::size_t>(task)];
     Example& example = out[static_cast<std::size_t>(task)];
-    const Audio audio = read_recording(recording);
+    AudioOptions how;
+    how.channel = recording.channel.value_or(extractor.config().channel);
+    const Audio audio = read_recording(recording, how);
     example.id = recording.id;
     example.seconds = audio.seconds();
     example.features = extractor.extract(audio);
     if (recording.labels.empty()) return;
     LabelOptions options = labels;
     options.sample_rate = audio.sample_rate;
-    example.gold = fold(read_labels(recording.labels, options), folding);
+    FrameOptions ends;
+    ends.fill_label = labels.fill_label;
+    const Annotation whole =
+        covering(read_labels(recording.labels, options), extractor.hop_seconds(),
+                 example.features.shape()[0], example.seconds, ends);
+    example.gold = fold(whole, folding, &example.joined);
   });
   return out;
 }

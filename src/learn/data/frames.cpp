@@ -16,44 +16,14 @@ struct Pieces {
   double end_of(std::size_t i) const { return i + 1 < starts.size() ? starts[i + 1] : end; }
 };
 
-std::int32_t id_of(const LabelSegment& segment, const Alphabet& alphabet,
-                   const std::string& source) {
+std::int32_t id_of(const LabelSegment& segment, const Alphabet& alphabet, const std::string& source,
+                   bool allow_unknown) {
   const std::optional<std::int32_t> id = alphabet.find(segment.label);
+  if (!id && allow_unknown) return kUnknownLabel;
   if (!id)
     throw DataError("{}:{}: label {} is not among the {} labels of the model", source, segment.line,
                     data::shown(segment.label), alphabet.size());
   return *id;
-}
-
-/// Fits the annotation to the recording's end: stretches, cuts, fills or refuses.
-Pieces pieces_of(const Annotation& annotation, const Alphabet& alphabet, double recording_end,
-                 const FrameOptions& options) {
-  Pieces out;
-  if (annotation.segments.empty()) throw DataError("{}: no segments", annotation.source);
-  const auto add_fill = [&](double start, double end) {
-    if (!options.fill_label)
-      throw DataError("{}: no label between {} s and {} s of {} s; label it, or name a fill label",
-                      annotation.source, data::format_seconds(start), data::format_seconds(end),
-                      data::format_seconds(recording_end));
-    out.starts.push_back(start);
-    out.labels.push_back(id_of({start, end, *options.fill_label, 0}, alphabet, annotation.source));
-  };
-  const double first = annotation.segments.front().start;
-  const bool late = first > options.slack_seconds;
-  if (late) add_fill(0, first);
-  for (const LabelSegment& segment : annotation.segments) {
-    out.starts.push_back(out.starts.empty() ? 0 : segment.start);
-    out.labels.push_back(id_of(segment, alphabet, annotation.source));
-  }
-  const double last = annotation.segments.back().end;
-  if (last > recording_end + options.slack_seconds)
-    throw DataError(
-        "{}:{}: the labels end at {} s, the recording at {} s; do they belong together?",
-        annotation.source, annotation.segments.back().line, data::format_seconds(last),
-        data::format_seconds(recording_end));
-  if (last < recording_end - options.slack_seconds) add_fill(last, recording_end);
-  out.end = recording_end;
-  return out;
 }
 
 /// Removes the shortest pieces until there are at most `frames`.
@@ -75,16 +45,53 @@ std::int64_t drop_shortest(Pieces& pieces, std::int64_t frames) {
 
 }  // namespace
 
-FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, double hop_seconds,
-                      std::int64_t num_frames, const FrameOptions& options) {
+Annotation covering(const Annotation& annotation, double hop_seconds, std::int64_t num_frames,
+                    double seconds, const FrameOptions& options) {
   if (!(hop_seconds > 0) || num_frames < 1)
     throw UsageError("frames of {} s, {} of them; expected positive numbers", hop_seconds,
                      num_frames);
+  if (annotation.segments.empty()) throw DataError("{}: no segments", annotation.source);
   // The recording may end anywhere in its last frame, so late labels get one frame more.
+  const double frames_end = static_cast<double>(num_frames) * hop_seconds;
+  const double slack = options.slack_seconds + hop_seconds;
+  Annotation out{{}, 0, annotation.source};
+  const auto add_fill = [&](double start, double end) {
+    if (!options.fill_label)
+      throw DataError("{}: no label between {} s and {} s of {} s; label it, or name a fill label",
+                      annotation.source, data::format_seconds(start), data::format_seconds(end),
+                      data::format_seconds(frames_end));
+    out.segments.push_back({start, end, *options.fill_label, 0});
+  };
+  const double first = annotation.segments.front().start;
+  if (first > slack) add_fill(0, first);
+  const bool stretched = out.segments.empty();
+  out.segments.insert(out.segments.end(), annotation.segments.begin(), annotation.segments.end());
+  if (stretched) out.segments.front().start = 0;
+  const double last = out.segments.back().end;
+  if (last > frames_end + slack)
+    throw DataError(
+        "{}:{}: the labels end at {} s, the recording at {} s; do they belong together?",
+        annotation.source, annotation.segments.back().line, data::format_seconds(last),
+        data::format_seconds(frames_end));
+  if (last < frames_end - slack) {
+    add_fill(last, seconds);
+  } else if (seconds > out.segments.back().start) {
+    out.segments.back().end = seconds;
+  }
+  out.duration = out.segments.back().end;
+  return out;
+}
+
+FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, double hop_seconds,
+                      std::int64_t num_frames, const FrameOptions& options) {
   const double end = static_cast<double>(num_frames) * hop_seconds;
-  FrameOptions slack = options;
-  slack.slack_seconds += hop_seconds;
-  Pieces pieces = pieces_of(annotation, alphabet, end, slack);
+  const Annotation whole = covering(annotation, hop_seconds, num_frames, end, options);
+  Pieces pieces;
+  pieces.end = end;
+  for (const LabelSegment& segment : whole.segments) {
+    pieces.starts.push_back(segment.start);
+    pieces.labels.push_back(id_of(segment, alphabet, whole.source, options.allow_unknown));
+  }
   FrameLabels out;
   out.dropped = drop_shortest(pieces, num_frames);
   const std::size_t count = pieces.starts.size();

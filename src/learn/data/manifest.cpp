@@ -175,6 +175,9 @@ class ManifestReader {
       found.recording.audio = audio.empty() ? seek_audio(row, found.recording.id, split)
                                             : existing(row, audio, "audio");
     }
+    if (const std::string channel = field(row, "channel"); !channel.empty())
+      found.recording.channel =
+          audio_channel(channel, fmt::format("{}:{}: channel", name_, row.line));
     const std::string labels = field(row, "labels");
     if (!labels.empty())
       found.recording.labels = existing(row, labels, "label");

@@ -10,6 +10,7 @@
 #include "learn/data/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
+#include "segfuse/train.h"
 
 namespace segfuse {
 namespace {

@@ -52,14 +52,21 @@ std::vector<TimedLabel> without_deleted(const std::vector<TimedLabel>& segments)
   return out;
 }
 
-std::vector<TimedLabel> merged(const std::vector<TimedLabel>& segments) {
+/// The folded segments that are left; with `merge`, neighbours that folding made equal are one:
+/// those of different labels, and those with deleted ones between them.
+std::vector<TimedLabel> label_sequence(const std::vector<TimedLabel>& given,
+                                       const std::vector<TimedLabel>& folded, bool merge) {
   std::vector<TimedLabel> out;
-  for (const TimedLabel& segment : segments) {
-    if (!out.empty() && out.back().label == segment.label) {
-      out.back().end = segment.end;
-    } else {
-      out.push_back(segment);
-    }
+  std::size_t former = 0;
+  for (std::size_t i = 0; i < folded.size(); ++i) {
+    if (folded[i].label.empty()) continue;
+    const bool by_folding =
+        !out.empty() && (i != former + 1 || given[i].label != given[former].label);
+    if (merge && by_folding && out.back().label == folded[i].label)
+      out.back().end = folded[i].end;
+    else
+      out.push_back(folded[i]);
+    former = i;
   }
   return out;
 }
@@ -159,12 +166,10 @@ void Metrics::add_frames(const Prepared& prepared) {
 }
 
 void Metrics::add_sequences(const Prepared& prepared) {
-  std::vector<TimedLabel> gold = without_deleted(prepared.gold_folded);
-  std::vector<TimedLabel> predicted = without_deleted(prepared.predicted_folded);
-  if (!config_.folding.empty()) {
-    gold = merged(gold);
-    predicted = merged(predicted);
-  }
+  const std::vector<TimedLabel> gold =
+      label_sequence(prepared.gold, prepared.gold_folded, config_.merge_folded);
+  const std::vector<TimedLabel> predicted =
+      label_sequence(prepared.predicted, prepared.predicted_folded, config_.merge_folded);
   const auto count = [&](const TimedLabel& segment, std::int64_t Sums::* number,
                          std::int64_t Sums::* sum) {
     Sums& sums = durations_[segment.label];

@@ -217,7 +217,9 @@ void attempt(DecodedFile& file, const Step& step) {
 }
 
 void Decoding::read(Item& item) const {
-  const Audio audio = read_audio(item.file.audio);
+  AudioOptions how;
+  how.channel = extractor_.config().channel;
+  const Audio audio = read_audio(item.file.audio, how);
   item.file.seconds = audio.seconds();
   item.sequence = {item.file.audio.string(), extractor_.extract(audio), {}};
   model_.normalisation.apply(item.sequence.features);
@@ -293,6 +295,16 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
   }
 }
 
+/// --channel wins over what the model was trained with.
+void choose_channel(const std::string& channel, learn::TrainedModel& model) {
+  if (channel.empty()) return;
+  try {
+    model.config.features.channel = audio_channel(channel, "--channel");
+  } catch (const DataError& error) {
+    throw UsageError("{}", error.what());
+  }
+}
+
 fs::path model_path(const fs::path& given) {
   return path_is_directory(given) ? given / "model.safetensors" : given;
 }
@@ -302,8 +314,8 @@ fs::path model_path(const fs::path& given) {
 std::string train(const TrainOptions& options) {
   const double begin = now();
   learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
-  if (!options.data.empty()) config.data.path = options.data;
   config.data.allow_commands = options.allow_commands;
+  if (!options.data.empty()) learn::set_data_path(config, options.data);
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (!(options.checkpoint_minutes >= 0))
     throw UsageError("--checkpoint-every is a number of minutes from 0 on, not {}",
@@ -359,6 +371,7 @@ std::string evaluate(const EvaluateOptions& options) {
         "commands are never run; pass --data PATH");
   learn::TrainedModel model = learn::read_model(model_path(options.model));
   model.config.data.allow_commands = options.allow_commands;
+  choose_channel(options.channel, model);
   Outputs outputs(options.overwrite);
   if (!options.out.empty()) {
     if (!options.overwrite && learn::holds_run(options.out))
@@ -396,7 +409,8 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   if (options.k_best < 0 || options.samples < 0)
     throw UsageError("--k-best and --samples are numbers from 0 on, not {} and {}", options.k_best,
                      options.samples);
-  const learn::TrainedModel model = learn::read_model(model_path(options.model));
+  learn::TrainedModel model = learn::read_model(model_path(options.model));
+  choose_channel(options.channel, model);
   const std::vector<fs::path> files = audio_files(options.inputs);
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);

@@ -24,23 +24,22 @@ struct TrainingState {
   std::int64_t batch = 0;             ///< batches of the current epoch done
   double epoch_loss = 0;              ///< sums over these batches
   double epoch_segments = 0;
-  double best_error = 0;
+  double best_score = 0;        ///< EpochRecord::dev_score of the best epoch
   std::int64_t best_epoch = 0;  ///< 0: none yet
   std::vector<EpochRecord> history;
 };
 
-/// Replaces the file in one step. `fingerprint` names the run (model, plan and data).
+/// Replaces the file in one step. `recipe` says which run it belongs to.
 void write_checkpoint(const std::filesystem::path& path, const TrainingState& state,
-                      const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint);
-/// DataError for a malformed file; UsageError when the fingerprint is another one.
+                      const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe);
+/// DataError for a malformed file; UsageError that names what differs when the recipe is another.
 TrainingState read_checkpoint(const std::filesystem::path& path,
-                              const std::vector<nn::ParameterSpec>& specs,
-                              std::uint64_t fingerprint);
+                              const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe);
 
 /// The same without the disk; `source` names the file in errors.
 TensorFile file_of(const TrainingState& state, const std::vector<nn::ParameterSpec>& specs,
-                   std::uint64_t fingerprint);
+                   const Recipe& recipe);
 TrainingState state_of(const TensorFile& file, const std::string& source,
-                       const std::vector<nn::ParameterSpec>& specs, std::uint64_t fingerprint);
+                       const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe);
 
 }  // namespace segfuse::learn

@@ -1,11 +1,15 @@
 #include "learn/train/config.h"
 
+#include <fmt/format.h>
+
 #include "base/os/file.h"
 
 namespace segfuse::learn {
 namespace {
 
 constexpr double kHuge = 1e9;
+constexpr Selection kSelections[] = {Selection::kLabelError, Selection::kBoundaryF1,
+                                     Selection::kSegmentF1, Selection::kLoss};
 
 DataSource read_data(const TomlReader& t) {
   DataSource data;
@@ -14,6 +18,7 @@ DataSource read_data(const TomlReader& t) {
   if (t.has("fill_label")) data.fill_label = t.string("fill_label");
   data.fold = t.string("fold", "");
   data.metric_fold = t.string("metric_fold", "");
+  data.metric_merge = t.boolean("metric_merge", data.metric_merge);
   return data;
 }
 
@@ -35,6 +40,10 @@ FeatureConfig read_features(const TomlReader& t) {
   f.raw_bins = whole("raw_bins", f.raw_bins, 0, 1'000'000);
   f.deltas = whole("deltas", f.deltas, 0, 2);
   f.normalise_recording = t.boolean("normalise_recording", f.normalise_recording);
+  if (t.holds_string("channel"))
+    f.channel = audio_channel(t.string("channel"), t.where("channel") + ": 'features.channel'");
+  else if (t.has("channel"))
+    f.channel = whole("channel", 0, 0, 1023);
   return f;
 }
 
@@ -75,6 +84,11 @@ TrainingPlan read_training(const TomlReader& t) {
   p.fixed_length = t.integer("fixed_length", p.fixed_length, 0, 1'000'000'000);
   p.patience = t.integer("patience", p.patience, 0);
   p.select_every = t.integer("select_every", p.select_every, 1, 1'000'000);
+  std::vector<std::string> criteria;
+  for (const Selection selection : kSelections) criteria.push_back(name_of(selection));
+  const std::string chosen = t.choice("select_by", name_of(p.select_by), criteria);
+  for (const Selection selection : kSelections)
+    if (name_of(selection) == chosen) p.select_by = selection;
   p.seed = static_cast<std::uint64_t>(t.integer("seed", 1, 0));
   p.adamw.weight_decay = t.number("weight_decay", p.adamw.weight_decay, 0, kHuge);
   p.adamw.beta1 = t.number("beta1", p.adamw.beta1, 0, 0.999999);
@@ -109,12 +123,40 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
   } catch (const UsageError& error) {  // settings that do not go together
     throw DataError("{}: {}", name, error.what());
   }
+  config.settings = root.settings();
   return config;
 }
 
 TrainConfig read_train_config(const std::filesystem::path& path,
                               const std::vector<std::string>& overrides) {
   return parse_train_config(read_file(path), path.string(), overrides);
+}
+
+void set_data_path(TrainConfig& config, const std::string& path) {
+  config.data.path = path;
+  for (TomlReader::Setting& setting : config.settings)
+    if (setting.name() == "data.path") setting.value = TomlReader::text_of(path);
+}
+
+std::string settings_text(const TrainConfig& config) {
+  std::string text;
+  std::string section;
+  for (const TomlReader::Setting& setting : config.settings) {
+    if (setting.section != section) text += fmt::format("\n[{}]\n", setting.section);
+    section = setting.section;
+    text += fmt::format("{} = {}\n", setting.key, setting.value);
+  }
+  return text;
+}
+
+std::string name_of(Selection selection) {
+  switch (selection) {
+    case Selection::kBoundaryF1: return "boundary_f1";
+    case Selection::kSegmentF1: return "segment_f1";
+    case Selection::kLoss: return "loss";
+    case Selection::kLabelError: break;
+  }
+  return "label_error";
 }
 
 std::string name_of(HeadKind kind) {

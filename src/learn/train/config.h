@@ -20,7 +20,13 @@ struct DataSource {
   std::string fold;                       ///< folding map, applied to all labels before training
   std::string metric_fold;                ///< folding map for the metrics alone
   bool allow_commands = false;            ///< in the manifest; no file can say so, only the user
+  bool metric_merge = true;               ///< MetricsConfig::merge_folded
 };
+
+/// What the best epoch is best in, on the development set. Of equal epochs the first is kept.
+enum class Selection { kLabelError, kBoundaryF1, kSegmentF1, kLoss };
+/// label_error, boundary_f1, segment_f1, loss.
+std::string name_of(Selection selection);
 
 struct TrainingPlan {
   std::int64_t epochs = 20;
@@ -33,6 +39,7 @@ struct TrainingPlan {
   std::int64_t fixed_length = 0;  ///< frames of every training sequence; 0: as they are
   std::int64_t patience = 0;  ///< epochs without a better development score; 0: never stop early
   std::int64_t select_every = 1;  ///< epochs between two scorings of the development set
+  Selection select_by = Selection::kLabelError;
   std::uint64_t seed = 1;
   optim::AdamWConfig adamw;
 };
@@ -44,9 +51,10 @@ struct TrainConfig {
   ModelConfig model;
   std::int64_t max_duration = 0;  ///< in frames; 0: the longest gold segment of the training set
   TrainingPlan training;
-  std::vector<double> tolerances = {0.02};  ///< for boundaries, in seconds
-  std::string text;                         ///< the TOML it was read from
-  std::vector<std::string> overrides;       ///< \"section.key=value\", winning over the text
+  std::vector<double> tolerances = {0.02};    ///< for boundaries, in seconds
+  std::string text;                           ///< the TOML it was read from
+  std::vector<std::string> overrides;         ///< \"section.key=value\", winning over the text
+  std::vector<TomlReader::Setting> settings;  ///< every key, with overrides and defaults
 };
 
 /// Reads and checks all of it; DataError with file, line and column for anything wrong or unknown.
@@ -55,6 +63,12 @@ TrainConfig read_train_config(const std::filesystem::path& path,
                               const std::vector<std::string>& overrides = {});
 TrainConfig parse_train_config(const std::string& text, const std::string& name,
                                const std::vector<std::string>& overrides = {});
+
+/// Data given beside the configuration win over its data.path.
+void set_data_path(TrainConfig& config, const std::string& path);
+
+/// The settings as TOML: what the run was made with, not what stood in the file.
+std::string settings_text(const TrainConfig& config);
 
 /// softmax, linear_chain, semi_markov.
 std::string name_of(HeadKind kind);

@@ -34,6 +34,10 @@ std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
                                      const std::vector<std::int64_t>& limits) {
   std::vector<FrameSegment> parts;
   for (const FrameSegment& segment : segments) {
+    if (segment.label == kUnknownLabel) {
+      parts.push_back(segment);
+      continue;
+    }
     const std::int64_t max_duration = limits[static_cast<std::size_t>(segment.label)];
     const std::int64_t count = (segment.duration + max_duration - 1) / max_duration;
     std::int64_t start = segment.start;

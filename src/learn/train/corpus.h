@@ -17,9 +17,10 @@ namespace segfuse::learn {
 /// One recording as the network sees it.
 struct Sequence {
   std::string id;
-  Tensor features;  ///< (T, D) f32, normalised
-  std::vector<FrameSegment>
-      segments;  ///< gold, tiling [0, T), each within its label's limit; empty without labels
+  Tensor features;                     ///< (T, D) f32, normalised
+  std::vector<FrameSegment> segments;  ///< gold, tiling [0, T), each within its label's limit;
+                                       ///< empty without labels; kUnknownLabel where the training
+                                       ///< set lacks the label
   std::int64_t frames() const { return features.shape()[0]; }
 };
 

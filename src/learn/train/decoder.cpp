@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
@@ -53,6 +54,35 @@ std::vector<FrameSegment> runs(const std::vector<std::int32_t>& labels) {
     }
   }
   return result;
+}
+
+/// Where the first value of (T, C) that is not finite stands; nothing if there is none.
+std::optional<std::size_t> not_finite(std::span<const float> values) {
+  const auto found =
+      std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+  if (found == values.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - values.begin());
+}
+
+/// DataError that names the recording whose scores (B, T, C) are not finite, and what it is like.
+void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
+                  const Tensor& scores) {
+  const std::int64_t classes = scores.shape()[2];
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    const Sequence& sequence = sequences[at(batch.rows[row])];
+    const auto values = scores.span<float>().subspan(row * at(scores.shape()[1] * classes),
+                                                     at(sequence.frames() * classes));
+    const auto bad = not_finite(values);
+    if (!bad) continue;
+    const auto features = std::as_const(sequence.features).span<float>();
+    float largest = 0;
+    for (const float value : features)
+      if (!(std::abs(value) <= largest)) largest = std::abs(value);
+    throw DataError(
+        "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
+        "features is {:g} times the training set's deviation",
+        sequence.id, *bad / at(classes), *bad % at(classes), values[*bad], largest);
+  }
 }
 
 /// Row b by itself.
@@ -119,12 +149,13 @@ struct Decoder::State {
       if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
   }
 
-  std::vector<Tensor> scores(const Batch& batch) {
+  std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch) {
     inputs.set("features", batch.features);
     inputs.set("lengths", batch.lengths);
     std::vector<Tensor> results = forward.run(inputs.tensors());
     for (Tensor& result : results) result = result.to_host();
     forward.check();
+    for (const Tensor& result : results) check_scores(sequences, batch, result);
     return results;
   }
 
@@ -330,7 +361,7 @@ std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
   state_->refresh();
   for (const auto& rows : batches_by_length(sequences, options.batch_frames)) {
     const Batch batch = make_batch(sequences, rows, state_->config);
-    const std::vector<Tensor> scores = state_->scores(batch);
+    const std::vector<Tensor> scores = state_->scores(sequences, batch);
     if (state_->config.head == HeadKind::kSoftmax) {
       state_->decode_frames(batch, scores[0], options, results);
     } else {
@@ -376,7 +407,7 @@ double Decoder::loss(const std::vector<Sequence>& sequences, std::int64_t batch_
   state_->refresh();
   for (const auto& rows : batches_by_length(sequences, batch_frames)) {
     const Batch batch = make_batch(sequences, rows, state_->config);
-    const std::vector<Tensor> scores = state_->scores(batch);
+    const std::vector<Tensor> scores = state_->scores(sequences, batch);
     if (state_->config.head == HeadKind::kSoftmax) {
       total += frame_loss(sequences, batch, scores[0]);
       continue;

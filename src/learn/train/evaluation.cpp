@@ -1,5 +1,7 @@
 #include "learn/train/evaluation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -51,10 +53,22 @@ Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double 
   return segfuse::to_annotation(segments, labels, hop_seconds, duration);
 }
 
+std::string counts_text(const JoinedCounts& counts) {
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& [label, count] : counts) {
+    if (++shown > kShown) return text + fmt::format(" and {} more labels", counts.size() - kShown);
+    text += fmt::format("{}'{}' {}", text.empty() ? "" : ", ", label, count);
+  }
+  return text;
+}
+
 MetricsConfig metrics_config(const TrainConfig& config) {
   MetricsConfig metrics;
   metrics.frame_seconds = config.features.hop_ms / 1000;
   metrics.tolerances = config.tolerances;
+  metrics.merge_folded = config.data.metric_merge;
   if (!config.data.metric_fold.empty()) metrics.folding = read_folding_map(config.data.metric_fold);
   return metrics;
 }

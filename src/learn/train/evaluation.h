@@ -16,7 +16,11 @@ struct LabelledSet {
   std::vector<Example> examples;  ///< features moved into the sequences
   std::vector<Sequence> sequences;
   std::int64_t dropped = 0;  ///< gold segments that found no frame
+  JoinedCounts joined{};     ///< gold segments that folding joined to the one before them
+  JoinedCounts unknown{};    ///< gold segments by label, where the model lacks it
 };
+/// "sil 12, b 3" and the like.
+std::string counts_text(const JoinedCounts& counts);
 
 /// Segments in seconds, on the recording's time axis.
 Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,

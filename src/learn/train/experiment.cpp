@@ -45,14 +45,18 @@ std::vector<Example> load_with_progress(const std::vector<Recording>& recordings
   return all;
 }
 
-/// Normalises in place and turns labels into frames.
+/// Normalises in place and turns labels into frames. Labels that the model lacks are kept: nothing
+/// that it decodes is right there.
 LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
                      const Normalisation& normalisation, const TrainConfig& config) {
   LabelledSet set;
   set.examples = std::move(examples);
   FrameOptions options;
-  options.fill_label = config.data.fill_label;
+  options.allow_unknown = true;
   for (Example& example : set.examples) {
+    for (const LabelSegment& segment : example.gold.segments)
+      if (!labels.find(segment.label)) ++set.unknown[segment.label];
+    for (const auto& [label, count] : example.joined) set.joined[label] += count;
     normalisation.apply(example.features);
     FrameLabels frames = to_frames(example.gold, labels, config.features.hop_ms / 1000,
                                    example.features.shape()[0], options);
@@ -71,6 +75,29 @@ void tell_commands(const std::vector<Recording>& recordings) {
     log(LogLevel::kInfo, "{}: runs {}", recording.command->source, recording.command->line);
   }
   if (count > kShown) log(LogLevel::kInfo, "and {} commands more", count - kShown);
+}
+
+/// What became of the gold that its owner would not expect.
+void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig& config) {
+  std::int64_t dropped = 0;
+  JoinedCounts joined, unknown;
+  for (const LabelledSet* set : sets) {
+    dropped += set->dropped;
+    for (const auto& [label, count] : set->joined) joined[label] += count;
+    for (const auto& [label, count] : set->unknown) unknown[label] += count;
+  }
+  if (dropped > 0)
+    log(LogLevel::kWarning,
+        "{} gold segments are shorter than a frame and share one with others; they were dropped",
+        dropped);
+  if (!joined.empty())
+    log(LogLevel::kInfo,
+        "data.fold ({}) gave neighbours of different labels one label; they were joined: {}",
+        config.data.fold, counts_text(joined));
+  if (!unknown.empty())
+    log(LogLevel::kWarning,
+        "labels that the training set lacks; whatever is decoded there counts as wrong: {}",
+        counts_text(unknown));
 }
 
 void check_labels(const std::vector<Recording>& recordings) {
@@ -97,7 +124,8 @@ Scorer make_scorer(const TrainConfig& config, const Corpus& corpus) {
       metrics.add(gold, to_annotation(decoded[i], corpus.labels, config.features.hop_ms / 1000,
                                       gold.duration));
     }
-    return metrics.label_error_rate();
+    return DevScores{metrics.label_error_rate(), metrics.boundaries().f1(),
+                     metrics.segments().f1()};
   };
 }
 
@@ -162,11 +190,7 @@ Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
   corpus.train = make_set(std::move(train), corpus.labels, corpus.normalisation, config);
   corpus.dev = make_set(std::move(dev), corpus.labels, corpus.normalisation, config);
   corpus.test = make_set(std::move(test), corpus.labels, corpus.normalisation, config);
-  const std::int64_t dropped = corpus.train.dropped + corpus.dev.dropped + corpus.test.dropped;
-  if (dropped > 0)
-    log(LogLevel::kWarning,
-        "{} gold segments are shorter than a frame and share one with others; they were dropped",
-        dropped);
+  report_gold({&corpus.train, &corpus.dev, &corpus.test}, config);
   return corpus;
 }
 
@@ -183,8 +207,11 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
                     {.quiet = quiet});
-  return make_set(load_with_progress(recordings, model.config, pool, progress), model.labels,
-                  model.normalisation, model.config);
+  LabelledSet set = make_set(load_with_progress(recordings, model.config, pool, progress),
+                             model.labels, model.normalisation, model.config);
+  progress.finish();
+  report_gold({&set}, model.config);
+  return set;
 }
 
 Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
@@ -235,11 +262,14 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, Thre
   system.name = name_of(head);
   Start start = start_of(config, head, corpus);
   system.model = std::move(start.model);
+  TrainerOptions with_recipe = options;
+  with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(pool, segmenter, config.training, std::move(start.parameters),
                          system.model.duration_limit, training_sequences(config, corpus),
-                         corpus.dev.sequences, make_scorer(config, corpus), options);
+                         corpus.dev.sequences, make_scorer(config, corpus), with_recipe);
+  system.model.recipe = system.outcome.recipe;
   system.model.parameters = system.outcome.parameters;
   system.seconds = now() - begin;
   system.evaluation =

@@ -98,6 +98,7 @@ TensorFile file_of(const TrainedModel& model) {
   TensorFile file;
   file.metadata["config"] = model.config.text;
   file.metadata["model"] = json_text(sizes_of(model));
+  file.metadata["recipe"] = json_text(recipe_json(model.recipe));
   const auto width = static_cast<std::int64_t>(model.normalisation.mean.size());
   file.tensors.emplace_back("normalisation.mean", Tensor::from(model.normalisation.mean, {width}));
   file.tensors.emplace_back("normalisation.deviation",
@@ -134,6 +135,11 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
         parse_train_config(config->second, source + " (config)", json.at("overrides").texts());
     read_sizes(json, model);
     read_tensors(Tensors(file, source), model);
+    if (const auto recipe = file.metadata.find("recipe"); recipe != file.metadata.end()) {
+      const std::string where = source + ": the metadata 'recipe'";
+      const Json kept = parse_json(recipe->second, where);
+      model.recipe = recipe_from_json(JsonPlace(kept, where));
+    }
   } catch (const UsageError& error) {  // sizes that do not go together
     throw DataError("{}: {}", source, error.what());
   }

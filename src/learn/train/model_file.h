@@ -7,6 +7,7 @@
 
 #include "learn/model/segmenter.h"
 #include "learn/train/config.h"
+#include "learn/train/recipe.h"
 #include "learn/train/safetensors.h"
 #include "segfuse/data.h"
 
@@ -18,10 +19,12 @@ struct TrainedModel {
   Normalisation normalisation;
   Tensor duration_limit;           ///< f32 (K, C), 0 or -inf; [0] for heads without durations
   std::vector<Tensor> parameters;  ///< in the order of Segmenter::parameters()
+  Recipe recipe{};                 ///< of the training; empty in models from before it was kept
 };
 
 /// Safetensors: "parameter.NAME", "normalisation.mean", "normalisation.deviation",
-/// "duration_limit"; metadata "config" (TOML) and "model" (JSON: labels and sizes).
+/// "duration_limit"; metadata "config" (TOML), "model" (JSON: labels and sizes) and "recipe"
+/// (JSON).
 void write_model(const std::filesystem::path& path, const TrainedModel& model);
 /// DataError when the file is no segfuse model, was written for another version of it, or holds
 /// anything of another type or shape than its configuration asks for, or tables out of range.

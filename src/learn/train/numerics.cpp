@@ -55,8 +55,8 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
         "on",
         options.runs, options.sequences, options.frames);
   TrainConfig config = read_train_config(options.config, options.overrides);
-  if (!options.data.empty()) config.data.path = options.data;
   config.data.allow_commands = options.allow_commands;
+  if (!options.data.empty()) set_data_path(config, options.data);
   ThreadPool pool(options.threads);
   Corpus corpus = load_corpus(config, pool, options.quiet);
   Start start = start_of(config, config.model.head, corpus);

@@ -114,8 +114,9 @@ void count_durations(const std::vector<std::vector<FrameSegment>>& rows, std::in
                 std::vector<double>(static_cast<std::size_t>(longest), 0));
   for (const auto& row : rows)
     for (const FrameSegment& s : row)
-      counts[static_cast<std::size_t>(s.label)]
-            [static_cast<std::size_t>(std::min(s.duration, longest) - 1)] += 1;
+      if (s.label != kUnknownLabel)
+        counts[static_cast<std::size_t>(s.label)]
+              [static_cast<std::size_t>(std::min(s.duration, longest) - 1)] += 1;
 }
 
 /// Gold and decoded counts of each duration; the model's line is what it expects on these
@@ -276,13 +277,23 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set) {
   ReportData report;
   report.title = model.config.title.empty() ? "segfuse" : model.config.title;
   report.labels = model.labels.labels();
-  report.config = model.config.text;
+  report.config = settings_text(model.config);
   report.metrics = metrics_of(model.config, views);
   if (views.size() > 1)
     for (const View& view : views) report.systems.push_back(view.name);
   report.durations = durations_of(model, set, evaluation);
   report.confusions = confusions_of(evaluation.metrics, model.labels);
   report.label_rows = label_rows_of(evaluation.metrics, model.labels);
+  if (!set.joined.empty())
+    report.notes.push_back(
+        fmt::format("The folding map {} gave neighbours of different labels one label; they were "
+                    "joined in the gold: {}.",
+                    model.config.data.fold, counts_text(set.joined)));
+  if (!set.unknown.empty())
+    report.notes.push_back(
+        fmt::format("Labels that the training set lacks: {}. Whatever is decoded there counts as "
+                    "wrong.",
+                    counts_text(set.unknown)));
   report.calibrations.push_back(
       calibration_of("label posterior of a segment's frames", evaluation.label_bins));
   const ReportCalibration boundaries = calibration_of(

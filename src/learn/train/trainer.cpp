@@ -7,7 +7,6 @@
 #include <limits>
 #include <optional>
 
-#include "base/fnv.h"
 #include "base/log.h"
 #include "base/os/interrupt.h"
 #include "base/progress.h"
@@ -46,33 +45,38 @@ struct LiveState {
 
 Tensor scalar(double value) { return Tensor::full(DType::kF32, {}, value); }
 
-/// A hash over the bytes of whatever makes a run what it is.
-class Fingerprint {
- public:
-  void add(const void* data, std::size_t bytes) {
-    hash_ = fnv1a({static_cast<const char*>(data), bytes}, hash_);
-  }
-  void add(std::int64_t value) { add(&value, sizeof value); }
-  void add(double value) { add(&value, sizeof value); }
-  void add(const std::string& text) { add(text.data(), text.size()); }
-  std::uint64_t value() const { return hash_; }
+/// Whether every gold label is one that the model has.
+bool all_known(const Sequence& sequence) {
+  return std::ranges::none_of(sequence.segments,
+                              [](const FrameSegment& s) { return s.label == kUnknownLabel; });
+}
 
- private:
-  std::uint64_t hash_ = kFnvBasis;
-};
+bool lower_is_better(Selection selection) {
+  return selection == Selection::kLabelError || selection == Selection::kLoss;
+}
+
+std::string title_of(Selection selection) {
+  switch (selection) {
+    case Selection::kBoundaryF1: return "dev boundary F1";
+    case Selection::kSegmentF1: return "dev segment F1";
+    case Selection::kLoss: return "dev loss";
+    case Selection::kLabelError: break;
+  }
+  return "dev label error";
+}
 
 class Run {
  public:
   Run(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
       std::vector<Tensor> parameters, const Tensor& duration_limit,
-      const std::vector<Sequence>& train, const std::vector<Sequence>& dev, const Scorer& dev_error,
+      const std::vector<Sequence>& train, const std::vector<Sequence>& dev, const Scorer& score,
       const TrainerOptions& options)
       : pool_(pool),
         segmenter_(segmenter),
         plan_(plan),
         train_(train),
         dev_(dev),
-        dev_error_(dev_error),
+        score_(score),
         options_(options),
         forward_backward_(segmenter.training(plan.crf_reg), pool, options.execution),
         step_inputs_(forward_backward_.fusion()),
@@ -83,7 +87,6 @@ class Run {
     state_.second_moment = zeros_like(state_.parameters);
     if (plan.adamw.average > 0) state_.average = clone(state_.parameters);
     state_.best = clone(state_.parameters);
-    state_.best_error = std::numeric_limits<double>::infinity();
     for (const Sequence& sequence : train) lengths_.push_back(sequence.frames());
     schedule_.peak = plan.learning_rate;
     schedule_.total_steps = 0;
@@ -91,7 +94,15 @@ class Run {
       schedule_.total_steps += static_cast<std::int64_t>(batches(epoch).size());
     }
     schedule_.warmup_steps = std::llround(plan.warmup * static_cast<double>(schedule_.total_steps));
-    fingerprint_ = fingerprint();
+    for (const Sequence& sequence : dev)
+      if (all_known(sequence)) known_dev_.push_back(sequence);
+    if (plan.select_by == Selection::kLoss && !dev.empty() && known_dev_.empty())
+      throw UsageError(
+          "every development recording has labels that the training set lacks, so there is no loss "
+          "to choose the epoch by; set training.select_by to label_error");
+    recipe_ = options.recipe;
+    add_data(recipe_, "training", train);
+    add_data(recipe_, "development", dev);
     if (options.resume) restore();
     live_ = {place(state_.parameters), place(state_.first_moment), place(state_.second_moment),
              place(state_.average)};
@@ -124,10 +135,9 @@ class Run {
   }
   void fetch();
 
-  std::uint64_t fingerprint() const;
   void restore();
   void save() {
-    write_checkpoint(options_.checkpoint, state_, segmenter_.parameters(), fingerprint_);
+    write_checkpoint(options_.checkpoint, state_, segmenter_.parameters(), recipe_);
     saved_ = Clock::now();
   }
   bool save_is_due() const {
@@ -146,6 +156,7 @@ class Run {
   [[noreturn]] void refuse(const Batch& batch, double loss, double norm);
   void watch_scores(const EpochRecord& record);
   void train_epoch(const InterruptScope& interrupt, Progress& progress);
+  void score_epoch(EpochRecord& record);
   void end_epoch(Progress& progress);
   bool exhausted() const;
 
@@ -154,7 +165,7 @@ class Run {
   const TrainingPlan& plan_;
   const std::vector<Sequence>& train_;
   const std::vector<Sequence>& dev_;
-  const Scorer& dev_error_;
+  const Scorer& score_;
   const TrainerOptions& options_;
   engine::Executable forward_backward_;
   BoundInputs step_inputs_;
@@ -162,7 +173,8 @@ class Run {
   BoundInputs update_inputs_;
   optim::ScheduleConfig schedule_;
   std::vector<std::int64_t> lengths_;
-  std::uint64_t fingerprint_ = 0;
+  std::vector<Sequence> known_dev_;  // those that have a loss
+  Recipe recipe_;
   TrainingState state_;
   LiveState live_;
   std::unique_ptr<Decoder> decoder_;
@@ -184,42 +196,13 @@ void Run::fetch() {
   copy(live_.average, state_.average);
 }
 
-std::uint64_t Run::fingerprint() const {
-  Fingerprint f;
-  for (const nn::ParameterSpec& spec : segmenter_.parameters()) {
-    f.add(spec.name);
-    for (const std::int64_t size : spec.shape) f.add(size);
-  }
-  const ModelConfig& m = segmenter_.config();
-  for (const std::int64_t value : m.dilations) f.add(value);
-  f.add(static_cast<std::int64_t>(m.head));
-  f.add(m.attention_heads);
-  f.add(m.dropout);
-  for (const std::int64_t value :
-       {plan_.epochs, plan_.batch_size, plan_.batch_frames, plan_.patience, plan_.select_every,
-        static_cast<std::int64_t>(plan_.seed)})
-    f.add(value);
-  for (const double value : {plan_.learning_rate, plan_.warmup, plan_.clip, plan_.adamw.beta1,
-                             plan_.adamw.beta2, plan_.adamw.weight_decay, plan_.adamw.average})
-    f.add(value);
-  if (plan_.crf_reg > 0) f.add(plan_.crf_reg);
-  for (const auto* set : {&train_, &dev_}) {
-    for (const Sequence& sequence : *set) {
-      f.add(sequence.id);
-      f.add(sequence.frames());
-      for (const FrameSegment& s : sequence.segments) f.add(s.start * 1'000'003 + s.label);
-    }
-  }
-  return f.value();
-}
-
 void Run::restore() {
   if (!std::filesystem::exists(options_.checkpoint)) {
     log(LogLevel::kInfo, "no checkpoint at {}: training starts from the beginning",
         options_.checkpoint.string());
     return;
   }
-  state_ = read_checkpoint(options_.checkpoint, segmenter_.parameters(), fingerprint_);
+  state_ = read_checkpoint(options_.checkpoint, segmenter_.parameters(), recipe_);
   log(LogLevel::kInfo, "resuming after {} of {} steps (epoch {})", state_.step,
       schedule_.total_steps, state_.epoch + 1);
 }
@@ -375,12 +358,43 @@ void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
     state_.epoch_loss += finish_step(batch, results);
     state_.epoch_segments += static_cast<double>(batch.segments);
     ++state_.batch;
-    progress.note(fmt::format("epoch {}/{}  loss {:.3f}{}", state_.epoch + 1, plan_.epochs,
-                              state_.epoch_loss / std::max(1.0, state_.epoch_segments),
-                              state_.best_epoch > 0 && std::isfinite(state_.best_error)
-                                  ? fmt::format("  best dev error {:.3f}", state_.best_error)
-                                  : ""));
+    progress.note(fmt::format(
+        "epoch {}/{}  loss {:.3f}{}", state_.epoch + 1, plan_.epochs,
+        state_.epoch_loss / std::max(1.0, state_.epoch_segments),
+        state_.best_epoch > 0 && std::isfinite(state_.best_score)
+            ? fmt::format("  best {} {:.3f}", title_of(plan_.select_by), state_.best_score)
+            : ""));
     progress.set(state_.step);
+  }
+}
+
+/// Decodes the development set. Parameters that give it no finite score have diverged.
+void Run::score_epoch(EpochRecord& record) {
+  std::vector<Decoded> found;
+  try {
+    double segments = 0;
+    for (const Sequence& sequence : known_dev_)
+      segments += static_cast<double>(sequence.segments.size());
+    if (!known_dev_.empty()) record.dev_loss = decoder_->loss(known_dev_) / std::max(1.0, segments);
+    found = decoder_->decode(dev_, {.posteriors = false});
+  } catch (const DataError& error) {
+    throw UsageError(
+        "the development set cannot be scored after epoch {}: {}; the training has diverged: lower "
+        "training.learning_rate or set training.clip",
+        record.epoch, error.what());
+  }
+  std::vector<std::vector<FrameSegment>> decoded;
+  for (const Decoded& d : found) {
+    decoded.emplace_back();
+    for (const DecodedSegment& s : d.segments) decoded.back().push_back(s.segment);
+  }
+  const DevScores scores = score_(decoded);
+  record.dev_error = scores.label_error;
+  switch (plan_.select_by) {
+    case Selection::kLabelError: record.dev_score = scores.label_error; break;
+    case Selection::kBoundaryF1: record.dev_score = scores.boundary_f1; break;
+    case Selection::kSegmentF1: record.dev_score = scores.segment_f1; break;
+    case Selection::kLoss: record.dev_score = record.dev_loss; break;
   }
 }
 
@@ -393,29 +407,28 @@ void Run::end_epoch(Progress& progress) {
                      kNaN,
                      optim::learning_rate(schedule_, state_.step - 1),
                      largest_magnitude(state_.parameters, segmenter_.parameters(), true),
-                     largest_magnitude(state_.parameters, segmenter_.parameters(), false)};
+                     largest_magnitude(state_.parameters, segmenter_.parameters(), false),
+                     kNaN};
   const bool last = record.epoch == plan_.epochs;
-  if (!dev_.empty() && (last || record.epoch % plan_.select_every == 0)) {
-    double segments = 0;
-    for (const Sequence& sequence : dev_) segments += static_cast<double>(sequence.segments.size());
-    record.dev_loss = decoder_->loss(dev_) / std::max(1.0, segments);
-    std::vector<std::vector<FrameSegment>> decoded;
-    for (const Decoded& d : decoder_->decode(dev_, {.posteriors = false})) {
-      decoded.emplace_back();
-      for (const DecodedSegment& s : d.segments) decoded.back().push_back(s.segment);
-    }
-    record.dev_error = dev_error_(decoded);
-  }
+  const bool scored = !dev_.empty() && (last || record.epoch % plan_.select_every == 0);
+  if (scored) score_epoch(record);
+  const bool first = state_.best_epoch == 0;
   const bool better =
-      dev_.empty() || (std::isfinite(record.dev_error) && record.dev_error < state_.best_error);
+      dev_.empty() ||
+      (std::isfinite(record.dev_score) &&
+       (first || (lower_is_better(plan_.select_by) ? record.dev_score < state_.best_score
+                                                   : record.dev_score > state_.best_score)));
   if (better) {
-    if (!dev_.empty()) state_.best_error = record.dev_error;
+    state_.best_score = record.dev_score;
     state_.best_epoch = record.epoch;
     copy_into(evaluated(), state_.best);
   }
-  progress.print(fmt::format(
-      "epoch {:3}  train loss {:.4f}  dev loss {:.4f}  dev label error {:.4f}{}", record.epoch,
-      record.train_loss, record.dev_loss, record.dev_error, better ? "  *" : ""));
+  std::string line = fmt::format("epoch {:3}  train loss {:.4f}", record.epoch, record.train_loss);
+  if (std::isfinite(record.dev_loss)) line += fmt::format("  dev loss {:.4f}", record.dev_loss);
+  if (scored) line += fmt::format("  dev label error {:.4f}", record.dev_error);
+  if (scored && plan_.select_by != Selection::kLabelError && plan_.select_by != Selection::kLoss)
+    line += fmt::format("  {} {:.4f}", title_of(plan_.select_by), record.dev_score);
+  progress.print(line + (scored && better ? "  *" : ""));
   state_.history.push_back(record);
   watch_scores(record);
   state_.epoch_loss = 0;
@@ -438,7 +451,7 @@ TrainingOutcome Run::run() {
     end_epoch(progress);
   }
   progress.finish();
-  return {state_.best, state_.best_epoch, state_.epoch < plan_.epochs, state_.history};
+  return {state_.best, state_.best_epoch, state_.epoch < plan_.epochs, recipe_, state_.history};
 }
 
 }  // namespace
@@ -470,10 +483,10 @@ void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std
 TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
-                      const Scorer& dev_error, const TrainerOptions& options) {
+                      const Scorer& score, const TrainerOptions& options) {
   if (train.empty())
     throw UsageError("the training set is empty; at least one recording with labels is needed");
-  return Run(pool, segmenter, plan, std::move(parameters), duration_limit, train, dev, dev_error,
+  return Run(pool, segmenter, plan, std::move(parameters), duration_limit, train, dev, score,
              options)
       .run();
 }

@@ -43,6 +43,31 @@ std::string message_of(F&& action) {
   return "no error";
 }
 
+TEST(TomlReader, SettingsAreWhatTheGettersGave) {
+  const TomlReader root =
+      TomlReader::parse("title = 'a \"b\"'\n[optim]\nsteps = 3\nsizes = [1, 2]\n", "a.toml",
+                        {"optim.rate=2e-3", "optim.steps=4"});
+  EXPECT_EQ(root.string("title"), "a \"b\"");
+  const TomlReader optim = root.section("optim");
+  EXPECT_TRUE(root.holds_string("title"));
+  EXPECT_FALSE(optim.holds_string("steps"));
+  EXPECT_FALSE(optim.holds_string("nothing"));
+  (void)optim.integer("steps", 1);
+  (void)optim.number("rate", 1.0);
+  (void)optim.number("decay", 0.25, 0, 1);
+  (void)optim.integers("sizes");
+  (void)optim.boolean("fast", true);
+  (void)optim.strings("names", {"x", "y\n"});
+  (void)optim.choice("kind", "adam", {"adam", "sgd"});
+  (void)optim.integer("steps", 1);
+  std::string text;
+  for (const TomlReader::Setting& s : root.settings()) text += s.name() + " = " + s.value + "\n";
+  EXPECT_EQ(text,
+            "title = \"a \\\"b\\\"\"\noptim.steps = 4\noptim.rate = 0.002\noptim.decay = 0.25\n"
+            "optim.sizes = [1, 2]\noptim.fast = true\noptim.names = [\"x\", \"y\\u000A\"]\n"
+            "optim.kind = \"adam\"\n");
+}
+
 TEST(TomlReader, GettersGiveTheFilesValues) {
   const TomlReader reader = config();
   const TomlReader optim = reader.section("optim");

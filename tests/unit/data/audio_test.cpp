@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sndfile.h>
 #include <sys/stat.h>
@@ -80,8 +81,15 @@ TEST(ReadAudio, FlacAndChannels) {
   const test::TemporaryDirectory directory;
   write_with_sndfile(directory / "x.flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 2,
                      {0.5F, -0.25F, 0.25F, 0.75F});
-  EXPECT_EQ(read_audio(directory / "x.flac").samples, (std::vector<float>{0.125F, 0.5F}));
   AudioOptions options;
+  try {
+    read_audio(directory / "x.flac", options);
+    FAIL() << "two channels became one without a word";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("x.flac: the file has 2 channels; choose one"));
+  }
+  options.channel = AudioOptions::kMean;
+  EXPECT_EQ(read_audio(directory / "x.flac", options).samples, (std::vector<float>{0.125F, 0.5F}));
   options.channel = 1;
   EXPECT_EQ(read_audio(directory / "x.flac", options).samples, (std::vector<float>{-0.25F, 0.75F}));
   options.channel = 2;

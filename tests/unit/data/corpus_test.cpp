@@ -51,20 +51,36 @@ TEST(Alphabet, IsSortedByBytesAndInvertible) {
   EXPECT_THROW(Alphabet({"a", "a"}), UsageError);
 }
 
-TEST(Folding, RenamesDeletesAndMerges) {
+TEST(Folding, RenamesDeletesAndJoinsWhatItMadeEqual) {
   FoldingMap map;
   map.set("q", std::nullopt);
   map.set("bcl", "sil");
+  JoinedCounts joined;
   const Annotation folded =
-      fold(annotation({0, 1, 2, 3, 4, 5, 6}, {"q", "sil", "bcl", "b", "q", "b"}), map);
-  ASSERT_EQ(folded.segments.size(), 2);
+      fold(annotation({0, 1, 2, 3, 4, 5, 6}, {"q", "sil", "bcl", "b", "q", "b"}), map, &joined);
+  ASSERT_EQ(folded.segments.size(), 3);
   EXPECT_EQ(folded.segments[0].label, "sil");
   EXPECT_EQ(folded.segments[0].start, 0);
   EXPECT_EQ(folded.segments[0].end, 3);
+  // What stood between two segments of one label was deleted; they were two, and still are.
   EXPECT_EQ(folded.segments[1].label, "b");
-  EXPECT_EQ(folded.segments[1].end, 6);
+  EXPECT_EQ(folded.segments[1].end, 5);
+  EXPECT_EQ(folded.segments[2].label, "b");
+  EXPECT_EQ(folded.segments[2].end, 6);
+  EXPECT_EQ(joined, (JoinedCounts{{"sil", 1}}));
   map.set("a", std::nullopt);
   EXPECT_THROW(fold(annotation({0, 1}, {"a"}), map), DataError);
+}
+
+TEST(Folding, NeighboursOfOneLabelStayApart) {
+  FoldingMap map;
+  const Annotation phrases = annotation({0, 1, 2, 3}, {"NP", "NP", "NP"});
+  EXPECT_EQ(fold(phrases, {}).segments.size(), 3);
+  map.set("NP", "phrase");
+  EXPECT_EQ(fold(phrases, map).segments.size(), 3) << "renamed alike, nothing becomes one";
+  map.set("VP", "phrase");
+  const Annotation mixed = annotation({0, 1, 2, 3, 4}, {"NP", "VP", "VP", "NP"});
+  EXPECT_EQ(fold(mixed, map).segments.size(), 2);
 }
 
 TEST(Folding, ReadsTsvAndToml) {
@@ -159,11 +175,45 @@ TEST(ToFrames, LabelsThatEndElsewhereThanTheAudio) {
   EXPECT_THAT(starts_of(to_frames(gold, alphabet, 0.01, 120, options)), ElementsAre(0, 50, 100));
 }
 
+TEST(Covering, HasTheBoundariesThatFramesAreMadeOf) {
+  Rng rng(7);
+  const Alphabet alphabet({"a", "b", "c"});
+  FrameOptions options;
+  options.fill_label = "c";
+  int filled = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<double> times = {round % 3 == 0 ? 0.3 * rng.uniform() : 0};
+    std::vector<std::string> labels;
+    for (std::uint64_t i = 1 + rng.below(6); i > 0; --i) {
+      times.push_back(times.back() + 0.02 + 0.1 * rng.uniform());
+      labels.push_back(alphabet.label(static_cast<std::int64_t>(rng.below(2))));
+    }
+    const Annotation gold = annotation(times, labels);
+    const double seconds = std::max(0.02, gold.duration - 0.09 + 0.4 * rng.uniform());
+    const auto frames = static_cast<std::int64_t>(std::ceil(seconds / 0.01 - 1e-6));
+    const Annotation whole = covering(gold, 0.01, frames, seconds, options);
+    EXPECT_EQ(to_frames(whole, alphabet, 0.01, frames, options).segments,
+              to_frames(gold, alphabet, 0.01, frames, options).segments);
+    EXPECT_EQ(whole.segments.front().start, 0);
+    if (seconds > whole.segments.back().start) {
+      EXPECT_EQ(whole.duration, seconds);
+      EXPECT_EQ(whole.segments.back().end, seconds);
+    }
+    filled += whole.segments.back().label == "c";
+  }
+  EXPECT_GT(filled, 100);
+}
+
 TEST(ToFrames, AnUnknownLabelNamesFileAndLine) {
   EXPECT_THAT(message_of([] {
                 to_frames(annotation({0, 1, 2}, {"a", "zz"}), Alphabet({"a", "b"}), 0.01, 200);
               }),
               HasSubstr("x.phn:2: label \"zz\" is not among the 2 labels"));
+  FrameOptions options;
+  options.allow_unknown = true;
+  EXPECT_EQ(to_frames(annotation({0, 1, 2}, {"a", "zz"}), Alphabet({"a", "b"}), 0.01, 200, options)
+                .segments,
+            (std::vector<FrameSegment>{{0, 100, 0}, {100, 100, kUnknownLabel}}));
 }
 
 TEST(ToAnnotation, IsTheInverseOfToFrames) {

@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
+#include "segfuse/train.h"
 #include "support/files.h"
 
 namespace segfuse {

@@ -186,13 +186,13 @@ class Checkpoint : public ::testing::Test {
 
   static TrainingState state() { return test::tiny_state(); }
   std::string said(const std::function<void(TensorFile&)>& change) {
-    write_checkpoint(path_, state(), specs_, 7);
+    write_checkpoint(path_, state(), specs_, test::kTinyRecipe);
     TensorFile file = read_safetensors(path_);
     change(file);
     write_safetensors(path_, file);
     try {
-      read_checkpoint(path_, specs_, 7);
-    } catch (const Error& error) {  // another fingerprint is a UsageError
+      read_checkpoint(path_, specs_, test::kTinyRecipe);
+    } catch (const Error& error) {  // another recipe is a UsageError
       return error.what();
     }
     return "accepted";
@@ -200,17 +200,17 @@ class Checkpoint : public ::testing::Test {
 };
 
 TEST_F(Checkpoint, WhatWasWrittenIsRead) {
-  write_checkpoint(path_, state(), specs_, 7);
-  const TrainingState back = read_checkpoint(path_, specs_, 7);
+  write_checkpoint(path_, state(), specs_, test::kTinyRecipe);
+  const TrainingState back = read_checkpoint(path_, specs_, test::kTinyRecipe);
   EXPECT_EQ(back.step, 12);
-  EXPECT_EQ(back.best_error, 0.25);
+  EXPECT_EQ(back.best_score, 0.25);
   ASSERT_EQ(back.history.size(), 2);
   EXPECT_EQ(back.history[0].epoch, 1);
   EXPECT_TRUE(std::isnan(back.history[1].dev_error));
 }
 
 TEST_F(Checkpoint, EveryTensorIsLookedAt) {
-  write_checkpoint(path_, state(), specs_, 7);
+  write_checkpoint(path_, state(), specs_, test::kTinyRecipe);
   const TensorFile whole = read_safetensors(path_);
   ASSERT_EQ(whole.tensors.size(), 10);
   for (const auto& [name, value] : whole.tensors) {
@@ -223,7 +223,7 @@ TEST_F(Checkpoint, EveryTensorIsLookedAt) {
 }
 
 TEST_F(Checkpoint, EveryKeyOfTheStateIsLookedAt) {
-  write_checkpoint(path_, state(), specs_, 7);
+  write_checkpoint(path_, state(), specs_, test::kTinyRecipe);
   const Json whole = Json::parse(read_safetensors(path_).metadata.at("state"));
   const auto with = [&](const std::string& key, const Json& value) {
     return said([&](TensorFile& f) {

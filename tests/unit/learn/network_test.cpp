@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "base/rng.h"
 #include "compiler/interpret/interpreter.h"
@@ -70,6 +71,59 @@ TEST(Layers, AttentionLooksAtNoPadding) {
   double moved = 0;
   for (int i = 12; i < 20; ++i) moved += std::abs(before.at(i) - after.at(i));
   EXPECT_GT(moved, 0.1);
+}
+
+TEST(Layers, AttentionIsTheFormula) {
+  constexpr int kTime = 3, kWidth = 6, kHeads = 2, kDepth = 3;
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  nn::Net net(b, {});
+  const ValId x = fusion.add_input("x", DType::kF32, {1, kTime, kWidth});
+  const ValId bias = fusion.add_input("bias", DType::kF32, {1, 1, 1, kTime});
+  fusion.add_output(net.self_attention("a", x, kHeads, bias));
+  std::vector<Tensor> inputs{random(DType::kF32, {1, kTime, kWidth}, 1),
+                             random(DType::kF32, {1, 1, 1, kTime}, 2)};
+  std::map<std::string, Tensor> of;
+  for (const auto& spec : net.parameters()) {
+    inputs.push_back(random(DType::kF32, spec.shape, inputs.size()));
+    of[spec.name] = inputs.back();
+  }
+  using Rows = std::vector<std::vector<double>>;
+  const auto linear = [&](const std::string& name, const Rows& rows) {
+    Rows out(kTime, std::vector<double>(kWidth));
+    for (int t = 0; t < kTime; ++t)
+      for (int o = 0; o < kWidth; ++o) {
+        out[t][o] = of.at("a." + name + ".bias").at(o);
+        for (int i = 0; i < kWidth; ++i)
+          out[t][o] += rows[t][i] * of.at("a." + name + ".weight").at(i * kWidth + o);
+      }
+    return out;
+  };
+  Rows given(kTime, std::vector<double>(kWidth));
+  for (int t = 0; t < kTime; ++t)
+    for (int i = 0; i < kWidth; ++i) given[t][i] = inputs[0].at(t * kWidth + i);
+  const Rows query = linear("query", given), key = linear("key", given);
+  const Rows value = linear("value", given);
+  Rows mixed(kTime, std::vector<double>(kWidth, 0));
+  for (int h = 0; h < kHeads; ++h)
+    for (int t = 0; t < kTime; ++t) {
+      std::vector<double> weight(kTime);
+      double sum = 0;
+      for (int u = 0; u < kTime; ++u) {
+        double product = 0;
+        for (int d = 0; d < kDepth; ++d)
+          product += query[t][h * kDepth + d] * key[u][h * kDepth + d];
+        weight[u] = std::exp(product / std::sqrt(double{kDepth}) + inputs[1].at(u));
+        sum += weight[u];
+      }
+      for (int u = 0; u < kTime; ++u)
+        for (int d = 0; d < kDepth; ++d)
+          mixed[t][h * kDepth + d] += weight[u] / sum * value[u][h * kDepth + d];
+    }
+  const Rows expected = linear("out", mixed);
+  const Tensor y = compiler::interpret(fusion, inputs)[0];
+  for (int t = 0; t < kTime; ++t)
+    for (int o = 0; o < kWidth; ++o) EXPECT_NEAR(y.at(t * kWidth + o), expected[t][o], 1e-9);
 }
 
 TEST(Layers, InitialValuesDependOnNameAndSeedAlone) {

@@ -293,6 +293,22 @@ TEST(Metrics, FoldingGivesThePhoneErrorRate) {
   EXPECT_EQ(metrics.exact_segments().hits, 1);
 }
 
+TEST(Metrics, SyllablesMayRepeatWhereTheGapIsDeleted) {
+  const Annotation gold =
+      annotation({{0.1, "a"}, {0.1, "gap"}, {0.1, "a"}, {0.1, "gap"}, {0.1, "b"}, {0.1, "b"}});
+  const Annotation one_missing = annotation({{0.3, "a"}, {0.1, "gap"}, {0.1, "b"}, {0.1, "b"}});
+  for (const bool merge : {true, false}) {
+    MetricsConfig config;
+    config.folding.set("gap", std::nullopt);
+    config.merge_folded = merge;
+    Metrics metrics(config);
+    metrics.add(gold, one_missing);
+    EXPECT_EQ(metrics.label_errors().gold, merge ? 3 : 4) << "b b had one label all the time";
+    EXPECT_EQ(metrics.label_errors().deletions, merge ? 0 : 1);
+    EXPECT_EQ(metrics.durations().at("a").gold, merge ? 1 : 2);
+  }
+}
+
 TEST(Metrics, JsonHasTheNamesThatOthersRead) {
   MetricsConfig config;
   config.tolerances = {0.02, 0.0125};
@@ -313,8 +329,8 @@ TEST(Metrics, SegmentsThatDoNotTileAreRefused) {
   Annotation broken = annotation({{0.1, "a"}, {0.1, "b"}});
   broken.segments[1].start = 0.15;
   EXPECT_THROW(metrics.add(broken, broken), DataError);
-  EXPECT_THROW(Metrics({0, {0.02}, {}}), UsageError);
-  EXPECT_THROW(Metrics({0.01, {-1}, {}}), UsageError);
+  EXPECT_THROW(Metrics({0, {0.02}, {}, true}), UsageError);
+  EXPECT_THROW(Metrics({0.01, {-1}, {}, true}), UsageError);
 }
 
 }  // namespace
