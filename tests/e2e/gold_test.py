@@ -207,6 +207,34 @@ class GoldTest(tool.ToolTest):
         self.train("two", broken, "--set", "features.channel=both", check=3)
 
 
+    def test_segments_longer_than_k_are_joined(self):
+        """Cut with K = 12 frames and put together again: gold and decoded segments count once."""
+        rows = [rows_of(path) for path in sorted((self.data / "test").glob("*.phn"))]
+        longer = sum(end - start > 12.5 * RATE / 100 for row in rows for start, end, _ in row)
+        self.assertGreater(longer, 3)
+        found = {}
+        for kind in ("cut", "joined"):
+            out, metrics, errors = self.train(f"long-{kind}", self.data, "--set", "model.max_duration=12", "--set",
+                                              f'model.long_segments="{kind}"', "--set", "training.epochs=12")
+            self.assertIn("gold segments are longer than what their labels may last (at most K = 12 frames)", errors)
+            self.assertRegex(errors, r"\d+ gold and \d+ of \d+ decoded segments last as long as their label may")
+            self.assertGreaterEqual(metrics["segments_at_limit"]["gold"], longer)
+            self.assertEqual(metrics["counts"]["labels"]["gold"], sum(map(len, rows)))
+            folder = self.directory / f"long-labels-{kind}"
+            tool.run("decode", out, self.data / "test", "--out", folder, "--format", "phn", "--k-best", "3", check=0)
+            decoded = [rows_of(path) for path in sorted(folder.glob("*.phn"))]
+            longest = max(end - start for row in decoded for start, end, _ in row) * 100 / RATE
+            neighbours = sum(a[2] == b[2] for row in decoded for a, b in zip(row, row[1:]))
+            found[kind] = (metrics["label_error_rate"], longest, neighbours)
+            again = json.loads(tool.run("eval", out, "--json", check=0).stdout)
+            self.assertEqual(again["label_error_rate"], metrics["label_error_rate"])
+        self.assertLessEqual(found["cut"][1], 12.01)
+        self.assertGreater(found["cut"][2], 0)
+        self.assertGreater(found["joined"][1], 12.01)
+        self.assertEqual(found["joined"][2], 0, "no label follows itself in this corpus")
+        self.assertLess(found["joined"][0], found["cut"][0])
+
+
 class NumbersTest(tool.ToolTest):
     """What goes wrong with numbers names its file."""
 

@@ -34,6 +34,9 @@ struct ModelConfig {
   std::int64_t features = 0;      ///< D
   std::int64_t classes = 0;       ///< C
   std::int64_t max_duration = 1;  ///< K, in frames
+  /// (C), or empty: what is decoded stays as it is. Else neighbours of one label are joined: all of
+  /// them where this holds; else a piece to one before it that is as long as the label may be.
+  std::vector<bool> joins_neighbours{};
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 

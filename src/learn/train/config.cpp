@@ -111,6 +111,7 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
   const TomlReader model = root.section("model");
   config.model = read_model(model);
   config.max_duration = model.integer("max_duration", 0, 0, 1'000'000);
+  config.join_long = model.choice("long_segments", "cut", {"cut", "joined"}) == "joined";
   config.training = read_training(root.section("training"));
   const TomlReader evaluation = root.section("evaluation");
   config.tolerances = evaluation.numbers("tolerances", config.tolerances);

@@ -31,7 +31,7 @@ void fill_row(Batch& batch, std::int64_t row, const Sequence& sequence, bool eve
 }  // namespace
 
 std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
-                                     const std::vector<std::int64_t>& limits) {
+                                     const std::vector<std::int64_t>& limits, bool full) {
   std::vector<FrameSegment> parts;
   for (const FrameSegment& segment : segments) {
     if (segment.label == kUnknownLabel) {
@@ -42,12 +42,32 @@ std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
     const std::int64_t count = (segment.duration + max_duration - 1) / max_duration;
     std::int64_t start = segment.start;
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t length = segment.duration / count + (i < segment.duration % count ? 1 : 0);
+      const std::int64_t even = segment.duration / count + (i < segment.duration % count ? 1 : 0);
+      const std::int64_t left = segment.start + segment.duration - start;
+      const std::int64_t length = full ? std::min(max_duration, left) : even;
       parts.push_back({start, length, segment.label});
       start += length;
     }
   }
   return parts;
+}
+
+std::vector<FrameSegment> join_pieces(const std::vector<FrameSegment>& segments,
+                                      const std::vector<bool>& joins,
+                                      const std::vector<std::int64_t>& limits) {
+  std::vector<FrameSegment> whole;
+  std::int64_t former = 0;  // frames of the piece before
+  for (const FrameSegment& piece : segments) {
+    const auto label = static_cast<std::size_t>(piece.label);
+    if (!whole.empty() && whole.back().label == piece.label &&
+        (joins[label] || former >= limits[label])) {
+      whole.back().duration += piece.duration;
+    } else {
+      whole.push_back(piece);
+    }
+    former = piece.duration;
+  }
+  return whole;
 }
 
 std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int64_t frames) {

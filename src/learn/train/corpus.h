@@ -24,10 +24,18 @@ struct Sequence {
   std::int64_t frames() const { return features.shape()[0]; }
 };
 
-/// Splits every segment longer than limits[label] frames into the fewest parts that fit, lengths
-/// differing by at most one, longer ones first.
+/// Splits every segment longer than limits[label] frames into the fewest parts that fit: lengths
+/// differing by at most one, longer ones first; or with `full` as long as they may be, and the
+/// rest.
 std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
-                                     const std::vector<std::int64_t>& limits);
+                                     const std::vector<std::int64_t>& limits, bool full = false);
+
+/// Neighbours of one label become one segment, as ModelConfig::joins_neighbours has it for labels
+/// of at most limits[label] frames. Undoes split_long where a label never follows itself, and with
+/// `full` also where it does, but behind a segment that was just as long as its limit.
+std::vector<FrameSegment> join_pieces(const std::vector<FrameSegment>& segments,
+                                      const std::vector<bool>& joins,
+                                      const std::vector<std::int64_t>& limits);
 
 /// Every sequence cut into pieces of exactly `frames`, the last piece reaching back into the one
 /// before; the ids get the first frame, "a@0". Segments are cut where a piece is. Sequences that

@@ -10,6 +10,7 @@
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "learn/train/bound_inputs.h"
+#include "learn/train/crf_start.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #include "segfuse/semicrf_tools.h"
@@ -192,6 +193,7 @@ struct Decoder::State {
                      std::vector<Decoded>& out) const;
   void decode_crf(const Batch& batch, const std::vector<Tensor>& scores, const Options& options,
                   std::vector<Decoded>& out);
+  void join(Decoded& decoded) const;
   void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
                         const std::vector<double>& log_z, const Options& options,
                         std::vector<Decoded>& out);
@@ -350,6 +352,33 @@ void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potenti
   }
 }
 
+/// Puts the pieces of segments that are longer than K together.
+void Decoder::State::join(Decoded& decoded) const {
+  const std::vector<std::int64_t> limits = limits_of(duration_limit);
+  const auto joined = [&](const std::vector<FrameSegment>& pieces) {
+    return join_pieces(pieces, config.joins_neighbours, limits);
+  };
+  std::vector<FrameSegment> pieces;
+  for (const DecodedSegment& piece : decoded.segments) pieces.push_back(piece.segment);
+  std::vector<DecodedSegment> whole;
+  auto piece = decoded.segments.begin();
+  for (const FrameSegment& segment : joined(pieces)) {
+    DecodedSegment one = *piece;
+    const bool single = one.segment == segment;
+    double sum = 0;
+    for (;
+         piece != decoded.segments.end() && piece->segment.start < segment.start + segment.duration;
+         ++piece)
+      sum += piece->label_posterior * static_cast<double>(piece->segment.duration);
+    one.segment = segment;
+    if (!single) one.posterior = one.label_posterior = sum / static_cast<double>(segment.duration);
+    whole.push_back(one);
+  }
+  decoded.segments = std::move(whole);
+  for (auto* list : {&decoded.best, &decoded.samples})
+    for (Alternative& alternative : *list) alternative.segments = joined(alternative.segments);
+}
+
 std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
                                      const Options& options) {
   const HeadKind head = state_->config.head;
@@ -368,6 +397,8 @@ std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
       state_->decode_crf(batch, scores, options, results);
     }
   }
+  if (!state_->config.joins_neighbours.empty() && head == HeadKind::kSemiMarkov)
+    for (Decoded& decoded : results) state_->join(decoded);
   return results;
 }
 

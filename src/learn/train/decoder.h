@@ -17,7 +17,8 @@ namespace segfuse::learn {
 
 struct DecodedSegment {
   FrameSegment segment;
-  /// P(this very segment) for the semi-Markov head; else the mean label posterior of its frames.
+  /// P(this very segment) for the semi-Markov head; else, and where pieces were joined, the mean
+  /// label posterior of its frames.
   double posterior = 0;
   /// Mean over its frames of P(frame has this label).
   double label_posterior = 0;

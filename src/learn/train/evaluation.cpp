@@ -6,6 +6,9 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/log.h"
+#include "learn/train/crf_start.h"
+
 namespace segfuse::learn {
 namespace {
 
@@ -53,6 +56,40 @@ Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double 
   return segfuse::to_annotation(segments, labels, hop_seconds, duration);
 }
 
+namespace {
+
+void count_at_limit(const TrainedModel& model, const LabelledSet& set, Evaluation& evaluation) {
+  if (model.config.model.head != HeadKind::kSemiMarkov) return;
+  const std::vector<std::int64_t> limits = limits_of(model.duration_limit);
+  const double hop = model.config.features.hop_ms / 1000;
+  for (const Example& example : set.examples)
+    for (const LabelSegment& s : example.gold.segments)
+      if (const auto label = model.labels.find(s.label))
+        evaluation.gold_at_limit +=
+            std::llround((s.end - s.start) / hop) >= limits[static_cast<std::size_t>(*label)];
+  for (const Decoded& decoded : evaluation.decoded)
+    for (const DecodedSegment& s : decoded.segments)
+      evaluation.decoded_at_limit +=
+          s.segment.duration >= limits[static_cast<std::size_t>(s.segment.label)];
+}
+
+}  // namespace
+
+std::string limit_text(const TrainedModel& model, const Evaluation& evaluation) {
+  if (evaluation.gold_at_limit == 0 && evaluation.decoded_at_limit == 0) return "";
+  std::int64_t decoded = 0;
+  for (const Decoded& d : evaluation.decoded) decoded += std::ssize(d.segments);
+  return fmt::format(
+      "{} gold and {} of {} decoded segments last as long as their label may (at most K = {} "
+      "frames) or longer; {}",
+      evaluation.gold_at_limit, evaluation.decoded_at_limit, decoded,
+      model.config.model.max_duration,
+      model.config.model.joins_neighbours.empty()
+          ? "longer ones are decoded in pieces, unless the model is trained with "
+            "model.long_segments = \"joined\""
+          : "pieces of longer ones are joined");
+}
+
 std::string counts_text(const JoinedCounts& counts) {
   constexpr std::size_t kShown = 10;
   std::string text;
@@ -82,7 +119,7 @@ Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const Lab
                   engine::default_executor_options());
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
-  Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0};
+  Evaluation evaluation{.metrics = Metrics(metrics_config(model.config))};
   evaluation.decoded = decoder.decode(set.sequences, options);
   evaluation.decode_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -91,6 +128,9 @@ Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const Lab
         to_annotation(evaluation.decoded[i], model.labels, hop, set.examples[i].gold.duration));
     evaluation.metrics.add(set.examples[i].gold, evaluation.predicted.back());
   }
+  count_at_limit(model, set, evaluation);
+  if (const std::string text = limit_text(model, evaluation); !text.empty())
+    log(LogLevel::kInfo, "{}", text);
   add_calibration(set, tolerance, hop, evaluation);
   return evaluation;
 }

@@ -41,7 +41,12 @@ struct Evaluation {
   std::vector<ReliabilityBin>
       label_bins;             ///< label posterior of a segment against its frames' gold labels
   double decode_seconds = 0;  ///< wall time
+  /// Of a semi-Markov model: segments that last as long as their label may, or longer.
+  std::int64_t gold_at_limit = 0;
+  std::int64_t decoded_at_limit = 0;
 };
+/// A sentence about the last two; empty where there are none.
+std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
 
 MetricsConfig metrics_config(const TrainConfig& config);
 Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const LabelledSet& set);

@@ -129,9 +129,26 @@ Scorer make_scorer(const TrainConfig& config, const Corpus& corpus) {
   };
 }
 
-void split_segments(LabelledSet& set, const std::vector<std::int64_t>& limits) {
-  for (Sequence& sequence : set.sequences)
-    sequence.segments = split_long(sequence.segments, limits);
+/// Labels that never follow themselves in the training set: neighbours that have one can only be
+/// pieces of a longer segment.
+std::vector<bool> never_repeated(const Corpus& corpus) {
+  std::vector<bool> never(static_cast<std::size_t>(corpus.labels.size()), true);
+  for (const Sequence& sequence : corpus.train.sequences)
+    for (std::size_t i = 1; i < sequence.segments.size(); ++i)
+      if (sequence.segments[i].label == sequence.segments[i - 1].label)
+        never[static_cast<std::size_t>(sequence.segments[i].label)] = false;
+  return never;
+}
+
+/// Returns how many segments were longer than their labels' limits.
+std::int64_t split_segments(LabelledSet& set, const std::vector<std::int64_t>& limits, bool full) {
+  std::int64_t cut = 0;
+  for (Sequence& sequence : set.sequences) {
+    for (const FrameSegment& s : sequence.segments)
+      cut += s.label != kUnknownLabel && s.duration > limits[static_cast<std::size_t>(s.label)];
+    sequence.segments = split_long(sequence.segments, limits, full);
+  }
+  return cut;
 }
 
 /// Gold segments as the head sees them: none longer than its label's limit.
@@ -225,8 +242,19 @@ Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
   sizes.max_duration = durations.longest;
   if (head == HeadKind::kSemiMarkov) {
     start.model.duration_limit = durations.table;
+    if (config.join_long) sizes.joins_neighbours = never_repeated(corpus);
+    std::int64_t cut = 0;
     for (LabelledSet* set : {&corpus.train, &corpus.dev, &corpus.test})
-      split_segments(*set, durations.limits);
+      cut += split_segments(*set, durations.limits, config.join_long);
+    if (cut > 0)
+      log(LogLevel::kInfo,
+          "{} gold segments are longer than what their labels may last (at most K = {} frames); "
+          "the "
+          "loss sees them in pieces, and {}",
+          cut, durations.longest,
+          config.join_long ? "decoded pieces are joined"
+                           : "decoded ones stay in pieces (model.long_segments = \"joined\" joins "
+                             "them)");
   }
   const LabelStatistics statistics =
       count_labels(corpus.train.sequences, sizes.classes, sizes.max_duration);

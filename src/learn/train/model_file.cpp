@@ -20,7 +20,8 @@ Json sizes_of(const TrainedModel& model) {
           {"labels", model.labels.labels()},
           {"head", name_of(m.head)},
           {"features", m.features},
-          {"max_duration", m.max_duration}};
+          {"max_duration", m.max_duration},
+          {"joins_neighbours", m.joins_neighbours}};
 }
 
 constexpr std::int64_t kMostFrames = 1'000'000;  // of a segment, as in the configuration
@@ -38,6 +39,12 @@ void read_sizes(const JsonPlace& json, TrainedModel& model) {
     json.at("features").refuse(fmt::format("the {} columns of the configuration", columns));
   m.max_duration = json.at("max_duration").integer(1, kMostFrames);
   m.classes = model.labels.size();
+  if (const auto joins = json.find("joins_neighbours")) {
+    joins->for_each(
+        [&](const JsonPlace& label) { m.joins_neighbours.push_back(label.boolean()); });
+    if (!m.joins_neighbours.empty() && std::ssize(m.joins_neighbours) != m.classes)
+      joins->refuse("one for each label, or none");
+  }
   m.head = kHeads[json.at("head").one_of(names)];
 }
 

@@ -284,6 +284,8 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set) {
   report.durations = durations_of(model, set, evaluation);
   report.confusions = confusions_of(evaluation.metrics, model.labels);
   report.label_rows = label_rows_of(evaluation.metrics, model.labels);
+  if (const std::string text = limit_text(model, evaluation); !text.empty())
+    report.notes.push_back(text + ".");
   if (!set.joined.empty())
     report.notes.push_back(
         fmt::format("The folding map {} gave neighbours of different labels one label; they were "
@@ -315,6 +317,8 @@ Json system_json(const System& system) {
   json["best_epoch"] = system.outcome.best_epoch;
   json["epochs"] = system.outcome.history.size();
   json["max_duration"] = system.model.config.model.max_duration;
+  json["segments_at_limit"] = {{"gold", system.evaluation.gold_at_limit},
+                               {"decoded", system.evaluation.decoded_at_limit}};
   return json;
 }
 

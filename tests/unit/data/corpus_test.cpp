@@ -130,6 +130,19 @@ TEST(ToFrames, TheShortestAreDroppedWhenFramesRunOut) {
   EXPECT_EQ(frames.segments, (std::vector<FrameSegment>{{0, 1, 1}, {1, 1, 3}}));
 }
 
+TEST(ToFrames, OfEquallyShortOnesTheEarliestGoesAndItsTimeStays) {
+  const Alphabet alphabet({"a", "b", "c", "d"});
+  const auto labels = [&](const std::vector<double>& times, const std::vector<std::string>& names) {
+    std::vector<std::int32_t> out;
+    for (const FrameSegment& s : to_frames(annotation(times, names), alphabet, 0.01, 2).segments)
+      out.push_back(s.label);
+    return out;
+  };
+  EXPECT_THAT(labels({0, 0.005, 0.01, 0.02}, {"a", "b", "c"}), ElementsAre(1, 2));
+  // b gets a's time at the start, so c is the next that goes.
+  EXPECT_THAT(labels({0, 0.002, 0.004, 0.0075, 0.02}, {"a", "b", "c", "d"}), ElementsAre(1, 3));
+}
+
 TEST(ToFrames, AlwaysTilesAndMovesNoBoundaryFurtherThanItMust) {
   Rng rng(5);
   const Alphabet alphabet({"a", "b", "c"});
@@ -322,6 +335,34 @@ TEST(Buckets, EveryIndexOnceWithinTheLimits) {
   EXPECT_EQ(*seen.begin(), 0);
   EXPECT_EQ(*seen.rbegin(), 199);
   EXPECT_EQ(std::set<std::int64_t>(seen.begin(), seen.end()).size(), 200);
+}
+
+TEST(Buckets, AreAsFullAsTheyMayBe) {
+  BucketConfig config;
+  config.batch_size = 7;
+  std::vector<std::int64_t> lengths(21);
+  std::iota(lengths.begin(), lengths.end(), 1);
+  for (const std::vector<std::int64_t>& batch : make_buckets(lengths, config, 0))
+    EXPECT_EQ(batch.size(), 7);
+  config.max_frames = 40;
+  lengths.assign(8, 10);
+  for (const std::vector<std::int64_t>& batch : make_buckets(lengths, config, 0))
+    EXPECT_EQ(batch.size(), 4);
+}
+
+TEST(Buckets, JitterMixesLengthsThatAreATenthOffEitherWay) {
+  const auto mixed = [](std::int64_t shorter, std::int64_t longer) {
+    BucketConfig config;
+    config.batch_size = 2;
+    const std::vector<std::int64_t> lengths = {shorter, shorter, longer, longer};
+    int count = 0;
+    for (std::int64_t epoch = 0; epoch < 400; ++epoch)
+      for (const std::vector<std::int64_t>& batch : make_buckets(lengths, config, epoch))
+        count += (batch[0] < 2) != (batch[1] < 2);
+    return count;
+  };
+  EXPECT_GT(mixed(100, 118), 0);
+  EXPECT_EQ(mixed(100, 123), 0) << "beyond 1.1 / 0.9";
 }
 
 TEST(Buckets, PureInSeedAndEpochAndLittlePadding) {

@@ -54,6 +54,25 @@ TEST(Corpus, LongSegmentsAreSplitEvenly) {
   EXPECT_EQ(parts, expected);
 }
 
+TEST(Corpus, PiecesAreJoinedToWhatWasCut) {
+  const std::vector<std::int64_t> limits{3, 4, 5};
+  const std::vector<FrameSegment> gold{{0, 11, 0}, {11, 2, 1}, {13, 2, 1}, {15, 9, 1}, {24, 2, 2}};
+  const auto full = split_long(gold, limits, true);
+  const std::vector<FrameSegment> expected{{0, 3, 0},  {3, 3, 0},  {6, 3, 0},  {9, 2, 0},
+                                           {11, 2, 1}, {13, 2, 1}, {15, 4, 1}, {19, 4, 1},
+                                           {23, 1, 1}, {24, 2, 2}};
+  EXPECT_EQ(full, expected);
+  // Label 1 follows itself: a piece goes on only behind a full one.
+  const std::vector<bool> joins{true, false, true};
+  EXPECT_EQ(join_pieces(full, joins, limits), gold);
+  const std::vector<FrameSegment> apart{{0, 2, 1}, {2, 3, 1}, {5, 13, 0}, {18, 1, 1}};
+  EXPECT_EQ(join_pieces(split_long(apart, limits, true), joins, limits), apart);
+  // A label that never follows itself is joined however it was cut.
+  EXPECT_EQ(join_pieces(split_long({{0, 10, 0}}, limits), joins, limits),
+            (std::vector<FrameSegment>{{0, 10, 0}}));
+  EXPECT_EQ(limits_of(duration_limit_table(limits, 5)), limits);
+}
+
 TEST(Corpus, StatisticsCountEverySegmentOnce) {
   const std::vector<Sequence> set{sequence("a", {{0, 2, 1}, {2, 1, 2}, {3, 2, 1}}),
                                   sequence("b", {{0, 4, 0}})};
