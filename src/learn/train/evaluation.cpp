@@ -119,7 +119,7 @@ Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const Lab
                   engine::default_executor_options());
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
-  Evaluation evaluation{.metrics = Metrics(metrics_config(model.config))};
+  Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0, 0, 0};
   evaluation.decoded = decoder.decode(set.sequences, options);
   evaluation.decode_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
