@@ -130,7 +130,8 @@ class ResumeTest(tool.ToolTest):
         def move(path):
             if path.suffix == ".phn":
                 rows = [row.split() for row in path.read_text().splitlines()]
-                rows[0][1] = rows[1][0] = str(int(rows[1][0]) + 160)
+                if int(rows[1][1]) - int(rows[1][0]) > 320:
+                    rows[0][1] = rows[1][0] = str(int(rows[1][0]) + 160)
                 path.write_text("".join(" ".join(row) + "\n" for row in rows))
         def drown(path):
             if path.suffix == ".wav":
