@@ -40,8 +40,7 @@ void read_sizes(const JsonPlace& json, TrainedModel& model) {
   m.max_duration = json.at("max_duration").integer(1, kMostFrames);
   m.classes = model.labels.size();
   if (const auto joins = json.find("joins_neighbours")) {
-    joins->for_each(
-        [&](const JsonPlace& label) { m.joins_neighbours.push_back(label.boolean()); });
+    joins->for_each([&](const JsonPlace& label) { m.joins_neighbours.push_back(label.boolean()); });
     if (!m.joins_neighbours.empty() && std::ssize(m.joins_neighbours) != m.classes)
       joins->refuse("one for each label, or none");
   }
