@@ -371,6 +371,7 @@ std::string evaluate(const EvaluateOptions& options) {
         "commands are never run; pass --data PATH");
   learn::TrainedModel model = learn::read_model(model_path(options.model));
   model.config.data.allow_commands = options.allow_commands;
+  learn::check_parameters(model, model_path(options.model));
   choose_channel(options.channel, model);
   Outputs outputs(options.overwrite);
   if (!options.out.empty()) {
@@ -410,6 +411,7 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
     throw UsageError("--k-best and --samples are numbers from 0 on, not {} and {}", options.k_best,
                      options.samples);
   learn::TrainedModel model = learn::read_model(model_path(options.model));
+  learn::check_parameters(model, model_path(options.model));
   choose_channel(options.channel, model);
   const std::vector<fs::path> files = audio_files(options.inputs);
   Outputs outputs(options.overwrite);

@@ -152,4 +152,13 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
   return model;
 }
 
+void check_parameters(const TrainedModel& model, const std::filesystem::path& path) {
+  const Segmenter segmenter(model.config.model);
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    for (const float value : model.parameters[i].span<float>())
+      if (!std::isfinite(value))
+        throw DataError("{}: 'parameter.{}' holds {}; its training diverged or the file is damaged",
+                        path.string(), segmenter.parameters()[i].name, value);
+}
+
 }  // namespace segfuse::learn

@@ -29,6 +29,8 @@ void write_model(const std::filesystem::path& path, const TrainedModel& model);
 /// DataError when the file is no segfuse model, was written for another version of it, or holds
 /// anything of another type or shape than its configuration asks for, or tables out of range.
 TrainedModel read_model(const std::filesystem::path& path);
+/// DataError that names the parameter of the model in `path` that holds NaN or an infinity.
+void check_parameters(const TrainedModel& model, const std::filesystem::path& path);
 /// The same without the disk; `source` names the file in errors.
 TensorFile file_of(const TrainedModel& model);
 TrainedModel model_of(const TensorFile& file, const std::string& source);
