@@ -1,0 +1,472 @@
+"""Random functions as users write them, traced by `segfuse.compile` and run by NumPy in float64.
+
+Each argument of a compiled function has sizes of its own, so that what an operation needs to be
+equal (`x[:, 1:] + c`) is known by a requirement only. A function is a list of steps on values; it
+can be printed, shortened and run by either library.
+
+    python tests/python/traced.py --values 1000 --gradients 300 [--seed 1] [--device cuda] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import os
+import sys
+import traceback
+
+import numpy as np
+import segfuse
+import segfuse.ops as sf
+
+
+class Reference:
+    """NumPy under the names of segfuse.ops."""
+
+    @staticmethod
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    @staticmethod
+    def softmax(x, axis):
+        e = np.exp(x - x.max(axis=axis, keepdims=True))
+        return e / e.sum(axis=axis, keepdims=True)
+
+    @staticmethod
+    def logsumexp(x, axis, keepdims=False):
+        most = x.max(axis=axis, keepdims=True)
+        total = np.log(np.exp(x - most).sum(axis=axis, keepdims=True)) + most
+        return total if keepdims else np.squeeze(total, axis)
+
+    @staticmethod
+    def layer_norm(x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+    @staticmethod
+    def pad(x, width):
+        return np.pad(x, width)
+
+    @staticmethod
+    def sliding_windows(x, size, axis, stride):
+        windows = np.lib.stride_tricks.sliding_window_view(x, size, axis)
+        windows = np.moveaxis(windows, -1, axis + 1)
+        return windows[(slice(None),) * axis + (slice(None, None, stride),)]
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+
+REFERENCE = Reference()
+
+
+@dataclasses.dataclass
+class Step:
+    """`text` with {0}, {1}, ... for the values at `operands`; `x` is segfuse.ops or NumPy."""
+
+    text: str
+    operands: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Program:
+    inputs: list[np.ndarray]
+    steps: list[Step]  # value number i is input i, then the steps' results
+
+    def run(self, library, arrays):
+        values = list(arrays)
+        for step in self.steps:
+            names = {f"v{i}": value for i, value in enumerate(values)}
+            text = step.text.format(*(f"v{i}" for i in step.operands))
+            values.append(eval(text, {"x": library, "np": np}, names))  # noqa: S307
+        return values
+
+    def results(self):
+        """Values that no step uses: what the function gives back."""
+        used = {i for step in self.steps for i in step.operands}
+        first = len(self.inputs)
+        return [i for i in range(first, first + len(self.steps)) if i not in used]
+
+    def function(self, library):
+        kept = self.results()
+
+        def traced(*arrays):
+            values = self.run(library, arrays)
+            return tuple(values[i] for i in kept)
+
+        return traced
+
+    def scalar(self, library):
+        kept = self.results()
+
+        def traced(*arrays):
+            values = self.run(library, arrays)
+            total = 0.0
+            for n, i in enumerate(kept):
+                total = total + (values[i] * (0.3 + 0.1 * n)).sum()
+            return total
+
+        return traced
+
+    def text(self):
+        lines = [f"def f({', '.join(f'v{i}' for i in range(len(self.inputs)))}):"]
+        shapes = ", ".join(f"v{i}: {a.dtype}{list(a.shape)}" for i, a in enumerate(self.inputs))
+        lines.append(f"    # {shapes}")
+        for n, step in enumerate(self.steps):
+            body = step.text.format(*(f"v{i}" for i in step.operands))
+            lines.append(f"    v{len(self.inputs) + n} = {body}")
+        lines.append(f"    return {', '.join(f'v{i}' for i in self.results())}")
+        return "\n".join(lines)
+
+
+class Writer:
+    """Writes one program, step by step, and knows its values in NumPy."""
+
+    def __init__(self, rng, smooth):
+        self.rng = rng
+        self.smooth = smooth  # gradients are compared: no kinks
+        self.inputs = []
+        self.values = []  # of steps
+        self.steps = []  # operands: ("input", i) or ("step", i)
+
+    def draw(self, n):
+        return int(self.rng.integers(n))
+
+    def input(self, shape, kind="float"):
+        if kind == "bool":
+            array = self.rng.random(shape) < 0.5
+        elif kind == "index":
+            array = self.rng.integers(0, shape[1], size=shape[0])
+        else:
+            array = self.rng.uniform(-1.5, 1.5, size=shape)
+        self.inputs.append(array)
+        return ("input", len(self.inputs) - 1), array
+
+    def fresh(self):
+        rank = 1 + self.draw(3)
+        return self.input(tuple(int(self.rng.choice([1, 2, 3, 4, 5, 6, 8])) for _ in range(rank)))
+
+    def some(self):
+        """A value made before, the latest most often, or a new input."""
+        if not self.values or self.draw(12) == 0:
+            return self.fresh()
+        at = len(self.values) - 1
+        while at > 0 and self.draw(3) == 0:
+            at -= 1
+        return ("step", at), self.values[at]
+
+    def beside(self, shape):
+        """A new input whose shape broadcasts with `shape`: as a rule its sizes are those."""
+        shape = list(shape)
+        while shape and self.draw(3) == 0:
+            shape.pop(0)
+        shape = [1 if self.draw(6) == 0 else size for size in shape]
+        if not shape:
+            shape = [1]
+        return self.input(tuple(shape))
+
+    def partner(self, value):
+        """A second operand: a value that broadcasts with the first, or a new input."""
+        fits = []
+        for i, other in enumerate(self.values):
+            try:
+                if np.broadcast_shapes(other.shape, value.shape) and other.size < 4000:
+                    fits.append((("step", i), other))
+            except ValueError:
+                pass
+        if fits and self.draw(3) == 0:
+            return fits[self.draw(len(fits))]
+        return self.beside(value.shape)
+
+    def add(self, text, *operands):
+        names = [f"o{i}" for i in range(len(operands))]
+        arrays = {name: array for name, (_, array) in zip(names, operands, strict=True)}
+        with np.errstate(all="ignore"):
+            result = eval(text.format(*names), {"x": REFERENCE, "np": np}, arrays)  # noqa: S307
+        result = np.asarray(result)
+        if result.size > 6000 or not np.all(np.isfinite(result)) or np.abs(result).max(initial=0) > 1e4:
+            return False
+        self.steps.append((text, tuple(where for where, _ in operands)))
+        self.values.append(result)
+        return True
+
+    def step(self):
+        value = self.some()
+        where, array = value
+        rank = array.ndim
+        axis = self.draw(rank) if rank else 0
+        kinds = ["unary", "binary", "binary", "binary", "slice", "slice", "slice", "reshape", "reshape",
+                 "concat", "pad", "windows", "move", "reduce", "norm", "matmul", "broadcast", "where",
+                 "take", "flip", "index"]  # fmt: skip
+        kind = kinds[self.draw(len(kinds))]
+        if rank == 0 and kind not in ("unary", "binary", "broadcast"):
+            return False
+        return getattr(self, "_" + kind)(value, array, rank, axis)
+
+    def _unary(self, value, array, rank, axis):
+        smooth = ["x.sin({0})", "x.tanh({0})", "-{0}", "{0} * {0}", "x.sigmoid({0})", "x.exp(x.sin({0}))",
+                  "x.sqrt({0} * {0} + 0.5)", "{0} * 0.5 + 1.0", "1.0 / ({0} * {0} + 1.0)"]  # fmt: skip
+        rough = [*smooth, "x.abs({0})", "x.floor({0})", "x.maximum({0}, 0.0)"]
+        choice = smooth if self.smooth else rough
+        return self.add(choice[self.draw(len(choice))], value)
+
+    def _binary(self, value, array, rank, axis):
+        other = self.partner(array)
+        texts = ["{0} + {1}", "{0} * {1}", "{1} - {0}", "{0} / ({1} * {1} + 1.0)"]
+        if not self.smooth:
+            texts += ["x.maximum({0}, {1})", "x.where({0} > {1}, {0}, {1} * 0.5)"]
+        return self.add(texts[self.draw(len(texts))], value, other)
+
+    def _slice(self, value, array, rank, axis):
+        size = array.shape[axis]
+        before = ":, " * axis
+        parts = ["1:", ":-1", "::2", "::-1", "1::2", "::-2", "2:", f":{max(size // 2, 1)}",
+                 ": {0}.shape[" + str(axis) + "] // 2", f"{size // 3}:{size - size // 4}",
+                 ": {0}.shape[" + str(axis) + "] - 1", "::3"]  # fmt: skip
+        return self.add("{0}[" + before + parts[self.draw(len(parts))] + "]", value)
+
+    def _index(self, value, array, rank, axis):
+        at = self.draw(array.shape[axis]) if array.shape[axis] else 0
+        if array.shape[axis] == 0:
+            return False
+        texts = ["{0}[" + ":, " * axis + f"{at}]", "{0}[" + ":, " * axis + "None]", "{0}[..., None]",
+                 "{0}[..., -1]" if array.shape[-1] else "{0}[None]"]  # fmt: skip
+        return self.add(texts[self.draw(len(texts))], value)
+
+    def _reshape(self, value, array, rank, axis):
+        texts = ["{0}.reshape(-1)", "{0}.reshape({0}.shape[0], -1)", "{0}.reshape(1, -1)"]
+        if rank >= 2:
+            texts += ["{0}.reshape(-1, {0}.shape[-1])", "{0}.reshape({0}.shape[0] * {0}.shape[1], -1)"]
+        for factor in (2, 3, 4):
+            if array.size and array.shape[-1] % factor == 0:
+                texts += ["{0}.reshape(*{0}.shape[:-1], -1, " + str(factor) + ")",
+                          "{0}.reshape(*{0}.shape[:-1], " + str(factor) + ", -1)"]  # fmt: skip
+            if array.size and array.size % factor == 0:
+                texts.append("{0}.reshape(-1, " + str(factor) + ")")
+        if array.size == 0:
+            return False
+        return self.add(texts[self.draw(len(texts))], value)
+
+    def _concat(self, value, array, rank, axis):
+        if self.draw(2):
+            return self.add("x.concatenate([{0}, {0}], " + str(axis) + ")", value)
+        shape = list(array.shape)
+        shape[axis] = 1 + self.draw(4)
+        other = self.input(tuple(shape))
+        if self.draw(3) == 0 and shape[axis] == array.shape[axis]:
+            return self.add("x.stack([{0}, {1}], " + str(self.draw(rank + 1)) + ")", value, other)
+        return self.add("x.concatenate([{0}, {1}], " + str(axis) + ")", value, other)
+
+    def _pad(self, value, array, rank, axis):
+        width = [(0, 0)] * rank
+        width[axis] = (self.draw(3), self.draw(3))
+        return self.add("x.pad({0}, " + str(width) + ")", value)
+
+    def _windows(self, value, array, rank, axis):
+        size = 1 + self.draw(3)
+        if array.shape[axis] < size:
+            return False
+        stride = 1 + self.draw(2)
+        text = "x.sliding_windows({0}, " + f"{size}, axis={axis}, stride={stride})"
+        return self.add(text, value)
+
+    def _move(self, value, array, rank, axis):
+        order = [int(i) for i in self.rng.permutation(rank)]
+        texts = ["x.transpose({0}, " + str(order) + ")", "x.swapaxes({0}, 0, " + str(rank - 1) + ")",
+                 "x.expand_dims({0}, " + str(self.draw(rank + 1)) + ")"]  # fmt: skip
+        return self.add(texts[self.draw(len(texts))], value)
+
+    def _reduce(self, value, array, rank, axis):
+        if array.size == 0:
+            return False
+        keep = ", keepdims=True" if self.draw(2) else ""
+        axes = str(axis) if self.draw(4) else str(tuple(sorted({axis, self.draw(rank)})))
+        texts = ["{0}.sum(axis=", "{0}.mean(axis="]
+        if not self.smooth:
+            texts += ["{0}.max(axis=", "{0}.min(axis="]
+        if not axes.startswith("("):
+            if self.draw(4) == 0:
+                return self.add("x.logsumexp({0}, axis=" + axes + keep + ")", value)
+        return self.add(texts[self.draw(len(texts))] + axes + keep + ")", value)
+
+    def _norm(self, value, array, rank, axis):
+        if array.size == 0:
+            return False
+        texts = ["x.softmax({0}, axis=" + str(axis) + ")", "{0} - {0}.mean(axis=" + str(axis) + ", keepdims=True)",
+                 "x.layer_norm({0})"]  # fmt: skip
+        return self.add(texts[self.draw(len(texts))], value)
+
+    def _matmul(self, value, array, rank, axis):
+        if array.size == 0:
+            return False
+        columns = 1 + self.draw(4)
+        shape = (array.shape[-1], columns)
+        if rank >= 3 and self.draw(2):
+            shape = (*array.shape[:-2], *shape)
+        return self.add("{0} @ {1}", value, self.input(shape))
+
+    def _broadcast(self, value, array, rank, axis):
+        other = self.input((1 + self.draw(4), *array.shape))
+        return self.add("x.broadcast_to({0}, {1}.shape) + {1}", value, other)
+
+    def _where(self, value, array, rank, axis):
+        mask = self.input(tuple(1 if self.draw(5) == 0 else s for s in array.shape), "bool")
+        return self.add("x.where({1}, {0}, " + ("0.0" if self.draw(2) else "{0} * 0.5") + ")", value, mask)
+
+    def _take(self, value, array, rank, axis):
+        if array.shape[axis] == 0:
+            return False
+        indices = self.input((1 + self.draw(5), array.shape[axis]), "index")
+        return self.add("x.take({0}, {1}, axis=" + str(axis) + ")", value, indices)
+
+    def _flip(self, value, array, rank, axis):
+        return self.add("x.flip({0}, axis=" + str(axis) + ")", value)
+
+    def program(self, steps):
+        tries = 0
+        while len(self.steps) < steps and tries < 10 * steps:
+            tries += 1
+            self.step()
+        count = len(self.inputs)
+        number = {"input": 0, "step": count}
+        written = [Step(text, tuple(number[k] + i for k, i in operands)) for text, operands in self.steps]
+        return Program(self.inputs, written)
+
+
+def random_program(seed, smooth=False):
+    rng = np.random.default_rng(seed)
+    return Writer(rng, smooth).program(2 + int(rng.integers(7)))
+
+
+def on(device, arrays):
+    if device == "cpu":
+        return arrays
+    import torch
+
+    return [torch.tensor(a, device=device) for a in arrays]
+
+
+def back(result):
+    return np.asarray(result.cpu() if hasattr(result, "cpu") else result)
+
+
+def disagreement(program, device="cpu"):
+    """What is wrong with the compiled function's values; None if nothing is."""
+    want = program.function(REFERENCE)(*program.inputs)
+    compiled = segfuse.compile(program.function(sf))
+    got = compiled(*on(device, program.inputs))
+    for n, (a, b) in enumerate(zip(got, want, strict=True)):
+        a, b = back(a), np.asarray(b)
+        if a.shape != b.shape:
+            return f"result {n} has the shape {a.shape}, expected {b.shape}"
+        wrong = ~(np.abs(a - b) <= 1e-9 * (1 + np.abs(b)))
+        if wrong.any():
+            return f"result {n}: {int(wrong.sum())} of {wrong.size} elements are wrong"
+    return None
+
+
+def wrong_gradient(program, device="cpu"):
+    """The same for the gradients, against central differences along a random direction."""
+    floats = [i for i, a in enumerate(program.inputs) if a.dtype == np.float64]
+    used = {i for step in program.steps for i in step.operands}
+    floats = [i for i in floats if i in used]
+    reference = program.scalar(REFERENCE)
+    gradients = segfuse.grad(program.scalar(sf), argnums=tuple(floats))(*on(device, program.inputs))
+    rng = np.random.default_rng(1)
+    for i, gradient in zip(floats, gradients, strict=True):
+        gradient = back(gradient)
+        if gradient.shape != program.inputs[i].shape:
+            return f"gradient {i} has the shape {gradient.shape}"
+        direction = rng.uniform(-1, 1, size=gradient.shape)
+        slopes = []
+        for h in (1e-4, 5e-5):
+            ends = []
+            for sign in (1, -1):
+                moved = list(program.inputs)
+                moved[i] = moved[i] + sign * h * direction
+                ends.append(float(reference(*moved)))
+            slopes.append((ends[0] - ends[1]) / (2 * h))
+        slope = (4 * slopes[1] - slopes[0]) / 3  # Richardson
+        got = float((gradient * direction).sum())
+        scale = float(np.abs(gradient * direction).sum()) + abs(float(reference(*program.inputs)))
+        if not abs(got - slope) <= 1e-6 * (1 + scale):
+            return f"gradient by v{i}: slope {got}, expected {slope}"
+    return None
+
+
+def shrunk(program, fails):
+    """The program with as few steps as it fails with."""
+    changed = True
+    while changed:
+        changed = False
+        first = len(program.inputs)
+        for n in reversed(range(len(program.steps))):
+            at = first + n
+            if any(at in step.operands for step in program.steps):
+                continue
+            smaller = Program(program.inputs, program.steps[:n] + [
+                Step(s.text, tuple(o - (o > at) for o in s.operands)) for s in program.steps[n + 1 :]
+            ])  # fmt: skip
+            if smaller.steps and fails(smaller):
+                program, changed = smaller, True
+                break
+    used = sorted({o for s in program.steps for o in s.operands if o < len(program.inputs)})
+    number = {old: new for new, old in enumerate(used)}
+    drop = len(program.inputs) - len(used)
+    steps = [Step(s.text, tuple(number.get(o, o - drop) for o in s.operands)) for s in program.steps]
+    return Program([program.inputs[i] for i in used], steps)
+
+
+def check(seed, gradients=False, device="cpu"):
+    """A report of what is wrong with one random function; None if nothing is."""
+    program = random_program(seed, smooth=gradients)
+    if not program.steps:
+        return None
+    judge = wrong_gradient if gradients else disagreement
+
+    def verdict(candidate):
+        try:
+            return judge(candidate, device)
+        except segfuse.Error as error:
+            return f"refused: {error}"
+
+    found = verdict(program)
+    if found is None:
+        return None
+    kind = found.split(":")[0]
+    small = shrunk(program, lambda p: (verdict(p) or "").split(":")[0] == kind)
+    return f"seed {seed}{' (gradients)' if gradients else ''}: {verdict(small)}\n{small.text()}"
+
+
+def _work(job):
+    try:
+        return check(*job)
+    except Exception:
+        return f"seed {job[0]}: {traceback.format_exc()}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--values", type=int, default=200)
+    parser.add_argument("--gradients", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    a = parser.parse_args()
+    segfuse.set_threads(1)
+    jobs = [(a.seed + i, False, a.device) for i in range(a.values)]
+    jobs += [(a.seed + i, True, a.device) for i in range(a.gradients)]
+    context = multiprocessing.get_context("spawn")
+    failed = 0
+    with context.Pool(a.jobs) as pool:
+        for report in pool.imap_unordered(_work, jobs, chunksize=8):
+            if report is not None:
+                failed += 1
+                print(report, flush=True)
+    print(f"{len(jobs) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
