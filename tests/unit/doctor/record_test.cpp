@@ -74,7 +74,7 @@ TEST(Record, ChromeTracePairsSpansAndCountersAreTheHeaps) {
     }
     if (phase == "e") {
       ASSERT_TRUE(open.contains(event["id"]));
-      EXPECT_EQ(open[event["id"]], event["name"]);
+      EXPECT_EQ(open[event["id"]], event["name"].get<std::string>());
       open.erase(event["id"]);
       ++closed;
     }

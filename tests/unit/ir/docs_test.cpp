@@ -10,6 +10,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "segfuse/error.h"
+#include "support/source_dir.h"
 
 namespace segfuse::ir {
 namespace {
@@ -54,7 +55,6 @@ std::string elementwise_table() {
                                ? "none"                                     \
                                : gradient(#gradient_a) + ", " + gradient(#gradient_b));
 #include "segfuse/ops.def"
-#include "support/source_dir.h"
   return table;
 }
 
