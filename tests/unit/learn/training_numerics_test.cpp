@@ -318,7 +318,7 @@ std::string checkpoint_within_the_first_epoch(double seconds) {
         if (state.empty() && std::filesystem::exists(training.options.checkpoint))
           state = read_safetensors(training.options.checkpoint).metadata["state"];
         if (state.empty()) state = "none";
-        return 0.5;
+        return DevScores{0.5, 0, 0};
       },
       training.options));
   return state;

@@ -73,7 +73,7 @@ struct Trial {
       if (at_epoch) at_epoch();
       double segments = 0;
       for (const auto& one : decoded) segments += static_cast<double>(one.size());
-      return segments;
+      return DevScores{segments, 0, 0};
     };
     return train(pool, segmenter, plan, start,
                  Tensor::zeros(DType::kF32, {segmenter.max_duration(), kClasses}), training, dev,
