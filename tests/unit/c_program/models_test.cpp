@@ -44,8 +44,10 @@ void expect_within_bounds(const ir::Fusion& fusion, const std::vector<Tensor>& f
   for (std::size_t o = 0; o < expected.size(); ++o)
     for (std::int64_t i = 0; i < found[o].size(); ++i)
       ASSERT_TRUE(found[o].at(i) == expected[o].value.at(i) ||
+                  (std::isnan(found[o].at(i)) && std::isnan(expected[o].value.at(i))) ||
                   std::abs(found[o].at(i) - expected[o].value.at(i)) <= 2 * expected[o].bound.at(i))
-          << "output " << o << " element " << i << "\n"
+          << "output " << o << " element " << i << ": " << found[o].at(i) << ", expected "
+          << expected[o].value.at(i) << " within " << 2 * expected[o].bound.at(i) << "\n"
           << ir::print(fusion);
 }
 

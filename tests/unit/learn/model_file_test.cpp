@@ -132,9 +132,11 @@ TEST_F(ModelFile, EveryKeyOfTheMetadataIsLookedAt) {
                                      Json::array({Json::array()}),
                                      UINT64_MAX};
   for (const auto& [key, value] : whole.items()) {
+    const bool optional = key == "joins_neighbours";  // older models have none
     EXPECT_THAT(said_of_json([&](Json& json) { json.erase(key); }),
-                HasSubstr("there is no '" + key + "'"));
+                optional ? HasSubstr("accepted") : HasSubstr("there is no '" + key + "'"));
     for (const Json& other : strange) {
+      if (optional && other.is_array() && other.empty()) continue;
       if (other.type() == value.type() && (key == "data" || key == "overrides")) continue;
       EXPECT_THAT(said_of_json([&](Json& json) { json[key] = other; }),
                   HasSubstr("segfuse_model_file_test.safetensors: "))
@@ -248,8 +250,8 @@ TEST_F(Checkpoint, EveryKeyOfTheStateIsLookedAt) {
   }
   EXPECT_THAT(with("epoch", 3), HasSubstr("as many epochs as the history has"));
   EXPECT_THAT(with("best_epoch", 3), HasSubstr("the best one among them"));
-  EXPECT_THAT(with("history", {{1, 2}, {3, 4}}), HasSubstr("the 7 numbers of an epoch"));
-  EXPECT_THAT(with("version", 2), HasSubstr("version 2; this program reads version 1"));
+  EXPECT_THAT(with("history", {{1, 2}, {3, 4}}), HasSubstr("the 8 numbers of an epoch"));
+  EXPECT_THAT(with("version", 1), HasSubstr("version 1; this program reads version 2"));
   EXPECT_THAT(
       said([](TensorFile& f) { f.metadata["state"] = "{\"a\":" + std::string(200'000, '['); }),
       HasSubstr("nests more than 64"));

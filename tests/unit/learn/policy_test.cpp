@@ -307,7 +307,8 @@ TEST(Resuming, KeepsEverythingThatTheNextStepDependsOn) {
   state.best_score = 0.1875;
   state.best_epoch = 2;
   state.history = {{1, 2.5, 3.5, 0.5, 1e-3, 4.5, 5.5, 0.25},
-                   {2, 1.5, kNaN, kNaN, 2e-3, 6, 7, kNaN}};
+                   {2, 1.5, kNaN, kNaN, 2e-3, 6, 7, kNaN},
+                   {3, 1.25, 2.5, 0.25, 3e-3, 5, 6, 0.1875}};
   const auto path =
       std::filesystem::temp_directory_path() / ("segfuse_checkpoint_" + std::to_string(::getpid()));
   const Recipe recipe{{"features.kind", "\"log_mel\""}, {"label 0", "a"}};
@@ -320,8 +321,8 @@ TEST(Resuming, KeepsEverythingThatTheNextStepDependsOn) {
   EXPECT_EQ(back.epoch_segments, state.epoch_segments);
   EXPECT_EQ(back.best_score, state.best_score);
   EXPECT_EQ(back.best_epoch, state.best_epoch);
-  ASSERT_THAT(back.history, SizeIs(2));
-  for (std::size_t i = 0; i < 2; ++i) {
+  ASSERT_THAT(back.history, SizeIs(3));
+  for (std::size_t i = 0; i < 3; ++i) {
     const EpochRecord& a = state.history[i];
     const EpochRecord& b = back.history[i];
     EXPECT_EQ(b.epoch, a.epoch);
