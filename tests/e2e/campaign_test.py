@@ -1,8 +1,9 @@
-"""Everything that the system can refuse is refused once: the N-th allocation, thread, write, sync, rename, ...
+"""Everything that the system can refuse is refused once: the N-th allocation, thread, write, sync, link, ...
 
 Each run ends with exit code 0, or with one sentence and the exit code of its kind; what was there before is
 there after, whole; nothing unfinished is left; and the same command then ends as if nothing had been. A power
-loss is replayed from what a run wrote: at any moment, what had no sync since is gone.
+loss is replayed from what a run wrote: at any moment, what had no sync since is gone. The same replay has to
+complain when any one sync of a file, or all of the folder, are left out.
 
 SEGFUSE_CAMPAIGN: how many calls of a kind fail for each command (default 12); "all": every one, of allocations
 the first 200 and 800 others.
@@ -13,6 +14,7 @@ import hashlib
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import unittest
@@ -23,8 +25,24 @@ FAULTS = os.environ["SEGFUSE_FAULTS"]
 CALLS = os.environ.get("SEGFUSE_CAMPAIGN", "12")
 PROGRAM = tool.SOURCE / "examples/layer_norm.sf"
 
-# Exit codes beside 0, by what fails: 3 what concerns files, 4 what concerns the machine.
-CODES = {"alloc": {4}, "thread": {4}, "open": {3}, "write": {3}, "fsync": {3}, "rename": {3}, "mmap": {3, 4}}
+# Exit codes beside 0, by what fails: 3 what concerns files, 4 what concerns the machine. Without unnamed files there
+# is another way to the same end.
+CODES = {"alloc": {4}, "thread": {4}, "open": {3}, "unnamed": set(), "write": {3}, "fsync": {3}, "rename": {3},
+         "link": {3}, "mmap": {3, 4}}
+
+# What a folder's list says of a file, as b2sum writes it; and what a command says that could not write the list.
+LISTED = re.compile(r"\\?[0-9a-f]{64}  [^/]+")
+UNLISTED = "the next run will not know what this one wrote"
+
+
+def is_list(path):
+    """Lines are only added to a list, so it holds those of all runs in that folder."""
+    return pathlib.Path(path).name in (".segfuse-outputs", ".segfuse-corpus")
+
+
+def is_lock(path):
+    """Only its lock by the system keeps others out, so it may stay when a run ends in the middle of its work."""
+    return pathlib.Path(path).name == ".segfuse-training"
 
 
 def digest(path):
@@ -32,13 +50,26 @@ def digest(path):
 
 
 def contents(folder):
-    return {str(p.relative_to(folder)): digest(p) for p in folder.rglob("*") if p.is_file()}
+    return {str(p.relative_to(folder)): digest(p) for p in folder.rglob("*")
+            if p.is_file() and not is_list(p) and not is_lock(p)}
+
+
+def lists(folder):
+    """The lines of each list, by its path."""
+    return {str(p.relative_to(folder)): p.read_bytes().decode().splitlines(keepends=True)
+            for p in folder.rglob("*") if is_list(p)}
+
+
+def line_of(path):
+    """How a list names a file as it is now."""
+    return f"{hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}  {path.name}\n"
 
 
 class CampaignTest(tool.ToolTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        cls.directory = cls.directory.resolve()  # as the log has it
         cls.data, cls.config = cls.corpus(train=4, test=2, labels=3)
         cls.config.write_text(cls.config.read_text().replace("epochs = 6", "epochs = 2"))
         cls.cache = cls.directory / "cache"
@@ -58,7 +89,7 @@ class CampaignTest(tool.ToolTest):
 
     @classmethod
     def environment(cls, **more):
-        return {"SEGFUSE_CACHE_DIR": str(cls.cache), **os.environ, **more}
+        return {"SEGFUSE_CACHE_DIR": str(cls.cache), "XDG_CACHE_HOME": str(cls.directory), **os.environ, **more}
 
     @classmethod
     def run_tool(cls, *arguments, check=None, **more):
@@ -92,7 +123,22 @@ class CampaignTest(tool.ToolTest):
         counts = self.directory / "counts"
         self.run_tool(*command(out), check=0, LD_PRELOAD=FAULTS, SEGFUSE_FAULT_COUNTS=str(counts))
         made = {kind: int(number) for kind, number in (line.split() for line in counts.read_text().splitlines())}
-        return made, contents(out)
+        whole = {path: {line.split(maxsplit=1)[1].rstrip("\n") for line in lines} for path, lines in lists(out).items()}
+        self.assertTrue(whole, f"{name} wrote no list")
+        self.check_lists(out, whole)
+        return made, contents(out), whole
+
+    def check_lists(self, out, listed):
+        """Every line is whole, and each output that is there stands in the list; `listed`: the names that a list
+        has after an undisturbed run, None to look at the lines only."""
+        found = lists(out)
+        for path, lines in found.items():
+            for line in lines:
+                self.assertTrue(line.endswith("\n") and LISTED.fullmatch(line[:-1]), f"{path} has {line!r}")
+        for path, names in (listed or {}).items():
+            for file in (out / path).parent.iterdir():
+                if file.name in names:
+                    self.assertIn(line_of(file), found.get(path, []), f"{file.name} does not stand in {path}")
 
     def chosen(self, name, kind, count):
         most = 1000 if CALLS == "all" else int(CALLS)
@@ -105,7 +151,9 @@ class CampaignTest(tool.ToolTest):
     def test_whatever_is_refused(self):
         runs = refused = 0
         for name, before, command in self.commands():
-            counts, whole = self.calls_of(name, before, command)
+            counts, whole, listed = self.calls_of(name, before, command)
+            for kind in ("link", "unnamed", "write", "fsync", "open"):
+                self.assertGreater(counts[kind], 0, f"{name} makes no call of the kind {kind}")
             former = contents(before) if before else {}
             for kind, count in counts.items():
                 for number in self.chosen(name, kind, count):
@@ -114,20 +162,21 @@ class CampaignTest(tool.ToolTest):
                     for fault in (f"{kind}:{number}{form}" for form in forms):
                         with self.subTest(command=name, fault=fault):
                             runs += 1
-                            refused += self.check_one(command, before, fault, CODES[kind], former, whole)
+                            refused += self.check_one(command, before, fault, former, whole, listed)
         print(f"{runs} runs, {refused} of them ended with a sentence")
         self.assertGreater(refused, 20)
 
-    def check_one(self, command, before, fault, codes, former, whole):
+    def check_one(self, command, before, fault, former, whole, listed):
         out = self.prepared(before)
         result = self.run_tool(*command(out), LD_PRELOAD=FAULTS, SEGFUSE_FAULT=fault)
-        self.assertIn(result.returncode, {0} | codes, result.stderr)
+        self.assertIn(result.returncode, {0} | CODES[fault.partition(":")[0]], result.stderr)
         left = contents(out)
         for path, value in left.items():
             self.assertIn(value, {former.get(path), whole.get(path)} if self.same_every_time(path) else {value},
                           f"{path} is neither what it was nor what it should be")
             self.assertFalse(pathlib.Path(path).name.startswith("."), f"{path} is left")
         self.assertLessEqual(former.keys(), left.keys(), "something was lost")
+        self.check_lists(out, None if UNLISTED in result.stderr else listed)
         if result.returncode == 0:
             self.assertEqual(left.keys(), whole.keys())
             return 0
@@ -136,6 +185,9 @@ class CampaignTest(tool.ToolTest):
         self.assertNotIn("unexpected", result.stderr)
         self.run_tool(*command(out), check=0)
         again = contents(out)
+        self.assertEqual(again.keys(), whole.keys())
+        self.assertFalse([path.name for path in out.rglob("*") if is_lock(path)])
+        self.check_lists(out, listed)
         for path, value in whole.items():
             if self.same_every_time(path):
                 self.assertEqual(again[path], value, f"{path} after the same command again")
@@ -146,22 +198,61 @@ class CampaignTest(tool.ToolTest):
         """Reports hold times."""
         return pathlib.Path(path).suffix not in (".html", ".json") and "checkpoint" not in path
 
+    def logged(self, before, command, **more):
+        """What a run changes, and what it leaves."""
+        out = self.prepared(before)
+        log = self.directory / "log"
+        self.run_tool(*command(out), check=0, LD_PRELOAD=FAULTS, SEGFUSE_FAULT_LOG=str(log), **more)
+        return out, log.read_text().splitlines()
+
+    def replay(self, name, before, out, lines, directories_at_once):
+        """Fails when a loss of power after any of the lines leaves what it must not."""
+        disk = Disk(before, out, directories_at_once)
+        for line in lines:
+            disk.apply(line)
+            self.check_disk(name, disk, line)
+        if name == "compile":
+            return disk  # a text that can be made again
+        expected = {str(p): p.read_bytes() for p in out.rglob("*") if p.is_file() and not is_list(p)}
+        left = {path: content for path, content in disk.after_power_loss().items()
+                if not is_list(path) and not is_lock(path)}
+        self.assertEqual({p: len(b) for p, b in left.items()}, {p: len(b) for p, b in expected.items()}, name)
+        self.assertEqual(left, expected)
+        return disk
+
     def test_power_goes_at_any_moment(self):
         for name, before, command in self.commands():
-            out = self.prepared(before)
-            log = self.directory / "log"
-            self.run_tool(*command(out), check=0, LD_PRELOAD=FAULTS, SEGFUSE_FAULT_LOG=str(log))
-            for directories_at_once in (False, True):
-                disk = Disk(before, out, directories_at_once)
-                for line in log.read_text().splitlines():
+            # With unnamed files, and on a system that has none.
+            for fault in ("", "unnamed:1+"):
+                out, lines = self.logged(before, command, SEGFUSE_FAULT=fault)
+                ways = {line.split(" ")[0] for line in lines}
+                self.assertEqual("unnamed" in ways, fault == "", "unnamed files")
+                for directories_at_once in (False, True):
+                    with self.subTest(command=name, fault=fault, directories_at_once=directories_at_once):
+                        disk = self.replay(name, before, out, lines, directories_at_once)
+                        for path in contents(out).keys() - (contents(before).keys() if before else set()):
+                            self.assertTrue(disk.versions[str(out / path)], f"the log does not tell of {path}")
+
+    def test_every_sync_is_needed(self):
+        """Without a file's sync there are names of files that are not whole; without the folder's, names are lost."""
+        for name, before, command in self.commands():
+            if name == "compile":
+                continue
+            for fault in ("", "unnamed:1+"):
+                out, lines = self.logged(before, command, SEGFUSE_FAULT=fault)
+                disk, syncs = Disk(before, out, True), {}
+                for number, line in enumerate(lines):
+                    if line.startswith("sync ") and (opened := disk.open[line.split(" ")[1]]):
+                        syncs[number] = opened
                     disk.apply(line)
-                    self.check_disk(name, disk, line)
-                if name == "compile":
-                    continue  # a text that can be made again
-                expected = {str(p): p.read_bytes() for p in out.rglob("*") if p.is_file()}
-                self.assertEqual({p: len(b) for p, b in disk.after_power_loss().items()},
-                                 {p: len(b) for p, b in expected.items()}, name)
-                self.assertEqual(disk.after_power_loss(), expected)
+                files = [{number} for number, opened in syncs.items() if opened in disk.written]
+                folder = {number for number, opened in syncs.items() if isinstance(opened, str)}
+                self.assertTrue(files and folder, name)
+                for left_out, at_once in [*((numbers, True) for numbers in files), (folder, False)]:
+                    rest = [line for number, line in enumerate(lines) if number not in left_out]
+                    with self.subTest(command=name, fault=fault, left_out=left_out):
+                        with self.assertRaises(AssertionError):
+                            self.replay(name, before, out, rest, at_once)
 
     def check_disk(self, name, disk, line):
         """Under a final name there is something whole, and never something older than before."""
@@ -176,73 +267,76 @@ class CampaignTest(tool.ToolTest):
             disk.seen[path] = versions.index(content)
 
 
+class File:
+    def __init__(self, content=b""):
+        self.data, self.synced = bytearray(content), bytes(content)
+
+
 class Disk:
     """What a log of changes leaves when the power goes: data up to its last sync; names up to the last sync of
     their folder, or at once (systems may do either)."""
 
     def __init__(self, before, root, directories_at_once):
         self.root, self.at_once = str(root), directories_at_once
-        self.data, self.synced, self.names, self.kept_names, self.open = {}, {}, {}, {}, {}
+        self.names, self.kept_names = {}, {}  # files by their paths
+        self.written = []  # files that got a name
+        self.open = {}  # by descriptor: a File, the path of a folder, or None for what does not matter
         self.versions, self.seen = collections.defaultdict(list), collections.defaultdict(int)
-        for number, path in enumerate(sorted(before.iterdir()) if before else []):
-            content = path.read_bytes()
+        for path in sorted(before.iterdir()) if before else []:
             name = str(root / path.name)
-            self.data[-number - 1] = self.synced[-number - 1] = bytearray(content)
-            self.names[name] = self.kept_names[name] = -number - 1
-            self.versions[name].append(content)
+            self.names[name] = self.kept_names[name] = File(path.read_bytes())
+            self.versions[name].append(path.read_bytes())
 
     def after_power_loss(self):
         names = self.names if self.at_once else self.kept_names
-        return {path: bytes(self.synced.get(inode, b"")) for path, inode in names.items()}
+        return {path: file.synced for path, file in names.items()}
 
-    def named(self, path, inode):
-        self.names[path] = inode
-        self.versions[path].append(bytes(self.data.get(inode, b"")))
+    def inside(self, path):
+        return (path + "/").startswith(self.root + "/")
+
+    def named(self, path, file):
+        if file is None or not self.inside(path):
+            return
+        self.names[path] = file
+        self.written.append(file)
+        self.versions[path].append(bytes(file.data))
 
     def apply(self, line):
         what, _, rest = line.partition(" ")
+        descriptor, _, value = rest.partition(" ")
         if what == "open":
-            descriptor, inode, path = rest.split(" ", 2)
-            if path and not (path + "/").startswith(self.root + "/"):
-                inode = None
-            self.open[descriptor] = (inode, path)
-            if inode and path and not os.path.isdir(path):
-                self.data.setdefault(inode, bytearray())
-                if self.names.get(path) != inode:
-                    self.names[path] = inode
-            elif inode and not path:
-                self.data.setdefault(inode, bytearray())
-        elif what in ("write", "truncate", "sync", "close"):
-            descriptor, *values = rest.split(" ")
-            inode, path = self.open.get(descriptor, (None, ""))
-            if inode is None:
-                return
-            if what == "write":
-                at, content = int(values[0]), bytes.fromhex(values[1])
-                data = self.data[inode]
-                data.extend(bytes(max(0, at - len(data))))
-                data[at:at + len(content)] = content
-            elif what == "truncate":
-                del self.data[inode][int(values[0]):]
-            elif what == "sync" and inode in self.data:
-                self.synced[inode] = bytearray(self.data[inode])
-            elif what == "sync":
-                inside = path + "/"
-                self.kept_names = {p: i for p, i in self.kept_names.items() if os.path.dirname(p) + "/" != inside}
-                self.kept_names |= {p: i for p, i in self.names.items() if os.path.dirname(p) + "/" == inside}
-            else:
-                del self.open[descriptor]
+            self.open[descriptor] = self.names.setdefault(value, File()) if self.inside(value) else None
+        elif what == "unnamed":
+            self.open[descriptor] = File()
+        elif what == "folder":
+            self.open[descriptor] = value if self.inside(value) else None
+        elif what == "close":
+            self.open.pop(descriptor, None)
         elif what == "rename":
             former, path = rest.split("\t")
-            if former in self.names:
-                self.named(path, self.names.pop(former))
+            self.named(path, self.names.pop(former, None))
         elif what == "link":
-            descriptor, path = rest.split("\t")
-            self.names[path] = self.open[descriptor][0]
-            if not os.path.basename(path).startswith("."):
-                self.named(path, self.names[path])
+            former, path = rest.split("\t")
+            self.named(path, self.open[former] if former.isdigit() else self.names.get(former))
         elif what == "unlink":
             self.names.pop(rest, None)
+        elif opened := self.open.get(descriptor):
+            self.change(opened, what, value)
+
+    def change(self, opened, what, value):
+        """What a call does to an open file or folder."""
+        if isinstance(opened, str):
+            elsewhere = {p: file for p, file in self.kept_names.items() if os.path.dirname(p) != opened}
+            self.kept_names = elsewhere | {p: f for p, f in self.names.items() if os.path.dirname(p) == opened}
+        elif what == "write":
+            at, content = value.split(" ")
+            start, content = int(at), bytes.fromhex(content)
+            opened.data.extend(bytes(max(0, start - len(opened.data))))
+            opened.data[start:start + len(content)] = content
+        elif what == "truncate":
+            del opened.data[int(value):]
+        elif what == "sync":
+            opened.synced = bytes(opened.data)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 //
 //   SEGFUSE_FAULT=KIND:N     the N-th call fails; KIND:N+ the N-th and all that follow
 //   SEGFUSE_FAULT_COUNTS=F   at the end of main(), "KIND NUMBER" lines go to the file F
-//   SEGFUSE_FAULT_LOG=F      each change of a file that is not under /dev or /proc goes to F as
-//                            text: "open FD INODE PATH", "write FD OFFSET HEX", "truncate FD SIZE",
-//                            "sync FD", "rename FROM\tTO", "link FD\tTO", "unlink PATH", "close FD"
+//   SEGFUSE_FAULT_LOG=F      each change of a regular file goes to F as text: "open FD PATH" (for
+//                            writing), "unnamed FD" (O_TMPFILE), "folder FD PATH", "write FD OFFSET
+//                            HEX", "truncate FD SIZE", "sync FD", "close FD", "rename FROM\tTO",
+//                            "link FROM\tTO", "unlink PATH". Paths are absolute; FROM of a link is
+//                            a number when it is a descriptor.
 //
-// Kinds: alloc, thread, open (for writing), write, fsync, rename, mmap. Calls count from the
-// beginning of main() to its end: what comes before and after belongs to the system's loader.
+// Kinds: alloc, thread, open (for writing), unnamed (opening with O_TMPFILE: it fails as on a file
+// system that has no such files), write, fsync, rename, link, mmap. Calls count from the beginning
+// of main() to its end: what comes before and after belongs to the system's loader.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -34,9 +37,9 @@ void* __libc_memalign(std::size_t, std::size_t);
 
 namespace {
 
-enum Kind { kAlloc, kThread, kOpen, kWrite, kSync, kRename, kMap, kKinds };
-constexpr const char* kNames[kKinds] = {"alloc", "thread", "open", "write",
-                                        "fsync", "rename", "mmap"};
+enum Kind { kAlloc, kThread, kOpen, kUnnamed, kWrite, kSync, kRename, kLink, kMap, kKinds };
+constexpr const char* kNames[kKinds] = {"alloc", "thread", "open", "unnamed", "write",
+                                        "fsync", "rename", "link", "mmap"};
 
 std::atomic<bool> armed{false};
 std::atomic<long> counts[kKinds];
@@ -85,15 +88,25 @@ bool on_disk(int descriptor) {
   return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode);
 }
 
-void note_open(int descriptor, const char* path, int flags) {
+bool is_unnamed(int flags) { return (flags & O_TMPFILE) == O_TMPFILE; }
+
+/// The path that an open file or folder has now.
+void path_of(int descriptor, char* out) {
+  char link[64];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  const ssize_t length = readlink(link, out, PATH_MAX - 1);
+  out[length < 0 ? 0 : length] = '\0';
+}
+
+void note_open(int descriptor, int flags) {
   struct stat status{};
   if (log_file < 0 || descriptor < 0 || fstat(descriptor, &status) != 0) return;
-  const bool writes = (flags & O_ACCMODE) != O_RDONLY && S_ISREG(status.st_mode);
-  if (!writes && !S_ISDIR(status.st_mode)) return;
-  char absolute[PATH_MAX] = "";
-  const bool named = (flags & O_TMPFILE) != O_TMPFILE;
-  if (!named || realpath(path, absolute) == nullptr) absolute[0] = '\0';
-  note("open %d %lu %s\n", descriptor, static_cast<unsigned long>(status.st_ino), absolute);
+  char path[PATH_MAX];
+  path_of(descriptor, path);
+  if (S_ISDIR(status.st_mode)) return note("folder %d %s\n", descriptor, path);
+  if ((flags & O_ACCMODE) == O_RDONLY || !S_ISREG(status.st_mode)) return;
+  if (is_unnamed(flags)) return note("unnamed %d\n", descriptor);
+  note("open %d %s\n", descriptor, path);
   if ((flags & O_TRUNC) != 0) note("truncate %d 0\n", descriptor);
 }
 
@@ -115,13 +128,16 @@ void note_write(int descriptor, const char* data, ssize_t size) {
   pthread_mutex_unlock(&log_mutex);
 }
 
-void absolute_name(const char* path, char* out) {
-  if (path[0] == '/' || getcwd(out, PATH_MAX) == nullptr) {
-    std::snprintf(out, PATH_MAX, "%s", path);
-  } else {
-    const std::size_t length = std::strlen(out);
-    std::snprintf(out + length, PATH_MAX - length, "/%s", path);
+/// The path of a name in an open folder, or in the current one (AT_FDCWD).
+void absolute_name(int folder, const char* path, char* out) {
+  out[0] = '\0';
+  if (path[0] != '/' && folder != AT_FDCWD) {
+    path_of(folder, out);
+  } else if (path[0] != '/' && getcwd(out, PATH_MAX) == nullptr) {
+    out[0] = '\0';
   }
+  const std::size_t length = std::strlen(out);
+  std::snprintf(out + length, PATH_MAX - length, "%s%s", path[0] == '/' ? "" : "/", path);
 }
 
 int refuse(int reason) {
@@ -163,13 +179,23 @@ int counted_main(int argc, char** argv, char** environment) {
   return status;
 }
 
-template <class... Mode>
-int open_by(const char* function_name, const char* path, int flags, Mode... mode) {
-  const auto function = next<int (*)(const char*, int, ...)>(function_name);
+/// Opens by the system's function of that name. `Folder` is nothing, or a descriptor.
+template <class... Folder>
+int open_by(const char* function_name, const char* path, int flags, mode_t mode, Folder... folder) {
+  const auto function = next<int (*)(Folder..., const char*, int, ...)>(function_name);
   if ((flags & O_ACCMODE) != O_RDONLY && fails(kOpen)) return refuse(EMFILE);
-  const int descriptor = function(path, flags, mode...);
-  note_open(descriptor, path, flags);
+  if (is_unnamed(flags) && fails(kUnnamed)) return refuse(EOPNOTSUPP);
+  const int descriptor = function(folder..., path, flags, mode);
+  note_open(descriptor, flags);
   return descriptor;
+}
+
+/// Whether what a link is made from is an open file, and which.
+bool is_descriptor(int folder, const char* path, int flags, int& descriptor) {
+  descriptor = folder;
+  if ((flags & AT_EMPTY_PATH) != 0 && path[0] == '\0') return true;
+  if ((flags & AT_SYMLINK_FOLLOW) == 0) return false;
+  return std::sscanf(path, "/proc/self/fd/%d", &descriptor) == 1;
 }
 
 }  // namespace
@@ -239,6 +265,22 @@ int open64(const char* path, int flags, ...) {
   return open_by("open64", path, flags, mode);
 }
 
+int openat(int folder, const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const auto mode = va_arg(rest, mode_t);
+  va_end(rest);
+  return open_by("openat", path, flags, mode, folder);
+}
+
+int openat64(int folder, const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const auto mode = va_arg(rest, mode_t);
+  va_end(rest);
+  return open_by("openat64", path, flags, mode, folder);
+}
+
 ssize_t write(int descriptor, const void* data, std::size_t size) {
   if (descriptor > 2 && fails(kWrite)) return refuse(ENOSPC);
   const ssize_t count = real_write(descriptor, data, size);
@@ -264,34 +306,46 @@ int close(int descriptor) {
   return next<int (*)(int)>("close")(descriptor);
 }
 
-int rename(const char* from, const char* to) {
+int renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  using Rename = int (*)(int, const char*, int, const char*);
   if (fails(kRename)) return refuse(EIO);
-  const int result = next<int (*)(const char*, const char*)>("rename")(from, to);
+  const int result = next<Rename>("renameat")(from_folder, from, to_folder, to);
+  if (result != 0) return result;
   char first[PATH_MAX], second[PATH_MAX];
-  absolute_name(from, first);
-  absolute_name(to, second);
-  if (result == 0) note("rename %s\t%s\n", first, second);
+  absolute_name(from_folder, from, first);
+  absolute_name(to_folder, to, second);
+  note("rename %s\t%s\n", first, second);
   return result;
 }
+
+int rename(const char* from, const char* to) { return renameat(AT_FDCWD, from, AT_FDCWD, to); }
 
 int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
   using Link = int (*)(int, const char*, int, const char*, int);
-  if (fails(kRename)) return refuse(EIO);
+  if (fails(kLink)) return refuse(EIO);
   const int result = next<Link>("linkat")(from_folder, from, to_folder, to, flags);
-  const char* number = std::strrchr(from, '/');
-  char name[PATH_MAX];
-  absolute_name(to, name);
-  if (result == 0 && number != nullptr) note("link %s\t%s\n", number + 1, name);
+  if (result != 0) return result;
+  char first[PATH_MAX], second[PATH_MAX];
+  int descriptor = -1;
+  if (is_descriptor(from_folder, from, flags, descriptor))
+    std::snprintf(first, sizeof first, "%d", descriptor);
+  else
+    absolute_name(from_folder, from, first);
+  absolute_name(to_folder, to, second);
+  note("link %s\t%s\n", first, second);
   return result;
 }
 
-int unlink(const char* path) {
-  const int result = next<int (*)(const char*)>("unlink")(path);
+int unlinkat(int folder, const char* path, int flags) {
+  const int result = next<int (*)(int, const char*, int)>("unlinkat")(folder, path, flags);
+  if (result != 0) return result;
   char name[PATH_MAX];
-  absolute_name(path, name);
-  if (result == 0) note("unlink %s\n", name);
+  absolute_name(folder, path, name);
+  note("unlink %s\n", name);
   return result;
 }
+
+int unlink(const char* path) { return unlinkat(AT_FDCWD, path, 0); }
 
 void* mmap(void* address, std::size_t size, int protection, int flags, int descriptor,
            off_t offset) {
