@@ -269,7 +269,7 @@ std::vector<ExprId> Fusion::erase_with_users(ValId id) {
   return erased;
 }
 
-void Fusion::need_same_type(ValId id, ValId with) {
+void Fusion::need_same_type(ValId id, ValId with) const {
   const Val& old = val(id);
   const Val& replacement = val(with);
   if (old.dtype != replacement.dtype || canonical(old.shape) != canonical(replacement.shape))

@@ -231,7 +231,7 @@ class Fusion {
   Expr& mutable_expr(ExprId id);
   std::vector<ExprId> sort(const std::vector<bool>& wanted) const;
   bool depends_on(ValId val, ValId ancestor) const;
-  void need_same_type(ValId val, ValId with);
+  void need_same_type(ValId val, ValId with) const;
   void drop_use(ValId val, ExprId user);
 
   std::string name_;
