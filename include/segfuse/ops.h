@@ -103,7 +103,7 @@ class Value {
 };
 
 /// An attribute of an operation, by the type that operations() names.
-using Attribute = std::variant<std::int64_t, Axes, double, DType, Sizes>;
+using Attribute = std::variant<std::int64_t, Axes, double, DType, Sizes, NeverHeld>;
 
 /// A program that is being written. Copies are the same program. Not for several threads at once.
 class FusionBuilder {

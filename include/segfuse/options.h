@@ -9,9 +9,11 @@
 #include <variant>
 #include <vector>
 
+#include "segfuse/tensor.h"
+
 namespace segfuse {
 
-using OptionValue = std::variant<bool, std::int64_t, double, std::string>;
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, NeverHeld>;
 
 /// A row of the table. The type of `fallback` is the option's type; `choices` are the only allowed
 /// values of a string if there are any; `least` and `most` bound a number.

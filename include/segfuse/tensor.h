@@ -23,6 +23,15 @@ DType dtype_from_name(std::string_view name);
 bool is_float(DType dtype) noexcept;
 bool is_integer(DType dtype) noexcept;  ///< i32 and i64; not bool.
 
+/// An alternative that no variant ever holds. libstdc++ takes a variant of scalars, strings and
+/// vectors to be never without a value, and destroys what is not there when copying one runs out
+/// of memory; with one more alternative, which is none of these, it does not.
+struct NeverHeld {
+  NeverHeld() = delete;
+  ~NeverHeld() {}  // NOLINT(modernize-use-equals-default): it must not be trivial
+  bool operator==(const NeverHeld&) const = default;
+};
+
 template <class T>
 struct DTypeOf;
 template <>

@@ -113,6 +113,7 @@ std::optional<OptionValue> parse_value(const OptionInfo& info, std::string_view 
         if constexpr (std::is_same_v<T, bool>) return parse_bool(text);
         if constexpr (std::is_same_v<T, std::int64_t>) return parse_int(text);
         if constexpr (std::is_same_v<T, double>) return parse_double(text);
+        if constexpr (std::is_same_v<T, NeverHeld>) return std::nullopt;
         if constexpr (std::is_same_v<T, std::string>) {
           const auto word = info.bare.empty() ? std::nullopt : parse_bool(text);
           if (word && text != info.choices.front()) return *word ? info.bare : info.choices.front();
