@@ -232,10 +232,8 @@ LoweredGroup lower_by(const GroupState& group, const Schedule& schedule) {
   const loop::SizeFacts facts{
       [&](const ir::Extent& a, const ir::Extent& b) { return group.fusion.equal(a, b); },
       [&](const ir::Extent& size, std::int64_t by) { return group.ceil_divide(size, by); }};
-  // Off: it refuses right kernels of results without elements (x[-2:100, :-100]). Where a program
-  // requires sizes to be equal, it may know more than can be followed here.
-  constexpr bool kProveWrites = false;
-  const bool follows = kProveWrites && group.fusion.storage().requirements.empty();
+  // Where a program requires sizes to be equal, it may know more than can be followed here.
+  const bool follows = group.fusion.storage().requirements.empty();
   for (const GroupKernel& kernel : out.kernels) {
     loop::verify(kernel.kernel);
     if (follows) loop::verify_writes(kernel.kernel, facts);

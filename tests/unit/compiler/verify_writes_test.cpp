@@ -91,6 +91,14 @@ TEST(VerifyWrites, RowsAndColumns) {
   EXPECT_FALSE(w.follows(i.add(row, w.at(j)), w.n, loops)) << "on each other";
 }
 
+TEST(VerifyWrites, AResultWithoutElementsHasNothingToProve) {
+  Written w;
+  Indices& i = w.kernel.indices;
+  const Index row = w.at(w.outer(w.n));
+  const VarId j = i.add_var("j", w.s);
+  EXPECT_TRUE(w.follows(i.add(row, w.at(j)), w.n * Extent(0), {{j, 0, Index(w.s)}}));
+}
+
 TEST(VerifyWrites, ADiagonalIsNotAll) {
   Written w;
   Indices& i = w.kernel.indices;
