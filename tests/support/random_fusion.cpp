@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ir/bind.h"
+#include "segfuse/error.h"
 
 namespace segfuse::testing {
 namespace {
@@ -29,6 +30,7 @@ class Generator {
     add_input({time, 5});
     add_input({3});
     add_input({});
+    add_required(time);
     mask_ = result_.fusion.add_input("mask", DType::kBool, {batch, time, 3});
     const auto steps = 6 + rng_.below(18);
     for (std::uint64_t i = 0; i < steps; ++i) step();
@@ -52,6 +54,20 @@ class Generator {
   void add_input(const Extents& shape) {
     values_.push_back(result_.fusion.add_input("x" + std::to_string(values_.size()),
                                                exact() ? DType::kF32 : smooth_type(), shape));
+  }
+  /// Inputs whose sizes are symbols of their own and equal to others by a requirement only, as those
+  /// of functions traced from Python are, beside a value of that size.
+  void add_required(const Extent& time) {
+    ir::Fusion& f = result_.fusion;
+    const Extent less(f.symbol("TLess"));  // T - 1
+    if (!f.unify(time, less + 1)) throw InternalError("T is TLess + 1");
+    add_input({less});
+    values_.push_back(b_.slice_axis(values_[2], 0, Extent(1), time - 1));
+    values_.push_back(b_.broadcast_to(b_.unsqueeze(values_[5], 1), shape(values_.back())));
+    const Extent twice(f.symbol("TTwice"));  // 2 T
+    if (!f.unify(twice, time * Extent(2))) throw InternalError("TTwice is 2 T");
+    add_input({twice, 5});
+    values_.push_back(b_.concat({values_[2], values_[2]}, 0));
   }
   ValId any() { return values_[rng_.below(values_.size())]; }
   Extents shape(ValId v) const { return b_.fusion().canonical(b_.val(v).shape); }
@@ -180,6 +196,7 @@ class Generator {
     try {
       least = size.evaluate([&](ir::SymbolId id) {
         const ir::Symbol& symbol = b_.fusion().storage().symbols[id.index];
+        if (symbol.name == "TLess") return std::int64_t{3};
         return symbol.name == "T" ? std::int64_t{4} : std::int64_t{0};
       });
     } catch (...) {
@@ -253,7 +270,8 @@ std::vector<Tensor> random_inputs(const RandomFusion& program, std::uint64_t see
     Shape shape;
     for (const Extent& extent : val.shape)
       shape.push_back(extent.evaluate([&](ir::SymbolId id) {
-        return program.fusion.storage().symbols[id.index].name == "B" ? b : t;
+        const std::string& name = program.fusion.storage().symbols[id.index].name;
+        return name == "B" ? b : name == "TLess" ? t - 1 : name == "TTwice" ? 2 * t : t;
       }));
     Tensor tensor(val.dtype, shape);
     for (std::int64_t i = 0; i < tensor.size(); ++i) {
