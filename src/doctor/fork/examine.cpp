@@ -68,8 +68,8 @@ std::vector<Range> find_ranges(const std::vector<Vma>& vmas, const std::vector<M
             std::max({vma.begin, mappings[m].begin, pin.begin & ~(vma.page - 1)});
         const std::uint64_t end =
             std::min({vma.end, mappings[m].end, (pin.end + vma.page - 1) & ~(vma.page - 1)});
-        // What is kept from children is told already, and costs nothing.
-        if (begin < end && !vma.kept)
+        // What is kept from children or wiped in them is told already, and is never copied.
+        if (begin < end && !vma.kept && !vma.wiped)
           add_range(ranges, {begin, end, i, m, Mechanism::kPinned, pin.who});
       }
   }

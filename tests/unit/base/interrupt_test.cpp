@@ -11,8 +11,8 @@ namespace {
 
 int received = 0;
 
-/// A person, a scheduler and a terminal ask in different words.
-/// As in the foreground. In the background SIGINT is ignored from the start (nohup).
+/// A person, a scheduler and a terminal ask in different words. As in the foreground: in the
+/// background SIGINT is ignored from the start (nohup).
 class InterruptBy : public testing::TestWithParam<int> {
  protected:
   InterruptBy() : former_(std::signal(GetParam(), SIG_DFL)) {}
@@ -59,10 +59,10 @@ TEST_P(InterruptBy, AnIgnoredSignalStaysIgnored) {
   std::signal(GetParam(), former);
 }
 
-TEST(Interrupt, TwoScopesAtOnceAreRefused) {
+TEST_P(InterruptBy, TwoScopesAtOnceAreRefused) {
   const InterruptScope scope;
   EXPECT_THROW(InterruptScope(), InternalError);
-  std::raise(SIGINT);
+  std::raise(GetParam());
   EXPECT_TRUE(scope.requested()) << "the refused one must not take the first one's handler";
 }
 
