@@ -128,6 +128,30 @@ HeapEvent rmm_event(const RmmLine& line, Streams& streams) {
   return event;
 }
 
+/// Makes times of day, in the order of a log, times since the midnight before the first of them. A
+/// step back by more than an hour is a midnight; lines of other threads may come late by less.
+class Midnights {
+ public:
+  std::uint64_t since_first_day(std::uint64_t time_of_day) {
+    constexpr std::uint64_t kHour = 3'600'000'000'000;
+    constexpr std::uint64_t kDay = 24 * kHour;
+    std::uint64_t time = day_ + time_of_day;
+    const bool of_the_day_before =
+        day_ > 0 && time - kDay <= latest_ && latest_ <= time - kDay + kHour;
+    if (of_the_day_before) return time - kDay;
+    if (time + kHour < latest_) {
+      day_ += kDay;
+      time += kDay;
+    }
+    latest_ = std::max(latest_, time);
+    return time;
+  }
+
+ private:
+  std::uint64_t day_ = 0;
+  std::uint64_t latest_ = 0;
+};
+
 }  // namespace
 
 MemoryRecord read_rmm_log(std::string_view text, const std::string& name) {
@@ -136,7 +160,7 @@ MemoryRecord read_rmm_log(std::string_view text, const std::string& name) {
   record.source = "RMM log";
   Streams streams(record);
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t day = 0;
+  Midnights midnights;
   RmmLine line{{name, 0}, {}};
   for (const std::string_view row : split_lines(text)) {
     ++line.position.line;
@@ -154,14 +178,7 @@ MemoryRecord read_rmm_log(std::string_view text, const std::string& name) {
       throw DataError("{}:{}: expected 6 fields ({}), found {}", name, line.position.line, kHeader,
                       line.fields.size());
     HeapEvent event = rmm_event(line, streams);
-    // Times of day: a step back by hours is midnight.
-    constexpr std::uint64_t kHour = 3'600'000'000'000;
-    event.nanoseconds += day;
-    if (!line.tells_epoch() && !record.history.empty() &&
-        event.nanoseconds + kHour < record.history.back().nanoseconds) {
-      day += 24 * kHour;
-      event.nanoseconds += 24 * kHour;
-    }
+    if (!line.tells_epoch()) event.nanoseconds = midnights.since_first_day(event.nanoseconds);
     if (event.kind != Kind::kOutOfMemory) lowest = std::min(lowest, event.offset);
     record.history.push_back(std::move(event));
   }

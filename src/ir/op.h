@@ -34,7 +34,8 @@ struct AttrSpec {
 };
 
 /// One attribute; the alternative is that of AttrType, in order.
-using Attr = std::variant<std::int64_t, std::vector<std::int64_t>, double, DType, Extents, NeverHeld>;
+using Attr =
+    std::variant<std::int64_t, std::vector<std::int64_t>, double, DType, Extents, NeverHeld>;
 using Attrs = std::vector<Attr>;
 
 struct OpInfo {

@@ -55,8 +55,8 @@ class Generator {
     values_.push_back(result_.fusion.add_input("x" + std::to_string(values_.size()),
                                                exact() ? DType::kF32 : smooth_type(), shape));
   }
-  /// Inputs whose sizes are symbols of their own and equal to others by a requirement only, as those
-  /// of functions traced from Python are, beside a value of that size.
+  /// Inputs whose sizes are symbols of their own and equal to others by a requirement only, as
+  /// those of functions traced from Python are, beside a value of that size.
   void add_required(const Extent& time) {
     ir::Fusion& f = result_.fusion;
     const Extent less(f.symbol("TLess"));  // T - 1

@@ -22,7 +22,8 @@ struct RandomFusion {
   Numbers numbers;
 };
 
-/// Axes of the inputs are symbols B and T (T at least 4) and numbers.
+/// Axes of the inputs are symbols B and T (T at least 4), numbers, and the symbols TLess and
+/// TTwice, which requirements make T - 1 and 2 T.
 RandomFusion random_fusion(std::uint64_t seed, Numbers numbers);
 
 /// Inputs for it with these sizes.

@@ -49,8 +49,7 @@ bool RangeMap::touches(std::uint64_t begin, std::uint64_t end, std::uint32_t cou
   auto edge = edges_.upper_bound(begin);
   if (edge != edges_.begin()) --edge;
   for (; edge != edges_.end() && edge->first < end; ++edge)
-    if (edge->second.count >= count && (edge->first >= begin || std::next(edge)->first > begin))
-      return true;
+    if (edge->second.count >= count) return true;
   return false;
 }
 

@@ -157,11 +157,13 @@ bool on_slice(Rewriter& r, const Expr& e) {
   // error at run time would be lost.
   const ValId source = inner->operands[0];
   Extents joined = r.fusion().canonical(attribute<Extents>(*inner, "starts"));
+  const Extents whole = r.shape(source);
   const Extents bound = r.shape(from);
   const Extents sizes = r.shape(e.results[0]);
   for (std::size_t i = 0; i < joined.size(); ++i) {
-    const Extent rest = bound[i] - starts[i] - sizes[i];
-    if (!rest.is_constant()) return false;
+    const Extent left_by_inner = whole[i] - joined[i] - bound[i];
+    const Extent left_by_outer = bound[i] - starts[i] - sizes[i];
+    if (!left_by_inner.is_constant() || !left_by_outer.is_constant()) return false;
     joined[i] = joined[i] + starts[i];
   }
   r.replace(e.results[0], r.build().slice(source, joined, sizes));

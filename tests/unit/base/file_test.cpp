@@ -17,6 +17,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/os/folder.h"
+#include "base/outputs.h"
+
 namespace {
 std::atomic<bool> refuse_unnamed{false};
 }
@@ -194,6 +197,34 @@ TEST_F(File, NamesOfAnyLengthCanBeWritten) {
     write_file_atomically(dir_ / name, content);
     EXPECT_EQ(read_file(dir_ / name), content);
   }
+}
+
+TEST_F(File, ALineIsNotWrittenBehindOneThatWasCut) {
+  const Folder folder(dir_);
+  folder.append_line("list", "one");
+  folder.append_line("list", "two");
+  EXPECT_EQ(read_file(dir_ / "list"), "one\ntwo\n");
+  std::ofstream(dir_ / "list") << "one\nhal";
+  folder.append_line("list", "three");
+  EXPECT_EQ(read_file(dir_ / "list"), "one\nhal\nthree\n");
+}
+
+TEST_F(File, OutputsOfAnEarlierRunAreReplacedAndOtherFilesAreNot) {
+  const fs::path path = dir_ / "out";
+  Outputs().write(path, "first");
+  Outputs later;
+  later.announce(path, "in");
+  EXPECT_NO_THROW(later.check());
+  later.write(path, "second");
+  later.write(path, "third");
+  EXPECT_EQ(read_file(path), "third");
+  std::ofstream(path) << "changed by hand";
+  EXPECT_THROW(later.check(), UsageError);
+  EXPECT_THROW(later.write(path, "fourth"), UsageError);
+  EXPECT_THROW(Outputs().write(path, "fourth"), UsageError);
+  EXPECT_EQ(read_file(path), "changed by hand");
+  Outputs(true).write(path, "fourth");
+  EXPECT_EQ(read_file(path), "fourth");
 }
 
 /// While alive, no file system has files without a name.

@@ -1,10 +1,16 @@
 #include "base/os/interrupt.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <string>
+#include <thread>
 
 #include "segfuse/error.h"
+#include "support/processes.h"
 
 namespace segfuse {
 namespace {
@@ -57,6 +63,30 @@ TEST_P(InterruptBy, AnIgnoredSignalStaysIgnored) {
     EXPECT_FALSE(scope.requested());
   }
   std::signal(GetParam(), former);
+}
+
+TEST_P(InterruptBy, ACallThatWaitsGoesOnWaiting) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const InterruptScope scope;
+  std::atomic<pid_t> reader = 0;
+  ssize_t count = 0;
+  std::thread thread([&] {
+    char letter = 0;
+    reader = gettid();
+    count = read(ends[0], &letter, 1);
+  });
+  const auto waits = [&] {
+    const std::string stat = test::text_of(fmt::format("/proc/self/task/{}/stat", reader.load()));
+    return stat.find(") S ") != std::string::npos;
+  };
+  while (reader == 0 || !waits()) std::this_thread::yield();
+  pthread_kill(thread.native_handle(), GetParam());
+  while (!scope.requested()) std::this_thread::yield();
+  EXPECT_EQ(write(ends[1], "x", 1), 1);
+  thread.join();
+  EXPECT_EQ(count, 1);
+  for (const int end : ends) close(end);
 }
 
 TEST_P(InterruptBy, TwoScopesAtOnceAreRefused) {

@@ -97,6 +97,8 @@ TEST(JsonPlace, ValuesOfOtherKindsAreRefusedByTheirPath) {
   EXPECT_THAT(why([&] { top.at("n").count(); }), HasSubstr("at n: expected a whole number from 0"));
   EXPECT_THAT(why([&] { top.at("big").integer(); }), HasSubstr("64 bits with its sign"));
   EXPECT_THAT(why([&] { top.at("n").integer(0, 9); }), HasSubstr("from 0 to 9, found -1"));
+  EXPECT_THAT(why([&] { top.at("n").integer(-9, -2); }), HasSubstr("from -9 to -2, found -1"));
+  EXPECT_EQ(top.at("n").integer(-1, -1), -1);
   EXPECT_THAT(why([&] { top.at("a").texts(); }), HasSubstr("at a[0]: expected text, found 1"));
   EXPECT_THAT(why([&] { top.text(); }), HasSubstr("at the file: expected text"));
 }

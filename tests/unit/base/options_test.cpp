@@ -133,9 +133,11 @@ TEST(Options, BadVariablesAreNamed) {
               "environment variable SEGFUSE_THREADS: 'many' was given, expected an integer in "
               "[0, 4096]");
   }
-  const Variable slip("SEGFUSE_THREAD", "1");
-  EXPECT_EQ(message_of([] { Options::from_environment(); }),
-            "unknown environment variable SEGFUSE_THREAD; did you mean SEGFUSE_THREADS?");
+  for (const std::string name : {"SEGFUSE_THREAD", "SEGFUSE_TREADS", "SEGFUSE_THERAD"}) {
+    const Variable slip(name.c_str(), "1");
+    EXPECT_EQ(message_of([] { Options::from_environment(); }),
+              "unknown environment variable " + name + "; did you mean SEGFUSE_THREADS?");
+  }
 }
 
 TEST(Options, ProcessDefaultsAreReplacedAsAWhole) {

@@ -28,6 +28,15 @@ TEST(Printable, WhatSteersATerminalIsShown) {
   EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\u0000b");
 }
 
+TEST(Printable, EveryChangeOfDirectionIsShown) {
+  EXPECT_EQ(printable("\u061c \u200e \u200f"), "\\u061c \\u200e \\u200f");
+  EXPECT_EQ(printable("\u202a \u202b \u202c \u202d \u202e"),
+            "\\u202a \\u202b \\u202c \\u202d \\u202e");
+  EXPECT_EQ(printable("\u2066 \u2067 \u2068 \u2069"), "\\u2066 \\u2067 \\u2068 \\u2069");
+  const std::string beside = "\u061b \u061d \u200d \u2010 \u202f \u2064";
+  EXPECT_EQ(printable(beside), beside);
+}
+
 TEST(Printable, BytesThatAreNoTextAreShown) {
   EXPECT_EQ(printable("\x9b"
                       "31m\xff"),

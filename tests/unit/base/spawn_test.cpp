@@ -182,6 +182,10 @@ TEST_F(Spawn, OutputBeyondTheCapIsDroppedAndSaid) {
   EXPECT_TRUE(result.out_cut);
   EXPECT_EQ(result.err, "end\n");
   EXPECT_FALSE(result.err_cut);
+  Request fits = shell("head -c 1000 /dev/zero");
+  fits.output_cap = 1000;
+  EXPECT_EQ(run(fits).out.size(), 1000U);
+  EXPECT_FALSE(run(fits).out_cut);
 }
 
 TEST_F(Spawn, TheChildSeesWhatItWasPassedAndNothingElse) {

@@ -95,7 +95,9 @@ TEST(CPrograms, RandomOnesAgreeWithTheInterpreter) {
     const test::CProgramLibrary library(engine::print_program(random.fusion, {}), "-O0");
     for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {0, 4}, {3, 37}}) {
       const std::vector<Tensor> inputs = testing::random_inputs(random, i, b, t);
-      const auto found = test::run_c_program(library, random.fusion, {{"B", b}, {"T", t}}, inputs);
+      const auto found =
+          test::run_c_program(library, random.fusion,
+                              {{"B", b}, {"T", t}, {"TLess", t - 1}, {"TTwice", 2 * t}}, inputs);
       if (exact) {
         expect_equal(random.fusion, found, inputs, 0);
       } else {

@@ -102,6 +102,8 @@ TEST(RegisteredPool, GrowsBySlabsAndGivesThemBack) {
   std::byte* const rest = pool.allocate(140 << 10);
   EXPECT_NE(rest, nullptr);
   pool.deallocate(large);
+  EXPECT_EQ(pool.held_bytes(), std::size_t{204} << 10);
+  pool.deallocate(pool.allocate(308 << 10));
   EXPECT_EQ(pool.bytes_of(small), 100U);
   EXPECT_EQ(pool.pin_of(small).key(), 0U);
   EXPECT_THROW(pool.deallocate(large), UsageError);
@@ -216,6 +218,26 @@ TEST(RegisteredResource, ReusesMemoryWhenItsStreamIsOver) {
     resource.deallocate(last, stream);
   }
   EXPECT_EQ(pool.live_bytes(), 0U);
+}
+
+TEST(RegisteredResource, MemoryWhoseStreamIsNotOverIsNotHandedOut) {
+  Registry registry;
+  RegisteredPool pool(registry, {.slab_bytes = 8192, .limit = 8192});
+  runtime::CpuDevice device;
+  runtime::Timeline timeline;
+  const runtime::StreamId stream = timeline.create(device);
+  RegisteredResource resource(pool, timeline);
+  std::byte* const first = resource.allocate(4096, stream);
+  std::atomic<bool> open = false;
+  timeline.enqueue(stream, [&](runtime::StreamHandle handle) {
+    device.launch(handle, {"wait", [&](runtime::StreamHandle) { open.wait(false); }}, {});
+  });
+  resource.deallocate(first, stream);
+  EXPECT_NE(resource.allocate(4096, stream), first);
+  open = true;
+  open.notify_all();
+  timeline.synchronize(stream);
+  EXPECT_EQ(resource.allocate(4096, stream), first);
 }
 
 TEST(CudaHost, SlabsAreRegisteredWithTheDriver) {

@@ -101,6 +101,7 @@ TEST(Slab, CopiesForChildrenNeedAKernelThatIsSeenToMakeThem) {
     EXPECT_THROW(registry.make_slab(copied), DeviceError);
     GTEST_SKIP() << copy_on_fork().reason;
   }
+  const Slab absent = registry.make_slab({.owner = "a", .bytes = 2 * kPage});
   Slab slab = registry.make_slab(copied);
   const Registration whole = slab.register_range(0, kPage);
   slab.data()[0] = std::byte{1};

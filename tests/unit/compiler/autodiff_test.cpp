@@ -295,6 +295,14 @@ std::vector<Case> composed_cases() {
          const ValId kept = b.broadcast(x[2], {0, 1}, all);
          return b.neg(b.mul(kept, b.mul(b.sub(x[0], shift), b.broadcast_to(x[3], all))));
        }},
+      {"factor_of_a_column",
+       {},
+       {{2, 3, 4}, {3, 4}, {4}},
+       [](Builder& b, Inputs x) {
+         const Extents all{2, 3, 4};
+         const ValId shift = b.broadcast(x[1], {1, 2}, all);
+         return b.mul(b.sub(x[0], shift), b.broadcast(x[2], {2}, all));
+       }},
       {"factor_of_everything",
        {},
        {{3, 4}, {}, {}},
@@ -427,6 +435,18 @@ TEST(Autodiff, EqualExtremaShareTheGradient) {
   EXPECT_EQ(g.at(0), 0);
   EXPECT_EQ(g.at(1), 0.5);
   EXPECT_EQ(g.at(2), 0.5);
+}
+
+TEST(Autodiff, OneZeroInAProductHasAGradientAndTwoHaveNone) {
+  ir::Fusion fusion;
+  Builder b(fusion);
+  const ValId x = fusion.add_input("x", DType::kF64, {3, 3});
+  const ValId wrt[] = {x};
+  fusion.add_output(gradients(fusion, b.sum(b.prod(x, {1}), {0}), wrt)[0]);
+  const std::vector<double> rows{2, 3, 5, 2, 0, 5, 0, 0, 5};
+  const Tensor g = interpret(fusion, std::vector{Tensor::from(rows, {3, 3})})[0];
+  const double expected[] = {15, 10, 6, 0, 10, 0, 0, 0, 0};
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(g.at(i), expected[i]) << i;
 }
 
 TEST(Autodiff, LogSumExpOfNothingButMinusInfinityHasGradientZero) {

@@ -301,6 +301,85 @@ TEST(Passes, ASliceOutOfASliceIsStillRefused) {
   EXPECT_THROW((void)interpret(cleaned, inputs(10, 3, 4)), UsageError);
 }
 
+/// So is one whose start is a symbol.
+TEST(Passes, ASliceThatBeginsOutsideOfASliceIsStillRefused) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"slices\" {\n  symbols N, K\n  %0 = input \"x\" : f32[N]\n"
+      "  %1 = input \"k\" : f32[K]\n  %2 = slice(%0) {starts=[0], sizes=[8]}\n"
+      "  %3 = slice(%2) {starts=[K], sizes=[3]}\n  output %3\n}\n",
+      "slices");
+  ir::Fusion cleaned = fusion;
+  run_passes(cleaned);
+  const auto inputs = [](std::int64_t k) {
+    return std::vector{segfuse::testing::counting({20}, DType::kF32), Tensor(DType::kF32, {k})};
+  };
+  EXPECT_TRUE(same_outputs(interpret(fusion, inputs(5)), interpret(cleaned, inputs(5))));
+  EXPECT_THROW((void)interpret(fusion, inputs(6)), UsageError);
+  EXPECT_THROW((void)interpret(cleaned, inputs(6)), UsageError);
+}
+
+/// And one whose inner slice is what may be outside.
+TEST(Passes, ASliceOutOfASliceThatMayBeOutsideIsStillRefused) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"slices\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n"
+      "  %1 = slice(%0) {starts=[0], sizes=[8]}\n  %2 = slice(%1) {starts=[0], sizes=[3]}\n"
+      "  output %2\n}\n",
+      "slices");
+  ir::Fusion cleaned = fusion;
+  run_passes(cleaned);
+  const auto inputs = [](std::int64_t n) {
+    return std::vector{segfuse::testing::counting({n}, DType::kF32)};
+  };
+  EXPECT_TRUE(same_outputs(interpret(fusion, inputs(8)), interpret(cleaned, inputs(8))));
+  EXPECT_THROW((void)interpret(fusion, inputs(4)), UsageError);
+  EXPECT_THROW((void)interpret(cleaned, inputs(4)), UsageError);
+}
+
+/// 2^-16 is an f16, but 2^16 is none.
+TEST(Passes, ADivisorWithoutAReciprocalInItsTypeStays) {
+  for (const auto& [power, stays] : {std::pair{-13, false}, {-16, true}}) {
+    ir::Fusion fusion;
+    ir::Builder b(fusion);
+    const ir::ValId x = fusion.add_input("x", DType::kF16, {3});
+    fusion.add_output(b.div(x, b.constant_like(std::ldexp(1, power), x)));
+    ir::Fusion folded = fusion;
+    EXPECT_EQ(fold_constants(folded), !stays) << power;
+    const std::vector inputs{segfuse::testing::row({0x1p-16, 0x1p-18, 0x3p-20}, DType::kF16)};
+    EXPECT_TRUE(same_outputs(interpret(fusion, inputs, {}, kRounded),
+                             interpret(folded, inputs, {}, kRounded)));
+  }
+}
+
+TEST(Passes, ACastThroughATypeThatLosesPlacesStays) {
+  const auto changes = [](DType from, DType through, double value) {
+    ir::Fusion fusion;
+    ir::Builder b(fusion);
+    fusion.add_output(b.cast(b.cast(fusion.add_input("x", from, {1}), through), from));
+    ir::Fusion cleaned = fusion;
+    const bool changed = clean_casts(cleaned);
+    const std::vector inputs{segfuse::testing::row({value}, from)};
+    EXPECT_TRUE(same_outputs(interpret(fusion, inputs, {}, kRounded),
+                             interpret(cleaned, inputs, {}, kRounded)));
+    return changed;
+  };
+  EXPECT_FALSE(changes(DType::kI32, DType::kF32, 0x1p24 + 1));
+  EXPECT_TRUE(changes(DType::kI32, DType::kF64, 0x1p31 - 1));
+  EXPECT_FALSE(changes(DType::kI64, DType::kF64, 0x1p52 + 1));
+  EXPECT_FALSE(changes(DType::kF32, DType::kBF16, 1.001));
+}
+
+TEST(Passes, TheGreatestOfNothingIsTheLeastOfItsType) {
+  for (const DType dtype : {DType::kI32, DType::kI64, DType::kF16, DType::kF64}) {
+    ir::Fusion fusion;
+    ir::Builder b(fusion);
+    fusion.add_output(b.max(fusion.add_input("x", dtype, {2, 0}), {1}));
+    const std::vector inputs{Tensor(dtype, {2, 0})};
+    const std::vector<Tensor> before = interpret(fusion, inputs);
+    EXPECT_TRUE(remove_empty_tensors(fusion));
+    EXPECT_TRUE(same_outputs(before, interpret(fusion, inputs))) << name_of(dtype);
+  }
+}
+
 /// Both are stretched along the same axes, but the one from a single element.
 TEST(Passes, OperandsOfTwoShapesThatAreBroadcastAlikeStayApart) {
   const ir::Fusion fusion = ir::parse(

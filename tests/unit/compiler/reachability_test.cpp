@@ -115,7 +115,7 @@ TEST(Reachability, TheHullIsTheLeastSetThatMayMerge) {
         for (Node x = 0; x < count; ++x)
           if (x == a || x == b || (oracle.below(a).contains(x) && oracle.below(x).contains(b)))
             expected.push_back(x);
-        EXPECT_EQ(reach.hull(pair, count), expected);
+        EXPECT_EQ(reach.hull(pair, expected.size()), expected);
         EXPECT_TRUE(reach.may_merge(expected));
         EXPECT_TRUE(oracle.merged(expected).acyclic());
         if (expected.size() > 2) {

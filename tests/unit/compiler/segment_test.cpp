@@ -307,6 +307,17 @@ TEST(Segments, ACheapChainIsComputedAgainForIncompatibleReaders) {
   EXPECT_GT(report(kept).moved, report(cut).moved);
 }
 
+TEST(Segments, ACheapChainFromAWiderValueIsWrittenAndRead) {
+  Model m;
+  const ValId x = m.input("x", {m.size("A"), m.size("B"), m.size("C")}, DType::kF64);
+  const ValId narrow = m.b.cast(x, DType::kF16);
+  m.output(m.b.sum(narrow, {0, 1}));
+  m.output(m.b.sum(narrow, {1, 2}));
+  const SegmentedFusion cut = m.cut();
+  EXPECT_EQ(cut.copies, 0U) << describe(cut);
+  EXPECT_EQ(cut.edges().size(), 1U);
+}
+
 TEST(Segments, AnExpensiveChainIsWrittenAndRead) {
   Model m;
   const ValId x = m.input("x", {m.size("A"), m.size("B"), m.size("C")});
@@ -400,17 +411,21 @@ TEST(Segments, AnExpressionThatReadsElsewhereThanItWritesIsNotInPlace) {
 }
 
 TEST(Segments, ReadersOfViewsComeBeforeTheInputIsOverwritten) {
-  Model m;
-  Builder& b = m.b;
-  const Extent n = m.size("N");
-  const ValId state = m.input("state", {n, 4});
-  const ValId next = b.add(state, m.input("w", {n, 4}));
-  m.output(next);
-  m.output(b.matmul(b.reshape(state, {n * 2, 2}), m.input("v", {2, 3})));
-  m.fusion.add_alias(next, state);
-  const SegmentedFusion cut = m.cut();
-  ASSERT_EQ(cut.in_place.size(), 1U);
-  EXPECT_LT(group_with(cut, Op::matmul), group_with(cut, Op::add)) << describe(cut);
+  for (const Op op : {Op::reshape, Op::broadcast}) {
+    Model m;
+    Builder& b = m.b;
+    const Extent n = m.size("N");
+    const ValId state = m.input("state", {n, 4});
+    const ValId next = b.add(state, m.input("w", {n, 4}));
+    m.output(next);
+    const ValId view = op == Op::reshape ? b.reshape(state, {n * 2, 2}) : b.unsqueeze(state, 0);
+    m.output(b.matmul(view, m.input("v", {op == Op::reshape ? 2 : 4, 3})));
+    m.fusion.add_alias(next, state);
+    const SegmentedFusion cut = m.cut();
+    ASSERT_EQ(cut.in_place.size(), 1U);
+    EXPECT_TRUE(group_with(cut, op).valid()) << describe(cut);
+    EXPECT_LT(group_with(cut, Op::matmul), group_with(cut, Op::add)) << describe(cut);
+  }
 }
 
 /// relu(state) is cheap, but state is gone when its last reader runs.
@@ -666,6 +681,24 @@ TEST(Segments, ManySumsAreMoreThanOneKernel) {
     const SegmentedFusion cut = m.cut();
     for (const SegmentedGroup& group : cut.groups()) EXPECT_LE(group.boundary.outputs.size(), 21U);
     EXPECT_LE(cut.size(), 1 + static_cast<std::size_t>(count) / 8);
+  }
+}
+
+/// Those that carry two numbers are half as many in a kernel.
+TEST(Segments, StatesOfTwoNumbersAreCountedTwice) {
+  for (const Op op : {Op::argmax, Op::welford}) {
+    Model m;
+    const Extents shape{m.size("N"), m.size("C")};
+    const ValId x = m.input("x", shape);
+    for (int i = 0; i < 40; ++i) {
+      const ValId product = m.b.mul(x, m.input("a" + std::to_string(i), shape));
+      m.output(op == Op::argmax ? m.b.argmax(product, 1) : m.b.welford(product, {1}).mean);
+    }
+    const SegmentedFusion cut = m.cut();
+    for (const SegmentedGroup& group : cut.groups()) {
+      EXPECT_LE(group.boundary.outputs.size(), 10U) << describe(cut);
+    }
+    EXPECT_LE(cut.size(), 6U);
   }
 }
 

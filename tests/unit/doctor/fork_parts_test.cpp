@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include "doctor/fork/smaps.h"
 #include "doctor/fork/software.h"
 #include "segfuse/error.h"
+#include "support/real_pins.h"
 
 namespace segfuse::doctor {
 namespace {
@@ -69,6 +71,22 @@ TEST(SmapsTest, NeighboursAreJoinedByWhatMadviseDoesNotChange) {
   EXPECT_EQ(mappings[1].begin, 0x3000u);
   EXPECT_EQ(mappings[3].first, 4u);
   EXPECT_EQ(mappings[3].last, 5u);
+}
+
+TEST(SmapsTest, PartsOfACutMappingHoldWhatLiesInThem) {
+  const auto vmas = parse_smaps(
+      "1000-2000 rw-p 00000000 00:00 0 \nVmFlags: rd wr\n"
+      "2000-4000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n");
+  const auto parts = cut_mappings(join_mappings(vmas), vmas, {0x3000, 0x2000, 0x2000});
+  ASSERT_EQ(parts.size(), 3u);
+  const auto expect = [&](std::size_t i, std::size_t first, std::size_t last, std::uint64_t end) {
+    EXPECT_EQ(parts[i].first, first) << i;
+    EXPECT_EQ(parts[i].last, last) << i;
+    EXPECT_EQ(parts[i].end, end) << i;
+  };
+  expect(0, 0, 0, 0x2000);
+  expect(1, 1, 1, 0x3000);
+  expect(2, 1, 1, 0x4000);
 }
 
 /// Words at addresses; what is not there cannot be read.
@@ -221,6 +239,23 @@ TEST(PinsTest, RegisteredBuffersAreRead) {
   EXPECT_EQ(pins[1].end, 0x900cu);
 }
 
+TEST(PinsTest, APinWithinAnotherOneLeavesItWhole) {
+  SKIP_WITHOUT_PINS(4 << 20);
+  alignas(4096) static std::array<std::byte, 3 * 4096> memory;
+  comm::UringBackend backend;
+  const auto outer = backend.pin(memory);
+  const auto inner = backend.pin(std::span(memory).subspan(4096, 4096));
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  std::size_t found = 0;
+  for (const Pin& pin : find_pins(Process(getpid()))) {
+    if (pin.end <= begin || pin.begin >= begin + memory.size()) continue;
+    ++found;
+    EXPECT_EQ(pin.begin, begin);
+    EXPECT_EQ(pin.end, begin + memory.size());
+  }
+  EXPECT_EQ(found, 1u);
+}
+
 TEST(SoftwareTest, NamesTellVersions) {
   EXPECT_EQ(rdma_core_release("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0"), 44);
   EXPECT_EQ(rdma_core_release("/opt/libibverbs.so.1.15.56.1 (deleted)"), 56);
@@ -251,12 +286,12 @@ class HeadroomTest : public ::testing::Test {
 TEST_F(HeadroomTest, TheTightestGroupCounts) {
   put("sys/fs/cgroup/a/memory.max", "629145600\n");
   put("sys/fs/cgroup/a/memory.current", "524288000\n");
-  put("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 104857600\nactive_file 0\n");
+  put("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 104857600\nactive_file 52428800\n");
   put("sys/fs/cgroup/a/b/memory.max", "max\n");
   put("sys/fs/cgroup/a/b/memory.current", "1\n");
   const auto room = memory_headroom("0::/a/b\n", root_.string());
   ASSERT_TRUE(room);
-  EXPECT_EQ(room->bytes, 200 * kMib);
+  EXPECT_EQ(room->bytes, 250 * kMib) << "pages of files are given back";
   EXPECT_EQ(room->of, "memory cgroup /a");
   EXPECT_EQ(memory_headroom("0::/c\n", root_.string())->of, "the machine");
   EXPECT_EQ(memory_headroom("0::/c\n", root_.string())->bytes, 1024 * kMib);

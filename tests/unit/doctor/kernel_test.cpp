@@ -13,6 +13,7 @@
 #include "base/made_kernels.h"
 #include "base/os/file.h"
 #include "base/os/spawn.h"
+#include "doctor/elf.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/fatbin.h"
@@ -306,6 +307,16 @@ TEST(KernelDoctorTest, PtxIsRead) {
   EXPECT_THROW(doctor::read_ptx(".version 1\n.entry a() {\n{ }", "x.ptx"), DataError);
 }
 
+TEST(KernelDoctorTest, FunctionsThatAKernelCallsShareItsBarriers) {
+  const auto kernels = doctor::read_ptx(
+      ".version 9.0\n.target sm_90\n"
+      ".func helper() { bar.sync 2; }\n.func other() { bar.sync 1; }\n"
+      ".entry kernel() { bar.sync 0; call helper; call other; ret; }\n",
+      "x.ptx");
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_EQ(kernels[0].barriers, 3u);
+}
+
 TEST(KernelDoctorTest, WhatIsNoKernelIsRefused) {
   for (const char* name : {"/bin/sh", "/nowhere.cubin", "/etc/passwd"})
     EXPECT_THROW(examine_kernels(name), DataError) << name;
@@ -328,6 +339,7 @@ TEST(KernelDoctorTest, OccupancyFollowsTheScarcestResource) {
   EXPECT_EQ(of(64, 0, 256), "4 registers 0.500");
   EXPECT_EQ(of(255, 0, 256), "1 registers 0.125");
   EXPECT_EQ(of(65, 0, 256), "3 registers 0.375");
+  EXPECT_EQ(of(40, 0, 96), "16 registers 0.750") << "a warp's registers are in one quarter";
   EXPECT_EQ(of(16, 0, 32), "32 blocks 0.500");
   EXPECT_EQ(of(16, 49152, 256), "4 shared memory 0.500");
   EXPECT_EQ(of(16, 227 << 10, 256), "1 shared memory 0.125");
@@ -424,6 +436,20 @@ std::string cubin_of(const std::string& kernel, std::uint64_t architecture,
                  {".nv.info." + kernel, attributes},
                  {".nv.constant0." + kernel, std::string(16, '\0')}},
                 architecture << 8);
+}
+
+TEST(KernelDoctorTest, PartsThatEndBeyondTheFileAreRefused) {
+  const std::string good = cubin_of("k", 90, 6);
+  const std::size_t table = doctor::little_endian(good, 40, 8);
+  for (const std::size_t offset : {std::size_t{40}, table + 64 + 24}) {
+    for (const std::uint64_t place : {~std::uint64_t{15}, ~std::uint64_t{0}, good.size() - 1}) {
+      std::string changed;
+      put(changed, place, 8);
+      changed = good.substr(0, offset) + changed + good.substr(offset + 8);
+      EXPECT_THROW(doctor::read_cubin(changed, "x.cubin"), DataError) << offset << " " << place;
+    }
+  }
+  EXPECT_EQ(doctor::read_cubin(good, "x.cubin").size(), 1u);
 }
 
 /// CUDA 12 writes them into the flags of the code (seen with ptxas 12.9: 0x100006 is 1, 0x600006
@@ -547,6 +573,15 @@ TEST(KernelDoctorTest, FatBinariesAndLibrariesAreUnpacked) {
     EXPECT_THROW(names_of(file, fatbin.substr(0, size)), DataError) << size;
   EXPECT_THROW(names_of(file, elf_of(62, {{".text", "x"}})), DataError);
   fs::remove(file);
+}
+
+TEST(KernelDoctorTest, FatBinariesOfAnyLengthAreFollowedByOthers) {
+  const std::string part = part_of(2, 0, "code", 0);
+  for (std::size_t more = 0; more < 9; ++more) {
+    const std::string odd = fatbin_of(part + std::string(more, 'x'));
+    const std::string padding((8 - odd.size() % 8) % 8, '\0');
+    EXPECT_EQ(doctor::read_fatbin(odd + padding + fatbin_of(part), "x").cubins.size(), 2u) << more;
+  }
 }
 
 TEST(KernelDoctorTest, BlocksOfLz4AreUnpackedOrRefused) {

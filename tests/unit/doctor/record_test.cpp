@@ -111,6 +111,19 @@ TEST(Record, LevelsAreRightWhenTheHistoryBeginsLate) {
   }
 }
 
+TEST(Record, MemoryThatIsUnmappedWasMappedBefore) {
+  MemoryRecord record;
+  record.history.push_back({.kind = HeapEvent::Kind::kMap, .bytes = 1000, .label = ""});
+  record.history.push_back({.kind = HeapEvent::Kind::kUnmap, .bytes = 3000, .label = ""});
+  record.history.push_back({.kind = HeapEvent::Kind::kFlush, .bytes = 500, .label = ""});
+  Walk walk(record);
+  EXPECT_EQ(walk.levels().mapped, 2000);
+  EXPECT_EQ(walk.levels().cached, 500);
+  for (const HeapEvent& event : record.history) walk.apply(event);
+  EXPECT_EQ(walk.levels().mapped, 0);
+  EXPECT_EQ(walk.levels().cached, 0);
+}
+
 TEST(Record, MalformedFilesAreRefusedWithTheirPlace) {
   SomeHeap some;
   some.work(50);
@@ -164,6 +177,33 @@ TEST(Record, ReadsRmmLogs) {
   EXPECT_EQ(record.streams.at(1), "stream 0x2");
   Walk walk(record);
   EXPECT_EQ(walk.levels().live, 64) << "freed, so it was there before";
+}
+
+TEST(Record, AStepBackOfAnHourIsNoMidnight) {
+  const MemoryRecord record = parse_record(
+      "Thread,Time,Action,Pointer,Size,Stream\n"
+      "7,11:00:00.000002,allocate,0x1000,1000,0x0\n"
+      "8,10:00:00.000002,allocate,0x2000,1000,0x0\n"
+      "7,10:59:59.000002,allocate,0x3000,1000,0x0\n",
+      "x.csv");
+  ASSERT_EQ(record.history.size(), 3U);
+  EXPECT_EQ(record.history[0].nanoseconds, 3'600'000'000'000U);
+  EXPECT_EQ(record.history[1].nanoseconds, 0U);
+  EXPECT_EQ(record.history[2].nanoseconds, 3'599'000'000'000U);
+}
+
+TEST(Record, LinesOfTwoThreadsMayCrossAtMidnight) {
+  const MemoryRecord record = parse_record(
+      "Thread,Time,Action,Pointer,Size,Stream\n"
+      "7,23:59:59.900000,allocate,0x1000,1000,0x0\n"
+      "7,00:00:00.100000,allocate,0x2000,1000,0x0\n"
+      "8,23:59:59.950000,allocate,0x3000,1000,0x0\n"
+      "7,00:00:00.200000,allocate,0x4000,1000,0x0\n",
+      "x.csv");
+  ASSERT_EQ(record.history.size(), 4U);
+  EXPECT_EQ(record.history[1].nanoseconds, 200'000'000U);
+  EXPECT_EQ(record.history[2].nanoseconds, 50'000'000U);
+  EXPECT_EQ(record.history[3].nanoseconds, 300'000'000U);
 }
 
 TEST(Record, RefusesBrokenRmmLogsWithTheirPlace) {

@@ -69,6 +69,20 @@ TEST(Replay, FreesOfWhatWasThereBeforeAreCounted) {
   EXPECT_LE(result.unknown_frees, result.frees);
 }
 
+TEST(Replay, ABufferTakesThePlaceOfOneWhoseFreeIsMissing) {
+  MemoryRecord record;
+  for (const std::size_t bytes : {4096U, 1024U, 2048U})
+    record.history.push_back({.kind = runtime::HeapEvent::Kind::kAllocate,
+                              .bytes = bytes,
+                              .requested = bytes,
+                              .label = ""});
+  ModelDevice device;
+  const ReplayResult result = replay(record, device);
+  EXPECT_EQ(result.allocations, 3U);
+  EXPECT_EQ(result.peak_requested, 4096U);
+  EXPECT_EQ(result.peak_live, 4096U);
+}
+
 struct Streams {
   ModelDevice device;
   runtime::StreamHandle a = device.create_stream();

@@ -130,6 +130,30 @@ TEST(ExcessPrecisionOf, CastsIsNone) {
   EXPECT_EQ(segfuse::testing::values(found[0]), (std::vector<double>{1, 2.0, -3.09375}));
 }
 
+TEST(ExcessPrecisionOf, AProgramThatHasRunIsThatOfTheNextRun) {
+  if (std::string reason; cpu_compiler_name(&reason).empty()) GTEST_SKIP() << reason;
+  const auto fresh = [] {
+    return Program::from_text(R"(fusion "m" {
+  symbols N
+  %0 = input "x" : bf16[N]
+  %1 = square(%0) : bf16[N]
+  %2 = square(%1) : bf16[N]
+  output %2
+})");
+  };
+  Rng rng(6);
+  const std::vector inputs{segfuse::testing::uniform(rng, DType::kBF16, {100})};
+  const auto run = [&](const Program& program, bool excess) {
+    return program.run(inputs, {.excess_precision = excess, .backend = "compiled"})[0];
+  };
+  const Tensor rounded = run(fresh(), false);
+  const Tensor unrounded = run(fresh(), true);
+  ASSERT_FALSE(same_bits(rounded, unrounded));
+  const Program program = fresh();
+  for (const bool excess : {false, true, false})
+    EXPECT_TRUE(same_bits(run(program, excess), excess ? unrounded : rounded)) << excess;
+}
+
 TEST(ExcessPrecisionOf, WhatIsEmittedIsWhatRuns) {
   const Program program = Program::from_text(R"(fusion "m" {
   symbols N

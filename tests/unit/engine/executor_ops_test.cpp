@@ -262,6 +262,12 @@ TEST_P(ExecutorOps, Argmax) {
               {Ints{static_cast<std::int64_t>(a)}}, 0);
 }
 
+TEST_P(ExecutorOps, ArgmaxOfLongColumns) {
+  Tensor x = draw(ir::Domain::kAny, DType::kF32, {9001, 3});
+  for (const std::int64_t row : {2, 5000, 9000}) x.set(3 * row + row % 3, 7);
+  check(Op::argmax, {x}, {Ints{0}}, 0);
+}
+
 TEST_P(ExecutorOps, LongAndColumnReductions) {
   for (const Op op : {Op::sum, Op::max, Op::welford, Op::logsumexp})
     for (const DType dtype : {DType::kF32, DType::kF64})

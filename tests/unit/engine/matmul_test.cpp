@@ -49,6 +49,50 @@ TEST(Multiply, RowIsTheSameWhateverFollows) {
   }
 }
 
+/// The parts of a long inner axis end with it: what lies behind is not read.
+TEST(Multiply, OfALongInnerAxisReadsNoMore) {
+  ThreadPool pool(2);
+  Rng rng(6);
+  constexpr std::int64_t kRows = 16, kInner = 5000, kColumns = 17, kBehind = 512;
+  Matrix left = by_rows(kRows, kInner);
+  left.by_columns = true;
+  left.leading = kRows;
+  const auto whole_numbers = [&](std::int64_t n, std::int64_t behind) {
+    std::vector<float> values(static_cast<std::size_t>(n + behind), NAN);
+    for (std::int64_t i = 0; i < n; ++i)
+      values[static_cast<std::size_t>(i)] = static_cast<float>(rng.below(9)) - 4;
+    return values;
+  };
+  const std::vector<float> a = whole_numbers(kInner * kRows, kBehind * kRows);
+  const std::vector<float> b = whole_numbers(kInner * kColumns, kBehind * kColumns);
+  const Product product = plan_product(left, by_rows(kInner, kColumns));
+  ASSERT_GT(product.chunks, 1);
+  ASSERT_NE(kInner % product.chunk, 0);
+  std::vector<float> expected(static_cast<std::size_t>(kRows * kColumns));
+  for (std::int64_t k = 0; k < kInner; ++k)
+    for (std::int64_t i = 0; i < kRows; ++i)
+      for (std::int64_t j = 0; j < kColumns; ++j)
+        expected[static_cast<std::size_t>(i * kColumns + j)] +=
+            a[static_cast<std::size_t>(k * kRows + i)] *
+            b[static_cast<std::size_t>(k * kColumns + j)];
+  std::vector<float> found(expected.size());
+  std::vector<float> scratch(static_cast<std::size_t>(product.scratch()));
+  multiply(pool, product, a.data(), b.data(), found.data(), scratch.data());
+  EXPECT_EQ(found, expected);
+}
+
+/// Such rows are those of windows.
+TEST(Multiply, RowsThatOverlapAreCopied) {
+  const Layout windows{{5, 3}, {1, 1}, 0};
+  EXPECT_FALSE(as_matrix(windows, false));
+  EXPECT_FALSE(as_matrix(windows, true));
+  const Layout apart{{5, 3}, {3, 1}, 0};
+  ASSERT_TRUE(as_matrix(apart, false));
+  EXPECT_FALSE(as_matrix(apart, false)->by_columns);
+  ASSERT_TRUE(as_matrix(apart, true));
+  EXPECT_TRUE(as_matrix(apart, true)->by_columns);
+}
+
 /// OpenBLAS has other kernels for products of up to 100^3 on some processors: what is handed to it
 /// is larger, or a whole panel, and a multiple of the rows that a kernel holds.
 TEST(Multiply, NoSmallProductIsHandedToTheLibrary) {

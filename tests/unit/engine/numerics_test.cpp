@@ -20,6 +20,7 @@
 #include "support/planted_faults.h"
 #include "support/random_fusion.h"
 #include "support/source_dir.h"
+#include "support/tensors.h"
 
 namespace segfuse::engine::numerics {
 namespace {
@@ -313,6 +314,59 @@ TEST(Numerics, BoundsAreThoseOfTheDocumentation) {
   EXPECT_EQ(found, documented.size());
 }
 
+TEST(Numerics, LabelsBeyondTheLengthAreNoFaults) {
+  const auto sentence = [](const std::string& labels) -> std::string {
+    const NumericsReport report = examine_text(R"(fusion "m" {
+  %0 = input "emission" : f32[2, 3, 2]
+  %1 = input "transition" : f32[1, 2, 2]
+  %2 = input "duration" : f32[2, 2]
+  %3 = input "initial" : f32[2]
+  %4 = input "final" : f32[2]
+  %5 = input "lengths" : i64[2]
+  %6 = input "labels" : i32[2, 3]
+  %7 = input "starts" : bool[2, 3]
+  %8 = semicrf_loss(%0, %1, %2, %3, %4, %5, %6, %7) : f32[2]
+  output %8
+}
+#: lengths = 3 1
+#: starts = 1*6
+#: labels = )" + labels,
+                                               cpu_subject(Backend::kLoops));
+    return report.findings.empty() ? "" : report.findings[0].sentence;
+  };
+  EXPECT_EQ(sentence("0 1 0 1 9 -1"), "");
+  EXPECT_THAT(sentence("0 1 9 1 0 0"), HasSubstr("label 9 is out of range"));
+  EXPECT_THAT(sentence("0 1 0 -1 0 0"), HasSubstr("label -1 is out of range"));
+}
+
+TEST(Numerics, OfTwoRunsOneFindsMemoryThatHoldsNaN) {
+  const Subject unwritten = [](const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                               const Trial& trial) {
+    std::vector<Tensor> outputs = cpu_subject(Backend::kLoops)(fusion, inputs, trial);
+    if (trial.poison) outputs[0].set(1, std::numeric_limits<double>::quiet_NaN());
+    return outputs;
+  };
+  const ir::Fusion fusion =
+      ir::parse("fusion \"m\" {\n  %0 = input \"x\" : f32[4]\n  %1 = exp(%0)\n  output %1\n}\n");
+  const std::vector inputs{segfuse::testing::counting({4}, DType::kF32)};
+  for (const int runs : {2, 3, 4}) {
+    const NumericsReport report = examine(fusion, inputs, unwritten, runs);
+    ASSERT_THAT(report.findings, SizeIs(1)) << runs;
+    EXPECT_EQ(report.findings[0].fault, NumericsFault::kUnwritten) << runs;
+  }
+}
+
+TEST(Numerics, NaNIsBeyondEveryFiniteBound) {
+  using segfuse::testing::row;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Judged judged{row({1, 2, nan, 4}), row({0.5, 0.5, 0.5, infinity})};
+  EXPECT_EQ(first_beyond(row({1.25, 2, nan, 4}), judged), -1);
+  EXPECT_EQ(first_beyond(row({1.25, 2, nan, nan}), judged), -1);
+  EXPECT_EQ(first_beyond(row({1.25, nan, nan, 4}), judged), 1);
+  EXPECT_EQ(first_beyond(row({1.25, 2, 3, 4}), judged), 2);
+}
+
 /// How far off each result may be, by what is stated: neither much less nor much more.
 std::vector<double> bounds_of(const std::string& text) {
   const ir::Fusion fusion = ir::parse(text);
@@ -346,6 +400,23 @@ TEST(Numerics, BoundsOfSumsAreNotWiderThanStated) {
   EXPECT_LT(bounds[1], 80 * kUnit);
   EXPECT_GT(bounds[2], 2 * kUnit);
   EXPECT_LT(bounds[2], 10 * kUnit);
+}
+
+TEST(Numerics, BoundsOfProductsGrowWithWhatIsAddedUp) {
+  const auto bound = [](int rows, int inner, bool transpose) {
+    return bounds_of(
+        fmt::format("fusion \"m\" {{\n  %0 = input \"x\" : f32[{}, {}]\n  %1 = input \"y\" : "
+                    "f32[{}, 1]\n  %2 = matmul(%0, %1) {{transpose_a={}, transpose_b=0}}\n  output "
+                    "%2\n}}\n#: x = 1*{}\n#: y = 1*{}\n",
+                    transpose ? inner : rows, transpose ? rows : inner, inner, int{transpose},
+                    rows * inner, inner))[0];
+  };
+  constexpr double kUnit = 0x1p-24;
+  for (const bool transpose : {false, true}) {
+    EXPECT_GT(bound(1, 64, transpose), 64 * 64 * kUnit) << transpose;
+    EXPECT_LT(bound(1, 64, transpose), 64 * 80 * kUnit) << transpose;
+    EXPECT_LT(bound(64, 1, transpose), 10 * kUnit) << transpose;
+  }
 }
 
 /// Errors of both factors come through a product, alike.

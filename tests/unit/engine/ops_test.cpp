@@ -136,8 +136,10 @@ std::map<std::string, Case> movements() {
           return gather(x[0], reshape(indices(f, {2, 0, 1, 1}), {2, 2}), 0);
         }}},
       {"scatter_add",
-       {{{2, 4}},
-        [](FusionBuilder& f, X x) { return scatter_add(x[0], indices(f, {4, 0, 4, 2}), -1, 5); }}},
+       {{{2, 2, 2}},
+        [](FusionBuilder& f, X x) {
+          return scatter_add(x[0], reshape(indices(f, {4, 0, 4, 2}), {2, 2}), -1, 5);
+        }}},
       {"unfold", {{{2, 9}}, [](FusionBuilder&, X x) { return unfold(x[0], -1, 3, 2, 2); }}},
       {"fold", {{{2, 3, 3}}, [](FusionBuilder&, X x) { return fold(x[0], -1, 9, 2, 2); }}},
       {"constant", {{{2}}, [](FusionBuilder& f, X x) { return x[0] * f.constant(2.5); }}},

@@ -39,6 +39,7 @@ TEST(Bind, LinearAxesAfterTheAxesOfOneSymbol) {
   f.add_input("x", DType::kF32, {b * t + 1});
   f.add_input("y", DType::kF32, {b});
   EXPECT_EQ(bind_shapes(f, {{13}, {3}}).of(t), 4);
+  EXPECT_EQ(bind_shapes(f, {{1}, {3}}).of(t), 0);
   EXPECT_THAT(error_of(f, {{14}, {3}}),
               HasSubstr("axis 0 of input 'x' has 14 elements; expected B*T + 1 with B = 3 (axis 0 "
                         "of input 'y'); there is no whole T >= 0"));

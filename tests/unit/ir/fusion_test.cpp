@@ -248,6 +248,19 @@ TEST_F(FusionTest, ReplaceAValueUsedTwiceByOneExpression) {
   EXPECT_TRUE(f.val(a).uses.empty());
 }
 
+TEST_F(FusionTest, ReplaceAnOperandOfOneExpression) {
+  const ValId a = b.exp(x);
+  const ExprId user = f.val(b.mul(a, a)).definition;
+  const ExprId other = f.val(b.log(a)).definition;
+  const ValId with = b.sin(x);
+  f.replace_operand(user, a, with);
+  EXPECT_THAT(f.expr(user).operands, ElementsAre(with, with));
+  EXPECT_THAT(f.expr(other).operands, ElementsAre(a));
+  EXPECT_THAT(f.val(with).uses, ElementsAre(user));
+  EXPECT_THAT(f.val(a).uses, ElementsAre(other));
+  EXPECT_THROW(f.replace_operand(user, a, with), UsageError);
+}
+
 TEST_F(FusionTest, ReplaceAnInputThatIsAnOutput) {
   const ValId y = f.add_input("y", DType::kF32, {f.symbol("N")});
   const ValId user = b.exp(x);
@@ -340,6 +353,14 @@ TEST_F(FusionTest, InputsAreNamedOnceAndHaveSizes) {
               HasSubstr("must not be negative"));
   EXPECT_THAT(message_of<UsageError>([&] { f.add_input("y", DType::kF32, {SymbolId{77}}); }),
               HasSubstr("not of the Fusion 'test'"));
+}
+
+TEST_F(FusionTest, RandomNumbersAreStreamsOfTheirOwn) {
+  const ValId seed = f.add_input("seed", DType::kI64, {2});
+  for (const std::int64_t stream : {0, 1, 2}) {
+    const ValId drawn = b.random_uniform(seed, {4});
+    EXPECT_EQ(f.attr<std::int64_t>(f.val(drawn).definition, "stream"), stream);
+  }
 }
 
 TEST_F(FusionTest, ARefusedExpressionChangesNothing) {

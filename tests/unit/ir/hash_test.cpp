@@ -97,6 +97,10 @@ TEST(Hash, EveryChangeOfMeaningCounts) {
   expect_different(base, parse(wide));
 }
 
+TEST(Hash, RequirementsOfUnusedSizesDoNotCount) {
+  expect_equal(parse(kBase), parse(changed("require", "symbols P, Q require P*Q == 12 require")));
+}
+
 TEST(Hash, ExtentsCount) {
   const auto program = [](const std::string& shape, const std::string& target) {
     return parse("fusion { symbols A, B, C %x = input \"x\" : f32[" + shape +

@@ -241,6 +241,8 @@ TEST(RulesTable, RefusesTheRestToo) {
        "does not fit 64 bits"},
       {"x:f32[4, 3]", "fold(%x) {axis=9223372036854775807, stride=1, dilation=1, extent=[6]}",
        "does not hold windows at axis 9223372036854775807"},
+      {"x:f32[4, 3]", "fold(%x) {axis=1, stride=1, dilation=1, extent=[6]}",
+       "does not hold windows at axis 1"},
       {"x:f32[N, M]", "fold(%x) {axis=0, stride=1, dilation=1, extent=[9]}",
        "the window size must be a positive number; found f32[N, M]"},
       {"x:f32[4, 3]", "fold(%x) {axis=0, stride=1, dilation=1, extent=[7]}",

@@ -106,6 +106,11 @@ const Corruption kCorruptions[] = {
      [](Fusion&, IrStorage& s) { s.aliases.push_back(s.aliases[0]); }},
     {"alias of another type", "changes the type",
      [](Fusion&, IrStorage& s) { s.aliases[0].input = s.inputs[1].val; }},
+    {"alias of another element type", "changes the type",
+     [](Fusion& f, IrStorage& s) {
+       const Val& output = f.val(s.aliases[0].output);
+       s.aliases[0].input = f.add_input("wide", DType::kF64, output.shape);
+     }},
     {"constant that is dead", "(a constant) is not a live value",
      [](Fusion&, IrStorage& s) { s.constants.begin()->second = ValId{12345}; }},
     {"constant that is none", "is no constant",

@@ -192,6 +192,17 @@ TEST(Metrics, ACaseByHand) {
   EXPECT_EQ(metrics.confusions().at({"a", "a"}), 2);
 }
 
+TEST(Metrics, EdgesOfExactSegmentsAreThoseOfTheNearestFrames) {
+  const auto hits = [](double boundary) {
+    Metrics metrics;
+    metrics.add(annotation({{0.1, "a"}, {0.1, "b"}}),
+                annotation({{boundary, "a"}, {0.2 - boundary, "b"}}));
+    return metrics.exact_segments().hits;
+  };
+  for (const double same : {0.095, 0.096, 0.1, 0.104}) EXPECT_EQ(hits(same), 2) << same;
+  for (const double other : {0.094, 0.105}) EXPECT_EQ(hits(other), 0) << other;
+}
+
 TEST(Metrics, PublishedRValues) {
   // Räsänen et al. 2009: no over-segmentation at a hit rate of 1 is 1; random placement of twice as
   // many boundaries with a perfect hit rate must not be.

@@ -205,7 +205,8 @@ TEST(Report, SizeIsBoundedByTheLimits) {
     EXPECT_LE(r["gold"].size(), 100U);
     EXPECT_LE(r["wave"]["bytes"].get<std::string>().size(), 4 * 4000 * 2 / 3 + 4U);
     EXPECT_NEAR(r["wave"]["seconds"].get<double>(), r["kept"].get<double>(), 3e-5);
-    EXPECT_NEAR(r["features"]["seconds"].get<double>(), r["kept"].get<double>(), 0.011);
+    for (const char* part : {"features", "boundary"})
+      EXPECT_NEAR(r[part]["seconds"].get<double>(), r["kept"].get<double>(), 0.011) << part;
   }
   EXPECT_LE(json["epochs"]["epoch"].size(), 53U);
   EXPECT_EQ(json["epochs"]["epoch"].back(), 20000);
@@ -228,6 +229,19 @@ TEST(Report, LongDurationHistogramsKeepTheirMean) {
   const auto at = std::max_element(gold.begin(), gold.end()) - gold.begin();
   const double step = json["step"];
   EXPECT_NEAR(json["first"].get<double>() + static_cast<double>(at) * step, 5.0, step / 2 + 1e-9);
+}
+
+TEST(Report, BarsOfJoinedDurationBinsStandInTheirMiddle) {
+  ReportData d;
+  d.labels = {"a"};
+  d.durations = {{0, 0.01, 0.01, {1, 2, 3, 4, 5}, {0.5, 0.5}, {}}};
+  ReportLimits limits;
+  limits.duration_bins = 2;
+  const Json json = report_json(d, limits)["durations"][0];
+  EXPECT_DOUBLE_EQ(json["first"], 0.02);
+  EXPECT_DOUBLE_EQ(json["step"], 0.03);
+  EXPECT_EQ(json["gold"].dump(), "[6,9]");
+  EXPECT_EQ(json["model"].dump(), "[1]");
 }
 
 TEST(Report, ConfusionsAreSortedAndComplete) {

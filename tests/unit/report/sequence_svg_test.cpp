@@ -73,6 +73,20 @@ TEST(SequenceSvg, PartsMayBeMissing) {
   expect_well_formed(render_sequence_svg(r, {"a"}, {5, 9, 900, ""}));  // past the end
 }
 
+TEST(SequenceSvg, MissedAreGoldSegmentsWithoutADecodedOne) {
+  // The legend has one of them in any case.
+  const auto missed = [](const std::vector<ReportSegment>& decoded) {
+    ReportRecording r;
+    r.gold = {{0, 1, 0, kNoValue}, {1, 2, 1, kNoValue}};
+    r.decoded = {{"lane", decoded}};
+    const std::string svg = render_sequence_svg(r, {"a", "b", "c"});
+    return svg.find("class=\"m\"") != svg.rfind("class=\"m\"");
+  };
+  EXPECT_FALSE(missed({{0, 1, 0, 1}, {1, 2, 1, 1}}));
+  EXPECT_FALSE(missed({{0, 1, 0, 1}, {1, 2, 2, 1}})) << "another label";
+  EXPECT_TRUE(missed({{0, 2, 0, 1}}));
+}
+
 TEST(SequenceSvg, WorstCaseStaysSmall) {
   std::mt19937 random(1);
   ReportRecording r;
