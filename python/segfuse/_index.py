@@ -79,14 +79,6 @@ def _full_keys(x: Value, keys: tuple[Any, ...]) -> list[Any]:
     return [*keys[:at], *rest, *keys[at + 1 :]]
 
 
-def _part(x: Value, axis: int, start: Any, size: Any) -> Value:
-    starts: list[Any] = [0] * x.ndim
-    sizes = list(x.shape)
-    starts[axis], sizes[axis] = start, size
-    attributes = [native_sizes(starts), native_sizes(sizes)]
-    return Value(x._fusion, x._fusion._native.apply("slice", [x._native], attributes)[0])
-
-
 def _picked(x: Value, axis: int, item: Any) -> Value:
     size = x.shape[axis]
     item = item if isinstance(item, Size) else operator.index(item)
@@ -98,7 +90,7 @@ def _picked(x: Value, axis: int, item: Any) -> Value:
             f"indexing: index {item} is out of range for axis {axis} of shape "
             f"{_lift.shape_text(fusion, x.shape)}"
         )
-    return _ops().squeeze(_part(x, axis, at, 1), axis)
+    return _ops().squeeze(_lift.part(x, axis, at, 1), axis)
 
 
 def _bound(x: Value, value: Any, size: Any, default: Any) -> Any:
@@ -132,7 +124,7 @@ def _sliced(x: Value, axis: int, item: slice) -> Value:
     length = stop - start
     if not x._fusion._known(">=", length, 0, True):
         length = 0
-    x = _part(x, axis, start, length)
+    x = _lift.part(x, axis, start, length)
     if step == 1:
         return x
     if not x._fusion._known(">=", length, 1, True):
@@ -149,5 +141,5 @@ def _backward(x: Value, axis: int, item: slice, size: Any, step: int) -> Value:
         )
     fusion = x._fusion
     indices = Value(fusion, fusion._native.iota(native_size(size), "int64"))
-    turned = _ops().take(x, (size - 1) - indices, axis)
+    turned = _ops().take(x, size - (indices + 1), axis)  # size - 1 is no size where there is nothing
     return turned if step == -1 else _sliced(turned, axis, slice(None, None, -step))

@@ -11,7 +11,7 @@ from . import _native, _run
 from ._dtypes import is_float, promote, with_number
 from ._errors import UsageError
 from ._fusion import Fusion
-from ._sizes import Size, native_size
+from ._sizes import Size, native_size, native_sizes
 from ._value import Value
 
 NUMBERS = (bool, int, float, np.generic)
@@ -121,18 +121,41 @@ def floating(operation: str, operand: Any) -> Value:
     return lifted(operation, [operand], floating=True)[0]
 
 
-def agree_on_shape(operation: str, values: Sequence[Value]) -> None:
-    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells."""
+def agree_on_shape(operation: str, values: Sequence[Value]) -> list[Value]:
+    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells. Returns
+    the values with every axis that is stretched as one of the constant size 1."""
     fusion = values[0]._fusion
+    settled = list(values)
     shapes = [v.shape for v in values]
     rank = max(len(shape) for shape in shapes)
     for axis in range(1, rank + 1):
         sizes = [shape[-axis] for shape in shapes if len(shape) >= axis]
         first = next((size for size in sizes if not is_one(size)), 1)
-        for size in sizes:
-            if not is_one(size) and not same_size(fusion, first, size):
+        for i, shape in enumerate(shapes):
+            if len(shape) < axis:
+                continue
+            size = shape[-axis]
+            if is_one(size):
+                if not is_one(first):
+                    settled[i] = with_constant_one(settled[i], settled[i].ndim - axis)
+            elif not same_size(fusion, first, size):
                 texts = ", ".join(shape_text(fusion, shape) for shape in shapes)
                 raise UsageError(f"{operation}: the shapes {texts} do not broadcast")
+    return settled
+
+
+def part(x: Value, axis: int, start: Any, size: Any) -> Value:
+    """The elements from `start` on along one axis."""
+    starts: list[Any] = [0] * x.ndim
+    sizes = list(x.shape)
+    starts[axis], sizes[axis] = start, size
+    attributes = [native_sizes(starts), native_sizes(sizes)]
+    return Value(x._fusion, x._fusion._native.apply("slice", [x._native], attributes)[0])
+
+
+def with_constant_one(x: Value, axis: int) -> Value:
+    """The value, whose size there is 1 in each call of this trace, with 1 in place of a formula."""
+    return part(x, axis, 0, 1) if isinstance(x.shape[axis], Size) else x
 
 
 def is_one(size: Any) -> bool:

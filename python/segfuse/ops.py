@@ -33,6 +33,7 @@ from ._lift import (
     shape_text,
     value,
     value_of,
+    with_constant_one,
 )
 from ._numbers import real, whole
 from ._sizes import Size, native_size, native_sizes
@@ -65,7 +66,7 @@ def _elementwise(operation: str) -> Callable[..., Value]:
             raise UsageError(f"{operation}: {len(operands)} operands were given, expected {count}")
         values = lifted(operation, operands, floating=needs_float)
         if count > 1:
-            agree_on_shape(operation, values)
+            values = agree_on_shape(operation, values)
         return _make(operation, values)
 
     words = {
@@ -160,8 +161,7 @@ def where(condition: Any, a: Any, b: Any) -> Value:
     branches = [value_of(fusion, "where", x) for x in (a, b)]
     dtype = common_dtype(branches)
     values = [mask, *(as_value(fusion, x, dtype) for x in branches)]
-    agree_on_shape("where", values)
-    return _make("where", values)
+    return _make("where", agree_on_shape("where", values))
 
 
 def astype(x: Any, dtype: DTypeLike) -> Value:
@@ -445,10 +445,10 @@ def broadcast_to(x: Any, shape: Any) -> Value:
     """Stretched to a shape as NumPy does."""
     x = value("broadcast_to", x)
     sizes = [shape] if isinstance(shape, (int, Size)) else list(shape)
-    for own, wanted in zip(x.shape[::-1], sizes[::-1], strict=False):
-        is_one(own)
-        if isinstance(wanted, Size):
-            is_one(wanted)
+    for axis, (own, wanted) in enumerate(zip(x.shape[::-1], sizes[::-1], strict=False), 1):
+        wanted_one = isinstance(wanted, (int, Size)) and is_one(wanted)
+        if is_one(own) and not wanted_one:
+            x = with_constant_one(x, x.ndim - axis)
     return Value(x._fusion, _native.broadcast_to(x._native, native_sizes(sizes)))
 
 
@@ -777,6 +777,6 @@ __all__ = sorted(
     {name for name, found in globals().items() if callable(found) and not name.startswith("_")}
     - {"Axis", "Callable", "Sequence", "Any", "Value", "Size", "UsageError", "DTypeLike"}
     - {"agree_on_shape", "as_value", "common_dtype", "floating", "fusion_of", "is_one", "lifted"}
-    - {"same_size", "shape_text", "value", "value_of", "dtype_name", "is_float", "promote", "native_size"}
+    - {"same_size", "shape_text", "value", "value_of", "with_constant_one", "dtype_name", "is_float", "promote", "native_size"}
     - {"native_sizes", "numpy_function", "binary", "any_of", "real", "whole"}
 )

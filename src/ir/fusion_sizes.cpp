@@ -268,7 +268,8 @@ bool Fusion::settle(const Extent& first, const Extent& second) {
       zero = quotient_of(zero, common);
     }
     // 4*N and 5*N agree for N = 0 only; nobody means that who does not write 0.
-    if (zero.terms().size() == 1 && !known_left.is_constant() && !known_right.is_constant())
+    if (zero.terms().size() == 1 && !known_left.is_constant() && !known_right.is_constant() &&
+        !follows(zero))
       return false;
     if (zero.terms().back().coefficient < 0) zero = Extent(-1) * zero;
     bool possible = true;

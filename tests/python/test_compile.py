@@ -131,6 +131,26 @@ def test_a_size_that_becomes_one_is_stretched():
             np.testing.assert_array_equal(tail(like(3), like(4)), 2 + like(4))
 
 
+def test_a_formula_that_is_one_is_stretched():
+    def everything(x, y):
+        half = x[: x.shape[0] // 2]  # of 3 rows one
+        return (
+            half * y,
+            sf.where(half > 0, y, half),
+            sf.broadcast_to(half, (y.shape[0], x.shape[1])),
+            sf.flip(x[3:], axis=0),  # of no rows
+        )
+
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(3, 4)), rng.normal(size=(6, 4))
+    compiled = segfuse.compile(everything)
+    half = x[:1]
+    wanted = half * y, np.where(half > 0, y, half), np.broadcast_to(half, y.shape), x[:0]
+    for got, want in zip(compiled(x, y), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert compiled(rng.normal(size=(4, 4)), y[:2])[0].shape == (2, 4)
+
+
 def test_sizes_decide_as_numbers_do():
     @segfuse.compile
     def f(x, y):

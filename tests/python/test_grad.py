@@ -75,6 +75,18 @@ def test_higher_derivatives():
     np.testing.assert_allclose(hessian_diagonal(X), 12 * X**2, rtol=1e-9)
 
 
+def test_a_size_that_is_found_to_be_one_later():
+    def loss(x, y):
+        rest = x[1:]  # two rows
+        last = rest[1:]  # one row, as the product tells
+        return sf.sum(rest * rest) + sf.sum(last * y)
+
+    x, y = np.arange(6.0).reshape(3, 2), np.arange(8.0).reshape(4, 2)
+    got = segfuse.grad(loss, argnums=(0, 1))(x, y)
+    np.testing.assert_array_equal(got[0], [[0, 0], [4, 6], [8 + 12, 10 + 16]])
+    np.testing.assert_array_equal(got[1], np.broadcast_to(x[2], (4, 2)))
+
+
 def test_what_is_outside_is_a_constant():
     inner = segfuse.compile(lambda x: segfuse.grad(lambda y: (y * x).sum())(x))
     np.testing.assert_allclose(inner(X), X)  # not 2 x

@@ -98,7 +98,8 @@ class Adjoint {
   Ex operand(std::size_t i) const { return value(e_.operands[i]); }
   Ex result(std::size_t i = 0) const { return value(e_.results[i]); }
   Ex cotangent(std::size_t i = 0) const { return value(cotangents_[i]); }
-  const Extents& shape(std::size_t i) const { return b_.val(e_.operands[i]).shape; }
+  /// As it is known now: a requirement may have come after the value.
+  Extents shape(std::size_t i) const { return b_.fusion().canonical(b_.val(e_.operands[i]).shape); }
   template <class T>
   const T& attr(std::string_view name) const {
     return std::get<T>(e_.attrs[ir::attr_position(e_.op, name)]);
@@ -236,8 +237,8 @@ ValId Adjoint::repeated_along(ValId id, const Axes& axes) {
   if (!definition.valid() || b_.fusion().expr(definition).op != Op::broadcast) return {};
   const Expr e = b_.fusion().expr(definition);  // a copy: expressions are added below
   const auto mapped = std::get<Axes>(e.attrs[ir::attr_position(e.op, "axes")]);
-  const Extents from = b_.val(e.operands[0]).shape;
-  const Extents all = b_.val(id).shape;
+  const Extents from = b_.fusion().canonical(b_.val(e.operands[0]).shape);
+  const Extents all = b_.fusion().canonical(b_.val(id).shape);
   Axes dropped;
   Axes to;
   for (std::size_t i = 0; i < mapped.size(); ++i) {
