@@ -18,9 +18,7 @@ endfunction()
 # sanitizer is for the code under test: in the tests' own it would double their time.
 function(segfuse_test_options target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(SEGFUSE_SANITIZE MATCHES "undefined")
-    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
-  endif()
+  set_target_properties(${target} PROPERTIES SEGFUSE_WITHOUT_UNDEFINED ON)
 endfunction()
 
 # segfuse_test(NAME DEPENDS modules... LINK libraries... LABELS labels...): one test program and one ctest entry from

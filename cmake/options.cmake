@@ -36,7 +36,9 @@ endif()
 target_compile_definitions(segfuse_options INTERFACE SEGFUSE_VERSION="${PROJECT_VERSION}")
 target_link_libraries(segfuse_options INTERFACE fmt::fmt Threads::Threads)
 if(SEGFUSE_SANITIZE)
-  target_compile_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE} -fno-omit-frame-pointer
-                                                   -fno-sanitize-recover=all)
+  # Targets whose own code is not what is tested go without the slower one.
+  target_compile_options(segfuse_options INTERFACE
+    -fsanitize=${SEGFUSE_SANITIZE} $<$<BOOL:$<TARGET_PROPERTY:SEGFUSE_WITHOUT_UNDEFINED>>:-fno-sanitize=undefined>
+    -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(segfuse_options INTERFACE -fsanitize=${SEGFUSE_SANITIZE})
 endif()

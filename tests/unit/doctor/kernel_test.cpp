@@ -378,7 +378,7 @@ TEST(KernelDoctorTest, OccupancyIsKnownForAllArchitectures) {
 // --- cubins, and what they are packed into ------------------------------------------------------
 
 void put(std::string& bytes, std::uint64_t value, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) bytes += static_cast<char>(value >> (8 * i));
+  for (std::size_t i = 0; i < count; ++i, value >>= 8) bytes += static_cast<char>(value & 0xff);
 }
 
 struct Section {
