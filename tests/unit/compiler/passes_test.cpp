@@ -278,61 +278,51 @@ TEST(Passes, FoldedConstantsAreWhatTheFormulaGivesInTheirType) {
   EXPECT_GT(folded, 15 * 200);
 }
 
+/// The passes keep what `text` means for inputs of the sizes `inside`, and refuse those of the
+/// sizes `outside` as it does. Each input has one axis.
+void expect_still_refused(const std::string& text, const std::vector<std::int64_t>& inside,
+                          const std::vector<std::int64_t>& outside) {
+  const ir::Fusion fusion = ir::parse(text, "slices");
+  ir::Fusion cleaned = fusion;
+  run_passes(cleaned);
+  const auto inputs = [](const std::vector<std::int64_t>& sizes) {
+    std::vector<Tensor> all;
+    for (const std::int64_t size : sizes)
+      all.push_back(segfuse::testing::counting({size}, DType::kF32));
+    return all;
+  };
+  EXPECT_TRUE(same_outputs(interpret(fusion, inputs(inside)), interpret(cleaned, inputs(inside))));
+  EXPECT_THROW((void)interpret(fusion, inputs(outside)), UsageError);
+  EXPECT_THROW((void)interpret(cleaned, inputs(outside)), UsageError);
+}
+
 /// A slice may leave the slice that it is taken from and still be inside of what that was taken
 /// from: it is refused all the same.
 TEST(Passes, ASliceOutOfASliceIsStillRefused) {
-  const ir::Fusion fusion = ir::parse(
+  expect_still_refused(
       "fusion \"slices\" {\n  symbols N, M, K\n  %0 = input \"x\" : f32[N]\n"
       "  %1 = input \"m\" : f32[M]\n  %2 = input \"k\" : f32[K]\n"
       "  %3 = slice(%0) {starts=[0], sizes=[M]}\n  %4 = slice(%3) {starts=[2], sizes=[K]}\n"
       "  output %4\n}\n",
-      "slices");
-  ir::Fusion cleaned = fusion;
-  run_passes(cleaned);
-  const auto inputs = [](std::int64_t n, std::int64_t m, std::int64_t k) {
-    std::vector<Tensor> all{Tensor(DType::kF32, {n}), Tensor(DType::kF32, {m}),
-                            Tensor(DType::kF32, {k})};
-    for (std::int64_t i = 0; i < n; ++i) all[0].set(i, static_cast<double>(i));
-    return all;
-  };
-  EXPECT_TRUE(
-      same_outputs(interpret(fusion, inputs(10, 8, 4)), interpret(cleaned, inputs(10, 8, 4))));
-  EXPECT_THROW((void)interpret(fusion, inputs(10, 3, 4)), UsageError);
-  EXPECT_THROW((void)interpret(cleaned, inputs(10, 3, 4)), UsageError);
+      {10, 8, 4}, {10, 3, 4});
 }
 
 /// So is one whose start is a symbol.
 TEST(Passes, ASliceThatBeginsOutsideOfASliceIsStillRefused) {
-  const ir::Fusion fusion = ir::parse(
+  expect_still_refused(
       "fusion \"slices\" {\n  symbols N, K\n  %0 = input \"x\" : f32[N]\n"
       "  %1 = input \"k\" : f32[K]\n  %2 = slice(%0) {starts=[0], sizes=[8]}\n"
       "  %3 = slice(%2) {starts=[K], sizes=[3]}\n  output %3\n}\n",
-      "slices");
-  ir::Fusion cleaned = fusion;
-  run_passes(cleaned);
-  const auto inputs = [](std::int64_t k) {
-    return std::vector{segfuse::testing::counting({20}, DType::kF32), Tensor(DType::kF32, {k})};
-  };
-  EXPECT_TRUE(same_outputs(interpret(fusion, inputs(5)), interpret(cleaned, inputs(5))));
-  EXPECT_THROW((void)interpret(fusion, inputs(6)), UsageError);
-  EXPECT_THROW((void)interpret(cleaned, inputs(6)), UsageError);
+      {20, 5}, {20, 6});
 }
 
 /// And one whose inner slice is what may be outside.
 TEST(Passes, ASliceOutOfASliceThatMayBeOutsideIsStillRefused) {
-  const ir::Fusion fusion = ir::parse(
+  expect_still_refused(
       "fusion \"slices\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n"
       "  %1 = slice(%0) {starts=[0], sizes=[8]}\n  %2 = slice(%1) {starts=[0], sizes=[3]}\n"
       "  output %2\n}\n",
-      "slices");
-  ir::Fusion cleaned = fusion;
-  run_passes(cleaned);
-  const auto inputs = [](std::int64_t n) {
-    return std::vector{segfuse::testing::counting({n}, DType::kF32)};
-  };
-  EXPECT_TRUE(same_outputs(interpret(fusion, inputs(8)), interpret(cleaned, inputs(8))));
-  EXPECT_THROW((void)interpret(fusion, inputs(4)), UsageError);
-  EXPECT_THROW((void)interpret(cleaned, inputs(4)), UsageError);
+      {8}, {4});
 }
 
 /// 2^-16 is an f16, but 2^16 is none.
