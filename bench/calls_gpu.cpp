@@ -17,7 +17,7 @@
 
 #include "calls_programs.h"
 #include "engine/device/accelerator.h"
-#include "engine/device/device_fusion.h"
+#include "engine/device/device_kernels.h"
 #include "engine/program_state.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/gpu.h"
@@ -114,7 +114,7 @@ class Launches {
 
   Accelerator& accelerator_;
   runtime::StreamHandle stream_;
-  engine::DeviceFusion fusion_;
+  engine::DeviceKernels fusion_;
   std::vector<runtime::Buffer> owned_;
   std::byte* status_;
   ir::Sizes sizes_;

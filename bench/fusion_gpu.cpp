@@ -133,7 +133,7 @@ class Compiled {
       return gpu.kernel({fmt::format("fusion_{:016x}", fnv1a(source)), source, {}}, loops.name);
     };
     runtime::GpuKernel code = make();
-    if (loops.schedule.resident != 1 && gpu.local_bytes(code) != 0) {  // as DeviceFusion does it
+    if (loops.schedule.resident != 1 && gpu.local_bytes(code) != 0) {  // as DeviceKernels does it
       loops.schedule.resident = 1;
       code = make();
     }

@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -19,11 +20,13 @@ namespace {
 
 thread_local bool inside_task = false;
 
-/// One parallel loop. Workers take task numbers from `next`.
+/// One parallel loop. Threads that take part take task numbers from `next`.
 struct Job {
   const std::function<void(std::int64_t)>* body = nullptr;
   std::int64_t tasks = 0;
   std::atomic<std::int64_t> next{0};
+  int places = 0;  ///< for workers; guarded by the workers' mutex, as is `busy`
+  int busy = 0;    ///< workers that take part
   std::mutex mutex;
   std::int64_t failed_task = -1;
   std::exception_ptr failure;
@@ -47,42 +50,104 @@ struct Job {
 
 }  // namespace
 
-struct ThreadPool::State {
-  std::vector<std::thread> workers;
-  std::mutex run_mutex;  // one loop at a time
-  std::mutex mutex;      // guards all below
-  std::condition_variable wake;
-  std::condition_variable done;
-  Job* job = nullptr;
-  std::uint64_t generation = 0;
-  int busy = 0;
-  bool stop = false;
-
-  ~State() {
+/// The worker threads of a process. They take part in the loops that have places for them, the
+/// oldest first.
+class ThreadPool::Workers {
+ public:
+  ~Workers() {
     {
-      const std::lock_guard lock(mutex);
-      stop = true;
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
     }
-    wake.notify_all();
-    for (std::thread& worker : workers) worker.join();
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
   }
 
+  /// Those of this process; made when there are none.
+  static std::shared_ptr<Workers> shared() {
+    static std::mutex mutex;
+    static std::weak_ptr<Workers> all;
+    static const int registered =
+        pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
+                       [] {
+                         // The parent's threads do not exist here, and nobody can wait for them.
+                         if (std::shared_ptr<Workers> parents = all.lock())
+                           new std::shared_ptr<Workers>(std::move(parents));
+                         all.reset();
+                         ++forks;
+                         mutex.unlock();
+                       });
+    static_cast<void>(registered);
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Workers> workers = all.lock();
+    if (!workers) all = workers = std::make_shared<Workers>();
+    return workers;
+  }
+
+  /// Whether they are those of a parent of this process.
+  bool inherited() const { return born_ != forks; }
+
+  /// Starts threads until there are `count`; how many there are then.
+  int at_least(int count) {
+    const std::lock_guard lock(mutex_);
+    if (count <= static_cast<int>(threads_.size())) return count;
+    try {
+      threads_.reserve(static_cast<std::size_t>(count));
+      while (static_cast<int>(threads_.size()) < count) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error& error) {
+      log(LogLevel::kWarning,
+          "the system starts {} of {} threads ({}); the work goes on with these",
+          threads_.size() + 1, count + 1, error.code().message());
+    }
+    return static_cast<int>(threads_.size());
+  }
+
+  void run(Job& job, int most) {
+    job.places = static_cast<int>(std::min<std::int64_t>(most, job.tasks - 1));
+    int missing = job.places;
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(&job);
+      if (missing >= static_cast<int>(threads_.size())) missing = -1;
+    }
+    if (missing < 0) wake_.notify_all();
+    for (; missing > 0; --missing) wake_.notify_one();
+    job.work();
+    std::unique_lock lock(mutex_);
+    std::erase(jobs_, &job);  // a worker that wakes late finds nothing
+    done_.wait(lock, [&] { return job.busy == 0; });
+  }
+
+ private:
   void serve() {
-    std::uint64_t seen = 0;
-    std::unique_lock lock(mutex);
+    std::unique_lock lock(mutex_);
     while (true) {
-      wake.wait(lock, [&] { return stop || generation != seen; });
-      if (stop) return;
-      seen = generation;
-      if (job == nullptr) continue;
-      Job* current = job;
-      ++busy;
+      Job* job = nullptr;
+      wake_.wait(lock, [&] { return stop_ || (job = next_job()) != nullptr; });
+      if (stop_) return;
+      --job->places;
+      ++job->busy;
       lock.unlock();
-      current->work();
+      job->work();
       lock.lock();
-      if (--busy == 0) done.notify_all();
+      if (--job->busy == 0) done_.notify_all();
     }
   }
+
+  Job* next_job() const {
+    for (Job* job : jobs_)
+      if (job->places > 0 && job->next < job->tasks) return job;
+    return nullptr;
+  }
+
+  static inline std::atomic<int> forks = 0;
+  const int born_ = forks;
+  std::mutex mutex_;  // of all below
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::vector<std::thread> threads_;
+  std::vector<Job*> jobs_;  // that run, the oldest first
+  bool stop_ = false;
 };
 
 int available_cores() {
@@ -92,41 +157,26 @@ int available_cores() {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
-ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
-  const int count = threads > 0 ? threads : available_cores();
-  State* state = state_.get();
-  state->workers.reserve(static_cast<std::size_t>(count) - 1);
-  try {
-    for (int i = 1; i < count; ++i) state->workers.emplace_back([state] { state->serve(); });
-  } catch (const std::system_error& error) {
-    log(LogLevel::kWarning, "the system starts {} of {} threads ({}); the work goes on with these",
-        size(), count, error.code().message());
-  }
-}
-
+ThreadPool::ThreadPool(int threads) { resize(threads); }
 ThreadPool::~ThreadPool() = default;
 
-int ThreadPool::size() const noexcept { return static_cast<int>(state_->workers.size()) + 1; }
+int ThreadPool::size() const noexcept { return size_; }
+
+void ThreadPool::resize(int threads) {
+  const int wanted = threads > 0 ? threads : available_cores();
+  if (wanted > 1 && (!workers_ || workers_->inherited())) workers_ = Workers::shared();
+  size_ = wanted > 1 ? workers_->at_least(wanted - 1) + 1 : 1;
+}
 
 void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>& body) {
   if (tasks <= 0) return;
   Job job;
   job.body = &body;
   job.tasks = tasks;
-  if (inside_task || tasks == 1 || state_->workers.empty()) {
+  if (inside_task || tasks == 1 || size_ == 1 || workers_->inherited()) {
     job.work();
   } else {
-    const std::lock_guard run_lock(state_->run_mutex);
-    {
-      const std::lock_guard lock(state_->mutex);
-      state_->job = &job;
-      ++state_->generation;
-    }
-    state_->wake.notify_all();
-    job.work();
-    std::unique_lock lock(state_->mutex);
-    state_->job = nullptr;  // a worker that wakes late finds nothing
-    state_->done.wait(lock, [&] { return state_->busy == 0; });
+    workers_->run(job, size_ - 1);
   }
   if (job.failure) std::rethrow_exception(job.failure);
 }

@@ -113,7 +113,7 @@ struct Executable::State {
     }
     if (auto compiler = shared_cpu_compiler())
       compiled =
-          std::make_unique<CompiledFusion>(fusion, std::move(compiler), options.excess_precision);
+          std::make_unique<CpuKernels>(fusion, std::move(compiler), options.excess_precision);
   }
 
   Plan& plan_for(std::span<const Tensor> inputs) {
@@ -348,7 +348,7 @@ struct Executable::State {
   std::vector<Group> groups;
   SemicrfOps semicrf;
   std::unique_ptr<State> checker;  ///< the same program in loops, looked at; nothing is kept of it
-  std::unique_ptr<CompiledFusion> compiled;
+  std::unique_ptr<CpuKernels> compiled;
   std::unique_ptr<DeviceProgram> device;
   std::map<std::vector<Shape>, Plan> plans;
   const Plan* last_plan = nullptr;

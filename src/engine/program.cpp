@@ -5,7 +5,6 @@
 #include "compiler/interpret/interpreter.h"
 #include "compiler/passes/pass.h"
 #include "compiler/segment/report.h"
-#include "compiler/segment/segmenter.h"
 #include "engine/compiled/emit.h"
 #include "engine/compiled/html.h"
 #include "engine/device/accelerator.h"
@@ -72,8 +71,8 @@ std::vector<std::string> Program::emit_kinds() {
 std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   compiler::SizeHints hints;
   hints.symbols = how.sizes;
-  const engine::EmitFor cpu{.sizes = hints, .excess_precision = how.excess_precision};
-  engine::EmitFor cuda = cpu;
+  const compiler::CompileOptions cpu{.hints = hints, .excess_precision = how.excess_precision};
+  compiler::CompileOptions cuda = cpu;
   cuda.target = compiler::Target::kCuda;
   const ir::Fusion& fusion = state_->fusion;
   if (kind == "ir") return ir::print(fusion);
@@ -85,11 +84,8 @@ std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   if (kind == "cuda") return engine::print_kernels(fusion, cuda);
   if (kind == "html") return engine::describe_html(fusion, hints, how);
   if (kind == "cubin") return engine::compile_kernels(fusion, cuda, how.architecture).cubin;
-  if (kind == "segments") {
-    ir::Fusion copy = fusion;
-    compiler::run_passes(copy);
-    return compiler::describe(compiler::segment(std::move(copy), {.hints = hints}));
-  }
+  if (kind == "segments")
+    return compiler::describe(compiler::CompiledFusion(fusion, cpu).segmented());
   throw UsageError("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds()));
 }
 
@@ -125,6 +121,21 @@ std::string Program::after_pass(std::string_view name) const {
   return text;
 }
 
+Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
+  RunOptions wanted = options;
+  wanted.threads = 0;
+  if (last != nullptr && last->options == wanted) return *last;
+  for (Prepared& known : all)
+    if (known.options == wanted) return *(last = &known);
+  std::shared_ptr<engine::Accelerator> accelerator = engine::open_accelerator(wanted.device);
+  const engine::ExecutorOptions how{.backend = engine::backend_from_name(wanted.backend),
+                                    .check_numerics = wanted.check_numerics,
+                                    .excess_precision = wanted.excess_precision,
+                                    .accelerator = accelerator};
+  return *(last = &all.emplace_back(wanted, std::move(accelerator),
+                                    engine::Executable(fusion, pool, how)));
+}
+
 std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {
   const Options defaults = default_options();
   RunOptions wanted = how;
@@ -133,21 +144,14 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   if (wanted.device.empty()) wanted.device = defaults.get(options::kDevice);
   wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics) == "op";
   State& state = *state_;
-  if (!state.executable || state.options != wanted) {
-    state.executable.reset();
-    state.pool = std::make_unique<ThreadPool>(wanted.threads);
-    state.accelerator = engine::open_accelerator(wanted.device);
-    state.executable = std::make_unique<engine::Executable>(
-        state.fusion, *state.pool,
-        engine::ExecutorOptions{.backend = engine::backend_from_name(wanted.backend),
-                                .check_numerics = wanted.check_numerics,
-                                .excess_precision = wanted.excess_precision,
-                                .accelerator = state.accelerator});
-    state.options = wanted;
+  if (state.pool_threads != wanted.threads) {
+    state.pool.resize(wanted.threads);
+    state.pool_threads = wanted.threads;
   }
+  State::Prepared& prepared = state.prepared(wanted);
   std::unique_lock<std::mutex> alone;  // a GPU serves one program at a time
-  if (state.accelerator) alone = std::unique_lock(state.accelerator->calls());
-  std::vector<Tensor> outputs = state.executable->run(inputs);
+  if (prepared.accelerator) alone = std::unique_lock(prepared.accelerator->calls());
+  std::vector<Tensor> outputs = prepared.executable.run(inputs);
   for (Tensor& output : outputs)  // written in place: the caller's memory is the caller's
     for (const Tensor& input : inputs)
       if (output.shares_storage_with(input)) {
@@ -158,7 +162,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
 }
 
 void Program::check() const {
-  if (state_->executable) state_->executable->check();
+  for (State::Prepared& prepared : state_->all) prepared.executable.check();
 }
 
 std::vector<Tensor> Program::run_reference(std::span<const Tensor> inputs) const {

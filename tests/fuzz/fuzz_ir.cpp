@@ -56,10 +56,10 @@ bool is_small(const ir::Fusion& fusion, const ir::Sizes& sizes) {
 void compile(const ir::Fusion& fusion) {
   for (const compiler::Target target : {compiler::Target::kCpu, compiler::Target::kCuda})
     for (const std::int64_t size : {3, 300}) {
-      engine::EmitFor how;
+      compiler::CompileOptions how;
       how.target = target;
       for (const ir::Symbol& symbol : fusion.storage().symbols)
-        if (!symbol.derived) how.sizes.symbols[symbol.name] = size;
+        if (!symbol.derived) how.hints.symbols[symbol.name] = size;
       (void)engine::print_kernels(fusion, how);
     }
 }

@@ -3,57 +3,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "compiler/codegen/cuda/print_cuda.h"
-#include "compiler/passes/pass.h"
-#include "compiler/schedule/choose.h"
-#include "compiler/segment/segmenter.h"
-
 namespace segfuse::engine {
 
 using compiler::GroupKernel;
-using compiler::PlanKind;
 using compiler::SegmentedGroup;
 using compiler::Space;
 using compiler::SpaceAxis;
 
-namespace {
-
-compiler::SegmentedFusion cut(ir::Fusion fusion, const compiler::SizeHints& sizes) {
-  compiler::run_passes(fusion);
-  return compiler::segment(std::move(fusion), {.hints = sizes});
-}
-
-}  // namespace
-
-Emission::Emission(const ir::Fusion& source, const EmitFor& how)
-    : target_(how.target),
-      excess_precision_(how.excess_precision),
-      segmented_(cut(source, how.sizes)),
-      fusion_(segmented_.fusion()) {}
-
 void Emission::each(const std::function<void(EmittedGroup&)>& visit) {
-  for (const SegmentedGroup& group : segmented_.groups()) {
-    const compiler::GroupPlan& plan = segmented_.plan(group.id);
-    EmittedGroup emitted{group, plan.kind, nullptr, {}, {}};
-    if (plan.kind == PlanKind::kView || plan.kind == PlanKind::kLibrary) {
-      visit(emitted);
-      continue;
-    }
-    const compiler::GroupLowering lowering(fusion_, group, plan, segmented_.in_place,
-                                           segmented_.hints(), compiler::function_name(plan.kind),
-                                           excess_precision_);
-    std::vector<std::int64_t> lengths;
-    for (const SpaceAxis& axis : lowering.space().axes) lengths.push_back(axis.hint);
-    emitted.space = &lowering.space();
-    const auto choose =
-        target_ == compiler::Target::kCuda ? compiler::choose_cuda : compiler::choose_cpu;
-    emitted.schedule = choose(lowering.space(), lengths);
-    emitted.lowered = lowering.lower(emitted.schedule);
-    if (target_ == compiler::Target::kCuda) {
-      const compiler::SegmentContext sizes(fusion_, segmented_.hints());
-      for (GroupKernel& kernel : emitted.lowered.kernels)
-        compiler::cuda::fit_to_sizes(kernel.kernel,
-                                     [&](const ir::Extent& size) { return sizes.value_of(size); });
+  for (const SegmentedGroup& group : compiled_.groups()) {
+    EmittedGroup emitted{group, segmented().plan(group.id).kind, nullptr, {}, {}};
+    if (compiled_.has_kernels(group.id)) {
+      const compiler::ScheduledGroup& scheduled = compiled_.lower(group.id);
+      emitted.space = &compiled_.space(group.id);
+      emitted.schedule = scheduled.schedule;
+      emitted.lowered = scheduled.lowered;
+      for (GroupKernel& kernel : emitted.lowered.kernels) compiled_.fit(kernel.kernel);
     }
     visit(emitted);
   }
@@ -73,9 +38,9 @@ std::string Emission::operands(const GroupKernel& kernel) const {
 }
 
 std::string Emission::name(ir::ValId val) const {
-  for (const ir::Input& input : fusion_.inputs())
+  for (const ir::Input& input : fusion().inputs())
     if (input.val == val) return fmt::format("'{}'", input.name);
-  for (const ir::Output& output : fusion_.outputs())
+  for (const ir::Output& output : fusion().outputs())
     if (output.val == val && !output.name.empty()) return fmt::format("'{}'", output.name);
   return fmt::format("%{}", val.index);
 }
@@ -84,7 +49,7 @@ std::string Emission::describe(const Space& space) const {
   static constexpr const char* kRoles[] = {"", " reduced", " column"};
   std::vector<std::string> axes;
   for (std::size_t i = 0; i < space.axes.size(); ++i)
-    axes.push_back(fusion_.to_string(space.axes[i].extent) +
+    axes.push_back(fusion().to_string(space.axes[i].extent) +
                    kRoles[static_cast<int>(space.axes[i].role)] +
                    (static_cast<int>(i) == space.inner ? " innermost" : ""));
   return fmt::format("[{}]", fmt::join(axes, ", "));

@@ -1,12 +1,11 @@
 #pragma once
-// A program cut into groups and lowered for a target, one group after the other.
+// A compiled program for people to read: its groups one after the other, in words.
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "compiler/lower/lower.h"
-#include "engine/compiled/emit.h"
+#include "compiler/compile.h"
 
 namespace segfuse::engine {
 
@@ -20,13 +19,18 @@ struct EmittedGroup {
 
 class Emission {
  public:
-  Emission(const ir::Fusion& source, const EmitFor& how);
+  Emission(const ir::Fusion& source, const compiler::CompileOptions& how)
+      : compiled_(source, how) {}
 
+  /// Lowers the groups for sizes as the hints say.
   void each(const std::function<void(EmittedGroup&)>& visit);
 
-  const compiler::SegmentedFusion& segmented() const { return segmented_; }
-  /// That of segmented(), with the sizes that the groups visited so far need.
-  const ir::Fusion& fusion() const { return fusion_; }
+  const compiler::SegmentedFusion& segmented() const { return compiled_.segmented(); }
+  const ir::Fusion& fusion() const { return compiled_.fusion(); }
+  /// A kernel in the target's language, complete.
+  std::string text(const compiler::GroupKernel& kernel) const {
+    return compiled_.print(kernel.kernel);
+  }
   /// "'x'" of an input or a named output, else "%7".
   std::string name(ir::ValId val) const;
   /// "b0 = 'x', b1 = %7, w2 = workspace 0"
@@ -35,10 +39,7 @@ class Emission {
   std::string describe(const compiler::Space& space) const;
 
  private:
-  compiler::Target target_;
-  bool excess_precision_;
-  compiler::SegmentedFusion segmented_;
-  ir::Fusion fusion_;
+  compiler::CompiledFusion compiled_;
 };
 
 }  // namespace segfuse::engine

@@ -8,8 +8,6 @@
 
 #include "base/made_kernels.h"
 #include "compiler/codegen/c_program/print_program.h"
-#include "compiler/codegen/cpu/print_c.h"
-#include "compiler/codegen/cuda/print_cuda.h"
 #include "engine/compiled/emission.h"
 #include "engine/compiled/kernels.h"
 #include "segfuse/error.h"
@@ -20,14 +18,14 @@ using compiler::GroupKernel;
 
 namespace {
 
-std::string emit(const ir::Fusion& fusion, const EmitFor& how,
-                 const std::function<std::string(const GroupKernel&)>& text) {
+std::string emit(const ir::Fusion& fusion, const compiler::CompileOptions& how,
+                 const std::function<std::string(const Emission&, const GroupKernel&)>& text) {
   Emission emission(fusion, how);
   std::string all;
   emission.each([&](EmittedGroup& group) {
     for (const GroupKernel& kernel : group.lowered.kernels) {
       if (!all.empty()) all += '\n';
-      all += text(kernel);
+      all += text(emission, kernel);
     }
   });
   return all;
@@ -35,7 +33,7 @@ std::string emit(const ir::Fusion& fusion, const EmitFor& how,
 
 }  // namespace
 
-std::string describe_plan(const ir::Fusion& fusion, const EmitFor& how) {
+std::string describe_plan(const ir::Fusion& fusion, const compiler::CompileOptions& how) {
   Emission emission(fusion, how);
   std::string text;
   emission.each([&](EmittedGroup& group) {
@@ -55,37 +53,38 @@ std::string describe_plan(const ir::Fusion& fusion, const EmitFor& how) {
   return text;
 }
 
-std::string print_loops(const ir::Fusion& fusion, const EmitFor& how) {
-  return emit(fusion, how,
-              [](const GroupKernel& kernel) { return compiler::loop::print(kernel.kernel); });
-}
-
-std::string print_kernels(const ir::Fusion& fusion, const EmitFor& how) {
-  return emit(fusion, how, [&](const GroupKernel& kernel) {
-    return how.target == compiler::Target::kCuda ? compiler::cuda::print_cuda(kernel.kernel)
-                                                 : compiler::cpu::print_c(kernel.kernel);
+std::string print_loops(const ir::Fusion& fusion, const compiler::CompileOptions& how) {
+  return emit(fusion, how, [](const Emission&, const GroupKernel& kernel) {
+    return compiler::loop::print(kernel.kernel);
   });
 }
 
-CudaUnit print_cuda_unit(const ir::Fusion& fusion, const EmitFor& how) {
+std::string print_kernels(const ir::Fusion& fusion, const compiler::CompileOptions& how) {
+  return emit(fusion, how, [](const Emission& emission, const GroupKernel& kernel) {
+    return emission.text(kernel);
+  });
+}
+
+CudaUnit print_cuda_unit(const ir::Fusion& fusion, const compiler::CompileOptions& how) {
   Emission emission(fusion, how);
   std::map<std::string, int> same;
   CudaUnit unit;
   emission.each([&](EmittedGroup& group) {
     for (GroupKernel& kernel : group.lowered.kernels) {
-      std::string& name = unit.names[compiler::cuda::print_cuda(kernel.kernel)];
+      std::string& name = unit.names[emission.text(kernel)];
       if (!name.empty()) continue;
       const int number = ++same[kernel.kernel.name];
       if (number > 1) kernel.kernel.name += fmt::format("_of_{}", number);
       name = kernel.kernel.name;
-      unit.text += fmt::format("namespace unit_{} {{\n{}}}\n\n", unit.names.size(),
-                               compiler::cuda::print_cuda(kernel.kernel));
+      unit.text +=
+          fmt::format("namespace unit_{} {{\n{}}}\n\n", unit.names.size(), emission.text(kernel));
     }
   });
   return unit;
 }
 
-runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion, const EmitFor& how,
+runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion,
+                                        const compiler::CompileOptions& how,
                                         std::string_view architecture) {
   const std::string text = print_cuda_unit(fusion, how).text;
   if (text.empty())
@@ -97,33 +96,33 @@ void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes
   std::string reason;
   const std::shared_ptr<jit::CpuCompiler> made_by = shared_cpu_compiler(&reason);
   if (!made_by) throw DeviceError("there is no compiler for the CPU: {}", reason);
-  Emission(fusion, {.sizes = sizes}).each([&](EmittedGroup& group) {
+  Emission emission(fusion, {.hints = sizes});
+  emission.each([&](EmittedGroup& group) {
     for (const GroupKernel& kernel : group.lowered.kernels)
-      static_cast<void>(
-          made_by->compile({kernel.kernel.name, compiler::cpu::print_c(kernel.kernel)}));
+      static_cast<void>(made_by->compile({kernel.kernel.name, emission.text(kernel)}));
   });
 }
 
 void make_cuda_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes,
                        std::string_view architecture) {
   std::set<std::string> made;
-  Emission(fusion, {.target = compiler::Target::kCuda, .sizes = sizes})
-      .each([&](EmittedGroup& group) {
-        for (const GroupKernel& kernel : group.lowered.kernels) {
-          const std::string& name = kernel.kernel.name;
-          const std::string text = compiler::cuda::print_cuda(kernel.kernel);
-          if (!made.insert(text).second) continue;
-          tell_kernels({MadeKernels::Language::kCuda,
-                        name,
-                        text,
-                        {},
-                        std::string(architecture),
-                        runtime::cuda::compile_cubin(name, text, {}, architecture).cubin});
-        }
-      });
+  Emission emission(fusion, {.target = compiler::Target::kCuda, .hints = sizes});
+  emission.each([&](EmittedGroup& group) {
+    for (const GroupKernel& kernel : group.lowered.kernels) {
+      const std::string& name = kernel.kernel.name;
+      const std::string text = emission.text(kernel);
+      if (!made.insert(text).second) continue;
+      tell_kernels({MadeKernels::Language::kCuda,
+                    name,
+                    text,
+                    {},
+                    std::string(architecture),
+                    runtime::cuda::compile_cubin(name, text, {}, architecture).cubin});
+    }
+  });
 }
 
-compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const EmitFor& how,
+compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const compiler::CompileOptions& how,
                                       std::string_view name) {
   Emission emission(fusion, how);
   std::vector<compiler::cpu::ProgramGroup> groups;

@@ -35,13 +35,13 @@ class Page {
       : source_(fusion),
         sizes_(sizes),
         how_(how),
-        emission_(fusion, {.sizes = sizes, .excess_precision = how.excess_precision}) {
+        emission_(fusion, {.hints = sizes, .excess_precision = how.excess_precision}) {
     space_.resize(emission_.segmented().size());
     cpu_ = cards(emission_, [](const GroupKernel& kernel) {
       return compiler::cpu::print_c_function(kernel.kernel, kernel.kernel.name);
     });
     Emission cuda(fusion, {.target = compiler::Target::kCuda,
-                           .sizes = sizes,
+                           .hints = sizes,
                            .excess_precision = how.excess_precision});
     cuda_ = cards(
         cuda, [](const GroupKernel& kernel) { return compiler::cuda::print_cuda(kernel.kernel); });
@@ -80,7 +80,7 @@ class Page {
     if (!how_.resources) return;
     try {
       const CudaUnit unit = print_cuda_unit(source_, {.target = compiler::Target::kCuda,
-                                                      .sizes = sizes_,
+                                                      .hints = sizes_,
                                                       .excess_precision = how_.excess_precision});
       if (unit.text.empty()) return;
       const auto compiled =

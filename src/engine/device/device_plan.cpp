@@ -25,8 +25,9 @@ std::size_t bytes_of(DType dtype, const Shape& shape) {
 
 }  // namespace
 
-DevicePlanner::DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
-                             DeviceCrf& crf, const DevicePlanOptions& options)
+DevicePlanner::DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes,
+                             Accelerator& accelerator, DeviceCrf& crf,
+                             const DevicePlanOptions& options)
     : fusion_(fusion.fusion()),
       segmented_(fusion.segmented()),
       groups_(fusion.groups()),
@@ -371,7 +372,7 @@ DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
   return std::move(result_);
 }
 
-DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
+DevicePlan make_device_plan(DeviceKernels& fusion, Accelerator& accelerator, DeviceCrf& crf,
                             std::span<const Tensor> inputs, const DevicePlanOptions& options) {
   ir::Sizes sizes;
   const std::vector<DeviceGroup> groups = fusion.prepare(inputs, sizes);

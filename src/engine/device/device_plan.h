@@ -9,7 +9,7 @@
 
 #include "engine/device/accelerator.h"
 #include "engine/device/device_crf.h"
-#include "engine/device/device_fusion.h"
+#include "engine/device/device_kernels.h"
 #include "runtime/plan_runner.h"
 
 namespace segfuse::engine {
@@ -62,7 +62,7 @@ struct DevicePlan {
 
 /// Plans a run with inputs of these shapes; kernels are compiled as needed. The plan holds what it
 /// needs of the fusion, not the fusion; `crf` outlives it.
-DevicePlan make_device_plan(DeviceFusion& fusion, Accelerator& accelerator, DeviceCrf& crf,
+DevicePlan make_device_plan(DeviceKernels& fusion, Accelerator& accelerator, DeviceCrf& crf,
                             std::span<const Tensor> inputs, const DevicePlanOptions& options);
 
 }  // namespace segfuse::engine

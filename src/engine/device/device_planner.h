@@ -12,7 +12,7 @@ namespace segfuse::engine {
 
 class DevicePlanner {
  public:
-  DevicePlanner(DeviceFusion& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
+  DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes, Accelerator& accelerator,
                 DeviceCrf& crf, const DevicePlanOptions& options);
   DevicePlan run(std::span<const DeviceGroup> groups);
 

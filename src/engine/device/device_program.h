@@ -65,7 +65,7 @@ class DeviceProgram {
   ir::Fusion program_;
   std::shared_ptr<Accelerator> accelerator_;
   DeviceCrf crf_;
-  DeviceFusion fusion_;
+  DeviceKernels fusion_;
   DevicePlanOptions options_;
   Plans plans_;
   Plans looks_;                      ///< that look

@@ -72,9 +72,9 @@ struct Plan {
 /// Plans a run. `groups` are those of the Fusion; nothing is kept of the arguments.
 Plan make_plan(const ir::Fusion& fusion, std::span<const Group> groups, const ir::Sizes& sizes);
 
-class CompiledFusion;
+class CpuKernels;
 /// The same with generated kernels. Halves are stored as they are. The plan holds the code, not the
-/// CompiledFusion.
-Plan make_plan(CompiledFusion& compiled, std::span<const Tensor> inputs);
+/// CpuKernels.
+Plan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs);
 
 }  // namespace segfuse::engine

@@ -94,7 +94,7 @@ void Planner::plan_library(ir::ExprId id) {
   for (std::size_t i = 0; i < operands.size(); ++i) refs_[operands[i].index] = before[i];
 }
 
-void Planner::plan_kernels(const SegmentedGroup& group, const GroupCode& code) {
+void Planner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code) {
   for (const ir::ValId input : group.boundary.inputs) refs_[input.index] = packed(ref(input));
   std::vector<Ref> results;
   for (const ir::ValId output : group.boundary.outputs) {
@@ -107,19 +107,20 @@ void Planner::plan_kernels(const SegmentedGroup& group, const GroupCode& code) {
     }
   }
   std::vector<Ref> workspaces;
-  for (const compiler::Workspace& workspace : code.workspaces)
+  for (const compiler::Workspace& workspace : code.scheduled->lowered.workspaces)
     workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}));
   std::vector<Call> calls;
-  for (const KernelCode& kernel : code.kernels) {
-    Call call{kernel.code, kernel.function, {}, {}, 0, 1, 0, kernel.kernel.kernel.checks};
-    for (const compiler::Operand& operand : kernel.kernel.operands)
+  for (const CpuKernel& kernel : code.kernels) {
+    const compiler::loop::Kernel& loops = kernel.kernel->kernel;
+    Call call{kernel.code, kernel.function, {}, {}, 0, 1, 0, loops.checks};
+    for (const compiler::Operand& operand : kernel.kernel->operands)
       call.buffers.push_back(operand.val.valid() ? ref(operand.val)
                                                  : workspaces[operand.workspace]);
     for (const ir::Extent& size : kernel.sizes) call.sizes.push_back(sizes_.of(size));
-    call.count = sizes_.of(kernel.kernel.kernel.outer_count);
-    call.grain = std::max<std::int64_t>(
-        1, kTaskWork / std::max<std::int64_t>(1, sizes_.of(kernel.kernel.kernel.work)));
-    for (const compiler::loop::Buffer& buffer : kernel.kernel.kernel.buffers)
+    call.count = sizes_.of(loops.outer_count);
+    call.grain =
+        std::max<std::int64_t>(1, kTaskWork / std::max<std::int64_t>(1, sizes_.of(loops.work)));
+    for (const compiler::loop::Buffer& buffer : loops.buffers)
       if (buffer.kind == compiler::loop::Buffer::Kind::kRow)
         call.scratch += static_cast<std::size_t>(
             compiler::loop::row_buffer_bytes(buffer.dtype, sizes_.of(buffer.elements)));
@@ -142,10 +143,11 @@ void Planner::plan_kernels(const SegmentedGroup& group, const GroupCode& code) {
              for (const Call& call : calls) run_call(run, call, checks);
            });
   plan_.steps.back().what =
-      fmt::format("{} of {}", code.kernels[0].kernel.kernel.name, group.exprs.size());
+      fmt::format("{} of {}", code.kernels[0].kernel->kernel.name, group.exprs.size());
 }
 
-Plan Planner::run(const CompiledFusion& compiled, std::span<const GroupCode* const> codes) {
+Plan Planner::run(const compiler::CompiledFusion& compiled,
+                  std::span<const CpuGroup* const> codes) {
   generated_ = true;
   in_place_ = compiled.segmented().in_place;
   for (std::size_t i = 0; i < fusion_.outputs().size(); ++i) {
@@ -169,17 +171,10 @@ Plan Planner::run(const CompiledFusion& compiled, std::span<const GroupCode* con
   return std::move(plan_);
 }
 
-Plan make_plan(CompiledFusion& compiled, std::span<const Tensor> inputs) {
-  const ir::Sizes given = compiler::bind_inputs(compiled.fusion(), inputs);
-  std::vector<const GroupCode*> codes(compiled.groups().size(), nullptr);
-  for (const SegmentedGroup& group : compiled.groups()) {
-    const PlanKind kind = compiled.segmented().plan(group.id).kind;
-    if (kind != PlanKind::kView && kind != PlanKind::kLibrary)
-      codes[group.id.index] = &compiled.code(group.id, given);
-  }
-  // Kernels may need sizes that follow from others.
-  const ir::Sizes sizes = compiler::bind_inputs(compiled.fusion(), inputs);
-  return Planner(compiled.fusion(), sizes).run(compiled, codes);
+Plan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs) {
+  ir::Sizes sizes;
+  const std::vector<const CpuGroup*> codes = kernels.prepare(inputs, sizes);
+  return Planner(kernels.fusion(), sizes).run(kernels.compiled(), codes);
 }
 
 }  // namespace segfuse::engine

@@ -14,7 +14,7 @@ class Planner {
  public:
   Planner(const ir::Fusion& fusion, const ir::Sizes& sizes);
   Plan run(std::span<const Group> groups);
-  Plan run(const CompiledFusion& compiled, std::span<const GroupCode* const> codes);
+  Plan run(const compiler::CompiledFusion& compiled, std::span<const CpuGroup* const> codes);
 
  private:
   // --- storages and values
@@ -43,7 +43,7 @@ class Planner {
   Ref widened(const Ref& ref);
 
   // --- generated kernels
-  void plan_kernels(const compiler::SegmentedGroup& group, const GroupCode& code);
+  void plan_kernels(const compiler::SegmentedGroup& group, const CpuGroup& code);
   void plan_library(ir::ExprId id);
 
   // --- operations

@@ -6,10 +6,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "compiler/compile.h"
 #include "compiler/inputs.h"
 #include "compiler/lower/lower.h"
-#include "compiler/passes/pass.h"
-#include "compiler/segment/segmenter.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/bounds.h"
 #include "engine/numerics/cause.h"
@@ -153,7 +152,7 @@ class Examination {
         inputs_(inputs),
         place_(place),
         runner_(place.subject, runs),
-        segmented_(cut(fusion)) {
+        segmented_(compiler::CompiledFusion(fusion).segmented()) {
     for (const ir::ExprId id : compiled().live_exprs()) {
       position_.resize(std::max<std::size_t>(position_.size(), id.index + 1), 0);
       position_[id.index] = ++operations_;
@@ -178,10 +177,6 @@ class Examination {
   }
 
  private:
-  static compiler::SegmentedFusion cut(ir::Fusion fusion) {
-    compiler::run_passes(fusion);
-    return compiler::segment(std::move(fusion));
-  }
   const ir::Fusion& compiled() const { return segmented_.fusion(); }
   std::vector<Judged> judge_of(const ir::Fusion& fusion, std::span<const Tensor> inputs) const {
     return judge_all(fusion, inputs, reference_opaque_ops(), place_.functions);

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -140,7 +141,7 @@ TEST_P(Workers, ManyShortLoopsInARowLoseNoTask) {
   EXPECT_EQ(sum, 2000 * 6);
 }
 
-TEST_P(Workers, LoopsFromSeveralThreadsTakeTurns) {
+TEST_P(Workers, LoopsFromSeveralThreadsRunAtTheSameTime) {
   ThreadPool pool(GetParam());
   std::atomic<std::int64_t> sum{0};
   std::vector<std::thread> callers;
@@ -151,6 +152,71 @@ TEST_P(Workers, LoopsFromSeveralThreadsTakeTurns) {
     });
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(sum, 3 * 100 * 10);
+}
+
+TEST_P(Workers, ManyPoolsShareThem) {
+  const std::size_t before = threads_of_process();
+  std::vector<std::unique_ptr<ThreadPool>> pools;
+  for (int i = 0; i < 100; ++i) {
+    pools.push_back(std::make_unique<ThreadPool>(GetParam()));
+    std::atomic<int> sum{0};
+    pools.back()->run(100, [&](std::int64_t task) { sum += static_cast<int>(task); });
+    ASSERT_EQ(sum, 4950);
+  }
+  EXPECT_LT(threads_of_process() - before, static_cast<std::size_t>(GetParam()));
+}
+
+TEST_P(Workers, NoMoreThanThePoolHasTakePart) {
+  ThreadPool many(GetParam());
+  ThreadPool two(2);
+  std::atomic<int> now{0};
+  std::atomic<int> most{0};
+  two.run(200, [&](std::int64_t) {
+    const int here = ++now;
+    for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {
+    }
+    std::this_thread::yield();
+    --now;
+  });
+  EXPECT_LE(most, 2);
+}
+
+TEST_P(Workers, AnotherSizeIsAsGoodAsAnotherPool) {
+  ThreadPool pool(2);
+  pool.resize(GetParam());
+  EXPECT_EQ(pool.size(), GetParam());
+  std::atomic<int> sum{0};
+  pool.run(100, [&](std::int64_t task) { sum += static_cast<int>(task); });
+  EXPECT_EQ(sum, 4950);
+  pool.resize(1);
+  EXPECT_EQ(pool.size(), 1);
+  pool.run(100, [&](std::int64_t task) { sum += static_cast<int>(task); });
+  EXPECT_EQ(sum, 2 * 4950);
+}
+
+TEST(ThreadPoolDeathTest, AForkedChildRunsItsLoopsAndEnds) {
+  ThreadPool pool(3);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {  // so that the fork happens in the middle of loops
+    while (!stop) pool.run(10, [](std::int64_t) {});
+  });
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EXIT(
+        {
+          std::atomic<int> sum{0};
+          const auto add = [&](std::int64_t task) { sum += static_cast<int>(task); };
+          pool.run(100, add);
+          pool.resize(4);
+          pool.run(100, add);
+          {
+            ThreadPool own(3);
+            own.run(100, add);
+          }
+          std::_Exit(sum == 3 * 4950 ? 0 : 1);
+        },
+        testing::ExitedWithCode(0), "");
+  stop = true;
+  busy.join();
 }
 
 TEST(ThreadPool, ZeroTakesTheCoresOfThisProcess) {

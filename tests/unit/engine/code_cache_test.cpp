@@ -36,15 +36,16 @@ class CodeCache : public ::testing::Test {
   }
 
   /// Asks for the code of every group for inputs of that shape.
-  static void prepare(CompiledFusion& code, std::int64_t n, std::int64_t c) {
+  static void prepare(CpuKernels& code, std::int64_t n, std::int64_t c) {
     Rng rng(1);
     const std::vector<Tensor> inputs{uniform(rng, DType::kF32, {n, c}),
                                      uniform(rng, DType::kF32, {c}),
                                      uniform(rng, DType::kF32, {c})};
-    for (const compiler::SegmentedGroup& group : code.groups())
-      for (const KernelCode& kernel :
-           code.code(group.id, compiler::bind_inputs(code.fusion(), inputs)).kernels)
-        ASSERT_NE(kernel.function, nullptr);
+    ir::Sizes sizes;
+    for (const CpuGroup* group : code.prepare(inputs, sizes)) {
+      if (group == nullptr) continue;
+      for (const CpuKernel& kernel : group->kernels) ASSERT_NE(kernel.function, nullptr);
+    }
   }
   std::int64_t compiled() const { return compiler_->counters().compiled; }
 
@@ -52,7 +53,7 @@ class CodeCache : public ::testing::Test {
 };
 
 TEST_F(CodeCache, NewExtentsOfAClassCompileNothing) {
-  CompiledFusion code(layer_norm(), compiler_);
+  CpuKernels code(layer_norm(), compiler_);
   prepare(code, 100, 512);
   const std::int64_t once = compiled();
   EXPECT_GE(once, 1);
@@ -62,7 +63,7 @@ TEST_F(CodeCache, NewExtentsOfAClassCompileNothing) {
 }
 
 TEST_F(CodeCache, AnotherClassIsCompiledOnceAndTheFirstIsStillThere) {
-  CompiledFusion code(layer_norm(), compiler_);
+  CpuKernels code(layer_norm(), compiler_);
   prepare(code, 100, 512);
   const std::int64_t once = compiled();
   prepare(code, 100, 3);  // rows that short lie across the lanes
@@ -74,13 +75,13 @@ TEST_F(CodeCache, AnotherClassIsCompiledOnceAndTheFirstIsStillThere) {
 }
 
 TEST_F(CodeCache, EqualProgramsShareTheirCode) {
-  CompiledFusion first(layer_norm(), compiler_);
+  CpuKernels first(layer_norm(), compiler_);
   prepare(first, 100, 512);
   const std::int64_t once = compiled();
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
-      CompiledFusion other(layer_norm(), compiler_);
+      CpuKernels other(layer_norm(), compiler_);
       prepare(other, 7, 600);
     });
   for (std::thread& thread : threads) thread.join();

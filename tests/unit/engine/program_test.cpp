@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/program_state.h"
 #include "ir/builder.h"
 #include "ir/text.h"
 #include "segfuse/compile.h"
@@ -90,6 +91,33 @@ TEST(Program, RunsOnEveryBackend) {
   for (const char* backend : {"compiled", "loops", "reference"})
     expect_values(program.run(inputs, {.backend = backend})[0], {2, 2 * std::exp(1.0)}, 1e-6);
   EXPECT_THROW(program.run(inputs, {.backend = "gpu"}), UsageError);
+}
+
+TEST(Program, KeepsWhatItMadeWhenOptionsAlternate) {
+  const Program program = Program::from_text(sample());
+  const std::vector inputs{row({0, 1}, DType::kF32)};
+  for (int i = 0; i < 3; ++i)
+    for (const int threads : {1, 2})
+      for (const bool check : {false, true})
+        expect_values(program.run(inputs, {.threads = threads, .check_numerics = check})[0],
+                      {2, 2 * std::exp(1.0)}, 1e-6);
+  EXPECT_EQ(program.state().all.size(), 2U) << "one that checks and one that does not";
+  EXPECT_EQ(program.state().pool.size(), 2);
+}
+
+TEST(Program, ManyShareTheThreadsOfTheProcess) {
+  const auto threads_of_process = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  const auto before = threads_of_process();
+  const std::vector inputs{row({0, 1}, DType::kF32)};
+  std::vector<Program> programs;
+  for (int i = 0; i < 100; ++i) {
+    programs.push_back(Program::from_text(sample()));
+    expect_values(programs.back().run(inputs, {.threads = 8})[0], {2, 2 * std::exp(1.0)}, 1e-6);
+  }
+  EXPECT_LE(threads_of_process() - before, 8);
 }
 
 TEST(Program, EmitsItsSegmentsAndWhatPassesDo) {

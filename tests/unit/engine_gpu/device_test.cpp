@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "comm/registered/pool.h"
-#include "engine/device/device_fusion.h"
+#include "engine/device/device_kernels.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 #include "support/random_fusion.h"
@@ -462,7 +462,7 @@ TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
   const ValId x = p.input(uniform(rng, DType::kF32, {8, 4096}));
   p.output(p.b.softmax(x, 1));
   const auto gpu = std::make_shared<SpillingGpu>();
-  DeviceFusion fusion(p.fusion, gpu);
+  DeviceKernels fusion(p.fusion, gpu);
   ir::Sizes sizes;
   const std::vector<DeviceGroup> groups = fusion.prepare(p.inputs, sizes);
   ASSERT_EQ(groups.size(), 1U);
@@ -480,7 +480,7 @@ TEST(DeviceKernels, AreMadeOnceForAClassOfSizesAndAgainWhereVectorsDoNotFit) {
   const ir::Extent c = program.symbol("C");
   const ValId x = program.add_input("x", DType::kF32, {n, c});
   program.add_output(b.softmax(x, 1));
-  DeviceFusion fusion(program, std::make_shared<SpillingGpu>());
+  DeviceKernels fusion(program, std::make_shared<SpillingGpu>());
   Rng rng(3, 1);
   ir::Sizes sizes;
   const auto vector_for = [&](std::int64_t rows, std::int64_t columns) {

@@ -1,0 +1,93 @@
+#include "compiler/compile.h"
+
+#include <utility>
+
+#include "compiler/codegen/cpu/print_c.h"
+#include "compiler/codegen/cuda/print_cuda.h"
+#include "compiler/passes/pass.h"
+#include "compiler/schedule/choose.h"
+#include "compiler/segment/segmenter.h"
+
+namespace segfuse::compiler {
+
+struct CompiledFusion::Group {
+  GroupLowering lowering;
+  std::map<Schedule, ScheduledGroup> schedules;
+};
+
+namespace {
+
+SegmentedFusion cut(ir::Fusion fusion, const SizeHints& hints) {
+  run_passes(fusion);
+  return segment(std::move(fusion), {.hints = hints});
+}
+
+}  // namespace
+
+CompiledFusion::CompiledFusion(ir::Fusion fusion, CompileOptions options)
+    : options_(std::move(options)),
+      segmented_(cut(std::move(fusion), options_.hints)),
+      groups_(segmented_.groups()),
+      fusion_(segmented_.fusion()),
+      made_(groups_.size()) {}
+CompiledFusion::~CompiledFusion() = default;
+
+bool CompiledFusion::has_kernels(GroupId group) const {
+  const PlanKind kind = segmented_.plan(group).kind;
+  return kind != PlanKind::kView && kind != PlanKind::kLibrary;
+}
+
+CompiledFusion::Group& CompiledFusion::group(GroupId id) {
+  std::unique_ptr<Group>& made = made_.at(id.index);
+  if (!made) {
+    const GroupPlan& plan = segmented_.plan(id);
+    made.reset(new Group{{fusion_, groups_[id.index], plan, segmented_.in_place, segmented_.hints(),
+                          function_name(plan.kind), options_.excess_precision},
+                         {}});
+  }
+  return *made;
+}
+
+const Space& CompiledFusion::space(GroupId id) { return group(id).lowering.space(); }
+
+const ScheduledGroup& CompiledFusion::lower(Group& group,
+                                            const std::vector<std::int64_t>& lengths) {
+  const auto choose = options_.target == Target::kCuda ? choose_cuda : choose_cpu;
+  const Schedule schedule = choose(group.lowering.space(), lengths);
+  const auto known = group.schedules.find(schedule);
+  if (known != group.schedules.end()) return known->second;
+  ScheduledGroup scheduled{schedule, group.lowering.lower(schedule)};
+  return group.schedules.emplace(schedule, std::move(scheduled)).first->second;
+}
+
+const ScheduledGroup& CompiledFusion::lower(GroupId id, const ir::Sizes& sizes) {
+  std::vector<std::int64_t> lengths;
+  for (const SpaceAxis& axis : space(id).axes) lengths.push_back(sizes.of(axis.extent));
+  return lower(group(id), lengths);
+}
+
+const ScheduledGroup& CompiledFusion::lower(GroupId id) {
+  std::vector<std::int64_t> lengths;
+  for (const SpaceAxis& axis : space(id).axes) lengths.push_back(axis.hint);
+  return lower(group(id), lengths);
+}
+
+void CompiledFusion::fit(loop::Kernel& kernel,
+                         const std::function<std::int64_t(const ir::Extent&)>& size) const {
+  if (options_.target == Target::kCuda) cuda::fit_to_sizes(kernel, size);
+}
+
+void CompiledFusion::fit(loop::Kernel& kernel, const ir::Sizes& sizes) const {
+  fit(kernel, [&](const ir::Extent& extent) { return sizes.of(extent); });
+}
+
+void CompiledFusion::fit(loop::Kernel& kernel) const {
+  const SegmentContext sizes(fusion_, segmented_.hints());
+  fit(kernel, [&](const ir::Extent& extent) { return sizes.value_of(extent); });
+}
+
+std::string CompiledFusion::print(const loop::Kernel& kernel) const {
+  return options_.target == Target::kCuda ? cuda::print_cuda(kernel) : cpu::print_c(kernel);
+}
+
+}  // namespace segfuse::compiler

@@ -1,0 +1,79 @@
+#pragma once
+// The one way from a Fusion to kernels: passes, groups, a schedule for the sizes at hand, loops,
+// and their text in the target's language.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compiler/lower/lower.h"
+#include "compiler/schedule/schedule.h"
+#include "compiler/segment/segmented_fusion.h"
+#include "ir/bind.h"
+
+namespace segfuse::compiler {
+
+/// A target, and sizes like those to come.
+struct CompileOptions {
+  Target target = Target::kCpu;
+  SizeHints hints = {};
+  /// Kernels round 16-bit values where they store them and where the program casts to them, not
+  /// after each operation.
+  bool excess_precision = false;
+};
+
+/// A group's kernels under one schedule.
+struct ScheduledGroup {
+  Schedule schedule;
+  LoweredGroup lowered;
+};
+
+/// A Fusion after all passes, cut into groups that are lowered as they are asked for. One thread at
+/// a time.
+class CompiledFusion {
+ public:
+  /// The program of segmented() is another than `fusion`, with the same inputs, outputs and symbols
+  /// by position.
+  explicit CompiledFusion(ir::Fusion fusion, CompileOptions options = {});
+  ~CompiledFusion();
+  CompiledFusion(const CompiledFusion&) = delete;
+  CompiledFusion& operator=(const CompiledFusion&) = delete;
+
+  const CompileOptions& options() const { return options_; }
+  const SegmentedFusion& segmented() const { return segmented_; }
+  const std::vector<SegmentedGroup>& groups() const { return groups_; }
+  /// That of segmented(), with the sizes that the groups lowered so far need: what input shapes are
+  /// bound to.
+  const ir::Fusion& fusion() const { return fusion_; }
+  /// Neither a view nor a library call: only such groups have a space and can be lowered.
+  bool has_kernels(GroupId group) const;
+  const Space& space(GroupId group);
+
+  /// The group under the schedule that is chosen for these sizes; it lives as long as this.
+  /// fusion() may get new sizes: those that were bound before have to be bound again.
+  const ScheduledGroup& lower(GroupId group, const ir::Sizes& sizes);
+  /// For sizes as the hints say.
+  const ScheduledGroup& lower(GroupId group);
+
+  /// Gives a kernel's schedule what depends on the sizes alone and not on their class.
+  void fit(loop::Kernel& kernel, const ir::Sizes& sizes) const;
+  void fit(loop::Kernel& kernel) const;
+  /// A kernel in the target's language, complete.
+  std::string print(const loop::Kernel& kernel) const;
+
+ private:
+  struct Group;
+  Group& group(GroupId id);
+  const ScheduledGroup& lower(Group& group, const std::vector<std::int64_t>& lengths);
+  void fit(loop::Kernel& kernel, const std::function<std::int64_t(const ir::Extent&)>& size) const;
+
+  CompileOptions options_;
+  SegmentedFusion segmented_;
+  std::vector<SegmentedGroup> groups_;
+  ir::Fusion fusion_;
+  std::vector<std::unique_ptr<Group>> made_;  ///< by group; when first asked for
+};
+
+}  // namespace segfuse::compiler
