@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "compiler/interpret/interpreter.h"
 #include "engine/compiled/kernels.h"
 #include "engine/device/device_program.h"
+#include "engine/exec/growing_memory.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/cause.h"
@@ -25,30 +25,6 @@ namespace segfuse::engine {
 namespace {
 
 constexpr std::size_t kMostPlans = 64;  // shapes remembered
-constexpr int kPoison = 0xFF;           // NaN in every float type
-
-/// Memory that only grows.
-class Arena {
- public:
-  std::byte* at_least(std::size_t bytes) {
-    if (bytes > size_) {
-      memory_.reset();
-      const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
-      memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, rounded)));
-      if (!memory_) throw std::bad_alloc();
-      size_ = rounded;
-    }
-    return memory_.get();
-  }
-  std::size_t size() const { return size_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Free> memory_;
-  std::size_t size_ = 0;
-};
 
 /// The first element that is NaN (or infinite too), by row-major index.
 struct Found {
@@ -107,7 +83,7 @@ struct Executable::State {
     if (options.accelerator) {
       device = std::make_unique<DeviceProgram>(
           fusion, options.accelerator,
-          DevicePlanOptions{.measure = options.profile, .poison = options.poison},
+          PlanOptions{.measure = options.profile, .poison = options.poison},
           options.excess_precision);
       return;
     }
@@ -116,7 +92,7 @@ struct Executable::State {
           std::make_unique<CpuKernels>(fusion, std::move(compiler), options.excess_precision);
   }
 
-  Plan& plan_for(std::span<const Tensor> inputs) {
+  CpuPlan& plan_for(std::span<const Tensor> inputs) {
     std::vector<Shape> key;
     for (const Tensor& input : inputs) key.push_back(input.shape());
     const auto known = plans.find(key);
@@ -124,8 +100,15 @@ struct Executable::State {
       check_types(inputs);
       return known->second;
     }
-    Plan plan = compiled ? make_plan(*compiled, inputs)
-                         : make_plan(fusion, groups, compiler::bind_inputs(fusion, inputs));
+    const CpuContext context{pool, semicrf};
+    CpuPlanOptions how{{.measure = options.profile, .poison = options.poison}, {}};
+    if (options.check_numerics)
+      how.check = [this](ir::ExprId expr, std::span<const Ref> operands,
+                         std::span<const Ref> results,
+                         const Run& run) { check(expr, operands, results, run); };
+    CpuPlan plan =
+        compiled ? make_plan(*compiled, inputs, context, how)
+                 : make_plan(fusion, groups, compiler::bind_inputs(fusion, inputs), context, how);
     if (plans.size() >= kMostPlans) plans.clear();
     last_plan = nullptr;
     return plans.emplace(std::move(key), std::move(plan)).first->second;
@@ -137,53 +120,18 @@ struct Executable::State {
         (void)compiler::bind_inputs(fusion, inputs);  // throws
   }
 
-  std::vector<std::byte*> locate(const Plan& plan, std::span<const Tensor> inputs,
-                                 std::vector<Tensor>& outputs) {
-    std::byte* base = arena.at_least(plan.arena_bytes);
-    std::vector<std::byte*> bases;
-    bases.reserve(plan.storages.size());
-    for (const Storage& storage : plan.storages) switch (storage.kind) {
-        case Storage::Kind::kArena: bases.push_back(base + storage.offset); break;
-        case Storage::Kind::kConstant:  // only read
-          bases.push_back(const_cast<std::byte*>(plan.constants.data()) + storage.offset);
-          break;
-        case Storage::Kind::kOutput:
-          bases.push_back(static_cast<std::byte*>(outputs[storage.index].data()));
-          break;
-        case Storage::Kind::kInput: {  // only read before the aliases are written
-          Tensor shared = inputs[storage.index];
-          bases.push_back(static_cast<std::byte*>(shared.data()));
-        }
-      }
-    return bases;
-  }
-
-  void poison(const Plan& plan, const Step& step, std::size_t number, const Run& run) const {
-    for (std::size_t s = 0; s < plan.storages.size(); ++s) {
-      const Storage& storage = plan.storages[s];
-      if (storage.kind == Storage::Kind::kArena && storage.first_step == number)
-        std::memset(run.bases[s], kPoison, storage.bytes);
-    }
-    for (const Ref& result : step.results) {
-      const Storage& storage = plan.storages[result.storage];
-      if (storage.kind == Storage::Kind::kOutput && storage.first_step == number)
-        std::memset(run.bases[result.storage], kPoison,
-                    static_cast<std::size_t>(result.layout.size()) * size_of(result.dtype));
-    }
-  }
-
-  void check(const Step& step, const Run& run) const {
-    if (!step.expr.valid()) return;
-    const ir::Expr& expr = fusion.expr(step.expr);
+  void check(ir::ExprId id, std::span<const Ref> operands, std::span<const Ref> results,
+             const Run& run) const {
+    const ir::Expr& expr = fusion.expr(id);
     bool finite = true;
-    for (const Ref& operand : step.operands)
+    for (const Ref& operand : operands)
       finite = finite && find_bad(run.array(operand), true).element < 0;
-    for (std::size_t i = 0; i < step.results.size(); ++i) {
-      const Array array = run.array(step.results[i]);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const Array array = run.array(results[i]);
       if (array.dtype != DType::kF32 && array.dtype != DType::kF64) continue;
       const Found found = find_bad(array, finite);
       if (found.element < 0) continue;
-      const std::vector<double> made_of = elements(step, run, found.element);
+      const std::vector<double> made_of = elements(expr, operands, run, found.element);
       const DType dtype = fusion.val(expr.results[i]).dtype;
       throw DataError(
           "{} gave {} at element {} of value {} {}{}; its operands were {}{}: {}",
@@ -196,15 +144,15 @@ struct Executable::State {
   }
 
   /// What an element of an elementwise operation was made of, by operand; else nothing.
-  std::vector<double> elements(const Step& step, const Run& run, std::int64_t element) const {
-    const ir::Expr& expr = fusion.expr(step.expr);
+  static std::vector<double> elements(const ir::Expr& expr, std::span<const Ref> operands,
+                                      const Run& run, std::int64_t element) {
     if (ir::info(expr.op).op_class != ir::OpClass::kElementwise) return {};
     std::map<ir::ValId, std::size_t> loaded;  // each value once, in the order of the operands
     for (const ir::ValId operand : expr.operands) loaded.emplace(operand, loaded.size());
-    if (loaded.size() != step.operands.size()) return {};
+    if (loaded.size() != operands.size()) return {};
     std::vector<double> all;
     for (const ir::ValId operand : expr.operands) {
-      const Ref& ref = step.operands[loaded.at(operand)];
+      const Ref& ref = operands[loaded.at(operand)];
       const Array array = run.array(ref);
       const Shape index = unravel(element, array.shape());
       std::int64_t at = 0;
@@ -215,41 +163,11 @@ struct Executable::State {
     return all;
   }
 
-  static void measure(Step& step, Run& context) {
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
-    step.go(context);
-    step.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
-    ++step.runs;
-  }
-
-  std::string describe(const Step& step, const Group* group) const {
-    if (!step.what.empty()) return step.what;
-    if (!step.expr.valid()) return "copy";
-    if (group == nullptr || group->exprs.size() == 1)
-      return std::string(ir::info(fusion.expr(step.expr).op).name);
-    std::string text = std::to_string(group->exprs.size()) + " pointwise:";
-    for (const ir::ExprId id : group->exprs)
-      text += fmt::format(" {}", ir::info(fusion.expr(id).op).name);
-    return text;
-  }
-
   std::vector<StepTime> times() const {
+    if (device) return device->step_times();
     std::vector<StepTime> all;
-    if (device) {
-      for (const DeviceStepTime& time : device->step_times())
-        all.push_back({time.what, time.seconds, time.runs});
-      return all;
-    }
-    if (last_plan == nullptr) return all;
-    for (const Step& step : last_plan->steps) {
-      const auto group = std::find_if(groups.begin(), groups.end(),
-                                      [&](const Group& g) { return g.exprs.back() == step.expr; });
-      const std::string shape =
-          step.results.empty() ? "" : " " + to_string(step.results[0].layout.shape);
-      all.push_back({describe(step, group == groups.end() ? nullptr : &*group) + shape,
-                     step.seconds, step.runs});
-    }
+    if (last_plan != nullptr)
+      for (const std::shared_ptr<StepTime>& time : last_plan->times()) all.push_back(*time);
     return all;
   }
 
@@ -306,27 +224,20 @@ struct Executable::State {
       write_aliases(inputs, outputs);
       return outputs;
     }
-    Plan& plan = plan_for(inputs);
+    CpuPlan& plan = plan_for(inputs);
     last_plan = &plan;
+    given.clear();
+    for (Tensor input : inputs) given.push_back(static_cast<std::byte*>(input.data()));
     std::vector<Tensor> outputs;
-    for (std::size_t i = 0; i < plan.output_shapes.size(); ++i) {
-      if (plan.in_place[i]) {
-        outputs.push_back(inputs[*plan.in_place[i]]);
+    for (std::size_t i = 0; i < plan.output_shapes().size(); ++i) {
+      if (plan.in_place()[i]) {
+        outputs.push_back(inputs[*plan.in_place()[i]]);
       } else {
-        outputs.emplace_back(fusion.val(fusion.outputs()[i].val).dtype, plan.output_shapes[i]);
+        outputs.emplace_back(fusion.val(fusion.outputs()[i].val).dtype, plan.output_shapes()[i]);
+        given.push_back(static_cast<std::byte*>(outputs.back().data()));
       }
     }
-    Run context{pool, semicrf, locate(plan, inputs, outputs)};
-    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
-      if (options.poison) poison(plan, plan.steps[i], i, context);
-      if (options.profile) {
-        measure(plan.steps[i], context);
-      } else {
-        plan.steps[i].go(context);
-      }
-      if (options.check_numerics) check(plan.steps[i], context);
-    }
-    write_aliases(inputs, outputs);
+    plan.run(given, arena.at_least(plan.arena_bytes()));
     return outputs;
   }
 
@@ -350,9 +261,10 @@ struct Executable::State {
   std::unique_ptr<State> checker;  ///< the same program in loops, looked at; nothing is kept of it
   std::unique_ptr<CpuKernels> compiled;
   std::unique_ptr<DeviceProgram> device;
-  std::map<std::vector<Shape>, Plan> plans;
-  const Plan* last_plan = nullptr;
-  Arena arena;
+  std::map<std::vector<Shape>, CpuPlan> plans;
+  const CpuPlan* last_plan = nullptr;
+  std::vector<std::byte*> given;  ///< to the run at hand
+  GrowingMemory arena;
 };
 
 Executable::Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions options)

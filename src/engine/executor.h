@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/plan/step_time.h"
 #include "ir/fusion.h"
 #include "segfuse/tensor.h"
 
@@ -53,13 +54,6 @@ struct ExecutorOptions {
 ExecutorOptions default_executor_options();
 /// "compiled", "loops", "reference"; UsageError names them for any other.
 Backend backend_from_name(std::string_view name);
-
-/// Time spent in one step, over all runs with one set of shapes.
-struct StepTime {
-  std::string what;  ///< the operation, "N pointwise: a b c", "row_norm of 9", "copy"
-  double seconds = 0;
-  std::int64_t runs = 0;
-};
 
 /// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
 /// kept; working memory is kept too. One run at a time.

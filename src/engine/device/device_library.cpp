@@ -126,12 +126,8 @@ void DevicePlanner::plan_crf(ir::ExprId id) {
   for (const Ref& operand : in) operands.read(operand);
   std::vector<std::optional<Ref>> out;
   for (const ir::ValId result : expr.results) {
-    const auto& uses = fusion_.val(result).uses;
-    const bool wanted =
-        fusion_.is_output(result) ||
-        std::any_of(uses.begin(), uses.end(), [&](ir::ExprId user) { return live_[user.index]; });
-    out.push_back(wanted ? std::optional(place(result)) : std::nullopt);
-    if (wanted) operands.write(*out.back());
+    out.push_back(wanted(result) ? std::optional(place(result)) : std::nullopt);
+    if (out.back()) operands.write(*out.back());
   }
 
   const auto arrays = [](std::span<const Ref> refs, const auto& data) {
@@ -159,21 +155,21 @@ void DevicePlanner::plan_crf(ir::ExprId id) {
     for (const Ref& ref : refs) all.push_back(operands.of(ref));
     return all;
   };
-  std::vector<bool> wanted;
-  for (const std::optional<Ref>& ref : out) wanted.push_back(ref.has_value());
+  std::vector<bool> has;
+  for (const std::optional<Ref>& ref : out) has.push_back(ref.has_value());
   const std::vector<StepAddress> at_in = addresses_of(in);
   const std::vector<StepAddress> at_out = addresses_of(results);
   const std::vector<StepAddress> at = addresses_of(spaces);
   add_step(
       name_of(id), operands,
-      [this_crf = &crf_, gradient, in, results, wanted, at_in, at_out, at, arrays](
+      [this_crf = &crf_, gradient, in, results, has, at_in, at_out, at, arrays](
           runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
         const CrfScratch scratch{at[0].in(addresses), at[1].in(addresses), at[2].in(addresses),
                                  at[3].in(addresses), at[4].in(addresses), at[5].in(addresses)};
         const std::vector<Array> from =
             arrays(in, [&](std::size_t i) { return at_in[i].in(addresses); });
         const std::vector<Array> to = arrays(
-            results, [&](std::size_t i) { return wanted[i] ? at_out[i].in(addresses) : nullptr; });
+            results, [&](std::size_t i) { return has[i] ? at_out[i].in(addresses) : nullptr; });
         if (gradient) {
           this_crf->loss_grad(from, to, scratch, stream);
         } else {

@@ -59,7 +59,7 @@ std::vector<Tensor> DeviceProgram::copies(std::span<const Tensor> inputs) const 
 
 std::string DeviceProgram::look(std::span<const Tensor> inputs) {
   check();
-  DevicePlanOptions options = options_;
+  DevicePlanOptions options{options_};
   options.look = true;
   DevicePlan& plan = plan_for(inputs, looks_, options);
   static_cast<void>(start(plan, copies(inputs)));
@@ -98,7 +98,7 @@ std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
                                  std::span<const Tensor> inputs) {
   const ir::Fusion& fusion = fusion_.fusion();
   const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
-  DevicePlanOptions options = options_;
+  DevicePlanOptions options{options_};
   options.keep = group.id;
   DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
   static_cast<void>(start(plan, copies(inputs)));

@@ -10,7 +10,7 @@
 #include "engine/device/accelerator.h"
 #include "engine/device/device_crf.h"
 #include "engine/device/device_kernels.h"
-#include "runtime/plan_runner.h"
+#include "engine/plan/builder.h"
 
 namespace segfuse::engine {
 
@@ -26,17 +26,8 @@ struct DeviceCheck {
   std::vector<Indices> indices;
 };
 
-/// Time of one step over all runs, when they are measured.
-struct DeviceStepTime {
-  std::string what;
-  double seconds = 0;
-  std::int64_t runs = 0;
-};
-
 /// What a plan does beside computing.
-struct DevicePlanOptions {
-  bool measure = false;                        ///< each step is waited for
-  bool poison = false;                         ///< memory is filled with NaN before it is written
+struct DevicePlanOptions : PlanOptions {
   bool look = false;                           ///< see DevicePlan::words
   std::optional<compiler::GroupId> keep = {};  ///< see DevicePlan::kept
 };
@@ -57,7 +48,7 @@ struct DevicePlan {
   runtime::Buffer status;
   std::vector<DeviceCheck> checks;
   /// By step; empty unless they are measured.
-  std::vector<std::shared_ptr<DeviceStepTime>> times;
+  std::vector<std::shared_ptr<StepTime>> times;
 };
 
 /// Plans a run with inputs of these shapes; kernels are compiled as needed. The plan holds what it

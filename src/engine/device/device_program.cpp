@@ -32,7 +32,7 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
 }  // namespace
 
 DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
-                             DevicePlanOptions options, bool excess_precision)
+                             PlanOptions options, bool excess_precision)
     : program_(std::move(fusion)),
       accelerator_(std::move(accelerator)),
       crf_(*accelerator_),
@@ -133,7 +133,7 @@ std::vector<Tensor> DeviceProgram::start(DevicePlan& plan, const std::vector<Ten
 }
 
 std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const DeviceRun& how) {
-  DevicePlan& plan = plan_for(inputs, plans_, options_);
+  DevicePlan& plan = plan_for(inputs, plans_, {options_});
   last_plan_ = &plan;
   const bool host = how.waits && std::none_of(inputs.begin(), inputs.end(), on_device);
   const std::vector<Tensor> given = on_accelerator(inputs);
@@ -175,10 +175,10 @@ void DeviceProgram::check_status(DevicePlan& plan) {
   }
 }
 
-std::vector<DeviceStepTime> DeviceProgram::step_times() const {
-  std::vector<DeviceStepTime> all;
+std::vector<StepTime> DeviceProgram::step_times() const {
+  std::vector<StepTime> all;
   if (last_plan_ != nullptr)
-    for (const std::shared_ptr<DeviceStepTime>& time : last_plan_->times) all.push_back(*time);
+    for (const std::shared_ptr<StepTime>& time : last_plan_->times) all.push_back(*time);
   return all;
 }
 

@@ -23,7 +23,7 @@ class DeviceProgram {
  public:
   /// Of `options` those that every run has: measure, poison.
   DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
-                DevicePlanOptions options = {}, bool excess_precision = false);
+                PlanOptions options = {}, bool excess_precision = false);
   ~DeviceProgram();
 
   const ir::Fusion& fusion() const { return program_; }
@@ -35,7 +35,7 @@ class DeviceProgram {
   std::vector<Tensor> run(std::span<const Tensor> inputs, const DeviceRun& how = {});
   /// Shapes of the outputs for inputs of such types and shapes, whose elements are not looked at.
   std::vector<Shape> output_shapes(std::span<const Tensor> inputs) {
-    return plan_for(inputs, plans_, options_).output_shapes;
+    return plan_for(inputs, plans_, {options_}).output_shapes;
   }
   /// Waits for the runs so far. UsageError for an index out of range, DataError for what a CRF was
   /// given.
@@ -46,7 +46,7 @@ class DeviceProgram {
   /// or kernel that is to blame; empty: none is. Throws as a run and check() do.
   std::string look(std::span<const Tensor> inputs);
   /// The steps of the last run's plan, in order; empty unless they are measured.
-  std::vector<DeviceStepTime> step_times() const;
+  std::vector<StepTime> step_times() const;
 
  private:
   using Plans = std::map<std::vector<Shape>, DevicePlan>;
@@ -66,7 +66,7 @@ class DeviceProgram {
   std::shared_ptr<Accelerator> accelerator_;
   DeviceCrf crf_;
   DeviceKernels fusion_;
-  DevicePlanOptions options_;
+  PlanOptions options_;
   Plans plans_;
   Plans looks_;                      ///< that look
   DevicePlan* unchecked_ = nullptr;  ///< of the last run, if it checks something

@@ -20,6 +20,10 @@ struct Layout {
   std::int64_t size() const { return num_elements(shape); }
 };
 
+inline std::size_t bytes_of(DType dtype, const Shape& shape) {
+  return static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
+}
+
 /// Row-major without gaps.
 Layout contiguous(Shape shape);
 bool is_contiguous(const Layout& layout);

@@ -1,80 +1,88 @@
 #pragma once
-// What a Fusion does for one set of input shapes: steps over storages with fixed layouts.
+// What a Fusion does on the CPU for one set of input shapes.
 
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "engine/exec/array.h"
 #include "engine/exec/groups.h"
-#include "ir/bind.h"
-#include "ir/fusion.h"
+#include "engine/plan/builder.h"
+#include "plan/placement.h"
 
 namespace segfuse::engine {
 
 class SemicrfOps;
+class CpuKernels;
 
-/// A piece of memory. Arena storages share one block; their lives decide who may overlap whom.
-struct Storage {
-  enum class Kind : std::uint8_t { kInput, kOutput, kArena, kConstant };
-  Kind kind = Kind::kArena;
-  std::size_t index = 0;  ///< which input or output
-  std::size_t bytes = 0;
-  std::size_t offset = 0;      ///< into the arena or the constants
-  std::size_t first_step = 0;  ///< that writes it
-  std::size_t last_step = 0;   ///< that reads or writes it
+/// What the steps of all runs share. It outlives the plans.
+struct CpuContext {
+  ThreadPool& pool;
+  SemicrfOps& semicrf;
 };
 
-/// A view of a storage. dtype is a compute type: halves are held as f32, but between generated
-/// kernels.
-struct Ref {
-  std::uint32_t storage = 0;
-  DType dtype = DType::kF32;
-  Layout layout;
+/// Which of a step's addresses is a buffer's.
+class StepBuffers {
+ public:
+  explicit StepBuffers(const StepOperands& operands);
+  std::size_t position(std::uint32_t buffer) const;
+
+ private:
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> positions_;  ///< ascending
 };
 
-/// What steps run with: where each storage is in this run, and the library calls' states.
+/// A step while it runs.
 struct Run {
   ThreadPool& pool;
   SemicrfOps& semicrf;
-  std::vector<std::byte*> bases;  ///< by storage
+  std::span<std::byte* const> addresses;
+  const StepBuffers& buffers;
 
-  /// Valid as long as `ref`.
+  /// Valid as long as `ref`, which the step has declared.
   Array array(const Ref& ref) const {
     const std::int64_t shift = ref.layout.offset * static_cast<std::int64_t>(size_of(ref.dtype));
-    return {bases[ref.storage] + shift, &ref.layout, ref.dtype};
+    return {addresses[buffers.position(ref.buffer)] + shift, &ref.layout, ref.dtype};
   }
 };
 
-struct Step {
-  ir::ExprId expr;            ///< the last expression it evaluates; invalid for conversions
-  std::vector<Ref> operands;  ///< filled when steps are to be checked
-  std::vector<Ref> results;   ///< what it defines for later steps
-  std::function<void(Run&)> go;
-  std::string what = {};  ///< of generated kernels: "row_norm of 9"
-  double seconds = 0;     ///< measured, when asked for
-  std::int64_t runs = 0;
+/// Looks at what an expression made of its operands, after each step.
+using StepCheck = std::function<void(ir::ExprId expr, std::span<const Ref> operands,
+                                     std::span<const Ref> results, const Run& run)>;
+
+struct CpuPlanOptions : PlanOptions {
+  StepCheck check = {};
 };
 
-struct Plan {
-  std::vector<Storage> storages;
-  std::vector<Step> steps;
-  std::vector<Shape> output_shapes;
-  /// By output: the input whose memory it is, for those that are written in place.
-  std::vector<std::optional<std::size_t>> in_place;
-  std::size_t arena_bytes = 0;
-  std::vector<std::byte> constants;
+/// Steps in order, over one arena.
+class CpuPlan {
+ public:
+  CpuPlan(BuiltPlan built, std::vector<std::byte> constants);
+
+  const std::vector<Shape>& output_shapes() const { return built_.output_shapes; }
+  const std::vector<std::optional<std::size_t>>& in_place() const { return built_.in_place; }
+  const std::vector<std::shared_ptr<StepTime>>& times() const { return built_.times; }
+  std::size_t arena_bytes() const { return placement_.arena_bytes; }
+
+  /// `given`: the memory of all inputs, then of the outputs that are not written in place. `arena`
+  /// has arena_bytes().
+  void run(std::span<std::byte* const> given, std::byte* arena);
+
+ private:
+  BuiltPlan built_;
+  plan::Placement placement_;
+  std::vector<std::byte> constants_;
+  std::vector<std::byte*> bases_;      ///< by buffer, of the run
+  std::vector<std::byte*> addresses_;  ///< of the step that runs
 };
 
-/// Plans a run. `groups` are those of the Fusion; nothing is kept of the arguments.
-Plan make_plan(const ir::Fusion& fusion, std::span<const Group> groups, const ir::Sizes& sizes);
+/// Plans a run in built-in loops. `groups` are those of the Fusion; nothing is kept of it.
+CpuPlan make_plan(const ir::Fusion& fusion, std::span<const Group> groups, const ir::Sizes& sizes,
+                  const CpuContext& context, const CpuPlanOptions& options);
 
-class CpuKernels;
 /// The same with generated kernels. Halves are stored as they are. The plan holds the code, not the
 /// CpuKernels.
-Plan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs);
+CpuPlan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs, const CpuContext& context,
+                  const CpuPlanOptions& options);
 
 }  // namespace segfuse::engine

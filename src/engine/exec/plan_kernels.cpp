@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <array>
 
 #include "base/check.h"
 #include "compiler/inputs.h"
 #include "compiler/interpret/evaluate.h"
+#include "engine/exec/growing_memory.h"
 #include "engine/exec/planner.h"
 
 namespace segfuse::engine {
@@ -29,31 +30,13 @@ struct IndexCheck {
 struct Call {
   std::shared_ptr<const jit::CpuCode> code;
   jit::CpuFunction function = nullptr;
-  std::vector<Ref> buffers;
+  std::vector<StepAddress> buffers;
   std::vector<std::int64_t> sizes;
   std::int64_t count = 0;
   std::int64_t grain = 1;
   std::size_t scratch = 0;  ///< bytes for each thread
   std::vector<std::string> checks;
 };
-
-/// Memory of one thread for row buffers; it only grows.
-std::byte* thread_scratch(std::size_t bytes) {
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  thread_local std::unique_ptr<std::byte, Free> memory;
-  thread_local std::size_t size = 0;
-  if (bytes > size) {
-    size = (bytes + 4095) / 4096 * 4096;
-    memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, size)));
-    if (!memory) {
-      size = 0;
-      throw std::bad_alloc();
-    }
-  }
-  return memory.get();
-}
 
 /// The sentence about the first index that is out of range.
 void report(const Run& run, const std::vector<IndexCheck>& checks, const std::string& what) {
@@ -70,52 +53,55 @@ void report(const Run& run, const std::vector<IndexCheck>& checks, const std::st
 }
 
 void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks) {
-  std::vector<void*> buffers;
-  buffers.reserve(call.buffers.size() + 1);
-  for (const Ref& ref : call.buffers) buffers.push_back(run.array(ref).data);
+  std::array<void*, 16> few;
+  std::vector<void*> many;
+  const std::size_t count = call.buffers.size();
+  if (count >= few.size()) many.resize(count + 1);
+  void** const buffers = many.empty() ? few.data() : many.data();
+  for (std::size_t i = 0; i < count; ++i) buffers[i] = call.buffers[i].in(run.addresses);
   std::int32_t status = 0;
-  buffers.push_back(&status);
+  buffers[count] = &status;
   run.pool.for_ranges(call.count, call.grain, [&](std::int64_t begin, std::int64_t end) {
-    call.function(buffers.data(), call.sizes.data(), begin, end, thread_scratch(call.scratch));
+    thread_local GrowingMemory rows;
+    call.function(buffers, call.sizes.data(), begin, end, rows.at_least(call.scratch));
   });
   if (status != 0) report(run, checks, call.checks.at(static_cast<std::size_t>(status - 1)));
 }
 
 }  // namespace
 
-void Planner::plan_library(ir::ExprId id) {
+void CpuPlanner::plan_library(ir::ExprId id) {
   const std::vector<ir::ValId> operands = fusion_.expr(id).operands;
   std::vector<Ref> before;
   for (const ir::ValId operand : operands) {
     before.push_back(ref(operand));
-    refs_[operand.index] = widened(ref(operand));
+    set_ref(operand, widened(ref(operand)));
   }
   plan_expr(id);
-  for (std::size_t i = 0; i < operands.size(); ++i) refs_[operands[i].index] = before[i];
+  for (std::size_t i = 0; i < operands.size(); ++i) set_ref(operands[i], before[i]);
 }
 
-void Planner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code) {
-  for (const ir::ValId input : group.boundary.inputs) refs_[input.index] = packed(ref(input));
+void CpuPlanner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code) {
+  for (const ir::ValId input : group.boundary.inputs) set_ref(input, packed(ref(input)));
   std::vector<Ref> results;
   for (const ir::ValId output : group.boundary.outputs) {
-    const auto alias = std::find_if(in_place_.begin(), in_place_.end(),
-                                    [&](const ir::Alias& a) { return a.output == output; });
-    if (alias != in_place_.end()) {
-      refs_[output.index] = ref(alias->input);
-    } else {
-      results.push_back(place(output, dtype(output)));
-    }
+    const std::optional<Ref> shared = overwritten_by(output);
+    if (shared) set_ref(output, *shared);
+    results.push_back(shared ? *shared : place(output));
   }
   std::vector<Ref> workspaces;
   for (const compiler::Workspace& workspace : code.scheduled->lowered.workspaces)
-    workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}));
+    workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}, "workspace"));
+  std::vector<Ref> operands;
+  for (const ir::ValId input : group.boundary.inputs) operands.push_back(ref(input));
+  const StepOperands used = touched(operands, results, workspaces);
   std::vector<Call> calls;
   for (const CpuKernel& kernel : code.kernels) {
     const compiler::loop::Kernel& loops = kernel.kernel->kernel;
     Call call{kernel.code, kernel.function, {}, {}, 0, 1, 0, loops.checks};
     for (const compiler::Operand& operand : kernel.kernel->operands)
-      call.buffers.push_back(operand.val.valid() ? ref(operand.val)
-                                                 : workspaces[operand.workspace]);
+      call.buffers.push_back(
+          used.of(operand.val.valid() ? ref(operand.val) : workspaces[operand.workspace]));
     for (const ir::Extent& size : kernel.sizes) call.sizes.push_back(sizes_.of(size));
     call.count = sizes_.of(loops.outer_count);
     call.grain =
@@ -136,26 +122,16 @@ void Planner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code) {
     const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
     checks.push_back({expr.op, ref(expr.operands[1]), shape(expr.operands[0])[axis]});
   }
-  std::vector<Ref> used = workspaces;
-  for (const ir::ValId input : group.boundary.inputs) used.push_back(ref(input));
-  add_step(group.exprs.back(), std::move(used), std::move(results),
-           [calls = std::move(calls), checks = std::move(checks)](Run& run) {
-             for (const Call& call : calls) run_call(run, call, checks);
-           });
-  plan_.steps.back().what =
-      fmt::format("{} of {}", code.kernels[0].kernel->kernel.name, group.exprs.size());
+  add_step(
+      group.exprs.back(), std::move(operands), std::move(results),
+      [calls = std::move(calls), checks = std::move(checks)](Run& run) {
+        for (const Call& call : calls) run_call(run, call, checks);
+      },
+      fmt::format("{} of {}", code.kernels[0].kernel->kernel.name, group.exprs.size()), workspaces);
 }
 
-Plan Planner::run(const compiler::CompiledFusion& compiled,
-                  std::span<const CpuGroup* const> codes) {
-  generated_ = true;
-  in_place_ = compiled.segmented().in_place;
-  for (std::size_t i = 0; i < fusion_.outputs().size(); ++i) {
-    const ir::ValId val = fusion_.outputs()[i].val;
-    const bool aliased = std::any_of(in_place_.begin(), in_place_.end(),
-                                     [&](const ir::Alias& alias) { return alias.output == val; });
-    if (!aliased && fusion_.val(val).definition.valid()) direct_outputs_.emplace(val.index, i);
-  }
+CpuPlan CpuPlanner::run(const compiler::CompiledFusion& compiled,
+                        std::span<const CpuGroup* const> codes) {
   plan_inputs();
   for (const SegmentedGroup& group : compiled.groups()) {
     switch (compiled.segmented().plan(group.id).kind) {
@@ -166,15 +142,14 @@ Plan Planner::run(const compiler::CompiledFusion& compiled,
       default: plan_kernels(group, *codes[group.id.index]);
     }
   }
-  plan_outputs();
-  assign_arena();
-  return std::move(plan_);
+  return finish();
 }
 
-Plan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs) {
+CpuPlan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs, const CpuContext& context,
+                  const CpuPlanOptions& options) {
   ir::Sizes sizes;
   const std::vector<const CpuGroup*> codes = kernels.prepare(inputs, sizes);
-  return Planner(kernels.fusion(), sizes).run(kernels.compiled(), codes);
+  return CpuPlanner(kernels, sizes, context, options).run(kernels.compiled(), codes);
 }
 
 }  // namespace segfuse::engine

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -7,7 +9,6 @@
 #include "engine/exec/pointwise.h"
 #include "engine/exec/reduce.h"
 #include "engine/exec/semicrf_ops.h"
-#include "engine/exec/view.h"
 
 namespace segfuse::engine {
 
@@ -15,16 +16,16 @@ using Ints = std::vector<std::int64_t>;
 
 // --- pointwise groups
 
-bool Planner::used_outside(ir::ValId val, const Group& group) const {
+bool CpuPlanner::used_outside(ir::ValId val, const Group& group) const {
   if (fusion_.is_output(val)) return true;
   const auto& uses = fusion_.val(val).uses;
   return std::any_of(uses.begin(), uses.end(), [&](ir::ExprId user) {
-    return live_[user.index] &&
+    return is_live(user) &&
            std::find(group.exprs.begin(), group.exprs.end(), user) == group.exprs.end();
   });
 }
 
-void Planner::plan_pointwise(const Group& group) {
+void CpuPlanner::plan_pointwise(const Group& group) {
   using Operand = PointwiseProgram::Operand;
   auto program = std::make_shared<PointwiseProgram>(shape(fusion_.result(group.exprs.front())));
   std::map<std::uint32_t, Operand> values;
@@ -38,7 +39,7 @@ void Planner::plan_pointwise(const Group& group) {
   };
   auto target = [&](ir::ValId val) {
     if (!used_outside(val, group)) return program->temporary(compute_type(dtype(val)));
-    stored.push_back(place(val));
+    stored.push_back(compute(val));
     return program->store(stored.back());
   };
   for (const ir::ExprId id : group.exprs) {
@@ -60,11 +61,17 @@ void Planner::plan_pointwise(const Group& group) {
     if (to != dtype(result)) program->emit(round_loop(dtype(result)), out, {out});
   }
   program->finish();
-  add_step(group.exprs.back(), std::move(loaded), std::move(stored),
-           [program](Run& run) { program->run(run); });
+  std::string what;
+  if (group.exprs.size() > 1) {
+    what = fmt::format("{} pointwise:", group.exprs.size());
+    for (const ir::ExprId id : group.exprs) what += ' ' + name_of(id);
+  }
+  add_step(
+      group.exprs.back(), std::move(loaded), std::move(stored),
+      [program](Run& run) { program->run(run); }, std::move(what));
 }
 
-void Planner::plan_group(const Group& group) {
+void CpuPlanner::plan_group(const Group& group) {
   if (group.pointwise) {
     plan_pointwise(group);
   } else {
@@ -72,7 +79,7 @@ void Planner::plan_group(const Group& group) {
   }
 }
 
-void Planner::plan_expr(ir::ExprId id) {
+void CpuPlanner::plan_expr(ir::ExprId id) {
   switch (ir::info(fusion_.expr(id).op).op_class) {
     case ir::OpClass::kReduction: return plan_reduction(id);
     case ir::OpClass::kMovement: return plan_movement(id);
@@ -86,10 +93,10 @@ void Planner::plan_expr(ir::ExprId id) {
 
 // --- creation and reductions
 
-void Planner::plan_creation(ir::ExprId id) {
+void CpuPlanner::plan_creation(ir::ExprId id) {
   const ir::ValId result = fusion_.result(id);
   if (fusion_.expr(id).op == ir::Op::iota) {
-    const Ref target = place(result);
+    const Ref target = compute(result);
     add_step(id, {}, {target}, [target](Run& run) { iota(run.array(target)); });
     round(id, result);
     return;
@@ -98,13 +105,13 @@ void Planner::plan_creation(ir::ExprId id) {
       fusion_.expr(id).op == ir::Op::constant
           ? fusion_.attr<double>(id, "value")
           : static_cast<double>(sizes_.of(fusion_.attr<ir::Extents>(id, "size")[0]));
-  refs_[result.index] = scalar(dtype(result), value);
+  set_ref(result, scalar(dtype(result), value));
 }
 
-void Planner::plan_reduction(ir::ExprId id) {
+void CpuPlanner::plan_reduction(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   std::vector<Ref> targets;
-  for (const ir::ValId result : expr.results) targets.push_back(place(result));
+  for (const ir::ValId result : expr.results) targets.push_back(compute(result));
   const Ref from = ref(expr.operands[0]);
   add_step(id, {from}, targets,
            [op = expr.op, from, targets, axes = fusion_.attr<Ints>(id, "axes")](Run& run) {
@@ -117,33 +124,20 @@ void Planner::plan_reduction(ir::ExprId id) {
 
 // --- movement
 
-/// Results that are views of their operand; a reshape that cannot be one copies first.
-void Planner::plan_view(ir::ExprId id) {
-  const ir::Expr& expr = fusion_.expr(id);
-  Ref view = ref(expr.operands[0]);
-  std::optional<Layout> layout = view_of(fusion_, sizes_, id, view.layout);
-  if (!layout) {
-    view = packed(view);
-    layout = view_of(fusion_, sizes_, id, view.layout);
-  }
-  view.layout = std::move(*layout);
-  refs_[expr.results[0].index] = view;
-}
-
-void Planner::plan_pad(ir::ExprId id) {
+void CpuPlanner::plan_pad(ir::ExprId id) {
   const Ref from = ref(fusion_.expr(id).operands[0]);
   const Ref value = scalar(dtype(fusion_.result(id)), fusion_.attr<double>(id, "value"));
-  const Ref to = place(fusion_.result(id));
+  const Ref to = compute(fusion_.result(id));
   const Shape low = sizes_.of(fusion_.attr<ir::Extents>(id, "low"));
   add_step(id, {from, value}, {to}, [from, to, low, value](Run& run) {
     pad(run.pool, run.array(from), run.array(to), low, run.array(value).data);
   });
 }
 
-void Planner::plan_concat(ir::ExprId id) {
+void CpuPlanner::plan_concat(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
-  const Ref whole = place(expr.results[0]);
+  const Ref whole = compute(expr.results[0]);
   Shape starts(whole.layout.shape.size(), 0);
   std::vector<Ref> from;
   std::vector<Ref> to;
@@ -155,11 +149,11 @@ void Planner::plan_concat(ir::ExprId id) {
   }
   add_step(id, from, {whole}, [from, to](Run& run) {
     for (std::size_t i = 0; i < from.size(); ++i)
-      copy(run.pool, run.array(from[i]), run.array(to[i]));
+      engine::copy(run.pool, run.array(from[i]), run.array(to[i]));
   });
 }
 
-void Planner::plan_movement(ir::ExprId id) {
+void CpuPlanner::plan_movement(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   switch (expr.op) {
     case ir::Op::pad: return plan_pad(id);
@@ -172,7 +166,7 @@ void Planner::plan_movement(ir::ExprId id) {
   }
   const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const Ref from = ref(expr.operands[0]);
-  const Ref to = place(expr.results[0]);
+  const Ref to = compute(expr.results[0]);
   if (expr.op == ir::Op::fold) {
     const auto stride = fusion_.attr<std::int64_t>(id, "stride");
     const auto dilation = fusion_.attr<std::int64_t>(id, "dilation");
@@ -193,7 +187,7 @@ void Planner::plan_movement(ir::ExprId id) {
 
 // --- library calls
 
-void Planner::plan_matmul(ir::ExprId id) {
+void CpuPlanner::plan_matmul(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const bool transpose_a = fusion_.attr<std::int64_t>(id, "transpose_a") != 0;
   const bool transpose_b = fusion_.attr<std::int64_t>(id, "transpose_b") != 0;
@@ -211,11 +205,12 @@ void Planner::plan_matmul(ir::ExprId id) {
   };
   const Matrix left = matrix(a, transpose_a);
   const Product product = plan_product(left, matrix(b, transpose_b));
-  const Ref out = place(expr.results[0]);
-  std::vector<Ref> results{out};
-  if (product.scratch() > 0) results.push_back(scratch(out.dtype, {product.scratch()}));
-  const Ref partial = results.back();
-  add_step(id, {a, b}, results, [=](Run& run) {
+  const Ref out = compute(expr.results[0]);
+  std::vector<Ref> workspaces;
+  if (product.scratch() > 0)
+    workspaces.push_back(scratch(out.dtype, {product.scratch()}, "partial sums"));
+  const Ref partial = workspaces.empty() ? out : workspaces[0];
+  const auto multiply_all = [=](Run& run) {
     if (out.dtype == DType::kF32) {
       multiply(run.pool, product, run.array(a).as<const float>(), run.array(b).as<const float>(),
                run.array(out).as<float>(), run.array(partial).as<float>());
@@ -223,23 +218,20 @@ void Planner::plan_matmul(ir::ExprId id) {
       multiply(run.pool, product, run.array(a).as<const double>(), run.array(b).as<const double>(),
                run.array(out).as<double>(), run.array(partial).as<double>());
     }
-  });
-  plan_.steps.back().results.resize(1);
+  };
+  add_step(id, {a, b}, {out}, multiply_all, {}, workspaces);
   round(id, expr.results[0]);
 }
 
-void Planner::plan_semicrf(ir::ExprId id) {
+void CpuPlanner::plan_semicrf(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   std::vector<Ref> operands;
   for (const ir::ValId operand : expr.operands) operands.push_back(ref(operand));
   std::vector<Ref> results;
-  std::vector<bool> wanted;
+  std::vector<bool> has;
   for (const ir::ValId result : expr.results) {
-    const auto& uses = fusion_.val(result).uses;
-    wanted.push_back(
-        fusion_.is_output(result) ||
-        std::any_of(uses.begin(), uses.end(), [&](ir::ExprId user) { return live_[user.index]; }));
-    if (wanted.back()) results.push_back(place(result));
+    has.push_back(wanted(result));
+    if (has.back()) results.push_back(compute(result));
   }
   const bool gradient = expr.op == ir::Op::semicrf_loss_grad;
   add_step(id, operands, results, [=](Run& run) {
@@ -247,7 +239,7 @@ void Planner::plan_semicrf(ir::ExprId id) {
     for (const Ref& operand : operands) in.push_back(run.array(operand));
     std::vector<Array> out;
     std::size_t next = 0;
-    for (const bool want : wanted) out.push_back(want ? run.array(results[next++]) : Array{});
+    for (const bool want : has) out.push_back(want ? run.array(results[next++]) : Array{});
     if (gradient) {
       run.semicrf.loss_grad(in, out);
     } else {

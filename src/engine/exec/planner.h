@@ -1,46 +1,44 @@
 #pragma once
-// The state of planning. plan.cpp has the frame, plan_ops.cpp one function for each kind of
-// operation.
-
-#include <map>
+// What the steps of a plan do on the CPU: plan.cpp has the frame, plan_ops.cpp one function for
+// each kind of operation, plan_kernels.cpp generated kernels.
 
 #include "engine/compiled/kernels.h"
 #include "engine/exec/plan.h"
-#include "engine/kernels/pointwise_kernels.h"
 
 namespace segfuse::engine {
 
-class Planner {
+class CpuPlanner final : public PlanBuilder {
  public:
-  Planner(const ir::Fusion& fusion, const ir::Sizes& sizes);
-  Plan run(std::span<const Group> groups);
-  Plan run(const compiler::CompiledFusion& compiled, std::span<const CpuGroup* const> codes);
+  /// In built-in loops.
+  CpuPlanner(const ir::Fusion& fusion, const ir::Sizes& sizes, const CpuContext& context,
+             const CpuPlanOptions& options);
+  /// With generated kernels.
+  CpuPlanner(const CpuKernels& kernels, const ir::Sizes& sizes, const CpuContext& context,
+             const CpuPlanOptions& options);
+  CpuPlan run(std::span<const Group> groups);
+  CpuPlan run(const compiler::CompiledFusion& compiled, std::span<const CpuGroup* const> codes);
 
  private:
-  // --- storages and values
-  std::uint32_t add_storage(Storage::Kind kind, std::size_t index, std::size_t bytes);
-  /// New contiguous memory.
-  Ref scratch(DType type, Shape shape);
-  /// Where a result is made: an output's own memory if it can be, else the arena.
-  Ref place(ir::ValId val) { return place(val, compute_type(dtype(val))); }
-  Ref place(ir::ValId val, DType type);
+  bool is_packed(const Ref& ref) const override { return is_contiguous(ref.layout); }
+  void copy(const Ref& from, const Ref& to, const char* what) override;
+  std::function<void(runtime::StreamHandle)> waiter() const override;
+
+  /// Where a result of an operation in built-in loops is made: a half as f32.
+  Ref compute(ir::ValId val);
   Ref scalar(DType dtype, double value);
-  const Ref& ref(ir::ValId val) const { return refs_[val.index]; }
-  Shape shape(ir::ValId val) const { return sizes_.of(fusion_.val(val).shape); }
-  DType dtype(ir::ValId val) const { return fusion_.val(val).dtype; }
-  /// `ref` itself if row-major without gaps, else a copy.
-  Ref packed(const Ref& ref);
+  static StepOperands touched(std::span<const Ref> operands, std::span<const Ref> results,
+                              std::span<const Ref> workspaces);
+  /// `operands` are read, `results` and `workspaces` written. `expr`: the last expression that is
+  /// evaluated; invalid for conversions. `what`: its name, if that is not the expression's.
   void add_step(ir::ExprId expr, std::vector<Ref> operands, std::vector<Ref> results,
-                std::function<void(Run&)> go);
+                std::function<void(Run&)> go, std::string what = {},
+                std::span<const Ref> workspaces = {});
   /// A step that rounds a result to the half type of `val`, if it has one; between generated
   /// kernels it is stored in that type, too.
   void round(ir::ExprId expr, ir::ValId val);
-  void plan_inputs();
-  void plan_outputs();
-  void assign_arena();
-
   /// The same values in a compute type.
   Ref widened(const Ref& ref);
+  CpuPlan finish();
 
   // --- generated kernels
   void plan_kernels(const compiler::SegmentedGroup& group, const CpuGroup& code);
@@ -51,7 +49,6 @@ class Planner {
   void plan_pointwise(const Group& group);
   void plan_expr(ir::ExprId id);
   void plan_creation(ir::ExprId id);
-  void plan_view(ir::ExprId id);
   void plan_reduction(ir::ExprId id);
   void plan_movement(ir::ExprId id);
   void plan_pad(ir::ExprId id);
@@ -60,14 +57,11 @@ class Planner {
   void plan_semicrf(ir::ExprId id);
   bool used_outside(ir::ValId val, const Group& group) const;
 
-  const ir::Fusion& fusion_;
-  const ir::Sizes& sizes_;
-  Plan plan_;
-  std::vector<Ref> refs_;                                // by ValId
-  std::vector<bool> live_;                               // by ExprId
-  std::map<std::uint32_t, std::size_t> direct_outputs_;  // by ValId: the output it is made in
+  CpuContext context_;
+  StepCheck check_;
   bool generated_ = false;
-  std::vector<ir::Alias> in_place_;
+  std::optional<std::uint32_t> constants_;  ///< the buffer
+  std::vector<std::byte> constant_bytes_;
 };
 
 }  // namespace segfuse::engine

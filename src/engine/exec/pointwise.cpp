@@ -168,13 +168,14 @@ void PointwiseProgram::run_range(Run& context, const std::vector<std::int64_t>& 
   cursor.stores.resize(stores_.size());
   for (std::size_t i = 0; i < loads_.size(); ++i)
     cursor.loads[i].base = context.array(loads_[i].ref).data;
+  std::vector<std::byte*> results;
+  for (const Ref& ref : stores_) results.push_back(context.array(ref).data);
   for (std::int64_t first = begin; first < end;) {
     std::int64_t n = std::min(block_, end - first);
     if (by_rows_) n = std::min(n, row_ - first % row_);
     for (std::size_t i = 0; i < loads_.size(); ++i) locate(cursor, i, first, n);
     for (std::size_t i = 0; i < stores_.size(); ++i)
-      cursor.stores[i] = context.bases[stores_[i].storage] +
-                         first * static_cast<std::int64_t>(size_of(stores_[i].dtype));
+      cursor.stores[i] = results[i] + first * static_cast<std::int64_t>(size_of(stores_[i].dtype));
     run_block(cursor, first, n);
     first += n;
   }

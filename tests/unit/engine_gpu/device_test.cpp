@@ -253,6 +253,36 @@ TEST_P(OnDevice, AliasedInputsAreOverwrittenWhereTheyAre) {
     }
 }
 
+/// Each becomes what the other was; and one result goes over two inputs.
+TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
+  Program swap;
+  const ValId x = swap.input(row({1, 2, 3}, DType::kF32));
+  const ValId y = swap.input(row({10, 20, 30}, DType::kF32));
+  swap.output(x);
+  swap.output(y);
+  swap.fusion.add_alias(x, y);
+  swap.fusion.add_alias(y, x);
+  Program both;
+  const ValId a = both.input(row({1, 2, 3}, DType::kF32));
+  const ValId c = both.input(row({10, 20, 30}, DType::kF32));
+  const ValId sum = both.b.add(a, c);
+  both.output(sum);
+  both.fusion.add_alias(sum, a);
+  both.fusion.add_alias(sum, c);
+  for (const ExecutorOptions& how :
+       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = Backend::kLoops},
+        ExecutorOptions{.backend = Backend::kReference}}) {
+    const auto after = [&](const Program& p) {
+      std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
+      Executable(p.fusion, pool, how).run(inputs);
+      return std::pair(segfuse::testing::values(inputs[0]), segfuse::testing::values(inputs[1]));
+    };
+    using Values = std::vector<double>;
+    EXPECT_EQ(after(swap), std::pair(Values({10, 20, 30}), Values({1, 2, 3})));
+    EXPECT_EQ(after(both), std::pair(Values({11, 22, 33}), Values({11, 22, 33})));
+  }
+}
+
 TEST_P(OnDevice, ChecksAndTheReferenceRunOnTheHost) {
   const Program p = overwriting();
   for (const ExecutorOptions& how :

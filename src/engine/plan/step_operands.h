@@ -1,15 +1,22 @@
 #pragma once
-// What a step of a plan touches, while the step is put together.
+// Views of a plan's buffers, and what a step touches while it is put together.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/exec/plan.h"
+#include "engine/exec/array.h"
 #include "plan/plan.h"
 
 namespace segfuse::engine {
+
+/// A view of a buffer of a plan. On the CPU built-in loops hold halves as f32.
+struct Ref {
+  std::uint32_t buffer = 0;
+  DType dtype = DType::kF32;
+  Layout layout;
+};
 
 /// Where an operand is when its step runs: one of the step's addresses, and bytes behind it.
 struct StepAddress {
@@ -33,7 +40,7 @@ class StepOperands {
     for (const bool writes : {false, true})
       for (const Entry& entry : entries_) {
         if (entry.write != writes) continue;
-        if (entry.storage == ref.storage)
+        if (entry.buffer == ref.buffer)
           return {which, ref.layout.offset * static_cast<std::int64_t>(size_of(ref.dtype))};
         ++which;
       }
@@ -42,21 +49,21 @@ class StepOperands {
 
  private:
   struct Entry {
-    std::uint32_t storage;
+    std::uint32_t buffer;
     bool write;
   };
   void add(const Ref& ref, bool write) {
     for (Entry& entry : entries_)
-      if (entry.storage == ref.storage) {
+      if (entry.buffer == ref.buffer) {
         entry.write = entry.write || write;
         return;
       }
-    entries_.push_back({ref.storage, write});
+    entries_.push_back({ref.buffer, write});
   }
   std::vector<plan::BufferId> all(bool writes) const {
     std::vector<plan::BufferId> ids;
     for (const Entry& entry : entries_)
-      if (entry.write == writes) ids.push_back({entry.storage});
+      if (entry.write == writes) ids.push_back({entry.buffer});
     return ids;
   }
   std::vector<Entry> entries_;
