@@ -1,7 +1,5 @@
 #pragma once
-// What is known of elementwise operations beside their rows in ops.def. An operation that is not
-// named here has several roundings and costs little: a new one is right, if not as fast as it could
-// be.
+// What follows from the columns of ops.def.
 
 #include "ir/op.h"
 
@@ -12,9 +10,9 @@ namespace segfuse::compiler {
 /// always exact.
 bool rounds_once(ir::Op op);
 
-/// Instructions for one element of the result, about: the one list that decisions to compute a
-/// value again rest on.
-int instructions_of(ir::Op op);
+/// Whether an elementwise operation gives one of its operands, or a number that every type has.
+bool keeps_precision(ir::Op op);
+
 /// Whether computing the result again costs more than loading it again from where a kernel holds
 /// it: a cache, a register.
 bool costs_more_than_a_load(ir::Op op);

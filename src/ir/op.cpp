@@ -27,18 +27,27 @@ std::vector<AttrSpec> parse_attrs(std::string_view text) {
   return specs;
 }
 
+constexpr Accuracy kExact{Accuracy::Kind::kExact};
+constexpr Accuracy kRounded{Accuracy::Kind::kRounded};
+constexpr Accuracy kDerived{Accuracy::Kind::kDerived};
+constexpr Accuracy ulps(double f32, double f64, double device_f32, double device_f64) {
+  return {Accuracy::Kind::kUlps, f32, f64, device_f32, device_f64};
+}
+
 std::vector<OpInfo> make_table() {
   using enum DTypeRule;
   using enum Domain;
   using enum OpClass;
   return {
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
-  {Op::name, #name, kElementwise, rule, domain, 1, 1, 1, {}},
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
-  {Op::name, #name, kElementwise, rule, domain, 2, 2, 1, {}},
-#define SEGFUSE_OP(name, op_class, min_operands, max_operands, results, attributes) \
-  {Op::name,     #name,        op_class, DTypeRule::kNone,       kAny,              \
-   min_operands, max_operands, results,  parse_attrs(attributes)},
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+  {Op::name, #name, kElementwise, rule, domain, 1, 1, 1, accuracy, instructions, {}},
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  {Op::name, #name, kElementwise, rule, domain, 2, 2, 1, accuracy, instructions, {}},
+#define SEGFUSE_OP(name, op_class, min_operands, max_operands, results, accuracy, instructions, \
+                   attributes)                                                                  \
+  {Op::name, #name,    op_class,     DTypeRule::kNone,       kAny, min_operands, max_operands,  \
+   results,  accuracy, instructions, parse_attrs(attributes)},
 #include "segfuse/ops.def"
   };
 }

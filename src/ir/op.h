@@ -14,9 +14,13 @@
 namespace segfuse::ir {
 
 enum class Op : std::uint16_t {
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) name,
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) name,
-#define SEGFUSE_OP(name, op_class, min_operands, max_operands, results, attributes) name,
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) name,
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  name,
+#define SEGFUSE_OP(name, op_class, min_operands, max_operands, results, accuracy, instructions, \
+                   attributes)                                                                  \
+  name,
 #include "segfuse/ops.def"
 };
 
@@ -27,6 +31,19 @@ enum class DTypeRule : std::uint8_t { kNone, kFloat, kNumeric, kCompare, kTest, 
 /// Where generated tests draw the inputs of an elementwise operation.
 enum class Domain : std::uint8_t { kAny, kPositive, kNonZero };
 enum class AttrType : std::uint8_t { kInt, kInts, kFloat, kDType, kExtents };
+
+/// How exact the results of an operation over floats are.
+struct Accuracy {
+  enum class Kind : std::uint8_t {
+    kExact,    ///< an operand, a whole number or a truth value: no type rounds it
+    kRounded,  ///< rounded once: IEEE 754 fixes its bits
+    kUlps,     ///< within these many units of the last place
+    kDerived,  ///< from what is added up
+  };
+  Kind kind = Kind::kDerived;
+  double f32 = 0, f64 = 0;
+  double device_f32 = 0, device_f64 = 0;  ///< of GPUs
+};
 
 struct AttrSpec {
   std::string_view name;
@@ -47,6 +64,8 @@ struct OpInfo {
   std::uint32_t min_operands;
   std::uint32_t max_operands;
   std::uint32_t max_results;
+  Accuracy accuracy;
+  int instructions;             ///< for one element, about
   std::vector<AttrSpec> attrs;  ///< in the order in which Attrs holds them
 };
 

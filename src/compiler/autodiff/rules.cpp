@@ -28,9 +28,10 @@ struct Ex {
   Ex like(double value) const { return {builder, builder->constant_like(value, id)}; }
 };
 
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
   [[maybe_unused]] Ex name(Ex a) { return {a.builder, a.builder->name(a.id)}; }
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b)                 \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a,     \
+                       gradient_b)                                                          \
   [[maybe_unused]] Ex name(Ex a, Ex b) { return {a.builder, a.builder->name(a.id, b.id)}; } \
   [[maybe_unused]] Ex name(Ex a, double b) { return name(a, a.like(b)); }                   \
   [[maybe_unused]] Ex name(double a, Ex b) { return name(b.like(a), b); }
@@ -141,14 +142,15 @@ bool Adjoint::from_table() {
   [[maybe_unused]] const Ex r = result();
   [[maybe_unused]] const Ex a = operand(0);
   switch (e_.op) {
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
   case Op::name: give(0, gradient); return true;
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
-  case Op::name: {                                                          \
-    [[maybe_unused]] const Ex b = operand(1);                               \
-    if (wanted_[0]) give(0, gradient_a);                                    \
-    if (wanted_[1]) give(1, gradient_b);                                    \
-    return true;                                                            \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  case Op::name: {                                                                      \
+    [[maybe_unused]] const Ex b = operand(1);                                           \
+    if (wanted_[0]) give(0, gradient_a);                                                \
+    if (wanted_[1]) give(1, gradient_b);                                                \
+    return true;                                                                        \
   }
 #include "segfuse/ops.def"
     case Op::where:

@@ -28,12 +28,12 @@ constexpr bool admits(ir::DTypeRule rule) {
 template <class T>
 T apply_unary(ir::Op op, T a) {
   switch (op) {
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
-  case ir::Op::name:                                         \
-    if constexpr (admits<T>(ir::DTypeRule::rule)) {          \
-      return static_cast<T>(formula);                        \
-    } else {                                                 \
-      break;                                                 \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+  case ir::Op::name:                                                                 \
+    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                  \
+      return static_cast<T>(formula);                                                \
+    } else {                                                                         \
+      break;                                                                         \
     }
 #include "segfuse/ops.def"
     default: break;
@@ -44,12 +44,13 @@ T apply_unary(ir::Op op, T a) {
 template <class T>
 T apply_binary(ir::Op op, T a, T b) {
   switch (op) {
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
-  case ir::Op::name:                                                        \
-    if constexpr (admits<T>(ir::DTypeRule::rule)) {                         \
-      return static_cast<T>(formula);                                       \
-    } else {                                                                \
-      break;                                                                \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  case ir::Op::name:                                                                    \
+    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                     \
+      return static_cast<T>(formula);                                                   \
+    } else {                                                                            \
+      break;                                                                            \
     }
 #include "segfuse/ops.def"
     default: break;

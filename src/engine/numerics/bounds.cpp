@@ -6,7 +6,6 @@
 #include <map>
 
 #include "compiler/inputs.h"
-#include "compiler/op_facts.h"
 
 namespace segfuse::engine::numerics {
 namespace {
@@ -20,7 +19,6 @@ constexpr double kPlainAdditions = 80;
 // The CRF in f32, against the size of what it adds up.
 constexpr double kCrf = 1e-4;
 // Of an operation that rounds more than once and says nothing.
-constexpr double kUnstatedUlps = 4;
 constexpr double kSlack = 1.5;  // for what corners of an interval do not see
 
 /// Half the distance of neighbours near 1 in the type that computes.
@@ -148,8 +146,7 @@ Tensor elementwise_error(const Evaluation& e, const Tensor& result, Functions fu
   if (!is_float(dtype)) return Tensor::zeros(DType::kF64, result.shape());
   const double u = unit(dtype);
   const double own = dtype == DType::kF64 ? 1 : 0;  // of the interpreter
-  const double unstated = compiler::rounds_once(e.expr().op) ? 0.5 : kUnstatedUlps;
-  const double ulps = stated_ulps(e.expr().op, dtype, functions).value_or(unstated) + own;
+  const double ulps = stated_ulps(e.expr().op, dtype, functions).value_or(0.5) + own;
   return map(result, [&](double r, std::int64_t) { return 2 * ulps * u * std::abs(r); });
 }
 
@@ -366,25 +363,11 @@ void round_errors(const Evaluation& e, DType dtype, const Tensor& result, Tensor
 }  // namespace
 
 std::optional<double> stated_ulps(ir::Op op, DType dtype, Functions functions) {
-  struct Bounds {
-    double f32, f64;
-  };
-  static const std::map<ir::Op, Bounds> stated = {
-      {ir::Op::exp, {1, 1}},          {ir::Op::expm1, {1.75, 2}},  {ir::Op::log, {1, 1}},
-      {ir::Op::log1p, {1.75, 1.5}},   {ir::Op::rsqrt, {1.5, 1.5}}, {ir::Op::sin, {0.51, 0.6}},
-      {ir::Op::cos, {0.51, 0.6}},     {ir::Op::tanh, {1.5, 2.5}},  {ir::Op::sigmoid, {2.5, 2.5}},
-      {ir::Op::softplus, {2.5, 2.5}}, {ir::Op::erf, {1.5, 1.5}},   {ir::Op::pow, {0.6, 1}},
-      {ir::Op::exp2, {0.6, 1}}};
-  static const std::map<ir::Op, Bounds> of_devices = {
-      {ir::Op::exp, {2, 1}},      {ir::Op::expm1, {2, 2}},  {ir::Op::log, {1, 1}},
-      {ir::Op::log1p, {2, 2}},    {ir::Op::rsqrt, {2, 2}},  {ir::Op::sin, {2, 2}},
-      {ir::Op::cos, {2, 2}},      {ir::Op::tanh, {2, 2.5}}, {ir::Op::sigmoid, {3, 2.5}},
-      {ir::Op::softplus, {4, 4}}, {ir::Op::erf, {2, 2}},    {ir::Op::pow, {9, 2}},
-      {ir::Op::exp2, {2, 1}}};
-  const auto& table = functions == Functions::kDevice ? of_devices : stated;
-  const auto found = table.find(op);
-  if (found == table.end()) return std::nullopt;
-  return dtype == DType::kF64 ? found->second.f64 : found->second.f32;
+  const ir::Accuracy& accuracy = ir::info(op).accuracy;
+  if (accuracy.kind != ir::Accuracy::Kind::kUlps) return std::nullopt;
+  if (functions == Functions::kDevice)
+    return dtype == DType::kF64 ? accuracy.device_f64 : accuracy.device_f32;
+  return dtype == DType::kF64 ? accuracy.f64 : accuracy.f32;
 }
 
 std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,

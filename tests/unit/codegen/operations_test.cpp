@@ -7,7 +7,9 @@
 #include <set>
 
 #include "base/rng.h"
+#include "compiler/codegen/cpu/formula.h"
 #include "compiler/op_facts.h"
+#include "segfuse/error.h"
 #include "support/compiled_c.h"
 #include "support/prelude_functions.h"
 
@@ -33,12 +35,13 @@ constexpr bool admits(ir::DTypeRule rule) {
 template <class T>
 T formula(const std::string& op, T a, T b) {
   static_cast<void>(b);
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) \
-  if constexpr (admits<T>(ir::DTypeRule::rule)) {            \
-    if (op == #name) return static_cast<T>(formula);         \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+  if constexpr (admits<T>(ir::DTypeRule::rule)) {                                    \
+    if (op == #name) return static_cast<T>(formula);                                 \
   }
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
-  SEGFUSE_UNARY(name, rule, domain, formula, gradient_a)
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient_a)
 #include "segfuse/ops.def"
   throw std::runtime_error(op + " has no formula");
 }
@@ -201,6 +204,56 @@ TEST(Operations, MeanWhatTheTableSays) {
     ++checked;
   });
   EXPECT_GT(checked, 80);
+}
+
+/// The vector forms that a row without one in the prelude would get.
+TEST(Operations, MadeFromTheirFormulasMeanTheSame) {
+  std::string text;
+  std::vector<PreludeFunction> made;
+  const auto add = [&](const char* op, const char* formula) {
+    for (const PreludeFunction& f : prelude_functions()) {
+      if (f.op != op || f.type[0] != 'f' || f.result == "bool" || !is_exact(f)) continue;
+      const std::string own = "sf_" + f.name() + "(";
+      std::string value = compiler::cpu::vector_formula(formula, f.type);
+      if (value.find(own) != std::string::npos && f.op != "neg") continue;  // sqrt is std::sqrt
+      std::string loop = prelude_loop(f);
+      const std::size_t call = loop.find(own);
+      loop.replace(call, own.size(), "made_" + f.name() + "(");
+      text += "static inline sf_" + f.type + " made_" + f.name() + "(sf_" + f.type + " a" +
+              (f.operands == 2 ? ", sf_" + f.type + " b" : "") + ") { return " + value + "; }\n" +
+              loop;
+      made.push_back(f);
+    }
+  };
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+  add(#name, #formula);
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  add(#name, #formula);
+#include "segfuse/ops.def"
+  const CompiledC library(with_prelude(text), "-O1");
+  EXPECT_GE(made.size(), 14U);
+  const auto f32 = operands<float>(1000);
+  const auto f64 = operands<double>(1000);
+  for (const PreludeFunction& f : made) {
+    if (f.type == "f32") check_formulas(library, f, f32);
+    if (f.type == "f64") check_formulas(library, f, f64);
+  }
+}
+
+TEST(Operations, FormulasBecomeCallsOfThePrelude) {
+  using compiler::cpu::vector_formula;
+  EXPECT_EQ(vector_formula("a / (T(1) + std::abs(a))", "f32"),
+            "sf_div_f32(a, sf_add_f32(sf_all_f32(1), sf_abs_f32(a)))");
+  EXPECT_EQ(vector_formula("a - b - a * b", "i64"),
+            "sf_sub_i64(sf_sub_i64(a, b), sf_mul_i64(a, b))");
+  EXPECT_EQ(vector_formula("a > T(0) || a != a ? a : -T(0.5)", "f64"),
+            "sf_select_f64(sf_logical_or_bool(sf_gt_f64(a, sf_all_f64(0)), sf_ne_f64(a, a)), a, "
+            "sf_neg_f64(sf_all_f64(0.5)))");
+  EXPECT_EQ(vector_formula("std::max(a, b) + std::nearbyint(a)", "f32"),
+            "sf_add_f32(sf_maximum_f32(a, b), sf_round_f32(a))");
+  for (const char* formula : {"a +", "c", "a ? b", "(a", "T(x)", "std::exp a", "a b", ""})
+    EXPECT_THROW(vector_formula(formula, "f32"), InternalError) << formula;
 }
 
 TEST(Operations, HaveTheSameBitsOnEveryInstructionSetAndWithoutVectors) {

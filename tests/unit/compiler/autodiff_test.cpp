@@ -115,7 +115,7 @@ ValId indices(Builder& b, const std::vector<double>& values) {
 
 std::vector<Case> elementwise_cases() {
   std::vector<Case> cases;
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient)                               \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient)       \
   if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                    \
       ir::DTypeRule::rule != ir::DTypeRule::kTest)                                         \
     cases.push_back({#name,                                                                \
@@ -123,7 +123,8 @@ std::vector<Case> elementwise_cases() {
                      {{3, 2}},                                                             \
                      [](Builder& b, const std::vector<ValId>& x) { return b.name(x[0]); }, \
                      Domain::domain});
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b)                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a,          \
+                       gradient_b)                                                               \
   if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                          \
       ir::DTypeRule::rule != ir::DTypeRule::kCompare)                                            \
     cases.push_back({#name,                                                                      \

@@ -27,38 +27,47 @@ struct Row {
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.op; }
 
+/// What a rule of ops.def takes and gives, and what it refuses.
+struct RuleCase {
+  std::string from, to, wrong_first, wrong_second, message;
+};
+
+RuleCase case_of(DTypeRule rule) {
+  switch (rule) {
+    case DTypeRule::kFloat:
+      return {"bf16", "bf16", "i32", "i32", "needs floating point operands; found i32[N]"};
+    case DTypeRule::kNumeric: return {"i64", "i64", "bool", "bool", "needs numbers; found bool[N]"};
+    case DTypeRule::kTest:
+      return {"f64", "bool", "i64", "i64", "needs floating point operands; found i64[N]"};
+    case DTypeRule::kLogical:
+      return {"bool", "bool", "f32", "f32", "needs bool operands; found f32[N]"};
+    case DTypeRule::kCompare:
+      return {"f32", "bool", "f32", "f64",
+              "operands must have one element type; found f32[N] and f64[N]"};
+    case DTypeRule::kNone: break;
+  }
+  throw InternalError("no rule");
+}
+
+/// Those of ops.def's rows, and the two that have rules of their own.
 std::vector<Row> elementwise_rows() {
   std::vector<Row> rows;
-  const auto unary = [&](std::vector<std::string> ops, std::string from, std::string to,
-                         std::string wrong, std::string message) {
-    for (const std::string& op : ops)
-      rows.push_back({op, "x:" + from + "[N, 3]", op + "(%x)", to + "[N, 3]", "x:" + wrong + "[N]",
-                      op + "(%x)", op + ": " + message});
-  };
-  const auto binary = [&](std::vector<std::string> ops, std::string from, std::string to,
-                          std::string wrong, std::string message) {
-    for (const std::string& op : ops)
-      rows.push_back({op, "x:" + from + "[N] y:" + from + "[N]", op + "(%x, %y)", to + "[N]",
-                      "x:" + wrong + "[N] y:" + wrong + "[N]", op + "(%x, %y)",
-                      op + ": " + message});
-  };
-  const std::string floats = "needs floating point operands; found ";
-  unary({"exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos",
-         "tanh", "sigmoid", "softplus", "erf", "floor", "ceil", "round"},
-        "bf16", "bf16", "i32", floats + "i32[N]");
-  unary({"neg", "abs", "sign", "square", "relu"}, "i64", "i64", "bool",
-        "needs numbers; found bool[N]");
-  unary({"is_nan", "is_finite"}, "f64", "bool", "i64", floats + "i64[N]");
-  unary({"logical_not"}, "bool", "bool", "f32", "needs bool operands; found f32[N]");
-  binary({"div", "pow", "fmod"}, "f16", "f16", "i32", floats + "i32[N]");
-  binary({"add", "sub", "mul", "maximum", "minimum"}, "i32", "i32", "bool",
-         "needs numbers; found bool[N]");
-  binary({"logical_and", "logical_or", "logical_xor"}, "bool", "bool", "f32",
-         "needs bool operands; found f32[N]");
-  for (const std::string op : {"eq", "ne", "lt", "le", "gt", "ge"})
-    rows.push_back({op, "x:f32[N] y:f32[N]", op + "(%x, %y)", "bool[N]", "x:f32[N] y:f64[N]",
-                    op + "(%x, %y)",
-                    op + ": operands must have one element type; found f32[N] and f64[N]"});
+  for (const OpInfo& info : all_ops()) {
+    if (info.rule == DTypeRule::kNone) continue;
+    const RuleCase c = case_of(info.rule);
+    const std::string op(info.name);
+    std::string inputs = "x:" + c.from + "[N]";
+    std::string refused = "x:" + c.wrong_first + "[N]";
+    std::string expression = op + "(%x";
+    if (info.max_operands == 2) {
+      inputs += " y:" + c.from + "[N]";
+      refused += " y:" + c.wrong_second + "[N]";
+      expression += ", %y";
+    }
+    expression += ")";
+    rows.push_back(
+        {op, inputs, expression, c.to + "[N]", refused, expression, op + ": " + c.message});
+  }
   rows.push_back({"where", "c:bool[N] x:i32[N] y:i32[N]", "where(%c, %x, %y)", "i32[N]",
                   "c:f32[N] x:i32[N] y:i32[N]", "where(%c, %x, %y)",
                   "where: operand 0 must be bool; found f32[N]"});

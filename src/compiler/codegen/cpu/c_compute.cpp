@@ -4,6 +4,7 @@
 
 #include "base/half_types.h"
 #include "compiler/codegen/cpu/c_statements.h"
+#include "compiler/op_facts.h"
 
 namespace segfuse::compiler::cpu {
 
@@ -11,23 +12,6 @@ using namespace loop;
 using ir::Op;
 
 namespace {
-
-/// Whether the operation gives one of its operands, or a number that every type has.
-bool keeps_precision(Op op) {
-  switch (op) {
-    case Op::neg:
-    case Op::abs:
-    case Op::sign:
-    case Op::relu:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-    case Op::maximum:
-    case Op::minimum:
-    case Op::where: return true;
-    default: return false;
-  }
-}
 
 /// C's operator of an operation on floats, or nothing.
 std::string_view float_operator(Op op) {

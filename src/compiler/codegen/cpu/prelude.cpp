@@ -1,8 +1,13 @@
 #include "compiler/codegen/cpu/prelude.h"
 
+#include <fmt/format.h>
+
 #include <map>
+#include <set>
 
 #include "base/check.h"
+#include "compiler/codegen/cpu/formula.h"
+#include "ir/op.h"
 
 namespace segfuse::compiler::cpu {
 namespace {
@@ -56,6 +61,33 @@ std::vector<PreludePiece> parse(std::string_view source) {
   return pieces;
 }
 
+/// Vector forms of the operations that no piece defines, for the types that their rules admit.
+void add_formulas(std::vector<PreludePiece>& pieces) {
+  std::set<std::string, std::less<>> known;
+  for (const PreludePiece& piece : pieces) known.insert(piece.names.begin(), piece.names.end());
+  const auto add = [&](ir::Op op, std::string_view formula, std::string_view parameters) {
+    const ir::OpInfo& info = ir::info(op);
+    if (info.rule != ir::DTypeRule::kFloat && info.rule != ir::DTypeRule::kNumeric) return;
+    for (const std::string_view type : {"f32", "f64", "i32", "i64"}) {
+      if (info.rule == ir::DTypeRule::kFloat && type[0] == 'i') continue;
+      const std::string name = fmt::format("sf_{}_{}", info.name, type);
+      if (known.contains(name)) continue;
+      std::string list = fmt::format("sf_{} a", type);
+      if (parameters == "ab") list += fmt::format(", sf_{} b", type);
+      pieces.push_back({{name},
+                        {},
+                        fmt::format("SF_INLINE sf_{} {}({}) {{ return {}; }}\n", type, name, list,
+                                    vector_formula(formula, type))});
+    }
+  };
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+  add(ir::Op::name, #formula, "a");
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
+  add(ir::Op::name, #formula, "ab");
+#include "segfuse/ops.def"
+}
+
 bool is_word(char c) {
   return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
@@ -91,7 +123,11 @@ void mark_used(std::string_view text, std::vector<bool>& used) {
 }  // namespace
 
 const std::vector<PreludePiece>& prelude_pieces() {
-  static const std::vector<PreludePiece> pieces = parse(prelude_source());
+  static const std::vector<PreludePiece> pieces = [] {
+    std::vector<PreludePiece> all = parse(prelude_source());
+    add_formulas(all);
+    return all;
+  }();
   return pieces;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "base/half_types.h"
+#include "compiler/op_facts.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::cuda {
@@ -18,8 +19,10 @@ namespace {
 /// Formulas of ops.def as text.
 const std::map<ir::Op, std::string>& formulas() {
   static const std::map<ir::Op, std::string> table = {
-#define SEGFUSE_UNARY(name, rule, domain, formula, gradient) {ir::Op::name, #formula},
-#define SEGFUSE_BINARY(name, rule, domain, formula, gradient_a, gradient_b) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+  {ir::Op::name, #formula},
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
+                       gradient_b)                                                      \
   {ir::Op::name, #formula},
 #include "segfuse/ops.def"
   };
@@ -36,23 +39,6 @@ std::string wrapping(ir::Op op, const std::string& u) {
     case ir::Op::sub: return fmt::format("{0}(a) - {0}(b)", u);
     case ir::Op::mul: return fmt::format("{0}(a) * {0}(b)", u);
     default: return {};
-  }
-}
-
-/// Results that are operands, or whole numbers no larger than one: exact in every float type.
-bool is_exact(ir::Op op) {
-  switch (op) {
-    case ir::Op::neg:
-    case ir::Op::abs:
-    case ir::Op::sign:
-    case ir::Op::relu:
-    case ir::Op::floor:
-    case ir::Op::ceil:
-    case ir::Op::round:
-    case ir::Op::maximum:
-    case ir::Op::minimum:
-    case ir::Op::where: return true;
-    default: return false;
   }
 }
 
@@ -202,7 +188,7 @@ std::string Operations::apply(ir::Op op, DType result, DType operand,
   } else {
     text = formula(op, operand, operands);
   }
-  if (!is_half(result) || is_exact(op)) return text;
+  if (!is_half(result) || keeps_precision(op)) return text;
   return fmt::format("{}({})", result == DType::kF16 ? "round_f16" : "round_bf16", text);
 }
 
