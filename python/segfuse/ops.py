@@ -12,6 +12,7 @@ and under NumPy's where that is another (`less`).
 from __future__ import annotations
 
 import builtins
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ import numpy as np
 from . import _native
 from ._dtypes import DTypeLike, dtype_name, is_float, promote
 from ._errors import UsageError
-from ._lift import (
+from ._numbers import real, whole
+from ._program.index import index
+from ._program.lift import (
     agree_on_shape,
     as_value,
     common_dtype,
@@ -29,15 +32,16 @@ from ._lift import (
     fusion_of,
     is_one,
     lifted,
+    make,
+    new_axis,
     same_size,
     shape_text,
     value,
     value_of,
     with_constant_one,
 )
-from ._numbers import real, whole
-from ._sizes import Size, native_size, native_sizes
-from ._value import Value
+from ._program.sizes import Size, native_size, native_sizes
+from ._program.value import Value, functions
 
 if TYPE_CHECKING:
 
@@ -48,12 +52,6 @@ Axis = Any
 """An int, a tuple of ints, or None for all axes; negative ones count from the end."""
 
 _TABLE = {row[0]: row for row in _native.operations()}
-
-
-def _make(operation: str, operands: Sequence[Value], *attributes: Any) -> Value:
-    fusion = operands[0]._fusion
-    natives = [operand._native for operand in operands]
-    return Value(fusion, fusion._native.apply(operation, natives, list(attributes))[0])
 
 
 def _elementwise(operation: str) -> Callable[..., Value]:
@@ -67,7 +65,7 @@ def _elementwise(operation: str) -> Callable[..., Value]:
         values = lifted(operation, operands, floating=needs_float)
         if count > 1:
             values = agree_on_shape(operation, values)
-        return _make(operation, values)
+        return make(operation, values)
 
     words = {
         "float": "floats (integers become float32)",
@@ -129,14 +127,14 @@ _MORE_NUMPY_NAMES = {
 }
 
 
-def numpy_function(name: str) -> Callable[..., Any] | None:
+def _numpy_function(name: str) -> Callable[..., Any] | None:
     """What stands for NumPy's function of that name."""
     name = _MORE_NUMPY_NAMES.get(name, name)
     found = globals().get(name) if name in __all__ else None
     return found if callable(found) else None
 
 
-def binary(operation: str, a: Any, b: Any) -> Any:
+def _binary(operation: str, a: Any, b: Any) -> Any:
     """An operator; NotImplemented for what has no meaning beside a value."""
     if any_of(isinstance(x, (str, bytes, dict, set, type(None))) for x in (a, b)):
         if operation in ("eq", "ne"):
@@ -157,11 +155,11 @@ def where(condition: Any, a: Any, b: Any) -> Value:
     mask = value_of(fusion, "where", condition)
     mask = as_value(fusion, mask, common_dtype([mask]))
     if mask.dtype != "bool":
-        mask = _make("ne", [mask, as_value(fusion, 0, mask.dtype)])
+        mask = make("ne", [mask, as_value(fusion, 0, mask.dtype)])
     branches = [value_of(fusion, "where", x) for x in (a, b)]
     dtype = common_dtype(branches)
     values = [mask, *(as_value(fusion, x, dtype) for x in branches)]
-    return _make("where", agree_on_shape("where", values))
+    return make("where", agree_on_shape("where", values))
 
 
 def astype(x: Any, dtype: DTypeLike) -> Value:
@@ -337,7 +335,7 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
         flat = argmax(reshape(x, -1), 0)
         return reshape(flat, (1,) * rank) if keepdims else flat
     axis = _axis("argmax", x, axis)
-    result = _make("argmax", [x], [axis])
+    result = make("argmax", [x], [axis])
     return expand_dims(result, axis) if keepdims else result
 
 
@@ -402,7 +400,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Value:
     """Result axis i is axis axes[i]; all axes in reverse without `axes`."""
     x = value("transpose", x)
     order = list(range(x.ndim))[::-1] if axes is None else [_axis("transpose", x, a) for a in axes]
-    return _make("permute", [x], order)
+    return make("permute", [x], order)
 
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
@@ -411,7 +409,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
     order = list(range(x.ndim))
     a, b = _axis("swapaxes", x, axis1), _axis("swapaxes", x, axis2)
     order[a], order[b] = order[b], order[a]
-    return _make("permute", [x], order)
+    return make("permute", [x], order)
 
 
 def moveaxis(x: Any, source: int, destination: int) -> Value:
@@ -419,15 +417,13 @@ def moveaxis(x: Any, source: int, destination: int) -> Value:
     x = value("moveaxis", x)
     order = list(range(x.ndim))
     order.insert(_axis("moveaxis", x, destination), order.pop(_axis("moveaxis", x, source)))
-    return _make("permute", [x], order)
+    return make("permute", [x], order)
 
 
 def expand_dims(x: Any, axis: int) -> Value:
     """A new axis of size 1 at `axis` of the result."""
     x = value("expand_dims", x)
-    at = _axis("expand_dims", x, axis, 1)
-    sizes = native_sizes((*x.shape[:at], 1, *x.shape[at:]))
-    return _make("broadcast", [x], [i for i in range(x.ndim + 1) if i != at], sizes)
+    return new_axis(x, _axis("expand_dims", x, axis, 1))
 
 
 def squeeze(x: Any, axis: Axis = None) -> Value:
@@ -438,7 +434,7 @@ def squeeze(x: Any, axis: Axis = None) -> Value:
     for a in axes:
         if not is_one(x.shape[a]):
             raise UsageError(f"squeeze: axis {a} of {x!r} is not 1")
-    return _make("squeeze", [x], sorted(axes))
+    return make("squeeze", [x], sorted(axes))
 
 
 def broadcast_to(x: Any, shape: Any) -> Value:
@@ -470,7 +466,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Value:
                 raise UsageError(
                     f"concatenate: the shapes {shapes[0]} and {shapes[1]} differ in axis {other}"
                 )
-    return _make("concat", values, axis)
+    return make("concat", values, axis)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Value:
@@ -519,7 +515,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     if len(pairs) != x.ndim or any_of(len(pair) != 2 for pair in pairs):
         raise UsageError(f"pad: found {pad_width}, expected (before, after) for each axis of {x!r}")
     low, high = native_sizes([p[0] for p in pairs]), native_sizes([p[1] for p in pairs])
-    return _make("pad", [x], low, high, float(constant_values))
+    return make("pad", [x], low, high, float(constant_values))
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Value:
@@ -529,26 +525,26 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Value:
     if axis is None:
         x, axis = reshape(x, -1), 0
     at = value_of(fusion, "take", indices)
-    return _make("take", [x, as_value(fusion, at, common_dtype([at]))], _axis("take", x, axis))
+    return make("take", [x, as_value(fusion, at, common_dtype([at]))], _axis("take", x, axis))
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Value:
     """Along `axis` the element that each index names; the shape is that of the indices."""
     x, at = value("take_along_axis", x, indices), value("take_along_axis", indices, x)
-    return _make("gather", [x, at], _axis("take_along_axis", x, axis))
+    return make("gather", [x, at], _axis("take_along_axis", x, axis))
 
 
 def scatter_add(updates: Any, indices: Any, axis: int, size: Any) -> Value:
     """Adds updates into zeros of `size` along `axis`: the adjoint of take()."""
     updates, at = value("scatter_add", updates, indices), value("scatter_add", indices, updates)
     axis = _axis("scatter_add", updates, axis, 1 - at.ndim)
-    return _make("scatter_add", [updates, at], axis, native_sizes(size))
+    return make("scatter_add", [updates, at], axis, native_sizes(size))
 
 
 def sliding_windows(x: Any, size: int, axis: int = -1, stride: int = 1, dilation: int = 1) -> Value:
     """`axis` becomes (windows, size): element j of window i is i * stride + j * dilation."""
     x = value("sliding_windows", x)
-    return _make("unfold", [x], _axis("sliding_windows", x, axis), size, stride, dilation)
+    return make("unfold", [x], _axis("sliding_windows", x, axis), size, stride, dilation)
 
 
 def one_hot(indices: Any, classes: Any, dtype: DTypeLike = "float32") -> Value:
@@ -638,7 +634,7 @@ def matmul(a: Any, b: Any) -> Value:
         shapes = [shape_text(x._fusion, v.shape) for v in (x, y)]
         raise UsageError(f"matmul: the inner sizes of {shapes[0]} and {shapes[1]} differ")
     x, y = _with_equal_batches(x, y)
-    result = _make("matmul", [x, y], 0, 0)
+    result = make("matmul", [x, y], 0, 0)
     gone = [-1] * column + [-2] * row
     return squeeze(result, gone) if gone else result
 
@@ -662,7 +658,7 @@ def _with_equal_batches(x: Value, y: Value) -> tuple[Value, Value]:
 
 def semicrf_loss(*operands: Value) -> Value:
     """Semi-Markov CRF negative log-likelihood of each sequence; operands as docs/ir.md has them."""
-    return _make("semicrf_loss", [value("semicrf_loss", x) for x in operands])
+    return make("semicrf_loss", [value("semicrf_loss", x) for x in operands])
 
 
 # --- compositions ---
@@ -774,9 +770,9 @@ def batch_norm_inference(
 
 
 __all__ = sorted(
-    {name for name, found in globals().items() if callable(found) and not name.startswith("_")}
-    - {"Axis", "Callable", "Sequence", "Any", "Value", "Size", "UsageError", "DTypeLike"}
-    - {"agree_on_shape", "as_value", "common_dtype", "floating", "fusion_of", "is_one", "lifted"}
-    - {"same_size", "shape_text", "value", "value_of", "with_constant_one", "dtype_name", "is_float", "promote", "native_size"}
-    - {"native_sizes", "numpy_function", "binary", "any_of", "real", "whole"}
+    name
+    for name, found in globals().items()
+    if inspect.isfunction(found) and found.__module__ == __name__ and not name.startswith("_")
 )
+functions.update({name: globals()[name] for name in __all__})
+functions.update(binary=_binary, index=index, numpy_function=_numpy_function)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from . import _native
-from ._errors import UsageError
-from ._numbers import whole
+from .. import _arrays, _native
+from .._errors import UsageError
+from .._numbers import whole
 
 if TYPE_CHECKING:
-    from ._fusion import Fusion
+    from .fusion import Fusion
 
 SizeLike: TypeAlias = "int | Size"
 
@@ -137,6 +137,9 @@ class Size:
 
     def __repr__(self) -> str:
         return self._native.text()
+
+
+_arrays.known[Size] = _arrays.TRACED
 
 
 class Guard:

@@ -1,16 +1,17 @@
-"""Programs that are written value by value, and programs that run."""
+"""Programs that are written value by value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from . import _gpu, _native, _run
-from ._dtypes import DTypeLike, dtype_name
-from ._errors import UsageError
-from ._numbers import real, whole
-from ._sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
-from ._value import Value
+from .. import _arrays, _native
+from .._dtypes import DTypeLike, dtype_name
+from .._errors import UsageError
+from .._numbers import real, whole
+from .program import Program
+from .sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
+from .value import Value
 
 
 class Fusion:
@@ -150,7 +151,7 @@ class Fusion:
 
     def _own(self, value: Any, operation: str) -> Value:
         if not isinstance(value, Value):
-            raise UsageError(f"{operation}: found {_run.describe(value)}, expected a segfuse.Value")
+            raise UsageError(f"{operation}: found {_arrays.describe(value)}, expected a segfuse.Value")
         if value._fusion is not self:
             raise UsageError(
                 f"{operation}: found a value of the Fusion {value._fusion.name!r}, expected one of "
@@ -220,10 +221,10 @@ class Fusion:
             return known[1]
         if self._numbers is None:
             raise UsageError(
-                f"found {_run.describe(array)} beside values of the Fusion {self.name!r}, expected "
+                f"found {_arrays.describe(array)} beside values of the Fusion {self.name!r}, expected "
                 "an input() for it"
             )
-        dtype, shape = _run.signature_of("an array from outside the function", array)
+        dtype, shape = _arrays.signature_of("an array from outside the function", array)
         value = self.input(f"outside_{len(self._captured)}", dtype, shape)
         self._captured[id(array)] = (array, value)
         return value
@@ -231,74 +232,5 @@ class Fusion:
 
 def _text(name: str, given: Any) -> str:
     if not isinstance(given, str):
-        raise UsageError(f"{name} is {_run.describe(given)}, expected a str")
+        raise UsageError(f"{name} is {_arrays.describe(given)}, expected a str")
     return given
-
-
-class Program:
-    """A program that is ready to run on the CPU and on CUDA devices, made by `Fusion.build` or
-    `Fusion.from_text`. One run at a time; others wait."""
-
-    def __init__(self, native: _native.Program) -> None:
-        self._native = native
-        self._overwritten = native.overwritten()
-        self._names = [name for name, _, _ in self._native.inputs()]
-        self._dtypes = [dtype for _, dtype, _ in self._native.outputs()]
-        self._runners: dict[int, _gpu.Runner] = {}
-
-    @property
-    def inputs(self) -> list[tuple[str, str, str]]:
-        """(name, dtype, shape) of each input; a shape is a text such as "[B, 64]"."""
-        return self._native.inputs()
-
-    @property
-    def outputs(self) -> list[tuple[str, str, str]]:
-        """(name, dtype, shape) of each output."""
-        return self._native.outputs()
-
-    def __call__(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
-        """Runs on arrays, in the order of `inputs` or by name; arrays of the same library come out.
-
-        Arrays that are contiguous are read where they are; aliased inputs are overwritten in place.
-        On a CUDA device as for `segfuse.compile`; there an index out of range is told by check().
-        """
-        return self._run(self._arrays(arrays, named), reference=False)
-
-    def reference(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
-        """The same in double precision by plain loops, slowly; float outputs are float64."""
-        return self._run(self._arrays(arrays, named), reference=True)
-
-    def check(self) -> None:
-        """Waits for runs on GPUs that have not been looked at, and raises what they found wrong."""
-        for runner in list(self._runners.values()):
-            runner.check()
-
-    def text(self) -> str:
-        """The text form (docs/ir.md)."""
-        return self._native.emit("ir")
-
-    def emit(self, kind: str) -> str:
-        """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
-        return self._native.emit(kind)
-
-    def _run(self, arrays: list[Any], *, reference: bool) -> tuple[Any, ...]:
-        program, names, dtypes = self._native, self._names, self._dtypes
-        results = _run.run(
-            program, names, dtypes, arrays, self._overwritten,
-            reference=reference, runner=self._runner,
-        )  # fmt: skip
-        return tuple(results)
-
-    def _runner(self, device: int) -> _gpu.Runner:
-        if device not in self._runners:
-            names = [f"the input {name!r}" for name in self._names]
-            self._runners[device] = _gpu.Runner(self._native, device, names, self._dtypes)
-        return self._runners[device]
-
-    def _arrays(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
-        if not named:
-            return list(arrays)
-        rest = self._names[len(arrays) :]
-        if set(named) != set(rest):
-            raise UsageError(f"found inputs named {sorted(named)}, expected {sorted(rest)}")
-        return [*arrays, *(named[name] for name in rest)]

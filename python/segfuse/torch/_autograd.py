@@ -1,4 +1,4 @@
-"""The operations of `_torch_ops` under PyTorch's autograd and its transforms (torch.func, forward mode).
+"""The operations of `_ops` under PyTorch's autograd and its transforms (torch.func, forward mode).
 
 Graphs (torch.compile, torch.export) hold the opaque operations, which have the same backward pass.
 `vmap` goes over the rows of all examples at once where examples share the other scores, and over the
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _torch_ops as ops
-from ._errors import UsageError
+from .._errors import UsageError
+from . import _ops as ops
 
 ROW_INPUTS = (0, 5, 6, 8, 9, 14, 18, 19)
 """emission, start, end, lengths, labels, allowed, known_labels and boundaries: their first axis are rows."""

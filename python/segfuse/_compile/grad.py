@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ._compile import Compiled
-from ._vjp import differentiated
+from .compiled import Compiled
+from .vjp import differentiated
 
 
 def grad(
