@@ -175,6 +175,9 @@ class SemiCRF(crf.SemiCRF):
         scores = tuple(getattr(self, name) for name in DIFFERENTIABLE)
         known = _constraint_inputs(self.constraints)
         inputs = (*scores, _integers(self.lengths), *gold, *known, *numbers, partial)
+        # PyTorch would take one tensor without content for a wish to know shapes alone.
+        if len({x.is_meta for x in inputs if isinstance(x, Tensor)}) > 1:
+            raise UsageError("found tensors on the meta device beside others, expected all or none")
         needed = _needed(scores)
         if reduction not in ("mean", "sum", "none"):
             raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
