@@ -32,7 +32,7 @@ MAIN = (32768, 4096)
 COLUMNS = (1, 39, 127, 1000, 50257, 152064)
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import peer_programs  # noqa: E402: JAX looks at the environment when it is imported
+import peer_programs  # JAX looks at the environment when it is imported
 
 
 class Torch:
@@ -143,7 +143,7 @@ class Jax:
     def arrays(self, shapes, dtype):
         self.made += 1
         keys = self.jax.random.split(self.jax.random.key(self.made), len(shapes))
-        made = [self.jax.random.normal(k, s, self.jnp.float32).astype(self.dtypes[dtype]) for k, s in zip(keys, shapes)]
+        made = [self.jax.random.normal(k, s, self.jnp.float32).astype(self.dtypes[dtype]) for k, s in zip(keys, shapes, strict=True)]
         return self.jax.block_until_ready(made)
 
     def prepared(self, function, way):
@@ -250,7 +250,7 @@ def measured(peer):
             if MODE == "first":
                 yield row_of(peer, f"first call of {label}, {way}", first_ms=first)
                 continue
-            errors = [peer.difference(a, b) for a, b in zip(found, expected)]
+            errors = [peer.difference(a, b) for a, b in zip(found, expected, strict=False)]
             known = {"error": max(errors)} if errors else {}
             moved = bytes_of(inputs) + bytes_of(found)
             del found

@@ -16,8 +16,9 @@ PART = sys.argv[2] if len(sys.argv) > 2 else ""
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=" + ("false" if THREADS == 1 else "true"))
 
-import numpy as np  # noqa: E402: after the number of threads is set
-import peer_programs  # noqa: E402
+# After the number of threads is set.
+import numpy as np
+import peer_programs
 
 ROWS, COLUMNS, IMAGE = 4096, 4096, 56 * 56
 

@@ -16,13 +16,16 @@ def _scale(ticks, begin, end):
 
 def svg(title, points, x_name, y_name):
     """A picture of [(x, y), ...], with a line of slope 1 through the last point."""
-    xs, ys = zip(*sorted(points))
+    xs, ys = zip(*sorted(points), strict=True)
     last = (xs[-1], ys[-1])
     ideal = [(xs[0], last[1] * xs[0] / last[0]), last]
     x_ticks = _ticks(xs[0], xs[-1])
     y_ticks = _ticks(min(*ys, ideal[0][1]), max(ys))
     x, y = _scale(x_ticks, MARGIN, WIDTH - 16), _scale(y_ticks, HEIGHT - MARGIN, 32)
-    line = lambda pairs: " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in pairs)
+
+    def line(pairs):
+        return " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in pairs)
+
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="11">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
@@ -52,7 +55,10 @@ def bars(title, groups, unit):
     top = step * math.ceil(highest / step)
     width, height, legend = 720, 340, 24 * math.ceil(len(names) / 3)
     bottom = height - legend - 28
-    y = lambda value: bottom - (bottom - 36) * value / top
+
+    def y(value):
+        return bottom - (bottom - 36) * value / top
+
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
@@ -88,7 +94,10 @@ def shares(title, lines, x_name):
     x_ticks = _ticks(min(xs), max(xs))
     top = max(1.0, *(share for points in lines.values() for _, share in points))
     x = _scale(x_ticks, MARGIN, right)
-    y = lambda share: height - MARGIN - (height - MARGIN - 36) * share / top
+
+    def y(share):
+        return height - MARGIN - (height - MARGIN - 36) * share / top
+
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="white"/>',

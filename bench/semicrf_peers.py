@@ -41,7 +41,7 @@ def timed(body, device):
 
 def difference(ours, theirs):
     worst = 0.0
-    for a, b in zip(ours, theirs):
+    for a, b in zip(ours, theirs, strict=False):
         worst = max(worst, float((a.double() - b.double()).abs().max() / b.double().abs().max()))
     return worst
 

@@ -2,9 +2,9 @@
 
     pip install . torch && python examples/torch_crf.py
 
-The data are sampled from a known semi-Markov model: three labels with durations of their own, seen through
-noise. Both models have the same encoder; they differ in the longest segment K alone. Prints losses and
-scores on unseen rows, and writes a picture (PNG with matplotlib, else SVG).
+The data are sampled from a known semi-Markov model: three labels with durations of their own, seen
+through noise. Both models have the same encoder; they differ in the longest segment K alone. Prints
+losses and scores on unseen rows, and writes a picture (PNG with matplotlib, else SVG).
 """
 
 import argparse
@@ -129,7 +129,7 @@ def draw_matplotlib(path, losses, histograms, lanes):
         axes.set(xlabel="frames", title=f"Decoded durations of label {label}")
         axes.legend(fontsize="small")
     axes = figure.add_subplot(grid[2, :])
-    for height, (name, row) in enumerate(reversed(lanes.items())):
+    for height, row in enumerate(reversed(lanes.values())):
         for start, duration, label in row:
             axes.barh(height, duration, left=start, color=COLOURS[label], edgecolor="white")
     axes.set(yticks=range(len(lanes)), yticklabels=list(reversed(lanes)), xlabel="frame",

@@ -1,7 +1,7 @@
 """segfuse: exact semi-Markov conditional random fields, and compiled functions over arrays.
 
-`segfuse.crf.SemiCRF` is a CRF over arrays of NumPy, JAX and PyTorch; the functions of `segfuse` are its
-methods, and `segfuse.torch` has autograd and a module. `help(segfuse.crf)` has the model.
+`segfuse.crf.SemiCRF` is a CRF over arrays of NumPy, JAX and PyTorch; the functions of `segfuse` are
+its methods, and `segfuse.torch` has autograd and a module. `help(segfuse.crf)` has the model.
 `segfuse.compile` and `segfuse.grad` turn functions over arrays into compiled programs, with the
 operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by value.
 """

@@ -35,7 +35,8 @@ def packed_from_labels(
                                   longest)
     frames_of = _until_next(first, time, lengths)
     pointer = torch.nn.functional.pad(first.sum(1).cumsum(0), (1, 0))
-    # Compaction without knowing the number of segments: frames that start none go to the last place.
+    # Compaction without knowing the number of segments: frames that start none go to the last
+    # place.
     place = torch.where(first.flatten(), first.flatten().cumsum(0) - 1, batch * frames)
     columns = (
         labels.new_zeros(batch * frames + 1, dtype=torch.int32)

@@ -39,7 +39,7 @@ class DeviceArray:
         return 2, self._device
 
     def __dlpack__(self, *, stream: int | None = None, copy: bool | None = None, **_: Any) -> Any:
-        """Ready on `stream`: a handle, 1 or None for the default stream, or -1 for whatever may be."""
+        """Ready on `stream`: a handle, 1 or None for the default stream, or -1 for any."""
         if copy:
             raise BufferError("a DeviceArray is handed out without a copy")
         if stream == 2:
@@ -225,6 +225,6 @@ def need_numbers(
         if place < 0 and tuple(array.shape) != ():
             other = next(n for n, p in zip(names, places, strict=True) if p >= 0)
             raise UsageError(
-                f"{name} lies on the CPU, but {other} on cuda:{device}; move it there (only numbers "
-                "may stay)"
+                f"{name} lies on the CPU, but {other} on cuda:{device}; move it there (only "
+                "numbers may stay)"
             )

@@ -5,8 +5,8 @@ function given to `segfuse.compile` gets, or those of a `segfuse.Fusion`, and be
 numbers and arrays. Element types meet as in JAX: plain numbers and NumPy scalars are weak, integers
 never widen floats, `/` and functions such as `exp` of integers are float32.
 
-Every elementwise operation of docs/ir.md is here under its name there (`exp`, `sigmoid`, `lt`, ...),
-and under NumPy's where that is another (`less`).
+Every elementwise operation of docs/ir.md is here under its name there (`exp`, `sigmoid`, `lt`,
+...), and under NumPy's where that is another (`less`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _native
-from ._dtypes import DTypeLike, dtype_name, is_float, promote
+from ._dtypes import DTypeLike, dtype_name, is_float
 from ._errors import UsageError
 from ._numbers import real, whole
 from ._program.index import index
@@ -385,8 +385,8 @@ def _quotient(x: Value, sizes: list[Any], shape: Any) -> Any:
     known = fusion._number(rest)
     if known is not None and known % number:
         raise UsageError(
-            f"reshape: {fusion._number(x.size)} elements of shape {shape_text(fusion, x.shape)} are no "
-            f"multiple of the sizes beside -1 in {shape}"
+            f"reshape: {fusion._number(x.size)} elements of shape {shape_text(fusion, x.shape)} "
+            f"are no multiple of the sizes beside -1 in {shape}"
         )
     return rest // number
 
@@ -562,7 +562,7 @@ def _owner(operation: str, sizes: Sequence[Any], like: Any) -> Any:
 
 
 def arange(stop: Any, dtype: DTypeLike = "int64", like: Value | None = None) -> Any:
-    """0, 1, 2, ... up to `stop`: a value if `stop` is a size of a value or `like` is given, else NumPy's."""
+    """0, 1, 2, ... up to `stop`, of NumPy unless that is a size of a value or `like` is given."""
     fusion = _owner("arange", [stop], like)
     if fusion is None:
         return np.arange(stop, dtype=dtype_name(dtype))
@@ -570,7 +570,7 @@ def arange(stop: Any, dtype: DTypeLike = "int64", like: Value | None = None) -> 
 
 
 def full(shape: Any, number: float, dtype: DTypeLike = "float32", like: Value | None = None) -> Any:
-    """An array of one number: a value if a size is one of a value or `like` is given, else NumPy's."""
+    """An array of one number, of NumPy unless a size is one of a value or `like` is given."""
     sizes = [shape] if isinstance(shape, (int, Size)) else list(shape)
     fusion = _owner("full", sizes, like)
     if fusion is None:
@@ -606,7 +606,7 @@ def ones_like(x: Any, dtype: DTypeLike | None = None) -> Value:
 
 
 def random_uniform(seed: Any, shape: Any) -> Value:
-    """Uniform float32 in [0, 1) from an int64 seed of shape (2,); each call draws its own numbers."""
+    """Uniform float32 in [0, 1) from an int64 seed of shape (2,); each call draws anew."""
     seed = value("random_uniform", seed)
     return Value(seed._fusion, _native.random_uniform(seed._native, native_sizes(shape)))
 
@@ -769,10 +769,10 @@ def batch_norm_inference(
     return _affine(operation, x, centred * _channels(x, inverse), _channels(x, scale), _channels(x, shift))
 
 
-__all__ = sorted(
+__all__ = [
     name
-    for name, found in globals().items()
+    for name, found in sorted(globals().items())
     if inspect.isfunction(found) and found.__module__ == __name__ and not name.startswith("_")
-)
+]
 functions.update({name: globals()[name] for name in __all__})
 functions.update(binary=_binary, index=index, numpy_function=_numpy_function)

@@ -109,6 +109,7 @@ def test_a_value_holds_the_arrays_and_nothing_else():
     model = random_model()
     crf = SemiCRF(**model.inputs())
     assert crf.emission is model.emission and crf.tail is None
+    assert repr(crf).startswith("SemiCRF(emission (3, 5, 2), transition (2, 2), duration (3, 2), ")
     before = crf.log_partition()
     model.emission[0, 0, 0] += 1.0
     assert (crf.log_partition() != before)[0]

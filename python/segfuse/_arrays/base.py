@@ -17,9 +17,9 @@ ON_HOST, ELSEWHERE = -1, -2
 class Kind:
     """What an argument is: an array of one library, or no array. There is one object for each kind.
 
-    This is the kind of arrays that are known by DLPack or `__cuda_array_interface__` alone. The engine
-    reads arrays through `readable` (the CRF, on any device that it knows) and `host_view` (programs,
-    on the CPU). It writes work arrays made by `empty`, and callers get them as `result`.
+    This is the kind of arrays that are known by DLPack or `__cuda_array_interface__` alone. The
+    engine reads arrays through `readable` (the CRF, on any device that it knows) and `host_view`
+    (programs, on the CPU). It writes work arrays made by `empty`, and callers get them as `result`.
     """
 
     is_array = True

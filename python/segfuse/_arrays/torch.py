@@ -16,8 +16,8 @@ REQUIRES_GRADIENT = "requires a gradient"
 
 
 def transforms_active() -> bool:
-    """Whether PyTorch is in one of its transforms (torch.func, forward mode), where a tensor may have
-    a derivative without requiring a gradient."""
+    """Whether PyTorch is in one of its transforms (torch.func, forward mode), where a tensor may
+    have a derivative without requiring a gradient."""
     torch = sys.modules["torch"]
     forward_mode: bool = torch.autograd.forward_ad._current_level >= 0
     return forward_mode or bool(torch._C._are_functorch_transforms_active())

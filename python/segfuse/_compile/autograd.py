@@ -54,7 +54,7 @@ class _Leaves:
 
 @functools.cache
 def _function() -> Any:
-    """The class that PyTorch's autograd knows compiled functions by; PyTorch is there when it is made."""
+    """The class that PyTorch's autograd knows compiled functions by, made at its first use."""
     import torch
 
     class CompiledFunction(torch.autograd.Function):

@@ -159,8 +159,8 @@ class Compiled:
             known.append(trace)
             if self._traces == _MANY_TRACES:
                 warnings.warn(
-                    f"{self._name()} was traced {_MANY_TRACES} times; pass numbers that change from "
-                    "call to call as arrays, and see guards() for the sizes that it looks at",
+                    f"{self._name()} was traced {_MANY_TRACES} times; pass numbers that change "
+                    "from call to call as arrays, and see guards() for the sizes that it looks at",
                     RuntimeWarning,
                     stacklevel=4,
                 )
@@ -242,18 +242,19 @@ def compile(  # noqa: A001
     result's `check()` method. With `device="cuda"` or `"cuda:N"` arrays of the CPU go there and the
     results come back, both by copies; with `"cpu"` arrays on a GPU are refused.
 
-    PyTorch's autograd goes through compiled functions: where tensors require gradients, the backward
-    pass is a compiled program, too, which computes again what it needs of the forward pass.
+    PyTorch's autograd goes through compiled functions: where tensors require gradients, the
+    backward pass is a compiled program, too. It computes again what it needs of the forward pass.
 
     A trace is good for all calls with the same element types, numbers of axes, places of sizes 1,
-    and arguments that are no arrays (numbers of Python among them, so pass what changes from call to
-    call as an array). Other sizes are free, as far as `function` does not look at them: comparing
-    sizes asks of later calls that the comparison comes out the same, and using a size as a number
-    (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
+    and arguments that are no arrays (numbers of Python among them, so pass what changes from call
+    to call as an array). Other sizes are free, as far as `function` does not look at them:
+    comparing sizes asks of later calls that the comparison comes out the same, and using a size as
+    a number (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
 
     Arrays that `function` takes from outside are read anew at each call from the same object.
-    `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then all
-    cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
+    `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
+    all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError`
+    that names its operation.
 
     With `excess_precision` kernels compute with float16 and bfloat16 values in float32 and round
     where they store them and where `function` casts: fewer instructions, smaller errors. Which

@@ -47,7 +47,8 @@ def value_and_grad(
 ) -> Compiled:
     """As `grad`, but with the value: (function(*args), gradient), in one program.
 
-    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar, anything).
+    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar,
+    anything).
     """
     both = differentiated(function, argnums, has_aux)
     return _Gradient(functools.wraps(function)(both), argnums, threads=threads, device=device)

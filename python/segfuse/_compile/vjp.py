@@ -100,8 +100,8 @@ def _differentiable(name: str, argument: int, leaf: Any) -> Value:
     """The argument anew."""
     if not isinstance(leaf, Value):
         raise UsageError(
-            f"grad: argument {argument} of {name} holds {_arrays.describe(leaf)}, expected arrays of "
-            "floats; pass a number as np.float32(number)"
+            f"grad: argument {argument} of {name} holds {_arrays.describe(leaf)}, expected arrays "
+            "of floats; pass a number as np.float32(number)"
         )
     if not is_float(leaf.dtype):
         raise UsageError(f"grad: argument {argument} of {name} holds {leaf!r}, expected floats")

@@ -107,10 +107,10 @@ class Fusion:
     ) -> Program:
         """The program so far, ready to run; what is written later does not change it.
 
-        `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
-        all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
-        With `excess_precision` 16-bit values are rounded where a kernel stores them and where they
-        are cast, not after each operation.
+        `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS,
+        then all cores of this process. With `check_numerics` the first NaN or new infinity is a
+        `DataError` that names its operation. With `excess_precision` 16-bit values are rounded
+        where a kernel stores them and where they are cast, not after each operation.
         """
         return Program(
             _native.Program(self._native, whole("threads", threads), check_numerics, excess_precision)
@@ -145,7 +145,8 @@ class Fusion:
         return self._native.text()
 
     def __repr__(self) -> str:
-        return f"<segfuse.Fusion {self._name!r}: {len(self._inputs)} inputs, {len(self._outputs)} outputs>"
+        counts = f"{len(self._inputs)} inputs, {len(self._outputs)} outputs"
+        return f"<segfuse.Fusion {self._name!r}: {counts}>"
 
     # --- what values and sizes ask ---
 
@@ -221,8 +222,8 @@ class Fusion:
             return known[1]
         if self._numbers is None:
             raise UsageError(
-                f"found {_arrays.describe(array)} beside values of the Fusion {self.name!r}, expected "
-                "an input() for it"
+                f"found {_arrays.describe(array)} beside values of the Fusion {self.name!r}, "
+                "expected an input() for it"
             )
         dtype, shape = _arrays.signature_of("an array from outside the function", array)
         value = self.input(f"outside_{len(self._captured)}", dtype, shape)

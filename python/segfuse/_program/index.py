@@ -31,8 +31,8 @@ def index(x: Value, key: Any) -> Value:
             indices = value("indexing", item, x)
             if indices.dtype not in ("int32", "int64"):
                 raise UsageError(
-                    f"indexing: found an index {indices!r}, expected integers; a shape that depends "
-                    "on content is not possible, use sf.where"
+                    f"indexing: found an index {indices!r}, expected integers; a shape that "
+                    "depends on content is not possible, use sf.where"
                 )
             x = make("take", [x, indices], axis)
             axis += indices.ndim
@@ -63,8 +63,8 @@ def _full_keys(x: Value, keys: tuple[Any, ...]) -> list[Any]:
         raise UsageError("indexing: found two arrays of indices, expected one; use sf.take twice")
     if arrays and picks[-1] - picks[0] >= len(picks):  # NumPy moves axes then
         raise UsageError(
-            "indexing: found an integer apart from an array of indices, expected them side by side; "
-            "index twice"
+            "indexing: found an integer apart from an array of indices, expected them side by "
+            "side; index twice"
         )
     used = sum(key is not None and key is not Ellipsis for key in keys)
     if used > x.ndim:

@@ -51,11 +51,11 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
         if operand.dtype == np.float64:
             operand = operand.astype(np.float32)
         raise_if_object(operation, operand)
-        captured = fusion._capture(operand)
-        return captured
+        return fusion._capture(operand)
     if _arrays.kind_of(operand) is _arrays.STATIC:
         raise UsageError(
-            f"{operation}: found {_arrays.describe(operand)}, expected a value, an array or a number"
+            f"{operation}: found {_arrays.describe(operand)}, expected a value, an array or a "
+            "number"
         )
     return fusion._capture(operand)
 
@@ -120,8 +120,8 @@ def floating(operation: str, operand: Any) -> Value:
 
 
 def agree_on_shape(operation: str, values: Sequence[Value]) -> list[Value]:
-    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells. Returns
-    the values with every axis that is stretched as one of the constant size 1."""
+    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells.
+    Returns the values with every axis that is stretched as one of the constant size 1."""
     fusion = values[0]._fusion
     settled = list(values)
     shapes = [v.shape for v in values]

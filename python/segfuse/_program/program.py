@@ -68,8 +68,8 @@ class Program:
                 raise UsageError(f"{name} is {_arrays.describe(array)}, expected an array")
             if index in self._overwritten and not kind.writable(array):
                 raise UsageError(
-                    f"{name} is overwritten by the program, but {_arrays.describe(array)} cannot be "
-                    "written"
+                    f"{name} is overwritten by the program, but {_arrays.describe(array)} cannot "
+                    "be written"
                 )
         places = [kind.place(array) for array, kind in zip(arrays, kinds, strict=True)]
         for name, array, kind in each:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .fusion import Fusion
 
 functions: dict[str, Callable[..., Any]] = {}
-"""What operators and methods do, by name. `segfuse.ops`, which is above this module, fills it in."""
+"""What operators and methods do, by name; filled in by `segfuse.ops`, a layer above."""
 
 
 def _binary(name: str) -> Any:
@@ -43,7 +43,8 @@ def _needs_content(what: str, instead: str) -> Any:
 
 
 class Value:
-    """An array of a program that is being written: traced by `segfuse.compile`, or made by a `Fusion`.
+    """An array of a program that is being written: traced by `segfuse.compile`, or made by a
+    `Fusion`.
 
     Operators and methods are NumPy's, with its broadcasting. Element types meet as in JAX: plain
     numbers are weak, integers never widen floats, and `/` of integers is float32. Results are new
@@ -244,8 +245,8 @@ class Value:
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise UsageError(
-            f"{self!r} cannot be changed in place; make a new value, with sf.where(condition, a, x) "
-            "or sf.concatenate"
+            f"{self!r} cannot be changed in place; make a new value, with sf.where(condition, a, "
+            "x) or sf.concatenate"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
@@ -271,7 +272,8 @@ class Value:
             return function(*args, **kwargs)
         except TypeError as error:
             raise UsageError(
-                f"np.{func.__name__} on values of a program: {error}; see segfuse.ops.{function.__name__}"
+                f"np.{func.__name__} on values of a program: {error}; see "
+                f"segfuse.ops.{function.__name__}"
             ) from None
 
     @classmethod
@@ -280,7 +282,8 @@ class Value:
         function = functions["numpy_function"](name.strip("_"))
         if function is None or kwargs:
             raise UsageError(
-                f"PyTorch's {name} does not take values of a program; the functions of segfuse.ops do"
+                f"PyTorch's {name} does not take values of a program; the functions of "
+                "segfuse.ops do"
             )
         return function(*args)
 

@@ -62,8 +62,8 @@ class Call:
         tail_gradient: Any = None,
         weights: Any = None,
     ) -> None:
-        """Writes a number for each row, and the gradients of their weighted sum: the loss where gold
-        is given, the partial loss if that is asked for, the log-partition otherwise."""
+        """Writes a number for each row, and the gradients of their weighted sum: the loss where
+        gold is given, the partial loss if that is asked for, the log-partition otherwise."""
         outputs = (gradients, tail_gradient, weights)
         if gold is not None and tail is None:
             _native.loss(self.problem, gold, value, None, None, gradients, weights)
@@ -100,8 +100,8 @@ def _need_rows_of_durations(emission: Any, duration: Any) -> None:
     frames, table = tuple(np.shape(emission)), tuple(np.shape(duration))
     if len(frames) == 3 and len(table) == 2 and table[1] != frames[2] == table[0]:
         raise UsageError(
-            f"duration has shape {table}, expected (K, C) with C = {frames[2]}: row d - 1 is duration "
-            "d; pass duration.T"
+            f"duration has shape {table}, expected (K, C) with C = {frames[2]}: row d - 1 is "
+            "duration d; pass duration.T"
         )
 
 

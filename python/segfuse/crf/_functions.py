@@ -1,4 +1,4 @@
-"""The methods of `SemiCRF` as functions of its fields: what `segfuse.log_partition` and others are."""
+"""The methods of `SemiCRF` as functions of its fields: `segfuse.log_partition` and others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SCOPED = (*_PLAIN, "constraints", "tail")
 def _function(
     method: Callable[..., Result], takes: tuple[str, ...], needs: str = ""
 ) -> Callable[..., Result]:
-    """A function of fields of `SemiCRF` and, by their names, of the arguments of a method; `needs` is
-    a field that has to be given beside the first three."""
+    """A function of fields of `SemiCRF` and, by their names, of the arguments of a method; `needs`
+    is a field that has to be given beside the first three."""
     name, signature = method.__name__, inspect.signature(method)
     fields = dict(inspect.signature(SemiCRF).parameters)
     if needs:

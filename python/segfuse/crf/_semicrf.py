@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 
 from .. import _native
@@ -71,7 +71,7 @@ class Gold(NamedTuple):
     lengths: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SemiCRF:
     """A distribution over the segmentations of each row of a batch.
 
@@ -120,9 +120,14 @@ class SemiCRF:
     constraints: Constraints | None = None
     tail: Array | None = None
 
+    def __repr__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        shapes = [f"{name} {tuple(x.shape)}" for name, x in given if hasattr(x, "shape")]
+        return f"{type(self).__name__}({', '.join(shapes)})"
+
     def log_partition(self) -> Array:
-        """log of the sum of exp(score) over all segmentations, (B,) float64; -inf for a row that has
-        none."""
+        """log of the sum of exp(score) over all segmentations, (B,) float64; -inf for a row that
+        has none."""
         return self._value()
 
     def log_partition_and_gradients(
@@ -165,12 +170,12 @@ class SemiCRF:
         ignore: int = IGNORE,
         long_runs: str = "error",
     ) -> Array:
-        """-log p(gold segmentation), (B,) float64: log_partition - score, never negative; +inf for a
-        row whose gold segmentation has score -inf. For models without constraints.
+        """-log p(gold segmentation), (B,) float64: log_partition - score, never negative; +inf for
+        a row whose gold segmentation has score -inf. For models without constraints.
 
         Args:
-            labels: (B, T) int32 or int64, gold labels per frame; a segment is a maximal run of equal
-                labels. Without `lengths` a row ends at its first `ignore`.
+            labels: (B, T) int32 or int64, gold labels per frame; a segment is a maximal run of
+                equal labels. Without `lengths` a row ends at its first `ignore`.
             segments: the gold segmentations instead: `Segmentations`, or one list of
                 (start, duration, label) a row. They tile [0, length) of their row.
             ignore: the label of padding.
@@ -180,8 +185,8 @@ class SemiCRF:
 
         Raises:
             UsageError: also labels of a wrong shape or dtype.
-            DataError: also a label outside [0, C), a gold segment longer than K, or segments that do
-                not tile their row.
+            DataError: also a label outside [0, C), a gold segment longer than K, or segments that
+                do not tile their row.
         """
         self._need_none("loss", "constraints")
         return self._value(self._gold(labels, segments, ignore, long_runs))
@@ -195,8 +200,8 @@ class SemiCRF:
         ignore: int = IGNORE,
         long_runs: str = "error",
     ) -> tuple[Array, Gradients]:
-        """The loss, and the derivatives of sum_b weights[b] * loss[b], to which a row with an infinite
-        loss adds nothing.
+        """The loss, and the derivatives of sum_b weights[b] * loss[b], to which a row with an
+        infinite loss adds nothing.
 
         Args:
             labels, segments, ignore, long_runs: see `loss`.
@@ -246,8 +251,8 @@ class SemiCRF:
         return call.result(probability)
 
     def posteriors(self) -> Posteriors:
-        """Probabilities of labels, boundaries and durations, and the entropy. A row without a possible
-        segmentation holds 0. On a GPU `duration` and `entropy` are None."""
+        """Probabilities of labels, boundaries and durations, and the entropy. A row without a
+        possible segmentation holds 0. On a GPU `duration` and `entropy` are None."""
         call = self._call(differentiable=True)
         p = call.problem
         arrays = (
@@ -285,22 +290,22 @@ class SemiCRF:
         return call.result(probability)
 
     def expected_durations(self) -> Array:
-        """The expected number of segments by duration and label over all rows, (K, C) in the dtype of
-        the scores; with a tail the last row counts K frames and more."""
+        """The expected number of segments by duration and label over all rows, (K, C) in the dtype
+        of the scores; with a tail the last row counts K frames and more."""
         call = self._call(differentiable=True)
         counts = call.empty((call.problem.max_duration, call.problem.classes))
         _native.expected_durations(call.problem, self._scope(), counts)
         return call.result(counts)
 
     def cross_entropy(self, other: SemiCRF) -> Array:
-        """-E[log p(segmentation) under `other`] in nats, (B,) float64, of segmentations of this model;
-        +inf where this one allows what the other forbids. For models without constraints and tail
-        that agree on the shapes of emission, transition and duration, and on lengths."""
+        """-E[log p(segmentation) under `other`] in nats, (B,) float64, of segmentations of this
+        model; +inf where this one allows what the other forbids. For models without constraints and
+        tail that agree on the shapes of emission, transition and duration, and on lengths."""
         return self._compared("cross_entropy", _native.cross_entropy, other)
 
     def kl(self, other: SemiCRF) -> Array:
-        """The divergence E[log p - log p under `other`] in nats, (B,) float64, never negative; +inf,
-        and for models, as `cross_entropy`."""
+        """The divergence E[log p - log p under `other`] in nats, (B,) float64, never negative;
+        +inf, and for models, as `cross_entropy`."""
         return self._compared("kl", _native.kl, other)
 
     def viterbi(self) -> Segmentations:
@@ -319,11 +324,11 @@ class SemiCRF:
         return self._segmentations(call, arrays, score=call.result(value))
 
     def k_best(self, n: int) -> SegmentationLists:
-        """The n best segmentations of each row with their scores, best first; all of them where a row
-        has fewer. Ties as in `viterbi`.
+        """The n best segmentations of each row with their scores, best first; all of them where a
+        row has fewer. Ties as in `viterbi`.
 
-        ``result[b][i]`` is the list of segments of the i-th best of row b, ``result[b].score`` has the
-        scores.
+        ``result[b][i]`` is the list of segments of the i-th best of row b, ``result[b].score`` has
+        the scores.
 
         Args:
             n: how many, at least 1.
@@ -332,8 +337,8 @@ class SemiCRF:
         return self._lists(call, _native.k_best(call.problem, self._scope(), whole("n", n)))
 
     def sample(self, n: int, seed: int) -> SegmentationLists:
-        """n segmentations of each row, drawn exactly from the model, with their scores; none for a row
-        without a possible one.
+        """n segmentations of each row, drawn exactly from the model, with their scores; none for a
+        row without a possible one.
 
         Draw i of row b depends on the row's scores, the seed, b and i alone.
 
@@ -360,8 +365,8 @@ class SemiCRF:
         return call.result(labels)
 
     def minimum_risk(self, tolerance: int) -> tuple[Segmentations, Array]:
-        """The possible segmentation with the best expected boundary F1, and that F1, (B,) float64. A
-        row without a possible segmentation is empty and has 0.
+        """The possible segmentation with the best expected boundary F1, and that F1, (B,) float64.
+        A row without a possible segmentation is empty and has 0.
 
         2 E[found] / (segments + E[segments of the truth]), found being the starts of the truth with
         a start within `tolerance` frames; then, given its boundaries, the labels with the fewest

@@ -62,7 +62,8 @@ def _check_tensor(name: str, score: Any) -> None:
     if not isinstance(score, Tensor):
         raise UsageError(
             f"{name} is a {type(score).__name__}, expected a torch.Tensor; pass "
-            f"torch.as_tensor({name}), or use the functions of segfuse for arrays of other libraries"
+            f"torch.as_tensor({name}), or use the functions of segfuse for arrays of other "
+            "libraries"
         )
     if score.is_nested:
         raise UsageError(nested_text(name))
@@ -108,12 +109,12 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
 
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SemiCRF(crf.SemiCRF):
     """As `segfuse.crf.SemiCRF`, of tensors; half precision is raised to float32.
 
-    `log_partition`, `loss` and `partial_loss` are differentiable by every score, and do not wait for
-    a CUDA device (see `check`). The other methods record no derivatives.
+    `log_partition`, `loss` and `partial_loss` are differentiable by every score, and do not wait
+    for a CUDA device (see `check`). The other methods record no derivatives.
 
     Their `reduction` is ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the
     gradients along with the value.
@@ -252,8 +253,8 @@ def loss(
         reduction: ``"mean"`` or ``"sum"`` over the rows, which compute the gradients along with the
             value, or ``"none"``.
         ignore: the label of padding.
-        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a tail
-            no run is too long, and with K = 1 every frame is a segment.
+        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a
+            tail no run is too long, and with K = 1 every frame is a segment.
 
     Returns:
         A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
@@ -304,8 +305,9 @@ def partial_loss(
 def check(device: Any = None) -> None:
     """Waits for the current stream of a CUDA device, and raises what its calls have found wrong.
 
-    The functions of this module do not wait for a device, so that a NaN score or a gold segment that
-    is too long cannot raise an error there at once; the outputs of such a call are unspecified.
+    The functions of this module do not wait for a device, so that a NaN score or a gold segment
+    that is too long cannot raise an error there at once; the outputs of such a call are
+    unspecified.
 
     Raises:
         DataError: the first such number since the last check, with its place.
@@ -393,8 +395,8 @@ class SemiMarkovCRF(nn.Module):
     def __prepare_scriptable__(self) -> nn.Module:
         """Asked by torch.jit.script, of modules that hold this one, too."""
         raise UsageError(
-            "SemiMarkovCRF cannot be scripted: its engine is no TorchScript; script the encoder alone, "
-            "or use torch.compile or torch.export"
+            "SemiMarkovCRF cannot be scripted: its engine is no TorchScript; script the encoder "
+            "alone, or use torch.compile or torch.export"
         )
 
     def extra_repr(self) -> str:
@@ -437,7 +439,7 @@ class SemiMarkovCRF(nn.Module):
         lengths: Tensor | None = None,
         constraints: Constraints | None = None,
     ) -> SemiCRF:
-        """The model over the segmentations of these rows, with everything that can be asked of it."""
+        """The model over the segmentations of these rows, with all methods of `SemiCRF`."""
         return SemiCRF(**self.scores(emission), lengths=lengths, constraints=constraints)
 
     def forward(

@@ -1,8 +1,8 @@
 """The engine as opaque operations of PyTorch, with fake implementations and autograd.
 
-Each operation takes the same `_Model`. The value of a row is its loss where gold is given, its partial
-loss where `partial` is set, and its log-partition otherwise. Eight gradients go with the eight kinds
-of scores; one that is not needed has no elements.
+Each operation takes the same `_Model`. The value of a row is its loss where gold is given, its
+partial loss where `partial` is set, and its log-partition otherwise. Eight gradients go with the
+eight kinds of scores; one that is not needed has no elements.
 """
 
 from __future__ import annotations
