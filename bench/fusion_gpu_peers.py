@@ -16,6 +16,7 @@ each of them). A name ends with its package: "JAX" is a part.
 
 What is not installed or finds no device is left out, and stderr says so.
 """
+
 import json
 import os
 import signal
@@ -106,7 +107,12 @@ class Jax:
         device = jax.devices()[0]
         if device.platform != "gpu" and "SEGFUSE_BENCH_ANY_DEVICE" not in os.environ:
             raise ImportError("JAX finds no CUDA device")
-        self.jax, self.jnp, self.version, self.device = jax, jnp, jax.__version__, device.device_kind
+        self.jax, self.jnp, self.version, self.device = (
+            jax,
+            jnp,
+            jax.__version__,
+            device.device_kind,
+        )
         self.dtypes = {"f32": jnp.float32, "bf16": jnp.bfloat16}
         source = jnp.ones(1 << 29, jnp.uint8)
         self.copy = lambda: jnp.copy(source)
@@ -143,7 +149,10 @@ class Jax:
     def arrays(self, shapes, dtype):
         self.made += 1
         keys = self.jax.random.split(self.jax.random.key(self.made), len(shapes))
-        made = [self.jax.random.normal(k, s, self.jnp.float32).astype(self.dtypes[dtype]) for k, s in zip(keys, shapes, strict=True)]
+        made = [
+            self.jax.random.normal(k, s, self.jnp.float32).astype(self.dtypes[dtype])
+            for k, s in zip(keys, shapes, strict=True)
+        ]
         return self.jax.block_until_ready(made)
 
     def prepared(self, function, way):
@@ -176,7 +185,13 @@ def cases(programs):
                 for columns in COLUMNS:
                     matrix = (ELEMENTS // columns, columns)
                     label = f"{name}_{dtype} {matrix[0]}x{columns}"
-                    yield label, name, shapes_of(name, matrix), dtype, {"workload": f"{name}_{dtype}", "columns": columns}
+                    yield (
+                        label,
+                        name,
+                        shapes_of(name, matrix),
+                        dtype,
+                        {"workload": f"{name}_{dtype}", "columns": columns},
+                    )
 
 
 def series(peer, call, calls):

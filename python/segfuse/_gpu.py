@@ -15,7 +15,15 @@ from ._arrays import TORCH, Kind
 from ._errors import UsageError
 
 _LEGACY_STREAM = 1  # how CUDA's default stream is called where 0 would mean "none"
-_BYTES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+_BYTES = {
+    "bool": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
 _CODES = {"bool": "|b1", "float16": "<f2", "int32": "<i4", "float32": "<f4", "int64": "<i8",
           "float64": "<f8"}  # fmt: skip
 
@@ -43,9 +51,13 @@ class DeviceArray:
         if copy:
             raise BufferError("a DeviceArray is handed out without a copy")
         if stream == 2:
-            raise BufferError("streams by thread are not supported; name one, or the default stream")
+            raise BufferError(
+                "streams by thread are not supported; name one, or the default stream"
+            )
         # Where the reader wants no order, or names nothing, the host waits.
-        return self._tensor.capsule(self._device, 0 if stream in (-1, 0) else stream or _LEGACY_STREAM)
+        return self._tensor.capsule(
+            self._device, 0 if stream in (-1, 0) else stream or _LEGACY_STREAM
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

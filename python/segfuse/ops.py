@@ -309,7 +309,10 @@ def mean(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
 def var(x: Any, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Value:
     """The variance over `axis`: squared deviations from the mean over (count - ddof)."""
     x = floating("var", x)
-    return Value(x._fusion, _native.var(x._native, _axes("var", x, axis), bool(keepdims), whole("var: ddof", ddof)))
+    return Value(
+        x._fusion,
+        _native.var(x._native, _axes("var", x, axis), bool(keepdims), whole("var: ddof", ddof)),
+    )
 
 
 def std(x: Any, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Value:
@@ -429,7 +432,11 @@ def expand_dims(x: Any, axis: int) -> Value:
 def squeeze(x: Any, axis: Axis = None) -> Value:
     """Without `axis`, or without all axes of size 1."""
     x = value("squeeze", x)
-    axes = [i for i, s in enumerate(x.shape) if is_one(s)] if axis is None else _axes("squeeze", x, axis)
+    axes = (
+        [i for i, s in enumerate(x.shape) if is_one(s)]
+        if axis is None
+        else _axes("squeeze", x, axis)
+    )
     assert axes is not None
     for a in axes:
         if not is_one(x.shape[a]):
@@ -575,7 +582,10 @@ def full(shape: Any, number: float, dtype: DTypeLike = "float32", like: Value | 
     fusion = _owner("full", sizes, like)
     if fusion is None:
         return np.full(sizes, number, dtype_name(dtype))
-    return Value(fusion, fusion._native.full(real("full: number", number), native_sizes(sizes), dtype_name(dtype)))
+    return Value(
+        fusion,
+        fusion._native.full(real("full: number", number), native_sizes(sizes), dtype_name(dtype)),
+    )
 
 
 def zeros(shape: Any, dtype: DTypeLike = "float32", like: Value | None = None) -> Any:
@@ -592,7 +602,10 @@ def full_like(x: Any, number: float, dtype: DTypeLike | None = None) -> Value:
     """One number in the shape and type of x."""
     x = value("full_like", x)
     kind = x.dtype if dtype is None else dtype_name(dtype)
-    return Value(x._fusion, x._fusion._native.full(real("full_like: number", number), x._native.shape(), kind))
+    return Value(
+        x._fusion,
+        x._fusion._native.full(real("full_like: number", number), x._native.shape(), kind),
+    )
 
 
 def zeros_like(x: Any, dtype: DTypeLike | None = None) -> Value:
@@ -714,14 +727,18 @@ def _affine(operation: str, x: Value, result: Value, scale: Any, shift: Any) -> 
 def layer_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, times scale (C), plus shift (C)."""
     x = floating("layer_norm", x)
-    result = Value(x._fusion, _native.layer_norm(_raised(x)._native, real("layer_norm: epsilon", epsilon)))
+    result = Value(
+        x._fusion, _native.layer_norm(_raised(x)._native, real("layer_norm: epsilon", epsilon))
+    )
     return _affine("layer_norm", x, result, scale, shift)
 
 
 def rms_norm(x: Any, scale: Any = None, epsilon: float = 1e-6) -> Value:
     """x / sqrt(mean(x^2) + epsilon) over the last axis, times scale (C)."""
     x = floating("rms_norm", x)
-    result = Value(x._fusion, _native.rms_norm(_raised(x)._native, real("rms_norm: epsilon", epsilon)))
+    result = Value(
+        x._fusion, _native.rms_norm(_raised(x)._native, real("rms_norm: epsilon", epsilon))
+    )
     return _affine("rms_norm", x, result, scale, None)
 
 
@@ -736,7 +753,10 @@ def _channels(x: Value, parameter: Any) -> Any:
 def instance_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """x (B, C, ...): standardised over the axes after the second; scale and shift are (C)."""
     x = floating("instance_norm", x)
-    result = Value(x._fusion, _native.instance_norm(_raised(x)._native, real("instance_norm: epsilon", epsilon)))
+    result = Value(
+        x._fusion,
+        _native.instance_norm(_raised(x)._native, real("instance_norm: epsilon", epsilon)),
+    )
     return _affine("instance_norm", x, result, _channels(x, scale), _channels(x, shift))
 
 
@@ -766,7 +786,9 @@ def batch_norm_inference(
     inverse = _elementwise_functions["rsqrt"](variance + epsilon)
     mean = _parameter(operation, x, _channels(x, mean))
     centred = _raised(x) - (_raised(mean) if isinstance(mean, Value) else mean)
-    return _affine(operation, x, centred * _channels(x, inverse), _channels(x, scale), _channels(x, shift))
+    return _affine(
+        operation, x, centred * _channels(x, inverse), _channels(x, scale), _channels(x, shift)
+    )
 
 
 __all__ = [

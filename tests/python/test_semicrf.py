@@ -117,7 +117,9 @@ def test_a_value_holds_the_arrays_and_nothing_else():
         crf.emission = model.emission
     known = dataclasses.replace(crf, constraints=KNOWN)
     np.testing.assert_allclose(known.partial_loss(), crf.log_partition() - known.log_partition())
-    assert SemiCRF(None, None, None).emission is None  # nothing is checked before a method is called
+    assert (
+        SemiCRF(None, None, None).emission is None
+    )  # nothing is checked before a method is called
     with pytest.raises(segfuse.UsageError, match="emission is of type NoneType"):
         SemiCRF(None, None, None).log_partition()
 
@@ -148,7 +150,9 @@ def test_jax_tracers_are_refused_alike_by_the_crf_and_by_programs(jax):
     compiled = segfuse.compile(lambda x: x + 1)
     tables = np.zeros((2, 2), np.float32)
     for function in (compiled, lambda x: SemiCRF(x, tables, tables).viterbi().start):
-        with pytest.raises(segfuse.UsageError, match="is a value inside a JAX transformation; call s"):
+        with pytest.raises(
+            segfuse.UsageError, match="is a value inside a JAX transformation; call s"
+        ):
             jax.jit(function)(np.zeros((1, 3, 2), np.float32))
 
 
@@ -209,7 +213,9 @@ def test_values_of_tensors_take_half_precision_and_refuse_the_rest(torch):
     assert crf.emission.dtype == torch.float32
     assert crf.loss(torch.from_numpy(LABELS)).dtype == torch.float32
     assert len(crf.viterbi()) == 3
-    with pytest.raises(segfuse.UsageError, match="transition is a ndarray, expected a torch.Tensor"):
+    with pytest.raises(
+        segfuse.UsageError, match="transition is a ndarray, expected a torch.Tensor"
+    ):
         st.SemiCRF(**half | {"transition": np.zeros((2, 2))})
     for name in ("duration", "lengths"):
         mixed = st.SemiCRF(**half | {name: half[name].to("meta")})

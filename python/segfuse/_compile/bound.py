@@ -28,7 +28,10 @@ class Bound:
         self._which = trace.arrays if len(trace.arrays) != len(call.leaves) else None
         self._outside = [(OUTSIDE, kind) for kind in outside]
         self._inputs: list[tuple[str, Kind]] | None = None  # where nothing is to be done
-        if any(kind is not NUMPY or call.is_bits(i) for i, kind in zip(trace.arrays, kinds, strict=True)):
+        if any(
+            kind is not NUMPY or call.is_bits(i)
+            for i, kind in zip(trace.arrays, kinds, strict=True)
+        ):
             self._inputs = [(call.name(i), call.kinds[i]) for i in trace.arrays]
         flat = trace.places == list(range(len(trace.places)))
         parts = () if trace.structure is LEAF else trace.structure
@@ -117,7 +120,11 @@ class _OnGpu(Bound):
         arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
         if self._outside:
             for (name, kind), array, shape, place in zip(
-                self._outside, trace.captured, self._shapes, self._places[len(arrays) :], strict=True
+                self._outside,
+                trace.captured,
+                self._shapes,
+                self._places[len(arrays) :],
+                strict=True,
             ):
                 if kind.place(array) != place or tuple(array.shape) != shape:
                     raise _moved()

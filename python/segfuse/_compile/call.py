@@ -67,7 +67,9 @@ class Call:
 
     def input_name(self, leaf: int) -> str:
         path = list(_paths(self.structure))[leaf][1:]
-        text = "_".join("".join(c if c.isalnum() and c.isascii() else "_" for c in str(step)) for step in path)
+        text = "_".join(
+            "".join(c if c.isalnum() and c.isascii() else "_" for c in str(step)) for step in path
+        )
         text = text if text and not text[0].isdigit() else f"x{text}"
         while text in self.used_names:
             text += "_"

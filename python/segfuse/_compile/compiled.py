@@ -216,7 +216,7 @@ class Compiled:
             self._classes.clear()
 
 
-def compile(  # noqa: A001
+def compile(
     function: Callable[..., Any] | None = None,
     *,
     threads: int = 0,

@@ -44,7 +44,9 @@ class Fusion:
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[SizeLike | str]) -> Value:
         """An array that the program takes; its sizes are numbers, names or sizes made of these."""
-        value = Value(self, self._native.input(_text("name", name), dtype_name(dtype), native_sizes(shape)))
+        value = Value(
+            self, self._native.input(_text("name", name), dtype_name(dtype), native_sizes(shape))
+        )
         self._inputs.append(value)
         return value
 
@@ -64,7 +66,9 @@ class Fusion:
 
     def full(self, shape: Any, number: float, dtype: DTypeLike = "float32") -> Value:
         """An array of one number."""
-        return Value(self, self._native.full(real("number", number), native_sizes(shape), dtype_name(dtype)))
+        return Value(
+            self, self._native.full(real("number", number), native_sizes(shape), dtype_name(dtype))
+        )
 
     def arange(self, length: SizeLike | str, dtype: DTypeLike = "int64") -> Value:
         """0, 1, 2, ... up to `length`."""
@@ -78,7 +82,9 @@ class Fusion:
         """States that two sizes are equal; a call for which they are not is refused."""
         self._native.require(native_size(a), native_size(b))
 
-    def apply(self, operation: str, *operands: Value, **attributes: Any) -> Value | tuple[Value, ...]:
+    def apply(
+        self, operation: str, *operands: Value, **attributes: Any
+    ) -> Value | tuple[Value, ...]:
         """Any operation of docs/ir.md by its name, with all its attributes."""
         for row in _native.operations():
             if row[0] == operation:
@@ -113,7 +119,9 @@ class Fusion:
         where a kernel stores them and where they are cast, not after each operation.
         """
         return Program(
-            _native.Program(self._native, whole("threads", threads), check_numerics, excess_precision)
+            _native.Program(
+                self._native, whole("threads", threads), check_numerics, excess_precision
+            )
         )
 
     @staticmethod
@@ -136,7 +144,11 @@ class Fusion:
             DataError: "SOURCE:LINE:COLUMN: ..." for a text that is no program.
         """
         native = _native.Program.from_text(
-            _text("text", text), _text("source", source), whole("threads", threads), check_numerics, excess_precision
+            _text("text", text),
+            _text("source", source),
+            whole("threads", threads),
+            check_numerics,
+            excess_precision,
         )
         return Program(native)
 
@@ -152,7 +164,9 @@ class Fusion:
 
     def _own(self, value: Any, operation: str) -> Value:
         if not isinstance(value, Value):
-            raise UsageError(f"{operation}: found {_arrays.describe(value)}, expected a segfuse.Value")
+            raise UsageError(
+                f"{operation}: found {_arrays.describe(value)}, expected a segfuse.Value"
+            )
         if value._fusion is not self:
             raise UsageError(
                 f"{operation}: found a value of the Fusion {value._fusion.name!r}, expected one of "

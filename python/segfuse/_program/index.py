@@ -93,7 +93,9 @@ def _bound(x: Value, bound: Any, size: Any, default: Any) -> Any:
     if bound is None:
         return default
     if not _is_whole(bound):
-        raise UsageError(f"indexing: found {_arrays.describe(bound)} in a slice, expected an integer")
+        raise UsageError(
+            f"indexing: found {_arrays.describe(bound)} in a slice, expected an integer"
+        )
     bound = bound if isinstance(bound, Size) else operator.index(bound)
     known = x._fusion._known
     if isinstance(bound, int) and bound < 0:
@@ -134,5 +136,7 @@ def _backward(x: Value, axis: int, item: slice, size: Any, step: int) -> Value:
         )
     fusion = x._fusion
     indices = Value(fusion, fusion._native.iota(native_size(size), "int64"))
-    turned = make("take", [x, size - (indices + 1)], axis)  # size - 1 is no size where there is nothing
+    turned = make(
+        "take", [x, size - (indices + 1)], axis
+    )  # size - 1 is no size where there is nothing
     return turned if step == -1 else _sliced(turned, axis, slice(None, None, -step))

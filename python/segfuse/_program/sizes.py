@@ -90,7 +90,9 @@ class Size:
         return other % int(self)
 
     def __truediv__(self, other: Any) -> Any:
-        return float(self) / float(other) if isinstance(other, (int, float, Size)) else NotImplemented
+        return (
+            float(self) / float(other) if isinstance(other, (int, float, Size)) else NotImplemented
+        )
 
     def __rtruediv__(self, other: Any) -> Any:
         return other / float(self) if isinstance(other, (int, float)) else NotImplemented

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays, _native
-from ._constraints import Constraints, native_scope, native_tail, whole_scope
 from .._device import columns_on, packed_from_labels
 from .._errors import UsageError
+from ._constraints import Constraints, native_scope, native_tail, whole_scope
 from ._segmentations import Segmentations, native_from_labels, native_of, split_of
 
 SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")

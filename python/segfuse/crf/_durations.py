@@ -46,7 +46,11 @@ def sample_prior(
     """
     tables = [
         None if table is None else np.asarray(_arrays.readable(name, table), dtype=np.float64)
-        for name, table in (("initial", initial), ("transition", transition), ("duration", duration))
+        for name, table in (
+            ("initial", initial),
+            ("transition", transition),
+            ("duration", duration),
+        )
     ]
     counts = whole("rows", rows), whole("min_frames", min_frames)
     arrays = _native.sample_prior(tables[0], tables[1], tables[2], *counts, seed_of(seed))

@@ -108,7 +108,6 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
     return tuple(map(_integers, known))
 
 
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SemiCRF(crf.SemiCRF):
     """As `segfuse.crf.SemiCRF`, of tensors; half precision is raised to float32.
@@ -264,9 +263,7 @@ def loss(
     """
     scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
     model = SemiCRF(emission, transition, duration, **scores, lengths=lengths, tail=tail)
-    return model.loss(
-        **_by_kind(gold), reduction=reduction, ignore=ignore, long_runs=long_runs
-    )
+    return model.loss(**_by_kind(gold), reduction=reduction, ignore=ignore, long_runs=long_runs)
 
 
 def partial_loss(
@@ -379,9 +376,7 @@ class SemiMarkovCRF(nn.Module):
             durations = make_durations(durations, num_classes, max_duration)
         self.durations = durations
         choices = num_classes if self.self_transitions else num_classes - 1
-        self.transition = nn.Parameter(
-            torch.full((num_classes, num_classes), -math.log(choices))
-        )
+        self.transition = nn.Parameter(torch.full((num_classes, num_classes), -math.log(choices)))
         self.initial = nn.Parameter(torch.full((num_classes,), -math.log(num_classes)))
         self.final = nn.Parameter(torch.zeros(num_classes))
         self.tail_logit = nn.Parameter(torch.zeros(num_classes)) if tail else None
