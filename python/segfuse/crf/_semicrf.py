@@ -100,8 +100,8 @@ class SemiCRF:
         tail: (C,) lets a segment of label c have d > K frames, at the score of K frames (emissions
             of all d) plus (d - K) tail[c]. Without it no segment is longer than K.
 
-    Constraints and a tail make a call slower by a small factor. The methods of which a model has no
-    constraints, or no tail, say so.
+    Constraints and a tail make a call slower by a small factor. Some methods are for models without
+    them; their help says so.
 
     Raises (every method):
         UsageError: a wrong shape, dtype or device, or a length outside [0, T].
