@@ -52,11 +52,11 @@ bench: ## benchmarks (SUITE=name for one of them)
 	@tools/build release $(JOBS) -DSEGFUSE_BENCH=ON
 	@bench/run $(SUITE)
 
-check: ## format, layers, budgets, loose ends
+check: ## format, lint, layers, budgets, loose ends
 	@tools/setup build format
 	@tools/check
 
-format: ## format the C++ sources in place
+format: ## format the C++ and Python sources in place
 	@tools/setup format
 	@tools/format
 

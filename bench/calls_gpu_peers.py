@@ -7,6 +7,7 @@ Prints a JSON list of rows for bench/run, reference_ms being PyTorch's eager ope
 call on tiny tensors that nothing waits for; the others are the device's time of a call when calls follow each other,
 the least of seven series.
 """
+
 import json
 import sys
 import time
@@ -81,7 +82,10 @@ def compare(rows, name, ours, theirs, call_of, time_of, error=0.0):
     try:
         made["compiled_ms"] = time_of(call_of(torch.compile(theirs)))
     except Exception as failure:  # what torch.compile cannot do here is told, and left out
-        print(f"torch.compile: {type(failure).__name__}: {str(failure).splitlines()[0]}", file=sys.stderr)
+        print(
+            f"torch.compile: {type(failure).__name__}: {str(failure).splitlines()[0]}",
+            file=sys.stderr,
+        )
     rows.append(made)
 
 

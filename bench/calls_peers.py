@@ -5,6 +5,7 @@ usage: calls_peers.py [THREADS]
 
 Prints a JSON list of rows for bench/run. Inputs are tiny, so nearly all of it is what a call costs.
 """
+
 import json
 import sys
 import timeit

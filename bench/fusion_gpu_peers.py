@@ -16,6 +16,7 @@ each of them). A name ends with its package: "JAX" is a part.
 
 What is not installed or finds no device is left out, and stderr says so.
 """
+
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ MAIN = (32768, 4096)
 COLUMNS = (1, 39, 127, 1000, 50257, 152064)
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import peer_programs  # noqa: E402: JAX looks at the environment when it is imported
+import peer_programs  # JAX looks at the environment when it is imported
 
 
 class Torch:
@@ -106,7 +107,12 @@ class Jax:
         device = jax.devices()[0]
         if device.platform != "gpu" and "SEGFUSE_BENCH_ANY_DEVICE" not in os.environ:
             raise ImportError("JAX finds no CUDA device")
-        self.jax, self.jnp, self.version, self.device = jax, jnp, jax.__version__, device.device_kind
+        self.jax, self.jnp, self.version, self.device = (
+            jax,
+            jnp,
+            jax.__version__,
+            device.device_kind,
+        )
         self.dtypes = {"f32": jnp.float32, "bf16": jnp.bfloat16}
         source = jnp.ones(1 << 29, jnp.uint8)
         self.copy = lambda: jnp.copy(source)
@@ -143,7 +149,10 @@ class Jax:
     def arrays(self, shapes, dtype):
         self.made += 1
         keys = self.jax.random.split(self.jax.random.key(self.made), len(shapes))
-        made = [self.jax.random.normal(k, s, self.jnp.float32).astype(self.dtypes[dtype]) for k, s in zip(keys, shapes)]
+        made = [
+            self.jax.random.normal(k, s, self.jnp.float32).astype(self.dtypes[dtype])
+            for k, s in zip(keys, shapes, strict=True)
+        ]
         return self.jax.block_until_ready(made)
 
     def prepared(self, function, way):
@@ -176,7 +185,13 @@ def cases(programs):
                 for columns in COLUMNS:
                     matrix = (ELEMENTS // columns, columns)
                     label = f"{name}_{dtype} {matrix[0]}x{columns}"
-                    yield label, name, shapes_of(name, matrix), dtype, {"workload": f"{name}_{dtype}", "columns": columns}
+                    yield (
+                        label,
+                        name,
+                        shapes_of(name, matrix),
+                        dtype,
+                        {"workload": f"{name}_{dtype}", "columns": columns},
+                    )
 
 
 def series(peer, call, calls):
@@ -250,7 +265,7 @@ def measured(peer):
             if MODE == "first":
                 yield row_of(peer, f"first call of {label}, {way}", first_ms=first)
                 continue
-            errors = [peer.difference(a, b) for a, b in zip(found, expected)]
+            errors = [peer.difference(a, b) for a, b in zip(found, expected, strict=False)]
             known = {"error": max(errors)} if errors else {}
             moved = bytes_of(inputs) + bytes_of(found)
             del found

@@ -6,6 +6,7 @@ usage: fusion_peers.py [THREADS [PART_OF_A_NAME]]
 Prints a JSON list of rows for bench/run. Times are of the processor, over the number of threads, the shortest of
 several; reference_ms is a copy of as many bytes by the same package. What is not installed is left out, and said.
 """
+
 import json
 import os
 import sys
@@ -14,10 +15,14 @@ import time
 THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 PART = sys.argv[2] if len(sys.argv) > 2 else ""
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=" + ("false" if THREADS == 1 else "true"))
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=" + ("false" if THREADS == 1 else "true")
+)
 
-import numpy as np  # noqa: E402: after the number of threads is set
-import peer_programs  # noqa: E402
+# After the number of threads is set.
+import numpy as np
+
+import peer_programs
 
 ROWS, COLUMNS, IMAGE = 4096, 4096, 56 * 56
 
@@ -123,7 +128,10 @@ def jax_rows():
 
     rng = np.random.default_rng(1)
     for name, kinds, columns, dtype, program in named(jax_programs(jnp, jax)):
-        arrays = [jnp.asarray(a, jnp.bfloat16 if dtype == "bf16" else jnp.float32) for a in arrays_for(kinds, columns, rng)]
+        arrays = [
+            jnp.asarray(a, jnp.bfloat16 if dtype == "bf16" else jnp.float32)
+            for a in arrays_for(kinds, columns, rng)
+        ]
         first = first_of(lambda: jax.block_until_ready(program(*arrays)))
         written = sum(r.nbytes for r in program(*arrays))
         half = np.ones((written + sum(a.nbytes for a in arrays)) // 8, "f4")

@@ -10,7 +10,10 @@ import time
 
 
 def pair_ns(torch, size, batch=64, batches=1200, warm=200):
-    raw, release = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
+    raw, release = (
+        torch._C._cuda_cudaCachingAllocator_raw_alloc,
+        torch._C._cuda_cudaCachingAllocator_raw_delete,
+    )
     stream = torch.cuda.current_stream().cuda_stream
     times = []
     for i in range(batches):
@@ -36,14 +39,23 @@ def loop_ns(batch=64, batches=1200):
 def main():
     try:
         import torch
+
         available = torch.cuda.is_available() and sys.argv[1:] != ["2"]
     except ImportError:
         available = False
     rows = []
     for size in (256, 65536, 1048576, 33554432) if available else ():
         median, p99 = pair_ns(torch, size)
-        rows.append({"name": f"torch_pair_{size}_live0", "device": torch.cuda.get_device_name(), "threads": 1,
-                     "p50_ns": median, "p99_ns": p99, "interpreter_ns": loop_ns()})
+        rows.append(
+            {
+                "name": f"torch_pair_{size}_live0",
+                "device": torch.cuda.get_device_name(),
+                "threads": 1,
+                "p50_ns": median,
+                "p99_ns": p99,
+                "interpreter_ns": loop_ns(),
+            }
+        )
     print(json.dumps(rows))
 
 

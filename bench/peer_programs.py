@@ -61,4 +61,6 @@ def jax_formulas(jax, jnp):
     def wide(function):
         return in_f32(function, lambda a: a.astype(jnp.float32), lambda r, dtype: r.astype(dtype))
 
-    return SimpleNamespace(rms=rms, norm=norm, layer_norm=layer_norm, gradients=gradients, wide=wide)
+    return SimpleNamespace(
+        rms=rms, norm=norm, layer_norm=layer_norm, gradients=gradients, wide=wide
+    )

@@ -8,6 +8,7 @@ Prints a JSON list of rows for bench/run: `ms` is ours, `reference_ms` the other
 value. Rows whose other package is missing, or does not fit the memory, are left out; stderr says so.
 Every timing is the median of repeated runs after one to warm up, with the device waited for.
 """
+
 import json
 import statistics
 import sys
@@ -41,7 +42,7 @@ def timed(body, device):
 
 def difference(ours, theirs):
     worst = 0.0
-    for a, b in zip(ours, theirs):
+    for a, b in zip(ours, theirs, strict=False):
         worst = max(worst, float((a.double() - b.double()).abs().max() / b.double().abs().max()))
     return worst
 
@@ -50,9 +51,15 @@ def row(name, device, threads, reference, ours, theirs):
     our_ms, our_values = timed(ours, device)
     their_ms, their_values = timed(theirs, device)
     kind = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
-    return {"name": name, "device": kind, "threads": threads, "ms": our_ms,
-            "error": difference(our_values, their_values), "reference_ms": their_ms,
-            "reference": reference}
+    return {
+        "name": name,
+        "device": kind,
+        "threads": threads,
+        "ms": our_ms,
+        "error": difference(our_values, their_values),
+        "reference_ms": their_ms,
+        "reference": reference,
+    }
 
 
 def linear_chain(device, threads, rows_, frames, classes):
@@ -62,9 +69,14 @@ def linear_chain(device, threads, rows_, frames, classes):
     torch.manual_seed(1)
     theirs = torchcrf.CRF(classes, batch_first=True).to(device)
     ours = st.SemiMarkovCRF(classes, 1).to(device)
-    ours.load_state_dict({"initial": theirs.start_transitions, "final": theirs.end_transitions,
-                          "transition": theirs.transitions,
-                          "durations.theta": torch.zeros(1, classes)})
+    ours.load_state_dict(
+        {
+            "initial": theirs.start_transitions,
+            "final": theirs.end_transitions,
+            "transition": theirs.transitions,
+            "durations.theta": torch.zeros(1, classes),
+        }
+    )
     emission = torch.randn(rows_, frames, classes, device=device, requires_grad=True)
     labels = torch.randint(classes, (rows_, frames), device=device)
 
@@ -117,7 +129,7 @@ def semi_markov(device, threads, rows_, frames, longest, classes):
             warnings.simplefilter("ignore")
             model = torch_struct.SemiMarkovCRF(edges, lengths=lengths + 1)
             value = model.partition
-        counts, = torch.autograd.grad(value.sum(), [edges])
+        (counts,) = torch.autograd.grad(value.sum(), [edges])
         return value.detach(), counts.sum((0, 1, 4))[1:]
 
     name = f"peer_partition_grad_B{rows_}_T{frames}_K{longest}_C{classes}"
@@ -132,8 +144,10 @@ def attempt(rows, make, *arguments):
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
-        print(f"bench: {make.__name__}{arguments[2:]} does not fit the memory of {arguments[0]}",
-              file=sys.stderr)
+        print(
+            f"bench: {make.__name__}{arguments[2:]} does not fit the memory of {arguments[0]}",
+            file=sys.stderr,
+        )
 
 
 def main():

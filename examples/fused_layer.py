@@ -73,7 +73,9 @@ def main():
     error = float(abs(leaf.grad.numpy() - by_x).max() / abs(by_x).max())
     print(f"gradients: largest difference from PyTorch {error:.2g}")
     assert error < 1e-3
-    print(f"PyTorch: {milliseconds(in_torch, *tensors):.3g} ms on {torch.get_num_threads()} threads")
+    print(
+        f"PyTorch: {milliseconds(in_torch, *tensors):.3g} ms on {torch.get_num_threads()} threads"
+    )
 
 
 if __name__ == "__main__":

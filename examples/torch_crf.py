@@ -2,9 +2,9 @@
 
     pip install . torch && python examples/torch_crf.py
 
-The data are sampled from a known semi-Markov model: three labels with durations of their own, seen through
-noise. Both models have the same encoder; they differ in the longest segment K alone. Prints losses and
-scores on unseen rows, and writes a picture (PNG with matplotlib, else SVG).
+The data are sampled from a known semi-Markov model: three labels with durations of their own, seen
+through noise. Both models have the same encoder; they differ in the longest segment K alone. Prints
+losses and scores on unseen rows, and writes a picture (PNG with matplotlib, else SVG).
 """
 
 import argparse
@@ -79,9 +79,7 @@ def train(model, features, labels, steps):
 
 def runs(labels):
     """All maximal runs of a batch of labels, without the last of each row, which may be cut."""
-    everything = segfuse.Segmentations.from_labels(
-        labels, max_duration=FRAMES, num_classes=CLASSES
-    )
+    everything = segfuse.Segmentations.from_labels(labels, max_duration=FRAMES, num_classes=CLASSES)
     return [segments[:-1] for segments in everything]
 
 
@@ -124,16 +122,22 @@ def draw_matplotlib(path, losses, histograms, lanes):
     for label in range(CLASSES):
         axes = figure.add_subplot(grid[1, label])
         for name, histogram in histograms.items():
-            axes.plot(range(1, LONGEST + 1), histogram[:, label], label=name,
-                      **styles.get(name, {}))
+            axes.plot(
+                range(1, LONGEST + 1), histogram[:, label], label=name, **styles.get(name, {})
+            )
         axes.set(xlabel="frames", title=f"Decoded durations of label {label}")
         axes.legend(fontsize="small")
     axes = figure.add_subplot(grid[2, :])
-    for height, (name, row) in enumerate(reversed(lanes.items())):
+    for height, row in enumerate(reversed(lanes.values())):
         for start, duration, label in row:
             axes.barh(height, duration, left=start, color=COLOURS[label], edgecolor="white")
-    axes.set(yticks=range(len(lanes)), yticklabels=list(reversed(lanes)), xlabel="frame",
-             title="An unseen row", xlim=(0, FRAMES))
+    axes.set(
+        yticks=range(len(lanes)),
+        yticklabels=list(reversed(lanes)),
+        xlabel="frame",
+        title="An unseen row",
+        xlim=(0, FRAMES),
+    )
     figure.savefig(path, dpi=110)
 
 
@@ -181,13 +185,17 @@ def draw_svg(path, losses, histograms, lanes):
         parts.append(text(4, y + 18, name))
         for start, duration, label in row:
             left, width = 90 + 980 * start / FRAMES, 980 * duration / FRAMES
-            parts.append(f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="26" '
-                         f'fill="{COLOURS[label]}" stroke="white"/>')
+            parts.append(
+                f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="26" '
+                f'fill="{COLOURS[label]}" stroke="white"/>'
+            )
     parts.append(text(90, 470, f"An unseen row of {FRAMES} frames"))
     head = '<svg xmlns="http://www.w3.org/2000/svg" width="1090" height="600" font-size="12" '
     body = "\n".join(parts)
-    path.write_text(f'{head}font-family="sans-serif">\n'
-                    f'<rect width="1090" height="600" fill="white"/>\n{body}\n</svg>\n')
+    path.write_text(
+        f'{head}font-family="sans-serif">\n'
+        f'<rect width="1090" height="600" fill="white"/>\n{body}\n</svg>\n'
+    )
 
 
 def draw(path, *content):
@@ -212,8 +220,11 @@ def main():
     features, labels = sample(rows=64, seed=1)
     unseen, gold = sample(rows=32, seed=2)
     losses, histograms = {}, {"true": true_durations()}
-    lanes = {"gold": segfuse.Segmentations.from_labels(
-        gold[:1], max_duration=FRAMES, num_classes=CLASSES)[0]}
+    lanes = {
+        "gold": segfuse.Segmentations.from_labels(
+            gold[:1], max_duration=FRAMES, num_classes=CLASSES
+        )[0]
+    }
     for name, longest in (("semi-Markov", LONGEST), ("linear chain", 1)):
         torch.manual_seed(0)
         model = Tagger(longest)
@@ -221,13 +232,16 @@ def main():
         losses[name] = train(model, features, labels, arguments.steps)
         seconds = time.perf_counter() - begin
         found = model.decode(unseen)
-        print(f"{name:13} K = {longest:2}: loss per frame {losses[name][0]:.3f} -> "
-              f"{losses[name][-1]:.3f} in {seconds:.1f} s; unseen rows: "
-              f"frames right {(found == gold).float().mean():.3f}, "
-              f"boundary F1 (1 frame) {boundary_f1(found, gold):.3f}")
+        print(
+            f"{name:13} K = {longest:2}: loss per frame {losses[name][0]:.3f} -> "
+            f"{losses[name][-1]:.3f} in {seconds:.1f} s; unseen rows: "
+            f"frames right {(found == gold).float().mean():.3f}, "
+            f"boundary F1 (1 frame) {boundary_f1(found, gold):.3f}"
+        )
         histograms[name] = duration_histogram(found)
         lanes[name] = segfuse.Segmentations.from_labels(
-            found[:1], max_duration=FRAMES, num_classes=CLASSES)[0]
+            found[:1], max_duration=FRAMES, num_classes=CLASSES
+        )[0]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     print("picture:", draw(arguments.out, losses, histograms, lanes))
 

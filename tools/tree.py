@@ -41,8 +41,8 @@ def report(name, errors, summary):
 
 
 _LITERALS = re.compile(
-    r'//(?:[^\n\\]|\\.)*'  # a line comment, continued by a backslash at its end
-    r'|/\*.*?\*/'
+    r"//(?:[^\n\\]|\\.)*"  # a line comment, continued by a backslash at its end
+    r"|/\*.*?\*/"
     r'|\b(?:u8|[uUL])?R"(?P<tag>[^()\\\s]{0,16})\(.*?\)(?P=tag)"'
     r'|"(?:[^"\\\n]|\\.)*"'
     r"|(?<![0-9a-fA-F])'(?:[^'\\\n]|\\.)+'",  # not the separators of 1'000

@@ -1,52 +1,54 @@
 """segfuse: exact semi-Markov conditional random fields, and compiled functions over arrays.
 
-The functions of the CRF work on NumPy, JAX and PyTorch arrays; `segfuse.torch` has autograd and a
-module. `help(segfuse.semicrf)` has the model, `help(segfuse.log_partition)` the inputs and shapes.
+`segfuse.crf.SemiCRF` is a CRF over arrays of NumPy, JAX and PyTorch; the functions of `segfuse` are
+its methods, and `segfuse.torch` has autograd and a module. `help(segfuse.crf)` has the model.
 `segfuse.compile` and `segfuse.grad` turn functions over arrays into compiled programs, with the
 operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by value.
 """
 
-from . import ops
-from ._compile import CacheInfo, Compiled, compile  # noqa: A004
-from ._constraints import Constraints
+from . import crf, ops
+from ._compile.compiled import CacheInfo, Compiled, compile  # noqa: A004
+from ._compile.grad import grad, value_and_grad
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
-from ._fusion import Fusion, Program
-from ._grad import grad, value_and_grad
 from ._native import __version__
-from ._segmentations import IGNORE, Segmentations
-from ._sizes import Size
-from ._value import Value
-from .inference import (
+from ._program.fusion import Fusion
+from ._program.program import Program
+from ._program.sizes import Size
+from ._program.value import Value
+from ._threads import get_threads, set_threads
+from .crf import (
+    IGNORE,
+    Constraints,
+    Gradients,
+    Posteriors,
     SegmentationLists,
-    boundary_within,
-    cross_entropy,
+    Segmentations,
+    SemiCRF,
     duration_buckets,
     duration_gradient,
     duration_parameters,
     duration_scores,
+    sample_prior,
+)
+from .crf._functions import (
+    boundary_within,
+    cross_entropy,
+    entropy,
     expected_durations,
     k_best,
     kl,
-    max_marginal,
-    minimum_risk,
-    partial_loss,
-    partial_loss_and_gradients,
-    sample,
-)
-from .semicrf import (
-    Gradients,
-    Posteriors,
-    entropy,
-    get_threads,
     log_partition,
     log_partition_and_gradients,
     loss,
     loss_and_gradients,
+    max_marginal,
+    minimum_risk,
+    partial_loss,
+    partial_loss_and_gradients,
     posteriors,
-    sample_prior,
+    sample,
     score,
     segment_posteriors,
-    set_threads,
     viterbi,
 )
 
@@ -65,12 +67,14 @@ __all__ = [
     "Program",
     "SegmentationLists",
     "Segmentations",
+    "SemiCRF",
     "Size",
     "UsageError",
     "Value",
     "__version__",
     "boundary_within",
     "compile",
+    "crf",
     "cross_entropy",
     "duration_buckets",
     "duration_gradient",

@@ -31,15 +31,18 @@ def packed_from_labels(
     first[:, 1:] &= labels[:, 1:] != labels[:, :-1]
     begin = torch.where(first, time, -1).cummax(1).values
     if split:
-        first |= inside & _splits(time - begin, _until_next(first, time, lengths) + time - begin,
-                                  longest)
+        first |= inside & _splits(
+            time - begin, _until_next(first, time, lengths) + time - begin, longest
+        )
     frames_of = _until_next(first, time, lengths)
     pointer = torch.nn.functional.pad(first.sum(1).cumsum(0), (1, 0))
-    # Compaction without knowing the number of segments: frames that start none go to the last place.
+    # Compaction without knowing the number of segments: frames that start none go to the last
+    # place.
     place = torch.where(first.flatten(), first.flatten().cumsum(0) - 1, batch * frames)
     columns = (
-        labels.new_zeros(batch * frames + 1, dtype=torch.int32)
-        .scatter_(0, place, column.flatten().int())[:-1]
+        labels.new_zeros(batch * frames + 1, dtype=torch.int32).scatter_(
+            0, place, column.flatten().int()
+        )[:-1]
         for column in (time, frames_of, labels)
     )
     return (pointer, *columns), lengths

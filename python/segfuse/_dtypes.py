@@ -15,7 +15,7 @@ _PYTHON: dict[Any, str] = {bool: "bool", int: "int64", float: "float32"}
 _RANK = {name: rank for rank, name in enumerate(NAMES)}
 
 DTypeLike = Any
-"""A name ("float32", "f32"), a dtype of NumPy, PyTorch or JAX, or bool, int (int64), float (float32)."""
+"""A name ("float32", "f32"), a dtype of NumPy, PyTorch or JAX, or bool, int, float of Python."""
 
 
 def dtype_name(dtype: DTypeLike) -> str:

@@ -10,11 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from . import _native, _run
+from . import _arrays, _native
+from ._arrays import TORCH, Kind
 from ._errors import UsageError
 
 _LEGACY_STREAM = 1  # how CUDA's default stream is called where 0 would mean "none"
-_BYTES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+_BYTES = {
+    "bool": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
 _CODES = {"bool": "|b1", "float16": "<f2", "int32": "<i4", "float32": "<f4", "int64": "<i8",
           "float64": "<f8"}  # fmt: skip
 
@@ -38,13 +47,17 @@ class DeviceArray:
         return 2, self._device
 
     def __dlpack__(self, *, stream: int | None = None, copy: bool | None = None, **_: Any) -> Any:
-        """Ready on `stream`: a handle, 1 or None for the default stream, or -1 for whatever may be."""
+        """Ready on `stream`: a handle, 1 or None for the default stream, or -1 for any."""
         if copy:
             raise BufferError("a DeviceArray is handed out without a copy")
         if stream == 2:
-            raise BufferError("streams by thread are not supported; name one, or the default stream")
+            raise BufferError(
+                "streams by thread are not supported; name one, or the default stream"
+            )
         # Where the reader wants no order, or names nothing, the host waits.
-        return self._tensor.capsule(self._device, 0 if stream in (-1, 0) else stream or _LEGACY_STREAM)
+        return self._tensor.capsule(
+            self._device, 0 if stream in (-1, 0) else stream or _LEGACY_STREAM
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -129,14 +142,14 @@ class Runner:
         self._native.check()
 
     def run_on_copies(self, arrays: list[Any], overwritten: Sequence[int] = ()) -> list[Any]:
-        """NumPy's arrays (as `_run.readable` gives them) travel, and so do the results."""
+        """NumPy's arrays (as `Kind.host_view` gives them) travel, and so do the results."""
         return self._native.run_on_copies(arrays, list(overwritten))
 
-    def run(self, arrays: Sequence[Any], kinds: Sequence[int], places: Sequence[int]) -> list[Any]:
+    def run(self, arrays: Sequence[Any], kinds: Sequence[Kind], places: Sequence[int]) -> list[Any]:
         """Arrays on this device, and numbers on the host; results on the device, of their kind."""
         prepared = self.prepared(tuple([tuple(array.shape) for array in arrays]))
-        library = _run.library_of(kinds)
-        if library == _run.TORCH:
+        library = _arrays.library_of(kinds)
+        if library is TORCH:
             outputs = self.torch_outputs(prepared)
             return self.run_torch(prepared, outputs, arrays, kinds, places)
         items = [
@@ -145,7 +158,7 @@ class Runner:
         ]
         results = self._native.run_apart(prepared, items)
         there = next(array for array, place in zip(arrays, places, strict=True) if place >= 0)
-        finish = self._finisher(library, there)
+        finish = library.from_dlpack(there)
         return [finish(DeviceArray(result, self.device)) for result in results]
 
     # --- PyTorch ---
@@ -163,7 +176,7 @@ class Runner:
         prepared: _native.Prepared,
         outputs: list[tuple[Any, Any]],
         arrays: Sequence[Any],
-        kinds: Sequence[int],
+        kinds: Sequence[Kind],
         places: Sequence[int],
     ) -> list[Any]:
         if self._torch is None:
@@ -174,7 +187,7 @@ class Runner:
         items: list[Any] = []
         kept: list[Any] = []  # until all is enqueued
         for i, array in enumerate(arrays):
-            if kinds[i] == _run.TORCH and places[i] >= 0:
+            if kinds[i] is TORCH and places[i] >= 0:
                 if array.is_neg():
                     kept.append(array := array.resolve_neg())
                 if array.is_contiguous():
@@ -197,7 +210,7 @@ class Runner:
 
     # --- JAX and others ---
 
-    def _item(self, name: str, array: Any, kind: int, place: int) -> Any:
+    def _item(self, name: str, array: Any, kind: Kind, place: int) -> Any:
         if place < 0:
             return _host_number(name, array, kind)
         if hasattr(array, "__dlpack__"):
@@ -206,22 +219,14 @@ class Runner:
             except (BufferError, ValueError, RuntimeError) as error:
                 raise UsageError(f"{name} cannot be handed out by DLPack: {error}") from None
         known = array.__cuda_array_interface__
-        strides, item = known.get("strides"), _BYTES[_run.signature_of(name, array)[0]]
+        strides, item = known.get("strides"), _BYTES[_arrays.signature_of(name, array)[0]]
         if strides is not None:
             strides = [stride // item for stride in strides]
         return known["data"][0], strides, known.get("stream") or 0, array
 
-    def _finisher(self, library: int, like: Any) -> Callable[[DeviceArray], Any]:
-        if library == _run.JAX:
-            jax = sys.modules["jax"]
-            return lambda result: jax.dlpack.from_dlpack(result)
-        module = sys.modules.get(type(like).__module__.partition(".")[0])
-        own: Callable[[DeviceArray], Any] | None = getattr(module, "from_dlpack", None)
-        return own or (lambda result: result)
 
-
-def _host_number(name: str, array: Any, kind: int) -> np.ndarray:
-    return np.ascontiguousarray(_run.readable(name, array, kind)).reshape(np.shape(array))
+def _host_number(name: str, array: Any, kind: Kind) -> np.ndarray:
+    return np.ascontiguousarray(kind.host_view(name, array)).reshape(np.shape(array))
 
 
 def need_numbers(
@@ -232,6 +237,6 @@ def need_numbers(
         if place < 0 and tuple(array.shape) != ():
             other = next(n for n, p in zip(names, places, strict=True) if p >= 0)
             raise UsageError(
-                f"{name} lies on the CPU, but {other} on cuda:{device}; move it there (only numbers "
-                "may stay)"
+                f"{name} lies on the CPU, but {other} on cuda:{device}; move it there (only "
+                "numbers may stay)"
             )

@@ -5,13 +5,14 @@ function given to `segfuse.compile` gets, or those of a `segfuse.Fusion`, and be
 numbers and arrays. Element types meet as in JAX: plain numbers and NumPy scalars are weak, integers
 never widen floats, `/` and functions such as `exp` of integers are float32.
 
-Every elementwise operation of docs/ir.md is here under its name there (`exp`, `sigmoid`, `lt`, ...),
-and under NumPy's where that is another (`less`).
+Every elementwise operation of docs/ir.md is here under its name there (`exp`, `sigmoid`, `lt`,
+...), and under NumPy's where that is another (`less`).
 """
 
 from __future__ import annotations
 
 import builtins
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _native
-from ._dtypes import DTypeLike, dtype_name, is_float, promote
+from ._dtypes import DTypeLike, dtype_name, is_float
 from ._errors import UsageError
-from ._lift import (
+from ._numbers import real, whole
+from ._program.index import index
+from ._program.lift import (
     agree_on_shape,
     as_value,
     common_dtype,
@@ -29,15 +32,16 @@ from ._lift import (
     fusion_of,
     is_one,
     lifted,
+    make,
+    new_axis,
     same_size,
     shape_text,
     value,
     value_of,
     with_constant_one,
 )
-from ._numbers import real, whole
-from ._sizes import Size, native_size, native_sizes
-from ._value import Value
+from ._program.sizes import Size, native_size, native_sizes
+from ._program.value import Value, functions
 
 if TYPE_CHECKING:
 
@@ -48,12 +52,6 @@ Axis = Any
 """An int, a tuple of ints, or None for all axes; negative ones count from the end."""
 
 _TABLE = {row[0]: row for row in _native.operations()}
-
-
-def _make(operation: str, operands: Sequence[Value], *attributes: Any) -> Value:
-    fusion = operands[0]._fusion
-    natives = [operand._native for operand in operands]
-    return Value(fusion, fusion._native.apply(operation, natives, list(attributes))[0])
 
 
 def _elementwise(operation: str) -> Callable[..., Value]:
@@ -67,7 +65,7 @@ def _elementwise(operation: str) -> Callable[..., Value]:
         values = lifted(operation, operands, floating=needs_float)
         if count > 1:
             values = agree_on_shape(operation, values)
-        return _make(operation, values)
+        return make(operation, values)
 
     words = {
         "float": "floats (integers become float32)",
@@ -129,14 +127,14 @@ _MORE_NUMPY_NAMES = {
 }
 
 
-def numpy_function(name: str) -> Callable[..., Any] | None:
+def _numpy_function(name: str) -> Callable[..., Any] | None:
     """What stands for NumPy's function of that name."""
     name = _MORE_NUMPY_NAMES.get(name, name)
     found = globals().get(name) if name in __all__ else None
     return found if callable(found) else None
 
 
-def binary(operation: str, a: Any, b: Any) -> Any:
+def _binary(operation: str, a: Any, b: Any) -> Any:
     """An operator; NotImplemented for what has no meaning beside a value."""
     if any_of(isinstance(x, (str, bytes, dict, set, type(None))) for x in (a, b)):
         if operation in ("eq", "ne"):
@@ -157,11 +155,11 @@ def where(condition: Any, a: Any, b: Any) -> Value:
     mask = value_of(fusion, "where", condition)
     mask = as_value(fusion, mask, common_dtype([mask]))
     if mask.dtype != "bool":
-        mask = _make("ne", [mask, as_value(fusion, 0, mask.dtype)])
+        mask = make("ne", [mask, as_value(fusion, 0, mask.dtype)])
     branches = [value_of(fusion, "where", x) for x in (a, b)]
     dtype = common_dtype(branches)
     values = [mask, *(as_value(fusion, x, dtype) for x in branches)]
-    return _make("where", agree_on_shape("where", values))
+    return make("where", agree_on_shape("where", values))
 
 
 def astype(x: Any, dtype: DTypeLike) -> Value:
@@ -311,7 +309,10 @@ def mean(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
 def var(x: Any, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Value:
     """The variance over `axis`: squared deviations from the mean over (count - ddof)."""
     x = floating("var", x)
-    return Value(x._fusion, _native.var(x._native, _axes("var", x, axis), bool(keepdims), whole("var: ddof", ddof)))
+    return Value(
+        x._fusion,
+        _native.var(x._native, _axes("var", x, axis), bool(keepdims), whole("var: ddof", ddof)),
+    )
 
 
 def std(x: Any, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Value:
@@ -337,7 +338,7 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
         flat = argmax(reshape(x, -1), 0)
         return reshape(flat, (1,) * rank) if keepdims else flat
     axis = _axis("argmax", x, axis)
-    result = _make("argmax", [x], [axis])
+    result = make("argmax", [x], [axis])
     return expand_dims(result, axis) if keepdims else result
 
 
@@ -387,8 +388,8 @@ def _quotient(x: Value, sizes: list[Any], shape: Any) -> Any:
     known = fusion._number(rest)
     if known is not None and known % number:
         raise UsageError(
-            f"reshape: {fusion._number(x.size)} elements of shape {shape_text(fusion, x.shape)} are no "
-            f"multiple of the sizes beside -1 in {shape}"
+            f"reshape: {fusion._number(x.size)} elements of shape {shape_text(fusion, x.shape)} "
+            f"are no multiple of the sizes beside -1 in {shape}"
         )
     return rest // number
 
@@ -402,7 +403,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Value:
     """Result axis i is axis axes[i]; all axes in reverse without `axes`."""
     x = value("transpose", x)
     order = list(range(x.ndim))[::-1] if axes is None else [_axis("transpose", x, a) for a in axes]
-    return _make("permute", [x], order)
+    return make("permute", [x], order)
 
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
@@ -411,7 +412,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
     order = list(range(x.ndim))
     a, b = _axis("swapaxes", x, axis1), _axis("swapaxes", x, axis2)
     order[a], order[b] = order[b], order[a]
-    return _make("permute", [x], order)
+    return make("permute", [x], order)
 
 
 def moveaxis(x: Any, source: int, destination: int) -> Value:
@@ -419,26 +420,28 @@ def moveaxis(x: Any, source: int, destination: int) -> Value:
     x = value("moveaxis", x)
     order = list(range(x.ndim))
     order.insert(_axis("moveaxis", x, destination), order.pop(_axis("moveaxis", x, source)))
-    return _make("permute", [x], order)
+    return make("permute", [x], order)
 
 
 def expand_dims(x: Any, axis: int) -> Value:
     """A new axis of size 1 at `axis` of the result."""
     x = value("expand_dims", x)
-    at = _axis("expand_dims", x, axis, 1)
-    sizes = native_sizes((*x.shape[:at], 1, *x.shape[at:]))
-    return _make("broadcast", [x], [i for i in range(x.ndim + 1) if i != at], sizes)
+    return new_axis(x, _axis("expand_dims", x, axis, 1))
 
 
 def squeeze(x: Any, axis: Axis = None) -> Value:
     """Without `axis`, or without all axes of size 1."""
     x = value("squeeze", x)
-    axes = [i for i, s in enumerate(x.shape) if is_one(s)] if axis is None else _axes("squeeze", x, axis)
+    axes = (
+        [i for i, s in enumerate(x.shape) if is_one(s)]
+        if axis is None
+        else _axes("squeeze", x, axis)
+    )
     assert axes is not None
     for a in axes:
         if not is_one(x.shape[a]):
             raise UsageError(f"squeeze: axis {a} of {x!r} is not 1")
-    return _make("squeeze", [x], sorted(axes))
+    return make("squeeze", [x], sorted(axes))
 
 
 def broadcast_to(x: Any, shape: Any) -> Value:
@@ -470,7 +473,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Value:
                 raise UsageError(
                     f"concatenate: the shapes {shapes[0]} and {shapes[1]} differ in axis {other}"
                 )
-    return _make("concat", values, axis)
+    return make("concat", values, axis)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Value:
@@ -519,7 +522,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     if len(pairs) != x.ndim or any_of(len(pair) != 2 for pair in pairs):
         raise UsageError(f"pad: found {pad_width}, expected (before, after) for each axis of {x!r}")
     low, high = native_sizes([p[0] for p in pairs]), native_sizes([p[1] for p in pairs])
-    return _make("pad", [x], low, high, float(constant_values))
+    return make("pad", [x], low, high, float(constant_values))
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Value:
@@ -529,26 +532,26 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Value:
     if axis is None:
         x, axis = reshape(x, -1), 0
     at = value_of(fusion, "take", indices)
-    return _make("take", [x, as_value(fusion, at, common_dtype([at]))], _axis("take", x, axis))
+    return make("take", [x, as_value(fusion, at, common_dtype([at]))], _axis("take", x, axis))
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Value:
     """Along `axis` the element that each index names; the shape is that of the indices."""
     x, at = value("take_along_axis", x, indices), value("take_along_axis", indices, x)
-    return _make("gather", [x, at], _axis("take_along_axis", x, axis))
+    return make("gather", [x, at], _axis("take_along_axis", x, axis))
 
 
 def scatter_add(updates: Any, indices: Any, axis: int, size: Any) -> Value:
     """Adds updates into zeros of `size` along `axis`: the adjoint of take()."""
     updates, at = value("scatter_add", updates, indices), value("scatter_add", indices, updates)
     axis = _axis("scatter_add", updates, axis, 1 - at.ndim)
-    return _make("scatter_add", [updates, at], axis, native_sizes(size))
+    return make("scatter_add", [updates, at], axis, native_sizes(size))
 
 
 def sliding_windows(x: Any, size: int, axis: int = -1, stride: int = 1, dilation: int = 1) -> Value:
     """`axis` becomes (windows, size): element j of window i is i * stride + j * dilation."""
     x = value("sliding_windows", x)
-    return _make("unfold", [x], _axis("sliding_windows", x, axis), size, stride, dilation)
+    return make("unfold", [x], _axis("sliding_windows", x, axis), size, stride, dilation)
 
 
 def one_hot(indices: Any, classes: Any, dtype: DTypeLike = "float32") -> Value:
@@ -566,7 +569,7 @@ def _owner(operation: str, sizes: Sequence[Any], like: Any) -> Any:
 
 
 def arange(stop: Any, dtype: DTypeLike = "int64", like: Value | None = None) -> Any:
-    """0, 1, 2, ... up to `stop`: a value if `stop` is a size of a value or `like` is given, else NumPy's."""
+    """0, 1, 2, ... up to `stop`, of NumPy unless that is a size of a value or `like` is given."""
     fusion = _owner("arange", [stop], like)
     if fusion is None:
         return np.arange(stop, dtype=dtype_name(dtype))
@@ -574,12 +577,15 @@ def arange(stop: Any, dtype: DTypeLike = "int64", like: Value | None = None) -> 
 
 
 def full(shape: Any, number: float, dtype: DTypeLike = "float32", like: Value | None = None) -> Any:
-    """An array of one number: a value if a size is one of a value or `like` is given, else NumPy's."""
+    """An array of one number, of NumPy unless a size is one of a value or `like` is given."""
     sizes = [shape] if isinstance(shape, (int, Size)) else list(shape)
     fusion = _owner("full", sizes, like)
     if fusion is None:
         return np.full(sizes, number, dtype_name(dtype))
-    return Value(fusion, fusion._native.full(real("full: number", number), native_sizes(sizes), dtype_name(dtype)))
+    return Value(
+        fusion,
+        fusion._native.full(real("full: number", number), native_sizes(sizes), dtype_name(dtype)),
+    )
 
 
 def zeros(shape: Any, dtype: DTypeLike = "float32", like: Value | None = None) -> Any:
@@ -596,7 +602,10 @@ def full_like(x: Any, number: float, dtype: DTypeLike | None = None) -> Value:
     """One number in the shape and type of x."""
     x = value("full_like", x)
     kind = x.dtype if dtype is None else dtype_name(dtype)
-    return Value(x._fusion, x._fusion._native.full(real("full_like: number", number), x._native.shape(), kind))
+    return Value(
+        x._fusion,
+        x._fusion._native.full(real("full_like: number", number), x._native.shape(), kind),
+    )
 
 
 def zeros_like(x: Any, dtype: DTypeLike | None = None) -> Value:
@@ -610,7 +619,7 @@ def ones_like(x: Any, dtype: DTypeLike | None = None) -> Value:
 
 
 def random_uniform(seed: Any, shape: Any) -> Value:
-    """Uniform float32 in [0, 1) from an int64 seed of shape (2,); each call draws its own numbers."""
+    """Uniform float32 in [0, 1) from an int64 seed of shape (2,); each call draws anew."""
     seed = value("random_uniform", seed)
     return Value(seed._fusion, _native.random_uniform(seed._native, native_sizes(shape)))
 
@@ -638,7 +647,7 @@ def matmul(a: Any, b: Any) -> Value:
         shapes = [shape_text(x._fusion, v.shape) for v in (x, y)]
         raise UsageError(f"matmul: the inner sizes of {shapes[0]} and {shapes[1]} differ")
     x, y = _with_equal_batches(x, y)
-    result = _make("matmul", [x, y], 0, 0)
+    result = make("matmul", [x, y], 0, 0)
     gone = [-1] * column + [-2] * row
     return squeeze(result, gone) if gone else result
 
@@ -662,7 +671,7 @@ def _with_equal_batches(x: Value, y: Value) -> tuple[Value, Value]:
 
 def semicrf_loss(*operands: Value) -> Value:
     """Semi-Markov CRF negative log-likelihood of each sequence; operands as docs/ir.md has them."""
-    return _make("semicrf_loss", [value("semicrf_loss", x) for x in operands])
+    return make("semicrf_loss", [value("semicrf_loss", x) for x in operands])
 
 
 # --- compositions ---
@@ -718,14 +727,18 @@ def _affine(operation: str, x: Value, result: Value, scale: Any, shift: Any) -> 
 def layer_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, times scale (C), plus shift (C)."""
     x = floating("layer_norm", x)
-    result = Value(x._fusion, _native.layer_norm(_raised(x)._native, real("layer_norm: epsilon", epsilon)))
+    result = Value(
+        x._fusion, _native.layer_norm(_raised(x)._native, real("layer_norm: epsilon", epsilon))
+    )
     return _affine("layer_norm", x, result, scale, shift)
 
 
 def rms_norm(x: Any, scale: Any = None, epsilon: float = 1e-6) -> Value:
     """x / sqrt(mean(x^2) + epsilon) over the last axis, times scale (C)."""
     x = floating("rms_norm", x)
-    result = Value(x._fusion, _native.rms_norm(_raised(x)._native, real("rms_norm: epsilon", epsilon)))
+    result = Value(
+        x._fusion, _native.rms_norm(_raised(x)._native, real("rms_norm: epsilon", epsilon))
+    )
     return _affine("rms_norm", x, result, scale, None)
 
 
@@ -740,7 +753,10 @@ def _channels(x: Value, parameter: Any) -> Any:
 def instance_norm(x: Any, scale: Any = None, shift: Any = None, epsilon: float = 1e-5) -> Value:
     """x (B, C, ...): standardised over the axes after the second; scale and shift are (C)."""
     x = floating("instance_norm", x)
-    result = Value(x._fusion, _native.instance_norm(_raised(x)._native, real("instance_norm: epsilon", epsilon)))
+    result = Value(
+        x._fusion,
+        _native.instance_norm(_raised(x)._native, real("instance_norm: epsilon", epsilon)),
+    )
     return _affine("instance_norm", x, result, _channels(x, scale), _channels(x, shift))
 
 
@@ -770,13 +786,15 @@ def batch_norm_inference(
     inverse = _elementwise_functions["rsqrt"](variance + epsilon)
     mean = _parameter(operation, x, _channels(x, mean))
     centred = _raised(x) - (_raised(mean) if isinstance(mean, Value) else mean)
-    return _affine(operation, x, centred * _channels(x, inverse), _channels(x, scale), _channels(x, shift))
+    return _affine(
+        operation, x, centred * _channels(x, inverse), _channels(x, scale), _channels(x, shift)
+    )
 
 
-__all__ = sorted(
-    {name for name, found in globals().items() if callable(found) and not name.startswith("_")}
-    - {"Axis", "Callable", "Sequence", "Any", "Value", "Size", "UsageError", "DTypeLike"}
-    - {"agree_on_shape", "as_value", "common_dtype", "floating", "fusion_of", "is_one", "lifted"}
-    - {"same_size", "shape_text", "value", "value_of", "with_constant_one", "dtype_name", "is_float", "promote", "native_size"}
-    - {"native_sizes", "numpy_function", "binary", "any_of", "real", "whole"}
-)
+__all__ = [
+    name
+    for name, found in sorted(globals().items())
+    if inspect.isfunction(found) and found.__module__ == __name__ and not name.startswith("_")
+]
+functions.update({name: globals()[name] for name in __all__})
+functions.update(binary=_binary, index=index, numpy_function=_numpy_function)

@@ -24,9 +24,7 @@ def all_segmentations(length, longest, classes):
         if max(durations) > longest:
             continue
         for labels in itertools.product(range(classes), repeat=len(durations)):
-            yield [
-                (int(s), int(d), c) for s, d, c in zip(bounds, durations, labels, strict=False)
-            ]
+            yield [(int(s), int(d), c) for s, d, c in zip(bounds, durations, labels, strict=False)]
 
 
 @dataclass

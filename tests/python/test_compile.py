@@ -126,7 +126,9 @@ def test_a_size_that_becomes_one_is_stretched():
         return x[2:] + y
 
     for rows in (5, 3, 7, 3):
-        np.testing.assert_array_equal(tail(like(rows), like(rows - 2)), like(rows)[2:] + like(rows - 2))
+        np.testing.assert_array_equal(
+            tail(like(rows), like(rows - 2)), like(rows)[2:] + like(rows - 2)
+        )
         if rows == 3:
             np.testing.assert_array_equal(tail(like(3), like(4)), 2 + like(4))
 
@@ -173,7 +175,10 @@ Pair = collections.namedtuple("Pair", "first second")
 def test_trees_go_in_and_come_out():
     @segfuse.compile
     def f(tree, *rest, **named):
-        return {"a": tree["x"] + tree["y"][0], "b": [Pair(rest[0] * 2, None), (named["z"], "word", 3)]}
+        return {
+            "a": tree["x"] + tree["y"][0],
+            "b": [Pair(rest[0] * 2, None), (named["z"], "word", 3)],
+        }
 
     tree = {"y": (X, "unused"), "x": X}
     for _ in range(2):
@@ -233,15 +238,22 @@ def test_contiguous_arrays_are_not_copied():
     program = f.build()
     array = like(5)
     (out,) = program(x=array)
-    np.testing.assert_array_equal(array, [0, 2, 4, 6, 8])  # the caller's memory was read and written
+    np.testing.assert_array_equal(
+        array, [0, 2, 4, 6, 8]
+    )  # the caller's memory was read and written
     np.testing.assert_array_equal(out, array)
     assert not np.shares_memory(out, array)
-    for wrong, words in [(like(10)[::2], "contiguous"), (np.broadcast_to(np.float32(1), 4), "written")]:
+    for wrong, words in [
+        (like(10)[::2], "contiguous"),
+        (np.broadcast_to(np.float32(1), 4), "written"),
+    ]:
         with pytest.raises(segfuse.UsageError, match=words):
             program(wrong)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
+)
 def test_pytorch_goes_through(torch, dtype):
     x = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
     y = segfuse.compile(lambda x: sf.where(x > 1, x, x))(x.T)
@@ -545,7 +557,10 @@ def test_a_fusion_refuses():
         assert words in str(error.value)
     f.output(x)
     program = f.build()
-    for args, words in [((), "found 0 arrays, expected 1: x"), ((3,), "'x' is a int, expected an array")]:
+    for args, words in [
+        ((), "found 0 arrays, expected 1: x"),
+        ((3,), "'x' is a int, expected an array"),
+    ]:
         with pytest.raises(segfuse.UsageError, match=words):
             program(*args)
     with pytest.raises(segfuse.UsageError, match="found inputs named"):

@@ -166,7 +166,9 @@ def test_errors_on_the_device():
     with pytest.raises(segfuse.DataError, match="batch 2, time 1"):
         st.check()
     mixed = there | {"transition": there["transition"].cpu()}
-    with pytest.raises(segfuse.UsageError, match="transition is on the CPU, but emission is on cuda"):
+    with pytest.raises(
+        segfuse.UsageError, match="transition is on the CPU, but emission is on cuda"
+    ):
         segfuse.log_partition(**mixed)
     with pytest.raises(segfuse.UsageError, match="move the arrays"):
         segfuse.k_best(**there, n=2)

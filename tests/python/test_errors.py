@@ -29,7 +29,11 @@ BAD_SCORES = [
     ({"emission": np.zeros((2, 5, 2), complex)}, "UsageError", "emission is complex128"),
     ({"emission": np.zeros((2, 5, 2), bool)}, "UsageError", "emission is bool"),
     ({"emission": np.zeros((2, 5, 2), np.uint8)}, "UsageError", "emission is uint8"),
-    ({"emission": np.zeros((2, 5, 2), object)}, "UsageError", "emission is of type ndarray of dtype object"),
+    (
+        {"emission": np.zeros((2, 5, 2), object)},
+        "UsageError",
+        "emission is of type ndarray of dtype object",
+    ),
     ({"emission": np.zeros((2, 5, 0))}, "UsageError", "at least one class"),
     ({"transition": np.zeros((2, 3))}, "UsageError", r"transition has shape \(1, 2, 3\), expected"),
     ({"transition": np.zeros((2, 2, 2))}, "UsageError", r"transition has shape \(2, 2, 2\)"),
@@ -48,13 +52,23 @@ BAD_SCORES = [
     ({"lengths": [5, 6]}, "UsageError", r"length 6 of batch 1 is not in \[0, 5\]"),
     ({"lengths": [-1, 4]}, "UsageError", r"length -1 of batch 0 is not in \[0, 5\]"),
     ({"lengths": [5.0, 4.0]}, "UsageError", "lengths holds float64 numbers, expected integers"),
-    ({"lengths": np.array([5.0, 4.0])}, "UsageError", "lengths is float64, expected int32 or int64"),
+    (
+        {"lengths": np.array([5.0, 4.0])},
+        "UsageError",
+        "lengths is float64, expected int32 or int64",
+    ),
     ({"lengths": np.array([5, 4], np.int16)}, "UsageError", "lengths is int16, expected int32"),
     ({"lengths": np.array([[5, 4]])}, "UsageError", r"lengths has shape \(1, 2\), expected \(B,\)"),
-    (with_value("emission", (1, 2, 1), np.nan), "DataError",
-     "emission at batch 1, time 2, class 1 is nan; scores are finite or -inf"),
-    (with_value("emission", (0, 4, 0), np.inf), "DataError",
-     "emission at batch 0, time 4, class 0 is inf"),
+    (
+        with_value("emission", (1, 2, 1), np.nan),
+        "DataError",
+        "emission at batch 1, time 2, class 1 is nan; scores are finite or -inf",
+    ),
+    (
+        with_value("emission", (0, 4, 0), np.inf),
+        "DataError",
+        "emission at batch 0, time 4, class 0 is inf",
+    ),
     (with_value("start", (1, 0, 1), np.nan), "DataError", "start at batch 1, time 0, class 1 is n"),
     (with_value("end", (0, 1, 0), np.nan), "DataError", "end at batch 0, time 1, class 0 is nan"),
     (with_value("transition", (1, 0), np.nan), "DataError", r"transition\[1, 0\] is nan"),
@@ -64,12 +78,19 @@ BAD_SCORES = [
 ]
 
 
-@pytest.mark.parametrize("function", [
-    segfuse.log_partition, segfuse.log_partition_and_gradients, segfuse.posteriors,
-    segfuse.entropy, segfuse.viterbi,
-])
-@pytest.mark.parametrize(("changes", "error", "message"), BAD_SCORES,
-                         ids=[message for _, _, message in BAD_SCORES])
+@pytest.mark.parametrize(
+    "function",
+    [
+        segfuse.log_partition,
+        segfuse.log_partition_and_gradients,
+        segfuse.posteriors,
+        segfuse.entropy,
+        segfuse.viterbi,
+    ],
+)
+@pytest.mark.parametrize(
+    ("changes", "error", "message"), BAD_SCORES, ids=[message for _, _, message in BAD_SCORES]
+)
 def test_bad_scores_and_lengths(function, changes, error, message):
     with pytest.raises(ValueError, match=message) as caught:
         function(**inputs(**changes))
@@ -85,36 +106,65 @@ BAD_GOLD = [
     ({"labels": LABELS[:1]}, "UsageError", r"labels has shape \(1, 5\), expected \(B, T\)"),
     ({"labels": LABELS.astype(float)}, "UsageError", "labels is float64, expected int32 or int64"),
     ({"labels": LABELS + 1}, "DataError", r"batch 0, time 2: label 2 is not in \[0, 2\)"),
-    ({"labels": LABELS * 0}, "DataError",
-     "label 0 runs for 5 frames, the longest segment has 3; raise K or split"),
+    (
+        {"labels": LABELS * 0},
+        "DataError",
+        "label 0 runs for 5 frames, the longest segment has 3; raise K or split",
+    ),
     ({"labels": LABELS - 5}, "DataError", r"label -5 is not in \[0, 2\)"),
     ({"labels": LABELS, "long_runs": "cut"}, "UsageError", "long_runs is 'cut', expected"),
-    ({"segments": [[(0, 3, 0), (3, 2, 1)]]}, "UsageError", "row pointer .* has 2 elements, expected"),
-    ({"segments": [[(0, 3, 0), (3, 2, 1)], [(0, 3, 1), (2, 2, 0)]]}, "DataError",
-     "segment 1 of batch 1 starts at 2, expected 3: segments tile"),
-    ({"segments": [[(0, 3, 0)], [(0, 2, 1), (2, 2, 0)]]}, "DataError",
-     "segments of batch 0 end at frame 3, the row at 5"),
+    (
+        {"segments": [[(0, 3, 0), (3, 2, 1)]]},
+        "UsageError",
+        "row pointer .* has 2 elements, expected",
+    ),
+    (
+        {"segments": [[(0, 3, 0), (3, 2, 1)], [(0, 3, 1), (2, 2, 0)]]},
+        "DataError",
+        "segment 1 of batch 1 starts at 2, expected 3: segments tile",
+    ),
+    (
+        {"segments": [[(0, 3, 0)], [(0, 2, 1), (2, 2, 0)]]},
+        "DataError",
+        "segments of batch 0 end at frame 3, the row at 5",
+    ),
     ({"segments": [[(0, 3, 0), (3, 3, 1)], []]}, "DataError", r"covers frames 3 to 6, outside"),
-    ({"segments": [[(0, 4, 0), (4, 1, 1)], []]}, "DataError",
-     "segment 0 of batch 0 has 4 frames, but the model allows 1 to 3; raise K"),
+    (
+        {"segments": [[(0, 4, 0), (4, 1, 1)], []]},
+        "DataError",
+        "segment 0 of batch 0 has 4 frames, but the model allows 1 to 3; raise K",
+    ),
     ({"segments": [[(0, 3, 0), (3, 2, 2)], []]}, "DataError", r"has label 2, expected \[0, 2\)"),
     ({"segments": [[(0, 3)], []]}, "UsageError", "a segment of batch 0 has 2 numbers, expected"),
     ({"segments": [[(0, 1.5, 0)], []]}, "UsageError", "segments holds float64 numbers"),
-    ({"segments": segfuse.Segmentations([0, 1], [0], [3], [])}, "UsageError",
-     "1 starts, 1 durations and 0 labels"),
-    ({"segments": segfuse.Segmentations([1, 1], [0], [3], [0])}, "UsageError",
-     "row_pointer runs from 1 to 1, expected 0 to 1"),
-    ({"segments": segfuse.Segmentations([0, 2, 1], [0], [3], [0])}, "UsageError",
-     "row_pointer decreases at batch 1"),
+    (
+        {"segments": segfuse.Segmentations([0, 1], [0], [3], [])},
+        "UsageError",
+        "1 starts, 1 durations and 0 labels",
+    ),
+    (
+        {"segments": segfuse.Segmentations([1, 1], [0], [3], [0])},
+        "UsageError",
+        "row_pointer runs from 1 to 1, expected 0 to 1",
+    ),
+    (
+        {"segments": segfuse.Segmentations([0, 2, 1], [0], [3], [0])},
+        "UsageError",
+        "row_pointer decreases at batch 1",
+    ),
     ({"segments": segfuse.Segmentations([], [], [], [])}, "UsageError", "row_pointer is empty"),
-    ({"segments": segfuse.Segmentations([0, 1], [2**40], [3], [0])}, "UsageError",
-     "is 1099511627776, which is out of range"),
+    (
+        {"segments": segfuse.Segmentations([0, 1], [2**40], [3], [0])},
+        "UsageError",
+        "is 1099511627776, which is out of range",
+    ),
 ]
 
 
 @pytest.mark.parametrize("function", [segfuse.loss, segfuse.loss_and_gradients, segfuse.score])
-@pytest.mark.parametrize(("gold", "error", "message"), BAD_GOLD,
-                         ids=[message for _, _, message in BAD_GOLD])
+@pytest.mark.parametrize(
+    ("gold", "error", "message"), BAD_GOLD, ids=[message for _, _, message in BAD_GOLD]
+)
 def test_bad_gold(function, gold, error, message):
     with pytest.raises(ValueError, match=message) as caught:
         function(**inputs(), **gold)
@@ -127,11 +177,14 @@ def test_labels_after_padding():
         segfuse.loss(**inputs(lengths=None), labels=labels)
 
 
-@pytest.mark.parametrize(("weights", "message"), [
-    ([1.0], "weights has 1 elements, expected 2"),
-    ([1.0, np.nan], "weight nan of batch 1 is not finite"),
-    ([[1.0, 2.0]], r"weights has shape \(1, 2\)"),
-])
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "weights has 1 elements, expected 2"),
+        ([1.0, np.nan], "weight nan of batch 1 is not finite"),
+        ([[1.0, 2.0]], r"weights has shape \(1, 2\)"),
+    ],
+)
 def test_bad_weights(weights, message):
     with pytest.raises(segfuse.UsageError, match=message):
         segfuse.log_partition_and_gradients(**inputs(), weights=weights)
@@ -157,7 +210,9 @@ def test_tensors_that_require_a_gradient(torch):
     x = model.inputs(torch.from_numpy)
     x["transition"].requires_grad_()
     for function in (segfuse.log_partition, segfuse.posteriors, segfuse.entropy):
-        with pytest.raises(segfuse.UsageError, match="transition requires a gradient.*segfuse.torch"):
+        with pytest.raises(
+            segfuse.UsageError, match="transition requires a gradient.*segfuse.torch"
+        ):
             function(**x)
         with torch.no_grad():
             function(**x)

@@ -23,8 +23,12 @@ def test_torch_crf(torch, tmp_path, matplotlib):
         pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     else:
         (tmp_path / "matplotlib.py").write_text("raise ImportError")
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-               f"import runpy; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+        f"import runpy; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')",
+    ]
     command += ["--steps", "3", "--out", str(tmp_path / "out/picture")]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr

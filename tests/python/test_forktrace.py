@@ -29,10 +29,15 @@ print(hex(address))
 def test_calls_are_told_to_a_file(tmp_path):
     said = tmp_path / "calls.txt"
     env = {**os.environ, "LD_PRELOAD": str(LIBRARY), "SEGFUSE_FORK_TRACE": str(said)}
-    result = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
-    calls = [dict(line.split(" ", 1) for line in part.splitlines())
-             for part in said.read_text().split("end \n") if part]
+    calls = [
+        dict(line.split(" ", 1) for line in part.splitlines())
+        for part in said.read_text().split("end \n")
+        if part
+    ]
     kept = [call for call in calls if call["kind"] == "keep"]
     assert [call["call"] for call in kept] == ["madvise", "madvise"]
     assert kept[0]["address"] == result.stdout.strip()

@@ -95,8 +95,10 @@ def test_gradients_are_central_differences(model, weights, what):
 def test_posteriors(model):
     p = segfuse.posteriors(**model.inputs())
     for row in range(len(model.lengths)):
-        expected = {name: np.zeros_like(getattr(p, name)[row]) for name in
-                    ("label", "start", "end", "boundary", "duration")}
+        expected = {
+            name: np.zeros_like(getattr(p, name)[row])
+            for name in ("label", "start", "end", "boundary", "duration")
+        }
         for segments, q in zip(*probabilities(model, row), strict=True):
             for s, d, c in segments:
                 expected["label"][s : s + d, c] += q
@@ -155,13 +157,15 @@ def test_a_row_without_a_path():
 
 def test_padding_does_not_matter():
     model = random_model()
-    clean = segfuse.loss_and_gradients(**model.inputs(), segments=[[(0, 3, 1), (3, 2, 0)], [],
-                                                                  [(0, 3, 1)]])
+    clean = segfuse.loss_and_gradients(
+        **model.inputs(), segments=[[(0, 3, 1), (3, 2, 0)], [], [(0, 3, 1)]]
+    )
     for name in ("emission", "start", "end"):
         getattr(model, name)[2, 3:] = np.nan
         getattr(model, name)[1] = 1e30
-    dirty = segfuse.loss_and_gradients(**model.inputs(), segments=[[(0, 3, 1), (3, 2, 0)], [],
-                                                                  [(0, 3, 1)]])
+    dirty = segfuse.loss_and_gradients(
+        **model.inputs(), segments=[[(0, 3, 1), (3, 2, 0)], [], [(0, 3, 1)]]
+    )
     np.testing.assert_array_equal(clean[0], dirty[0])
     for name in SCORES:
         np.testing.assert_array_equal(getattr(clean[1], name), getattr(dirty[1], name))

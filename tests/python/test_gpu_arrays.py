@@ -100,7 +100,11 @@ def test_arrays_of_others_go_through_dlpack_on_our_stream(stand_in):
     assert isinstance(result["y"], _gpu.DeviceArray)
     np.testing.assert_array_equal(result["y"]._tensor.array, 2 * X)
     assert x.streams == [77]
-    assert (result["y"].shape, result["y"].dtype, result["y"].device) == ((2, 3), "float32", "cuda:0")
+    assert (result["y"].shape, result["y"].dtype, result["y"].device) == (
+        (2, 3),
+        "float32",
+        "cuda:0",
+    )
     assert repr(result["y"]) == "DeviceArray(float32, shape=(2, 3), device=cuda:0)"
     f(x, np.float32(3))
     assert len(stand_in.made) == 1
@@ -133,7 +137,11 @@ def test_each_device_has_a_program_and_all_share_the_trace(stand_in):
     ("arguments", "device", "message"),
     [
         ((There(X, 0), There(X, 1)), None, "argument 1 lies on cuda:1, but argument 0 on cuda:0"),
-        ((There(X), X), None, r"argument 1 lies on the CPU, but argument 0 on cuda:0.*only numbers"),
+        (
+            (There(X), X),
+            None,
+            r"argument 1 lies on the CPU, but argument 0 on cuda:0.*only numbers",
+        ),
         ((X, There(X, 2)), None, r"argument 0 lies on the CPU, but argument 1 on cuda:2"),
         ((There(X, 1), X), "cuda", "argument 0 lies on cuda:1, but the function was .* for cuda:0"),
         ((There(X, 1), X), "cpu", "argument 0 lies on cuda:1, but the function was .* for the CPU"),
@@ -167,7 +175,9 @@ def test_arrays_from_outside_have_to_stay_where_they_are(stand_in):
     f = segfuse.compile(lambda x: x * scale)
     np.testing.assert_array_equal(f(There(X))._tensor.array, X * [1, 2, 3])
     scale.place = 1
-    with pytest.raises(segfuse.UsageError, match=r"has another shape, or lies elsewhere.*cache_clear"):
+    with pytest.raises(
+        segfuse.UsageError, match=r"has another shape, or lies elsewhere.*cache_clear"
+    ):
         f(There(X))
 
 
@@ -274,10 +284,14 @@ def on_gpu(array, device="cuda"):
 
 
 @cuda
-@pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+)
 def test_results_are_those_of_the_cpu(dtype):
     x = torch.arange(-6, 6).reshape(3, 4).to(getattr(torch, dtype))
-    f = segfuse.compile(lambda x: (x.T, x[1:]) if dtype == "bool" else (x.T, sf.where(x > 0, x, x * x)))
+    f = segfuse.compile(
+        lambda x: (x.T, x[1:]) if dtype == "bool" else (x.T, sf.where(x > 0, x, x * x))
+    )
     for a, b in zip(f(x.cuda()), f(x), strict=True):
         assert a.is_cuda and a.dtype == b.dtype
         torch.testing.assert_close(a.cpu(), b)
@@ -349,11 +363,20 @@ def test_products():
 def test_numbers_may_be_on_the_host():
     x = torch.arange(4.0, device="cuda")
     f = segfuse.compile(lambda x, s: x * s)
-    for s in (np.float32(2), np.array(2, "f4"), torch.tensor(2.0), torch.tensor(2.0, device="cuda")):
+    for s in (
+        np.float32(2),
+        np.array(2, "f4"),
+        torch.tensor(2.0),
+        torch.tensor(2.0, device="cuda"),
+    ):
         torch.testing.assert_close(f(x, s), x * 2)
-    with pytest.raises(segfuse.UsageError, match="argument 1 lies on the CPU, but argument 0 on cuda:0"):
+    with pytest.raises(
+        segfuse.UsageError, match="argument 1 lies on the CPU, but argument 0 on cuda:0"
+    ):
         f(x, torch.ones(4))
-    with pytest.raises(segfuse.UsageError, match="argument 0 lies on the CPU, but argument 1 on cuda:0"):
+    with pytest.raises(
+        segfuse.UsageError, match="argument 0 lies on the CPU, but argument 1 on cuda:0"
+    ):
         f(np.ones(4, "f4"), x)
 
 

@@ -244,9 +244,17 @@ def test_decoders_of_least_risk(any_model):
         assert best[1] == [] and f1[1] == 1.0
 
 
-@pytest.mark.parametrize("family", [
-    "table", "geometric", "negative_binomial", "poisson", "log_normal", "buckets",
-])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "table",
+        "geometric",
+        "negative_binomial",
+        "poisson",
+        "log_normal",
+        "buckets",
+    ],
+)
 @pytest.mark.parametrize("normalise", [True, False])
 def test_duration_scores_and_their_gradient(family, normalise):
     rng = np.random.default_rng(0)
@@ -295,9 +303,15 @@ def test_torch_and_jax_arrays_come_back(torch, jax):
 TAIL = random_model(lengths=(5, 4))
 BAD = [
     ({"constraints": {}}, "constraints is of type dict, expected Constraints"),
-    ({"constraints": Constraints(allowed=np.ones((2, 5, 3)) > 0)}, "axis 2 of allowed .* has 3 elements, expected 2"),
+    (
+        {"constraints": Constraints(allowed=np.ones((2, 5, 3)) > 0)},
+        "axis 2 of allowed .* has 3 elements, expected 2",
+    ),
     ({"constraints": Constraints(allowed=np.ones((2, 5, 2)))}, "allowed holds float64 numbers"),
-    ({"constraints": Constraints(allowed=np.full((2, 5, 2), 300))}, "allowed holds numbers from 300"),
+    (
+        {"constraints": Constraints(allowed=np.full((2, 5, 2), 300))},
+        "allowed holds numbers from 300",
+    ),
     ({"constraints": Constraints(labels=[[2] * 5] * 2)}, "known label 2 is not below 2"),
     ({"constraints": Constraints(boundaries=[[2] * 5] * 2)}, "known boundary 2 is not -1, 0 or 1"),
     ({"constraints": Constraints(boundaries=[[1] * 5])}, "boundar.* has 1 elements, expected 2"),

@@ -26,12 +26,14 @@ def theirs():
 def ours(theirs):
     """The layer with the parameters of pytorch-crf, as docs/migration.md moves them."""
     crf = st.SemiMarkovCRF(C, 1)
-    crf.load_state_dict({
-        "initial": theirs.start_transitions,
-        "final": theirs.end_transitions,
-        "transition": theirs.transitions,
-        "durations.theta": torch.zeros(1, C),
-    })
+    crf.load_state_dict(
+        {
+            "initial": theirs.start_transitions,
+            "final": theirs.end_transitions,
+            "transition": theirs.transitions,
+            "durations.theta": torch.zeros(1, C),
+        }
+    )
     return crf
 
 

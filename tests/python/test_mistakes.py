@@ -23,7 +23,7 @@ def check(call):
         call()
     except segfuse.InternalError as error:
         pytest.fail(str(error))
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         assert not FOREIGN.search(str(error)), f"{type(error).__name__}: {error}"
 
 
@@ -46,7 +46,7 @@ def test_operations_on_odd_arguments(name):
     count = 2 if several else len(parameters)
     for odd in ODD:
         for first in (lambda x, y: x, lambda x, y: [x, x]):
-            check(lambda: traced(lambda x, y: function(odd, *[x] * (count - 1))))  # noqa: B023
+            check(lambda: traced(lambda x, y: function(odd, *[x] * (count - 1))))
             for place in range(1, count):
                 for filler in (lambda y: y, lambda y: 0, lambda y: (0, 1, 2)):
 
@@ -55,11 +55,11 @@ def test_operations_on_odd_arguments(name):
                         operands[place] = odd
                         function(*operands)
 
-                    check(lambda: traced(call))  # noqa: B023
+                    check(lambda: traced(call))
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             for odd in ODD:
-                check(lambda: traced(lambda x, y: function(x, **{parameter.name: odd})))  # noqa: B023
+                check(lambda: traced(lambda x, y: function(x, **{parameter.name: odd})))
 
 
 METHODS = ["reshape", "sum", "mean", "max", "astype", "transpose", "squeeze", "__getitem__", "__add__",
@@ -69,7 +69,7 @@ METHODS = ["reshape", "sum", "mean", "max", "astype", "transpose", "squeeze", "_
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_on_odd_arguments(name):
     for odd in ODD:
-        check(lambda: traced(lambda x, y: getattr(x, name)(odd)))  # noqa: B023
+        check(lambda: traced(lambda x, y: getattr(x, name)(odd)))
 
 
 def test_fusions_on_odd_arguments():
@@ -130,7 +130,7 @@ def test_the_crf_on_odd_arguments(name):
     function(**good)
     for changed in parameters:
         for odd in ODD:
-            check(lambda: function(**good | {changed: odd}))  # noqa: B023
+            check(lambda: function(**good | {changed: odd}))
 
 
 def test_models_and_counts_on_odd_arguments():
@@ -149,9 +149,11 @@ def test_models_and_counts_on_odd_arguments():
             lambda: segfuse.Segmentations.from_labels(odd, max_duration=2, num_classes=2),
             lambda: segfuse.Segmentations.from_rows(odd),
             lambda: segfuse.Segmentations.from_rows([[(0, 1, 0)]]).to_labels(odd),
-            lambda: segfuse.sample_prior(np.zeros((2, 2)), table, rows=odd, min_frames=2, seed=1)
-            if odd != 10**30
-            else None,
+            lambda: (
+                segfuse.sample_prior(np.zeros((2, 2)), table, rows=odd, min_frames=2, seed=1)
+                if odd != 10**30
+                else None
+            ),
             lambda: segfuse.sample_prior(np.zeros((2, 2)), table, rows=1, min_frames=2, seed=odd),
         ]:
             try:
@@ -165,8 +167,14 @@ def test_models_and_counts_on_odd_arguments():
     [
         (lambda x: sf.transpose(x, [0, 1.0, 2]), "transpose: axis is 1.0, expected an integer"),
         (lambda x: sf.sum(x, "a"), "sum: axis is 'a', expected an integer"),
-        (lambda x: sf.layer_norm(x, epsilon="small"), "layer_norm: epsilon is 'small', expected a num"),
-        (lambda x: x._fusion.apply("permute", x, perm=[0, 1.5, 2]), "permute: perm is .*, expected ints"),
+        (
+            lambda x: sf.layer_norm(x, epsilon="small"),
+            "layer_norm: epsilon is 'small', expected a num",
+        ),
+        (
+            lambda x: x._fusion.apply("permute", x, perm=[0, 1.5, 2]),
+            "permute: perm is .*, expected ints",
+        ),
     ],
 )
 def test_the_sentence(call, message):
@@ -174,7 +182,9 @@ def test_the_sentence(call, message):
         traced(lambda x, y: call(x))
 
 
-@pytest.mark.parametrize(("seed", "found"), [(-1, "-1"), (2**64, "1844"), (1.5, "1.5"), ("a", "'a'")])
+@pytest.mark.parametrize(
+    ("seed", "found"), [(-1, "-1"), (2**64, "1844"), (1.5, "1.5"), ("a", "'a'")]
+)
 def test_seeds(seed, found):
     model = random_model().inputs()
     table = np.zeros((3, 2))

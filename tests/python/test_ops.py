@@ -97,7 +97,9 @@ def test_every_elementwise_operation_is_numpys(name):
     _, _, types, domain, _, operands, _, _ = OPERATIONS[name]
     function = segfuse.compile(lambda *args: getattr(sf, name)(*args))
     for dtype in DTYPES[types]:
-        inputs = [draw(dtype, domain, shape, i) for i, shape in enumerate([(3, 5), (5,)][:operands])]
+        inputs = [
+            draw(dtype, domain, shape, i) for i, shape in enumerate([(3, 5), (5,)][:operands])
+        ]
         wide = [x.astype("f8") if dtype in FLOATS else x for x in inputs]
         close(function(*inputs), REFERENCES[name](*wide), dtype)
 
@@ -197,7 +199,10 @@ def test_random_numbers_depend_on_the_seed_alone():
 def test_the_loss_of_segments_is_that_of_the_functions():
     rng = np.random.default_rng(1)
     emission = rng.normal(size=(2, 6, 3)).astype("f4")
-    transition, duration = rng.normal(size=(3, 3)).astype("f4"), rng.normal(size=(4, 3)).astype("f4")
+    transition, duration = (
+        rng.normal(size=(3, 3)).astype("f4"),
+        rng.normal(size=(4, 3)).astype("f4"),
+    )
     labels = np.array([[0, 0, 1, 1, 2, 2], [1, 2, 2, 0, 0, 0]], "i4")
     starts = np.diff(labels, axis=1, prepend=-1) != 0
 
@@ -265,7 +270,10 @@ def test_remainder_and_floor_divide_are_numpys(dtype):
     a, b = np.meshgrid(special, special)
     a = np.concatenate([a.ravel(), drawn[:1000]]).astype(dtype)
     b = np.concatenate([b.ravel(), drawn[1000:]]).astype(dtype)
-    for ours, theirs in ((lambda x, y: x % y, np.remainder), (lambda x, y: x // y, np.floor_divide)):
+    for ours, theirs in (
+        (lambda x, y: x % y, np.remainder),
+        (lambda x, y: x // y, np.floor_divide),
+    ):
         with np.errstate(all="ignore"):
             expected = theirs(a, b)
         found = segfuse.compile(ours)(a, b)
@@ -343,7 +351,9 @@ def test_norms_are_pytorchs(torch):
         (lambda x: sf.log_softmax(x, 1), (x,), lambda x: f.log_softmax(x, 1)),
     ]
     for ours, args, theirs in pairs:
-        torch.testing.assert_close(segfuse.compile(ours)(*args), theirs(*args), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            segfuse.compile(ours)(*args), theirs(*args), rtol=1e-9, atol=1e-9
+        )
 
 
 def test_norms_of_16_bit_values_are_rounded_once(torch):
@@ -353,8 +363,16 @@ def test_norms_of_16_bit_values_are_rounded_once(torch):
     pairs = [
         (sf.layer_norm, (x, row, row), lambda x, a, b: f.layer_norm(x, (512,), a, b)),
         (sf.rms_norm, (x, row), lambda x, a: f.rms_norm(x, (512,), a, 1e-6)),
-        (sf.instance_norm, (x, channel, channel), lambda x, a, b: f.instance_norm(x, weight=a, bias=b)),
-        (lambda x, a: sf.batch_norm(x, a, a)[0], (x, channel), lambda x, a: f.batch_norm(x, None, None, a, a, True)),
+        (
+            sf.instance_norm,
+            (x, channel, channel),
+            lambda x, a, b: f.instance_norm(x, weight=a, bias=b),
+        ),
+        (
+            lambda x, a: sf.batch_norm(x, a, a)[0],
+            (x, channel),
+            lambda x, a: f.batch_norm(x, None, None, a, a, True),
+        ),
         (
             lambda x, a: sf.batch_norm_inference(x, a, a, a, 2),
             (x, channel),

@@ -32,9 +32,7 @@ def test_equality_is_that_of_the_rows():
 def test_labels_and_back():
     y = Segmentations.from_rows(ROWS)
     labels = y.to_labels()
-    np.testing.assert_array_equal(
-        labels, [[1, 1, 0, -100], [-100] * 4, [2, 2, 2, 2]]
-    )
+    np.testing.assert_array_equal(labels, [[1, 1, 0, -100], [-100] * 4, [2, 2, 2, 2]])
     assert Segmentations.from_labels(labels, max_duration=4, num_classes=3) == y
     assert y.to_labels(6, ignore=-1).shape == (3, 6)
     with pytest.raises(segfuse.UsageError, match="covers frames 0 to 4"):

@@ -268,9 +268,7 @@ def test_two_processes_train_to_the_gradient_of_one(tmp_path):
 @pytest.mark.parametrize("self_transitions", [False, True])
 def test_module_against_the_functions(boundary_scores, self_transitions):
     torch.manual_seed(0)
-    crf = st.SemiMarkovCRF(
-        3, 4, boundary_scores=boundary_scores, self_transitions=self_transitions
-    )
+    crf = st.SemiMarkovCRF(3, 4, boundary_scores=boundary_scores, self_transitions=self_transitions)
     for parameter in crf.parameters():
         torch.nn.init.normal_(parameter)
     emission = torch.randn(2, 8, crf.num_scores)
@@ -430,21 +428,51 @@ BAD_CALLS = [
     (lambda: st.SemiMarkovCRF(3, 3, long_runs="split", self_transitions=False), "which self_trans"),
     (lambda: st.SemiMarkovCRF(3, 3)(torch.zeros(2, 5, 4), LABELS), r"expected \(B, T, 3\)"),
     (lambda: st.SemiMarkovCRF(3, 3, boundary_scores=True)(torch.zeros(2, 5, 3), LABELS), "T, 9"),
-    (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS, None, "max"), "is 'max', expected"),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS, None, "max"),
+        "is 'max', expected",
+    ),
     (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS + 1), r"label 2 is not in \[0, 2"),
     (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS[:2]), "labels has shape"),
     (lambda: st.SemiMarkovCRF(2, 2)(torch.zeros(3, 5, 2), LABELS), "label 1 runs for 3 frames"),
-    (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2).double(), LABELS), "transition is float32"),
-    (lambda: st.SemiMarkovCRF(2, 3)(np.zeros((3, 5, 2), np.float32), LABELS), "emission is a ndarray, expec"),
-    (lambda: st.SemiMarkovCRF(2, 3).decode(np.zeros((3, 5, 2))), "expected a torch.Tensor; pass torch.as_t"),
-    (lambda: st.log_partition(torch.zeros(3, 5, 2), np.zeros((2, 2)), torch.zeros(3, 2)), "transition is a nd"),
-    (lambda: st.SemiMarkovCRF(2, 3)(jagged(), LABELS), "emission is a nested tensor, expected a padded"),
-    (lambda: st.SemiMarkovCRF(2, 3).decode(jagged()), "emission is a nested tensor, expected a padded"),
-    (lambda: segfuse.log_partition(jagged(), torch.zeros(2, 2), torch.zeros(3, 2)), "emission is a nested"),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2).double(), LABELS),
+        "transition is float32",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(np.zeros((3, 5, 2), np.float32), LABELS),
+        "emission is a ndarray, expec",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3).decode(np.zeros((3, 5, 2))),
+        "expected a torch.Tensor; pass torch.as_t",
+    ),
+    (
+        lambda: st.log_partition(torch.zeros(3, 5, 2), np.zeros((2, 2)), torch.zeros(3, 2)),
+        "transition is a nd",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(jagged(), LABELS),
+        "emission is a nested tensor, expected a padded",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3).decode(jagged()),
+        "emission is a nested tensor, expected a padded",
+    ),
+    (
+        lambda: segfuse.log_partition(jagged(), torch.zeros(2, 2), torch.zeros(3, 2)),
+        "emission is a nested",
+    ),
     (lambda: torch.jit.script(st.SemiMarkovCRF(2, 3)), "SemiMarkovCRF cannot be scripted"),
     (lambda: torch.jit.script(torch.nn.Sequential(st.SemiMarkovCRF(2, 3))), "cannot be scripted"),
-    (lambda: st.SemiMarkovCRF(2, 3).partial_loss(torch.zeros(3, 5, 2), {}), "type dict, expected C"),
-    (lambda: st.SemiMarkovCRF(2, 3)(torch.full((3, 5, 2), torch.nan), LABELS), "time 0, class 0 is"),
+    (
+        lambda: st.SemiMarkovCRF(2, 3).partial_loss(torch.zeros(3, 5, 2), {}),
+        "type dict, expected C",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.full((3, 5, 2), torch.nan), LABELS),
+        "time 0, class 0 is",
+    ),
 ]
 
 

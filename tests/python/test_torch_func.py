@@ -27,10 +27,14 @@ def scores_of(*, by_duration=False):
 
 FUNCTIONS = {
     "log_partition": lambda s, r: st.log_partition(**s, lengths=LENGTHS, reduction=r),
-    "constrained": lambda s, r: st.log_partition(**s, lengths=LENGTHS, constraints=KNOWN, reduction=r),
+    "constrained": lambda s, r: st.log_partition(
+        **s, lengths=LENGTHS, constraints=KNOWN, reduction=r
+    ),
     "loss": lambda s, r: st.loss(**s, gold=LABELS, lengths=LENGTHS, reduction=r),
     "loss of segments": lambda s, r: st.loss(**s, gold=SEGMENTS, lengths=LENGTHS, reduction=r),
-    "partial_loss": lambda s, r: st.partial_loss(**s, constraints=KNOWN, lengths=LENGTHS, reduction=r),
+    "partial_loss": lambda s, r: st.partial_loss(
+        **s, constraints=KNOWN, lengths=LENGTHS, reduction=r
+    ),
 }
 every = pytest.mark.parametrize(
     ("name", "reduction"), list(itertools.product(FUNCTIONS, ("none", "mean", "sum")))
@@ -39,7 +43,9 @@ every = pytest.mark.parametrize(
 
 def central_difference(function, scores, tangents, step=1e-6):
     ends = [
-        function({k: v + sign * step * tangents[k] if k in tangents else v for k, v in scores.items()})
+        function(
+            {k: v + sign * step * tangents[k] if k in tangents else v for k, v in scores.items()}
+        )
         for sign in (1, -1)
     ]
     return (ends[0] - ends[1]) / (2 * step)
@@ -53,7 +59,7 @@ def test_jvp_is_the_derivative_along_every_score(name, reduction):
     for chosen in [(k,) for k in scores] + [("emission", "start", "end"), tuple(scores)]:
         tangents = {k: torch.randn_like(scores[k]) for k in chosen}
         value, derivative = torch.func.jvp(
-            lambda t: function(scores | t),  # noqa: B023
+            lambda t: function(scores | t),
             ({k: scores[k] for k in chosen},),
             (tangents,),
         )
@@ -86,8 +92,13 @@ def test_grad_vjp_and_jacobians(name, reduction):
     scores = scores_of()
     total = lambda s: FUNCTIONS[name](s, reduction).sum()  # noqa: E731
     leaves = {k: v.clone().requires_grad_() for k, v in scores.items()}
-    expected = dict(zip(leaves, torch.autograd.grad(total(leaves), list(leaves.values())), strict=True))
-    for found in (torch.func.grad(total)(scores), torch.func.vjp(total, scores)[1](torch.tensor(1.0).double())[0]):
+    expected = dict(
+        zip(leaves, torch.autograd.grad(total(leaves), list(leaves.values())), strict=True)
+    )
+    for found in (
+        torch.func.grad(total)(scores),
+        torch.func.vjp(total, scores)[1](torch.tensor(1.0).double())[0],
+    ):
         for k, gradient in expected.items():
             torch.testing.assert_close(found[k], gradient)
     rows = lambda s: FUNCTIONS[name](s, reduction)  # noqa: E731
@@ -126,7 +137,9 @@ def test_gradients_of_each_row_by_a_module():
     def loss(p, e, y):
         return torch.func.functional_call(crf, p, (e[None], y[None]))
 
-    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, emission, labels)
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
+        parameters, emission, labels
+    )
     for i in range(5):
         crf.zero_grad()
         crf(emission[i : i + 1], labels[i : i + 1]).backward()
@@ -167,7 +180,7 @@ def test_forward_mode_inside_a_compiled_graph_is_never_zero():
     )
     try:
         _, found = torch.func.jvp(function, (scores["emission"],), (ones,))
-    except Exception:  # PyTorch refuses it today  # noqa: BLE001
+    except Exception:  # PyTorch refuses it today
         return
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
@@ -252,15 +265,25 @@ def test_compiled_functions_under_every_transform():
         found, expected = (torch.func.grad(f, argnums)(x, w) for f in (ours, theirs))
         close(*((v if isinstance(v, tuple) else (v,)) for v in (found, expected)))
     for jacobian in (torch.func.jacrev, torch.func.jacfwd):
-        close(*(jacobian(lambda x, w: f(x, w)[:2], (0, 1))(x, w)[0] for f in (compiled, torch_layer)))
+        close(
+            *(jacobian(lambda x, w: f(x, w)[:2], (0, 1))(x, w)[0] for f in (compiled, torch_layer))
+        )
     many = torch.randn(5, 3, 4, dtype=torch.float64)
     close(*(torch.func.vmap(f, in_dims=(0, None))(many, w) for f in (compiled, torch_layer)))
-    close(*((torch.func.vmap(torch.func.grad(f), in_dims=(0, None))(many, w),) for f in (ours, theirs)))
+    close(
+        *(
+            (torch.func.vmap(torch.func.grad(f), in_dims=(0, None))(many, w),)
+            for f in (ours, theirs)
+        )
+    )
     close(*((torch.func.hessian(f)(x, w),) for f in (ours, theirs)))
     vector = torch.ones_like(x)
-    close(*(
-        torch.func.jvp(torch.func.grad(lambda x, f=f: f(x, w)), (x,), (vector,)) for f in (ours, theirs)
-    ))
+    close(
+        *(
+            torch.func.jvp(torch.func.grad(lambda x, f=f: f(x, w)), (x,), (vector,))
+            for f in (ours, theirs)
+        )
+    )
 
 
 def test_what_a_compiled_function_captures_loses_no_derivative_in_silence():

@@ -8,7 +8,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(("backend", "values", "gradients"), [("compiled", 24, 8), ("loops", 60, 20)])
+@pytest.mark.parametrize(
+    ("backend", "values", "gradients"), [("compiled", 24, 8), ("loops", 60, 20)]
+)
 def test_random_functions_agree_with_numpy(backend, values, gradients):
     script = pathlib.Path(__file__).with_name("traced.py")
     run = subprocess.run(

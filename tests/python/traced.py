@@ -17,6 +17,7 @@ import sys
 import traceback
 
 import numpy as np
+
 import segfuse
 import segfuse.ops as sf
 
@@ -79,7 +80,7 @@ class Program:
         for step in self.steps:
             names = {f"v{i}": value for i, value in enumerate(values)}
             text = step.text.format(*(f"v{i}" for i in step.operands))
-            values.append(eval(text, {"x": library, "np": np}, names))  # noqa: S307
+            values.append(eval(text, {"x": library, "np": np}, names))
         return values
 
     def results(self):
@@ -183,9 +184,13 @@ class Writer:
         names = [f"o{i}" for i in range(len(operands))]
         arrays = {name: array for name, (_, array) in zip(names, operands, strict=True)}
         with np.errstate(all="ignore"):
-            result = eval(text.format(*names), {"x": REFERENCE, "np": np}, arrays)  # noqa: S307
+            result = eval(text.format(*names), {"x": REFERENCE, "np": np}, arrays)
         result = np.asarray(result)
-        if result.size > 6000 or not np.all(np.isfinite(result)) or np.abs(result).max(initial=0) > 1e4:
+        if (
+            result.size > 6000
+            or not np.all(np.isfinite(result))
+            or np.abs(result).max(initial=0) > 1e4
+        ):
             return False
         self.steps.append((text, tuple(where for where, _ in operands)))
         self.values.append(result)
@@ -237,7 +242,10 @@ class Writer:
     def _reshape(self, value, array, rank, axis):
         texts = ["{0}.reshape(-1)", "{0}.reshape({0}.shape[0], -1)", "{0}.reshape(1, -1)"]
         if rank >= 2:
-            texts += ["{0}.reshape(-1, {0}.shape[-1])", "{0}.reshape({0}.shape[0] * {0}.shape[1], -1)"]
+            texts += [
+                "{0}.reshape(-1, {0}.shape[-1])",
+                "{0}.reshape({0}.shape[0] * {0}.shape[1], -1)",
+            ]
         for factor in (2, 3, 4):
             if array.size and array.shape[-1] % factor == 0:
                 texts += ["{0}.reshape(*{0}.shape[:-1], -1, " + str(factor) + ")",
@@ -312,7 +320,9 @@ class Writer:
 
     def _where(self, value, array, rank, axis):
         mask = self.input(tuple(1 if self.draw(5) == 0 else s for s in array.shape), "bool")
-        return self.add("x.where({1}, {0}, " + ("0.0" if self.draw(2) else "{0} * 0.5") + ")", value, mask)
+        return self.add(
+            "x.where({1}, {0}, " + ("0.0" if self.draw(2) else "{0} * 0.5") + ")", value, mask
+        )
 
     def _take(self, value, array, rank, axis):
         if array.shape[axis] == 0:
@@ -330,7 +340,9 @@ class Writer:
             self.step()
         count = len(self.inputs)
         number = {"input": 0, "step": count}
-        written = [Step(text, tuple(number[k] + i for k, i in operands)) for text, operands in self.steps]
+        written = [
+            Step(text, tuple(number[k] + i for k, i in operands)) for text, operands in self.steps
+        ]
         return Program(self.inputs, written)
 
 
@@ -421,7 +433,9 @@ def shrunk(program, fails):
     used = sorted({o for s in program.steps for o in s.operands if o < len(program.inputs)})
     number = {old: new for new, old in enumerate(used)}
     drop = len(program.inputs) - len(used)
-    steps = [Step(s.text, tuple(number.get(o, o - drop) for o in s.operands)) for s in program.steps]
+    steps = [
+        Step(s.text, tuple(number.get(o, o - drop) for o in s.operands)) for s in program.steps
+    ]
     return Program([program.inputs[i] for i in used], steps)
 
 

@@ -59,8 +59,10 @@ int F::operator()(int x) const { return x; }
 TEST(Suite, Name) {
 }
 """
-        self.assertEqual([name for name, _, _ in found(text)],
-                         ["operator==", "operator=", "A::~A", "operator()", "TEST(Suite, Name)"])
+        self.assertEqual(
+            [name for name, _, _ in found(text)],
+            ["operator==", "operator=", "A::~A", "operator()", "TEST(Suite, Name)"],
+        )
 
     def test_initialisers_and_types_are_no_functions(self):
         text = """constexpr Info kAll[] = {
@@ -79,7 +81,7 @@ int g(std::vector<int> v = {1, 2}) { return 0; }
         self.assertEqual(found("const auto f = [](int x) {\n  return x;\n};\n"), [("f", 1, 3)])
 
     def test_braces_in_literals_comments_and_macros_do_not_count(self):
-        text = '''void f() {
+        text = """void f() {
   char c = '{';  // {
   int n = 1'000'000;
   g("}\\"}{", R"x(}" }})x", L'}');  /* { */
@@ -87,12 +89,14 @@ int g(std::vector<int> v = {1, 2}) { return 0; }
   {
 }
 void g() {}
-'''
+"""
         self.assertEqual(found(text), [("f", 1, 7), ("g", 8, 8)])
 
     def test_extern_c(self):
-        self.assertEqual(found('extern "C" {\nvoid f(int) {\n}\n}\nextern "C" int g() {\n}\n'),
-                         [("f", 2, 3), ("g", 5, 6)])
+        self.assertEqual(
+            found('extern "C" {\nvoid f(int) {\n}\n}\nextern "C" int g() {\n}\n'),
+            [("f", 2, 3), ("g", 5, 6)],
+        )
 
     def test_sources_of_this_tree_are_seen_whole(self):
         names = [name for name, _, _ in found((TOOLS / "../src/base/thread_pool.cpp").read_text())]
@@ -151,8 +155,10 @@ class Budgets(CheckerTest):
         self.write("src/a.cpp", "\n" * 801)
         for i in range(30):
             self.write(f"src/b{i}.cpp", "\n")
-        self.assert_found("src/a.h:1: this file has 351 lines; at most 350",
-                          "src/a.cpp:1: this file has 801 lines; at most 800")
+        self.assert_found(
+            "src/a.h:1: this file has 351 lines; at most 350",
+            "src/a.cpp:1: this file has 801 lines; at most 800",
+        )
 
     def test_columns(self):
         self.write("src/a.cpp", "int x;\n// " + "\u00e4" * 97 + "\n")

@@ -42,25 +42,32 @@ class Layers(CheckerTest):
 
     def test_an_upward_include_is_found(self):
         self.write("src/base/log.cpp", '// first\n#include "ir/fusion.h"\n')
-        self.assert_found('src/base/log.cpp:2: base may include nothing of ir, not "ir/fusion.h"'
-                          " (tools/layers.toml)")
+        self.assert_found(
+            'src/base/log.cpp:2: base may include nothing of ir, not "ir/fusion.h"'
+            " (tools/layers.toml)"
+        )
 
     def test_public_headers_only_means_public_headers_only(self):
         self.write("src/learn/a.cpp", '#include "crf/impl.h"\n')
-        self.assert_found("src/learn/a.cpp:1: learn may include only public headers of crf, not"
-                          ' "crf/impl.h" (tools/layers.toml)')
+        self.assert_found(
+            "src/learn/a.cpp:1: learn may include only public headers of crf, not"
+            ' "crf/impl.h" (tools/layers.toml)'
+        )
 
     def test_the_command_line_sees_public_headers_of_its_modules_only(self):
         self.write("cli/a.cpp", '#include "base/text.h"\n#include "segfuse/crf.h"\n')
         self.assert_found(
             'cli/a.cpp:1: cli may include only public headers of base, not "base/text.h"'
             " (tools/layers.toml)",
-            'cli/a.cpp:2: cli may include nothing of crf, not "segfuse/crf.h" (tools/layers.toml)')
+            'cli/a.cpp:2: cli may include nothing of crf, not "segfuse/crf.h" (tools/layers.toml)',
+        )
 
     def test_public_headers_include_public_headers_only(self):
         self.write("include/segfuse/crf.h", '#include "base/text.h"\n')
-        self.assert_found('include/segfuse/crf.h:1: a public header may not include the private'
-                          ' header "base/text.h"')
+        self.assert_found(
+            "include/segfuse/crf.h:1: a public header may not include the private"
+            ' header "base/text.h"'
+        )
 
     def test_libraries_stay_in_their_folders(self):
         self.write("src/crf/cuda/a.cpp", "#include <cuda_runtime.h>\n")
@@ -70,8 +77,10 @@ class Layers(CheckerTest):
 
     def test_angle_brackets_are_no_way_around(self):
         self.write("src/base/log.cpp", "#include <ir/fusion.h>\n")
-        self.assert_found('src/base/log.cpp:1: base may include nothing of ir, not "ir/fusion.h"'
-                          " (tools/layers.toml)")
+        self.assert_found(
+            'src/base/log.cpp:1: base may include nothing of ir, not "ir/fusion.h"'
+            " (tools/layers.toml)"
+        )
 
     def test_includes_in_comments_do_not_count(self):
         self.write("src/base/log.cpp", '/*\n#include "ir/fusion.h"\n*/\n// #include "x"\n')
@@ -81,8 +90,9 @@ class Layers(CheckerTest):
         self.write("src/ir/a.h", '#include "ir/b.h"\n')
         self.write("src/ir/b.h", '#include "ir/c.h"\n')
         self.write("src/ir/c.h", '#include "ir/a.h"\n')
-        self.assert_found("src/ir/a.h:1: include cycle: src/ir/a.h -> src/ir/b.h -> src/ir/c.h ->"
-                          " src/ir/a.h")
+        self.assert_found(
+            "src/ir/a.h:1: include cycle: src/ir/a.h -> src/ir/b.h -> src/ir/c.h -> src/ir/a.h"
+        )
 
     def test_homeless_and_absent_files_are_found(self):
         self.write("src/new/a.cpp", '#include "base/gone.h"\n')
@@ -90,7 +100,8 @@ class Layers(CheckerTest):
         self.assert_found(
             "include/segfuse/new.h:1: this file belongs to no module of tools/layers.toml",
             "src/new/a.cpp:1: this file belongs to no module of tools/layers.toml",
-            'src/new/a.cpp:1: "base/gone.h" is not a file under include/ or src/')
+            'src/new/a.cpp:1: "base/gone.h" is not a file under include/ or src/',
+        )
 
     def test_at_most_fifteen_public_headers(self):
         names = [f"h{i}.h" for i in range(14)]
@@ -99,6 +110,108 @@ class Layers(CheckerTest):
         for name in names:
             self.write(f"include/segfuse/{name}", "")
         self.assert_found("include/segfuse:1: 16 public headers; at most 15")
+
+
+PYTHON = """
+[modules.python]
+folder = "python"
+[python]
+folder = "python/package"
+[[python.layers]]
+name = "base"
+modules = ["_native", "_errors"]
+[[python.layers]]
+name = "crf"
+modules = ["crf._call", "crf._value", "crf"]
+may_import = ["base"]
+[[python.layers]]
+name = "compile"
+modules = ["trace", "compiled"]
+may_import = ["base"]
+[[python.layers]]
+name = "package"
+modules = ["__init__"]
+may_import = ["crf", "compile", "base"]
+"""
+
+
+class PythonLayers(CheckerTest):
+    checker = "check_layers"
+
+    def setUp(self):
+        super().setUp()
+        self.write("tools/layers.toml", PYTHON)
+        self.module("_native.pyi", "def run() -> None: ...\n")
+        self.module("_errors.py", "import sys\n")
+        self.module("crf/_call.py", "from .. import _native\nfrom .._errors import Error\n")
+        self.module("crf/_value.py", "import numpy\nfrom ._call import Call\n")
+        self.module("crf/__init__.py", "from ._value import Value\n")
+        self.module("trace.py", "import package._errors\n")
+        self.module("compiled.py", "from . import _native, trace\n")
+        self.module("__init__.py", "from . import crf\nfrom .compiled import compile\n")
+
+    def module(self, path, text):
+        self.write(f"python/package/{path}", text)
+
+    def test_a_package_that_follows_the_table_is_clean(self):
+        self.assert_clean()
+
+    def test_an_upward_import_in_a_layer_is_found_with_its_cycle(self):
+        self.module("crf/_call.py", "import math\nfrom . import _value\n")
+        self.assert_found(
+            "python/package/crf/_call.py:2: package.crf._call is below package.crf._value and may"
+            " not import it (tools/layers.toml)",
+            "python/package/crf/_value.py:1: import cycle: python/package/crf/_value.py ->"
+            " python/package/crf/_call.py -> python/package/crf/_value.py",
+        )
+
+    def test_an_import_of_another_layer_is_found(self):
+        self.module("trace.py", "from .crf._value import Value\n")
+        self.module("crf/__init__.py", "import package.compiled\n")
+        self.assert_found(
+            "python/package/trace.py:1: compile may import nothing of crf, not package.crf._value"
+            " (tools/layers.toml)",
+            "python/package/crf/__init__.py:1: crf may import nothing of compile, not"
+            " package.compiled (tools/layers.toml)",
+        )
+
+    def test_the_package_itself_is_above_its_modules(self):
+        self.module("trace.py", "from . import something\n")
+        self.assert_found(
+            "python/package/trace.py:1: compile may import nothing of package, not package"
+            " (tools/layers.toml)",
+            "python/package/__init__.py:1: import cycle: python/package/__init__.py ->"
+            " python/package/compiled.py -> python/package/trace.py ->"
+            " python/package/__init__.py",
+        )
+
+    def test_imports_inside_functions_are_found(self):
+        self.module("compiled.py", "class A:\n  def f(self):\n    from .trace import x\n")
+        self.assert_found(
+            "python/package/compiled.py:3: package.trace is imported inside a"
+            " function, not at the top"
+        )
+
+    def test_other_packages_may_be_imported_anywhere(self):
+        self.module("compiled.py", "def f():\n  import torch\n  from packages import x\n")
+        self.assert_clean()
+
+    def test_imports_for_type_checkers_are_free(self):
+        self.module(
+            "trace.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+            "  from .compiled import Compiled\nelse:\n  import sys\n",
+        )
+        self.assert_clean()
+
+    def test_homeless_and_absent_modules_are_found(self):
+        self.module("new.py", "")
+        (self.root / "python/package/compiled.py").unlink()
+        self.module("__init__.py", "")
+        self.assert_found(
+            "python/package/new.py:1: this module belongs to no layer of tools/layers.toml",
+            "tools/layers.toml:1: there is no module package.compiled",
+        )
 
 
 if __name__ == "__main__":

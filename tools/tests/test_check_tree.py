@@ -9,9 +9,11 @@ class Tree(CheckerTest):
     def test_forbidden_calls(self):
         self.write("src/a.cpp", "int f() {\n  return ::fork();\n}\nint g = std::system(x);\n")
         self.write("tests/b.cpp", "auto* p = popen(x, y);\n")
-        self.assert_found("src/a.cpp:2: fork() is not allowed here; use base/os/spawn.h",
-                          "src/a.cpp:4: system() is not allowed here; use base/os/spawn.h",
-                          "tests/b.cpp:1: popen() is not allowed here; use base/os/spawn.h")
+        self.assert_found(
+            "src/a.cpp:2: fork() is not allowed here; use base/os/spawn.h",
+            "src/a.cpp:4: system() is not allowed here; use base/os/spawn.h",
+            "tests/b.cpp:1: popen() is not allowed here; use base/os/spawn.h",
+        )
 
     def test_calls_in_comments_strings_and_other_names_are_fine(self):
         self.write("src/a.cpp", '// fork()\nauto s = "system(x)";\nx.fork();\nmy_fork();\n')
@@ -22,16 +24,18 @@ class Tree(CheckerTest):
         self.write("tests/unit/comm/a.cpp", "int e = fork();\n")
         self.assert_clean()
         self.write("src/base/os/other.cpp", "int e = posix_spawnp(a, b);\nint f = execve(a);\n")
-        self.assert_found("src/base/os/other.cpp:1: posix_spawnp() is not allowed here; use"
-                          " base/os/spawn.h",
-                          "src/base/os/other.cpp:2: execve() is not allowed here; use"
-                          " base/os/spawn.h")
+        self.assert_found(
+            "src/base/os/other.cpp:1: posix_spawnp() is not allowed here; use base/os/spawn.h",
+            "src/base/os/other.cpp:2: execve() is not allowed here; use base/os/spawn.h",
+        )
 
     def test_bare_system_calls(self):
         self.write("src/a.cpp", "syscall(SYS_clone, 0);\nsyscall(__NR_execve, a);\nSYS_read;\n")
         self.write("src/comm/registered/copy_on_fork.cpp", "syscall(SYS_clone, 0);\n")
-        self.assert_found("src/a.cpp:1: clone() is not allowed here; use base/os/spawn.h",
-                          "src/a.cpp:2: execve() is not allowed here; use base/os/spawn.h")
+        self.assert_found(
+            "src/a.cpp:1: clone() is not allowed here; use base/os/spawn.h",
+            "src/a.cpp:2: execve() is not allowed here; use base/os/spawn.h",
+        )
 
     def test_python(self):
         self.write("tools/a.py", "os.fork()\n")
@@ -39,8 +43,10 @@ class Tree(CheckerTest):
         self.assert_clean()
         self.write("bench/run", "#!/usr/bin/env python3\nos.system(x)\n")
         self.write("python/a.py", "run(x, preexec_fn=f)\n")
-        self.assert_found("bench/run:2: os.system() is not allowed here; use subprocess.run",
-                          "python/a.py:1: preexec_fn is not allowed here; use subprocess.run")
+        self.assert_found(
+            "bench/run:2: os.system() is not allowed here; use subprocess.run",
+            "python/a.py:1: preexec_fn is not allowed here; use subprocess.run",
+        )
 
     def test_mutants_have_their_texts(self):
         self.write("src/a.cpp", "int a = 1;\nint b = 2;\nint c = 2;\n")
@@ -48,17 +54,18 @@ class Tree(CheckerTest):
         self.write("tests/mutants/a.toml", one.format("= 1"))
         self.assert_clean()
         self.write("tests/mutants/a.toml", one.format("= 2") + one.format("= 3"))
-        self.assert_found("tests/mutants/a.toml: the text of '= 2' occurs 2 times in src/a.cpp,"
-                          " not once",
-                          "tests/mutants/a.toml: the text of '= 3' occurs 0 times in src/a.cpp,"
-                          " not once")
+        self.assert_found(
+            "tests/mutants/a.toml: the text of '= 2' occurs 2 times in src/a.cpp, not once",
+            "tests/mutants/a.toml: the text of '= 3' occurs 0 times in src/a.cpp, not once",
+        )
 
     def test_loose_ends_need_an_issue_number(self):
         self.write("src/a.cpp", "// TODO(#12): faster\n// FIXME #3\n")
         self.assert_clean()
         self.write("docs/a.md", "first\nTODO: write this\n")
-        self.assert_found("docs/a.md:2: a loose end without an issue number; write it as (#12)"
-                          " behind the word")
+        self.assert_found(
+            "docs/a.md:2: a loose end without an issue number; write it as (#12) behind the word"
+        )
 
     def test_machine_paths(self):
         self.write("tools/a", "cd /root/x\n")
@@ -69,10 +76,12 @@ class Tree(CheckerTest):
         self.write("src/a.cpp", "int x; \n\tint y;\nint z;")
         self.write("README.md", "a\r\n")
         self.write("Makefile", "a:\n\tb\n")
-        self.assert_found("src/a.cpp:1: blanks at the end of the line",
-                          "src/a.cpp:2: tab; use blanks",
-                          "src/a.cpp:3: no line end at the end of the file",
-                          "README.md:1: carriage return; lines end with LF alone")
+        self.assert_found(
+            "src/a.cpp:1: blanks at the end of the line",
+            "src/a.cpp:2: tab; use blanks",
+            "src/a.cpp:3: no line end at the end of the file",
+            "README.md:1: carriage return; lines end with LF alone",
+        )
 
     def test_text_is_utf8_and_fixtures_may_be_anything(self):
         self.write("tests/error/bad.lab", b"\xff\r\n\t")

@@ -46,8 +46,9 @@ class RunTests(unittest.TestCase):
             (root / name).write_text(output)
             lines.append(f'add_test({name} "sh" "-c" "cat {root / name}; exit {status}")\n')
         (root / "CTestTestfile.cmake").write_text("".join(lines))
-        result = subprocess.run([sys.executable, TOOLS / "run_tests", root], capture_output=True,
-                                text=True, check=False)
+        result = subprocess.run(
+            [sys.executable, TOOLS / "run_tests", root], capture_output=True, text=True, check=False
+        )
         return result.returncode, result.stdout.splitlines()
 
     def test_skipped_tests_are_listed_with_their_reason(self):
@@ -58,7 +59,8 @@ class RunTests(unittest.TestCase):
 
     def test_counts_add_up_over_frameworks(self):
         status, lines = self.run_programs(
-            a=(GTEST_SKIPS, 0), b=(GTEST_FAILS, 1), c=(UNITTEST, 1), d=("fine\n", 0), e=(PYTEST, 1))
+            a=(GTEST_SKIPS, 0), b=(GTEST_FAILS, 1), c=(UNITTEST, 1), d=("fine\n", 0), e=(PYTEST, 1)
+        )
         self.assertNotEqual(status, 0)
         self.assertEqual(lines[-2], "skipped tests/a_test.py:3: no JAX")
         self.assertEqual(lines[-1], "21 passed, 4 failed, 5 skipped")

@@ -1,16 +1,17 @@
-"""Programs that are written value by value, and programs that run."""
+"""Programs that are written value by value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from . import _gpu, _native, _run
-from ._dtypes import DTypeLike, dtype_name
-from ._errors import UsageError
-from ._numbers import real, whole
-from ._sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
-from ._value import Value
+from .. import _arrays, _native
+from .._dtypes import DTypeLike, dtype_name
+from .._errors import UsageError
+from .._numbers import real, whole
+from .program import Program
+from .sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
+from .value import Value
 
 
 class Fusion:
@@ -43,7 +44,9 @@ class Fusion:
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[SizeLike | str]) -> Value:
         """An array that the program takes; its sizes are numbers, names or sizes made of these."""
-        value = Value(self, self._native.input(_text("name", name), dtype_name(dtype), native_sizes(shape)))
+        value = Value(
+            self, self._native.input(_text("name", name), dtype_name(dtype), native_sizes(shape))
+        )
         self._inputs.append(value)
         return value
 
@@ -63,7 +66,9 @@ class Fusion:
 
     def full(self, shape: Any, number: float, dtype: DTypeLike = "float32") -> Value:
         """An array of one number."""
-        return Value(self, self._native.full(real("number", number), native_sizes(shape), dtype_name(dtype)))
+        return Value(
+            self, self._native.full(real("number", number), native_sizes(shape), dtype_name(dtype))
+        )
 
     def arange(self, length: SizeLike | str, dtype: DTypeLike = "int64") -> Value:
         """0, 1, 2, ... up to `length`."""
@@ -77,7 +82,9 @@ class Fusion:
         """States that two sizes are equal; a call for which they are not is refused."""
         self._native.require(native_size(a), native_size(b))
 
-    def apply(self, operation: str, *operands: Value, **attributes: Any) -> Value | tuple[Value, ...]:
+    def apply(
+        self, operation: str, *operands: Value, **attributes: Any
+    ) -> Value | tuple[Value, ...]:
         """Any operation of docs/ir.md by its name, with all its attributes."""
         for row in _native.operations():
             if row[0] == operation:
@@ -106,13 +113,15 @@ class Fusion:
     ) -> Program:
         """The program so far, ready to run; what is written later does not change it.
 
-        `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
-        all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError` that names its operation.
-        With `excess_precision` 16-bit values are rounded where a kernel stores them and where they
-        are cast, not after each operation.
+        `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS,
+        then all cores of this process. With `check_numerics` the first NaN or new infinity is a
+        `DataError` that names its operation. With `excess_precision` 16-bit values are rounded
+        where a kernel stores them and where they are cast, not after each operation.
         """
         return Program(
-            _native.Program(self._native, whole("threads", threads), check_numerics, excess_precision)
+            _native.Program(
+                self._native, whole("threads", threads), check_numerics, excess_precision
+            )
         )
 
     @staticmethod
@@ -135,7 +144,11 @@ class Fusion:
             DataError: "SOURCE:LINE:COLUMN: ..." for a text that is no program.
         """
         native = _native.Program.from_text(
-            _text("text", text), _text("source", source), whole("threads", threads), check_numerics, excess_precision
+            _text("text", text),
+            _text("source", source),
+            whole("threads", threads),
+            check_numerics,
+            excess_precision,
         )
         return Program(native)
 
@@ -144,13 +157,16 @@ class Fusion:
         return self._native.text()
 
     def __repr__(self) -> str:
-        return f"<segfuse.Fusion {self._name!r}: {len(self._inputs)} inputs, {len(self._outputs)} outputs>"
+        counts = f"{len(self._inputs)} inputs, {len(self._outputs)} outputs"
+        return f"<segfuse.Fusion {self._name!r}: {counts}>"
 
     # --- what values and sizes ask ---
 
     def _own(self, value: Any, operation: str) -> Value:
         if not isinstance(value, Value):
-            raise UsageError(f"{operation}: found {_run.describe(value)}, expected a segfuse.Value")
+            raise UsageError(
+                f"{operation}: found {_arrays.describe(value)}, expected a segfuse.Value"
+            )
         if value._fusion is not self:
             raise UsageError(
                 f"{operation}: found a value of the Fusion {value._fusion.name!r}, expected one of "
@@ -220,10 +236,10 @@ class Fusion:
             return known[1]
         if self._numbers is None:
             raise UsageError(
-                f"found {_run.describe(array)} beside values of the Fusion {self.name!r}, expected "
-                "an input() for it"
+                f"found {_arrays.describe(array)} beside values of the Fusion {self.name!r}, "
+                "expected an input() for it"
             )
-        dtype, shape = _run.signature_of("an array from outside the function", array)
+        dtype, shape = _arrays.signature_of("an array from outside the function", array)
         value = self.input(f"outside_{len(self._captured)}", dtype, shape)
         self._captured[id(array)] = (array, value)
         return value
@@ -231,74 +247,5 @@ class Fusion:
 
 def _text(name: str, given: Any) -> str:
     if not isinstance(given, str):
-        raise UsageError(f"{name} is {_run.describe(given)}, expected a str")
+        raise UsageError(f"{name} is {_arrays.describe(given)}, expected a str")
     return given
-
-
-class Program:
-    """A program that is ready to run on the CPU and on CUDA devices, made by `Fusion.build` or
-    `Fusion.from_text`. One run at a time; others wait."""
-
-    def __init__(self, native: _native.Program) -> None:
-        self._native = native
-        self._overwritten = native.overwritten()
-        self._names = [name for name, _, _ in self._native.inputs()]
-        self._dtypes = [dtype for _, dtype, _ in self._native.outputs()]
-        self._runners: dict[int, _gpu.Runner] = {}
-
-    @property
-    def inputs(self) -> list[tuple[str, str, str]]:
-        """(name, dtype, shape) of each input; a shape is a text such as "[B, 64]"."""
-        return self._native.inputs()
-
-    @property
-    def outputs(self) -> list[tuple[str, str, str]]:
-        """(name, dtype, shape) of each output."""
-        return self._native.outputs()
-
-    def __call__(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
-        """Runs on arrays, in the order of `inputs` or by name; arrays of the same library come out.
-
-        Arrays that are contiguous are read where they are; aliased inputs are overwritten in place.
-        On a CUDA device as for `segfuse.compile`; there an index out of range is told by check().
-        """
-        return self._run(self._arrays(arrays, named), reference=False)
-
-    def reference(self, *arrays: Any, **named: Any) -> tuple[Any, ...]:
-        """The same in double precision by plain loops, slowly; float outputs are float64."""
-        return self._run(self._arrays(arrays, named), reference=True)
-
-    def check(self) -> None:
-        """Waits for runs on GPUs that have not been looked at, and raises what they found wrong."""
-        for runner in list(self._runners.values()):
-            runner.check()
-
-    def text(self) -> str:
-        """The text form (docs/ir.md)."""
-        return self._native.emit("ir")
-
-    def emit(self, kind: str) -> str:
-        """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
-        return self._native.emit(kind)
-
-    def _run(self, arrays: list[Any], *, reference: bool) -> tuple[Any, ...]:
-        program, names, dtypes = self._native, self._names, self._dtypes
-        results = _run.run(
-            program, names, dtypes, arrays, self._overwritten,
-            reference=reference, runner=self._runner,
-        )  # fmt: skip
-        return tuple(results)
-
-    def _runner(self, device: int) -> _gpu.Runner:
-        if device not in self._runners:
-            names = [f"the input {name!r}" for name in self._names]
-            self._runners[device] = _gpu.Runner(self._native, device, names, self._dtypes)
-        return self._runners[device]
-
-    def _arrays(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
-        if not named:
-            return list(arrays)
-        rest = self._names[len(arrays) :]
-        if set(named) != set(rest):
-            raise UsageError(f"found inputs named {sorted(named)}, expected {sorted(rest)}")
-        return [*arrays, *(named[name] for name in rest)]

@@ -1,8 +1,8 @@
-"""The operations of `_torch_ops` under PyTorch's autograd and its transforms (torch.func, forward mode).
+"""The operations of `_ops` under PyTorch's autograd and its transforms (torch.func, forward mode).
 
 Graphs (torch.compile, torch.export) hold the opaque operations, which have the same backward pass.
-`vmap` goes over the rows of all examples at once where examples share the other scores, and over the
-examples one by one where they do not.
+`vmap` goes over the rows of all examples at once where examples share the other scores, and over
+the examples one by one where they do not.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _torch_ops as ops
-from ._errors import UsageError
+from .._errors import UsageError
+from . import _ops as ops
 
 ROW_INPUTS = (0, 5, 6, 8, 9, 14, 18, 19)
-"""emission, start, end, lengths, labels, allowed, known_labels and boundaries: their first axis are rows."""
+"""The inputs with an axis of rows: emission, start, end, lengths, labels, allowed, known_labels and
+boundaries."""
 _SEGMENTS = slice(10, 14)
 _OF_ROWS = sum(1 << i for i, name in enumerate(ops.DIFFERENTIABLE) if name in ops.PER_ROW)
 
@@ -111,7 +112,7 @@ class _Gradients(torch.autograd.Function):
 
 
 class _Weighted(torch.autograd.Function):
-    """Its gradients are outputs, so that one call of the engine does for value and backward pass."""
+    """Its gradients are outputs, so one call of the engine does for value and backward pass."""
 
     @staticmethod
     def forward(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
@@ -188,7 +189,7 @@ def _leading(x: Tensor, dim: int | None, size: int) -> Tensor:
 
 
 def _as_more_rows(size: int, in_dims: Any, inputs: Any) -> list[Any] | None:
-    """The rows of all examples as one batch; None where examples have scores of their own for it."""
+    """The rows of all examples as one batch; None where examples have other scores of their own."""
     alike = all(dim is None or i in ROW_INPUTS for i, dim in enumerate(in_dims))
     if size == 0 or not alike or inputs[10] is not None:
         return None

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _native
-from ._constraints import native_tail
-from ._device import columns_on, packed_from_labels
-from ._errors import UsageError
+from .. import _arrays, _native
+from .._device import columns_on, packed_from_labels
+from .._errors import UsageError
+from ._constraints import Constraints, native_scope, native_tail, whole_scope
 from ._segmentations import Segmentations, native_from_labels, native_of, split_of
 
 SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
@@ -51,22 +51,29 @@ class Call:
         """The work array of a gradient by the tail; None without one."""
         return None if tail is None else self.empty(tuple(np.shape(tail)), "float64")
 
-    def loss(
+    def evaluate(
         self,
-        gold: _native.Segments,
+        gold: _native.Segments | None,
+        partial: bool,
+        constraints: Constraints | None,
+        tail: Any,
         value: Any,
         gradients: tuple[Any, ...] | None = None,
-        weights: Any = None,
-        *,
-        tail: Any = None,
         tail_gradient: Any = None,
+        weights: Any = None,
     ) -> None:
-        """-log p(gold); with a tail it is the loss of all labels and boundaries being known."""
-        if tail is None:
+        """Writes a number for each row, and the gradients of their weighted sum: the loss where
+        gold is given, the partial loss if that is asked for, the log-partition otherwise."""
+        outputs = (gradients, tail_gradient, weights)
+        if gold is not None and tail is None:
             _native.loss(self.problem, gold, value, None, None, gradients, weights)
-            return
-        scope = _native.Scope(self.problem, gold, native_tail(tail))
-        _native.partial_loss(self.problem, scope, value, gradients, tail_gradient, weights)
+        elif gold is not None:  # all labels and boundaries are known
+            scope = _native.Scope(self.problem, gold, native_tail(tail))
+            _native.partial_loss(self.problem, scope, value, *outputs)
+        elif partial:
+            _native.partial_loss(self.problem, whole_scope(constraints, tail), value, *outputs)
+        else:
+            _native.log_partition(self.problem, native_scope(constraints, tail), value, *outputs)
 
     def weights(self, weights: Any) -> Any:
         if weights is None or not self.on_cuda:
@@ -93,8 +100,8 @@ def _need_rows_of_durations(emission: Any, duration: Any) -> None:
     frames, table = tuple(np.shape(emission)), tuple(np.shape(duration))
     if len(frames) == 3 and len(table) == 2 and table[1] != frames[2] == table[0]:
         raise UsageError(
-            f"duration has shape {table}, expected (K, C) with C = {frames[2]}: row d - 1 is duration "
-            "d; pass duration.T"
+            f"duration has shape {table}, expected (K, C) with C = {frames[2]}: row d - 1 is "
+            "duration d; pass duration.T"
         )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _native
-from ._errors import UsageError
+from .. import _arrays, _native
+from .._errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _native, _run
-from ._dtypes import is_float, promote, with_number
-from ._errors import UsageError
-from ._fusion import Fusion
-from ._sizes import Size, native_size, native_sizes
-from ._value import Value
-
-NUMBERS = (bool, int, float, np.generic)
+from .. import _arrays, _native
+from .._dtypes import is_float, promote, with_number
+from .._errors import UsageError
+from .fusion import Fusion
+from .sizes import Size, native_size, native_sizes
+from .value import Value
 
 
 def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
@@ -30,7 +28,7 @@ def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
             )
         found = operand._fusion
     if found is None:
-        kinds = ", ".join(_run.describe(operand) for operand in operands)
+        kinds = ", ".join(_arrays.describe(operand) for operand in operands)
         raise UsageError(
             f"{operation}: found {kinds}, expected a value of a program: call it in a function "
             "given to segfuse.compile, or on values of a segfuse.Fusion"
@@ -53,11 +51,11 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
         if operand.dtype == np.float64:
             operand = operand.astype(np.float32)
         raise_if_object(operation, operand)
-        captured = fusion._capture(operand)
-        return captured
-    if _run.kind_of(operand) == _run.STATIC:
+        return fusion._capture(operand)
+    if _arrays.kind_of(operand) is _arrays.STATIC:
         raise UsageError(
-            f"{operation}: found {_run.describe(operand)}, expected a value, an array or a number"
+            f"{operation}: found {_arrays.describe(operand)}, expected a value, an array or a "
+            "number"
         )
     return fusion._capture(operand)
 
@@ -122,8 +120,8 @@ def floating(operation: str, operand: Any) -> Value:
 
 
 def agree_on_shape(operation: str, values: Sequence[Value]) -> list[Value]:
-    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells. Returns
-    the values with every axis that is stretched as one of the constant size 1."""
+    """Settles which sizes are 1 and which are equal, as far as the call that is traced tells.
+    Returns the values with every axis that is stretched as one of the constant size 1."""
     fusion = values[0]._fusion
     settled = list(values)
     shapes = [v.shape for v in values]
@@ -144,13 +142,25 @@ def agree_on_shape(operation: str, values: Sequence[Value]) -> list[Value]:
     return settled
 
 
+def make(operation: str, operands: Sequence[Value], *attributes: Any) -> Value:
+    """The first result of an operation."""
+    fusion = operands[0]._fusion
+    natives = [operand._native for operand in operands]
+    return Value(fusion, fusion._native.apply(operation, natives, list(attributes))[0])
+
+
+def new_axis(x: Value, at: int) -> Value:
+    """The value with an axis of size 1 at that place."""
+    sizes = native_sizes((*x.shape[:at], 1, *x.shape[at:]))
+    return make("broadcast", [x], [i for i in range(x.ndim + 1) if i != at], sizes)
+
+
 def part(x: Value, axis: int, start: Any, size: Any) -> Value:
     """The elements from `start` on along one axis."""
     starts: list[Any] = [0] * x.ndim
     sizes = list(x.shape)
     starts[axis], sizes[axis] = start, size
-    attributes = [native_sizes(starts), native_sizes(sizes)]
-    return Value(x._fusion, x._fusion._native.apply("slice", [x._native], attributes)[0])
+    return make("slice", [x], native_sizes(starts), native_sizes(sizes))
 
 
 def with_constant_one(x: Value, axis: int) -> Value:

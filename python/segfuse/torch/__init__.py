@@ -1,6 +1,6 @@
-"""The semi-Markov CRF for PyTorch: functions with autograd, and a module.
+"""The semi-Markov CRF for PyTorch: a value and functions with autograd, and a module.
 
-The functions are opaque operations for `torch.compile` and work under autocast (half precision is
+They are opaque operations for `torch.compile` and work under autocast (half precision is
 raised to float32). First derivatives by every score are exact, in reverse and in forward mode, and
 under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd and vmap; second ones raise an error.
 """
@@ -8,6 +8,7 @@ under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd and vmap; second ones raise 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import _native
-from . import _torch_autograd, _torch_ops
-from ._arrays import nested_text
-from . import semicrf as _semicrf
-from ._errors import UsageError
-from ._segmentations import IGNORE, Segmentations, split_of
-from ._constraints import Constraints
-from ._torch_durations import (
+from .. import _native, crf
+from .._arrays import nested_text
+from .._errors import UsageError
+from ..crf import IGNORE, Constraints, Posteriors, Segmentations
+from ..crf._segmentations import split_of
+from . import _autograd
+from ._durations import (
     BucketDurations,
     Durations,
     GeometricDurations,
@@ -32,7 +32,7 @@ from ._torch_durations import (
     TableDurations,
     make_durations,
 )
-from .semicrf import Posteriors
+from ._ops import DIFFERENTIABLE
 
 __all__ = [
     "BucketDurations",
@@ -41,6 +41,7 @@ __all__ = [
     "LogNormalDurations",
     "NegativeBinomialDurations",
     "PoissonDurations",
+    "SemiCRF",
     "SemiMarkovCRF",
     "TableDurations",
     "check",
@@ -61,27 +62,16 @@ def _check_tensor(name: str, score: Any) -> None:
     if not isinstance(score, Tensor):
         raise UsageError(
             f"{name} is a {type(score).__name__}, expected a torch.Tensor; pass "
-            f"torch.as_tensor({name}), or use the functions of segfuse for arrays of other libraries"
+            f"torch.as_tensor({name}), or use the functions of segfuse for arrays of other "
+            "libraries"
         )
     if score.is_nested:
         raise UsageError(nested_text(name))
 
 
-def _full(name: str, score: Tensor | None) -> Tensor | None:
-    """Half precision as float32."""
-    if score is None:
-        return None
-    _check_tensor(name, score)
-    return score.float() if score.dtype in _HALF else score
-
-
-def _all_full(scores: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    return tuple(map(_full, _torch_ops.DIFFERENTIABLE, scores))
-
-
 def _needed(scores: tuple[Tensor | None, ...]) -> int:
     """Bit i is set when a gradient by score i will be asked for."""
-    if not torch.is_grad_enabled() or any(map(_torch_autograd.has_tangent, scores)):
+    if not torch.is_grad_enabled() or any(map(_autograd.has_tangent, scores)):
         return 0
     return sum(1 << i for i, s in enumerate(scores) if s is not None and s.requires_grad)
 
@@ -92,15 +82,21 @@ def _integers(values: Any) -> Tensor | None:
     return torch.as_tensor(values)
 
 
-def _gold_inputs(gold: Gold) -> tuple[Tensor | None, ...]:
+def _by_kind(gold: Gold) -> dict[str, Any]:
+    """Gold segmentations as the argument of `SemiCRF.loss` that they are."""
+    labels = isinstance(gold, (Tensor, np.ndarray))
+    return {"labels": gold} if labels else {"segments": gold}
+
+
+def _gold_inputs(labels: Any, segments: Any) -> tuple[Tensor | None, ...]:
     """labels, row_pointer and the three columns of the segments."""
-    if isinstance(gold, np.ndarray):
-        gold = torch.as_tensor(gold)
-    if isinstance(gold, Tensor):
-        return gold, None, None, None, None
-    if not isinstance(gold, Segmentations):
-        gold = Segmentations.from_rows(gold)
-    columns = (gold.row_pointer, gold.start, gold.duration, gold.label)
+    if (labels is None) == (segments is None):
+        raise UsageError("expected either labels or segments, not both and not neither")
+    if labels is not None:
+        return _integers(labels), None, None, None, None
+    if not isinstance(segments, Segmentations):
+        segments = Segmentations.from_rows(segments)
+    columns = (segments.row_pointer, segments.start, segments.duration, segments.label)
     return None, *map(_integers, columns)
 
 
@@ -112,25 +108,88 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
     return tuple(map(_integers, known))
 
 
-_NO_GOLD = (None,) * 5
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SemiCRF(crf.SemiCRF):
+    """As `segfuse.crf.SemiCRF`, of tensors; half precision is raised to float32.
 
+    `log_partition`, `loss` and `partial_loss` are differentiable by every score, and do not wait
+    for a CUDA device (see `check`). The other methods record no derivatives.
 
-def _reduce(scores: tuple[Any, ...], rest: tuple[Any, ...], reduction: str) -> Tensor:
-    """Value and gradients come from one call of the engine, unless each row may get a weight of its
-    own in the backward pass."""
-    emission = scores[0]
-    needed = _needed(scores)
-    if reduction not in ("mean", "sum", "none"):
-        raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
-    if reduction == "none":
-        return _torch_autograd.rows(*scores, *rest)
-    if needed == 0:
-        rows = _torch_autograd.rows(*scores, *rest)
-        return rows.mean() if reduction == "mean" else rows.sum()
-    batch = emission.shape[0]
-    weight = 1.0 / batch if reduction == "mean" and batch > 0 else 1.0
-    weights = torch.full((batch,), weight, dtype=torch.float64, device=emission.device)
-    return _torch_autograd.weighted(weights, *scores, *rest, needed)
+    Their `reduction` is ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the
+    gradients along with the value.
+    """
+
+    def __post_init__(self) -> None:
+        for name in DIFFERENTIABLE:
+            score = getattr(self, name)
+            if score is not None:
+                _check_tensor(name, score)
+                if score.dtype in _HALF:
+                    object.__setattr__(self, name, score.float())
+
+    def log_partition(self, reduction: Reduction = "none") -> Tensor:
+        """log of the sum of exp(score) over all segmentations.
+
+        Returns:
+            (B,) or a scalar, float64: log-partitions are large, and their differences matter.
+        """
+        return self._reduced(reduction)
+
+    def loss(
+        self,
+        labels: Any = None,
+        *,
+        segments: Any = None,
+        reduction: Reduction = "mean",
+        ignore: int = IGNORE,
+        long_runs: str = "error",
+    ) -> Tensor:
+        """-log p(gold segmentation), never negative; arguments as in `segfuse.crf.SemiCRF.loss`.
+
+        Returns:
+            A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
+        """
+        self._need_none("loss", "constraints")
+        numbers = (ignore, split_of(long_runs))
+        value = self._reduced(reduction, _gold_inputs(labels, segments), numbers)
+        return value.to(self.emission.dtype)
+
+    def partial_loss(self, reduction: Reduction = "mean") -> Tensor:
+        """-log P(the constraints hold), the loss for partial labels.
+
+        Returns:
+            A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
+        """
+        return self._reduced(reduction, partial=True).to(self.emission.dtype)
+
+    def _reduced(
+        self,
+        reduction: str,
+        gold: tuple[Tensor | None, ...] = (None,) * 5,
+        numbers: tuple[Any, ...] = (IGNORE, False),
+        *,
+        partial: bool = False,
+    ) -> Tensor:
+        """Value and gradients come from one call of the engine, unless each row may get a weight of
+        its own in the backward pass."""
+        scores = tuple(getattr(self, name) for name in DIFFERENTIABLE)
+        known = _constraint_inputs(self.constraints)
+        inputs = (*scores, _integers(self.lengths), *gold, *known, *numbers, partial)
+        # PyTorch would take one tensor without content for a wish to know shapes alone.
+        if len({x.is_meta for x in inputs if isinstance(x, Tensor)}) > 1:
+            raise UsageError("found tensors on the meta device beside others, expected all or none")
+        needed = _needed(scores)
+        if reduction not in ("mean", "sum", "none"):
+            raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
+        if reduction == "none":
+            return _autograd.rows(*inputs)
+        if needed == 0:
+            rows = _autograd.rows(*inputs)
+            return rows.mean() if reduction == "mean" else rows.sum()
+        batch = self.emission.shape[0]
+        weight = 1.0 / batch if reduction == "mean" and batch > 0 else 1.0
+        weights = torch.full((batch,), weight, dtype=torch.float64, device=self.emission.device)
+        return _autograd.weighted(weights, *inputs, needed)
 
 
 def log_partition(
@@ -161,9 +220,9 @@ def log_partition(
     Raises:
         UsageError, DataError: see `segfuse.log_partition`.
     """
-    scores = (emission, transition, duration, initial, final, start, end, tail)
-    rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, False)
-    return _reduce(_all_full(scores), rest, reduction)
+    scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
+    scope: dict[str, Any] = {"lengths": lengths, "constraints": constraints, "tail": tail}
+    return SemiCRF(emission, transition, duration, **scores, **scope).log_partition(reduction)
 
 
 def loss(
@@ -193,8 +252,8 @@ def loss(
         reduction: ``"mean"`` or ``"sum"`` over the rows, which compute the gradients along with the
             value, or ``"none"``.
         ignore: the label of padding.
-        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a tail
-            no run is too long, and with K = 1 every frame is a segment.
+        long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a
+            tail no run is too long, and with K = 1 every frame is a segment.
 
     Returns:
         A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
@@ -202,11 +261,9 @@ def loss(
     Raises:
         UsageError, DataError: see `segfuse.loss`.
     """
-    scores: tuple[Any, ...] = (emission, transition, duration, initial, final, start, end, tail)
-    scores = _all_full(scores)
-    numbers = (ignore, split_of(long_runs), False)
-    rest = (_integers(lengths), *_gold_inputs(gold), *_constraint_inputs(None), *numbers)
-    return _reduce(scores, rest, reduction).to(scores[0].dtype)
+    scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
+    model = SemiCRF(emission, transition, duration, **scores, lengths=lengths, tail=tail)
+    return model.loss(**_by_kind(gold), reduction=reduction, ignore=ignore, long_runs=long_runs)
 
 
 def partial_loss(
@@ -237,17 +294,17 @@ def partial_loss(
     Raises:
         UsageError, DataError: see `segfuse.partial_loss`.
     """
-    scores: tuple[Any, ...] = (emission, transition, duration, initial, final, start, end, tail)
-    scores = _all_full(scores)
-    rest = (_integers(lengths), *_NO_GOLD, *_constraint_inputs(constraints), IGNORE, False, True)
-    return _reduce(scores, rest, reduction).to(scores[0].dtype)
+    scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
+    scope: dict[str, Any] = {"lengths": lengths, "constraints": constraints, "tail": tail}
+    return SemiCRF(emission, transition, duration, **scores, **scope).partial_loss(reduction)
 
 
 def check(device: Any = None) -> None:
     """Waits for the current stream of a CUDA device, and raises what its calls have found wrong.
 
-    The functions of this module do not wait for a device, so that a NaN score or a gold segment that
-    is too long cannot raise an error there at once; the outputs of such a call are unspecified.
+    The functions of this module do not wait for a device, so that a NaN score or a gold segment
+    that is too long cannot raise an error there at once; the outputs of such a call are
+    unspecified.
 
     Raises:
         DataError: the first such number since the last check, with its place.
@@ -319,9 +376,7 @@ class SemiMarkovCRF(nn.Module):
             durations = make_durations(durations, num_classes, max_duration)
         self.durations = durations
         choices = num_classes if self.self_transitions else num_classes - 1
-        self.transition = nn.Parameter(
-            torch.full((num_classes, num_classes), -math.log(choices))
-        )
+        self.transition = nn.Parameter(torch.full((num_classes, num_classes), -math.log(choices)))
         self.initial = nn.Parameter(torch.full((num_classes,), -math.log(num_classes)))
         self.final = nn.Parameter(torch.zeros(num_classes))
         self.tail_logit = nn.Parameter(torch.zeros(num_classes)) if tail else None
@@ -335,8 +390,8 @@ class SemiMarkovCRF(nn.Module):
     def __prepare_scriptable__(self) -> nn.Module:
         """Asked by torch.jit.script, of modules that hold this one, too."""
         raise UsageError(
-            "SemiMarkovCRF cannot be scripted: its engine is no TorchScript; script the encoder alone, "
-            "or use torch.compile or torch.export"
+            "SemiMarkovCRF cannot be scripted: its engine is no TorchScript; script the encoder "
+            "alone, or use torch.compile or torch.export"
         )
 
     def extra_repr(self) -> str:
@@ -373,6 +428,15 @@ class SemiMarkovCRF(nn.Module):
             "tail": None if self.tail_logit is None else F.logsigmoid(self.tail_logit),
         }
 
+    def distribution(
+        self,
+        emission: Tensor,
+        lengths: Tensor | None = None,
+        constraints: Constraints | None = None,
+    ) -> SemiCRF:
+        """The model over the segmentations of these rows, with all methods of `SemiCRF`."""
+        return SemiCRF(**self.scores(emission), lengths=lengths, constraints=constraints)
+
     def forward(
         self,
         emission: Tensor,
@@ -405,9 +469,8 @@ class SemiMarkovCRF(nn.Module):
         Raises:
             UsageError, DataError: see `segfuse.loss`.
         """
-        scores = self.scores(emission)
-        options: dict[str, Any] = {"lengths": lengths, "reduction": reduction, "long_runs": self.long_runs}
-        return loss(**scores, gold=gold, **options)
+        model = self.distribution(emission, lengths)
+        return model.loss(**_by_kind(gold), reduction=reduction, long_runs=self.long_runs)
 
     def partial_loss(
         self,
@@ -417,10 +480,7 @@ class SemiMarkovCRF(nn.Module):
         reduction: Reduction = "mean",
     ) -> Tensor:
         """-log P(the constraints hold): the loss for partial labels; see `segfuse.Constraints`."""
-        scores = self.scores(emission)
-        return partial_loss(
-            **scores, constraints=constraints, lengths=lengths, reduction=reduction
-        )
+        return self.distribution(emission, lengths, constraints).partial_loss(reduction)
 
     def log_partition(
         self,
@@ -429,7 +489,7 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> Tensor:
         """(B,) float64: log of the sum of exp(score) over all segmentations, differentiable."""
-        return log_partition(**self.scores(emission), lengths=lengths, constraints=constraints)
+        return self.distribution(emission, lengths, constraints).log_partition()
 
     @torch.no_grad()
     def decode(
@@ -439,8 +499,7 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> Segmentations:
         """The best segmentation of each row, with scores; see `segfuse.viterbi`."""
-        scores = self._full_scores(emission)
-        return _semicrf.viterbi(**scores, lengths=lengths, constraints=constraints)
+        return self.distribution(emission, lengths, constraints).viterbi()
 
     @torch.no_grad()
     def posteriors(
@@ -450,8 +509,4 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> Posteriors:
         """Probabilities of labels, boundaries and durations, and the entropy; no gradients."""
-        scores = self._full_scores(emission)
-        return _semicrf.posteriors(**scores, lengths=lengths, constraints=constraints)
-
-    def _full_scores(self, emission: Tensor) -> dict[str, Any]:
-        return {name: _full(name, score) for name, score in self.scores(emission).items()}
+        return self.distribution(emission, lengths, constraints).posteriors()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ._errors import UsageError
-from .inference import duration_buckets
+from .._errors import UsageError
+from ..crf import duration_buckets
 
 
 class Durations(nn.Module):

@@ -34,7 +34,10 @@ def unflatten(structure: Structure, leaves: Any) -> Any:
         return next(leaves)
     kind = structure[0]
     if issubclass(kind, dict):
-        return kind((key, unflatten(part, leaves)) for key, part in zip(structure[1], structure[2:], strict=True))
+        return kind(
+            (key, unflatten(part, leaves))
+            for key, part in zip(structure[1], structure[2:], strict=True)
+        )
     items = [unflatten(part, leaves) for part in structure[1:]]
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 

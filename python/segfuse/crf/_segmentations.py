@@ -1,15 +1,16 @@
-"""Packed segmentations of a batch."""
+"""Packed segmentations of a batch, and lists of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import _arrays, _native
-from ._errors import UsageError
-from ._numbers import whole
+from .. import _arrays, _native
+from .._errors import UsageError
+from .._numbers import whole
 
 IGNORE = -100
 """The label that marks padding, as in PyTorch's losses."""
@@ -163,6 +164,38 @@ class Segmentations:
         if _arrays.kind_of(self.start).on_cuda(self.start):
             columns = tuple(column.cpu() for column in columns)
         return _native.Segments(*map(_arrays.integers, names, columns))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentationLists:
+    """Several segmentations of each row; ``lists[b]`` are those of row b, as `Segmentations`.
+
+    Attributes:
+        list_pointer: (B + 1,) int64, NumPy; row b has numbers ``list_pointer[b]`` to
+            ``list_pointer[b + 1]`` of `segmentations`.
+        segmentations: all of them, one after the other, with their scores.
+    """
+
+    list_pointer: np.ndarray
+    segmentations: Segmentations
+
+    def __len__(self) -> int:
+        return len(self.list_pointer) - 1
+
+    def __iter__(self) -> Iterator[Segmentations]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int) -> Segmentations:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        row %= len(self)
+        first, last = (int(self.list_pointer[i]) for i in (row, row + 1))
+        every = self.segmentations
+        pointer = every.row_pointer[first : last + 1]
+        part = slice(int(pointer[0]), int(pointer[-1]))
+        columns = (every.start[part], every.duration[part], every.label[part])
+        score = every.score[first:last]
+        return Segmentations(pointer - pointer[0], *columns, score=score, frames=every.frames)
 
 
 def from_arrays(arrays: tuple[Any, ...], *, like: Any, **more: Any) -> Segmentations:

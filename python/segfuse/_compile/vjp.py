@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _native, _run
-from ._dtypes import is_float
-from ._errors import UsageError
-from ._tree import flatten, unflatten
-from ._value import Value
+from .. import _arrays, _native
+from .._dtypes import is_float
+from .._errors import UsageError
+from .._program.value import Value
+from .tree import flatten, unflatten
 
 
 def differentiated(
@@ -100,8 +100,8 @@ def _differentiable(name: str, argument: int, leaf: Any) -> Value:
     """The argument anew."""
     if not isinstance(leaf, Value):
         raise UsageError(
-            f"grad: argument {argument} of {name} holds {_run.describe(leaf)}, expected arrays of "
-            "floats; pass a number as np.float32(number)"
+            f"grad: argument {argument} of {name} holds {_arrays.describe(leaf)}, expected arrays "
+            "of floats; pass a number as np.float32(number)"
         )
     if not is_float(leaf.dtype):
         raise UsageError(f"grad: argument {argument} of {name} holds {leaf!r}, expected floats")
@@ -116,7 +116,7 @@ def _gradients(name: str, scalar: Any, wrt: list[Value]) -> list[Value]:
         if isinstance(scalar, (int, float)):  # a constant
             zero = fusion._native.full
             return [Value(fusion, zero(0, v._native.shape(), v.dtype)) for v in wrt]
-        raise UsageError(f"grad: {name} gave {_run.describe(scalar)}, expected a scalar")
+        raise UsageError(f"grad: {name} gave {_arrays.describe(scalar)}, expected a scalar")
     if scalar.ndim != 0 or not is_float(scalar.dtype):
         raise UsageError(f"grad: {name} gave {scalar!r}, expected a scalar of a float type")
     one = fusion._native.constant(1, scalar.dtype)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ._compile import Compiled
-from ._vjp import differentiated
+from .compiled import Compiled
+from .vjp import differentiated
 
 
 def grad(
@@ -47,7 +47,8 @@ def value_and_grad(
 ) -> Compiled:
     """As `grad`, but with the value: (function(*args), gradient), in one program.
 
-    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar, anything).
+    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar,
+    anything).
     """
     both = differentiated(function, argnums, has_aux)
     return _Gradient(functools.wraps(function)(both), argnums, threads=threads, device=device)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from . import _native
-from ._errors import UsageError
-from ._numbers import whole
+from .. import _arrays, _native
+from .._errors import UsageError
+from .._numbers import whole
 
 if TYPE_CHECKING:
-    from ._fusion import Fusion
+    from .fusion import Fusion
 
 SizeLike: TypeAlias = "int | Size"
 
@@ -90,7 +90,9 @@ class Size:
         return other % int(self)
 
     def __truediv__(self, other: Any) -> Any:
-        return float(self) / float(other) if isinstance(other, (int, float, Size)) else NotImplemented
+        return (
+            float(self) / float(other) if isinstance(other, (int, float, Size)) else NotImplemented
+        )
 
     def __rtruediv__(self, other: Any) -> Any:
         return other / float(self) if isinstance(other, (int, float)) else NotImplemented
@@ -137,6 +139,9 @@ class Size:
 
     def __repr__(self) -> str:
         return self._native.text()
+
+
+_arrays.known[Size] = _arrays.TRACED
 
 
 class Guard:

@@ -1,8 +1,8 @@
 """The engine as opaque operations of PyTorch, with fake implementations and autograd.
 
-Each operation takes the same `_Model`. The value of a row is its loss where gold is given, its partial
-loss where `partial` is set, and its log-partition otherwise. Eight gradients go with the eight kinds
-of scores; one that is not needed has no elements.
+Each operation takes the same `_Model`. The value of a row is its loss where gold is given, its
+partial loss where `partial` is set, and its log-partition otherwise. Eight gradients go with the
+eight kinds of scores; one that is not needed has no elements.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _native
-from ._call import SCORES, Call, gold_of
-from ._constraints import Constraints, native_scope, whole_scope
-from ._segmentations import Segmentations
+from .. import _native
+from ..crf._call import SCORES, Call, gold_of
+from ..crf._constraints import Constraints
+from ..crf._segmentations import Segmentations
 
 DIFFERENTIABLE = (*SCORES, "tail")
 PER_ROW = ("emission", "start", "end")
@@ -59,14 +59,8 @@ class _Model:
         if gradients is not None:
             by_scores, tail_gradient = gradients[:7], gradients[7]
             by_tail = None if tail_gradient is None else call.like_tail(self.tail)
-        if gold is not None:
-            call.loss(gold, value, by_scores, weights, tail=self.tail, tail_gradient=by_tail)
-        elif self.partial:
-            whole = whole_scope(self.constraints, self.tail)
-            _native.partial_loss(call.problem, whole, value, by_scores, by_tail, weights)
-        else:
-            scope = native_scope(self.constraints, self.tail)
-            _native.log_partition(call.problem, scope, value, by_scores, by_tail, weights)
+        arrays = (value, by_scores, by_tail, weights)
+        call.evaluate(gold, self.partial, self.constraints, self.tail, *arrays)
         if tail_gradient is not None:
             tail_gradient.copy_(by_tail)
         return value

@@ -7,16 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _lift, _run
-from ._errors import UsageError
-from ._sizes import Size, native_size, native_sizes
-from ._value import Value
-
-
-def _ops() -> Any:
-    from . import ops
-
-    return ops
+from .. import _arrays
+from .._errors import UsageError
+from .lift import make, new_axis, part, shape_text, value
+from .sizes import Size, native_size
+from .value import Value
 
 
 def index(x: Value, key: Any) -> Value:
@@ -25,7 +20,7 @@ def index(x: Value, key: Any) -> Value:
     axis = 0
     for item in keys:
         if item is None:
-            x = _ops().expand_dims(x, axis)
+            x = new_axis(x, axis)
             axis += 1
         elif isinstance(item, slice):
             x = _sliced(x, axis, item)
@@ -33,13 +28,13 @@ def index(x: Value, key: Any) -> Value:
         elif _is_whole(item):
             x = _picked(x, axis, item)
         else:
-            indices = _lift.value("indexing", item, x)
+            indices = value("indexing", item, x)
             if indices.dtype not in ("int32", "int64"):
                 raise UsageError(
-                    f"indexing: found an index {indices!r}, expected integers; a shape that depends "
-                    "on content is not possible, use sf.where"
+                    f"indexing: found an index {indices!r}, expected integers; a shape that "
+                    "depends on content is not possible, use sf.where"
                 )
-            x = _ops().take(x, indices, axis)
+            x = make("take", [x, indices], axis)
             axis += indices.ndim
     return x
 
@@ -68,8 +63,8 @@ def _full_keys(x: Value, keys: tuple[Any, ...]) -> list[Any]:
         raise UsageError("indexing: found two arrays of indices, expected one; use sf.take twice")
     if arrays and picks[-1] - picks[0] >= len(picks):  # NumPy moves axes then
         raise UsageError(
-            "indexing: found an integer apart from an array of indices, expected them side by side; "
-            "index twice"
+            "indexing: found an integer apart from an array of indices, expected them side by "
+            "side; index twice"
         )
     used = sum(key is not None and key is not Ellipsis for key in keys)
     if used > x.ndim:
@@ -88,26 +83,28 @@ def _picked(x: Value, axis: int, item: Any) -> Value:
     if not (fusion._known(">=", at, 0, True) and fusion._known("<", at, size, True)):
         raise UsageError(
             f"indexing: index {item} is out of range for axis {axis} of shape "
-            f"{_lift.shape_text(fusion, x.shape)}"
+            f"{shape_text(fusion, x.shape)}"
         )
-    return _ops().squeeze(_lift.part(x, axis, at, 1), axis)
+    return make("squeeze", [part(x, axis, at, 1)], [axis])
 
 
-def _bound(x: Value, value: Any, size: Any, default: Any) -> Any:
+def _bound(x: Value, bound: Any, size: Any, default: Any) -> Any:
     """A bound of a slice within [0, size], as NumPy takes it."""
-    if value is None:
+    if bound is None:
         return default
-    if not _is_whole(value):
-        raise UsageError(f"indexing: found {_run.describe(value)} in a slice, expected an integer")
-    value = value if isinstance(value, Size) else operator.index(value)
+    if not _is_whole(bound):
+        raise UsageError(
+            f"indexing: found {_arrays.describe(bound)} in a slice, expected an integer"
+        )
+    bound = bound if isinstance(bound, Size) else operator.index(bound)
     known = x._fusion._known
-    if isinstance(value, int) and value < 0:
-        value = size + value
-        if not known(">=", value, 0, True):
+    if isinstance(bound, int) and bound < 0:
+        bound = size + bound
+        if not known(">=", bound, 0, True):
             return 0
-    elif not known("<=", value, size, True):
+    elif not known("<=", bound, size, True):
         return size
-    return value
+    return bound
 
 
 def _sliced(x: Value, axis: int, item: slice) -> Value:
@@ -124,14 +121,12 @@ def _sliced(x: Value, axis: int, item: slice) -> Value:
     length = stop - start
     if not x._fusion._known(">=", length, 0, True):
         length = 0
-    x = _lift.part(x, axis, start, length)
+    x = part(x, axis, start, length)
     if step == 1:
         return x
     if not x._fusion._known(">=", length, 1, True):
         return x
-    attributes: list[Any] = [axis, 1, step, 1]
-    windows = Value(x._fusion, x._fusion._native.apply("unfold", [x._native], attributes)[0])
-    return _ops().squeeze(windows, axis + 1)
+    return make("squeeze", [make("unfold", [x], axis, 1, step, 1)], [axis + 1])
 
 
 def _backward(x: Value, axis: int, item: slice, size: Any, step: int) -> Value:
@@ -141,5 +136,7 @@ def _backward(x: Value, axis: int, item: slice, size: Any, step: int) -> Value:
         )
     fusion = x._fusion
     indices = Value(fusion, fusion._native.iota(native_size(size), "int64"))
-    turned = _ops().take(x, size - (indices + 1), axis)  # size - 1 is no size where there is nothing
+    turned = make(
+        "take", [x, size - (indices + 1)], axis
+    )  # size - 1 is no size where there is nothing
     return turned if step == -1 else _sliced(turned, axis, slice(None, None, -step))

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from . import _native
-from ._dtypes import DTypeLike
-from ._errors import UsageError
+from .. import _arrays, _native
+from .._dtypes import DTypeLike
+from .._errors import UsageError
 
 if TYPE_CHECKING:
-    from ._fusion import Fusion
+    from .fusion import Fusion
 
-
-def _ops() -> Any:
-    from . import ops
-
-    return ops
+functions: dict[str, Callable[..., Any]] = {}
+"""What operators and methods do, by name; filled in by `segfuse.ops`, a layer above."""
 
 
 def _binary(name: str) -> Any:
     def method(self: Value, other: Any) -> Any:
-        return _ops().binary(name, self, other)
+        return functions["binary"](name, self, other)
 
     return method
 
 
 def _swapped(name: str) -> Any:
     def method(self: Value, other: Any) -> Any:
-        return _ops().binary(name, other, self)
+        return functions["binary"](name, other, self)
 
     return method
 
@@ -46,7 +43,8 @@ def _needs_content(what: str, instead: str) -> Any:
 
 
 class Value:
-    """An array of a program that is being written: traced by `segfuse.compile`, or made by a `Fusion`.
+    """An array of a program that is being written: traced by `segfuse.compile`, or made by a
+    `Fusion`.
 
     Operators and methods are NumPy's, with its broadcasting. Element types meet as in JAX: plain
     numbers are weak, integers never widen floats, and `/` of integers is float32. Results are new
@@ -93,7 +91,7 @@ class Value:
     @property
     def mT(self) -> Value:  # noqa: N802
         """The last two axes exchanged."""
-        return _ops().swapaxes(self, -1, -2)
+        return functions["swapaxes"](self, -1, -2)
 
     def __repr__(self) -> str:
         return f"<segfuse.Value {self._native.text()}>"
@@ -117,22 +115,20 @@ class Value:
     __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> Value:
-        return _ops().neg(self)
+        return functions["neg"](self)
 
     def __pos__(self) -> Value:
         return self
 
     def __abs__(self) -> Value:
-        return _ops().abs(self)
+        return functions["abs"](self)
 
     def __invert__(self) -> Value:
-        return _ops().logical_not(self)
+        return functions["logical_not"](self)
 
     def __getitem__(self, key: Any) -> Value:
         """Ints, slices, None, Ellipsis, and one array of indices."""
-        from ._index import index
-
-        return index(self, key)
+        return functions["index"](self, key)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -146,59 +142,59 @@ class Value:
 
     def astype(self, dtype: DTypeLike) -> Value:
         """The elements as another type; floats become integers toward zero."""
-        return _ops().astype(self, dtype)
+        return functions["astype"](self, dtype)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
         """The sum over `axis` (an int, a tuple of ints, None: all)."""
-        return _ops().sum(self, axis, keepdims)
+        return functions["sum"](self, axis, keepdims)
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Value:
         """The product over `axis`."""
-        return _ops().prod(self, axis, keepdims)
+        return functions["prod"](self, axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Value:
         """The greatest element over `axis`; NaN if there is one."""
-        return _ops().max(self, axis, keepdims)
+        return functions["max"](self, axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Value:
         """The least element over `axis`; NaN if there is one."""
-        return _ops().min(self, axis, keepdims)
+        return functions["min"](self, axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
         """The mean over `axis`."""
-        return _ops().mean(self, axis, keepdims)
+        return functions["mean"](self, axis, keepdims)
 
     def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Value:
         """The variance over `axis`: squared deviations over (count - ddof)."""
-        return _ops().var(self, axis, keepdims, ddof)
+        return functions["var"](self, axis, keepdims, ddof)
 
     def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Value:
         """The standard deviation over `axis`."""
-        return _ops().std(self, axis, keepdims, ddof)
+        return functions["std"](self, axis, keepdims, ddof)
 
     def any(self, axis: Any = None, keepdims: bool = False) -> Value:
         """Whether one element over `axis` is true."""
-        return _ops().any(self, axis, keepdims)
+        return functions["any"](self, axis, keepdims)
 
     def all(self, axis: Any = None, keepdims: bool = False) -> Value:
         """Whether all elements over `axis` are true."""
-        return _ops().all(self, axis, keepdims)
+        return functions["all"](self, axis, keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Value:
         """The index of the first greatest element along `axis`, int64."""
-        return _ops().argmax(self, axis, keepdims)
+        return functions["argmax"](self, axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Value:
         """The index of the first least element along `axis`, int64."""
-        return _ops().argmin(self, axis, keepdims)
+        return functions["argmin"](self, axis, keepdims)
 
     def reshape(self, *shape: Any) -> Value:
         """The same elements in another shape; one size may be -1."""
-        return _ops().reshape(self, shape[0] if len(shape) == 1 else shape)
+        return functions["reshape"](self, shape[0] if len(shape) == 1 else shape)
 
     def ravel(self) -> Value:
         """One axis."""
-        return _ops().reshape(self, -1)
+        return functions["reshape"](self, -1)
 
     flatten = ravel
 
@@ -206,31 +202,31 @@ class Value:
         """Axes in another order; in reverse without one."""
         if len(axes) == 1 and not isinstance(axes[0], int):
             axes = axes[0]
-        return _ops().transpose(self, axes or None)
+        return functions["transpose"](self, axes or None)
 
     def swapaxes(self, axis1: int, axis2: int) -> Value:
         """Two axes exchanged."""
-        return _ops().swapaxes(self, axis1, axis2)
+        return functions["swapaxes"](self, axis1, axis2)
 
     def squeeze(self, axis: Any = None) -> Value:
         """Without axes of size 1."""
-        return _ops().squeeze(self, axis)
+        return functions["squeeze"](self, axis)
 
     def take(self, indices: Any, axis: int | None = None) -> Value:
         """The elements along `axis` that the indices name."""
-        return _ops().take(self, indices, axis)
+        return functions["take"](self, indices, axis)
 
     def clip(self, min: Any = None, max: Any = None) -> Value:
         """Elements within [min, max]."""
-        return _ops().clip(self, min, max)
+        return functions["clip"](self, min, max)
 
     def round(self) -> Value:
         """To the nearest whole number, halves to the even one."""
-        return _ops().round(self)
+        return functions["round"](self)
 
     def dot(self, other: Any) -> Value:
         """`self @ other`."""
-        return _ops().matmul(self, other)
+        return functions["matmul"](self, other)
 
     def copy(self) -> Value:
         """The value itself: nothing changes it."""
@@ -249,12 +245,12 @@ class Value:
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise UsageError(
-            f"{self!r} cannot be changed in place; make a new value, with sf.where(condition, a, x) "
-            "or sf.concatenate"
+            f"{self!r} cannot be changed in place; make a new value, with sf.where(condition, a, "
+            "x) or sf.concatenate"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        function = _ops().numpy_function(ufunc.__name__)
+        function = functions["numpy_function"](ufunc.__name__)
         if function is None or method != "__call__" or keywords:
             how = "" if method == "__call__" else f".{method}"
             with_ = f" with {', '.join(sorted(keywords))}" if keywords else ""
@@ -265,7 +261,7 @@ class Value:
         return function(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        function = _ops().numpy_function(func.__name__)
+        function = functions["numpy_function"](func.__name__)
         if function is None:
             raise UsageError(
                 f"np.{func.__name__} does not take values of a program; the functions of "
@@ -276,15 +272,20 @@ class Value:
             return function(*args, **kwargs)
         except TypeError as error:
             raise UsageError(
-                f"np.{func.__name__} on values of a program: {error}; see segfuse.ops.{function.__name__}"
+                f"np.{func.__name__} on values of a program: {error}; see "
+                f"segfuse.ops.{function.__name__}"
             ) from None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        function = _ops().numpy_function(name.strip("_"))
+        function = functions["numpy_function"](name.strip("_"))
         if function is None or kwargs:
             raise UsageError(
-                f"PyTorch's {name} does not take values of a program; the functions of segfuse.ops do"
+                f"PyTorch's {name} does not take values of a program; the functions of "
+                "segfuse.ops do"
             )
         return function(*args)
+
+
+_arrays.known[Value] = _arrays.TRACED

@@ -1,0 +1,71 @@
+"""Arrays of JAX."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._errors import UsageError
+from .base import ELSEWHERE, Kind
+
+
+class JaxKind(Kind):
+    # What XLA on a CPU asks of memory that it is to use in place.
+    _ALIGNMENT = 64
+
+    @functools.cached_property
+    def _jax(self) -> Any:
+        return sys.modules["jax"]
+
+    def _need_array(self, name: str, array: Any) -> None:
+        if isinstance(array, self._jax.core.Tracer):
+            raise UsageError(
+                f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
+                "and vmap, or through jax.pure_callback"
+            )
+
+    def place(self, array: Any) -> int:
+        return ELSEWHERE if isinstance(array, self._jax.core.Tracer) else super().place(array)
+
+    def need_device(self, name: str, array: Any) -> None:
+        self._need_array(name, array)
+        super().need_device(name, array)
+
+    def writable(self, array: Any) -> bool:
+        return False
+
+    def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
+        self._need_array(name, array)
+        super().readable(name, array, differentiable=differentiable)
+        return self._jax.block_until_ready(array)
+
+    def host_view(self, name: str, array: Any) -> Any:
+        array = self._jax.block_until_ready(array)
+        return np.asarray(array).view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+    def host_copy(self, name: str, array: Any) -> Any:
+        return np.asarray(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        memory = np.empty(size + self._ALIGNMENT, np.uint8)
+        offset = -memory.ctypes.data % self._ALIGNMENT
+        return memory[offset : offset + size].view(dtype).reshape(shape)
+
+    def result(self, array: np.ndarray) -> Any:
+        # jnp.asarray narrows 64-bit numbers to 32 unless JAX is set to keep them.
+        return self._jax.numpy.asarray(array)
+
+    def finisher(self, dtypes: Sequence[str]) -> Callable[[list[Any]], list[Any]]:
+        own, asarray = super().finisher(dtypes), self._jax.numpy.asarray
+        if own is None:
+            return lambda results: [asarray(x) for x in results]
+        return lambda results: [asarray(x) for x in own(results)]
+
+    def from_dlpack(self, like: Any) -> Callable[[Any], Any]:
+        adopted: Callable[[Any], Any] = self._jax.dlpack.from_dlpack
+        return adopted

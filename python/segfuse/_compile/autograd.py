@@ -1,0 +1,110 @@
+"""Compiled functions under PyTorch's autograd and its transforms: all derivatives are programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._arrays import TORCH, kind_of
+from .._errors import UsageError
+from .bound import Bound
+from .tree import Structure, unflatten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .compiled import Compiled
+
+
+def run(compiled: Compiled, bound: Bound, structure: Structure, leaves: Sequence[Any]) -> list[Any]:
+    """The results of a call, flat; they have a history where tensors require gradients."""
+    call = _Leaves(compiled, bound, structure, leaves)
+    return list(_function().apply(call, *(leaves[i] for i in call.places)))
+
+
+class _Leaves:
+    """The arguments of a call but for PyTorch's tensors, which autograd has to see one by one."""
+
+    def __init__(
+        self, compiled: Compiled, bound: Bound, structure: Structure, leaves: Sequence[Any]
+    ) -> None:
+        self.compiled, self._bound, self._structure = compiled, bound, structure
+        self.places = [i for i, leaf in enumerate(leaves) if kind_of(leaf) is TORCH]
+        self._others = [None if kind_of(leaf) is TORCH else leaf for leaf in leaves]
+        self._shapes = [leaves[i].shape for i in self.places]
+
+    def arguments(self, tensors: Sequence[Tensor]) -> Any:
+        return unflatten(self._structure, iter(self._with(tensors)))
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """With tensors of other shapes where `vmap` has taken them apart."""
+        leaves = self._with([x.detach() for x in tensors])
+        if [x.shape for x in tensors] == self._shapes:
+            return self._bound.run(leaves)
+        args, kwargs = unflatten(self._structure, iter(leaves))
+        return self.compiled._bound_for(args, kwargs).run(leaves)
+
+    def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
+        leaves = list(self._others)
+        for i, tensor in zip(self.places, tensors, strict=True):
+            leaves[i] = tensor
+        return leaves
+
+
+@functools.cache
+def _function() -> Any:
+    """The class that PyTorch's autograd knows compiled functions by, made at its first use."""
+    import torch
+
+    class CompiledFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(call: _Leaves, *tensors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(call.run(tensors))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+            ctx.call = inputs[0]
+            # PyTorch sees to it that saved tensors are as they were.
+            ctx.save_for_backward(*inputs[1:])
+            ctx.save_for_forward(*inputs[1:])
+            ctx.mark_non_differentiable(*(x for x in output if not x.is_floating_point()))
+            ctx.floats = [x.is_floating_point() for x in output]
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> Any:
+            by_result = [c for c, is_float in zip(cotangents, ctx.floats, strict=True) if is_float]
+            chosen = [i for i, need in enumerate(ctx.needs_input_grad[1:]) if need]
+            wanted = tuple(ctx.call.places[i] for i in chosen)
+            arguments = ctx.call.arguments(ctx.saved_tensors)
+            found = ctx.call.compiled._backward(arguments, tuple(by_result), wanted)
+            gradients: list[Any] = [None] * (len(ctx.saved_tensors) + 1)
+            for i, gradient in zip(chosen, found, strict=True):
+                gradients[i + 1] = gradient
+            return tuple(gradients)
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> Any:
+            chosen = [i for i, tangent in enumerate(tangents) if tangent is not None]
+            wanted = tuple(ctx.call.places[i] for i in chosen)
+            along = tuple(tangents[i] for i in chosen)
+            arguments = ctx.call.arguments(ctx.saved_tensors)
+            found = iter(ctx.call.compiled._forward(arguments, along, wanted))
+            return tuple(next(found) if is_float else None for is_float in ctx.floats)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[Any, ...], call: _Leaves, *tensors: Tensor) -> Any:
+            """One example after the other."""
+            if info.batch_size == 0:
+                raise UsageError("vmap over no examples: segfuse needs at least one")
+            results = []
+            for i in range(info.batch_size):
+                one = [
+                    x if dim is None else x.select(dim, i)
+                    for x, dim in zip(tensors, in_dims[1:], strict=True)
+                ]
+                results.append(CompiledFunction.apply(call, *one))
+            parts = tuple(torch.stack(part) for part in zip(*results, strict=True))
+            return parts, (0,) * len(parts)
+
+    return CompiledFunction

@@ -1,0 +1,114 @@
+"""The arguments of one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._arrays import (
+    NUMPY,
+    ON_HOST,
+    SCALAR,
+    STATIC,
+    TORCH,
+    TRACED,
+    Kind,
+    describe,
+    kind_of,
+    transforms_active,
+)
+from .._errors import UsageError
+from .tree import LEAF, Structure, flatten
+
+
+class Call:
+    """The arguments of one call, flat."""
+
+    __slots__ = (
+        "axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names", "wants_grad",
+    )  # fmt: skip
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.leaves: list[Any] = []
+        self.structure: Structure = flatten((args, kwargs), self.leaves)
+        self.kinds: list[Kind] = []
+        self.traced = False
+        self.wants_grad = False
+        key: list[Any] = [self.structure]
+        for leaf in self.leaves:
+            kind = kind_of(leaf)
+            self.kinds.append(kind)
+            if kind is NUMPY or kind is SCALAR:
+                key += (kind, leaf.dtype, leaf.shape)
+            elif kind is STATIC:
+                key += (type(leaf), leaf)
+            elif kind is TRACED:
+                self.traced = True
+            elif kind is TORCH:
+                if leaf.requires_grad or transforms_active():
+                    self.wants_grad = True
+                place = ON_HOST if leaf.is_cpu else kind.place(leaf)
+                key += (kind, leaf.dtype, leaf.shape, place)
+            else:
+                key += (kind, leaf.dtype, leaf.shape, kind.place(leaf))
+        self.exact_key = tuple(key)
+        """What a ready call is found by."""
+        self.axes: dict[str, tuple[int, int]] = {}
+        self.used_names: set[str] = set()
+
+    def is_bits(self, leaf: int) -> bool:
+        """Whether NumPy knows the element type by a package only."""
+        return bool(self.leaves[leaf].dtype.name == "bfloat16")
+
+    def name(self, leaf: int) -> str:
+        """How messages name a leaf: "argument 0", "argument 'x'", with the way into it."""
+        path = list(_paths(self.structure))[leaf]
+        where = f"argument {path[1]!r}" if path[0] == 1 else f"argument {path[1]}"
+        return where + "".join(f"[{step!r}]" for step in path[2:])
+
+    def input_name(self, leaf: int) -> str:
+        path = list(_paths(self.structure))[leaf][1:]
+        text = "_".join(
+            "".join(c if c.isalnum() and c.isascii() else "_" for c in str(step)) for step in path
+        )
+        text = text if text and not text[0].isdigit() else f"x{text}"
+        while text in self.used_names:
+            text += "_"
+        self.used_names.add(text)
+        return text
+
+    def class_key(self) -> Any:
+        """What every trace is bound to: types, ranks, which sizes are 1, static arguments."""
+        return (
+            self.structure,
+            *(
+                (type(leaf), leaf)
+                if kind is STATIC
+                else (leaf.dtype, tuple(size == 1 for size in leaf.shape))
+                for leaf, kind in zip(self.leaves, self.kinds, strict=True)
+            ),
+        )
+
+    def need_hashable(self) -> None:
+        for i, (leaf, kind) in enumerate(zip(self.leaves, self.kinds, strict=True)):
+            if kind is not STATIC:
+                continue
+            try:
+                hash(leaf)
+            except TypeError:
+                raise UsageError(
+                    f"{self.name(i)} is {describe(leaf)}, expected an array, or a value that "
+                    "can be hashed: what is no array is part of the key of the cache"
+                ) from None
+
+
+def _paths(structure: Structure) -> Any:
+    if structure is LEAF:
+        yield ()
+        return
+    kind, *parts = structure
+    steps: Any = range(len(parts))
+    if issubclass(kind, dict):
+        steps, parts = parts[0], parts[1:]
+    for step, part in zip(steps, parts, strict=True):
+        for path in _paths(part):
+            yield (step, *path)

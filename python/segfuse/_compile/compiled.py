@@ -1,0 +1,280 @@
+"""Compiled functions, and the cache of their traces."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _gpu
+from .._arrays import STATIC, TORCH, describe, kind_of, known, signature_of, transforms_active
+from .._errors import UsageError
+from .._numbers import whole
+from .._program.fusion import Fusion
+from . import autograd
+from .bound import Bound, bind
+from .call import Call
+from .trace import OUTSIDE, Trace
+from .vjp import pulled_back, pushed_forward
+
+_MOST_SIGNATURES = 4096
+_MANY_TRACES = 100
+
+
+class CacheInfo(NamedTuple):
+    """What a compiled function has done so far."""
+
+    calls: int
+    """calls with arrays"""
+    signatures: int
+    """exact signatures that are remembered (all sizes, types, static arguments)"""
+    traces: int
+    """times the function was traced"""
+
+
+class Compiled:
+    """A function over arrays that runs as one compiled program. Made by `segfuse.compile`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        threads: int = 0,
+        check_numerics: bool = False,
+        excess_precision: bool = True,
+        device: str | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._how = {
+            "threads": whole("threads", threads),
+            "check_numerics": check_numerics,
+            "excess_precision": excess_precision,
+        }
+        self._device = _gpu.number_of(device)
+        self._exact: dict[Any, Bound] = {}
+        self._classes: dict[Any, list[Trace]] = {}
+        self._lock = threading.RLock()
+        self._traces = 0
+        self._calls = itertools.count()
+        self._looks = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            # The common cases: arrays of NumPy, or of PyTorch, one after the other.
+            key: list[Any] = []
+            for x in args:
+                if type(x) is not np.ndarray:
+                    break
+                key += (x.dtype, x.shape)
+            else:
+                return self._run_plain(tuple(key), args)
+            key.clear()
+            for x in args:
+                if known.get(type(x)) is not TORCH or x.requires_grad:
+                    break
+                key += (x.dtype, x.shape, x.device)
+            else:
+                if not transforms_active():
+                    return self._run_plain(tuple(key), args)
+        call = Call(args, kwargs)
+        if call.traced:
+            return self._function(*args, **kwargs)
+        bound = self._known_or_bound(call)
+        next(self._calls)
+        results = self._differentiable(bound, call) if call.wants_grad else bound.run(call.leaves)
+        return results[0] if bound.is_one else bound.whole(results)
+
+    def _bound_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        return self._known_or_bound(Call(args, kwargs))
+
+    def _known_or_bound(self, call: Call) -> Bound:
+        try:
+            bound = self._exact.get(call.exact_key)
+        except TypeError:
+            call.need_hashable()
+            raise
+        return self._bound(call, call.exact_key) if bound is None else bound
+
+    def _run_plain(self, key: Any, args: tuple[Any, ...]) -> Any:
+        bound = self._exact.get(key)
+        if bound is None:
+            bound = self._bound(Call(args, {}), key)
+        next(self._calls)
+        results = bound.run(args)
+        return results[0] if bound.is_one else bound.whole(results)
+
+    def _differentiable(self, bound: Bound, call: Call) -> list[Any]:
+        """Some of PyTorch's tensors may have derivatives; those from outside are not seen."""
+        for array in bound.trace.captured:
+            kind_of(array).need_constant(OUTSIDE, array)
+        return autograd.run(self, bound, call.structure, call.leaves)
+
+    @functools.cached_property
+    def _backward(self) -> Compiled:
+        """The gradients of a linear function of the results, compiled the same way."""
+        return self._derived(pulled_back(self._function))
+
+    @functools.cached_property
+    def _forward(self) -> Compiled:
+        """The derivatives of the results along tangents of the arguments."""
+        return self._derived(pushed_forward(self._function))
+
+    def _derived(self, function: Callable[..., Any]) -> Compiled:
+        derived = Compiled(function)
+        derived._how, derived._device = self._how, self._device
+        return derived
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def _bound(self, call: Call, exact: Any) -> Bound:
+        trace = self._trace_for(call)
+        if len(self._exact) >= _MOST_SIGNATURES:
+            self._exact.clear()
+        bound = self._exact[exact] = bind(trace, call, self._device)
+        return bound
+
+    def _trace_for(self, call: Call) -> Trace:
+        if not any(kind is not STATIC for kind in call.kinds):
+            raise UsageError(
+                f"{self._name()}: found no array among the arguments, expected at least one"
+            )
+        for i, kind in enumerate(call.kinds):
+            if kind is not STATIC:
+                signature_of(call.name(i), call.leaves[i])
+                kind.need_device(call.name(i), call.leaves[i])
+        with self._lock:
+            known = self._classes.setdefault(call.class_key(), [])
+            for trace in known:
+                if trace.admits(call):
+                    return trace
+            trace = Trace(self._function, call, self._how)
+            self._traces += 1
+            known.append(trace)
+            if self._traces == _MANY_TRACES:
+                warnings.warn(
+                    f"{self._name()} was traced {_MANY_TRACES} times; pass numbers that change "
+                    "from call to call as arrays, and see guards() for the sizes that it looks at",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            return trace
+
+    def _name(self) -> str:
+        return str(getattr(self._function, "__name__", "the function"))
+
+    def fusion(self, *args: Any, **kwargs: Any) -> Fusion:
+        """The program that a call with these arguments runs."""
+        call = Call(args, kwargs)
+        call.need_hashable()
+        return self._trace_for(call).fusion
+
+    def text(self, *args: Any, **kwargs: Any) -> str:
+        """Its text form (docs/ir.md)."""
+        return self.fusion(*args, **kwargs).text()
+
+    def emit(self, kind: str, *args: Any, **kwargs: Any) -> str:
+        """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
+        call = Call(args, kwargs)
+        call.need_hashable()
+        program = self._trace_for(call).program
+        if program is None:
+            raise UsageError(f"{self._name()} returns no value, so there is no program to emit")
+        return program.emit(kind)
+
+    def guards(self, *args: Any, **kwargs: Any) -> list[str]:
+        """What the trace for these arguments asks of sizes, because the function looked at them."""
+        call = Call(args, kwargs)
+        call.need_hashable()
+        return [repr(guard) for guard in self._trace_for(call).guards]
+
+    def check(self) -> None:
+        """Waits for calls on GPUs that have not been looked at, and raises what they found wrong:
+        `UsageError` for an index out of range, `DataError` for labels and lengths of a CRF."""
+        with self._lock:
+            traces = [trace for known in self._classes.values() for trace in known]
+        for trace in traces:
+            for runner in list(trace.runners.values()):
+                runner.check()
+
+    def cache_info(self) -> CacheInfo:
+        """Calls, signatures and traces so far."""
+        calls = next(self._calls)  # counting has no lock, so a look counts too
+        self._looks += 1
+        return CacheInfo(calls + 1 - self._looks, len(self._exact), self._traces)
+
+    def cache_clear(self) -> None:
+        """Forgets all traces."""
+        with self._lock:
+            self._exact.clear()
+            self._classes.clear()
+
+
+def compile(
+    function: Callable[..., Any] | None = None,
+    *,
+    threads: int = 0,
+    check_numerics: bool = False,
+    excess_precision: bool = True,
+    device: str | None = None,
+) -> Any:
+    """A function over arrays as one compiled program; also a decorator.
+
+        @segfuse.compile
+        def residual(x, scale, shift):
+            return x + sf.gelu(sf.layer_norm(x, scale, shift))
+
+    At the first call `function` runs once on values without content (`segfuse.Value`), which writes
+    a program down; that and later calls run the program on the arrays, of NumPy, PyTorch or JAX, on
+    the CPU or on one CUDA device. Arguments and results may be nested tuples, lists and dicts of
+    arrays. Results belong to the library of the arguments.
+
+    On a CUDA device nothing is copied and nothing waits. PyTorch's tensors are read and made on its
+    current stream, as by an operation of its own; arrays of JAX, CuPy and others with DLPack or
+    `__cuda_array_interface__` (taken to be on cuda:0) on a stream of ours that theirs is ordered
+    with. Numbers (arrays without axes) may be on the CPU. An index out of range is told by the
+    result's `check()` method. With `device="cuda"` or `"cuda:N"` arrays of the CPU go there and the
+    results come back, both by copies; with `"cpu"` arrays on a GPU are refused.
+
+    PyTorch's autograd goes through compiled functions: where tensors require gradients, the
+    backward pass is a compiled program, too. It computes again what it needs of the forward pass.
+
+    A trace is good for all calls with the same element types, numbers of axes, places of sizes 1,
+    and arguments that are no arrays (numbers of Python among them, so pass what changes from call
+    to call as an array). Other sizes are free, as far as `function` does not look at them:
+    comparing sizes asks of later calls that the comparison comes out the same, and using a size as
+    a number (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
+
+    Arrays that `function` takes from outside are read anew at each call from the same object.
+    `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
+    all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError`
+    that names its operation.
+
+    With `excess_precision` kernels compute with float16 and bfloat16 values in float32 and round
+    where they store them and where `function` casts: fewer instructions, smaller errors. Which
+    values are stored depends on the program and its sizes, not on chance. Without, every operation
+    rounds to its type, as PyTorch's do one by one.
+    """
+    if function is None:
+        return functools.partial(
+            compile,
+            threads=threads,
+            check_numerics=check_numerics,
+            excess_precision=excess_precision,
+            device=device,
+        )
+    if not callable(function):
+        raise UsageError(f"compile: found {describe(function)}, expected a function")
+    return Compiled(
+        function,
+        threads=threads,
+        check_numerics=check_numerics,
+        excess_precision=excess_precision,
+        device=device,
+    )

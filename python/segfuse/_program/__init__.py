@@ -1,0 +1,1 @@
+"""Programs: how they are written, value by value, and run on arrays."""

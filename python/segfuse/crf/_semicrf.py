@@ -1,0 +1,451 @@
+"""The CRF as one value: scores of a batch, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, NamedTuple
+
+from .. import _native
+from .._errors import UsageError
+from .._numbers import seed_of, whole
+from ._call import Call, gold_of
+from ._constraints import Constraints, native_scope, whole_scope
+from ._segmentations import (
+    IGNORE,
+    SegmentationLists,
+    Segmentations,
+    from_arrays,
+    native_of,
+)
+
+Array = Any
+"""A NumPy array, a JAX array or a PyTorch tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Derivatives by each input, with its shape and dtype; None for an input that was not given.
+
+    The derivative by `tail` is (C,) float64.
+    """
+
+    emission: Array
+    transition: Array
+    duration: Array
+    initial: Array
+    final: Array
+    start: Array
+    end: Array
+    tail: Array = None
+
+
+@dataclass(frozen=True, slots=True)
+class Posteriors:
+    """Probabilities under the model; frames at or past a row's length hold 0.
+
+    Attributes:
+        label: (B, T, C) P(frame t has label c).
+        start: (B, T, C) P(a segment of label c starts at t).
+        end: (B, T, C) P(frame t is the last of a segment of label c).
+        boundary: (B, T) P(some segment starts at t); 1 at t = 0.
+        duration: (B, K, C) expected number of segments of k + 1 frames and label c; with a tail
+            the last row counts those of K frames and more.
+        entropy: (B,) float64, of the distribution over segmentations, in nats.
+        log_partition: (B,) float64.
+    """
+
+    label: Array
+    start: Array
+    end: Array
+    boundary: Array
+    duration: Array
+    entropy: Array
+    log_partition: Array
+
+
+class Gold(NamedTuple):
+    """Gold segmentations, and the lengths of the rows as far as they are known."""
+
+    segments: _native.Segments
+    lengths: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SemiCRF:
+    """A distribution over the segmentations of each row of a batch.
+
+        crf = SemiCRF(emission, transition, duration, lengths=lengths)
+        crf.log_partition(), crf.loss(labels), crf.viterbi(), crf.posteriors()
+
+    It holds the arrays as they are: nothing is copied, and nothing is computed or checked before a
+    method is called. `segfuse.crf` has the definition of a score. Arrays that methods return are of
+    the library that `emission` belongs to.
+
+    Args:
+        emission: (B, T, C) float32 or float64, the score of a frame under a label. All other scores
+            have the same dtype and lie on the same device.
+        transition: (C, C) [from, to], or (K, C, C) where slice d - 1 is for a new segment of d
+            frames. The first segment has no transition into it.
+        duration: (K, C), row d - 1 is duration d. K is the longest segment in frames. A table of
+            (C, K) cannot be told from one of (K, C) where C equals K.
+        initial: (C,) score of the first segment's label; 0 if absent.
+        final: (C,) score of the last segment's label; 0 if absent.
+        start: (B, T, C) score of a segment's first frame; 0 if absent.
+        end: (B, T, C) score of a segment's last frame; 0 if absent.
+        lengths: (B,) int32 or int64, frames of each row, 0 <= length <= T; T if absent. Frames at
+            or past a row's length are never read, whatever they hold.
+        constraints: sums over the segmentations that fulfil them only; log_partition with them less
+            log_partition without is the log of the probability that they hold.
+        tail: (C,) lets a segment of label c have d > K frames, at the score of K frames (emissions
+            of all d) plus (d - K) tail[c]. Without it no segment is longer than K.
+
+    Constraints and a tail make a call slower by a small factor. Some methods are for models without
+    them; their help says so.
+
+    Raises (every method):
+        UsageError: a wrong shape, dtype or device, or a length outside [0, T].
+        DataError: a NaN or +inf inside a row; the message has batch, time and class.
+    """
+
+    emission: Array
+    transition: Array
+    duration: Array
+    _: KW_ONLY
+    initial: Array | None = None
+    final: Array | None = None
+    start: Array | None = None
+    end: Array | None = None
+    lengths: Array | None = None
+    constraints: Constraints | None = None
+    tail: Array | None = None
+
+    def __repr__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        shapes = [f"{name} {tuple(x.shape)}" for name, x in given if hasattr(x, "shape")]
+        return f"{type(self).__name__}({', '.join(shapes)})"
+
+    def log_partition(self) -> Array:
+        """log of the sum of exp(score) over all segmentations, (B,) float64; -inf for a row that
+        has none."""
+        return self._value()
+
+    def log_partition_and_gradients(
+        self, *, weights: Array | None = None
+    ) -> tuple[Array, Gradients]:
+        """The log-partition, and the derivatives of sum_b weights[b] * log_partition[b].
+
+        The derivative by a score is the expected number of its uses in a segmentation; those by
+        transition, duration, initial and final are sums over the rows.
+
+        Args:
+            weights: (B,) finite numbers; 1 if absent.
+        """
+        return self._value_and_gradients(weights)
+
+    def partial_loss(self) -> Array:
+        """-log P(the constraints hold), (B,) float64: the loss for partial labels.
+
+        With all labels and boundaries of a row known it is -log p(gold). It is +inf for a row whose
+        scores do not allow the constraints.
+        """
+        return self._value(partial=True)
+
+    def partial_loss_and_gradients(
+        self, *, weights: Array | None = None
+    ) -> tuple[Array, Gradients]:
+        """The partial loss, and the derivatives of sum_b weights[b] * partial_loss[b]: expected
+        counts less expected counts given the constraints.
+
+        Args:
+            weights: (B,) finite numbers; 1 if absent.
+        """
+        return self._value_and_gradients(weights, partial=True)
+
+    def loss(
+        self,
+        labels: Array | None = None,
+        *,
+        segments: Segmentations | Any = None,
+        ignore: int = IGNORE,
+        long_runs: str = "error",
+    ) -> Array:
+        """-log p(gold segmentation), (B,) float64: log_partition - score, never negative; +inf for
+        a row whose gold segmentation has score -inf. For models without constraints.
+
+        Args:
+            labels: (B, T) int32 or int64, gold labels per frame; a segment is a maximal run of
+                equal labels. Without `lengths` a row ends at its first `ignore`.
+            segments: the gold segmentations instead: `Segmentations`, or one list of
+                (start, duration, label) a row. They tile [0, length) of their row.
+            ignore: the label of padding.
+            long_runs: for labels, what to do with a run longer than K: ``"error"``, or ``"split"``
+                into the fewest segments that fit. With a tail no run is too long, and with K = 1
+                every frame is a segment.
+
+        Raises:
+            UsageError: also labels of a wrong shape or dtype.
+            DataError: also a label outside [0, C), a gold segment longer than K, or segments that
+                do not tile their row.
+        """
+        self._need_none("loss", "constraints")
+        return self._value(self._gold(labels, segments, ignore, long_runs))
+
+    def loss_and_gradients(
+        self,
+        labels: Array | None = None,
+        *,
+        segments: Segmentations | Any = None,
+        weights: Array | None = None,
+        ignore: int = IGNORE,
+        long_runs: str = "error",
+    ) -> tuple[Array, Gradients]:
+        """The loss, and the derivatives of sum_b weights[b] * loss[b], to which a row with an
+        infinite loss adds nothing.
+
+        Args:
+            labels, segments, ignore, long_runs: see `loss`.
+            weights: (B,) finite numbers; 1 if absent.
+        """
+        self._need_none("loss_and_gradients", "constraints")
+        return self._value_and_gradients(weights, self._gold(labels, segments, ignore, long_runs))
+
+    def score(
+        self,
+        labels: Array | None = None,
+        *,
+        segments: Segmentations | Any = None,
+        ignore: int = IGNORE,
+        long_runs: str = "error",
+    ) -> Array:
+        """The score of one segmentation a row, (B,) float64, without the normaliser. For models
+        without constraints and tail.
+
+        Args:
+            labels, segments, ignore, long_runs: see `loss`.
+        """
+        self._need_none("score", "constraints", "tail")
+        gold = self._gold(labels, segments, ignore, long_runs)
+        call = self._call(gold, differentiable=True)
+        value = call.per_row()
+        _native.score(call.problem, gold.segments, value)
+        return call.result(value)
+
+    def segment_posteriors(self, segments: Segmentations | Any) -> Array:
+        """P(segment is part of the segmentation) for each listed segment, (n,) float64, row by row.
+        For models without constraints and tail.
+
+        Args:
+            segments: `Segmentations`, or one list of (start, duration, label) a row; they need not
+                tile the rows, and may overlap.
+
+        Raises:
+            UsageError, DataError: also a segment outside its row, longer than K, or with a label
+                outside [0, C).
+        """
+        self._need_none("segment_posteriors", "constraints", "tail")
+        packed = native_of(segments)
+        call = self._call(differentiable=True)
+        probability = call.empty((packed.num_segments,), "float64")
+        _native.segment_posteriors(call.problem, packed, probability)
+        return call.result(probability)
+
+    def posteriors(self) -> Posteriors:
+        """Probabilities of labels, boundaries and durations, and the entropy. A row without a
+        possible segmentation holds 0. On a GPU `duration` and `entropy` are None."""
+        call = self._call(differentiable=True)
+        p = call.problem
+        arrays = (
+            *(call.empty((p.batch, p.frames, p.classes)) for _ in range(3)),
+            call.empty((p.batch, p.frames)),
+            None if call.on_cuda else call.empty((p.batch, p.max_duration, p.classes)),
+            None if call.on_cuda else call.per_row(),
+            call.per_row(),
+        )
+        _native.posteriors(p, native_scope(self.constraints, self.tail), *arrays)
+        return Posteriors(*call.results(arrays))
+
+    def entropy(self) -> Array:
+        """The entropy of the distribution over segmentations in nats, (B,) float64; 0 for a row
+        without a possible segmentation."""
+        call = self._call(differentiable=True)
+        value = call.per_row()
+        scope = native_scope(self.constraints, self.tail)
+        _native.posteriors(call.problem, scope, None, None, None, None, None, value, None)
+        return call.result(value)
+
+    def boundary_within(self, tolerance: int) -> Array:
+        """P(at least one segment starts within `tolerance` frames of t), (B, T) in the dtype of the
+        scores; 0 in padding.
+
+        Starts exclude each other, so this is not the sum of the boundary posteriors of the window.
+
+        Args:
+            tolerance: frames on either side, 0 or more.
+        """
+        call = self._call(differentiable=True)
+        probability = call.empty((call.problem.batch, call.problem.frames))
+        tolerance = whole("tolerance", tolerance)
+        _native.boundary_within(call.problem, self._scope(), tolerance, probability)
+        return call.result(probability)
+
+    def expected_durations(self) -> Array:
+        """The expected number of segments by duration and label over all rows, (K, C) in the dtype
+        of the scores; with a tail the last row counts K frames and more."""
+        call = self._call(differentiable=True)
+        counts = call.empty((call.problem.max_duration, call.problem.classes))
+        _native.expected_durations(call.problem, self._scope(), counts)
+        return call.result(counts)
+
+    def cross_entropy(self, other: SemiCRF) -> Array:
+        """-E[log p(segmentation) under `other`] in nats, (B,) float64, of segmentations of this
+        model; +inf where this one allows what the other forbids. For models without constraints and
+        tail that agree on the shapes of emission, transition and duration, and on lengths."""
+        return self._compared("cross_entropy", _native.cross_entropy, other)
+
+    def kl(self, other: SemiCRF) -> Array:
+        """The divergence E[log p - log p under `other`] in nats, (B,) float64, never negative;
+        +inf, and for models, as `cross_entropy`."""
+        return self._compared("kl", _native.kl, other)
+
+    def viterbi(self) -> Segmentations:
+        """The best segmentation of each row, with scores; a row without a possible one is empty and
+        has -inf.
+
+        Ties: going from the last segment to the first, the smallest duration, then the smallest
+        label.
+        """
+        call = self._call()
+        value = call.per_row()
+        scope = native_scope(self.constraints, self.tail)
+        if call.on_cuda and scope is None:
+            return _viterbi_on_cuda(call, value)
+        arrays = _native.viterbi(call.problem, scope, value)
+        return self._segmentations(call, arrays, score=call.result(value))
+
+    def k_best(self, n: int) -> SegmentationLists:
+        """The n best segmentations of each row with their scores, best first; all of them where a
+        row has fewer. Ties as in `viterbi`.
+
+        ``result[b][i]`` is the list of segments of the i-th best of row b, ``result[b].score`` has
+        the scores.
+
+        Args:
+            n: how many, at least 1.
+        """
+        call = self._call()
+        return self._lists(call, _native.k_best(call.problem, self._scope(), whole("n", n)))
+
+    def sample(self, n: int, seed: int) -> SegmentationLists:
+        """n segmentations of each row, drawn exactly from the model, with their scores; none for a
+        row without a possible one.
+
+        Draw i of row b depends on the row's scores, the seed, b and i alone.
+
+        Args:
+            n: how many.
+            seed: any non-negative integer below 2^64.
+        """
+        call = self._call()
+        counts = whole("n", n, 0), seed_of(seed)
+        return self._lists(call, _native.sample(call.problem, self._scope(), *counts))
+
+    def max_marginal(self, *, ignore: int = IGNORE) -> Array:
+        """The most probable label of each frame by itself, (B, T) int32: the fewest expected wrong
+        frames.
+
+        The labels need not be those of a possible segmentation. Ties: the smallest label.
+
+        Args:
+            ignore: what padding, and rows without a possible segmentation, get.
+        """
+        call = self._call()
+        labels = call.empty((call.problem.batch, call.problem.frames), "int32")
+        _native.max_marginal(call.problem, self._scope(), labels, whole("ignore", ignore))
+        return call.result(labels)
+
+    def minimum_risk(self, tolerance: int) -> tuple[Segmentations, Array]:
+        """The possible segmentation with the best expected boundary F1, and that F1, (B,) float64.
+        A row without a possible segmentation is empty and has 0.
+
+        2 E[found] / (segments + E[segments of the truth]), found being the starts of the truth with
+        a start within `tolerance` frames; then, given its boundaries, the labels with the fewest
+        expected wrong frames.
+
+        Args:
+            tolerance: frames on either side, 0 or more.
+        """
+        call = self._call()
+        f1 = call.per_row()
+        tolerance = whole("tolerance", tolerance)
+        arrays = _native.minimum_risk(call.problem, self._scope(), tolerance, f1)
+        return self._segmentations(call, arrays), call.result(f1)
+
+    # --- what the methods share ---
+
+    def _call(self, gold: Gold | None = None, *, differentiable: bool = False) -> Call:
+        scores = (self.emission, self.transition, self.duration, self.initial, self.final)
+        lengths = self.lengths if gold is None else gold.lengths
+        return Call((*scores, self.start, self.end), lengths, differentiable=differentiable)
+
+    def _scope(self) -> _native.Scope:
+        return whole_scope(self.constraints, self.tail)
+
+    def _gold(self, labels: Any, segments: Any, ignore: int, long_runs: str) -> Gold:
+        how: dict[str, Any] = {"ignore": ignore, "long_runs": long_runs, "tail": self.tail}
+        return Gold(*gold_of(self.emission, self.duration, self.lengths, labels, segments, **how))
+
+    def _value(self, gold: Gold | None = None, *, partial: bool = False) -> Array:
+        call = self._call(gold, differentiable=True)
+        value = call.per_row()
+        segments = None if gold is None else gold.segments
+        call.evaluate(segments, partial, self.constraints, self.tail, value)
+        return call.result(value)
+
+    def _value_and_gradients(
+        self, weights: Any, gold: Gold | None = None, *, partial: bool = False
+    ) -> tuple[Array, Gradients]:
+        call = self._call(gold)
+        value, gradients, by_tail = call.per_row(), call.gradients(), call.like_tail(self.tail)
+        arrays = (value, gradients, by_tail, call.weights(weights))
+        segments = None if gold is None else gold.segments
+        call.evaluate(segments, partial, self.constraints, self.tail, *arrays)
+        return call.result(value), Gradients(*call.results((*gradients, by_tail)))
+
+    def _compared(self, name: str, native: Callable[..., None], other: SemiCRF) -> Array:
+        if not isinstance(other, SemiCRF):
+            raise UsageError(f"{name} of a {type(other).__name__}, expected a SemiCRF")
+        calls = []
+        for model in (self, other):
+            model._need_none(name, "constraints", "tail")
+            calls.append(model._call(differentiable=True))
+        value = calls[0].per_row()
+        native(calls[0].problem, calls[1].problem, value)
+        return calls[0].result(value)
+
+    def _need_none(self, name: str, *fields: str) -> None:
+        for field in fields:
+            if getattr(self, field) is not None:
+                raise UsageError(
+                    f"{name} is for models without {field}; take dataclasses.replace(crf, "
+                    f"{field}=None)"
+                )
+
+    def _segmentations(self, call: Call, arrays: Any, score: Array = None) -> Segmentations:
+        return from_arrays(arrays, like=self.emission, score=score, frames=call.problem.frames)
+
+    def _lists(self, call: Call, arrays: tuple[Any, ...]) -> SegmentationLists:
+        pointer, *packed, score = arrays
+        return SegmentationLists(
+            pointer, self._segmentations(call, packed, score=call.result(score))
+        )
+
+
+def _viterbi_on_cuda(call: Call, score: Any) -> Segmentations:
+    p = call.problem
+    pointer = call.empty((p.batch + 1,), "int64")
+    start, duration, label = (call.empty((p.batch * p.frames,), "int32") for _ in range(3))
+    _native.viterbi_on_device(p, pointer, start, duration, label, score)
+    call.check()
+    n = int(pointer[-1])
+    return Segmentations(pointer, start[:n], duration[:n], label[:n], score=score, frames=p.frames)
