@@ -565,3 +565,16 @@ def test_a_fusion_refuses():
             program(*args)
     with pytest.raises(segfuse.UsageError, match="found inputs named"):
         program(w=X)
+
+
+def test_a_size_that_a_requirement_makes_one():
+    """Rows taken with a step are one: the mask beside them has one row, too."""
+
+    def f(x, mask):
+        rows = x[:, ::-2]
+        return sf.where(mask, rows, rows * 0.5)
+
+    x = np.arange(24.0).reshape(4, 2, 3)
+    mask = np.arange(12).reshape(4, 1, 3) % 2 == 0
+    rows = x[:, ::-2]
+    np.testing.assert_array_equal(segfuse.compile(f)(x, mask), np.where(mask, rows, rows * 0.5))

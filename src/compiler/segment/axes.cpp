@@ -139,6 +139,9 @@ bool GroupAxes::elementwise(ExprId id) {
       result.nodes = from.nodes;
     } else {
       unite(result.nodes, from.nodes);
+      // A size that is only known to be 1 by a requirement is an axis; the constant 1 is none.
+      for (std::size_t i = 0; i < result.nodes.size(); ++i)
+        if (result.nodes[i] < 0) result.nodes[i] = from.nodes[i];
     }
   }
   if (result.nodes.empty()) result.nodes = fresh_nodes(result.val);
