@@ -570,11 +570,21 @@ def test_a_fusion_refuses():
 def test_a_size_that_a_requirement_makes_one():
     """Rows taken with a step are one: the mask beside them has one row, too."""
 
-    def f(x, mask):
+    def masked(x, mask):
         rows = x[:, ::-2]
         return sf.where(mask, rows, rows * 0.5)
 
     x = np.arange(24.0).reshape(4, 2, 3)
     mask = np.arange(12).reshape(4, 1, 3) % 2 == 0
     rows = x[:, ::-2]
-    np.testing.assert_array_equal(segfuse.compile(f)(x, mask), np.where(mask, rows, rows * 0.5))
+    want = np.where(mask, rows, rows * 0.5)
+    np.testing.assert_array_equal(segfuse.compile(masked)(x, mask), want)
+
+    def stretched(x, mask, y):  # the result's one column meets many
+        return sf.where(mask, x.reshape(3, 4, -1), 2.0 * x.reshape(3, 4, -1)) + y
+
+    x = np.arange(12.0).reshape(3, 4)
+    mask = np.arange(12).reshape(3, 4, 1) % 2 == 0
+    y = np.arange(20.0).reshape(4, 5)
+    got = segfuse.compile(stretched)(x, mask, y)
+    np.testing.assert_array_equal(got, np.where(mask, x[..., None], 2 * x[..., None]) + y)

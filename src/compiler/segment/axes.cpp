@@ -70,7 +70,7 @@ bool GroupAxes::refuse(std::string reason) {
 
 int GroupAxes::fresh(const ir::Extent& extent) {
   const ir::Extent known = fusion_.canonical(extent);
-  if (known.is_constant(1)) return -1;
+  if (fusion_.equal(known, 1)) return -1;  // also by a requirement
   parent_.push_back(static_cast<int>(parent_.size()));
   extents_.push_back(known);
   return parent_.back();
@@ -139,9 +139,6 @@ bool GroupAxes::elementwise(ExprId id) {
       result.nodes = from.nodes;
     } else {
       unite(result.nodes, from.nodes);
-      // A size that is only known to be 1 by a requirement is an axis; the constant 1 is none.
-      for (std::size_t i = 0; i < result.nodes.size(); ++i)
-        if (result.nodes[i] < 0) result.nodes[i] = from.nodes[i];
     }
   }
   if (result.nodes.empty()) result.nodes = fresh_nodes(result.val);
