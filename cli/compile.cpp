@@ -69,8 +69,8 @@ std::vector<std::string> write_emitted(const Program& program, const CompileArgu
   if (arguments.dump.empty() && arguments.emit == "c") {
     const std::filesystem::path header = std::filesystem::path(path).replace_extension(".h");
     if (header == path)
-      throw UsageError("--out={}: the header is written beside it as .h; let it end in .c",
-                       arguments.out);
+      throw UsageError(fmt::format(
+          "--out={}: the header is written beside it as .h; let it end in .c", arguments.out));
     files.emplace_back(header, program.emit("h", options_of(arguments)));
   }
   write_outputs(files, common.overwrite);
@@ -82,8 +82,9 @@ std::vector<std::string> write_emitted(const Program& program, const CompileArgu
 std::string text_of(const Program& program, const CompileArguments& arguments) {
   if (arguments.dump.empty()) return program.emit(arguments.emit, options_of(arguments));
   if (!arguments.dump.starts_with(kAfter))
-    throw UsageError("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
-                     arguments.dump);
+    throw UsageError(
+        fmt::format("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
+                    arguments.dump));
   return program.after_pass(std::string_view(arguments.dump).substr(kAfter.size()));
 }
 
@@ -136,7 +137,8 @@ SizeExamples parse_sizes(const std::vector<std::string>& texts) {
     const char* const end = text.data() + text.size();
     if (equals == std::string::npos || equals == 0 ||
         std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0)
-      throw UsageError("--size '{}' is not understood; write --size NAME=NUMBER", text);
+      throw UsageError(
+          fmt::format("--size '{}' is not understood; write --size NAME=NUMBER", text));
     sizes[text.substr(0, equals)] = value;
   }
   return sizes;

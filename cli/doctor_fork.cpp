@@ -40,11 +40,12 @@ std::optional<Number> number_of(std::string_view text) {
 
 int pid_of(const ForkArguments& arguments) {
   if (arguments.target.size() != 1)
-    throw UsageError("doctor fork: {} arguments; expected the number of one process",
-                     arguments.target.size());
+    throw UsageError(fmt::format("doctor fork: {} arguments; expected the number of one process",
+                                 arguments.target.size()));
   const auto pid = number_of<int>(arguments.target[0]);
   if (!pid)
-    throw UsageError("doctor fork: '{}' is no process number; see pgrep NAME", arguments.target[0]);
+    throw UsageError(
+        fmt::format("doctor fork: '{}' is no process number; see pgrep NAME", arguments.target[0]));
   return *pid;
 }
 
@@ -59,8 +60,8 @@ void run_report(const ForkArguments& arguments, Common& common) {
 void run_repair(const ForkArguments& arguments, Common& common) {
   const auto address = number_of<std::uint64_t>(arguments.repair);
   if (!address)
-    throw UsageError("--repair {}: expected an address of the report, like 0x7f0012345000",
-                     arguments.repair);
+    throw UsageError(fmt::format(
+        "--repair {}: expected an address of the report, like 0x7f0012345000", arguments.repair));
   const ForkRepair repair = repair_fork(pid_of(arguments), *address);
   put("{}", common.json ? fork_repair_json(repair) : fork_repair_text(repair));
   // What was asked for is done; risks that are left are in the report.
@@ -69,7 +70,8 @@ void run_repair(const ForkArguments& arguments, Common& common) {
 
 void run_watch(const ForkArguments& arguments, Common& common) {
   if (!(arguments.interval >= 0.01 && arguments.interval <= 3600))
-    throw UsageError("--interval {}: expected 0.01 to 3600 seconds", arguments.interval);
+    throw UsageError(
+        fmt::format("--interval {}: expected 0.01 to 3600 seconds", arguments.interval));
   const bool json = common.json;
   ForkWatch watch;
   watch.interval = std::chrono::milliseconds(static_cast<long>(arguments.interval * 1e3));

@@ -19,8 +19,8 @@ void print_json(const nlohmann::ordered_json& json, int indent) {
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw DataError("cannot write to standard output: {}",
-                  std::generic_category().message(errno != 0 ? errno : EIO));
+  throw DataError(fmt::format("cannot write to standard output: {}",
+                              std::generic_category().message(errno != 0 ? errno : EIO)));
 }
 
 }  // namespace segfuse::cli

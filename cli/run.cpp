@@ -33,9 +33,10 @@ std::map<std::string, std::filesystem::path> parse_inputs(const std::vector<std:
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
-      throw UsageError("--input '{}' is not understood; write --input NAME=FILE.npy", text);
+      throw UsageError(
+          fmt::format("--input '{}' is not understood; write --input NAME=FILE.npy", text));
     if (!files.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
-      throw UsageError("--input: '{}' is given twice", text.substr(0, equals));
+      throw UsageError(fmt::format("--input: '{}' is given twice", text.substr(0, equals)));
   }
   return files;
 }
@@ -49,9 +50,9 @@ std::string names_of(const std::vector<ValueInfo>& values) {
 Tensor read_input(const ValueInfo& input, const std::filesystem::path& file) {
   Tensor tensor = read_npy(file);
   if (tensor.dtype() != input.dtype)
-    throw UsageError("{}: holds {}{}, but the input '{}' of the program is {}{}", file.string(),
-                     name_of(tensor.dtype()), to_string(tensor.shape()), input.name,
-                     name_of(input.dtype), input.shape);
+    throw UsageError(fmt::format("{}: holds {}{}, but the input '{}' of the program is {}{}",
+                                 file.string(), name_of(tensor.dtype()), to_string(tensor.shape()),
+                                 input.name, name_of(input.dtype), input.shape));
   return tensor;
 }
 
@@ -70,13 +71,14 @@ std::vector<Tensor> read_inputs(const Program& program, const RunArguments& argu
     } else if (in_comments.contains(input.name)) {
       tensors.push_back(in_comments.at(input.name));
     } else {
-      throw UsageError("the input '{}' ({}{}) has no values; pass --input {}=FILE.npy", input.name,
-                       name_of(input.dtype), input.shape, input.name);
+      throw UsageError(fmt::format("the input '{}' ({}{}) has no values; pass --input {}=FILE.npy",
+                                   input.name, name_of(input.dtype), input.shape, input.name));
     }
   }
   if (!files.empty())
-    throw UsageError("--input {}={}: the program has no such input; its inputs are {}",
-                     files.begin()->first, files.begin()->second.string(), names_of(wanted));
+    throw UsageError(fmt::format("--input {}={}: the program has no such input; its inputs are {}",
+                                 files.begin()->first, files.begin()->second.string(),
+                                 names_of(wanted)));
   return tensors;
 }
 
@@ -125,13 +127,15 @@ std::vector<std::filesystem::path> files_of(const std::vector<std::string>& name
     std::error_code ignored;
     if (!overwrite && std::filesystem::symlink_status(paths.back(), ignored).type() !=
                           std::filesystem::file_type::not_found)
-      throw UsageError("{} is there already; pass --overwrite to replace it, or another --out",
-                       paths.back().string());
+      throw UsageError(
+          fmt::format("{} is there already; pass --overwrite to replace it, or another --out",
+                      paths.back().string()));
   }
   std::error_code error;
   std::filesystem::create_directories(arguments.out, error);
   if (!std::filesystem::is_directory(arguments.out))
-    throw DataError("--out {}: is no folder and cannot be made one", arguments.out.string());
+    throw DataError(
+        fmt::format("--out {}: is no folder and cannot be made one", arguments.out.string()));
   return paths;
 }
 

@@ -1,5 +1,7 @@
 // The report as a page: no script, no network.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

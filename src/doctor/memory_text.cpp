@@ -1,5 +1,7 @@
 // The report in words, and as JSON.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string_view>
 

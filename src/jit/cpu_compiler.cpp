@@ -242,8 +242,8 @@ std::string CpuTarget::text() const {
 }
 
 CompileError::CompileError(const CSource& source, unsigned line, std::string message)
-    : InternalError("the generated text '{}' does not compile: line {}: {}", source.name, line,
-                    message),
+    : InternalError(fmt::format("the generated text '{}' does not compile: line {}: {}",
+                                source.name, line, message)),
       line_(line),
       message_(std::move(message)),
       text_(source.text) {}
