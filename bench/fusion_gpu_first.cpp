@@ -7,13 +7,13 @@
 #include <memory>
 
 #include "base/made_kernels.h"
-#include "base/os/spawn.h"
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "fusion_works.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::bench {
 namespace {

@@ -72,8 +72,8 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
 
 }  // namespace
 
-void add_doctor_streams(CLI::App& doctor, Common& common) {
-  CLI::App* command = doctor.add_subcommand(
+void add_doctor_streams(Command doctor, Common& common) {
+  Command command = doctor.add(
       "streams", "Work on a GPU that does not wait for what it depends on, in a run of segfuse");
   struct Arguments {
     std::vector<std::string> command;
@@ -81,15 +81,15 @@ void add_doctor_streams(CLI::App& doctor, Common& common) {
   };
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option("command", arguments->command,
-                   "The command, behind --; what it prints goes to stderr")
-      ->required();
-  command->add_option("--picture", arguments->picture,
-                      "Write a picture of the first race to this file (SVG)");
-  command->footer(
+      .option("command", arguments->command,
+              "The command, behind --; what it prints goes to stderr")
+      .required();
+  command.option("--picture", arguments->picture,
+                 "Write a picture of the first race to this file (SVG)");
+  command.footer(
       "\nExample:\n  segfuse doctor streams -- segfuse train examples/ecg.toml --data ludb_lead_ii "
       "--out out/ecg --device cuda");
-  command->callback(
+  command.runs(
       [arguments, &common] { run_streams(arguments->command, arguments->picture, common); });
 }
 

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
+#include "segfuse/program.h"
 
 namespace segfuse::cli {
 namespace {
@@ -196,25 +196,24 @@ void run_program(const RunArguments& arguments, Common& common) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Common& common) {
-  CLI::App* command =
-      app.add_subcommand("run", "Run a program in its text form on arrays of NumPy's");
+void add_run(Command app, Common& common) {
+  Command command = app.add("run", "Run a program in its text form on arrays of NumPy's");
   const auto arguments = std::make_shared<RunArguments>();
-  command->add_option("file", arguments->file, "The program (.sf)")->required();
+  command.option("file", arguments->file, "The program (.sf)").required();
   command
-      ->add_option("--input", arguments->inputs,
-                   "NAME=FILE.npy for each input that the program has no values for in comments")
-      ->allow_extra_args(false);
-  command->add_option("--size", arguments->sizes,
-                      "A size of inputs whose values stand in comments, as B=32");
-  command->add_option("--out", arguments->out,
-                      "Write each output to NAME.npy in this folder, as well as a summary");
-  command->add_flag("--excess-precision", arguments->excess_precision,
-                    "Round 16-bit values where kernels store them, not after each operation");
-  command->footer(
+      .option("--input", arguments->inputs,
+              "NAME=FILE.npy for each input that the program has no values for in comments")
+      .takes_one_at_a_time();
+  command.option("--size", arguments->sizes,
+                 "A size of inputs whose values stand in comments, as B=32");
+  command.option("--out", arguments->out,
+                 "Write each output to NAME.npy in this folder, as well as a summary");
+  command.flag("--excess-precision", arguments->excess_precision,
+               "Round 16-bit values where kernels store them, not after each operation");
+  command.footer(
       "\nExamples:\n  segfuse run program.sf --input x=x.npy --input scale=scale.npy\n"
       "  segfuse run program.sf --input x=x.npy --out results --backend reference");
-  command->callback([arguments, &common] { run_program(*arguments, common); });
+  command.runs([arguments, &common] { run_program(*arguments, common); });
 }
 
 }  // namespace segfuse::cli

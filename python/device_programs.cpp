@@ -12,7 +12,7 @@
 
 #include "dtypes.h"
 #include "programs.h"
-#include "segfuse/compile.h"
+#include "segfuse/device_function.h"
 
 namespace segfuse::python {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "doctor/html.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/memory.h"
 
 namespace segfuse {
 

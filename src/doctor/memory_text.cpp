@@ -7,7 +7,7 @@
 
 #include "base/json/json.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/memory.h"
 
 namespace segfuse {
 

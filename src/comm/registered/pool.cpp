@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "comm/registered/child.h"
+#include "comm/registered/mapping.h"
 #include "segfuse/error.h"
 
 namespace segfuse::comm {

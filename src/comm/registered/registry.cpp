@@ -12,6 +12,8 @@
 #include "comm/registered/child.h"
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
+#include "comm/registered/mapping.h"
+#include "comm/registered/range_map.h"
 #include "segfuse/error.h"
 
 namespace segfuse::comm {

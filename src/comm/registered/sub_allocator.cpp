@@ -1,12 +1,12 @@
-#include "comm/registered/sub_allocator.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "comm/registered/child.h"
+#include "comm/registered/mapping.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 namespace {

@@ -269,4 +269,6 @@ std::size_t UringBackend::transfer(bool write, int file, std::uint64_t place, co
   return moved;
 }
 
+std::shared_ptr<Backend> make_uring_backend() { return std::make_shared<UringBackend>(); }
+
 }  // namespace segfuse::comm

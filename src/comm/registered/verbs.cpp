@@ -1,5 +1,3 @@
-#include "comm/registered/verbs.h"
-
 #include <fmt/core.h>
 
 #include <cerrno>
@@ -11,6 +9,7 @@
 #include "base/os/shared_library.h"
 #include "comm/registered/child.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 namespace {

@@ -1,4 +1,4 @@
-// Puts together what the files of /proc/PID say: see the contract in segfuse/doctor.h.
+// Puts together what the files of /proc/PID say: see the contract in segfuse/doctor/fork.h.
 
 #include <fmt/core.h>
 

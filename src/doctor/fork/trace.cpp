@@ -12,12 +12,12 @@
 #include <set>
 
 #include "base/os/shared_library.h"
-#include "base/os/spawn.h"
 #include "base/text.h"
 #include "doctor/fork/trace.h"
 #include "doctor/fork/trace_listener.h"
 #include "doctor/fork/trace_message.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::doctor {
 

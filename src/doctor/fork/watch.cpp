@@ -10,7 +10,7 @@
 #include "base/json/json.h"
 #include "base/os/interrupt.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

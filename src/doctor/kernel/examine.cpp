@@ -1,4 +1,4 @@
-// From a file to the report: see the contracts in segfuse/doctor.h.
+// From a file to the report: see the contracts in segfuse/doctor/kernel.h.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "base/os/file.h"
-#include "base/os/spawn.h"
 #include "base/text.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
@@ -20,6 +19,7 @@
 #include "doctor/kernel/ptx.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse {
 

@@ -7,7 +7,7 @@
 #include "engine/device/library_kernels.h"
 #include "engine/exec/array.h"
 #include "engine/program_state.h"
-#include "segfuse/compile.h"
+#include "segfuse/device_function.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -1,4 +1,4 @@
-// From a file to the report, and the report in words: see the contracts in segfuse/compile.h.
+// From a file to the report, and the report in words: see the contracts in segfuse/numerics.h.
 
 #include <fmt/core.h>
 

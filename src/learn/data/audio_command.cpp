@@ -8,11 +8,11 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/os/spawn.h"
 #include "learn/data/audio_parsers.h"
 #include "learn/data/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse {
 namespace {

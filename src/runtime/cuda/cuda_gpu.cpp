@@ -17,6 +17,7 @@
 #include "runtime/timeline.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
+#include "segfuse/version.h"
 
 namespace segfuse::runtime {
 namespace {
@@ -35,7 +36,7 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
 class CubinCache {
  public:
   std::string get(const GpuProgram& program, const std::string& architecture) const {
-    std::string key = fmt::format("segfuse {} | {}\n", SEGFUSE_VERSION, architecture);
+    std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
     for (const std::string& define : program.defines) key += define + "\n";
     key += program.source;
     if (auto kept = store_.get(program.name, kSuffix, key)) return *std::move(kept);
