@@ -64,8 +64,10 @@ class Layers(CheckerTest):
 
     def test_public_headers_ask_for_no_library_but_the_standard_one(self):
         self.write("include/segfuse/error.h", "#include <fmt/core.h>\n#include <string>\n")
-        self.assert_found("include/segfuse/error.h:1: a public header includes the standard"
-                          " library's headers and ours, not <fmt/core.h>")
+        self.assert_found(
+            "include/segfuse/error.h:1: a public header includes the standard"
+            " library's headers and ours, not <fmt/core.h>"
+        )
 
     def test_public_headers_include_public_headers_only(self):
         self.write("include/segfuse/crf.h", '#include "base/text.h"\n')
