@@ -21,6 +21,7 @@
 #include "engine/program_state.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/gpu.h"
+#include "segfuse/device_function.h"
 
 namespace {
 

@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -6,13 +7,13 @@
 #include <memory>
 
 #include "base/made_kernels.h"
-#include "base/os/spawn.h"
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "fusion_works.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::bench {
 namespace {
@@ -93,7 +94,8 @@ ordered_json in_a_process(const std::string& part, bool cold, const std::string&
       spawn::Environment::patch({{"SEGFUSE_CACHE_DIR", folder}, {"CUDA_CACHE_DISABLE", "1"}});
   request.err = spawn::Inherit{};
   const spawn::Result result = spawn::run(request);
-  if (!result.ok()) throw InternalError("a process for first runs: {}", result.outcome());
+  if (!result.ok())
+    throw InternalError(fmt::format("a process for first runs: {}", result.outcome()));
   return ordered_json::parse(result.out);
 }
 
@@ -123,7 +125,8 @@ ordered_json first_runs_here(const std::string& part, bool cold) {
 ordered_json first_runs(const std::string& part) {
   constexpr int kProcesses = 3;  // of each kind
   std::string folder = (std::filesystem::temp_directory_path() / "segfuse_XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) throw UsageError("'{}' cannot be made", folder);
+  if (mkdtemp(folder.data()) == nullptr)
+    throw UsageError(fmt::format("'{}' cannot be made", folder));
   std::vector<ordered_json> cold;
   std::vector<ordered_json> full;
   for (int i = 0; i < kProcesses; ++i) {

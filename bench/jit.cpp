@@ -102,7 +102,7 @@ struct Sample {
 std::shared_ptr<jit::CpuCompiler> opened(const std::filesystem::path& folder) {
   std::string reason;
   auto compiler = jit::open_cpu_compiler(&reason, {.folder = folder});
-  if (compiler == nullptr) throw DeviceError("{}", reason);
+  if (compiler == nullptr) throw DeviceError(reason);
   return compiler;
 }
 

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "segfuse/compile.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 #include "segfuse/error.h"
+#include "segfuse/program.h"
 #include "segfuse/train.h"
 
 namespace segfuse::cli {
@@ -69,8 +69,8 @@ std::vector<std::string> write_emitted(const Program& program, const CompileArgu
   if (arguments.dump.empty() && arguments.emit == "c") {
     const std::filesystem::path header = std::filesystem::path(path).replace_extension(".h");
     if (header == path)
-      throw UsageError("--out={}: the header is written beside it as .h; let it end in .c",
-                       arguments.out);
+      throw UsageError(fmt::format(
+          "--out={}: the header is written beside it as .h; let it end in .c", arguments.out));
     files.emplace_back(header, program.emit("h", options_of(arguments)));
   }
   write_outputs(files, common.overwrite);
@@ -82,8 +82,9 @@ std::vector<std::string> write_emitted(const Program& program, const CompileArgu
 std::string text_of(const Program& program, const CompileArguments& arguments) {
   if (arguments.dump.empty()) return program.emit(arguments.emit, options_of(arguments));
   if (!arguments.dump.starts_with(kAfter))
-    throw UsageError("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
-                     arguments.dump);
+    throw UsageError(
+        fmt::format("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
+                    arguments.dump));
   return program.after_pass(std::string_view(arguments.dump).substr(kAfter.size()));
 }
 
@@ -136,40 +137,40 @@ SizeExamples parse_sizes(const std::vector<std::string>& texts) {
     const char* const end = text.data() + text.size();
     if (equals == std::string::npos || equals == 0 ||
         std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0)
-      throw UsageError("--size '{}' is not understood; write --size NAME=NUMBER", text);
+      throw UsageError(
+          fmt::format("--size '{}' is not understood; write --size NAME=NUMBER", text));
     sizes[text.substr(0, equals)] = value;
   }
   return sizes;
 }
 
-void add_compile(CLI::App& app, Common& common) {
-  CLI::App* command =
-      app.add_subcommand("compile", "Check a program in its text form and print what it becomes");
+void add_compile(Command app, Common& common) {
+  Command command =
+      app.add("compile", "Check a program in its text form and print what it becomes");
   const auto arguments = std::make_shared<CompileArguments>();
-  command->add_option("file", arguments->file, "The program (.sf)")->required();
+  command.option("file", arguments->file, "The program (.sf)").required();
   command
-      ->add_option("--emit", arguments->emit,
-                   "What to print: ir, segments, plan, loop, kernels, c, h, cuda, cubin, html")
-      ->capture_default_str();
-  command->add_option("--dump", arguments->dump,
-                      "Print the program after a pass instead: after:PASS");
-  command->add_option("--size", arguments->sizes,
-                      "A size like those to come, as B=32 (again for others)");
-  command->add_option("--out", arguments->out,
-                      "Write to this file; a program in C gets its header beside it");
-  command->add_flag("--excess-precision", arguments->excess_precision,
-                    "Round 16-bit values where kernels store them, not after each operation");
-  command->add_option("--name", arguments->function, "What the function of --emit=c is called");
-  command->add_option("--arch", arguments->architecture, "What --emit=cubin and html are for")
-      ->capture_default_str();
-  command->add_flag("--passes", arguments->passes, "List the passes with their times instead");
-  command->footer(
+      .option("--emit", arguments->emit,
+              "What to print: ir, segments, plan, loop, kernels, c, h, cuda, cubin, html")
+      .shows_default();
+  command.option("--dump", arguments->dump, "Print the program after a pass instead: after:PASS");
+  command.option("--size", arguments->sizes,
+                 "A size like those to come, as B=32 (again for others)");
+  command.option("--out", arguments->out,
+                 "Write to this file; a program in C gets its header beside it");
+  command.flag("--excess-precision", arguments->excess_precision,
+               "Round 16-bit values where kernels store them, not after each operation");
+  command.option("--name", arguments->function, "What the function of --emit=c is called");
+  command.option("--arch", arguments->architecture, "What --emit=cubin and html are for")
+      .shows_default();
+  command.flag("--passes", arguments->passes, "List the passes with their times instead");
+  command.footer(
       "\nExamples:\n  segfuse compile examples/layer_norm.sf --emit=segments\n"
       "  segfuse compile examples/layer_norm.sf --emit=c --out layer_norm.c\n"
       "  segfuse compile examples/layer_norm.sf --emit=cubin --arch sm_90 --out layer_norm.cubin\n"
       "  segfuse compile examples/layer_norm.sf --emit=html --out layer_norm.html\n"
       "  segfuse compile examples/layer_norm.sf --dump=after:fold");
-  command->callback([arguments, &common] {
+  command.runs([arguments, &common] {
     const Program program = Program::from_file(arguments->file);
     if (common.kernels) make_kernels(program, *arguments);
     if (arguments->passes && !common.json) {

@@ -4,7 +4,8 @@
 #include <memory>
 
 #include "commands.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
+#include "segfuse/doctor/memory.h"
 #include "segfuse/train.h"
 
 namespace segfuse::cli {
@@ -43,49 +44,48 @@ void run_kernel(const KernelArguments& arguments, Common& common) {
   common.status = arguments.fail_on == "spills" && report.spills() ? 1 : 0;
 }
 
-void add_memory(CLI::App& doctor, Common& common) {
-  CLI::App* command = doctor.add_subcommand(
+void add_memory(Command doctor, Common& common) {
+  Command command = doctor.add(
       "memory", "What device memory was used for, from a record, a trace or another's log");
   auto arguments = std::make_shared<MemoryArguments>();
   command
-      ->add_option("file", arguments->file,
-                   "Memory record or Chrome trace of segfuse, RMM log (CSV), PyTorch snapshot as "
-                   "JSON (docs/memory.md)")
-      ->required();
-  command->add_option("--html", arguments->html, "Write a page with pictures to this file");
-  command->add_flag("--replay", arguments->replay,
-                    "Say what segfuse's heap would have needed for the same requests");
-  command->callback([arguments, &common] { run_memory(*arguments, common); });
+      .option("file", arguments->file,
+              "Memory record or Chrome trace of segfuse, RMM log (CSV), PyTorch snapshot as "
+              "JSON (docs/memory.md)")
+      .required();
+  command.option("--html", arguments->html, "Write a page with pictures to this file");
+  command.flag("--replay", arguments->replay,
+               "Say what segfuse's heap would have needed for the same requests");
+  command.runs([arguments, &common] { run_memory(*arguments, common); });
 }
 
-void add_kernel(CLI::App& doctor, Common& common) {
-  CLI::App* command = doctor.add_subcommand(
+void add_kernel(Command doctor, Common& common) {
+  Command command = doctor.add(
       "kernel",
       "What a GPU's kernels need: registers, spills, shared memory, barriers, atomics; loops of C");
   auto arguments = std::make_shared<KernelArguments>();
-  command->add_option("file", arguments->file, "PTX (.ptx), cubin, CUDA C++ (.cu), or C (.c)")
-      ->required();
-  command->add_option("--against", arguments->against, "Compare with the kernels of this file");
-  command->add_option("--arch", arguments->options.architecture,
-                      "Compile or assemble for this architecture [sm_90, or PTX's own]");
-  command->add_option("--block", arguments->options.block,
-                      "Threads of a block for the occupancy [as declared, else 256]");
-  command->add_option("--fail-on", arguments->fail_on, "Exit code 1 when a kernel has this")
-      ->check(CLI::IsMember({"spills"}));
-  command->callback([arguments, &common] { run_kernel(*arguments, common); });
+  command.option("file", arguments->file, "PTX (.ptx), cubin, CUDA C++ (.cu), or C (.c)")
+      .required();
+  command.option("--against", arguments->against, "Compare with the kernels of this file");
+  command.option("--arch", arguments->options.architecture,
+                 "Compile or assemble for this architecture [sm_90, or PTX's own]");
+  command.option("--block", arguments->options.block,
+                 "Threads of a block for the occupancy [as declared, else 256]");
+  command.option("--fail-on", arguments->fail_on, "Exit code 1 when a kernel has this")
+      .is_one_of({"spills"});
+  command.runs([arguments, &common] { run_kernel(*arguments, common); });
 }
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Common& common) {
-  CLI::App* doctor =
-      app.add_subcommand("doctor", "Explain a process, or what a run recorded about itself");
-  doctor->require_subcommand(1);
-  add_memory(*doctor, common);
-  add_doctor_fork(*doctor, common);
-  add_kernel(*doctor, common);
-  add_numerics(*doctor, common);
-  add_doctor_streams(*doctor, common);
+void add_doctor(Command app, Common& common) {
+  Command doctor = app.add("doctor", "Explain a process, or what a run recorded about itself");
+  doctor.require_command();
+  add_memory(doctor, common);
+  add_doctor_fork(doctor, common);
+  add_kernel(doctor, common);
+  add_numerics(doctor, common);
+  add_doctor_streams(doctor, common);
 }
 
 }  // namespace segfuse::cli

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -40,11 +40,12 @@ std::optional<Number> number_of(std::string_view text) {
 
 int pid_of(const ForkArguments& arguments) {
   if (arguments.target.size() != 1)
-    throw UsageError("doctor fork: {} arguments; expected the number of one process",
-                     arguments.target.size());
+    throw UsageError(fmt::format("doctor fork: {} arguments; expected the number of one process",
+                                 arguments.target.size()));
   const auto pid = number_of<int>(arguments.target[0]);
   if (!pid)
-    throw UsageError("doctor fork: '{}' is no process number; see pgrep NAME", arguments.target[0]);
+    throw UsageError(
+        fmt::format("doctor fork: '{}' is no process number; see pgrep NAME", arguments.target[0]));
   return *pid;
 }
 
@@ -59,8 +60,8 @@ void run_report(const ForkArguments& arguments, Common& common) {
 void run_repair(const ForkArguments& arguments, Common& common) {
   const auto address = number_of<std::uint64_t>(arguments.repair);
   if (!address)
-    throw UsageError("--repair {}: expected an address of the report, like 0x7f0012345000",
-                     arguments.repair);
+    throw UsageError(fmt::format(
+        "--repair {}: expected an address of the report, like 0x7f0012345000", arguments.repair));
   const ForkRepair repair = repair_fork(pid_of(arguments), *address);
   put("{}", common.json ? fork_repair_json(repair) : fork_repair_text(repair));
   // What was asked for is done; risks that are left are in the report.
@@ -69,7 +70,8 @@ void run_repair(const ForkArguments& arguments, Common& common) {
 
 void run_watch(const ForkArguments& arguments, Common& common) {
   if (!(arguments.interval >= 0.01 && arguments.interval <= 3600))
-    throw UsageError("--interval {}: expected 0.01 to 3600 seconds", arguments.interval);
+    throw UsageError(
+        fmt::format("--interval {}: expected 0.01 to 3600 seconds", arguments.interval));
   const bool json = common.json;
   ForkWatch watch;
   watch.interval = std::chrono::milliseconds(static_cast<long>(arguments.interval * 1e3));
@@ -97,36 +99,37 @@ void run_trace(const ForkArguments& arguments, Common& common) {
 
 }  // namespace
 
-void add_doctor_fork(CLI::App& doctor, Common& common) {
-  CLI::App* command = doctor.add_subcommand(
+void add_doctor_fork(Command doctor, Common& common) {
+  Command command = doctor.add(
       "fork", "What fork() in a live process would do: whose memory its children would lack");
   auto arguments = std::make_shared<ForkArguments>();
   command
-      ->add_option("pid", arguments->target,
-                   "Number of the process, which is read, never stopped; with --trace a command")
-      ->required();
-  auto* html =
-      command->add_option("--html", arguments->html, "Write a page with a map to this file");
-  command->add_flag("--all", arguments->all, "Tell benign regions one by one, too");
-  auto* watch = command->add_flag("--watch", arguments->watch,
-                                  "Read it again and again, and print what changes");
-  command->add_option("--interval", arguments->interval, "Seconds between two readings [1]")
-      ->needs(watch);
+      .option("pid", arguments->target,
+              "Number of the process, which is read, never stopped; with --trace a command")
+      .required();
+  const Option html =
+      command.option("--html", arguments->html, "Write a page with a map to this file");
+  command.flag("--all", arguments->all, "Tell benign regions one by one, too");
+  Option watch =
+      command.flag("--watch", arguments->watch, "Read it again and again, and print what changes");
+  command.option("--interval", arguments->interval, "Seconds between two readings [1]")
+      .needs(watch);
+  const Option repair =
+      command
+          .option("--repair", arguments->repair,
+                  "Give the memory at this address back to children (stops one thread for a "
+                  "moment); only where the kernel is seen to copy pinned memory in fork()")
+          .excludes(watch)
+          .excludes(html);
+  watch.excludes(html);
   command
-      ->add_option("--repair", arguments->repair,
-                   "Give the memory at this address back to children (stops one thread for a "
-                   "moment); only where the kernel is seen to copy pinned memory in fork()")
-      ->excludes(watch)
-      ->excludes(html);
-  watch->excludes(html);
-  command
-      ->add_flag("--trace", arguments->trace,
-                 "Run the command behind -- and say which of its calls register memory; what it "
-                 "prints goes to stderr")
-      ->excludes(watch)
-      ->excludes(html)
-      ->excludes("--repair");
-  command->callback([arguments, &common] {
+      .flag("--trace", arguments->trace,
+            "Run the command behind -- and say which of its calls register memory; what it "
+            "prints goes to stderr")
+      .excludes(watch)
+      .excludes(html)
+      .excludes(repair);
+  command.runs([arguments, &common] {
     if (arguments->trace) return run_trace(*arguments, common);
     if (!arguments->repair.empty()) return run_repair(*arguments, common);
     arguments->watch ? run_watch(*arguments, common) : run_report(*arguments, common);

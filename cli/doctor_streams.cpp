@@ -42,11 +42,11 @@ void check_is_ours(const std::string& program) {
   const std::filesystem::path name(program);
   if (name.filename() == "segfuse" || std::filesystem::equivalent(name, "/proc/self/exe", error))
     return;
-  throw UsageError(
+  throw UsageError(fmt::format(
       "doctor streams: '{}' is not segfuse, and the checker is a part of segfuse's device: it "
       "watches segfuse's own commands (a program that uses the library has it with "
       "SEGFUSE_CHECK_STREAMS=1)",
-      program);
+      program));
 }
 
 void run_streams(const std::vector<std::string>& command, const std::string& picture,
@@ -63,7 +63,7 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
     failure = error.what();  // a race ends the run
   }
   const StreamReport report = watch.streams(fmt::format("{}", fmt::join(command, " ")));
-  if (failure && report.races.empty()) throw InternalError("{}", *failure);
+  if (failure && report.races.empty()) throw InternalError(*failure);
   if (!picture.empty() && !report.races.empty())
     write_outputs({{picture, report.races[0].picture}}, common.overwrite);
   put("{}", common.json ? stream_report_json(report) : stream_report_text(report));
@@ -72,8 +72,8 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
 
 }  // namespace
 
-void add_doctor_streams(CLI::App& doctor, Common& common) {
-  CLI::App* command = doctor.add_subcommand(
+void add_doctor_streams(Command doctor, Common& common) {
+  Command command = doctor.add(
       "streams", "Work on a GPU that does not wait for what it depends on, in a run of segfuse");
   struct Arguments {
     std::vector<std::string> command;
@@ -81,15 +81,15 @@ void add_doctor_streams(CLI::App& doctor, Common& common) {
   };
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option("command", arguments->command,
-                   "The command, behind --; what it prints goes to stderr")
-      ->required();
-  command->add_option("--picture", arguments->picture,
-                      "Write a picture of the first race to this file (SVG)");
-  command->footer(
+      .option("command", arguments->command,
+              "The command, behind --; what it prints goes to stderr")
+      .required();
+  command.option("--picture", arguments->picture,
+                 "Write a picture of the first race to this file (SVG)");
+  command.footer(
       "\nExample:\n  segfuse doctor streams -- segfuse train examples/ecg.toml --data ludb_lead_ii "
       "--out out/ecg --device cuda");
-  command->callback(
+  command.runs(
       [arguments, &common] { run_streams(arguments->command, arguments->picture, common); });
 }
 

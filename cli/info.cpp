@@ -3,15 +3,15 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "segfuse/device.h"
+#include "segfuse/capabilities.h"
 #include "segfuse/options.h"
+#include "segfuse/version.h"
 
 namespace segfuse::cli {
 
-void add_info(CLI::App& app, Common& common) {
-  CLI::App* command =
-      app.add_subcommand("info", "What this build and this machine can do, and all options");
-  command->callback([&common] {
+void add_info(Command app, Common& common) {
+  Command command = app.add("info", "What this build and this machine can do, and all options");
+  command.runs([&common] {
     const Options values = default_options();
     nlohmann::ordered_json json = {{"version", version()}};
     for (const Capability& c : capabilities())

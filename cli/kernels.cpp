@@ -1,5 +1,7 @@
 // --report-kernels: what each kernel that a command made needs.
 
+#include <nlohmann/json.hpp>
+
 #include "commands.h"
 
 namespace segfuse::cli {

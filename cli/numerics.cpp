@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/numerics.h"
 #include "segfuse/options.h"
 #include "segfuse/train.h"
 
@@ -83,41 +83,37 @@ void run_numerics(const NumericsArguments& arguments, Common& common) {
 
 }  // namespace
 
-void add_numerics(CLI::App& doctor, Common& common) {
-  CLI::App* command = doctor.add_subcommand(
+void add_numerics(Command doctor, Common& common) {
+  Command command = doctor.add(
       "numerics",
       "The first operation of a program that makes NaN, differs between runs, or is not accurate");
   auto arguments = std::make_shared<NumericsArguments>();
-  command
-      ->add_option("file", arguments->file, "Program (.sf) or configuration of a training (TOML)")
-      ->required();
-  command->add_option("--size", arguments->sizes, "A size to run with, as B=32 (again for others)");
-  command
-      ->add_option("--seed", arguments->options.seed, "Of inputs that the file has no values for")
-      ->capture_default_str();
-  command->add_option("--runs", arguments->options.runs, "Runs of each group")
-      ->capture_default_str();
-  command->add_option("--write", arguments->program,
-                      "Write the least program that shows the first finding to this file (.sf)");
+  command.option("file", arguments->file, "Program (.sf) or configuration of a training (TOML)")
+      .required();
+  command.option("--size", arguments->sizes, "A size to run with, as B=32 (again for others)");
+  command.option("--seed", arguments->options.seed, "Of inputs that the file has no values for")
+      .shows_default();
+  command.option("--runs", arguments->options.runs, "Runs of each group").shows_default();
+  command.option("--write", arguments->program,
+                 "Write the least program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
-  command->add_option("--data", training.data, "Of a training: manifest or directory");
+  command.option("--data", training.data, "Of a training: manifest or directory");
   add_allow_commands(command, training.allow_commands);
-  command->add_option("--set", training.overrides, "Of a training: override one setting")
-      ->allow_extra_args(false);
-  command->add_option("--model", training.model,
-                      "Of a training: take the parameters of this model, not the first ones");
+  command.option("--set", training.overrides, "Of a training: override one setting")
+      .takes_one_at_a_time();
+  command.option("--model", training.model,
+                 "Of a training: take the parameters of this model, not the first ones");
   command
-      ->add_option("--sequences", training.sequences,
-                   "Of a training: recordings of the first batch; 0 takes all")
-      ->capture_default_str();
+      .option("--sequences", training.sequences,
+              "Of a training: recordings of the first batch; 0 takes all")
+      .shows_default();
   command
-      ->add_option("--frames", training.frames,
-                   "Of a training: frames of each recording; 0 takes all")
-      ->capture_default_str();
-  command->footer(
+      .option("--frames", training.frames, "Of a training: frames of each recording; 0 takes all")
+      .shows_default();
+  command.footer(
       "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"
       "  segfuse doctor numerics examples/ecg.toml --data ludb_lead_ii --model out/ecg");
-  command->callback([arguments, &common] { run_numerics(*arguments, common); });
+  command.runs([arguments, &common] { run_numerics(*arguments, common); });
 }
 
 }  // namespace segfuse::cli

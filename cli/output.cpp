@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "commands.h"
@@ -19,8 +21,20 @@ void print_json(const nlohmann::ordered_json& json, int indent) {
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw DataError("cannot write to standard output: {}",
-                  std::generic_category().message(errno != 0 ? errno : EIO));
+  throw DataError(fmt::format("cannot write to standard output: {}",
+                              std::generic_category().message(errno != 0 ? errno : EIO)));
+}
+
+int fail(const Common& common, ExitCode code, const std::string& message) {
+  try {
+    if (common.json && std::ferror(stdout) == 0)
+      print_json({{"error", message}, {"exit_code", static_cast<int>(code)}}, -1);
+    std::fflush(stdout);
+  } catch (const std::exception&) {
+    // Nobody reads standard output; the sentence goes to standard error.
+  }
+  std::fprintf(stderr, "segfuse: %s\n", terminal_text(message).c_str());
+  return static_cast<int>(code);
 }
 
 }  // namespace segfuse::cli

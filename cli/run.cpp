@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
+#include "segfuse/program.h"
 
 namespace segfuse::cli {
 namespace {
@@ -33,9 +33,10 @@ std::map<std::string, std::filesystem::path> parse_inputs(const std::vector<std:
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
-      throw UsageError("--input '{}' is not understood; write --input NAME=FILE.npy", text);
+      throw UsageError(
+          fmt::format("--input '{}' is not understood; write --input NAME=FILE.npy", text));
     if (!files.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
-      throw UsageError("--input: '{}' is given twice", text.substr(0, equals));
+      throw UsageError(fmt::format("--input: '{}' is given twice", text.substr(0, equals)));
   }
   return files;
 }
@@ -49,9 +50,9 @@ std::string names_of(const std::vector<ValueInfo>& values) {
 Tensor read_input(const ValueInfo& input, const std::filesystem::path& file) {
   Tensor tensor = read_npy(file);
   if (tensor.dtype() != input.dtype)
-    throw UsageError("{}: holds {}{}, but the input '{}' of the program is {}{}", file.string(),
-                     name_of(tensor.dtype()), to_string(tensor.shape()), input.name,
-                     name_of(input.dtype), input.shape);
+    throw UsageError(fmt::format("{}: holds {}{}, but the input '{}' of the program is {}{}",
+                                 file.string(), name_of(tensor.dtype()), to_string(tensor.shape()),
+                                 input.name, name_of(input.dtype), input.shape));
   return tensor;
 }
 
@@ -70,13 +71,14 @@ std::vector<Tensor> read_inputs(const Program& program, const RunArguments& argu
     } else if (in_comments.contains(input.name)) {
       tensors.push_back(in_comments.at(input.name));
     } else {
-      throw UsageError("the input '{}' ({}{}) has no values; pass --input {}=FILE.npy", input.name,
-                       name_of(input.dtype), input.shape, input.name);
+      throw UsageError(fmt::format("the input '{}' ({}{}) has no values; pass --input {}=FILE.npy",
+                                   input.name, name_of(input.dtype), input.shape, input.name));
     }
   }
   if (!files.empty())
-    throw UsageError("--input {}={}: the program has no such input; its inputs are {}",
-                     files.begin()->first, files.begin()->second.string(), names_of(wanted));
+    throw UsageError(fmt::format("--input {}={}: the program has no such input; its inputs are {}",
+                                 files.begin()->first, files.begin()->second.string(),
+                                 names_of(wanted)));
   return tensors;
 }
 
@@ -125,13 +127,15 @@ std::vector<std::filesystem::path> files_of(const std::vector<std::string>& name
     std::error_code ignored;
     if (!overwrite && std::filesystem::symlink_status(paths.back(), ignored).type() !=
                           std::filesystem::file_type::not_found)
-      throw UsageError("{} is there already; pass --overwrite to replace it, or another --out",
-                       paths.back().string());
+      throw UsageError(
+          fmt::format("{} is there already; pass --overwrite to replace it, or another --out",
+                      paths.back().string()));
   }
   std::error_code error;
   std::filesystem::create_directories(arguments.out, error);
   if (!std::filesystem::is_directory(arguments.out))
-    throw DataError("--out {}: is no folder and cannot be made one", arguments.out.string());
+    throw DataError(
+        fmt::format("--out {}: is no folder and cannot be made one", arguments.out.string()));
   return paths;
 }
 
@@ -192,25 +196,24 @@ void run_program(const RunArguments& arguments, Common& common) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Common& common) {
-  CLI::App* command =
-      app.add_subcommand("run", "Run a program in its text form on arrays of NumPy's");
+void add_run(Command app, Common& common) {
+  Command command = app.add("run", "Run a program in its text form on arrays of NumPy's");
   const auto arguments = std::make_shared<RunArguments>();
-  command->add_option("file", arguments->file, "The program (.sf)")->required();
+  command.option("file", arguments->file, "The program (.sf)").required();
   command
-      ->add_option("--input", arguments->inputs,
-                   "NAME=FILE.npy for each input that the program has no values for in comments")
-      ->allow_extra_args(false);
-  command->add_option("--size", arguments->sizes,
-                      "A size of inputs whose values stand in comments, as B=32");
-  command->add_option("--out", arguments->out,
-                      "Write each output to NAME.npy in this folder, as well as a summary");
-  command->add_flag("--excess-precision", arguments->excess_precision,
-                    "Round 16-bit values where kernels store them, not after each operation");
-  command->footer(
+      .option("--input", arguments->inputs,
+              "NAME=FILE.npy for each input that the program has no values for in comments")
+      .takes_one_at_a_time();
+  command.option("--size", arguments->sizes,
+                 "A size of inputs whose values stand in comments, as B=32");
+  command.option("--out", arguments->out,
+                 "Write each output to NAME.npy in this folder, as well as a summary");
+  command.flag("--excess-precision", arguments->excess_precision,
+               "Round 16-bit values where kernels store them, not after each operation");
+  command.footer(
       "\nExamples:\n  segfuse run program.sf --input x=x.npy --input scale=scale.npy\n"
       "  segfuse run program.sf --input x=x.npy --out results --backend reference");
-  command->callback([arguments, &common] { run_program(*arguments, common); });
+  command.runs([arguments, &common] { run_program(*arguments, common); });
 }
 
 }  // namespace segfuse::cli

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "segfuse/data.h"
@@ -9,7 +10,7 @@
 
 namespace segfuse::cli {
 
-void add_synth(CLI::App& app, Common& common) {
+void add_synth(Command app, Common& common) {
   struct Arguments {
     std::filesystem::path out;
     std::int64_t labels = 6;
@@ -19,19 +20,17 @@ void add_synth(CLI::App& app, Common& common) {
     double snr_db = 10;
   };
   auto a = std::make_shared<Arguments>();
-  CLI::App* command =
-      app.add_subcommand("synth", "Write recordings sampled from a known semi-Markov model");
-  command->add_option("out", a->out, "Directory to write to")->required();
-  command->add_option("--labels", a->labels, "Number of labels")->capture_default_str();
-  command->add_option("--train", a->train, "Training recordings")->capture_default_str();
-  command->add_option("--test", a->test, "Test recordings")->capture_default_str();
-  command->add_option("--seed", a->seed, "Seed of the model and the samples")
-      ->capture_default_str();
-  command->add_option("--snr", a->snr_db, "Signal-to-noise ratio in dB")->capture_default_str();
-  command->footer(
+  Command command = app.add("synth", "Write recordings sampled from a known semi-Markov model");
+  command.option("out", a->out, "Directory to write to").required();
+  command.option("--labels", a->labels, "Number of labels").shows_default();
+  command.option("--train", a->train, "Training recordings").shows_default();
+  command.option("--test", a->test, "Test recordings").shows_default();
+  command.option("--seed", a->seed, "Seed of the model and the samples").shows_default();
+  command.option("--snr", a->snr_db, "Signal-to-noise ratio in dB").shows_default();
+  command.footer(
       "\nExample:\n  segfuse synth out/synth && segfuse train examples/synth.toml --data out/synth "
       "--out out/run");
-  command->callback([a, &common] {
+  command.runs([a, &common] {
     SynthConfig config = random_synth_config(a->labels, a->seed);
     config.train = a->train;
     config.test = a->test;

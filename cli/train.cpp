@@ -121,44 +121,43 @@ void run_decode(DecodeOptions options, Common& common) {
 
 }  // namespace
 
-void add_allow_commands(CLI::App* command, bool& allow) {
-  command->add_flag("--allow-commands", allow,
-                    "Run the commands that the manifest has in the place of audio files");
+void add_allow_commands(Command command, bool& allow) {
+  command.flag("--allow-commands", allow,
+               "Run the commands that the manifest has in the place of audio files");
 }
 
-void add_train(CLI::App& app, Common& common) {
+void add_train(Command app, Common& common) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = app.add_subcommand("train", "Train a segmenter and measure it");
-  command->add_option("config", options->config, "Configuration (TOML); see examples/")->required();
-  command->add_option("--data", options->data, "Manifest or directory with recordings and labels");
-  command->add_option("--out", options->out, "Directory for model, metrics and report")->required();
+  Command command = app.add("train", "Train a segmenter and measure it");
+  command.option("config", options->config, "Configuration (TOML); see examples/").required();
+  command.option("--data", options->data, "Manifest or directory with recordings and labels");
+  command.option("--out", options->out, "Directory for model, metrics and report").required();
   add_allow_commands(command, options->allow_commands);
-  command->add_option("--set", options->overrides, "Override one setting, as in training.epochs=5")
-      ->allow_extra_args(false);
-  command->add_option_function<std::string>(
+  command.option("--set", options->overrides, "Override one setting, as in training.epochs=5")
+      .takes_one_at_a_time();
+  command.option_to(
       "--crf-reg",
       [options](const std::string& value) {
         options->overrides.push_back("training.crf_reg=" + value);
       },
       "Add half of this times the squares of the CRF's parameters to the loss");
-  command->add_option_function<std::string>(
+  command.option_to(
       "--fixed-length",
       [options](const std::string& value) {
         options->overrides.push_back("training.fixed_length=" + value);
       },
       "Train on pieces of exactly this many frames; shorter recordings are left out");
-  command->add_flag("--resume", options->resume, "Continue from the last checkpoint in --out");
+  command.flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command
-      ->add_option("--checkpoint-every", options->checkpoint_minutes,
-                   "Minutes between two checkpoints within an epoch; 0: at its end only")
-      ->capture_default_str();
-  command->add_flag("--compare", options->compare,
-                    "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
-  command->add_flag("--reference", options->reference,
-                    "Run the steps in the reference interpreter, in double precision (slow)");
-  command->footer(
-      "\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
-  command->callback([options, &common] {
+      .option("--checkpoint-every", options->checkpoint_minutes,
+              "Minutes between two checkpoints within an epoch; 0: at its end only")
+      .shows_default();
+  command.flag("--compare", options->compare,
+               "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
+  command.flag("--reference", options->reference,
+               "Run the steps in the reference interpreter, in double precision (slow)");
+  command.footer("\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
+  command.runs([options, &common] {
     take_defaults(*options);
     options->overwrite = common.overwrite;
     print(common, train(*options));
@@ -166,48 +165,47 @@ void add_train(CLI::App& app, Common& common) {
   });
 }
 
-void add_eval(CLI::App& app, Common& common) {
+void add_eval(Command app, Common& common) {
   auto options = std::make_shared<EvaluateOptions>();
-  CLI::App* command = app.add_subcommand("eval", "Measure a model on labelled recordings");
-  command->add_option("model", options->model, "model.safetensors or the directory of a training")
-      ->required();
-  command->add_option("--data", options->data,
-                      "Manifest or directory; default: what it was trained on");
+  Command command = app.add("eval", "Measure a model on labelled recordings");
+  command.option("model", options->model, "model.safetensors or the directory of a training")
+      .required();
+  command.option("--data", options->data, "Manifest or directory; default: what it was trained on");
   add_allow_commands(command, options->allow_commands);
-  command->add_option("--split", options->split, "train, dev, test or all")->capture_default_str();
-  command->add_option("--out", options->out, "Directory for metrics.json and report.html");
-  command->add_option("--channel", options->channel, kChannel);
-  command->footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
-  command->callback([options, &common] {
+  command.option("--split", options->split, "train, dev, test or all").shows_default();
+  command.option("--out", options->out, "Directory for metrics.json and report.html");
+  command.option("--channel", options->channel, kChannel);
+  command.footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
+  command.runs([options, &common] {
     take_defaults(*options);
     options->overwrite = common.overwrite;
     print(common, evaluate(*options));
   });
 }
 
-void add_decode(CLI::App& app, Common& common) {
+void add_decode(Command app, Common& common) {
   auto options = std::make_shared<DecodeOptions>();
-  CLI::App* command = app.add_subcommand("decode", "Cut recordings into labelled segments");
-  command->add_option("model", options->model, "model.safetensors or the directory of a training")
-      ->required();
-  command->add_option("inputs", options->inputs, "Audio files or directories of them")->required();
-  command->add_option("--out", options->out, "Directory for the label files")->required();
-  command->add_option("--format", options->format, "textgrid, csv, phn, lab or audacity")
-      ->capture_default_str();
-  command->add_option("--channel", options->channel, kChannel);
-  command->add_flag("--min-risk", options->minimum_risk,
-                    "The segmentation with the best expected boundary F1, not the likeliest");
-  command->add_option("--k-best", options->k_best,
-                      "Also write the N likeliest segmentations, NAME.json");
-  command->add_option("--samples", options->samples,
-                      "Also write N segmentations drawn from the model, NAME.json");
-  command->add_option("--seed", options->seed, "Seed of the samples")->capture_default_str();
-  command->add_flag("--posteriors", options->posteriors,
-                    "Also write the probabilities of labels and boundaries, NAME.frames.csv");
-  command->footer(
+  Command command = app.add("decode", "Cut recordings into labelled segments");
+  command.option("model", options->model, "model.safetensors or the directory of a training")
+      .required();
+  command.option("inputs", options->inputs, "Audio files or directories of them").required();
+  command.option("--out", options->out, "Directory for the label files").required();
+  command.option("--format", options->format, "textgrid, csv, phn, lab or audacity")
+      .shows_default();
+  command.option("--channel", options->channel, kChannel);
+  command.flag("--min-risk", options->minimum_risk,
+               "The segmentation with the best expected boundary F1, not the likeliest");
+  command.option("--k-best", options->k_best,
+                 "Also write the N likeliest segmentations, NAME.json");
+  command.option("--samples", options->samples,
+                 "Also write N segmentations drawn from the model, NAME.json");
+  command.option("--seed", options->seed, "Seed of the samples").shows_default();
+  command.flag("--posteriors", options->posteriors,
+               "Also write the probabilities of labels and boundaries, NAME.frames.csv");
+  command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
-  command->callback([options, &common] {
+  command.runs([options, &common] {
     take_defaults(*options);
     options->overwrite = common.overwrite;
     run_decode(*options, common);

@@ -1,6 +1,6 @@
 // Builds a program and its gradient in C++, and takes ten steps with it: a value is an operation
 // away from the next, and sizes with names stay free.
-//   segfuse_example_build
+//   build_program
 #include <cmath>
 #include <cstdio>
 

@@ -6,7 +6,6 @@
 //   fork_story --wait     breaks itself and waits, for `segfuse doctor fork PID`
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -14,8 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -23,11 +24,9 @@
 #include <string_view>
 #include <thread>
 
-#include "base/os/spawn.h"
-#include "comm/registered/registry.h"
-#include "comm/registered/sub_allocator.h"
-#include "comm/registered/uring.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
+#include "segfuse/spawn.h"
 
 namespace {
 
@@ -106,8 +105,8 @@ Ends spawn_all(const char* program) {
 }
 
 void tell(const char* what, const Ends& ends) {
-  fmt::print("  {:<24} {:>3} well, {:>3} killed by SIGSEGV, {:>3} with \"Bad address\" (EFAULT)\n",
-             what, ends.well, ends.killed, ends.bad_address);
+  std::printf("  %-24s %3d well, %3d killed by SIGSEGV, %3d with \"Bad address\" (EFAULT)\n", what,
+              ends.well, ends.killed, ends.bad_address);
 }
 
 /// All in a thread of its own: such threads have a malloc arena, whose first page holds both its
@@ -116,11 +115,11 @@ bool break_and_tell(bool wait) {
   auto* const program = static_cast<char*>(std::malloc(16));
   std::strcpy(program, "/bin/true");
   auto* const flag = static_cast<char*>(std::malloc(64));  // a field of some object
-  fmt::print("registering 4 bytes at {}, in the middle of a malloc block, the old way\n",
-             static_cast<void*>(flag));
+  std::printf("registering 4 bytes at %p, in the middle of a malloc block, the old way\n",
+              static_cast<void*>(flag));
   register_the_old_way(flag, 4);
   if (wait) {
-    fmt::print("now run: segfuse doctor fork {}\n", getpid());
+    std::printf("now run: segfuse doctor fork %d\n", getpid());
     std::fflush(stdout);
     pause();
   }
@@ -138,7 +137,7 @@ bool tell_of_slabs() {
   comm::SubAllocator objects(registry.make_slab({.owner = "flags", .bytes = 4096}));
   std::byte* const flag = objects.allocate(4);
   const comm::Registration registration = objects.register_object(flag);
-  fmt::print("registering 4 bytes at {}, in a slab\n", static_cast<void*>(flag));
+  std::printf("registering 4 bytes at %p, in a slab\n", static_cast<void*>(flag));
   char program[] = "/bin/true";
   const Ends ends = fork_and_exec(program);
   tell("fork and exec", ends);
@@ -156,15 +155,15 @@ double milliseconds_of_fork() {
 
 void tell_of_pins() {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
-  auto backend = std::make_shared<comm::UringBackend>();
+  auto backend = comm::make_uring_backend();
   comm::Registry registry(backend);
   comm::Slab slab = registry.make_slab({.owner = "buffers", .bytes = kBytes});
   const comm::Registration registration = slab.register_range(0, kBytes);
-  fmt::print("256 MiB pinned in a slab: fork() takes {:.2f} ms\n", milliseconds_of_fork());
+  std::printf("256 MiB pinned in a slab: fork() takes %.2f ms\n", milliseconds_of_fork());
   void* const plain =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const auto pin = backend->pin({static_cast<std::byte*>(plain), kBytes});
-  fmt::print("256 MiB pinned in a plain mapping: fork() takes {:.2f} ms\n", milliseconds_of_fork());
+  std::printf("256 MiB pinned in a plain mapping: fork() takes %.2f ms\n", milliseconds_of_fork());
 }
 
 }  // namespace
@@ -180,13 +179,13 @@ int main(int count, char** arguments) {
     try {
       if (!wait) tell_of_pins();
     } catch (const DeviceError& error) {
-      fmt::print("no memory can be pinned here: {}\n", error.what());
+      std::printf("no memory can be pinned here: %s\n", error.what());
     }
     std::fflush(stdout);
     std::thread([&] { as_told = break_and_tell(wait); }).join();
     return slabs_are_fine && as_told ? 0 : 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "fork_story: {}\n", error.what());
+    std::fprintf(stderr, "fork_story: %s\n", error.what());
     return 70;
   }
 }

@@ -1,12 +1,12 @@
 // Reads a program in its text form, runs it on random numbers and compares with the reference in
 // double.
-//   segfuse_example_run examples/layer_norm.sf
+//   run_program examples/layer_norm.sf
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/program.h"
 
 int main(int argc, char** argv) try {
   const segfuse::Program program =

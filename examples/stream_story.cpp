@@ -4,29 +4,26 @@
 //
 //   stream_story [PICTURE.svg]        on a CUDA device if there is one, else on the CPU
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstring>
-#include <exception>
+#include <cstdio>
 #include <fstream>
-#include <memory>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <vector>
 
-#include "runtime/check/race_checker.h"
-#include "runtime/cpu/cpu_device.h"
-#include "runtime/cuda/cuda_device.h"
-#include "runtime/executor.h"
-#include "runtime/gpu.h"
-#include "runtime/memory/heap.h"
+#include "segfuse/error.h"
+#include "segfuse/memory.h"
 
 namespace {
 
-using namespace segfuse;
-using namespace segfuse::runtime;
+namespace memory = segfuse::memory;
+using memory::Buffer;
+using memory::Device;
+using memory::reads;
+using memory::Stream;
+using memory::Work;
+using memory::writes;
 
 constexpr int kCount = 1 << 16;
 constexpr std::size_t kBytes = kCount * sizeof(int);
@@ -49,173 +46,159 @@ extern "C" __global__ void noise(Arguments a) {
 }
 )";
 
+struct Arguments {
+  int* indices;
+  int* result;
+  int count;
+  int step;
+};
+
+int index(int i, int step) { return (i * 7 + step) % kCount; }
+
 /// The three kernels, on the CPU or on a GPU. A gather writes 1 for each index that is wrong.
 class Kernels {
  public:
-  Kernels() {
-    if (cuda_device_count() > 0) {
-      gpu_ = open_cuda_gpu(0);
-      device_ = open_cuda_device(0);
-    } else {
-      device_ = std::make_unique<CpuDevice>();
-    }
-  }
-  Device& device() { return *device_; }
+  Kernels(const Device& device, bool on_gpu) : device_(device), on_gpu_(on_gpu) {}
 
-  Work make_indices(std::byte* indices, int step) {
-    return work("make indices", "make_indices", indices, nullptr, step, [=] {
-      for (int i = 0; i < kCount; ++i) put(indices, i, index(i, step));
+  Work make_indices(std::byte* indices, int step) const {
+    return work("make_indices", {ints(indices), nullptr, kCount, step}, [](const Arguments& a) {
+      for (int i = 0; i < a.count; ++i) a.indices[i] = index(i, a.step);
     });
   }
-  Work gather(std::byte* indices, std::byte* result, int step) {
-    return work("gather", "gather", indices, result, step, [=] {
+  Work gather(std::byte* indices, std::byte* result, int step) const {
+    return work("gather", {ints(indices), ints(result), kCount, step}, [](const Arguments& a) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the gather comes late
-      for (int i = 0; i < kCount; ++i) put(result, i, get(indices, i) == index(i, step) ? 0 : 1);
+      for (int i = 0; i < a.count; ++i) a.result[i] = a.indices[i] == index(i, a.step) ? 0 : 1;
     });
   }
-  Work noise(std::byte* memory) {
-    return work("noise", "noise", memory, nullptr, 0, [=] {
-      for (int i = 0; i < kCount; ++i) put(memory, i, -1);
+  Work noise(std::byte* at) const {
+    return work("noise", {ints(at), nullptr, kCount, 0}, [](const Arguments& a) {
+      for (int i = 0; i < a.count; ++i) a.indices[i] = -1;
     });
   }
 
  private:
-  struct Arguments {
-    int* indices;
-    int* result;
-    int count;
-    int step;
-  };
-  static int index(int i, int step) { return (i * 7 + step) % kCount; }
-  static int get(const std::byte* at, int i) { return reinterpret_cast<const int*>(at)[i]; }
-  static void put(std::byte* at, int i, int value) { reinterpret_cast<int*>(at)[i] = value; }
+  static int* ints(std::byte* at) { return reinterpret_cast<int*>(at); }
 
-  template <class Body>
-  Work work(const char* name, const char* entry, std::byte* indices, std::byte* result, int step,
-            Body on_cpu) {
-    if (gpu_ == nullptr) return {name, [on_cpu](StreamHandle) { on_cpu(); }};
-    const GpuKernel kernel = gpu_->kernel({"story", kKernels, {}}, entry);
-    const Arguments arguments{reinterpret_cast<int*>(indices), reinterpret_cast<int*>(result),
-                              kCount, step};
-    return {name, [gpu = gpu_, kernel, arguments](StreamHandle stream) {
-              gpu->launch(kernel, {32, 1, 1}, {256, 1, 1}, 0, &arguments, sizeof(arguments),
-                          stream);
-            }};
+  Work work(const char* name, const Arguments& arguments, void (*on_cpu)(const Arguments&)) const {
+    if (on_gpu_)
+      return device_.kernel(kKernels, name, 32, 256, std::as_bytes(std::span(&arguments, 1)));
+    return {name, [arguments, on_cpu](void*) { on_cpu(arguments); }};
   }
 
-  std::shared_ptr<Gpu> gpu_;
-  std::unique_ptr<Device> device_;
+  Device device_;
+  bool on_gpu_;
 };
 
-long wrong_in(Device& device, StreamHandle stream, const std::byte* result, std::byte* pinned) {
-  device.copy(stream, pinned, result, kBytes);
-  device.synchronize(stream);
+long wrong_in(const Device& device, Stream stream, const Buffer& result) {
+  std::vector<int> flags(kCount);
+  device.read(stream, std::as_writable_bytes(std::span(flags)), result);
   long wrong = 0;
-  for (int i = 0; i < kCount; ++i) wrong += reinterpret_cast<const int*>(pinned)[i];
+  for (const int flag : flags) wrong += flag;
   return wrong;
 }
 
 /// What an allocator does that keeps free blocks by stream and asks nobody else: the block is free
 /// when its last handle goes, and is handed out again for the stream it was allocated for.
-long naive(Kernels& kernels, Device& device, std::byte* pinned) {
-  const std::size_t granule = (kBytes + device.granule() - 1) / device.granule() * device.granule();
-  std::byte* const memory = device.reserve(2 * granule);
-  device.map(memory, 2 * granule);
-  std::byte* const indices = memory;
-  std::byte* const result = memory + granule;
-  const StreamHandle prepare = device.create_stream();
-  const StreamHandle compute = device.create_stream();
-  const EventHandle ready = device.create_event();
-  const MemoryAccess make{indices, kBytes, true, "indices"};
-  const MemoryAccess read[] = {{indices, kBytes, false, "indices"},
-                               {result, kBytes, true, "result"}};
-  const MemoryAccess reuse{indices, kBytes, true, "noise"};
+long naive(const Device& device, const Kernels& kernels) {
+  const Stream prepare = device.stream("prepare");
+  const Stream compute = device.stream("compute");
+  const Buffer block = device.allocate(kBytes, prepare, "block");
+  const Buffer result = device.allocate(kBytes, compute, "result");
+  {
+    const memory::Loan block_to_prepare = block.borrow(prepare);
+    const memory::Loan block_to_compute = block.borrow(compute);
+    const memory::Loan result_to_compute = result.borrow(compute);
+    std::byte* const indices = block.address();
+    const memory::Access make{indices, kBytes, true, "indices"};
+    const memory::Access read[] = {{indices, kBytes, false, "indices"},
+                                   {result.address(), kBytes, true, "result"}};
+    const memory::Access reuse{indices, kBytes, true, "noise"};
 
-  device.launch(prepare, kernels.make_indices(indices, 1), {&make, 1});
-  device.record(ready, prepare);
-  device.wait(compute, ready);  // the kernels are in order, as they have to be
-  device.launch(compute, kernels.gather(indices, result, 1), read);
-  // The indices are dropped here, and the same memory is handed out again.
-  device.launch(prepare, kernels.noise(indices), {&reuse, 1});
-
-  const long wrong = wrong_in(device, compute, result, pinned);
-  device.synchronize(prepare);
-  device.destroy_event(ready);
-  device.destroy_stream(prepare);
-  device.destroy_stream(compute);
-  device.unmap(memory, 2 * granule);
-  device.unreserve(memory, 2 * granule);
+    device.launch_unordered(prepare, kernels.make_indices(indices, 1), {&make, 1});
+    device.wait(compute, prepare);  // the kernels are in order, as they have to be
+    device.launch_unordered(compute, kernels.gather(indices, result.address(), 1), read);
+    // The indices are dropped here, and the same memory is handed out again.
+    device.launch_unordered(prepare, kernels.noise(indices), {&reuse, 1});
+  }
+  const long wrong = wrong_in(device, compute, result);
+  device.retire(prepare);
+  device.retire(compute);
   return wrong;
 }
 
 /// The same with the heap. Nothing is said about streams but where work goes.
-long with_heap(Kernels& kernels, Device& device, std::byte* pinned, int steps) {
-  Timeline timeline;
-  Heap heap(device, timeline, {.soft_limit = 1});  // rather wait than grow
-  Executor executor(timeline);
-  const StreamId prepare = timeline.create(device, "prepare");
-  const StreamId compute = timeline.create(device, "compute");
-  const Buffer result = heap.allocate(kBytes, compute, "result");
+long with_heap(const Device& device, const Kernels& kernels, int steps) {
+  const Stream prepare = device.stream("prepare");
+  const Stream compute = device.stream("compute");
+  const Buffer result = device.allocate(kBytes, compute, "result");
   long wrong = 0;
   int reused = 0;
   for (int step = 0; step < steps; ++step) {
     std::byte* former = nullptr;
     {
-      const Buffer indices = heap.allocate(kBytes, prepare, "indices");
+      const Buffer indices = device.allocate(kBytes, prepare, "indices");
       former = indices.address();
-      executor.launch(prepare, kernels.make_indices(indices.address(), step), {writes(indices)});
-      executor.launch(compute, kernels.gather(indices.address(), result.address(), step),
-                      {reads(indices), writes(result)});
+      device.launch(prepare, kernels.make_indices(indices.address(), step), {writes(indices)});
+      device.launch(compute, kernels.gather(indices.address(), result.address(), step),
+                    {reads(indices), writes(result)});
     }
-    const Buffer next = heap.allocate(kBytes, prepare, "noise");
+    const Buffer next = device.allocate(kBytes, prepare, "noise");
     reused += next.address() == former ? 1 : 0;
-    executor.launch(prepare, kernels.noise(next.address()), {writes(next)});
-    executor.wait_written(result);
-    wrong += wrong_in(device, timeline.handle(compute), result.address(), pinned);
+    device.launch(prepare, kernels.noise(next.address()), {writes(next)});
+    wrong += wrong_in(device, compute, result);
   }
-  fmt::print(
-      "  the memory came back {} times in {} steps; {} waits between streams, {:.1f} MiB held\n",
-      reused, steps, timeline.counts().waits,
-      static_cast<double>(heap.statistics().mapped_bytes) / (1 << 20));
+  const memory::Statistics statistics = device.statistics();
+  std::printf(
+      "  the memory came back %d times in %d steps; %llu waits between streams, %.1f MiB held\n",
+      reused, steps, static_cast<unsigned long long>(statistics.waits),
+      static_cast<double>(statistics.mapped) / (1 << 20));
   return wrong;
 }
 
-/// Whether the heap got it right.
-bool story(const char* picture) {
-  Kernels kernels;
-  Device& device = kernels.device();
-  std::byte* const pinned = device.allocate_pinned(kBytes);
-  fmt::print("on {}\n", device.name());
-  // A kernel is loaded at its first launch, which may wait for all work: not a fair beginning.
-  static_cast<void>(naive(kernels, device, pinned));
+bool has_gpu() {
+  try {
+    Device::open("cuda");
+    return true;
+  } catch (const segfuse::DeviceError&) {
+    return false;
+  }
+}
 
-  fmt::print("free lists by stream:\n  {} of {} gathered indices are wrong\n",
-             naive(kernels, device, pinned), kCount);
-  RaceChecker checker(device);
-  static_cast<void>(naive(kernels, checker, pinned));
-  for (const Finding& finding : checker.findings())
-    fmt::print("  checker: {}\n", finding.describe());
-  if (picture != nullptr && checker.count() > 0) {
-    std::ofstream(picture) << race_picture(checker.findings().front());
-    fmt::print("  picture: {}\n", picture);
+/// Whether the heap got it right.
+bool story(const char* name, const char* picture) {
+  const bool on_gpu = std::string_view(name) != "cpu";
+  const Device device = Device::open(name);
+  const Kernels kernels(device, on_gpu);
+  std::printf("on %s\n", device.name().c_str());
+  // A kernel is loaded at its first launch, which may wait for all work: not a fair beginning.
+  static_cast<void>(naive(device, kernels));
+
+  std::printf("free lists by stream:\n  %ld of %d gathered indices are wrong\n",
+              naive(device, kernels), kCount);
+  const Device checked = Device::open(name, {.check_streams = true});
+  static_cast<void>(naive(checked, Kernels(checked, on_gpu)));
+  const std::vector<memory::Race> races = checked.races();
+  for (const memory::Race& race : races) std::printf("  checker: %s\n", race.sentence.c_str());
+  if (picture != nullptr && !races.empty()) {
+    std::ofstream(picture) << races[0].picture;
+    std::printf("  picture: %s\n", picture);
   }
 
-  fmt::print("segfuse's heap:\n");
-  RaceChecker silent(device);
-  const long wrong = with_heap(kernels, silent, pinned, 100);
-  fmt::print("  {} gathered indices are wrong; the checker found {} races\n", wrong,
-             silent.count());
-  device.release_pinned(pinned, kBytes);
-  return wrong == 0 && silent.count() == 0;
+  std::printf("segfuse's heap:\n");
+  // Rather wait than grow.
+  const Device frugal = Device::open(name, {.soft_limit = 1, .check_streams = true});
+  const long wrong = with_heap(frugal, Kernels(frugal, on_gpu), 100);
+  std::printf("  %ld gathered indices are wrong; the checker found %zu races\n", wrong,
+              frugal.races().size());
+  return wrong == 0 && frugal.races().empty() && !races.empty();
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return story(argc > 1 ? argv[1] : nullptr) ? 0 : 1;
-  } catch (const segfuse::Error& error) {
-    fmt::print(stderr, "stream_story: {}\n", error.what());
-    return static_cast<int>(error.exit_code());
-  }
+int main(int argc, char** argv) try {
+  return story(has_gpu() ? "cuda" : "cpu", argc > 1 ? argv[1] : nullptr) ? 0 : 1;
+} catch (const segfuse::Error& error) {
+  std::fprintf(stderr, "stream_story: %s\n", error.what());
+  return static_cast<int>(error.exit_code());
 }

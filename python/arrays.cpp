@@ -1,5 +1,7 @@
 #include "arrays.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 namespace segfuse::python {
@@ -20,7 +22,8 @@ template <class Array>
 Array import_array(const char* name, nb::handle object, const char* expected) {
   Array array;
   if (!object.is_none() && nb::try_cast(object, array, false) && array.is_valid()) return array;
-  throw UsageError("semicrf: {} is of type {}, expected {}", name, class_of(object), expected);
+  throw UsageError(
+      fmt::format("semicrf: {} is of type {}, expected {}", name, class_of(object), expected));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // The caller's arrays as views: whatever library speaks DLPack, any strides, nothing copied.
 
+#include <fmt/core.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -49,7 +50,8 @@ std::string shape_text(const Array& array) {
 template <class Array>
 void need_rank(const char* name, const char* axes, const Array& array, int rank) {
   if (static_cast<int>(array.ndim()) != rank)
-    throw UsageError("semicrf: {} has shape {}, expected {}", name, shape_text(array), axes);
+    throw UsageError(
+        fmt::format("semicrf: {} has shape {}, expected {}", name, shape_text(array), axes));
 }
 
 template <class T, class Array>

@@ -1,5 +1,6 @@
 // segfuse._native: programs on the caller's arrays in the memory of a GPU.
 
+#include <fmt/core.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -11,7 +12,7 @@
 
 #include "dtypes.h"
 #include "programs.h"
-#include "segfuse/compile.h"
+#include "segfuse/device_function.h"
 
 namespace segfuse::python {
 namespace {
@@ -61,7 +62,8 @@ class OnGpu {
     std::vector<Input> kept;
     const std::vector<ForeignArray> given = take(prepared, inputs, kept);
     if (outputs.size() != outputs_.size())
-      throw InternalError("{} addresses for {} outputs", outputs.size(), outputs_.size());
+      throw InternalError(
+          fmt::format("{} addresses for {} outputs", outputs.size(), outputs_.size()));
     std::vector<ForeignArray> made(outputs.size());
     for (std::size_t i = 0; i < made.size(); ++i) {
       made[i].address = reinterpret_cast<void*>(outputs[i]);
@@ -109,7 +111,7 @@ class OnGpu {
 
  private:
   [[noreturn]] void refuse_count(std::size_t found) const {
-    throw UsageError("{} arrays were given, expected {}", found, inputs_.size());
+    throw UsageError(fmt::format("{} arrays were given, expected {}", found, inputs_.size()));
   }
 
   std::vector<ForeignArray> take(const Prepared& prepared, const nb::list& inputs,
@@ -148,8 +150,8 @@ class OnGpu {
     array.address = const_cast<void*>(imported.data());
     if (array.on_host) return array;
     if (imported.dtype() != row_of(wanted.dtype).code)
-      throw UsageError("the array '{}' is {}, expected {}", wanted.name, to_text(imported.dtype()),
-                       row_of(wanted.dtype).name);
+      throw UsageError(fmt::format("the array '{}' is {}, expected {}", wanted.name,
+                                   to_text(imported.dtype()), row_of(wanted.dtype).name));
     for (std::size_t axis = 0; axis < imported.ndim(); ++axis)
       array.strides.push_back(imported.stride(axis));
     array.owner = owner_of(imported);

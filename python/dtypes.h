@@ -1,6 +1,7 @@
 #pragma once
 // Element types by the names that Python's array libraries use, and as DLPack writes them.
 
+#include <fmt/core.h>
 #include <nanobind/ndarray.h>
 
 #include <array>
@@ -40,9 +41,9 @@ inline const DTypeRow& row_of(DType dtype) { return kDTypes[static_cast<std::siz
 inline DType dtype_of_name(std::string_view name) {
   for (const DTypeRow& row : kDTypes)
     if (row.name == name) return row.dtype;
-  throw UsageError(
+  throw UsageError(fmt::format(
       "found the dtype {}, expected bool, int32, int64, float16, bfloat16, float32 or float64",
-      name);
+      name));
 }
 
 }  // namespace segfuse::python

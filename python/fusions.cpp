@@ -1,5 +1,6 @@
 // segfuse._native: FusionBuilder and what belongs to it. python/segfuse/ has the public faces.
 
+#include <fmt/core.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -41,8 +42,8 @@ ops::Attribute to_attribute(const std::string& operation, const std::string& nam
                             const std::string& type, nb::handle value) {
   const auto as = [&]<class T>(T converted) {
     if (nb::try_cast(value, converted)) return converted;
-    throw UsageError("{}: {} is {}, expected {}", operation, name, nb::repr(value).c_str(),
-                     words_for(type));
+    throw UsageError(fmt::format("{}: {} is {}, expected {}", operation, name,
+                                 nb::repr(value).c_str(), words_for(type)));
   };
   if (type == "int") return as(std::int64_t{});
   if (type == "ints") return as(std::vector<std::int64_t>{});
@@ -57,8 +58,8 @@ std::vector<Value> apply(FusionBuilder& fusion, const std::string& operation,
   for (const OperationInfo& row : table()) {
     if (row.name != operation) continue;
     if (attributes.size() != row.attributes.size())
-      throw UsageError("{}: {} attributes were given, expected {}", operation, attributes.size(),
-                       row.attributes.size());
+      throw UsageError(fmt::format("{}: {} attributes were given, expected {}", operation,
+                                   attributes.size(), row.attributes.size()));
     for (std::size_t i = 0; i < row.attributes.size(); ++i)
       converted.push_back(to_attribute(operation, row.attributes[i].first, row.attributes[i].second,
                                        attributes[i]));
@@ -69,7 +70,8 @@ std::vector<Value> apply(FusionBuilder& fusion, const std::string& operation,
 std::int64_t evaluate(const Size& size, const nb::dict& numbers) {
   return size.evaluate([&](std::string_view name) {
     const nb::str key(name.data(), name.size());
-    if (!numbers.contains(key)) throw UsageError("the size {} is not known here", name);
+    if (!numbers.contains(key))
+      throw UsageError(fmt::format("the size {} is not known here", name));
     return nb::cast<std::int64_t>(numbers[key]);
   });
 }
@@ -172,7 +174,7 @@ void bind_compositions(nb::module_& m) {
                                                               {"logsumexp", &ops::logsumexp}};
         for (const auto& [known, function] : kAll)
           if (name == known) return function(a, axes, keep);
-        throw UsageError("there is no reduction '{}'", name);
+        throw UsageError(fmt::format("there is no reduction '{}'", name));
       },
       "operation"_a, "a"_a, "axes"_a.none(), "keep"_a);
   m.def("broadcast_to", &ops::broadcast_to, "a"_a, "shape"_a);

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "run.h"
@@ -21,10 +23,11 @@ void run_pair(const Problem& p, const Problem& q, nb::handle result, const Body&
   run(p, [&]<class T>(const sc::Potentials<T>& potentials, CallArrays& arrays) {
     const auto* other = std::get_if<sc::Potentials<T>>(&q.potentials());
     if (other == nullptr)
-      throw UsageError("semicrf: p is {} and q is {}; both need the same dtype", p.dtype(),
-                       q.dtype());
+      throw UsageError(fmt::format("semicrf: p is {} and q is {}; both need the same dtype",
+                                   p.dtype(), q.dtype()));
     if (p.device() != q.device())
-      throw UsageError("semicrf: p is on {} and q on {}", to_text(p.device()), to_text(q.device()));
+      throw UsageError(
+          fmt::format("semicrf: p is on {} and q on {}", to_text(p.device()), to_text(q.device())));
     return [&potentials, other, &body, out = arrays.take<double, 1>("result", result)](
                sc::Inference& inference) { body(potentials, *other, out, inference); };
   });

@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "programs.h"
+#include "segfuse/version.h"
 
 namespace segfuse::python {
 namespace {
@@ -152,7 +153,7 @@ void bind_durations(nb::module_& m) {
 }  // namespace segfuse::python
 
 NB_MODULE(_native, m) {
-  m.attr("__version__") = SEGFUSE_VERSION;
+  m.attr("__version__") = segfuse::version();
   // Values that live until the process ends (in a global, in a traceback) are no mistake.
   nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(segfuse::python::translate_error);

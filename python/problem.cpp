@@ -1,5 +1,7 @@
 #include "problem.h"
 
+#include <fmt/core.h>
+
 #include <limits>
 #include <type_traits>
 
@@ -11,13 +13,14 @@ namespace {
 
 void need_cpu(const char* name, const Device& device) {
   if (!device.is_cpu())
-    throw UsageError("semicrf: {} is on {}, expected the CPU", name, to_text(device));
+    throw UsageError(fmt::format("semicrf: {} is on {}, expected the CPU", name, to_text(device)));
 }
 
 template <class Array>
 void need_integers(const char* name, const Array& array) {
   if (!has_dtype<std::int32_t>(array) && !has_dtype<std::int64_t>(array))
-    throw UsageError("semicrf: {} is {}, expected int32 or int64", name, to_text(array.dtype()));
+    throw UsageError(
+        fmt::format("semicrf: {} is {}, expected int32 or int64", name, to_text(array.dtype())));
 }
 
 sc::Lengths lengths_of(const Input& array) {
@@ -35,7 +38,8 @@ void convert(const char* name, const sc::View<const From, 1>& from, std::vector<
     const From value = from(i);
     if constexpr (sizeof(From) > sizeof(To)) {
       if (value < std::numeric_limits<To>::min() || value > std::numeric_limits<To>::max())
-        throw UsageError("semicrf: {}[{}] is {}, which is out of range", name, i, value);
+        throw UsageError(
+            fmt::format("semicrf: {}[{}] is {}, which is out of range", name, i, value));
     }
     to[static_cast<std::size_t>(i)] = static_cast<To>(value);
   }
@@ -57,17 +61,19 @@ sc::View<const To, 1> integers(const char* name, const Input& array, std::vector
 void check_row_pointer(const sc::SegmentationsView& y) {
   const std::int64_t n = y.start.extent(0);
   if (y.duration.extent(0) != n || y.label.extent(0) != n)
-    throw UsageError("semicrf: segmentations have {} starts, {} durations and {} labels", n,
-                     y.duration.extent(0), y.label.extent(0));
+    throw UsageError(
+        fmt::format("semicrf: segmentations have {} starts, {} durations and {} labels", n,
+                    y.duration.extent(0), y.label.extent(0)));
   const std::int64_t rows = y.row_pointer.extent(0) - 1;
   if (rows < 0)
     throw UsageError("semicrf: row_pointer is empty, expected one element more than rows");
   if (y.row_pointer(0) != 0 || y.row_pointer(rows) != n)
-    throw UsageError("semicrf: row_pointer runs from {} to {}, expected 0 to {}, the segments",
-                     y.row_pointer(0), y.row_pointer(rows), n);
+    throw UsageError(
+        fmt::format("semicrf: row_pointer runs from {} to {}, expected 0 to {}, the segments",
+                    y.row_pointer(0), y.row_pointer(rows), n));
   for (std::int64_t b = 0; b < rows; ++b) {
     if (y.row_pointer(b + 1) < y.row_pointer(b))
-      throw UsageError("semicrf: row_pointer decreases at batch {}", b);
+      throw UsageError(fmt::format("semicrf: row_pointer decreases at batch {}", b));
   }
 }
 
@@ -77,8 +83,9 @@ const Input& Problem::take(const char* name, nb::handle object) {
   arrays_.push_back(import_input(name, object));
   const Device device = device_of(arrays_.back());
   if (device != device_)
-    throw UsageError("semicrf: {} is on {}, but emission is on {}; move all arrays to one device",
-                     name, to_text(device), to_text(device_));
+    throw UsageError(
+        fmt::format("semicrf: {} is on {}, but emission is on {}; move all arrays to one device",
+                    name, to_text(device), to_text(device_)));
   return arrays_.back();
 }
 
@@ -87,8 +94,9 @@ sc::View<const T, N> Problem::scores(const char* name, const char* axes, nb::han
   if (object.is_none()) return {};
   const Input& array = take(name, object);
   if (!has_dtype<T>(array))
-    throw UsageError("semicrf: {} is {}, but emission is {}; all scores need the same dtype", name,
-                     to_text(array.dtype()), to_text(nb::dtype<T>()));
+    throw UsageError(
+        fmt::format("semicrf: {} is {}, but emission is {}; all scores need the same dtype", name,
+                    to_text(array.dtype()), to_text(nb::dtype<T>())));
   need_rank(name, axes, array, N);
   return view_of<const T, N>(array);
 }
@@ -131,8 +139,8 @@ Problem::Problem(nb::handle emission, nb::handle transition_scores, nb::handle d
   else if (has_dtype<double>(first))
     read(sc::Potentials<double>{});
   else
-    throw UsageError("semicrf: emission is {}, expected float32 or float64",
-                     to_text(first.dtype()));
+    throw UsageError(fmt::format("semicrf: emission is {}, expected float32 or float64",
+                                 to_text(first.dtype())));
 }
 
 std::int64_t Problem::length(std::int64_t row) const {
@@ -141,8 +149,8 @@ std::int64_t Problem::length(std::int64_t row) const {
         const sc::Lengths& lengths = potentials.lengths;
         if (lengths.empty()) return frames();
         if (lengths.size() != batch())
-          throw UsageError("semicrf: lengths has {} elements, expected {}", lengths.size(),
-                           batch());
+          throw UsageError(fmt::format("semicrf: lengths has {} elements, expected {}",
+                                       lengths.size(), batch()));
         return lengths[row];
       },
       potentials_);
@@ -163,16 +171,16 @@ Segments::Segments(nb::handle row_pointer, nb::handle start, nb::handle duration
   device_ = device_of(arrays_.front());
   for (const Input& array : arrays_) {
     if (device_of(array) != device_)
-      throw UsageError("semicrf: segments are on {} and on {}; move them to one device",
-                       to_text(device_), to_text(device_of(array)));
+      throw UsageError(fmt::format("semicrf: segments are on {} and on {}; move them to one device",
+                                   to_text(device_), to_text(device_of(array))));
   }
   if (device_.is_cpu()) check_row_pointer(view_);
 }
 
 void Segments::need_device(const Device& device) const {
   if (device_ != device)
-    throw UsageError("semicrf: the segments are on {}, expected {}", to_text(device_),
-                     to_text(device));
+    throw UsageError(fmt::format("semicrf: the segments are on {}, expected {}", to_text(device_),
+                                 to_text(device)));
 }
 
 Segments::Segments(sc::Segmentations own) : own_(std::move(own)), view_(own_.view()) {}

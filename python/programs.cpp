@@ -2,6 +2,7 @@
 
 #include "programs.h"
 
+#include <fmt/core.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -86,9 +87,9 @@ DType dtype_of(const std::string& name, const Input& array) {
   const nb::dlpack::dtype code = array.dtype();
   for (const DTypeRow& row : kDTypes)
     if (row.code == code) return row.dtype;
-  throw UsageError(
+  throw UsageError(fmt::format(
       "the array '{}' is {}, expected bool, int32, int64, float16, bfloat16, float32 or float64",
-      name, to_text(code));
+      name, to_text(code)));
 }
 
 template <class Bytes>
@@ -118,8 +119,9 @@ bool is_contiguous(const Input& array) {
 
 Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten) {
   if (!device_of(array).is_cpu())
-    throw UsageError("the array '{}' lies on {}; compiled functions run on the CPU, move it there",
-                     wanted.name, to_text(device_of(array)));
+    throw UsageError(
+        fmt::format("the array '{}' lies on {}; compiled functions run on the CPU, move it there",
+                    wanted.name, to_text(device_of(array))));
   const bool as_bits = wanted.dtype == DType::kBF16 && array.dtype() == nb::dtype<std::uint16_t>();
   const DType dtype = as_bits ? DType::kBF16 : dtype_of(wanted.name, array);
   Shape shape(array.ndim());
@@ -134,8 +136,8 @@ Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten) 
                           std::shared_ptr<std::byte>(std::shared_ptr<void>(), data));
   }
   if (overwritten && array.size() > 0)
-    throw UsageError("the array '{}' is overwritten by the program, expected it contiguous",
-                     wanted.name);
+    throw UsageError(fmt::format(
+        "the array '{}' is overwritten by the program, expected it contiguous", wanted.name));
   Tensor copy(dtype, std::move(shape));
   auto* to = static_cast<std::byte*>(copy.data());
   if (array.size() > 0) copy_rows(static_cast<const std::byte*>(array.data()), to, array, 0, item);
@@ -163,8 +165,8 @@ nb::list run(Compiled& compiled, const nb::list& arrays,
              const std::vector<std::size_t>& overwritten, bool reference) {
   const std::vector<ValueInfo> wanted = compiled.program().inputs();
   if (arrays.size() != wanted.size())
-    throw UsageError("the Fusion '{}' has {} inputs; {} were given", compiled.program().name(),
-                     wanted.size(), arrays.size());
+    throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given",
+                                 compiled.program().name(), wanted.size(), arrays.size()));
   std::vector<Input> kept;
   std::vector<Tensor> inputs;
   kept.reserve(wanted.size());

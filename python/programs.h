@@ -5,7 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include "arrays.h"
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 
 namespace segfuse::python {
 

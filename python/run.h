@@ -1,6 +1,8 @@
 #pragma once
 // How a call gets its arrays and its engine.
 
+#include <fmt/core.h>
+
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -47,7 +49,7 @@ class CallArrays {
     semicrf::Gradients<T> g;
     if (!arrays) return g;
     if (arrays->size() != 7)
-      throw UsageError("semicrf: {} gradient arrays, expected 7", arrays->size());
+      throw UsageError(fmt::format("semicrf: {} gradient arrays, expected 7", arrays->size()));
     g.emission = take<T, 3>("emission gradient", (*arrays)[0]);
     g.transition = take_transition<T>((*arrays)[1]);
     g.duration = take<T, 2>("duration gradient", (*arrays)[2]);
@@ -62,13 +64,14 @@ class CallArrays {
   template <class T, int N, class Array>
   void check(const char* name, const Array& array) const {
     if (device_of(array) != device_)
-      throw UsageError("semicrf: {} is on {}, but emission is on {}", name,
-                       to_text(device_of(array)), to_text(device_));
+      throw UsageError(fmt::format("semicrf: {} is on {}, but emission is on {}", name,
+                                   to_text(device_of(array)), to_text(device_)));
     if (!has_dtype<T>(array))
-      throw UsageError("semicrf: {} is {}, expected {}", name, to_text(array.dtype()),
-                       to_text(nb::dtype<T>()));
+      throw UsageError(fmt::format("semicrf: {} is {}, expected {}", name, to_text(array.dtype()),
+                                   to_text(nb::dtype<T>())));
     if (array.ndim() != N)
-      throw UsageError("semicrf: {} has shape {}, expected {} axes", name, shape_text(array), N);
+      throw UsageError(
+          fmt::format("semicrf: {} has shape {}, expected {} axes", name, shape_text(array), N));
   }
 
   Device device_;
@@ -104,10 +107,10 @@ void run_on_cuda(const Problem& problem, const Scope* scope, const Call& call) {
       return;
     }
   }
-  throw UsageError(
+  throw UsageError(fmt::format(
       "semicrf: emission is on {}, and this function, or its constraints or tail, work on the CPU "
       "only; move the arrays there",
-      to_text(problem.device()));
+      to_text(problem.device())));
 }
 
 /// Calls prepare(potentials, arrays), which returns what to do with an engine, and does it with the
@@ -116,8 +119,9 @@ template <class Prepare>
 void run(const Problem& problem, const Scope* scope, const Prepare& prepare) {
   const Device device = problem.device();
   if (!device.is_cpu() && !device.is_cuda())
-    throw UsageError("semicrf: emission is on {}; segfuse works on the CPU and on CUDA devices",
-                     to_text(device));
+    throw UsageError(
+        fmt::format("semicrf: emission is on {}; segfuse works on the CPU and on CUDA devices",
+                    to_text(device)));
   std::visit(
       [&](const auto& potentials) {
         CallArrays arrays(device);

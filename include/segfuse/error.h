@@ -2,11 +2,8 @@
 // Errors that reach a user. Each says whose fault it is and carries one clear sentence: the thing,
 // what was found, what was expected, what to do.
 
-#include <fmt/core.h>
-
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace segfuse {
 
@@ -33,9 +30,7 @@ class Error : public std::runtime_error {
 /// The caller passed something that cannot work: an option, a shape, a program.
 class UsageError : public Error {
  public:
-  template <class... Args>
-  explicit UsageError(fmt::format_string<Args...> format, Args&&... args)
-      : Error(ExitCode::kUsage, fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit UsageError(const std::string& message) : Error(ExitCode::kUsage, message) {}
 };
 
 /// Registered memory was used in a forked child, where it does not exist.
@@ -47,41 +42,31 @@ class ForkedChildError : public UsageError {
 /// An input file or its content is wrong; the message names the file and the line or byte offset.
 class DataError : public Error {
  public:
-  template <class... Args>
-  explicit DataError(fmt::format_string<Args...> format, Args&&... args)
-      : Error(ExitCode::kData, fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit DataError(const std::string& message) : Error(ExitCode::kData, message) {}
 };
 
 /// A device or a driver failed (also: out of device memory).
 class DeviceError : public Error {
  public:
-  template <class... Args>
-  explicit DeviceError(fmt::format_string<Args...> format, Args&&... args)
-      : Error(ExitCode::kDevice, fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit DeviceError(const std::string& message) : Error(ExitCode::kDevice, message) {}
 };
 
 /// Another rank or the transport failed.
 class CommError : public Error {
  public:
-  template <class... Args>
-  explicit CommError(fmt::format_string<Args...> format, Args&&... args)
-      : Error(ExitCode::kDevice, fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit CommError(const std::string& message) : Error(ExitCode::kDevice, message) {}
 };
 
 /// The user asked to stop (Ctrl-C); state was saved where the message says.
 class Interrupted : public Error {
  public:
-  template <class... Args>
-  explicit Interrupted(fmt::format_string<Args...> format, Args&&... args)
-      : Error(ExitCode::kInterrupted, fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit Interrupted(const std::string& message) : Error(ExitCode::kInterrupted, message) {}
 };
 
 /// A fault of ours: an invariant does not hold.
 class InternalError : public Error {
  public:
-  template <class... Args>
-  explicit InternalError(fmt::format_string<Args...> format, Args&&... args)
-      : Error(ExitCode::kInternal, fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit InternalError(const std::string& message) : Error(ExitCode::kInternal, message) {}
 };
 
 }  // namespace segfuse

@@ -27,7 +27,7 @@
 #include <variant>
 #include <vector>
 
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse::ops {

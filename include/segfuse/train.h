@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "segfuse/compile.h"
 #include "segfuse/data.h"
+#include "segfuse/numerics.h"
 
 namespace segfuse {
 

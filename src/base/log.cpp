@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <cstdio>
 #include <mutex>

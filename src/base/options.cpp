@@ -1,5 +1,6 @@
 #include "segfuse/options.h"
 
+#include <fmt/core.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -94,7 +95,8 @@ std::size_t row_of(std::string_view name) {
   const auto table = option_table();
   const auto row = std::ranges::find(table, wanted, &OptionInfo::name);
   if (row == table.end())
-    throw UsageError("unknown option '{}'; {}", name, suggestion(name, option_names()));
+    throw UsageError(
+        fmt::format("unknown option '{}'; {}", name, suggestion(name, option_names())));
   return static_cast<std::size_t>(row - table.begin());
 }
 
@@ -196,7 +198,8 @@ Options Options::from_environment() {
     // Variables of other programs may begin so too; a slip of one of ours may not pass unseen.
     for (const std::string& candidate : known)
       if (edit_distance(name, candidate) <= 2)
-        throw UsageError("unknown environment variable {}; did you mean {}?", name, candidate);
+        throw UsageError(
+            fmt::format("unknown environment variable {}; did you mean {}?", name, candidate));
   }
   return options;
 }
@@ -206,9 +209,10 @@ void Options::set_text(std::string_view name, std::string_view text, std::string
   const OptionInfo& info = option_table()[row];
   std::optional<OptionValue> value = parse_value(info, text);
   if (!value || !fits(info, *value))
-    throw UsageError("{}: '{}' was given, expected {}",
-                     origin.empty() ? "option '" + info.name + "'" : std::string(origin), text,
-                     expectation(info));
+    throw UsageError(
+        fmt::format("{}: '{}' was given, expected {}",
+                    origin.empty() ? "option '" + info.name + "'" : std::string(origin), text,
+                    expectation(info)));
   values_[row] = *std::move(value);
 }
 
@@ -220,8 +224,8 @@ void Options::assign(std::string_view name, OptionValue value) {
   const std::size_t row = row_of(name);
   const OptionInfo& info = option_table()[row];
   if (!fits(info, value))
-    throw UsageError("option '{}': '{}' was given, expected {}", info.name, to_text(value),
-                     expectation(info));
+    throw UsageError(fmt::format("option '{}': '{}' was given, expected {}", info.name,
+                                 to_text(value), expectation(info)));
   values_[row] = std::move(value);
 }
 

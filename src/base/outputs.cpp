@@ -56,9 +56,10 @@ void Outputs::announce(const fs::path& path, const std::string& source) {
   const auto [former, fresh] = announced_.emplace(path.lexically_normal(), source);
   if (fresh) return;
   if (former->second == source)
-    throw UsageError("{} would be written twice, for {}", path.string(), source);
-  throw UsageError("{} and {} would both be written to {}; write them to different folders",
-                   former->second, source, path.string());
+    throw UsageError(fmt::format("{} would be written twice, for {}", path.string(), source));
+  throw UsageError(
+      fmt::format("{} and {} would both be written to {}; write them to different folders",
+                  former->second, source, path.string()));
 }
 
 void Outputs::check() {
@@ -68,10 +69,10 @@ void Outputs::check() {
   if (others.empty()) return;
   const std::string more =
       others.size() > 1 ? fmt::format(" (and {} files like it)", others.size() - 1) : "";
-  throw UsageError(
+  throw UsageError(fmt::format(
       "{}{} is there, and segfuse did not write it or it was changed since; write to another "
       "place, or replace it by --overwrite",
-      others[0].string(), more);
+      others[0].string(), more));
 }
 
 void Outputs::write(const fs::path& path, std::string_view content) {
@@ -79,15 +80,15 @@ void Outputs::write(const fs::path& path, std::string_view content) {
     std::ofstream out(path, std::ios::binary);
     out << content;
     out.flush();
-    if (!out) throw DataError("{}: cannot be written", path.string());
+    if (!out) throw DataError(fmt::format("{}: cannot be written", path.string()));
     return;
   }
   const std::lock_guard lock(mutex_);
   if (stands_in_the_way(path))
-    throw UsageError(
+    throw UsageError(fmt::format(
         "{} is there, and segfuse did not write it or it was changed since; write to another "
         "place, or replace it by --overwrite",
-        path.string());
+        path.string()));
   note(path, content);
   write_file_atomically(path, content);
 }

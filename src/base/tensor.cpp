@@ -1,5 +1,7 @@
 #include "segfuse/tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -55,8 +57,8 @@ std::string_view name_of(DType dtype) noexcept {
 DType dtype_from_name(std::string_view name) {
   for (const DTypeInfo& info : kDTypes)
     if (info.name == name) return info.dtype;
-  throw UsageError("unknown element type '{}'; known are bool, i32, i64, f16, bf16, f32 and f64",
-                   name);
+  throw UsageError(fmt::format(
+      "unknown element type '{}'; known are bool, i32, i64, f16, bf16, f32 and f64", name));
 }
 
 bool is_float(DType dtype) noexcept { return dtype >= DType::kF16; }
@@ -65,9 +67,10 @@ bool is_integer(DType dtype) noexcept { return dtype == DType::kI32 || dtype == 
 std::int64_t num_elements(const Shape& shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
-    if (size < 0) throw UsageError("shape {} has a negative size", to_string(shape));
+    if (size < 0) throw UsageError(fmt::format("shape {} has a negative size", to_string(shape)));
     if (__builtin_mul_overflow(count, size, &count))
-      throw UsageError("shape {} has more elements than 64 bits can count", to_string(shape));
+      throw UsageError(
+          fmt::format("shape {} has more elements than 64 bits can count", to_string(shape)));
   }
   return count;
 }
@@ -84,8 +87,8 @@ Tensor::Tensor(DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(size_), size_of(dtype), &bytes))
-    throw UsageError("a tensor of shape {} and type {} does not fit the address space",
-                     to_string(shape_), name_of(dtype));
+    throw UsageError(fmt::format("a tensor of shape {} and type {} does not fit the address space",
+                                 to_string(shape_), name_of(dtype)));
   storage_ = allocate(bytes);
 }
 
@@ -107,8 +110,8 @@ Tensor Tensor::on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory>
 
 void Tensor::refuse() const {
   throw UsageError(
-      "a tensor {}{} is in the memory of {}; bring it to the host with to_host() first",
-      name_of(dtype_), to_string(shape_), device_->device());
+      fmt::format("a tensor {}{} is in the memory of {}; bring it to the host with to_host() first",
+                  name_of(dtype_), to_string(shape_), device_->device()));
 }
 
 Tensor Tensor::to_host() const {
@@ -134,8 +137,8 @@ template <class T>
 Tensor Tensor::from(std::span<const T> values, Shape shape) {
   Tensor tensor(DTypeOf<T>::value, std::move(shape));
   if (static_cast<std::int64_t>(values.size()) != tensor.size())
-    throw UsageError("a tensor of shape {} needs {} values, {} were given",
-                     to_string(tensor.shape()), tensor.size(), values.size());
+    throw UsageError(fmt::format("a tensor of shape {} needs {} values, {} were given",
+                                 to_string(tensor.shape()), tensor.size(), values.size()));
   if (!values.empty()) std::memcpy(tensor.data(), values.data(), tensor.bytes());
   return tensor;
 }
@@ -143,8 +146,8 @@ Tensor Tensor::from(std::span<const T> values, Shape shape) {
 template <class T>
 std::span<T> Tensor::span() {
   if (DTypeOf<T>::value != dtype_)
-    throw UsageError("a tensor of type {} was read as {}", name_of(dtype_),
-                     name_of(DTypeOf<T>::value));
+    throw UsageError(fmt::format("a tensor of type {} was read as {}", name_of(dtype_),
+                                 name_of(DTypeOf<T>::value)));
   return {static_cast<T*>(data()), static_cast<std::size_t>(size_)};
 }
 
@@ -211,8 +214,9 @@ Tensor Tensor::to(DType dtype) const {
 
 Tensor Tensor::reshaped(Shape shape) const {
   if (num_elements(shape) != size_)
-    throw UsageError("a tensor of shape {} cannot take the shape {}: {} against {} elements",
-                     to_string(shape_), to_string(shape), size_, num_elements(shape));
+    throw UsageError(
+        fmt::format("a tensor of shape {} cannot take the shape {}: {} against {} elements",
+                    to_string(shape_), to_string(shape), size_, num_elements(shape)));
   Tensor view = *this;
   view.shape_ = std::move(shape);
   return view;

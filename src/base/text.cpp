@@ -1,5 +1,7 @@
 #include "base/text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -32,8 +34,8 @@ template <class T>
 T value_at(const std::optional<T>& value, const LinePosition& position, const Field& field,
            std::string_view what) {
   if (value) return *value;
-  throw DataError("{}:{}:{}: expected {}, found '{}'", position.file, position.line, field.column,
-                  what, field.text);
+  throw DataError(fmt::format("{}:{}:{}: expected {}, found '{}'", position.file, position.line,
+                              field.column, what, field.text));
 }
 
 }  // namespace

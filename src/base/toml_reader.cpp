@@ -2,6 +2,7 @@
 
 // Its assertions of 3.3 do not hold for all input; what it answers then is right.
 #define TOML_ASSERT(condition) static_cast<void>(0)
+#include <fmt/core.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -42,8 +43,8 @@ std::string place(const std::string& file, const toml::source_region& region) {
 [[noreturn]] void fail(const std::string& file, const toml::source_region& region,
                        const std::string& message) {
   const std::string text = place(file, region) + ": " + message;
-  if (from_override(region)) throw UsageError("{}", text);
-  throw DataError("{}", text);
+  if (from_override(region)) throw UsageError(text);
+  throw DataError(text);
 }
 
 std::string quoted(std::string_view text) {
@@ -59,7 +60,7 @@ toml::table parse_override(const std::string& assignment) {
   const std::string name = fmt::format("{}'{}'", kOverride, assignment);
   const std::size_t equals = assignment.find('=');
   if (equals == std::string::npos)
-    throw UsageError("{}: expected the form section.key=value", name);
+    throw UsageError(fmt::format("{}: expected the form section.key=value", name));
   const std::string key(trim(std::string_view(assignment).substr(0, equals)));
   const std::string_view value = trim(std::string_view(assignment).substr(equals + 1));
   try {
@@ -70,7 +71,7 @@ toml::table parse_override(const std::string& assignment) {
   try {
     return toml::parse(fmt::format("{} = {}", key, quoted(value)), name);
   } catch (const toml::parse_error& error) {
-    throw UsageError("{}: {}", name, error.description());
+    throw UsageError(fmt::format("{}: {}", name, error.description()));
   }
 }
 
@@ -160,7 +161,7 @@ struct TomlReader::Access {
   static const toml::node& find_required(const TomlReader& reader, const std::string& key) {
     if (const toml::node* node = find(reader, key)) return *node;
     const std::string holder = reader.path_.empty() ? "" : " in [" + reader.path_ + "]";
-    throw DataError("{}: '{}' is missing{}", reader.where(key), key, holder);
+    throw DataError(fmt::format("{}: '{}' is missing{}", reader.where(key), key, holder));
   }
 
   /// Keeps what a getter gives.
@@ -270,7 +271,7 @@ TomlReader TomlReader::parse(std::string_view text, std::string name,
   try {
     document->root = toml::parse(text, name);
   } catch (const toml::parse_error& error) {
-    throw DataError("{}: {}", place(name, error.source()), error.description());
+    throw DataError(fmt::format("{}: {}", place(name, error.source()), error.description()));
   }
   document->name = std::move(name);
   for (const std::string& assignment : overrides) merge(document->root, parse_override(assignment));
@@ -380,7 +381,7 @@ void TomlReader::refuse(const std::string& key, std::string_view reason) const {
   const toml::node* node = table_ == nullptr ? nullptr : Access::table(*this)->get(key);
   const std::string message = fmt::format("'{}' {}", joined(path_, key), reason);
   if (node != nullptr) fail(document_->name, node->source(), message);
-  throw DataError("{}: {}", where(key), message);
+  throw DataError(fmt::format("{}: {}", where(key), message));
 }
 
 void TomlReader::refuse_unknown() const {

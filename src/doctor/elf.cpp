@@ -1,5 +1,7 @@
 #include "doctor/elf.h"
 
+#include <fmt/core.h>
+
 #include "segfuse/error.h"
 
 namespace segfuse::doctor {
@@ -25,8 +27,8 @@ std::string_view text_at(std::string_view table, std::uint64_t offset) {
 std::string_view part(std::string_view bytes, std::uint64_t offset, std::uint64_t size,
                       const std::string& file, const char* what) {
   if (offset > bytes.size() || size > bytes.size() - offset)
-    throw DataError("{}: {} goes from byte {} over {} bytes, but the file has {}", file, what,
-                    offset, size, bytes.size());
+    throw DataError(fmt::format("{}: {} goes from byte {} over {} bytes, but the file has {}", file,
+                                what, offset, size, bytes.size()));
   return bytes.substr(offset, size);
 }
 
@@ -64,7 +66,8 @@ Elf parse_elf(std::string_view bytes, const std::string& file) {
   if (bytes.size() < kHeader || bytes.substr(0, 6) != std::string_view("\x7f"
                                                                        "ELF\x02\x01",
                                                                        6))
-    throw DataError("{}: expected a 64-bit little-endian ELF file, found something else", file);
+    throw DataError(
+        fmt::format("{}: expected a 64-bit little-endian ELF file, found something else", file));
   Elf elf;
   elf.abi_version = static_cast<std::uint8_t>(bytes[8]);
   elf.machine = static_cast<std::uint16_t>(little_endian(bytes, 18, 2));
@@ -74,8 +77,8 @@ Elf parse_elf(std::string_view bytes, const std::string& file) {
   const std::uint64_t count = little_endian(bytes, 60, 2);
   const std::uint64_t names_index = little_endian(bytes, 62, 2);
   if (count > 0 && entry != kSectionEntry)
-    throw DataError("{}: its section headers have {} bytes, expected {}", file, entry,
-                    kSectionEntry);
+    throw DataError(fmt::format("{}: its section headers have {} bytes, expected {}", file, entry,
+                                kSectionEntry));
   const std::string_view table =
       part(bytes, table_offset, count * kSectionEntry, file, "the table of sections");
   std::vector<std::uint64_t> names;

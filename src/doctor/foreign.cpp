@@ -1,5 +1,7 @@
 // Logs of other allocators: RMM's CSV and PyTorch's snapshot.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -64,8 +66,8 @@ struct RmmLine {
   [[noreturn]] void refuse(std::size_t field, std::string_view expected) const {
     std::size_t column = 1;
     for (std::size_t i = 0; i < field; ++i) column += fields[i].size() + 1;
-    throw DataError("{}:{}:{}: expected {}, found '{}'", position.file, position.line, column,
-                    expected, fields[field]);
+    throw DataError(fmt::format("{}:{}:{}: expected {}, found '{}'", position.file, position.line,
+                                column, expected, fields[field]));
   }
   std::uint64_t number(std::size_t field, int base, std::string_view expected) const {
     std::string_view text = trim(fields[field]);
@@ -166,17 +168,17 @@ MemoryRecord read_rmm_log(std::string_view text, const std::string& name) {
     ++line.position.line;
     if (line.position.line == 1) {
       if (trim(row) != kHeader)
-        throw DataError(
+        throw DataError(fmt::format(
             "{}:1:1: expected a memory record, a Chrome trace, a PyTorch snapshot (a pickle, or as "
             "JSON), or an RMM log that begins with '{}'",
-            name, kHeader);
+            name, kHeader));
       continue;
     }
     if (trim(row).empty()) continue;
     line.fields = split(row, ',');
     if (line.fields.size() != 6)
-      throw DataError("{}:{}: expected 6 fields ({}), found {}", name, line.position.line, kHeader,
-                      line.fields.size());
+      throw DataError(fmt::format("{}:{}: expected 6 fields ({}), found {}", name,
+                                  line.position.line, kHeader, line.fields.size()));
     HeapEvent event = rmm_event(line, streams);
     if (!line.tells_epoch()) event.nanoseconds = midnights.since_first_day(event.nanoseconds);
     if (event.kind != Kind::kOutOfMemory) lowest = std::min(lowest, event.offset);

@@ -1,5 +1,7 @@
 // The report as a page: no script, no network.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,7 +11,7 @@
 
 #include "doctor/html.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/memory.h"
 
 namespace segfuse {
 

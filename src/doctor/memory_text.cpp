@@ -1,11 +1,13 @@
 // The report in words, and as JSON.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string_view>
 
 #include "base/json/json.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/memory.h"
 
 namespace segfuse {
 

@@ -1,5 +1,7 @@
 #include "doctor/model_device.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -134,7 +136,8 @@ void ModelDevice::map(std::byte* /*address*/, std::size_t bytes) {
 void ModelDevice::unmap(std::byte* /*address*/, std::size_t bytes) { mapped_ -= bytes; }
 
 std::byte* ModelDevice::allocate_pinned(std::size_t bytes) {
-  throw UsageError("model: {} bytes of pinned memory were asked for; a model has no memory", bytes);
+  throw UsageError(
+      fmt::format("model: {} bytes of pinned memory were asked for; a model has no memory", bytes));
 }
 
 }  // namespace segfuse::doctor

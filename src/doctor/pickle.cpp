@@ -1,5 +1,7 @@
 #include "doctor/pickle.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -85,7 +87,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw DataError("{}: byte {}: found {}; of a pickle {}", file_, at_, what, kReads);
+    throw DataError(fmt::format("{}: byte {}: found {}; of a pickle {}", file_, at_, what, kReads));
   }
   std::string_view take(std::uint64_t count) {
     if (count > bytes_.size() - next_) refuse("a pickle that is cut short");

@@ -1,5 +1,7 @@
 #include "doctor/record.h"
 
+#include <fmt/core.h>
+
 #include "base/os/file.h"
 #include "doctor/pickle.h"
 #include "doctor/record_json.h"
@@ -38,9 +40,9 @@ MemoryRecord parse_record(std::string_view text, const std::string& name) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos)
     throw DataError(
-        "{}: the file is empty; expected a memory record, a Chrome trace, an RMM log "
-        "or a PyTorch snapshot",
-        name);
+        fmt::format("{}: the file is empty; expected a memory record, a Chrome trace, an RMM log "
+                    "or a PyTorch snapshot",
+                    name));
   const bool pickle = is_pickle(text);
   if (!pickle && text[first] != '{' && text[first] != '[') return read_rmm_log(text, name);
   const Json json = pickle ? read_pickle(text, name) : parse_json(text, name);
@@ -49,10 +51,10 @@ MemoryRecord parse_record(std::string_view text, const std::string& name) {
   if (json.contains("traceEvents")) return read_chrome_trace(file);
   if (json.contains("device_traces") || json.contains("segments")) return read_torch(file);
   if (json.contains("format") && file.at("format").text() == kFormat) return read_own(file);
-  throw DataError(
+  throw DataError(fmt::format(
       "{}: this {} is no record of memory; expected one with format \"{}\", a Chrome trace "
       "(traceEvents) or a PyTorch snapshot (device_traces)",
-      name, pickle ? "pickle" : "JSON", kFormat);
+      name, pickle ? "pickle" : "JSON", kFormat));
 }
 
 MemoryRecord read_record(const std::filesystem::path& file) {

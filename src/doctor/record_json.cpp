@@ -1,5 +1,7 @@
 #include "doctor/record_json.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <string_view>
 #include <utility>

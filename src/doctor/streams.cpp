@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/json/json.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/streams.h"
 
 namespace segfuse {
 

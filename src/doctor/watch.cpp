@@ -1,4 +1,4 @@
-// What a process does while it is watched: see Watch in segfuse/doctor.h.
+// What a process does while it is watched: see Watch in segfuse/doctor/streams.h.
 
 #include <fmt/core.h>
 
@@ -16,7 +16,7 @@
 #include "doctor/kernel/ptx.h"
 #include "runtime/check/listener.h"
 #include "runtime/cuda/nvrtc.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/streams.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

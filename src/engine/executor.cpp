@@ -133,13 +133,13 @@ struct Executable::State {
       if (found.element < 0) continue;
       const std::vector<double> made_of = elements(expr, operands, run, found.element);
       const DType dtype = fusion.val(expr.results[i]).dtype;
-      throw DataError(
+      throw DataError(fmt::format(
           "{} gave {} at element {} of value {} {}{}; its operands were {}{}: {}",
           ir::info(expr.op).name, std::isnan(found.value) ? "nan" : fmt::format("{}", found.value),
           to_string(unravel(found.element, array.shape())), expr.results[i].index, name_of(dtype),
           to_string(array.shape()), finite ? "finite" : "not all finite",
           made_of.empty() ? "" : fmt::format(" ({} there)", fmt::join(made_of, ", ")),
-          numerics::cause_of(expr.op, dtype, std::isnan(found.value), made_of));
+          numerics::cause_of(expr.op, dtype, std::isnan(found.value), made_of)));
     }
   }
 
@@ -175,8 +175,7 @@ struct Executable::State {
     if (checker) (void)checker->run(on_host(inputs));
     if (device) {
       if (options.check_numerics)
-        if (const std::string fault = device->look(inputs); !fault.empty())
-          throw DataError("{}", fault);
+        if (const std::string fault = device->look(inputs); !fault.empty()) throw DataError(fault);
       return device->run(inputs);
     }
     if (std::none_of(inputs.begin(), inputs.end(),
@@ -194,13 +193,13 @@ struct Executable::State {
   /// Operands come to the host, results and overwritten inputs go back to where they were.
   std::vector<Tensor> run_on_copies(std::span<const Tensor> inputs) {
     if (!options.accelerator)
-      throw UsageError(
+      throw UsageError(fmt::format(
           "an input is in the memory of {}, and the program runs on the CPU; bring it "
           "to the host with to_host() or choose the device",
           std::find_if(inputs.begin(), inputs.end(),
                        [](const Tensor& input) { return input.device_memory() != nullptr; })
               ->device_memory()
-              ->device());
+              ->device()));
     const std::vector<Tensor> copies = on_host(inputs);
     std::vector<Tensor> outputs = run_on_host(copies);
     for (Tensor& output : outputs) {
@@ -291,7 +290,8 @@ Backend backend_from_name(std::string_view name) {
   if (name == "compiled") return Backend::kCompiled;
   if (name == "loops") return Backend::kLoops;
   if (name == "reference") return Backend::kReference;
-  throw UsageError("backend '{}' is unknown; known are 'compiled', 'loops' and 'reference'", name);
+  throw UsageError(
+      fmt::format("backend '{}' is unknown; known are 'compiled', 'loops' and 'reference'", name));
 }
 
 void Executable::check() {

@@ -67,16 +67,16 @@ class HeaderReader {
   }
 
   [[noreturn]] void refuse_type(std::string_view descr) const {
-    throw DataError(
+    throw DataError(fmt::format(
         "{}: holds elements of NumPy's type {}, expected bool, int32, int64, float16, bfloat16, "
         "float32 or float64, little-endian",
-        path_.string(), descr);
+        path_.string(), descr));
   }
 
  private:
   [[noreturn]] void fail() const {
-    throw DataError("{}: the header of the .npy file is not understood: {}", path_.string(),
-                    text_.substr(0, 200));
+    throw DataError(fmt::format("{}: the header of the .npy file is not understood: {}",
+                                path_.string(), text_.substr(0, 200)));
   }
   char peek() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
@@ -135,20 +135,20 @@ struct Layout {
 
 Layout layout_of(std::string_view text, const std::filesystem::path& path) {
   if (!text.starts_with(kMagic) || text.size() < 12)
-    throw DataError("{}: is no .npy file of NumPy's", path.string());
+    throw DataError(fmt::format("{}: is no .npy file of NumPy's", path.string()));
   const auto byte = [&](std::size_t i) {
     return static_cast<std::size_t>(static_cast<unsigned char>(text[i]));
   };
   const std::size_t version = byte(6);
   if (version < 1 || version > 3)
-    throw DataError("{}: version {} of the .npy format, expected 1, 2 or 3", path.string(),
-                    version);
+    throw DataError(fmt::format("{}: version {} of the .npy format, expected 1, 2 or 3",
+                                path.string(), version));
   const std::size_t start = version == 1 ? 10 : 12;
   std::size_t size = byte(8) | byte(9) << 8;
   if (version > 1) size |= byte(10) << 16 | byte(11) << 24;
   if (size > text.size() - start)
-    throw DataError("{}: is cut short: its header has {} bytes, the file {}", path.string(), size,
-                    text.size());
+    throw DataError(fmt::format("{}: is cut short: its header has {} bytes, the file {}",
+                                path.string(), size, text.size()));
   return {text.substr(start, size), start + size};
 }
 
@@ -184,8 +184,9 @@ Tensor read_npy(const std::filesystem::path& path) {
     if (__builtin_mul_overflow(wanted, static_cast<std::uint64_t>(size), &wanted))
       wanted = UINT64_MAX / item * item;
   if (wanted != held)
-    throw DataError("{}: holds {} bytes of elements, expected {} for {}{}", path.string(), held,
-                    wanted, name_of(type->dtype), to_string(*header.shape));
+    throw DataError(fmt::format("{}: holds {} bytes of elements, expected {} for {}{}",
+                                path.string(), held, wanted, name_of(type->dtype),
+                                to_string(*header.shape)));
   Tensor tensor(type->dtype, *header.shape);
   const std::byte* const from = file.bytes().data() + layout.data;
   auto* const to = static_cast<std::byte*>(tensor.data());

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <mutex>
 
 #include "base/os/file.h"
@@ -37,7 +39,7 @@ Program Program::from_text(std::string_view text, std::string_view source) {
     ir::verify(fusion);
     return Program(std::make_shared<State>(std::move(fusion)));
   } catch (const UsageError& error) {  // a rule that knows no lines
-    throw DataError("{}: {}", source, error.what());
+    throw DataError(fmt::format("{}: {}", source, error.what()));
   }
 }
 
@@ -86,7 +88,8 @@ std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
   if (kind == "cubin") return engine::compile_kernels(fusion, cuda, how.architecture).cubin;
   if (kind == "segments")
     return compiler::describe(compiler::CompiledFusion(fusion, cpu).segmented());
-  throw UsageError("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds()));
+  throw UsageError(
+      fmt::format("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds())));
 }
 
 void Program::make_kernels(std::string_view target, const SizeExamples& sizes) const {

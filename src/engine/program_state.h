@@ -7,7 +7,7 @@
 #include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "ir/fusion.h"
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 
 namespace segfuse {
 

@@ -1,5 +1,7 @@
 #include "ir/bind.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -80,7 +82,7 @@ std::int64_t Sizes::of(const Extent& extent) const {
     if (id.index >= symbols_.size())
       throw UsageError("a size of another Fusion was asked for, or one made after bind()");
     const Entry& entry = symbols_[id.index];
-    if (!entry.value) throw UsageError("the size {} is set by no input", entry.name);
+    if (!entry.value) throw UsageError(fmt::format("the size {} is set by no input", entry.name));
     return *entry.value;
   });
 }
@@ -95,18 +97,18 @@ Shape Sizes::of(const Extents& extents) const {
 void Binder::check_ranks() const {
   const auto& inputs = fusion_.inputs();
   if (inputs.size() != shapes_.size())
-    throw UsageError("the Fusion '{}' has {} inputs; {} were given", fusion_.name(), inputs.size(),
-                     shapes_.size());
+    throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given", fusion_.name(),
+                                 inputs.size(), shapes_.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Extents& expected = fusion_.val(inputs[i].val).shape;
     if (shapes_[i].size() != expected.size())
-      throw UsageError("input '{}' has the shape {} with {} axes; expected {} with {}",
-                       inputs[i].name, to_string(shapes_[i]), shapes_[i].size(),
-                       fusion_.to_string(expected), expected.size());
+      throw UsageError(fmt::format("input '{}' has the shape {} with {} axes; expected {} with {}",
+                                   inputs[i].name, to_string(shapes_[i]), shapes_[i].size(),
+                                   fusion_.to_string(expected), expected.size()));
     for (const std::int64_t size : shapes_[i])
       if (size < 0)
-        throw UsageError("input '{}' has the shape {}; sizes must not be negative", inputs[i].name,
-                         to_string(shapes_[i]));
+        throw UsageError(fmt::format("input '{}' has the shape {}; sizes must not be negative",
+                                     inputs[i].name, to_string(shapes_[i])));
   }
 }
 
@@ -215,12 +217,12 @@ std::string Binder::value_of(const Extent& extent) const {
 
 void Binder::fail_axis(const Equation& equation, std::string_view why) const {
   if (equation.where.empty())
-    throw UsageError("the inputs of the Fusion '{}' must satisfy {} == {}; found {} and {}{}",
-                     fusion_.name(), fusion_.to_string(equation.left),
-                     fusion_.to_string(equation.right), value_of(equation.left),
-                     value_of(equation.right), why);
-  throw UsageError("{} has {} elements; expected {}{}", equation.where, equation.right.constant(),
-                   value_of(equation.left), why);
+    throw UsageError(fmt::format(
+        "the inputs of the Fusion '{}' must satisfy {} == {}; found {} and {}{}", fusion_.name(),
+        fusion_.to_string(equation.left), fusion_.to_string(equation.right),
+        value_of(equation.left), value_of(equation.right), why));
+  throw UsageError(fmt::format("{} has {} elements; expected {}{}", equation.where,
+                               equation.right.constant(), value_of(equation.left), why));
 }
 
 void Binder::check_equations() const {
@@ -236,10 +238,10 @@ void Binder::check_equations() const {
 void Binder::fail_unsolved(const Extent& extent, std::string_view what) const {
   for (const SymbolId id : extent.symbols())
     if (!known(id))
-      throw UsageError(
+      throw UsageError(fmt::format(
           "the size {} ({}) of the Fusion '{}' cannot be found from its inputs; let an input have "
           "an axis of that size",
-          sizes_.symbols_[id.index].name, what, fusion_.name());
+          sizes_.symbols_[id.index].name, what, fusion_.name()));
   throw InternalError("fail_unsolved of a solved size");
 }
 
@@ -249,8 +251,8 @@ std::int64_t Binder::checked(const Extent& extent, What what) const {
   if (!known(canonical)) fail_unsolved(canonical, what());
   const std::int64_t size = sizes_.of(canonical);
   if (size < 0)
-    throw UsageError("{} in the Fusion '{}' would be {}; sizes must not be negative", what(),
-                     fusion_.name(), value_of(canonical));
+    throw UsageError(fmt::format("{} in the Fusion '{}' would be {}; sizes must not be negative",
+                                 what(), fusion_.name(), value_of(canonical)));
   return size;
 }
 
@@ -270,9 +272,9 @@ void Binder::check_attributes(ExprId id) const {
     const std::int64_t start = sizes_.of(starts[a]);
     const std::int64_t size = sizes_.of(sizes[a]);
     if (start > sizes_.of(from[a]) - size)
-      throw UsageError("slice: [{}, {} + {}) is outside axis {} of {} elements ({}) in '{}'", start,
-                       start, size, a, sizes_.of(from[a]), fusion_.to_string(from[a]),
-                       fusion_.name());
+      throw UsageError(fmt::format(
+          "slice: [{}, {} + {}) is outside axis {} of {} elements ({}) in '{}'", start, start, size,
+          a, sizes_.of(from[a]), fusion_.to_string(from[a]), fusion_.name()));
   }
 }
 

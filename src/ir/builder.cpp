@@ -1,5 +1,7 @@
 #include "ir/builder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -15,7 +17,7 @@ std::int64_t Builder::normalise(std::int64_t axis, std::size_t rank) const {
   const auto r = static_cast<std::int64_t>(rank);
   const std::int64_t positive = axis < 0 ? axis + r : axis;
   if (positive < 0 || positive >= r)
-    throw UsageError("axis {} does not exist; the value has {} axes", axis, rank);
+    throw UsageError(fmt::format("axis {} does not exist; the value has {} axes", axis, rank));
   return positive;
 }
 
@@ -126,8 +128,8 @@ ValId Builder::broadcast_to(ValId a, const Extents& shape) {
   const Extents from = fusion_.canonical(val(a).shape);
   if (from == fusion_.canonical(shape)) return a;
   if (from.size() > shape.size())
-    throw UsageError("a value of shape {} cannot be broadcast to the lower rank of {}",
-                     fusion_.to_string(from), fusion_.to_string(shape));
+    throw UsageError(fmt::format("a value of shape {} cannot be broadcast to the lower rank of {}",
+                                 fusion_.to_string(from), fusion_.to_string(shape)));
   Axes axes(from.size());
   std::iota(axes.begin(), axes.end(), static_cast<std::int64_t>(shape.size() - from.size()));
   if (from.size() ==
@@ -138,9 +140,9 @@ ValId Builder::broadcast_to(ValId a, const Extents& shape) {
     if (!stretched) {
       for (std::size_t i = 0; i < from.size(); ++i)
         if (!fusion_.unify(from[i], shape[i]))
-          throw UsageError(
+          throw UsageError(fmt::format(
               "shapes {} and {} do not broadcast: axis {} differs and neither size is 1",
-              fusion_.to_string(from), fusion_.to_string(shape), i);
+              fusion_.to_string(from), fusion_.to_string(shape), i));
       return a;
     }
   }
@@ -293,7 +295,7 @@ ValId Builder::layer_norm(ValId a, ValId scale, ValId shift, double epsilon) {
 
 ValId Builder::dropout(ValId a, ValId seed, double rate) {
   if (!(rate >= 0 && rate < 1))
-    throw UsageError("the dropout rate is {}; it must be in [0, 1)", rate);
+    throw UsageError(fmt::format("the dropout rate is {}; it must be in [0, 1)", rate));
   if (rate == 0) return a;
   const ValId keep = ge(random_uniform(seed, val(a).shape), constant(rate));
   return where(keep, mul(a, constant_like(1 / (1 - rate), a)), constant_like(0, a));

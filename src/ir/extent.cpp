@@ -1,5 +1,7 @@
 #include "ir/extent.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -11,14 +13,16 @@ namespace {
 std::int64_t add_checked(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum))
-    throw UsageError("the size {} + {} does not fit 64 bits; use smaller shapes", a, b);
+    throw UsageError(
+        fmt::format("the size {} + {} does not fit 64 bits; use smaller shapes", a, b));
   return sum;
 }
 
 std::int64_t multiply_checked(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product))
-    throw UsageError("the size {} * {} does not fit 64 bits; use smaller shapes", a, b);
+    throw UsageError(
+        fmt::format("the size {} * {} does not fit 64 bits; use smaller shapes", a, b));
   return product;
 }
 
@@ -39,8 +43,8 @@ void Extent::add_term(std::vector<SymbolId> factors, std::int64_t coefficient) {
                        [](const Term& term, const auto& key) { return before(term.factors, key); });
   if (place == terms_.end() || place->factors != factors) {
     if (terms_.size() == kMaxTerms)
-      throw UsageError("a size has more than {} terms; name it with a symbol of its own",
-                       kMaxTerms);
+      throw UsageError(fmt::format(
+          "a size has more than {} terms; name it with a symbol of its own", kMaxTerms));
     terms_.insert(place, Term{std::move(factors), coefficient});
     return;
   }

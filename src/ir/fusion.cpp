@@ -1,5 +1,7 @@
 #include "ir/fusion.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -39,11 +41,11 @@ void Fusion::swap(Fusion& other) noexcept {
 ValId Fusion::add_input(std::string name, DType dtype, Extents shape) {
   for (const Input& input : ir_.inputs)
     if (input.name == name)
-      throw UsageError("the Fusion '{}' already has an input named '{}'", name_, name);
+      throw UsageError(fmt::format("the Fusion '{}' already has an input named '{}'", name_, name));
   for (const Extent& extent : canonical(shape))
     if (extent.is_constant() && extent.constant() < 0)
-      throw UsageError("input '{}' has the shape {}; sizes must not be negative", name,
-                       to_string(shape));
+      throw UsageError(fmt::format("input '{}' has the shape {}; sizes must not be negative", name,
+                                   to_string(shape)));
   const ValId id{static_cast<std::uint32_t>(ir_.vals.size())};
   ir_.vals.push_back({Val{dtype, std::move(shape), {}, 0, {}}});
   ir_.inputs.push_back({id, std::move(name)});
@@ -88,18 +90,20 @@ void Fusion::add_output(ValId id, std::string name) {
 
 void Fusion::add_alias(ValId output, ValId input) {
   if (!is_output(output))
-    throw UsageError("the value aliased onto an input must be an output of the Fusion '{}'", name_);
+    throw UsageError(
+        fmt::format("the value aliased onto an input must be an output of the Fusion '{}'", name_));
   if (!is_input(input))
-    throw UsageError("an output of the Fusion '{}' can only be aliased onto an input", name_);
+    throw UsageError(
+        fmt::format("an output of the Fusion '{}' can only be aliased onto an input", name_));
   const Val& from = val(output);
   const Val& to = val(input);
   if (from.dtype != to.dtype || canonical(from.shape) != canonical(to.shape))
-    throw UsageError("an output of type {}{} cannot be aliased onto an input of type {}{}",
-                     name_of(from.dtype), to_string(from.shape), name_of(to.dtype),
-                     to_string(to.shape));
+    throw UsageError(fmt::format(
+        "an output of type {}{} cannot be aliased onto an input of type {}{}", name_of(from.dtype),
+        to_string(from.shape), name_of(to.dtype), to_string(to.shape)));
   for (const Alias& alias : ir_.aliases)
     if (alias.input == input)
-      throw UsageError("an input of the Fusion '{}' is aliased twice", name_);
+      throw UsageError(fmt::format("an input of the Fusion '{}' is aliased twice", name_));
   ir_.aliases.push_back({output, input});
 }
 
@@ -116,15 +120,15 @@ bool Fusion::contains(ExprId id) const noexcept {
 
 const Val& Fusion::val(ValId id) const {
   if (!contains(id))
-    throw UsageError("value {} is not in the Fusion '{}' (erased, or of another one)", id.index,
-                     name_);
+    throw UsageError(fmt::format("value {} is not in the Fusion '{}' (erased, or of another one)",
+                                 id.index, name_));
   return ir_.vals[id.index].item;
 }
 
 const Expr& Fusion::expr(ExprId id) const {
   if (!contains(id))
-    throw UsageError("expression {} is not in the Fusion '{}' (erased, or of another one)",
-                     id.index, name_);
+    throw UsageError(fmt::format(
+        "expression {} is not in the Fusion '{}' (erased, or of another one)", id.index, name_));
   return ir_.exprs[id.index].item;
 }
 
@@ -227,11 +231,13 @@ void Fusion::erase(ExprId id) {
   const Expr& e = expr(id);
   for (const ValId r : e.results) {
     if (is_output(r))
-      throw UsageError("the result of '{}' is an output of the Fusion '{}' and cannot be erased",
-                       info(e.op).name, name_);
+      throw UsageError(
+          fmt::format("the result of '{}' is an output of the Fusion '{}' and cannot be erased",
+                      info(e.op).name, name_));
     if (!val(r).uses.empty())
-      throw UsageError("the result of '{}' still has {} uses; erase or replace them first",
-                       info(e.op).name, val(r).uses.size());
+      throw UsageError(
+          fmt::format("the result of '{}' still has {} uses; erase or replace them first",
+                      info(e.op).name, val(r).uses.size()));
   }
   for (const ValId operand : e.operands) drop_use(operand, id);
   for (const ValId r : e.results) ir_.vals[r.index].alive = false;
@@ -243,7 +249,8 @@ void Fusion::erase(ExprId id) {
 std::vector<ExprId> Fusion::erase_with_users(ValId id) {
   const ExprId root = val(id).definition;
   if (!root.valid())
-    throw UsageError("an input of the Fusion '{}' cannot be erased; use remove_input", name_);
+    throw UsageError(
+        fmt::format("an input of the Fusion '{}' cannot be erased; use remove_input", name_));
   std::vector<bool> doomed(ir_.exprs.size(), false);
   std::vector<ExprId> stack{root};
   doomed[root.index] = true;
@@ -252,10 +259,10 @@ std::vector<ExprId> Fusion::erase_with_users(ValId id) {
     stack.pop_back();
     for (const ValId r : expr(next).results) {
       if (is_output(r))
-        throw UsageError(
+        throw UsageError(fmt::format(
             "erasing this value would remove an output of the Fusion '{}' (made by '{}'); remove "
             "the output first",
-            name_, info(expr(next).op).name);
+            name_, info(expr(next).op).name));
       for (const ExprId user : val(r).uses)
         if (!doomed[user.index]) {
           doomed[user.index] = true;
@@ -273,9 +280,9 @@ void Fusion::need_same_type(ValId id, ValId with) const {
   const Val& old = val(id);
   const Val& replacement = val(with);
   if (old.dtype != replacement.dtype || canonical(old.shape) != canonical(replacement.shape))
-    throw UsageError("a value of type {}{} cannot be replaced by one of type {}{}",
-                     name_of(old.dtype), to_string(old.shape), name_of(replacement.dtype),
-                     to_string(replacement.shape));
+    throw UsageError(fmt::format("a value of type {}{} cannot be replaced by one of type {}{}",
+                                 name_of(old.dtype), to_string(old.shape),
+                                 name_of(replacement.dtype), to_string(replacement.shape)));
 }
 
 void Fusion::replace_uses(ValId id, ValId with) {
@@ -307,8 +314,8 @@ void Fusion::replace_operand(ExprId user, ValId id, ValId with) {
   if (id == with) return;
   std::vector<ValId>& operands = mutable_expr(user).operands;
   if (std::find(operands.begin(), operands.end(), id) == operands.end())
-    throw UsageError("'{}' (expression {}) does not use value {}", info(expr(user).op).name,
-                     user.index, id.index);
+    throw UsageError(fmt::format("'{}' (expression {}) does not use value {}",
+                                 info(expr(user).op).name, user.index, id.index));
   std::replace(operands.begin(), operands.end(), id, with);
   drop_use(id, user);
   insert_sorted(mutable_val(with).uses, user);
@@ -320,8 +327,8 @@ void Fusion::remove_alias(ValId input) {
 
 void Fusion::remove_output(std::size_t position) {
   if (position >= ir_.outputs.size())
-    throw UsageError("the Fusion '{}' has {} outputs; there is no number {}", name_,
-                     ir_.outputs.size(), position);
+    throw UsageError(fmt::format("the Fusion '{}' has {} outputs; there is no number {}", name_,
+                                 ir_.outputs.size(), position));
   const ValId id = ir_.outputs[position].val;
   --mutable_val(id).outputs;
   ir_.outputs.erase(ir_.outputs.begin() + static_cast<std::ptrdiff_t>(position));
@@ -329,9 +336,11 @@ void Fusion::remove_output(std::size_t position) {
 }
 
 void Fusion::remove_input(ValId id) {
-  if (!is_input(id)) throw UsageError("value {} is no input of the Fusion '{}'", id.index, name_);
+  if (!is_input(id))
+    throw UsageError(fmt::format("value {} is no input of the Fusion '{}'", id.index, name_));
   if (!val(id).uses.empty() || is_output(id))
-    throw UsageError("an input of the Fusion '{}' that is still used cannot be removed", name_);
+    throw UsageError(
+        fmt::format("an input of the Fusion '{}' that is still used cannot be removed", name_));
   std::erase_if(ir_.inputs, [&](const Input& input) { return input.val == id; });
   std::erase_if(ir_.aliases, [&](const Alias& alias) { return alias.input == id; });
   ir_.vals[id.index].alive = false;
@@ -375,7 +384,7 @@ std::size_t attr_position(Op op, std::string_view name) {
   const auto& specs = info(op).attrs;
   for (std::size_t i = 0; i < specs.size(); ++i)
     if (specs[i].name == name) return i;
-  throw InternalError("the operation '{}' has no attribute '{}'", info(op).name, name);
+  throw InternalError(fmt::format("the operation '{}' has no attribute '{}'", info(op).name, name));
 }
 
 }  // namespace segfuse::ir

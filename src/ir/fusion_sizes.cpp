@@ -1,5 +1,7 @@
 // The symbolic sizes of a Fusion: symbols, divisions, and what is known to be equal.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -81,10 +83,10 @@ SymbolId Fusion::symbol(std::string_view name) {
   for (std::uint32_t i = 0; i < ir_.symbols.size(); ++i)
     if (ir_.symbols[i].name == name && !ir_.symbols[i].derived) return SymbolId{i};
   if (!is_symbol_name(name))
-    throw UsageError(
+    throw UsageError(fmt::format(
         "'{}' cannot name a size; a name has letters, digits and '_', begins with no digit and is "
         "not 'floordiv'",
-        name);
+        name));
   const SymbolId id{static_cast<std::uint32_t>(ir_.symbols.size())};
   ir_.symbols.push_back({std::string(name), {}});
   ir_.symbol_parent.emplace_back(id);
@@ -97,7 +99,7 @@ Extent Fusion::canonical(const Extent& extent) const {
   for (const Extent::Term& term : extent.terms()) {
     for (const SymbolId symbol : term.factors) {
       if (symbol.index >= ir_.symbols.size())
-        throw UsageError("a size has a symbol that is not of the Fusion '{}'", name_);
+        throw UsageError(fmt::format("a size has a symbol that is not of the Fusion '{}'", name_));
       changes = changes || ir_.symbol_parent[symbol.index] != Extent(symbol);
     }
   }
@@ -158,7 +160,8 @@ std::string Fusion::to_string(const Extents& extents) const {
 // --- divisions
 
 Extent Fusion::floordiv(const Extent& numerator, std::int64_t divisor) {
-  if (divisor <= 0) throw UsageError("floordiv by {}; the divisor must be positive", divisor);
+  if (divisor <= 0)
+    throw UsageError(fmt::format("floordiv by {}; the divisor must be positive", divisor));
   const Extent top = canonical(numerator);
   Extent quotient;  // the whole multiples of the divisor
   Extent rest;      // coefficients in [0, divisor), the constant in (-divisor, 0]
@@ -186,8 +189,9 @@ Extent Fusion::add_derived(const Extent& numerator, std::int64_t divisor) {
       return ir_.symbol_parent[i];
   }
   if (weight(numerator) > kMaxWeight)
-    throw UsageError("a size of the Fusion '{}' is made of more than {} symbols and divisions",
-                     name_, kMaxWeight);
+    throw UsageError(
+        fmt::format("a size of the Fusion '{}' is made of more than {} symbols and divisions",
+                    name_, kMaxWeight));
   const SymbolId id{static_cast<std::uint32_t>(ir_.symbols.size())};
   ir_.symbols.push_back({"", Symbol::FloorDiv{numerator, divisor}});
   ir_.symbol_parent.emplace_back(id);

@@ -1,5 +1,7 @@
 #include "ir/infer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -32,7 +34,8 @@ class Rule {
   }
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw UsageError("{}: {}", info(op_).name, fmt::format(format, std::forward<Args>(args)...));
+    throw UsageError(
+        fmt::format("{}: {}", info(op_).name, fmt::format(format, std::forward<Args>(args)...)));
   }
 
   void check_counts() const;
@@ -182,7 +185,7 @@ DType Rule::elementwise_dtype() const {
       return dtype;
     case DTypeRule::kNone: break;
   }
-  throw InternalError("no type rule for '{}'", info(op_).name);
+  throw InternalError(fmt::format("no type rule for '{}'", info(op_).name));
 }
 
 std::vector<ValueType> Rule::elementwise() const {
@@ -413,7 +416,7 @@ std::vector<ValueType> Rule::movement() const {
     case Op::scatter_add: return {{dtype, scattered()}};
     case Op::unfold: return {{dtype, unfolded()}};
     case Op::fold: return {{dtype, folded()}};
-    default: throw InternalError("no shape rule for '{}'", info(op_).name);
+    default: throw InternalError(fmt::format("no shape rule for '{}'", info(op_).name));
   }
 }
 
@@ -440,7 +443,7 @@ std::vector<ValueType> Rule::creation() const {
       if (attr<std::int64_t>("stream") < 0)
         fail("stream must not be negative; found {}", attr<std::int64_t>("stream"));
       return {{DType::kF32, attr<Extents>("shape")}};
-    default: throw InternalError("no shape rule for '{}'", info(op_).name);
+    default: throw InternalError(fmt::format("no shape rule for '{}'", info(op_).name));
   }
 }
 

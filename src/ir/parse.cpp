@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -100,7 +102,7 @@ void Parser::fail(const Token& at, std::string_view expected) const {
 }
 
 void Parser::refuse(const Token& at, std::string_view sentence) const {
-  throw DataError("{}:{}:{}: {}", source_, at.line, at.column, sentence);
+  throw DataError(fmt::format("{}:{}:{}: {}", source_, at.line, at.column, sentence));
 }
 
 template <class Action>

@@ -1,5 +1,7 @@
 #include "ir/verify.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <set>
@@ -27,8 +29,8 @@ class Verifier {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw InternalError("the Fusion '{}' is broken: {}", fusion_.name(),
-                        fmt::format(format, std::forward<Args>(args)...));
+    throw InternalError(fmt::format("the Fusion '{}' is broken: {}", fusion_.name(),
+                                    fmt::format(format, std::forward<Args>(args)...)));
   }
   std::string name(ExprId id) const {
     return fmt::format("expression {} ({})", id.index, info(fusion_.expr(id).op).name);

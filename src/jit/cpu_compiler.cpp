@@ -12,6 +12,7 @@
 #include "base/made_kernels.h"
 #include "base/os/shared_library.h"
 #include "jit/clang_module.h"
+#include "segfuse/version.h"
 
 namespace segfuse::jit {
 namespace {
@@ -181,7 +182,7 @@ class CachedCompiler final : public CpuCompiler {
 
   /// All that the object depends on.
   std::string key_of(std::string_view text) const {
-    return fmt::format("segfuse {} | {} {} | {}\n{}", SEGFUSE_VERSION, version_,
+    return fmt::format("segfuse {} | {} {} | {}\n{}", segfuse::version(), version_,
                        clang_module().table->flags(), target_.text(), text);
   }
 
@@ -242,8 +243,8 @@ std::string CpuTarget::text() const {
 }
 
 CompileError::CompileError(const CSource& source, unsigned line, std::string message)
-    : InternalError("the generated text '{}' does not compile: line {}: {}", source.name, line,
-                    message),
+    : InternalError(fmt::format("the generated text '{}' does not compile: line {}: {}",
+                                source.name, line, message)),
       line_(line),
       message_(std::move(message)),
       text_(source.text) {}

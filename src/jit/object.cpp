@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -77,7 +78,7 @@ class Placer {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw InternalError("the machine code of '{}' cannot be loaded: {}", name_, what);
+    throw InternalError(fmt::format("the machine code of '{}' cannot be loaded: {}", name_, what));
   }
 
   std::string_view bytes(std::size_t offset, std::size_t size) const {
@@ -196,8 +197,8 @@ class Placer {
     void* const memory =
         ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-      throw DeviceError("out of memory: no {} bytes for the machine code of '{}': {}", size_, name_,
-                        std::generic_category().message(errno));
+      throw DeviceError(fmt::format("out of memory: no {} bytes for the machine code of '{}': {}",
+                                    size_, name_, std::generic_category().message(errno)));
     return base_ = static_cast<std::byte*>(memory);
   }
 
@@ -326,7 +327,7 @@ void* CpuCode::symbol(std::string_view name) const {
   const auto found = std::ranges::lower_bound(
       symbols_, name, {}, [](const auto& entry) { return std::string_view(entry.first); });
   if (found != symbols_.end() && found->first == name) return found->second;
-  throw InternalError("the machine code of '{}' has no function '{}'", name_, name);
+  throw InternalError(fmt::format("the machine code of '{}' has no function '{}'", name_, name));
 }
 
 std::vector<std::string> CpuCode::symbols() const {

@@ -31,7 +31,9 @@ void verify(const Plan& plan) {
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const auto require = [&](bool holds, std::string_view what) {
-      if (!holds) throw InternalError("plan {}, step {} ({}): {}", plan.name, i, step.name, what);
+      if (!holds)
+        throw InternalError(
+            fmt::format("plan {}, step {} ({}): {}", plan.name, i, step.name, what));
     };
     std::vector<BufferId> used = step.reads;
     used.insert(used.end(), step.writes.begin(), step.writes.end());

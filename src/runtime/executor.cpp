@@ -1,5 +1,7 @@
 #include "runtime/executor.h"
 
+#include <fmt/core.h>
+
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -17,11 +19,11 @@ Frontier Executor::before(StreamId stream, std::span<const Use> uses, const char
   for (const Use& use : uses) {
     Block* const block = use.buffer->block_;
     if (block == nullptr)
-      throw UsageError("{}: a buffer is empty; allocate it before it is used", what);
+      throw UsageError(fmt::format("{}: a buffer is empty; allocate it before it is used", what));
     if (&use.buffer->device() != &device && !any_device)
-      throw UsageError("{}: buffer '{}' is memory of {}, {} is a stream of {}; copy it first", what,
-                       block->label, use.buffer->device().name(), timeline_->name(stream),
-                       device.name());
+      throw UsageError(fmt::format(
+          "{}: buffer '{}' is memory of {}, {} is a stream of {}; copy it first", what,
+          block->label, use.buffer->device().name(), timeline_->name(stream), device.name()));
     const std::lock_guard lock(block->uses_lock);
     // Before the first write, what is there is the former holders'.
     if (use.write || !block->write.happened())
@@ -64,8 +66,8 @@ StreamTick Executor::copy(StreamId stream, const Buffer& to, std::size_t to_offs
   const Frontier needed = before(stream, uses, "copy", true);
   if (to_offset > to.bytes() || bytes > to.bytes() - to_offset || from_offset > from.bytes() ||
       bytes > from.bytes() - from_offset)
-    throw UsageError("copy: {} bytes from {} of {} to {} of {} do not fit", bytes, from_offset,
-                     from.bytes(), to_offset, to.bytes());
+    throw UsageError(fmt::format("copy: {} bytes from {} of {} to {} of {} do not fit", bytes,
+                                 from_offset, from.bytes(), to_offset, to.bytes()));
   timeline_->order_after(stream, needed);
   Device& device = timeline_->device(stream);
   const StreamTick now = timeline_->enqueue(stream, [&](StreamHandle handle) {
@@ -80,8 +82,8 @@ StreamTick Executor::copy_host(StreamId stream, Use use, std::size_t offset, voi
   const Frontier needed = before(stream, {&use, 1}, "copy", false);
   const Buffer& buffer = *use.buffer;
   if (offset > buffer.bytes() || bytes > buffer.bytes() - offset)
-    throw UsageError("copy: {} bytes at {} of a buffer of {} do not fit", bytes, offset,
-                     buffer.bytes());
+    throw UsageError(fmt::format("copy: {} bytes at {} of a buffer of {} do not fit", bytes, offset,
+                                 buffer.bytes()));
   timeline_->order_after(stream, needed);
   Device& device = timeline_->device(stream);
   const StreamTick now = timeline_->enqueue(stream, [&](StreamHandle handle) {

@@ -1,5 +1,7 @@
 #include "runtime/plan_runner.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -25,13 +27,14 @@ PlanRunner::PlanRunner(plan::Plan plan, std::vector<PlanFunction> functions, Hea
       executor_(&executor),
       streams_(std::move(streams)) {
   plan::verify(plan_);
-  if (streams_.empty()) throw UsageError("plan {}: no stream was given to run on", plan_.name);
+  if (streams_.empty())
+    throw UsageError(fmt::format("plan {}: no stream was given to run on", plan_.name));
   for (const plan::Step& step : plan_.steps) {
     const bool calls =
         step.kind == plan::Step::Kind::kCall || step.kind == plan::Step::Kind::kCollective;
     if (calls && step.function >= functions_.size())
-      throw InternalError("plan {}, step {}: function {} of {} does not exist", plan_.name,
-                          step.name, step.function, functions_.size());
+      throw InternalError(fmt::format("plan {}, step {}: function {} of {} does not exist",
+                                      plan_.name, step.name, step.function, functions_.size()));
   }
   placement_ = plan::place(plan_, static_cast<int>(streams_.size()));
   std::size_t number = 0;
@@ -45,12 +48,13 @@ void PlanRunner::check(std::span<const Buffer> given) const {
         return buffer.kind != plan::Buffer::Kind::kScratch;
       }));
   if (given.size() != wanted)
-    throw UsageError("plan {}: {} buffers were given, it has {}", plan_.name, given.size(), wanted);
+    throw UsageError(
+        fmt::format("plan {}: {} buffers were given, it has {}", plan_.name, given.size(), wanted));
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
     const plan::Buffer& buffer = plan_.buffers[b];
     if (buffer.kind != plan::Buffer::Kind::kScratch && given[given_[b]].bytes() < buffer.bytes)
-      throw UsageError("plan {}: {} has {} bytes, the plan needs {}", plan_.name, buffer.name,
-                       given[given_[b]].bytes(), buffer.bytes);
+      throw UsageError(fmt::format("plan {}: {} has {} bytes, the plan needs {}", plan_.name,
+                                   buffer.name, given[given_[b]].bytes(), buffer.bytes));
   }
 }
 

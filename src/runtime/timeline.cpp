@@ -85,7 +85,7 @@ Timeline::Stream& Timeline::stream_at(StreamId id) const {
   if (!id.valid()) throw UsageError("stream: none was given; make one with Timeline::create");
   Stream& stream = state_->streams[id.index];
   if (stream.device == nullptr || stream.generation != id.generation)
-    throw UsageError("stream {}: it was retired; use a stream that exists", id.index);
+    throw UsageError(fmt::format("stream {}: it was retired; use a stream that exists", id.index));
   return stream;
 }
 
@@ -103,8 +103,9 @@ StreamId Timeline::add(Device& device, StreamHandle handle, bool adopted, std::s
     stream.clock[stream.index].store(stream.tail, std::memory_order_release);
     return {stream.index, stream.generation};
   }
-  throw UsageError("stream: {} streams exist, which is the most; retire one before making another",
-                   kMaxStreams);
+  throw UsageError(
+      fmt::format("stream: {} streams exist, which is the most; retire one before making another",
+                  kMaxStreams));
 }
 
 StreamId Timeline::create(Device& device, std::string name) {

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -12,8 +14,8 @@ void check_shape(const char* name, const View<T, N>& view,
   if (view.empty()) return;
   for (std::size_t axis = 0; axis < wanted.size(); ++axis) {
     if (view.extents()[axis] != wanted[axis])
-      throw UsageError("semicrf: axis {} of {} has {} elements, expected {}", axis, name,
-                       view.extents()[axis], wanted[axis]);
+      throw UsageError(fmt::format("semicrf: axis {} of {} has {} elements, expected {}", axis,
+                                   name, view.extents()[axis], wanted[axis]));
   }
 }
 
@@ -67,13 +69,14 @@ void check_constraints(const Constraints& x, const Dims& dims, const Lengths& le
     const std::int64_t length = row_length(lengths, dims, b);
     for (std::int64_t t = 0; !x.label.empty() && t < length; ++t) {
       if (x.label(b, t) >= dims.classes)
-        throw DataError("semicrf: batch {}, time {}: known label {} is not below {}", b, t,
-                        x.label(b, t), dims.classes);
+        throw DataError(fmt::format("semicrf: batch {}, time {}: known label {} is not below {}", b,
+                                    t, x.label(b, t), dims.classes));
     }
     for (std::int64_t t = 0; !x.boundary.empty() && t < length; ++t) {
       if (x.boundary(b, t) < -1 || x.boundary(b, t) > 1)
-        throw DataError("semicrf: batch {}, time {}: known boundary {} is not -1, 0 or 1", b, t,
-                        x.boundary(b, t));
+        throw DataError(
+            fmt::format("semicrf: batch {}, time {}: known boundary {} is not -1, 0 or 1", b, t,
+                        x.boundary(b, t)));
     }
   }
 }
@@ -85,12 +88,13 @@ void check_scope(const Scope& scope, const Dims& dims, const Lengths& lengths) {
   check_vector("tail", false, scope.tail.extent(0), dims.classes);
   for (std::int64_t c = 0; c < dims.classes; ++c) {
     if (!(scope.tail(c) < std::numeric_limits<double>::infinity()))
-      throw DataError("semicrf: tail[{}] is {}; scores are finite or -inf", c, scope.tail(c));
+      throw DataError(
+          fmt::format("semicrf: tail[{}] is {}; scores are finite or -inf", c, scope.tail(c)));
     for (const auto* limit : {&x.min_duration, &x.max_duration}) {
       if (!limit->empty() && (*limit)(c) > dims.max_duration)
-        throw UsageError(
+        throw UsageError(fmt::format(
             "semicrf: label {} is limited to {} frames, but with a tail limits are at most K = {}",
-            c, (*limit)(c), dims.max_duration);
+            c, (*limit)(c), dims.max_duration));
     }
   }
 }
@@ -197,10 +201,10 @@ ConstrainedPotentials<T>::ConstrainedPotentials(const Potentials<T>& potentials,
     start_ = copy_of(p.start);
   for_frames([&](std::int64_t b, std::int64_t t, std::int64_t frame) {
     if (t > 0 && x.boundary(b, t) == 1)
-      throw UsageError(
+      throw UsageError(fmt::format(
           "semicrf: batch {}, time {}: a segment that must start here cannot be written as scores; "
           "pass the constraints to Inference",
-          b, t);
+          b, t));
     if (x.boundary(b, t) == 0) std::fill_n(start_.begin() + frame, dims.classes, forbidden);
   });
   p.start = {start_.data(), p.emission.extents()};

@@ -1,5 +1,7 @@
 // Cross-entropy and divergence of two models: expected counts under one, scores of the other.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -85,15 +87,16 @@ template <class T>
 void check_same(const Potentials<T>& p, const Potentials<T>& q, const Dims& a, const Dims& b) {
   if (a.batch != b.batch || a.frames != b.frames || a.classes != b.classes ||
       a.max_duration != b.max_duration || a.by_duration != b.by_duration)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "semicrf: the two models differ in shape: B, T, K, C are {}, {}, {}, {} and {}, {}, {}, "
         "{}{}",
         a.batch, a.frames, a.max_duration, a.classes, b.batch, b.frames, b.max_duration, b.classes,
-        a.by_duration == b.by_duration ? "" : ", and one has transitions by duration");
+        a.by_duration == b.by_duration ? "" : ", and one has transitions by duration"));
   for (std::int64_t i = 0; i < a.batch; ++i) {
     if (row_length(p.lengths, a, i) != row_length(q.lengths, b, i))
-      throw UsageError("semicrf: batch {} has {} frames in one model and {} in the other", i,
-                       row_length(p.lengths, a, i), row_length(q.lengths, b, i));
+      throw UsageError(
+          fmt::format("semicrf: batch {} has {} frames in one model and {} in the other", i,
+                      row_length(p.lengths, a, i), row_length(q.lengths, b, i)));
   }
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -19,10 +21,11 @@ double sigmoid(double x) {
 
 void check_model(const DurationModel& model) {
   if (model.longest < 1)
-    throw UsageError("semicrf: a duration model needs a longest duration of at least 1, not {}",
-                     model.longest);
+    throw UsageError(fmt::format(
+        "semicrf: a duration model needs a longest duration of at least 1, not {}", model.longest));
   if (model.family == DurationFamily::kBuckets && model.buckets < 1)
-    throw UsageError("semicrf: a duration model needs at least one bucket, not {}", model.buckets);
+    throw UsageError(
+        fmt::format("semicrf: a duration model needs at least one bucket, not {}", model.buckets));
 }
 
 /// Which bucket each duration is in.
@@ -152,8 +155,8 @@ class Label {
 void check_shape(const char* name, std::int64_t rows, std::int64_t columns,
                  std::int64_t wanted_rows, std::int64_t wanted_columns) {
   if (rows != wanted_rows || columns != wanted_columns)
-    throw UsageError("semicrf: the {} have shape ({}, {}), expected ({}, {})", name, rows, columns,
-                     wanted_rows, wanted_columns);
+    throw UsageError(fmt::format("semicrf: the {} have shape ({}, {}), expected ({}, {})", name,
+                                 rows, columns, wanted_rows, wanted_columns));
 }
 
 /// Label c, normalised where the model says so.
@@ -165,14 +168,15 @@ Label make_label(const DurationModel& model, const View<const T, 2>& parameters,
   for (std::int64_t i = 0; i < parameters.extent(0); ++i) {
     values.push_back(static_cast<double>(parameters(i, c)));
     if (!std::isfinite(values.back()) && !(may_forbid && values.back() == kNegInf))
-      throw DataError("semicrf: duration parameter [{}, {}] is {}", i, c, values.back());
+      throw DataError(
+          fmt::format("semicrf: duration parameter [{}, {}] is {}", i, c, values.back()));
   }
   Label label(model, std::move(values));
   const bool some = !model.normalise || label.normalise();
   const std::vector<double>& scores = label.scores();
   if (!some || std::any_of(scores.begin(), scores.end(), [](double v) { return std::isnan(v); }))
-    throw DataError("semicrf: the duration parameters of label {} leave no duration a probability",
-                    c);
+    throw DataError(fmt::format(
+        "semicrf: the duration parameters of label {} leave no duration a probability", c));
   return label;
 }
 

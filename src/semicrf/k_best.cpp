@@ -2,6 +2,8 @@
 // states that some listed path goes through keep a list of their own best prefixes, made longer
 // when it is asked for (recursive enumeration, Jimenez and Marzal 1999).
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
@@ -281,7 +283,8 @@ template <class T>
 void Inference::k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                        SegmentationLists& best) {
   if (n < 1)
-    throw UsageError("semicrf: {} best segmentations were asked for, expected 1 or more", n);
+    throw UsageError(
+        fmt::format("semicrf: {} best segmentations were asked for, expected 1 or more", n));
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
   ScopedModel model;

@@ -1,5 +1,7 @@
 // What is read off the posteriors: boundaries within a tolerance, expected durations, labels.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -99,10 +101,11 @@ void Inference::boundary_within(const Potentials<T>& potentials, const Scope& sc
                                 std::int64_t tolerance, const View<T, 2>& probability) {
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
-  if (tolerance < 0) throw UsageError("semicrf: tolerance {} is negative", tolerance);
+  if (tolerance < 0) throw UsageError(fmt::format("semicrf: tolerance {} is negative", tolerance));
   if (probability.extents() != typename View<T, 2>::Axes{dims.batch, dims.frames})
-    throw UsageError("semicrf: the probability has shape ({}, {}), expected (B, T) = ({}, {})",
-                     probability.extent(0), probability.extent(1), dims.batch, dims.frames);
+    throw UsageError(
+        fmt::format("semicrf: the probability has shape ({}, {}), expected (B, T) = ({}, {})",
+                    probability.extent(0), probability.extent(1), dims.batch, dims.frames));
   ScopedModel model;
   load_scoped(potentials, scope, dims, model);
   state_->for_rows(0, dims.batch, [&](std::int64_t b, LatticeWorkspace& w) {
@@ -131,8 +134,9 @@ void Inference::max_marginal(const Potentials<T>& potentials, const Scope& scope
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
   if (labels.extents() != View<std::int32_t, 2>::Axes{dims.batch, dims.frames})
-    throw UsageError("semicrf: the labels have shape ({}, {}), expected (B, T) = ({}, {})",
-                     labels.extent(0), labels.extent(1), dims.batch, dims.frames);
+    throw UsageError(
+        fmt::format("semicrf: the labels have shape ({}, {}), expected (B, T) = ({}, {})",
+                    labels.extent(0), labels.extent(1), dims.batch, dims.frames));
   ScopedModel model;
   load_scoped(potentials, scope, dims, model);
   state_->for_rows(0, dims.batch, [&](std::int64_t b, LatticeWorkspace& w) {

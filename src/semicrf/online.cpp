@@ -3,6 +3,8 @@
 // kept from the last decided one on. What is decided is the common beginning of all paths that may
 // still become the best.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -348,8 +350,9 @@ OnlineDecoder::OnlineDecoder(const Potentials<T>& shared, const OnlineOptions& o
   if (dims.by_duration)
     throw UsageError("semicrf: online decoding takes transitions that do not depend on duration");
   if (options.max_delay != 0 && options.max_delay < dims.max_duration)
-    throw UsageError("semicrf: a delay of {} frames is shorter than the longest duration, {}",
-                     options.max_delay, dims.max_duration);
+    throw UsageError(
+        fmt::format("semicrf: a delay of {} frames is shorter than the longest duration, {}",
+                    options.max_delay, dims.max_duration));
   const Scope scope{{}, tail};
   check_scope(scope, dims, {});
   ScopedModel model;
@@ -378,8 +381,8 @@ void OnlineDecoder::push(const View<const T, 2>& emission, Segmentations& decide
   for (const Input& input : inputs) {
     if (input.view.empty() && (&input != inputs || frames == 0)) continue;
     if (input.view.extent(0) != frames || input.view.extent(1) != classes)
-      throw UsageError("semicrf: {} has shape ({}, {}), expected ({}, {})", input.name,
-                       input.view.extent(0), input.view.extent(1), frames, classes);
+      throw UsageError(fmt::format("semicrf: {} has shape ({}, {}), expected ({}, {})", input.name,
+                                   input.view.extent(0), input.view.extent(1), frames, classes));
   }
   for (std::int64_t t = 0; t < frames; ++t) {
     x.make_room();
@@ -388,8 +391,9 @@ void OnlineDecoder::push(const View<const T, 2>& emission, Segmentations& decide
       for (std::int64_t c = 0; c < classes; ++c) {
         to[c] = input.view.empty() ? 0.0 : static_cast<double>(input.view(t, c));
         if (!(to[c] < -kNegInf))
-          throw DataError("semicrf: {} at time {}, class {} is {}; scores are finite or -inf",
-                          input.name, x.frames, c, to[c]);
+          throw DataError(
+              fmt::format("semicrf: {} at time {}, class {} is {}; scores are finite or -inf",
+                          input.name, x.frames, c, to[c]));
       }
     }
     x.advance(decided);

@@ -1,5 +1,7 @@
 #include "semicrf/posteriors.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -46,17 +48,17 @@ void check_posteriors(const Posteriors<T>& r, const Dims& d) {
   shapes.end = r.end;
   check_gradients(shapes, d);
   if (!r.boundary.empty() && (r.boundary.extent(0) != d.batch || r.boundary.extent(1) != d.frames))
-    throw UsageError(
+    throw UsageError(fmt::format(
         "semicrf: the boundary posterior has shape ({}, {}), expected (B, T) = ({}, {})",
-        r.boundary.extent(0), r.boundary.extent(1), d.batch, d.frames);
+        r.boundary.extent(0), r.boundary.extent(1), d.batch, d.frames));
   if (!r.duration.empty() &&
       (r.duration.extent(0) != d.batch || r.duration.extent(1) != d.max_duration ||
        r.duration.extent(2) != d.classes))
     throw UsageError(
-        "semicrf: the duration posterior has shape ({}, {}, {}), expected (B, K, C) = "
-        "({}, {}, {})",
-        r.duration.extent(0), r.duration.extent(1), r.duration.extent(2), d.batch, d.max_duration,
-        d.classes);
+        fmt::format("semicrf: the duration posterior has shape ({}, {}, {}), expected (B, K, C) = "
+                    "({}, {}, {})",
+                    r.duration.extent(0), r.duration.extent(1), r.duration.extent(2), d.batch,
+                    d.max_duration, d.classes));
   check_vector("entropy", r.entropy.empty(), r.entropy.extent(0), d.batch);
   check_vector("log_partition", r.log_partition.empty(), r.log_partition.extent(0), d.batch);
   check_vector("status", r.status.empty(), r.status.extent(0), d.batch);

@@ -1,5 +1,7 @@
 #include "semicrf/problem.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -25,8 +27,8 @@ void check_extents(const char* name, const char* axes, const View<T, N>& view,
                    const std::array<std::int64_t, static_cast<std::size_t>(N)>& expected) {
   if (view.extents() == expected) return;
   const View<T, N> wanted(view.data(), expected);
-  throw UsageError("semicrf: {} has shape {}, expected {} = {}", name, extents_of(view), axes,
-                   extents_of(wanted));
+  throw UsageError(fmt::format("semicrf: {} has shape {}, expected {} = {}", name, extents_of(view),
+                               axes, extents_of(wanted)));
 }
 
 template <class T, int N>
@@ -41,7 +43,8 @@ void load_table(const char* name, const View<const T, 2>& table, std::int64_t st
     for (std::int64_t c = 0; c < stride; ++c) {
       const double value = c < table.extent(1) ? static_cast<double>(table(i, c)) : kNegInf;
       if (!is_score(value))
-        throw DataError("semicrf: {}[{}, {}] is {}; scores are finite or -inf", name, i, c, value);
+        throw DataError(
+            fmt::format("semicrf: {}[{}, {}] is {}; scores are finite or -inf", name, i, c, value));
       out[i * stride + c] = value;
     }
   }
@@ -53,7 +56,8 @@ void load_vector(const char* name, const View<const T, 1>& values, const Dims& d
   for (std::int64_t c = 0; c < dims.classes; ++c) {
     out[c] = values.empty() ? 0.0 : static_cast<double>(values(c));
     if (!is_score(out[c]))
-      throw DataError("semicrf: {}[{}] is {}; scores are finite or -inf", name, c, out[c]);
+      throw DataError(
+          fmt::format("semicrf: {}[{}] is {}; scores are finite or -inf", name, c, out[c]));
   }
 }
 
@@ -87,8 +91,9 @@ const double* load_frames(const char* name, const View<const T, 3>& view, const 
       double* frame = buffer.data() + t * dims.stride;
       if (load_frame(&view(row, t, 0), view.stride(2), dims.classes, dims.stride, frame)) continue;
       const double* bad = std::find_if_not(frame, frame + dims.classes, is_score);
-      throw DataError("semicrf: {} at batch {}, time {}, class {} is {}; scores are finite or -inf",
-                      name, row, t, bad - frame, *bad);
+      throw DataError(
+          fmt::format("semicrf: {} at batch {}, time {}, class {} is {}; scores are finite or -inf",
+                      name, row, t, bad - frame, *bad));
     }
   });
   return buffer.data();
@@ -105,12 +110,15 @@ Dims check_potentials(const Potentials<T>& p) {
   dims.stride = padded(dims.classes);
   dims.max_duration = p.duration.extent(0);
   if (dims.batch < 0 || dims.frames < 0 || dims.classes < 1)
-    throw UsageError("semicrf: emission has shape {}, expected (B, T, C) with at least one class",
-                     extents_of(p.emission));
+    throw UsageError(
+        fmt::format("semicrf: emission has shape {}, expected (B, T, C) with at least one class",
+                    extents_of(p.emission)));
   if (p.emission.empty() && dims.batch * dims.frames > 0)
-    throw UsageError("semicrf: emission of shape {} has no data", extents_of(p.emission));
+    throw UsageError(
+        fmt::format("semicrf: emission of shape {} has no data", extents_of(p.emission)));
   if (dims.max_duration < 1 || p.duration.empty())
-    throw UsageError("semicrf: duration has {} rows, expected at least one", dims.max_duration);
+    throw UsageError(
+        fmt::format("semicrf: duration has {} rows, expected at least one", dims.max_duration));
   check_extents("duration", "(K, C)", p.duration, {dims.max_duration, dims.classes});
   if (p.transition.empty()) throw UsageError("semicrf: transition is missing");
   const std::int64_t slices = p.transition.extent(0);
@@ -125,8 +133,9 @@ Dims check_potentials(const Potentials<T>& p) {
   check_vector("lengths", false, p.lengths.size(), dims.batch);
   for (std::int64_t b = 0; b < dims.batch; ++b) {
     if (p.lengths[b] < 0 || p.lengths[b] > dims.frames)
-      throw UsageError("semicrf: length {} of batch {} is not in [0, {}], the frames of emission",
-                       p.lengths[b], b, dims.frames);
+      throw UsageError(
+          fmt::format("semicrf: length {} of batch {} is not in [0, {}], the frames of emission",
+                      p.lengths[b], b, dims.frames));
   }
   return dims;
 }
@@ -145,7 +154,7 @@ void check_gradients(const Gradients<T>& g, const Dims& d) {
 
 void check_vector(const char* name, bool empty, std::int64_t extent, std::int64_t n) {
   if (!empty && extent != n)
-    throw UsageError("semicrf: {} has {} elements, expected {}", name, extent, n);
+    throw UsageError(fmt::format("semicrf: {} has {} elements, expected {}", name, extent, n));
 }
 
 void check_weights(const View<const double, 1>& weights, const Dims& dims) {
@@ -153,7 +162,7 @@ void check_weights(const View<const double, 1>& weights, const Dims& dims) {
   check_vector("weights", false, weights.extent(0), dims.batch);
   for (std::int64_t b = 0; b < dims.batch; ++b) {
     if (!std::isfinite(weights(b)))
-      throw UsageError("semicrf: weight {} of batch {} is not finite", weights(b), b);
+      throw UsageError(fmt::format("semicrf: weight {} of batch {} is not finite", weights(b), b));
   }
 }
 
@@ -217,11 +226,12 @@ void check_segments(const SegmentationsView& y, const Dims& dims, const Lengths&
   check_vector("the labels of the segmentations", false, y.label.extent(0), n);
   if (y.row_pointer(0) != 0 || y.row_pointer(dims.batch) != n)
     throw UsageError(
-        "semicrf: the row pointer of the segmentations runs from {} to {}, not 0 to {}",
-        y.row_pointer(0), y.row_pointer(dims.batch), n);
+        fmt::format("semicrf: the row pointer of the segmentations runs from {} to {}, not 0 to {}",
+                    y.row_pointer(0), y.row_pointer(dims.batch), n));
   for (std::int64_t b = 0; b < dims.batch; ++b) {
     if (y.row_pointer(b + 1) < y.row_pointer(b))
-      throw UsageError("semicrf: the row pointer of the segmentations decreases at batch {}", b);
+      throw UsageError(
+          fmt::format("semicrf: the row pointer of the segmentations decreases at batch {}", b));
     const std::int64_t length = row_length(lengths, dims, b);
     std::int64_t covered = 0;
     for (std::int64_t i = y.row_pointer(b); i < y.row_pointer(b + 1); ++i) {
@@ -229,26 +239,28 @@ void check_segments(const SegmentationsView& y, const Dims& dims, const Lengths&
       const std::int64_t duration = y.duration(i);
       const std::int64_t ordinal = i - y.row_pointer(b);
       if (y.label(i) < 0 || y.label(i) >= dims.classes)
-        throw DataError("semicrf: segment {} of batch {} has label {}, expected [0, {})", ordinal,
-                        b, y.label(i), dims.classes);
-      if (duration < 1 || duration > dims.max_duration)
         throw DataError(
+            fmt::format("semicrf: segment {} of batch {} has label {}, expected [0, {})", ordinal,
+                        b, y.label(i), dims.classes));
+      if (duration < 1 || duration > dims.max_duration)
+        throw DataError(fmt::format(
             "semicrf: segment {} of batch {} has {} frames, but the model allows 1 to {}; "
             "raise K or split long segments",
-            ordinal, b, duration, dims.max_duration);
+            ordinal, b, duration, dims.max_duration));
       if (start < 0 || start + duration > length)
-        throw DataError("semicrf: segment {} of batch {} covers frames {} to {}, outside [0, {})",
-                        ordinal, b, start, start + duration, length);
+        throw DataError(
+            fmt::format("semicrf: segment {} of batch {} covers frames {} to {}, outside [0, {})",
+                        ordinal, b, start, start + duration, length));
       if (tiling && start != covered)
         throw DataError(
-            "semicrf: segment {} of batch {} starts at {}, expected {}: segments tile "
-            "the row",
-            ordinal, b, start, covered);
+            fmt::format("semicrf: segment {} of batch {} starts at {}, expected {}: segments tile "
+                        "the row",
+                        ordinal, b, start, covered));
       covered = start + duration;
     }
     if (tiling && covered != length)
-      throw DataError("semicrf: the segments of batch {} end at frame {}, the row at {}", b,
-                      covered, length);
+      throw DataError(fmt::format(
+          "semicrf: the segments of batch {} end at frame {}, the row at {}", b, covered, length));
   }
 }
 

@@ -2,6 +2,8 @@
 // is maximised by maximising 2 found - lambda boundaries for a rising lambda, the best ratio so
 // far, until no segmentation does better (Dinkelbach 1967).
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -230,7 +232,7 @@ void Inference::minimum_risk(const Potentials<T>& potentials, const Scope& scope
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
   check_vector("f1", f1.empty(), f1.extent(0), dims.batch);
-  if (tolerance < 0) throw UsageError("semicrf: tolerance {} is negative", tolerance);
+  if (tolerance < 0) throw UsageError(fmt::format("semicrf: tolerance {} is negative", tolerance));
   ScopedModel model;
   load_scoped(potentials, scope, dims, model);
   std::vector<std::vector<Piece>> rows(at(dims.batch));

@@ -1,5 +1,7 @@
 // Exact draws: forward sums, then segments from the last to the first.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -106,7 +108,8 @@ class Sampler {
 template <class T>
 void Inference::sample(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                        std::uint64_t seed, SegmentationLists& drawn, std::int64_t first_row) {
-  if (n < 0) throw UsageError("semicrf: {} samples were asked for, expected 0 or more", n);
+  if (n < 0)
+    throw UsageError(fmt::format("semicrf: {} samples were asked for, expected 0 or more", n));
   const Dims dims = check_potentials(potentials);
   check_scope(scope, dims, potentials.lengths);
   ScopedModel model;

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,16 +18,18 @@ std::int64_t labelled_frames(const View<const Int, 2>& labels, const Lengths& le
   const std::int64_t frames = labels.extent(1);
   if (!lengths.empty()) {
     if (lengths[row] < 0 || lengths[row] > frames)
-      throw UsageError("semicrf: length {} of batch {} is not in [0, {}], the frames of the labels",
-                       lengths[row], row, frames);
+      throw UsageError(
+          fmt::format("semicrf: length {} of batch {} is not in [0, {}], the frames of the labels",
+                      lengths[row], row, frames));
     return lengths[row];
   }
   std::int64_t length = 0;
   while (length < frames && labels(row, length) != ignore) ++length;
   for (std::int64_t t = length; t < frames; ++t) {
     if (labels(row, t) != ignore)
-      throw DataError("semicrf: batch {}, time {}: label {} after ignored frames from {} on", row,
-                      t, labels(row, t), length);
+      throw DataError(
+          fmt::format("semicrf: batch {}, time {}: label {} after ignored frames from {} on", row,
+                      t, labels(row, t), length));
   }
   return length;
 }
@@ -36,10 +40,10 @@ void append_run(std::int64_t row, std::int64_t begin, std::int64_t end, std::int
   const std::int64_t frames = end - begin;
   const std::int64_t pieces = (frames + rules.max_duration - 1) / rules.max_duration;
   if (pieces > 1 && rules.long_runs == LongRuns::kError)
-    throw DataError(
+    throw DataError(fmt::format(
         "semicrf: batch {}, time {}: label {} runs for {} frames, the longest segment has {}; "
         "raise K or split long runs",
-        row, begin, label, frames, rules.max_duration);
+        row, begin, label, frames, rules.max_duration));
   for (std::int64_t i = 0; i < pieces; ++i) {
     const std::int64_t piece = frames / pieces + (i < frames % pieces ? 1 : 0);
     out.append(begin, piece, label);
@@ -60,7 +64,7 @@ std::vector<double> weights_of(const double* scores, std::int64_t n, std::int64_
 std::int64_t draw(const std::vector<double>& weights, const char* what, std::int64_t label,
                   Rng& rng) {
   if (std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0.0; }))
-    throw UsageError("semicrf: the prior gives label {} no {}", label, what);
+    throw UsageError(fmt::format("semicrf: the prior gives label {} no {}", label, what));
   return static_cast<std::int64_t>(rng.categorical(weights));
 }
 
@@ -84,10 +88,12 @@ template <class Int>
 Segmentations segmentations_from_labels(const View<const Int, 2>& labels, const Lengths& lengths,
                                         const LabelRules& rules) {
   if (rules.max_duration < 1 || rules.classes < 1)
-    throw UsageError("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
-                     rules.max_duration, rules.classes);
+    throw UsageError(
+        fmt::format("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
+                    rules.max_duration, rules.classes));
   if (!lengths.empty() && lengths.size() != labels.extent(0))
-    throw UsageError("semicrf: {} lengths for {} rows of labels", lengths.size(), labels.extent(0));
+    throw UsageError(
+        fmt::format("semicrf: {} lengths for {} rows of labels", lengths.size(), labels.extent(0)));
   Segmentations out;
   for (std::int64_t b = 0; b < labels.extent(0); ++b) {
     const std::int64_t length = labelled_frames(labels, lengths, b, rules.ignore);
@@ -95,8 +101,8 @@ Segmentations segmentations_from_labels(const View<const Int, 2>& labels, const 
     for (std::int64_t t = 0; t < length; ++t) {
       const std::int64_t label = labels(b, t);
       if (label < 0 || label >= rules.classes)
-        throw DataError("semicrf: batch {}, time {}: label {} is not in [0, {})", b, t, label,
-                        rules.classes);
+        throw DataError(fmt::format("semicrf: batch {}, time {}: label {} is not in [0, {})", b, t,
+                                    label, rules.classes));
       if (t + 1 < length && labels(b, t + 1) == label) continue;
       append_run(b, begin, t + 1, label, rules, out);
       begin = t + 1;
@@ -110,15 +116,16 @@ template <class Int>
 void labels_from_segmentations(const SegmentationsView& y, const View<Int, 2>& labels,
                                std::type_identity_t<Int> ignore) {
   if (y.row_pointer.extent(0) != labels.extent(0) + 1)
-    throw UsageError("semicrf: segmentations of {} rows for {} rows of labels",
-                     y.row_pointer.extent(0) - 1, labels.extent(0));
+    throw UsageError(fmt::format("semicrf: segmentations of {} rows for {} rows of labels",
+                                 y.row_pointer.extent(0) - 1, labels.extent(0)));
   for (std::int64_t b = 0; b < labels.extent(0); ++b) {
     for (std::int64_t t = 0; t < labels.extent(1); ++t) labels(b, t) = ignore;
     for (std::int64_t i = y.row_pointer(b); i < y.row_pointer(b + 1); ++i) {
       const std::int64_t end = std::int64_t{y.start(i)} + y.duration(i);
       if (y.start(i) < 0 || end > labels.extent(1))
-        throw UsageError("semicrf: a segment of batch {} covers frames {} to {}, outside [0, {})",
-                         b, y.start(i), end, labels.extent(1));
+        throw UsageError(
+            fmt::format("semicrf: a segment of batch {} covers frames {} to {}, outside [0, {})", b,
+                        y.start(i), end, labels.extent(1)));
       for (std::int64_t t = y.start(i); t < end; ++t) labels(b, t) = static_cast<Int>(y.label(i));
     }
   }
@@ -131,8 +138,9 @@ void sample_prior(const Prior& prior, std::int64_t min_frames, std::uint64_t see
   if (classes < 1 || longest < 1 || prior.transition.extent(0) != classes ||
       prior.transition.extent(1) != classes ||
       (!prior.initial.empty() && prior.initial.extent(0) != classes))
-    throw UsageError("semicrf: the prior's tables disagree: duration ({}, {}), transition ({}, {})",
-                     longest, classes, prior.transition.extent(0), prior.transition.extent(1));
+    throw UsageError(
+        fmt::format("semicrf: the prior's tables disagree: duration ({}, {}), transition ({}, {})",
+                    longest, classes, prior.transition.extent(0), prior.transition.extent(1)));
   Rng rng(seed, stream);
   const std::vector<double> first =
       prior.initial.empty() ? std::vector<double>(static_cast<std::size_t>(classes), 1.0)

@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::test {
 namespace {

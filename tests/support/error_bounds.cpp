@@ -1,5 +1,7 @@
 #include "support/error_bounds.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -80,7 +82,8 @@ class Analysis {
       for (std::size_t i = 0; i < bounds.size(); ++i)
         for (std::int64_t k = 0; k < bounds[i].size(); ++k)
           if (bounds[i].at(k) != 0)
-            throw InternalError("{} makes whole numbers of inexact ones", ir::info(e.op).name);
+            throw InternalError(
+                fmt::format("{} makes whole numbers of inexact ones", ir::info(e.op).name));
       for (std::size_t i = 0; i < results.size(); ++i)
         bounds_[e.results[i].index] = Tensor::zeros(DType::kF64, results[i].shape());
       return;
@@ -176,7 +179,7 @@ class Analysis {
       case Op::sigmoid:
       case Op::softplus:
       case Op::erf: break;
-      default: throw InternalError("no error analysis for '{}'", ir::info(op).name);
+      default: throw InternalError(fmt::format("no error analysis for '{}'", ir::info(op).name));
     }
     // Monotone in each operand: the ends of the intervals are the worst.
     const double middle = at(op, id, x);
@@ -222,7 +225,8 @@ class Analysis {
   Tensor product(ir::ExprId id, const std::vector<Tensor>& operands,
                  const std::vector<Tensor>& bounds, double u) const {
     if (fusion_.expr(id).op != Op::matmul)
-      throw InternalError("no error analysis for '{}'", ir::info(fusion_.expr(id).op).name);
+      throw InternalError(
+          fmt::format("no error analysis for '{}'", ir::info(fusion_.expr(id).op).name));
     const Tensor a = map(operands[0], magnitude);
     const Tensor b = map(operands[1], magnitude);
     auto wide = [](const Tensor& x, const Tensor& d) {
@@ -267,7 +271,7 @@ class Analysis {
         return;
       }
       case Op::welford: break;
-      default: throw InternalError("no error analysis for '{}'", ir::info(e.op).name);
+      default: throw InternalError(fmt::format("no error analysis for '{}'", ir::info(e.op).name));
     }
     // The mean is off by `off`; deviations from it, their squares and both sums are rounded.
     const Tensor off = combine(over(Op::sum, d), over(Op::sum, size), [&](double a, double b) {

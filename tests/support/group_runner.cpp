@@ -1,5 +1,7 @@
 #include "support/group_runner.h"
 
+#include <fmt/core.h>
+
 #include <map>
 
 #include "compiler/interpret/evaluate.h"
@@ -123,8 +125,8 @@ class Runner {
       const int status = runner_ ? runner_(kernel.kernel, globals, size)
                                  : loop::interpret(kernel.kernel, globals, size);
       if (status != 0)
-        throw UsageError("{} is out of range",
-                         kernel.kernel.checks[static_cast<std::size_t>(status - 1)]);
+        throw UsageError(fmt::format("{} is out of range",
+                                     kernel.kernel.checks[static_cast<std::size_t>(status - 1)]));
     }
   }
 

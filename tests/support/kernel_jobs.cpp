@@ -95,7 +95,7 @@ std::int64_t KernelJob::size(const Extent& extent) const {
   if (extent.is_constant()) return extent.constant();
   for (const auto& [known, value] : sizes)
     if (known == extent) return value;
-  throw InternalError("{}: a size that the job does not know", what);
+  throw InternalError(fmt::format("{}: a size that the job does not know", what));
 }
 
 std::vector<KernelJob> jobs_of(const ir::Fusion& fusion, std::span<const Tensor> inputs,

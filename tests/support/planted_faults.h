@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "segfuse/compile.h"
+#include "segfuse/numerics.h"
 
 namespace segfuse::testing {
 

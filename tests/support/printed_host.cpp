@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 #include "support/device_language.h"
 #include "support/files.h"
 #include "support/source_dir.h"

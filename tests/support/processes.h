@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::test {
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 #include "support/device_language.h"
 #include "support/files.h"
 #include "support/gpu_emulator.h"

@@ -10,9 +10,9 @@ class Tree(CheckerTest):
         self.write("src/a.cpp", "int f() {\n  return ::fork();\n}\nint g = std::system(x);\n")
         self.write("tests/b.cpp", "auto* p = popen(x, y);\n")
         self.assert_found(
-            "src/a.cpp:2: fork() is not allowed here; use base/os/spawn.h",
-            "src/a.cpp:4: system() is not allowed here; use base/os/spawn.h",
-            "tests/b.cpp:1: popen() is not allowed here; use base/os/spawn.h",
+            "src/a.cpp:2: fork() is not allowed here; use segfuse/spawn.h",
+            "src/a.cpp:4: system() is not allowed here; use segfuse/spawn.h",
+            "tests/b.cpp:1: popen() is not allowed here; use segfuse/spawn.h",
         )
 
     def test_calls_in_comments_strings_and_other_names_are_fine(self):
@@ -25,16 +25,16 @@ class Tree(CheckerTest):
         self.assert_clean()
         self.write("src/base/os/other.cpp", "int e = posix_spawnp(a, b);\nint f = execve(a);\n")
         self.assert_found(
-            "src/base/os/other.cpp:1: posix_spawnp() is not allowed here; use base/os/spawn.h",
-            "src/base/os/other.cpp:2: execve() is not allowed here; use base/os/spawn.h",
+            "src/base/os/other.cpp:1: posix_spawnp() is not allowed here; use segfuse/spawn.h",
+            "src/base/os/other.cpp:2: execve() is not allowed here; use segfuse/spawn.h",
         )
 
     def test_bare_system_calls(self):
         self.write("src/a.cpp", "syscall(SYS_clone, 0);\nsyscall(__NR_execve, a);\nSYS_read;\n")
         self.write("src/comm/registered/copy_on_fork.cpp", "syscall(SYS_clone, 0);\n")
         self.assert_found(
-            "src/a.cpp:1: clone() is not allowed here; use base/os/spawn.h",
-            "src/a.cpp:2: execve() is not allowed here; use base/os/spawn.h",
+            "src/a.cpp:1: clone() is not allowed here; use segfuse/spawn.h",
+            "src/a.cpp:2: execve() is not allowed here; use segfuse/spawn.h",
         )
 
     def test_python(self):

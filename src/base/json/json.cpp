@@ -1,5 +1,7 @@
 #include "base/json/json.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -61,14 +63,17 @@ class Builder {
     const std::size_t start = before.rfind('\n');
     const std::size_t column = end - (start == std::string_view::npos ? 0 : start + 1) + 1;
     if (error.id == kNumberOutOfRange)
-      throw DataError("{}:{}:{}: the number that ends here is too large for a double", file_, line,
-                      column);
+      throw DataError(fmt::format("{}:{}:{}: the number that ends here is too large for a double",
+                                  file_, line, column));
     if (end >= text_.size())
-      throw DataError("{}:{}:{}: the JSON ends too early; was it cut off?", file_, line, column);
+      throw DataError(
+          fmt::format("{}:{}:{}: the JSON ends too early; was it cut off?", file_, line, column));
     if (std::string_view(error.what()).find("UTF-8") != std::string_view::npos)
-      throw DataError("{}:{}:{}: this text is not UTF-8, as JSON has to be", file_, line, column);
-    throw DataError("{}:{}:{}: this is not JSON, at '{}'", file_, line, column,
-                    text_.substr(end, std::min<std::size_t>(12, text_.find('\n', end) - end)));
+      throw DataError(
+          fmt::format("{}:{}:{}: this text is not UTF-8, as JSON has to be", file_, line, column));
+    throw DataError(
+        fmt::format("{}:{}:{}: this is not JSON, at '{}'", file_, line, column,
+                    text_.substr(end, std::min<std::size_t>(12, text_.find('\n', end) - end))));
   }
 
   Json result() { return std::move(top_); }
@@ -89,7 +94,8 @@ class Builder {
   }
   bool open(Json value) {
     if (open_.size() == static_cast<std::size_t>(limits_.depth))
-      throw DataError("{}: the JSON nests more than {} objects and lists", file_, limits_.depth);
+      throw DataError(
+          fmt::format("{}: the JSON nests more than {} objects and lists", file_, limits_.depth));
     open_.push_back(&place(std::move(value)));
     return true;
   }
@@ -100,7 +106,8 @@ class Builder {
     std::ranges::sort(names);
     const auto twice = std::ranges::adjacent_find(names);
     if (twice != names.end())
-      throw DataError("{}: an object of the JSON has the name {} twice", file_, shown(*twice));
+      throw DataError(
+          fmt::format("{}: an object of the JSON has the name {} twice", file_, shown(*twice)));
   }
 
   std::string_view text_;
@@ -115,7 +122,8 @@ class Builder {
 
 Json parse_json(std::string_view text, const std::string& file, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
-    throw DataError("{}: {} bytes of JSON; at most {} are read", file, text.size(), limits.bytes);
+    throw DataError(
+        fmt::format("{}: {} bytes of JSON; at most {} are read", file, text.size(), limits.bytes));
   Builder builder(text, file, limits);
   Json::sax_parse(text, &builder);
   return builder.result();
@@ -133,7 +141,8 @@ std::string JsonPlace::path() const {
 }
 
 void JsonPlace::refuse(std::string_view expected) const {
-  throw DataError("{}: at {}: expected {}, found {}", *file_, path(), expected, shown(*value_));
+  throw DataError(
+      fmt::format("{}: at {}: expected {}, found {}", *file_, path(), expected, shown(*value_)));
 }
 
 std::optional<JsonPlace> JsonPlace::find(std::string_view key) const {
@@ -145,7 +154,7 @@ std::optional<JsonPlace> JsonPlace::find(std::string_view key) const {
 
 JsonPlace JsonPlace::at(std::string_view key) const {
   if (auto found = find(key)) return *found;
-  throw DataError("{}: at {}: there is no '{}'", *file_, path(), key);
+  throw DataError(fmt::format("{}: at {}: there is no '{}'", *file_, path(), key));
 }
 
 std::string JsonPlace::text() const {

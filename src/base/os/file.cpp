@@ -1,6 +1,7 @@
 #include "base/os/file.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -73,24 +74,27 @@ bool try_again(const fs::path& path, int descriptor, ssize_t count, bool empty) 
   const bool pipe = ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);
   if (!empty || !pipe) return false;
   if (!wait_for_writer(descriptor))
-    throw DataError("cannot read '{}': it is a pipe, and no process writes to it", path.string());
+    throw DataError(
+        fmt::format("cannot read '{}': it is a pipe, and no process writes to it", path.string()));
   return true;
 }
 
 /// Where to write: a link is followed that this user, or root, made; that of anybody else could
 /// lead to any file of ours.
 fs::path target_of(const fs::path& path) {
-  if (!path.has_filename()) throw UsageError("cannot write '{}': not a file name", path.string());
+  if (!path.has_filename())
+    throw UsageError(fmt::format("cannot write '{}': not a file name", path.string()));
   struct stat link{};
   const bool is_link = ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
   if (is_link && link.st_uid != ::geteuid() && link.st_uid != 0)
-    throw DataError(
+    throw DataError(fmt::format(
         "cannot write '{}': it is a link that another user made; write to the file that it names",
-        path.string());
+        path.string()));
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    throw UsageError("cannot write '{}': it exists and is not a regular file", path.string());
+    throw UsageError(
+        fmt::format("cannot write '{}': it exists and is not a regular file", path.string()));
   if (!is_link) return path;
   // A link that points nowhere is followed as well, to where its file would be.
   const fs::path real = fs::weakly_canonical(path, error);
@@ -112,8 +116,8 @@ Folder folder_of(const fs::path& target, const fs::path& shown) {
 }  // namespace
 
 FileError::FileError(const fs::path& path, std::string_view action, int error_number)
-    : DataError("cannot {} '{}': {}{}", action, path.string(),
-                std::generic_category().message(error_number), advice(error_number)),
+    : DataError(fmt::format("cannot {} '{}': {}{}", action, path.string(),
+                            std::generic_category().message(error_number), advice(error_number))),
       error_number_(error_number) {}
 
 std::string read_file(const fs::path& path) {

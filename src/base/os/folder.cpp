@@ -239,7 +239,8 @@ std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
   for (std::size_t filled = 0; filled < count;) {
     const ssize_t got = ::getrandom(bytes.data() + filled, count - filled, 0);
-    if (got < 0 && errno != EINTR) throw InternalError("no random numbers: errno {}", errno);
+    if (got < 0 && errno != EINTR)
+      throw InternalError(fmt::format("no random numbers: errno {}", errno));
     if (got > 0) filled += static_cast<std::size_t>(got);
   }
   return bytes;

@@ -1,6 +1,7 @@
 #include "base/os/shared_library.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <link.h>
 
 #include <system_error>
@@ -34,7 +35,8 @@ SharedLibrary SharedLibrary::open(std::span<const std::string> names, int how) {
 void* SharedLibrary::find(const char* symbol) const {
   void* address = dlsym(handle_, symbol);
   if (address == nullptr)
-    throw DeviceError("{} has no function {}; it is older than segfuse needs", name_, symbol);
+    throw DeviceError(
+        fmt::format("{} has no function {}; it is older than segfuse needs", name_, symbol));
   return address;
 }
 

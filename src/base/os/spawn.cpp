@@ -1,4 +1,4 @@
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>

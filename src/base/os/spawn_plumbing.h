@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::spawn {
 

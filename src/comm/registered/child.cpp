@@ -1,5 +1,6 @@
 #include "comm/registered/child.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -38,11 +39,11 @@ bool in_forked_child() noexcept {
 
 void refuse_in_child(const char* what) {
   if (in_forked_child())
-    throw ForkedChildError(
+    throw ForkedChildError(fmt::format(
         "{}: called in a forked child, where registered memory does not exist; start the child "
         "with "
         "spawn (or let it exec) and pass it what it needs",
-        what);
+        what));
 }
 
 }  // namespace segfuse::comm

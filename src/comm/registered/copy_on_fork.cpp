@@ -1,5 +1,6 @@
 #include "comm/registered/copy_on_fork.h"
 
+#include <fmt/core.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -28,7 +29,8 @@ class Page {
   Page() {
     void* memory =
         mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw DeviceError("no memory for a page: {}", std::strerror(errno));
+    if (memory == MAP_FAILED)
+      throw DeviceError(fmt::format("no memory for a page: {}", std::strerror(errno)));
     bytes_ = static_cast<std::byte*>(memory);
   }
   ~Page() { munmap(bytes_, page_bytes()); }
@@ -65,7 +67,7 @@ class Child {
   explicit Child(const Page& page) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      throw DeviceError("no pair of sockets: {}", std::strerror(errno));
+      throw DeviceError(fmt::format("no pair of sockets: {}", std::strerror(errno)));
     pid_ = static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
     if (pid_ == 0) {
       char word = 0;
@@ -78,7 +80,7 @@ class Child {
     go_ = ends[1];
     if (pid_ < 0) {
       close(go_);
-      throw DeviceError("no child: {}", std::strerror(reason));
+      throw DeviceError(fmt::format("no child: {}", std::strerror(reason)));
     }
   }
   ~Child() { saw_what_was_before(); }
@@ -107,7 +109,7 @@ CopyOnForkProof try_it() {
   // The pin goes before the page does.
   const std::unique_ptr<Pin> pin = device.pin(page.span());
   const OpenFile file(memfd_create("copy-on-fork", MFD_CLOEXEC));
-  if (file.number() < 0) throw DeviceError("no memory file: {}", std::strerror(errno));
+  if (file.number() < 0) throw DeviceError(fmt::format("no memory file: {}", std::strerror(errno)));
   Child child(page);
   page.set(kAfter);
   std::byte seen{};

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "comm/registered/backend.h"
 #include "runtime/cuda/driver.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 

@@ -1,5 +1,6 @@
 #include "comm/registered/fabric.h"
 
+#include <fmt/core.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
@@ -33,8 +34,8 @@ const Library& library() {
   static const Library opened = [] {
     static const SharedLibrary file = SharedLibrary::open_first({"libfabric.so.1"});
     if (!file)
-      throw DeviceError("libfabric: libfabric.so.1 cannot be opened ({}); install libfabric1",
-                        file.error());
+      throw DeviceError(fmt::format(
+          "libfabric: libfabric.so.1 cannot be opened ({}); install libfabric1", file.error()));
     Library l{};
     file.load("fi_getinfo", l.get_info);
     file.load("fi_freeinfo", l.free_info);
@@ -48,8 +49,8 @@ const Library& library() {
 
 void check(int result, const char* what, const std::string& provider) {
   if (result != 0)
-    throw DeviceError("libfabric: {} of provider '{}' failed: {}", what, provider,
-                      library().text(-result));
+    throw DeviceError(fmt::format("libfabric: {} of provider '{}' failed: {}", what, provider,
+                                  library().text(-result)));
 }
 
 }  // namespace

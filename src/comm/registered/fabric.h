@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/registered/backend.h"
+#include "segfuse/registered.h"
 
 struct fid_domain;
 

@@ -128,20 +128,20 @@ void check_usable(const void* address, std::size_t bytes, bool read, bool write)
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   if (address == nullptr) throw UsageError("registered memory: the address is null");
   if (bytes == 0)
-    throw UsageError("registered memory: 0 bytes at {}; expected at least 1", address);
+    throw UsageError(fmt::format("registered memory: 0 bytes at {}; expected at least 1", address));
   if (bytes > UINTPTR_MAX - begin)
-    throw UsageError("registered memory: {} bytes at {} go beyond the last address", bytes,
-                     address);
+    throw UsageError(fmt::format("registered memory: {} bytes at {} go beyond the last address",
+                                 bytes, address));
   const std::vector<MapLine> maps = read_maps();
   for (std::uintptr_t at = begin; at < begin + bytes;) {
     const std::size_t index = find_mapping(maps, at);
     if (index == maps.size())
-      throw UsageError("registered memory: {} bytes at {}: nothing is mapped at {:#x}", bytes,
-                       address, at);
+      throw UsageError(fmt::format("registered memory: {} bytes at {}: nothing is mapped at {:#x}",
+                                   bytes, address, at));
     if ((read && !maps[index].readable) || (write && !maps[index].writable))
-      throw UsageError("registered memory: {} bytes at {}: {:#x} to {:#x} may not be {}", bytes,
-                       address, maps[index].begin, maps[index].end,
-                       read && !maps[index].readable ? "read" : "written");
+      throw UsageError(fmt::format(
+          "registered memory: {} bytes at {}: {:#x} to {:#x} may not be {}", bytes, address,
+          maps[index].begin, maps[index].end, read && !maps[index].readable ? "read" : "written"));
     at = maps[index].end;
   }
 }
@@ -155,7 +155,7 @@ void refuse_foreign(const void* address, std::size_t bytes) {
   const std::size_t index = find_mapping(maps, begin);
   const std::string owner = index < maps.size() ? owner_of(maps, index, begin) : "gone by now";
   const std::size_t others = last - page - bytes;
-  throw UsageError(
+  throw UsageError(fmt::format(
       "registered memory: {} bytes at {} belong to {}; {}; take memory from Registry::make_slab, "
       "or "
       "let Registry::bounce copy it",
@@ -164,7 +164,7 @@ void refuse_foreign(const void* address, std::size_t bytes) {
           ? fmt::format("registering them would take the {} other bytes of their pages ({:#x} "
                         "to {:#x}) from every forked child",
                         others, page, last)
-          : "only slabs are kept from forked children in a way that is known here");
+          : "only slabs are kept from forked children in a way that is known here"));
 }
 
 }  // namespace segfuse::comm

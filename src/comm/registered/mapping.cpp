@@ -1,5 +1,6 @@
 #include "comm/registered/mapping.h"
 
+#include <fmt/core.h>
 #include <linux/memfd.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
@@ -35,25 +36,26 @@ std::byte* reserve(std::size_t bytes) {
       mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
     throw DeviceError(
-        "slab of {} bytes: no addresses for it: {}; the process has too many mappings "
-        "(vm.max_map_count) or a limit on its address space",
-        bytes, std::strerror(errno));
+        fmt::format("slab of {} bytes: no addresses for it: {}; the process has too many mappings "
+                    "(vm.max_map_count) or a limit on its address space",
+                    bytes, std::strerror(errno)));
   return static_cast<std::byte*>(memory);
 }
 
 void check(const SlabOptions& options) {
   if (options.bytes == 0)
-    throw UsageError("slab '{}': 0 bytes; expected at least 1", options.owner);
+    throw UsageError(fmt::format("slab '{}': 0 bytes; expected at least 1", options.owner));
   if (options.bytes > kMostBytes)
-    throw UsageError("slab '{}': {} bytes; expected at most {}", options.owner, options.bytes,
-                     kMostBytes);
+    throw UsageError(fmt::format("slab '{}': {} bytes; expected at most {}", options.owner,
+                                 options.bytes, kMostBytes));
   if (options.owner.empty() || options.owner.size() > kLongestOwner ||
       options.owner.find_first_of(std::string_view("\n\0", 2)) != std::string::npos)
-    throw UsageError("slab: the owner's name has {} bytes; expected 1 to {}, in one line",
-                     options.owner.size(), kLongestOwner);
+    throw UsageError(
+        fmt::format("slab: the owner's name has {} bytes; expected 1 to {}, in one line",
+                    options.owner.size(), kLongestOwner));
   if (options.numa < -1 || options.numa >= kMostNodes)
-    throw UsageError("slab '{}': node {}; expected 0 to {}, or -1 for any", options.owner,
-                     options.numa, kMostNodes - 1);
+    throw UsageError(fmt::format("slab '{}': node {}; expected 0 to {}, or -1 for any",
+                                 options.owner, options.numa, kMostNodes - 1));
 }
 
 }  // namespace
@@ -133,11 +135,11 @@ void Mapping::place_near(const SlabOptions& options) const {
   if (syscall(SYS_mbind, payload_.data(), payload_.size(), MPOL_PREFERRED, &nodes, kMostNodes + 1,
               0U) == 0)
     return;
-  throw DeviceError("slab '{}': its memory cannot come from node {}: {}", options.owner,
-                    options.numa,
-                    errno == ENOSYS   ? "this kernel knows no nodes (CONFIG_NUMA)"
-                    : errno == EINVAL ? "there is no such node with memory"
-                                      : std::strerror(errno));
+  throw DeviceError(fmt::format("slab '{}': its memory cannot come from node {}: {}", options.owner,
+                                options.numa,
+                                errno == ENOSYS   ? "this kernel knows no nodes (CONFIG_NUMA)"
+                                : errno == EINVAL ? "there is no such node with memory"
+                                                  : std::strerror(errno)));
 }
 
 void Mapping::map_payload(const SlabOptions& options, std::byte* at) {
@@ -151,14 +153,14 @@ void Mapping::map_payload(const SlabOptions& options, std::byte* at) {
     if (!mapped) mapped = map_file(options, at, 0);
   }
   if (!mapped)
-    throw DeviceError("slab '{}': {} bytes cannot be mapped: {}", options.owner, payload_.size(),
-                      std::strerror(errno));
+    throw DeviceError(fmt::format("slab '{}': {} bytes cannot be mapped: {}", options.owner,
+                                  payload_.size(), std::strerror(errno)));
   if (backing_ == Backing::kTransparentHuge || backing_ == Backing::kPrivate)
     prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, at, payload_.size(), ("reg:" + options.owner).c_str());
   if (options.numa >= 0) place_near(options);
   if (options.fork == ForkPolicy::kAbsent && madvise(at, payload_.size(), MADV_DONTFORK) != 0)
-    throw DeviceError("slab '{}': its memory cannot be kept from forked children: {}",
-                      options.owner, std::strerror(errno));
+    throw DeviceError(fmt::format("slab '{}': its memory cannot be kept from forked children: {}",
+                                  options.owner, std::strerror(errno)));
 }
 
 }  // namespace segfuse::comm

@@ -4,34 +4,10 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
-#include <string_view>
+
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
-
-/// What a forked child gets of a slab.
-enum class ForkPolicy {
-  kAbsent,  ///< nothing: touching it faults (MADV_DONTFORK, once, before any pin)
-  kShared,  ///< the same memory
-  /// A copy, which the kernel makes at once where it is pinned, at seconds a GiB. Where something
-  /// pins, only with a kernel that is seen to do so (copy_on_fork.h), and up to kMostCopied.
-  kCopied,
-};
-
-/// Where the memory came from.
-enum class Backing { kFile, kHugeFile, kTransparentHuge, kPrivate };
-std::string_view name_of(Backing backing) noexcept;
-
-struct SlabOptions {
-  std::string owner;      ///< stands in /proc/PID/maps as "reg:OWNER"
-  std::size_t bytes = 0;  ///< rounded up to whole pages
-  ForkPolicy fork = ForkPolicy::kAbsent;
-  bool huge = false;  ///< large pages: from the pool if it has them, else transparent ones
-  int numa = -1;      ///< the node whose memory is taken while it has some; -1: any
-};
-
-/// Of all slabs of a registry that fork() copies, together.
-inline constexpr std::size_t kMostCopied = std::size_t{256} << 20;
 
 /// Owns the mapping; unmaps it, except in a forked child, where it is not there.
 class Mapping {

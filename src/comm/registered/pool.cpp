@@ -1,9 +1,12 @@
 #include "comm/registered/pool.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <exception>
 
 #include "comm/registered/child.h"
+#include "comm/registered/mapping.h"
 #include "segfuse/error.h"
 
 namespace segfuse::comm {
@@ -29,10 +32,10 @@ std::byte* RegisteredPool::try_allocate(std::size_t bytes, std::size_t alignment
 
 std::byte* RegisteredPool::allocate(std::size_t bytes, std::size_t alignment) {
   if (std::byte* const found = try_allocate(bytes, alignment)) return found;
-  throw DeviceError(
+  throw DeviceError(fmt::format(
       "registered memory '{}': {} bytes do not fit: {} of at most {} are held, {} of them in use; "
       "free some, or raise the limit",
-      options_.owner, bytes, held_bytes(), options_.limit, live_bytes());
+      options_.owner, bytes, held_bytes(), options_.limit, live_bytes()));
 }
 
 RegisteredPool::Slabs::iterator RegisteredPool::find(const char* call,
@@ -40,8 +43,8 @@ RegisteredPool::Slabs::iterator RegisteredPool::find(const char* call,
   const auto found = std::find_if(slabs_.begin(), slabs_.end(),
                                   [&](const One& one) { return one.allocator.owns(address); });
   if (found == slabs_.end())
-    throw UsageError("{}: {} is not in a slab of '{}'", call, static_cast<const void*>(address),
-                     options_.owner);
+    throw UsageError(fmt::format("{}: {} is not in a slab of '{}'", call,
+                                 static_cast<const void*>(address), options_.owner));
   return found;
 }
 
@@ -156,11 +159,11 @@ void RegisteredResource::deallocate(std::byte* address, runtime::StreamId stream
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(address);
   if (found == live_.end())
-    throw UsageError("RegisteredResource::deallocate: {} is not live",
-                     static_cast<const void*>(address));
+    throw UsageError(fmt::format("RegisteredResource::deallocate: {} is not live",
+                                 static_cast<const void*>(address)));
   if (bytes != runtime::kUnknownBytes && bytes != found->second)
-    throw UsageError("RegisteredResource::deallocate: {} has {} bytes, not {}",
-                     static_cast<const void*>(address), found->second, bytes);
+    throw UsageError(fmt::format("RegisteredResource::deallocate: {} has {} bytes, not {}",
+                                 static_cast<const void*>(address), found->second, bytes));
   std::list<Freed> node;
   node.push_back({address, {}});
   node.back().uses.raise(timeline_.touch(stream));
@@ -173,8 +176,8 @@ std::size_t RegisteredResource::bytes_of(const std::byte* address) const {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(address);
   if (found == live_.end())
-    throw UsageError("RegisteredResource::bytes_of: {} is not live",
-                     static_cast<const void*>(address));
+    throw UsageError(fmt::format("RegisteredResource::bytes_of: {} is not live",
+                                 static_cast<const void*>(address)));
   return found->second;
 }
 

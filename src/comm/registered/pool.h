@@ -10,10 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "comm/registered/registry.h"
-#include "comm/registered/sub_allocator.h"
 #include "runtime/memory/pinned.h"
 #include "runtime/memory/resource.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 

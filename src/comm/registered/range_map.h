@@ -7,14 +7,9 @@
 #include <memory_resource>
 #include <vector>
 
-namespace segfuse::comm {
+#include "segfuse/registered.h"
 
-struct CountedRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::uint32_t count = 0;
-  bool operator==(const CountedRange&) const = default;
-};
+namespace segfuse::comm {
 
 /// A range is removed as it was added; that needs no memory, so it cannot fail half way. Not
 /// synchronised.

@@ -1,5 +1,7 @@
 #include "comm/registered/registry.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,6 +12,8 @@
 #include "comm/registered/child.h"
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
+#include "comm/registered/mapping.h"
+#include "comm/registered/range_map.h"
 #include "segfuse/error.h"
 
 namespace segfuse::comm {
@@ -87,11 +91,11 @@ Registration Registration::make(const std::shared_ptr<SlabState>& slab, std::siz
   refuse_in_child("register_range");
   const std::size_t size = slab->mapping.payload().size();
   if (bytes == 0)
-    throw UsageError("slab '{}': 0 bytes at offset {} to register; expected at least 1",
-                     slab->owner, offset);
+    throw UsageError(fmt::format("slab '{}': 0 bytes at offset {} to register; expected at least 1",
+                                 slab->owner, offset));
   if (offset > size || bytes > size - offset)
-    throw UsageError("slab '{}': {} bytes at offset {} to register; the slab has {}", slab->owner,
-                     bytes, offset, size);
+    throw UsageError(fmt::format("slab '{}': {} bytes at offset {} to register; the slab has {}",
+                                 slab->owner, bytes, offset, size));
   const std::lock_guard lock(slab->mutex);
   slab->ranges.add(offset, offset + bytes);
   try {
@@ -133,7 +137,7 @@ namespace {
 SlabState& alive(const std::shared_ptr<SlabState>& state, const char* what) {
   refuse_in_child(what);
   if (state == nullptr)
-    throw UsageError("{}: this handle is empty; it was moved from, or released", what);
+    throw UsageError(fmt::format("{}: this handle is empty; it was moved from, or released", what));
   return *state;
 }
 
@@ -210,18 +214,18 @@ void Registry::check_copied(const SlabOptions& options) const {
   if (options.fork != ForkPolicy::kCopied || !state_->backend->pins()) return;
   const CopyOnForkProof& proof = copy_on_fork();
   if (proof.answer != CopyOnFork::kYes)
-    throw DeviceError(
+    throw DeviceError(fmt::format(
         "slab '{}': children may have a copy only where the kernel is seen to copy pinned memory "
         "in fork(), and here it is not: {}; let children share it, or go without",
-        options.owner, proof.reason);
+        options.owner, proof.reason));
   std::size_t copied = 0;
   for (const auto& slab : slabs())
     if (slab->policy == ForkPolicy::kCopied) copied += slab->mapping.payload().size();
   if (options.bytes > kMostCopied - std::min(kMostCopied, copied))
-    throw UsageError(
+    throw UsageError(fmt::format(
         "slab '{}': {} bytes that every fork() copies, beside {} there are; expected at most {} in "
         "all",
-        options.owner, options.bytes, copied, kMostCopied);
+        options.owner, options.bytes, copied, kMostCopied));
 }
 
 Slab Registry::make_slab(const SlabOptions& options) {

@@ -1,10 +1,12 @@
-#include "comm/registered/sub_allocator.h"
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "comm/registered/child.h"
+#include "comm/registered/mapping.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 namespace {
@@ -50,8 +52,8 @@ std::byte* SubAllocator::allocate(std::size_t bytes, std::size_t alignment) {
   refuse_in_child("SubAllocator::allocate");
   if (bytes == 0) throw UsageError("SubAllocator: 0 bytes; expected at least 1");
   if (!std::has_single_bit(alignment) || alignment > page_bytes())
-    throw UsageError("SubAllocator: alignment {}; expected a power of two up to {}", alignment,
-                     page_bytes());
+    throw UsageError(fmt::format("SubAllocator: alignment {}; expected a power of two up to {}",
+                                 alignment, page_bytes()));
   if (bytes > slab_.bytes()) return nullptr;
   const std::size_t held = round_up(bytes, kCacheLine);
   const std::size_t unit = std::max(alignment, kCacheLine);
@@ -86,9 +88,9 @@ SubAllocator::Live::const_iterator SubAllocator::find(const char* call,
       owns(address) ? live_.find(static_cast<std::size_t>(address - base_)) : live_.end();
   if (found == live_.end())
     throw UsageError(
-        "{}: {} is no live object of slab '{}'; it was freed already, or is not the "
-        "beginning of one",
-        call, static_cast<const void*>(address), slab_.owner());
+        fmt::format("{}: {} is no live object of slab '{}'; it was freed already, or is not the "
+                    "beginning of one",
+                    call, static_cast<const void*>(address), slab_.owner()));
   return found;
 }
 
@@ -100,9 +102,9 @@ void SubAllocator::deallocate(std::byte* address) {
   std::size_t bytes = found->second.held;
   if (slab_.registered(offset, bytes, forbidden_))
     throw UsageError(
-        "SubAllocator::deallocate: {} is still registered; release its registration "
-        "first",
-        static_cast<const void*>(address));
+        fmt::format("SubAllocator::deallocate: {} is still registered; release its registration "
+                    "first",
+                    static_cast<const void*>(address)));
   const std::size_t held = bytes;
   const auto next = free_.lower_bound(offset);
   const bool joins_next = next != free_.end() && next->first == offset + bytes;

@@ -1,5 +1,6 @@
 #include "comm/registered/uring.h"
 
+#include <fmt/core.h>
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -47,16 +48,16 @@ struct UringBackend::Ring {
     file = setup(parameters);
     if (file < 0)
       throw DeviceError(
-          "io_uring: the kernel refuses: {}; it is older than 5.19, or a sandbox or "
-          "kernel.io_uring_disabled forbids it",
-          std::strerror(errno));
+          fmt::format("io_uring: the kernel refuses: {}; it is older than 5.19, or a sandbox or "
+                      "kernel.io_uring_disabled forbids it",
+                      std::strerror(errno)));
     io_uring_rsrc_register table{};
     table.nr = kSlots;
     table.flags = IORING_RSRC_REGISTER_SPARSE;
     try {
       if (change(file, IORING_REGISTER_BUFFERS2, &table, sizeof table) != 0)
-        throw DeviceError("io_uring: no table of buffers: {}; Linux 5.19 or later has it",
-                          std::strerror(errno));
+        throw DeviceError(fmt::format(
+            "io_uring: no table of buffers: {}; Linux 5.19 or later has it", std::strerror(errno)));
       map_queues();
     } catch (...) {
       close();
@@ -84,7 +85,8 @@ struct UringBackend::Ring {
     void* memory =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, what);
     if (memory == MAP_FAILED)
-      throw DeviceError("io_uring: its queues cannot be mapped: {}", std::strerror(errno));
+      throw DeviceError(
+          fmt::format("io_uring: its queues cannot be mapped: {}", std::strerror(errno)));
     return memory;
   }
   void close() noexcept {
@@ -148,11 +150,11 @@ class UringPin final : public Pin {
       const int failure = add(pages.subspan(at, std::min(kLargest, pages.size() - at)));
       if (failure == 0) continue;
       drop();
-      throw DeviceError(
+      throw DeviceError(fmt::format(
           "io_uring: {} bytes cannot be pinned: {}; see the limit on locked memory (ulimit -l) and "
           "that of the control group",
           pages.size(),
-          failure == ENOSPC ? "all places for buffers are taken" : std::strerror(failure));
+          failure == ENOSPC ? "all places for buffers are taken" : std::strerror(failure)));
     }
   }
   ~UringPin() override {
@@ -207,8 +209,8 @@ namespace {
 std::size_t start_of(const Registration& registration, std::size_t offset, std::size_t bytes) {
   refuse_in_child("UringBackend");
   if (offset > registration.bytes() || bytes > registration.bytes() - offset)
-    throw UsageError("io_uring: {} bytes at offset {} of a registration of {}", bytes, offset,
-                     registration.bytes());
+    throw UsageError(fmt::format("io_uring: {} bytes at offset {} of a registration of {}", bytes,
+                                 offset, registration.bytes()));
   return static_cast<std::size_t>(registration.address() - registration.slab().data()) + offset;
 }
 
@@ -244,7 +246,8 @@ std::size_t UringBackend::transfer(bool write, int file, std::uint64_t place, co
     throw UsageError("io_uring: the memory is registered with another back end");
   const std::span<std::byte> pages = pin->pages();
   if (start > pages.size() || bytes > pages.size() - start)
-    throw UsageError("io_uring: {} bytes at offset {} of a pin of {}", bytes, start, pages.size());
+    throw UsageError(
+        fmt::format("io_uring: {} bytes at offset {} of a pin of {}", bytes, start, pages.size()));
   std::size_t moved = 0;
   while (moved < bytes) {
     const std::size_t at = start + moved;
@@ -258,12 +261,14 @@ std::size_t UringBackend::transfer(bool write, int file, std::uint64_t place, co
     const int result = ring_->run(operation);
     if (result == -EINTR || result == -EAGAIN) continue;
     if (result < 0)
-      throw DeviceError("io_uring: {} failed: {}", write ? "writing" : "reading",
-                        std::strerror(-result));
+      throw DeviceError(fmt::format("io_uring: {} failed: {}", write ? "writing" : "reading",
+                                    std::strerror(-result)));
     if (result == 0) break;
     moved += static_cast<std::size_t>(result);
   }
   return moved;
 }
+
+std::shared_ptr<Backend> make_uring_backend() { return std::make_shared<UringBackend>(); }
 
 }  // namespace segfuse::comm

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/registered/backend.h"
-#include "comm/registered/registry.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 

@@ -1,5 +1,3 @@
-#include "comm/registered/verbs.h"
-
 #include <fmt/core.h>
 
 #include <cerrno>
@@ -11,6 +9,7 @@
 #include "base/os/shared_library.h"
 #include "comm/registered/child.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
 
 namespace segfuse::comm {
 namespace {
@@ -44,8 +43,8 @@ const Verbs& verbs() {
     static const SharedLibrary library =
         SharedLibrary::open_first({"libibverbs.so.1", "libibverbs.so"});
     if (!library)
-      throw DeviceError("verbs: libibverbs.so.1 cannot be opened ({}); install libibverbs1",
-                        library.error());
+      throw DeviceError(fmt::format(
+          "verbs: libibverbs.so.1 cannot be opened ({}); install libibverbs1", library.error()));
     Verbs v{};
     library.load("ibv_get_device_list", v.devices);
     library.load("ibv_free_device_list", v.free_devices);
@@ -79,9 +78,9 @@ class VerbsPin final : public Pin {
         region_(verbs().register_memory(domain_->domain, pages.data(), pages.size(), kAccess)) {
     if (region_ == nullptr)
       throw DeviceError(
-          "verbs: {} bytes cannot be registered: {}; see the limit on locked memory "
-          "(ulimit -l)",
-          pages.size(), std::strerror(errno));
+          fmt::format("verbs: {} bytes cannot be registered: {}; see the limit on locked memory "
+                      "(ulimit -l)",
+                      pages.size(), std::strerror(errno)));
   }
   ~VerbsPin() override {
     if (!in_forked_child()) verbs().deregister(region_);
@@ -130,8 +129,9 @@ std::shared_ptr<Backend> make_verbs_backend(const std::string& device) {
   const int reason = errno;
   if (list == nullptr || count == 0) {
     if (list != nullptr) v.free_devices(list);
-    throw DeviceError("verbs: no device{}; this machine has no RDMA adapter that is visible here",
-                      list == nullptr ? fmt::format(" ({})", std::strerror(reason)) : "");
+    throw DeviceError(
+        fmt::format("verbs: no device{}; this machine has no RDMA adapter that is visible here",
+                    list == nullptr ? fmt::format(" ({})", std::strerror(reason)) : ""));
   }
   auto domain = std::make_shared<Domain>();
   bool found = false;
@@ -140,10 +140,10 @@ std::shared_ptr<Backend> make_verbs_backend(const std::string& device) {
     if (found) domain->context = v.open(list[i]);
   }
   v.free_devices(list);
-  if (!found) throw DeviceError("verbs: there is no device '{}'", device);
+  if (!found) throw DeviceError(fmt::format("verbs: there is no device '{}'", device));
   if (domain->context != nullptr) domain->domain = v.allocate_domain(domain->context);
   if (domain->domain == nullptr)
-    throw DeviceError("verbs: the device cannot be opened: {}", std::strerror(errno));
+    throw DeviceError(fmt::format("verbs: the device cannot be opened: {}", std::strerror(errno)));
   return std::make_shared<VerbsBackend>(std::move(domain));
 }
 

@@ -1,5 +1,7 @@
 #include "compiler/autodiff/autodiff.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "compiler/autodiff/rules.h"
@@ -75,26 +77,28 @@ class Reverse {
 std::vector<ValId> vjp(ir::Fusion& fusion, std::span<const ValId> outputs,
                        std::span<const ValId> cotangents, std::span<const ValId> wrt) {
   if (outputs.size() != cotangents.size())
-    throw UsageError("{} outputs to differentiate came with {} cotangents; each needs one",
-                     outputs.size(), cotangents.size());
+    throw UsageError(
+        fmt::format("{} outputs to differentiate came with {} cotangents; each needs one",
+                    outputs.size(), cotangents.size()));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const ir::Val& output = fusion.val(outputs[i]);
     const ir::Val& cotangent = fusion.val(cotangents[i]);
     if (!is_float(output.dtype))
       throw UsageError(
-          "output {} to differentiate is {}; only floating point values have gradients", i,
-          name_of(output.dtype));
+          fmt::format("output {} to differentiate is {}; only floating point values have gradients",
+                      i, name_of(output.dtype)));
     if (output.dtype != cotangent.dtype || !fusion.equal(output.shape, cotangent.shape))
-      throw UsageError("the cotangent of output {} is {}{}; it must be {}{} like the output", i,
-                       name_of(cotangent.dtype), fusion.to_string(cotangent.shape),
-                       name_of(output.dtype), fusion.to_string(output.shape));
+      throw UsageError(
+          fmt::format("the cotangent of output {} is {}{}; it must be {}{} like the output", i,
+                      name_of(cotangent.dtype), fusion.to_string(cotangent.shape),
+                      name_of(output.dtype), fusion.to_string(output.shape)));
   }
   for (const ValId id : wrt)
     if (!is_float(fusion.val(id).dtype))
-      throw UsageError(
+      throw UsageError(fmt::format(
           "a gradient with respect to a {} value was asked for; only floating point values have "
           "one",
-          name_of(fusion.val(id).dtype));
+          name_of(fusion.val(id).dtype)));
   Reverse reverse(fusion, wrt);
   for (std::size_t i = 0; i < outputs.size(); ++i) reverse.seed(outputs[i], cotangents[i]);
   reverse.sweep();
@@ -105,12 +109,13 @@ std::vector<ValId> vjp(ir::Fusion& fusion, std::span<const ValId> outputs,
 
 std::vector<ValId> gradients(ir::Fusion& fusion, ValId scalar, std::span<const ValId> wrt) {
   if (!fusion.val(scalar).shape.empty())
-    throw UsageError(
+    throw UsageError(fmt::format(
         "the value to differentiate has the shape {}; gradients() needs a scalar, vjp() takes any",
-        fusion.to_string(fusion.val(scalar).shape));
+        fusion.to_string(fusion.val(scalar).shape)));
   if (!is_float(fusion.val(scalar).dtype))
-    throw UsageError("the value to differentiate is {}; only floating point values have gradients",
-                     name_of(fusion.val(scalar).dtype));
+    throw UsageError(
+        fmt::format("the value to differentiate is {}; only floating point values have gradients",
+                    name_of(fusion.val(scalar).dtype)));
   const ValId outputs[] = {scalar};
   const ValId cotangents[] = {fusion.constant(1, fusion.val(scalar).dtype)};
   return vjp(fusion, outputs, cotangents, wrt);

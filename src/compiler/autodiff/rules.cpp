@@ -1,5 +1,7 @@
 #include "compiler/autodiff/rules.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -370,7 +372,7 @@ void Adjoint::movement() {
       return give(0,
                   value(b_.unfold(g, attr<std::int64_t>("axis"), shape(0)[axis() + 1].constant(),
                                   attr<std::int64_t>("stride"), attr<std::int64_t>("dilation"))));
-    default: throw InternalError("no gradient rule for '{}'", ir::info(e_.op).name);
+    default: throw InternalError(fmt::format("no gradient rule for '{}'", ir::info(e_.op).name));
   }
 }
 
@@ -416,9 +418,9 @@ void Adjoint::semicrf() {
 void Adjoint::opaque() {
   if (e_.op == Op::matmul) return matmul();
   if (e_.op == Op::semicrf_loss) return semicrf();
-  throw UsageError(
+  throw UsageError(fmt::format(
       "'{}' cannot be differentiated again; only first derivatives of the semi-Markov loss exist",
-      ir::info(e_.op).name);
+      ir::info(e_.op).name));
 }
 
 std::vector<ValId> Adjoint::run() {

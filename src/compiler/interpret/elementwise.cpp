@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -38,7 +40,7 @@ T apply_unary(ir::Op op, T a) {
 #include "segfuse/ops.def"
     default: break;
   }
-  throw InternalError("'{}' has no formula for this type", ir::info(op).name);
+  throw InternalError(fmt::format("'{}' has no formula for this type", ir::info(op).name));
 }
 
 template <class T>
@@ -55,7 +57,7 @@ T apply_binary(ir::Op op, T a, T b) {
 #include "segfuse/ops.def"
     default: break;
   }
-  throw InternalError("'{}' has no formula for this type", ir::info(op).name);
+  throw InternalError(fmt::format("'{}' has no formula for this type", ir::info(op).name));
 }
 
 template <class T>

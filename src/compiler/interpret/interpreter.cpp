@@ -1,5 +1,7 @@
 #include "compiler/interpret/interpreter.h"
 
+#include <fmt/core.h>
+
 #include "base/check.h"
 #include "compiler/inputs.h"
 #include "compiler/interpret/evaluate.h"
@@ -32,8 +34,9 @@ std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque
   const OpaqueOps::Function& function =
       e.expr().op == ir::Op::semicrf_loss ? opaque.semicrf_loss : opaque.semicrf_loss_grad;
   if (!function)
-    throw UsageError("the Fusion '{}' uses '{}', for which interpret() was given no function",
-                     e.fusion.name(), ir::info(e.expr().op).name);
+    throw UsageError(
+        fmt::format("the Fusion '{}' uses '{}', for which interpret() was given no function",
+                    e.fusion.name(), ir::info(e.expr().op).name));
   return function(e.operands);
 }
 
@@ -47,7 +50,7 @@ std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque) {
     case ir::OpClass::kCreation: return evaluate_creation(e);
     case ir::OpClass::kOpaque: return evaluate_opaque(e, opaque);
   }
-  throw InternalError("no evaluation for '{}'", ir::info(e.expr().op).name);
+  throw InternalError(fmt::format("no evaluation for '{}'", ir::info(e.expr().op).name));
 }
 
 std::vector<Tensor> evaluate_creation(const Evaluation& e) {

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <functional>
 
 #include "base/check.h"
@@ -212,7 +214,7 @@ std::vector<Tensor> evaluate_movement(const Evaluation& e) {
     case ir::Op::scatter_add: return evaluate_scatter_add(e);
     case ir::Op::unfold: return evaluate_unfold(e);
     case ir::Op::fold: return evaluate_fold(e);
-    default: throw InternalError("no evaluation for '{}'", ir::info(e.expr().op).name);
+    default: throw InternalError(fmt::format("no evaluation for '{}'", ir::info(e.expr().op).name));
   }
 }
 

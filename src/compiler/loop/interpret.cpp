@@ -1,5 +1,7 @@
 #include "compiler/loop/interpret.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <limits>
 #include <map>
@@ -69,9 +71,9 @@ class Interpreter {
   std::int64_t position(BufferId buffer, const Index& index, std::int64_t beyond = 0) const {
     const std::int64_t found = at(index) + beyond;
     if (found < 0 || found >= buffers_[buffer.index].size())
-      throw InternalError("kernel {}: position {} of buffer '{}', which has {} elements",
-                          kernel_.name, found, kernel_.buffer(buffer).name,
-                          buffers_[buffer.index].size());
+      throw InternalError(
+          fmt::format("kernel {}: position {} of buffer '{}', which has {} elements", kernel_.name,
+                      found, kernel_.buffer(buffer).name, buffers_[buffer.index].size()));
     return found;
   }
 

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -26,7 +28,8 @@ class Verifier {
  private:
   void need(bool holds, std::string_view what) const {
     if (!holds)
-      throw InternalError("kernel {}: not so: {}\n{}", kernel_.name, what, print(kernel_));
+      throw InternalError(
+          fmt::format("kernel {}: not so: {}\n{}", kernel_.name, what, print(kernel_)));
   }
 
   void define(ValueId value) {

@@ -2,6 +2,8 @@
 // product of ranges, and its index has to be their position in a mixed radix that ends with the
 // buffer.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -298,8 +300,8 @@ class WriteVerifier {
  private:
   [[noreturn]] void refuse(const Buffer& buffer, const std::string& why) const {
     throw InternalError(
-        "kernel {}: it does not follow that each element of {} is written once: {}\n{}",
-        kernel_.name, buffer.name, why, print(kernel_));
+        fmt::format("kernel {}: it does not follow that each element of {} is written once: {}\n{}",
+                    kernel_.name, buffer.name, why, print(kernel_)));
   }
 
   void block(const std::vector<Statement>& body) {

@@ -1,5 +1,7 @@
 #include "compiler/lower/emitter.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -325,7 +327,7 @@ ValueId Emitter::evaluate(const Request& request, bool& loaded) {
     case ir::OpClass::kCreation: return creation(expr, request);
     default: break;
   }
-  throw InternalError("'{}' cannot be lowered into a kernel", ir::info(expr.op).name);
+  throw InternalError(fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
 }
 
 ValueId Emitter::elementwise(const Expr& expr, const Request& request) {
@@ -367,7 +369,7 @@ ValueId Emitter::creation(const Expr& expr, const Request& request) {
            where);
       return result;
     }
-    default: throw InternalError("'{}' creates nothing", ir::info(expr.op).name);
+    default: throw InternalError(fmt::format("'{}' creates nothing", ir::info(expr.op).name));
   }
 }
 
@@ -457,7 +459,9 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
     case Op::concat: return concat(expr, request);
     case Op::take:
     case Op::gather: return indexed(expr, request);
-    default: throw InternalError("'{}' cannot be lowered into a kernel", ir::info(expr.op).name);
+    default:
+      throw InternalError(
+          fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
   }
 }
 

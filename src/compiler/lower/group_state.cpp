@@ -1,5 +1,7 @@
 #include "compiler/lower/group_state.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -55,7 +57,8 @@ GroupState::GroupState(ir::Fusion& program, const SegmentedGroup& g, const Group
 
 const std::vector<int>& GroupState::place(ValId val) const {
   const auto found = places_.find(val);
-  if (found == places_.end()) throw InternalError("value {} has no place in its group", val.index);
+  if (found == places_.end())
+    throw InternalError(fmt::format("value {} has no place in its group", val.index));
   return found->second;
 }
 

@@ -1,5 +1,7 @@
 #include "compiler/lower/lower.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -19,9 +21,9 @@ auto ours(const std::string& kernel, Function&& function) {
   try {
     return function();
   } catch (const std::logic_error& error) {
-    throw InternalError("no kernel '{}' can be made: {}", kernel, error.what());
+    throw InternalError(fmt::format("no kernel '{}' can be made: {}", kernel, error.what()));
   } catch (const std::bad_variant_access& error) {
-    throw InternalError("no kernel '{}' can be made: {}", kernel, error.what());
+    throw InternalError(fmt::format("no kernel '{}' can be made: {}", kernel, error.what()));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "compiler/lower/walker.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,7 +35,7 @@ Walker::Walker(const GroupState& group, GroupKernel& out)
 std::size_t Walker::find(ExprId expr, int part) const {
   for (std::size_t i = 0; i < group_.reductions.size(); ++i)
     if (group_.reductions[i].expr == expr && group_.reductions[i].part == part) return i;
-  throw InternalError("expression {} has no reduction {}", expr.index, part);
+  throw InternalError(fmt::format("expression {} has no reduction {}", expr.index, part));
 }
 
 const std::vector<ValueId>& Walker::finished(std::size_t number) const {

@@ -1,5 +1,7 @@
 #include "compiler/passes/pass.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <string>
 
@@ -30,7 +32,7 @@ void check(const Pass& pass, const ir::Fusion& fusion) {
   try {
     ir::verify(fusion);
   } catch (const InternalError& error) {
-    throw InternalError("after the pass '{}': {}", pass.name, error.what());
+    throw InternalError(fmt::format("after the pass '{}': {}", pass.name, error.what()));
   }
 }
 
@@ -44,7 +46,7 @@ const Pass& find_pass(std::string_view name) {
     if (pass.name == name) return pass;
     names.emplace_back(pass.name);
   }
-  throw UsageError("there is no pass '{}'; there are {}", name, quoted_list(names));
+  throw UsageError(fmt::format("there is no pass '{}'; there are {}", name, quoted_list(names)));
 }
 
 std::vector<PassTime> run_passes(ir::Fusion& fusion, const PassOptions& options) {

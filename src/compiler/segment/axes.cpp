@@ -1,5 +1,7 @@
 #include "compiler/segment/axes.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"

@@ -1,5 +1,7 @@
 #include "compiler/segment/segmenter.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -144,8 +146,8 @@ SegmentedFusion Result::make(ir::Fusion& fusion, const SizeHints& hints) {
 
 SegmentedFusion segment(ir::Fusion fusion, const SegmentOptions& options) {
   if (fusion.live_exprs().size() != fusion.exprs().size())
-    throw UsageError("the Fusion '{}' has dead code; run the passes before it is segmented",
-                     fusion.name());
+    throw UsageError(fmt::format(
+        "the Fusion '{}' has dead code; run the passes before it is segmented", fusion.name()));
   Search search(fusion, options);
   search.try_whole();
   search.try_parts();

@@ -1,4 +1,6 @@
-// Puts together what the files of /proc/PID say: see the contract in segfuse/doctor.h.
+// Puts together what the files of /proc/PID say: see the contract in segfuse/doctor/fork.h.
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
@@ -161,7 +163,8 @@ void add_notes(ForkReport& report, const Process& process, const Owners& owners,
 /// False: it changed too much while it was read.
 bool examine(const Process& process, ForkReport& report) {
   const std::vector<Vma> vmas = parse_smaps(process.read_text("smaps"));
-  if (vmas.empty()) throw UsageError("process {} ended while it was being read", process.pid());
+  if (vmas.empty())
+    throw UsageError(fmt::format("process {} ended while it was being read", process.pid()));
   std::vector<Mapping> mappings = join_mappings(vmas);
   const std::string status = process.read_text("status");
   const std::vector<Pin> pins = find_pins(process);

@@ -1,5 +1,6 @@
 #include "doctor/fork/forecast.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

@@ -9,7 +9,7 @@
 #include "doctor/fork/pins.h"
 #include "doctor/fork/process.h"
 #include "doctor/fork/smaps.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse::doctor {
 

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,22 +48,24 @@ bool read_at(int folder, const std::string& path, std::string& text) {
 }  // namespace
 
 Process::Process(int pid) : pid_(pid) {
-  if (pid <= 0) throw UsageError("{} is no process number; it has to be 1 or more", pid);
+  if (pid <= 0)
+    throw UsageError(fmt::format("{} is no process number; it has to be 1 or more", pid));
   const std::string path = "/proc/" + std::to_string(pid);
   folder_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder_ < 0) {
     if (errno == ENOENT)
-      throw UsageError("there is no process {}; it may have ended, or run in another container",
-                       pid);
+      throw UsageError(fmt::format(
+          "there is no process {}; it may have ended, or run in another container", pid));
     refuse(".", errno);
   }
   memory_ = ::openat(folder_, "mem", O_RDONLY | O_CLOEXEC);
   const std::string status = read_text("status");
   if (status.find("\nState:\tZ") != std::string::npos)
-    throw UsageError("process {} is a zombie: it has ended and has no memory any more", pid);
+    throw UsageError(
+        fmt::format("process {} is a zombie: it has ended and has no memory any more", pid));
   if (status.find("\nVmSize:") == std::string::npos)
-    throw UsageError("process {} has no memory of its own: it is a kernel thread, or just ending",
-                     pid);
+    throw UsageError(fmt::format(
+        "process {} has no memory of its own: it is a kernel thread, or just ending", pid));
 }
 
 Process::~Process() {
@@ -72,14 +75,14 @@ Process::~Process() {
 
 void Process::refuse(const std::string& name, int error) const {
   if (error == ESRCH || error == ENOENT)
-    throw UsageError("process {} ended while it was being read", pid_);
+    throw UsageError(fmt::format("process {} ended while it was being read", pid_));
   const std::string why = std::generic_category().message(error);
   if (error == EACCES || error == EPERM)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "/proc/{}/{} may not be read: {}; run this as the process's owner or as root, with "
         "CAP_SYS_PTRACE in a container",
-        pid_, name, why);
-  throw UsageError("/proc/{}/{} cannot be read: {}", pid_, name, why);
+        pid_, name, why));
+  throw UsageError(fmt::format("/proc/{}/{} cannot be read: {}", pid_, name, why));
 }
 
 std::string Process::read_text(const std::string& name) const {

@@ -1,5 +1,6 @@
 #include "doctor/fork/remote_call.h"
 
+#include <fmt/core.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -40,7 +41,7 @@ bool is_system_call(const Process& process, std::uint64_t address) {
 void refuse_ended(const Process& process) {
   const std::string status = process.try_read("status").value_or("");
   if (status.find("\nVmSize:") == std::string::npos)
-    throw UsageError("process {} ended meanwhile", process.pid());
+    throw UsageError(fmt::format("process {} ended meanwhile", process.pid()));
 }
 
 /// Where in executable memory such an instruction stands; the kernel's own page has some.
@@ -61,7 +62,8 @@ std::uint64_t find_system_call(const Process& process) {
     }
   }
   refuse_ended(process);
-  throw DeviceError("process {}: no instruction for system calls was found in it", process.pid());
+  throw DeviceError(
+      fmt::format("process {}: no instruction for system calls was found in it", process.pid()));
 }
 
 /// A thread of the process, stopped; on destruction it goes on where it was.
@@ -76,7 +78,8 @@ class StoppedThread {
     seized_ = ptrace(PTRACE_GETREGS, thread_, nullptr, &before_) == 0;
     if (!seized_) refuse(errno);
     if (before_.cs != kUserCode)
-      throw DeviceError("process {} is not a 64-bit program; nothing was changed", process_.pid());
+      throw DeviceError(
+          fmt::format("process {} is not a 64-bit program; nothing was changed", process_.pid()));
   }
   ~StoppedThread() {
     if (!seized_) return;
@@ -109,22 +112,23 @@ class StoppedThread {
       if (stop != SIGTRAP && stop >> 8 == 0) held_back_.push_back(stop);
     }
     refuse_ended(process_);
-    throw DeviceError("process {}: thread {} does not get to a system call", process_.pid(),
-                      thread_);
+    throw DeviceError(fmt::format("process {}: thread {} does not get to a system call",
+                                  process_.pid(), thread_));
   }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
  private:
   [[noreturn]] void refuse(int error) const {
-    if (error == ESRCH) throw UsageError("process {} ended meanwhile", process_.pid());
+    if (error == ESRCH) throw UsageError(fmt::format("process {} ended meanwhile", process_.pid()));
     const auto tracer =
         status_value(process_.try_read("status").value_or(""), "TracerPid").value_or(0);
     if (tracer != 0)
-      throw UsageError("process {} is under a debugger already (process {}); end that one first",
-                       process_.pid(), tracer);
-    throw UsageError(
+      throw UsageError(
+          fmt::format("process {} is under a debugger already (process {}); end that one first",
+                      process_.pid(), tracer));
+    throw UsageError(fmt::format(
         "process {} may not be changed: {}; run this as root, with CAP_SYS_PTRACE in a container",
-        process_.pid(), std::generic_category().message(error));
+        process_.pid(), std::generic_category().message(error)));
   }
 
   /// The stop as waitpid tells it, without its lowest byte. Gives up after ten seconds.
@@ -136,15 +140,15 @@ class StoppedThread {
       if (found < 0 && errno != EINTR) refuse(ESRCH);
       if (found == thread_) break;
       if (Clock::now() > until)
-        throw DeviceError(
+        throw DeviceError(fmt::format(
             "process {}: thread {} does not stop; it waits in the kernel for something that cannot "
             "be interrupted",
-            process_.pid(), thread_);
+            process_.pid(), thread_));
       if (attempt > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (!WIFSTOPPED(status)) {
       seized_ = false;
-      throw UsageError("process {} ended meanwhile", process_.pid());
+      throw UsageError(fmt::format("process {} ended meanwhile", process_.pid()));
     }
     return status >> 8;
   }
@@ -173,7 +177,7 @@ int choose_thread(const Process& process) {
     const std::string call = process.try_read("task/" + name + "/syscall").value_or("running");
     if (!call.starts_with("running") && !call.starts_with("-1")) return static_cast<int>(*number);
   }
-  if (first == 0) throw UsageError("process {} ended meanwhile", process.pid());
+  if (first == 0) throw UsageError(fmt::format("process {} ended meanwhile", process.pid()));
   return first;
 }
 
@@ -195,9 +199,9 @@ RemoteResult remote_madvise(const Process& process, std::uint64_t begin, std::ui
 RemoteResult remote_madvise(const Process& process, std::uint64_t begin, std::uint64_t end,
                             int advice) {
   throw DeviceError(
-      "repair is made for x86-64; here a debugger does it: gdb -p {} -batch -ex 'call "
-      "(int)madvise({:#x}, {}, {})'",
-      process.pid(), begin, end - begin, advice);
+      fmt::format("repair is made for x86-64; here a debugger does it: gdb -p {} -batch -ex 'call "
+                  "(int)madvise({:#x}, {}, {})'",
+                  process.pid(), begin, end - begin, advice));
 }
 
 #endif

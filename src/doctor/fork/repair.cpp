@@ -1,5 +1,6 @@
 #include "doctor/fork/repair.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -30,31 +31,32 @@ ForkRepair repair_knowing(int pid, std::uint64_t address, const comm::CopyOnFork
   const ForkReport before = examine_fork(pid);
   const ForkRegion* region = kept_at(before, address);
   if (region == nullptr)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "{:#x} of process {} is not kept from children, so there is nothing to give back; segfuse "
         "doctor fork {} names what is",
-        address, pid, pid);
+        address, pid, pid));
   if (region->risk == ForkRisk::kBenign)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "{:#x} of process {} does no harm to children ({}: {}); it stays as it is, since its owner "
         "may rely on that",
-        address, pid, region->kind, region->why);
+        address, pid, region->kind, region->why));
   if (proof.answer != comm::CopyOnFork::kYes)
-    throw DeviceError(
+    throw DeviceError(fmt::format(
         "giving these pages to children is safe only where fork() copies pinned memory, and this "
         "kernel was not seen to do so: {}; nothing was changed",
-        proof.reason);
+        proof.reason));
   repair.region = *region;
   const RemoteResult result = remote_madvise(process, region->begin, region->end, MADV_DOFORK);
   repair.stopped_seconds = result.stopped_seconds;
-  if (result.error == EINTR) throw UsageError("process {} ended meanwhile", pid);
+  if (result.error == EINTR) throw UsageError(fmt::format("process {} ended meanwhile", pid));
   if (result.error != 0)
-    throw DeviceError("process {}: madvise({:#x}, {}, MADV_DOFORK) failed: {}", pid, region->begin,
-                      region->end - region->begin, std::generic_category().message(result.error));
+    throw DeviceError(fmt::format("process {}: madvise({:#x}, {}, MADV_DOFORK) failed: {}", pid,
+                                  region->begin, region->end - region->begin,
+                                  std::generic_category().message(result.error)));
   repair.after = examine_fork(pid);
   if (kept_at(repair.after, address) != nullptr)
-    throw DeviceError("process {}: {:#x} is kept from children again: a library there insists", pid,
-                      address);
+    throw DeviceError(fmt::format(
+        "process {}: {:#x} is kept from children again: a library there insists", pid, address));
   return repair;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "comm/registered/copy_on_fork.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse::doctor {
 

@@ -4,7 +4,7 @@
 
 #include "base/json/json.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse {
 

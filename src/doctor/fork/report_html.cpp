@@ -9,7 +9,7 @@
 
 #include "doctor/html.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse {
 

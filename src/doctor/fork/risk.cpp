@@ -1,5 +1,7 @@
 #include "doctor/fork/risk.h"
 
+#include <fmt/core.h>
+
 #include "doctor/record.h"
 
 namespace segfuse::doctor {

@@ -4,7 +4,7 @@
 #include "doctor/fork/forecast.h"
 #include "doctor/fork/owner.h"
 #include "doctor/fork/software.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse::doctor {
 

@@ -1,5 +1,7 @@
 #include "doctor/fork/smaps.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -129,8 +131,9 @@ std::vector<Vma> parse_smaps(std::string_view text) {
     }
     Vma vma;
     if (!read_head(line, vma))
-      throw DataError("smaps:{}: expected 'begin-end rights offset device inode', found '{}'",
-                      number, line.substr(0, 80));
+      throw DataError(
+          fmt::format("smaps:{}: expected 'begin-end rights offset device inode', found '{}'",
+                      number, line.substr(0, 80)));
     vmas.push_back(std::move(vma));
   }
   for (Vma& vma : vmas)

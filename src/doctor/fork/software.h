@@ -7,7 +7,7 @@
 
 #include "doctor/fork/process.h"
 #include "doctor/fork/smaps.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse::doctor {
 

@@ -1,6 +1,7 @@
 // Runs a command under the preloaded library and puts together what it tells: see the contract in
 // trace.h.
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +12,12 @@
 #include <set>
 
 #include "base/os/shared_library.h"
-#include "base/os/spawn.h"
 #include "base/text.h"
 #include "doctor/fork/trace.h"
 #include "doctor/fork/trace_listener.h"
 #include "doctor/fork/trace_message.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::doctor {
 
@@ -230,17 +231,17 @@ std::filesystem::path find_library() {
   std::error_code error;
   if (const char* named = std::getenv("SEGFUSE_FORKTRACE"); named != nullptr && *named != '\0') {
     if (std::filesystem::exists(named, error)) return std::filesystem::absolute(named);
-    throw DeviceError("SEGFUSE_FORKTRACE: there is no file {}", named);
+    throw DeviceError(fmt::format("SEGFUSE_FORKTRACE: there is no file {}", named));
   }
   const std::filesystem::path folder = folder_of_code(&kLibrary);
   for (const char* place : {"", "../lib", "../lib/segfuse"}) {
     const std::filesystem::path path = (folder / place / kLibrary).lexically_normal();
     if (std::filesystem::exists(path, error)) return std::filesystem::absolute(path);
   }
-  throw DeviceError(
+  throw DeviceError(fmt::format(
       "{} is not beside this program ({}); it is built with it, and SEGFUSE_FORKTRACE may name its "
       "file",
-      kLibrary, folder.string());
+      kLibrary, folder.string()));
 }
 
 /// File and line of the calls, where addr2line is installed and knows them.
@@ -301,7 +302,7 @@ ForkTrace trace_command(const std::vector<std::string>& command) {
     result = spawn::run(request);
   }
   if (result.failed != spawn::Stage::kNone)
-    throw UsageError("{}: {}", command[0], result.outcome());
+    throw UsageError(fmt::format("{}: {}", command[0], result.outcome()));
   trace.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   trace.outcome = result.outcome();
   tracer.report(trace);

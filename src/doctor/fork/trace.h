@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 
 namespace segfuse::doctor {
 

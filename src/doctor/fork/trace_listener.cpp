@@ -1,5 +1,6 @@
 #include "doctor/fork/trace_listener.h"
 
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -43,7 +44,7 @@ TraceListener::TraceListener(OnMessage on_message, OnEnd on_end)
     const int reason = errno;
     close(socket_);
     close(stop_);
-    throw DeviceError("no socket to listen on: {}", std::strerror(reason));
+    throw DeviceError(fmt::format("no socket to listen on: {}", std::strerror(reason)));
   }
   name_ = "@" + name;
   thread_ = std::thread([this] { serve(); });

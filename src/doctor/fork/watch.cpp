@@ -10,7 +10,7 @@
 #include "base/json/json.h"
 #include "base/os/interrupt.h"
 #include "doctor/record.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -106,7 +106,8 @@ std::string fork_change_json(const ForkChange& change, double seconds) {
 bool watch_fork(int pid, const ForkWatch& watch) {
   using Clock = std::chrono::steady_clock;
   if (watch.interval < std::chrono::milliseconds(10) || watch.interval > std::chrono::hours(1))
-    throw UsageError("a reading every {} ms; expected 10 to 3600000", watch.interval.count());
+    throw UsageError(
+        fmt::format("a reading every {} ms; expected 10 to 3600000", watch.interval.count()));
   const InterruptScope interrupt;
   const auto stop = [&] { return watch.stop ? watch.stop() : interrupt.requested(); };
   const auto start = Clock::now();

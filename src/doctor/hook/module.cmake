@@ -7,12 +7,13 @@ set_target_properties(segfuse_forktrace PROPERTIES CXX_VISIBILITY_PRESET hidden 
                                                    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 target_include_directories(segfuse_forktrace PRIVATE ${PROJECT_SOURCE_DIR}/src)
 # Never with sanitizers: it runs in programs that have none.
-target_compile_options(segfuse_forktrace PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Werror -O2 -fno-exceptions -fno-rtti
+target_compile_options(segfuse_forktrace PRIVATE -Wall -Wextra -Wpedantic -Wshadow
+                                                 $<$<BOOL:${SEGFUSE_WERROR}>:-Werror> -O2 -fno-exceptions -fno-rtti
                                                  -fno-threadsafe-statics -fno-stack-protector)
 target_link_options(segfuse_forktrace PRIVATE -Wl,--as-needed -Wl,-z,now)
 target_link_libraries(segfuse_forktrace PRIVATE ${CMAKE_DL_LIBS})
 if(SEGFUSE_PYTHON)
   install(TARGETS segfuse_forktrace DESTINATION segfuse)
-else()
+elseif(SEGFUSE_INSTALL)
   install(TARGETS segfuse_forktrace DESTINATION lib)
 endif()

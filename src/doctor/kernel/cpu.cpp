@@ -1,5 +1,7 @@
 #include "doctor/kernel/cpu.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/os/file.h"
@@ -52,12 +54,13 @@ void add_c_text(KernelReport& report, const jit::CpuCompiler& compiler,
 void read_c_file(KernelReport& report, const std::filesystem::path& file) {
   std::string reason;
   const auto compiler = jit::open_cpu_compiler(&reason, {.folder = std::filesystem::path()});
-  if (!compiler) throw DeviceError("{}: there is no compiler for C files: {}", report.file, reason);
+  if (!compiler)
+    throw DeviceError(fmt::format("{}: there is no compiler for C files: {}", report.file, reason));
   report.source = source_of(*compiler);
   try {
     add_c_text(report, *compiler, {file.filename().string(), read_file(file)});
   } catch (const jit::CompileError& error) {
-    throw DataError("{}:{}: {}", report.file, error.line(), error.message());
+    throw DataError(fmt::format("{}:{}: {}", report.file, error.line(), error.message()));
   }
   std::sort(report.kernels.begin(), report.kernels.end(),
             [](const KernelInfo& a, const KernelInfo& b) { return a.name < b.name; });

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "jit/cpu_compiler.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 
 namespace segfuse::doctor {
 

@@ -106,10 +106,10 @@ std::map<std::string_view, std::uint64_t> values_of(const Elf& elf, int code) {
 std::vector<KernelInfo> read_cubin(std::string_view bytes, const std::string& file) {
   const Elf elf = parse_elf(bytes, file);
   if (elf.machine != kCuda)
-    throw DataError(
+    throw DataError(fmt::format(
         "{}: this ELF file is for machine {}, expected {} (CUDA), or a program or library with "
         "kernels in it; pass a cubin (nvcc -cubin), a fat binary, or what was linked with one",
-        file, elf.machine, kCuda);
+        file, elf.machine, kCuda));
   const std::uint32_t architecture =
       elf.abi_version >= kSecondByteAbi ? (elf.flags >> 8) & 0xff : elf.flags & 0xff;
   const auto registers = values_of(elf, kRegisters);

@@ -1,4 +1,4 @@
-// From a file to the report: see the contracts in segfuse/doctor.h.
+// From a file to the report: see the contracts in segfuse/doctor/kernel.h.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "base/os/file.h"
-#include "base/os/spawn.h"
 #include "base/text.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
@@ -20,6 +19,7 @@
 #include "doctor/kernel/ptx.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse {
 
@@ -57,7 +57,8 @@ class TemporaryFile {
   TemporaryFile() {
     std::string name = (fs::temp_directory_path() / "segfuse_XXXXXX").string();
     const int descriptor = ::mkstemp(name.data());
-    if (descriptor < 0) throw DataError("{}: no temporary file can be made there", name);
+    if (descriptor < 0)
+      throw DataError(fmt::format("{}: no temporary file can be made there", name));
     ::close(descriptor);
     path_ = name;
   }
@@ -88,8 +89,9 @@ std::string assemble(const std::string& ptxas, const fs::path& file,
                                                          cubin.path(), fs::absolute(file).string()},
                                            .err = spawn::Capture{}});
   if (!result.ok())
-    throw DataError("{}: ptxas does not assemble it for {} ({}): {}", file.string(), architecture,
-                    result.outcome(), complaint_of(result.err + result.out));
+    throw DataError(fmt::format("{}: ptxas does not assemble it for {} ({}): {}", file.string(),
+                                architecture, result.outcome(),
+                                complaint_of(result.err + result.out)));
   return read_file(cubin.path());
 }
 
@@ -125,7 +127,7 @@ void compile_file(KernelReport& report, const fs::path& file, const KernelOption
                                             folders);
   } catch (const InternalError& error) {
     // The text is not ours.
-    throw DataError("{}", error.what());
+    throw DataError(error.what());
   }
   report.source = "CUDA C++, compiled by NVRTC";
   report.kernels = read_cubin(compiled.cubin, report.file);

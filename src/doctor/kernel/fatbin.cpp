@@ -103,7 +103,7 @@ std::string unpack_lz4(std::string_view packed, std::size_t size) {
 Fatbin read_fatbin(std::string_view bytes, const std::string& file) {
   Fatbin fatbin;
   const auto refuse = [&](std::size_t at) {
-    throw DataError("{}: the fat binary at byte {} does not fit its file", file, at);
+    throw DataError(fmt::format("{}: the fat binary at byte {} does not fit its file", file, at));
   };
   for (std::size_t at = 0; at + kHeader <= bytes.size();) {
     // Those of several object files stand at multiples of 8.

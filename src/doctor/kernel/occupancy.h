@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 
 namespace segfuse::doctor {
 

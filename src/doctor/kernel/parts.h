@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 
 namespace segfuse::doctor {
 

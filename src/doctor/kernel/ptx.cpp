@@ -1,5 +1,7 @@
 #include "doctor/kernel/ptx.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -147,8 +149,8 @@ class Reader {
     std::size_t at = 0;
     while (at < text_.size()) at = read_top(at);
     if (!versioned_)
-      throw DataError("{}:1: expected PTX, which begins with .version, found something else",
-                      file_);
+      throw DataError(fmt::format(
+          "{}:1: expected PTX, which begins with .version, found something else", file_));
     std::vector<KernelInfo> kernels;
     for (const auto& [name, function] : functions_)
       if (function.entry) kernels.push_back(kernel_of(name));
@@ -195,7 +197,7 @@ class Reader {
       if (text_[end] == '}' && --depth == 0) break;
     }
     if (end == text_.size())
-      throw DataError("{}:{}: this brace is never closed", file_, line_of(open));
+      throw DataError(fmt::format("{}:{}: this brace is never closed", file_, line_of(open)));
     if (function) read_function(head, std::string_view(text_).substr(open + 1, end - open - 1));
     return end + 1;
   }

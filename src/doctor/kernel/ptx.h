@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 
 namespace segfuse::doctor {
 

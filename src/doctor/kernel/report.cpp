@@ -8,7 +8,7 @@
 
 #include "base/demangle.h"
 #include "base/json/json.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 
 namespace segfuse {
 

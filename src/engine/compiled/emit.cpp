@@ -88,14 +88,15 @@ runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion,
                                         std::string_view architecture) {
   const std::string text = print_cuda_unit(fusion, how).text;
   if (text.empty())
-    throw UsageError("'{}' has no kernels of its own, so there is no machine code", fusion.name());
+    throw UsageError(
+        fmt::format("'{}' has no kernels of its own, so there is no machine code", fusion.name()));
   return runtime::cuda::compile_cubin(fusion.name(), text, {}, architecture);
 }
 
 void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes) {
   std::string reason;
   const std::shared_ptr<jit::CpuCompiler> made_by = shared_cpu_compiler(&reason);
-  if (!made_by) throw DeviceError("there is no compiler for the CPU: {}", reason);
+  if (!made_by) throw DeviceError(fmt::format("there is no compiler for the CPU: {}", reason));
   Emission emission(fusion, {.hints = sizes});
   emission.each([&](EmittedGroup& group) {
     for (const GroupKernel& kernel : group.lowered.kernels)

@@ -5,7 +5,7 @@
 
 #include "compiler/segment/context.h"
 #include "ir/fusion.h"
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 
 namespace segfuse::engine {
 

@@ -1,5 +1,7 @@
 #include "engine/device/accelerator.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -133,9 +135,9 @@ Tensor Accelerator::upload(const Tensor& host, std::string_view label) {
 
 void Accelerator::upload_into(const Tensor& host, const Tensor& device) {
   if (host.dtype() != device.dtype() || host.shape() != device.shape())
-    throw InternalError("{}{} was to be written over {}{}", name_of(host.dtype()),
-                        to_string(host.shape()), name_of(device.dtype()),
-                        to_string(device.shape()));
+    throw InternalError(fmt::format("{}{} was to be written over {}{}", name_of(host.dtype()),
+                                    to_string(host.shape()), name_of(device.dtype()),
+                                    to_string(device.shape())));
   copy_in(host, buffer(device));
 }
 
@@ -151,8 +153,9 @@ std::shared_ptr<Accelerator> Accelerator::of(const Tensor& tensor) {
 
 const Buffer& Accelerator::buffer(const Tensor& tensor) const {
   if (!owns(tensor))
-    throw UsageError("a tensor in the memory of {} was given to {}; bring it to the host first",
-                     tensor.device_memory() ? tensor.device_memory()->device() : "the host", name_);
+    throw UsageError(
+        fmt::format("a tensor in the memory of {} was given to {}; bring it to the host first",
+                    tensor.device_memory() ? tensor.device_memory()->device() : "the host", name_));
   return static_cast<const Memory&>(*tensor.device_memory()).buffer();
 }
 
@@ -252,8 +255,8 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
   if ((name != "cuda" && !name.starts_with("cuda:")) || error != std::errc() ||
       end != number.data() + number.size() || ordinal < 0)
-    throw UsageError(
-        "device '{}' is unknown; known are 'cpu', 'cuda' and 'cuda:N' for the N-th GPU", name);
+    throw UsageError(fmt::format(
+        "device '{}' is unknown; known are 'cpu', 'cuda' and 'cuda:N' for the N-th GPU", name));
   static std::mutex mutex;
   static std::map<std::pair<int, bool>, std::weak_ptr<Accelerator>> opened;
   const std::lock_guard lock(mutex);

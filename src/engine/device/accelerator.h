@@ -77,7 +77,7 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   /// Waits for all that was enqueued; throws the first failure.
   void synchronize();
 
-  // --- memory and streams of others (segfuse/compile.h) ---
+  // --- memory and streams of others (segfuse/device_function.h) ---
 
   /// For those who let several threads call.
   std::mutex& calls() { return calls_; }

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <mutex>
 
@@ -5,7 +7,7 @@
 #include "engine/device/library_kernels.h"
 #include "engine/exec/array.h"
 #include "engine/program_state.h"
-#include "segfuse/compile.h"
+#include "segfuse/device_function.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -116,18 +118,18 @@ struct DeviceFunction::State {
     if (bytes_of(array) == 0) return accelerator->empty(array.dtype, array.shape, "empty", stream);
     if (in_place(array)) return borrow(array, stream);
     if (overwritten[i])
-      throw UsageError(
+      throw UsageError(fmt::format(
           "the array '{}' is overwritten by the program, expected it contiguous and at a multiple "
           "of {} bytes",
-          program.fusion().inputs()[i].name, alignment);
+          program.fusion().inputs()[i].name, alignment));
     return pack(array, stream);
   }
 
   std::vector<Tensor> take_all(std::span<const ForeignArray> inputs, StreamId stream) {
     const std::size_t expected = overwritten.size();
     if (inputs.size() != expected)
-      throw UsageError("the Fusion '{}' has {} inputs; {} were given", program.fusion().name(),
-                       expected, inputs.size());
+      throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given",
+                                   program.fusion().name(), expected, inputs.size()));
     foreign.clear();
     ready = timeline().touch(stream);
     std::vector<Tensor> tensors;
@@ -141,8 +143,8 @@ struct DeviceFunction::State {
     tensors.reserve(outputs.size());
     for (const ForeignArray& output : outputs) {
       if (!in_place(output))
-        throw UsageError("an output is not contiguous, or not at a multiple of {} bytes",
-                         alignment);
+        throw UsageError(fmt::format(
+            "an output is not contiguous, or not at a multiple of {} bytes", alignment));
       tensors.push_back(bytes_of(output) == 0
                             ? accelerator->empty(output.dtype, output.shape, "empty", stream)
                             : borrow(output, stream));
@@ -224,8 +226,8 @@ std::vector<Shape> DeviceFunction::prepare(std::span<const Shape> inputs) {
   const std::lock_guard lock(state_->accelerator->calls());
   const ir::Fusion& fusion = state_->program.fusion();
   if (inputs.size() != fusion.inputs().size())
-    throw UsageError("the Fusion '{}' has {} inputs; {} were given", fusion.name(),
-                     fusion.inputs().size(), inputs.size());
+    throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given", fusion.name(),
+                                 fusion.inputs().size(), inputs.size()));
   std::vector<Tensor> like;
   for (std::size_t i = 0; i < inputs.size(); ++i)
     like.push_back(Tensor::borrow(fusion.val(fusion.inputs()[i].val).dtype, inputs[i], nullptr));

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "engine/device/device_planner.h"
@@ -21,7 +23,7 @@ void DevicePlanner::plan_library(ir::ExprId id) {
     case ir::Op::scatter_add: return plan_scatter_add(id);
     case ir::Op::semicrf_loss:
     case ir::Op::semicrf_loss_grad: return plan_crf(id);
-    default: throw InternalError("no plan on a device for '{}'", name_of(id));
+    default: throw InternalError(fmt::format("no plan on a device for '{}'", name_of(id)));
   }
 }
 

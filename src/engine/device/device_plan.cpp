@@ -1,5 +1,7 @@
 #include "engine/device/device_plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "engine/device/device_planner.h"
@@ -73,7 +75,8 @@ Ref DevicePlanner::status_word(DeviceCheck check) {
   if (made_.checks.empty())
     status_ = add_buffer(Buffer::Kind::kInOut, "status", kMostChecks * sizeof(std::int32_t));
   if (made_.checks.size() == kMostChecks)
-    throw UsageError("the program has more than {} operations that check indices", kMostChecks);
+    throw UsageError(
+        fmt::format("the program has more than {} operations that check indices", kMostChecks));
   Ref word{status_, DType::kI32, contiguous({1})};
   word.layout.offset = static_cast<std::int64_t>(made_.checks.size());
   made_.checks.push_back(std::move(check));

@@ -1,5 +1,7 @@
 #include "engine/device/device_program.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -26,7 +28,8 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
                                 : indices.span<std::int64_t>()[static_cast<std::size_t>(i)],
                             at.size);
   }
-  throw UsageError("{} is out of range", check.what.at(static_cast<std::size_t>(word - 1)));
+  throw UsageError(
+      fmt::format("{} is out of range", check.what.at(static_cast<std::size_t>(word - 1))));
 }
 
 }  // namespace

@@ -222,9 +222,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) convert(const Arguments a) 
 LibraryLaunch copy_view_launch(std::size_t element_bytes, const std::vector<std::int64_t>& sizes,
                                const std::vector<std::int64_t>& strides) {
   if (sizes.size() > kMostAxes)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "a view of {} axes that cannot be joined cannot be copied on a GPU; at most {} can",
-        sizes.size(), kMostAxes);
+        sizes.size(), kMostAxes));
   const std::string type = element_bytes == 1   ? "unsigned char"
                            : element_bytes == 2 ? "unsigned short"
                            : element_bytes == 4 ? "unsigned"

@@ -1,5 +1,7 @@
 #include "engine/exec/array.h"
 
+#include <fmt/core.h>
+
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
@@ -111,7 +113,8 @@ Nest collapse(const Shape& shape, const std::vector<Shape>& strides) {
 Odometer::Odometer(const Nest& nest, std::size_t depth, std::int64_t position, std::size_t first)
     : depth_(depth) {
   if (depth > kMostAxes)
-    throw UsageError("a view has {} separate axes; at most {} can be walked", depth, kMostAxes);
+    throw UsageError(
+        fmt::format("a view has {} separate axes; at most {} can be walked", depth, kMostAxes));
   const bool two = nest.strides.size() > first + 1;
   for (std::size_t axis = depth; axis-- > 0;) {
     axes_[axis] = {nest.sizes[axis],

@@ -1,5 +1,6 @@
 #include "engine/exec/blas.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -111,10 +112,10 @@ class Buffers {
     for (void* buffer : buffers) blas().give_buffer(buffer);
     add(static_cast<int>(buffers.size()));
     if (buffers.empty())
-      throw DeviceError(
+      throw DeviceError(fmt::format(
           "out of memory: {} needs {} MiB for its buffers, and the system gives no more; raise the "
           "limit of this process (ulimit -v, or the job's memory)",
-          blas().name, kBytes >> 20);
+          blas().name, kBytes >> 20));
   }
 
   std::mutex mutex_;

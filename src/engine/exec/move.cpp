@@ -1,5 +1,7 @@
 #include "engine/exec/move.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +21,7 @@ void with_bits(DType dtype, Body&& body) {
     case 2: return body(std::uint16_t{});
     case 4: return body(std::uint32_t{});
     case 8: return body(std::uint64_t{});
-    default: throw InternalError("elements of {} bytes", size_of(dtype));
+    default: throw InternalError(fmt::format("elements of {} bytes", size_of(dtype)));
   }
 }
 
@@ -30,7 +32,7 @@ void with_sum_type(DType dtype, Body&& body) {
     case DType::kF64: return body(double{});
     case DType::kI32: return body(std::uint32_t{});
     case DType::kI64: return body(std::uint64_t{});
-    default: throw InternalError("no sums of {}", name_of(dtype));
+    default: throw InternalError(fmt::format("no sums of {}", name_of(dtype)));
   }
 }
 
@@ -41,7 +43,7 @@ void with_number(DType dtype, Body&& body) {
     case DType::kF64: return body(double{});
     case DType::kI32: return body(std::int32_t{});
     case DType::kI64: return body(std::int64_t{});
-    default: throw InternalError("no sums of {}", name_of(dtype));
+    default: throw InternalError(fmt::format("no sums of {}", name_of(dtype)));
   }
 }
 

@@ -49,7 +49,7 @@ void report(const Run& run, const std::vector<IndexCheck>& checks, const std::st
                                 : indices.as<const std::int64_t>()[i],
                             check.size);
   }
-  throw UsageError("{} is out of range", what);
+  throw UsageError(fmt::format("{} is out of range", what));
 }
 
 void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks) {

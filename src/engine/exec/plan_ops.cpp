@@ -88,7 +88,7 @@ void CpuPlanner::plan_expr(ir::ExprId id) {
       return fusion_.expr(id).op == ir::Op::matmul ? plan_matmul(id) : plan_semicrf(id);
     case ir::OpClass::kElementwise: break;
   }
-  throw InternalError("no plan for '{}'", ir::info(fusion_.expr(id).op).name);
+  throw InternalError(fmt::format("no plan for '{}'", ir::info(fusion_.expr(id).op).name));
 }
 
 // --- creation and reductions

@@ -1,5 +1,7 @@
 #include "engine/exec/reduce.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -217,7 +219,7 @@ void reduce(ThreadPool& pool, ir::Op op, const Array& from, const std::vector<st
     case DType::kF64: return Reduction<double>(pool, op, from, axes, to).run();
     case DType::kI32: return Reduction<std::int32_t>(pool, op, from, axes, to).run();
     case DType::kI64: return Reduction<std::int64_t>(pool, op, from, axes, to).run();
-    default: throw InternalError("no reduction of {}", name_of(from.dtype));
+    default: throw InternalError(fmt::format("no reduction of {}", name_of(from.dtype)));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "engine/exec/semicrf_ops.h"
 
+#include <fmt/core.h>
+
 #include "engine/exec/crf_views.h"
 #include "segfuse/error.h"
 
@@ -24,8 +26,8 @@ void SemicrfOps::read_gold(std::span<const Array> operands, std::size_t scores) 
   for (std::int64_t b = 0; b < labels.shape()[0]; ++b) {
     const std::int64_t length = integer(lengths, b * lengths.layout->strides[0]);
     if (length < 0 || length > labels.shape()[1])
-      throw DataError("semicrf_loss: row {} has length {}; there are {} frames", b, length,
-                      labels.shape()[1]);
+      throw DataError(fmt::format("semicrf_loss: row {} has length {}; there are {} frames", b,
+                                  length, labels.shape()[1]));
     std::int64_t first = 0;
     auto label = [&](std::int64_t t) {
       return integer(labels, b * labels.layout->strides[0] + t * labels.layout->strides[1]);
@@ -34,10 +36,10 @@ void SemicrfOps::read_gold(std::span<const Array> operands, std::size_t scores) 
       const std::int64_t flag = b * starts.layout->strides[0] + t * starts.layout->strides[1];
       if (t < length && integer(starts, flag) == 0) {
         if (label(t) != label(first))
-          throw DataError(
+          throw DataError(fmt::format(
               "semicrf_loss: row {}, frame {}: the label changes from {} to {} without the start "
               "of a segment",
-              b, t, label(first), label(t));
+              b, t, label(first), label(t)));
         continue;
       }
       gold_.append(first, t - first, label(first));

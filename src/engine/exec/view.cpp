@@ -1,5 +1,7 @@
 #include "engine/exec/view.h"
 
+#include <fmt/core.h>
+
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
@@ -22,7 +24,7 @@ std::optional<Layout> view_of(const ir::Fusion& fusion, const ir::Sizes& sizes, 
     }
     case ir::Op::squeeze:
     case ir::Op::reshape: return reshaped(layout, target);
-    default: throw InternalError("'{}' is no view", ir::info(expr.op).name);
+    default: throw InternalError(fmt::format("'{}' is no view", ir::info(expr.op).name));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "engine/kernels/reduce_kernels.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -242,7 +244,7 @@ ReduceLoops<T> make_loops(ir::Op op) {
     if (op == ir::Op::logsumexp)
       return {LogSum<T>::run, LogSum<T>::combine, {LogSum<T>::kNothing, 0, 0}, nullptr};
   }
-  throw InternalError("no reduction '{}' of this type", ir::info(op).name);
+  throw InternalError(fmt::format("no reduction '{}' of this type", ir::info(op).name));
 }
 
 ReduceLoops<float> loops_f32(ir::Op op) { return make_loops<float>(op); }

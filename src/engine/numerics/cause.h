@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ir/op.h"
-#include "segfuse/compile.h"
+#include "segfuse/numerics.h"
 
 namespace segfuse::engine::numerics {
 

@@ -1,5 +1,7 @@
 #include "engine/numerics/examine.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

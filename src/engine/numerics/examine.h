@@ -4,7 +4,7 @@
 #include <span>
 
 #include "engine/numerics/subject.h"
-#include "segfuse/compile.h"
+#include "segfuse/numerics.h"
 
 namespace segfuse::engine::numerics {
 

@@ -58,7 +58,8 @@ double parse_element(std::string_view word, std::string_view source, std::size_t
   if (word == "inf") return kInfinity;
   if (word == "-inf") return -kInfinity;
   if (const auto value = parse_double(word)) return *value;
-  throw DataError("{}:{}: found '{}' among the values, expected a number", source, line, word);
+  throw DataError(
+      fmt::format("{}:{}: found '{}' among the values, expected a number", source, line, word));
 }
 
 }  // namespace
@@ -160,14 +161,15 @@ std::vector<GivenValues> read_values(std::string_view text, std::string_view sou
     if (const std::size_t at = line.find(kMark);
         at != 0 && at != std::string_view::npos && line.find('#') == at &&
         std::count(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(at), '"') % 2 == 0)
-      throw DataError("{}:{}: values were found behind '{}'; expected them on a line of their own",
-                      source, number, trim(line.substr(0, at)));
+      throw DataError(
+          fmt::format("{}:{}: values were found behind '{}'; expected them on a line of their own",
+                      source, number, trim(line.substr(0, at))));
     if (!line.starts_with(kMark)) continue;
     const std::string_view rest = line.substr(kMark.size());
     const std::size_t equals = rest.rfind(" =");
     if (equals == std::string_view::npos)
-      throw DataError("{}:{}: values were found without a name, expected '#: NAME = VALUES'",
-                      source, number);
+      throw DataError(fmt::format(
+          "{}:{}: values were found without a name, expected '#: NAME = VALUES'", source, number));
     const std::string name(trim(rest.substr(0, equals)));
     if (all.empty() || all.back().input != name) all.push_back({name, {}});
     for (const Field& field : split_fields(rest.substr(equals + 2))) {
@@ -176,8 +178,8 @@ std::vector<GivenValues> read_values(std::string_view text, std::string_view sou
       if (star != std::string_view::npos) {
         const auto times = parse_int(field.text.substr(star + 1));
         if (!times || *times < 1 || *times > (std::int64_t{1} << 40))
-          throw DataError("{}:{}: found '{}' among the values, expected VALUE*NUMBER", source,
-                          number, field.text);
+          throw DataError(fmt::format("{}:{}: found '{}' among the values, expected VALUE*NUMBER",
+                                      source, number, field.text));
         count = *times;
       }
       all.back().elements.insert(all.back().elements.end(), static_cast<std::size_t>(count),

@@ -1,4 +1,6 @@
-// From a file to the report, and the report in words: see the contracts in segfuse/compile.h.
+// From a file to the report, and the report in words: see the contracts in segfuse/numerics.h.
+
+#include <fmt/core.h>
 
 #include "base/os/file.h"
 #include "engine/numerics/examine.h"
@@ -27,7 +29,8 @@ std::string numerics_fault_name(NumericsFault fault) {
 NumericsReport examine_numerics(const std::filesystem::path& file, const NumericsOptions& options) {
   using namespace engine;
   if (options.runs < 2)
-    throw UsageError("--runs is {}; equal runs can be compared from 2 on", options.runs);
+    throw UsageError(
+        fmt::format("--runs is {}; equal runs can be compared from 2 on", options.runs));
   const std::string text = read_file(file);
   const ir::Fusion fusion = ir::parse(text, file.string());
   ir::verify(fusion);

@@ -50,8 +50,8 @@ void check_sizes(const ir::Fusion& fusion, const SizeExamples& sizes,
   }
   for (const auto& [name, size] : sizes)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      throw UsageError("--size {}={}: the program has no size '{}'; {}", name, size, name,
-                       suggestion(name, names));
+      throw UsageError(fmt::format("--size {}={}: the program has no size '{}'; {}", name, size,
+                                   name, suggestion(name, names)));
   if (!unnamed.empty())
     notes.push_back(fmt::format("{} taken as {}; --size sets {}", fmt::join(unnamed, ", "),
                                 kUnnamedSize, unnamed.size() == 1 ? "it" : "them"));
@@ -155,8 +155,9 @@ std::vector<Tensor> make_inputs(const ir::Fusion& fusion, const SizeExamples& si
     }
     Tensor tensor(fusion.val(input.val).dtype, shape_of(fusion, sizes, input.val));
     if (static_cast<std::int64_t>(values->elements.size()) != tensor.size())
-      throw DataError("input '{}' has {} values in the file, expected {} for shape {}", input.name,
-                      values->elements.size(), tensor.size(), to_string(tensor.shape()));
+      throw DataError(fmt::format("input '{}' has {} values in the file, expected {} for shape {}",
+                                  input.name, values->elements.size(), tensor.size(),
+                                  to_string(tensor.shape())));
     for (std::int64_t e = 0; e < tensor.size(); ++e)
       tensor.set(e, values->elements[static_cast<std::size_t>(e)]);
     inputs.push_back(tensor);
@@ -164,8 +165,8 @@ std::vector<Tensor> make_inputs(const ir::Fusion& fusion, const SizeExamples& si
   for (const GivenValues& values : given)
     if (std::none_of(fusion.inputs().begin(), fusion.inputs().end(),
                      [&](const ir::Input& input) { return input.name == values.input; }))
-      throw DataError("the file has values of '{}', which is no input of its program",
-                      values.input);
+      throw DataError(fmt::format("the file has values of '{}', which is no input of its program",
+                                  values.input));
   return inputs;
 }
 

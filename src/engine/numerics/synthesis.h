@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/numerics/part.h"
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 
 namespace segfuse::engine::numerics {
 

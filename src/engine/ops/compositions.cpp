@@ -1,5 +1,7 @@
 // What users expect to have a name, written over the operations of the table.
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "base/half_types.h"
@@ -14,12 +16,13 @@ constexpr double kTanhScale = 0.7978845608028654;
 void need_least_rank(std::string_view operation, const Value& a, std::int64_t least,
                      std::string_view axes) {
   if (a.rank() < least)
-    throw UsageError("{}: found {}, expected a value of shape {}", operation, a.text(), axes);
+    throw UsageError(
+        fmt::format("{}: found {}, expected a value of shape {}", operation, a.text(), axes));
 }
 
 void need_float(std::string_view operation, const Value& a) {
   if (!is_float(a.dtype()))
-    throw UsageError("{}: found {}, expected floating point", operation, a.text());
+    throw UsageError(fmt::format("{}: found {}, expected floating point", operation, a.text()));
 }
 
 /// Compositions of 16-bit values are computed in f32 and rounded once.
@@ -48,8 +51,9 @@ Value standardised(const Value& a, const Axes& axes, double epsilon) {
 Value per_channel(std::string_view operation, const Value& a, const Value& channels) {
   if (channels.is_number()) return channels;
   if (channels.rank() != 1)
-    throw UsageError("{}: found {} beside {}, expected one value for each channel, shape (C)",
-                     operation, channels.text(), a.text());
+    throw UsageError(
+        fmt::format("{}: found {} beside {}, expected one value for each channel, shape (C)",
+                    operation, channels.text(), a.text()));
   Sizes shape(static_cast<std::size_t>(a.rank() - 1), Size(1));
   shape[0] = channels.size(0);
   return reshape(channels, shape);

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "compiler/autodiff/autodiff.h"
@@ -11,19 +13,21 @@ namespace {
 
 void need_bound(const Value& value, std::string_view what) {
   if (value.is_number())
-    throw UsageError("{} of the plain number {} was asked for, expected a value of a program", what,
-                     value.number());
+    throw UsageError(
+        fmt::format("{} of the plain number {} was asked for, expected a value of a program", what,
+                    value.number()));
 }
 
 /// The value's id in `state`.
 ir::ValId own(const std::shared_ptr<Value::State>& state, std::string_view operation,
               const Value& value) {
   if (value.is_number())
-    throw UsageError("{}: found the plain number {}, expected a value of the Fusion '{}'",
-                     operation, value.number(), state->fusion.name());
+    throw UsageError(
+        fmt::format("{}: found the plain number {}, expected a value of the Fusion '{}'", operation,
+                    value.number(), state->fusion.name()));
   if (value.state() != state)
-    throw UsageError("{}: found a value of the Fusion '{}', expected one of '{}'", operation,
-                     value.state()->fusion.name(), state->fusion.name());
+    throw UsageError(fmt::format("{}: found a value of the Fusion '{}', expected one of '{}'",
+                                 operation, value.state()->fusion.name(), state->fusion.name()));
   return id_of(value);
 }
 
@@ -76,7 +80,8 @@ Size Value::size(std::int64_t axis) const {
   const auto rank = static_cast<std::int64_t>(sizes.size());
   const std::int64_t at = axis < 0 ? axis + rank : axis;
   if (at < 0 || at >= rank)
-    throw UsageError("size: axis {} of {} was asked for, which has {} axes", axis, text(), rank);
+    throw UsageError(
+        fmt::format("size: axis {} of {} was asked for, which has {} axes", axis, text(), rank));
   return sizes[static_cast<std::size_t>(at)];
 }
 
@@ -107,7 +112,8 @@ Value FusionBuilder::input(std::string name, DType dtype, const Sizes& shape) {
   if (name.empty()) throw UsageError("input: the name is empty, expected one");
   for (const ir::Input& input : fusion.inputs())
     if (input.name == name)
-      throw UsageError("input: there is an input '{}' already, expected another name", name);
+      throw UsageError(
+          fmt::format("input: there is an input '{}' already, expected another name", name));
   return {state_, fusion.add_input(std::move(name), dtype, to_extents(fusion, shape)).index};
 }
 
@@ -115,7 +121,8 @@ void FusionBuilder::output(const Value& value, std::string name) {
   const ir::ValId id = own(state_, "output", value);
   for (const ir::Output& output : state_->fusion.outputs())
     if (!name.empty() && output.name == name)
-      throw UsageError("output: there is an output '{}' already, expected another name", name);
+      throw UsageError(
+          fmt::format("output: there is an output '{}' already, expected another name", name));
   state_->fusion.add_output(id, std::move(name));
 }
 
@@ -145,7 +152,8 @@ Value FusionBuilder::size(const Size& size, DType dtype) {
 std::vector<Value> FusionBuilder::apply(std::string_view operation, std::span<const Value> operands,
                                         std::span<const Attribute> attributes) {
   const std::optional<ir::Op> op = ir::op_from_name(operation);
-  if (!op) throw UsageError("there is no operation '{}'; docs/ir.md lists them", operation);
+  if (!op)
+    throw UsageError(fmt::format("there is no operation '{}'; docs/ir.md lists them", operation));
   ir::Fusion& fusion = state_->fusion;
   ir::Builder builder(fusion);
   std::vector<ir::ValId> ids;
@@ -165,7 +173,8 @@ std::vector<Value> FusionBuilder::apply(std::string_view operation, std::span<co
 void FusionBuilder::require(const Size& a, const Size& b) {
   ir::Fusion& fusion = state_->fusion;
   if (!fusion.unify(to_extent(fusion, a), to_extent(fusion, b)))
-    throw UsageError("require: the sizes {} and {} can never be equal", a.text(), b.text());
+    throw UsageError(
+        fmt::format("require: the sizes {} and {} can never be equal", a.text(), b.text()));
 }
 
 bool FusionBuilder::equal(const Size& a, const Size& b) const {
@@ -188,8 +197,9 @@ std::optional<Size> FusionBuilder::divide(const Size& a, const Size& b) const {
 
 Program FusionBuilder::build() const {
   if (state_->fusion.outputs().empty())
-    throw UsageError("the Fusion '{}' has no output, expected at least one before it is built",
-                     state_->fusion.name());
+    throw UsageError(
+        fmt::format("the Fusion '{}' has no output, expected at least one before it is built",
+                    state_->fusion.name()));
   ir::verify(state_->fusion);
   return Program(std::make_shared<Program::State>(state_->fusion));
 }
@@ -217,11 +227,12 @@ std::vector<Value> vjp(std::span<const Value> outputs, std::span<const Value> co
 std::vector<Value> grad(const Value& scalar, std::span<const Value> wrt) {
   need_bound(scalar, "the gradient");
   if (scalar.rank() != 0)
-    throw UsageError("grad: found a value {} to differentiate, expected a scalar; vjp takes any",
-                     scalar.text());
+    throw UsageError(
+        fmt::format("grad: found a value {} to differentiate, expected a scalar; vjp takes any",
+                    scalar.text()));
   if (!is_float(scalar.dtype()))
-    throw UsageError("grad: found a value {} to differentiate, expected floating point",
-                     scalar.text());
+    throw UsageError(fmt::format("grad: found a value {} to differentiate, expected floating point",
+                                 scalar.text()));
   const Value outputs[] = {scalar};
   const Value cotangents[] = {scalar.fusion().constant(1, scalar.dtype())};
   return vjp(outputs, cotangents, wrt);

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -19,12 +21,14 @@ std::shared_ptr<Value::State> common_state(std::string_view operation,
   for (const Value& operand : operands) {
     if (operand.is_number()) continue;
     if (state && operand.state() != state)
-      throw UsageError("{}: found values of the Fusions '{}' and '{}', expected one Fusion",
-                       operation, state->fusion.name(), operand.state()->fusion.name());
+      throw UsageError(
+          fmt::format("{}: found values of the Fusions '{}' and '{}', expected one Fusion",
+                      operation, state->fusion.name(), operand.state()->fusion.name()));
     state = operand.state();
   }
   if (!state)
-    throw UsageError("{}: found plain numbers only, expected a value of a Fusion", operation);
+    throw UsageError(
+        fmt::format("{}: found plain numbers only, expected a value of a Fusion", operation));
   return state;
 }
 
@@ -49,11 +53,11 @@ Call::Call(std::string_view operation, std::vector<Value> operands, std::size_t 
 }
 
 void Call::refuse(std::string_view reason) const {
-  if (reason.starts_with(operation_ + ":")) throw UsageError("{}", reason);
+  if (reason.starts_with(operation_ + ":")) throw UsageError(std::string(reason));
   std::string texts;
   for (const Value& operand : operands_)
     texts += fmt::format("{}{}", texts.empty() ? "" : ", ", operand.text());
-  throw UsageError("{} of {}: {}", operation_, texts, reason);
+  throw UsageError(fmt::format("{} of {}: {}", operation_, texts, reason));
 }
 
 std::int64_t Call::axis(std::int64_t axis, std::int64_t rank) const {

@@ -1,5 +1,7 @@
 #include "engine/ops/state.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace segfuse::ops {
@@ -21,10 +23,10 @@ int depth_over(int a, int b = 0) {
   constexpr int kDeepest = 1000;
   const int depth = std::max(a, b) + 1;
   if (depth > kDeepest)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "a size is made by more than {} operations one after the other; add what is added as one "
         "number",
-        kDeepest);
+        kDeepest));
   return depth;
 }
 
@@ -46,7 +48,7 @@ ir::Extent to_extent(ir::Fusion& fusion, const Node& node) {
     case Kind::kMul: return to_extent(fusion, *node.a) * to_extent(fusion, *node.b);
     case Kind::kFloorDiv: return fusion.floordiv(to_extent(fusion, *node.a), node.number);
   }
-  throw InternalError("a size of kind {}", static_cast<int>(node.kind));
+  throw InternalError(fmt::format("a size of kind {}", static_cast<int>(node.kind)));
 }
 
 std::int64_t evaluate(const Node& node,
@@ -78,9 +80,9 @@ Size Size::of_number(std::int64_t number) {
 
 Size::Size(std::string_view name) {
   if (!is_name(name))
-    throw UsageError(
+    throw UsageError(fmt::format(
         "'{}' is no name of a size; a name is a letter or '_', and then letters, digits and '_'",
-        name);
+        name));
   auto node = std::make_shared<Node>();
   node->kind = Kind::kName;
   node->name = name;
@@ -92,7 +94,8 @@ Size operator-(const Size& a, const Size& b) { return combine(Kind::kSub, a, b);
 Size operator*(const Size& a, const Size& b) { return combine(Kind::kMul, a, b); }
 
 Size floordiv(const Size& a, std::int64_t divisor) {
-  if (divisor <= 0) throw UsageError("a size is divided by {}, expected more than 0", divisor);
+  if (divisor <= 0)
+    throw UsageError(fmt::format("a size is divided by {}, expected more than 0", divisor));
   auto node = std::make_shared<Node>();
   node->kind = Kind::kFloorDiv;
   node->depth = depth_over(a.node().depth);

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -12,9 +14,10 @@ namespace segfuse {
 
 Alphabet::Alphabet(std::vector<std::string> labels) : labels_(std::move(labels)) {
   for (std::size_t i = 0; i < labels_.size(); ++i) {
-    if (labels_[i].empty()) throw UsageError("label {} of the alphabet is empty", i);
+    if (labels_[i].empty()) throw UsageError(fmt::format("label {} of the alphabet is empty", i));
     if (!ids_.emplace(labels_[i], static_cast<std::int32_t>(i)).second)
-      throw UsageError("label {} stands twice in the alphabet", data::shown(labels_[i]));
+      throw UsageError(
+          fmt::format("label {} stands twice in the alphabet", data::shown(labels_[i])));
   }
 }
 
@@ -27,7 +30,7 @@ Alphabet Alphabet::of(std::span<const Annotation> annotations) {
 
 const std::string& Alphabet::label(std::int64_t id) const {
   if (id < 0 || id >= size())
-    throw UsageError("label id {}; the alphabet has {} labels", id, size());
+    throw UsageError(fmt::format("label id {}; the alphabet has {} labels", id, size()));
   return labels_[static_cast<std::size_t>(id)];
 }
 
@@ -55,7 +58,7 @@ FoldingMap folding_from_toml(const std::string& text, const std::string& name) {
   FoldingMap map;
   for (const std::string& from : table.keys()) map.set(from, folding_target(table.string(from)));
   document.refuse_unknown();
-  if (map.empty()) throw DataError("{}: no table [fold] of from = \"to\"", name);
+  if (map.empty()) throw DataError(fmt::format("{}: no table [fold] of from = \"to\"", name));
   return map;
 }
 
@@ -64,18 +67,18 @@ FoldingMap folding_from_tsv(const std::string& text, const std::string& name) {
   std::set<std::string> seen;
   std::int64_t number = 0;
   if (text.find('\t') == std::string::npos)
-    throw DataError("{}: no line has a tab; expected \"from TAB to\" (or from alone, to delete it)",
-                    name);
+    throw DataError(fmt::format(
+        "{}: no line has a tab; expected \"from TAB to\" (or from alone, to delete it)", name));
   for (const std::string_view line : split_lines(text)) {
     ++number;
     if (trim(line).empty() || line.starts_with('#')) continue;
     const std::vector<std::string_view> fields = split(line, '\t');
     const std::string from(trim(fields[0]));
     if (fields.size() > 2 || from.empty())
-      throw DataError("{}:{}: {} fields between tabs; expected \"from TAB to\"", name, number,
-                      fields.size());
+      throw DataError(fmt::format("{}:{}: {} fields between tabs; expected \"from TAB to\"", name,
+                                  number, fields.size()));
     if (!seen.insert(from).second)
-      throw DataError("{}:{}: {} is folded twice", name, number, data::shown(from));
+      throw DataError(fmt::format("{}:{}: {} is folded twice", name, number, data::shown(from)));
     map.set(from, fields.size() == 2 ? folding_target(trim(fields[1])) : std::nullopt);
   }
   return map;
@@ -107,7 +110,7 @@ Annotation fold(const Annotation& annotation, const FoldingMap& map, JoinedCount
         {out.segments.empty() ? start : segment.start, segment.end, *label, segment.line});
   }
   if (out.segments.empty() && !annotation.segments.empty())
-    throw DataError("{}: the folding map deletes every label", annotation.source);
+    throw DataError(fmt::format("{}: the folding map deletes every label", annotation.source));
   return out;
 }
 

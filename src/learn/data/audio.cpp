@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <sndfile.h>
 
 #include <algorithm>
@@ -26,9 +27,9 @@ using SndfileHandle = std::unique_ptr<SNDFILE, SndfileCloser>;
 std::string read_head(const std::filesystem::path& path, const std::string& name,
                       std::size_t size) {
   if (path_is_directory(path))
-    throw DataError("{}: is a directory; an audio file was expected", name);
+    throw DataError(fmt::format("{}: is a directory; an audio file was expected", name));
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw DataError("{}: cannot be opened: {}", name, std::strerror(errno));
+  if (!file) throw DataError(fmt::format("{}: cannot be opened: {}", name, std::strerror(errno)));
   std::string head(size, '\0');
   file.read(head.data(), static_cast<std::streamsize>(size));
   head.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
@@ -49,12 +50,13 @@ double full_scale_of(int format) {
 
 void check_info(const SF_INFO& info, const std::string& name) {
   if (info.samplerate <= 0 || info.samplerate > kMaxSampleRate)
-    throw DataError("{}: the header gives a sample rate of {} Hz; expected 1 to {}", name,
-                    info.samplerate, kMaxSampleRate);
+    throw DataError(fmt::format("{}: the header gives a sample rate of {} Hz; expected 1 to {}",
+                                name, info.samplerate, kMaxSampleRate));
   if (info.channels <= 0)
-    throw DataError("{}: the header gives {} channels; expected at least 1", name, info.channels);
+    throw DataError(
+        fmt::format("{}: the header gives {} channels; expected at least 1", name, info.channels));
   if (info.frames <= 0)
-    throw DataError("{}: the file holds no samples; expected at least one", name);
+    throw DataError(fmt::format("{}: the file holds no samples; expected at least one", name));
 }
 
 Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
@@ -63,9 +65,9 @@ Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
   const SndfileHandle file(sf_open(path.c_str(), SFM_READ, &info));
   if (!file)
     throw DataError(
-        "{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC or "
-        "NIST SPHERE",
-        name, sf_strerror(nullptr));
+        fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC or "
+                    "NIST SPHERE",
+                    name, sf_strerror(nullptr)));
   check_info(info, name);
   check_channel(options.channel, info.channels, name);
   Audio audio{info.samplerate, info.channels, full_scale_of(info.format), {}, name};
@@ -81,10 +83,10 @@ Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
   if (info.frames == SF_COUNT_MAX && sf_error(file.get()) == 0 && total > 0) return audio;
   if (total < info.frames)
     throw DataError(
-        "{}: the header announces {} samples, the file ends or breaks after {}{}; it "
-        "was cut off or damaged",
-        name, info.frames, total,
-        sf_error(file.get()) != 0 ? std::string(": ") + sf_strerror(file.get()) : "");
+        fmt::format("{}: the header announces {} samples, the file ends or breaks after {}{}; it "
+                    "was cut off or damaged",
+                    name, info.frames, total,
+                    sf_error(file.get()) != 0 ? std::string(": ") + sf_strerror(file.get()) : ""));
   return audio;
 }
 
@@ -92,14 +94,14 @@ Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
 
 void check_channel(int channel, int channels, std::string_view name) {
   if (channel == AudioOptions::kOnly && channels > 1)
-    throw DataError(
+    throw DataError(fmt::format(
         "{}: the file has {} channels; choose one by its number (features.channel = 0, --channel "
         "0, "
         "or a column 'channel' of the manifest), or \"mean\" for their mean",
-        name, channels);
+        name, channels));
   if (channel < AudioOptions::kOnly || channel >= channels)
-    throw DataError("{}: channel {} was asked for; the file has {} (counted from 0)", name, channel,
-                    channels);
+    throw DataError(fmt::format("{}: channel {} was asked for; the file has {} (counted from 0)",
+                                name, channel, channels));
 }
 
 ChannelMixer::ChannelMixer(Audio& audio, const AudioOptions& options)
@@ -118,8 +120,8 @@ void ChannelMixer::add(std::span<const float> interleaved) {
       value /= static_cast<float>(channels);
     }
     if (!std::isfinite(value))
-      throw DataError("{}: sample {} is {}; expected finite numbers", audio_.source,
-                      audio_.samples.size(), value);
+      throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers", audio_.source,
+                                  audio_.samples.size(), value));
     audio_.samples.push_back(value * scale_);
   }
 }
@@ -130,14 +132,14 @@ Audio read_audio_file(const std::filesystem::path& path, const std::string& name
   if (std::filesystem::is_fifo(path, failure))
     return read_audio_bytes(read_file(path), name, options);
   const std::string head = read_head(path, name, 16);
-  if (head.empty()) throw DataError("{}: byte 0: the file is empty", name);
+  if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
   if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), name, options);
   if (head.starts_with("RIFF")) check_wav_chunks(path, name);
   return read_sndfile(path, name, options);
 }
 
 std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate) {
-  if (sample_rate <= 0) throw UsageError("{}: sample rate {}", name, sample_rate);
+  if (sample_rate <= 0) throw UsageError(fmt::format("{}: sample rate {}", name, sample_rate));
   std::string bytes;
   const auto put = [&](std::uint32_t value, int count) {
     for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
@@ -173,8 +175,8 @@ int audio_channel(std::string_view text, std::string_view what) {
   int channel = -1;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), channel);
   if (failure != std::errc() || end != text.data() + text.size() || channel < 0)
-    throw DataError("{} is {}; expected \"mean\" or a number from 0 on", what,
-                    data::shown(std::string(text)));
+    throw DataError(fmt::format("{} is {}; expected \"mean\" or a number from 0 on", what,
+                                data::shown(std::string(text))));
   return channel;
 }
 

@@ -8,11 +8,11 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/os/spawn.h"
 #include "learn/data/audio_parsers.h"
 #include "learn/data/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse {
 namespace {
@@ -34,7 +34,7 @@ class MemoryFile {
     if (fine) return;
     const int reason = errno;
     if (number_ >= 0) close(number_);
-    throw DataError("a file in memory cannot be made: {}", std::strerror(reason));
+    throw DataError(fmt::format("a file in memory cannot be made: {}", std::strerror(reason)));
   }
   ~MemoryFile() { close(number_); }
   MemoryFile(const MemoryFile&) = delete;
@@ -56,12 +56,14 @@ Audio read_command(const AudioCommand& command, const AudioOptions& options) {
   const std::string last =
       said.empty() ? "it wrote no message" : fmt::format("its last message: {}", data::shown(said));
   if (!result.ok())
-    throw DataError("{}: the command \"{}\" failed: {}; {}", command.source, command.line,
-                    result.outcome(), last);
+    throw DataError(fmt::format("{}: the command \"{}\" failed: {}; {}", command.source,
+                                command.line, result.outcome(), last));
   if (result.out.empty())
-    throw DataError("{}: the command \"{}\" wrote nothing; {}", command.source, command.line, last);
+    throw DataError(fmt::format("{}: the command \"{}\" wrote nothing; {}", command.source,
+                                command.line, last));
   if (result.out_cut)
-    throw DataError("{}: the command \"{}\" writes more than 2 GiB", command.source, command.line);
+    throw DataError(
+        fmt::format("{}: the command \"{}\" writes more than 2 GiB", command.source, command.line));
   return data::read_audio_bytes(
       result.out, fmt::format("{}: what \"{}\" wrote", command.source, command.line), options);
 }

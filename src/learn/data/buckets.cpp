@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -11,8 +13,9 @@ std::vector<std::vector<std::int64_t>> make_buckets(std::span<const std::int64_t
                                                     const BucketConfig& config,
                                                     std::int64_t epoch) {
   if (config.batch_size < 1 || config.max_frames < 0 || config.jitter < 0)
-    throw UsageError("batches of {} sequences, {} frames, jitter {}; expected positive numbers",
-                     config.batch_size, config.max_frames, config.jitter);
+    throw UsageError(
+        fmt::format("batches of {} sequences, {} frames, jitter {}; expected positive numbers",
+                    config.batch_size, config.max_frames, config.jitter));
   Rng rng(config.seed, static_cast<std::uint64_t>(epoch));
   std::vector<std::int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -17,7 +19,8 @@ double hop_samples(const FeatureConfig& config) {
 }
 
 void require(bool condition, std::string_view what, double found, std::string_view expected) {
-  if (!condition) throw UsageError("features: {} is {}; expected {}", what, found, expected);
+  if (!condition)
+    throw UsageError(fmt::format("features: {} is {}; expected {}", what, found, expected));
 }
 
 void check_config(const FeatureConfig& config) {
@@ -111,7 +114,7 @@ std::string_view name_of(FeatureKind kind) noexcept {
 FeatureKind feature_kind_from_name(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kKindNames); ++i)
     if (kKindNames[i] == name) return static_cast<FeatureKind>(i);
-  throw UsageError("feature kind \"{}\"; expected log_mel, mfcc or raw", name);
+  throw UsageError(fmt::format("feature kind \"{}\"; expected log_mel, mfcc or raw", name));
 }
 
 struct FeatureExtractor::State {
@@ -150,9 +153,11 @@ std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const noexce
 Tensor FeatureExtractor::extract(const Audio& audio) const {
   const State& state = *state_;
   if (audio.sample_rate != state.config.sample_rate)
-    throw DataError("{}: sample rate {} Hz; the features expect {} Hz, resample the file",
-                    audio.source, audio.sample_rate, state.config.sample_rate);
-  if (audio.samples.empty()) throw DataError("{}: the recording has no samples", audio.source);
+    throw DataError(
+        fmt::format("{}: sample rate {} Hz; the features expect {} Hz, resample the file",
+                    audio.source, audio.sample_rate, state.config.sample_rate));
+  if (audio.samples.empty())
+    throw DataError(fmt::format("{}: the recording has no samples", audio.source));
   const std::int64_t frames = num_frames(static_cast<std::int64_t>(audio.samples.size()));
   const std::int64_t columns = num_features();
   Tensor out(DType::kF32, {frames, columns});

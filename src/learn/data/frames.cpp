@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -21,8 +23,8 @@ std::int32_t id_of(const LabelSegment& segment, const Alphabet& alphabet, const 
   const std::optional<std::int32_t> id = alphabet.find(segment.label);
   if (!id && allow_unknown) return kUnknownLabel;
   if (!id)
-    throw DataError("{}:{}: label {} is not among the {} labels of the model", source, segment.line,
-                    data::shown(segment.label), alphabet.size());
+    throw DataError(fmt::format("{}:{}: label {} is not among the {} labels of the model", source,
+                                segment.line, data::shown(segment.label), alphabet.size()));
   return *id;
 }
 
@@ -48,18 +50,20 @@ std::int64_t drop_shortest(Pieces& pieces, std::int64_t frames) {
 Annotation covering(const Annotation& annotation, double hop_seconds, std::int64_t num_frames,
                     double seconds, const FrameOptions& options) {
   if (!(hop_seconds > 0) || num_frames < 1)
-    throw UsageError("frames of {} s, {} of them; expected positive numbers", hop_seconds,
-                     num_frames);
-  if (annotation.segments.empty()) throw DataError("{}: no segments", annotation.source);
+    throw UsageError(fmt::format("frames of {} s, {} of them; expected positive numbers",
+                                 hop_seconds, num_frames));
+  if (annotation.segments.empty())
+    throw DataError(fmt::format("{}: no segments", annotation.source));
   // The recording may end anywhere in its last frame, so late labels get one frame more.
   const double frames_end = static_cast<double>(num_frames) * hop_seconds;
   const double slack = options.slack_seconds + hop_seconds;
   Annotation out{{}, 0, annotation.source};
   const auto add_fill = [&](double start, double end) {
     if (!options.fill_label)
-      throw DataError("{}: no label between {} s and {} s of {} s; label it, or name a fill label",
+      throw DataError(
+          fmt::format("{}: no label between {} s and {} s of {} s; label it, or name a fill label",
                       annotation.source, data::format_seconds(start), data::format_seconds(end),
-                      data::format_seconds(frames_end));
+                      data::format_seconds(frames_end)));
     out.segments.push_back({start, end, *options.fill_label, 0});
   };
   const double first = annotation.segments.front().start;
@@ -69,10 +73,10 @@ Annotation covering(const Annotation& annotation, double hop_seconds, std::int64
   if (stretched) out.segments.front().start = 0;
   const double last = out.segments.back().end;
   if (last > frames_end + slack)
-    throw DataError(
+    throw DataError(fmt::format(
         "{}:{}: the labels end at {} s, the recording at {} s; do they belong together?",
         annotation.source, annotation.segments.back().line, data::format_seconds(last),
-        data::format_seconds(frames_end));
+        data::format_seconds(frames_end)));
   if (last < frames_end - slack) {
     add_fill(last, seconds);
   } else if (seconds > out.segments.back().start) {
@@ -115,8 +119,9 @@ Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet&
   std::int64_t at = 0;
   for (const FrameSegment& segment : segments) {
     if (segment.start != at || segment.duration < 1)
-      throw UsageError("segment of {} frames at frame {}; expected segments that tile, next at {}",
-                       segment.duration, segment.start, at);
+      throw UsageError(
+          fmt::format("segment of {} frames at frame {}; expected segments that tile, next at {}",
+                      segment.duration, segment.start, at));
     at += segment.duration;
     out.segments.push_back({static_cast<double>(segment.start) * hop_seconds,
                             static_cast<double>(at) * hop_seconds, alphabet.label(segment.label),

@@ -1,5 +1,7 @@
 // The line-based label formats.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -15,7 +17,9 @@ namespace {
 double number_in(std::string_view field, std::string_view what, std::string_view name,
                  std::int64_t line) {
   const std::optional<double> value = parse_double(trim(field));
-  if (!value) throw DataError("{}:{}: {} is {}; expected a number", name, line, what, shown(field));
+  if (!value)
+    throw DataError(
+        fmt::format("{}:{}: {} is {}; expected a number", name, line, what, shown(field)));
   return *value;
 }
 
@@ -23,7 +27,8 @@ std::int64_t integer_in(std::string_view field, std::string_view what, std::stri
                         std::int64_t line) {
   const std::optional<std::int64_t> value = parse_int(field);
   if (!value)
-    throw DataError("{}:{}: {} is {}; expected a whole number", name, line, what, shown(field));
+    throw DataError(
+        fmt::format("{}:{}: {} is {}; expected a whole number", name, line, what, shown(field)));
   return *value;
 }
 
@@ -45,8 +50,8 @@ RawSegments parse_integer_lines(std::string_view text, std::string_view name, do
   for_lines(text, [&](std::string_view line, std::int64_t number) {
     const std::vector<Field> fields = split_fields(line);
     if (fields.size() < 3 || (fields.size() > 3 && !more))
-      throw DataError("{}:{}: {} fields; expected \"start end label\"", name, number,
-                      fields.size());
+      throw DataError(fmt::format("{}:{}: {} fields; expected \"start end label\"", name, number,
+                                  fields.size()));
     const std::int64_t start = integer_in(fields[0].text, "the start", name, number);
     const std::int64_t end = integer_in(fields[1].text, "the end", name, number);
     out.segments.push_back({static_cast<double>(start) / unit, static_cast<double>(end) / unit,
@@ -68,8 +73,9 @@ CsvColumns find_columns(const TableRow& first, std::string_view name) {
   const auto find = [&](std::string_view wanted) {
     for (std::size_t i = 0; i < first.fields.size(); ++i)
       if (lower(first.fields[i]) == wanted) return i;
-    throw DataError("{}:{}: no column \"{}\" in the header; expected start, end and label", name,
-                    first.line, wanted);
+    throw DataError(
+        fmt::format("{}:{}: no column \"{}\" in the header; expected start, end and label", name,
+                    first.line, wanted));
   };
   columns.start = find("start");
   columns.end = find("end");
@@ -78,14 +84,15 @@ CsvColumns find_columns(const TableRow& first, std::string_view name) {
 }
 
 void refuse_empty(std::string_view label, std::string_view name, std::int64_t line) {
-  if (label.empty()) throw DataError("{}:{}: the label is empty", name, line);
+  if (label.empty()) throw DataError(fmt::format("{}:{}: the label is empty", name, line));
 }
 
 }  // namespace
 
 RawSegments parse_phn(std::string_view text, std::string_view name, double sample_rate) {
   if (!(sample_rate > 0))
-    throw UsageError("{}: its times count samples; the sample rate of the audio is needed", name);
+    throw UsageError(
+        fmt::format("{}: its times count samples; the sample rate of the audio is needed", name));
   return parse_integer_lines(text, name, sample_rate, false);
 }
 
@@ -104,8 +111,8 @@ RawSegments parse_festvox(std::string_view text, std::string_view name) {
     }
     const std::vector<Field> fields = split_fields(line);
     if (fields.size() < 3 || (fields.size() > 3 && !fields[3].text.starts_with(';')))
-      throw DataError("{}:{}: {} fields; expected \"end number label\"", name, number,
-                      fields.size());
+      throw DataError(fmt::format("{}:{}: {} fields; expected \"end number label\"", name, number,
+                                  fields.size()));
     const double end = number_in(fields[0].text, "the end time", name, number);
     number_in(fields[1].text, "the second field", name, number);
     std::string_view label = fields[2].text;
@@ -114,7 +121,8 @@ RawSegments parse_festvox(std::string_view text, std::string_view name) {
     start = end;
   });
   if (in_header)
-    throw DataError("{}: no line \"#\" that ends the header; is this a festvox label file?", name);
+    throw DataError(
+        fmt::format("{}: no line \"#\" that ends the header; is this a festvox label file?", name));
   return out;
 }
 
@@ -124,8 +132,8 @@ RawSegments parse_audacity(std::string_view text, std::string_view name) {
     if (line.starts_with('\\')) return;  // the frequency range of the label above
     const std::vector<std::string_view> fields = split(line, '\t');
     if (fields.size() != 3)
-      throw DataError("{}:{}: {} fields between tabs; expected start, end, label", name, number,
-                      fields.size());
+      throw DataError(fmt::format("{}:{}: {} fields between tabs; expected start, end, label", name,
+                                  number, fields.size()));
     const std::string_view label = trim(fields[2]);
     refuse_empty(label, name, number);
     out.segments.push_back({number_in(fields[0], "the start", name, number),
@@ -143,8 +151,8 @@ RawSegments parse_csv(std::string_view text, std::string_view name, char separat
   for (std::size_t i = columns.header ? 1 : 0; i < rows.size(); ++i) {
     const TableRow& row = rows[i];
     if (row.fields.size() <= columns.last())
-      throw DataError("{}:{}: {} fields; expected at least {}", name, row.line, row.fields.size(),
-                      columns.last() + 1);
+      throw DataError(fmt::format("{}:{}: {} fields; expected at least {}", name, row.line,
+                                  row.fields.size(), columns.last() + 1));
     const std::string label(
         csv_text(trim(row.fields[columns.label])));  // quoted fields keep blanks
     refuse_empty(label, name, row.line);

@@ -14,9 +14,9 @@ namespace {
 /// Formats whose fields end at white space cannot hold it inside a label.
 const std::string& plain_label(const LabelSegment& segment, std::string_view separators) {
   if (segment.label.empty() || segment.label.find_first_of(separators) != std::string::npos)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "label {} cannot stand in this label format; write a TextGrid or a CSV file instead",
-        shown(segment.label));
+        shown(segment.label)));
   return segment.label;
 }
 
@@ -64,8 +64,9 @@ std::string format_csv(const Annotation& annotation, const std::vector<SegmentCo
 std::string format_labels(const Annotation& annotation, const LabelOutput& output) {
   for (const SegmentColumn& column : output.columns)
     if (column.values.size() != annotation.segments.size())
-      throw UsageError("column {} has {} values for {} segments", data::shown(column.name),
-                       column.values.size(), annotation.segments.size());
+      throw UsageError(fmt::format("column {} has {} values for {} segments",
+                                   data::shown(column.name), column.values.size(),
+                                   annotation.segments.size()));
   switch (output.format) {
     case LabelFormat::kPhn:
       if (!(output.sample_rate > 0))

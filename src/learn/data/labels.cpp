@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "base/os/file.h"
@@ -27,10 +29,10 @@ LabelFormat format_of(std::string_view name) {
   if (extension == ".textgrid") return LabelFormat::kTextGrid;
   if (extension == ".csv" || extension == ".tsv") return LabelFormat::kCsv;
   if (extension == ".txt") return LabelFormat::kAudacity;
-  throw UsageError(
+  throw UsageError(fmt::format(
       "{}: the extension does not say which label format this is; known are .phn .wrd .lab "
       ".TextGrid .csv .tsv .txt",
-      name);
+      name));
 }
 
 RawSegments parse(std::string_view text, std::string_view name, const LabelOptions& options) {
@@ -53,10 +55,10 @@ RawSegments parse(std::string_view text, std::string_view name, const LabelOptio
 void fill_gap(std::vector<LabelSegment>& out, double start, double end, std::int64_t line,
               std::string_view name, const std::optional<std::string>& fill_label) {
   if (!fill_label)
-    throw DataError(
+    throw DataError(fmt::format(
         "{}:{}: no label between {} s and {} s; segments must follow each other without gap, or "
         "name a label to fill gaps with",
-        name, line, format_seconds(start), format_seconds(end));
+        name, line, format_seconds(start), format_seconds(end)));
   out.push_back({start, end, *fill_label, line});
 }
 
@@ -69,29 +71,30 @@ Annotation make_contiguous(RawSegments raw, std::string_view name,
   double at = raw.begin;
   std::int64_t line = 1;
   if (raw.begin < 0 || raw.end.value_or(0) > kLongest)
-    throw DataError("{}: times from {} s to {} s; they must lie between 0 and {} s", name,
-                    raw.begin, raw.end.value_or(0), kLongest);
+    throw DataError(fmt::format("{}: times from {} s to {} s; they must lie between 0 and {} s",
+                                name, raw.begin, raw.end.value_or(0), kLongest));
   for (LabelSegment& segment : raw.segments) {
     line = segment.line;
     if (segment.start < -kRounding || segment.end > kLongest)
-      throw DataError("{}:{}: segment from {} s to {} s; times must lie between 0 and {} s", name,
-                      line, segment.start, segment.end, kLongest);
+      throw DataError(
+          fmt::format("{}:{}: segment from {} s to {} s; times must lie between 0 and {} s", name,
+                      line, segment.start, segment.end, kLongest));
     if (segment.end <= segment.start)
-      throw DataError("{}:{}: segment {} ends at {} s, not after its start at {} s", name, line,
-                      shown(segment.label), format_seconds(segment.end),
-                      format_seconds(segment.start));
+      throw DataError(fmt::format("{}:{}: segment {} ends at {} s, not after its start at {} s",
+                                  name, line, shown(segment.label), format_seconds(segment.end),
+                                  format_seconds(segment.start)));
     if (segment.start < at - kRounding)
-      throw DataError("{}:{}: segment {} starts at {} s, before the one above it ends at {} s",
-                      name, line, shown(segment.label), format_seconds(segment.start),
-                      format_seconds(at));
+      throw DataError(fmt::format(
+          "{}:{}: segment {} starts at {} s, before the one above it ends at {} s", name, line,
+          shown(segment.label), format_seconds(segment.start), format_seconds(at)));
     if (segment.label.empty()) continue;  // becomes a gap
     if (segment.start > at + kRounding)
       fill_gap(out.segments, at, segment.start, line, name, fill_label);
     else
       segment.start = at;
     if (segment.end <= segment.start)
-      throw DataError("{}:{}: segment {} is shorter than a microsecond", name, line,
-                      shown(segment.label));
+      throw DataError(fmt::format("{}:{}: segment {} is shorter than a microsecond", name, line,
+                                  shown(segment.label)));
     at = segment.end;
     out.segments.push_back(std::move(segment));
   }
@@ -100,7 +103,7 @@ Annotation make_contiguous(RawSegments raw, std::string_view name,
     at = *raw.end;
   }
   if (out.segments.empty())
-    throw DataError("{}:{}: no segments found; expected at least one", name, line);
+    throw DataError(fmt::format("{}:{}: no segments found; expected at least one", name, line));
   out.duration = at;
   return out;
 }

@@ -72,8 +72,9 @@ struct FileMap {
                                   .generic_string();
       const auto [at, fresh] = files.emplace(key, path);
       if (!fresh)
-        throw DataError("{}: a second file for the recording {}, besides {}; keep one of them",
-                        path.string(), shown(key), at->second.string());
+        throw DataError(
+            fmt::format("{}: a second file for the recording {}, besides {}; keep one of them",
+                        path.string(), shown(key), at->second.string()));
     }
   }
 };
@@ -86,13 +87,13 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
   labels.collect(label_directory, kLabelExtensions);
   for (const auto& [key, path] : labels.files)
     if (!audio.files.contains(key))
-      throw DataError("{}: no audio file for these labels in {}", path.string(),
-                      audio_directory.string());
+      throw DataError(fmt::format("{}: no audio file for these labels in {}", path.string(),
+                                  audio_directory.string()));
   for (const auto& [key, path] : audio.files) {
     const auto label = labels.files.find(key);
     if (label == labels.files.end())
-      throw DataError("{}: no label file for this recording in {}", path.string(),
-                      label_directory.string());
+      throw DataError(fmt::format("{}: no label file for this recording in {}", path.string(),
+                                  label_directory.string()));
     out.push_back({{prefix + key, path, label->second, Split::kTrain}, split});
   }
 }
@@ -127,11 +128,12 @@ class ManifestReader {
     const char separator = extension_of(name_) == ".csv" ? ',' : '\t';
     rows_ = parse_table(to_utf8(read_file(path), name_), separator, name_);
     if (rows_.empty())
-      throw DataError("{}:1: the manifest is empty; expected a header line", name_);
+      throw DataError(fmt::format("{}:1: the manifest is empty; expected a header line", name_));
     for (std::size_t i = 0; i < rows_[0].fields.size(); ++i)
       columns_.emplace(lower(rows_[0].fields[i]), i);
     if (!columns_.contains("id") && !columns_.contains("audio"))
-      throw DataError("{}:{}: no column \"id\" or \"audio\" in the header", name_, rows_[0].line);
+      throw DataError(
+          fmt::format("{}:{}: no column \"id\" or \"audio\" in the header", name_, rows_[0].line));
   }
 
   std::vector<Found> read() const {
@@ -141,8 +143,8 @@ class ManifestReader {
       out.push_back(read_row(rows_[i]));
       const auto [at, fresh] = seen.emplace(out.back().recording.id, rows_[i].line);
       if (!fresh)
-        throw DataError("{}:{}: the id {} stands in line {} already", name_, rows_[i].line,
-                        shown(at->first), at->second);
+        throw DataError(fmt::format("{}:{}: the id {} stands in line {} already", name_,
+                                    rows_[i].line, shown(at->first), at->second));
     }
     return out;
   }
@@ -156,14 +158,14 @@ class ManifestReader {
 
   Found read_row(const TableRow& row) const {
     if (row.fields.size() > rows_[0].fields.size())
-      throw DataError("{}:{}: {} fields; the header has {}", name_, row.line, row.fields.size(),
-                      rows_[0].fields.size());
+      throw DataError(fmt::format("{}:{}: {} fields; the header has {}", name_, row.line,
+                                  row.fields.size(), rows_[0].fields.size()));
     Found found;
     const std::string split = lower(field(row, "split"));
     found.split = split_from_name(split);
     if (columns_.contains("split") && !found.split)
-      throw DataError("{}:{}: split {}; expected train, dev or test", name_, row.line,
-                      shown(split));
+      throw DataError(fmt::format("{}:{}: split {}; expected train, dev or test", name_, row.line,
+                                  shown(split)));
     const std::string audio = field(row, "audio");
     found.recording.id = field(row, "id");
     if (is_command(audio)) {
@@ -171,7 +173,7 @@ class ManifestReader {
     } else {
       if (found.recording.id.empty()) found.recording.id = audio;
       if (found.recording.id.empty())
-        throw DataError("{}:{}: neither an id nor an audio file", name_, row.line);
+        throw DataError(fmt::format("{}:{}: neither an id nor an audio file", name_, row.line));
       found.recording.audio = audio.empty() ? seek_audio(row, found.recording.id, split)
                                             : existing(row, audio, "audio");
     }
@@ -198,27 +200,28 @@ class ManifestReader {
   AudioCommand command(const TableRow& row, const std::string& entry, const std::string& id) const {
     const std::string where = fmt::format("{}:{}", name_, row.line);
     if (id.empty())
-      throw DataError("{}: {} is a command; a recording read by a command needs an id", where,
-                      shown(entry));
+      throw DataError(fmt::format("{}: {} is a command; a recording read by a command needs an id",
+                                  where, shown(entry)));
     const std::size_t end = entry.find_last_not_of(" \t", entry.find_last_of('|') - 1);
     if (entry.find_last_of('|') == 0 || end == std::string::npos)
-      throw DataError("{}: there is no command before the '|'", where);
+      throw DataError(fmt::format("{}: there is no command before the '|'", where));
     if (!options_.allow_commands)
-      throw UsageError(
+      throw UsageError(fmt::format(
           "{}: {} is a command, which would run with your rights; read the manifest, and if you "
           "trust its author pass --allow-commands",
-          where, shown(entry));
+          where, shown(entry)));
     return {entry.substr(0, end + 1), base_, where};
   }
 
   fs::path existing(const TableRow& row, const std::string& entry, std::string_view what) const {
     if (is_command(entry))
-      throw DataError("{}:{}: {} is a command; only audio can be read from commands", name_,
-                      row.line, shown(entry));
+      throw DataError(fmt::format("{}:{}: {} is a command; only audio can be read from commands",
+                                  name_, row.line, shown(entry)));
     const fs::path path = base_ / entry;
     std::error_code failure;
     if (!fs::exists(path, failure))
-      throw DataError("{}:{}: the {} file {} does not exist", name_, row.line, what, path.string());
+      throw DataError(fmt::format("{}:{}: the {} file {} does not exist", name_, row.line, what,
+                                  path.string()));
     return path;
   }
 
@@ -244,8 +247,8 @@ class ManifestReader {
       const fs::path path = with_extension(stem, kAudioExtensions);
       if (!path.empty()) return path;
     }
-    throw DataError("{}:{}: no audio file {}.wav (or .flac .sph .nist)", name_, row.line,
-                    (base_ / split / id).string());
+    throw DataError(fmt::format("{}:{}: no audio file {}.wav (or .flac .sph .nist)", name_,
+                                row.line, (base_ / split / id).string()));
   }
 
   fs::path seek_labels(const TableRow& row, const std::vector<fs::path>& stems) const {
@@ -253,8 +256,8 @@ class ManifestReader {
       const fs::path path = with_extension(stem, kLabelExtensions);
       if (!path.empty()) return path;
     }
-    throw DataError("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)", name_,
-                    row.line, stems[0].string());
+    throw DataError(fmt::format("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)",
+                                name_, row.line, stems[0].string()));
   }
 
   std::string name_;
@@ -266,9 +269,11 @@ class ManifestReader {
 
 std::vector<Found> find_recordings(const fs::path& path, const ManifestOptions& options) {
   if (path.string().find('|') != std::string::npos)
-    throw DataError("{}: a command; only files and directories can be read", path.string());
+    throw DataError(
+        fmt::format("{}: a command; only files and directories can be read", path.string()));
   if (!path_exists(path))
-    throw DataError("{}: does not exist; expected a manifest or a directory", path.string());
+    throw DataError(
+        fmt::format("{}: does not exist; expected a manifest or a directory", path.string()));
   if (!path_is_directory(path)) return ManifestReader(path, options).read();
   for (const char* name : {"manifest.tsv", "manifest.csv"})
     if (path_exists(path / name)) return ManifestReader(path / name, options).read();
@@ -287,8 +292,8 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options) {
   std::vector<data::Found> found = data::find_recordings(path, options);
   if (found.empty())
-    throw DataError("{}: no recordings found; expected audio files with label files",
-                    path.string());
+    throw DataError(fmt::format("{}: no recordings found; expected audio files with label files",
+                                path.string()));
   data::apply_split_rule(found);
   std::vector<Recording> out;
   for (data::Found& item : found) out.push_back(std::move(item.recording));

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "base/check.h"
@@ -69,8 +71,8 @@ void Normalisation::apply(Tensor& features) const {
   SEGFUSE_CHECK(mean.size() == deviation.size(), "{} means and {} deviations", mean.size(),
                 deviation.size());
   if (features.shape().size() != 2 || features.shape()[1] != static_cast<std::int64_t>(mean.size()))
-    throw UsageError("features of shape {}; the normalisation has {} columns",
-                     to_string(features.shape()), mean.size());
+    throw UsageError(fmt::format("features of shape {}; the normalisation has {} columns",
+                                 to_string(features.shape()), mean.size()));
   const std::span<float> values = features.span<float>();
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::size_t d = i % mean.size();
@@ -83,8 +85,8 @@ Normalisation compute_normalisation(std::span<const Tensor> features) {
   const Shape& first = features[0].shape();
   for (const Tensor& tensor : features)
     if (tensor.shape().size() != 2 || first.size() != 2 || tensor.shape()[1] != first[1])
-      throw UsageError("features of shapes {} and {}; expected (T, D) with one D", to_string(first),
-                       to_string(tensor.shape()));
+      throw UsageError(fmt::format("features of shapes {} and {}; expected (T, D) with one D",
+                                   to_string(first), to_string(tensor.shape())));
   const data::Moments moments =
       data::moments_of(static_cast<std::size_t>(first[1]), [&](auto visit) {
         for (const Tensor& tensor : features)

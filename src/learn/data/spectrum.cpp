@@ -1,5 +1,6 @@
 #include "learn/data/spectrum.h"
 
+#include <fmt/core.h>
 #include <kiss_fftr.h>
 
 #include <bit>
@@ -72,9 +73,9 @@ void MelTransform::build_filters(const FeatureConfig& config) {
       filter.weights.push_back(static_cast<float>(weight));
     }
     if (filter.weights.empty())
-      throw UsageError(
+      throw UsageError(fmt::format(
           "features: mel filter {} of {} covers no FFT bin; use fewer n_mels or a longer window_ms",
-          m, config.n_mels);
+          m, config.n_mels));
     filters_.push_back(std::move(filter));
   }
 }

@@ -1,6 +1,8 @@
 // NIST SPHERE: "NIST_1A\n", the header size on a line of eight bytes, lines "name -type value" up
 // to "end_head", then samples.
 
+#include <fmt/core.h>
+
 #include <map>
 
 #include "base/text.h"
@@ -21,15 +23,16 @@ class SphereHeader {
  public:
   SphereHeader(std::string_view bytes, std::string_view name) : name_(name) {
     if (!bytes.starts_with("NIST_1A\n"))
-      throw DataError("{}: byte 0: found {}; expected \"NIST_1A\"", name,
-                      shown(bytes.substr(0, 7)));
+      throw DataError(fmt::format("{}: byte 0: found {}; expected \"NIST_1A\"", name,
+                                  shown(bytes.substr(0, 7))));
     const std::optional<std::int64_t> size = parse_int(trim(line_at(bytes, 8)));
     if (!size || *size < 16 || *size > (1 << 20))
-      throw DataError("{}: byte 8: header size {}; expected a number such as 1024", name,
-                      shown(trim(line_at(bytes, 8))));
+      throw DataError(fmt::format("{}: byte 8: header size {}; expected a number such as 1024",
+                                  name, shown(trim(line_at(bytes, 8)))));
     if (static_cast<std::size_t>(*size) > bytes.size())
-      throw DataError("{}: byte {}: the file ends inside its header of {} bytes; it was cut off",
-                      name, bytes.size(), *size);
+      throw DataError(
+          fmt::format("{}: byte {}: the file ends inside its header of {} bytes; it was cut off",
+                      name, bytes.size(), *size));
     size_ = static_cast<std::size_t>(*size);
     parse(bytes.substr(0, size_));
   }
@@ -51,11 +54,12 @@ class SphereHeader {
                        std::int64_t otherwise = -1) const {
     const HeaderField* field = find(key);
     if (field == nullptr && otherwise >= 0) return otherwise;
-    if (field == nullptr) throw DataError("{}: the SPHERE header has no {}", name_, key);
+    if (field == nullptr)
+      throw DataError(fmt::format("{}: the SPHERE header has no {}", name_, key));
     const std::optional<std::int64_t> value = parse_int(field->value);
     if (!value || *value < low || *value > high)
-      throw DataError("{}: byte {}: {} is {}; expected a whole number from {} to {}", name_,
-                      field->offset, key, shown(field->value), low, high);
+      throw DataError(fmt::format("{}: byte {}: {} is {}; expected a whole number from {} to {}",
+                                  name_, field->offset, key, shown(field->value), low, high));
     return *value;
   }
 
@@ -72,13 +76,14 @@ class SphereHeader {
       if (!words.empty() && words[0].text == "end_head") return;
       if (!words.empty() && !words[0].text.starts_with(';')) {
         if (words.size() < 3 || !words[1].text.starts_with('-'))
-          throw DataError("{}: byte {}: header line {}; expected \"name -type value\"", name_, at,
-                          shown(line));
+          throw DataError(fmt::format("{}: byte {}: header line {}; expected \"name -type value\"",
+                                      name_, at, shown(line)));
         fields_[std::string(words[0].text)] = {std::string(words[2].text), at};
       }
       at += line.size() + 1;
     }
-    throw DataError("{}: byte {}: the SPHERE header has no end_head", name_, header.size());
+    throw DataError(
+        fmt::format("{}: byte {}: the SPHERE header has no end_head", name_, header.size()));
   }
 
   std::string name_;
@@ -91,20 +96,20 @@ void check_coding(const SphereHeader& header, std::string_view name) {
   const std::size_t offset = coding == "pcm" ? 0 : header.find("sample_coding")->offset;
   if (coding.find("shorten") != std::string::npos)
     throw DataError(
-        "{}: byte {}: the samples are compressed with shorten; unpack them first "
-        "(sph2pipe or w_decode -o pcm)",
-        name, offset);
+        fmt::format("{}: byte {}: the samples are compressed with shorten; unpack them first "
+                    "(sph2pipe or w_decode -o pcm)",
+                    name, offset));
   if (coding != "pcm")
-    throw DataError("{}: byte {}: sample coding {}; only pcm can be read", name, offset,
-                    shown(coding));
+    throw DataError(fmt::format("{}: byte {}: sample coding {}; only pcm can be read", name, offset,
+                                shown(coding)));
 }
 
 /// True for the most significant byte first.
 bool is_big_endian(const SphereHeader& header, std::string_view name) {
   const std::string order = header.text("sample_byte_format", "01");
   if (order != "01" && order != "10")
-    throw DataError("{}: byte {}: sample_byte_format {}; expected 01 or 10", name,
-                    header.find("sample_byte_format")->offset, shown(order));
+    throw DataError(fmt::format("{}: byte {}: sample_byte_format {}; expected 01 or 10", name,
+                                header.find("sample_byte_format")->offset, shown(order)));
   return order == "10";
 }
 
@@ -126,10 +131,10 @@ Audio parse_sphere(std::string_view bytes, std::string_view name, const AudioOpt
   const std::string_view body = bytes.substr(header.size());
   const std::uint64_t wanted = 2 * static_cast<std::uint64_t>(count * audio.channels);
   if (wanted > body.size())
-    throw DataError(
+    throw DataError(fmt::format(
         "{}: byte {}: the header announces {} bytes of samples, {} follow; the file was "
         "cut off",
-        name, header.size(), wanted, body.size());
+        name, header.size(), wanted, body.size()));
   std::vector<float> values(wanted / 2);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto first = static_cast<unsigned char>(body[2 * i]);

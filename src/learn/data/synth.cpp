@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -25,7 +27,7 @@ constexpr std::size_t kMaxDuration = 100'000;  // frames
 constexpr std::uint64_t kVoiceStream = 0x10000000000ULL;
 
 void require(bool condition, std::string_view what) {
-  if (!condition) throw UsageError("synthetic corpus: {}", what);
+  if (!condition) throw UsageError(fmt::format("synthetic corpus: {}", what));
 }
 
 bool all_non_negative(const Weights& weights) {
@@ -270,7 +272,8 @@ void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory
     std::error_code failure;
     fs::create_directories(directory / split, failure);
     if (failure)
-      throw DataError("{}: cannot be created: {}", (directory / split).string(), failure.message());
+      throw DataError(fmt::format("{}: cannot be created: {}", (directory / split).string(),
+                                  failure.message()));
   }
   const Alphabet alphabet(config.labels);
   const std::vector<Voice> voices = voices_of(config);

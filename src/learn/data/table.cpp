@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include "base/text.h"
 #include "learn/data/text.h"
 #include "segfuse/error.h"
@@ -43,16 +45,16 @@ class CsvParser {
     std::string out;
     while (true) {
       if (at_end())
-        throw DataError("{}:{}: a quoted field is never closed; expected a closing \"", name_,
-                        opened);
+        throw DataError(fmt::format("{}:{}: a quoted field is never closed; expected a closing \"",
+                                    name_, opened));
       const char c = text_[at_++];
       if (c == '"' && !take('"')) break;
       if (c == '\n') ++line_;
       out.push_back(c);
     }
     if (!at_end() && text_[at_] != separator_ && text_[at_] != '\n' && text_[at_] != '\r')
-      throw DataError("{}:{}: text after a closing quote; double the quotes inside a field", name_,
-                      line_);
+      throw DataError(fmt::format(
+          "{}:{}: text after a closing quote; double the quotes inside a field", name_, line_));
     return out;
   }
 

@@ -31,8 +31,9 @@ void append_utf8(std::string& out, std::uint32_t code) {
 
 std::string from_utf16(std::string_view bytes, bool big_endian, std::string_view name) {
   if (bytes.size() % 2 != 0)
-    throw DataError("{}: byte {}: UTF-16 text ends within a character; the file may be cut off",
-                    name, bytes.size() - 1);
+    throw DataError(
+        fmt::format("{}: byte {}: UTF-16 text ends within a character; the file may be cut off",
+                    name, bytes.size() - 1));
   const auto unit = [&](std::size_t at) {
     const auto first = static_cast<unsigned char>(bytes[at]);
     const auto second = static_cast<unsigned char>(bytes[at + 1]);
@@ -44,12 +45,13 @@ std::string from_utf16(std::string_view bytes, bool big_endian, std::string_view
     if (code >= 0xD800 && code < 0xE000) {
       const std::uint32_t low = at + 3 < bytes.size() ? unit(at + 2) : 0;
       if (code >= 0xDC00 || low < 0xDC00 || low >= 0xE000)
-        throw DataError("{}: byte {}: half of a UTF-16 surrogate pair; save the file as UTF-8",
-                        name, at);
+        throw DataError(fmt::format(
+            "{}: byte {}: half of a UTF-16 surrogate pair; save the file as UTF-8", name, at));
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
       at += 2;
     }
-    if (code == 0) throw DataError("{}: byte {}: NUL character in a text file", name, at);
+    if (code == 0)
+      throw DataError(fmt::format("{}: byte {}: NUL character in a text file", name, at));
     append_utf8(out, code);
   }
   return out;
@@ -64,9 +66,11 @@ std::string to_utf8(std::string_view bytes, std::string_view name) {
   for (std::size_t at = begin; at < bytes.size();) {
     const std::size_t length = utf8_length(bytes, at);
     if (length == 0)
-      throw DataError("{}: byte {}: 0x{:02x} is not UTF-8 here; save the file as UTF-8", name, at,
-                      static_cast<unsigned>(static_cast<unsigned char>(bytes[at])));
-    if (bytes[at] == '\0') throw DataError("{}: byte {}: NUL character in a text file", name, at);
+      throw DataError(fmt::format("{}: byte {}: 0x{:02x} is not UTF-8 here; save the file as UTF-8",
+                                  name, at,
+                                  static_cast<unsigned>(static_cast<unsigned char>(bytes[at]))));
+    if (bytes[at] == '\0')
+      throw DataError(fmt::format("{}: byte {}: NUL character in a text file", name, at));
     at += length;
   }
   return std::string(bytes.substr(begin));

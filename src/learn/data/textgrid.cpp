@@ -59,10 +59,10 @@ class Tokens {
  private:
   [[noreturn]] void fail(const Token& token, std::string_view what, std::string_view wanted) {
     if (token.kind == TokenKind::kEnd)
-      throw DataError("{}:{}: the file ends where {} should stand; expected {}", name_, line_, what,
-                      wanted);
-    throw DataError("{}:{}: {} is {}; expected {}", name_, token.line, what, shown(token.text),
-                    wanted);
+      throw DataError(fmt::format("{}:{}: the file ends where {} should stand; expected {}", name_,
+                                  line_, what, wanted));
+    throw DataError(fmt::format("{}:{}: {} is {}; expected {}", name_, token.line, what,
+                                shown(token.text), wanted));
   }
 
   static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -112,8 +112,8 @@ class Tokens {
         return token;
       }
     }
-    throw DataError("{}:{}: a quoted text is never closed; expected a closing \"", name_,
-                    token.line);
+    throw DataError(fmt::format("{}:{}: a quoted text is never closed; expected a closing \"",
+                                name_, token.line));
   }
 
   /// A number or a flag; kEnd for decoration.
@@ -142,23 +142,25 @@ struct Tier {
 
 void check_header(Tokens& tokens, std::string_view text, std::string_view name) {
   if (text.starts_with("ooBinaryFile"))
-    throw DataError("{}: byte 0: a binary TextGrid; save it in Praat as a text file", name);
+    throw DataError(
+        fmt::format("{}: byte 0: a binary TextGrid; save it in Praat as a text file", name));
   const std::string type = tokens.string("the file type");
   if (type != "ooTextFile")
-    throw DataError("{}:{}: the file type is {}; expected \"ooTextFile\"", name, tokens.line(),
-                    shown(type));
+    throw DataError(fmt::format("{}:{}: the file type is {}; expected \"ooTextFile\"", name,
+                                tokens.line(), shown(type)));
   const std::string object = tokens.string("the object class");
   if (object != "TextGrid")
-    throw DataError("{}:{}: the object class is {}; expected \"TextGrid\"", name, tokens.line(),
-                    shown(object));
+    throw DataError(fmt::format("{}:{}: the object class is {}; expected \"TextGrid\"", name,
+                                tokens.line(), shown(object)));
 }
 
 Tier read_tier(Tokens& tokens, std::string_view name) {
   Tier tier;
   tier.type = tokens.string("the class of a tier");
   if (tier.type != "IntervalTier" && tier.type != "TextTier")
-    throw DataError("{}:{}: the class of a tier is {}; expected \"IntervalTier\" or \"TextTier\"",
-                    name, tokens.line(), shown(tier.type));
+    throw DataError(
+        fmt::format("{}:{}: the class of a tier is {}; expected \"IntervalTier\" or \"TextTier\"",
+                    name, tokens.line(), shown(tier.type)));
   tier.name = tokens.string("the name of a tier");
   tier.raw.begin = tokens.number("xmin of a tier");
   tier.raw.end = tokens.number("xmax of a tier");
@@ -207,7 +209,8 @@ RawSegments parse_textgrid(std::string_view text, std::string_view name, std::st
   tokens.number("xmin");
   tokens.number("xmax");
   if (tokens.flag("the flag for tiers") != "<exists>")
-    throw DataError("{}:{}: the TextGrid says that it has no tiers", name, tokens.line());
+    throw DataError(
+        fmt::format("{}:{}: the TextGrid says that it has no tiers", name, tokens.line()));
   const std::int64_t count = tokens.count("the number of tiers");
   std::string seen;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -215,15 +218,17 @@ RawSegments parse_textgrid(std::string_view text, std::string_view name, std::st
     const bool intervals = found.type == "IntervalTier";
     if (tier.empty() ? intervals : found.name == tier) {
       if (!intervals)
-        throw DataError("{}: tier {} holds points; an interval tier is needed", name, shown(tier));
+        throw DataError(
+            fmt::format("{}: tier {} holds points; an interval tier is needed", name, shown(tier)));
       return std::move(found.raw);
     }
     seen += (seen.empty() ? "" : ", ") + shown(found.name);
   }
   if (tier.empty())
-    throw DataError("{}:{}: no interval tier among {} tiers", name, tokens.line(), count);
-  throw DataError("{}:{}: no tier {}; the file has {}", name, tokens.line(), shown(tier),
-                  seen.empty() ? "none" : seen);
+    throw DataError(
+        fmt::format("{}:{}: no interval tier among {} tiers", name, tokens.line(), count));
+  throw DataError(fmt::format("{}:{}: no tier {}; the file has {}", name, tokens.line(),
+                              shown(tier), seen.empty() ? "none" : seen));
 }
 
 std::string format_textgrid(const Annotation& annotation, const LabelOutput& output) {

@@ -4,12 +4,10 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "engine/executor.h"
-#include "segfuse/device.h"
+#include "segfuse/capabilities.h"
 #include "segfuse/semicrf_cuda.h"
 
 namespace segfuse {
-
-std::string version() { return SEGFUSE_VERSION; }
 
 namespace {
 

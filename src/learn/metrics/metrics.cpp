@@ -1,5 +1,7 @@
 #include "segfuse/metrics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -17,7 +19,7 @@ constexpr std::int64_t kSlack = 1;  // nanosecond
 
 std::int64_t to_nanoseconds(double seconds) {
   if (!(std::abs(seconds) <= 1e9))
-    throw UsageError("a time of {} s; metrics take times up to 1e9 s", seconds);
+    throw UsageError(fmt::format("a time of {} s; metrics take times up to 1e9 s", seconds));
   return std::llround(seconds * kNanoseconds);
 }
 
@@ -31,9 +33,9 @@ std::vector<TimedLabel> to_timed(const Annotation& annotation) {
     TimedLabel timed{segment.label, to_nanoseconds(segment.start), to_nanoseconds(segment.end)};
     if (timed.end <= timed.start || (!out.empty() && timed.start != out.back().end))
       throw DataError(
-          "{}:{}: segments must follow each other without gap and have a length; found "
-          "{} s to {} s",
-          annotation.source, segment.line, segment.start, segment.end);
+          fmt::format("{}:{}: segments must follow each other without gap and have a length; found "
+                      "{} s to {} s",
+                      annotation.source, segment.line, segment.start, segment.end));
     out.push_back(std::move(timed));
   }
   return out;
@@ -124,9 +126,11 @@ struct Metrics::Prepared {
 
 Metrics::Metrics(MetricsConfig config) : config_(std::move(config)) {
   if (!(config_.frame_seconds >= 1e-8))
-    throw UsageError("frames of {} s; metrics need at least 1e-8", config_.frame_seconds);
+    throw UsageError(
+        fmt::format("frames of {} s; metrics need at least 1e-8", config_.frame_seconds));
   for (const double tolerance : config_.tolerances)
-    if (!(tolerance >= 0)) throw UsageError("a tolerance of {} s; expected at least 0", tolerance);
+    if (!(tolerance >= 0))
+      throw UsageError(fmt::format("a tolerance of {} s; expected at least 0", tolerance));
   boundaries_.resize(config_.tolerances.size());
   segments_.resize(config_.tolerances.size());
 }
@@ -135,8 +139,8 @@ void Metrics::add(const Annotation& gold, const Annotation& predicted) {
   Prepared prepared{to_timed(gold), to_timed(predicted), {}, {}};
   if (!prepared.gold.empty() && !prepared.predicted.empty() &&
       std::abs(prepared.gold[0].start - prepared.predicted[0].start) > kSlack)
-    throw DataError("{}: the gold segments start at {} s, the predicted ones at {} s", gold.source,
-                    gold.segments[0].start, predicted.segments[0].start);
+    throw DataError(fmt::format("{}: the gold segments start at {} s, the predicted ones at {} s",
+                                gold.source, gold.segments[0].start, predicted.segments[0].start));
   prepared.gold_folded = folded(prepared.gold, config_.folding);
   prepared.predicted_folded = folded(prepared.predicted, config_.folding);
   ++recordings_;

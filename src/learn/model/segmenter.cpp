@@ -1,5 +1,7 @@
 #include "learn/model/segmenter.h"
 
+#include <fmt/core.h>
+
 #include <numeric>
 
 #include "compiler/autodiff/autodiff.h"
@@ -171,13 +173,13 @@ ValId Writer::loss(const Scores& scores) {
 
 void check(const ModelConfig& config) {
   if (config.features < 1 || config.classes < 1 || config.max_duration < 1)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "a model needs at least one feature, one label and one frame of duration; found {}, {} and "
         "{}",
-        config.features, config.classes, config.max_duration);
+        config.features, config.classes, config.max_duration));
   if (config.width < 1 || config.subsample < 1)
-    throw UsageError("model.width is {} and model.subsample {}; both must be positive",
-                     config.width, config.subsample);
+    throw UsageError(fmt::format("model.width is {} and model.subsample {}; both must be positive",
+                                 config.width, config.subsample));
 }
 
 }  // namespace

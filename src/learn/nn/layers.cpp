@@ -1,5 +1,7 @@
 #include "learn/nn/layers.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "base/fnv.h"
@@ -17,8 +19,8 @@ namespace {
 std::int64_t channels(const ir::Builder& b, ValId x) {
   const Extent last = b.fusion().canonical(b.val(x).shape.back());
   if (!last.is_constant())
-    throw UsageError("a layer needs a fixed number of channels; found {}",
-                     b.fusion().to_string(last));
+    throw UsageError(fmt::format("a layer needs a fixed number of channels; found {}",
+                                 b.fusion().to_string(last)));
   return last.constant();
 }
 
@@ -58,7 +60,8 @@ ValId Net::linear(const std::string& name, ValId x, std::int64_t outputs, double
 ValId Net::conv1d(const std::string& name, ValId x, std::int64_t outputs, std::int64_t kernel,
                   std::int64_t dilation, double gain) {
   if (kernel % 2 == 0)
-    throw UsageError("a convolution has kernel {}; it must be odd to keep the length", kernel);
+    throw UsageError(
+        fmt::format("a convolution has kernel {}; it must be odd to keep the length", kernel));
   if (kernel == 1) return linear(name, x, outputs, gain);
   const Scope scope(*this, name);
   const std::int64_t inputs = channels(b_, x);
@@ -88,8 +91,8 @@ ValId Net::self_attention(const std::string& name, ValId x, std::int64_t heads, 
   const std::int64_t width = channels(b_, x);
   if (width % heads != 0)
     throw UsageError(
-        "self-attention splits {} channels into {} heads; the width must be a multiple", width,
-        heads);
+        fmt::format("self-attention splits {} channels into {} heads; the width must be a multiple",
+                    width, heads));
   const std::int64_t depth = width / heads;
   const Extents shape = b_.val(x).shape;
   auto split = [&](ValId y) {

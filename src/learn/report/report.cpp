@@ -1,5 +1,7 @@
 #include "learn/report/report.h"
 
+#include <fmt/core.h>
+
 #include "base/check.h"
 #include "base/json/json.h"
 #include "learn/report/assets.h"
@@ -21,7 +23,7 @@ std::string slot_value(std::string_view slot, const ReportData& data, const Repo
     }
     return out;
   }
-  throw InternalError("the report's skeleton has an unknown slot \"{}\"", slot);
+  throw InternalError(fmt::format("the report's skeleton has an unknown slot \"{}\"", slot));
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ OutputFormat output_format(const std::string& name) {
       {"audacity", {".txt", LabelFormat::kAudacity}}};
   const auto found = formats.find(name);
   if (found == formats.end())
-    throw UsageError("there is no label format '{}'; use textgrid, csv, phn, lab or audacity",
-                     name);
+    throw UsageError(fmt::format(
+        "there is no label format '{}'; use textgrid, csv, phn, lab or audacity", name));
   return found->second;
 }
 
@@ -105,7 +105,8 @@ bool looks_like_audio(const fs::path& path) {
 std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
   std::vector<fs::path> files;
   for (const fs::path& input : inputs) {
-    if (!path_exists(input)) throw DataError("{}: no such file or directory", input.string());
+    if (!path_exists(input))
+      throw DataError(fmt::format("{}: no such file or directory", input.string()));
     if (!path_is_directory(input)) {
       files.push_back(input);
       continue;
@@ -115,8 +116,8 @@ std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
     for (const fs::path& path : list_directory(input))
       if (looks_like_audio(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
     if (inside.empty())
-      throw DataError("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
-                      input.string());
+      throw DataError(fmt::format("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
+                                  input.string()));
     files.insert(files.end(), inside.begin(), inside.end());
   }
   return files;
@@ -246,8 +247,8 @@ void Decoding::find_segments(std::vector<Item>& items) {
       try {
         item->decoded = std::move(decoder_.decode({item->sequence}, how_).front());
       } catch (const DataError& error) {
-        throw DataError("{}: the model finds no segmentation: {}", item->file.audio.string(),
-                        error.what());
+        throw DataError(fmt::format("{}: the model finds no segmentation: {}",
+                                    item->file.audio.string(), error.what()));
       }
     });
 }
@@ -301,7 +302,7 @@ void choose_channel(const std::string& channel, learn::TrainedModel& model) {
   try {
     model.config.features.channel = audio_channel(channel, "--channel");
   } catch (const DataError& error) {
-    throw UsageError("{}", error.what());
+    throw UsageError(error.what());
   }
 }
 
@@ -318,8 +319,8 @@ std::string train(const TrainOptions& options) {
   if (!options.data.empty()) learn::set_data_path(config, options.data);
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (!(options.checkpoint_minutes >= 0))
-    throw UsageError("--checkpoint-every is a number of minutes from 0 on, not {}",
-                     options.checkpoint_minutes);
+    throw UsageError(fmt::format("--checkpoint-every is a number of minutes from 0 on, not {}",
+                                 options.checkpoint_minutes));
   std::vector<learn::HeadKind> heads{config.model.head};
   if (options.compare)
     for (const auto head :
@@ -364,7 +365,8 @@ std::string train(const TrainOptions& options) {
 
 std::string evaluate(const EvaluateOptions& options) {
   if (!std::set<std::string>{"train", "dev", "test", "all"}.contains(options.split))
-    throw UsageError("there is no split '{}'; use train, dev, test or all", options.split);
+    throw UsageError(
+        fmt::format("there is no split '{}'; use train, dev, test or all", options.split));
   if (options.allow_commands && options.data.empty())
     throw UsageError(
         "--allow-commands: without --data the manifest is one that the model file names, whose "
@@ -376,10 +378,10 @@ std::string evaluate(const EvaluateOptions& options) {
   Outputs outputs(options.overwrite);
   if (!options.out.empty()) {
     if (!options.overwrite && learn::holds_run(options.out))
-      throw UsageError(
+      throw UsageError(fmt::format(
           "{}: there is a training in this directory, whose metrics and report would be replaced; "
           "name another, or pass --overwrite",
-          options.out.string());
+          options.out.string()));
     announce_report(outputs, options.out);
   }
   ThreadPool pool(options.threads);
@@ -408,8 +410,8 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (options.k_best < 0 || options.samples < 0)
-    throw UsageError("--k-best and --samples are numbers from 0 on, not {} and {}", options.k_best,
-                     options.samples);
+    throw UsageError(fmt::format("--k-best and --samples are numbers from 0 on, not {} and {}",
+                                 options.k_best, options.samples));
   learn::TrainedModel model = learn::read_model(model_path(options.model));
   learn::check_parameters(model, model_path(options.model));
   choose_channel(options.channel, model);

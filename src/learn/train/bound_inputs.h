@@ -1,6 +1,8 @@
 #pragma once
 // The inputs of a Fusion by name.
 
+#include <fmt/core.h>
+
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,7 +21,7 @@ class BoundInputs {
   bool has(const std::string& name) const { return position_.contains(name); }
   void set(const std::string& name, const Tensor& tensor) {
     const auto found = position_.find(name);
-    if (found == position_.end()) throw InternalError("no input named '{}'", name);
+    if (found == position_.end()) throw InternalError(fmt::format("no input named '{}'", name));
     tensors_[found->second] = tensor;
   }
   /// In the order of Fusion::inputs().

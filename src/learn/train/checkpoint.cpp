@@ -1,5 +1,7 @@
 #include "learn/train/checkpoint.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <limits>
 
@@ -103,20 +105,21 @@ TrainingState state_of(const TensorFile& file, const std::string& source,
                        const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe) {
   const auto text = file.metadata.find("state");
   if (text == file.metadata.end())
-    throw DataError("{}: no segfuse checkpoint: the metadata 'state' is missing", source);
+    throw DataError(
+        fmt::format("{}: no segfuse checkpoint: the metadata 'state' is missing", source));
   TrainingState state;
   const std::string place = source + ": the metadata 'state'";
   const Json parsed = parse_json(text->second, place);
   const JsonPlace json(parsed, place);
   if (json.at("version").integer() != kVersion)
-    throw DataError("{}: the checkpoint has version {}; this program reads version {}", source,
-                    json_text(json.at("version").value()), kVersion);
+    throw DataError(fmt::format("{}: the checkpoint has version {}; this program reads version {}",
+                                source, json_text(json.at("version").value()), kVersion));
   const std::string different = differences(recipe_from_json(json.at("recipe")), recipe);
   if (!different.empty())
-    throw UsageError(
+    throw UsageError(fmt::format(
         "{}: the checkpoint belongs to a run with another configuration or other data ({}); give "
         "what it was trained with, or train into another --out",
-        source, different);
+        source, different));
   from_json(json, state);
   const bool averaged = json.at("averaged").boolean();
   for (const Group& group : kGroups) {
@@ -124,8 +127,9 @@ TrainingState state_of(const TensorFile& file, const std::string& source,
     for (const nn::ParameterSpec& spec : specs) {
       const Tensor& tensor = file.at(group.name + spec.name, source);
       if (tensor.shape() != spec.shape || tensor.dtype() != DType::kF32)
-        throw DataError("{}: '{}{}' has the shape {}; the model has {}", source, group.name,
-                        spec.name, to_string(tensor.shape()), to_string(spec.shape));
+        throw DataError(fmt::format("{}: '{}{}' has the shape {}; the model has {}", source,
+                                    group.name, spec.name, to_string(tensor.shape()),
+                                    to_string(spec.shape)));
       (state.*group.tensors).push_back(tensor);
     }
   }

@@ -122,7 +122,7 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
   try {
     static_cast<void>(FeatureExtractor(config.features));
   } catch (const UsageError& error) {  // settings that do not go together
-    throw DataError("{}: {}", name, error.what());
+    throw DataError(fmt::format("{}: {}", name, error.what()));
   }
   config.settings = root.settings();
   return config;

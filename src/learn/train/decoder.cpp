@@ -1,5 +1,7 @@
 #include "learn/train/decoder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -79,10 +81,10 @@ void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
     float largest = 0;
     for (const float value : features)
       if (!(std::abs(value) <= largest)) largest = std::abs(value);
-    throw DataError(
+    throw DataError(fmt::format(
         "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
         "features is {:g} times the training set's deviation",
-        sequence.id, *bad / at(classes), *bad % at(classes), values[*bad], largest);
+        sequence.id, *bad / at(classes), *bad % at(classes), values[*bad], largest));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "learn/train/experiment.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -103,8 +105,9 @@ void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig&
 void check_labels(const std::vector<Recording>& recordings) {
   for (const Recording& recording : recordings)
     if (recording.labels.empty())
-      throw DataError("{}: the recording has no labels; training and evaluation need them",
-                      recording.command ? recording.id : recording.audio.string());
+      throw DataError(
+          fmt::format("{}: the recording has no labels; training and evaluation need them",
+                      recording.command ? recording.id : recording.audio.string()));
 }
 
 std::vector<Tensor> initial_parameters(const Segmenter& segmenter,
@@ -190,7 +193,7 @@ Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
   std::vector<Example> dev = load(Split::kDev);
   std::vector<Example> test = load(Split::kTest);
   progress.finish();
-  if (train.empty()) throw DataError("{}: no training recordings", config.data.path);
+  if (train.empty()) throw DataError(fmt::format("{}: no training recordings", config.data.path));
 
   Corpus corpus;
   std::vector<Annotation> golds;
@@ -219,7 +222,8 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   std::vector<Recording> recordings = load_manifest(path, {.allow_commands = allow_commands});
   if (split != "all")
     std::erase_if(recordings, [&](const Recording& r) { return name_of(r.split) != split; });
-  if (recordings.empty()) throw DataError("{}: no recordings in the split '{}'", path, split);
+  if (recordings.empty())
+    throw DataError(fmt::format("{}: no recordings in the split '{}'", path, split));
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
@@ -275,8 +279,8 @@ std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus
   }
   if (pieces.empty())
     throw UsageError(
-        "no training recording has {} frames, the longest has {}; lower --fixed-length", frames,
-        longest);
+        fmt::format("no training recording has {} frames, the longest has {}; lower --fixed-length",
+                    frames, longest));
   if (shorter > 0)
     log(LogLevel::kWarning, "{} training recordings are shorter than {} frames and were left out",
         shorter, frames);

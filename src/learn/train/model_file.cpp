@@ -1,5 +1,7 @@
 #include "learn/train/model_file.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
@@ -55,9 +57,9 @@ class Tensors {
   const Tensor& get(const std::string& name, DType dtype, const Shape& shape) const {
     const Tensor& tensor = file_.at(name, source_);
     if (tensor.shape() != shape || tensor.dtype() != dtype)
-      throw DataError("{}: '{}' is {}{}; the configuration asks for {}{}", source_, name,
-                      name_of(tensor.dtype()), to_string(tensor.shape()), name_of(dtype),
-                      to_string(shape));
+      throw DataError(fmt::format("{}: '{}' is {}{}; the configuration asks for {}{}", source_,
+                                  name, name_of(tensor.dtype()), to_string(tensor.shape()),
+                                  name_of(dtype), to_string(shape)));
     return tensor;
   }
   /// Without NaN; `allowed` says which values are not.
@@ -67,7 +69,8 @@ class Tensors {
     const Tensor& tensor = get(name, dtype, shape);
     for (const T value : tensor.span<T>())
       if (!allowed(value))
-        throw DataError("{}: '{}' holds {}; expected {}", source_, name, value, expected);
+        throw DataError(
+            fmt::format("{}: '{}' holds {}; expected {}", source_, name, value, expected));
     return tensor;
   }
   std::vector<double> column(const std::string& name, std::int64_t size, double least) const {
@@ -128,13 +131,14 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
   const auto config = file.metadata.find("config");
   const auto sizes = file.metadata.find("model");
   if (config == file.metadata.end() || sizes == file.metadata.end())
-    throw DataError("{}: no segfuse model: the metadata 'config' and 'model' are missing", source);
+    throw DataError(
+        fmt::format("{}: no segfuse model: the metadata 'config' and 'model' are missing", source));
   const std::string place = source + ": the metadata 'model'";
   const Json parsed = parse_json(sizes->second, place);
   const JsonPlace json(parsed, place);
   if (json.at("version").integer() != kVersion)
-    throw DataError("{}: the model has version {}; this program reads version {}", source,
-                    json_text(json.at("version").value()), kVersion);
+    throw DataError(fmt::format("{}: the model has version {}; this program reads version {}",
+                                source, json_text(json.at("version").value()), kVersion));
   TrainedModel model;
   try {
     model.config =
@@ -147,7 +151,7 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
       model.recipe = recipe_from_json(JsonPlace(kept, where));
     }
   } catch (const UsageError& error) {  // sizes that do not go together
-    throw DataError("{}: {}", source, error.what());
+    throw DataError(fmt::format("{}: {}", source, error.what()));
   }
   return model;
 }
@@ -157,8 +161,9 @@ void check_parameters(const TrainedModel& model, const std::filesystem::path& pa
   for (std::size_t i = 0; i < model.parameters.size(); ++i)
     for (const float value : model.parameters[i].span<float>())
       if (!std::isfinite(value))
-        throw DataError("{}: 'parameter.{}' holds {}; its training diverged or the file is damaged",
-                        path.string(), segmenter.parameters()[i].name, value);
+        throw DataError(
+            fmt::format("{}: 'parameter.{}' holds {}; its training diverged or the file is damaged",
+                        path.string(), segmenter.parameters()[i].name, value));
 }
 
 }  // namespace segfuse::learn

@@ -1,5 +1,7 @@
 // segfuse doctor numerics for a training: see the contract in segfuse/train.h.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/os/file.h"
@@ -36,11 +38,11 @@ std::vector<Tensor> trained_parameters(const std::filesystem::path& path,
   for (std::size_t i = 0; i < segmenter.parameters().size(); ++i) {
     const nn::ParameterSpec& spec = segmenter.parameters()[i];
     if (i >= model.parameters.size() || model.parameters[i].shape() != spec.shape)
-      throw UsageError(
+      throw UsageError(fmt::format(
           "{}: its parameter '{}' does not fit the model that the configuration and data make; "
           "give "
           "the configuration and data it was trained with",
-          path.string(), spec.name);
+          path.string(), spec.name));
   }
   return model.parameters;
 }
@@ -49,11 +51,11 @@ std::vector<Tensor> trained_parameters(const std::filesystem::path& path,
 
 NumericsReport examine_training_numerics(const TrainingNumericsOptions& options) {
   if (options.runs < 2 || options.sequences < 0 || options.frames < 0)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "--runs is {}, --sequences {} and --frames {}; expected at least 2 runs, and numbers from "
         "0 "
         "on",
-        options.runs, options.sequences, options.frames);
+        options.runs, options.sequences, options.frames));
   TrainConfig config = read_train_config(options.config, options.overrides);
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) set_data_path(config, options.data);

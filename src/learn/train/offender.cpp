@@ -1,5 +1,7 @@
 #include "learn/train/offender.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "engine/executor.h"

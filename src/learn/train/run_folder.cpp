@@ -34,9 +34,9 @@ const fs::path& made(const fs::path& path) {
   } catch (const FileError&) {
     // Its number is a help, no more.
   }
-  throw UsageError(
+  throw UsageError(fmt::format(
       "{}: another training writes to this directory{}; wait for its end or name another",
-      folder.string(), parse_int(process) ? fmt::format(" (process {})", process) : "");
+      folder.string(), parse_int(process) ? fmt::format(" (process {})", process) : ""));
 }
 
 /// The lock's file, locked. Its holder removes it at its end, so what was opened may have no name
@@ -81,15 +81,15 @@ void RunFolder::check_free(bool resume, bool overwrite) const {
   const bool finished = fs::exists(model(), error);
   const std::string folder = folder_.path().string();
   if (resume && finished && !started)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "{}: there is a model but no checkpoint to resume from; name another directory, or replace "
         "the model by --overwrite",
-        folder);
+        folder));
   if (resume || (!started && !finished)) return;
   throw UsageError(
-      "{}: there is a {} run in this directory; continue it by --resume, replace it by "
-      "--overwrite, or name another",
-      folder, finished ? "finished" : "started");
+      fmt::format("{}: there is a {} run in this directory; continue it by --resume, replace it by "
+                  "--overwrite, or name another",
+                  folder, finished ? "finished" : "started"));
 }
 
 void RunFolder::keep_model() const {

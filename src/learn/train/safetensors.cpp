@@ -1,5 +1,7 @@
 #include "learn/train/safetensors.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -63,43 +65,46 @@ class Reader {
       }
     }
     if (used_ != data_.size())
-      throw DataError("{}: the tensors cover {} bytes, the file holds {} behind its header", name_,
-                      used_, data_.size());
+      throw DataError(
+          fmt::format("{}: the tensors cover {} bytes, the file holds {} behind its header", name_,
+                      used_, data_.size()));
     return file;
   }
 
  private:
   Json read_header() {
     if (bytes_.size() < kPrefix)
-      throw DataError("{}: {} bytes are too short for a safetensors file", name_, bytes_.size());
+      throw DataError(
+          fmt::format("{}: {} bytes are too short for a safetensors file", name_, bytes_.size()));
     std::uint64_t length = 0;
     std::memcpy(&length, bytes_.data(), kPrefix);
     if (length > kMaxHeader || length > bytes_.size() - kPrefix)
-      throw DataError("{}: byte 0: the header claims {} bytes, the file holds {}", name_, length,
-                      bytes_.size() - kPrefix);
+      throw DataError(fmt::format("{}: byte 0: the header claims {} bytes, the file holds {}",
+                                  name_, length, bytes_.size() - kPrefix));
     data_ = bytes_.substr(kPrefix + length);
     try {
       Json header = parse_json(bytes_.substr(kPrefix, length), "header");
       if (header.is_object()) return header;
     } catch (const DataError& error) {
-      throw DataError("{}: byte {}: the header is not a JSON object ({})", name_, kPrefix,
-                      error.what());
+      throw DataError(fmt::format("{}: byte {}: the header is not a JSON object ({})", name_,
+                                  kPrefix, error.what()));
     }
-    throw DataError("{}: byte {}: the header is not a JSON object", name_, kPrefix);
+    throw DataError(fmt::format("{}: byte {}: the header is not a JSON object", name_, kPrefix));
   }
 
   void read_metadata(const Json& entry, TensorFile& file) const {
     if (!entry.is_object())
-      throw DataError("{}: __metadata__ is not a JSON object of strings", name_);
+      throw DataError(fmt::format("{}: __metadata__ is not a JSON object of strings", name_));
     for (const auto& [key, value] : entry.get_ref<const Json::object_t&>()) {
-      if (!value.is_string()) throw DataError("{}: __metadata__ '{}' is not a string", name_, key);
+      if (!value.is_string())
+        throw DataError(fmt::format("{}: __metadata__ '{}' is not a string", name_, key));
       file.metadata[key] = value.get<std::string>();
     }
   }
 
   Tensor read_tensor(const std::string& key, const Json& entry) {
     auto bad = [&](std::string_view what) -> DataError {
-      return DataError("{}: tensor '{}': {}", name_, key, what);
+      return DataError(fmt::format("{}: tensor '{}': {}", name_, key, what));
     };
     auto is_size = [](const Json& v) { return v.is_number_unsigned(); };
     if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
@@ -141,8 +146,8 @@ class Reader {
 const Tensor& TensorFile::at(const std::string& name, const std::string& source) const {
   for (const auto& [key, tensor] : tensors)
     if (key == name) return tensor;
-  throw DataError("{}: the tensor '{}' is missing; the file was written for another model", source,
-                  name);
+  throw DataError(fmt::format(
+      "{}: the tensor '{}' is missing; the file was written for another model", source, name));
 }
 
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
@@ -165,7 +170,7 @@ TensorFile parse_safetensors(std::string_view bytes, const std::string& name) {
   try {
     return Reader(bytes, name).read();
   } catch (const UsageError& error) {  // a shape beyond 64 bits
-    throw DataError("{}: {}", name, error.what());
+    throw DataError(fmt::format("{}: {}", name, error.what()));
   }
 }
 

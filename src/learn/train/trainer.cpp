@@ -1,5 +1,7 @@
 #include "learn/train/trainer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -244,7 +246,7 @@ std::string Run::offender() {
 void Run::refuse_data(const Batch& batch, const DataError& error) {
   std::string why;
   if (options_.name_offender && !options_.execution.check_numerics) why = offender();
-  throw DataError("{}: {}", place_of(batch), why.empty() ? error.what() : why);
+  throw DataError(fmt::format("{}: {}", place_of(batch), why.empty() ? error.what() : why));
 }
 
 void Run::refuse(const Batch& batch, double loss, double norm) {
@@ -255,9 +257,9 @@ void Run::refuse(const Batch& batch, double loss, double norm) {
                       : fmt::format(" ({})", why);
   }
   const bool of_gradient = std::isfinite(loss);
-  throw UsageError("the {} of {} is {}{}; lower training.learning_rate or set training.clip",
-                   of_gradient ? "gradient" : "loss", place_of(batch), of_gradient ? norm : loss,
-                   why);
+  throw UsageError(fmt::format(
+      "the {} of {} is {}{}; lower training.learning_rate or set training.clip",
+      of_gradient ? "gradient" : "loss", place_of(batch), of_gradient ? norm : loss, why));
 }
 
 /// Scores that large leave the emissions no say, and make sums over segmentations lose digits.
@@ -286,12 +288,12 @@ Batch Run::stage(const std::vector<std::int64_t>& rows) const {
 
 void Run::out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const {
   const Shape& shape = batch.features.shape();
-  throw DeviceError(
+  throw DeviceError(fmt::format(
       "the batch of {} does not fit the memory of {}: {} recordings, padded to {} frames each; "
       "lower "
       "training.batch_frames (now {}) or training.batch_size (now {}), or cut long recordings.\n{}",
       place_of(batch), accelerator()->name(), shape[0], shape[1], plan_.batch_frames,
-      plan_.batch_size, error.what());
+      plan_.batch_size, error.what()));
 }
 
 /// Forward and backward. On an accelerator the results are on their way.
@@ -343,8 +345,8 @@ void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
     if (interrupt.requested()) {
       fetch();
       save();
-      throw Interrupted("interrupted in epoch {}; continue with --resume from {}", state_.epoch + 1,
-                        options_.checkpoint.string());
+      throw Interrupted(fmt::format("interrupted in epoch {}; continue with --resume from {}",
+                                    state_.epoch + 1, options_.checkpoint.string()));
     }
     if (save_is_due()) {
       fetch();
@@ -378,10 +380,10 @@ void Run::score_epoch(EpochRecord& record) {
     if (!known_dev_.empty()) record.dev_loss = decoder_->loss(known_dev_) / std::max(1.0, segments);
     found = decoder_->decode(dev_, {.posteriors = false});
   } catch (const DataError& error) {
-    throw UsageError(
+    throw UsageError(fmt::format(
         "the development set cannot be scored after epoch {}: {}; the training has diverged: lower "
         "training.learning_rate or set training.clip",
-        record.epoch, error.what());
+        record.epoch, error.what()));
   }
   std::vector<std::vector<FrameSegment>> decoded;
   for (const Decoded& d : found) {

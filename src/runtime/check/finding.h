@@ -56,8 +56,7 @@ struct Finding {
 /// Thrown by a checker that throws.
 class RaceFound : public InternalError {
  public:
-  explicit RaceFound(Finding found)
-      : InternalError("{}", found.describe()), finding(std::move(found)) {}
+  explicit RaceFound(Finding found) : InternalError(found.describe()), finding(std::move(found)) {}
   Finding finding;
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/cpu/host_memory.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -15,8 +16,8 @@ std::byte* address_range(std::size_t bytes) {
   void* const found =
       mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED)
-    throw DeviceError("host memory: no {} bytes of addresses to reserve: {}", bytes,
-                      std::strerror(errno));
+    throw DeviceError(fmt::format("host memory: no {} bytes of addresses to reserve: {}", bytes,
+                                  std::strerror(errno)));
   return static_cast<std::byte*>(found);
 }
 
@@ -45,8 +46,9 @@ std::byte* HostMemory::place(std::size_t bytes) const {
   }
   if (options_.address_space - static_cast<std::size_t>(at - space_) >= bytes)
     return const_cast<std::byte*>(at);
-  throw DeviceError("host memory: no {} bytes of addresses to reserve in the {} there are", bytes,
-                    options_.address_space);
+  throw DeviceError(
+      fmt::format("host memory: no {} bytes of addresses to reserve in the {} there are", bytes,
+                  options_.address_space));
 }
 
 std::byte* HostMemory::reserve(std::size_t bytes) {
@@ -73,7 +75,7 @@ void HostMemory::map(std::byte* address, std::size_t bytes) {
   if (used > options_.limit || bytes > options_.limit - used) throw NoMemory();
   if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
     if (errno == ENOMEM) throw NoMemory();
-    throw DeviceError("host memory: map: {}", std::strerror(errno));
+    throw DeviceError(fmt::format("host memory: map: {}", std::strerror(errno)));
   }
   reservations_.map(address, bytes);
   if (options_.junk) std::memset(address, kJunk, bytes);

@@ -3,6 +3,8 @@
 // StreamThreads runs each stream on a thread of its own, StepEngine (sim) runs all of them step by
 // step on the host's thread.
 
+#include <fmt/core.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,8 +38,10 @@ class HandleTable {
   /// Throws DeviceError when there is no such object.
   const std::shared_ptr<T>& find(void* handle) const {
     if (handle == nullptr)
-      throw DeviceError("there is no {} null (the legacy default stream is refused)", kind_);
-    if (!contains(handle)) throw DeviceError("there is no {} {}; was it destroyed?", kind_, handle);
+      throw DeviceError(
+          fmt::format("there is no {} null (the legacy default stream is refused)", kind_));
+    if (!contains(handle))
+      throw DeviceError(fmt::format("there is no {} {}; was it destroyed?", kind_, handle));
     return objects_[slot_of(handle) - 1];
   }
   /// Null when there is no such object.

@@ -1,5 +1,7 @@
 #include "runtime/cpu/stream_threads.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -27,7 +29,7 @@ StreamHandle StreamThreads::create_stream() {
   } catch (const std::system_error& error) {
     all_.pop_back();
     streams_.remove(stream->handle);
-    throw DeviceError("a stream's thread cannot be started: {}", error.what());
+    throw DeviceError(fmt::format("a stream's thread cannot be started: {}", error.what()));
   }
   return stream->handle;
 }

@@ -81,10 +81,10 @@ const SharedLibrary& opened() {
 Library load() {
   const SharedLibrary& library = opened();
   if (!library)
-    throw DeviceError(
+    throw DeviceError(fmt::format(
         "CUDA: the library libcublasLt cannot be opened ({}); install the CUDA toolkit or the "
         "Python package nvidia-cublas, or set SEGFUSE_CUBLASLT to the library's path",
-        library.error());
+        library.error()));
   Library l{};
   library.load("cublasLtCreate", l.create);
   library.load("cublasLtDestroy", l.destroy);
@@ -110,7 +110,8 @@ const Library& lt() {
 }
 
 void check_status(int status, const char* what) {
-  if (status != 0) throw DeviceError("cuBLASLt: {} failed with {}", what, lt().status_name(status));
+  if (status != 0)
+    throw DeviceError(fmt::format("cuBLASLt: {} failed with {}", what, lt().status_name(status)));
 }
 
 /// An object of the library's, destroyed with this.

@@ -1,5 +1,6 @@
 #include "runtime/cuda/cuda_device.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -233,8 +234,8 @@ std::size_t CudaDevice::open(int ordinal, const CudaDeviceOptions& options) {
         "a device query");
   if (can_map == 0)
     throw DeviceError(
-        "CUDA: device {} ({}) cannot map memory to addresses; a newer driver may help", ordinal,
-        name());
+        fmt::format("CUDA: device {} ({}) cannot map memory to addresses; a newer driver may help",
+                    ordinal, name()));
   check(driver_.primary_context(&context_, device_), "opening the device's context");
   const CurrentContext current(driver_, context_);
   properties_.location.id = device_;
@@ -348,7 +349,8 @@ std::unique_ptr<Device> open_cuda_device(const Driver& driver, int ordinal,
   int count = 0;
   cuda::check(driver, driver.device_count(&count), "counting devices");
   if (ordinal < 0 || ordinal >= count)
-    throw UsageError("CUDA: there is no device {}; the driver sees {}", ordinal, count);
+    throw UsageError(
+        fmt::format("CUDA: there is no device {}; the driver sees {}", ordinal, count));
   return std::make_unique<CudaDevice>(driver, ordinal, options);
 }
 

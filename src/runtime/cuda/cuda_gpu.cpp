@@ -17,6 +17,7 @@
 #include "runtime/timeline.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
+#include "segfuse/version.h"
 
 namespace segfuse::runtime {
 namespace {
@@ -35,7 +36,7 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
 class CubinCache {
  public:
   std::string get(const GpuProgram& program, const std::string& architecture) const {
-    std::string key = fmt::format("segfuse {} | {}\n", SEGFUSE_VERSION, architecture);
+    std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
     for (const std::string& define : program.defines) key += define + "\n";
     key += program.source;
     if (auto kept = store_.get(program.name, kSuffix, key)) return *std::move(kept);
@@ -127,13 +128,13 @@ class CudaGpu final : public Gpu {
     minor_ = attribute(device_, cuda::DeviceAttribute::kMinor);
     multiprocessors_ = attribute(device_, cuda::DeviceAttribute::kMultiprocessors);
     if (major_ < 8)
-      throw DeviceError(
+      throw DeviceError(fmt::format(
           "CUDA: device {} ({}) has compute capability {}.{}; segfuse needs 8.0 or newer", ordinal,
-          name(), major_, minor_);
+          name(), major_, minor_));
     if (attribute(device_, cuda::DeviceAttribute::kMemoryPools) == 0)
       throw DeviceError(
-          "CUDA: device {} ({}) has no stream-ordered memory; a newer driver may help", ordinal,
-          name());
+          fmt::format("CUDA: device {} ({}) has no stream-ordered memory; a newer driver may help",
+                      ordinal, name()));
     check(driver().primary_context(&context_, device_), "opening the device's context");
     const CurrentContext current(context_);
     cuda::MemPoolProps properties;
@@ -325,9 +326,10 @@ std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
   static auto& opened = *new std::map<int, std::shared_ptr<Gpu>>();
   std::string reason;
   const int count = cuda_device_count(&reason);
-  if (count == 0) throw DeviceError("{}", reason);
+  if (count == 0) throw DeviceError(reason);
   if (ordinal < 0 || ordinal >= count)
-    throw UsageError("CUDA: there is no device {}; the driver sees {}", ordinal, count);
+    throw UsageError(
+        fmt::format("CUDA: there is no device {}; the driver sees {}", ordinal, count));
   const std::lock_guard lock(mutex);
   std::shared_ptr<Gpu>& gpu = opened[ordinal];
   if (gpu == nullptr) gpu = std::make_shared<CudaGpu>(ordinal);

@@ -1,5 +1,7 @@
 #include "runtime/cuda/driver.h"
 
+#include <fmt/core.h>
+
 #include "base/os/shared_library.h"
 #include "segfuse/error.h"
 
@@ -9,10 +11,10 @@ namespace {
 Driver open_driver() {
   static const SharedLibrary library = SharedLibrary::open_first({"libcuda.so.1", "libcuda.so"});
   if (!library)
-    throw DeviceError(
+    throw DeviceError(fmt::format(
         "CUDA: the driver library libcuda.so.1 cannot be opened ({}); install the NVIDIA driver or "
         "use the CPU",
-        library.error());
+        library.error()));
   Driver d{};
   library.load("cuInit", d.init);
   library.load("cuDriverGetVersion", d.driver_version);
@@ -74,7 +76,7 @@ Driver open_driver() {
   if (const Result result = d.init(0); result != 0) {
     const char* text = "unknown error";
     d.error_string(result, &text);
-    throw DeviceError("CUDA: the driver does not start: {}", text);
+    throw DeviceError(fmt::format("CUDA: the driver does not start: {}", text));
   }
   return d;
 }
@@ -92,7 +94,7 @@ void check(const Driver& driver, Result result, const char* what) {
   const char* text = "no description";
   driver.error_name(result, &name);
   driver.error_string(result, &text);
-  throw DeviceError("CUDA: {} failed: {} ({})", what, text, name);
+  throw DeviceError(fmt::format("CUDA: {} failed: {} ({})", what, text, name));
 }
 
 void check(Result result, const char* what) { check(driver(), result, what); }

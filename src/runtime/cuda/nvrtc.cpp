@@ -58,10 +58,10 @@ void open_builtins(const std::filesystem::path& library) {
 Nvrtc open_nvrtc() {
   static const SharedLibrary library = SharedLibrary::open_first(candidates());
   if (!library)
-    throw DeviceError(
+    throw DeviceError(fmt::format(
         "CUDA: the run-time compiler libnvrtc cannot be opened ({}); install the CUDA toolkit or "
         "the Python package nvidia-cuda-nvrtc, or set SEGFUSE_NVRTC to the library's path",
-        library.error());
+        library.error()));
   open_builtins(library.name());
   Nvrtc n{};
   library.load("nvrtcVersion", n.version);
@@ -126,11 +126,12 @@ Compiled compile_cubin(std::string_view name, const std::string& source,
   if (result == 0)
     result = n.compile(owner.program, static_cast<int>(pointers.size()), pointers.data());
   if (result == kInvalidOption)
-    throw DeviceError("CUDA: NVRTC {} does not know the architecture {}; install a newer one",
-                      nvrtc_version(), architecture);
+    throw DeviceError(
+        fmt::format("CUDA: NVRTC {} does not know the architecture {}; install a newer one",
+                    nvrtc_version(), architecture));
   if (result != 0)
-    throw InternalError("CUDA: {} does not compile for {}: {}\n{}", file, architecture,
-                        n.error_string(result), log_of(owner.program));
+    throw InternalError(fmt::format("CUDA: {} does not compile for {}: {}\n{}", file, architecture,
+                                    n.error_string(result), log_of(owner.program)));
   Compiled compiled;
   std::size_t size = 0;
   n.cubin_size(owner.program, &size);

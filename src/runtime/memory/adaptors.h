@@ -2,6 +2,8 @@
 // Resources around resources. Each keeps a reference to what lies below it, adds one thing, and
 // leaves everything as it was when a call throws. They compose in any order.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>

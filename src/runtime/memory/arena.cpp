@@ -1,5 +1,7 @@
 #include "runtime/memory/arena.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -299,8 +301,8 @@ bool Arena::contains(const void* address) const {
 void Arena::verify() const {
   const auto require = [](bool holds, const char* what, const Block* block) {
     if (!holds)
-      throw InternalError("arena: {} (block at {}, {} bytes)", what,
-                          static_cast<const void*>(block->address), block->bytes);
+      throw InternalError(fmt::format("arena: {} (block at {}, {} bytes)", what,
+                                      static_cast<const void*>(block->address), block->bytes));
   };
   std::size_t mapped = 0;
   std::size_t free = 0;

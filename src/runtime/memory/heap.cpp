@@ -1,5 +1,7 @@
 #include "runtime/memory/heap.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <exception>
 #include <limits>
@@ -59,9 +61,9 @@ Timeline& Heap::timeline() const { return state_->timeline; }
 Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label) {
   State& state = *state_;
   if (&state.timeline.device(stream) != &state.device)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "allocate: {} is a stream of {}, the heap is of {}; give a stream of its device",
-        state.timeline.name(stream), state.timeline.device(stream).name(), state.device.name());
+        state.timeline.name(stream), state.timeline.device(stream).name(), state.device.name()));
   const std::size_t rounded = rounded_bytes(bytes);
   const bool small = rounded <= kSmallBytes;
   const std::size_t which = small ? size_class(rounded) : kClasses;

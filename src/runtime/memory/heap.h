@@ -95,7 +95,7 @@ struct HeapEvent {
 /// No memory for a request. The heap is as before the call and may be used on.
 class OutOfDeviceMemory : public DeviceError {
  public:
-  explicit OutOfDeviceMemory(const std::string& report) : DeviceError("{}", report) {}
+  explicit OutOfDeviceMemory(const std::string& report) : DeviceError(report) {}
 };
 
 class Heap {

@@ -143,13 +143,13 @@ void Heap::verify() const {
         if (block->state != BlockState::kCached || !block->uses.only(stream) ||
             block->home != stream || block->references.load() != 0)
           throw InternalError(
-              "heap: a block of {} bytes in the magazine of stream {} is not its own", block->bytes,
-              stream);
+              fmt::format("heap: a block of {} bytes in the magazine of stream {} is not its own",
+                          block->bytes, stream));
       }
     }
     if (bytes != magazine.bytes || blocks != magazine.blocks)
-      throw InternalError("heap: magazine {} holds {} bytes, its count says {}", stream, bytes,
-                          magazine.bytes);
+      throw InternalError(fmt::format("heap: magazine {} holds {} bytes, its count says {}", stream,
+                                      bytes, magazine.bytes));
   }
 }
 

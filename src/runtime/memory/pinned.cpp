@@ -1,5 +1,7 @@
 #include "runtime/memory/pinned.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <vector>
@@ -17,8 +19,8 @@ constexpr std::size_t kLeast = 4096;
 StreamTick PinnedBuffer::upload(Executor& executor, StreamId stream, const Buffer& to,
                                 std::size_t bytes, std::size_t at) {
   if (bytes > bytes_)
-    throw UsageError("upload: {} bytes from pinned memory of {}; copy no more than there is", bytes,
-                     bytes_);
+    throw UsageError(fmt::format(
+        "upload: {} bytes from pinned memory of {}; copy no more than there is", bytes, bytes_));
   const StreamTick use = executor.copy_in(stream, to, at, address(), bytes);
   slot_.used(use);
   return use;
@@ -27,8 +29,8 @@ StreamTick PinnedBuffer::upload(Executor& executor, StreamId stream, const Buffe
 StreamTick PinnedBuffer::download(Executor& executor, StreamId stream, const Buffer& from,
                                   std::size_t bytes, std::size_t at) {
   if (bytes > bytes_)
-    throw UsageError("download: {} bytes to pinned memory of {}; copy no more than fit", bytes,
-                     bytes_);
+    throw UsageError(fmt::format("download: {} bytes to pinned memory of {}; copy no more than fit",
+                                 bytes, bytes_));
   const StreamTick use = executor.copy_out(stream, address(), from, at, bytes);
   slot_.used(use);
   return use;
@@ -105,11 +107,11 @@ PinnedBuffer PinnedPool::allocate(std::size_t bytes) {
     if (auto slot = own.take_for_host()) return {std::move(*slot), bytes};
   }
   const PinnedStatistics now = statistics();
-  throw DeviceError(
+  throw DeviceError(fmt::format(
       "pinned memory: {} bytes do not fit: {} of at most {} are held, {} of them in use; free "
       "some, "
       "or raise the limit",
-      bytes, now.held_bytes, options_.limit, now.live_bytes);
+      bytes, now.held_bytes, options_.limit, now.live_bytes));
 }
 
 void PinnedPool::trim() { trim_others(nullptr, false); }

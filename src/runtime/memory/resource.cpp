@@ -1,5 +1,7 @@
 #include "runtime/memory/resource.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,20 +34,20 @@ void HeapResource::refuse(const char* call, const std::byte* address) const {
     const auto& [begin, buffer] = *--next;
     const auto offset = static_cast<std::size_t>(address - begin);
     if (offset < buffer.bytes())
-      throw UsageError(
+      throw UsageError(fmt::format(
           "{}: {} is byte {} of the memory{} at {} ({} bytes); give the address that allocate "
           "returned",
           call, shown, offset, named(buffer.label()), static_cast<const void*>(begin),
-          buffer.bytes());
+          buffer.bytes()));
   }
   const auto freed = std::ranges::find(freed_.rbegin(), freed_.rend(), address, &Freed::address);
   if (freed != freed_.rend())
-    throw UsageError(
+    throw UsageError(fmt::format(
         "{}: the memory{} at {} ({} bytes) was freed before; free it once, and use it no more",
-        call, named(freed->label), shown, freed->bytes);
-  throw UsageError(
+        call, named(freed->label), shown, freed->bytes));
+  throw UsageError(fmt::format(
       "{}: {} was not allocated here, on {}; give an address to the resource that it came from",
-      call, shown, heap_->device().name());
+      call, shown, heap_->device().name()));
 }
 
 HeapResource::Live::const_iterator HeapResource::find(const char* call,
@@ -62,14 +64,15 @@ void HeapResource::deallocate(std::byte* address, StreamId stream, std::size_t b
   const std::lock_guard lock(mutex_);
   const auto found = find("deallocate", address);
   if (&device != &heap_->device())
-    throw UsageError(
+    throw UsageError(fmt::format(
         "deallocate: {} is a stream of {}, the memory{} is of {}; name a stream of its device",
-        timeline.name(stream), device.name(), named(found->second.label()), heap_->device().name());
+        timeline.name(stream), device.name(), named(found->second.label()),
+        heap_->device().name()));
   if (bytes != kUnknownBytes && bytes != found->second.bytes())
-    throw UsageError(
+    throw UsageError(fmt::format(
         "deallocate: the memory{} at {} has {} bytes, not {}; give the size that was asked for",
         named(found->second.label()), static_cast<const void*>(address), found->second.bytes(),
-        bytes);
+        bytes));
   found->second.record_stream(timeline, stream);
   freed_.push_back({address, found->second.bytes(), found->second.label()});
   if (freed_.size() > kRemembered) freed_.pop_front();

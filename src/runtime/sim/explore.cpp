@@ -2,6 +2,8 @@
 // each. Reduction by sleep sets: after a step was tried, it stays asleep along the other branches
 // until one takes a step that it does not commute with; a branch on which all steps sleep was seen.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "runtime/sim/schedule.h"
@@ -53,8 +55,8 @@ class Explorer final : public Schedule {
     if (stream == kHost) return {};
     const auto found = std::ranges::find(steps, stream, &Step::stream);
     if (found == steps.end())
-      throw UsageError("explore: the program did something else after the same {} choices",
-                       depth_ - 1);
+      throw UsageError(fmt::format(
+          "explore: the program did something else after the same {} choices", depth_ - 1));
     return static_cast<std::size_t>(found - steps.begin());
   }
   void host_continues() override { host_depth_ = depth_; }

@@ -1,5 +1,7 @@
 #include "runtime/sim/schedule.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/rng.h"
@@ -113,8 +115,8 @@ class Scripted final : public Schedule {
     if (stream == kHost && moment != Moment::kWait) return {};
     const auto found = std::ranges::find(steps, stream, &Step::stream);
     if (found == steps.end())
-      throw UsageError("schedule: choice {} is stream {}, which has no step to take there", next_,
-                       stream);
+      throw UsageError(fmt::format(
+          "schedule: choice {} is stream {}, which has no step to take there", next_, stream));
     return static_cast<std::size_t>(found - steps.begin());
   }
 

@@ -1,5 +1,6 @@
 #include "runtime/sim/sim_device.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -67,7 +68,7 @@ void SimDevice::count_fallible(Call call) {
   ++counts_[static_cast<std::size_t>(call)];
   ++fallible_;
   if (fail_in_ == 0 || (fail_kind_ && *fail_kind_ != call) || --fail_in_ != 0) return;
-  throw DeviceError("sim: {} fails, as the test wants it to", call_name(call));
+  throw DeviceError(fmt::format("sim: {} fails, as the test wants it to", call_name(call)));
 }
 
 std::uint64_t SimDevice::calls(Call call) const {
@@ -158,7 +159,7 @@ void SimDevice::enqueue(StreamHandle stream, StreamWork work) {
     const std::lock_guard lock(mutex_);
     if (fail_work_in_ != 0 && --fail_work_in_ == 0)
       work.run = [name = work.name](StreamHandle) {
-        throw DeviceError("sim: '{}' fails, as the test wants it to", name);
+        throw DeviceError(fmt::format("sim: '{}' fails, as the test wants it to", name));
       };
   }
   if (!engine_->wants_accesses()) work.accesses.clear();
@@ -204,8 +205,9 @@ std::string SimDevice::complaint(const MemoryAccess& access) const {
 /// What a real device copies without the host's help.
 void SimDevice::check_copied(const char* call, const void* address, std::size_t bytes) const {
   if (memory_.is_mapped(address, bytes) || pinned_.is_mapped(address, bytes)) return;
-  throw DeviceError("sim: {}: {} bytes at {} are neither device memory nor pinned host memory",
-                    call, bytes, address);
+  throw DeviceError(
+      fmt::format("sim: {}: {} bytes at {} are neither device memory nor pinned host memory", call,
+                  bytes, address));
 }
 
 std::byte* SimDevice::reserve(std::size_t bytes) {

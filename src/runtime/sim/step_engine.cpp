@@ -1,5 +1,7 @@
 #include "runtime/sim/step_engine.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -76,7 +78,8 @@ void StepEngine::begin(Stream& stream) {
     const StreamWork& work = stream.items.front().work;
     for (const MemoryAccess& access : work.accesses)
       if (const std::string complaint = check_(access); !complaint.empty())
-        throw DeviceError("sim: '{}' on stream {} {}", work.name, stream.number, complaint);
+        throw DeviceError(
+            fmt::format("sim: '{}' on stream {} {}", work.name, stream.number, complaint));
     if (work.run) run_work(stream);
   } catch (...) {
     stream.failure = std::current_exception();
@@ -175,10 +178,10 @@ void StepEngine::wait_for(int number, const std::function<bool()>& is_done) {
 
 void StepEngine::report_deadlock(int number) const {
   const int cause = wanted_stream(number);
-  throw DeviceError(
+  throw DeviceError(fmt::format(
       "sim: deadlock: the host waits for stream {}, which cannot go on before stream {}, which is "
       "held",
-      number, cause);
+      number, cause));
 }
 
 void StepEngine::synchronize(StreamHandle handle) {

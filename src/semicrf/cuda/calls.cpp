@@ -1,5 +1,7 @@
 // What calls have in common: checks of shapes, and the caller's views as the kernels take them.
 
+#include <fmt/core.h>
+
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/gradients.h"
 
@@ -13,12 +15,13 @@ Call make_call(const Potentials<T>& potentials) {
   if (!potentials.lengths.empty())
     check_vector("lengths", false, potentials.lengths.size(), dims.batch);
   if (dims.batch > kLargestGridSide)
-    throw UsageError("semicrf: {} rows in one call; on the device at most {}, split the batch",
-                     dims.batch, kLargestGridSide);
+    throw UsageError(
+        fmt::format("semicrf: {} rows in one call; on the device at most {}, split the batch",
+                    dims.batch, kLargestGridSide));
   constexpr std::int64_t kMostInt = 1 << 30;
   if (dims.frames >= kMostInt || dims.classes >= kMostInt || dims.max_duration >= kMostInt)
-    throw UsageError("semicrf: T = {}, C = {}, K = {}; each must be below {}", dims.frames,
-                     dims.classes, dims.max_duration, kMostInt);
+    throw UsageError(fmt::format("semicrf: T = {}, C = {}, K = {}; each must be below {}",
+                                 dims.frames, dims.classes, dims.max_duration, kMostInt));
   Call call{};
   call.sizes = {static_cast<int>(dims.batch), static_cast<int>(dims.frames),
                 static_cast<int>(dims.classes), static_cast<int>(dims.max_duration),

@@ -25,5 +25,5 @@ endforeach()
 file(WRITE "${OUTPUT}" "// Written by embed_kernels.cmake.\n#include \"semicrf/cuda/sources.h\"\n\n"
      "#include \"segfuse/error.h\"\n\nnamespace segfuse::semicrf::gpu {\n\n"
      "std::string kernel_source(std::string_view name) {\n  std::string out;\n${body}"
-     "  throw InternalError(\"there is no kernel file {}\", name);\n}\n\n"
+     "  throw InternalError(\"there is no kernel file \" + std::string(name));\n}\n\n"
      "}  // namespace segfuse::semicrf::gpu\n")

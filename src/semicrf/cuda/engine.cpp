@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "semicrf/cuda/engine_state.h"
@@ -115,12 +117,15 @@ void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labe
                                                   const DeviceSegmentations& out, void* stream) {
   constexpr std::int64_t kMostInt = 1 << 30;
   if (rules.max_duration < 1 || rules.classes < 1)
-    throw UsageError("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
-                     rules.max_duration, rules.classes);
+    throw UsageError(
+        fmt::format("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
+                    rules.max_duration, rules.classes));
   if (labels.extent(1) >= kMostInt)
-    throw UsageError("semicrf: T = {}; it must be below {}", labels.extent(1), kMostInt);
+    throw UsageError(
+        fmt::format("semicrf: T = {}; it must be below {}", labels.extent(1), kMostInt));
   if (!lengths.empty() && lengths.size() != labels.extent(0))
-    throw UsageError("semicrf: {} lengths for {} rows of labels", lengths.size(), labels.extent(0));
+    throw UsageError(
+        fmt::format("semicrf: {} lengths for {} rows of labels", lengths.size(), labels.extent(0)));
   Call call{};
   call.sizes = {static_cast<int>(labels.extent(0)), static_cast<int>(labels.extent(1)),
                 static_cast<int>(std::min(rules.classes, kMostInt)),
@@ -134,8 +139,9 @@ void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labe
   call.labels.stride[1] = labels.stride(1);
   if (!begins.empty()) {
     if (begins.extent(0) != labels.extent(0) || begins.extent(1) != labels.extent(1))
-      throw UsageError("semicrf: the marks of segments are [{}, {}], the labels [{}, {}]",
-                       begins.extent(0), begins.extent(1), labels.extent(0), labels.extent(1));
+      throw UsageError(
+          fmt::format("semicrf: the marks of segments are [{}, {}], the labels [{}, {}]",
+                      begins.extent(0), begins.extent(1), labels.extent(0), labels.extent(1)));
     call.labels.begins = begins.data();
     call.labels.begins_stride[0] = begins.stride(0);
     call.labels.begins_stride[1] = begins.stride(1);

@@ -1,6 +1,8 @@
 #pragma once
 // What the parts of CudaEngine share: its state, and what a call asks for.
 
+#include <fmt/core.h>
+
 #include <map>
 #include <memory>
 #include <optional>

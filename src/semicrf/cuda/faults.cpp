@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <array>
 
 #include "semicrf/cuda/views.h"
@@ -69,7 +71,7 @@ void check_faults(runtime::Gpu& gpu, unsigned long long* faults, const gpu::Size
     const unsigned long long index = seen[static_cast<std::size_t>(kind)];
     if (index == ~0ull) continue;
     gpu.fill(faults, 0xff, sizeof seen, stream);
-    throw DataError("semicrf: {}", describe_fault(kind, index, sizes));
+    throw DataError(fmt::format("semicrf: {}", describe_fault(kind, index, sizes)));
   }
 }
 

@@ -1,5 +1,7 @@
 // Samples and the n best segmentations.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "semicrf/cuda/inference_state.h"
@@ -12,8 +14,9 @@ void set_lists(ScopeCall& call, const DeviceSegmentationLists& out, std::int64_t
   constexpr std::int64_t kMostLists = 1 << 30;
   const std::int64_t rows = call.sizes.batch;
   if (n > kMostLists / std::max<std::int64_t>(1, rows))
-    throw UsageError("semicrf: {} segmentations of each of {} rows; at most {} in one call", n,
-                     rows, kMostLists);
+    throw UsageError(
+        fmt::format("semicrf: {} segmentations of each of {} rows; at most {} in one call", n, rows,
+                    kMostLists));
   const std::int64_t lists = rows * n;
   const std::int64_t room = out.start.extent(0);
   call.lists.list_pointer = reinterpret_cast<long long*>(
@@ -88,7 +91,8 @@ template <class T>
 void CudaInference::sample(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                            std::uint64_t seed, const DeviceSegmentationLists& drawn,
                            std::int64_t first_row, void* stream) {
-  if (n < 0) throw UsageError("semicrf: {} samples were asked for, expected 0 or more", n);
+  if (n < 0)
+    throw UsageError(fmt::format("semicrf: {} samples were asked for, expected 0 or more", n));
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   set_lists(call, drawn, n);
@@ -109,7 +113,8 @@ template <class T>
 void CudaInference::k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                            const DeviceSegmentationLists& best, void* stream) {
   if (n < 1)
-    throw UsageError("semicrf: {} best segmentations were asked for, expected 1 or more", n);
+    throw UsageError(
+        fmt::format("semicrf: {} best segmentations were asked for, expected 1 or more", n));
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   set_lists(call, best, n);

@@ -1,5 +1,7 @@
 // Divergences of two models, and what is read off posteriors.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "semicrf/cuda/engine_state.h"
@@ -11,18 +13,18 @@ namespace {
 template <class T>
 void check_frame_output(const char* name, const View<T, 2>& view, const gpu::Sizes& n) {
   if (view.extent(0) != n.batch || view.extent(1) != n.frames)
-    throw UsageError("semicrf: {} has shape ({}, {}), expected (B, T) = ({}, {})", name,
-                     view.extent(0), view.extent(1), n.batch, n.frames);
+    throw UsageError(fmt::format("semicrf: {} has shape ({}, {}), expected (B, T) = ({}, {})", name,
+                                 view.extent(0), view.extent(1), n.batch, n.frames));
 }
 
 void check_same(const gpu::Sizes& a, const gpu::Sizes& b) {
   if (a.batch != b.batch || a.frames != b.frames || a.classes != b.classes ||
       a.max_duration != b.max_duration || a.by_duration != b.by_duration)
-    throw UsageError(
+    throw UsageError(fmt::format(
         "semicrf: the two models differ in shape: B, T, K, C are {}, {}, {}, {} and {}, {}, {}, "
         "{}{}",
         a.batch, a.frames, a.max_duration, a.classes, b.batch, b.frames, b.max_duration, b.classes,
-        a.by_duration == b.by_duration ? "" : ", and one has transitions by duration");
+        a.by_duration == b.by_duration ? "" : ", and one has transitions by duration"));
 }
 
 }  // namespace
@@ -77,7 +79,7 @@ void CudaInference::boundary_within(const Potentials<T>& potentials, const Scope
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   const gpu::Sizes& n = call.sizes;
-  if (tolerance < 0) throw UsageError("semicrf: tolerance {} is negative", tolerance);
+  if (tolerance < 0) throw UsageError(fmt::format("semicrf: tolerance {} is negative", tolerance));
   check_frame_output("the probability", probability, n);
   if (n.batch == 0 || n.frames == 0) return;
   gpu::MarginalOutputs& m = call.marginals;

@@ -1,5 +1,7 @@
 // The launches of a call, in order.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "semicrf/cuda/engine_state.h"

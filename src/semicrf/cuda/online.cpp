@@ -1,5 +1,7 @@
 // Decoding of rows that arrive in pieces: memory that lives from piece to piece, and its launches.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "semicrf/cuda/inference_state.h"
@@ -110,8 +112,8 @@ void CudaOnlineDecoder::State::make_room(std::int64_t n) {
   constexpr std::int64_t kLeast = 256;
   constexpr std::int64_t kMostFrames = 1 << 30;
   if (frames + n >= kMostFrames)
-    throw UsageError("semicrf: a row of {} frames; on the device it must be below {}", frames + n,
-                     kMostFrames);
+    throw UsageError(fmt::format("semicrf: a row of {} frames; on the device it must be below {}",
+                                 frames + n, kMostFrames));
   const std::int64_t decided = rows == 0 ? 0 : fetch().decided.t;
   rows = std::max(kLeast, 2 * (frames + n + 1 - decided));
   const std::unique_ptr<gpu::Workspace> old = std::move(history);
@@ -145,8 +147,9 @@ CudaOnlineDecoder::CudaOnlineDecoder(std::shared_ptr<runtime::Gpu> gpu, const Po
     throw UsageError("semicrf: online decoding takes transitions that do not depend on duration");
   const std::int64_t longest = shared.duration.extent(0);
   if (options.max_delay != 0 && options.max_delay < longest)
-    throw UsageError("semicrf: a delay of {} frames is shorter than the longest duration, {}",
-                     options.max_delay, longest);
+    throw UsageError(
+        fmt::format("semicrf: a delay of {} frames is shorter than the longest duration, {}",
+                    options.max_delay, longest));
   constexpr std::int64_t kMostInt = 1 << 30;
   state_->call.max_delay = static_cast<int>(std::min(options.max_delay, kMostInt));
   state_->begin(p, {{}, tail});
@@ -172,8 +175,8 @@ void CudaOnlineDecoder::push(const View<const T, 2>& emission, const View<const 
   const auto check_shape = [&](const char* name, const View<const T, 2>& view, bool optional) {
     if (view.empty() && (optional || n == 0)) return;
     if (view.extent(0) != n || view.extent(1) != classes)
-      throw UsageError("semicrf: {} has shape ({}, {}), expected ({}, {})", name, view.extent(0),
-                       view.extent(1), n, classes);
+      throw UsageError(fmt::format("semicrf: {} has shape ({}, {}), expected ({}, {})", name,
+                                   view.extent(0), view.extent(1), n, classes));
   };
   check_shape("emission", emission, false);
   check_shape("start", start, true);

@@ -1,6 +1,8 @@
 #pragma once
 // The caller's views of device memory as the kernels take them.
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "runtime/gpu.h"
@@ -58,15 +60,16 @@ T* whole_output(const char* name, const View<T, 1>& view, std::int64_t n) {
   if (view.empty()) return nullptr;
   check_vector(name, false, view.extent(0), n);
   if (n > 1 && view.stride(0) != 1)
-    throw UsageError("semicrf: {} on the device must be contiguous; its stride is {}", name,
-                     view.stride(0));
+    throw UsageError(fmt::format("semicrf: {} on the device must be contiguous; its stride is {}",
+                                 name, view.stride(0)));
   return view.data();
 }
 
 template <class T>
 void check_contiguous(const char* name, const View<const T, 1>& view) {
   if (view.extent(0) > 1 && view.stride(0) != 1)
-    throw UsageError("semicrf: the segmentations' {} on the device must be contiguous", name);
+    throw UsageError(
+        fmt::format("semicrf: the segmentations' {} on the device must be contiguous", name));
 }
 
 inline gpu::RowLengths row_lengths(const Lengths& lengths) {

@@ -1,6 +1,6 @@
 // The way to create processes, over what its request can say and what can go wrong.
 
-#include "base/os/spawn.h"
+#include "segfuse/spawn.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

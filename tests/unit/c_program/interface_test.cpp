@@ -7,11 +7,11 @@
 #include <limits>
 
 #include "base/os/file.h"
-#include "base/os/spawn.h"
 #include "engine/compiled/emit.h"
 #include "ir/text.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/program.h"
+#include "segfuse/spawn.h"
 #include "support/c_program.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"

@@ -19,14 +19,14 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/os/spawn.h"
 #include "comm/registered/child.h"
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/fork_guard.h"
 #include "comm/registered/pool.h"
-#include "comm/registered/registry.h"
 #include "comm/registered/uring.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
+#include "segfuse/spawn.h"
 #include "support/processes.h"
 #include "support/real_pins.h"
 

@@ -18,9 +18,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/os/spawn.h"
-#include "comm/registered/registry.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::comm {
 namespace {

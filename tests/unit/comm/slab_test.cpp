@@ -18,8 +18,8 @@
 
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
+#include "comm/registered/mapping.h"
 #include "comm/registered/registry.h"
-#include "comm/registered/sub_allocator.h"
 #include "comm/registered/uring.h"
 #include "segfuse/error.h"
 #include "support/processes.h"

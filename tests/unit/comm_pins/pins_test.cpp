@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/registered/registry.h"
 #include "comm/registered/uring.h"
 #include "segfuse/error.h"
+#include "segfuse/registered.h"
 #include "support/processes.h"
 #include "support/real_pins.h"
 

@@ -1,5 +1,6 @@
 // The segmenter: derived inputs and outputs, legal merges, and the cases that segmenters get wrong.
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // Alphabets, folding, frames, manifests, batches.
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

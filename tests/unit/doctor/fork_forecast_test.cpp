@@ -13,7 +13,7 @@
 
 #include "base/text.h"
 #include "doctor/fork/forecast.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 #include "unit/doctor/child.h"
 
 namespace segfuse {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "base/text.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 #include "segfuse/error.h"
 #include "unit/doctor/child.h"
 

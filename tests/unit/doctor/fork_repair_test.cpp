@@ -14,7 +14,7 @@
 
 #include "base/text.h"
 #include "doctor/fork/repair.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/fork.h"
 #include "segfuse/error.h"
 #include "unit/doctor/child.h"
 

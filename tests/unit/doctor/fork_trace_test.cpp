@@ -14,11 +14,11 @@
 #include <fstream>
 #include <string>
 
-#include "base/os/spawn.h"
 #include "doctor/fork/trace.h"
 #include "doctor/fork/trace_listener.h"
 #include "doctor/fork/trace_message.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse {
 namespace {

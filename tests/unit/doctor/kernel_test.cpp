@@ -12,7 +12,6 @@
 
 #include "base/made_kernels.h"
 #include "base/os/file.h"
-#include "base/os/spawn.h"
 #include "doctor/elf.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
@@ -21,8 +20,9 @@
 #include "doctor/kernel/ptx.h"
 #include "jit/cpu_compiler.h"
 #include "runtime/cuda/nvrtc.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/streams.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 #include "support/source_dir.h"
 #include "unit/doctor/ptxas_report.h"
 

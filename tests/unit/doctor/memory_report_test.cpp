@@ -1,4 +1,4 @@
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "doctor/kernel/ptx.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/kernel.h"
 
 namespace segfuse::test {
 

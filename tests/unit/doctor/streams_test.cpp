@@ -5,7 +5,7 @@
 
 #include "runtime/check/race_checker.h"
 #include "runtime/sim/sim_device.h"
-#include "segfuse/doctor.h"
+#include "segfuse/doctor/streams.h"
 
 namespace segfuse {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/compiled/emit.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/program.h"
 #include "support/nvrtc.h"
 
 namespace segfuse {

@@ -8,7 +8,7 @@
 
 #include "engine/executor.h"
 #include "ir/builder.h"
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine {

@@ -12,7 +12,7 @@
 #include "engine/compiled/html_parts.h"
 #include "ir/builder.h"
 #include "ir/text.h"
-#include "segfuse/compile.h"
+#include "segfuse/program.h"
 #include "support/nvrtc.h"
 #include "support/source_dir.h"
 

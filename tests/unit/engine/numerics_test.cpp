@@ -51,7 +51,7 @@ Subject faulty_subject(const std::string& name) {
   if (name == "RunningSumOfManyFrames") return with_faulty_kernel(ir::Op::sum, running_sum);
   if (name == "UnwrittenTail") return with_faulty_kernel(ir::Op::add, add_without_tail);
   if (name == "WrongStride") return with_faulty_kernel(ir::Op::permute, permute_by_wrong_stride);
-  throw InternalError("no kernel for '{}'", name);
+  throw InternalError(fmt::format("no kernel for '{}'", name));
 }
 
 std::vector<Planted> planted_faults() {

@@ -9,8 +9,8 @@
 #include "engine/program_state.h"
 #include "ir/builder.h"
 #include "ir/text.h"
-#include "segfuse/compile.h"
 #include "segfuse/error.h"
+#include "segfuse/program.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 

@@ -1,12 +1,12 @@
-// Programs on arrays of others (segfuse/compile.h): nothing is copied, nobody waits, and the
-// race checker sees what the others enqueue, too.
+// Programs on arrays of others (segfuse/device_function.h): nothing is copied, nobody waits, and
+// the race checker sees what the others enqueue, too.
 
 #include <gmock/gmock.h>
 
 #include <cstring>
 
 #include "engine/device/accelerator.h"
-#include "segfuse/compile.h"
+#include "segfuse/device_function.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
 #include "support/program_gpu.h"

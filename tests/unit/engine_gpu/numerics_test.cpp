@@ -1,6 +1,7 @@
 // The numerics doctor and --check-numerics over programs on a device: faults of programs and of
 // kernels are named by the device's own kernels, and looking changes no bit.
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "engine/numerics/examine.h"
@@ -54,7 +55,7 @@ Change faulty_text(const std::string& name) {
     return replaced("for (int i1 = whole; i1 < end; ++i1)", "for (int i1 = end; i1 < end; ++i1)",
                     {"add_f32(", "pointwise("});
   if (name == "WrongStride") return replaced("unsigned(64)) * 24 + ", "unsigned(64)) * 0 + ");
-  throw InternalError("no text for '{}'", name);
+  throw InternalError(fmt::format("no text for '{}'", name));
 }
 
 std::vector<PlantedFault> all_faults() {

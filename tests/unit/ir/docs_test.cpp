@@ -1,5 +1,6 @@
 // docs/ir.md lists every operation as ops.def defines it.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -115,7 +116,7 @@ std::string other_table(const std::map<std::string, std::string>& meanings) {
 std::pair<std::size_t, std::size_t> section(std::string_view text, std::string_view name) {
   const std::string mark = fmt::format("<!-- {} -->\n", name);
   const std::size_t begin = text.find(mark);
-  if (begin == std::string_view::npos) throw DataError("{}: no {}", kPath, mark);
+  if (begin == std::string_view::npos) throw DataError(fmt::format("{}: no {}", kPath, mark));
   return {begin + mark.size(), text.find("<!-- end -->", begin) - begin - mark.size()};
 }
 

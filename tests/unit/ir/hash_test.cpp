@@ -1,5 +1,6 @@
 #include "ir/hash.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -38,7 +39,7 @@ constexpr const char* kBase = R"(fusion "base" { symbols B, T
 std::string changed(std::string_view from, std::string_view to) {
   std::string text = kBase;
   const std::size_t at = text.find(from);
-  if (at == std::string::npos) throw InternalError("'{}' is not in the text", from);
+  if (at == std::string::npos) throw InternalError(fmt::format("'{}' is not in the text", from));
   return text.replace(at, from.size(), to);
 }
 

@@ -1,5 +1,6 @@
 #include "ir/verify.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ void PrintTo(const Corruption& corruption, std::ostream* out) { *out << corrupti
 ExprId first(const Fusion& f, Op op) {
   for (const ExprId id : f.exprs())
     if (f.expr(id).op == op) return id;
-  throw InternalError("the sample has no {}", info(op).name);
+  throw InternalError(fmt::format("the sample has no {}", info(op).name));
 }
 
 Expr& expr(IrStorage& s, ExprId id) { return s.exprs[id.index].item; }

@@ -10,9 +10,10 @@
 
 #include "base/log.h"
 #include "base/os/file.h"
-#include "base/os/spawn.h"
 #include "jit_test.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
+#include "segfuse/version.h"
 
 namespace segfuse::jit {
 namespace {
@@ -151,9 +152,9 @@ TEST_F(Cache, AFileSaysAllThatItDependsOn) {
   const auto compiler = on_disk(folder.path());
   compiler->compile(source);
   const std::string file = read_file(compiler->object_path(source.text));
-  for (const std::string& part : {source.text, compiler->version(), compiler->target().text(),
-                                  std::string("segfuse " SEGFUSE_VERSION), std::string("-O2"),
-                                  std::string("-ffp-contract=off")})
+  for (const std::string& part :
+       {source.text, compiler->version(), compiler->target().text(), "segfuse " + version(),
+        std::string("-O2"), std::string("-ffp-contract=off")})
     EXPECT_NE(file.find(part), std::string::npos) << part;
 }
 

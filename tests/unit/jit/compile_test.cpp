@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "base/os/spawn.h"
 #include "jit_test.h"
 #include "segfuse/error.h"
+#include "segfuse/spawn.h"
 
 namespace segfuse::jit {
 namespace {

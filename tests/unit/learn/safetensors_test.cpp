@@ -1,5 +1,6 @@
 #include "learn/train/safetensors.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

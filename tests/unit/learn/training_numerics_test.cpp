@@ -1,5 +1,6 @@
 // The numbers of a training: penalties, pieces of one length, magnitudes, and what is said when a
 // step is not finite.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -84,7 +85,7 @@ struct Training {
   std::size_t position(const std::string& name) const {
     for (std::size_t i = 0; i < parameters.size(); ++i)
       if (segmenter.parameters()[i].name == name) return i;
-    throw InternalError("no parameter {}", name);
+    throw InternalError(fmt::format("no parameter {}", name));
   }
   TrainingOutcome run(int threads = 2) {
     ThreadPool pool(threads);

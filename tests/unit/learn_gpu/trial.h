@@ -1,6 +1,8 @@
 #pragma once
 // A small training for tests on devices.
 
+#include <fmt/core.h>
+
 #include <functional>
 
 #include "base/rng.h"
@@ -93,7 +95,7 @@ struct Trial {
   std::size_t position(const std::string& name) const {
     for (std::size_t i = 0; i < parameters.size(); ++i)
       if (segmenter.parameters()[i].name == name) return i;
-    throw InternalError("no parameter {}", name);
+    throw InternalError(fmt::format("no parameter {}", name));
   }
 
   TrainerOptions how;

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <string>
 
-#include "base/os/spawn.h"
 #include "learn/report/report.h"
+#include "segfuse/spawn.h"
 #include "unit/report/fake_report.h"
 
 namespace segfuse::learn {

@@ -1,5 +1,6 @@
 // One suite for the heap's resource and every adaptor around it, and what each adaptor adds.
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

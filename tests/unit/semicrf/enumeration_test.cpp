@@ -1,5 +1,6 @@
 // Small problems against the list of all segmentations: tests 1 to 5 of the design.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "problems.h"

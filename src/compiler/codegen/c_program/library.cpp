@@ -169,10 +169,10 @@ std::string LibraryLoops::call(ExprId id, const Pointer& pointer) {
   if (e.op == Op::matmul) return matmul(id, pointer);
   if ((e.op == Op::scatter_add || e.op == Op::fold) && !is_half(dtype) && dtype != DType::kBool)
     return e.op == Op::fold ? fold(id, pointer) : scatter_add(id, pointer);
-  throw UsageError(
+  throw UsageError(fmt::format(
       "{} of {} has no form in C without segfuse's library; --emit=kernels prints the kernels "
       "around it",
-      ir::info(e.op).name, name_of(dtype));
+      ir::info(e.op).name, name_of(dtype)));
 }
 
 std::string LibraryLoops::functions() const {

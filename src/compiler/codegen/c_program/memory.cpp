@@ -1,5 +1,7 @@
 #include "compiler/codegen/c_program/memory.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "segfuse/error.h"
@@ -42,7 +44,7 @@ ValId ProgramMemory::root(ValId val) const {
 
 const Place& ProgramMemory::place(ValId val) const {
   const auto found = places_.find(root(val));
-  if (found == places_.end()) throw InternalError("value {} has no memory", val.index);
+  if (found == places_.end()) throw InternalError(fmt::format("value {} has no memory", val.index));
   return found->second;
 }
 

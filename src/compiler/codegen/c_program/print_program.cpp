@@ -131,7 +131,8 @@ class Printer {
     if (!wanted.empty()) {
       std::set<std::string> others = taken_;
       if (c_identifier(name, others) != name)
-        throw UsageError("a function in C cannot be called '{}'; give it another name", name);
+        throw UsageError(
+            fmt::format("a function in C cannot be called '{}'; give it another name", name));
     }
     return c_identifier(taken_.contains(name) ? "fused_" + name : name, taken_);
   }

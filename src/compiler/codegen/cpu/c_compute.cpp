@@ -1,5 +1,7 @@
 // Computations of single values in C.
 
+#include <fmt/core.h>
+
 #include <set>
 
 #include "base/half_types.h"

@@ -1,6 +1,8 @@
 // Reductions in C. A state is a vector: its lanes are joined when it was begun outside of the lane
 // loop. Several stand beside each other when the lane loop takes several vectors at once.
 
+#include <fmt/core.h>
+
 #include <limits>
 #include <set>
 

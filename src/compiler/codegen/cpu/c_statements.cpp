@@ -1,5 +1,7 @@
 #include "compiler/codegen/cpu/c_statements.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/half_types.h"

@@ -1,5 +1,7 @@
 #include "compiler/codegen/cpu/c_writer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -109,8 +111,8 @@ void Varying::visit(const Statement& statement, const Lane* lane) {
   if (const auto* s = std::get_if<Random>(&node)) {
     values_[s->result.index] = index(s->element, lane);
     if (value(s->key) || value(s->sequence))
-      throw InternalError("kernel {}: the seed of a random number differs between lanes",
-                          kernel_.name);
+      throw InternalError(fmt::format(
+          "kernel {}: the seed of a random number differs between lanes", kernel_.name));
   }
   if (const auto* s = std::get_if<Load>(&node)) {
     values_[s->result.index] = masked || index(s->index, lane) || any(s->when, lane);
@@ -207,7 +209,7 @@ std::string CNames::size(const ir::Extent& size) const {
   if (size.is_constant()) return fmt::format("{}", size.constant());
   const auto found = std::find(sizes_.begin(), sizes_.end(), size);
   if (found == sizes_.end())
-    throw InternalError("kernel {}: a size that is not among its sizes", kernel_.name);
+    throw InternalError(fmt::format("kernel {}: a size that is not among its sizes", kernel_.name));
   return fmt::format("n{}", found - sizes_.begin());
 }
 
@@ -242,7 +244,8 @@ std::string CNames::whole(ValueId id, Form form) const {
   if (form.vector && varying_.value(id))
     return fmt::format("sf_i64_from_{}({})", lane_type(kernel_.dtype(id)), text);
   if (varying_.value(id))
-    throw InternalError("kernel {}: an index that differs between lanes", kernel_.name);
+    throw InternalError(
+        fmt::format("kernel {}: an index that differs between lanes", kernel_.name));
   return kernel_.dtype(id) == DType::kI64 ? text : "(int64_t)" + text;
 }
 

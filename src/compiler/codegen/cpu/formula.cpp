@@ -45,7 +45,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail() const {
-    throw InternalError("the formula '{}' of ops.def has no form in C from '{}' on", text_, rest_);
+    throw InternalError(
+        fmt::format("the formula '{}' of ops.def has no form in C from '{}' on", text_, rest_));
   }
   std::string_view peek() {
     while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);

@@ -1,5 +1,7 @@
 #include "compiler/codegen/cpu/print_c.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "compiler/codegen/cpu/c_statements.h"

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "compiler/codegen/cuda/printer.h"
@@ -45,7 +47,8 @@ void KernelPrinter::lanes(const For& loop) {
   const bool whole = vector_ == 1 || ends_whole(kernel_, loop, promised_, vector_);
   if (held) {
     if (!whole)
-      throw InternalError("kernel {}: a row in registers that ends within a vector", kernel_.name);
+      throw InternalError(
+          fmt::format("kernel {}: a row in registers that ends within a vector", kernel_.name));
     lane.slots = register_slots(kernel_);
   }
   open("");

@@ -26,7 +26,8 @@ std::string Positions::size(const ir::Extent& extent) const {
   if (extent.is_constant()) return whole_literal(extent.constant());
   const auto found = std::find(sizes_.begin(), sizes_.end(), extent);
   if (found == sizes_.end())
-    throw InternalError("kernel {}: a size that Kernel::sizes() does not list", kernel_.name);
+    throw InternalError(
+        fmt::format("kernel {}: a size that Kernel::sizes() does not list", kernel_.name));
   return fmt::format("n{}", found - sizes_.begin());
 }
 

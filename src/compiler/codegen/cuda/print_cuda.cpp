@@ -1,5 +1,7 @@
 #include "compiler/codegen/cuda/print_cuda.h"
 
+#include <fmt/core.h>
+
 #include "compiler/codegen/cuda/prelude.h"
 #include "compiler/codegen/cuda/printer.h"
 #include "segfuse/error.h"
@@ -24,7 +26,8 @@ void check_schedule(const loop::Kernel& kernel) {
   const bool rows = s.rows_at_once >= 1 && s.threads * s.rows_at_once <= 1024 &&
                     (s.threads <= 32 || s.rows_at_once <= 15);
   if (!(warp || warps) || !vector || !rows || s.unroll < 1 || s.resident < 1)
-    throw InternalError("kernel {}: no block has the schedule '{}'", kernel.name, to_string(s));
+    throw InternalError(
+        fmt::format("kernel {}: no block has the schedule '{}'", kernel.name, to_string(s)));
 }
 
 }  // namespace
@@ -106,7 +109,8 @@ void KernelPrinter::outer_iteration() {
     const Buffer& buffer = kernel_.buffers[i];
     if (!in_registers({static_cast<std::uint32_t>(i)})) continue;
     if (buffer.capacity < 1)
-      throw InternalError("kernel {}: a row in registers without a bound", kernel_.name);
+      throw InternalError(
+          fmt::format("kernel {}: a row in registers without a bound", kernel_.name));
     const std::string type = vector_ > 1
                                  ? fmt::format("Pack<{}, {}>", stored_type(buffer.dtype), vector_)
                                  : stored_type(buffer.dtype);

@@ -159,7 +159,7 @@ std::string Operations::formula(ir::Op op, DType operand,
                                 const std::vector<std::string>& operands) {
   const auto found = formulas().find(op);
   if (found == formulas().end())
-    throw InternalError("'{}' is not an elementwise operation", ir::info(op).name);
+    throw InternalError(fmt::format("'{}' is not an elementwise operation", ir::info(op).name));
   const ir::DTypeRule rule = ir::info(op).rule;
   const bool truth = rule == ir::DTypeRule::kCompare || rule == ir::DTypeRule::kTest;
   const std::string type = value_type(operand);

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -68,7 +70,9 @@ std::string KernelPrinter::state_type(ReductionId reduction) const {
     case ir::Op::max: return fmt::format("Largest<{}>", type);
     case ir::Op::min: return fmt::format("Smallest<{}>", type);
     case ir::Op::argmax: return fmt::format("LargestAt<{}>", type);
-    default: throw InternalError("kernel {}: '{}' is no reduction", kernel_.name, info(r.op).name);
+    default:
+      throw InternalError(
+          fmt::format("kernel {}: '{}' is no reduction", kernel_.name, info(r.op).name));
   }
 }
 
@@ -145,7 +149,8 @@ void KernelPrinter::simple(const Statement& statement, const std::string& elemen
     for (std::size_t i = 0; i < f->results.size(); ++i)
       define(f->results[i], result(f->reduction, state, i));
   } else {
-    throw InternalError("kernel {}: a statement where none of its kind can be", kernel_.name);
+    throw InternalError(
+        fmt::format("kernel {}: a statement where none of its kind can be", kernel_.name));
   }
 }
 
@@ -240,7 +245,7 @@ void KernelPrinter::uniform(const Statement& statement) {
   } else if (std::holds_alternative<loop::Barrier>(node)) {
     barrier();
   } else if (std::holds_alternative<loop::Transpose>(node)) {
-    throw InternalError("kernel {}: a transposition is of the CPU", kernel_.name);
+    throw InternalError(fmt::format("kernel {}: a transposition is of the CPU", kernel_.name));
   } else if (const auto* begin = std::get_if<loop::Begin>(&node)) {
     const int count = accumulators(begin->reduction);
     for (int i = 0; i < count; ++i)

@@ -13,8 +13,6 @@ struct Capability {
   std::string detail;  ///< version and settings, or why it is missing
 };
 
-/// Library version, as "0.1.0".
-std::string version();
 /// Every optional part, present or not, in a fixed order.
 std::vector<Capability> capabilities();
 

@@ -1,0 +1,170 @@
+// The command line: all options of all commands, and what is said of arguments that are wrong.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+#include "segfuse/version.h"
+
+namespace segfuse::cli {
+
+Option Option::required() {
+  option_->required();
+  return *this;
+}
+Option Option::shows_default() {
+  option_->capture_default_str();
+  return *this;
+}
+Option Option::takes_one_at_a_time() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+Option Option::is_one_of(std::vector<std::string> words) {
+  option_->check(CLI::IsMember(std::move(words)));
+  return *this;
+}
+Option Option::needs(Option other) {
+  option_->needs(other.option_);
+  return *this;
+}
+Option Option::excludes(Option other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Command Command::add(const std::string& name, const std::string& description) {
+  return Command(*app_->add_subcommand(name, description));
+}
+template <class T>
+Option Command::option(const std::string& name, T& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+template Option Command::option(const std::string&, std::string&, const std::string&);
+template Option Command::option(const std::string&, std::filesystem::path&, const std::string&);
+template Option Command::option(const std::string&, int&, const std::string&);
+template Option Command::option(const std::string&, std::int64_t&, const std::string&);
+template Option Command::option(const std::string&, std::uint64_t&, const std::string&);
+template Option Command::option(const std::string&, double&, const std::string&);
+template Option Command::option(const std::string&, std::vector<std::string>&, const std::string&);
+template Option Command::option(const std::string&, std::vector<std::filesystem::path>&,
+                                const std::string&);
+Option Command::option_to(const std::string& name, std::function<void(const std::string&)> store,
+                          const std::string& help) {
+  return Option(app_->add_option_function<std::string>(name, std::move(store), help));
+}
+Option Command::flag(const std::string& name, bool& value, const std::string& help) {
+  return Option(app_->add_flag(name, value, help));
+}
+void Command::footer(const std::string& text) { app_->footer(text); }
+void Command::require_command() { app_->require_subcommand(1); }
+void Command::runs(std::function<void()> body) { app_->callback(std::move(body)); }
+
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg
+  segfuse eval out/ecg --data ludb_lead_ii --split test
+  segfuse decode out/ecg recording.wav --out out/labels --format csv
+  segfuse compile examples/layer_norm.sf --emit=ir
+  segfuse run program.sf --input x=x.npy --out results
+  segfuse doctor memory memory.json --html memory.html
+  segfuse doctor fork 4711
+  segfuse doctor kernel kernels.cu --arch sm_90
+  segfuse doctor numerics examples/layer_norm.sf --size B=4
+  segfuse doctor streams -- segfuse train examples/ecg.toml --out out/ecg --device cuda
+
+Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
+doctor: 1 a risk, spill, wrong number or race was found.)";
+
+/// One flag for each row of the option table, given before or after the command's name.
+void add_options(CLI::App& app, Options& values) {
+  for (const OptionInfo& info : option_table()) {
+    const std::string name = info.name;
+    auto store = [name, &values](const std::string& text) {
+      values.set_text(name, text, "--" + name);
+    };
+    const std::string doc = info.doc + " [" + info.environment + "]";
+    if (std::holds_alternative<bool>(info.fallback)) {
+      app.add_flag_function(
+          "--" + name + ",--no-" + name + "{false}",
+          [store](std::int64_t count) { store(count > 0 ? "true" : "false"); }, doc);
+    } else if (!info.bare.empty()) {
+      const std::string text = fmt::format("{} [={}]", doc, values.text(name));
+      app.add_flag(fmt::format("--{0}{{{1}}},--no-{0}{{{2}}}", name, info.bare, info.choices[0]),
+                   text)
+          ->each(store);
+    } else {
+      app.add_option_function<std::string>("--" + name, store, doc)->default_str(values.text(name));
+    }
+  }
+}
+
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> rest = app.remaining();
+  if (!app.get_subcommands().empty() || rest.empty())
+    return std::string(error.what()) + "; see segfuse --help";
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  return fmt::format("there is no command '{}'; the commands are {}", rest.front(), names);
+}
+
+int run_command(std::vector<std::string> words) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  Common common;
+  return run(static_cast<int>(argv.size()), argv.data(), common);
+}
+
+}  // namespace
+
+int run(int argc, char** argv, Common& common) {
+  common.run_command = run_command;
+  Options options = Options::from_environment();
+  CLI::App app("segfuse: train, run and explain models that cut sequences into labelled segments",
+               "segfuse");
+  app.set_version_flag("--version", "segfuse " + version());
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_flag("--json", common.json, "Print the result as JSON");
+  app.add_flag("--overwrite", common.overwrite,
+               "Replace files that are in the way and that segfuse did not write");
+  bool report_kernels = false;
+  app.add_flag("--report-kernels", report_kernels,
+               "Print what each kernel needs that is made on the way, as doctor kernel does");
+  add_options(app, options);
+  app.parse_complete_callback([&] {
+    set_default_options(options);
+    if (report_kernels) common.kernels = std::make_unique<Watch>();
+  });
+  const Command commands(app);
+  add_train(commands, common);
+  add_eval(commands, common);
+  add_decode(commands, common);
+  add_compile(commands, common);
+  add_run(commands, common);
+  add_synth(commands, common);
+  add_info(commands, common);
+  add_doctor(commands, common);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return fail(common, ExitCode::kUsage, usage_message(app, error));
+  }
+  if (!common.json) put("{}", kernels_text(common));
+  return common.status;
+}
+
+}  // namespace segfuse::cli

@@ -1,0 +1,88 @@
+#pragma once
+// Programs on arrays that somebody else keeps in the memory of a GPU (PyTorch, JAX, CuPy), without
+// copies, and results for them.
+//
+// Two ways, by whose stream a call runs on:
+//
+//   On the caller's stream (run with a stream). The inputs are ready in its order, the outputs are
+//   memory of the caller, and when the call returns the stream is ordered after all that uses them:
+//   for the caller it is one more kernel on that stream.
+//
+//   On a stream of the library (run without). Inputs say which stream they are ready on, if they
+//   are not yet, and have an owner, which is let go when the device has done with them. Results are
+//   in the library's memory; hand_out() makes them ready on the stream of whoever reads them.
+//
+// Nothing waits for the device. What it finds wrong with indices and labels is thrown by check().
+// Any thread; calls of one device run one after another.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "segfuse/program.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse {
+
+namespace engine {
+class Accelerator;
+}
+
+/// An array of somebody else.
+struct ForeignArray {
+  void* address = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape = {};
+  /// In elements, any; none: row-major without gaps. Read in place where there are no gaps and the
+  /// address is aligned, else copied on the device first; what is written is never copied.
+  std::vector<std::int64_t> strides = {};
+  bool on_host = false;   ///< copied over; row-major without gaps
+  void* ready = nullptr;  ///< stream on which it is ready; null: it is, for all that follows
+  /// Of a run without a stream; null for memory that stays.
+  std::shared_ptr<void> owner = {};
+};
+
+/// A program made ready for the arrays of one GPU. Kernels are compiled, and what depends on shapes
+/// is planned, at the first call with them.
+class DeviceFunction {
+ public:
+  /// `device` as RunOptions::device; it stays open until the process ends. DeviceError when it
+  /// cannot be used.
+  DeviceFunction(const Program& program, std::string_view device);
+  DeviceFunction(const Program& program, std::shared_ptr<engine::Accelerator> accelerator);
+  ~DeviceFunction();
+  DeviceFunction(DeviceFunction&&) noexcept;
+  DeviceFunction& operator=(DeviceFunction&&) noexcept;
+
+  /// Shapes of the outputs for inputs of these shapes. UsageError for inputs that do not fit.
+  std::vector<Shape> prepare(std::span<const Shape> inputs);
+
+  /// On the caller's stream, which is not null (the legacy default stream of CUDA is 1) and lives
+  /// until the last DeviceFunction and result of its device are gone: memory that the call used is
+  /// handed on in that stream's order, and waited for at the end. One output for each of the
+  /// program, of its type and shape; inputs that the program overwrites are.
+  void run(std::span<const ForeignArray> inputs, std::span<const ForeignArray> outputs,
+           void* stream);
+  /// On stream(), which is the library's.
+  std::vector<Tensor> run(std::span<const ForeignArray> inputs);
+  void* stream() const;
+  /// Copies of host tensors go there, and results come back; waits. Overwritten inputs are written.
+  std::vector<Tensor> run_on_copies(std::span<const Tensor> inputs);
+
+  /// Throws what the calls so far have found wrong: UsageError for an index out of range, DataError
+  /// for what a CRF was given. Waits for them if there is something to know.
+  void check();
+
+  /// The address of a result, ready on `stream` of somebody else (null: the host waits for it). The
+  /// memory is used again only when the device has gone through all that was enqueued before the
+  /// tensor's last copy went.
+  static void* hand_out(const Tensor& result, void* stream);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace segfuse

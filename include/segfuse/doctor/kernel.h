@@ -1,0 +1,95 @@
+#pragma once
+// segfuse doctor kernel: what a kernel of a GPU needs, from PTX, a cubin or CUDA C++; what the
+// vectorisers make of the loops of C.
+//
+// How to read what it says: docs/doctor.md.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segfuse {
+
+/// Atomic instructions of one kind in a kernel.
+struct KernelAtomic {
+  std::string instruction;  ///< "red.global.add.f32"
+  std::uint64_t count = 0;  ///< in the text
+  /// "independent": memory ends the same in every order. "returned": so it does, but what the
+  /// instruction returns depends on the order. "dependent": so does memory.
+  std::string order;
+};
+
+/// How much of a multiprocessor one kernel can fill.
+struct KernelOccupancy {
+  std::string architecture;
+  std::uint64_t block = 0;   ///< threads
+  std::uint64_t blocks = 0;  ///< at the same time on a multiprocessor
+  double share = 0;          ///< of the warps it can have
+  std::string limit;         ///< "registers", "shared memory", "threads", "blocks"
+};
+
+/// What is not set, the input does not tell.
+struct KernelInfo {
+  std::string name;
+  std::string architecture;
+  std::optional<std::uint64_t> registers;  ///< of a thread
+  std::optional<std::uint64_t> spill_store_bytes;
+  std::optional<std::uint64_t> spill_load_bytes;
+  std::optional<std::uint64_t> stack_bytes;
+  std::uint64_t shared_bytes = 0;  ///< without what is asked for at the launch
+  std::optional<std::uint64_t> barriers;
+  std::uint64_t max_threads = 0;  ///< of a block, as declared; 0: not declared
+  std::uint64_t code_bytes = 0;   ///< 0: the input is no machine code
+  // Of PTX only.
+  bool has_text = false;
+  std::uint64_t declared_registers = 0;
+  std::uint64_t local_bytes = 0;  ///< of arrays in local memory
+  std::uint64_t local_loads = 0;  ///< instructions
+  std::uint64_t local_stores = 0;
+  std::vector<KernelAtomic> atomics;
+  std::vector<KernelOccupancy> occupancy;
+
+  bool spills() const { return spill_store_bytes.value_or(0) + spill_load_bytes.value_or(0) > 0; }
+};
+
+struct KernelOptions {
+  std::string architecture;  ///< to compile or assemble for; empty: PTX's own, else sm_90
+  std::uint64_t block = 0;   ///< threads; 0: as declared, else 256
+};
+
+/// What the CPU's compiler says of a loop in C.
+struct KernelLoop {
+  std::uint64_t line = 0;  ///< of the text, from 1
+  bool vectorized = false;
+  std::string remark;       ///< as the compiler says it
+  std::string kernel = {};  ///< of several texts: whose
+};
+
+struct KernelReport {
+  std::string file;
+  /// "cubin", "PTX", "PTX, assembled by ptxas", "CUDA C++, compiled by NVRTC", "C, compiled by
+  /// clang 19.1.7 for znver5"
+  std::string source;
+  std::vector<KernelInfo> kernels;  ///< by name
+  std::vector<KernelLoop> loops;    ///< of C, by line
+  std::vector<std::string> notes;
+
+  bool spills() const;
+};
+
+/// By the ending of the file's name (.ptx, .cu, .c), or, for a cubin, by its first bytes. DataError
+/// for what cannot be read or does not compile; DeviceError where the compiler is missing.
+KernelReport examine_kernels(const std::filesystem::path& file, const KernelOptions& options = {});
+
+KernelReport examine_cubin(const std::string& name, std::string_view cubin,
+                           const KernelOptions& options = {});
+
+std::string kernel_report_text(const KernelReport& report);
+std::string kernel_report_json(const KernelReport& report);
+std::string kernel_comparison_text(const KernelReport& former, const KernelReport& report);
+std::string kernel_comparison_json(const KernelReport& former, const KernelReport& report);
+
+}  // namespace segfuse

@@ -1,0 +1,202 @@
+#pragma once
+// Streams of a device, and a heap in their order, for programs that bring kernels of their own.
+//
+//   auto device = memory::Device::open("cuda");
+//   const memory::Stream stream = device.stream("compute");
+//   memory::Buffer buffer = device.allocate(bytes, stream, "noise");
+//   device.launch(stream, work, {memory::writes(buffer)});
+//
+// Order. Work on one stream runs in the order it was launched. Work that names the buffers that it
+// reads and writes waits for what it depends on, on whatever stream that runs: a read comes after
+// the last write, a write after all former uses. A buffer may be dropped as soon as launch()
+// returns; its memory is handed out again only for work that is ordered after all of its uses.
+// Work of others (a library's call, a kernel launched on the CUDA stream itself) is not seen: lend
+// them the memory by borrow(), or tell of them by record_stream().
+//
+// Threads. All may be called from any thread. One Buffer is for one thread at a time, copies of it
+// are not. What two threads launch at once on one buffer is safe for the memory, but in no order.
+//
+// Errors. UsageError for a stream or buffer of another device, or an empty one; DeviceError when
+// the device refuses, also for memory that is not there: its message lists who holds it, and
+// everything may be used on. Work that fails later is thrown by the next wait for its stream.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace segfuse::memory {
+
+struct Options {
+  std::size_t hard_limit = 0;  ///< most bytes of device memory to hold; 0: what there is
+  /// Up to here memory grows before streams are made to wait for each other's; 0: a quarter more
+  /// than what is in use at the time.
+  std::size_t soft_limit = 0;
+  bool check_streams = false;  ///< look for missing waits: races()
+};
+
+/// In bytes; mapped = live + cached + free.
+struct Statistics {
+  std::size_t mapped = 0;     ///< device memory held
+  std::size_t live = 0;       ///< handed out, with rounding
+  std::size_t requested = 0;  ///< of the live, as asked for
+  std::size_t cached = 0;     ///< kept for the stream that used it last
+  std::size_t free = 0;
+  std::size_t peak_mapped = 0;
+  std::size_t live_buffers = 0;        ///< a number
+  std::uint64_t allocations = 0;       ///< so far, a number
+  std::uint64_t waits = 0;             ///< of streams for each other, for any reason
+  std::uint64_t waits_for_memory = 0;  ///< of those: to use memory again
+  std::uint64_t out_of_memory = 0;     ///< requests that were refused
+};
+
+/// Two uses of memory without an order between them, one of them a write.
+struct Race {
+  std::string sentence;
+  std::string missing;  ///< the wait that would help
+  std::string picture;  ///< SVG
+};
+
+/// A stream of a device, by number; valid until the device retires it.
+class Stream {
+ public:
+  Stream() = default;
+  bool operator==(const Stream&) const = default;
+
+ private:
+  friend class Device;
+  Stream(std::uint32_t device, std::uint32_t index, std::uint32_t generation)
+      : device_(device), index_(index), generation_(generation) {}
+  std::uint32_t device_ = 0;  ///< its serial number
+  std::uint32_t index_ = 0;
+  std::uint32_t generation_ = 0;
+};
+
+/// Memory that is lent to work that the library does not see, until this object goes.
+class Loan {
+ public:
+  Loan(Loan&&) noexcept;
+  Loan& operator=(Loan&&) = delete;
+  ~Loan();
+
+ private:
+  friend class Buffer;
+  struct State;
+  explicit Loan(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Device memory that is held; copies share it, and it holds its device. The last copy to go gives
+/// the memory back, on any thread and at any time.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit operator bool() const { return state_ != nullptr; }
+  /// Aligned to 256 bytes; null when empty.
+  std::byte* address() const;
+  std::size_t bytes() const;  ///< as asked for
+
+  /// Lends the memory to work that others enqueue on `stream`, which is ordered after all former
+  /// uses. When the loan ends, what is enqueued on the stream by then counts as a write.
+  Loan borrow(Stream stream) const;
+  /// What others have enqueued on `stream` so far may use the memory. For code that cannot borrow.
+  void record_stream(Stream stream) const;
+
+ private:
+  friend class Device;
+  struct State;
+  explicit Buffer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  const State& state(const char* call) const;
+  std::shared_ptr<const State> state_;
+};
+
+struct Use {
+  const Buffer* buffer;
+  bool write;
+};
+inline Use reads(const Buffer& buffer) { return {&buffer, false}; }
+/// Also: reads and writes.
+inline Use writes(const Buffer& buffer) { return {&buffer, true}; }
+
+/// A piece of work. On a GPU `run` is called by launch() with the CUDA stream, to enqueue kernels
+/// or library calls there; on the CPU by a thread of the stream, when it is the work's turn.
+struct Work {
+  std::string name;  ///< for reports
+  std::function<void(void* stream)> run;
+};
+
+/// Bytes that work touches whose order its caller sees to.
+struct Access {
+  std::byte* address;
+  std::size_t bytes;
+  bool write;
+  std::string_view name = {};  ///< for reports; read during the call
+};
+
+/// A handle; copies share the device, which goes with the last of them, its buffers and loans. It
+/// then waits for what was enqueued.
+class Device {
+ public:
+  /// "cpu", "cuda" or "cuda:1". On the CPU each stream is a thread. UsageError for other names,
+  /// DeviceError that says what is missing.
+  static Device open(std::string_view name, const Options& options = {});
+  std::string name() const;  ///< "cpu", "NVIDIA H200"
+
+  /// A new stream, at most 64 in a process. `name` is for reports.
+  Stream stream(std::string name = {}) const;
+  /// A CUDA stream of somebody else, who keeps it until retire(). The same handle again gives the
+  /// same stream.
+  Stream adopt(void* handle, std::string name = {}) const;
+  /// Waits for the stream and forgets it; destroys it unless it was adopted.
+  void retire(Stream stream) const;
+  /// The CUDA stream, for calls of others.
+  void* handle(Stream stream) const;
+
+  /// Memory for work that is launched from now on, on `stream` first; its content is undefined.
+  /// `label` is for reports and lives as long as the device.
+  Buffer allocate(std::size_t bytes, Stream stream, std::string_view label = {}) const;
+
+  void launch(Stream stream, Work work, std::span<const Use> uses) const;
+  void launch(Stream stream, Work work, std::initializer_list<Use> uses) const {
+    launch(stream, std::move(work), std::span(uses.begin(), uses.size()));
+  }
+  /// Work on memory whose order its caller sees to, by wait(): an allocator of his own inside of a
+  /// buffer. Waits for nothing but the stream; races() looks at the accesses.
+  void launch_unordered(Stream stream, Work work, std::span<const Access> accesses) const;
+  /// The next work on `later` comes after all that was launched on `earlier` so far.
+  void wait(Stream later, Stream earlier) const;
+  /// One launch of a kernel, compiled from CUDA C++ once (NVRTC) and kept: of `blocks` blocks of
+  /// `threads` threads. The kernel takes one argument, whose bytes are copied here. UsageError on
+  /// the CPU.
+  Work kernel(const std::string& source, const std::string& entry, unsigned blocks,
+              unsigned threads, std::span<const std::byte> argument) const;
+
+  /// To and from host memory, after all that the bytes depend on; the host waits for the copy.
+  /// Whole buffers or their beginnings.
+  void write(Stream stream, const Buffer& to, std::span<const std::byte> from) const;
+  void read(Stream stream, std::span<std::byte> to, const Buffer& from) const;
+  /// The host waits for all that was launched on the stream. Throws its first failure.
+  void synchronize(Stream stream) const;
+
+  Statistics statistics() const;
+  /// Gives memory that nothing uses any more back to the device; does not wait.
+  void trim() const;
+  /// With Options::check_streams: what was found so far, at most 1000. It depends on what was
+  /// enqueued alone, never on timing.
+  std::vector<Race> races() const;
+
+ private:
+  friend class Buffer;
+  friend class Loan;
+  struct State;
+  explicit Device(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace segfuse::memory
