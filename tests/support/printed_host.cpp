@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/os/spawn.h"
-#include "support/device_language.h"
+#include "support/emulator/device_language.h"
 #include "support/files.h"
 #include "support/source_dir.h"
 

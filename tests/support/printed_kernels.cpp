@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "support/device_language.h"
+#include "support/emulator/device_language.h"
 #include "support/printed_host.h"
 
 #undef threadIdx

@@ -9,9 +9,9 @@
 #include <stdexcept>
 
 #include "base/os/spawn.h"
-#include "support/device_language.h"
+#include "support/emulator/device_language.h"
+#include "support/emulator/gpu_emulator.h"
 #include "support/files.h"
-#include "support/gpu_emulator.h"
 #include "support/printed_host.h"
 
 #undef threadIdx

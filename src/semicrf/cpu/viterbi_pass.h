@@ -12,7 +12,8 @@
 
 namespace segfuse::semicrf {
 
-/// What scores of a row are rounded to. The CUDA engine has the same rule (kernels/grid.cuh).
+/// What scores of a row are rounded to. The CUDA engine has the same rule
+/// (cuda/kernels/best/grid.cuh).
 struct ScoreGrid {
   bool exact = false;              ///< else scores differ too much in size: nothing is rounded
   double rounder = 0.0;            ///< adding and subtracting it rounds to the grid

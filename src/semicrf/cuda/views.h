@@ -6,7 +6,7 @@
 #include "runtime/gpu.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
-#include "semicrf/cuda/kernels/arguments.h"
+#include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/problem.h"
 
 namespace segfuse::semicrf {

@@ -91,7 +91,7 @@ void mark_used(std::string_view text, std::vector<bool>& used) {
 }  // namespace
 
 const std::vector<PreludePiece>& prelude_pieces() {
-  static const std::vector<PreludePiece> pieces = parse(prelude_source());
+  static const std::vector<PreludePiece> pieces = parse(prelude_source("all.h"));
   return pieces;
 }
 
