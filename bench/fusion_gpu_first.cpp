@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/made_kernels.h"
+#include "base/code/made_kernels.h"
 #include "base/os/spawn.h"
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"

@@ -24,9 +24,9 @@
 #include <thread>
 
 #include "base/os/spawn.h"
+#include "comm/registered/backends/uring.h"
 #include "comm/registered/registry.h"
 #include "comm/registered/sub_allocator.h"
-#include "comm/registered/uring.h"
 #include "segfuse/error.h"
 
 namespace {

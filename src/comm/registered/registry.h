@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/registered/backend.h"
+#include "comm/registered/backends/backend.h"
 #include "comm/registered/mapping.h"
 #include "comm/registered/range_map.h"
 

@@ -1,7 +1,7 @@
 // What calls have in common: checks of shapes, and the caller's views as the kernels take them.
 
 #include "semicrf/cuda/engine_state.h"
-#include "semicrf/gradients.h"
+#include "semicrf/model/gradients.h"
 
 namespace segfuse::semicrf {
 

@@ -7,7 +7,7 @@
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #include "semicrf/cuda/kernels/common/arguments.h"
-#include "semicrf/problem.h"
+#include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
 

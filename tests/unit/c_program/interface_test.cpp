@@ -12,7 +12,7 @@
 #include "ir/text.h"
 #include "segfuse/compile.h"
 #include "segfuse/error.h"
-#include "support/c_program.h"
+#include "support/c/c_program.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"

@@ -15,9 +15,9 @@
 #include <string>
 
 #include "base/os/spawn.h"
-#include "doctor/fork/trace.h"
-#include "doctor/fork/trace_listener.h"
-#include "doctor/fork/trace_message.h"
+#include "doctor/fork/act/trace.h"
+#include "doctor/fork/act/trace_listener.h"
+#include "doctor/fork/act/trace_message.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -11,7 +11,7 @@
 #include "doctor/kernel/cubin.h"
 #include "semicrf/cuda/programs.h"
 #include "semicrf/cuda/sources.h"
-#include "support/nvrtc.h"
+#include "support/gpu/nvrtc.h"
 #include "unit/doctor/ptxas_report.h"
 
 namespace segfuse::semicrf::gpu {

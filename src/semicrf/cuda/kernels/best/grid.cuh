@@ -1,7 +1,7 @@
 #pragma once
 // What scores are rounded to before the best segmentation is looked for: a power of two so fine
 // that no sum of a window rounds. Max-plus sums are then exact, in any order and from any start.
-// The rule is that of grid_of in semicrf/cpu/viterbi_pass.cpp.
+// The rule is that of grid_of in semicrf/cpu/best/viterbi_pass.cpp.
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"

@@ -1,6 +1,6 @@
 #pragma once
 // Decoding of a row that arrives in pieces: one block does all, frame after frame. The algorithm
-// and its order of ties are those of src/semicrf/online.cpp.
+// and its order of ties are those of src/semicrf/exact/online.cpp.
 
 #include "semicrf/cuda/kernels/common/common.cuh"
 #include "semicrf/cuda/kernels/online/arguments.h"

@@ -1,6 +1,6 @@
 #pragma once
 // The two passes over a row in the log domain: one block a row and model, a warp a class. The same
-// sums as src/semicrf/lattice.cpp, any sizes.
+// sums as src/semicrf/exact/lattice.cpp, any sizes.
 
 #include "semicrf/cuda/kernels/common/common.cuh"
 #include "semicrf/cuda/kernels/scope/arguments.h"
