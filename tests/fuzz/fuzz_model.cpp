@@ -7,6 +7,7 @@
 #include <string>
 
 #include "learn/train/files/model_file.h"
+#include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
 #include "support/tiny_model.h"
 

@@ -10,6 +10,7 @@
 
 #include "base/json/json.h"
 #include "learn/train/files/checkpoint.h"
+#include "learn/train/files/safetensors.h"
 #include "support/tiny_model.h"
 
 namespace segfuse::learn {

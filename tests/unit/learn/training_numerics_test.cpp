@@ -14,6 +14,7 @@
 #include "ir/hash.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/files/safetensors.h"
+#include "learn/train/loop/bound_inputs.h"
 #include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/offender.h"
 #include "learn/train/loop/trainer.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/numerics/examine.h"
+#include "learn/train/loop/bound_inputs.h"
 #include "support/files.h"
 #include "support/gpu/faulty_gpu.h"
 #include "support/tensors.h"

@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "engine/numerics/examine.h"
 #include "learn/train/commands/experiment.h"
+#include "learn/train/loop/bound_inputs.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 

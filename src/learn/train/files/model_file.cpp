@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/json/json.h"
+#include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {

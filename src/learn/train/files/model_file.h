@@ -8,10 +8,11 @@
 #include "learn/model/segmenter.h"
 #include "learn/train/commands/config.h"
 #include "learn/train/files/recipe.h"
-#include "learn/train/files/safetensors.h"
 #include "segfuse/data.h"
 
 namespace segfuse::learn {
+
+struct TensorFile;
 
 struct TrainedModel {
   TrainConfig config;  ///< config.model holds the sizes found in the data

@@ -14,6 +14,7 @@
 #include "engine/executor.h"
 #include "learn/train/decode/decoder.h"
 #include "learn/train/files/checkpoint.h"
+#include "learn/train/loop/bound_inputs.h"
 #include "learn/train/loop/offender.h"
 #include "segfuse/error.h"
 

@@ -11,7 +11,6 @@
 #include "learn/model/segmenter.h"
 #include "learn/train/commands/config.h"
 #include "learn/train/files/recipe.h"
-#include "learn/train/loop/bound_inputs.h"
 #include "learn/train/loop/corpus.h"
 
 namespace segfuse {
@@ -19,6 +18,8 @@ class ThreadPool;
 }
 
 namespace segfuse::learn {
+
+class BoundInputs;
 
 struct EpochRecord {
   std::int64_t epoch = 0;    ///< 1, 2, ...
