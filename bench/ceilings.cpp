@@ -9,7 +9,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/highway.h>
-#include "semicrf/cpu/vector_math-inl.h"
+#include "semicrf/cpu/sum/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace segfuse::semicrf::HWY_NAMESPACE {

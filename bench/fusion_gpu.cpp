@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/fnv.h"
+#include "base/code/fnv.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "compiler/codegen/cuda/print_cuda.h"

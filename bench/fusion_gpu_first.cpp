@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/made_kernels.h"
+#include "base/code/made_kernels.h"
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"

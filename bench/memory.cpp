@@ -1,8 +1,8 @@
 // Device memory: what an allocation costs the host, how threads get in each other's way, and what
 // several streams cost in memory and waits. Prints one JSON list of rows.
 //   segfuse_bench_memory [threads] [row that begins with]
-// The device is a model without memory (src/doctor/model_device.h): its calls cost nothing, so
-// times are the heap's own.
+// The device is a model without memory (src/doctor/memory/model_device.h): its calls cost nothing,
+// so times are the heap's own.
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
+#include "doctor/memory/replay.h"
 #include "doctor/record.h"
-#include "doctor/replay.h"
 #include "memory_model.h"
 #include "runtime/memory/size_class.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "doctor/model_device.h"
+#include "doctor/memory/model_device.h"
 #include "runtime/executor.h"
 #include "runtime/memory/heap.h"
 

@@ -6,6 +6,7 @@ import re
 import sys
 
 CPP_FOLDERS = ("src", "include", "cli", "python", "tests", "bench", "examples")
+OURS = ("src", "include", "cli", "python")  # what is shipped
 TEXT_FOLDERS = CPP_FOLDERS + ("cmake", "docs", "tools", ".ci")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh", ".def")
 HEADER_SUFFIXES = (".h", ".cuh")
@@ -71,3 +72,23 @@ def without_directives(text):
 
 def line_of(text, offset):
     return text.count("\n", 0, offset) + 1
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+
+
+def includes_of(text):
+    """(line, name, quoted) of each include that is not inside a comment."""
+    code = without_literals(text).splitlines()
+    for match in _INCLUDE.finditer(text):
+        line = line_of(text, match.start())
+        if "include" in code[line - 1]:
+            yield line, match.group(1) or match.group(2), match.group(1) is not None
+
+
+def resolve(root, name):
+    """The file of ours that an include means, relative to root, or None."""
+    for folder in OURS:
+        if (root / folder / name).is_file():
+            return (root / folder / name).relative_to(root)
+    return None

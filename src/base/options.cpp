@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/log.h"
+#include "base/console/log.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 

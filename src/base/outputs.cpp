@@ -6,8 +6,8 @@
 #include <system_error>
 #include <vector>
 
-#include "base/blake2b.h"
-#include "base/log.h"
+#include "base/code/blake2b.h"
+#include "base/console/log.h"
 #include "base/os/folder.h"
 #include "base/text.h"
 #include "segfuse/error.h"

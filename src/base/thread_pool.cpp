@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "base/console/log.h"
 
 namespace segfuse {
 namespace {

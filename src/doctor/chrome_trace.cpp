@@ -1,7 +1,7 @@
 // The trace format of about:tracing, which Perfetto reads too. Times are microseconds; the exact
 // event stands in the arguments.
 
-#include "doctor/levels.h"
+#include "doctor/memory/levels.h"
 #include "doctor/record_json.h"
 
 namespace segfuse::doctor {

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "base/made_kernels.h"
+#include "base/code/made_kernels.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/parts.h"

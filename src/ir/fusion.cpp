@@ -9,7 +9,7 @@
 #include <queue>
 
 #include "base/check.h"
-#include "ir/infer.h"
+#include "ir/rules/infer.h"
 
 namespace segfuse::ir {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "ir/fusion.h"
-#include "ir/infer.h"
+#include "ir/rules/infer.h"
 
 namespace segfuse::ir {
 namespace {

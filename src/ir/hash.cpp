@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "base/fnv.h"
+#include "base/code/fnv.h"
 
 namespace segfuse::ir {
 namespace {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "base/code_store.h"
-#include "base/made_kernels.h"
+#include "base/code/code_store.h"
+#include "base/code/made_kernels.h"
 #include "base/os/shared_library.h"
 #include "jit/clang_module.h"
 #include "segfuse/version.h"

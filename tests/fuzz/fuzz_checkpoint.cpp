@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "learn/train/checkpoint.h"
+#include "learn/train/files/checkpoint.h"
 #include "segfuse/error.h"
 #include "support/tiny_model.h"
 

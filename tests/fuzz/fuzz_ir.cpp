@@ -12,8 +12,8 @@
 #include "engine/executor.h"
 #include "ir/bind.h"
 #include "ir/hash.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "segfuse/error.h"
 
 using namespace segfuse;  // NOLINT(google-build-using-namespace): a program of one function

@@ -6,7 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "learn/train/model_file.h"
+#include "learn/train/files/model_file.h"
+#include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
 #include "support/tiny_model.h"
 

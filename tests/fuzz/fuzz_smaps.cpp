@@ -6,10 +6,10 @@
 #include <cstring>
 #include <string_view>
 
-#include "doctor/fork/glibc_heap.h"
-#include "doctor/fork/pins.h"
-#include "doctor/fork/smaps.h"
-#include "doctor/fork/software.h"
+#include "doctor/fork/read/glibc_heap.h"
+#include "doctor/fork/read/pins.h"
+#include "doctor/fork/read/smaps.h"
+#include "doctor/fork/read/software.h"
 #include "segfuse/error.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "learn/train/config.h"
+#include "learn/train/commands/config.h"
 #include "segfuse/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/executor.h"
-#include "support/program_gpu.h"
-#include "support/random_fusion.h"
+#include "support/gpu/program_gpu.h"
+#include "support/random/random_fusion.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/json/json.h"
-#include "learn/train/checkpoint.h"
-#include "learn/train/model_file.h"
+#include "learn/train/files/checkpoint.h"
+#include "learn/train/files/model_file.h"
 
 namespace segfuse::test {
 

@@ -154,7 +154,7 @@ class Budgets(CheckerTest):
         self.write("src/a.h", "\n" * 351)
         self.write("src/a.cpp", "\n" * 801)
         for i in range(30):
-            self.write(f"src/b{i}.cpp", "\n")
+            self.write(f"src/b{i}/b.cpp", "\n")
         self.assert_found(
             "src/a.h:1: this file has 351 lines; at most 350",
             "src/a.cpp:1: this file has 801 lines; at most 800",
@@ -165,6 +165,33 @@ class Budgets(CheckerTest):
         self.assert_clean()
         self.write("src/a.cpp", "int x;\n// " + "x" * 98 + "\n")
         self.assert_found("src/a.cpp:2: 101 columns; at most 100")
+
+    def test_folders(self):
+        for i in range(20):
+            self.write(f"src/crf/a{i}.cpp", "")
+        self.write("src/crf/cpu/b.cpp", "")
+        self.write("src/crf/notes.md", "")
+        self.assert_clean()
+        self.write("src/crf/a.h", "")
+        self.assert_found("src/crf:1: this folder has 21 sources; at most 20")
+        self.waive('file = "src/crf/"\nof = "files"\nreason = "it is divided with the next one"')
+        self.assert_clean()
+
+    def test_headers_that_a_source_includes(self):
+        for i in range(40):
+            self.write(f"src/part{i // 10}/h{i}.h", f'#include "part{(i + 1) // 10}/h{i + 1}.h"\n')
+        self.write("src/part4/h40.h", '#include <vector>\n// #include "part4/h41.h"\n')
+        self.write("src/part4/h41.h", "")
+        self.write(
+            "src/a.cpp", '#include "part1/h1.h"\n#include "part2/h2.h"\n#include "part0/h1.h"\n'
+        )
+        self.assert_clean()
+        self.write("src/a.cpp", '#include "part0/h0.h"\n')
+        self.assert_found(
+            "src/a.cpp:1: this file includes 41 headers of ours, directly or not; at most 40"
+        )
+        self.waive('file = "src/a.cpp"\nof = "includes"\nreason = "all of it is one table"')
+        self.assert_clean()
 
 
 if __name__ == "__main__":

@@ -101,6 +101,32 @@ class Layers(CheckerTest):
             "src/ir/a.h:1: include cycle: src/ir/a.h -> src/ir/b.h -> src/ir/c.h -> src/ir/a.h"
         )
 
+    def test_device_code_is_part_of_the_graph(self):
+        kernels = "src/crf/cuda/kernels"
+        table = f'embedded = ["{kernels}/"]\n' + TABLE
+        self.write("tools/layers.toml", table)
+        self.write(f"{kernels}/sum.cuh", '#include "crf/cuda/kernels/load.cuh"\n')
+        self.write(f"{kernels}/load.cuh", "")
+        self.assert_clean()
+        self.write(f"{kernels}/load.cuh", '#include "crf/cuda/kernels/gone.cuh"\n')
+        self.assert_found(
+            f'{kernels}/load.cuh:1: "crf/cuda/kernels/gone.cuh" is not a file under'
+            " include/ or src/"
+        )
+        self.write(f"{kernels}/load.cuh", '#include "crf/cuda/kernels/sum.cuh"\n')
+        self.assert_found(
+            f"{kernels}/load.cuh:1: include cycle: {kernels}/load.cuh ->"
+            f" {kernels}/sum.cuh -> {kernels}/load.cuh"
+        )
+
+    def test_embedded_texts_include_one_another_only(self):
+        self.write("tools/layers.toml", 'embedded = ["src/crf/cuda/kernels/"]\n' + TABLE)
+        self.write("src/crf/cuda/kernels/sum.cuh", '#include "base/text.h"\n')
+        self.assert_found(
+            "src/crf/cuda/kernels/sum.cuh:1: texts of src/crf/cuda/kernels/ include"
+            ' one another only, not "base/text.h"'
+        )
+
     def test_homeless_and_absent_files_are_found(self):
         self.write("src/new/a.cpp", '#include "base/gone.h"\n')
         self.write("include/segfuse/new.h", "")

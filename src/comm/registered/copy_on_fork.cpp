@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/registered/backends/uring.h"
 #include "comm/registered/child.h"
 #include "comm/registered/mapping.h"
-#include "comm/registered/uring.h"
 #include "segfuse/error.h"
 
 namespace segfuse::comm {

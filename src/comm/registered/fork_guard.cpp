@@ -12,7 +12,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "base/log.h"
+#include "base/console/log.h"
 #include "base/text.h"
 #include "comm/registered/child.h"
 #include "comm/registered/foreign.h"

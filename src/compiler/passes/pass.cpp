@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "compiler/passes/passes.h"
-#include "ir/verify.h"
+#include "ir/rules/verify.h"
 
 namespace segfuse::compiler {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "base/fnv.h"
+#include "base/code/fnv.h"
 
 namespace segfuse::compiler {
 namespace {

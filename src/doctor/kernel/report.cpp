@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "base/demangle.h"
+#include "base/code/demangle.h"
 #include "base/json/json.h"
 #include "segfuse/doctor/kernel.h"
 

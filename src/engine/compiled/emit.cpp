@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "base/made_kernels.h"
+#include "base/code/made_kernels.h"
 #include "compiler/codegen/c_program/print_program.h"
 #include "engine/compiled/emission.h"
 #include "engine/compiled/kernels.h"

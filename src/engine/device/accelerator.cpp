@@ -10,7 +10,7 @@
 #include <mutex>
 
 #ifdef SEGFUSE_WITH_COMM
-#include "comm/registered/cuda_host.h"
+#include "comm/registered/backends/cuda_host.h"
 #include "comm/registered/pool.h"
 #endif
 #include "runtime/cuda/cuda_device.h"

@@ -5,8 +5,8 @@
 #include "base/os/file.h"
 #include "engine/numerics/examine.h"
 #include "engine/numerics/synthesis.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
 

@@ -5,8 +5,8 @@
 #include "compiler/autodiff/autodiff.h"
 #include "engine/ops/state.h"
 #include "engine/program_state.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 
 namespace segfuse::ops {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/json/json.h"
 #include "base/outputs.h"
 #include "base/rng.h"
-#include "learn/data/audio_parsers.h"
+#include "learn/data/audio/parsers.h"
 #include "learn/data/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/printable.h"
+#include "base/console/printable.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 

@@ -1,7 +1,7 @@
 #include <fmt/core.h>
 #include <sndfile.h>
 
-#include "base/printable.h"
+#include "base/console/printable.h"
 #include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "segfuse/capabilities.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "base/fnv.h"
+#include "base/code/fnv.h"
 #include "base/rng.h"
 #include "segfuse/error.h"
 

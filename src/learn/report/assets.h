@@ -1,12 +1,12 @@
 #pragma once
-// The files under assets/, built in (assets.cmake writes the definition).
+// The files under assets/, built in (cmake/embed.cmake writes the definition).
 
 #include <string>
 #include <string_view>
 
 namespace segfuse::learn {
 
-/// Content of assets/`name`; empty when there is no such file.
+/// Content of assets/`name`, which exists.
 std::string report_asset(std::string_view name);
 
 }  // namespace segfuse::learn

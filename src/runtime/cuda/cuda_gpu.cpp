@@ -5,9 +5,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "base/code_store.h"
-#include "base/fnv.h"
-#include "base/made_kernels.h"
+#include "base/code/code_store.h"
+#include "base/code/fnv.h"
+#include "base/code/made_kernels.h"
 #include "runtime/cuda/cublas_lt.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <sstream>
 
-#include "base/demangle.h"
+#include "base/code/demangle.h"
 
 namespace segfuse::runtime {
 

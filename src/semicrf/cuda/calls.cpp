@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "semicrf/cuda/engine_state.h"
-#include "semicrf/gradients.h"
+#include "semicrf/model/gradients.h"
 
 namespace segfuse::semicrf {
 

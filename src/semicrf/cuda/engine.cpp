@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "semicrf/cuda/engine_state.h"
-#include "semicrf/gradients.h"
-#include "semicrf/posteriors.h"
+#include "semicrf/model/gradients.h"
+#include "semicrf/model/posteriors.h"
 
 namespace segfuse::semicrf {
 

@@ -3,8 +3,8 @@
 #include "semicrf/cuda/inference_state.h"
 
 #include "semicrf/cuda/engine_state.h"
-#include "semicrf/posteriors.h"
-#include "semicrf/scope.h"
+#include "semicrf/model/posteriors.h"
+#include "semicrf/model/scope.h"
 
 namespace segfuse::semicrf {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/cuda/inference_state.h"
-#include "semicrf/scope.h"
+#include "semicrf/model/scope.h"
 
 namespace segfuse::semicrf {
 

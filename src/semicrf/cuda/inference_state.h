@@ -8,8 +8,8 @@
 
 #include "runtime/gpu.h"
 #include "segfuse/semicrf_cuda.h"
-#include "semicrf/cuda/kernels/arguments.h"
-#include "semicrf/cuda/kernels/scope_arguments.h"
+#include "semicrf/cuda/kernels/common/arguments.h"
+#include "semicrf/cuda/kernels/scope/arguments.h"
 #include "semicrf/cuda/programs.h"
 #include "semicrf/cuda/views.h"
 #include "semicrf/cuda/workspace.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "semicrf/cuda/inference_state.h"
-#include "semicrf/cuda/kernels/online_arguments.h"
+#include "semicrf/cuda/kernels/online/arguments.h"
 
 namespace segfuse::semicrf {
 

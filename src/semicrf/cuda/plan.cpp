@@ -18,7 +18,7 @@ constexpr std::int64_t kSharedBytes = 160 << 10;
 
 namespace {
 
-constexpr std::int64_t kDurationParts = 16;  // kLinkParts of by_duration.cuh
+constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
 /// Windows and matrices go to shared memory where they fit; no team where the rest does not.
 void place_team(Call& call) {

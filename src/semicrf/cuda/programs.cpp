@@ -10,11 +10,9 @@ namespace {
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 255;
 
-/// Conversions between the stored type and double, and what differs between device compilers.
-std::string prelude(const std::string& input) {
-  return "#define DEVICE_MEMBER __device__ __forceinline__\n"
-         "#define INPUT " +
-         input + "\n" + kernel_source("half.cuh") + kernel_source("prelude.cuh");
+/// The program whose root is `file` of cuda/kernels, for scores stored as `input`.
+std::string source_of(std::string_view file, const std::string& input) {
+  return "#define INPUT " + input + "\n" + kernel_source(file);
 }
 
 int ceil_divide(int a, int b) { return (a + b - 1) / b; }
@@ -85,89 +83,35 @@ std::optional<ScanShape> choose_best_shape(int classes, int max_duration, bool e
 }
 
 runtime::GpuProgram common_program(const std::string& input) {
-  std::string source = prelude(input);
-  for (const char* file : {"arguments.h",
-                           "common.cuh",
-                           "prepare.cuh",
-                           "exact.cuh",
-                           "range.cuh",
-                           "team.cuh",
-                           "wide.cuh",
-                           "rows.cuh",
-                           "frames.cuh",
-                           "transitions.cuh",
-                           "durations.cuh",
-                           "shared.cuh",
-                           "grid.cuh",
-                           "best_measure.cuh",
-                           "best.cuh",
-                           "best_chunks.cuh",
-                           "best_trace.cuh",
-                           "chunks.cuh",
-                           "by_duration.cuh",
-                           "by_duration_team.cuh",
-                           "by_duration_counts.cuh",
-                           "best_by_duration.cuh",
-                           "row_counts.cuh",
-                           "pointers.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_" + input, std::move(source), {}};
+  return {"semicrf_" + input, source_of("any_size.cuh", input), {}};
 }
 
 runtime::GpuProgram labels_program() {
-  std::string source = prelude("double");
-  for (const char* file : {"arguments.h", "common.cuh", "pointers.cuh", "labels.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_labels", std::move(source), {}};
+  return {"semicrf_labels", source_of("labels/labels.cuh", "double"), {}};
 }
 
 runtime::GpuProgram scope_program() {
-  std::string source = prelude("double");
-  for (const char* file :
-       {"arguments.h", "common.cuh", "scope_arguments.h", "scope.cuh", "scope_pass.cuh",
-        "scope_sample.cuh", "scope_best.cuh", "scope_marginals.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_scope", std::move(source), {}};
+  return {"semicrf_scope", source_of("scope/kernels.cuh", "double"), {}};
 }
 
 runtime::GpuProgram scope_program(const std::string& input) {
-  std::string source = prelude(input);
-  for (const char* file :
-       {"arguments.h", "common.cuh", "scope_arguments.h", "scope.cuh", "scope_load.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_scope_" + input, std::move(source), {}};
+  return {"semicrf_scope_" + input, source_of("scope/load.cuh", input), {}};
 }
 
 runtime::GpuProgram online_program() {
-  std::string source = prelude("double");
-  for (const char* file :
-       {"arguments.h", "common.cuh", "scope_arguments.h", "scope.cuh", "scope_pass.cuh",
-        "online_arguments.h", "online.cuh", "online_decide.cuh", "online_kernels.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_online", std::move(source), {}};
+  return {"semicrf_online", source_of("online/kernels.cuh", "double"), {}};
 }
 
 runtime::GpuProgram online_program(const std::string& input) {
-  std::string source = prelude(input);
-  for (const char* file :
-       {"arguments.h", "common.cuh", "scope_arguments.h", "online_arguments.h", "online_load.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_online_" + input, std::move(source), {}};
+  return {"semicrf_online_" + input, source_of("online/load.cuh", input), {}};
 }
 
 runtime::GpuProgram scan_program(const ScanShape& shape) {
-  std::string source = prelude("double");
-  for (const char* file : {"arguments.h", "common.cuh", "range.cuh", "scan.cuh", "scan_kernel.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_scan", std::move(source), shape_defines(shape)};
+  return {"semicrf_scan", source_of("sum/scan_kernel.cuh", "double"), shape_defines(shape)};
 }
 
 runtime::GpuProgram best_program(const ScanShape& shape, const std::string& input) {
-  std::string source = prelude(input);
-  for (const char* file : {"arguments.h", "common.cuh", "grid.cuh", "best_chunks.cuh",
-                           "best_scan.cuh", "best_scan_kernel.cuh"})
-    source += kernel_source(file);
-  return {"semicrf_best_" + input, std::move(source), shape_defines(shape)};
+  return {"semicrf_best_" + input, source_of("best/scan_kernel.cuh", input), shape_defines(shape)};
 }
 
 }  // namespace segfuse::semicrf::gpu

@@ -6,7 +6,8 @@
 
 namespace segfuse::semicrf::gpu {
 
-/// A file of cuda/kernels by name, without its include guard.
+/// A file by its path in cuda/kernels, after the files that it includes, each once: text without
+/// includes.
 std::string kernel_source(std::string_view name);
 
 }  // namespace segfuse::semicrf::gpu

@@ -8,8 +8,8 @@
 #include "runtime/gpu.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
-#include "semicrf/cuda/kernels/arguments.h"
-#include "semicrf/problem.h"
+#include "semicrf/cuda/kernels/common/arguments.h"
+#include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
 

@@ -1,4 +1,4 @@
-#include "base/blake2b.h"
+#include "base/code/blake2b.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/code_store.h"
+#include "base/code/code_store.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/log.h"
+#include "base/console/log.h"
 #include "base/os/file.h"
 #include "segfuse/options.h"
 #include "support/files.h"

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "segfuse/error.h"
-#include "support/processes.h"
+#include "support/system/processes.h"
 
 namespace segfuse {
 namespace {

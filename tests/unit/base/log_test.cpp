@@ -1,4 +1,4 @@
-#include "base/log.h"
+#include "base/console/log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

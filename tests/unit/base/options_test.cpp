@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "base/log.h"
+#include "base/console/log.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -1,11 +1,11 @@
-#include "base/printable.h"
+#include "base/console/printable.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-#include "base/log.h"
-#include "base/progress.h"
+#include "base/console/log.h"
+#include "base/console/progress.h"
 
 namespace segfuse {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/progress.h"
+#include "base/console/progress.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

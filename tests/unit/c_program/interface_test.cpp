@@ -12,7 +12,7 @@
 #include "segfuse/error.h"
 #include "segfuse/program.h"
 #include "segfuse/spawn.h"
-#include "support/c_program.h"
+#include "support/c/c_program.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"

@@ -9,9 +9,9 @@
 #include "compiler/interpret/interpreter.h"
 #include "engine/compiled/emit.h"
 #include "ir/text.h"
-#include "support/c_program.h"
+#include "support/c/c_program.h"
 #include "support/error_bounds.h"
-#include "support/random_fusion.h"
+#include "support/random/random_fusion.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"
 

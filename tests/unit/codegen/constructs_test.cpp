@@ -12,8 +12,8 @@
 #include "compiler/passes/pass.h"
 #include "compiler/segment/segmenter.h"
 #include "ir/text.h"
-#include "support/c_kernels.h"
-#include "support/group_runner.h"
+#include "support/c/c_kernels.h"
+#include "support/random/group_runner.h"
 #include "support/source_dir.h"
 
 namespace segfuse::compiler {

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "support/compiled_c.h"
-#include "support/prelude_functions.h"
+#include "support/c/compiled_c.h"
+#include "support/c/prelude_functions.h"
 
 namespace segfuse::test {
 namespace {

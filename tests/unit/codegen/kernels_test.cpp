@@ -6,9 +6,9 @@
 #include <map>
 
 #include "compiler/codegen/cpu/print_c.h"
-#include "support/c_kernels.h"
-#include "support/group_runner.h"
-#include "support/random_fusion.h"
+#include "support/c/c_kernels.h"
+#include "support/random/group_runner.h"
+#include "support/random/random_fusion.h"
 #include "unit/compiler/segment_models.h"
 
 namespace segfuse::compiler {

@@ -10,8 +10,8 @@
 #include "compiler/codegen/cpu/formula.h"
 #include "compiler/op_facts.h"
 #include "segfuse/error.h"
-#include "support/compiled_c.h"
-#include "support/prelude_functions.h"
+#include "support/c/compiled_c.h"
+#include "support/c/prelude_functions.h"
 
 namespace segfuse::test {
 namespace {

@@ -14,8 +14,8 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "ir/random.h"
-#include "support/compiled_c.h"
-#include "support/prelude_functions.h"
+#include "support/c/compiled_c.h"
+#include "support/c/prelude_functions.h"
 
 namespace segfuse::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "compiler/codegen/cuda/print_cuda.h"
 #include "doctor/kernel/cubin.h"
-#include "support/kernel_jobs.h"
-#include "support/nvrtc.h"
+#include "support/gpu/kernel_jobs.h"
+#include "support/gpu/nvrtc.h"
 #include "unit/codegen_gpu/models.h"
 #include "unit/doctor/ptxas_report.h"
 

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/gpu.h"
-#include "support/device_jobs.h"
-#include "support/kernel_jobs.h"
+#include "support/gpu/device_jobs.h"
+#include "support/gpu/kernel_jobs.h"
 #include "unit/codegen_gpu/models.h"
 
 namespace segfuse::compiler {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "compiler/codegen/cuda/print_cuda.h"
-#include "support/kernel_jobs.h"
-#include "support/printed_kernels.h"
-#include "support/random_fusion.h"
+#include "support/gpu/kernel_jobs.h"
+#include "support/gpu/printed_kernels.h"
+#include "support/random/random_fusion.h"
 #include "unit/codegen_gpu/models.h"
 
 namespace segfuse::compiler {

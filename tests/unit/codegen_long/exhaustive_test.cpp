@@ -6,9 +6,9 @@
 #include <mutex>
 
 #include "base/thread_pool.h"
-#include "support/compiled_c.h"
+#include "support/c/compiled_c.h"
+#include "support/c/prelude_functions.h"
 #include "support/elementary.h"
-#include "support/prelude_functions.h"
 
 namespace segfuse::test {
 namespace {

@@ -18,17 +18,17 @@
 #include <thread>
 #include <vector>
 
-#include "base/log.h"
+#include "base/console/log.h"
+#include "comm/registered/backends/uring.h"
 #include "comm/registered/child.h"
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/fork_guard.h"
 #include "comm/registered/pool.h"
-#include "comm/registered/uring.h"
 #include "segfuse/error.h"
 #include "segfuse/registered.h"
 #include "segfuse/spawn.h"
-#include "support/processes.h"
-#include "support/real_pins.h"
+#include "support/system/processes.h"
+#include "support/system/real_pins.h"
 
 extern char** environ;
 

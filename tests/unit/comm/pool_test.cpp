@@ -15,17 +15,17 @@
 #include <thread>
 #include <vector>
 
-#include "comm/registered/cuda_host.h"
+#include "comm/registered/backends/cuda_host.h"
+#include "comm/registered/backends/uring.h"
 #include "comm/registered/pool.h"
-#include "comm/registered/uring.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/executor.h"
 #include "runtime/memory/heap.h"
 #include "segfuse/error.h"
 #include "segfuse/registered.h"
-#include "support/fake_cuda.h"
-#include "support/processes.h"
-#include "support/real_pins.h"
+#include "support/system/fake_cuda.h"
+#include "support/system/processes.h"
+#include "support/system/real_pins.h"
 
 namespace segfuse::comm {
 namespace {

@@ -16,14 +16,14 @@
 #include <thread>
 #include <vector>
 
+#include "comm/registered/backends/uring.h"
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
 #include "comm/registered/mapping.h"
 #include "comm/registered/registry.h"
-#include "comm/registered/uring.h"
 #include "segfuse/error.h"
-#include "support/processes.h"
-#include "support/real_pins.h"
+#include "support/system/processes.h"
+#include "support/system/real_pins.h"
 
 namespace segfuse::comm {
 namespace {

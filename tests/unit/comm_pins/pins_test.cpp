@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
-#include "comm/registered/uring.h"
+#include "comm/registered/backends/uring.h"
 #include "segfuse/error.h"
 #include "segfuse/registered.h"
-#include "support/processes.h"
-#include "support/real_pins.h"
+#include "support/system/processes.h"
+#include "support/system/real_pins.h"
 
 namespace segfuse::comm {
 namespace {

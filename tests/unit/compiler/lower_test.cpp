@@ -9,8 +9,8 @@
 
 #include "compiler/interpret/interpreter.h"
 #include "ir/text.h"
-#include "support/group_runner.h"
-#include "support/random_fusion.h"
+#include "support/random/group_runner.h"
+#include "support/random/random_fusion.h"
 #include "unit/compiler/segment_models.h"
 
 namespace segfuse::compiler {

@@ -14,10 +14,10 @@
 #include "compiler/passes/pass.h"
 #include "compiler/passes/passes.h"
 #include "ir/hash.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "segfuse/error.h"
-#include "support/seasoned_fusion.h"
+#include "support/random/seasoned_fusion.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 

@@ -10,7 +10,7 @@
 #include "compiler/segment/report.h"
 #include "compiler/segment/segmenter.h"
 #include "ir/builder.h"
-#include "ir/verify.h"
+#include "ir/rules/verify.h"
 
 namespace segfuse::compiler {
 

@@ -13,7 +13,7 @@
 #include "compiler/interpret/interpreter.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
-#include "support/seasoned_fusion.h"
+#include "support/random/seasoned_fusion.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"

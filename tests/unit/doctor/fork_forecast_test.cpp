@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/text.h"
-#include "doctor/fork/forecast.h"
+#include "doctor/fork/judge/forecast.h"
 #include "segfuse/doctor/fork.h"
 #include "unit/doctor/child.h"
 

@@ -1,4 +1,5 @@
-// The fork doctor against live processes that plant what it has to find (support/fork_victim.cpp).
+// The fork doctor against live processes that plant what it has to find
+// (support/system/fork_victim.cpp).
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>

@@ -10,14 +10,14 @@
 #include <fstream>
 #include <map>
 
-#include "doctor/fork/forecast.h"
-#include "doctor/fork/glibc_heap.h"
-#include "doctor/fork/pins.h"
-#include "doctor/fork/python_heap.h"
-#include "doctor/fork/smaps.h"
-#include "doctor/fork/software.h"
+#include "doctor/fork/judge/forecast.h"
+#include "doctor/fork/read/glibc_heap.h"
+#include "doctor/fork/read/pins.h"
+#include "doctor/fork/read/python_heap.h"
+#include "doctor/fork/read/smaps.h"
+#include "doctor/fork/read/software.h"
 #include "segfuse/error.h"
-#include "support/real_pins.h"
+#include "support/system/real_pins.h"
 
 namespace segfuse::doctor {
 namespace {

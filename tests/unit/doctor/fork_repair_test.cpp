@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/text.h"
-#include "doctor/fork/repair.h"
+#include "doctor/fork/act/repair.h"
 #include "segfuse/doctor/fork.h"
 #include "segfuse/error.h"
 #include "unit/doctor/child.h"

@@ -14,9 +14,9 @@
 #include <fstream>
 #include <string>
 
-#include "doctor/fork/trace.h"
-#include "doctor/fork/trace_listener.h"
-#include "doctor/fork/trace_message.h"
+#include "doctor/fork/act/trace.h"
+#include "doctor/fork/act/trace_listener.h"
+#include "doctor/fork/act/trace_message.h"
 #include "segfuse/error.h"
 #include "segfuse/spawn.h"
 

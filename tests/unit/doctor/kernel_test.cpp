@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/made_kernels.h"
+#include "base/code/made_kernels.h"
 #include "base/os/file.h"
 #include "doctor/elf.h"
 #include "doctor/kernel/cpu.h"

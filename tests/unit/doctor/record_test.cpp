@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/os/file.h"
-#include "doctor/levels.h"
+#include "doctor/memory/levels.h"
 #include "doctor/pickle.h"
 #include "doctor/record_json.h"
 #include "segfuse/error.h"

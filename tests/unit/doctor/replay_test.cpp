@@ -1,9 +1,9 @@
-#include "doctor/replay.h"
+#include "doctor/memory/replay.h"
 
 #include <gtest/gtest.h>
 
-#include "doctor/levels.h"
-#include "doctor/model_device.h"
+#include "doctor/memory/levels.h"
+#include "doctor/memory/model_device.h"
 #include "runtime/memory/size_class.h"
 #include "segfuse/error.h"
 #include "unit/doctor/some_heap.h"

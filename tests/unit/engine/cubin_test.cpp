@@ -6,7 +6,7 @@
 #include "engine/compiled/emit.h"
 #include "segfuse/error.h"
 #include "segfuse/program.h"
-#include "support/nvrtc.h"
+#include "support/gpu/nvrtc.h"
 
 namespace segfuse {
 namespace {

@@ -13,7 +13,7 @@
 #include "ir/builder.h"
 #include "ir/text.h"
 #include "segfuse/program.h"
-#include "support/nvrtc.h"
+#include "support/gpu/nvrtc.h"
 #include "support/source_dir.h"
 
 namespace segfuse::engine {

@@ -1,7 +1,7 @@
 // Random programs: executor against interpreter, on poisoned memory, with several numbers of
 // threads, with sizes that change between runs of one Executable.
 
-#include "support/random_fusion.h"
+#include "support/random/random_fusion.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,10 @@
 #include <cstdlib>
 
 #include "engine/executor.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "support/error_bounds.h"
-#include "support/random_runs.h"
+#include "support/random/random_runs.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine {

@@ -7,8 +7,8 @@
 #include "engine/device/device_kernels.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
-#include "support/random_fusion.h"
-#include "support/random_runs.h"
+#include "support/random/random_fusion.h"
+#include "support/random/random_runs.h"
 
 namespace segfuse::engine::testing {
 namespace {

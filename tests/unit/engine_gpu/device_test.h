@@ -11,7 +11,7 @@
 #include "engine/executor.h"
 #include "ir/builder.h"
 #include "ir/text.h"
-#include "support/program_gpu.h"
+#include "support/gpu/program_gpu.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine::testing {

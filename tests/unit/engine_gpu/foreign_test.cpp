@@ -9,7 +9,7 @@
 #include "segfuse/device_function.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
-#include "support/program_gpu.h"
+#include "support/gpu/program_gpu.h"
 #include "support/tensors.h"
 #include "unit/engine_gpu/device_test.h"
 

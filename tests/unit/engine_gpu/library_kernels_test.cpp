@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "doctor/kernel/cubin.h"
-#include "support/nvrtc.h"
+#include "support/gpu/nvrtc.h"
 #include "unit/doctor/ptxas_report.h"
 
 namespace segfuse::engine {

@@ -7,11 +7,11 @@
 #include "engine/numerics/examine.h"
 #include "engine/numerics/part.h"
 #include "engine/numerics/synthesis.h"
-#include "ir/verify.h"
+#include "ir/rules/verify.h"
 #include "segfuse/error.h"
-#include "support/faulty_gpu.h"
+#include "support/gpu/faulty_gpu.h"
 #include "support/planted_faults.h"
-#include "support/random_fusion.h"
+#include "support/random/random_fusion.h"
 #include "unit/engine_gpu/device_test.h"
 
 namespace segfuse::engine::testing {

@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "doctor/kernel/cubin.h"
 #include "semicrf/cuda/programs.h"
-#include "support/nvrtc.h"
+#include "semicrf/cuda/sources.h"
+#include "support/gpu/nvrtc.h"
 #include "unit/doctor/ptxas_report.h"
 
 namespace segfuse::semicrf::gpu {
@@ -76,6 +78,22 @@ TEST_P(CompileForTest, PassesInRegisters) {
       }
       if (best) expect_no_spills(best_program(*best, "float"));
     }
+  }
+}
+
+/// A file that lacks an include would compile behind another one only.
+TEST(DeviceSources, EachCompilesByItself) {
+  const std::string missing = testing::missing_nvrtc();
+  if (!missing.empty()) GTEST_SKIP() << missing;
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(SEGFUSE_SOURCE_DIR) / "src/semicrf/cuda/kernels";
+  const std::vector<std::string> shape = scan_program({24, 8, 4, true}).defines;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string name = fs::relative(entry.path(), folder).string();
+    EXPECT_NO_THROW(runtime::cuda::compile_cubin(
+        "alone", "#define INPUT float\n" + kernel_source(name), shape, "compute_80"))
+        << name;
   }
 }
 

@@ -13,7 +13,7 @@
 
 #include "runtime/gpu.h"
 #include "segfuse/semicrf_cuda.h"
-#include "support/gpu_emulator.h"
+#include "support/emulator/gpu_emulator.h"
 
 namespace segfuse::semicrf::testing {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "support/gpu_emulator.h"
+#include "support/emulator/gpu_emulator.h"
 #include "unit/gpu/device_problem.h"
 
 namespace segfuse::semicrf::testing {

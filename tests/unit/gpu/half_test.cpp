@@ -5,10 +5,10 @@
 
 #include <cmath>
 
-#include "support/device_language.h"
+#include "support/emulator/kernel_language.h"
 #include "unit/gpu/gpu_test.h"
-#define DEVICE_MEMBER
-#include "semicrf/cuda/kernels/half.cuh"
+// After it:
+#include "semicrf/cuda/kernels/common/half.cuh"
 
 namespace segfuse::semicrf::testing {
 namespace {

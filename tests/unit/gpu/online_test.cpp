@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "segfuse/error.h"
-#include "support/gpu_emulator.h"
+#include "support/emulator/gpu_emulator.h"
 #include "unit/gpu/device_problem.h"
 
 namespace segfuse::semicrf::testing {

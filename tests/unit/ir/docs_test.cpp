@@ -8,8 +8,8 @@
 
 #include "base/os/file.h"
 #include "base/text.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "segfuse/error.h"
 #include "support/source_dir.h"
 

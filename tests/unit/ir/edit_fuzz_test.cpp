@@ -8,8 +8,8 @@
 #include "base/os/file.h"
 #include "base/rng.h"
 #include "ir/hash.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "samples.h"
 #include "support/source_dir.h"
 

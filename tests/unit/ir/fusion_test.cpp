@@ -5,8 +5,8 @@
 
 #include <limits>
 
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "samples.h"
 
 namespace segfuse::ir {

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "base/rng.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "samples.h"
 
 namespace segfuse::ir {

@@ -5,8 +5,8 @@
 
 #include "base/rng.h"
 #include "ir/bind.h"
+#include "ir/rules/verify.h"
 #include "ir/text.h"
-#include "ir/verify.h"
 #include "samples.h"
 
 namespace segfuse::ir {

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "base/os/file.h"
-#include "ir/verify.h"
+#include "ir/rules/verify.h"
 #include "samples.h"
 #include "support/source_dir.h"
 

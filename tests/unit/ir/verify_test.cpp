@@ -1,4 +1,4 @@
-#include "ir/verify.h"
+#include "ir/rules/verify.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

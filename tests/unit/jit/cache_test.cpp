@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/log.h"
+#include "base/console/log.h"
 #include "base/os/file.h"
 #include "jit_test.h"
 #include "segfuse/error.h"

@@ -1,10 +1,10 @@
-#include "learn/train/corpus.h"
+#include "learn/train/loop/corpus.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "learn/train/crf_start.h"
+#include "learn/train/loop/crf_start.h"
 
 namespace segfuse::learn {
 namespace {

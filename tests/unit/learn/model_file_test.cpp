@@ -1,4 +1,4 @@
-#include "learn/train/model_file.h"
+#include "learn/train/files/model_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,8 @@
 #include <limits>
 
 #include "base/json/json.h"
-#include "learn/train/checkpoint.h"
+#include "learn/train/files/checkpoint.h"
+#include "learn/train/files/safetensors.h"
 #include "support/tiny_model.h"
 
 namespace segfuse::learn {

@@ -8,11 +8,11 @@
 #include "compiler/interpret/interpreter.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
-#include "ir/verify.h"
+#include "ir/rules/verify.h"
 #include "learn/model/segmenter.h"
 #include "learn/nn/layers.h"
 #include "learn/optim/adamw.h"
-#include "learn/train/bound_inputs.h"
+#include "learn/train/loop/bound_inputs.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -11,9 +11,9 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "learn/train/checkpoint.h"
-#include "learn/train/crf_start.h"
-#include "learn/train/trainer.h"
+#include "learn/train/files/checkpoint.h"
+#include "learn/train/loop/crf_start.h"
+#include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
 

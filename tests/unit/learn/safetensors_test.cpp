@@ -1,4 +1,4 @@
-#include "learn/train/safetensors.h"
+#include "learn/train/files/safetensors.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

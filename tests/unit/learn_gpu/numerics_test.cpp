@@ -6,8 +6,9 @@
 #include <cmath>
 
 #include "engine/numerics/examine.h"
-#include "support/faulty_gpu.h"
+#include "learn/train/loop/bound_inputs.h"
 #include "support/files.h"
+#include "support/gpu/faulty_gpu.h"
 #include "support/tensors.h"
 #include "unit/learn_gpu/trial.h"
 

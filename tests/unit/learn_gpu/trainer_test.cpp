@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "support/files.h"
-#include "support/program_gpu.h"
+#include "support/gpu/program_gpu.h"
 #include "unit/learn_gpu/trial.h"
 
 namespace segfuse::learn {

@@ -7,8 +7,8 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "learn/train/decoder.h"
-#include "learn/train/trainer.h"
+#include "learn/train/decode/decoder.h"
+#include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {

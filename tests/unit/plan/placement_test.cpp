@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "support/random_plan.h"
+#include "support/random/random_plan.h"
 
 namespace segfuse::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "segfuse/error.h"
-#include "support/random_plan.h"
+#include "support/random/random_plan.h"
 
 namespace segfuse::plan {
 namespace {

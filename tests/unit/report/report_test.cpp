@@ -105,7 +105,7 @@ TEST(Report, AssetsAreTheFiles) {
     EXPECT_TRUE(report_asset(name) == file) << name;
     EXPECT_THAT(file, Not(HasSubstr("</script>\n</script>")));
   }
-  EXPECT_EQ(report_asset("missing"), "");
+  EXPECT_THROW(report_asset("missing"), InternalError);
 }
 
 TEST(Report, HostileTextStaysText) {

@@ -17,7 +17,7 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/device.h"
 #include "runtime/sim/sim_device.h"
-#include "support/fake_cuda.h"
+#include "support/system/fake_cuda.h"
 
 namespace segfuse::runtime {
 

@@ -7,7 +7,7 @@
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/sim/sim_device.h"
 #include "segfuse/error.h"
-#include "support/fake_cuda.h"
+#include "support/system/fake_cuda.h"
 
 namespace segfuse::runtime {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "runtime/plan_runner.h"
-#include "support/random_plan.h"
+#include "support/random/random_plan.h"
 #include "unit/runtime/device_harness.h"
 
 namespace segfuse::runtime {

@@ -9,7 +9,7 @@
 #include "runtime/check/race_checker.h"
 #include "runtime/sim/sim_device.h"
 #include "segfuse/error.h"
-#include "support/random_plan.h"
+#include "support/random/random_plan.h"
 
 namespace segfuse::runtime {
 namespace {

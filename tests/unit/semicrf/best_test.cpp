@@ -6,7 +6,7 @@
 #include "base/thread_pool.h"
 #include "outcome.h"
 #include "problems.h"
-#include "semicrf/cpu/viterbi.h"
+#include "semicrf/cpu/best/viterbi.h"
 
 namespace segfuse::semicrf::testing {
 namespace {

@@ -124,7 +124,7 @@ void mark_used(std::string_view text, std::vector<bool>& used) {
 
 const std::vector<PreludePiece>& prelude_pieces() {
   static const std::vector<PreludePiece> pieces = [] {
-    std::vector<PreludePiece> all = parse(prelude_source());
+    std::vector<PreludePiece> all = parse(prelude_source("all.h"));
     add_formulas(all);
     return all;
   }();

@@ -23,7 +23,7 @@ const std::vector<PreludePiece>& prelude_pieces();
 /// compiles by itself.
 std::string prelude_for(std::string_view text);
 
-/// The files of prelude/ as they are, in order (written by prelude.cmake).
-std::string prelude_source();
+/// A file of prelude/ after the files that it includes (cmake/embed.cmake writes the definition).
+std::string prelude_source(std::string_view name);
 
 }  // namespace segfuse::compiler::cpu

@@ -1,5 +1,8 @@
 #pragma once
 // Everything of the table of operations that is exact or rounded once.
+
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: SF_COMPARE
 #define SF_COMPARE(name, test)                                                      \
   SF_INLINE sf_bool sf_eq_##name(sf_##name a, sf_##name b) { return test(a == b); } \

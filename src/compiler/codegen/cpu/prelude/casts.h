@@ -1,5 +1,9 @@
 #pragma once
 // sf_TO_from_FROM, and random numbers.
+
+#include "compiler/codegen/cpu/prelude/arithmetic.h"
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: sf_{f32_from_f32,f64_from_f64,i32_from_i32,i64_from_i64,bool_from_bool}
 SF_INLINE sf_f32 sf_f32_from_f32(sf_f32 a) { return a; }
 SF_INLINE sf_f64 sf_f64_from_f64(sf_f64 a) { return a; }

@@ -1,6 +1,10 @@
 #pragma once
 // Elementary functions of f32 without branches. Error bounds: docs/codegen.md. Polynomials are
 // minimax fits.
+
+#include "compiler/codegen/cpu/prelude/arithmetic.h"
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: sf_reduce_exp_f32 sf_scale_f32
 // a = n log 2 + r with |r| <= log(2) / 2; and r * 2^n, which may leave the range by rounding only.
 SF_INLINE sf_f32 sf_reduce_exp_f32(sf_f32 a, sf_i32* n) {

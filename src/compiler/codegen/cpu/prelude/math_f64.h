@@ -1,5 +1,9 @@
 #pragma once
 // Elementary functions of f64. Error bounds: docs/codegen.md. Polynomials are minimax fits.
+
+#include "compiler/codegen/cpu/prelude/arithmetic.h"
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: sf_reduce_exp_f64 sf_scale_f64
 // a = n log 2 + r with |r| <= log(2) / 2; and r * 2^n, which may leave the range by rounding only.
 // n is shifted by 2^12, so that it is positive.

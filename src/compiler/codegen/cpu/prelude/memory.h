@@ -1,4 +1,6 @@
 #pragma once
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: sf_widen_bool sf_narrow_bool
 // 0 or 1 in memory, a mask in lanes.
 SF_INLINE sf_bool sf_widen_bool(sf_u8 a) { return SF_TEST32(SF_CONVERT(a, sf_i32) != 0); }

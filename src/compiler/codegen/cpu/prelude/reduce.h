@@ -1,5 +1,9 @@
 #pragma once
 // What kernels need besides elementwise operations.
+
+#include "compiler/codegen/cpu/prelude/arithmetic.h"
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: SF_EACH
 // Statements for each of `count` vectors beside each other; u is the vector's number.
 #define SF_AT(number, ...) \

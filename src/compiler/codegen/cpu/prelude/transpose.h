@@ -1,4 +1,7 @@
 #pragma once
+#include "compiler/codegen/cpu/prelude/reduce.h"
+#include "compiler/codegen/cpu/prelude/types.h"
+
 //: SF_TRANSPOSE
 // to[i * to_step + j] = from[j * from_step + i] for i < height and j < width, elements as bits.
 // Squares go through vectors: as many rows as a vector has elements, halves zipped with halves.

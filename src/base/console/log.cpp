@@ -1,0 +1,49 @@
+#include "base/console/log.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "base/console/printable.h"
+
+namespace segfuse {
+namespace {
+
+std::atomic<LogLevel> level_now{LogLevel::kInfo};
+
+struct SinkSlot {
+  std::mutex mutex;
+  LogSink sink;
+};
+
+SinkSlot& sink_slot() {
+  static SinkSlot slot;
+  return slot;
+}
+
+constexpr std::string_view kPrefix[] = {"debug: ", "", "warning: ", "error: "};
+
+}  // namespace
+
+LogSink set_log_sink(LogSink sink) {
+  SinkSlot& slot = sink_slot();
+  const std::lock_guard lock(slot.mutex);
+  return std::exchange(slot.sink, std::move(sink));
+}
+
+void set_log_level(LogLevel level) { level_now = level; }
+LogLevel log_level() noexcept { return level_now; }
+
+void log_message(LogLevel level, std::string_view message) {
+  SinkSlot& slot = sink_slot();
+  const std::lock_guard lock(slot.mutex);
+  if (slot.sink) return slot.sink(level, message);
+  const std::string line =
+      fmt::format("segfuse: {}{}\n", kPrefix[static_cast<int>(level)], printable(message));
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace segfuse

@@ -1,0 +1,187 @@
+#include <fmt/core.h>
+#include <sndfile.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "base/os/file.h"
+#include "learn/data/audio/parsers.h"
+#include "learn/data/text.h"
+#include "segfuse/data.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+namespace data {
+namespace {
+
+constexpr int kMaxSampleRate = 100'000'000;
+
+struct SndfileCloser {
+  void operator()(SNDFILE* file) const { sf_close(file); }
+};
+using SndfileHandle = std::unique_ptr<SNDFILE, SndfileCloser>;
+
+std::string read_head(const std::filesystem::path& path, const std::string& name,
+                      std::size_t size) {
+  if (path_is_directory(path))
+    throw DataError(fmt::format("{}: is a directory; an audio file was expected", name));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw DataError(fmt::format("{}: cannot be opened: {}", name, std::strerror(errno)));
+  std::string head(size, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(size));
+  head.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  return head;
+}
+
+double full_scale_of(int format) {
+  switch (format & SF_FORMAT_SUBMASK) {
+    case SF_FORMAT_PCM_S8:
+    case SF_FORMAT_PCM_U8: return 0x1p7;
+    case SF_FORMAT_PCM_24: return 0x1p23;
+    case SF_FORMAT_PCM_32: return 0x1p31;
+    case SF_FORMAT_FLOAT:
+    case SF_FORMAT_DOUBLE: return 1;
+    default: return 0x1p15;
+  }
+}
+
+void check_info(const SF_INFO& info, const std::string& name) {
+  if (info.samplerate <= 0 || info.samplerate > kMaxSampleRate)
+    throw DataError(fmt::format("{}: the header gives a sample rate of {} Hz; expected 1 to {}",
+                                name, info.samplerate, kMaxSampleRate));
+  if (info.channels <= 0)
+    throw DataError(
+        fmt::format("{}: the header gives {} channels; expected at least 1", name, info.channels));
+  if (info.frames <= 0)
+    throw DataError(fmt::format("{}: the file holds no samples; expected at least one", name));
+}
+
+Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
+                   const AudioOptions& options) {
+  SF_INFO info{};
+  const SndfileHandle file(sf_open(path.c_str(), SFM_READ, &info));
+  if (!file)
+    throw DataError(
+        fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC or "
+                    "NIST SPHERE",
+                    name, sf_strerror(nullptr)));
+  check_info(info, name);
+  check_channel(options.channel, info.channels, name);
+  Audio audio{info.samplerate, info.channels, full_scale_of(info.format), {}, name};
+  ChannelMixer mixer(audio, options);
+  constexpr sf_count_t kBlock = 1 << 14;
+  std::vector<float> block(static_cast<std::size_t>(kBlock * info.channels));
+  sf_count_t total = 0;
+  for (sf_count_t got = 0; (got = sf_readf_float(file.get(), block.data(), kBlock)) > 0;) {
+    mixer.add({block.data(), static_cast<std::size_t>(got * info.channels)});
+    total += got;
+  }
+  // A FLAC that was written into a pipe does not say how long it is.
+  if (info.frames == SF_COUNT_MAX && sf_error(file.get()) == 0 && total > 0) return audio;
+  if (total < info.frames)
+    throw DataError(
+        fmt::format("{}: the header announces {} samples, the file ends or breaks after {}{}; it "
+                    "was cut off or damaged",
+                    name, info.frames, total,
+                    sf_error(file.get()) != 0 ? std::string(": ") + sf_strerror(file.get()) : ""));
+  return audio;
+}
+
+}  // namespace
+
+void check_channel(int channel, int channels, std::string_view name) {
+  if (channel == AudioOptions::kOnly && channels > 1)
+    throw DataError(fmt::format(
+        "{}: the file has {} channels; choose one by its number (features.channel = 0, --channel "
+        "0, "
+        "or a column 'channel' of the manifest), or \"mean\" for their mean",
+        name, channels));
+  if (channel < AudioOptions::kOnly || channel >= channels)
+    throw DataError(fmt::format("{}: channel {} was asked for; the file has {} (counted from 0)",
+                                name, channel, channels));
+}
+
+ChannelMixer::ChannelMixer(Audio& audio, const AudioOptions& options)
+    : audio_(audio),
+      channel_(audio.channels == 1 ? 0 : options.channel),
+      scale_(options.stored_scale ? static_cast<float>(audio.full_scale) : 1.0F) {}
+
+void ChannelMixer::add(std::span<const float> interleaved) {
+  const auto channels = static_cast<std::size_t>(audio_.channels);
+  for (std::size_t at = 0; at < interleaved.size(); at += channels) {
+    float value = 0;
+    if (channel_ >= 0) {
+      value = interleaved[at + static_cast<std::size_t>(channel_)];
+    } else {
+      for (std::size_t c = 0; c < channels; ++c) value += interleaved[at + c];
+      value /= static_cast<float>(channels);
+    }
+    if (!std::isfinite(value))
+      throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers", audio_.source,
+                                  audio_.samples.size(), value));
+    audio_.samples.push_back(value * scale_);
+  }
+}
+
+Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
+                      const AudioOptions& options) {
+  std::error_code failure;
+  if (std::filesystem::is_fifo(path, failure))
+    return read_audio_bytes(read_file(path), name, options);
+  const std::string head = read_head(path, name, 16);
+  if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
+  if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), name, options);
+  if (head.starts_with("RIFF")) check_wav_chunks(path, name);
+  return read_sndfile(path, name, options);
+}
+
+std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate) {
+  if (sample_rate <= 0) throw UsageError(fmt::format("{}: sample rate {}", name, sample_rate));
+  std::string bytes;
+  const auto put = [&](std::uint32_t value, int count) {
+    for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  };
+  const auto size = static_cast<std::uint32_t>(2 * samples.size());
+  bytes += "RIFF";
+  put(36 + size, 4);
+  bytes += "WAVEfmt ";
+  put(16, 4);
+  put(1, 2);  // PCM
+  put(1, 2);  // channels
+  put(static_cast<std::uint32_t>(sample_rate), 4);
+  put(2 * static_cast<std::uint32_t>(sample_rate), 4);
+  put(2, 2);
+  put(16, 2);
+  bytes += "data";
+  put(size, 4);
+  for (const float sample : samples) {
+    const double scaled = std::clamp(std::nearbyint(sample * 32768.0), -32768.0, 32767.0);
+    put(static_cast<std::uint32_t>(static_cast<std::int32_t>(scaled)), 2);
+  }
+  return bytes;
+}
+
+}  // namespace data
+
+Audio read_audio(const std::filesystem::path& path, const AudioOptions& options) {
+  return data::read_audio_file(path, path.string(), options);
+}
+
+int audio_channel(std::string_view text, std::string_view what) {
+  if (text == "mean") return AudioOptions::kMean;
+  int channel = -1;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), channel);
+  if (failure != std::errc() || end != text.data() + text.size() || channel < 0)
+    throw DataError(fmt::format("{} is {}; expected \"mean\" or a number from 0 on", what,
+                                data::shown(std::string(text))));
+  return channel;
+}
+
+void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate) {
+  write_file_atomically(path, data::format_wav(path.string(), samples, sample_rate));
+}
+
+}  // namespace segfuse

@@ -1,0 +1,87 @@
+#include <fmt/core.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "learn/data/audio/parsers.h"
+#include "learn/data/text.h"
+#include "segfuse/error.h"
+
+namespace segfuse::data {
+namespace {
+
+std::uint32_t little(const char* bytes, int count) {
+  std::uint32_t value = 0;
+  for (int i = count; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+/// Returns the bytes of one frame.
+std::uint32_t check_format(std::ifstream& file, std::uint64_t at, std::uint32_t size,
+                           const std::string& name) {
+  std::array<char, 16> format{};
+  if (size < format.size() || !file.read(format.data(), format.size()))
+    throw DataError(fmt::format("{}: byte {}: the fmt chunk has {} bytes; expected at least 16",
+                                name, at, size));
+  const std::uint32_t channels = little(&format[2], 2);
+  const std::uint32_t rate = little(&format[4], 4);
+  const std::uint32_t frame = little(&format[12], 2);
+  const std::uint32_t bits = little(&format[14], 2);
+  if (channels == 0)
+    throw DataError(
+        fmt::format("{}: byte {}: the header gives 0 channels; expected at least 1", name, at + 2));
+  if (rate == 0)
+    throw DataError(
+        fmt::format("{}: byte {}: the header gives a sample rate of 0 Hz", name, at + 4));
+  if (frame == 0 || (bits > 0 && frame < channels))
+    throw DataError(fmt::format("{}: byte {}: {} bytes for a sample of {} channels", name, at + 12,
+                                frame, channels));
+  return frame;
+}
+
+}  // namespace
+
+void check_wav_chunks(const std::filesystem::path& path, const std::string& name) {
+  std::ifstream file(path, std::ios::binary);
+  const std::uint64_t length = std::filesystem::file_size(path);
+  std::array<char, 12> head{};
+  if (!file.read(head.data(), head.size()))
+    throw DataError(fmt::format("{}: byte {}: the file ends inside the RIFF header", name, length));
+  if (std::memcmp(&head[8], "WAVE", 4) != 0)
+    throw DataError(
+        fmt::format("{}: byte 8: RIFF type {}; expected WAVE", name, shown({&head[8], 4})));
+  std::uint32_t frame = 0;
+  for (std::uint64_t at = 12; at + 8 <= length;) {
+    std::array<char, 8> chunk{};
+    file.seekg(static_cast<std::streamoff>(at));
+    if (!file.read(chunk.data(), chunk.size())) break;
+    const std::uint32_t size = little(&chunk[4], 4);
+    const std::string_view id(chunk.data(), 4);
+    const std::uint64_t left = length - at - 8;
+    if (id == "fmt ") frame = check_format(file, at + 8, size, name);
+    if (id == "data") {
+      if (frame == 0)
+        throw DataError(fmt::format("{}: byte {}: data before a fmt chunk", name, at));
+      // What programs write that cannot go back to the header.
+      const bool streamed = size == 0xFFFFFFFFU || size == 0x7FFFF000U || (size == 0 && left > 0);
+      if (!streamed && size > left)
+        throw DataError(
+            fmt::format("{}: byte {}: the data chunk announces {} bytes, {} follow; the file was "
+                        "cut off",
+                        name, at, size, left));
+      if ((streamed ? left : size) < frame)
+        throw DataError(
+            fmt::format("{}: byte {}: the file holds no samples; expected at least one", name, at));
+      return;
+    }
+    at += 8 + std::uint64_t{size} + (size & 1U);
+  }
+  throw DataError(
+      fmt::format("{}: byte {}: the file ends without a data chunk; it was cut off or is no WAV "
+                  "file",
+                  name, length));
+}
+
+}  // namespace segfuse::data

@@ -1,0 +1,442 @@
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+
+#include "base/console/log.h"
+#include "base/console/progress.h"
+#include "base/json/json.h"
+#include "base/os/file.h"
+#include "base/outputs.h"
+#include "base/thread_pool.h"
+#include "learn/train/commands/experiment.h"
+#include "learn/train/commands/report_builder.h"
+#include "learn/train/decode/alternatives.h"
+#include "learn/train/files/run_folder.h"
+#include "segfuse/error.h"
+#include "segfuse/options.h"
+#include "segfuse/train.h"
+
+namespace segfuse {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string today() {
+  const std::time_t t = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(t));
+}
+
+void make_directory(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw FileError(path, "make the directory", error.value());
+}
+
+/// The test recording that shows the model as it is: the one with the median error.
+const learn::ReportRecording* typical(const learn::ReportData& report) {
+  std::vector<const learn::ReportRecording*> order;
+  for (const learn::ReportRecording& r : report.recordings) order.push_back(&r);
+  if (order.empty()) return nullptr;
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return a->label_error_rate < b->label_error_rate;
+  });
+  return order[order.size() / 2];
+}
+
+/// What train() and evaluate() write beside models.
+void announce_report(Outputs& outputs, const fs::path& out) {
+  for (const char* name : {"metrics.json", "report.html", "sequence.svg"})
+    outputs.announce(out / name, "the report");
+  outputs.check();
+}
+
+void write_report(Outputs& outputs, const fs::path& out, const learn::ReportData& report,
+                  const std::string& metrics) {
+  outputs.write(out / "metrics.json", metrics);
+  outputs.write(out / "report.html", learn::render_report(report));
+  const learn::ReportRecording* shown = typical(report);
+  if (shown == nullptr) return;
+  learn::SequencePicture picture;
+  picture.to = std::min(shown->seconds, 3.0);
+  outputs.write(out / "sequence.svg", learn::render_sequence_svg(*shown, report.labels, picture));
+}
+
+// --- decoding ----------------------------------------------------------------------------------
+
+struct OutputFormat {
+  std::string extension;
+  LabelFormat format;
+};
+
+OutputFormat output_format(const std::string& name) {
+  static const std::map<std::string, OutputFormat> formats = {
+      {"textgrid", {".TextGrid", LabelFormat::kTextGrid}},
+      {"csv", {".csv", LabelFormat::kCsv}},
+      {"phn", {".phn", LabelFormat::kPhn}},
+      {"lab", {".lab", LabelFormat::kFestvox}},
+      {"audacity", {".txt", LabelFormat::kAudacity}}};
+  const auto found = formats.find(name);
+  if (found == formats.end())
+    throw UsageError(fmt::format(
+        "there is no label format '{}'; use textgrid, csv, phn, lab or audacity", name));
+  return found->second;
+}
+
+bool looks_like_audio(const fs::path& path) {
+  static const std::set<std::string> known = {".wav", ".flac", ".sph", ".nist"};
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return known.contains(extension);
+}
+
+/// Files as they are; of directories the audio files in them, sorted by name.
+std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
+  std::vector<fs::path> files;
+  for (const fs::path& input : inputs) {
+    if (!path_exists(input))
+      throw DataError(fmt::format("{}: no such file or directory", input.string()));
+    if (!path_is_directory(input)) {
+      files.push_back(input);
+      continue;
+    }
+    std::vector<fs::path> inside;
+    std::error_code failure;
+    for (const fs::path& path : list_directory(input))
+      if (looks_like_audio(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
+    if (inside.empty())
+      throw DataError(fmt::format("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
+                                  input.string()));
+    files.insert(files.end(), inside.begin(), inside.end());
+  }
+  return files;
+}
+
+/// The files of a recording: its labels, and what was asked for beside them (else empty).
+struct DecodedPaths {
+  DecodedPaths(const DecodeOptions& options, const fs::path& file) {
+    const std::string stem = (options.out / file.stem()).string();
+    labels = stem + output_format(options.format).extension;
+    if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
+    if (options.posteriors) posteriors = stem + ".frames.csv";
+  }
+  fs::path labels, alternatives, posteriors;
+};
+
+/// Refuses files that would replace each other or something of the user's, before any is written.
+void announce_decoded(Outputs& outputs, const DecodeOptions& options,
+                      const std::vector<fs::path>& files) {
+  for (const fs::path& file : files) {
+    const DecodedPaths paths(options, file);
+    for (const fs::path& path : {paths.labels, paths.alternatives, paths.posteriors})
+      if (!path.empty()) outputs.announce(path, file.string());
+  }
+  outputs.check();
+}
+
+void write_extras(const DecodedPaths& paths, Outputs& outputs, const learn::Decoded& decoded,
+                  const Alphabet& labels, double hop, double seconds) {
+  if (!paths.alternatives.empty())
+    outputs.write(paths.alternatives, learn::alternatives_json(decoded, labels, hop, seconds));
+  if (!paths.posteriors.empty())
+    outputs.write(paths.posteriors, learn::posteriors_csv(decoded, labels, hop));
+}
+
+/// Recordings on their way from files to files.
+class Decoding {
+ public:
+  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, ThreadPool& pool,
+           Outputs& outputs)
+      : options_(options),
+        outputs_(outputs),
+        model_(model),
+        pool_(pool),
+        format_(output_format(options.format)),
+        extractor_(model.config.features),
+        decoder_(pool, learn::Segmenter(model.config.model), model.parameters, model.duration_limit,
+                 engine::default_executor_options()) {
+    how_.tolerance_frames = static_cast<std::int64_t>(
+        model.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);
+    how_.minimum_risk = options.minimum_risk;
+    how_.k_best = options.k_best;
+    how_.samples = options.samples;
+    how_.seed = options.seed;
+    how_.frame_posteriors = options.posteriors;
+  }
+
+  /// One portion of files, so that memory stays bounded.
+  void decode(std::span<const fs::path> files, std::vector<DecodedFile>& results);
+
+ private:
+  /// A recording between its file and its labels.
+  struct Item {
+    DecodedFile file;
+    learn::Sequence sequence;
+    learn::Decoded decoded;
+  };
+
+  void read(Item& item) const;
+  void find_segments(std::vector<Item>& items);
+  void write(Item& item) const;
+
+  const DecodeOptions& options_;
+  Outputs& outputs_;
+  const learn::TrainedModel& model_;
+  ThreadPool& pool_;
+  OutputFormat format_;
+  FeatureExtractor extractor_;
+  learn::Decoder decoder_;
+  learn::Decoder::Options how_;
+};
+
+/// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
+/// them is thrown on.
+template <class Step>
+void attempt(DecodedFile& file, const Step& step) {
+  if (!file.error.empty()) return;
+  try {
+    step();
+  } catch (const FileError& error) {
+    const int all[] = {ENOSPC, EDQUOT, EROFS, EFBIG, EIO};
+    if (std::ranges::find(all, error.error_number()) != std::end(all)) throw;
+    file.error = error.what();
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::kData && error.exit_code() != ExitCode::kUsage) throw;
+    file.error = error.what();
+  }
+}
+
+void Decoding::read(Item& item) const {
+  AudioOptions how;
+  how.channel = extractor_.config().channel;
+  const Audio audio = read_audio(item.file.audio, how);
+  item.file.seconds = audio.seconds();
+  item.sequence = {item.file.audio.string(), extractor_.extract(audio), {}};
+  model_.normalisation.apply(item.sequence.features);
+}
+
+/// All at once; where that is refused, one by one, to find whose fault it is. A recording's result
+/// does not depend on its company.
+void Decoding::find_segments(std::vector<Item>& items) {
+  std::vector<Item*> whole;
+  std::vector<learn::Sequence> sequences;
+  for (Item& item : items) {
+    if (!item.file.error.empty()) continue;
+    whole.push_back(&item);
+    sequences.push_back(item.sequence);
+  }
+  try {
+    std::vector<learn::Decoded> decoded = decoder_.decode(sequences, how_);
+    for (std::size_t i = 0; i < whole.size(); ++i) whole[i]->decoded = std::move(decoded[i]);
+    return;
+  } catch (const DataError&) {
+  }
+  for (Item* item : whole)
+    attempt(item->file, [&] {
+      try {
+        item->decoded = std::move(decoder_.decode({item->sequence}, how_).front());
+      } catch (const DataError& error) {
+        throw DataError(fmt::format("{}: the model finds no segmentation: {}",
+                                    item->file.audio.string(), error.what()));
+      }
+    });
+}
+
+void Decoding::write(Item& item) const {
+  LabelOutput output;
+  output.format = format_.format;
+  output.sample_rate = model_.config.features.sample_rate;
+  SegmentColumn posterior{"posterior", {}};
+  SegmentColumn label{"label_posterior", {}};
+  SegmentColumn start{"start_confidence", {}};
+  for (const learn::DecodedSegment& d : item.decoded.segments) {
+    posterior.values.push_back(d.posterior);
+    label.values.push_back(d.label_posterior);
+    start.values.push_back(d.start_confidence);
+  }
+  output.columns = {posterior, label, start};
+  if (!item.decoded.segments.empty() && std::isnan(start.values.front())) output.columns.pop_back();
+  DecodedFile& file = item.file;
+  file.segments = static_cast<std::int64_t>(item.decoded.segments.size());
+  file.log_probability = item.decoded.log_probability;
+  const double hop = extractor_.hop_seconds();
+  outputs_.write(
+      file.labels,
+      format_labels(to_annotation(item.decoded, model_.labels, hop, file.seconds), output));
+  write_extras(DecodedPaths(options_, file.audio), outputs_, item.decoded, model_.labels, hop,
+               file.seconds);
+}
+
+void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>& results) {
+  std::vector<Item> items(files.size());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    items[i].file.audio = files[i];
+    items[i].file.labels = DecodedPaths(options_, files[i]).labels;
+  }
+  pool_.run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+    Item& item = items[static_cast<std::size_t>(i)];
+    attempt(item.file, [&] { read(item); });
+  });
+  find_segments(items);
+  for (Item& item : items) {
+    attempt(item.file, [&] { write(item); });
+    results.push_back(item.file);
+    if (options_.each) options_.each(item.file);
+  }
+}
+
+/// --channel wins over what the model was trained with.
+void choose_channel(const std::string& channel, learn::TrainedModel& model) {
+  if (channel.empty()) return;
+  try {
+    model.config.features.channel = audio_channel(channel, "--channel");
+  } catch (const DataError& error) {
+    throw UsageError(error.what());
+  }
+}
+
+fs::path model_path(const fs::path& given) {
+  return path_is_directory(given) ? given / "model.safetensors" : given;
+}
+
+}  // namespace
+
+std::string train(const TrainOptions& options) {
+  const double begin = now();
+  learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
+  config.data.allow_commands = options.allow_commands;
+  if (!options.data.empty()) learn::set_data_path(config, options.data);
+  if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
+  if (!(options.checkpoint_minutes >= 0))
+    throw UsageError(fmt::format("--checkpoint-every is a number of minutes from 0 on, not {}",
+                                 options.checkpoint_minutes));
+  std::vector<learn::HeadKind> heads{config.model.head};
+  if (options.compare)
+    for (const auto head :
+         {learn::HeadKind::kSemiMarkov, learn::HeadKind::kLinearChain, learn::HeadKind::kSoftmax})
+      if (head != config.model.head) heads.push_back(head);
+  // All of them, before the first one trains.
+  std::vector<std::unique_ptr<learn::RunFolder>> folders;
+  for (const learn::HeadKind head : heads) {
+    const fs::path out = folders.empty() ? options.out : options.out / name_of(head);
+    folders.push_back(std::make_unique<learn::RunFolder>(out));
+    folders.back()->check_free(options.resume, options.overwrite);
+  }
+  Outputs outputs(options.overwrite);
+  announce_report(outputs, options.out);
+  ThreadPool pool(options.threads);
+  learn::Corpus corpus = learn::load_corpus(config, pool, options.quiet);
+
+  std::vector<learn::System> systems;
+  for (const learn::HeadKind head : heads) {
+    const learn::RunFolder& folder = *folders[systems.size()];
+    learn::TrainerOptions trainer;
+    trainer.checkpoint = folder.checkpoint();
+    trainer.resume = options.resume;
+    trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
+    trainer.quiet = options.quiet;
+    trainer.execution = engine::default_executor_options();
+    trainer.name_offender = default_options().get(options::kCheckNumerics) != "off";
+    if (options.reference) trainer.execution.backend = engine::Backend::kReference;
+    trainer.name = "training " + name_of(head);
+    learn::Corpus copy = corpus;  // heads cut the gold segments differently
+    systems.push_back(learn::run_system(config, head, copy, pool, trainer));
+    if (!options.resume) folder.keep_model();
+    learn::write_model(folder.model(), systems.back().model);
+  }
+  const double seconds = now() - begin;
+  std::string metrics = learn::metrics_json(config, corpus, systems, seconds, pool.size());
+  write_report(outputs, options.out,
+               learn::build_report(config, corpus, systems, seconds, pool.size(), today()),
+               metrics);
+  return metrics;
+}
+
+std::string evaluate(const EvaluateOptions& options) {
+  if (!std::set<std::string>{"train", "dev", "test", "all"}.contains(options.split))
+    throw UsageError(
+        fmt::format("there is no split '{}'; use train, dev, test or all", options.split));
+  if (options.allow_commands && options.data.empty())
+    throw UsageError(
+        "--allow-commands: without --data the manifest is one that the model file names, whose "
+        "commands are never run; pass --data PATH");
+  learn::TrainedModel model = learn::read_model(model_path(options.model));
+  model.config.data.allow_commands = options.allow_commands;
+  learn::check_parameters(model, model_path(options.model));
+  choose_channel(options.channel, model);
+  Outputs outputs(options.overwrite);
+  if (!options.out.empty()) {
+    if (!options.overwrite && learn::holds_run(options.out))
+      throw UsageError(fmt::format(
+          "{}: there is a training in this directory, whose metrics and report would be replaced; "
+          "name another, or pass --overwrite",
+          options.out.string()));
+    announce_report(outputs, options.out);
+  }
+  ThreadPool pool(options.threads);
+  const std::string data = options.data.empty() ? model.config.data.path : options.data;
+  const learn::LabelledSet set =
+      learn::load_labelled(model, data, options.split, pool, options.quiet);
+  const learn::Evaluation evaluation = learn::evaluate_model(pool, model, set);
+  Json json = parse_json(evaluation.metrics.to_json(), "metrics");
+  json["model"] = options.model.string();
+  json["data"] = data;
+  json["split"] = options.split;
+  json["decode_seconds"] = evaluation.decode_seconds;
+  const std::string text = json_text(json, 2) + "\n";
+  if (!options.out.empty()) {
+    make_directory(options.out);
+    write_report(outputs, options.out, learn::build_report(model, set, evaluation, data, today()),
+                 text);
+  }
+  return text;
+}
+
+std::vector<DecodedFile> decode(const DecodeOptions& options) {
+  constexpr std::size_t kPortion = 64;
+  (void)output_format(options.format);
+  if (options.inputs.empty())
+    throw UsageError("no recordings were given; name audio files or directories of them");
+  if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
+  if (options.k_best < 0 || options.samples < 0)
+    throw UsageError(fmt::format("--k-best and --samples are numbers from 0 on, not {} and {}",
+                                 options.k_best, options.samples));
+  learn::TrainedModel model = learn::read_model(model_path(options.model));
+  learn::check_parameters(model, model_path(options.model));
+  choose_channel(options.channel, model);
+  const std::vector<fs::path> files = audio_files(options.inputs);
+  Outputs outputs(options.overwrite);
+  announce_decoded(outputs, options, files);
+  make_directory(options.out);
+  ThreadPool pool(options.threads);
+  Decoding decoding(options, model, pool, outputs);
+  Progress progress("decoding", static_cast<std::int64_t>(files.size()), {.quiet = options.quiet});
+  std::vector<DecodedFile> results;
+  for (std::size_t i = 0; i < files.size(); i += kPortion) {
+    const std::size_t count = std::min(kPortion, files.size() - i);
+    decoding.decode(std::span(files).subspan(i, count), results);
+    progress.advance(static_cast<std::int64_t>(count));
+  }
+  return results;
+}
+
+void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,
+                   bool overwrite) {
+  Outputs outputs(overwrite);
+  for (const auto& [path, content] : files) outputs.announce(path, "the output");
+  outputs.check();
+  for (const auto& [path, content] : files) outputs.write(path, content);
+}
+
+}  // namespace segfuse

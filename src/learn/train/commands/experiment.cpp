@@ -1,0 +1,312 @@
+#include "learn/train/commands/experiment.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/console/log.h"
+#include "base/console/progress.h"
+#include "base/thread_pool.h"
+#include "learn/train/loop/crf_start.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+LabelOptions label_options(const DataSource& data) {
+  LabelOptions options;
+  options.tier = data.tier;
+  options.fill_label = data.fill_label;
+  return options;
+}
+
+FoldingMap folding(const DataSource& data) {
+  return data.fold.empty() ? FoldingMap() : read_folding_map(data.fold);
+}
+
+/// Loads in portions so that progress shows.
+std::vector<Example> load_with_progress(const std::vector<Recording>& recordings,
+                                        const TrainConfig& config, ThreadPool& pool,
+                                        Progress& progress) {
+  constexpr std::size_t kPortion = 16;
+  const FeatureExtractor extractor(config.features);
+  const FoldingMap fold = folding(config.data);
+  std::vector<Example> all;
+  for (std::size_t i = 0; i < recordings.size(); i += kPortion) {
+    const std::size_t count = std::min(kPortion, recordings.size() - i);
+    for (Example& example : load_examples(std::span(recordings).subspan(i, count), extractor,
+                                          label_options(config.data), fold, pool))
+      all.push_back(std::move(example));
+    progress.advance(static_cast<std::int64_t>(count));
+  }
+  return all;
+}
+
+/// Normalises in place and turns labels into frames. Labels that the model lacks are kept: nothing
+/// that it decodes is right there.
+LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
+                     const Normalisation& normalisation, const TrainConfig& config) {
+  LabelledSet set;
+  set.examples = std::move(examples);
+  FrameOptions options;
+  options.allow_unknown = true;
+  for (Example& example : set.examples) {
+    for (const LabelSegment& segment : example.gold.segments)
+      if (!labels.find(segment.label)) ++set.unknown[segment.label];
+    for (const auto& [label, count] : example.joined) set.joined[label] += count;
+    normalisation.apply(example.features);
+    FrameLabels frames = to_frames(example.gold, labels, config.features.hop_ms / 1000,
+                                   example.features.shape()[0], options);
+    set.dropped += frames.dropped;
+    set.sequences.push_back({example.id, std::move(example.features), std::move(frames.segments)});
+  }
+  return set;
+}
+
+/// Who allowed commands sees what they are before the first one runs.
+void tell_commands(const std::vector<Recording>& recordings) {
+  constexpr std::int64_t kShown = 20;
+  std::int64_t count = 0;
+  for (const Recording& recording : recordings) {
+    if (!recording.command || ++count > kShown) continue;
+    log(LogLevel::kInfo, "{}: runs {}", recording.command->source, recording.command->line);
+  }
+  if (count > kShown) log(LogLevel::kInfo, "and {} commands more", count - kShown);
+}
+
+/// What became of the gold that its owner would not expect.
+void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig& config) {
+  std::int64_t dropped = 0;
+  JoinedCounts joined, unknown;
+  for (const LabelledSet* set : sets) {
+    dropped += set->dropped;
+    for (const auto& [label, count] : set->joined) joined[label] += count;
+    for (const auto& [label, count] : set->unknown) unknown[label] += count;
+  }
+  if (dropped > 0)
+    log(LogLevel::kWarning,
+        "{} gold segments are shorter than a frame and share one with others; they were dropped",
+        dropped);
+  if (!joined.empty())
+    log(LogLevel::kInfo,
+        "data.fold ({}) gave neighbours of different labels one label; they were joined: {}",
+        config.data.fold, counts_text(joined));
+  if (!unknown.empty())
+    log(LogLevel::kWarning,
+        "labels that the training set lacks; whatever is decoded there counts as wrong: {}",
+        counts_text(unknown));
+}
+
+void check_labels(const std::vector<Recording>& recordings) {
+  for (const Recording& recording : recordings)
+    if (recording.labels.empty())
+      throw DataError(
+          fmt::format("{}: the recording has no labels; training and evaluation need them",
+                      recording.command ? recording.id : recording.audio.string()));
+}
+
+std::vector<Tensor> initial_parameters(const Segmenter& segmenter,
+                                       const LabelStatistics& statistics, std::uint64_t seed) {
+  std::vector<Tensor> parameters;
+  for (const nn::ParameterSpec& spec : segmenter.parameters())
+    parameters.push_back(nn::initial_value(spec, seed));
+  start_crf(segmenter, statistics, parameters);
+  return parameters;
+}
+
+Scorer make_scorer(const TrainConfig& config, const Corpus& corpus) {
+  return [&config, &corpus](const std::vector<std::vector<FrameSegment>>& decoded) {
+    Metrics metrics(metrics_config(config));
+    for (std::size_t i = 0; i < decoded.size(); ++i) {
+      const Annotation& gold = corpus.dev.examples[i].gold;
+      metrics.add(gold, to_annotation(decoded[i], corpus.labels, config.features.hop_ms / 1000,
+                                      gold.duration));
+    }
+    return DevScores{metrics.label_error_rate(), metrics.boundaries().f1(),
+                     metrics.segments().f1()};
+  };
+}
+
+/// Labels that never follow themselves in the training set: neighbours that have one can only be
+/// pieces of a longer segment.
+std::vector<bool> never_repeated(const Corpus& corpus) {
+  std::vector<bool> never(static_cast<std::size_t>(corpus.labels.size()), true);
+  for (const Sequence& sequence : corpus.train.sequences)
+    for (std::size_t i = 1; i < sequence.segments.size(); ++i)
+      if (sequence.segments[i].label == sequence.segments[i - 1].label)
+        never[static_cast<std::size_t>(sequence.segments[i].label)] = false;
+  return never;
+}
+
+/// Returns how many segments were longer than their labels' limits.
+std::int64_t split_segments(LabelledSet& set, const std::vector<std::int64_t>& limits, bool full) {
+  std::int64_t cut = 0;
+  for (Sequence& sequence : set.sequences) {
+    for (const FrameSegment& s : sequence.segments)
+      cut += s.label != kUnknownLabel && s.duration > limits[static_cast<std::size_t>(s.label)];
+    sequence.segments = split_long(sequence.segments, limits, full);
+  }
+  return cut;
+}
+
+/// Gold segments as the head sees them: none longer than its label's limit.
+struct Durations {
+  std::int64_t longest = 1;
+  std::vector<std::int64_t> limits;
+  Tensor table = Tensor::zeros(DType::kF32, {0});
+};
+
+Durations duration_rules(const TrainConfig& config, const Corpus& corpus) {
+  Durations durations;
+  durations.longest = config.max_duration;
+  if (durations.longest == 0)
+    for (const Sequence& sequence : corpus.train.sequences)
+      for (const FrameSegment& s : sequence.segments)
+        durations.longest = std::max(durations.longest, s.duration);
+  const LabelStatistics raw =
+      count_labels(corpus.train.sequences, corpus.labels.size(), durations.longest);
+  durations.limits = duration_limits(raw, durations.longest);
+  durations.table = duration_limit_table(durations.limits, durations.longest);
+  return durations;
+}
+
+}  // namespace
+
+Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
+  if (config.data.path.empty())
+    throw UsageError("no data was given; set data.path in the configuration or pass --data");
+  const std::vector<Recording> recordings =
+      load_manifest(config.data.path, {.allow_commands = config.data.allow_commands});
+  check_labels(recordings);
+  tell_commands(recordings);
+  Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
+                    {.quiet = quiet});
+  auto load = [&](Split split) {
+    return load_with_progress(recordings_of(recordings, split), config, pool, progress);
+  };
+  std::vector<Example> train = load(Split::kTrain);
+  std::vector<Example> dev = load(Split::kDev);
+  std::vector<Example> test = load(Split::kTest);
+  progress.finish();
+  if (train.empty()) throw DataError(fmt::format("{}: no training recordings", config.data.path));
+
+  Corpus corpus;
+  std::vector<Annotation> golds;
+  std::vector<Tensor> features;
+  for (const Example& example : train) {
+    golds.push_back(example.gold);
+    features.push_back(example.features);
+  }
+  corpus.labels = Alphabet::of(golds);
+  corpus.normalisation = compute_normalisation(features);
+  features.clear();
+  for (const auto* set : {&train, &dev, &test})
+    for (const Example& example : *set) corpus.seconds += example.seconds;
+  corpus.train = make_set(std::move(train), corpus.labels, corpus.normalisation, config);
+  corpus.dev = make_set(std::move(dev), corpus.labels, corpus.normalisation, config);
+  corpus.test = make_set(std::move(test), corpus.labels, corpus.normalisation, config);
+  report_gold({&corpus.train, &corpus.dev, &corpus.test}, config);
+  return corpus;
+}
+
+LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
+                          const std::string& split, ThreadPool& pool, bool quiet) {
+  const std::string path = data.empty() ? model.config.data.path : data;
+  // A path out of the model file was chosen by whoever made that.
+  const bool allow_commands = model.config.data.allow_commands && !data.empty();
+  std::vector<Recording> recordings = load_manifest(path, {.allow_commands = allow_commands});
+  if (split != "all")
+    std::erase_if(recordings, [&](const Recording& r) { return name_of(r.split) != split; });
+  if (recordings.empty())
+    throw DataError(fmt::format("{}: no recordings in the split '{}'", path, split));
+  check_labels(recordings);
+  tell_commands(recordings);
+  Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
+                    {.quiet = quiet});
+  LabelledSet set = make_set(load_with_progress(recordings, model.config, pool, progress),
+                             model.labels, model.normalisation, model.config);
+  progress.finish();
+  report_gold({&set}, model.config);
+  return set;
+}
+
+Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
+  Start start;
+  start.model = {config, corpus.labels, corpus.normalisation, Tensor::zeros(DType::kF32, {0}), {}};
+  ModelConfig& sizes = start.model.config.model;
+  sizes.head = head;
+  sizes.features = static_cast<std::int64_t>(corpus.normalisation.mean.size());
+  sizes.classes = corpus.labels.size();
+  const Durations durations = duration_rules(config, corpus);
+  sizes.max_duration = durations.longest;
+  if (head == HeadKind::kSemiMarkov) {
+    start.model.duration_limit = durations.table;
+    if (config.join_long) sizes.joins_neighbours = never_repeated(corpus);
+    std::int64_t cut = 0;
+    for (LabelledSet* set : {&corpus.train, &corpus.dev, &corpus.test})
+      cut += split_segments(*set, durations.limits, config.join_long);
+    if (cut > 0)
+      log(LogLevel::kInfo,
+          "{} gold segments are longer than what their labels may last (at most K = {} frames); "
+          "the "
+          "loss sees them in pieces, and {}",
+          cut, durations.longest,
+          config.join_long ? "decoded pieces are joined"
+                           : "decoded ones stay in pieces (model.long_segments = \"joined\" joins "
+                             "them)");
+  }
+  const LabelStatistics statistics =
+      count_labels(corpus.train.sequences, sizes.classes, sizes.max_duration);
+  start.parameters = initial_parameters(Segmenter(sizes), statistics, config.training.seed);
+  return start;
+}
+
+std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus) {
+  const std::vector<Sequence>& all = corpus.train.sequences;
+  const std::int64_t frames = config.training.fixed_length;
+  if (frames == 0) return all;
+  std::vector<Sequence> pieces = pieces_of(all, frames);
+  std::int64_t longest = 0;
+  std::int64_t shorter = 0;
+  for (const Sequence& sequence : all) {
+    longest = std::max(longest, sequence.frames());
+    shorter += sequence.frames() < frames;
+  }
+  if (pieces.empty())
+    throw UsageError(
+        fmt::format("no training recording has {} frames, the longest has {}; lower --fixed-length",
+                    frames, longest));
+  if (shorter > 0)
+    log(LogLevel::kWarning, "{} training recordings are shorter than {} frames and were left out",
+        shorter, frames);
+  return pieces;
+}
+
+System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
+                  const TrainerOptions& options) {
+  const double begin = now();
+  System system;
+  system.name = name_of(head);
+  Start start = start_of(config, head, corpus);
+  system.model = std::move(start.model);
+  TrainerOptions with_recipe = options;
+  with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
+  const Segmenter segmenter(system.model.config.model);
+  system.parameter_count = segmenter.parameter_count();
+  system.outcome = train(pool, segmenter, config.training, std::move(start.parameters),
+                         system.model.duration_limit, training_sequences(config, corpus),
+                         corpus.dev.sequences, make_scorer(config, corpus), with_recipe);
+  system.model.recipe = system.outcome.recipe;
+  system.model.parameters = system.outcome.parameters;
+  system.seconds = now() - begin;
+  system.evaluation =
+      evaluate_model(pool, system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test);
+  return system;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,56 @@
+#pragma once
+// One training run from a configuration to a model and its figures.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "learn/train/commands/config.h"
+#include "learn/train/decode/evaluation.h"
+#include "learn/train/files/model_file.h"
+#include "learn/train/loop/trainer.h"
+
+namespace segfuse::learn {
+
+/// The data of one configuration, loaded and normalised.
+struct Corpus {
+  LabelledSet train;
+  LabelledSet dev;
+  LabelledSet test;
+  Alphabet labels;
+  Normalisation normalisation;
+  double seconds = 0;  ///< of all audio
+};
+
+Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet);
+/// Only the recordings of one split ("all" for every one), for a model that exists.
+LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
+                          const std::string& split, ThreadPool& pool, bool quiet);
+
+struct System {
+  std::string name;  ///< semi_markov, linear_chain or softmax
+  TrainedModel model;
+  TrainingOutcome outcome;
+  Evaluation evaluation;
+  std::int64_t parameter_count = 0;
+  double seconds = 0;  ///< training and selection, wall time of this process
+};
+
+/// One head before its first step.
+struct Start {
+  TrainedModel model;  ///< without parameters
+  std::vector<Tensor> parameters;
+};
+/// Cuts the corpus' gold segments to what the head allows.
+Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus);
+
+/// What is trained on: the training set, or pieces of training.fixed_length frames. UsageError
+/// where no recording is that long.
+std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus);
+
+/// Trains one head on the corpus and measures it on the test set (the development set when there is
+/// none). Files go to `out`.
+System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
+                  const TrainerOptions& options);
+
+}  // namespace segfuse::learn

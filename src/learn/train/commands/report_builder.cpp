@@ -1,0 +1,401 @@
+#include "learn/train/commands/report_builder.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/json/json.h"
+
+namespace segfuse::learn {
+namespace {
+
+std::string title_of(HeadKind head) {
+  switch (head) {
+    case HeadKind::kSoftmax: return "per-frame softmax";
+    case HeadKind::kLinearChain: return "linear-chain CRF";
+    case HeadKind::kSemiMarkov: break;
+  }
+  return "semi-Markov CRF";
+}
+
+std::string title_of(const System& system) { return title_of(system.model.config.model.head); }
+
+std::string lane_of(const System& system, std::size_t systems) {
+  if (systems == 1) return "decoded";
+  switch (system.model.config.model.head) {
+    case HeadKind::kSoftmax: return "softmax";
+    case HeadKind::kLinearChain: return "chain";
+    case HeadKind::kSemiMarkov: break;
+  }
+  return "segments";
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:g} ms", seconds * 1000); }
+
+/// One system's decode of the evaluated set.
+struct View {
+  std::string name;
+  std::string lane;  ///< short, for the margin of a picture
+  const TrainedModel* model;
+  const Evaluation* evaluation;
+};
+
+/// Of a share over that many segments, as if they were independent.
+double standard_error(double share, std::int64_t segments) {
+  const double p = std::clamp(share, 0.0, 1.0);
+  return std::sqrt(p * (1 - p) / static_cast<double>(std::max<std::int64_t>(1, segments)));
+}
+
+ReportMetric metric(std::string name, ReportBetter better, const std::vector<View>& views,
+                    bool headline, const std::function<double(const Metrics&)>& value,
+                    std::string note) {
+  ReportMetric m;
+  m.name = std::move(name);
+  m.unit = ReportUnit::kPercent;
+  m.better = better;
+  m.headline = headline;
+  m.note = std::move(note);
+  for (const View& view : views) m.values.push_back(value(view.evaluation->metrics));
+  m.noise = standard_error(m.values.front(), views.front().evaluation->metrics.label_errors().gold);
+  return m;
+}
+
+std::vector<ReportMetric> metrics_of(const TrainConfig& config, const std::vector<View>& views) {
+  using enum ReportBetter;
+  std::vector<ReportMetric> all;
+  all.push_back(metric(
+      "label error rate", kLower, views, true,
+      [](const Metrics& m) { return m.label_error_rate(); },
+      "substitutions, insertions and deletions per gold segment"));
+  for (std::size_t i = 0; i < config.tolerances.size(); ++i) {
+    const std::string at = " at " + milliseconds(config.tolerances[i]);
+    const bool first = i == 0;
+    all.push_back(metric(
+        "boundary F1" + at, kHigher, views, first,
+        [i](const Metrics& m) { return m.boundaries(i).f1(); }, "optimal one-to-one matching"));
+    all.push_back(metric(
+        "boundary precision" + at, kHigher, views, false,
+        [i](const Metrics& m) { return m.boundaries(i).precision(); }, ""));
+    all.push_back(metric(
+        "boundary recall" + at, kHigher, views, false,
+        [i](const Metrics& m) { return m.boundaries(i).recall(); }, ""));
+    all.push_back(metric(
+        "R-value" + at, kHigher, views, first,
+        [i](const Metrics& m) { return m.boundaries(i).r_value(); }, "punishes over-segmentation"));
+    all.push_back(metric(
+        "segment F1" + at, kHigher, views, first,
+        [i](const Metrics& m) { return m.segments(i).f1(); }, "label and both edges right"));
+  }
+  all.push_back(metric(
+      "exact segment F1", kHigher, views, false,
+      [](const Metrics& m) { return m.exact_segments().f1(); },
+      "label and both edges on the frame"));
+  all.push_back(metric(
+      "frame accuracy", kHigher, views, true, [](const Metrics& m) { return m.frame_accuracy(); },
+      ""));
+  return all;
+}
+
+std::vector<ReportEpoch> epochs_of(const TrainingOutcome& outcome) {
+  std::vector<ReportEpoch> epochs;
+  for (const EpochRecord& r : outcome.history)
+    epochs.push_back({static_cast<double>(r.epoch), r.train_loss, r.dev_loss, r.dev_error,
+                      r.learning_rate,
+                      r.crf_largest > 0 ? r.crf_largest : std::numeric_limits<double>::quiet_NaN(),
+                      r.other_largest});
+  return epochs;
+}
+
+void count_durations(const std::vector<std::vector<FrameSegment>>& rows, std::int64_t classes,
+                     std::int64_t longest, std::vector<std::vector<double>>& counts) {
+  counts.assign(static_cast<std::size_t>(classes),
+                std::vector<double>(static_cast<std::size_t>(longest), 0));
+  for (const auto& row : rows)
+    for (const FrameSegment& s : row)
+      if (s.label != kUnknownLabel)
+        counts[static_cast<std::size_t>(s.label)]
+              [static_cast<std::size_t>(std::min(s.duration, longest) - 1)] += 1;
+}
+
+/// Gold and decoded counts of each duration; the model's line is what it expects on these
+/// recordings.
+std::vector<ReportDurations> durations_of(const TrainedModel& model, const LabelledSet& set,
+                                          const Evaluation& evaluation) {
+  const std::int64_t classes = model.labels.size();
+  std::int64_t longest = model.config.model.max_duration;
+  std::vector<std::vector<FrameSegment>> gold_rows;
+  std::vector<std::vector<FrameSegment>> decoded_rows;
+  for (const Sequence& s : set.sequences) gold_rows.push_back(s.segments);
+  for (const Decoded& d : evaluation.decoded) {
+    decoded_rows.emplace_back();
+    for (const DecodedSegment& s : d.segments) decoded_rows.back().push_back(s.segment);
+  }
+  std::vector<std::vector<double>> gold;
+  std::vector<std::vector<double>> decoded;
+  count_durations(gold_rows, classes, longest, gold);
+  count_durations(decoded_rows, classes, longest, decoded);
+  std::vector<std::vector<double>> expected(gold.size());
+  for (const Decoded& d : evaluation.decoded) {
+    for (std::size_t i = 0; i < d.duration.size(); ++i) {
+      auto& row = expected[i % gold.size()];
+      row.resize(static_cast<std::size_t>(longest), 0);
+      row[i / gold.size()] += d.duration[i];
+    }
+  }
+  const double hop = model.config.features.hop_ms / 1000;
+  std::vector<ReportDurations> all;
+  for (std::size_t c = 0; c < gold.size(); ++c)
+    all.push_back({static_cast<std::int32_t>(c), hop, hop, gold[c], expected[c], decoded[c]});
+  return all;
+}
+
+ReportConfusions confusions_of(const Metrics& metrics, const Alphabet& labels) {
+  const auto n = static_cast<std::size_t>(labels.size());
+  ReportConfusions result{std::vector<double>(n * n, 0), std::vector<double>(n, 0),
+                          std::vector<double>(n, 0)};
+  for (const auto& [pair, count] : metrics.confusions()) {
+    const auto gold = labels.find(pair.first);
+    const auto decoded = labels.find(pair.second);
+    const double value = static_cast<double>(count);
+    if (gold && decoded)
+      result.pairs[static_cast<std::size_t>(*gold) * n + static_cast<std::size_t>(*decoded)] +=
+          value;
+    if (gold && pair.second.empty()) result.deletions[static_cast<std::size_t>(*gold)] += value;
+    if (decoded && pair.first.empty())
+      result.insertions[static_cast<std::size_t>(*decoded)] += value;
+  }
+  return result;
+}
+
+std::vector<ReportLabelRow> label_rows_of(const Metrics& metrics, const Alphabet& labels) {
+  std::vector<ReportLabelRow> rows;
+  for (const auto& [label, d] : metrics.durations()) {
+    const auto id = labels.find(label);
+    if (!id) continue;
+    ReportLabelRow row;
+    row.label = *id;
+    row.gold = static_cast<double>(d.gold);
+    row.decoded = static_cast<double>(d.predicted);
+    if (d.predicted > 0)
+      row.precision = static_cast<double>(d.matched) / static_cast<double>(d.predicted);
+    if (d.gold > 0) row.recall = static_cast<double>(d.matched) / static_cast<double>(d.gold);
+    if (d.gold > 0) row.mean_duration = d.gold_seconds / static_cast<double>(d.gold);
+    if (d.matched > 0) row.duration_error = d.mean_absolute_error;
+    if (d.gold > 0 && d.predicted > 0) row.duration_bias = d.relative_bias * row.mean_duration;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+ReportCalibration calibration_of(std::string name, const std::vector<ReliabilityBin>& bins) {
+  ReportCalibration result;
+  result.name = std::move(name);
+  double total = 0;
+  double error = 0;
+  for (const ReliabilityBin& bin : bins) {
+    ReportCalibration::Bin shown;
+    shown.count = bin.count;
+    if (bin.count > 0) {
+      shown.predicted = bin.predicted / bin.count;
+      shown.observed = bin.observed / bin.count;
+      error += std::abs(bin.predicted - bin.observed);
+      total += bin.count;
+    }
+    result.bins.push_back(shown);
+  }
+  if (total == 0) result.bins.clear();
+  if (total > 0) result.expected_error = error / total;
+  return result;
+}
+
+std::vector<ReportSegment> lane_of(const Annotation& annotation, const Alphabet& labels,
+                                   const Decoded* decoded) {
+  std::vector<ReportSegment> lane;
+  for (std::size_t i = 0; i < annotation.segments.size(); ++i) {
+    const LabelSegment& s = annotation.segments[i];
+    const auto id = labels.find(s.label);
+    ReportSegment shown{s.start, s.end, id ? *id : -1, kNoValue};
+    if (decoded != nullptr && i < decoded->segments.size())
+      shown.posterior = decoded->segments[i].label_posterior;
+    lane.push_back(shown);
+  }
+  return lane;
+}
+
+double error_rate_of(const TrainConfig& config, const Annotation& gold,
+                     const Annotation& predicted) {
+  Metrics metrics(metrics_config(config));
+  metrics.add(gold, predicted);
+  return metrics.label_error_rate();
+}
+
+ReportRecording recording_of(const LabelledSet& set, const std::vector<View>& views,
+                             std::size_t index) {
+  const TrainedModel& model = *views[0].model;
+  const Example& example = set.examples[index];
+  const Sequence& sequence = set.sequences[index];
+  ReportRecording shown;
+  shown.name = example.id;
+  shown.seconds = example.gold.duration;
+  const double hop = model.config.features.hop_ms / 1000;
+  const std::int64_t width = sequence.features.shape()[1];
+  const bool stacked_deltas = model.config.features.deltas > 0;
+  const std::int64_t bins = stacked_deltas ? width / (model.config.features.deltas + 1) : width;
+  const auto features = sequence.features.span<float>();
+  if (bins >= 8) {
+    shown.feature_step = hop;
+    shown.feature_bins = static_cast<std::int32_t>(bins);
+    for (std::int64_t t = 0; t < sequence.frames(); ++t)
+      shown.features.insert(shown.features.end(), features.begin() + t * width,
+                            features.begin() + t * width + bins);
+  } else {  // a trace: the first columns are the signal, frame by frame
+    shown.sample_rate = static_cast<double>(bins) / hop;
+    for (std::int64_t t = 0; t < sequence.frames(); ++t)
+      shown.waveform.insert(shown.waveform.end(), features.begin() + t * width,
+                            features.begin() + t * width + bins);
+    float peak = 1e-6F;
+    for (const float x : shown.waveform) peak = std::max(peak, std::abs(x));
+    for (float& x : shown.waveform) x /= peak;
+  }
+  shown.gold = lane_of(example.gold, model.labels, nullptr);
+  for (const View& view : views)
+    shown.decoded.push_back({view.lane, lane_of(view.evaluation->predicted[index], model.labels,
+                                                &view.evaluation->decoded[index])});
+  shown.boundary = views[0].evaluation->decoded[index].boundary;
+  shown.boundary_step = shown.boundary.empty() ? 0 : hop;
+  shown.label_error_rate =
+      error_rate_of(model.config, example.gold, views[0].evaluation->predicted[index]);
+  return shown;
+}
+
+ReportData common(const std::vector<View>& views, const LabelledSet& set) {
+  constexpr std::size_t kRecordings = 12;
+  const TrainedModel& model = *views[0].model;
+  const Evaluation& evaluation = *views[0].evaluation;
+  ReportData report;
+  report.title = model.config.title.empty() ? "segfuse" : model.config.title;
+  report.labels = model.labels.labels();
+  report.config = settings_text(model.config);
+  report.metrics = metrics_of(model.config, views);
+  if (views.size() > 1)
+    for (const View& view : views) report.systems.push_back(view.name);
+  report.durations = durations_of(model, set, evaluation);
+  report.confusions = confusions_of(evaluation.metrics, model.labels);
+  report.label_rows = label_rows_of(evaluation.metrics, model.labels);
+  if (const std::string text = limit_text(model, evaluation); !text.empty())
+    report.notes.push_back(text + ".");
+  if (!set.joined.empty())
+    report.notes.push_back(
+        fmt::format("The folding map {} gave neighbours of different labels one label; they were "
+                    "joined in the gold: {}.",
+                    model.config.data.fold, counts_text(set.joined)));
+  if (!set.unknown.empty())
+    report.notes.push_back(
+        fmt::format("Labels that the training set lacks: {}. Whatever is decoded there counts as "
+                    "wrong.",
+                    counts_text(set.unknown)));
+  report.calibrations.push_back(
+      calibration_of("label posterior of a segment's frames", evaluation.label_bins));
+  const ReportCalibration boundaries = calibration_of(
+      "boundary within " + milliseconds(model.config.tolerances.front()), evaluation.boundary_bins);
+  if (model.config.model.head == HeadKind::kSemiMarkov) report.calibrations.push_back(boundaries);
+  const std::size_t stride = std::max<std::size_t>(1, set.examples.size() / kRecordings);
+  for (std::size_t i = 0; i < set.examples.size() && report.recordings.size() < kRecordings;
+       i += stride)
+    report.recordings.push_back(recording_of(set, views, i));
+  return report;
+}
+
+Json system_json(const System& system) {
+  Json json = parse_json(system.evaluation.metrics.to_json(), "metrics");
+  json["head"] = system.name;
+  json["parameters"] = system.parameter_count;
+  json["train_seconds"] = system.seconds;
+  json["decode_seconds"] = system.evaluation.decode_seconds;
+  json["best_epoch"] = system.outcome.best_epoch;
+  json["epochs"] = system.outcome.history.size();
+  json["max_duration"] = system.model.config.model.max_duration;
+  json["segments_at_limit"] = {{"gold", system.evaluation.gold_at_limit},
+                               {"decoded", system.evaluation.decoded_at_limit}};
+  return json;
+}
+
+}  // namespace
+
+std::string metrics_json(const TrainConfig& config, const Corpus& corpus,
+                         const std::vector<System>& systems, double total_seconds, int threads) {
+  Json json = system_json(systems[0]);
+  json["title"] = config.title;
+  json["evaluated_on"] = corpus.test.sequences.empty() ? "dev" : "test";
+  json["recordings"] = {{"train", corpus.train.sequences.size()},
+                        {"dev", corpus.dev.sequences.size()},
+                        {"test", corpus.test.sequences.size()}};
+  json["audio_seconds"] = corpus.seconds;
+  json["labels"] = corpus.labels.size();
+  json["threads"] = threads;
+  json["seconds"] = total_seconds;
+  if (systems.size() > 1)
+    for (const System& system : systems) json["systems"][system.name] = system_json(system);
+  return json_text(json, 2) + "\n";
+}
+
+ReportData build_report(const TrainConfig& config, const Corpus& corpus,
+                        const std::vector<System>& systems, double total_seconds, int threads,
+                        const std::string& date) {
+  std::vector<View> views;
+  for (const System& system : systems)
+    views.push_back(
+        {title_of(system), lane_of(system, systems.size()), &system.model, &system.evaluation});
+  const bool has_test = !corpus.test.sequences.empty();
+  ReportData report = common(views, has_test ? corpus.test : corpus.dev);
+  const System& first = systems[0];
+  report.date = date;
+  report.data_set = config.data.path;
+  report.model = fmt::format("{}, {} residual convolution blocks of width {}, K = {} frames",
+                             title_of(first), config.model.dilations.size(), config.model.width,
+                             first.model.config.model.max_duration);
+  report.parameters = static_cast<double>(first.parameter_count);
+  report.seconds = first.seconds;
+  report.epochs = epochs_of(first.outcome);
+  report.selected_epoch = static_cast<double>(first.outcome.best_epoch);
+  report.facts = {
+      {"recordings", fmt::format("{} train, {} dev, {} test", corpus.train.sequences.size(),
+                                 corpus.dev.sequences.size(), corpus.test.sequences.size())},
+      {"audio", fmt::format("{:.2f} h", corpus.seconds / 3600)},
+      {"labels", std::to_string(corpus.labels.size())}};
+  if (!has_test)
+    report.notes.push_back(
+        "There are no test recordings: all figures are on the development set, which also chose "
+        "the epoch.");
+  if (systems.size() > 1) {
+    ReportMetric seconds;
+    seconds.name = "training time";
+    seconds.unit = ReportUnit::kSeconds;
+    seconds.better = ReportBetter::kNeither;
+    for (const System& system : systems) seconds.values.push_back(system.seconds);
+    report.metrics.push_back(seconds);
+    report.notes.push_back(
+        "All systems share the encoder, the data, the seed and the training plan; one run each, so "
+        "small differences may be chance. Differences up to one standard error over the segments "
+        "of "
+        "the test set are marked as ties.");
+  }
+  report.environment = {{"threads", std::to_string(threads)},
+                        {"total time", fmt::format("{:.0f} s", total_seconds)}};
+  return report;
+}
+
+ReportData build_report(const TrainedModel& model, const LabelledSet& set,
+                        const Evaluation& evaluation, const std::string& data,
+                        const std::string& date) {
+  ReportData report =
+      common({{title_of(model.config.model.head), "decoded", &model, &evaluation}}, set);
+  report.date = date;
+  report.data_set = data;
+  report.model = title_of(model.config.model.head);
+  return report;
+}
+
+}  // namespace segfuse::learn

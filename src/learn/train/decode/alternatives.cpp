@@ -1,0 +1,53 @@
+#include "learn/train/decode/alternatives.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "base/json/json.h"
+
+#include "learn/data/text.h"
+
+namespace segfuse::learn {
+namespace {
+
+Json list_of(const std::vector<Alternative>& alternatives, const Alphabet& labels, double hop,
+             double duration) {
+  Json list = Json::array();
+  for (const Alternative& a : alternatives) {
+    Json segments = Json::array();
+    for (const LabelSegment& s : to_annotation(a.segments, labels, hop, duration).segments)
+      segments.push_back({s.start, s.end, s.label});
+    list.push_back({{"log_probability", a.log_probability}, {"segments", segments}});
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string alternatives_json(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                              double duration) {
+  Json json = Json::object();
+  if (!decoded.best.empty()) json["best"] = list_of(decoded.best, labels, hop_seconds, duration);
+  if (!decoded.samples.empty())
+    json["samples"] = list_of(decoded.samples, labels, hop_seconds, duration);
+  return json_text(json) + "\n";
+}
+
+std::string posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds) {
+  const auto classes = static_cast<std::size_t>(labels.size());
+  std::string text = decoded.boundary.empty() ? "time" : "time,boundary";
+  for (const std::string& label : labels.labels()) text += "," + data::csv_field(label);
+  text += "\n";
+  for (std::size_t t = 0; t * classes < decoded.label.size(); ++t) {
+    auto out = std::back_inserter(text);
+    fmt::format_to(out, "{:.4f}", static_cast<double>(t) * hop_seconds);
+    if (!decoded.boundary.empty()) fmt::format_to(out, ",{:.6g}", decoded.boundary[t]);
+    for (std::size_t c = 0; c < classes; ++c)
+      fmt::format_to(out, ",{:.6g}", decoded.label[t * classes + c]);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,459 @@
+#include "learn/train/decode/decoder.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "base/thread_pool.h"
+#include "engine/device/accelerator.h"
+#include "engine/executor.h"
+#include "learn/train/loop/bound_inputs.h"
+#include "learn/train/loop/crf_start.h"
+#include "segfuse/error.h"
+#include "segfuse/semicrf.h"
+#include "segfuse/semicrf_tools.h"
+
+namespace segfuse::learn {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+semicrf::View<const float, 3> view3(const Tensor& t) {
+  return {t.span<float>().data(), {t.shape()[0], t.shape()[1], t.shape()[2]}};
+}
+
+/// Rows sorted by length, cut into batches of at most `frames` with padding.
+std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Sequence>& sequences,
+                                                         std::int64_t frames) {
+  std::vector<std::int64_t> order(sequences.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return sequences[at(a)].frames() < sequences[at(b)].frames();
+  });
+  std::vector<std::vector<std::int64_t>> batches;
+  for (const std::int64_t row : order) {
+    const std::int64_t longest = sequences[at(row)].frames();
+    if (batches.empty() || static_cast<std::int64_t>(batches.back().size() + 1) * longest > frames)
+      batches.emplace_back();
+    batches.back().push_back(row);
+  }
+  return batches;
+}
+
+/// Runs of equal labels in [0, length).
+std::vector<FrameSegment> runs(const std::vector<std::int32_t>& labels) {
+  std::vector<FrameSegment> result;
+  for (std::size_t t = 0; t < labels.size(); ++t) {
+    if (t > 0 && labels[t] == labels[t - 1]) {
+      ++result.back().duration;
+    } else {
+      result.push_back({static_cast<std::int64_t>(t), 1, labels[t]});
+    }
+  }
+  return result;
+}
+
+/// Where the first value of (T, C) that is not finite stands; nothing if there is none.
+std::optional<std::size_t> not_finite(std::span<const float> values) {
+  const auto found =
+      std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+  if (found == values.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - values.begin());
+}
+
+/// DataError that names the recording whose scores (B, T, C) are not finite, and what it is like.
+void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
+                  const Tensor& scores) {
+  const std::int64_t classes = scores.shape()[2];
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    const Sequence& sequence = sequences[at(batch.rows[row])];
+    const auto values = scores.span<float>().subspan(row * at(scores.shape()[1] * classes),
+                                                     at(sequence.frames() * classes));
+    const auto bad = not_finite(values);
+    if (!bad) continue;
+    const auto features = std::as_const(sequence.features).span<float>();
+    float largest = 0;
+    for (const float value : features)
+      if (!(std::abs(value) <= largest)) largest = std::abs(value);
+    throw DataError(fmt::format(
+        "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
+        "features is {:g} times the training set's deviation",
+        sequence.id, *bad / at(classes), *bad % at(classes), values[*bad], largest));
+  }
+}
+
+/// Row b by itself.
+semicrf::Potentials<float> row_of(const semicrf::Potentials<float>& all, std::int64_t b,
+                                  const std::int64_t* length) {
+  semicrf::Potentials<float> p = all;
+  for (semicrf::View<const float, 3>* view : {&p.emission, &p.start, &p.end}) {
+    if (view->empty()) continue;
+    *view = {
+        view->data() + b * view->stride(0), {1, view->extent(1), view->extent(2)}, view->strides()};
+  }
+  p.lengths = semicrf::View<const std::int64_t, 1>(length, {1});
+  return p;
+}
+
+/// Segments [first, last); frames of one label are one segment where they are not `semi`.
+std::vector<FrameSegment> frame_segments(const semicrf::Segmentations& y, std::int64_t first,
+                                         std::int64_t last, bool semi) {
+  std::vector<FrameSegment> segments;
+  std::vector<std::int32_t> labels;
+  for (std::int64_t i = first; i < last; ++i) {
+    if (semi)
+      segments.push_back({y.start[at(i)], y.duration[at(i)], y.label[at(i)]});
+    else
+      labels.push_back(y.label[at(i)]);
+  }
+  return semi ? segments : runs(labels);
+}
+
+/// The lists of one row.
+std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists, double log_z,
+                                         bool semi) {
+  std::vector<Alternative> out;
+  const auto& pointer = lists.segmentations.row_pointer;
+  for (std::size_t i = 0; i < lists.score.size(); ++i)
+    out.push_back({frame_segments(lists.segmentations, pointer[i], pointer[i + 1], semi),
+                   lists.score[i] - log_z});
+  return out;
+}
+
+}  // namespace
+
+struct Decoder::State {
+  State(ThreadPool& pool, const Segmenter& model, std::vector<Tensor> values, Tensor limit,
+        const engine::ExecutorOptions& execution)
+      : config(model.config()),
+        accelerator(execution.accelerator),
+        forward(model.inference(), pool, execution),
+        inputs(forward.fusion()),
+        engine(pool),
+        inference(pool),
+        duration_limit(std::move(limit)) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::string& name = model.parameters()[i].name;
+      if (inputs.has(name)) inputs.set(name, values[i]);
+      parameters.emplace(name, values[i]);
+    }
+  }
+
+  /// The parameters go to the accelerator as they are now.
+  void refresh() {
+    if (!accelerator) return;
+    for (const auto& [name, value] : parameters)
+      if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
+  }
+
+  std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch) {
+    inputs.set("features", batch.features);
+    inputs.set("lengths", batch.lengths);
+    std::vector<Tensor> results = forward.run(inputs.tensors());
+    for (Tensor& result : results) result = result.to_host();
+    forward.check();
+    for (const Tensor& result : results) check_scores(sequences, batch, result);
+    return results;
+  }
+
+  /// The CRF over a batch's scores. `duration` keeps the summed duration table alive.
+  semicrf::Potentials<float> potentials(const std::vector<Tensor>& scores, const Batch& batch) {
+    semicrf::Potentials<float> p;
+    auto vector = [&](const char* name) -> semicrf::View<const float, 1> {
+      return std::span<const float>(std::as_const(parameters.at(name)).span<float>());
+    };
+    p.emission = view3(scores[0]);
+    p.transition = view3(parameters.at("crf.transition"));
+    p.initial = vector("crf.initial");
+    p.final = vector("crf.final");
+    if (scores.size() > 1) {
+      p.start = view3(scores[1]);
+      p.end = view3(scores[2]);
+    }
+    const bool semi = config.head == HeadKind::kSemiMarkov;
+    const std::int64_t k = semi ? config.max_duration : 1;
+    duration = Tensor::zeros(DType::kF32, {k, config.classes});
+    if (semi) {
+      const auto learned = std::as_const(parameters.at("crf.duration")).span<float>();
+      const auto limit = std::as_const(duration_limit).span<float>();
+      const auto sum = duration.span<float>();
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = learned[i] + limit[i];
+    }
+    p.duration = {duration.span<float>().data(), {k, config.classes}};
+    p.lengths =
+        semicrf::View<const std::int64_t, 1>(std::as_const(batch.lengths).span<std::int64_t>());
+    return p;
+  }
+
+  void decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
+                     std::vector<Decoded>& out) const;
+  void decode_crf(const Batch& batch, const std::vector<Tensor>& scores, const Options& options,
+                  std::vector<Decoded>& out);
+  void join(Decoded& decoded) const;
+  void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
+                        const std::vector<double>& log_z, const Options& options,
+                        std::vector<Decoded>& out);
+  void add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
+                      const semicrf::Segmentations& best, const Options& options,
+                      std::vector<Decoded>& out);
+
+  ModelConfig config;
+  std::shared_ptr<engine::Accelerator> accelerator;
+  engine::Executable forward;
+  BoundInputs inputs;
+  semicrf::Engine engine;
+  semicrf::Inference inference;
+  std::unordered_map<std::string, Tensor> parameters;
+  Tensor duration_limit;
+  Tensor duration;
+};
+
+Decoder::Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tensor> parameters,
+                 Tensor duration_limit, const engine::ExecutorOptions& execution)
+    : state_(std::make_unique<State>(pool, segmenter, std::move(parameters),
+                                     std::move(duration_limit), execution)) {}
+Decoder::~Decoder() = default;
+
+/// The softmax head: frames are independent, so P(boundary at t) = 1 - sum_c p_{t-1}(c) p_t(c).
+void Decoder::State::decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
+                                   std::vector<Decoded>& out) const {
+  const std::int64_t time = log_p.shape()[1];
+  const std::int64_t classes = log_p.shape()[2];
+  const auto values = log_p.span<float>();
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    const std::int64_t length = batch.lengths.span<std::int64_t>()[row];
+    const auto scores_tc = values.subspan(row * at(time * classes), at(time * classes));
+    std::vector<std::int32_t> labels(at(length));
+    Decoded& result = out[at(batch.rows[row])];
+    for (std::int64_t i = 0; options.frame_posteriors && i < length * classes; ++i)
+      result.label.push_back(std::exp(scores_tc[at(i)]));
+    result.boundary.assign(at(length), 1);
+    for (std::int64_t t = 0; t < length; ++t) {
+      const auto frame = scores_tc.subspan(at(t * classes), at(classes));
+      labels[at(t)] =
+          static_cast<std::int32_t>(std::max_element(frame.begin(), frame.end()) - frame.begin());
+      if (t == 0) continue;
+      double stay = 0;
+      for (std::size_t c = 0; c < frame.size(); ++c)
+        stay += std::exp(double{frame[c]} + scores_tc[at((t - 1) * classes) + c]);
+      result.boundary[at(t)] = static_cast<float>(std::max(0.0, 1 - stay));
+    }
+    for (const FrameSegment& segment : runs(labels)) {
+      double sum = 0;
+      for (std::int64_t t = segment.start; t < segment.start + segment.duration; ++t)
+        sum += std::exp(double{scores_tc[at(t * classes + segment.label)]});
+      const double mean = sum / static_cast<double>(segment.duration);
+      result.segments.push_back({segment, mean, mean, 1});
+    }
+  }
+}
+
+void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
+                                    const semicrf::Segmentations& best, const Options& options,
+                                    std::vector<Decoded>& out) {
+  const auto& shape = p.emission.extents();
+  const bool semi = config.head == HeadKind::kSemiMarkov;
+  Tensor label = Tensor::zeros(DType::kF32, {shape[0], shape[1], shape[2]});
+  Tensor boundary = Tensor::zeros(DType::kF32, {shape[0], shape[1]});
+  const std::int64_t k = p.duration.extent(0);
+  Tensor expected = Tensor::zeros(DType::kF32, {shape[0], k, shape[2]});
+  semicrf::Posteriors<float> posteriors;
+  posteriors.label = {label.span<float>().data(), shape};
+  if (semi) {
+    posteriors.boundary = {boundary.span<float>().data(), {shape[0], shape[1]}};
+    posteriors.duration = {expected.span<float>().data(), {shape[0], k, shape[2]}};
+  }
+  engine.posteriors(p, posteriors);
+  Tensor within = Tensor::zeros(DType::kF32, {shape[0], shape[1]});
+  if (semi)
+    inference.boundary_within(
+        p, {}, options.tolerance_frames,
+        semicrf::View<float, 2>(within.span<float>().data(), {shape[0], shape[1]}));
+  std::vector<double> exact(at(best.segments()));
+  if (semi) engine.segment_posteriors<float>(p, best, semicrf::View<double, 1>(exact));
+
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    Decoded& result = out[at(batch.rows[row])];
+    const std::int64_t length = batch.lengths.span<std::int64_t>()[row];
+    const float* label_tc =
+        posteriors.label.data() + static_cast<std::int64_t>(row) * shape[1] * shape[2];
+    if (options.frame_posteriors) result.label.assign(label_tc, label_tc + length * shape[2]);
+    const float* boundary_t =
+        boundary.span<float>().data() + static_cast<std::int64_t>(row) * shape[1];
+    if (semi) {
+      result.boundary.assign(boundary_t, boundary_t + length);
+      const auto counts = expected.span<float>().subspan(row * at(k * shape[2]), at(k * shape[2]));
+      result.duration.assign(counts.begin(), counts.end());
+    }
+    std::size_t index = at(best.row_pointer[row]);
+    for (DecodedSegment& decoded : result.segments) {
+      const FrameSegment& s = decoded.segment;
+      double sum = 0;
+      for (std::int64_t t = s.start; t < s.start + s.duration; ++t)
+        sum += label_tc[t * shape[2] + s.label];
+      decoded.label_posterior = sum / static_cast<double>(s.duration);
+      decoded.posterior = semi ? exact[index++] : decoded.label_posterior;
+      decoded.start_confidence = kNaN;
+      if (semi) decoded.start_confidence = within.span<float>()[row * at(shape[1]) + at(s.start)];
+    }
+  }
+}
+
+void Decoder::State::decode_crf(const Batch& batch, const std::vector<Tensor>& scores,
+                                const Options& options, std::vector<Decoded>& out) {
+  const semicrf::Potentials<float> p = potentials(scores, batch);
+  semicrf::Segmentations best;
+  std::vector<double> score(batch.rows.size());
+  if (options.minimum_risk) {
+    inference.minimum_risk(p, {}, options.tolerance_frames, best);
+    engine.score(p, best, semicrf::View<double, 1>(score));
+  } else {
+    engine.viterbi(p, best, {semicrf::View<double, 1>(score), {}});
+  }
+  const bool semi = config.head == HeadKind::kSemiMarkov;
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    Decoded& decoded = out[at(batch.rows[row])];
+    const std::vector<FrameSegment> segments =
+        frame_segments(best, best.row_pointer[row], best.row_pointer[row + 1], semi);
+    for (const FrameSegment& segment : segments) decoded.segments.push_back({segment, 0, 0, 0});
+    decoded.log_probability = score[row];
+  }
+  if (!options.posteriors) return;
+  std::vector<double> log_z(batch.rows.size());
+  engine.log_partition<float>(p, {semicrf::View<double, 1>(log_z), {}});
+  for (std::size_t row = 0; row < batch.rows.size(); ++row)
+    out[at(batch.rows[row])].log_probability -= log_z[row];
+  add_posteriors(batch, p, best, options, out);
+  add_alternatives(batch, p, log_z, options, out);
+}
+
+/// Row by row, so that the draws of a sequence do not depend on its company.
+void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
+                                      const std::vector<double>& log_z, const Options& options,
+                                      std::vector<Decoded>& out) {
+  const bool semi = config.head == HeadKind::kSemiMarkov;
+  const auto lengths = batch.lengths.span<std::int64_t>();
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    Decoded& decoded = out[at(batch.rows[row])];
+    const semicrf::Potentials<float> one = row_of(p, static_cast<std::int64_t>(row), &lengths[row]);
+    semicrf::SegmentationLists lists;
+    if (options.k_best > 0) {
+      inference.k_best(one, {}, options.k_best, lists);
+      decoded.best = alternatives_of(lists, log_z[row], semi);
+    }
+    if (options.samples > 0) {
+      inference.sample(one, {}, options.samples, options.seed, lists);
+      decoded.samples = alternatives_of(lists, log_z[row], semi);
+    }
+  }
+}
+
+/// Puts the pieces of segments that are longer than K together.
+void Decoder::State::join(Decoded& decoded) const {
+  const std::vector<std::int64_t> limits = limits_of(duration_limit);
+  const auto joined = [&](const std::vector<FrameSegment>& pieces) {
+    return join_pieces(pieces, config.joins_neighbours, limits);
+  };
+  std::vector<FrameSegment> pieces;
+  for (const DecodedSegment& piece : decoded.segments) pieces.push_back(piece.segment);
+  std::vector<DecodedSegment> whole;
+  auto piece = decoded.segments.begin();
+  for (const FrameSegment& segment : joined(pieces)) {
+    DecodedSegment one = *piece;
+    const bool single = one.segment == segment;
+    double sum = 0;
+    for (;
+         piece != decoded.segments.end() && piece->segment.start < segment.start + segment.duration;
+         ++piece)
+      sum += piece->label_posterior * static_cast<double>(piece->segment.duration);
+    one.segment = segment;
+    if (!single) one.posterior = one.label_posterior = sum / static_cast<double>(segment.duration);
+    whole.push_back(one);
+  }
+  decoded.segments = std::move(whole);
+  for (auto* list : {&decoded.best, &decoded.samples})
+    for (Alternative& alternative : *list) alternative.segments = joined(alternative.segments);
+}
+
+std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
+                                     const Options& options) {
+  const HeadKind head = state_->config.head;
+  if (options.minimum_risk && head != HeadKind::kSemiMarkov)
+    throw UsageError("a decoder of least risk needs a semi-Markov head; this model has none");
+  if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
+    throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
+  std::vector<Decoded> results(sequences.size());
+  state_->refresh();
+  for (const auto& rows : batches_by_length(sequences, options.batch_frames)) {
+    const Batch batch = make_batch(sequences, rows, state_->config);
+    const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    if (state_->config.head == HeadKind::kSoftmax) {
+      state_->decode_frames(batch, scores[0], options, results);
+    } else {
+      state_->decode_crf(batch, scores, options, results);
+    }
+  }
+  if (!state_->config.joins_neighbours.empty() && head == HeadKind::kSemiMarkov)
+    for (Decoded& decoded : results) state_->join(decoded);
+  return results;
+}
+
+namespace {
+
+semicrf::Segmentations gold_of(const std::vector<Sequence>& sequences, const Batch& batch,
+                               bool every_frame) {
+  semicrf::Segmentations gold;
+  for (const std::int64_t row : batch.rows) {
+    for (const FrameSegment& s : sequences[at(row)].segments) {
+      if (!every_frame) {
+        gold.append(s.start, s.duration, s.label);
+        continue;
+      }
+      for (std::int64_t t = 0; t < s.duration; ++t) gold.append(s.start + t, 1, s.label);
+    }
+    gold.end_row();
+  }
+  return gold;
+}
+
+double frame_loss(const std::vector<Sequence>& sequences, const Batch& batch, const Tensor& log_p) {
+  double sum = 0;
+  const std::int64_t classes = log_p.shape()[2];
+  for (std::size_t row = 0; row < batch.rows.size(); ++row)
+    for (const FrameSegment& s : sequences[at(batch.rows[row])].segments)
+      for (std::int64_t t = s.start; t < s.start + s.duration; ++t)
+        sum -=
+            log_p.span<float>()[row * at(log_p.shape()[1] * classes) + at(t * classes + s.label)];
+  return sum;
+}
+
+}  // namespace
+
+double Decoder::loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames) {
+  double total = 0;
+  state_->refresh();
+  for (const auto& rows : batches_by_length(sequences, batch_frames)) {
+    const Batch batch = make_batch(sequences, rows, state_->config);
+    const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    if (state_->config.head == HeadKind::kSoftmax) {
+      total += frame_loss(sequences, batch, scores[0]);
+      continue;
+    }
+    std::vector<double> losses(rows.size());
+    semicrf::LossResult result;
+    result.loss = semicrf::View<double, 1>(losses);
+    const semicrf::Segmentations gold =
+        gold_of(sequences, batch, state_->config.head == HeadKind::kLinearChain);
+    state_->engine.loss(state_->potentials(scores, batch), gold, result);
+    for (const double loss : losses) total += loss;
+  }
+  return total;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,74 @@
+#pragma once
+// From normalised features to segments with their posteriors.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/executor.h"
+#include "learn/model/segmenter.h"
+#include "learn/train/loop/corpus.h"
+
+namespace segfuse {
+class ThreadPool;
+}
+
+namespace segfuse::learn {
+
+struct DecodedSegment {
+  FrameSegment segment;
+  /// P(this very segment) for the semi-Markov head; else, and where pieces were joined, the mean
+  /// label posterior of its frames.
+  double posterior = 0;
+  /// Mean over its frames of P(frame has this label).
+  double label_posterior = 0;
+  /// P(a boundary within +-tolerance of its start), 1 for the first; NaN for the linear chain.
+  double start_confidence = 0;
+};
+
+/// Another segmentation of a recording.
+struct Alternative {
+  std::vector<FrameSegment> segments;
+  double log_probability = 0;
+};
+
+struct Decoded {
+  std::vector<DecodedSegment> segments;
+  std::vector<Alternative> best;     ///< the likeliest, best first, where they were asked for
+  std::vector<Alternative> samples;  ///< drawn, where they were asked for
+  std::vector<float> label;          ///< (T, C) P(frame has this label), where asked for
+  std::vector<float> boundary;       ///< (T) P(a segment starts here); empty for the linear chain
+  std::vector<double>
+      duration;                ///< (K, C) expected number of segments; semi-Markov with posteriors
+  double log_probability = 0;  ///< of the decoded segmentation (semi-Markov and linear chain)
+};
+
+class Decoder {
+ public:
+  /// `parameters` and `duration_limit` are shared, not copied: later changes of their content
+  /// count.
+  Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tensor> parameters,
+          Tensor duration_limit, const engine::ExecutorOptions& execution);
+  ~Decoder();
+
+  struct Options {
+    bool posteriors = true;         ///< without: labels and boundaries only
+    bool frame_posteriors = false;  ///< fills Decoded::label
+    bool minimum_risk = false;  ///< the best expected boundary F1, not the likeliest; semi-Markov
+    std::int64_t k_best = 0;    ///< fills Decoded::best; the CRF heads
+    std::int64_t samples = 0;   ///< fills Decoded::samples; the CRF heads
+    std::uint64_t seed = 0;     ///< of the samples
+    std::int64_t tolerance_frames = 2;
+    std::int64_t batch_frames = 20000;
+  };
+  /// One result a sequence, in their order; a sequence's result does not depend on the others.
+  std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Options& options);
+  /// Sum over sequences of -log p(gold).
+  double loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames = 20000);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace segfuse::learn

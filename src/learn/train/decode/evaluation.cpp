@@ -1,0 +1,138 @@
+#include "learn/train/decode/evaluation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/console/log.h"
+#include "learn/train/loop/crf_start.h"
+
+namespace segfuse::learn {
+namespace {
+
+constexpr std::size_t kBins = 10;
+
+void add_to(std::vector<ReliabilityBin>& bins, double probability, double outcome) {
+  if (!std::isfinite(probability)) return;
+  const auto index =
+      std::min(kBins - 1, static_cast<std::size_t>(std::clamp(probability, 0.0, 1.0) * kBins));
+  bins[index].predicted += probability;
+  bins[index].observed += outcome;
+  bins[index].count += 1;
+}
+
+void add_calibration(const LabelledSet& set, double tolerance, double hop, Evaluation& evaluation) {
+  evaluation.boundary_bins.assign(kBins, {});
+  evaluation.label_bins.assign(kBins, {});
+  for (std::size_t i = 0; i < set.sequences.size(); ++i) {
+    std::vector<std::int32_t> gold(static_cast<std::size_t>(set.sequences[i].frames()), -1);
+    for (const FrameSegment& s : set.sequences[i].segments)
+      std::fill_n(gold.begin() + s.start, s.duration, s.label);
+    const auto& boundaries = set.examples[i].gold.segments;
+    for (const DecodedSegment& d : evaluation.decoded[i].segments) {
+      const auto first = gold.begin() + d.segment.start;
+      const auto right = std::count(first, first + d.segment.duration, d.segment.label);
+      add_to(evaluation.label_bins, d.label_posterior,
+             static_cast<double>(right) / static_cast<double>(d.segment.duration));
+      if (d.segment.start == 0) continue;
+      const double time = static_cast<double>(d.segment.start) * hop;
+      const bool hit =
+          std::any_of(boundaries.begin(), boundaries.end(), [&](const LabelSegment& s) {
+            return s.start > 0 && std::abs(s.start - time) <= tolerance + 1e-9;
+          });
+      add_to(evaluation.boundary_bins, d.start_confidence, hit ? 1 : 0);
+    }
+  }
+}
+
+}  // namespace
+
+Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                         double duration) {
+  std::vector<FrameSegment> segments;
+  for (const DecodedSegment& d : decoded.segments) segments.push_back(d.segment);
+  return segfuse::to_annotation(segments, labels, hop_seconds, duration);
+}
+
+namespace {
+
+void count_at_limit(const TrainedModel& model, const LabelledSet& set, Evaluation& evaluation) {
+  if (model.config.model.head != HeadKind::kSemiMarkov) return;
+  const std::vector<std::int64_t> limits = limits_of(model.duration_limit);
+  const double hop = model.config.features.hop_ms / 1000;
+  for (const Example& example : set.examples)
+    for (const LabelSegment& s : example.gold.segments)
+      if (const auto label = model.labels.find(s.label))
+        evaluation.gold_at_limit +=
+            std::llround((s.end - s.start) / hop) >= limits[static_cast<std::size_t>(*label)];
+  for (const Decoded& decoded : evaluation.decoded)
+    for (const DecodedSegment& s : decoded.segments)
+      evaluation.decoded_at_limit +=
+          s.segment.duration >= limits[static_cast<std::size_t>(s.segment.label)];
+}
+
+}  // namespace
+
+std::string limit_text(const TrainedModel& model, const Evaluation& evaluation) {
+  if (evaluation.gold_at_limit == 0 && evaluation.decoded_at_limit == 0) return "";
+  std::int64_t decoded = 0;
+  for (const Decoded& d : evaluation.decoded) decoded += std::ssize(d.segments);
+  return fmt::format(
+      "{} gold and {} of {} decoded segments last as long as their label may (at most K = {} "
+      "frames) or longer; {}",
+      evaluation.gold_at_limit, evaluation.decoded_at_limit, decoded,
+      model.config.model.max_duration,
+      model.config.model.joins_neighbours.empty()
+          ? "longer ones are decoded in pieces, unless the model is trained with "
+            "model.long_segments = \"joined\""
+          : "pieces of longer ones are joined");
+}
+
+std::string counts_text(const JoinedCounts& counts) {
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& [label, count] : counts) {
+    if (++shown > kShown) return text + fmt::format(" and {} more labels", counts.size() - kShown);
+    text += fmt::format("{}'{}' {}", text.empty() ? "" : ", ", label, count);
+  }
+  return text;
+}
+
+MetricsConfig metrics_config(const TrainConfig& config) {
+  MetricsConfig metrics;
+  metrics.frame_seconds = config.features.hop_ms / 1000;
+  metrics.tolerances = config.tolerances;
+  metrics.merge_folded = config.data.metric_merge;
+  if (!config.data.metric_fold.empty()) metrics.folding = read_folding_map(config.data.metric_fold);
+  return metrics;
+}
+
+Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const LabelledSet& set) {
+  const auto begin = std::chrono::steady_clock::now();
+  const double hop = model.config.features.hop_ms / 1000;
+  const double tolerance = model.config.tolerances.front();
+  const Segmenter segmenter(model.config.model);
+  Decoder decoder(pool, segmenter, model.parameters, model.duration_limit,
+                  engine::default_executor_options());
+  Decoder::Options options;
+  options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
+  Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0, 0, 0};
+  evaluation.decoded = decoder.decode(set.sequences, options);
+  evaluation.decode_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (std::size_t i = 0; i < set.sequences.size(); ++i) {
+    evaluation.predicted.push_back(
+        to_annotation(evaluation.decoded[i], model.labels, hop, set.examples[i].gold.duration));
+    evaluation.metrics.add(set.examples[i].gold, evaluation.predicted.back());
+  }
+  count_at_limit(model, set, evaluation);
+  if (const std::string text = limit_text(model, evaluation); !text.empty())
+    log(LogLevel::kInfo, "{}", text);
+  add_calibration(set, tolerance, hop, evaluation);
+  return evaluation;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,54 @@
+#pragma once
+// How good decoded sequences are, against gold annotations.
+
+#include <utility>
+#include <vector>
+
+#include "learn/train/commands/config.h"
+#include "learn/train/decode/decoder.h"
+#include "learn/train/files/model_file.h"
+#include "segfuse/metrics.h"
+
+namespace segfuse::learn {
+
+/// A labelled recording and what it became as a sequence.
+struct LabelledSet {
+  std::vector<Example> examples;  ///< features moved into the sequences
+  std::vector<Sequence> sequences;
+  std::int64_t dropped = 0;  ///< gold segments that found no frame
+  JoinedCounts joined{};     ///< gold segments that folding joined to the one before them
+  JoinedCounts unknown{};    ///< gold segments by label, where the model lacks it
+};
+/// "sil 12, b 3" and the like.
+std::string counts_text(const JoinedCounts& counts);
+
+/// Segments in seconds, on the recording's time axis.
+Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                         double duration);
+
+struct ReliabilityBin {
+  double predicted = 0;  ///< sum of probabilities
+  double observed = 0;   ///< number that came true
+  double count = 0;
+};
+
+struct Evaluation {
+  Metrics metrics;
+  std::vector<Annotation> predicted;
+  std::vector<Decoded> decoded;
+  std::vector<ReliabilityBin>
+      boundary_bins;  ///< start confidence against a gold boundary within the tolerance
+  std::vector<ReliabilityBin>
+      label_bins;             ///< label posterior of a segment against its frames' gold labels
+  double decode_seconds = 0;  ///< wall time
+  /// Of a semi-Markov model: segments that last as long as their label may, or longer.
+  std::int64_t gold_at_limit = 0;
+  std::int64_t decoded_at_limit = 0;
+};
+/// A sentence about the last two; empty where there are none.
+std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
+
+MetricsConfig metrics_config(const TrainConfig& config);
+Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const LabelledSet& set);
+
+}  // namespace segfuse::learn

@@ -1,0 +1,170 @@
+#include "learn/train/files/model_file.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/json/json.h"
+#include "learn/train/files/safetensors.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+constexpr int kVersion = 1;
+
+Json sizes_of(const TrainedModel& model) {
+  const ModelConfig& m = model.config.model;
+  return {{"version", kVersion},
+          {"overrides", model.config.overrides},
+          {"data", model.config.data.path},
+          {"labels", model.labels.labels()},
+          {"head", name_of(m.head)},
+          {"features", m.features},
+          {"max_duration", m.max_duration},
+          {"joins_neighbours", m.joins_neighbours}};
+}
+
+constexpr std::int64_t kMostFrames = 1'000'000;  // of a segment, as in the configuration
+
+void read_sizes(const JsonPlace& json, TrainedModel& model) {
+  constexpr std::array kHeads = {HeadKind::kSemiMarkov, HeadKind::kLinearChain, HeadKind::kSoftmax};
+  const std::array names = {name_of(kHeads[0]), name_of(kHeads[1]), name_of(kHeads[2])};
+  model.config.data.path = json.at("data").text();
+  model.labels = Alphabet(json.at("labels").texts());
+  if (model.labels.size() == 0) json.at("labels").refuse("at least one label");
+  ModelConfig& m = model.config.model;
+  m.features = json.at("features").integer();
+  const std::int64_t columns = FeatureExtractor(model.config.features).num_features();
+  if (m.features != columns)
+    json.at("features").refuse(fmt::format("the {} columns of the configuration", columns));
+  m.max_duration = json.at("max_duration").integer(1, kMostFrames);
+  m.classes = model.labels.size();
+  if (const auto joins = json.find("joins_neighbours")) {
+    joins->for_each([&](const JsonPlace& label) { m.joins_neighbours.push_back(label.boolean()); });
+    if (!m.joins_neighbours.empty() && std::ssize(m.joins_neighbours) != m.classes)
+      joins->refuse("one for each label, or none");
+  }
+  m.head = kHeads[json.at("head").one_of(names)];
+}
+
+/// Tensors of a model file by name, each of the type and shape that is asked for.
+class Tensors {
+ public:
+  Tensors(const TensorFile& file, const std::string& source) : file_(file), source_(source) {}
+
+  const Tensor& get(const std::string& name, DType dtype, const Shape& shape) const {
+    const Tensor& tensor = file_.at(name, source_);
+    if (tensor.shape() != shape || tensor.dtype() != dtype)
+      throw DataError(fmt::format("{}: '{}' is {}{}; the configuration asks for {}{}", source_,
+                                  name, name_of(tensor.dtype()), to_string(tensor.shape()),
+                                  name_of(dtype), to_string(shape)));
+    return tensor;
+  }
+  /// Without NaN; `allowed` says which values are not.
+  template <class T, class Allowed>
+  const Tensor& get(const std::string& name, DType dtype, const Shape& shape,
+                    std::string_view expected, const Allowed& allowed) const {
+    const Tensor& tensor = get(name, dtype, shape);
+    for (const T value : tensor.span<T>())
+      if (!allowed(value))
+        throw DataError(
+            fmt::format("{}: '{}' holds {}; expected {}", source_, name, value, expected));
+    return tensor;
+  }
+  std::vector<double> column(const std::string& name, std::int64_t size, double least) const {
+    const auto values =
+        get<double>(name, DType::kF64, {size}, least > 0 ? "numbers above 0" : "finite numbers",
+                    [&](double v) { return std::isfinite(v) && (least == 0 || v >= least); })
+            .template span<double>();
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  const TensorFile& file_;
+  const std::string& source_;
+};
+
+void read_tensors(const Tensors& tensors, TrainedModel& model) {
+  constexpr double kLeast = std::numeric_limits<double>::min();
+  const ModelConfig& m = model.config.model;
+  model.normalisation.mean = tensors.column("normalisation.mean", m.features, 0);
+  model.normalisation.deviation = tensors.column("normalisation.deviation", m.features, kLeast);
+  const bool semi = m.head == HeadKind::kSemiMarkov;
+  model.duration_limit = tensors.get<float>(
+      "duration_limit", DType::kF32, semi ? Shape{m.max_duration, m.classes} : Shape{0},
+      "0 or -inf", [](float v) { return v == 0 || v == -std::numeric_limits<float>::infinity(); });
+  // Of any value: doctor numerics looks at models that have gone wrong.
+  const Segmenter segmenter(m);
+  for (const nn::ParameterSpec& spec : segmenter.parameters())
+    model.parameters.push_back(tensors.get("parameter." + spec.name, DType::kF32, spec.shape));
+}
+
+}  // namespace
+
+TensorFile file_of(const TrainedModel& model) {
+  TensorFile file;
+  file.metadata["config"] = model.config.text;
+  file.metadata["model"] = json_text(sizes_of(model));
+  file.metadata["recipe"] = json_text(recipe_json(model.recipe));
+  const auto width = static_cast<std::int64_t>(model.normalisation.mean.size());
+  file.tensors.emplace_back("normalisation.mean", Tensor::from(model.normalisation.mean, {width}));
+  file.tensors.emplace_back("normalisation.deviation",
+                            Tensor::from(model.normalisation.deviation, {width}));
+  file.tensors.emplace_back("duration_limit", model.duration_limit);
+  const Segmenter segmenter(model.config.model);
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    file.tensors.emplace_back("parameter." + segmenter.parameters()[i].name, model.parameters[i]);
+  return file;
+}
+
+void write_model(const std::filesystem::path& path, const TrainedModel& model) {
+  write_safetensors(path, file_of(model));
+}
+
+TrainedModel read_model(const std::filesystem::path& path) {
+  return model_of(read_safetensors(path), path.string());
+}
+
+TrainedModel model_of(const TensorFile& file, const std::string& source) {
+  const auto config = file.metadata.find("config");
+  const auto sizes = file.metadata.find("model");
+  if (config == file.metadata.end() || sizes == file.metadata.end())
+    throw DataError(
+        fmt::format("{}: no segfuse model: the metadata 'config' and 'model' are missing", source));
+  const std::string place = source + ": the metadata 'model'";
+  const Json parsed = parse_json(sizes->second, place);
+  const JsonPlace json(parsed, place);
+  if (json.at("version").integer() != kVersion)
+    throw DataError(fmt::format("{}: the model has version {}; this program reads version {}",
+                                source, json_text(json.at("version").value()), kVersion));
+  TrainedModel model;
+  try {
+    model.config =
+        parse_train_config(config->second, source + " (config)", json.at("overrides").texts());
+    read_sizes(json, model);
+    read_tensors(Tensors(file, source), model);
+    if (const auto recipe = file.metadata.find("recipe"); recipe != file.metadata.end()) {
+      const std::string where = source + ": the metadata 'recipe'";
+      const Json kept = parse_json(recipe->second, where);
+      model.recipe = recipe_from_json(JsonPlace(kept, where));
+    }
+  } catch (const UsageError& error) {  // sizes that do not go together
+    throw DataError(fmt::format("{}: {}", source, error.what()));
+  }
+  return model;
+}
+
+void check_parameters(const TrainedModel& model, const std::filesystem::path& path) {
+  const Segmenter segmenter(model.config.model);
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    for (const float value : model.parameters[i].span<float>())
+      if (!std::isfinite(value))
+        throw DataError(
+            fmt::format("{}: 'parameter.{}' holds {}; its training diverged or the file is damaged",
+                        path.string(), segmenter.parameters()[i].name, value));
+}
+
+}  // namespace segfuse::learn

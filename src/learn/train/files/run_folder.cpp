@@ -1,0 +1,108 @@
+#include "learn/train/files/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "base/console/log.h"
+#include "base/text.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLock = ".segfuse-training";
+
+const fs::path& made(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw FileError(path, "make the directory", error.value());
+  return path;
+}
+
+[[noreturn]] void refuse(const fs::path& folder, int lock) {
+  std::string process;
+  try {
+    process = trim(read_rest(lock, folder / kLock));
+  } catch (const FileError&) {
+    // Its number is a help, no more.
+  }
+  throw UsageError(fmt::format(
+      "{}: another training writes to this directory{}; wait for its end or name another",
+      folder.string(), parse_int(process) ? fmt::format(" (process {})", process) : ""));
+}
+
+/// The lock's file, locked. Its holder removes it at its end, so what was opened may have no name
+/// any more: then again.
+Descriptor lock_of(const Folder& folder) {
+  while (true) {
+    constexpr int kOpen = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    Descriptor lock(::openat(folder.descriptor(), kLock, kOpen, 0666));
+    if (lock.get() < 0) throw FileError(folder.path() / kLock, "open", errno);
+    int status = ::flock(lock.get(), LOCK_EX | LOCK_NB);
+    while (status != 0 && errno == EINTR) status = ::flock(lock.get(), LOCK_EX | LOCK_NB);
+    if (status != 0 && errno == EWOULDBLOCK) refuse(folder.path(), lock.get());
+    if (status != 0) {
+      log(LogLevel::kWarning,
+          "{}: this file system has no locks ({}): make sure that no other training writes there",
+          folder.path().string(), std::generic_category().message(errno));
+      return lock;
+    }
+    struct stat ours{}, named{};
+    if (::fstat(lock.get(), &ours) == 0 &&
+        ::fstatat(folder.descriptor(), kLock, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+        ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
+      return lock;
+  }
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const fs::path& path) : folder_(made(path)), lock_(lock_of(folder_)) {
+  const std::string process = fmt::format("{}\n", ::getpid());
+  // Whether it can be written or not: it is only for messages.
+  if (::ftruncate(lock_.get(), 0) == 0)
+    static_cast<void>(!::write(lock_.get(), process.data(), process.size()));
+}
+
+RunFolder::~RunFolder() { folder_.remove(kLock); }
+
+void RunFolder::check_free(bool resume, bool overwrite) const {
+  if (overwrite) return;
+  std::error_code error;
+  const bool started = fs::exists(checkpoint(), error);
+  const bool finished = fs::exists(model(), error);
+  const std::string folder = folder_.path().string();
+  if (resume && finished && !started)
+    throw UsageError(fmt::format(
+        "{}: there is a model but no checkpoint to resume from; name another directory, or replace "
+        "the model by --overwrite",
+        folder));
+  if (resume || (!started && !finished)) return;
+  throw UsageError(
+      fmt::format("{}: there is a {} run in this directory; continue it by --resume, replace it by "
+                  "--overwrite, or name another",
+                  folder, finished ? "finished" : "started"));
+}
+
+void RunFolder::keep_model() const {
+  std::error_code error;
+  if (!fs::exists(model(), error)) return;
+  const FileMap former(model());
+  write_file_atomically(previous_model(), former.text());
+}
+
+bool holds_run(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "checkpoint.safetensors", error) ||
+         fs::exists(folder / "model.safetensors", error);
+}
+
+}  // namespace segfuse::learn

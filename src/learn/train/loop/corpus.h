@@ -1,0 +1,70 @@
+#pragma once
+// A corpus in memory, ready for training, and its batches as tensors.
+
+#include <string>
+#include <vector>
+
+#include "learn/model/segmenter.h"
+#include "learn/train/commands/config.h"
+#include "segfuse/data.h"
+
+namespace segfuse {
+class ThreadPool;
+}
+
+namespace segfuse::learn {
+
+/// One recording as the network sees it.
+struct Sequence {
+  std::string id;
+  Tensor features;                     ///< (T, D) f32, normalised
+  std::vector<FrameSegment> segments;  ///< gold, tiling [0, T), each within its label's limit;
+                                       ///< empty without labels; kUnknownLabel where the training
+                                       ///< set lacks the label
+  std::int64_t frames() const { return features.shape()[0]; }
+};
+
+/// Splits every segment longer than limits[label] frames into the fewest parts that fit: lengths
+/// differing by at most one, longer ones first; or with `full` as long as they may be, and the
+/// rest.
+std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
+                                     const std::vector<std::int64_t>& limits, bool full = false);
+
+/// Neighbours of one label become one segment, as ModelConfig::joins_neighbours has it for labels
+/// of at most limits[label] frames. Undoes split_long where a label never follows itself, and with
+/// `full` also where it does, but behind a segment that was just as long as its limit.
+std::vector<FrameSegment> join_pieces(const std::vector<FrameSegment>& segments,
+                                      const std::vector<bool>& joins,
+                                      const std::vector<std::int64_t>& limits);
+
+/// Every sequence cut into pieces of exactly `frames`, the last piece reaching back into the one
+/// before; the ids get the first frame, "a@0". Segments are cut where a piece is. Sequences that
+/// are shorter are left out.
+std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int64_t frames);
+
+struct Batch {
+  std::vector<std::int64_t> rows;  ///< indices of the sequences
+  Tensor features;                 ///< (B, T, D), zero padding; T a multiple of the subsampling
+  Tensor lengths;                  ///< i64 (B)
+  Tensor labels;                   ///< i32 (B, T)
+  Tensor segment_start;            ///< bool (B, T)
+  std::int64_t segments = 0;
+};
+
+/// Stacks sequences. For the linear chain every frame starts a segment of its own. Sequences
+/// without labels get label 0 throughout.
+Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,
+                 const ModelConfig& model);
+
+/// What the training set says about the labels, for the first values of the CRF's scores.
+struct LabelStatistics {
+  std::vector<double> initial;                  ///< (C) counts
+  std::vector<double> final;                    ///< (C)
+  std::vector<std::vector<double>> transition;  ///< (C, C)
+  std::vector<std::vector<double>> duration;    ///< (K, C)
+  std::vector<std::int64_t> longest;            ///< (C) frames; 0 for a label that never occurs
+};
+LabelStatistics count_labels(const std::vector<Sequence>& sequences, std::int64_t classes,
+                             std::int64_t max_duration);
+
+}  // namespace segfuse::learn

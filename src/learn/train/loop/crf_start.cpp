@@ -1,0 +1,103 @@
+#include "learn/train/loop/crf_start.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace segfuse::learn {
+namespace {
+
+constexpr double kPseudoCount = 0.5;
+
+/// log((count + a) / (total + a n)) for each of n counts.
+std::vector<double> log_frequencies(const std::vector<double>& counts) {
+  const double total = std::accumulate(counts.begin(), counts.end(), 0.0) +
+                       kPseudoCount * static_cast<double>(counts.size());
+  std::vector<double> result;
+  for (const double count : counts) result.push_back(std::log((count + kPseudoCount) / total));
+  return result;
+}
+
+/// Counts of durations smoothed by a triangle whose width grows with the duration.
+std::vector<double> smoothed(const std::vector<double>& counts) {
+  std::vector<double> result(counts.size(), 0);
+  const auto n = static_cast<std::int64_t>(counts.size());
+  for (std::int64_t d = 0; d < n; ++d) {
+    const std::int64_t reach = 1 + d / 10;
+    const double total = static_cast<double>((reach + 1) * (reach + 1));
+    for (std::int64_t o = -reach; o <= reach; ++o)
+      result[static_cast<std::size_t>(std::clamp<std::int64_t>(d + o, 0, n - 1))] +=
+          counts[static_cast<std::size_t>(d)] * static_cast<double>(reach + 1 - std::abs(o)) /
+          total;
+  }
+  return result;
+}
+
+void store(Tensor& tensor, std::size_t offset, const std::vector<double>& values,
+           std::size_t stride = 1) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    tensor.span<float>()[offset + i * stride] = static_cast<float>(values[i]);
+}
+
+void start_transition(Tensor& tensor, const LabelStatistics& statistics, bool frames) {
+  const std::size_t classes = statistics.initial.size();
+  for (std::size_t from = 0; from < classes; ++from) {
+    std::vector<double> counts = statistics.transition[from];
+    if (frames)  // within a segment of d frames there are d - 1 steps to the same label
+      for (std::size_t d = 0; d < statistics.duration.size(); ++d)
+        counts[from] += static_cast<double>(d) * statistics.duration[d][from];
+    store(tensor, from * classes, log_frequencies(counts));
+  }
+}
+
+void start_duration(Tensor& tensor, const LabelStatistics& statistics) {
+  const std::size_t classes = statistics.initial.size();
+  for (std::size_t c = 0; c < classes; ++c) {
+    std::vector<double> counts;
+    for (const auto& row : statistics.duration) counts.push_back(row[c]);
+    store(tensor, c, log_frequencies(smoothed(counts)), classes);
+  }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> duration_limits(const LabelStatistics& statistics,
+                                          std::int64_t max_duration) {
+  std::vector<std::int64_t> limits;
+  for (const std::int64_t longest : statistics.longest)
+    limits.push_back(longest == 0 ? max_duration
+                                  : std::min(max_duration, longest + longest / 4 + 2));
+  return limits;
+}
+
+Tensor duration_limit_table(const std::vector<std::int64_t>& limits, std::int64_t max_duration) {
+  const auto classes = static_cast<std::int64_t>(limits.size());
+  Tensor table = Tensor::zeros(DType::kF32, {max_duration, classes});
+  for (std::int64_t c = 0; c < classes; ++c)
+    for (std::int64_t d = limits[static_cast<std::size_t>(c)]; d < max_duration; ++d)
+      table.set(d * classes + c, -std::numeric_limits<double>::infinity());
+  return table;
+}
+
+std::vector<std::int64_t> limits_of(const Tensor& table) {
+  const auto values = table.span<float>();
+  const auto classes = static_cast<std::size_t>(table.shape()[1]);
+  std::vector<std::int64_t> limits(classes, 0);
+  for (std::size_t i = 0; i < values.size(); ++i) limits[i % classes] += values[i] == 0;
+  return limits;
+}
+
+void start_crf(const Segmenter& segmenter, const LabelStatistics& statistics,
+               std::vector<Tensor>& parameters) {
+  const bool frames = segmenter.config().head == HeadKind::kLinearChain;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = segmenter.parameters()[i].name;
+    if (name == "crf.transition") start_transition(parameters[i], statistics, frames);
+    if (name == "crf.initial") store(parameters[i], 0, log_frequencies(statistics.initial));
+    if (name == "crf.final") store(parameters[i], 0, log_frequencies(statistics.final));
+    if (name == "crf.duration") start_duration(parameters[i], statistics);
+  }
+}
+
+}  // namespace segfuse::learn

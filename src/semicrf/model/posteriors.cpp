@@ -1,0 +1,98 @@
+#include "semicrf/model/posteriors.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "segfuse/error.h"
+#include "semicrf/model/gradients.h"
+
+namespace segfuse::semicrf {
+namespace {
+
+/// Sum of expected counts times scores: the expected score. 0 * -inf counts as 0.
+class ExpectedScore {
+ public:
+  void add(const double* count, const double* score, std::int64_t n) {
+    if (score == nullptr) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      if (score[i] > kNegInf) sum_ += count[i] * score[i];
+  }
+  double value() const { return sum_; }
+
+ private:
+  double sum_ = 0.0;
+};
+
+}  // namespace
+
+double expected_score(const Model& model, const Row& row, const RowExpectations& e) {
+  const Dims& dims = model.dims;
+  const std::int64_t frames = row.length * dims.stride;
+  ExpectedScore sum;
+  sum.add(e.label.data(), row.emission, frames);
+  sum.add(e.start.data(), row.start, frames);
+  sum.add(e.end.data(), row.end, frames);
+  sum.add(e.transition.data(), model.transition.data(), model.transition.size());
+  sum.add(e.duration.data(), model.duration.data(), model.duration.size());
+  sum.add(e.start.data(), model.initial.data(), dims.classes);
+  sum.add(e.end.data() + frames - dims.stride, model.final.data(), dims.classes);
+  return sum.value();
+}
+
+template <class T>
+void check_posteriors(const Posteriors<T>& r, const Dims& d) {
+  Gradients<T> shapes;
+  shapes.emission = r.label;
+  shapes.start = r.start;
+  shapes.end = r.end;
+  check_gradients(shapes, d);
+  if (!r.boundary.empty() && (r.boundary.extent(0) != d.batch || r.boundary.extent(1) != d.frames))
+    throw UsageError(fmt::format(
+        "semicrf: the boundary posterior has shape ({}, {}), expected (B, T) = ({}, {})",
+        r.boundary.extent(0), r.boundary.extent(1), d.batch, d.frames));
+  if (!r.duration.empty() &&
+      (r.duration.extent(0) != d.batch || r.duration.extent(1) != d.max_duration ||
+       r.duration.extent(2) != d.classes))
+    throw UsageError(
+        fmt::format("semicrf: the duration posterior has shape ({}, {}, {}), expected (B, K, C) = "
+                    "({}, {}, {})",
+                    r.duration.extent(0), r.duration.extent(1), r.duration.extent(2), d.batch,
+                    d.max_duration, d.classes));
+  check_vector("entropy", r.entropy.empty(), r.entropy.extent(0), d.batch);
+  check_vector("log_partition", r.log_partition.empty(), r.log_partition.extent(0), d.batch);
+  check_vector("status", r.status.empty(), r.status.extent(0), d.batch);
+}
+
+template <class T>
+void store_posteriors(const Posteriors<T>& r, const Dims& dims, std::int64_t b, std::int64_t length,
+                      const RowExpectations* e) {
+  const std::int64_t valid = e == nullptr ? 0 : length;
+  store_frames(r.label, b, dims, valid, e == nullptr ? nullptr : e->label.data(), 1.0);
+  store_frames(r.start, b, dims, valid, e == nullptr ? nullptr : e->start.data(), 1.0);
+  store_frames(r.end, b, dims, valid, e == nullptr ? nullptr : e->end.data(), 1.0);
+  if (!r.boundary.empty()) {
+    for (std::int64_t t = 0; t < dims.frames; ++t) {
+      double sum = 0.0;
+      for (std::int64_t c = 0; t < valid && c < dims.classes; ++c)
+        sum += e->start[t * dims.stride + c];
+      r.boundary(b, t) = static_cast<T>(sum);
+    }
+  }
+  if (r.duration.empty()) return;
+  for (std::int64_t k = 0; k < dims.max_duration; ++k)
+    for (std::int64_t c = 0; c < dims.classes; ++c)
+      r.duration(b, k, c) = valid == 0 ? T{0} : static_cast<T>(e->duration[k * dims.stride + c]);
+}
+
+#define SEGFUSE_INSTANTIATE(T)                                                                  \
+  template void check_posteriors(const Posteriors<T>&, const Dims&);                            \
+  template void store_posteriors(const Posteriors<T>&, const Dims&, std::int64_t, std::int64_t, \
+                                 const RowExpectations*);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
+
+}  // namespace segfuse::semicrf

@@ -1,0 +1,105 @@
+#pragma once
+// Checked inputs of a call, and one row of it as dense doubles: what every algorithm works on.
+// Class axes are padded to `stride`; padding holds -inf in score tables and 0 in frames.
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+
+#include "base/thread_pool.h"
+#include "segfuse/semicrf.h"
+#include "semicrf/model/buffer.h"
+
+namespace segfuse::semicrf {
+
+inline constexpr double kNegInf = -std::numeric_limits<double>::infinity();
+
+struct Dims {
+  std::int64_t batch = 0;
+  std::int64_t frames = 0;
+  std::int64_t classes = 0;
+  std::int64_t stride = 0;  ///< classes, padded
+  std::int64_t max_duration = 0;
+  bool by_duration = false;  ///< transition has K slices, not one
+  std::int64_t slices() const { return by_duration ? max_duration : 1; }
+};
+
+/// Checks all shapes and lengths; UsageError.
+template <class T>
+Dims check_potentials(const Potentials<T>& potentials);
+template <class T>
+void check_gradients(const Gradients<T>& gradients, const Dims& dims);
+/// Checks one per-row or per-item view of n elements, if there.
+void check_vector(const char* name, bool empty, std::int64_t extent, std::int64_t n);
+void check_weights(const View<const double, 1>& weights, const Dims& dims);
+
+/// The scores that all rows share.
+struct Model {
+  Dims dims;
+  Buffer transition;  ///< (slices, C, stride) [., from, to]
+  Buffer duration;    ///< (K, stride)
+  Buffer initial;     ///< (stride)
+  Buffer final;       ///< (stride)
+  const double* transition_slice(std::int64_t duration_index) const {
+    const std::int64_t slice = dims.by_duration ? duration_index : 0;
+    return transition.data() + slice * dims.classes * dims.stride;
+  }
+};
+
+/// Throws DataError for NaN or +inf.
+template <class T>
+void load_model(const Potentials<T>& potentials, const Dims& dims, Model& model);
+
+/// One row's frame scores, (length, stride) each; start and end are null when absent.
+struct Row {
+  std::int64_t length = 0;
+  const double* emission = nullptr;
+  const double* start = nullptr;
+  const double* end = nullptr;
+};
+
+struct RowBuffers {
+  Buffer emission;
+  Buffer start;
+  Buffer end;
+};
+
+std::int64_t row_length(const Lengths& lengths, const Dims& dims, std::int64_t row);
+
+/// Calls body(begin, end) for all frames, in parts over the pool's threads where there are many.
+template <class Body>
+void for_frames(ThreadPool* pool, std::int64_t frames, const Body& body) {
+  constexpr std::int64_t kPart = 4096;
+  if (pool == nullptr || frames <= kPart) return body(std::int64_t{0}, frames);
+  const auto part = [&](std::int64_t i) { body(i * kPart, std::min(frames, (i + 1) * kPart)); };
+  pool->run((frames + kPart - 1) / kPart, std::ref(part));
+}
+
+/// Reads frames [0, length) of a row. Throws DataError for NaN or +inf.
+template <class T>
+Row load_row(const Potentials<T>& potentials, const Dims& dims, std::int64_t row,
+             RowBuffers& buffers, ThreadPool* pool = nullptr);
+
+/// Expected counts of one row under the model, filled by an algorithm.
+struct RowExpectations {
+  Buffer label;       ///< (length, stride) P(label_t = c)
+  Buffer start;       ///< (length, stride) P(a segment of c starts at t)
+  Buffer end;         ///< (length, stride) P(a segment of c has its last frame at t)
+  Buffer transition;  ///< (slices, C, stride); only when wanted
+  Buffer duration;    ///< (K, stride); only when wanted
+  bool want_transition = true;
+  bool want_duration = true;
+  bool want_boundaries = true;  ///< else only the first row of start and the last of end count
+};
+
+/// Score of segments [first, last) of `segments` as one segmentation of the row; -inf if forbidden.
+double score_row(const Model& model, const Row& row, const SegmentationsView& segments,
+                 std::int64_t first, std::int64_t last);
+
+/// Checks the packing: row pointers, sizes, durations in [1, K], labels < C, frames inside rows.
+/// With `tiling`, each row's segments must tile it.
+void check_segments(const SegmentationsView& segments, const Dims& dims, const Lengths& lengths,
+                    bool tiling);
+
+}  // namespace segfuse::semicrf

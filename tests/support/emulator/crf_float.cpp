@@ -1,0 +1,8 @@
+#define INPUT float
+#define SPACE as_float
+#include "support/emulator/crf_kernels.h"
+
+void segfuse::testing::add_float_kernels() {
+  add_any_size("float");
+  add_all_shapes<Best>("float");
+}

@@ -1,0 +1,18 @@
+#pragma once
+// What the semi-CRF's kernels expect of a device's language (kernels/common/prelude.cuh), for the
+// host's compiler.
+
+#include "support/emulator/device_language.h"
+
+#define DEVICE inline
+#define DEVICE_MEMBER
+#define KERNEL inline void
+
+namespace segfuse::semicrf::gpu {
+
+/// To 20 bits, as the device's instruction.
+inline double approximate_reciprocal(double x) {
+  return __hiloint2double(__double2hiint(1.0 / x), 0);
+}
+
+}  // namespace segfuse::semicrf::gpu
