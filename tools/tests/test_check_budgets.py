@@ -193,6 +193,17 @@ class Budgets(CheckerTest):
         self.waive('file = "src/a.cpp"\nof = "includes"\nreason = "all of it is one table"')
         self.assert_clean()
 
+    def test_prose(self):
+        long = "word " * 20 + "end"
+        table = "| " + "cell " * 30 + "|"
+        code = "    " + "code " * 30 + "\n\n```\n" + "code " * 30 + "\n```"
+        self.write("docs/a.md", f"{table}\n\n{code}\n\n" + "x" * 101 + "\n\n" + "w " * 50 + "\n")
+        self.assert_clean()
+        self.write("docs/a.md", f"Short.\n{long}\n")
+        self.write("README.md", f"- {long}\n")
+        self.assert_found("docs/a.md:2: 103 columns; at most 100; tools/format wraps it",
+                          "README.md:1: 105 columns; at most 100; tools/format wraps it")
+
 
 if __name__ == "__main__":
     unittest.main()
