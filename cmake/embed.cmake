@@ -88,4 +88,4 @@ file(WRITE "${OUTPUT}"
      "// Written by cmake/embed.cmake.\n#include \"${HEADER}\"\n\n#include \"segfuse/error.h\"\n\n"
      "namespace {\n\n${texts}\n}  // namespace\n\n"
      "std::string ${FUNCTION}(std::string_view name) {\n  std::string out;\n${choices}"
-     "  throw segfuse::InternalError(\"${FOLDER} has no file {}\", name);\n}\n")
+     "  throw segfuse::InternalError(\"${FOLDER} has no file \" + std::string(name));\n}\n")

@@ -201,8 +201,10 @@ class Budgets(CheckerTest):
         self.assert_clean()
         self.write("docs/a.md", f"Short.\n{long}\n")
         self.write("README.md", f"- {long}\n")
-        self.assert_found("docs/a.md:2: 103 columns; at most 100; tools/format wraps it",
-                          "README.md:1: 105 columns; at most 100; tools/format wraps it")
+        self.assert_found(
+            "docs/a.md:2: 103 columns; at most 100; tools/format wraps it",
+            "README.md:1: 105 columns; at most 100; tools/format wraps it",
+        )
 
 
 if __name__ == "__main__":
