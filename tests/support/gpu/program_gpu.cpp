@@ -10,6 +10,7 @@
 
 #include "segfuse/spawn.h"
 #include "support/emulator/device_language.h"
+#include "support/emulator/gpu_emulator.h"
 #include "support/files.h"
 #include "support/gpu/printed_host.h"
 
