@@ -475,6 +475,20 @@ TEST(Autodiff, AnUnrelatedValueGetsZerosOfItsShape) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(g.at(i), 0);
 }
 
+TEST(Autodiff, ASizeThatIsFoundToBeOneLaterIsStretched) {
+  ir::Fusion fusion;
+  Builder b(fusion);
+  const ir::Extent n(fusion.symbol("N"));
+  const ValId x = fusion.add_input("x", DType::kF64, {n});
+  ASSERT_TRUE(fusion.unify(n, 1));
+  const ValId wide = b.broadcast(x, {0}, {4});
+  const ValId wrt[] = {x};
+  fusion.add_output(gradients(fusion, b.sum(b.mul(wide, wide), {0}), wrt)[0]);
+  const Tensor g = interpret(fusion, std::vector{Tensor::from(std::vector<double>{3}, {1})})[0];
+  EXPECT_EQ(g.shape(), Shape{1});
+  EXPECT_EQ(g.at(0), 4 * 2 * 3);
+}
+
 TEST(Autodiff, MisuseIsNamed) {
   ir::Fusion fusion;
   const ValId x = fusion.add_input("x", DType::kF64, {2});
