@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <new>
 
 #include "base/check.h"
 #include "compiler/inputs.h"
