@@ -56,15 +56,13 @@ std::vector<OptionInfo> make_table() {
       {"backend",
        "",
        std::string("compiled"),
-       "what runs programs on a CPU: machine code made for them (loops, where there is no "
-       "compiler), "
-       "built-in loops, or the reference in double precision",
-       {"compiled", "loops", "reference"}},
+       "what runs programs: compiled, machine code made for them (loops, where there is no compiler); "
+       "loops, built in; or reference, the interpreter in double precision"},
       {"device", "", std::string("cpu"),
        "where programs run and models are trained: cpu, cuda, or cuda:N for the N-th GPU"},
       {"check-streams", "", false,
-       "watch all work on a GPU for missing waits between streams; a race is an error that shows "
-       "it"},
+       "watch all work on streams for missing waits; a race is an error that shows it. On the CPU, "
+       "programs run on two streams then"},
       {"deterministic", "", true,
        "the same bits for the same inputs on any number of threads; off allows faster orders, of "
        "which there are none so far"},

@@ -13,6 +13,7 @@
 #include "comm/registered/backends/cuda_host.h"
 #include "comm/registered/pool.h"
 #endif
+#include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
@@ -164,6 +165,16 @@ void Accelerator::synchronize() {
   timeline_.synchronize(copies_);
 }
 
+void Accelerator::drain() noexcept {
+  for (const runtime::StreamId stream : streams_) {
+    try {
+      timeline_.synchronize(stream);
+    } catch (const std::exception&) {
+      // Somebody is told another failure.
+    }
+  }
+}
+
 std::optional<runtime::StreamId> Accelerator::adopt(runtime::StreamHandle stream) {
   if (std::ranges::find(adopted_, stream) != adopted_.end())
     return timeline_.adopt(outer(), stream);
@@ -272,6 +283,18 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
     slot = accelerator;
   }
   return accelerator;
+}
+
+std::shared_ptr<Accelerator> open_host() {
+  if (!default_options().get(options::kCheckStreams)) return nullptr;
+  static std::mutex mutex;
+  static std::weak_ptr<Accelerator> opened;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Accelerator> host = opened.lock();
+  if (!host)
+    opened = host = Accelerator::make("cpu", nullptr, std::make_unique<runtime::CpuDevice>(),
+                                      {.streams = 2, .check_streams = true});
+  return host;
 }
 
 }  // namespace segfuse::engine

@@ -1,6 +1,6 @@
 #pragma once
-// A GPU as programs use it: its memory, its streams, its kernels. All device memory of engine and
-// trainer comes from here.
+// A device as programs use it: its memory, its streams and, of a GPU, its kernels. All device
+// memory of engine and trainer comes from here.
 
 #include <memory>
 #include <mutex>
@@ -37,7 +37,8 @@ struct AcceleratorOptions {
 /// Tensors hold it. Programs and tensors of one accelerator may be used from one thread at a time.
 class Accelerator : public std::enable_shared_from_this<Accelerator> {
  public:
-  /// `device` runs what is enqueued, `gpu` finds and launches kernels on streams of `device`.
+  /// `device` runs what is enqueued, `gpu` finds and launches kernels on streams of `device`; the CPU
+  /// has none.
   static std::shared_ptr<Accelerator> make(std::string name, std::shared_ptr<runtime::Gpu> gpu,
                                            std::unique_ptr<runtime::Device> device,
                                            AcceleratorOptions options = {});
@@ -76,6 +77,8 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
 
   /// Waits for all that was enqueued; throws the first failure.
   void synchronize();
+  /// The same, and failures are dropped.
+  void drain() noexcept;
 
   // --- memory and streams of others (segfuse/device_function.h) ---
 
@@ -129,5 +132,8 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
 /// "cuda" or "cuda:1": one object per device and process as long as somebody holds it. Nothing for
 /// "cpu". UsageError for other names, DeviceError that says what is missing.
 std::shared_ptr<Accelerator> open_accelerator(std::string_view name);
+/// The CPU with two streams under the race checker, one object as long as somebody holds it, if the
+/// option check-streams is set; else nothing.
+std::shared_ptr<Accelerator> open_host();
 
 }  // namespace segfuse::engine

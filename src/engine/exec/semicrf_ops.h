@@ -1,6 +1,7 @@
 #pragma once
 // The semi-Markov CRF operations of the IR over the engine of segfuse/semicrf.h.
 
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 namespace segfuse::engine {
 
 /// Operands and results as ops.def says. A label that changes without segment_start is a DataError.
+/// Any thread may call; one call runs at a time.
 class SemicrfOps {
  public:
   explicit SemicrfOps(ThreadPool& pool, semicrf::EngineOptions options = {})
@@ -29,6 +31,7 @@ class SemicrfOps {
   void loss_grad_of(std::span<const Array> operands, std::span<const Array> gradients);
   void read_gold(std::span<const Array> operands, std::size_t scores);
 
+  std::mutex calls_;  ///< guards all that follows
   semicrf::Engine engine_;
   semicrf::Segmentations gold_;
   std::vector<double> values_;

@@ -37,7 +37,7 @@ TEST(StreamDoctor, TellsRacesOfItsTime) {
   const Watch watch;
   EXPECT_EQ(watch.streams("segfuse train").operations, 0U);
   EXPECT_THAT(stream_report_text(watch.streams("segfuse train")),
-              HasSubstr("nothing ran on a GPU"));
+              HasSubstr("nothing was enqueued on a stream"));
   run_two_streams(true);
   const StreamReport clean = watch.streams("segfuse train");
   EXPECT_EQ(clean.operations, 2U);

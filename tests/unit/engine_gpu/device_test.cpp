@@ -270,8 +270,8 @@ TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
   both.fusion.add_alias(sum, a);
   both.fusion.add_alias(sum, c);
   for (const ExecutorOptions& how :
-       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = Backend::kLoops},
-        ExecutorOptions{.backend = Backend::kReference}}) {
+       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = "loops"},
+        ExecutorOptions{.backend = "reference"}}) {
     const auto after = [&](const Program& p) {
       std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
       Executable(p.fusion, pool, how).run(inputs);
@@ -287,7 +287,7 @@ TEST_P(OnDevice, ChecksAndTheReferenceRunOnTheHost) {
   const Program p = overwriting();
   for (const ExecutorOptions& how :
        {ExecutorOptions{.check_numerics = true, .accelerator = accelerator},
-        ExecutorOptions{.backend = Backend::kReference, .accelerator = accelerator}}) {
+        ExecutorOptions{.backend = "reference", .accelerator = accelerator}}) {
     Executable executable(p.fusion, pool, how);
     const std::vector<Tensor> inputs{accelerator->upload(p.inputs[0]),
                                      accelerator->upload(p.inputs[1])};

@@ -348,7 +348,7 @@ std::string train(const TrainOptions& options) {
     trainer.quiet = options.quiet;
     trainer.execution = engine::default_executor_options();
     trainer.name_offender = default_options().get(options::kCheckNumerics) != "off";
-    if (options.reference) trainer.execution.backend = engine::Backend::kReference;
+    if (options.reference) trainer.execution.backend = "reference";
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, pool, trainer));

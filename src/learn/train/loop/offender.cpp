@@ -29,7 +29,7 @@ std::string name_offender(ThreadPool& pool, const ir::Fusion& fusion,
   if (std::string text = name_bad_input(fusion, inputs); !text.empty()) return text;
   try {
     (void)engine::Executable(fusion, pool,
-                             {.backend = engine::Backend::kLoops, .check_numerics = true})
+                             {.backend = "loops", .check_numerics = true})
         .run(inputs);
   } catch (const DataError& error) {
     return error.what();

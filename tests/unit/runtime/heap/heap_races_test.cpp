@@ -6,7 +6,7 @@
 
 #include "runtime/check/race_checker.h"
 #include "unit/runtime/heap/heap_program.h"
-#include "unit/runtime/wait_dropper.h"
+#include "support/system/wait_dropper.h"
 
 namespace segfuse::runtime {
 namespace {
