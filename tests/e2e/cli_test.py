@@ -156,12 +156,11 @@ class CliTest(tool.ToolTest):
             watch = subprocess.Popen([tool.SEGFUSE, "doctor", "fork", str(child.pid), "--watch", "--interval", "0.05"],
                                      stdout=subprocess.PIPE, text=True)
             self.assertIn(f"process {child.pid} (cat)", watch.stdout.readline())
-            time.sleep(0.2)
             if ending == "Ctrl-C":
                 watch.send_signal(signal.SIGINT)
             else:
                 os.kill(child.pid, signal.SIGKILL)
-            text = watch.communicate(timeout=20)[0]
+            text = watch.communicate()[0]
             self.assertEqual(watch.returncode, 0)
         self.assertIn(f"process {child.pid} ", text.splitlines()[-1])
 
