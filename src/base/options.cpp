@@ -53,10 +53,9 @@ std::vector<OptionInfo> make_table() {
        0,
        0,
        "op"},
-      {"backend",
-       "",
-       std::string("compiled"),
-       "what runs programs: compiled, machine code made for them (loops, where there is no compiler); "
+      {"backend", "", std::string("compiled"),
+       "what runs programs: compiled, machine code made for them (loops, where there is no "
+       "compiler); "
        "loops, built in; or reference, the interpreter in double precision"},
       {"device", "", std::string("cpu"),
        "where programs run and models are trained: cpu, cuda, or cuda:N for the N-th GPU"},

@@ -31,7 +31,8 @@ const BackendInfo& find_backend(std::string_view name, bool on_device) {
     if (info.name == name && (found == nullptr || info.on_device == on_device)) found = &info;
   }
   if (found == nullptr || (found->on_device && !on_device))
-    throw UsageError(fmt::format("backend '{}' is unknown; known are {}", name, quoted_list(names)));
+    throw UsageError(
+        fmt::format("backend '{}' is unknown; known are {}", name, quoted_list(names)));
   return *found;
 }
 

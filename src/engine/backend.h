@@ -57,8 +57,8 @@ struct BackendInfo {
 
 /// All of them, by file name.
 std::span<const BackendInfo> backends();
-/// The one of this name, on a device if `on_device` and if there is one for devices. UsageError that
-/// lists the names.
+/// The one of this name, on a device if `on_device` and if there is one for devices. UsageError
+/// that lists the names.
 const BackendInfo& find_backend(std::string_view name, bool on_device = false);
 
 }  // namespace segfuse::engine

@@ -33,7 +33,8 @@ struct Executable::State {
       ir::Fusion looked_at = fusion;
       for (const ir::Alias& alias : fusion.aliases()) looked_at.remove_alias(alias.input);
       checker = std::make_unique<State>(
-          std::move(looked_at), pool, ExecutorOptions{.backend = "loops", .check_numerics = true, .host = options.host});
+          std::move(looked_at), pool,
+          ExecutorOptions{.backend = "loops", .check_numerics = true, .host = options.host});
     }
     backend = info.make({fusion, pool, options});
   }

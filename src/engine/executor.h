@@ -22,8 +22,8 @@ namespace segfuse::engine {
 class Accelerator;
 
 struct ExecutorOptions {
-  /// The name of one in backends/: "compiled" (machine code), "loops" (built in) or "reference" (the
-  /// interpreter in double precision). Results differ in last digits only.
+  /// The name of one in backends/: "compiled" (machine code), "loops" (built in) or "reference"
+  /// (the interpreter in double precision). Results differ in last digits only.
   std::string backend = "compiled";
   /// Before each run a run of its own is looked at, whose results are thrown away: on the CPU every
   /// operation by itself, in built-in loops; on an accelerator what its own kernels write, and the

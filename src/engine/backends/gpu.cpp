@@ -10,10 +10,9 @@ namespace {
 class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(const BackendSetup& setup)
-      : program_(
-            setup.fusion, setup.options.accelerator,
-            PlanOptions{.measure = setup.options.profile, .poison = setup.options.poison},
-            setup.options.excess_precision),
+      : program_(setup.fusion, setup.options.accelerator,
+                 PlanOptions{.measure = setup.options.profile, .poison = setup.options.poison},
+                 setup.options.excess_precision),
         check_numerics_(setup.options.check_numerics) {}
 
   std::vector<Tensor> run(std::span<const Tensor> inputs) override {

@@ -21,8 +21,6 @@ std::unique_ptr<Backend> make(const BackendSetup& setup) {
 
 }  // namespace
 
-BackendInfo loops_backend() {
-  return {.name = "loops", .checks_numerics = true, .make = make};
-}
+BackendInfo loops_backend() { return {.name = "loops", .checks_numerics = true, .make = make}; }
 
 }  // namespace segfuse::engine

@@ -37,8 +37,8 @@ struct AcceleratorOptions {
 /// Tensors hold it. Programs and tensors of one accelerator may be used from one thread at a time.
 class Accelerator : public std::enable_shared_from_this<Accelerator> {
  public:
-  /// `device` runs what is enqueued, `gpu` finds and launches kernels on streams of `device`; the CPU
-  /// has none.
+  /// `device` runs what is enqueued, `gpu` finds and launches kernels on streams of `device`; the
+  /// CPU has none.
   static std::shared_ptr<Accelerator> make(std::string name, std::shared_ptr<runtime::Gpu> gpu,
                                            std::unique_ptr<runtime::Device> device,
                                            AcceleratorOptions options = {});

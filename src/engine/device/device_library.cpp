@@ -18,16 +18,16 @@ runtime::GpuMatrix gpu_matrix(const Matrix& matrix, std::uint32_t alignment) {
 
 void DevicePlanner::plan_library(ir::ExprId id) {
   switch (fusion_.expr(id).op) {
-    case ir::Op::matmul: return plan_matmul(id);
-    case ir::Op::fold: return plan_fold(id);
-    case ir::Op::scatter_add: return plan_scatter_add(id);
+    case ir::Op::matmul: return add_product(id);
+    case ir::Op::fold: return add_fold(id);
+    case ir::Op::scatter_add: return add_scatter_add(id);
     case ir::Op::semicrf_loss:
-    case ir::Op::semicrf_loss_grad: return plan_crf(id);
+    case ir::Op::semicrf_loss_grad: return add_crf(id);
     default: throw InternalError(fmt::format("no plan on a device for '{}'", name_of(id)));
   }
 }
 
-void DevicePlanner::plan_matmul(ir::ExprId id) {
+void DevicePlanner::add_product(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto matrix = [&](Ref& operand, const char* transpose) {
     const bool transposed = fusion_.attr<std::int64_t>(id, transpose) != 0;
@@ -80,7 +80,7 @@ void DevicePlanner::plan_matmul(ir::ExprId id) {
            });
 }
 
-void DevicePlanner::plan_fold(ir::ExprId id) {
+void DevicePlanner::add_fold(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const Ref from = packed(ref(expr.operands[0]));
@@ -97,7 +97,7 @@ void DevicePlanner::plan_fold(ir::ExprId id) {
   add_library("fold", fold_launch(to.dtype, sizes), {from, to}, 1);
 }
 
-void DevicePlanner::plan_scatter_add(ir::ExprId id) {
+void DevicePlanner::add_scatter_add(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const Ref updates = packed(ref(expr.operands[0]));
@@ -118,7 +118,7 @@ void DevicePlanner::plan_scatter_add(ir::ExprId id) {
       {updates, indices, sums, to, status}, 3);
 }
 
-void DevicePlanner::plan_crf(ir::ExprId id) {
+void DevicePlanner::add_crf(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const bool gradient = expr.op == ir::Op::semicrf_loss_grad;
   StepOperands operands;

@@ -23,8 +23,7 @@ DevicePlanner::DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes,
                              Accelerator& accelerator, DeviceCrf& crf,
                              const DevicePlanOptions& options)
     : PlanBuilder(fusion.fusion(), sizes, fusion.segmented().in_place, options),
-      segmented_(fusion.segmented()),
-      groups_(fusion.groups()),
+      compiled_(fusion.compiled()),
       accelerator_(accelerator),
       crf_(crf),
       device_options_(options) {}
@@ -109,8 +108,8 @@ void DevicePlanner::plan_looks() {
   };
   if (device_options_.look) {
     for (const ir::Input& input : fusion_.inputs()) add(input.val);
-    for (const SegmentedGroup& group : groups_)
-      if (segmented_.plan(group.id).kind != PlanKind::kView)
+    for (const SegmentedGroup& group : compiled_.groups())
+      if (compiled_.segmented().plan(group.id).kind != PlanKind::kView)
         for (const ir::ValId output : group.boundary.outputs) add(output);
   }
   if (!made_.looked_at.empty()) {
@@ -121,7 +120,7 @@ void DevicePlanner::plan_looks() {
     for (const ir::Input& input : fusion_.inputs()) look(input.val);
   }
   if (!device_options_.keep) return;
-  const compiler::Boundary& boundary = groups_[device_options_.keep->index].boundary;
+  const compiler::Boundary& boundary = compiled_.groups()[device_options_.keep->index].boundary;
   for (const std::vector<ir::ValId>* vals : {&boundary.inputs, &boundary.outputs})
     for (const ir::ValId val : *vals) {
       const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype(val), shape(val)), 1);
@@ -144,18 +143,11 @@ void DevicePlanner::keep(std::span<const ir::ValId> vals) {
     copy(ref(val), {kept_.at(val.index), dtype(val), contiguous(shape(val))}, "keep");
 }
 
-void DevicePlanner::plan_kernels(const SegmentedGroup& group, const DeviceGroup& code) {
-  for (const ir::ValId input : group.boundary.inputs) set_ref(input, packed(ref(input)));
-  for (const ir::ValId output : group.boundary.outputs) {
-    if (const std::optional<Ref> shared = overwritten_by(output)) {
-      set_ref(output, *shared);
-    } else if (num_elements(place(output).layout.shape) == 0) {
-      touch(ref(output));
-    }
-  }
-  std::vector<Ref> workspaces;
-  for (const compiler::Workspace& workspace : code.workspaces)
-    workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}, "workspace"));
+void DevicePlanner::plan_kernels(const SegmentedGroup& group) {
+  const DeviceGroup& code = codes_[group.id.index];
+  const std::vector<Ref> workspaces = open_group(group, code.workspaces);
+  for (const ir::ValId output : group.boundary.outputs)
+    if (!overwritten_by(output) && num_elements(shape(output)) == 0) touch(ref(output));
   const auto size = [&](const ir::Extent& extent) { return sizes_.of(extent); };
   for (const std::shared_ptr<const DeviceKernel>& kernel : code.kernels) {
     if (sizes_.of(kernel->launch.outer_count) == 0) continue;
@@ -194,26 +186,21 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group, const DeviceGroup&
   }
 }
 
-void DevicePlanner::plan_group(const SegmentedGroup& group, const DeviceGroup& code) {
-  const bool kept = device_options_.keep && *device_options_.keep == group.id;
-  if (kept) keep(group.boundary.inputs);
-  const PlanKind kind = segmented_.plan(group.id).kind;
-  switch (kind) {
-    case PlanKind::kView:
-      for (const ir::ExprId id : group.exprs) plan_view(id);
-      break;
-    case PlanKind::kLibrary: plan_library(group.exprs.front()); break;
-    default: plan_kernels(group, code);
-  }
-  if (kept) keep(group.boundary.outputs);
+void DevicePlanner::before_group(const SegmentedGroup& group) {
+  if (device_options_.keep == group.id) keep(group.boundary.inputs);
+}
+
+void DevicePlanner::after_group(const SegmentedGroup& group, PlanKind kind) {
+  if (device_options_.keep == group.id) keep(group.boundary.outputs);
   if (!device_options_.look || kind == PlanKind::kView) return;
   for (const ir::ValId output : group.boundary.outputs) look(output);
 }
 
 DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
+  codes_ = groups;
   plan_inputs();
   plan_looks();
-  for (const SegmentedGroup& group : groups_) plan_group(group, groups[group.id.index]);
+  plan_groups(compiled_);
   plan_outputs();
   if (!made_.checks.empty()) {
     made_.status = accelerator_.allocate(kMostChecks * sizeof(std::int32_t), "status");

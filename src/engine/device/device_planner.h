@@ -56,16 +56,17 @@ class DevicePlanner final : public PlanBuilder {
   void keep(std::span<const ir::ValId> vals);
 
   void plan_looks();
-  void plan_group(const compiler::SegmentedGroup& group, const DeviceGroup& code);
-  void plan_kernels(const compiler::SegmentedGroup& group, const DeviceGroup& code);
-  void plan_library(ir::ExprId id);
-  void plan_matmul(ir::ExprId id);
-  void plan_fold(ir::ExprId id);
-  void plan_scatter_add(ir::ExprId id);
-  void plan_crf(ir::ExprId id);
+  void before_group(const compiler::SegmentedGroup& group) override;
+  void after_group(const compiler::SegmentedGroup& group, compiler::PlanKind kind) override;
+  void plan_kernels(const compiler::SegmentedGroup& group) override;
+  void plan_library(ir::ExprId id) override;
+  void add_product(ir::ExprId id);
+  void add_fold(ir::ExprId id);
+  void add_scatter_add(ir::ExprId id);
+  void add_crf(ir::ExprId id);
 
-  const compiler::SegmentedFusion& segmented_;
-  std::span<const compiler::SegmentedGroup> groups_;
+  const compiler::CompiledFusion& compiled_;
+  std::span<const DeviceGroup> codes_;  ///< by group
   Accelerator& accelerator_;
   DeviceCrf& crf_;
   DevicePlanOptions device_options_;

@@ -219,7 +219,6 @@ Ref CpuPlanner::widened(const Ref& ref) {
 }
 
 CpuPlan CpuPlanner::finish() {
-  plan_outputs();
   if (constants_) result_.plan.buffers[*constants_].bytes = constant_bytes_.size();
   return {std::move(result_), std::move(constant_bytes_)};
 }
@@ -228,6 +227,7 @@ CpuPlan CpuPlanner::run(std::span<const Group> groups) {
   plan_inputs();
   for (const ir::Input& input : fusion_.inputs()) set_ref(input.val, widened(ref(input.val)));
   for (const Group& group : groups) plan_group(group);
+  plan_outputs();
   return finish();
 }
 

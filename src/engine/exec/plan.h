@@ -79,8 +79,8 @@ class CpuPlan {
   BuiltPlan built_;
   plan::Placement placement_;
   std::vector<std::byte> constants_;
-  std::vector<std::byte*> bases_;      ///< by buffer, of the run
-  std::vector<std::byte*> addresses_;  ///< of the step that runs
+  std::vector<std::byte*> bases_;                ///< by buffer, of the run
+  std::vector<std::byte*> addresses_;            ///< of the step that runs
   std::unique_ptr<runtime::PlanRunner> runner_;  ///< on streams, when there was such a run
   std::vector<std::byte> empty_;                 ///< on streams: for operands without elements
 };

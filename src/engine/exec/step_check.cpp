@@ -47,8 +47,8 @@ Shape unravel(std::int64_t element, const Shape& shape) {
 }
 
 /// What an element of an elementwise operation was made of, by operand; else nothing.
-std::vector<double> elements(const ir::Expr& expr, std::span<const Ref> operands,
-                                    const Run& run, std::int64_t element) {
+std::vector<double> elements(const ir::Expr& expr, std::span<const Ref> operands, const Run& run,
+                             std::int64_t element) {
   if (ir::info(expr.op).op_class != ir::OpClass::kElementwise) return {};
   std::map<ir::ValId, std::size_t> loaded;  // each value once, in the order of the operands
   for (const ir::ValId operand : expr.operands) loaded.emplace(operand, loaded.size());

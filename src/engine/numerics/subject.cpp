@@ -11,7 +11,9 @@ Subject cpu_subject(std::string backend) {
   return [backend = std::move(backend)](const ir::Fusion& fusion, std::span<const Tensor> inputs,
                                         const Trial& trial) {
     ThreadPool pool(trial.threads);
-    return Executable(fusion, pool, {.backend = backend, .poison = trial.poison, .host = open_host()}).run(inputs);
+    return Executable(fusion, pool,
+                      {.backend = backend, .poison = trial.poison, .host = open_host()})
+        .run(inputs);
   };
 }
 

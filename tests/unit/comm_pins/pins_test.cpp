@@ -8,9 +8,9 @@
 
 #include <algorithm>
 #include <csignal>
-#include <ctime>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -99,9 +99,8 @@ double fork_seconds(int times) {
 double spawn_seconds(int times) {
   double least = 1e9;
   for (int i = 0; i < times; ++i)
-    least = std::min(least, busy_seconds([] {
-                       EXPECT_TRUE(spawn::run({.arguments = {"/bin/true"}}).ok());
-                     }));
+    least = std::min(
+        least, busy_seconds([] { EXPECT_TRUE(spawn::run({.arguments = {"/bin/true"}}).ok()); }));
   return least;
 }
 

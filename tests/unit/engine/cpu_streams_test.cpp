@@ -102,8 +102,8 @@ TEST(CpuStreams, MemoryRecordsHaveTheScratchOfRuns) {
   ThreadPool pool(1);
   Executable executable(two_chains(), pool, {.host = host});
   (void)executable.run(inputs_of_chains());
-  const doctor::MemoryRecord record = doctor::parse_record(
-      doctor::to_json(doctor::capture(host->heap())), "record");
+  const doctor::MemoryRecord record =
+      doctor::parse_record(doctor::to_json(doctor::capture(host->heap())), "record");
   EXPECT_THAT(record.history, Contains(Field(&runtime::HeapEvent::label, "scratch")));
   ASSERT_TRUE(record.snapshot);
   EXPECT_EQ(record.snapshot->device, "cpu");

@@ -132,8 +132,7 @@ TEST(Numerics, RandomProgramsPass) {
       SCOPED_TRACE("seed " + std::to_string(seed));
       const auto program = segfuse::testing::random_fusion(seed, numbers);
       const auto inputs = segfuse::testing::random_inputs(program, seed, 2, 5);
-      const NumericsReport report =
-          examine(program.fusion, inputs, cpu_subject("compiled"), 2);
+      const NumericsReport report = examine(program.fusion, inputs, cpu_subject("compiled"), 2);
       for (const NumericsFinding& finding : report.findings)
         if (finding.fault != NumericsFault::kInfinity && finding.fault != NumericsFault::kNaN)
           ADD_FAILURE() << finding.sentence << "\n" << finding.statement;

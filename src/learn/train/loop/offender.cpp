@@ -28,8 +28,7 @@ std::string name_offender(ThreadPool& pool, const ir::Fusion& fusion,
                           const std::vector<Tensor>& inputs) {
   if (std::string text = name_bad_input(fusion, inputs); !text.empty()) return text;
   try {
-    (void)engine::Executable(fusion, pool,
-                             {.backend = "loops", .check_numerics = true})
+    (void)engine::Executable(fusion, pool, {.backend = "loops", .check_numerics = true})
         .run(inputs);
   } catch (const DataError& error) {
     return error.what();
