@@ -9,15 +9,15 @@
 
 namespace segfuse::engine {
 
-// engine_backends.inc has one row for each file of backends/.
+// The build writes engine_backends.inc: one row for each file of backends/.
 #define SEGFUSE_BACKEND(name) BackendInfo name##_backend();
-#include "engine_backends.inc"
+#include <engine_backends.inc>
 #undef SEGFUSE_BACKEND
 
 std::span<const BackendInfo> backends() {
   static const std::vector<BackendInfo> all = {
 #define SEGFUSE_BACKEND(name) name##_backend(),
-#include "engine_backends.inc"
+#include <engine_backends.inc>
 #undef SEGFUSE_BACKEND
   };
   return all;
