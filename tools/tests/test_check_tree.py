@@ -48,6 +48,17 @@ class Tree(CheckerTest):
             "python/a.py:1: preexec_fn is not allowed here; use subprocess.run",
         )
 
+    def test_places_are_there(self):
+        self.write("src/a.cpp", "int place(int x);\n")
+        row = "| Where? | `{}` | `{}` | there |\n"
+        self.write("docs/where.md", row.format("src/a.cpp", "place"))
+        self.assert_clean()
+        self.write("docs/where.md", row.format("src/a.cpp", "put") + row.format("src/b.cpp", "x"))
+        self.assert_found(
+            "docs/where.md:1: src/a.cpp has no 'put'",
+            "docs/where.md:2: there is no file src/b.cpp",
+        )
+
     def test_mutants_have_their_texts(self):
         self.write("src/a.cpp", "int a = 1;\nint b = 2;\nint c = 2;\n")
         one = '[[mutant]]\nname = "{0}"\nfile = "src/a.cpp"\nfrom = "{0}"\nto = ""\n'
