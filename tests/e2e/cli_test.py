@@ -336,8 +336,11 @@ class CliTest(tool.ToolTest):
             with self.subTest(row=row):
                 result = tool.run(*arguments.split(), check=int(code))
                 self.assertIn(words, result.stderr)
-                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
-                self.assertTrue(result.stderr.startswith("segfuse: "))
+                # A slow machine shows how far a training is.
+                said = [line for line in result.stderr.strip().splitlines()
+                        if not line.startswith("training ")]
+                self.assertEqual(len(said), 1, result.stderr)
+                self.assertTrue(said[0].startswith("segfuse: "))
 
     def test_json_mistakes_are_json(self):
         result = tool.run("eval", self.directory / "nowhere", "--json", check=3)
