@@ -65,9 +65,6 @@ std::vector<OptionInfo> make_table() {
       {"check-streams", "", false,
        "watch all work on a GPU for missing waits between streams; a race is an error that shows "
        "it"},
-      {"deterministic", "", true,
-       "the same bits for the same inputs on any number of threads; off allows faster orders, of "
-       "which there are none so far"},
       {"cache-dir", "", std::string(),
        "folder of compiled code, yours alone; empty takes $XDG_CACHE_HOME/segfuse or "
        "~/.cache/segfuse"},
