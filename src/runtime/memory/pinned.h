@@ -40,7 +40,7 @@ class PinnedPool;
 
 /// Pinned memory that is held; goes back with this object, on any thread, even while the device
 /// still copies. For one thread at a time.
-class PinnedBuffer {
+class [[nodiscard]] PinnedBuffer {
  public:
   PinnedBuffer() = default;
   std::byte* address() const { return slot_ ? slot_->address : nullptr; }
