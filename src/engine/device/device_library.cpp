@@ -17,13 +17,12 @@ runtime::GpuMatrix gpu_matrix(const Matrix& matrix, std::uint32_t alignment) {
 }  // namespace
 
 void DevicePlanner::plan_library(ir::ExprId id) {
-  switch (fusion_.expr(id).op) {
-    case ir::Op::matmul: return plan_matmul(id);
-    case ir::Op::fold: return plan_fold(id);
-    case ir::Op::scatter_add: return plan_scatter_add(id);
-    case ir::Op::semicrf_loss:
-    case ir::Op::semicrf_loss_grad: return plan_crf(id);
-    default: throw InternalError(fmt::format("no plan on a device for '{}'", name_of(id)));
+  const ir::Op op = fusion_.expr(id).op;
+  if (ir::adds(op)) return ir::has_indices(op) ? plan_scatter_add(id) : plan_fold(id);
+  switch (ir::as<ir::OpaqueOp>(op)) {
+    case ir::OpaqueOp::matmul: return plan_matmul(id);
+    case ir::OpaqueOp::semicrf_loss:
+    case ir::OpaqueOp::semicrf_loss_grad: return plan_crf(id);
   }
 }
 
