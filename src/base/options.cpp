@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "base/console/log.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 
@@ -155,8 +155,8 @@ LogLevel level_of(std::string_view name) {
 }
 
 struct Defaults {
-  std::mutex mutex;
-  std::optional<Options> options;
+  Mutex mutex;
+  std::optional<Options> options SEGFUSE_GUARDED_BY(mutex);
 };
 
 Defaults& defaults() {
@@ -228,7 +228,7 @@ void Options::assign(std::string_view name, OptionValue value) {
 
 Options default_options() {
   Defaults& state = defaults();
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   if (!state.options) state.options = Options::from_environment();
   return *state.options;
 }
@@ -236,7 +236,7 @@ Options default_options() {
 void set_default_options(Options options) {
   set_log_level(level_of(options.get(options::kLog)));
   Defaults& state = defaults();
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   state.options = std::move(options);
 }
 
