@@ -47,7 +47,6 @@ inline constexpr OptionKey<std::string> kCheckNumerics{"check-numerics"};
 inline constexpr OptionKey<std::string> kBackend{"backend"};
 inline constexpr OptionKey<std::string> kDevice{"device"};
 inline constexpr OptionKey<bool> kCheckStreams{"check-streams"};
-inline constexpr OptionKey<bool> kDeterministic{"deterministic"};
 inline constexpr OptionKey<std::string> kCacheDir{"cache-dir"};
 inline constexpr OptionKey<std::int64_t> kCacheSize{"cache-size"};
 }  // namespace options

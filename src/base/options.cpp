@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "base/console/log.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 
@@ -62,9 +62,6 @@ std::vector<OptionInfo> make_table() {
       {"check-streams", "", false,
        "watch all work on streams for missing waits; a race is an error that shows it. On the CPU, "
        "programs run on two streams then"},
-      {"deterministic", "", true,
-       "the same bits for the same inputs on any number of threads; off allows faster orders, of "
-       "which there are none so far"},
       {"cache-dir", "", std::string(),
        "folder of compiled code, yours alone; empty takes $XDG_CACHE_HOME/segfuse or "
        "~/.cache/segfuse"},
@@ -155,8 +152,8 @@ LogLevel level_of(std::string_view name) {
 }
 
 struct Defaults {
-  std::mutex mutex;
-  std::optional<Options> options;
+  Mutex mutex;
+  std::optional<Options> options SEGFUSE_GUARDED_BY(mutex);
 };
 
 Defaults& defaults() {
@@ -228,7 +225,7 @@ void Options::assign(std::string_view name, OptionValue value) {
 
 Options default_options() {
   Defaults& state = defaults();
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   if (!state.options) state.options = Options::from_environment();
   return *state.options;
 }
@@ -236,7 +233,7 @@ Options default_options() {
 void set_default_options(Options options) {
   set_log_level(level_of(options.get(options::kLog)));
   Defaults& state = defaults();
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   state.options = std::move(options);
 }
 

@@ -104,9 +104,8 @@ class CliTest(tool.ToolTest):
         def digest(out):
             return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
         digests = {digest(train(name, flag)[0]) for name, flag in (
-            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"),
-            ("free", "--no-deterministic"))}
-        self.assertEqual(len(digests), 1, "looking, or leave to take another order, changed what was learnt")
+            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"))}
+        self.assertEqual(len(digests), 1, "looking changed what was learnt")
         held, _ = train("held", "--quiet", "--crf-reg", "0.5")
         self.assertNotIn(digest(held), digests)
         pieces, _ = train("pieces", "--quiet", "--fixed-length", "20")

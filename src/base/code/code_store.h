@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "base/os/folder.h"
 
 namespace segfuse {
@@ -52,17 +52,18 @@ class CodeStore {
 
  private:
   std::optional<Folder> open_folder() const;
-  const std::string& secret() const;
+  std::string secret() const;
   void evict(const Folder& folder, std::uint64_t added) const;
   void complain(std::string_view why) const noexcept;
 
   std::filesystem::path folder_;
   CodeStoreOptions options_;
   mutable std::atomic<bool> complained_ = false;
-  mutable std::mutex mutex_;
-  mutable std::string secret_;          ///< empty: not read yet
-  mutable std::uint64_t unlooked_ = 0;  ///< bytes that were added since the folder was looked at
-  mutable bool looked_ = false;
+  mutable Mutex mutex_;
+  mutable std::string secret_ SEGFUSE_GUARDED_BY(mutex_);  ///< empty: not read yet
+  mutable std::uint64_t unlooked_ SEGFUSE_GUARDED_BY(mutex_) =
+      0;  ///< bytes that were added since the folder was looked at
+  mutable bool looked_ SEGFUSE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace segfuse

@@ -1,15 +1,14 @@
 #include "engine/compiled/kernels.h"
 
-#include <mutex>
-
+#include "base/mutex.h"
 #include "compiler/inputs.h"
 
 namespace segfuse::engine {
 
 std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(std::string* reason) {
-  static std::mutex mutex;
-  static std::weak_ptr<jit::CpuCompiler> shared;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static std::weak_ptr<jit::CpuCompiler> shared SEGFUSE_GUARDED_BY(mutex);
+  const MutexLock lock(mutex);
   std::shared_ptr<jit::CpuCompiler> compiler = shared.lock();
   if (!compiler) shared = compiler = jit::open_cpu_compiler(reason);
   return compiler;

@@ -17,13 +17,12 @@ runtime::GpuMatrix gpu_matrix(const Matrix& matrix, std::uint32_t alignment) {
 }  // namespace
 
 void DevicePlanner::plan_library(ir::ExprId id) {
-  switch (fusion_.expr(id).op) {
-    case ir::Op::matmul: return add_product(id);
-    case ir::Op::fold: return add_fold(id);
-    case ir::Op::scatter_add: return add_scatter_add(id);
-    case ir::Op::semicrf_loss:
-    case ir::Op::semicrf_loss_grad: return add_crf(id);
-    default: throw InternalError(fmt::format("no plan on a device for '{}'", name_of(id)));
+  const ir::Op op = fusion_.expr(id).op;
+  if (ir::adds(op)) return ir::has_indices(op) ? add_scatter_add(id) : add_fold(id);
+  switch (ir::as<ir::OpaqueOp>(op)) {
+    case ir::OpaqueOp::matmul: return add_product(id);
+    case ir::OpaqueOp::semicrf_loss:
+    case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);
   }
 }
 

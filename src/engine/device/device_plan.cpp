@@ -87,7 +87,7 @@ void DevicePlanner::add_indices(DeviceCheck& check, ir::ExprId id) const {
   const Ref& indices = ref(expr.operands[1]);
   if (indices.buffer >= fusion_.inputs().size()) return;  // inputs are the first buffers
   const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
-  const ir::ValId table = expr.op == ir::Op::scatter_add ? expr.results[0] : expr.operands[0];
+  const ir::ValId table = ir::adds(expr.op) ? expr.results[0] : expr.operands[0];
   check.indices.push_back({expr.op, indices.buffer, shape(table)[axis]});
 }
 
@@ -173,8 +173,7 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group) {
     if (!kernel->kernel.kernel.checks.empty()) {
       DeviceCheck check{kernel->kernel.kernel.checks, {}};
       for (const ir::ExprId id : group.exprs) {
-        const ir::Op op = fusion_.expr(id).op;
-        if (op == ir::Op::take || op == ir::Op::gather) add_indices(check, id);
+        if (ir::has_indices(fusion_.expr(id).op)) add_indices(check, id);
       }
       refs.push_back(status_word(std::move(check)));
       operands.write(refs.back());

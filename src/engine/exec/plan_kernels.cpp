@@ -108,7 +108,7 @@ void CpuPlanner::plan_kernels(const SegmentedGroup& group) {
   std::vector<IndexCheck> checks;
   for (const ir::ExprId id : group.exprs) {
     const ir::Expr& expr = fusion_.expr(id);
-    if (expr.op != ir::Op::take && expr.op != ir::Op::gather) continue;
+    if (!ir::has_indices(expr.op)) continue;
     if (!std::binary_search(group.boundary.inputs.begin(), group.boundary.inputs.end(),
                             expr.operands[1]))
       continue;

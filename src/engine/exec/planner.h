@@ -53,6 +53,7 @@ class CpuPlanner final : public PlanBuilder {
   void plan_movement(ir::ExprId id);
   void plan_pad(ir::ExprId id);
   void plan_concat(ir::ExprId id);
+  void plan_fold(ir::ExprId id);
   void plan_matmul(ir::ExprId id);
   void plan_semicrf(ir::ExprId id);
   bool used_outside(ir::ValId val, const Group& group) const;

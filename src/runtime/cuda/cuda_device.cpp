@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/reservations.h"
 #include "segfuse/error.h"
@@ -64,12 +64,12 @@ class CudaDevice final : public Device {
     const CurrentContext current(driver_, context_);
     cuda::Stream stream = nullptr;
     check(driver_.stream_create(&stream, cuda::kStreamNonBlocking), "creating a stream");
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     streams_.insert(stream);
     return stream;
   }
   void destroy_stream(StreamHandle stream) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (streams_.erase(stream) == 0) return;
     const Current current(*this);
     driver_.stream_destroy(stream);
@@ -143,9 +143,11 @@ class CudaDevice final : public Device {
     check(driver_.memset_async(number(at), value, bytes, stream), "filling memory");
   }
 
-  std::size_t granule() const override { return reservations_.granule(); }
+  std::size_t granule() const override SEGFUSE_LOCKS_UNCHECKED {  // it does not change
+    return reservations_.granule();
+  }
   std::byte* reserve(std::size_t bytes) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reservations_.check_reserve(bytes);
     const CurrentContext current(driver_, context_);
     DevicePtr address = 0;
@@ -155,21 +157,21 @@ class CudaDevice final : public Device {
     return reserved;
   }
   void unreserve(std::byte* address, std::size_t bytes) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!reservations_.remove(address, bytes)) return;
     const Current current(*this);
     driver_.address_free(number(address), bytes);
   }
   void map(std::byte* address, std::size_t bytes) override;
   void unmap(std::byte* address, std::size_t bytes) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reservations_.check_unmap(address, bytes);
     const CurrentContext current(driver_, context_);
     check(driver_.mem_unmap(number(address), bytes), "unmapping memory");
     reservations_.unmap(address, bytes);
   }
   DeviceMemory memory() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const CurrentContext current(driver_, context_);
     return memory_of_device();
   }
@@ -212,7 +214,7 @@ class CudaDevice final : public Device {
                   const std::function<void(std::span<const StreamHandle>)>& enqueue);
   void check(cuda::Result result, const char* what) const { cuda::check(driver_, result, what); }
   std::size_t open(int ordinal, const CudaDeviceOptions& options);
-  DeviceMemory memory_of_device() const;
+  DeviceMemory memory_of_device() const SEGFUSE_REQUIRES(mutex_);
   cuda::Result map_granule(DevicePtr address) const;
 
   const Driver& driver_;
@@ -220,9 +222,9 @@ class CudaDevice final : public Device {
   cuda::Context context_ = nullptr;
   cuda::MemProperties properties_;
   std::size_t limit_;
-  std::mutex mutex_;  ///< guards what follows, and what is mapped
-  std::set<StreamHandle> streams_;
-  Reservations reservations_;
+  Mutex mutex_;  ///< guards what follows, and what is mapped
+  std::set<StreamHandle> streams_ SEGFUSE_GUARDED_BY(mutex_);
+  Reservations reservations_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// Opens the device's context; returns the granule.
@@ -322,7 +324,7 @@ cuda::Result CudaDevice::map_granule(DevicePtr address) const {
 }
 
 void CudaDevice::map(std::byte* address, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reservations_.check_map(address, bytes);
   const CurrentContext current(driver_, context_);
   if (bytes > memory_of_device().free) throw NoMemory();

@@ -1,13 +1,13 @@
 #include <fmt/core.h>
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "base/code/code_store.h"
 #include "base/code/fnv.h"
 #include "base/code/made_kernels.h"
+#include "base/mutex.h"
 #include "runtime/cuda/cublas_lt.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
@@ -61,7 +61,7 @@ class Workspaces {
 
   void* allocate(std::size_t bytes, StreamHandle stream) {
     if (capturing(stream)) return from_pool(bytes, stream);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::optional<StreamId> known = adopted(stream);
     if (!known) return from_pool(bytes, stream);
     Buffer buffer = heap_.allocate(bytes, *known, "workspace");
@@ -71,7 +71,7 @@ class Workspaces {
   }
 
   void release(void* memory, StreamHandle stream) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = held_.find(memory);
     if (found == held_.end()) {
       driver().free_async(reinterpret_cast<cuda::DevicePtr>(memory), stream);
@@ -116,8 +116,8 @@ class Workspaces {
   std::unique_ptr<Device> device_;
   Timeline timeline_;
   Heap heap_;
-  std::mutex mutex_;
-  std::unordered_map<void*, Buffer> held_;
+  Mutex mutex_;
+  std::unordered_map<void*, Buffer> held_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 class CudaGpu final : public Gpu {
@@ -230,7 +230,7 @@ class CudaGpu final : public Gpu {
   std::unique_ptr<GpuMatmul> matmul(const GpuProduct& product) override {
     if (!cuda::cublas_lt_is_there()) return nullptr;
     const CurrentContext current(context_);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (cublas_ == nullptr) cublas_ = std::make_unique<cuda::CublasLt>();
     return in_context(cublas_->prepare(product));
   }
@@ -260,7 +260,7 @@ class CudaGpu final : public Gpu {
   /// The lock is not held while a program is compiled; of two that compile the same, one is kept.
   cuda::Module module_of(const std::string& key, const GpuProgram& program) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const auto known = modules_.find(key);
       if (known != modules_.end()) return known->second;
     }
@@ -269,7 +269,7 @@ class CudaGpu final : public Gpu {
     if (kernels_are_heard())
       tell_kernels({MadeKernels::Language::kCuda, program.name, program.source, program.defines,
                     architecture, cubin});
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     cuda::Module& module = modules_[key];
     if (module == nullptr)
       check(driver().module_load(&module, cubin.data()), "loading a compiled program");
@@ -292,10 +292,11 @@ class CudaGpu final : public Gpu {
   int minor_ = 0;
   int multiprocessors_ = 0;
   CubinCache cache_;
-  std::mutex mutex_;
-  std::map<std::string, cuda::Module> modules_;
+  Mutex mutex_;
+  std::map<std::string, cuda::Module> modules_ SEGFUSE_GUARDED_BY(mutex_);
   std::unique_ptr<Workspaces> workspaces_;
-  std::unique_ptr<cuda::CublasLt> cublas_;  ///< opened at the first product
+  std::unique_ptr<cuda::CublasLt> cublas_
+      SEGFUSE_GUARDED_BY(mutex_);  ///< opened at the first product
 };
 
 }  // namespace
@@ -321,7 +322,7 @@ std::string cuda_matmul_library() {
 std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }
 
 std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
-  static std::mutex mutex;
+  static Mutex mutex;
   // Never destroyed: at the end of the process the driver and the callers' streams go first.
   static auto& opened = *new std::map<int, std::shared_ptr<Gpu>>();
   std::string reason;
@@ -330,7 +331,7 @@ std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
   if (ordinal < 0 || ordinal >= count)
     throw UsageError(
         fmt::format("CUDA: there is no device {}; the driver sees {}", ordinal, count));
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   std::shared_ptr<Gpu>& gpu = opened[ordinal];
   if (gpu == nullptr) gpu = std::make_shared<CudaGpu>(ordinal);
   return gpu;

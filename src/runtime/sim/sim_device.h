@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/cpu/host_memory.h"
 #include "runtime/device.h"
 #include "runtime/sim/schedule.h"
@@ -126,12 +126,12 @@ class SimDevice final : public Device {
   HostMemory memory_;
   HostMemory pinned_;  ///< one reservation for each allocation
 
-  mutable std::mutex mutex_;  ///< guards what follows
-  std::array<std::uint64_t, kCalls> counts_{};
-  std::uint64_t fallible_ = 0;
-  std::uint64_t fail_in_ = 0;
-  std::optional<Call> fail_kind_;
-  std::uint64_t fail_work_in_ = 0;
+  mutable Mutex mutex_;  ///< guards what follows
+  std::array<std::uint64_t, kCalls> counts_ SEGFUSE_GUARDED_BY(mutex_){};
+  std::uint64_t fallible_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t fail_in_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::optional<Call> fail_kind_ SEGFUSE_GUARDED_BY(mutex_);
+  std::uint64_t fail_work_in_ SEGFUSE_GUARDED_BY(mutex_) = 0;
 
   StepEngine* steps_ = nullptr;
   std::unique_ptr<StreamEngine> engine_;  ///< last: its work uses the memory

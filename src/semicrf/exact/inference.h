@@ -3,9 +3,9 @@
 
 #include <cmath>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "semicrf/exact/lattice.h"
 #include "semicrf/model/gradients.h"
@@ -78,8 +78,8 @@ inline const RowExpectations& counts_of(const ScopedModel& model, const ScopedRo
 struct Inference::State {
   std::unique_ptr<ThreadPool> owned;
   ThreadPool* pool = nullptr;
-  std::mutex mutex;
-  std::vector<std::unique_ptr<LatticeWorkspace>> free;
+  Mutex mutex;
+  std::vector<std::unique_ptr<LatticeWorkspace>> free SEGFUSE_GUARDED_BY(mutex);
   GradientReducer reducer;
   Engine engine;
 
@@ -93,12 +93,12 @@ struct Inference::State {
     pool->run(end - begin, [&](std::int64_t task) {
       std::unique_ptr<LatticeWorkspace> workspace = take();
       body(begin + task, *workspace);
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       free.push_back(std::move(workspace));
     });
   }
   std::unique_ptr<LatticeWorkspace> take() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (free.empty()) return std::make_unique<LatticeWorkspace>();
     auto workspace = std::move(free.back());
     free.pop_back();

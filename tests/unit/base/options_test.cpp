@@ -52,7 +52,6 @@ TEST(OptionTable, KeysNameRowsOfTheirType) {
   EXPECT_EQ(options.get(options::kLog), "info");
   EXPECT_FALSE(options.get(options::kQuiet));
   EXPECT_EQ(options.get(options::kCheckNumerics), "step");
-  EXPECT_TRUE(options.get(options::kDeterministic));
   EXPECT_EQ(options.get(options::kCacheDir), "");
 }
 
@@ -95,8 +94,7 @@ TEST(Options, UnknownNamesGetTheNearestOne) {
             "unknown option 'thread'; did you mean 'threads'?");
   EXPECT_EQ(message_of([&] { options.value("elephant"); }),
             "unknown option 'elephant'; known are 'threads', 'log', 'quiet', 'check-numerics', "
-            "'backend', 'device', 'check-streams', 'deterministic', 'cache-dir' and "
-            "'cache-size'");
+            "'backend', 'device', 'check-streams', 'cache-dir' and 'cache-size'");
 }
 
 TEST(Options, ValuesThatDoNotFitAreRefusedAndChangeNothing) {

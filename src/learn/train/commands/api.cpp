@@ -10,9 +10,7 @@
 #include <set>
 #include <span>
 
-#include "base/console/log.h"
 #include "base/console/progress.h"
-#include "base/json/json.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
 #include "base/thread_pool.h"
