@@ -24,7 +24,7 @@ class StreamThreads final : public StreamEngine {
   void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
@@ -34,7 +34,7 @@ class StreamThreads final : public StreamEngine {
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   struct Stream {
-    StreamHandle handle = nullptr;
+    StreamHandle handle;
     std::uint64_t identity = 0;
     std::deque<StreamItem> items;
     std::uint64_t enqueued = 0;
@@ -59,8 +59,8 @@ class StreamThreads final : public StreamEngine {
   std::condition_variable progress_;  ///< of those who wait
   bool stopping_ = false;
   std::uint64_t made_ = 0;
-  HandleTable<Stream> streams_{"stream"};
-  HandleTable<StreamEvent> events_{"event"};
+  HandleTable<Stream, StreamHandle> streams_{"stream"};
+  HandleTable<StreamEvent, EventHandle> events_{"event"};
   std::vector<std::shared_ptr<Stream>> all_;  ///< streams whose threads were not joined
 };
 

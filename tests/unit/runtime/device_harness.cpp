@@ -5,7 +5,7 @@
 #include "base/os/shared_library.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 
 namespace segfuse::runtime {
 namespace {
