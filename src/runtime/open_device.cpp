@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 
+#include "runtime/check/race_checker.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
 
@@ -22,9 +23,12 @@ OpenDevice::OpenDevice(std::unique_ptr<Device> device, std::shared_ptr<KernelLoa
       checker_(options.check_streams
                    ? std::make_unique<RaceChecker>(*device_, *options.check_streams)
                    : nullptr),
+      outer_(checker_ ? static_cast<Device*>(checker_.get()) : device_.get()),
       kernels_(std::move(kernels)),
       executor_(timeline_),
       heap_(this->device(), timeline_, options.heap) {}
+
+OpenDevice::~OpenDevice() = default;
 
 std::optional<StreamId> OpenDevice::adopt(StreamHandle stream) {
   const std::lock_guard lock(mutex_);

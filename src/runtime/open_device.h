@@ -9,7 +9,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/check/race_checker.h"
 #include "runtime/executor.h"
 #include "runtime/kernels.h"
 #include "runtime/memory/heap.h"
@@ -17,6 +16,9 @@
 #include "runtime/timeline.h"
 
 namespace segfuse::runtime {
+
+class RaceChecker;
+enum class CheckMode;
 
 struct OpenDeviceOptions {
   HeapOptions heap{};
@@ -29,11 +31,12 @@ class OpenDevice final : public StreamMemory {
   /// `kernels` launches on streams of `device`; null where there is no code for a device.
   OpenDevice(std::unique_ptr<Device> device, std::shared_ptr<KernelLoader> kernels,
              OpenDeviceOptions options = {});
+  ~OpenDevice() override;
   OpenDevice(const OpenDevice&) = delete;
   OpenDevice& operator=(const OpenDevice&) = delete;
 
   /// The device, or the checker around it.
-  Device& device() const { return checker_ ? static_cast<Device&>(*checker_) : *device_; }
+  Device& device() const { return *outer_; }
   RaceChecker* checker() const { return checker_.get(); }
   const std::shared_ptr<KernelLoader>& kernels() const { return kernels_; }
   Timeline& timeline() { return timeline_; }
@@ -52,6 +55,7 @@ class OpenDevice final : public StreamMemory {
  private:
   std::unique_ptr<Device> device_;
   std::unique_ptr<RaceChecker> checker_;
+  Device* outer_;
   std::shared_ptr<KernelLoader> kernels_;
   Timeline timeline_;
   Executor executor_;

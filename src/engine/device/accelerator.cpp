@@ -13,6 +13,7 @@
 #include "comm/registered/backends/cuda_host.h"
 #include "comm/registered/pool.h"
 #endif
+#include "runtime/check/race_checker.h"
 #include "segfuse/error.h"
 #include "segfuse/options.h"
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/memory/pinned.h"

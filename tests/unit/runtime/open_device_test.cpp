@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/check/race_checker.h"
 #include "runtime/open_device.h"
 #include "support/sim/sim_device.h"
 #include "unit/runtime/wait_dropper.h"
