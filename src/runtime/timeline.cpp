@@ -29,7 +29,7 @@ void raise(std::atomic<Tick>& to, Tick tick) {
 }  // namespace
 
 struct Timeline::Event {
-  EventHandle handle = nullptr;
+  EventHandle handle;
   Device* device = nullptr;
   StreamTick at;
   Ticks clock{};
@@ -40,7 +40,7 @@ struct Timeline::Stream {
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
   Device* device = nullptr;  ///< null: there is no such stream now
-  StreamHandle handle = nullptr;
+  StreamHandle handle;
   std::uint64_t identity = 0;
   bool adopted = false;
   std::string name;
@@ -245,7 +245,7 @@ Timeline::EventPtr Timeline::new_event(Stream& stream) SEGFUSE_REQUIRES(stream.m
     state->pool[used->device].emplace_back(used);
   };
   EventPtr owned(event.release(), give_back);
-  stream.device->record(owned->handle, stream.handle);
+  stream.device->record(stream.handle, owned->handle);
   state_->records.fetch_add(1, std::memory_order_relaxed);
   owned->at = {stream.index, stream.tail};
   for (std::size_t i = 0; i < kMaxStreams; ++i)
@@ -338,7 +338,7 @@ void Timeline::order_after_outside(StreamId id, StreamHandle outside) {
   if (stream.handle == outside) return;
   const EventHandle event = stream.device->create_event();
   try {
-    stream.device->record(event, outside);
+    stream.device->record(outside, event);
     const MutexLock lock(stream.mutex);
     stream.device->wait(stream.handle, event);
   } catch (...) {

@@ -58,7 +58,7 @@ void DevicePlanner::add_product(ir::ExprId id) {
                                     gpu_matrix(left, alignment_of(a)),
                                     gpu_matrix(right, alignment_of(b)),
                                     alignment_of(out)};
-  std::shared_ptr<runtime::GpuMatmul> library = accelerator_.gpu().matmul(product);
+  std::shared_ptr<runtime::GpuMatmul> library = accelerator_.kernels()->matmul(product);
   if (!library) return add_library("matmul", matmul_launch(product), {a, b, out}, 1);
   StepOperands operands;
   operands.read(a);
@@ -74,8 +74,8 @@ void DevicePlanner::add_product(ir::ExprId id) {
             at_out = operands.of(out), has_workspace = workspace.has_value(),
             at_workspace = workspace ? operands.of(*workspace) : StepAddress{}](
                runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
-             library->run(at_a.in(addresses), at_b.in(addresses), at_out.in(addresses),
-                          has_workspace ? at_workspace.in(addresses) : nullptr, stream);
+             library->run(stream, at_a.in(addresses), at_b.in(addresses), at_out.in(addresses),
+                          has_workspace ? at_workspace.in(addresses) : nullptr);
            });
 }
 
@@ -113,7 +113,7 @@ void DevicePlanner::add_scatter_add(ir::ExprId id) {
   const Ref status = status_word(std::move(check));
   add_library(
       "scatter_add",
-      scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.gpu().multiprocessors()),
+      scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.kernels()->multiprocessors()),
       {updates, indices, sums, to, status}, 3);
 }
 

@@ -29,8 +29,9 @@ DevicePlanner::DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes,
       device_options_(options) {}
 
 std::function<void(runtime::StreamHandle)> DevicePlanner::waiter() const {
-  return
-      [gpu = accelerator_.shared_gpu()](runtime::StreamHandle stream) { gpu->synchronize(stream); };
+  return [device = accelerator_.device()](runtime::StreamHandle stream) {
+    device->device().synchronize(stream);
+  };
 }
 
 std::uint32_t DevicePlanner::alignment_of(const Ref& ref) const {
@@ -41,13 +42,13 @@ std::uint32_t DevicePlanner::alignment_of(const Ref& ref) const {
 
 void DevicePlanner::add_launch(std::string name, const StepOperands& operands, Launch launch) {
   add_step(std::move(name), operands,
-           [gpu = accelerator_.shared_gpu(), launch = std::move(launch)](
+           [kernels = accelerator_.kernels(), launch = std::move(launch)](
                runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
              std::vector<std::uint64_t> words = launch.words;
              for (const Launch::Patch& patch : launch.patches)
                words[patch.word] = reinterpret_cast<std::uintptr_t>(patch.address.in(addresses));
-             gpu->launch(launch.kernel, launch.grid, launch.block, launch.shared, words.data(),
-                         words.size() * sizeof(words[0]), stream);
+             kernels->launch(stream, launch.kernel, launch.shape, words.data(),
+                             words.size() * sizeof(words[0]));
            });
 }
 
@@ -60,10 +61,8 @@ void DevicePlanner::add_library(std::string name, LibraryLaunch library,
     else
       operands.write(refs[i]);
   }
-  Launch launch{accelerator_.gpu().kernel(library.program, library.entry),
-                library.grid,
-                library.block,
-                0,
+  Launch launch{accelerator_.kernels()->kernel(library.program, library.entry),
+                {library.grid, library.block},
                 std::move(library.words),
                 {}};
   for (std::size_t i = 0; i < refs.size(); ++i) launch.patches.push_back({i, operands.of(refs[i])});
@@ -165,9 +164,9 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group) {
     }
     const std::vector<void*> nowhere(refs.size(), nullptr);
     Launch launch{kernel->code,
-                  {kernel->launch.blocks(size), 1, 1},
-                  {kernel->launch.threads, kernel->launch.rows_at_once, 1},
-                  kernel->launch.shared_bytes(size),
+                  {{kernel->launch.blocks(size), 1, 1},
+                   {kernel->launch.threads, kernel->launch.rows_at_once, 1},
+                   kernel->launch.shared_bytes(size)},
                   kernel->launch.argument(nowhere, size, nullptr),
                   {}};
     if (!kernel->kernel.kernel.checks.empty()) {

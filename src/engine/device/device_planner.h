@@ -20,9 +20,7 @@ class DevicePlanner final : public PlanBuilder {
   /// A launch whose addresses are known when it runs.
   struct Launch {
     runtime::GpuKernel kernel;
-    runtime::Extent3 grid;
-    runtime::Extent3 block;
-    std::size_t shared = 0;
+    runtime::GpuLaunch shape;
     std::vector<std::uint64_t> words;
     struct Patch {
       std::size_t word;

@@ -57,7 +57,7 @@ void CpuPlan::run(std::span<std::byte* const> given, std::byte* arena) {
     addresses_.clear();
     for (const plan::BufferId id : step.reads) addresses_.push_back(bases_[id.index]);
     for (const plan::BufferId id : step.writes) addresses_.push_back(bases_[id.index]);
-    built_.functions[step.function](nullptr, addresses_);
+    built_.functions[step.function]({}, addresses_);
   }
 }
 

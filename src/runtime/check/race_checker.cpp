@@ -103,7 +103,7 @@ void RaceChecker::synchronize(StreamHandle handle) {
   VectorClock seen;
   {
     const MutexLock lock(mutex_);
-    if (handle != nullptr) seen = clock_of(known(handle));
+    if (handle) seen = clock_of(known(handle));
   }
   // A synchronisation that throws has waited as well.
   std::exception_ptr failure;
@@ -151,9 +151,9 @@ void RaceChecker::destroy_event(EventHandle event) noexcept {
   events_.erase(event);
 }
 
-void RaceChecker::record(EventHandle event, StreamHandle handle) {
+void RaceChecker::record(StreamHandle handle, EventHandle event) {
   const MutexLock lock(mutex_);
-  device_.record(event, handle);
+  device_.record(handle, event);
   const Stream* const stream = find(handle);
   if (stream == nullptr) return;
   events_[event] =
@@ -218,10 +218,16 @@ void RaceChecker::fill(StreamHandle stream, void* at, std::uint8_t value, std::s
   submit(stream, "fill", accesses, [&] { device_.fill(stream, at, value, bytes); });
 }
 
+void RaceChecker::read(StreamHandle stream, void* to, const void* from, std::size_t bytes) {
+  auto* const source = static_cast<std::byte*>(const_cast<void*>(from));
+  const MemoryAccess access{source, bytes, false, {}};
+  submit(stream, "read", {&access, 1}, [&] { device_.read(stream, to, from, bytes); });
+}
+
 void RaceChecker::submit(StreamHandle handle, std::string_view work,
                          std::span<const MemoryAccess> accesses, const Enqueue& enqueue) {
   const MutexLock lock(mutex_);
-  if (handle == nullptr) return enqueue();  // the device's error
+  if (!handle) return enqueue();  // the device's error
   Stream* const stream = &known(handle);
   VectorClock clock = clock_of(*stream);
   PastUse use;

@@ -51,13 +51,21 @@ class RaceChecker final : public Device {
   void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
   void launch(StreamHandle stream, Work work, std::span<const MemoryAccess> accesses) override;
   void copy(StreamHandle stream, void* to, const void* from, std::size_t bytes) override;
   void fill(StreamHandle stream, void* at, std::uint8_t value, std::size_t bytes) override;
+  void read(StreamHandle stream, void* to, const void* from, std::size_t bytes) override;
+  bool is_captured(StreamHandle stream) override { return device_.is_captured(stream); }
+  std::byte* allocate_pooled(StreamHandle stream, std::size_t bytes) override {
+    return device_.allocate_pooled(stream, bytes);
+  }
+  void release_pooled(StreamHandle stream, std::byte* memory) noexcept override {
+    device_.release_pooled(stream, memory);
+  }
   std::size_t granule() const override { return device_.granule(); }
   std::byte* reserve(std::size_t bytes) override;
   void unreserve(std::byte* address, std::size_t bytes) noexcept override;

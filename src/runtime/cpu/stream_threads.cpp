@@ -144,7 +144,7 @@ void StreamThreads::destroy_event(EventHandle event) noexcept {
   events_.remove(event);
 }
 
-void StreamThreads::record(EventHandle event, StreamHandle handle) {
+void StreamThreads::record(StreamHandle handle, EventHandle event) {
   const MutexLock lock(mutex_);
   Stream& stream = *streams_.find(handle);
   StreamEvent& found = *events_.find(event);

@@ -23,7 +23,7 @@ class StreamThreads final : public StreamEngine {
   void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
@@ -33,7 +33,7 @@ class StreamThreads final : public StreamEngine {
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   struct Stream {
-    StreamHandle handle = nullptr;
+    StreamHandle handle;
     std::uint64_t identity = 0;
     std::deque<StreamItem> items;
     std::uint64_t enqueued = 0;
@@ -58,8 +58,8 @@ class StreamThreads final : public StreamEngine {
   ConditionVariable progress_;  ///< of those who wait
   bool stopping_ SEGFUSE_GUARDED_BY(mutex_) = false;
   std::uint64_t made_ SEGFUSE_GUARDED_BY(mutex_) = 0;
-  HandleTable<Stream> streams_ SEGFUSE_GUARDED_BY(mutex_){"stream"};
-  HandleTable<StreamEvent> events_ SEGFUSE_GUARDED_BY(mutex_){"event"};
+  HandleTable<Stream, StreamHandle> streams_ SEGFUSE_GUARDED_BY(mutex_){"stream"};
+  HandleTable<StreamEvent, EventHandle> events_ SEGFUSE_GUARDED_BY(mutex_){"event"};
   std::vector<std::shared_ptr<Stream>> all_
       SEGFUSE_GUARDED_BY(mutex_);  ///< streams whose threads were not joined
 };

@@ -13,8 +13,8 @@
 #include "base/mutex.h"
 #include "runtime/cpu/host_memory.h"
 #include "runtime/device.h"
-#include "runtime/sim/schedule.h"
-#include "runtime/sim/step_engine.h"
+#include "support/sim/schedule.h"
+#include "support/sim/step_engine.h"
 
 namespace segfuse::runtime::sim {
 
@@ -67,7 +67,7 @@ class SimDevice final : public Device {
   void drain() override { engine_->drain(); }
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;

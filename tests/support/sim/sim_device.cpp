@@ -1,4 +1,4 @@
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -129,9 +129,9 @@ void SimDevice::destroy_event(EventHandle event) noexcept {
   engine_->destroy_event(event);
 }
 
-void SimDevice::record(EventHandle event, StreamHandle stream) {
+void SimDevice::record(StreamHandle stream, EventHandle event) {
   count_fallible(Call::kRecord);
-  engine_->record(event, stream);
+  engine_->record(stream, event);
 }
 
 void SimDevice::wait(StreamHandle stream, EventHandle event) {
