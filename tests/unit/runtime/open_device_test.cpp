@@ -11,7 +11,7 @@
 #include "runtime/check/race_checker.h"
 #include "runtime/open_device.h"
 #include "support/sim/sim_device.h"
-#include "unit/runtime/wait_dropper.h"
+#include "support/system/wait_dropper.h"
 
 namespace segfuse::runtime {
 namespace {
