@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "base/half.h"
 #include "compiler/interpret/evaluate.h"
 
 namespace segfuse::compiler {
@@ -36,7 +35,9 @@ double reduce_logsumexp(const std::vector<double>& values) {
 double reduce_real(ir::Monoid monoid, const std::vector<double>& values) {
   if (monoid == ir::Monoid::kSum)
     return static_cast<double>(std::accumulate(values.begin(), values.end(), 0.0L));
-  double state = ir::identity(monoid, DType::kF64);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double state = monoid == ir::Monoid::kProduct ? 1 : kInfinity;
+  if (monoid == ir::Monoid::kMax) state = -kInfinity;
   for (const double value : values) {
     if (monoid == ir::Monoid::kProduct) state *= value;
     if (monoid == ir::Monoid::kMax && greater(value, state)) state = value;
@@ -48,7 +49,12 @@ double reduce_real(ir::Monoid monoid, const std::vector<double>& values) {
 /// The empty maximum and minimum are the ends of the type.
 std::int64_t reduce_integer(ir::Monoid monoid, DType dtype,
                             const std::vector<std::int64_t>& values) {
-  auto state = saturate_cast<std::int64_t>(ir::identity(monoid, dtype));
+  using Wide = std::numeric_limits<std::int64_t>;
+  using Narrow = std::numeric_limits<std::int32_t>;
+  const bool narrow = dtype == DType::kI32;
+  std::int64_t state = monoid == ir::Monoid::kProduct;
+  if (monoid == ir::Monoid::kMax) state = narrow ? Narrow::min() : Wide::min();
+  if (monoid == ir::Monoid::kMin) state = narrow ? Narrow::max() : Wide::max();
   for (const std::int64_t value : values) {
     if (monoid == ir::Monoid::kSum) state = wrapping_add(state, value);
     if (monoid == ir::Monoid::kProduct) state = wrapping_mul(state, value);
