@@ -8,6 +8,7 @@
 #include "engine/device/accelerator.h"
 #include "ir/builder.h"
 #include "runtime/check/listener.h"
+#include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 #include "support/random/random_fusion.h"

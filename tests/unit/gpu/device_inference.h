@@ -162,7 +162,7 @@ class OnlineDecoder {
   explicit OnlineDecoder(const Potentials<T>& shared, const OnlineOptions& options = {},
                          const View<const double, 1>& tail = {}) {
     Potentials<T> p;
-    Carrier carry(*test_gpu());
+    Carrier carry(test_gpu());
     p.transition = carry(shared.transition);
     p.duration = carry(shared.duration);
     p.initial = carry(shared.initial);
@@ -173,7 +173,7 @@ class OnlineDecoder {
   template <class T>
   void push(const View<const T, 2>& emission, Segmentations& decided,
             const View<const T, 2>& start = {}, const View<const T, 2>& end = {}) {
-    Carrier carry(*test_gpu());
+    Carrier carry(test_gpu());
     device_->push<T>(carry(emission), carry(start), carry(end));
     device_->check();
     device_->take(decided);

@@ -119,7 +119,7 @@ struct ToolCase {
 /// Of for_scopes' problems, each how many are taken: all, but few where the device is emulated.
 inline int scopes_step() {
 #ifdef SEGFUSE_TEST_ON_DEVICE
-  if (test_gpu()->name() == "emulator") return 5;
+  if (test_gpu().device->name() == "emulator") return 5;
 #endif
   return 1;
 }
