@@ -5,13 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 
-#include "base/console/log.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 
@@ -152,21 +150,6 @@ std::string to_text(const OptionValue& value) {
   return std::get<std::string>(value);
 }
 
-LogLevel level_of(std::string_view name) {
-  const std::vector<std::string>& names = option_table()[row_of("log")].choices;
-  return static_cast<LogLevel>(std::ranges::find(names, name) - names.begin());
-}
-
-struct Defaults {
-  std::mutex mutex;
-  std::optional<Options> options;
-};
-
-Defaults& defaults() {
-  static Defaults state;
-  return state;
-}
-
 }  // namespace
 
 std::span<const OptionInfo> option_table() {
@@ -227,20 +210,6 @@ void Options::assign(std::string_view name, OptionValue value) {
     throw UsageError(fmt::format("option '{}': '{}' was given, expected {}", info.name,
                                  to_text(value), expectation(info)));
   values_[row] = std::move(value);
-}
-
-Options default_options() {
-  Defaults& state = defaults();
-  const std::lock_guard lock(state.mutex);
-  if (!state.options) state.options = Options::from_environment();
-  return *state.options;
-}
-
-void set_default_options(Options options) {
-  set_log_level(level_of(options.get(options::kLog)));
-  Defaults& state = defaults();
-  const std::lock_guard lock(state.mutex);
-  state.options = std::move(options);
 }
 
 }  // namespace segfuse

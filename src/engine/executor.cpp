@@ -17,7 +17,6 @@
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/cause.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 
 namespace segfuse::engine {
 namespace {
@@ -85,7 +84,7 @@ struct Executable::State {
           options.excess_precision);
       return;
     }
-    if (auto compiler = shared_cpu_compiler())
+    if (auto compiler = shared_cpu_compiler(options.context))
       compiled =
           std::make_unique<CpuKernels>(fusion, std::move(compiler), options.excess_precision);
   }
@@ -270,17 +269,18 @@ Executable::~Executable() = default;
 Executable::Executable(Executable&&) noexcept = default;
 Executable& Executable::operator=(Executable&&) noexcept = default;
 
-ExecutorOptions default_executor_options() {
-  const Options defaults = default_options();
-  return {.backend = backend_from_name(defaults.get(options::kBackend)),
-          .check_numerics = defaults.get(options::kCheckNumerics) == "op",
-          .accelerator = open_accelerator(defaults.get(options::kDevice))};
+ExecutorOptions executor_options(const Context& context) {
+  const Options& chosen = context.options();
+  return {.backend = backend_from_name(chosen.get(options::kBackend)),
+          .check_numerics = chosen.get(options::kCheckNumerics) == "op",
+          .accelerator = open_accelerator(chosen.get(options::kDevice), context),
+          .context = context};
 }
 
 std::string device_matmul_library() { return runtime::cuda_matmul_library(); }
 
 std::string cpu_compiler_name(std::string* reason) {
-  const std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler(reason);
+  const std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler({}, reason);
   return compiler ? compiler->version() : "";
 }
 

@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "engine/plan/step_time.h"
 #include "ir/fusion.h"
+#include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse::engine {
@@ -47,11 +48,13 @@ struct ExecutorOptions {
   /// Where it runs; null: on the CPU. By loops and by the reference it runs on the CPU all the
   /// same, and operands and results travel.
   std::shared_ptr<Accelerator> accelerator = nullptr;
+  /// Whose compiled code it uses.
+  Context context = {};
 };
 
-/// As the options `backend`, `check-numerics` (op) and `device` say. DeviceError when that device
-/// cannot be used.
-ExecutorOptions default_executor_options();
+/// As the options `backend`, `check-numerics` (op) and `device` of a context say. DeviceError when
+/// that device cannot be used.
+ExecutorOptions executor_options(const Context& context);
 /// "compiled", "loops", "reference"; UsageError names them for any other.
 Backend backend_from_name(std::string_view name);
 

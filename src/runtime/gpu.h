@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/code/code_store.h"
 #include "runtime/device.h"
 #include "segfuse/tensor.h"
 
@@ -97,9 +98,10 @@ class Gpu {
   }
 };
 
-/// The CUDA device with this ordinal, through the driver opened at run time; one object per device
-/// and process. Throws DeviceError that says what is missing (driver, NVRTC, device).
-std::shared_ptr<Gpu> open_cuda_gpu(int ordinal);
+/// The CUDA device with this ordinal, through the driver opened at run time, whose compiled code is
+/// kept in `code`, if given; one object for each device and folder. Throws DeviceError that says
+/// what is missing (driver, NVRTC, device).
+std::shared_ptr<Gpu> open_cuda_gpu(int ordinal, std::shared_ptr<const CodeStore> code = nullptr);
 /// Number of CUDA devices, 0 without a driver; `reason` says why there are none.
 int cuda_device_count(std::string* reason = nullptr);
 

@@ -2,16 +2,27 @@
 
 #include <mutex>
 
+#include "base/context_state.h"
 #include "compiler/inputs.h"
 
 namespace segfuse::engine {
 
-std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(std::string* reason) {
-  static std::mutex mutex;
-  static std::weak_ptr<jit::CpuCompiler> shared;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<jit::CpuCompiler> compiler = shared.lock();
-  if (!compiler) shared = compiler = jit::open_cpu_compiler(reason);
+namespace {
+
+/// As a context holds it: open as long as somebody uses it.
+struct SharedCompiler {
+  std::mutex mutex;
+  std::weak_ptr<jit::CpuCompiler> compiler;
+};
+
+}  // namespace
+
+std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context, std::string* reason) {
+  Context::State& state = context.state();
+  auto& shared = state.part<SharedCompiler>();
+  const std::lock_guard lock(shared.mutex);
+  std::shared_ptr<jit::CpuCompiler> compiler = shared.compiler.lock();
+  if (!compiler) shared.compiler = compiler = jit::open_cpu_compiler(reason, {.store = state.code});
   return compiler;
 }
 

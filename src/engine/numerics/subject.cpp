@@ -2,14 +2,16 @@
 
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
-#include "segfuse/options.h"
 
 namespace segfuse::engine::numerics {
 
-Subject cpu_subject(Backend backend) {
-  return [backend](const ir::Fusion& fusion, std::span<const Tensor> inputs, const Trial& trial) {
+Subject cpu_subject(Backend backend, const Context& context) {
+  return [backend, context](const ir::Fusion& fusion, std::span<const Tensor> inputs,
+                            const Trial& trial) {
     ThreadPool pool(trial.threads);
-    return Executable(fusion, pool, {.backend = backend, .poison = trial.poison}).run(inputs);
+    return Executable(fusion, pool,
+                      {.backend = backend, .poison = trial.poison, .context = context})
+        .run(inputs);
   };
 }
 
@@ -22,15 +24,13 @@ Subject device_subject(std::shared_ptr<Accelerator> accelerator) {
   };
 }
 
-Place place_of(std::string backend, std::string device) {
-  const Options defaults = default_options();
-  if (backend.empty()) backend = defaults.get(options::kBackend);
-  if (device.empty()) device = defaults.get(options::kDevice);
-  const Backend how = backend_from_name(backend);
-  std::shared_ptr<Accelerator> accelerator = open_accelerator(device);
-  if (how != Backend::kCompiled || !accelerator) return {.subject = cpu_subject(how)};
+Place place_of(const Context& context) {
+  const ExecutorOptions how = executor_options(context);
+  const std::shared_ptr<Accelerator>& accelerator = how.accelerator;
+  if (how.backend != Backend::kCompiled || !accelerator)
+    return {.subject = cpu_subject(how.backend, context)};
   std::string name = accelerator->name();
-  return {.subject = device_subject(std::move(accelerator)),
+  return {.subject = device_subject(accelerator),
           .functions = Functions::kDevice,
           .products = device_matmul_library(),
           .device = std::move(name)};

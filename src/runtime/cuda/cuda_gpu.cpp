@@ -16,7 +16,6 @@
 #include "runtime/memory/heap.h"
 #include "runtime/timeline.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 #include "segfuse/version.h"
 
 namespace segfuse::runtime {
@@ -35,20 +34,22 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
 /// Compiled programs on disk, by (source, definitions, architecture, version).
 class CubinCache {
  public:
+  explicit CubinCache(std::shared_ptr<const CodeStore> store) : store_(std::move(store)) {}
+
   std::string get(const GpuProgram& program, const std::string& architecture) const {
     std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
     for (const std::string& define : program.defines) key += define + "\n";
     key += program.source;
-    if (auto kept = store_.get(program.name, kSuffix, key)) return *std::move(kept);
+    if (auto kept = store_->get(program.name, kSuffix, key)) return *std::move(kept);
     std::string cubin =
         cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
-    store_.put(program.name, kSuffix, key, cubin);
+    store_->put(program.name, kSuffix, key, cubin);
     return cubin;
   }
 
  private:
   static constexpr const char* kSuffix = "cubin";
-  CodeStore store_{code_folder()};
+  std::shared_ptr<const CodeStore> store_;
 };
 
 /// Memory for work on streams that belong to others: the heap's, but where a stream is being
@@ -122,7 +123,7 @@ class Workspaces {
 
 class CudaGpu final : public Gpu {
  public:
-  explicit CudaGpu(int ordinal) {
+  CudaGpu(int ordinal, std::shared_ptr<const CodeStore> code) : cache_(std::move(code)) {
     check(driver().device_get(&device_, ordinal), "opening the device");
     major_ = attribute(device_, cuda::DeviceAttribute::kMajor);
     minor_ = attribute(device_, cuda::DeviceAttribute::kMinor);
@@ -320,10 +321,11 @@ std::string cuda_matmul_library() {
 
 std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }
 
-std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
+std::shared_ptr<Gpu> open_cuda_gpu(int ordinal, std::shared_ptr<const CodeStore> code) {
   static std::mutex mutex;
   // Never destroyed: at the end of the process the driver and the callers' streams go first.
-  static auto& opened = *new std::map<int, std::shared_ptr<Gpu>>();
+  static auto& opened =
+      *new std::map<std::pair<int, std::filesystem::path>, std::shared_ptr<Gpu>>();
   std::string reason;
   const int count = cuda_device_count(&reason);
   if (count == 0) throw DeviceError(reason);
@@ -331,8 +333,9 @@ std::shared_ptr<Gpu> open_cuda_gpu(int ordinal) {
     throw UsageError(
         fmt::format("CUDA: there is no device {}; the driver sees {}", ordinal, count));
   const std::lock_guard lock(mutex);
-  std::shared_ptr<Gpu>& gpu = opened[ordinal];
-  if (gpu == nullptr) gpu = std::make_shared<CudaGpu>(ordinal);
+  if (!code) code = std::make_shared<const CodeStore>(std::filesystem::path());
+  std::shared_ptr<Gpu>& gpu = opened[{ordinal, code->folder()}];
+  if (gpu == nullptr) gpu = std::make_shared<CudaGpu>(ordinal, std::move(code));
   return gpu;
 }
 

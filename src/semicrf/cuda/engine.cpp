@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/context_state.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/posteriors.h"
@@ -9,7 +10,7 @@
 namespace segfuse::semicrf {
 
 CudaEngine::CudaEngine(int device, CudaOptions options)
-    : CudaEngine(runtime::open_cuda_gpu(device), options) {}
+    : CudaEngine(runtime::open_cuda_gpu(device, options.context.state().code), options) {}
 CudaEngine::CudaEngine(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options)
     : state_(std::make_unique<State>(std::move(gpu), options)) {}
 std::string CudaEngine::describe_device(int device) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/context_state.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/cuda/inference_state.h"
 #include "semicrf/model/scope.h"
@@ -137,7 +138,7 @@ void CudaInference::State::store_shared(const ScopeCall& call, StreamHandle stre
 }
 
 CudaInference::CudaInference(int device, CudaOptions options)
-    : CudaInference(runtime::open_cuda_gpu(device), options) {}
+    : CudaInference(runtime::open_cuda_gpu(device, options.context.state().code), options) {}
 CudaInference::CudaInference(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options)
     : state_(std::make_unique<State>(std::move(gpu), options)) {}
 CudaInference::~CudaInference() = default;
