@@ -11,6 +11,7 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
+#include "base/context_state.h"
 #include "base/os/interrupt.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
