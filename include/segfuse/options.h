@@ -82,10 +82,4 @@ class Options {
   std::vector<OptionValue> values_;  // by row of the table
 };
 
-/// The process-wide defaults: what functions use whose caller passes no Options. Read from the
-/// environment at the first call; thread-safe.
-Options default_options();
-/// Replaces them, and sets the log level to theirs. Meant for the start of main().
-void set_default_options(Options options);
-
 }  // namespace segfuse

@@ -22,6 +22,7 @@
 #include <memory>
 #include <string>
 
+#include "segfuse/context.h"
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::runtime {
@@ -47,6 +48,7 @@ struct CudaOptions {
   /// Several blocks share a pass that is too much for one. False: one block each, for comparison.
   bool teams = true;
   std::int64_t warm_up = 0;  ///< frames by which parts overlap, at least K; 0: chosen (4 K)
+  Context context = {};      ///< whose folder of compiled code is used
 };
 
 /// One call at a time; several engines may share a device.
@@ -223,7 +225,8 @@ class CudaOnlineDecoder {
                     void* stream = nullptr);
   template <class T>
   CudaOnlineDecoder(int device, const Potentials<T>& shared, const OnlineOptions& options = {},
-                    const View<const double, 1>& tail = {}, void* stream = nullptr);
+                    const View<const double, 1>& tail = {}, void* stream = nullptr,
+                    const Context& context = {});
   ~CudaOnlineDecoder();
   CudaOnlineDecoder(CudaOnlineDecoder&&) noexcept;
   CudaOnlineDecoder& operator=(CudaOnlineDecoder&&) noexcept;

@@ -16,7 +16,6 @@
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
-#include "segfuse/options.h"
 
 namespace segfuse {
 namespace {
@@ -92,11 +91,12 @@ std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
       fmt::format("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds())));
 }
 
-void Program::make_kernels(std::string_view target, const SizeExamples& sizes) const {
+void Program::make_kernels(std::string_view target, const SizeExamples& sizes,
+                           const Context& context) const {
   compiler::SizeHints hints;
   hints.symbols = sizes;
   if (target == "cpu") {
-    engine::make_cpu_kernels(state_->fusion, hints);
+    engine::make_cpu_kernels(state_->fusion, hints, context);
   } else {
     engine::make_cuda_kernels(state_->fusion, hints, target);
   }
@@ -130,18 +130,20 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
   if (last != nullptr && last->options == wanted) return *last;
   for (Prepared& known : all)
     if (known.options == wanted) return *(last = &known);
-  std::shared_ptr<engine::Accelerator> accelerator = engine::open_accelerator(wanted.device);
+  std::shared_ptr<engine::Accelerator> accelerator =
+      engine::open_accelerator(wanted.device, wanted.context);
   const engine::ExecutorOptions how{.backend = wanted.backend,
                                     .check_numerics = wanted.check_numerics,
                                     .excess_precision = wanted.excess_precision,
                                     .accelerator = accelerator,
-                                    .host = engine::open_host()};
+                                    .host = engine::open_host(wanted.context),
+                                    .context = wanted.context};
   return *(last = &all.emplace_back(wanted, std::move(accelerator),
                                     engine::Executable(fusion, pool, how)));
 }
 
 std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {
-  const Options defaults = default_options();
+  const Options& defaults = how.context.options();
   RunOptions wanted = how;
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
   if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);

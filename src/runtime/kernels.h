@@ -59,7 +59,8 @@ class KernelLoader {
 
 /// The loader of the CUDA device with this ordinal, through the driver opened at run time; one for
 /// each device and process. Throws DeviceError that says what is missing (driver, NVRTC, device).
-std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal);
+std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal,
+                                                std::shared_ptr<const CodeStore> code = nullptr);
 /// Number of CUDA devices, 0 without a driver; `reason` says why there are none.
 int cuda_device_count(std::string* reason = nullptr);
 

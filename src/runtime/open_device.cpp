@@ -71,14 +71,23 @@ void OpenDevice::release(StreamHandle stream, std::byte* memory) noexcept {
   }
 }
 
-std::shared_ptr<OpenDevice> open_cuda(int ordinal, bool check_streams) {
+namespace {
+
+std::filesystem::path folder_of(const std::shared_ptr<const CodeStore>& code) {
+  return code ? code->folder() : std::filesystem::path();
+}
+
+}  // namespace
+
+std::shared_ptr<OpenDevice> open_cuda(int ordinal, bool check_streams,
+                                      std::shared_ptr<const CodeStore> code) {
   static Mutex mutex;
-  static std::map<std::pair<int, bool>, std::weak_ptr<OpenDevice>> opened;
+  static std::map<std::tuple<int, bool, std::filesystem::path>, std::weak_ptr<OpenDevice>> opened;
   const MutexLock lock(mutex);
-  std::weak_ptr<OpenDevice>& slot = opened[{ordinal, check_streams}];
+  std::weak_ptr<OpenDevice>& slot = opened[{ordinal, check_streams, folder_of(code)}];
   std::shared_ptr<OpenDevice> device = slot.lock();
   if (device == nullptr) {
-    std::shared_ptr<KernelLoader> kernels = open_cuda_kernels(ordinal);
+    std::shared_ptr<KernelLoader> kernels = open_cuda_kernels(ordinal, std::move(code));
     OpenDeviceOptions options;
     if (check_streams) options.check_streams = CheckMode::kThrow;
     device = std::make_shared<OpenDevice>(open_cuda_device(ordinal), std::move(kernels), options);
@@ -87,13 +96,14 @@ std::shared_ptr<OpenDevice> open_cuda(int ordinal, bool check_streams) {
   return device;
 }
 
-DeviceAccess access_cuda(int ordinal) {
+DeviceAccess access_cuda(int ordinal, const std::shared_ptr<const CodeStore>& code) {
   static Mutex mutex;
   // Never destroyed: at the end of the process the driver and the callers' streams go first.
-  static auto& kept = *new std::map<int, std::shared_ptr<OpenDevice>>();
+  static auto& kept =
+      *new std::map<std::pair<int, std::filesystem::path>, std::shared_ptr<OpenDevice>>();
   const MutexLock lock(mutex);
-  std::shared_ptr<OpenDevice>& device = kept[ordinal];
-  if (device == nullptr) device = open_cuda(ordinal);
+  std::shared_ptr<OpenDevice>& device = kept[{ordinal, folder_of(code)}];
+  if (device == nullptr) device = open_cuda(ordinal, false, code);
   return {std::shared_ptr<Device>(device, &device->device()), device->kernels(), device,
           legacy_if_null(nullptr)};
 }

@@ -67,12 +67,14 @@ class OpenDevice final : public StreamMemory {
 };
 
 /// The CUDA device with this ordinal: one object for each device and process as long as somebody
-/// holds it; another one for those who check its streams. DeviceError says what is missing,
+/// holds it; another one for those who check its streams, and for each folder that compiled code is
+/// kept in. DeviceError says what is missing,
 /// UsageError that there is no such device.
-std::shared_ptr<OpenDevice> open_cuda(int ordinal, bool check_streams = false);
+std::shared_ptr<OpenDevice> open_cuda(int ordinal, bool check_streams = false,
+                                      std::shared_ptr<const CodeStore> code = nullptr);
 /// The same for work on streams of others, which may end before or after everything else: it stays
 /// open until the process ends.
-DeviceAccess access_cuda(int ordinal);
+DeviceAccess access_cuda(int ordinal, const std::shared_ptr<const CodeStore>& code = nullptr);
 
 /// CUDA's legacy default stream by its name, where null is meant to be that.
 StreamHandle legacy_if_null(void* stream);

@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "base/os/folder.h"
+#include "segfuse/options.h"
 
 namespace segfuse {
 
@@ -17,13 +18,12 @@ namespace segfuse {
 /// (XDG Base Directory Specification), nor any environment that a caller with fewer rights made.
 std::filesystem::path user_cache_folder();
 /// The option cache-dir, or else user_cache_folder().
-std::filesystem::path code_folder();
+std::filesystem::path code_folder(const Options& options);
 
 struct CodeStoreOptions {
   std::uint64_t most_bytes;          ///< of all files together
   std::filesystem::path key_folder;  ///< where the secret lies; empty: with the code
-  /// As the options have it.
-  CodeStoreOptions();
+  explicit CodeStoreOptions(const Options& options = Options());
 };
 
 /// What is taken from here is run, so nothing is taken that somebody else could have put here: the

@@ -1,16 +1,27 @@
 #include "engine/compiled/kernels.h"
 
+#include "base/context_state.h"
 #include "base/mutex.h"
 #include "compiler/inputs.h"
 
 namespace segfuse::engine {
 
-std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(std::string* reason) {
-  static Mutex mutex;
-  static std::weak_ptr<jit::CpuCompiler> shared SEGFUSE_GUARDED_BY(mutex);
-  const MutexLock lock(mutex);
-  std::shared_ptr<jit::CpuCompiler> compiler = shared.lock();
-  if (!compiler) shared = compiler = jit::open_cpu_compiler(reason);
+namespace {
+
+/// As a context holds it: open as long as somebody uses it.
+struct SharedCompiler {
+  Mutex mutex;
+  std::weak_ptr<jit::CpuCompiler> compiler SEGFUSE_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context, std::string* reason) {
+  Context::State& state = context.state();
+  auto& shared = state.part<SharedCompiler>();
+  const MutexLock lock(shared.mutex);
+  std::shared_ptr<jit::CpuCompiler> compiler = shared.compiler.lock();
+  if (!compiler) shared.compiler = compiler = jit::open_cpu_compiler(reason, {.store = state.code});
   return compiler;
 }
 

@@ -188,27 +188,13 @@ struct DeviceFunction::State {
   std::vector<Buffer> over;     ///< of others; to be dropped when no lock is held
 };
 
-namespace {
-
-/// Who calls once calls again, and streams of others are known to what is open.
-std::shared_ptr<Accelerator> kept_open(std::string_view device) {
-  static std::mutex mutex;
-  static auto* const open = new std::vector<std::shared_ptr<Accelerator>>;
-  std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device);
-  const std::lock_guard lock(mutex);
-  if (accelerator != nullptr && std::ranges::find(*open, accelerator) == open->end())
-    open->push_back(accelerator);
-  return accelerator;
-}
-
-}  // namespace
-
-DeviceFunction::DeviceFunction(const Program& program, std::string_view device)
-    : DeviceFunction(program, kept_open(device)) {}
-
-DeviceFunction::DeviceFunction(const Program& program, std::shared_ptr<Accelerator> accelerator) {
+DeviceFunction::DeviceFunction(const Program& program, std::string_view device,
+                               const Context& context) {
+  const std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device, context);
   if (accelerator == nullptr)
     throw UsageError("'cpu' is no GPU; a program runs there with Program::run");
+  // Who calls once calls again, and streams of others are known to what is open.
+  engine::keep_in(context, accelerator);
   const std::lock_guard lock(accelerator->calls());
   state_ = std::make_unique<State>(program.state().fusion, accelerator);
 }

@@ -30,25 +30,27 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
 /// Compiled programs on disk, by (source, definitions, architecture, version).
 class CubinCache {
  public:
+  explicit CubinCache(std::shared_ptr<const CodeStore> store) : store_(std::move(store)) {}
+
   std::string get(const GpuProgram& program, const std::string& architecture) const {
     std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
     for (const std::string& define : program.defines) key += define + "\n";
     key += program.source;
-    if (auto kept = store_.get(program.name, kSuffix, key)) return *std::move(kept);
+    if (auto kept = store_->get(program.name, kSuffix, key)) return *std::move(kept);
     std::string cubin =
         cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
-    store_.put(program.name, kSuffix, key, cubin);
+    store_->put(program.name, kSuffix, key, cubin);
     return cubin;
   }
 
  private:
   static constexpr const char* kSuffix = "cubin";
-  CodeStore store_{code_folder()};
+  std::shared_ptr<const CodeStore> store_;
 };
 
 class CudaKernels final : public KernelLoader {
  public:
-  explicit CudaKernels(int ordinal) {
+  CudaKernels(int ordinal, std::shared_ptr<const CodeStore> code) : cache_(std::move(code)) {
     check(driver().device_get(&device_, ordinal), "opening the device");
     major_ = attribute(device_, cuda::DeviceAttribute::kMajor);
     minor_ = attribute(device_, cuda::DeviceAttribute::kMinor);
@@ -190,10 +192,12 @@ std::string cuda_matmul_library() {
 
 std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }
 
-std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal) {
+std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal,
+                                                std::shared_ptr<const CodeStore> code) {
   static Mutex mutex;
   // Never destroyed: at the end of the process the driver goes first.
-  static auto& opened = *new std::map<int, std::shared_ptr<KernelLoader>>();
+  static auto& opened =
+      *new std::map<std::pair<int, std::filesystem::path>, std::shared_ptr<KernelLoader>>();
   std::string reason;
   const int count = cuda_device_count(&reason);
   if (count == 0) throw DeviceError(reason);
@@ -201,8 +205,9 @@ std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal) {
     throw UsageError(
         fmt::format("CUDA: there is no device {}; the driver sees {}", ordinal, count));
   const MutexLock lock(mutex);
-  std::shared_ptr<KernelLoader>& kernels = opened[ordinal];
-  if (kernels == nullptr) kernels = std::make_shared<CudaKernels>(ordinal);
+  if (!code) code = std::make_shared<const CodeStore>(std::filesystem::path());
+  std::shared_ptr<KernelLoader>& kernels = opened[{ordinal, code->folder()}];
+  if (kernels == nullptr) kernels = std::make_shared<CudaKernels>(ordinal, std::move(code));
   return kernels;
 }
 

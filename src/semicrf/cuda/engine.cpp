@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/context_state.h"
 #include "runtime/open_device.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/model/gradients.h"
@@ -10,7 +11,7 @@
 namespace segfuse::semicrf {
 
 CudaEngine::CudaEngine(int device, CudaOptions options)
-    : CudaEngine(runtime::access_cuda(device), options) {}
+    : CudaEngine(runtime::access_cuda(device, options.context.state().code), options) {}
 CudaEngine::CudaEngine(const runtime::DeviceAccess& device, CudaOptions options)
     : state_(std::make_unique<State>(std::make_shared<gpu::Queue>(device), options)) {}
 std::string CudaEngine::describe_device(int device) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/context_state.h"
 #include "runtime/open_device.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/cuda/inference_state.h"
@@ -138,7 +139,7 @@ void CudaInference::State::store_shared(const ScopeCall& call, StreamHandle stre
 }
 
 CudaInference::CudaInference(int device, CudaOptions options)
-    : CudaInference(runtime::access_cuda(device), options) {}
+    : CudaInference(runtime::access_cuda(device, options.context.state().code), options) {}
 CudaInference::CudaInference(const runtime::DeviceAccess& device, CudaOptions options)
     : state_(std::make_unique<State>(device, options)) {}
 CudaInference::~CudaInference() = default;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/context_state.h"
 #include "runtime/open_device.h"
 #include "semicrf/cuda/inference_state.h"
 #include "semicrf/cuda/kernels/online/arguments.h"
@@ -160,8 +161,10 @@ CudaOnlineDecoder::CudaOnlineDecoder(const runtime::DeviceAccess& device,
 template <class T>
 CudaOnlineDecoder::CudaOnlineDecoder(int device, const Potentials<T>& shared,
                                      const OnlineOptions& options,
-                                     const View<const double, 1>& tail, void* stream)
-    : CudaOnlineDecoder(runtime::access_cuda(device), shared, options, tail, stream) {}
+                                     const View<const double, 1>& tail, void* stream,
+                                     const Context& context)
+    : CudaOnlineDecoder(runtime::access_cuda(device, context.state().code), shared, options, tail,
+                        stream) {}
 
 CudaOnlineDecoder::~CudaOnlineDecoder() = default;
 CudaOnlineDecoder::CudaOnlineDecoder(CudaOnlineDecoder&&) noexcept = default;
@@ -235,7 +238,8 @@ void CudaOnlineDecoder::check() {
                                                 const Potentials<T>&, const OnlineOptions&,      \
                                                 const View<const double, 1>&, void*);            \
   template CudaOnlineDecoder::CudaOnlineDecoder(int, const Potentials<T>&, const OnlineOptions&, \
-                                                const View<const double, 1>&, void*);            \
+                                                const View<const double, 1>&, void*,             \
+                                                const Context&);                                 \
   template void CudaOnlineDecoder::push(const View<const T, 2>&, const View<const T, 2>&,        \
                                         const View<const T, 2>&);
 
