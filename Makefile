@@ -60,9 +60,10 @@ format: ## format the C++ and Python sources in place
 	@tools/setup format
 	@tools/format
 
-tidy: ## clang-tidy over src/ and cli/, if it is installed
+tidy: ## locks (clang's analysis), and clang-tidy over src/ and cli/ if it is installed
 	@tools/setup build
 	@tools/build release $(JOBS)
+	@tools/check_locks --jobs $(JOBS)
 	@command -v clang-tidy clang-tidy-19 >/dev/null || { echo "tidy: no clang-tidy here"; exit 2; }
 	@find src cli -name '*.cpp' | xargs -P $(JOBS) -n 1 \
 	  $$(command -v clang-tidy-19 clang-tidy | head -n 1) -p build --quiet \

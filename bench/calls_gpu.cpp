@@ -20,7 +20,7 @@
 #include "engine/device/device_kernels.h"
 #include "engine/program_state.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 #include "segfuse/device_function.h"
 
 namespace {
@@ -65,7 +65,7 @@ class Launches {
            const Tensor& output)
       : accelerator_(accelerator),
         stream_(accelerator.executor().timeline().handle(accelerator.streams()[0])),
-        fusion_(program, accelerator.shared_gpu()),
+        fusion_(program, accelerator.kernels()),
         status_(allocate(16)) {
     const std::vector<engine::DeviceGroup> groups = fusion_.prepare(inputs, sizes_);
     for (const engine::DeviceGroup& group : groups) {
@@ -88,10 +88,11 @@ class Launches {
   std::size_t size() const { return launches_.size(); }
   void run() const {
     for (const Launch& l : launches_)
-      accelerator_.gpu().launch(l.kernel->code, {l.blocks, 1, 1},
-                                {l.kernel->launch.threads, l.kernel->launch.rows_at_once, 1},
-                                l.shared, l.argument.data(),
-                                l.argument.size() * sizeof(l.argument[0]), stream_);
+      accelerator_.kernels()->launch(stream_, l.kernel->code,
+                                     {{l.blocks, 1, 1},
+                                      {l.kernel->launch.threads, l.kernel->launch.rows_at_once, 1},
+                                      l.shared},
+                                     l.argument.data(), l.argument.size() * sizeof(l.argument[0]));
   }
 
  private:
@@ -168,14 +169,14 @@ class Bench {
     const ForeignArray result = array(output);
     DeviceFunction function(program, accelerator_->name());
     accelerator_->synchronize();
-    const Times times = time([&] { function.run(arrays, {&result, 1}, stream_); },
+    const Times times = time([&] { function.run(arrays, {&result, 1}, stream_.get()); },
                              [&] { device_->synchronize(stream_); });
     add("DeviceFunction::run on the caller's stream, " + what, times, raw,
         largest_error(output, expected));
   }
   void add(const std::string& name, const Times& times, const Times& raw, double error) {
     rows_.push_back({{"name", name},
-                     {"device", accelerator_->gpu().name()},
+                     {"device", accelerator_->device()->device().name()},
                      {"threads", 1},
                      {"ms", times.median},
                      {"us_low", 1e3 * times.low},

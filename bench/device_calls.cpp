@@ -17,7 +17,7 @@
 #include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 
 namespace {
 
@@ -60,7 +60,7 @@ struct Case {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"fill", [](Lane& l) { l.device.fill(l.stream, l.memory, 1, 64); }},
-      {"record", [](Lane& l) { l.device.record(l.event, l.stream); }},
+      {"record", [](Lane& l) { l.device.record(l.stream, l.event); }},
       {"wait", [](Lane& l) { l.device.wait(l.stream, l.event); }},
       {"query", [](Lane& l) { l.device.query(l.event); }},
       {"create and destroy an event",

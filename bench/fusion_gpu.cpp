@@ -28,7 +28,7 @@
 #include "fusion_works.h"
 #include "ir/bind.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/gpu.h"
+#include "runtime/open_device.h"
 
 namespace {
 
@@ -57,18 +57,18 @@ double time(int calls, const std::function<void()>& call, const std::function<vo
   return median(seconds);
 }
 
-double copy_bandwidth(runtime::Gpu& gpu) {
+double copy_bandwidth(const runtime::DeviceAccess& gpu) {
   const auto device = runtime::open_cuda_device(0);
   const runtime::StreamHandle stream = device->create_stream();
   const std::size_t bytes = std::size_t{1} << 29;
-  void* const from = gpu.allocate(bytes, nullptr);
-  void* const to = gpu.allocate(bytes, nullptr);
-  gpu.fill(from, 1, bytes, nullptr);
-  gpu.synchronize(nullptr);
+  std::byte* const from = gpu.memory->allocate(gpu.home, bytes);
+  std::byte* const to = gpu.memory->allocate(gpu.home, bytes);
+  gpu.device->fill(gpu.home, from, 1, bytes);
+  gpu.device->synchronize(gpu.home);
   const double seconds = time(
       20, [&] { device->copy(stream, to, from, bytes); }, [&] { device->synchronize(stream); });
-  gpu.release(from, nullptr);
-  gpu.release(to, nullptr);
+  gpu.memory->release(gpu.home, from);
+  gpu.memory->release(gpu.home, to);
   device->destroy_stream(stream);
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
@@ -84,7 +84,7 @@ class Compiled {
   };
 
   /// On any thread.
-  Compiled(runtime::Gpu& gpu, const Work& what, bool text) : work(what) {
+  Compiled(runtime::KernelLoader& gpu, const Work& what, bool text) : work(what) {
     work.build(model);
     ir::Fusion copy = model.fusion;
     compiler::run_passes(copy, {.verify = true});
@@ -124,7 +124,7 @@ class Compiled {
   std::vector<Kernel> kernels;
 
  private:
-  void add(runtime::Gpu& gpu, compiler::GroupKernel kernel, std::size_t group, bool text) {
+  void add(runtime::KernelLoader& gpu, compiler::GroupKernel kernel, std::size_t group, bool text) {
     compiler::loop::Kernel& loops = kernel.kernel;
     compiler::cuda::fit_to_sizes(loops, [this](const ir::Extent& e) { return size(e); });
     const auto make = [&] {
@@ -145,9 +145,9 @@ class Compiled {
 /// Random numbers in the device's memory, which the inputs of all programs are the beginnings of.
 class Inputs {
  public:
-  explicit Inputs(runtime::Gpu& gpu) : gpu_(gpu) {}
+  explicit Inputs(const runtime::DeviceAccess& gpu) : gpu_(gpu) {}
   ~Inputs() {
-    for (auto& [key, slot] : slots_) gpu_.release(slot.memory, nullptr);
+    for (auto& [key, slot] : slots_) gpu_.memory->release(gpu_.home, slot.memory);
   }
   Inputs(const Inputs&) = delete;
   Inputs& operator=(const Inputs&) = delete;
@@ -155,7 +155,7 @@ class Inputs {
   struct Slot {
     std::vector<double> values;  ///< repeated through the memory
     Tensor pattern{DType::kF32, {0}};
-    void* memory = nullptr;
+    std::byte* memory = nullptr;
     std::size_t bytes = 0;
     double at(std::int64_t position) const {
       return values[static_cast<std::size_t>(position % kPattern)];
@@ -166,13 +166,13 @@ class Inputs {
     Slot& slot = slots_[{number, dtype}];
     if (slot.values.empty()) make(slot, number, dtype);
     if (slot.bytes >= bytes) return slot;
-    if (slot.memory != nullptr) gpu_.release(slot.memory, nullptr);
+    if (slot.memory != nullptr) gpu_.memory->release(gpu_.home, slot.memory);
     slot.bytes = bytes;
-    slot.memory = gpu_.allocate(bytes, nullptr);
-    auto* const memory = static_cast<std::byte*>(slot.memory);
+    slot.memory = gpu_.memory->allocate(gpu_.home, bytes);
     for (std::size_t at = 0; at < bytes; at += slot.pattern.bytes())
-      gpu_.copy_to_device(memory + at, slot.pattern.data(),
-                          std::min(slot.pattern.bytes(), bytes - at), nullptr);
+      gpu_.device->copy(gpu_.home, slot.memory + at, slot.pattern.data(),
+                        std::min(slot.pattern.bytes(), bytes - at));
+    gpu_.device->synchronize(gpu_.home);
     return slot;
   }
 
@@ -187,7 +187,7 @@ class Inputs {
     }
   }
 
-  runtime::Gpu& gpu_;
+  runtime::DeviceAccess gpu_;
   std::map<std::pair<std::size_t, DType>, Slot> slots_;
 };
 
@@ -201,7 +201,7 @@ struct Launch {
 /// What was compiled, with its memory on the device.
 class Program {
  public:
-  Program(runtime::Gpu& gpu, Inputs& inputs, const Compiled& compiled)
+  Program(const runtime::DeviceAccess& gpu, Inputs& inputs, const Compiled& compiled)
       : gpu_(gpu), compiled_(compiled), fusion_(compiled.fusion) {
     for (std::size_t i = 0; i < fusion_.inputs().size(); ++i) {
       const ValId val = fusion_.inputs()[i].val;
@@ -209,8 +209,8 @@ class Program {
                                     std::max(static_cast<std::size_t>(bytes_of(val)), kLeast)));
       memory_[val] = inputs_.back()->memory;
     }
-    status_ = static_cast<int*>(gpu_.allocate(kLeast, nullptr));
-    gpu_.fill(status_, 0, kLeast, nullptr);
+    status_ = gpu_.memory->allocate(gpu_.home, kLeast);
+    gpu_.device->fill(gpu_.home, status_, 0, kLeast);
     std::vector<std::vector<void*>> workspaces;
     for (const compiler::LoweredGroup& group : compiled.groups) {
       workspaces.emplace_back();
@@ -222,17 +222,18 @@ class Program {
     for (const ir::Output& output : fusion_.outputs()) memory_of(output.val);
   }
   ~Program() {
-    for (void* memory : owned_) gpu_.release(memory, nullptr);
-    gpu_.release(status_, nullptr);
+    for (std::byte* memory : owned_) gpu_.memory->release(gpu_.home, memory);
+    gpu_.memory->release(gpu_.home, status_);
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   void run() {
     for (const Launch& l : launches_)
-      gpu_.launch(l.kernel->code, {l.blocks, 1, 1},
-                  {l.kernel->how.threads, l.kernel->how.rows_at_once, 1}, l.shared,
-                  l.argument.data(), l.argument.size() * sizeof(l.argument[0]), nullptr);
+      gpu_.kernels->launch(
+          gpu_.home, l.kernel->code,
+          {{l.blocks, 1, 1}, {l.kernel->how.threads, l.kernel->how.rows_at_once, 1}, l.shared},
+          l.argument.data(), l.argument.size() * sizeof(l.argument[0]));
   }
   const Compiled& compiled() const { return compiled_; }
   double bytes() const {
@@ -248,7 +249,7 @@ class Program {
     Tensor result(fusion_.val(val).dtype, {count});
     const auto* from = static_cast<const std::byte*>(memory_.at(val)) +
                        static_cast<std::size_t>(begin) * size_of(result.dtype());
-    gpu_.copy_to_host(result.data(), from, result.bytes(), nullptr);
+    gpu_.device->read(gpu_.home, result.data(), from, result.bytes());
     return result;
   }
 
@@ -260,8 +261,8 @@ class Program {
            static_cast<double>(size_of(fusion_.val(val).dtype));
   }
   void* poisoned(std::size_t bytes) {
-    owned_.push_back(gpu_.allocate(std::max(bytes, kLeast), nullptr));
-    gpu_.fill(owned_.back(), 0xff, std::max(bytes, kLeast), nullptr);
+    owned_.push_back(gpu_.memory->allocate(gpu_.home, std::max(bytes, kLeast)));
+    gpu_.device->fill(gpu_.home, owned_.back(), 0xff, std::max(bytes, kLeast));
     return owned_.back();
   }
   void* memory_of(ValId val) {
@@ -275,18 +276,19 @@ class Program {
     for (const compiler::Operand& operand : kernel.kernel.operands)
       buffers.push_back(operand.val.valid() ? memory_of(operand.val)
                                             : workspaces[operand.workspace]);
-    launches_.push_back({&kernel, kernel.how.argument(buffers, size, status_),
+    launches_.push_back({&kernel,
+                         kernel.how.argument(buffers, size, reinterpret_cast<int*>(status_)),
                          kernel.how.blocks(size), kernel.how.shared_bytes(size)});
   }
 
-  runtime::Gpu& gpu_;
+  runtime::DeviceAccess gpu_;
   const Compiled& compiled_;
   const ir::Fusion& fusion_;
   std::map<ValId, void*> memory_;
-  std::vector<void*> owned_;
+  std::vector<std::byte*> owned_;
   std::vector<const Inputs::Slot*> inputs_;
   std::vector<Launch> launches_;
-  int* status_ = nullptr;
+  std::byte* status_ = nullptr;
 };
 
 double worse(double worst, double found, double expected) {
@@ -431,17 +433,14 @@ double check(const Program& program, ThreadPool& pool) {
 class Bench {
  public:
   explicit Bench(ordered_json& rows)
-      : rows_(rows),
-        gpu_(runtime::open_cuda_gpu(0)),
-        inputs_(*gpu_),
-        copy_(copy_bandwidth(*gpu_)) {}
+      : rows_(rows), gpu_(runtime::access_cuda(0)), inputs_(gpu_), copy_(copy_bandwidth(gpu_)) {}
 
   /// Compiles all of them beside each other and measures one after the other.
   void measure(const std::vector<Work>& works, bool text) {
     std::vector<std::unique_ptr<Compiled>> compiled(works.size());
     const auto compile = [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);
-      compiled[at] = std::make_unique<Compiled>(*gpu_, works[at], text);
+      compiled[at] = std::make_unique<Compiled>(*gpu_.kernels, works[at], text);
     };
     const auto count = static_cast<std::int64_t>(works.size());
     if (!text) pool_.run(count, compile);
@@ -452,16 +451,16 @@ class Bench {
  private:
   void measure(const Compiled& compiled) {
     constexpr double kSeries = 0.02;  // seconds; slow ones are called less often
-    Program program(*gpu_, inputs_, compiled);
+    Program program(gpu_, inputs_, compiled);
     const auto run = [&] { program.run(); };
-    const auto wait = [&] { gpu_->synchronize(nullptr); };
+    const auto wait = [&] { gpu_.device->synchronize(gpu_.home); };
     run();
     wait();
     const double error = check(program, pool_);
     const double once = time(1, run, wait);
     const double seconds = time(std::clamp(static_cast<int>(kSeries / once), 1, 20), run, wait);
     rows_.push_back({{"name", compiled.work.name},
-                     {"device", gpu_->name()},
+                     {"device", gpu_.device->name()},
                      {"threads", 1},
                      {"ms", 1e3 * seconds},
                      {"reference_ms", 1e3 * program.bytes() / copy_},
@@ -477,7 +476,7 @@ class Bench {
 
   ordered_json& rows_;
   ThreadPool pool_;
-  std::shared_ptr<runtime::Gpu> gpu_;
+  runtime::DeviceAccess gpu_;
   Inputs inputs_;
   double copy_ = 0;
 };

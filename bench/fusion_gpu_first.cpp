@@ -64,7 +64,7 @@ ordered_json first_run(const Work& work, const std::shared_ptr<engine::Accelerat
   };
   accelerator->synchronize();
   std::vector<MadeKernels> made;
-  ordered_json row{{"name", work.name}, {"device", accelerator->gpu().name()}};
+  ordered_json row{{"name", work.name}, {"device", accelerator->device()->device().name()}};
   {
     const KernelListener listener([&](const MadeKernels& one) { made.push_back(one); });
     row["first_ms"] = milliseconds(run);

@@ -15,7 +15,7 @@
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/executor.h"
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 #include "runtime/memory/heap.h"
 
 namespace {

@@ -197,7 +197,7 @@ class RecordAndPoll final : public ListPolicy {
       if (unused_.empty()) unused_.push_back(run_.device.create_event());
       const EventHandle event = unused_.back();
       unused_.pop_back();
-      run_.device.record(event, handle(stream));
+      run_.device.record(handle(stream), event);
       pending_[static_cast<std::size_t>(stream)].push_back({event, held.address, held.stream});
       ++outstanding_[held.address];
     }
@@ -205,7 +205,7 @@ class RecordAndPoll final : public ListPolicy {
 
  private:
   struct Pending {
-    EventHandle event = nullptr;
+    EventHandle event;
     std::byte* address = nullptr;
     int list = 0;
   };
@@ -236,21 +236,21 @@ class EventPerFree final : public ListPolicy {
       lists_.merge(other, stream);
     }
     // Whoever takes from this list later has to come after what the others did as well.
-    run_.device.record(freed_[static_cast<std::size_t>(stream)], handle(stream));
+    run_.device.record(handle(stream), freed_[static_cast<std::size_t>(stream)]);
     return take_or_grow(stream, bytes);
   }
   void give_up(const Held& held) override {
     for (const int reader : held.foreign) {
-      run_.device.record(join_, handle(reader));
+      run_.device.record(handle(reader), join_);
       run_.device.wait(handle(held.stream), join_);
     }
     lists_.give(held.address, held.stream);
-    run_.device.record(freed_[static_cast<std::size_t>(held.stream)], handle(held.stream));
+    run_.device.record(handle(held.stream), freed_[static_cast<std::size_t>(held.stream)]);
   }
 
  private:
   std::array<EventHandle, kModelStreams> freed_{};
-  EventHandle join_ = nullptr;
+  EventHandle join_;
 };
 
 class Ours final : public ModelPolicy {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/gpu.h"
+#include "runtime/open_device.h"
 #include "segfuse/semicrf_cuda.h"
 #include "unit/gpu/device_problem.h"
 
@@ -45,13 +45,13 @@ double median(std::vector<double> values) {
 
 /// Milliseconds a call when calls follow each other without waiting: the device's time, launches
 /// hidden. Median of five such series.
-double time(runtime::Gpu& gpu, int calls, const std::function<void()>& call) {
+double time(const runtime::DeviceAccess& gpu, int calls, const std::function<void()>& call) {
   std::vector<double> ms;
   for (int series = 0; series < 5; ++series) {
-    gpu.synchronize(nullptr);
+    gpu.device->synchronize(gpu.home);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < calls; ++i) call();
-    gpu.synchronize(nullptr);
+    gpu.device->synchronize(gpu.home);
     ms.push_back(1e3 *
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
                  calls);
@@ -128,8 +128,8 @@ double path_error(const semicrf::Segmentations& mine, const semicrf::Segmentatio
   return missing / static_cast<double>(host.segments());
 }
 
-void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
-             const semicrf::CudaOptions& options, nlohmann::ordered_json& rows) {
+void measure(const runtime::DeviceAccess& gpu, const Sizes& n, const semicrf::CudaOptions& options,
+             nlohmann::ordered_json& rows) {
   const Problem<float> p = random_floats(n);
   Rng rng(3);
   const semicrf::Segmentations gold = random_gold(p, rng);
@@ -166,11 +166,11 @@ void measure(const std::shared_ptr<runtime::Gpu>& gpu, const Sizes& n,
   const auto decode = [&] { engine.viterbi(potentials, best); };
   for (int i = 0; i < 2; ++i) forward(), both(), decode();
   engine.check();
-  rows.push_back(row(n, "forward", time(*gpu, n.runs, forward), forward_error, gpu->name()));
-  rows.push_back(row(n, "loss_grad", time(*gpu, n.runs, both),
-                     std::max(forward_error, gradient_error), gpu->name()));
-  rows.push_back(
-      row(n, "viterbi", time(*gpu, std::max(1, n.runs / 4), decode), decode_error, gpu->name()));
+  rows.push_back(row(n, "forward", time(gpu, n.runs, forward), forward_error, gpu.device->name()));
+  rows.push_back(row(n, "loss_grad", time(gpu, n.runs, both),
+                     std::max(forward_error, gradient_error), gpu.device->name()));
+  rows.push_back(row(n, "viterbi", time(gpu, std::max(1, n.runs / 4), decode), decode_error,
+                     gpu.device->name()));
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
   const std::string only = argc > 2 ? argv[2] : "";
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (runtime::cuda_device_count() > 0) {
-    const std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(0);
+    const runtime::DeviceAccess gpu = runtime::access_cuda(0);
     for (const Sizes& n :
          {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10}, Sizes{8, 10000, 200, 8, 4},
           Sizes{1, 100000, 100, 24, 4}, Sizes{8, 500, 30, 39, 4, true}, Sizes{1, 2000, 4, 512, 1},

@@ -144,7 +144,7 @@ nlohmann::ordered_json on_device(ThreadPool& pool,
     on_host.push_back(now() - begin);
   }
   return {{"name", fmt::format("step_B{}_T{}_C{}", sizes[0], sizes[1], sizes[2])},
-          {"device", accelerator->gpu().name()},
+          {"device", accelerator->device()->device().name()},
           {"ms", 1e3 * median(each)},
           {"spread", (*std::max_element(each.begin(), each.end()) -
                       *std::min_element(each.begin(), each.end())) /

@@ -74,7 +74,7 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
 
 void add_doctor_streams(Command doctor, Common& common) {
   Command command = doctor.add(
-      "streams", "Work on a GPU that does not wait for what it depends on, in a run of segfuse");
+      "streams", "Work on streams that does not wait for what it depends on, in a run of segfuse");
   struct Arguments {
     std::vector<std::string> command;
     std::string picture;

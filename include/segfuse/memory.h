@@ -64,7 +64,7 @@ struct Race {
 };
 
 /// A stream of a device, by number; valid until the device retires it.
-class Stream {
+class [[nodiscard]] Stream {
  public:
   Stream() = default;
   bool operator==(const Stream&) const = default;
@@ -79,7 +79,7 @@ class Stream {
 };
 
 /// Memory that is lent to work that the library does not see, until this object goes.
-class Loan {
+class [[nodiscard]] Loan {
  public:
   Loan(Loan&&) noexcept;
   Loan& operator=(Loan&&) = delete;
@@ -94,7 +94,7 @@ class Loan {
 
 /// Device memory that is held; copies share it, and it holds its device. The last copy to go gives
 /// the memory back, on any thread and at any time.
-class Buffer {
+class [[nodiscard]] Buffer {
  public:
   Buffer() = default;
   explicit operator bool() const { return state_ != nullptr; }

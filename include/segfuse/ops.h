@@ -170,10 +170,10 @@ std::vector<Value> vjp(std::span<const Value> outputs, std::span<const Value> co
 
 // --- elementwise: exp, tanh, maximum, lt, ... ----------------------------------------------------
 
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   Value name(const Value& a);
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
   Value name(const Value& a, const Value& b);
 #include "segfuse/ops.def"
 

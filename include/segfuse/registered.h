@@ -104,7 +104,7 @@ std::shared_ptr<Backend> make_uring_backend();
 std::shared_ptr<Backend> make_verbs_backend(const std::string& device = {});
 
 /// A registered range; keeps its slab alive. For one thread at a time.
-class Registration {
+class [[nodiscard]] Registration {
  public:
   Registration() = default;
   Registration(Registration&&) noexcept = default;
@@ -135,7 +135,7 @@ class Registration {
 };
 
 /// A handle of a slab; the memory goes with the last of it and its registrations. Any thread.
-class Slab {
+class [[nodiscard]] Slab {
  public:
   Slab() = default;
   Slab(Slab&&) noexcept = default;

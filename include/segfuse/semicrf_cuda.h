@@ -4,15 +4,21 @@
 //
 // Stream order: a call reads its inputs and writes its outputs in the order of `stream` (a CUstream
 // or cudaStream_t; null is the legacy default stream). It returns without waiting for the device,
-// so inputs and outputs must stay allocated until the stream has passed it. Workspaces come from a
-// stream-ordered pool. Nothing is read back: what the device finds wrong in the numbers (NaN, +inf,
-// a gold segmentation that does not tile its row, a length out of range) is kept, and thrown by the
-// next check(). Wrong shapes are a UsageError at once; a device that fails is a DeviceError.
+// so inputs and outputs must stay allocated until the stream has passed it. Workspaces come from
+// the heap that the device's programs use (docs/memory.md), in the order of the stream; while a
+// stream is captured, from the device's pool. CUDA's per-thread default stream is refused: it is a
+// different stream in each thread. A stream of calls is not destroyed while the device is used:
+// its memory is handed on in its order. Nothing is read back: what the device finds wrong in the
+// numbers (NaN, +inf, a gold segmentation that does not tile its row, a length out of range) is
+// kept, and thrown by the next check(). Wrong shapes are a UsageError at once; a device that fails
+// is a DeviceError.
 //
 // Scores are stored as float, double, Half or BFloat16; arithmetic is in double. Kernels are
 // compiled for the sizes (C, K) and the device by NVRTC at first use and cached on disk; B and T
 // are free. The same inputs give the same bits on devices of one kind.
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,7 +26,7 @@
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::runtime {
-class Gpu;
+struct DeviceAccess;
 }
 
 namespace segfuse::semicrf {
@@ -50,8 +56,8 @@ class CudaEngine {
  public:
   /// On the CUDA device with this ordinal. DeviceError says what is missing: driver, NVRTC, device.
   explicit CudaEngine(int device = 0, CudaOptions options = {});
-  /// On any implementation of a GPU.
-  explicit CudaEngine(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options = {});
+  /// On any device, with memory from where it says.
+  explicit CudaEngine(const runtime::DeviceAccess& device, CudaOptions options = {});
   /// "NVIDIA H200, NVRTC 13.0", or the sentence that says what is missing, which begins "CUDA:".
   static std::string describe_device(int device = 0);
   ~CudaEngine();
@@ -101,6 +107,10 @@ class CudaEngine {
   /// check() met, naming input, batch, time and class.
   void check(void* stream = nullptr);
 
+  /// Runs calls of this engine without enqueuing anything or looking at addresses: compiles their
+  /// kernels, and returns the bytes of the largest workspace that one of them takes.
+  std::size_t measure(const std::function<void()>& calls);
+
  private:
   struct State;
   std::unique_ptr<State> state_;
@@ -132,7 +142,7 @@ class CudaInference {
  public:
   /// On the CUDA device with this ordinal; as CudaEngine.
   explicit CudaInference(int device = 0, CudaOptions options = {});
-  explicit CudaInference(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options = {});
+  explicit CudaInference(const runtime::DeviceAccess& device, CudaOptions options = {});
   ~CudaInference();
   CudaInference(CudaInference&&) noexcept;
   CudaInference& operator=(CudaInference&&) noexcept;
@@ -210,7 +220,7 @@ class CudaOnlineDecoder {
  public:
   /// `shared` and `tail` are of device memory, and copied in stream order.
   template <class T>
-  CudaOnlineDecoder(std::shared_ptr<runtime::Gpu> gpu, const Potentials<T>& shared,
+  CudaOnlineDecoder(const runtime::DeviceAccess& device, const Potentials<T>& shared,
                     const OnlineOptions& options = {}, const View<const double, 1>& tail = {},
                     void* stream = nullptr);
   template <class T>

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace segfuse {
 
@@ -12,12 +13,12 @@ template <class Listener>
 class Listeners {
  public:
   void add(Listener* listener) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     all_.push_back(listener);
     ++count_;
   }
   void remove(Listener* listener) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase(all_, listener);
     --count_;
   }
@@ -26,13 +27,13 @@ class Listeners {
   template <class Tell>
   void tell(const Tell& tell) {
     if (!any()) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (Listener* listener : all_) tell(*listener);
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<Listener*> all_;
+  Mutex mutex_;
+  std::vector<Listener*> all_ SEGFUSE_GUARDED_BY(mutex_);
   std::atomic<int> count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 
 #include <fmt/core.h>
 #include <sys/auxv.h>
@@ -51,21 +51,15 @@ std::vector<OptionInfo> make_table() {
        0,
        0,
        "op"},
-      {"backend",
-       "",
-       std::string("compiled"),
-       "what runs programs on a CPU: machine code made for them (loops, where there is no "
-       "compiler), "
-       "built-in loops, or the reference in double precision",
-       {"compiled", "loops", "reference"}},
+      {"backend", "", std::string("compiled"),
+       "what runs programs: compiled, machine code made for them (loops, where there is no "
+       "compiler); "
+       "loops, built in; or reference, the interpreter in double precision"},
       {"device", "", std::string("cpu"),
        "where programs run and models are trained: cpu, cuda, or cuda:N for the N-th GPU"},
       {"check-streams", "", false,
-       "watch all work on a GPU for missing waits between streams; a race is an error that shows "
-       "it"},
-      {"deterministic", "", true,
-       "the same bits for the same inputs on any number of threads; off allows faster orders, of "
-       "which there are none so far"},
+       "watch all work on streams for missing waits; a race is an error that shows it. On the CPU, "
+       "programs run on two streams then"},
       {"cache-dir", "", std::string(),
        "folder of compiled code, yours alone; empty takes $XDG_CACHE_HOME/segfuse or "
        "~/.cache/segfuse"},

@@ -8,6 +8,7 @@
 
 #include "base/code/blake2b.h"
 #include "base/console/log.h"
+#include "base/mutex.h"
 #include "base/os/folder.h"
 #include "base/text.h"
 #include "segfuse/error.h"
@@ -63,6 +64,7 @@ void Outputs::announce(const fs::path& path, const std::string& source) {
 }
 
 void Outputs::check() {
+  const MutexLock lock(mutex_);
   std::vector<fs::path> others;
   for (const auto& [path, source] : announced_)
     if (stands_in_the_way(path)) others.push_back(path);
@@ -83,7 +85,7 @@ void Outputs::write(const fs::path& path, std::string_view content) {
     if (!out) throw DataError(fmt::format("{}: cannot be written", path.string()));
     return;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stands_in_the_way(path))
     throw UsageError(fmt::format(
         "{} is there, and segfuse did not write it or it was changed since; write to another "

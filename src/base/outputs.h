@@ -3,11 +3,12 @@
 
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace segfuse {
 
@@ -31,16 +32,17 @@ class Outputs {
   void write(const std::filesystem::path& path, std::string_view content);
 
  private:
-  bool stands_in_the_way(const std::filesystem::path& path);
-  bool is_ours(const std::filesystem::path& path);
-  void note(const std::filesystem::path& path, std::string_view content);
+  bool stands_in_the_way(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
+  bool is_ours(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
+  void note(const std::filesystem::path& path, std::string_view content) SEGFUSE_REQUIRES(mutex_);
 
   bool overwrite_;
   std::string list_;
   bool complained_ = false;
-  std::mutex mutex_;
-  std::map<std::filesystem::path, std::string> announced_;        ///< with their sources
-  std::map<std::filesystem::path, std::set<std::string>> noted_;  ///< lines, by folder
+  Mutex mutex_;
+  std::map<std::filesystem::path, std::string> announced_;  ///< with their sources
+  std::map<std::filesystem::path, std::set<std::string>> noted_
+      SEGFUSE_GUARDED_BY(mutex_);  ///< lines, by folder
 };
 
 }  // namespace segfuse

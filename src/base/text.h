@@ -18,8 +18,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate nearest to `name` (the first of equals), or nothing when all are too far off to be
 /// meant: more than 2 edits, or a third of the name if that is more. '-' and '_' count as equal.
-std::optional<std::string> nearest_match(std::string_view name,
-                                         std::span<const std::string> candidates);
+[[nodiscard]] std::optional<std::string> nearest_match(std::string_view name,
+                                                       std::span<const std::string> candidates);
 
 /// "did you mean 'threads'?" or, when nothing is near, "known are 'a', 'b' and 'c'".
 std::string suggestion(std::string_view name, std::span<const std::string> candidates);

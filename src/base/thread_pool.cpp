@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/console/log.h"
+#include "base/mutex.h"
 
 namespace segfuse {
 namespace {
@@ -27,9 +26,9 @@ struct Job {
   std::atomic<std::int64_t> next{0};
   int places = 0;  ///< for workers; guarded by the workers' mutex, as is `busy`
   int busy = 0;    ///< workers that take part
-  std::mutex mutex;
-  std::int64_t failed_task = -1;
-  std::exception_ptr failure;
+  Mutex mutex;
+  std::int64_t failed_task SEGFUSE_GUARDED_BY(mutex) = -1;
+  std::exception_ptr failure SEGFUSE_GUARDED_BY(mutex);
 
   void work() {
     const bool outer = std::exchange(inside_task, true);
@@ -37,7 +36,7 @@ struct Job {
       try {
         (*body)(task);
       } catch (...) {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         if (!failure || task < failed_task) {
           failed_task = task;
           failure = std::current_exception();
@@ -56,7 +55,7 @@ class ThreadPool::Workers {
  public:
   ~Workers() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
     }
     wake_.notify_all();
@@ -65,11 +64,12 @@ class ThreadPool::Workers {
 
   /// Those of this process; made when there are none.
   static std::shared_ptr<Workers> shared() {
-    static std::mutex mutex;
+    static Mutex mutex;
     static std::weak_ptr<Workers> all;
     static const int registered =
-        pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
-                       [] {
+        pthread_atfork([]() SEGFUSE_LOCKS_UNCHECKED { mutex.lock(); },
+                       []() SEGFUSE_LOCKS_UNCHECKED { mutex.unlock(); },
+                       []() SEGFUSE_LOCKS_UNCHECKED {
                          // The parent's threads do not exist here, and nobody can wait for them.
                          if (std::shared_ptr<Workers> parents = all.lock())
                            new std::shared_ptr<Workers>(std::move(parents));
@@ -78,7 +78,7 @@ class ThreadPool::Workers {
                          mutex.unlock();
                        });
     static_cast<void>(registered);
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     std::shared_ptr<Workers> workers = all.lock();
     if (!workers) all = workers = std::make_shared<Workers>();
     return workers;
@@ -89,7 +89,7 @@ class ThreadPool::Workers {
 
   /// Starts threads until there are `count`; how many there are then.
   int at_least(int count) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (count <= static_cast<int>(threads_.size())) return count;
     try {
       threads_.reserve(static_cast<std::size_t>(count));
@@ -106,24 +106,24 @@ class ThreadPool::Workers {
     job.places = static_cast<int>(std::min<std::int64_t>(most, job.tasks - 1));
     int missing = job.places;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       jobs_.push_back(&job);
       if (missing >= static_cast<int>(threads_.size())) missing = -1;
     }
     if (missing < 0) wake_.notify_all();
     for (; missing > 0; --missing) wake_.notify_one();
     job.work();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase(jobs_, &job);  // a worker that wakes late finds nothing
-    done_.wait(lock, [&] { return job.busy == 0; });
+    while (job.busy != 0) done_.wait(lock);
   }
 
  private:
   void serve() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
       Job* job = nullptr;
-      wake_.wait(lock, [&] { return stop_ || (job = next_job()) != nullptr; });
+      while (!stop_ && (job = next_job()) == nullptr) wake_.wait(lock);
       if (stop_) return;
       --job->places;
       ++job->busy;
@@ -134,7 +134,7 @@ class ThreadPool::Workers {
     }
   }
 
-  Job* next_job() const {
+  Job* next_job() const SEGFUSE_REQUIRES(mutex_) {
     for (Job* job : jobs_)
       if (job->places > 0 && job->next < job->tasks) return job;
     return nullptr;
@@ -142,12 +142,12 @@ class ThreadPool::Workers {
 
   static inline std::atomic<int> forks = 0;
   const int born_ = forks;
-  std::mutex mutex_;  // of all below
-  std::condition_variable wake_;
-  std::condition_variable done_;
-  std::vector<std::thread> threads_;
-  std::vector<Job*> jobs_;  // that run, the oldest first
-  bool stop_ = false;
+  Mutex mutex_;  // of all below
+  ConditionVariable wake_;
+  ConditionVariable done_;
+  std::vector<std::thread> threads_ SEGFUSE_GUARDED_BY(mutex_);
+  std::vector<Job*> jobs_ SEGFUSE_GUARDED_BY(mutex_);  // that run, the oldest first
+  bool stop_ SEGFUSE_GUARDED_BY(mutex_) = false;
 };
 
 int available_cores() {
@@ -178,6 +178,7 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>
   } else {
     workers_->run(job, size_ - 1);
   }
+  const MutexLock lock(job.mutex);
   if (job.failure) std::rethrow_exception(job.failure);
 }
 

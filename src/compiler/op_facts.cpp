@@ -1,5 +1,7 @@
 #include "compiler/op_facts.h"
 
+#include <algorithm>
+
 namespace segfuse::compiler {
 
 using ir::Op;
@@ -26,5 +28,20 @@ bool keeps_precision(Op op) {
 bool costs_more_than_a_load(Op op) { return ir::info(op).instructions > kLoad; }
 
 bool costs_less_than_memory(Op op) { return ir::info(op).instructions <= kMemory; }
+
+bool is_monoid(Op op) {
+  const auto& walks = ir::info(op).walks;
+  return walks.size() == 1 && walks[0].size() == 1 && walks[0][0] != ir::Monoid::kArgmax;
+}
+
+int carried_values(Op op) {
+  int most = 0;
+  for (const std::vector<ir::Monoid>& states : ir::info(op).walks) {
+    int all = 0;
+    for (const ir::Monoid state : states) all += state == ir::Monoid::kArgmax ? 2 : 1;
+    most = std::max(most, all);
+  }
+  return most;
+}
 
 }  // namespace segfuse::compiler

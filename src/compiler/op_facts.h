@@ -20,4 +20,9 @@ bool costs_more_than_a_load(ir::Op op);
 /// there and reading it back.
 bool costs_less_than_memory(ir::Op op);
 
+/// Whether a reduction is a single walk with a single state, which is its result.
+bool is_monoid(ir::Op op);
+/// The values that a walk of a reduction carries at most.
+int carried_values(ir::Op op);
+
 }  // namespace segfuse::compiler

@@ -13,7 +13,7 @@ std::string stream_report_text(const StreamReport& report) {
   for (const StreamRace& race : report.races)
     text += fmt::format("\nrace: {}\n  {:<10}{}\n", race.sentence, "missing", race.missing);
   if (report.operations == 0)
-    text += "note: nothing ran on a GPU, so nothing was looked at; --device cuda runs it there\n";
+    text += "note: nothing was enqueued on a stream, so nothing was looked at\n";
   else if (report.races.empty())
     text += "no race: every use of memory waits for those it depends on\n";
   return text;

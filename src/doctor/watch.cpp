@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 
 #include "base/code/made_kernels.h"
+#include "base/mutex.h"
 #include "doctor/kernel/cpu.h"
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/parts.h"
@@ -25,13 +25,13 @@ struct Watch::State {
   void hear(const MadeKernels& made) {
     std::string key = made.architecture + "\n";
     for (const std::string& define : made.defines) key += define + "\n";
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (known.insert(key + made.text).second) all.push_back(made);
   }
 
-  mutable std::mutex mutex;
-  std::set<std::string> known;
-  std::vector<MadeKernels> all;
+  mutable Mutex mutex;
+  std::set<std::string> known SEGFUSE_GUARDED_BY(mutex);
+  std::vector<MadeKernels> all SEGFUSE_GUARDED_BY(mutex);
   KernelListener listener{[this](const MadeKernels& made) { hear(made); }};
   runtime::RaceListener races;
 };
@@ -85,7 +85,7 @@ KernelReport report_of_c(const std::vector<MadeKernels>& all) {
 /// of a second.
 std::vector<std::string> ptx_of(const std::vector<MadeKernels>& all, std::string& why) {
   std::vector<std::string> found(all.size());
-  std::mutex mutex;
+  Mutex mutex;
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < all.size(); i = next++) try {
@@ -93,7 +93,7 @@ std::vector<std::string> ptx_of(const std::vector<MadeKernels>& all, std::string
                                                 all[i].architecture)
                        .ptx;
       } catch (const Error& error) {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         why = error.what();
       }
   };
@@ -134,7 +134,7 @@ std::vector<KernelReport> Watch::kernels() const {
   std::vector<MadeKernels> c;
   std::vector<std::pair<std::string, std::vector<MadeKernels>>> cuda;  // by architecture
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     for (const MadeKernels& made : state_->all) {
       if (made.language == Language::kC) {
         c.push_back(made);

@@ -22,15 +22,10 @@ namespace segfuse::engine {
 
 class Accelerator;
 
-enum class Backend : std::uint8_t {
-  kCompiled,   ///< machine code for everything but library calls; loops where there is no compiler
-  kLoops,      ///< built-in loops
-  kReference,  ///< the interpreter in double precision; results are rounded at the end
-};
-
 struct ExecutorOptions {
-  /// Results differ in last digits only.
-  Backend backend = Backend::kCompiled;
+  /// The name of one in backends/: "compiled" (machine code), "loops" (built in) or "reference"
+  /// (the interpreter in double precision). Results differ in last digits only.
+  std::string backend = "compiled";
   /// Before each run a run of its own is looked at, whose results are thrown away: on the CPU every
   /// operation by itself, in built-in loops; on an accelerator what its own kernels write, and the
   /// operations of a kernel only where that holds NaN or infinities. The first NaN, or the first
@@ -45,24 +40,25 @@ struct ExecutorOptions {
   bool poison = false;
   /// Measures every step, which on a GPU is waited for then; see Executable::step_times().
   bool profile = false;
-  /// Where it runs; null: on the CPU. By loops and by the reference it runs on the CPU all the
-  /// same, and operands and results travel.
+  /// Where it runs; null: on the CPU. A back end that knows the CPU only runs there all the same,
+  /// and operands and results travel.
   std::shared_ptr<Accelerator> accelerator = nullptr;
+  /// The CPU as a device: steps that run there go on its streams and take scratch memory from its
+  /// heap, so that they can be checked and recorded. Null: they run in place.
+  std::shared_ptr<Accelerator> host = nullptr;
   /// Whose compiled code it uses.
   Context context = {};
 };
 
-/// As the options `backend`, `check-numerics` (op) and `device` of a context say. DeviceError when
-/// that device cannot be used.
+/// As the options `backend`, `check-numerics` (op), `device` and `check-streams` of a context say.
+/// DeviceError when that device cannot be used.
 ExecutorOptions executor_options(const Context& context);
-/// "compiled", "loops", "reference"; UsageError names them for any other.
-Backend backend_from_name(std::string_view name);
 
 /// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
 /// kept; working memory is kept too. One run at a time.
 class Executable {
  public:
-  /// `pool` outlives this.
+  /// `pool` outlives this. UsageError for a backend that is not there.
   Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions options = {});
   ~Executable();
   Executable(Executable&&) noexcept;

@@ -132,10 +132,11 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
     if (known.options == wanted) return *(last = &known);
   std::shared_ptr<engine::Accelerator> accelerator =
       engine::open_accelerator(wanted.device, wanted.context);
-  const engine::ExecutorOptions how{.backend = engine::backend_from_name(wanted.backend),
+  const engine::ExecutorOptions how{.backend = wanted.backend,
                                     .check_numerics = wanted.check_numerics,
                                     .excess_precision = wanted.excess_precision,
                                     .accelerator = accelerator,
+                                    .host = engine::open_host(wanted.context),
                                     .context = wanted.context};
   return *(last = &all.emplace_back(wanted, std::move(accelerator),
                                     engine::Executable(fusion, pool, how)));

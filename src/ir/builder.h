@@ -19,10 +19,10 @@ class Builder {
   // Elementwise. Operands are broadcast against each other as NumPy does: missing leading axes are
   // added and axes of constant size 1 are stretched. Element types must agree; there is no silent
   // cast.
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   ValId name(ValId a) { return elementwise(Op::name, {a}); }
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
   ValId name(ValId a, ValId b) { return elementwise(Op::name, {a, b}); }
 #include "segfuse/ops.def"
   ValId where(ValId condition, ValId a, ValId b) {

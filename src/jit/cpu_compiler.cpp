@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <future>
 #include <list>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/code/code_store.h"
 #include "base/code/made_kernels.h"
+#include "base/mutex.h"
 #include "base/os/shared_library.h"
 #include "jit/clang_module.h"
 #include "segfuse/version.h"
@@ -119,14 +119,13 @@ class CachedCompiler final : public CpuCompiler {
         target_(options.target.value_or(host_)),
         version_(clang_module().table->compiler()),
         capacity_(std::max<std::size_t>(1, options.capacity)),
-        store_(options.store ? std::move(options.store)
-                             : std::make_shared<const CodeStore>(std::filesystem::path())) {}
+        store_(options.store ? std::move(options.store) : CodeStore::nowhere()) {}
 
   std::shared_ptr<const CpuCode> compile(const CSource& source) override {
     if (kernels_are_heard()) tell_kernels({MadeKernels::Language::kC, source.name, source.text});
     std::promise<Code> promise;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       const auto found = places_.find(source.text);
       if (found != places_.end()) {
         ++counters_.hits;
@@ -163,7 +162,7 @@ class CachedCompiler final : public CpuCompiler {
   const CpuTarget& host_target() const override { return host_; }
   const std::string& version() const override { return version_; }
   CpuCompilerCounters counters() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return counters_;
   }
   std::filesystem::path object_path(std::string_view text) const override {
@@ -205,7 +204,7 @@ class CachedCompiler final : public CpuCompiler {
   }
 
   void finish(const std::string& text, bool from_disk) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++(from_disk ? counters_.disk_hits : counters_.compiled);
     places_.at(text)->ready = true;
     for (auto entry = entries_.end(); entries_.size() > capacity_ && entry != entries_.begin();) {
@@ -218,7 +217,7 @@ class CachedCompiler final : public CpuCompiler {
   }
 
   void forget(const std::string& text) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counters_.failed;
     const auto place = places_.find(text);
     const auto entry = place->second;
@@ -231,10 +230,11 @@ class CachedCompiler final : public CpuCompiler {
   const std::string version_;
   const std::size_t capacity_;
   const std::shared_ptr<const CodeStore> store_;
-  mutable std::mutex mutex_;
-  std::list<Entry> entries_;
-  std::unordered_map<std::string_view, std::list<Entry>::iterator> places_;  // keys lie in entries_
-  CpuCompilerCounters counters_;
+  mutable Mutex mutex_;
+  std::list<Entry> entries_ SEGFUSE_GUARDED_BY(mutex_);
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> places_
+      SEGFUSE_GUARDED_BY(mutex_);  // keys lie in entries_
+  CpuCompilerCounters counters_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

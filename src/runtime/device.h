@@ -16,22 +16,39 @@
 // the event is complete. A synchronisation that throws has waited all the same. A CUDA context that
 // was lost stays lost.
 //
-// Handles of what was destroyed may be given out again. A device may be used from many threads.
-// Work that nobody waited for may be dropped with the device.
+// Calls that take a stream take it first. Handles of what was destroyed may be given out again. A
+// device may be used from many threads. Work that nobody waited for may be dropped with the device.
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "segfuse/error.h"
+
 namespace segfuse::runtime {
 
-/// The device's own name of a stream (CUDA: CUstream).
-using StreamHandle = void*;
-/// The device's own name of an event (CUDA: CUevent).
-using EventHandle = void*;
+/// A device's own name of something, which is a pointer at its edge only. The default is null.
+template <class Of>
+class Handle {
+ public:
+  constexpr Handle() = default;
+  constexpr explicit Handle(void* value) : value_(value) {}
+  constexpr void* get() const { return value_; }
+  constexpr explicit operator bool() const { return value_ != nullptr; }
+  friend constexpr auto operator<=>(Handle, Handle) = default;
+
+ private:
+  void* value_ = nullptr;
+};
+/// CUDA: CUstream.
+using StreamHandle = Handle<struct StreamOf>;
+/// CUDA: CUevent.
+using EventHandle = Handle<struct EventOf>;
 
 /// What a piece of work does to memory of the device, for those who check or simulate. A write may
 /// change any byte of the range, or put back what was there when the work began; work that may only
@@ -72,14 +89,14 @@ class Device {
   virtual void synchronize(StreamHandle stream) = 0;
   /// Tells a stream from a former one with the same handle, where the device can.
   virtual std::uint64_t identity(StreamHandle stream) {
-    return reinterpret_cast<std::uintptr_t>(stream);
+    return reinterpret_cast<std::uintptr_t>(stream.get());
   }
   /// Waits for all work of the device, that of streams which are gone, too.
   virtual void drain() {}
 
   virtual EventHandle create_event() = 0;
   virtual void destroy_event(EventHandle event) noexcept = 0;
-  virtual void record(EventHandle event, StreamHandle stream) = 0;
+  virtual void record(StreamHandle stream, EventHandle event) = 0;
   virtual void wait(StreamHandle stream, EventHandle event) = 0;
   virtual bool query(EventHandle event) = 0;
   virtual void synchronize_event(EventHandle event) = 0;
@@ -88,6 +105,13 @@ class Device {
   /// Device memory and pinned host memory; both sides stay allocated until the stream has passed.
   virtual void copy(StreamHandle stream, void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(StreamHandle stream, void* at, std::uint8_t value, std::size_t bytes) = 0;
+  /// Copies to host memory of any kind, and waits for it.
+  virtual void read(StreamHandle stream, void* to, const void* from, std::size_t bytes) {
+    auto* const source = static_cast<std::byte*>(const_cast<void*>(from));
+    const MemoryAccess access{source, bytes, false, {}};
+    launch(stream, {"read", [=](StreamHandle) { std::memcpy(to, from, bytes); }}, {&access, 1});
+    synchronize(stream);
+  }
 
   /// Makes one piece of work of what `enqueue` puts on `count` new streams of the device, to be
   /// launched any number of times: in the order of these streams and of events recorded on them, at
@@ -99,6 +123,15 @@ class Device {
     static_cast<void>(enqueue);
     return {};
   }
+
+  /// Whether work on the stream becomes part of somebody's graph, to run later and repeatedly.
+  virtual bool is_captured(StreamHandle /*stream*/) { return false; }
+  /// Memory of the device's own pool, in the order of a stream: for a graph, whose addresses must
+  /// not be handed out to others. Throws DeviceError when the device has none.
+  virtual std::byte* allocate_pooled(StreamHandle /*stream*/, std::size_t /*bytes*/) {
+    throw DeviceError(name() + " has no memory pool");
+  }
+  virtual void release_pooled(StreamHandle /*stream*/, std::byte* /*memory*/) noexcept {}
 
   /// Unit of map() and of addresses given to it.
   virtual std::size_t granule() const = 0;
@@ -120,3 +153,10 @@ class Device {
 };
 
 }  // namespace segfuse::runtime
+
+template <class Of>
+struct std::hash<segfuse::runtime::Handle<Of>> {
+  std::size_t operator()(segfuse::runtime::Handle<Of> handle) const {
+    return std::hash<void*>()(handle.get());
+  }
+};

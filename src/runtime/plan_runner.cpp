@@ -166,10 +166,10 @@ void PlanRunner::capture(Device& device, std::span<const StreamHandle> streams, 
   std::vector<bool> awaited(plan_.steps.size(), false);
   for (const plan::Placement::Step& step : placement_.steps)
     for (const std::uint32_t other : step.waits) awaited[other] = true;
-  std::vector<EventHandle> events(plan_.steps.size(), nullptr);
+  std::vector<EventHandle> events(plan_.steps.size());
   const auto destroy = [&] {
     for (const EventHandle event : events)
-      if (event != nullptr) device.destroy_event(event);
+      if (event) device.destroy_event(event);
   };
   try {
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
@@ -179,7 +179,7 @@ void PlanRunner::capture(Device& device, std::span<const StreamHandle> streams, 
       put(device, stream, plan_.steps[i], bind(plan_.steps[i], arena, given));
       if (!awaited[i]) continue;
       events[i] = device.create_event();
-      device.record(events[i], stream);
+      device.record(stream, events[i]);
     }
   } catch (...) {
     destroy();

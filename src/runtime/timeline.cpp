@@ -6,9 +6,9 @@
 #include <deque>
 #include <exception>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "segfuse/error.h"
 
 namespace segfuse::runtime {
@@ -29,35 +29,36 @@ void raise(std::atomic<Tick>& to, Tick tick) {
 }  // namespace
 
 struct Timeline::Event {
-  EventHandle handle = nullptr;
+  EventHandle handle;
   Device* device = nullptr;
   StreamTick at;
   Ticks clock{};
 };
 
 struct Timeline::Stream {
-  mutable std::mutex mutex;  ///< of all but the clock, and of the order of what is enqueued
+  mutable Mutex mutex;  ///< of making and retiring it, and of the order of what is enqueued
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
   Device* device = nullptr;  ///< null: there is no such stream now
-  StreamHandle handle = nullptr;
+  StreamHandle handle;
   std::uint64_t identity = 0;
   bool adopted = false;
   std::string name;
-  Tick tail = 0;       ///< goes on over generations
-  Tick forgotten = 0;  ///< an event at or before this tick has left the log before it was over
-  std::deque<EventPtr> log;
+  Tick tail SEGFUSE_GUARDED_BY(mutex) = 0;  ///< goes on over generations
+  Tick forgotten SEGFUSE_GUARDED_BY(mutex) =
+      0;  ///< an event at or before this tick has left the log before it was over
+  std::deque<EventPtr> log SEGFUSE_GUARDED_BY(mutex);
   std::array<std::atomic<Tick>, kMaxStreams> clock{};
 };
 
 struct Timeline::State {
-  std::mutex streams_mutex;  ///< of making and retiring streams; taken before a stream's
+  Mutex streams_mutex;  ///< of making and retiring streams; taken before a stream's
   std::array<Stream, kMaxStreams> streams;
   std::array<std::atomic<Tick>, kMaxStreams> host{};
-  std::map<const void*, std::function<void(StreamId)>> on_retire;
+  std::map<const void*, std::function<void(StreamId)>> on_retire SEGFUSE_GUARDED_BY(streams_mutex);
 
-  std::mutex pool_mutex;
-  std::map<Device*, std::vector<std::unique_ptr<Event>>> pool;
+  Mutex pool_mutex;
+  std::map<Device*, std::vector<std::unique_ptr<Event>>> pool SEGFUSE_GUARDED_BY(pool_mutex);
 
   std::atomic<std::uint64_t> records{0};
   std::atomic<std::uint64_t> waits{0};
@@ -89,10 +90,25 @@ Timeline::Stream& Timeline::stream_at(StreamId id) const {
   return stream;
 }
 
+/// All work of the stream is over.
+void Timeline::remove(Stream& stream) SEGFUSE_REQUIRES(state_->streams_mutex) {
+  const StreamId id{stream.index, stream.generation};
+  {
+    const MutexLock lock(stream.mutex);
+    raise(state_->host[stream.index], stream.tail);
+    stream.log.clear();
+    stream.forgotten = 0;
+    if (!stream.adopted) stream.device->destroy_stream(stream.handle);
+    stream.device = nullptr;
+    ++stream.generation;
+  }
+  for (const auto& [who, notify] : state_->on_retire) notify(id);
+}
+
 StreamId Timeline::add(Device& device, StreamHandle handle, bool adopted, std::string name) {
   for (Stream& stream : state_->streams) {
     if (stream.device != nullptr) continue;
-    const std::lock_guard lock(stream.mutex);
+    const MutexLock lock(stream.mutex);
     stream.device = &device;
     stream.handle = handle;
     stream.identity = device.identity(handle);
@@ -109,7 +125,7 @@ StreamId Timeline::add(Device& device, StreamHandle handle, bool adopted, std::s
 }
 
 StreamId Timeline::create(Device& device, std::string name) {
-  const std::lock_guard lock(state_->streams_mutex);
+  const MutexLock lock(state_->streams_mutex);
   const StreamHandle handle = device.create_stream();
   try {
     return add(device, handle, false, std::move(name));
@@ -120,7 +136,7 @@ StreamId Timeline::create(Device& device, std::string name) {
 }
 
 StreamId Timeline::adopt(Device& device, StreamHandle handle, std::string name) {
-  const std::lock_guard lock(state_->streams_mutex);
+  const MutexLock lock(state_->streams_mutex);
   const std::uint64_t identity = device.identity(handle);
   for (Stream& stream : state_->streams) {
     if (stream.device != &device || stream.handle != handle) continue;
@@ -140,33 +156,18 @@ void Timeline::retire(StreamId id) {
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  const std::lock_guard lock(state_->streams_mutex);
+  const MutexLock lock(state_->streams_mutex);
   remove(stream_at(id));
   if (failure) std::rethrow_exception(failure);
 }
 
-/// All work of the stream is over.
-void Timeline::remove(Stream& stream) {
-  const StreamId id{stream.index, stream.generation};
-  raise(state_->host[stream.index], stream.tail);
-  {
-    const std::lock_guard lock(stream.mutex);
-    stream.log.clear();
-    stream.forgotten = 0;
-    if (!stream.adopted) stream.device->destroy_stream(stream.handle);
-    stream.device = nullptr;
-    ++stream.generation;
-  }
-  for (const auto& [who, notify] : state_->on_retire) notify(id);
-}
-
 void Timeline::on_retire(const void* who, std::function<void(StreamId)> notify) {
-  const std::lock_guard lock(state_->streams_mutex);
+  const MutexLock lock(state_->streams_mutex);
   state_->on_retire[who] = std::move(notify);
 }
 
 void Timeline::forget(const void* who) {
-  const std::lock_guard lock(state_->streams_mutex);
+  const MutexLock lock(state_->streams_mutex);
   state_->on_retire.erase(who);
 }
 
@@ -179,7 +180,7 @@ StreamTick Timeline::tail(StreamId id) const {
 }
 
 std::vector<StreamId> Timeline::streams(const Device& device) const {
-  const std::lock_guard lock(state_->streams_mutex);
+  const MutexLock lock(state_->streams_mutex);
   std::vector<StreamId> found;
   for (const Stream& stream : state_->streams)
     if (stream.device == &device) found.push_back({stream.index, stream.generation});
@@ -188,7 +189,7 @@ std::vector<StreamId> Timeline::streams(const Device& device) const {
 
 StreamTick Timeline::enqueue(StreamId id, const std::function<void(StreamHandle)>& enqueue) {
   Stream& stream = stream_at(id);
-  const std::lock_guard lock(stream.mutex);
+  const MutexLock lock(stream.mutex);
   enqueue(stream.handle);
   stream.clock[id.index].store(++stream.tail, std::memory_order_release);
   return {id.index, stream.tail};
@@ -217,16 +218,17 @@ bool Timeline::covered(StreamId id, const Frontier& uses) const {
 
 // The first event at or behind a use. It is the one with the least clock of all that ever were, so
 // whoever is known to be ordered after the use is ordered after all in its clock.
-Timeline::EventPtr Timeline::find_event(StreamTick use) const {
-  const auto& log = state_->streams[use.stream()].log;
-  const auto at = std::ranges::lower_bound(log, use, {}, [](const EventPtr& e) { return e->at; });
-  return at == log.end() ? nullptr : *at;
+Timeline::EventPtr Timeline::find_event(const Stream& stream, StreamTick use)
+    SEGFUSE_REQUIRES(stream.mutex) {
+  const auto at =
+      std::ranges::lower_bound(stream.log, use, {}, [](const EventPtr& e) { return e->at; });
+  return at == stream.log.end() ? nullptr : *at;
 }
 
-Timeline::EventPtr Timeline::new_event(Stream& stream) {
+Timeline::EventPtr Timeline::new_event(Stream& stream) SEGFUSE_REQUIRES(stream.mutex) {
   std::unique_ptr<Event> event;
   {
-    const std::lock_guard lock(state_->pool_mutex);
+    const MutexLock lock(state_->pool_mutex);
     auto& pool = state_->pool[stream.device];
     if (!pool.empty()) {
       event = std::move(pool.back());
@@ -239,11 +241,11 @@ Timeline::EventPtr Timeline::new_event(Stream& stream) {
     event->handle = stream.device->create_event();
   }
   const auto give_back = [state = state_.get()](Event* used) {
-    const std::lock_guard lock(state->pool_mutex);
+    const MutexLock lock(state->pool_mutex);
     state->pool[used->device].emplace_back(used);
   };
   EventPtr owned(event.release(), give_back);
-  stream.device->record(owned->handle, stream.handle);
+  stream.device->record(stream.handle, owned->handle);
   state_->records.fetch_add(1, std::memory_order_relaxed);
   owned->at = {stream.index, stream.tail};
   for (std::size_t i = 0; i < kMaxStreams; ++i)
@@ -260,8 +262,8 @@ Timeline::EventPtr Timeline::new_event(Stream& stream) {
 
 Timeline::EventPtr Timeline::event_behind(StreamTick use) {
   Stream& stream = state_->streams[use.stream()];
-  const std::lock_guard lock(stream.mutex);
-  if (EventPtr found = find_event(use)) return found;
+  const MutexLock lock(stream.mutex);
+  if (EventPtr found = find_event(stream, use)) return found;
   return new_event(stream);
 }
 
@@ -272,9 +274,9 @@ std::vector<StreamTick> Timeline::essential(std::span<const StreamTick> uses) co
   if (left.size() < 2) return left;
   const auto follows = [&](StreamTick b, StreamTick a) {
     const Stream& stream = state_->streams[a.stream()];
-    const std::lock_guard lock(stream.mutex);
+    const MutexLock lock(stream.mutex);
     if (a.tick() <= stream.forgotten) return false;
-    if (const EventPtr event = find_event(a)) return event->clock[b.stream()] >= b.tick();
+    if (const EventPtr event = find_event(stream, a)) return event->clock[b.stream()] >= b.tick();
     return stream.clock[b.stream()].load(std::memory_order_acquire) >= b.tick();
   };
   for (std::size_t i = 0; i < left.size();) {
@@ -312,7 +314,7 @@ int Timeline::order_after(StreamId id, const Frontier& uses) {
 void Timeline::wait(StreamId id, const Event& event) {
   Stream& stream = stream_at(id);
   if (stream.device != event.device) return host_wait(event);  // devices may not share events
-  const std::lock_guard lock(stream.mutex);
+  const MutexLock lock(stream.mutex);
   stream.device->wait(stream.handle, event.handle);
   state_->waits.fetch_add(1, std::memory_order_relaxed);
   for (std::size_t i = 0; i < kMaxStreams; ++i) raise(stream.clock[i], event.clock[i]);
@@ -336,8 +338,8 @@ void Timeline::order_after_outside(StreamId id, StreamHandle outside) {
   if (stream.handle == outside) return;
   const EventHandle event = stream.device->create_event();
   try {
-    stream.device->record(event, outside);
-    const std::lock_guard lock(stream.mutex);
+    stream.device->record(outside, event);
+    const MutexLock lock(stream.mutex);
     stream.device->wait(stream.handle, event);
   } catch (...) {
     stream.device->destroy_event(event);
@@ -400,7 +402,7 @@ void Timeline::poll() {
   for (Stream& stream : state_->streams) {
     EventPtr last;
     {
-      const std::lock_guard lock(stream.mutex);
+      const MutexLock lock(stream.mutex);
       for (const EventPtr& event : stream.log) {
         if (!stream.device->query(event->handle)) break;
         last = event;

@@ -109,7 +109,7 @@ class Timeline {
   StreamId add(Device& device, StreamHandle handle, bool adopted, std::string name);
   void remove(Stream& stream);
   EventPtr event_behind(StreamTick use);
-  EventPtr find_event(StreamTick use) const;
+  static EventPtr find_event(const Stream& stream, StreamTick use);
   EventPtr new_event(Stream& stream);
   void wait(StreamId stream, const Event& event);
   void host_wait(const Event& event);

@@ -104,9 +104,8 @@ class CliTest(tool.ToolTest):
         def digest(out):
             return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
         digests = {digest(train(name, flag)[0]) for name, flag in (
-            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"),
-            ("free", "--no-deterministic"))}
-        self.assertEqual(len(digests), 1, "looking, or leave to take another order, changed what was learnt")
+            ("off", "--check-numerics=off"), ("step", "--check-numerics=step"), ("op", "--check-numerics"))}
+        self.assertEqual(len(digests), 1, "looking changed what was learnt")
         held, _ = train("held", "--quiet", "--crf-reg", "0.5")
         self.assertNotIn(digest(held), digests)
         pieces, _ = train("pieces", "--quiet", "--fixed-length", "20")
@@ -156,12 +155,11 @@ class CliTest(tool.ToolTest):
             watch = subprocess.Popen([tool.SEGFUSE, "doctor", "fork", str(child.pid), "--watch", "--interval", "0.05"],
                                      stdout=subprocess.PIPE, text=True)
             self.assertIn(f"process {child.pid} (cat)", watch.stdout.readline())
-            time.sleep(0.2)
             if ending == "Ctrl-C":
                 watch.send_signal(signal.SIGINT)
             else:
                 os.kill(child.pid, signal.SIGKILL)
-            text = watch.communicate(timeout=20)[0]
+            text = watch.communicate()[0]
             self.assertEqual(watch.returncode, 0)
         self.assertIn(f"process {child.pid} ", text.splitlines()[-1])
 
@@ -281,9 +279,12 @@ class CliTest(tool.ToolTest):
         command = ("segfuse", "doctor", "numerics", program, "--json")
         result = tool.run("doctor", "streams", "--json", "--", *command, check=0)
         report = json.loads(result.stdout)
-        self.assertEqual((report["operations"], report["races"]), (0, []))
+        self.assertGreaterEqual(report["operations"], 1)
+        self.assertEqual(report["races"], [])
         self.assertIn('"findings"', result.stderr)
-        self.assertIn("nothing ran on a GPU", tool.run("doctor", "streams", "--", *command, check=0).stdout)
+        self.assertIn("no race: ", tool.run("doctor", "streams", "--", *command, check=0).stdout)
+        nothing = tool.run("doctor", "streams", "--", "segfuse", "info", check=0)
+        self.assertIn("nothing was enqueued on a stream", nothing.stdout)
         foreign = tool.run("doctor", "streams", "--", "true", check=2)
         self.assertIn("'true' is not segfuse", foreign.stderr)
         self.assertEqual(foreign.stderr.count("\n"), 1)
@@ -334,8 +335,11 @@ class CliTest(tool.ToolTest):
             with self.subTest(row=row):
                 result = tool.run(*arguments.split(), check=int(code))
                 self.assertIn(words, result.stderr)
-                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
-                self.assertTrue(result.stderr.startswith("segfuse: "))
+                # A slow machine shows how far a training is.
+                said = [line for line in result.stderr.strip().splitlines()
+                        if not line.startswith("training ")]
+                self.assertEqual(len(said), 1, result.stderr)
+                self.assertTrue(said[0].startswith("segfuse: "))
 
     def test_json_mistakes_are_json(self):
         result = tool.run("eval", self.directory / "nowhere", "--json", check=3)

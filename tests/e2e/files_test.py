@@ -154,7 +154,7 @@ class FilesTest(tool.ToolTest):
         first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             for line in first.stderr:  # from its first epoch on it holds the directory
-                if "epoch" in line:
+                if line.startswith("epoch "):
                     break
             for more in ((), ("--resume",), ("--overwrite",)):
                 result = self.refused("train", self.config, "--data", self.data, "--out", out, *more, words=f"process {first.pid}")

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -27,6 +28,9 @@ learning_rate = 5e-3
 clip = 5
 average = 0.9
 """
+
+# Where Ctrl-C is ignored (a job in the background), children would ignore it as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run(*arguments, check=None, env=None, **options):

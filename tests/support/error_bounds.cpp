@@ -10,6 +10,7 @@
 #include "compiler/inputs.h"
 #include "compiler/interpret/evaluate.h"
 #include "compiler/interpret/interpreter.h"
+#include "compiler/op_facts.h"
 #include "segfuse/error.h"
 
 namespace segfuse::testing {
@@ -100,7 +101,7 @@ class Analysis {
         bounds_[e.results[0].index] = map(results[0], [&](double x) { return u * magnitude(x); });
         break;
       case ir::OpClass::kReduction: reduction(id, operands[0], bounds[0], results, u); break;
-      default: bounds_[e.results[0].index] = product(id, operands, bounds, u);
+      case ir::OpClass::kOpaque: bounds_[e.results[0].index] = product(id, operands, bounds, u);
     }
   }
 
@@ -121,8 +122,7 @@ class Analysis {
       }
       const double moved = carried(e.op, id, x, d);
       const double size = magnitude(result.at(i)) + moved;
-      const bool exact = e.op == Op::neg || e.op == Op::where || e.op == Op::maximum ||
-                         e.op == Op::minimum || e.op == Op::abs || e.op == Op::relu;
+      const bool exact = compiler::keeps_precision(e.op);
       bound.set(i, moved + (exact ? 0 : relative * size + least(dtype)));
     }
     return bound;
@@ -195,7 +195,7 @@ class Analysis {
   Tensor movement(ir::ExprId id, std::vector<Tensor> operands, const std::vector<Tensor>& bounds,
                   double u) const {
     const Op op = fusion_.expr(id).op;
-    const bool indexed = op == Op::take || op == Op::gather || op == Op::scatter_add;
+    const bool indexed = ir::has_indices(op);
     auto moved = [&](const std::function<Tensor(const Tensor&, const Tensor&)>& of) {
       std::vector<Tensor> changed = operands;
       for (std::size_t i = 0; i < (indexed ? 1 : operands.size()); ++i)
@@ -203,7 +203,7 @@ class Analysis {
       return evaluate(id, changed)[0];
     };
     const Tensor carried = moved([](const Tensor&, const Tensor& d) { return d; });
-    if (op == Op::scatter_add || op == Op::fold) {
+    if (ir::adds(op)) {
       const Tensor sizes = moved([](const Tensor& x, const Tensor& d) {
         return combine(x, d, [](double a, double b) { return magnitude(a) + b; });
       });
@@ -252,14 +252,14 @@ class Analysis {
     // Sums and maxima of d and of |x| by the same axes.
     auto over = [&](Op op, const Tensor& of) { return reduced(id, op, of); };
     const Tensor size = combine(x, d, [](double a, double b) { return magnitude(a) + b; });
-    switch (e.op) {
-      case Op::sum:
+    switch (ir::as<ir::ReductionOp>(e.op)) {
+      case ir::ReductionOp::sum:
         bound = combine(over(Op::sum, d), over(Op::sum, size),
                         [&](double a, double b) { return a + g * b; });
         return;
-      case Op::max:
-      case Op::min: bound = over(Op::max, d); return;
-      case Op::logsumexp: {
+      case ir::ReductionOp::max:
+      case ir::ReductionOp::min: bound = over(Op::max, d); return;
+      case ir::ReductionOp::logsumexp: {
         // Each exponential is of a rounded difference, and off by two units; then a sum, a
         // logarithm of a number from 1 to count, and an addition.
         const Tensor largest = over(Op::max, size);
@@ -270,8 +270,10 @@ class Analysis {
         });
         return;
       }
-      case Op::welford: break;
-      default: throw InternalError(fmt::format("no error analysis for '{}'", ir::info(e.op).name));
+      case ir::ReductionOp::welford: break;
+      case ir::ReductionOp::prod:
+      case ir::ReductionOp::argmax:
+        throw InternalError(fmt::format("no error analysis for '{}'", ir::info(e.op).name));
     }
     // The mean is off by `off`; deviations from it, their squares and both sums are rounded.
     const Tensor off = combine(over(Op::sum, d), over(Op::sum, size), [&](double a, double b) {

@@ -18,7 +18,6 @@
 namespace {
 
 using segfuse::Tensor;
-using segfuse::engine::Backend;
 using segfuse::engine::Executable;
 using segfuse::engine::ExecutorOptions;
 using segfuse::testing::Numbers;
@@ -56,7 +55,7 @@ int main(int argc, char** argv) {
     if (backend == "simulated")
       options.accelerator = segfuse::testing::make_sim_accelerator().accelerator;
     else
-      options.backend = segfuse::engine::backend_from_name(backend);
+      options.backend = backend;
     for (std::uint64_t i = 0; i < programs; ++i) {
       const auto& [name, numbers] = kNumbers[i % 3];
       std::printf("%s %s %" PRIu64 " %016" PRIx64 "\n", backend.c_str(), name, 70000 + i,

@@ -37,6 +37,31 @@ class Tree(CheckerTest):
             "src/a.cpp:2: execve() is not allowed here; use segfuse/spawn.h",
         )
 
+    def test_defaults_over_operations(self):
+        self.write(
+            "src/a.cpp",
+            "int f(Op op) {\n  switch (op) {\n    case ir::Op::add: return 1;\n"
+            "    default: return 0;\n  }\n}\n"
+            "int g(Op op) {\n  switch (as<MovementOp>(op)) {\n"
+            "    case ir::MovementOp::take: {\n      return 1;\n    }\n"
+            "    default: throw InternalError(0);\n  }\n}\n",
+        )
+        self.assert_found(
+            "src/a.cpp:4: default: over Op has to throw, or to say beside it"
+            " ('// any other: ...') why it is right for each operation to come",
+            "src/a.cpp:12: no default: over the operations of a class; name them all",
+        )
+
+    def test_defaults_that_throw_or_say_why(self):
+        self.write(
+            "src/a.cpp",
+            "switch (op) {\n  case Op::add: return 1;\n"
+            "  default: return 0;  // any other: nothing is saved\n}\n"
+            "switch (op) {\n  case Op::add: return 1;\n  default: throw 1;\n}\n"
+            "switch (dtype) {\n  case DType::kF32: return 1;\n  default: return 0;\n}\n",
+        )
+        self.assert_clean()
+
     def test_python(self):
         self.write("tools/a.py", "os.fork()\n")
         self.write("bench/plain", "#!/usr/bin/env python3\nsubprocess.run(x)\n")
@@ -46,6 +71,17 @@ class Tree(CheckerTest):
         self.assert_found(
             "bench/run:2: os.system() is not allowed here; use subprocess.run",
             "python/a.py:1: preexec_fn is not allowed here; use subprocess.run",
+        )
+
+    def test_places_are_there(self):
+        self.write("src/a.cpp", "int place(int x);\n")
+        row = "| Where? | `{}` | `{}` | there |\n"
+        self.write("docs/where.md", row.format("src/a.cpp", "place"))
+        self.assert_clean()
+        self.write("docs/where.md", row.format("src/a.cpp", "put") + row.format("src/b.cpp", "x"))
+        self.assert_found(
+            "docs/where.md:1: src/a.cpp has no 'put'",
+            "docs/where.md:2: there is no file src/b.cpp",
         )
 
     def test_mutants_have_their_texts(self):

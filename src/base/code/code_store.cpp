@@ -16,6 +16,7 @@
 
 #include "base/code/blake2b.h"
 #include "base/console/log.h"
+#include "base/mutex.h"
 #include "base/os/folder.h"
 
 namespace segfuse {
@@ -111,6 +112,10 @@ CodeStoreOptions::CodeStoreOptions(const Options& options)
 CodeStore::CodeStore(fs::path folder, CodeStoreOptions options)
     : folder_(std::move(folder)), options_(std::move(options)) {}
 
+std::shared_ptr<const CodeStore> CodeStore::nowhere() {
+  return std::make_shared<const CodeStore>(fs::path());
+}
+
 fs::path CodeStore::path_of(std::string_view name, std::string_view suffix,
                             std::string_view key) const {
   return folder_ / name_of(name, suffix, key);
@@ -132,8 +137,8 @@ std::optional<Folder> CodeStore::open_folder() const {
   return folder;
 }
 
-const std::string& CodeStore::secret() const {
-  const std::lock_guard lock(mutex_);
+std::string CodeStore::secret() const {
+  const MutexLock lock(mutex_);
   if (!secret_.empty()) return secret_;
   if (!options_.key_folder.empty()) try {
       make_private(options_.key_folder);
@@ -208,7 +213,7 @@ void CodeStore::put(std::string_view name, std::string_view suffix, std::string_
 
 /// Looks at the folder when this store has added a sixteenth of what may be there, and at first.
 void CodeStore::evict(const Folder& folder, std::uint64_t added) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   unlooked_ += added;
   if (looked_ && unlooked_ <= options_.most_bytes / 16) return;
   looked_ = true;

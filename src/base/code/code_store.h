@@ -4,13 +4,14 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "base/os/folder.h"
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 
 namespace segfuse {
 
@@ -38,6 +39,7 @@ class CodeStore {
  public:
   /// An empty folder: nothing is found and nothing is kept.
   explicit CodeStore(std::filesystem::path folder, CodeStoreOptions options = CodeStoreOptions());
+  static std::shared_ptr<const CodeStore> nowhere();
 
   /// What was put under this very key. `name` and `suffix` only make the file's name readable.
   std::optional<std::string> get(std::string_view name, std::string_view suffix,
@@ -52,17 +54,18 @@ class CodeStore {
 
  private:
   std::optional<Folder> open_folder() const;
-  const std::string& secret() const;
+  std::string secret() const;
   void evict(const Folder& folder, std::uint64_t added) const;
   void complain(std::string_view why) const noexcept;
 
   std::filesystem::path folder_;
   CodeStoreOptions options_;
   mutable std::atomic<bool> complained_ = false;
-  mutable std::mutex mutex_;
-  mutable std::string secret_;          ///< empty: not read yet
-  mutable std::uint64_t unlooked_ = 0;  ///< bytes that were added since the folder was looked at
-  mutable bool looked_ = false;
+  mutable Mutex mutex_;
+  mutable std::string secret_ SEGFUSE_GUARDED_BY(mutex_);  ///< empty: not read yet
+  mutable std::uint64_t unlooked_ SEGFUSE_GUARDED_BY(mutex_) =
+      0;  ///< bytes that were added since the folder was looked at
+  mutable bool looked_ SEGFUSE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace segfuse

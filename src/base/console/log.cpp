@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <cstdio>
-#include <mutex>
 #include <utility>
 
 #include "base/console/printable.h"
+#include "base/mutex.h"
 
 namespace segfuse {
 namespace {
@@ -15,8 +15,8 @@ namespace {
 std::atomic<LogLevel> level_now{LogLevel::kInfo};
 
 struct SinkSlot {
-  std::mutex mutex;
-  LogSink sink;
+  Mutex mutex;
+  LogSink sink SEGFUSE_GUARDED_BY(mutex);
 };
 
 SinkSlot& sink_slot() {
@@ -30,7 +30,7 @@ constexpr std::string_view kPrefix[] = {"debug: ", "", "warning: ", "error: "};
 
 LogSink set_log_sink(LogSink sink) {
   SinkSlot& slot = sink_slot();
-  const std::lock_guard lock(slot.mutex);
+  const MutexLock lock(slot.mutex);
   return std::exchange(slot.sink, std::move(sink));
 }
 
@@ -39,7 +39,7 @@ LogLevel log_level() noexcept { return level_now; }
 
 void log_message(LogLevel level, std::string_view message) {
   SinkSlot& slot = sink_slot();
-  const std::lock_guard lock(slot.mutex);
+  const MutexLock lock(slot.mutex);
   if (slot.sink) return slot.sink(level, message);
   const std::string line =
       fmt::format("segfuse: {}{}\n", kPrefix[static_cast<int>(level)], printable(message));

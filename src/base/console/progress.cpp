@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/console/printable.h"
+#include "base/mutex.h"
 
 namespace segfuse {
 namespace {
@@ -69,24 +70,24 @@ Progress::Progress(std::string what, std::int64_t total, ProgressOptions options
 Progress::~Progress() { finish(); }
 
 void Progress::advance(std::int64_t units) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done_ += units;
   update(options_.clock(), false);
 }
 
 void Progress::set(std::int64_t done) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done_ = done;
   update(options_.clock(), false);
 }
 
 void Progress::note(std::string text) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   note_ = std::move(text);
 }
 
 void Progress::print(std::string_view line) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (options_.quiet) return;
   const bool redraw = on_terminal_ && drawn_ && !finished_;
   if (redraw) write(kClearLine);
@@ -95,7 +96,7 @@ void Progress::print(std::string_view line) {
 }
 
 void Progress::finish() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (finished_) return;
   if (drawn_) update(options_.clock(), true);
   finished_ = true;

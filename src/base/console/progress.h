@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "base/mutex.h"
 
 namespace segfuse {
 
@@ -45,22 +46,22 @@ class Progress {
   void finish();
 
  private:
-  void update(double now, bool last);
-  std::string state(double now) const;
-  std::string bar(double now) const;
+  void update(double now, bool last) SEGFUSE_REQUIRES(mutex_);
+  std::string state(double now) const SEGFUSE_REQUIRES(mutex_);
+  std::string bar(double now) const SEGFUSE_REQUIRES(mutex_);
   void write(std::string_view text) const;
 
   const std::string what_;
   const std::int64_t total_;
   const ProgressOptions options_;
   const bool on_terminal_;
-  mutable std::mutex mutex_;  // guards all below
-  std::int64_t done_ = 0;
-  std::string note_;
-  double start_ = 0;
-  double drawn_at_ = 0;
-  bool drawn_ = false;
-  bool finished_ = false;
+  mutable Mutex mutex_;  // guards all below
+  std::int64_t done_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::string note_ SEGFUSE_GUARDED_BY(mutex_);
+  double start_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  double drawn_at_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  bool drawn_ SEGFUSE_GUARDED_BY(mutex_) = false;
+  bool finished_ SEGFUSE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace segfuse

@@ -8,10 +8,11 @@
 
 #include <cerrno>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string_view>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace segfuse {
 namespace {
@@ -121,9 +122,9 @@ class NewFile {
 
 /// True for the first call of this process for a folder.
 bool first_time(const fs::path& folder) {
-  static std::mutex mutex;
-  static std::set<fs::path> seen;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static std::set<fs::path> seen SEGFUSE_GUARDED_BY(mutex);
+  const MutexLock lock(mutex);
   return seen.insert(folder).second;
 }
 

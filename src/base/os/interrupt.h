@@ -11,7 +11,7 @@ namespace segfuse {
 /// only sets a flag; the second one of its kind ends the process as if nothing had been installed.
 /// The former handling comes back on destruction. A process that was started with one of them
 /// ignored keeps ignoring it. One at a time: a second scope throws InternalError.
-class InterruptScope {
+class [[nodiscard]] InterruptScope {
  public:
   InterruptScope();
   ~InterruptScope();

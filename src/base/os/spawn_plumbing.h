@@ -12,7 +12,7 @@
 namespace segfuse::spawn {
 
 /// Owns a descriptor.
-class Handle {
+class [[nodiscard]] Handle {
  public:
   explicit Handle(int number = -1) noexcept : number_(number) {}
   Handle(Handle&& other) noexcept : number_(std::exchange(other.number_, -1)) {}

@@ -10,7 +10,7 @@
 namespace segfuse::comm {
 
 /// Owns the mapping; unmaps it, except in a forked child, where it is not there.
-class Mapping {
+class [[nodiscard]] Mapping {
  public:
   /// Throws UsageError for sizes that cannot be, DeviceError when the system refuses; nothing stays
   /// then.

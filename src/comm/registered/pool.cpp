@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/mutex.h"
 #include "comm/registered/child.h"
 #include "comm/registered/mapping.h"
 #include "segfuse/error.h"
@@ -16,7 +17,7 @@ RegisteredPool::RegisteredPool(Registry& registry, PoolOptions options)
 
 std::byte* RegisteredPool::try_allocate(std::size_t bytes, std::size_t alignment) {
   refuse_in_child("RegisteredPool::allocate");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (One& one : slabs_)
     if (std::byte* const found = one.allocator.allocate(bytes, alignment)) return found;
   const std::size_t least = std::max(bytes, options_.slab_bytes);
@@ -50,7 +51,7 @@ RegisteredPool::Slabs::iterator RegisteredPool::find(const char* call,
 
 void RegisteredPool::deallocate(std::byte* address) {
   refuse_in_child("RegisteredPool::deallocate");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto slab = find("RegisteredPool::deallocate", address);
   slab->allocator.deallocate(address);
   if (!slab->allocator.empty() || slabs_.size() == 1) return;
@@ -60,32 +61,32 @@ void RegisteredPool::deallocate(std::byte* address) {
 
 std::size_t RegisteredPool::bytes_of(const std::byte* address) const {
   refuse_in_child("RegisteredPool::bytes_of");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return find("RegisteredPool::bytes_of", address)->allocator.bytes_of(address);
 }
 
 const Pin& RegisteredPool::pin_of(const std::byte* address) const {
   refuse_in_child("RegisteredPool::pin_of");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return find("RegisteredPool::pin_of", address)->whole.pin();
 }
 
 std::size_t RegisteredPool::offset_of(const std::byte* address) const {
   refuse_in_child("RegisteredPool::offset_of");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto slab = find("RegisteredPool::offset_of", address);
   return static_cast<std::size_t>(address - slab->allocator.slab().data());
 }
 
 std::size_t RegisteredPool::held_bytes() const {
   refuse_in_child("RegisteredPool::held_bytes");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return held_;
 }
 
 std::size_t RegisteredPool::live_bytes() const {
   refuse_in_child("RegisteredPool::live_bytes");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::size_t total = 0;
   for (const One& one : slabs_) total += one.allocator.live_bytes();
   return total;
@@ -120,7 +121,7 @@ std::byte* RegisteredResource::allocate(std::size_t bytes, runtime::StreamId str
   while (address == nullptr && reclaim(true)) address = pool_.try_allocate(bytes);
   if (address == nullptr) address = pool_.allocate(bytes);
   try {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     live_.emplace(address, bytes);
   } catch (...) {
     pool_.deallocate(address);
@@ -132,7 +133,7 @@ std::byte* RegisteredResource::allocate(std::size_t bytes, runtime::StreamId str
 bool RegisteredResource::reclaim(bool wait) {
   std::list<Freed> over;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto at = freed_.begin(); at != freed_.end();) {
       const auto next = std::next(at);
       if (timeline_.over(at->uses)) over.splice(over.end(), freed_, at);
@@ -156,7 +157,7 @@ bool RegisteredResource::reclaim(bool wait) {
 void RegisteredResource::deallocate(std::byte* address, runtime::StreamId stream,
                                     std::size_t bytes) {
   refuse_in_child("RegisteredResource::deallocate");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = live_.find(address);
   if (found == live_.end())
     throw UsageError(fmt::format("RegisteredResource::deallocate: {} is not live",
@@ -173,7 +174,7 @@ void RegisteredResource::deallocate(std::byte* address, runtime::StreamId stream
 
 std::size_t RegisteredResource::bytes_of(const std::byte* address) const {
   refuse_in_child("RegisteredResource::bytes_of");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = live_.find(address);
   if (found == live_.end())
     throw UsageError(fmt::format("RegisteredResource::bytes_of: {} is not live",

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <list>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "runtime/memory/pinned.h"
 #include "runtime/memory/resource.h"
 #include "segfuse/registered.h"
@@ -54,13 +54,13 @@ class RegisteredPool {
     Registration whole;
   };
   using Slabs = std::list<One>;
-  Slabs::iterator find(const char* call, const std::byte* address) const;
+  Slabs::iterator find(const char* call, const std::byte* address) const SEGFUSE_REQUIRES(mutex_);
 
   Registry& registry_;
   PoolOptions options_;
-  mutable std::mutex mutex_;
-  mutable Slabs slabs_;
-  std::size_t held_ = 0;
+  mutable Mutex mutex_;
+  mutable Slabs slabs_ SEGFUSE_GUARDED_BY(mutex_);
+  std::size_t held_ SEGFUSE_GUARDED_BY(mutex_) = 0;
 };
 
 /// The pool's memory for a PinnedPool: staging buffers that no forked child can hurt. The pool
@@ -93,9 +93,9 @@ class RegisteredResource {
 
   RegisteredPool& pool_;
   runtime::Timeline& timeline_;
-  mutable std::mutex mutex_;
-  std::map<const std::byte*, std::size_t> live_;  ///< bytes as asked for
-  std::list<Freed> freed_;
+  mutable Mutex mutex_;
+  std::map<const std::byte*, std::size_t> live_ SEGFUSE_GUARDED_BY(mutex_);  ///< bytes as asked for
+  std::list<Freed> freed_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 static_assert(runtime::MemoryResource<RegisteredResource>);

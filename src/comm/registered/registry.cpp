@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "comm/registered/child.h"
 #include "comm/registered/copy_on_fork.h"
 #include "comm/registered/foreign.h"
@@ -23,8 +23,8 @@ std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintpt
 
 /// Ranges of all slabs of the process, by begin. Never destroyed: slabs may outlive statics.
 struct AllSlabs {
-  std::mutex mutex;
-  std::map<std::uintptr_t, std::uintptr_t> ranges;
+  Mutex mutex;
+  std::map<std::uintptr_t, std::uintptr_t> ranges SEGFUSE_GUARDED_BY(mutex);
   std::atomic<std::size_t> safely_pinned{0};
 };
 AllSlabs& all_slabs() {
@@ -46,23 +46,24 @@ std::shared_ptr<Backend> make_no_backend() { return std::make_shared<NoBackend>(
 
 struct RegistryState {
   std::shared_ptr<Backend> backend;
-  mutable std::mutex mutex;
-  std::map<std::uintptr_t, std::weak_ptr<SlabState>> slabs;  ///< by the end of the payload
+  mutable Mutex mutex;
+  std::map<std::uintptr_t, std::weak_ptr<SlabState>> slabs
+      SEGFUSE_GUARDED_BY(mutex);  ///< by the end of the payload
 };
 
 struct SlabState {
   SlabState(std::shared_ptr<RegistryState> of, const SlabOptions& options)
       : registry(std::move(of)), mapping(options), owner(options.owner), policy(options.fork) {
-    const std::lock_guard lock(all_slabs().mutex);
+    const MutexLock lock(all_slabs().mutex);
     all_slabs().ranges.emplace(begin(), end());
   }
   ~SlabState() {
     if (in_forked_child()) return;
     {
-      const std::lock_guard lock(registry->mutex);
+      const MutexLock lock(registry->mutex);
       registry->slabs.erase(end());
     }
-    const std::lock_guard lock(all_slabs().mutex);
+    const MutexLock lock(all_slabs().mutex);
     all_slabs().ranges.erase(begin());
   }
   SlabState(const SlabState&) = delete;
@@ -79,9 +80,9 @@ struct SlabState {
   Mapping mapping;
   std::string owner;
   ForkPolicy policy;
-  mutable std::mutex mutex;
-  RangeMap ranges;
-  std::unique_ptr<Pin> pin;  ///< there while `ranges` is not empty
+  mutable Mutex mutex;
+  RangeMap ranges SEGFUSE_GUARDED_BY(mutex);
+  std::unique_ptr<Pin> pin SEGFUSE_GUARDED_BY(mutex);  ///< there while `ranges` is not empty
 };
 
 // --- registrations -----------------------------------------------------------------------------
@@ -96,7 +97,7 @@ Registration Registration::make(const std::shared_ptr<SlabState>& slab, std::siz
   if (offset > size || bytes > size - offset)
     throw UsageError(fmt::format("slab '{}': {} bytes at offset {} to register; the slab has {}",
                                  slab->owner, bytes, offset, size));
-  const std::lock_guard lock(slab->mutex);
+  const MutexLock lock(slab->mutex);
   slab->ranges.add(offset, offset + bytes);
   try {
     if (!slab->pin) {
@@ -113,7 +114,7 @@ Registration Registration::make(const std::shared_ptr<SlabState>& slab, std::siz
 void Registration::drop() noexcept {
   const std::shared_ptr<SlabState> slab = std::exchange(slab_, nullptr);
   if (slab == nullptr || in_forked_child()) return;
-  const std::lock_guard lock(slab->mutex);
+  const MutexLock lock(slab->mutex);
   slab->ranges.remove(offset_, offset_ + bytes_);
   if (!slab->ranges.empty()) return;
   slab->pin.reset();
@@ -152,7 +153,10 @@ std::byte* Registration::address() const {
   return alive(slab_, "Registration::address").mapping.payload().data() + offset_;
 }
 
-const Pin& Registration::pin() const { return *alive(slab_, "Registration::pin").pin; }
+/// Without the lock: a registration keeps the pin.
+const Pin& Registration::pin() const SEGFUSE_LOCKS_UNCHECKED {
+  return *alive(slab_, "Registration::pin").pin;
+}
 
 std::span<std::byte> Registration::slab() const {
   return alive(slab_, "Registration::slab").mapping.payload();
@@ -172,19 +176,19 @@ Registration Slab::register_range(std::size_t offset, std::size_t bytes) {
 
 bool Slab::registered(std::size_t offset, std::size_t bytes, std::uint32_t times) const {
   const SlabState& state = alive(state_, "Slab::registered");
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   return state.ranges.touches(offset, offset + bytes, times);
 }
 
 std::vector<CountedRange> Slab::registrations() const {
   const SlabState& state = alive(state_, "Slab::registrations");
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   return state.ranges.ranges();
 }
 
 bool Slab::pinned() const {
   const SlabState& state = alive(state_, "Slab::pinned");
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   return state.pin != nullptr;
 }
 
@@ -232,14 +236,14 @@ Slab Registry::make_slab(const SlabOptions& options) {
   refuse_in_child("Registry::make_slab");
   check_copied(options);
   auto slab = std::make_shared<SlabState>(state_, options);
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->slabs.emplace(slab->end(), slab);
   return Slab(std::move(slab));
 }
 
 std::vector<std::shared_ptr<SlabState>> Registry::slabs() const {
   std::vector<std::shared_ptr<SlabState>> found;
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   found.reserve(state_->slabs.size());
   for (const auto& [end, slab] : state_->slabs)
     if (auto alive_slab = slab.lock()) found.push_back(std::move(alive_slab));
@@ -248,7 +252,7 @@ std::vector<std::shared_ptr<SlabState>> Registry::slabs() const {
 
 std::shared_ptr<SlabState> Registry::find(const void* address) const {
   std::shared_ptr<SlabState> slab;  // may be the last handle, and then locks to go
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const auto next = state_->slabs.upper_bound(number(address));
   if (next == state_->slabs.end()) return nullptr;
   slab = next->second.lock();
@@ -278,7 +282,7 @@ RegistryCounts Registry::counts() const {
   refuse_in_child("Registry::counts");
   RegistryCounts out;
   for (const auto& slab : slabs()) {
-    const std::lock_guard lock(slab->mutex);
+    const MutexLock lock(slab->mutex);
     const std::size_t bytes = slab->mapping.payload().size();
     ++out.slabs;
     out.bytes += bytes;
@@ -290,10 +294,10 @@ RegistryCounts Registry::counts() const {
 std::size_t safely_pinned_bytes() noexcept { return all_slabs().safely_pinned; }
 
 bool in_some_slab(std::uintptr_t begin, std::uintptr_t end) {
-  const std::lock_guard lock(all_slabs().mutex);
-  const auto& ranges = all_slabs().ranges;
-  const auto next = ranges.upper_bound(begin);
-  return next != ranges.begin() && std::prev(next)->second >= end;
+  AllSlabs& all = all_slabs();
+  const MutexLock lock(all.mutex);
+  const auto next = all.ranges.upper_bound(begin);
+  return next != all.ranges.begin() && std::prev(next)->second >= end;
 }
 
 }  // namespace segfuse::comm

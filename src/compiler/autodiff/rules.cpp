@@ -30,12 +30,12 @@ struct Ex {
   Ex like(double value) const { return {builder, builder->constant_like(value, id)}; }
 };
 
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   [[maybe_unused]] Ex name(Ex a) { return {a.builder, a.builder->name(a.id)}; }
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a,     \
-                       gradient_b)                                                          \
-  [[maybe_unused]] Ex name(Ex a, Ex b) { return {a.builder, a.builder->name(a.id, b.id)}; } \
-  [[maybe_unused]] Ex name(Ex a, double b) { return name(a, a.like(b)); }                   \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  [[maybe_unused]] Ex name(Ex a, Ex b) { return {a.builder, a.builder->name(a.id, b.id)}; }       \
+  [[maybe_unused]] Ex name(Ex a, double b) { return name(a, a.like(b)); }                         \
   [[maybe_unused]] Ex name(double a, Ex b) { return name(b.like(a), b); }
 #include "segfuse/ops.def"
 
@@ -112,7 +112,7 @@ class Adjoint {
     if (wanted_[i]) result_[i] = gradient.id;
   }
 
-  bool from_table();
+  void elementwise();
   void reduction();
   void movement();
   void opaque();
@@ -139,28 +139,28 @@ class Adjoint {
   std::vector<ValId> result_;
 };
 
-bool Adjoint::from_table() {
+void Adjoint::elementwise() {
   const Ex g = cotangent();
   [[maybe_unused]] const Ex r = result();
   [[maybe_unused]] const Ex a = operand(0);
   switch (e_.op) {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  case Op::name: give(0, gradient); return true;
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  case Op::name: {                                                                      \
-    [[maybe_unused]] const Ex b = operand(1);                                           \
-    if (wanted_[0]) give(0, gradient_a);                                                \
-    if (wanted_[1]) give(1, gradient_b);                                                \
-    return true;                                                                        \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  case Op::name: give(0, gradient); return;
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  case Op::name: {                                                                                \
+    [[maybe_unused]] const Ex b = operand(1);                                                     \
+    if (wanted_[0]) give(0, gradient_a);                                                          \
+    if (wanted_[1]) give(1, gradient_b);                                                          \
+    return;                                                                                       \
   }
 #include "segfuse/ops.def"
     case Op::where:
       if (wanted_[1]) give(1, where(a, g, 0.0));
       if (wanted_[2]) give(2, where(a, 0.0, g));
-      return true;
-    case Op::cast: give(0, value(b_.cast(g.id, b_.val(e_.operands[0]).dtype))); return true;
-    default: return false;
+      return;
+    case Op::cast: give(0, value(b_.cast(g.id, b_.val(e_.operands[0]).dtype))); return;
+    default: throw InternalError(fmt::format("no gradient rule for '{}'", ir::info(e_.op).name));
   }
 }
 
@@ -217,18 +217,18 @@ void Adjoint::welford() {
 
 void Adjoint::reduction() {
   const Ex a = operand(0);
-  switch (e_.op) {
-    case Op::sum: return give(0, expanded(cotangent()));
-    case Op::prod: return prod();
-    case Op::max:
-    case Op::min: return extremum();
-    case Op::welford: return welford();
-    case Op::logsumexp: {
+  switch (ir::as<ir::ReductionOp>(e_.op)) {
+    case ir::ReductionOp::sum: return give(0, expanded(cotangent()));
+    case ir::ReductionOp::prod: return prod();
+    case ir::ReductionOp::max:
+    case ir::ReductionOp::min: return extremum();
+    case ir::ReductionOp::welford: return welford();
+    case ir::ReductionOp::logsumexp: {
       const Ex r = expanded(result());
       const Ex share = where(r == -std::numeric_limits<double>::infinity(), 0.0, exp(a - r));
       return give(0, expanded(cotangent()) * share);
     }
-    default: return;  // argmax
+    case ir::ReductionOp::argmax: return;
   }
 }
 
@@ -344,15 +344,15 @@ void Adjoint::gather() {
 
 void Adjoint::movement() {
   const ValId g = cotangents_[0];
-  switch (e_.op) {
-    case Op::broadcast: return broadcast();
-    case Op::permute: return permute();
-    case Op::slice: return slice();
-    case Op::pad: return pad();
-    case Op::concat: return concat();
-    case Op::gather: return gather();
-    case Op::reshape: return give(0, value(b_.reshape(g, shape(0))));
-    case Op::squeeze: {
+  switch (ir::as<ir::MovementOp>(e_.op)) {
+    case ir::MovementOp::broadcast: return broadcast();
+    case ir::MovementOp::permute: return permute();
+    case ir::MovementOp::slice: return slice();
+    case ir::MovementOp::pad: return pad();
+    case ir::MovementOp::concat: return concat();
+    case ir::MovementOp::gather: return gather();
+    case ir::MovementOp::reshape: return give(0, value(b_.reshape(g, shape(0))));
+    case ir::MovementOp::squeeze: {
       Axes kept;
       const auto& gone = attr<Axes>("axes");
       for (std::size_t i = 0; i < shape(0).size(); ++i)
@@ -360,19 +360,18 @@ void Adjoint::movement() {
           kept.push_back(static_cast<std::int64_t>(i));
       return give(0, value(b_.broadcast(g, kept, shape(0))));
     }
-    case Op::take:
+    case ir::MovementOp::take:
       return give(0, value(b_.scatter_add(g, e_.operands[1], attr<std::int64_t>("axis"),
                                           shape(0)[axis()])));
-    case Op::scatter_add:
+    case ir::MovementOp::scatter_add:
       return give(0, value(b_.take(g, e_.operands[1], attr<std::int64_t>("axis"))));
-    case Op::unfold:
+    case ir::MovementOp::unfold:
       return give(0, value(b_.fold(g, attr<std::int64_t>("axis"), attr<std::int64_t>("stride"),
                                    attr<std::int64_t>("dilation"), shape(0)[axis()])));
-    case Op::fold:
+    case ir::MovementOp::fold:
       return give(0,
                   value(b_.unfold(g, attr<std::int64_t>("axis"), shape(0)[axis() + 1].constant(),
                                   attr<std::int64_t>("stride"), attr<std::int64_t>("dilation"))));
-    default: throw InternalError(fmt::format("no gradient rule for '{}'", ir::info(e_.op).name));
   }
 }
 
@@ -416,8 +415,11 @@ void Adjoint::semicrf() {
 }
 
 void Adjoint::opaque() {
-  if (e_.op == Op::matmul) return matmul();
-  if (e_.op == Op::semicrf_loss) return semicrf();
+  switch (ir::as<ir::OpaqueOp>(e_.op)) {
+    case ir::OpaqueOp::matmul: return matmul();
+    case ir::OpaqueOp::semicrf_loss: return semicrf();
+    case ir::OpaqueOp::semicrf_loss_grad: break;
+  }
   throw UsageError(fmt::format(
       "'{}' cannot be differentiated again; only first derivatives of the semi-Markov loss exist",
       ir::info(e_.op).name));
@@ -425,7 +427,7 @@ void Adjoint::opaque() {
 
 std::vector<ValId> Adjoint::run() {
   switch (ir::info(e_.op).op_class) {
-    case ir::OpClass::kElementwise: (void)from_table(); break;
+    case ir::OpClass::kElementwise: elementwise(); break;
     case ir::OpClass::kReduction: reduction(); break;
     case ir::OpClass::kMovement: movement(); break;
     case ir::OpClass::kCreation: break;

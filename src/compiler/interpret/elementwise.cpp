@@ -30,15 +30,15 @@ constexpr bool admits(ir::DTypeRule rule) {
 template <class T>
 T apply_unary(ir::Op op, T a) {
   switch (op) {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  case ir::Op::name:                                                                 \
-    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                  \
-      return static_cast<T>(formula);                                                \
-    } else {                                                                         \
-      break;                                                                         \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  case ir::Op::name:                                                                           \
+    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                            \
+      return static_cast<T>(formula);                                                          \
+    } else {                                                                                   \
+      break;                                                                                   \
     }
 #include "segfuse/ops.def"
-    default: break;
+    default: break;  // any other: refused below
   }
   throw InternalError(fmt::format("'{}' has no formula for this type", ir::info(op).name));
 }
@@ -46,16 +46,16 @@ T apply_unary(ir::Op op, T a) {
 template <class T>
 T apply_binary(ir::Op op, T a, T b) {
   switch (op) {
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  case ir::Op::name:                                                                    \
-    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                     \
-      return static_cast<T>(formula);                                                   \
-    } else {                                                                            \
-      break;                                                                            \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  case ir::Op::name:                                                                              \
+    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                               \
+      return static_cast<T>(formula);                                                             \
+    } else {                                                                                      \
+      break;                                                                                      \
     }
 #include "segfuse/ops.def"
-    default: break;
+    default: break;  // any other: refused below
   }
   throw InternalError(fmt::format("'{}' has no formula for this type", ir::info(op).name));
 }

@@ -30,14 +30,17 @@ Tensor narrow(const Tensor& wide_tensor, DType dtype) {
 namespace {
 
 std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque) {
-  if (e.expr().op == ir::Op::matmul) return evaluate_matmul(e);
-  const OpaqueOps::Function& function =
-      e.expr().op == ir::Op::semicrf_loss ? opaque.semicrf_loss : opaque.semicrf_loss_grad;
-  if (!function)
+  const OpaqueOps::Function* function = nullptr;
+  switch (ir::as<ir::OpaqueOp>(e.expr().op)) {
+    case ir::OpaqueOp::matmul: return evaluate_matmul(e);
+    case ir::OpaqueOp::semicrf_loss: function = &opaque.semicrf_loss; break;
+    case ir::OpaqueOp::semicrf_loss_grad: function = &opaque.semicrf_loss_grad; break;
+  }
+  if (!*function)
     throw UsageError(
         fmt::format("the Fusion '{}' uses '{}', for which interpret() was given no function",
                     e.fusion.name(), ir::info(e.expr().op).name));
-  return function(e.operands);
+  return (*function)(e.operands);
 }
 
 }  // namespace
@@ -56,15 +59,15 @@ std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque) {
 std::vector<Tensor> evaluate_creation(const Evaluation& e) {
   const ir::Val& result = e.result();
   Tensor out(wide(result.dtype), e.result_shape());
-  switch (e.expr().op) {
-    case ir::Op::constant: out.set(0, e.attr<double>("value")); break;
-    case ir::Op::extent:
+  switch (ir::as<ir::CreationOp>(e.expr().op)) {
+    case ir::CreationOp::constant: out.set(0, e.attr<double>("value")); break;
+    case ir::CreationOp::extent:
       out.set(0, static_cast<double>(e.sizes.of(e.attr<ir::Extents>("size")[0])));
       break;
-    case ir::Op::iota:
+    case ir::CreationOp::iota:
       for (std::int64_t i = 0; i < out.size(); ++i) out.set(i, static_cast<double>(i));
       break;
-    default: {
+    case ir::CreationOp::random_uniform: {
       const auto seed = e.operands[0].span<std::int64_t>();
       const auto stream = e.attr<std::int64_t>("stream");
       for (std::int64_t i = 0; i < out.size(); ++i)

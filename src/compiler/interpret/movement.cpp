@@ -201,21 +201,21 @@ std::vector<Tensor> evaluate_fold(const Evaluation& e) {
 }  // namespace
 
 std::vector<Tensor> evaluate_movement(const Evaluation& e) {
-  switch (e.expr().op) {
-    case ir::Op::permute: return evaluate_permute(e);
-    case ir::Op::broadcast: return evaluate_broadcast(e);
-    case ir::Op::squeeze:
-    case ir::Op::reshape: return {e.operands[0].reshaped(e.result_shape())};
-    case ir::Op::slice: return evaluate_slice(e);
-    case ir::Op::pad: return evaluate_pad(e);
-    case ir::Op::concat: return evaluate_concat(e);
-    case ir::Op::take: return evaluate_take(e);
-    case ir::Op::gather: return evaluate_gather(e);
-    case ir::Op::scatter_add: return evaluate_scatter_add(e);
-    case ir::Op::unfold: return evaluate_unfold(e);
-    case ir::Op::fold: return evaluate_fold(e);
-    default: throw InternalError(fmt::format("no evaluation for '{}'", ir::info(e.expr().op).name));
+  switch (ir::as<ir::MovementOp>(e.expr().op)) {
+    case ir::MovementOp::permute: return evaluate_permute(e);
+    case ir::MovementOp::broadcast: return evaluate_broadcast(e);
+    case ir::MovementOp::squeeze:
+    case ir::MovementOp::reshape: return {e.operands[0].reshaped(e.result_shape())};
+    case ir::MovementOp::slice: return evaluate_slice(e);
+    case ir::MovementOp::pad: return evaluate_pad(e);
+    case ir::MovementOp::concat: return evaluate_concat(e);
+    case ir::MovementOp::take: return evaluate_take(e);
+    case ir::MovementOp::gather: return evaluate_gather(e);
+    case ir::MovementOp::scatter_add: return evaluate_scatter_add(e);
+    case ir::MovementOp::unfold: return evaluate_unfold(e);
+    case ir::MovementOp::fold: return evaluate_fold(e);
   }
+  throw InternalError(fmt::format("no evaluation for '{}'", ir::info(e.expr().op).name));
 }
 
 std::vector<Tensor> evaluate_matmul(const Evaluation& e) {

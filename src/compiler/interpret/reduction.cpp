@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "compiler/interpret/evaluate.h"
 
 namespace segfuse::compiler {
@@ -32,34 +33,27 @@ double reduce_logsumexp(const std::vector<double>& values) {
   return largest + std::log(static_cast<double>(sum));
 }
 
-double reduce_real(ir::Op op, const std::vector<double>& values) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double state = op == ir::Op::prod ? 1 : op == ir::Op::max ? -kInfinity : 0;
-  if (op == ir::Op::min) state = kInfinity;
-  if (op == ir::Op::logsumexp) return reduce_logsumexp(values);
-  if (op == ir::Op::sum)
+double reduce_real(ir::Monoid monoid, const std::vector<double>& values) {
+  if (monoid == ir::Monoid::kSum)
     return static_cast<double>(std::accumulate(values.begin(), values.end(), 0.0L));
+  double state = ir::identity(monoid, DType::kF64);
   for (const double value : values) {
-    if (op == ir::Op::prod) state *= value;
-    if (op == ir::Op::max && greater(value, state)) state = value;
-    if (op == ir::Op::min && less(value, state)) state = value;
+    if (monoid == ir::Monoid::kProduct) state *= value;
+    if (monoid == ir::Monoid::kMax && greater(value, state)) state = value;
+    if (monoid == ir::Monoid::kMin && less(value, state)) state = value;
   }
   return state;
 }
 
 /// The empty maximum and minimum are the ends of the type.
-std::int64_t reduce_integer(ir::Op op, DType dtype, const std::vector<std::int64_t>& values) {
-  using Wide = std::numeric_limits<std::int64_t>;
-  using Narrow = std::numeric_limits<std::int32_t>;
-  const bool narrow = dtype == DType::kI32;
-  std::int64_t state = op == ir::Op::prod;
-  if (op == ir::Op::max) state = narrow ? Narrow::min() : Wide::min();
-  if (op == ir::Op::min) state = narrow ? Narrow::max() : Wide::max();
+std::int64_t reduce_integer(ir::Monoid monoid, DType dtype,
+                            const std::vector<std::int64_t>& values) {
+  auto state = saturate_cast<std::int64_t>(ir::identity(monoid, dtype));
   for (const std::int64_t value : values) {
-    if (op == ir::Op::sum) state = wrapping_add(state, value);
-    if (op == ir::Op::prod) state = wrapping_mul(state, value);
-    if (op == ir::Op::max) state = std::max(state, value);
-    if (op == ir::Op::min) state = std::min(state, value);
+    if (monoid == ir::Monoid::kSum) state = wrapping_add(state, value);
+    if (monoid == ir::Monoid::kProduct) state = wrapping_mul(state, value);
+    if (monoid == ir::Monoid::kMax) state = std::max(state, value);
+    if (monoid == ir::Monoid::kMin) state = std::min(state, value);
   }
   return wrap(dtype, state);
 }
@@ -110,29 +104,37 @@ std::vector<std::vector<T>> group(const Evaluation& e) {
 }  // namespace
 
 std::vector<Tensor> evaluate_reduction(const Evaluation& e) {
-  const ir::Op op = e.expr().op;
   const DType dtype = e.operand(0).dtype;
   std::vector<Tensor> results;
   for (std::size_t i = 0; i < e.expr().results.size(); ++i)
     results.emplace_back(wide(e.result(i).dtype), e.result_shape(i));
+  const ir::Monoid monoid = ir::info(e.expr().op).walks[0][0];
   if (!is_float(dtype)) {
     const auto lists = group<std::int64_t>(e);
     const auto out = results[0].span<std::int64_t>();
     for (std::size_t i = 0; i < lists.size(); ++i)
-      out[i] = op == ir::Op::argmax ? first_maximum(lists[i]) : reduce_integer(op, dtype, lists[i]);
+      out[i] = monoid == ir::Monoid::kArgmax ? first_maximum(lists[i])
+                                             : reduce_integer(monoid, dtype, lists[i]);
     return results;
   }
   const auto lists = group<double>(e);
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const auto position = static_cast<std::int64_t>(i);
-    if (op == ir::Op::argmax) {
-      results[0].set(position, static_cast<double>(first_maximum(lists[i])));
-    } else if (op == ir::Op::welford) {
-      const auto [mean, m2] = moments(lists[i]);
-      results[0].set(position, mean);
-      results[1].set(position, m2);
-    } else {
-      results[0].set(position, reduce_real(op, lists[i]));
+    switch (ir::as<ir::ReductionOp>(e.expr().op)) {
+      case ir::ReductionOp::argmax:
+        results[0].set(position, static_cast<double>(first_maximum(lists[i])));
+        break;
+      case ir::ReductionOp::welford: {
+        const auto [mean, m2] = moments(lists[i]);
+        results[0].set(position, mean);
+        results[1].set(position, m2);
+        break;
+      }
+      case ir::ReductionOp::logsumexp: results[0].set(position, reduce_logsumexp(lists[i])); break;
+      case ir::ReductionOp::sum:
+      case ir::ReductionOp::prod:
+      case ir::ReductionOp::max:
+      case ir::ReductionOp::min: results[0].set(position, reduce_real(monoid, lists[i])); break;
     }
   }
   return results;

@@ -135,10 +135,10 @@ class Interpreter {
 
   void execute(const Begin& s) { states_[s.reduction.index] = {}; }
 
-  static bool better(ir::Op op, bool real, const Scalar& a, const Scalar& b) {
-    if (!real) return op == ir::Op::min ? a.whole < b.whole : a.whole > b.whole;
+  static bool better(ir::Monoid op, bool real, const Scalar& a, const Scalar& b) {
+    if (!real) return op == ir::Monoid::kMin ? a.whole < b.whole : a.whole > b.whole;
     if (std::isnan(a.real)) return !std::isnan(b.real);
-    return op == ir::Op::min ? a.real < b.real : a.real > b.real;
+    return op == ir::Monoid::kMin ? a.real < b.real : a.real > b.real;
   }
 
   void execute(const Accumulate& s) {
@@ -148,7 +148,7 @@ class Interpreter {
     const bool real = is_float(reduction.dtype);
     const bool first = !state.any;
     state.any = true;
-    if (reduction.op == ir::Op::sum) {
+    if (reduction.op == ir::Monoid::kSum) {
       if (real) {
         state.sum += value.real;
       } else {
@@ -156,7 +156,7 @@ class Interpreter {
             static_cast<std::int64_t>(static_cast<std::uint64_t>(state.value.whole) +
                                       static_cast<std::uint64_t>(value.whole));
       }
-    } else if (reduction.op == ir::Op::prod) {
+    } else if (reduction.op == ir::Monoid::kProduct) {
       if (real) {
         state.value.real = first ? value.real : state.value.real * value.real;
       } else {
@@ -179,23 +179,15 @@ class Interpreter {
 
   /// What a reduction of no elements gives.
   static Scalar nothing(const Reduction& reduction) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    using Wide = std::numeric_limits<std::int64_t>;
-    using Narrow = std::numeric_limits<std::int32_t>;
-    const bool narrow = reduction.dtype == DType::kI32;
-    switch (reduction.op) {
-      case ir::Op::sum: return {0, 0};
-      case ir::Op::prod: return {1, 1};
-      case ir::Op::min: return {kInfinity, narrow ? Narrow::max() : Wide::max()};
-      default: return {-kInfinity, narrow ? Narrow::min() : Wide::min()};
-    }
+    const double value = ir::identity(reduction.op, reduction.dtype);
+    return {value, saturate_cast<std::int64_t>(value)};
   }
 
   void execute(const Finish& s) {
     const Reduction& reduction = kernel_.reductions[s.reduction.index];
     State& state = states_[s.reduction.index];
     Scalar result = state.any ? state.value : nothing(reduction);
-    if (reduction.op == ir::Op::sum && is_float(reduction.dtype))
+    if (reduction.op == ir::Monoid::kSum && is_float(reduction.dtype))
       result.real = static_cast<double>(state.sum);
     result.whole = wrap(reduction.dtype, result.whole);
     values_[s.results[0].index] = result;

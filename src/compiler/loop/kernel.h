@@ -115,9 +115,10 @@ struct Begin {
 struct Accumulate {
   ReductionId reduction;
   ValueId value;
-  Index position;  ///< argmax: what its result counts. Equal values: the smallest position wins.
+  Index
+      position;  ///< of kArgmax: what its result counts. Equal values: the smallest position wins.
 };
-/// argmax gives the value and the position (i64), others one value, of the reduction's type.
+/// kArgmax gives the value and the position (i64), others one value, of the reduction's type.
 struct Finish {
   ReductionId reduction;
   std::vector<ValueId> results;
@@ -158,7 +159,7 @@ struct Statement {
 };
 
 struct Reduction {
-  ir::Op op = ir::Op::sum;  ///< sum, prod, max, min, argmax
+  ir::Monoid op = ir::Monoid::kSum;
   DType dtype = DType::kF32;
   /// Sum, f32: as above.
   bool compensated = false;

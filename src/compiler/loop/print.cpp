@@ -40,7 +40,7 @@ class Printer {
     for (const Buffer& buffer : kernel_.buffers) print(buffer);
     for (std::size_t i = 0; i < kernel_.reductions.size(); ++i) {
       const Reduction& r = kernel_.reductions[i];
-      line("reduction r{}: {} {}{}", i, ir::info(r.op).name, segfuse::name_of(r.dtype),
+      line("reduction r{}: {} {}{}", i, ir::name_of(r.op), segfuse::name_of(r.dtype),
            r.compensated ? " compensated" : "");
     }
     line("outer {} in 0 .. {} {{", kernel_.indices.var(kernel_.outer).name,
@@ -146,7 +146,7 @@ class Printer {
             },
             [&](const Begin& s) { line("begin r{}", s.reduction.index); },
             [&](const Accumulate& s) {
-              const bool placed = kernel_.reductions[s.reduction.index].op == ir::Op::argmax;
+              const bool placed = kernel_.reductions[s.reduction.index].op == ir::Monoid::kArgmax;
               line("r{} <- {}{}", s.reduction.index, name_of(s.value),
                    placed ? " at " + index(s.position) : "");
             },

@@ -134,7 +134,8 @@ class Verifier {
     const Reduction& reduction = kernel_.reductions.at(s.reduction.index);
     need(begun_[s.reduction.index], "a reduction is begun before it is finished");
     begun_[s.reduction.index] = false;
-    need(s.results.size() == (reduction.op == ir::Op::argmax ? 2U : 1U), "results of a reduction");
+    need(s.results.size() == (reduction.op == ir::Monoid::kArgmax ? 2U : 1U),
+         "results of a reduction");
     need(kernel_.dtype(s.results[0]) == reduction.dtype, "a reduction gives its type");
     for (const ValueId result : s.results) define(result);
   }

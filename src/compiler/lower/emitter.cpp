@@ -325,7 +325,7 @@ ValueId Emitter::evaluate(const Request& request, bool& loaded) {
     case ir::OpClass::kReduction: return reduced(val.definition, val.result, request.at);
     case ir::OpClass::kMovement: return movement(expr, request, loaded);
     case ir::OpClass::kCreation: return creation(expr, request);
-    default: break;
+    case ir::OpClass::kOpaque: break;
   }
   throw InternalError(fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
 }
@@ -351,14 +351,15 @@ ValueId Emitter::creation(const Expr& expr, const Request& request) {
   auto attribute = [&](std::string_view name) -> const ir::Attr& {
     return expr.attrs[ir::attr_position(expr.op, name)];
   };
-  switch (expr.op) {
-    case Op::constant: return constant(carried(val.dtype), std::get<double>(attribute("value")));
-    case Op::iota: return from_index(carried(val.dtype), request.at[0]);
-    case Op::extent: {
+  switch (ir::as<ir::CreationOp>(expr.op)) {
+    case ir::CreationOp::constant:
+      return constant(carried(val.dtype), std::get<double>(attribute("value")));
+    case ir::CreationOp::iota: return from_index(carried(val.dtype), request.at[0]);
+    case ir::CreationOp::extent: {
       const Extent size = context_.fusion.canonical(std::get<Extents>(attribute("size"))[0]);
       return from_index(carried(val.dtype), size);
     }
-    case Op::random_uniform: {
+    case ir::CreationOp::random_uniform: {
       const ValueId key = eval(expr.operands[0], {0});
       const ValueId sequence = eval(expr.operands[0], {1});
       const Index element = linearize(indices(), request.at, context_.fusion.canonical(val.shape));
@@ -369,8 +370,8 @@ ValueId Emitter::creation(const Expr& expr, const Request& request) {
            where);
       return result;
     }
-    default: throw InternalError(fmt::format("'{}' creates nothing", ir::info(expr.op).name));
   }
+  throw InternalError(fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
 }
 
 ValueId Emitter::holds(const std::vector<Within>& when) {
@@ -415,21 +416,21 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
   const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
   const Extents after = context_.fusion.canonical(context_.fusion.val(request.val).shape);
   Request operand{expr.operands[0], Tuple(before.size()), request.when, request.otherwise};
-  switch (expr.op) {
-    case Op::permute: {
+  switch (ir::as<ir::MovementOp>(expr.op)) {
+    case ir::MovementOp::permute: {
       const auto& perm = std::get<Ints>(attribute("perm"));
       for (std::size_t i = 0; i < perm.size(); ++i)
         operand.at[static_cast<std::size_t>(perm[i])] = request.at[i];
       return eval(operand);
     }
-    case Op::squeeze: {
+    case ir::MovementOp::squeeze: {
       const auto& axes = std::get<Ints>(attribute("axes"));
       for (std::size_t i = 0, next = 0; i < before.size(); ++i)
         if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
           operand.at[i] = request.at[next++];
       return eval(operand);
     }
-    case Op::broadcast: {
+    case ir::MovementOp::broadcast: {
       const auto& axes = std::get<Ints>(attribute("axes"));
       for (std::size_t i = 0; i < axes.size(); ++i) {
         const auto to = static_cast<std::size_t>(axes[i]);
@@ -437,15 +438,15 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
       }
       return eval(operand);
     }
-    case Op::reshape:
+    case ir::MovementOp::reshape:
       return eval_linear(operand.val, linearize(indices(), request.at, after), request, loaded);
-    case Op::slice: {
+    case ir::MovementOp::slice: {
       const auto& starts = std::get<Extents>(attribute("starts"));
       for (std::size_t i = 0; i < before.size(); ++i)
         operand.at[i] = indices().add(request.at[i], Index(context_.fusion.canonical(starts[i])));
       return eval(operand);
     }
-    case Op::unfold: {
+    case ir::MovementOp::unfold: {
       const auto axis = static_cast<std::size_t>(std::get<std::int64_t>(attribute("axis")));
       const Extent stride = std::get<std::int64_t>(attribute("stride"));
       const Extent dilation = std::get<std::int64_t>(attribute("dilation"));
@@ -455,14 +456,14 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
                                        indices().multiply(request.at[axis + 1], dilation));
       return eval(operand);
     }
-    case Op::pad: return pad(expr, request);
-    case Op::concat: return concat(expr, request);
-    case Op::take:
-    case Op::gather: return indexed(expr, request);
-    default:
-      throw InternalError(
-          fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
+    case ir::MovementOp::pad: return pad(expr, request);
+    case ir::MovementOp::concat: return concat(expr, request);
+    case ir::MovementOp::take:
+    case ir::MovementOp::gather: return indexed(expr, request);
+    case ir::MovementOp::scatter_add:
+    case ir::MovementOp::fold: break;
   }
+  throw InternalError(fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
 }
 
 ValueId Emitter::pad(const Expr& expr, const Request& request) {

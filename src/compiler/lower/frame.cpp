@@ -26,7 +26,7 @@ StateMemory Making::add_states(const std::vector<std::size_t>& reductions,
   };
   for (const std::size_t number : reductions) {
     add(number, group.reductions[number].dtype);
-    if (group.reductions[number].op == ir::Op::argmax) add(number, DType::kI64);
+    if (group.reductions[number].op == ir::Monoid::kArgmax) add(number, DType::kI64);
   }
   return memory;
 }

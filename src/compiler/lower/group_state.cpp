@@ -155,22 +155,16 @@ void GroupState::find_reductions() {
       any = true;
       column = column || plan.column_reduced[static_cast<std::size_t>(at)];
     }
-    SimpleReduction r{id,    0, expr.op, compute_type(fusion.val(operand).dtype), level(operand),
-                      column};
     if (!any) continue;  // of one element
-    if (expr.op == Op::welford) {
-      r.op = Op::sum;
-      reductions.push_back(r);
-      for (r.part = 1, ++r.walk; r.part < 3; ++r.part) reductions.push_back(r);
-    } else if (expr.op == Op::logsumexp) {
-      r.op = Op::max;
-      reductions.push_back(r);
-      r.op = Op::sum;
-      r.part = 1;
+    SimpleReduction r{
+        id, 0, ir::Monoid::kSum, compute_type(fusion.val(operand).dtype), level(operand), column};
+    for (const std::vector<ir::Monoid>& states : ir::info(expr.op).walks) {
+      for (const ir::Monoid state : states) {
+        r.op = state;
+        reductions.push_back(r);
+        ++r.part;
+      }
       ++r.walk;
-      reductions.push_back(r);
-    } else {
-      reductions.push_back(r);
     }
   }
 }
@@ -220,7 +214,7 @@ void GroupState::postpone_reductions() {
     const Op op = fusion.expr(r.expr).op;
     const ValId value = fusion.expr(r.expr).results[0];
     int latest = r.walk;
-    if (op != Op::welford && op != Op::logsumexp && op != Op::argmax) {
+    if (is_monoid(op)) {
       latest = r.column ? last : last - 1;
       for (const SimpleReduction& other : reductions)
         if (!r.column && other.expr != r.expr && below(operand_of(other), false).contains(value))

@@ -12,13 +12,13 @@
 
 namespace segfuse::compiler {
 
-/// A sum, product, maximum, minimum or argmax over the reduced or the column axes. welford is three
-/// (the sum, then the sums of deviations and of their squares), logsumexp is two (the maximum, then
-/// the sum of exponentials under it).
+/// One state of a reduction (OpInfo::walks) over the reduced or the column axes: a welford has
+/// three (the sum, then the sums of deviations and of their squares), a logsumexp two (the maximum,
+/// then the sum of exponentials under it).
 struct SimpleReduction {
   ir::ExprId expr;
   int part = 0;
-  ir::Op op = ir::Op::sum;
+  ir::Monoid op = ir::Monoid::kSum;
   DType dtype = DType::kF32;  ///< of the state
   int walk = 0;               ///< the walk over the row that accumulates it
   bool column = false;

@@ -178,18 +178,9 @@ class RowColMaker {
     open_row(e);
     for (std::size_t n = 0; n < column_reductions_.size(); ++n) {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
-      e.store(sums_[n], sum_place_, e.constant(r.dtype, Walker::identity(r)), {});
+      e.store(sums_[n], sum_place_, e.constant(r.dtype, ir::identity(r.op, r.dtype)), {});
     }
     close_row(e);
-  }
-
-  static ir::Op combining(ir::Op op) {
-    switch (op) {
-      case ir::Op::sum: return ir::Op::add;
-      case ir::Op::prod: return ir::Op::mul;
-      case ir::Op::max: return ir::Op::maximum;
-      default: return ir::Op::minimum;
-    }
   }
 
   void step(Walker& walker, Frame& frame, int walk) {
@@ -228,7 +219,7 @@ class RowColMaker {
       const SimpleReduction& r = group_.reductions[column_reductions_[n]];
       const ValueId value = walker.operand(column_reductions_[n]);
       const ValueId before = e.load(sums_[n], sum_place_);
-      e.store(sums_[n], sum_place_, e.compute(combining(r.op), r.dtype, {before, value}), {});
+      e.store(sums_[n], sum_place_, e.compute(ir::joining(r.op), r.dtype, {before, value}), {});
     }
     for (const Result* result : full)
       walker.store(*result, only_first(making_, frame, *result, all));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/check.h"
 #include "segfuse/error.h"
@@ -86,7 +85,7 @@ ValueId Walker::operand(std::size_t number) {
 
 Index Walker::position(std::size_t number) const {
   const SimpleReduction& r = group_.reductions[number];
-  if (r.op != Op::argmax) return 0;
+  if (r.op != ir::Monoid::kArgmax) return 0;
   const Expr& expr = group_.fusion.expr(r.expr);
   const auto axis = std::get<Ints>(expr.attrs[ir::attr_position(expr.op, "axes")])[0];
   return group_.tuple(expr.operands[0], plan_at)[static_cast<std::size_t>(axis)];
@@ -103,7 +102,8 @@ void Walker::begin(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   auto& all = emitter.kernel().reductions;
   states_[number] = {static_cast<std::uint32_t>(all.size())};
-  all.push_back({r.op, r.dtype, r.op == Op::sum && r.dtype == DType::kF32 && !few_to_a_lane()});
+  all.push_back(
+      {r.op, r.dtype, r.op == ir::Monoid::kSum && r.dtype == DType::kF32 && !few_to_a_lane()});
   emitter.emit({loop::Begin{states_[number]}});
 }
 
@@ -118,7 +118,8 @@ void Walker::accumulate(std::size_t number, ValueId value, const Index& position
 void Walker::finish(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   std::vector<ValueId> results{emitter.new_value(r.dtype, emitter.depth())};
-  if (r.op == Op::argmax) results.push_back(emitter.new_value(DType::kI64, emitter.depth()));
+  if (r.op == ir::Monoid::kArgmax)
+    results.push_back(emitter.new_value(DType::kI64, emitter.depth()));
   finished_[number] = results;
   emitter.emit({loop::Finish{states_[number], std::move(results)}});
 }
@@ -126,7 +127,7 @@ void Walker::finish(std::size_t number) {
 void Walker::assume(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   finished_[number] = {emitter.constant(r.dtype, 0)};
-  if (r.op == Op::argmax) finished_[number].push_back(emitter.constant(DType::kI64, 0));
+  if (r.op == ir::Monoid::kArgmax) finished_[number].push_back(emitter.constant(DType::kI64, 0));
 }
 
 /// A reduction over axes of size 1.
@@ -172,18 +173,6 @@ void Walker::store(const Result& result, std::vector<loop::Within> when) {
   const ir::Extents shape = group_.fusion.canonical(group_.fusion.val(result.output).shape);
   emitter.store(emitter.buffer_of(result.output, true), linearize(emitter.indices(), to, shape),
                 value, std::move(when));
-}
-
-double Walker::identity(const SimpleReduction& r) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const bool real = is_float(r.dtype);
-  switch (r.op) {
-    case Op::sum: return 0;
-    case Op::prod: return 1;
-    case Op::min:
-      return real ? kInfinity : r.dtype == DType::kI32 ? 2147483647.0 : 9223372036854775807.0;
-    default: return real ? -kInfinity : r.dtype == DType::kI32 ? -2147483648.0 : -0x1p63;
-  }
 }
 
 }  // namespace segfuse::compiler

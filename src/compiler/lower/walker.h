@@ -33,8 +33,6 @@ class Walker {
   void assume(std::size_t number);
 
   void store(const Result& result, std::vector<loop::Within> when);
-  /// The neutral element.
-  static double identity(const SimpleReduction& reduction);
 
  private:
   bool few_to_a_lane() const;

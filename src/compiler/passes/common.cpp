@@ -19,16 +19,8 @@ namespace {
 /// Operations whose operands may change places without a change of bits. Not maximum: it gives the
 /// first of 0 and -0.
 bool commutes(Op op) {
-  switch (op) {
-    case Op::add:
-    case Op::mul:
-    case Op::eq:
-    case Op::ne:
-    case Op::logical_and:
-    case Op::logical_or:
-    case Op::logical_xor: return true;
-    default: return false;
-  }
+  const std::string_view sign = ir::infix(op);
+  return sign == "+" || sign == "*" || sign == "==" || sign == "!=" || sign == "&&" || sign == "||";
 }
 
 bool same_attrs(const ir::Fusion& fusion, const Attrs& a, const Attrs& b) {

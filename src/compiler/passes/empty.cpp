@@ -21,21 +21,10 @@ bool is_empty(const Extents& shape) {
 /// What a reduction gives for no elements; nothing where that is an error or no constant can hold
 /// it.
 std::optional<double> value_of_nothing(Op op, DType dtype) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  switch (op) {
-    case Op::sum:
-    case Op::welford: return 0;
-    case Op::prod: return 1;
-    case Op::logsumexp: return -kInfinity;
-    case Op::max:
-      if (is_float(dtype)) return -kInfinity;
-      return dtype == DType::kI32 ? -0x1p31 : -0x1p63;
-    case Op::min:
-      if (is_float(dtype)) return kInfinity;
-      if (dtype == DType::kI32) return 0x1p31 - 1;
-      return {};
-    default: return {};
-  }
+  const ir::Monoid first = ir::info(op).walks[0][0];
+  if (first == ir::Monoid::kArgmax || (first == ir::Monoid::kMin && dtype == DType::kI64))
+    return {};
+  return ir::identity(first, dtype);
 }
 
 /// The constant that all results of an expression are, if there is one.
@@ -47,7 +36,7 @@ std::optional<double> constant_of(Rewriter& r, const Expr& e) {
   if (ir::info(e.op).op_class == ir::OpClass::kReduction)
     return value_of_nothing(e.op, r.dtype(e.operands[0]));
   if (e.op == Op::pad) return attribute<double>(e, "value");
-  if (e.op == Op::scatter_add || e.op == Op::fold || e.op == Op::matmul) return 0;
+  if (ir::adds(e.op) || e.op == Op::matmul) return 0;
   return {};
 }
 

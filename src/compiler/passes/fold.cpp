@@ -55,19 +55,25 @@ bool fold_elementwise(Rewriter& r, const Expr& e) {
 bool fold_movement(Rewriter& r, const Expr& e) {
   const auto value = r.uniform(e.operands[0]);
   if (!value) return false;
-  switch (e.op) {
-    case Op::broadcast:
+  switch (ir::as<ir::MovementOp>(e.op)) {
+    case ir::MovementOp::broadcast:
       if (r.is(e.operands[0], Op::constant)) return false;  // stands as it should
       break;
-    case Op::permute:
-    case Op::squeeze:
-    case Op::reshape: break;
-    case Op::pad:
+    case ir::MovementOp::permute:
+    case ir::MovementOp::squeeze:
+    case ir::MovementOp::reshape: break;
+    case ir::MovementOp::pad:
       if (std::bit_cast<std::uint64_t>(*value) !=
           std::bit_cast<std::uint64_t>(attribute<double>(e, "value")))
         return false;
       break;
-    default: return false;  // a slice may be out of range
+    case ir::MovementOp::slice:  // these may be out of range
+    case ir::MovementOp::take:
+    case ir::MovementOp::gather:
+    case ir::MovementOp::concat:
+    case ir::MovementOp::scatter_add:
+    case ir::MovementOp::unfold:
+    case ir::MovementOp::fold: return false;
   }
   r.replace(e.results[0], r.full(*value, r.shape(e.results[0]), r.dtype(e.results[0])));
   return true;
@@ -136,7 +142,7 @@ class Identities {
         if (const Expr* magnitude = r_.is(operand(0), Op::abs))
           return make(Op::square, {magnitude->operands[0]});
         return {};
-      default: return {};
+      default: return {};  // any other: none is known
     }
   }
 
@@ -174,7 +180,7 @@ class Identities {
       case Op::ne:
       case Op::lt:
       case Op::gt: return same && !real_ ? full_like_result(0) : ValId{};
-      default: return {};
+      default: return {};  // any other: none is known
     }
   }
 
@@ -238,7 +244,8 @@ bool rule(Rewriter& r, ExprId id) {
     case ir::OpClass::kElementwise: break;
     case ir::OpClass::kMovement: return fold_movement(r, e);
     case ir::OpClass::kReduction: return drop_reduction(r, e);
-    default: return false;
+    case ir::OpClass::kCreation:
+    case ir::OpClass::kOpaque: return false;
   }
   if (fold_elementwise(r, e)) return true;
   const ValId with = Identities(r, e).find();

@@ -197,22 +197,30 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
 
 bool rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
-  switch (e.op) {
-    case Op::permute: return on_permute(r, e);
-    case Op::reshape: return on_reshape(r, e);
-    case Op::squeeze: return on_squeeze(r, e);
-    case Op::slice: return on_slice(r, e);
-    case Op::pad:
+  if (ir::info(e.op).op_class == ir::OpClass::kElementwise) return on_elementwise(r, e);
+  if (ir::info(e.op).op_class != ir::OpClass::kMovement) return false;
+  switch (ir::as<ir::MovementOp>(e.op)) {
+    case ir::MovementOp::permute: return on_permute(r, e);
+    case ir::MovementOp::reshape: return on_reshape(r, e);
+    case ir::MovementOp::squeeze: return on_squeeze(r, e);
+    case ir::MovementOp::slice: return on_slice(r, e);
+    case ir::MovementOp::pad:
       if (!all_zero(attribute<Extents>(e, "low")) || !all_zero(attribute<Extents>(e, "high")))
         return false;
       r.replace(e.results[0], e.operands[0]);
       return true;
-    case Op::concat:
+    case ir::MovementOp::concat:
       if (e.operands.size() != 1) return false;
       r.replace(e.results[0], e.operands[0]);
       return true;
-    default: return ir::info(e.op).op_class == ir::OpClass::kElementwise && on_elementwise(r, e);
+    case ir::MovementOp::broadcast:
+    case ir::MovementOp::take:
+    case ir::MovementOp::gather:
+    case ir::MovementOp::scatter_add:
+    case ir::MovementOp::unfold:
+    case ir::MovementOp::fold: break;
   }
+  return false;
 }
 
 }  // namespace

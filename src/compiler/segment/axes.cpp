@@ -243,29 +243,47 @@ void GroupAxes::move_load(const Expr& e, ExprId /*id*/, const Placed& from) {
     result.memory[to] = from.memory[of];
     result.exact[to] = exact && from.exact[of];
   };
-  const bool along = e.op == Op::take || e.op == Op::gather || e.op == Op::unfold;
-  if (e.op == Op::permute) {
-    const auto& perm = attribute<Ints>(e, "perm");
-    for (std::size_t i = 0; i < rank; ++i) follow(i, static_cast<std::size_t>(perm[i]), true);
-  } else if (e.op == Op::squeeze) {
-    const auto& axes = attribute<Ints>(e, "axes");
-    for (std::size_t i = 0, next = 0; i < before.size(); ++i)
-      if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
-        follow(next++, i, true);
-  } else if (e.op == Op::broadcast) {
-    const auto& axes = attribute<Ints>(e, "axes");
-    for (std::size_t i = 0; i < axes.size(); ++i)
-      if (!before[i].is_constant(1)) follow(static_cast<std::size_t>(axes[i]), i, true);
-  } else if (e.op == Op::reshape) {
-    const ReshapedAxes axes = reshaped_axes(fusion_, before, after);
-    for (std::size_t i = 0; i < rank; ++i)
-      if (axes.from[i] >= 0) follow(i, static_cast<std::size_t>(axes.from[i]), axes.exact[i]);
-  } else if (along) {  // `axis` is replaced by what the indices or windows have
-    const auto axis = static_cast<std::size_t>(attribute<std::int64_t>(e, "axis"));
-    for (std::size_t i = 0; i < before.size(); ++i)
-      if (i != axis) follow(i < axis ? i : i + rank - before.size(), i, true);
-  } else {  // slice, pad, concat
-    for (std::size_t i = 0; i < rank; ++i) follow(i, i, fusion_.equal(before[i], after[i]));
+  switch (ir::as<ir::MovementOp>(e.op)) {
+    case ir::MovementOp::permute: {
+      const auto& perm = attribute<Ints>(e, "perm");
+      for (std::size_t i = 0; i < rank; ++i) follow(i, static_cast<std::size_t>(perm[i]), true);
+      break;
+    }
+    case ir::MovementOp::squeeze: {
+      const auto& axes = attribute<Ints>(e, "axes");
+      for (std::size_t i = 0, next = 0; i < before.size(); ++i)
+        if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
+          follow(next++, i, true);
+      break;
+    }
+    case ir::MovementOp::broadcast: {
+      const auto& axes = attribute<Ints>(e, "axes");
+      for (std::size_t i = 0; i < axes.size(); ++i)
+        if (!before[i].is_constant(1)) follow(static_cast<std::size_t>(axes[i]), i, true);
+      break;
+    }
+    case ir::MovementOp::reshape: {
+      const ReshapedAxes axes = reshaped_axes(fusion_, before, after);
+      for (std::size_t i = 0; i < rank; ++i)
+        if (axes.from[i] >= 0) follow(i, static_cast<std::size_t>(axes.from[i]), axes.exact[i]);
+      break;
+    }
+    case ir::MovementOp::take:
+    case ir::MovementOp::gather:
+    case ir::MovementOp::unfold: {  // `axis` is replaced by what the indices or windows have
+      const auto axis = static_cast<std::size_t>(attribute<std::int64_t>(e, "axis"));
+      for (std::size_t i = 0; i < before.size(); ++i)
+        if (i != axis) follow(i < axis ? i : i + rank - before.size(), i, true);
+      break;
+    }
+    case ir::MovementOp::slice:
+    case ir::MovementOp::pad:
+    case ir::MovementOp::concat:
+      for (std::size_t i = 0; i < rank; ++i) follow(i, i, fusion_.equal(before[i], after[i]));
+      break;
+    case ir::MovementOp::scatter_add:
+    case ir::MovementOp::fold:
+      throw InternalError(fmt::format("'{}' runs alone", ir::info(e.op).name));
   }
   add(std::move(result));
 }
@@ -285,7 +303,7 @@ bool GroupAxes::move(ExprId id) {
     if (first < 0 || placed_[static_cast<std::size_t>(first)].place == Place::kFree) first = s;
   }
   move_load(e, id, Placed(placed_[static_cast<std::size_t>(first)]));
-  if (e.op != Op::take && e.op != Op::gather) return true;
+  if (!ir::has_indices(e.op)) return true;
   // The indices run along with the result.
   const int index = operand_slot(e.operands[1]);
   Placed& indices = placed_[static_cast<std::size_t>(index)];
@@ -305,7 +323,8 @@ bool GroupAxes::visit(ExprId id) {
     case ir::OpClass::kElementwise: return elementwise(id);
     case ir::OpClass::kReduction: return reduce(id);
     case ir::OpClass::kMovement: return move(id);
-    default: break;
+    case ir::OpClass::kCreation:
+    case ir::OpClass::kOpaque: break;
   }
   for (const ValId operand : e.operands) (void)operand_slot(operand);  // a seed
   Placed result;

@@ -48,7 +48,7 @@ class GroupAxes {
   GroupAxes& operator=(const GroupAxes&) = delete;
 
   /// The reason for which the group is no kernel, if it is none.
-  std::optional<std::string> run();
+  [[nodiscard]] std::optional<std::string> run();
 
   const std::vector<Placed>& placed() const { return placed_; }
   const std::vector<Reduction>& reductions() const { return reductions_; }
@@ -69,13 +69,13 @@ class GroupAxes {
   int operand_slot(ir::ValId val);
   int add(Placed placed);
   void unite(const std::vector<int>& a, const std::vector<int>& b);
-  bool visit(ir::ExprId id);
-  bool elementwise(ir::ExprId id);
-  bool reduce(ir::ExprId id);
-  bool move(ir::ExprId id);
-  bool move_local(const ir::Expr& e, ir::ExprId id, const Placed& from);
+  [[nodiscard]] bool visit(ir::ExprId id);
+  [[nodiscard]] bool elementwise(ir::ExprId id);
+  [[nodiscard]] bool reduce(ir::ExprId id);
+  [[nodiscard]] bool move(ir::ExprId id);
+  [[nodiscard]] bool move_local(const ir::Expr& e, ir::ExprId id, const Placed& from);
   void move_load(const ir::Expr& e, ir::ExprId id, const Placed& from);
-  bool refuse(std::string reason);
+  [[nodiscard]] bool refuse(std::string reason);
   bool conflict() const;
   bool try_unite(const std::vector<std::pair<int, int>>& pairs);
   void join_loads();

@@ -39,12 +39,12 @@ class Classification {
   void find_innermost();
   bool find_sets();
   void follow_reductions();
-  std::optional<std::string> choose_kind();
-  std::optional<std::string> choose_two_sets();
-  std::optional<std::string> check_in_place() const;
+  [[nodiscard]] std::optional<std::string> choose_kind();
+  [[nodiscard]] std::optional<std::string> choose_two_sets();
+  [[nodiscard]] std::optional<std::string> check_in_place() const;
   int most_alive() const;
   int states() const;
-  std::optional<std::string> check_amounts();
+  [[nodiscard]] std::optional<std::string> check_amounts();
   bool only_views() const;
   void describe();
 
@@ -138,8 +138,7 @@ std::optional<std::string> Classification::choose_two_sets() {
   for (const Reduction& reduction : axes_.reductions()) {
     const Placed& operand = axes_.placed()[static_cast<std::size_t>(reduction.operand)];
     const bool column = axes_.mask(reduction.nodes) == columns_;
-    const Op op = context_.fusion().expr(reduction.id).op;
-    if (column && op != Op::sum && op != Op::prod && op != Op::max && op != Op::min)
+    if (column && !is_monoid(context_.fusion().expr(reduction.id).op))
       return "a reduction of columns that takes more than one walk";
     if (column && (axes_.mask(operand) & rows_) != rows_)
       return "a reduction of what a reduction gave";
@@ -222,10 +221,8 @@ int Classification::most_alive() const {
 /// What reductions carry along a walk.
 int Classification::states() const {
   int all = 0;
-  for (const Reduction& reduction : axes_.reductions()) {
-    const Op op = context_.fusion().expr(reduction.id).op;
-    all += op == Op::argmax || op == Op::welford ? 2 : 1;
-  }
+  for (const Reduction& reduction : axes_.reductions())
+    all += carried_values(context_.fusion().expr(reduction.id).op);
   return all;
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "compiler/op_facts.h"
 
 namespace segfuse::compiler {
 
@@ -17,9 +18,7 @@ using ir::Op;
 using ir::OpClass;
 using ir::ValId;
 
-bool runs_alone(Op op) {
-  return ir::info(op).op_class == OpClass::kOpaque || op == Op::scatter_add || op == Op::fold;
-}
+bool runs_alone(Op op) { return ir::info(op).op_class == OpClass::kOpaque || ir::adds(op); }
 
 ValId storage_root(const ir::Fusion& fusion, ValId val) {
   while (true) {
@@ -85,16 +84,17 @@ void SegmentContext::add_copy(ExprId copy, ExprId original) {
 /// How many expressions are one after the other up to this one; 0 if it is not free.
 int SegmentContext::find_free(const Expr& expr, const std::vector<int>& depth) const {
   switch (ir::info(expr.op).op_class) {
-    case OpClass::kCreation:
-      if (expr.op == Op::random_uniform) return 0;
-      break;
     case OpClass::kElementwise: break;
+    case OpClass::kCreation:
+      if (costs_more_than_a_load(expr.op)) return 0;
+      break;
     case OpClass::kMovement:
       if (expr.op != Op::broadcast && expr.op != Op::squeeze && expr.op != Op::permute &&
           expr.op != Op::reshape)
         return 0;
       break;
-    default: return 0;
+    case OpClass::kReduction:
+    case OpClass::kOpaque: return 0;
   }
   int deepest = 0;
   for (const ValId operand : expr.operands) {

@@ -43,7 +43,7 @@ struct GroupPlan {
 };
 
 /// A plan, or the reason why there is none.
-struct Verdict {
+struct [[nodiscard]] Verdict {
   std::optional<GroupPlan> plan;
   std::string reason;
 };
@@ -64,6 +64,6 @@ using Planner = std::function<Verdict(const GroupView&)>;
 /// no kind holds; more values alive, with the states of reductions, than registers hold; more
 /// inputs and outputs than a launch takes; what takes a compiler long; an input overwritten before
 /// it is read.
-[[nodiscard]] Verdict classify(const GroupView& view);
+Verdict classify(const GroupView& view);
 
 }  // namespace segfuse::compiler

@@ -62,10 +62,10 @@ class Search {
 
   void make_single_groups();
   void order_aliases();
-  Verdict ask(std::span<const ir::ExprId> exprs, const Boundary& boundary) const;
+  [[nodiscard]] Verdict ask(std::span<const ir::ExprId> exprs, const Boundary& boundary) const;
   std::vector<ir::ExprId> joined(std::span<const Number> groups) const;
   /// Asks the planner about these groups as one, and merges them if it has a plan.
-  bool try_merge(std::span<const Number> groups, std::string& reason);
+  [[nodiscard]] bool try_merge(std::span<const Number> groups, std::string& reason);
   std::int64_t saved(const Candidate& a, const Candidate& b) const;
   void offer(Number a, Number b);
   void offer_neighbours(Number group);

@@ -20,11 +20,11 @@ void* ModelDevice::new_moment() {
   return moment;
 }
 
-runtime::StreamHandle ModelDevice::create_stream() { return new_moment(); }
+runtime::StreamHandle ModelDevice::create_stream() { return runtime::StreamHandle(new_moment()); }
 void ModelDevice::destroy_stream(runtime::StreamHandle stream) noexcept {
   unused_.push_back(&at(stream));
 }
-runtime::EventHandle ModelDevice::create_event() { return new_moment(); }
+runtime::EventHandle ModelDevice::create_event() { return runtime::EventHandle(new_moment()); }
 void ModelDevice::destroy_event(runtime::EventHandle event) noexcept {
   unused_.push_back(&at(event));
 }
@@ -39,7 +39,7 @@ void ModelDevice::synchronize_event(runtime::EventHandle event) {
   now_ = std::max(now_, at(event).time);
 }
 
-void ModelDevice::record(runtime::EventHandle event, runtime::StreamHandle stream) {
+void ModelDevice::record(runtime::StreamHandle stream, runtime::EventHandle event) {
   ++counts_.records;
   at(event).time = std::max(now_, at(stream).time);
 }

@@ -49,7 +49,7 @@ class ModelDevice final : public runtime::Device {
   void synchronize(runtime::StreamHandle stream) override;
   runtime::EventHandle create_event() override;
   void destroy_event(runtime::EventHandle event) noexcept override;
-  void record(runtime::EventHandle event, runtime::StreamHandle stream) override;
+  void record(runtime::StreamHandle stream, runtime::EventHandle event) override;
   void wait(runtime::StreamHandle stream, runtime::EventHandle event) override;
   bool query(runtime::EventHandle event) override;
   void synchronize_event(runtime::EventHandle event) override;
@@ -80,7 +80,10 @@ class ModelDevice final : public runtime::Device {
   };
   using Ranges = std::map<std::uintptr_t, Range>;
 
-  static Moment& at(void* handle) { return *static_cast<Moment*>(handle); }
+  template <class Of>
+  static Moment& at(runtime::Handle<Of> handle) {
+    return *static_cast<Moment*>(handle.get());
+  }
   void* new_moment();
   void split(std::uintptr_t at);
   bool touch(const runtime::MemoryAccess& access, double begin, double end);

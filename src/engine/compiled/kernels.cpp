@@ -1,8 +1,8 @@
 #include "engine/compiled/kernels.h"
 
-#include <mutex>
-
-#include "base/context_state.h"
+#include "base/code/code_store.h"
+#include "base/context/state.h"
+#include "base/mutex.h"
 #include "compiler/inputs.h"
 
 namespace segfuse::engine {
@@ -11,8 +11,8 @@ namespace {
 
 /// As a context holds it: open as long as somebody uses it.
 struct SharedCompiler {
-  std::mutex mutex;
-  std::weak_ptr<jit::CpuCompiler> compiler;
+  Mutex mutex;
+  std::weak_ptr<jit::CpuCompiler> compiler SEGFUSE_GUARDED_BY(mutex);
 };
 
 }  // namespace
@@ -20,7 +20,7 @@ struct SharedCompiler {
 std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context, std::string* reason) {
   Context::State& state = context.state();
   auto& shared = state.part<SharedCompiler>();
-  const std::lock_guard lock(shared.mutex);
+  const MutexLock lock(shared.mutex);
   std::shared_ptr<jit::CpuCompiler> compiler = shared.compiler.lock();
   if (!compiler) shared.compiler = compiler = jit::open_cpu_compiler(reason, {.store = state.code});
   return compiler;

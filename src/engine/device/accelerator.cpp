@@ -11,12 +11,14 @@
 #include <mutex>
 #include <tuple>
 
-#include "base/context_state.h"
+#include "base/code/code_store.h"
+#include "base/context/state.h"
 #ifdef SEGFUSE_WITH_COMM
 #include "comm/registered/backends/cuda_host.h"
 #include "comm/registered/pool.h"
 #endif
-#include "runtime/cuda/cuda_device.h"
+#include "runtime/check/race_checker.h"
+#include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
@@ -26,7 +28,6 @@ using runtime::Buffer;
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{32} << 20;  // bytes of one staged copy
-constexpr std::size_t kMostAdopted = 32;
 
 }  // namespace
 
@@ -46,7 +47,7 @@ class Accelerator::Memory final : public DeviceMemory {
   }
   std::shared_ptr<DeviceMemory> clone() const override {
     Buffer copy = accelerator_->allocate(buffer_.bytes(), buffer_.label());
-    accelerator_->executor_.copy(accelerator_->streams_[0], copy, 0, buffer_, 0, buffer_.bytes());
+    accelerator_->executor().copy(accelerator_->streams_[0], copy, 0, buffer_, 0, buffer_.bytes());
     return std::make_shared<Memory>(accelerator_, std::move(copy));
   }
   const std::shared_ptr<Accelerator>& accelerator() const { return accelerator_; }
@@ -59,53 +60,58 @@ class Accelerator::Memory final : public DeviceMemory {
   std::atomic<bool> handed_out_ = false;
 };
 
-std::shared_ptr<Accelerator> Accelerator::make(std::string name, std::shared_ptr<runtime::Gpu> gpu,
-                                               std::unique_ptr<runtime::Device> device,
-                                               AcceleratorOptions options) {
-  return std::shared_ptr<Accelerator>(
-      new Accelerator(std::move(name), std::move(gpu), std::move(device), options));
+std::shared_ptr<Accelerator> Accelerator::make(std::string name,
+                                               std::shared_ptr<runtime::OpenDevice> device,
+                                               const AcceleratorOptions& options) {
+  return std::shared_ptr<Accelerator>(new Accelerator(std::move(name), std::move(device), options));
 }
 
-Accelerator::Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
-                         std::unique_ptr<runtime::Device> device, const AcceleratorOptions& options)
+std::shared_ptr<Accelerator> Accelerator::make(std::string name,
+                                               std::shared_ptr<runtime::KernelLoader> kernels,
+                                               std::unique_ptr<runtime::Device> device,
+                                               const AcceleratorOptions& options) {
+  runtime::OpenDeviceOptions how;
+  if (options.check_streams) how.check_streams = runtime::CheckMode::kThrow;
+  return make(std::move(name),
+              std::make_shared<runtime::OpenDevice>(std::move(device), std::move(kernels), how),
+              options);
+}
+
+Accelerator::Accelerator(std::string name, std::shared_ptr<runtime::OpenDevice> device,
+                         const AcceleratorOptions& options)
     : name_(std::move(name)),
       behind_staging_(options.behind_staging),
-      gpu_(std::move(gpu)),
       device_(std::move(device)),
-      checker_(options.check_streams
-                   ? std::make_unique<runtime::RaceChecker>(*device_, runtime::CheckMode::kThrow)
-                   : nullptr),
-      executor_(timeline_),
-      heap_(outer(), timeline_, options.heap),
-      pinned_(outer(), timeline_, options.staging) {
+      pinned_(device_->device(), timeline(), options.staging) {
   for (int i = 0; i < std::max(options.streams, 1); ++i)
-    streams_.push_back(timeline_.create(outer(), fmt::format("compute {}", i)));
-  copies_ = timeline_.create(outer(), "copies");
+    streams_.push_back(timeline().create(device_->device(), fmt::format("compute {}", i)));
+  copies_ = timeline().create(device_->device(), "copies");
 }
 
-/// What others lent or were lent may be in use by work that nobody waited for.
+/// What others lent or were lent may be in use by work that nobody waited for. The device may stay
+/// open for others.
 Accelerator::~Accelerator() {
-  if (kept_.empty() && buried_.empty()) return;
-  try {
-    (void)settle();
-  } catch (const std::exception&) {
-    // The device is gone.
-  }
-}
-
-runtime::Device& Accelerator::outer() const {
-  return checker_ ? static_cast<runtime::Device&>(*checker_) : *device_;
+  const auto end = [](const auto& step) {
+    try {
+      step();
+    } catch (const std::exception&) {
+      // A failure of work that nobody waited for, or the device is gone.
+    }
+  };
+  if (!kept_.empty() || !buried_.empty()) end([&] { (void)settle(); });
+  for (const runtime::StreamId stream : streams_) end([&] { timeline().retire(stream); });
+  end([&] { timeline().retire(copies_); });
 }
 
 Buffer Accelerator::allocate(std::size_t bytes, std::string_view label) {
-  return heap_.allocate(std::max<std::size_t>(bytes, 1), streams_[0], label);
+  return heap().allocate(std::max<std::size_t>(bytes, 1), streams_[0], label);
 }
 
 Tensor Accelerator::empty(DType dtype, Shape shape, std::string_view label,
                           runtime::StreamId stream) {
   const std::size_t bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
   return wrap(dtype, std::move(shape),
-              heap_.allocate(std::max<std::size_t>(bytes, 1), stream, label));
+              heap().allocate(std::max<std::size_t>(bytes, 1), stream, label));
 }
 
 void Accelerator::copy_in(const Tensor& host, const Buffer& to) {
@@ -114,7 +120,7 @@ void Accelerator::copy_in(const Tensor& host, const Buffer& to) {
     const std::size_t bytes = std::min(kPiece, host.bytes() - begin);
     runtime::PinnedBuffer staging = pinned_.allocate(bytes);
     std::memcpy(staging.address(), from + begin, bytes);
-    staging.upload(executor_, copies_, to, bytes, begin);
+    staging.upload(executor(), copies_, to, bytes, begin);
   }
 }
 
@@ -122,14 +128,14 @@ void Accelerator::copy_out(void* to, const Buffer& from, std::size_t bytes) {
   for (std::size_t begin = 0; begin < bytes; begin += kPiece) {
     const std::size_t count = std::min(kPiece, bytes - begin);
     runtime::PinnedBuffer staging = pinned_.allocate(count);
-    staging.download(executor_, streams_[0], from, count, begin);
-    staging.wait_copied(timeline_);
+    staging.download(executor(), streams_[0], from, count, begin);
+    staging.wait_copied(timeline());
     std::memcpy(static_cast<std::byte*>(to) + begin, staging.address(), count);
   }
 }
 
 Tensor Accelerator::upload(const Tensor& host, std::string_view label) {
-  Buffer buffer = heap_.allocate(std::max<std::size_t>(host.bytes(), 1), copies_, label);
+  Buffer buffer = heap().allocate(std::max<std::size_t>(host.bytes(), 1), copies_, label);
   copy_in(host, buffer);
   return Tensor::on_device(host.dtype(), host.shape(),
                            std::make_shared<Memory>(shared_from_this(), std::move(buffer)));
@@ -162,16 +168,18 @@ const Buffer& Accelerator::buffer(const Tensor& tensor) const {
 }
 
 void Accelerator::synchronize() {
-  for (const runtime::StreamId stream : streams_) timeline_.synchronize(stream);
-  timeline_.synchronize(copies_);
+  for (const runtime::StreamId stream : streams_) timeline().synchronize(stream);
+  timeline().synchronize(copies_);
 }
 
-std::optional<runtime::StreamId> Accelerator::adopt(runtime::StreamHandle stream) {
-  if (std::ranges::find(adopted_, stream) != adopted_.end())
-    return timeline_.adopt(outer(), stream);
-  if (adopted_.size() == kMostAdopted) return {};
-  adopted_.push_back(stream);
-  return timeline_.adopt(outer(), stream, fmt::format("caller's {}", adopted_.size()));
+void Accelerator::drain() noexcept {
+  for (const runtime::StreamId stream : streams_) {
+    try {
+      timeline().synchronize(stream);
+    } catch (const std::exception&) {
+      // Somebody is told another failure.
+    }
+  }
 }
 
 Tensor Accelerator::wrap(DType dtype, Shape shape, Buffer buffer) {
@@ -180,17 +188,17 @@ Tensor Accelerator::wrap(DType dtype, Shape shape, Buffer buffer) {
 }
 
 void Accelerator::keep_until_over(Buffer buffer) {
-  runtime::Frontier uses = executor_.uses_of(buffer);
-  timeline_.settle(uses, runtime::kMaxStreams);  // events to be asked for
+  runtime::Frontier uses = executor().uses_of(buffer);
+  timeline().settle(uses, runtime::kMaxStreams);  // events to be asked for
   kept_.push_back(std::move(buffer));
 }
 
 std::vector<Buffer> Accelerator::finished() {
   std::vector<Buffer> over;
   if (kept_.empty()) return over;
-  timeline_.poll();
+  timeline().poll();
   std::erase_if(kept_, [&](Buffer& buffer) {
-    if (!timeline_.over(executor_.uses_of(buffer))) return false;
+    if (!timeline().over(executor().uses_of(buffer))) return false;
     over.push_back(std::move(buffer));
     return true;
   });
@@ -200,10 +208,10 @@ std::vector<Buffer> Accelerator::finished() {
 std::byte* Accelerator::hand_out(const Tensor& tensor, runtime::StreamHandle stream) {
   const Buffer& memory = buffer(tensor);
   static_cast<Memory&>(*tensor.device_memory()).set_handed_out();
-  if (stream == nullptr)
-    executor_.wait_written(memory);
+  if (!stream)
+    executor().wait_written(memory);
   else
-    timeline_.let_wait(outer(), stream, executor_.uses_of(memory));
+    timeline().let_wait(device_->device(), stream, executor().uses_of(memory));
   return memory.address();
 }
 
@@ -225,7 +233,7 @@ std::vector<Buffer> Accelerator::settle() {
     buried.swap(buried_);
     buried_bytes_ = 0;
   }
-  outer().drain();
+  device_->device().drain();
   return std::exchange(kept_, {});
 }
 
@@ -250,15 +258,16 @@ void stage_in_slabs(int, AcceleratorOptions&) {}
 
 /// As a context holds them.
 struct KeptAccelerators {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<Accelerator>, std::less<>> by_name;
+  Mutex mutex;
+  std::map<std::string, std::shared_ptr<Accelerator>, std::less<>> by_name
+      SEGFUSE_GUARDED_BY(mutex);
 };
 
 }  // namespace
 
 void keep_in(const Context& context, const std::shared_ptr<Accelerator>& accelerator) {
   auto& kept = context.state().part<KeptAccelerators>();
-  const std::lock_guard lock(kept.mutex);
+  const MutexLock lock(kept.mutex);
   kept.by_name[accelerator->name()] = accelerator;
 }
 
@@ -266,7 +275,7 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Conte
   if (name == "cpu") return nullptr;
   auto& kept = context.state().part<KeptAccelerators>();
   {
-    const std::lock_guard lock(kept.mutex);
+    const MutexLock lock(kept.mutex);
     const auto found = kept.by_name.find(name == "cuda" ? "cuda:0" : name);
     if (found != kept.by_name.end()) return found->second;
   }
@@ -285,14 +294,25 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Conte
   std::weak_ptr<Accelerator>& slot = opened[{ordinal, check_streams, code->folder()}];
   std::shared_ptr<Accelerator> accelerator = slot.lock();
   if (!accelerator) {
-    std::shared_ptr<runtime::Gpu> gpu = runtime::open_cuda_gpu(ordinal, code);
-    AcceleratorOptions how{.check_streams = check_streams};
+    std::shared_ptr<runtime::OpenDevice> device = runtime::open_cuda(ordinal, code, check_streams);
+    AcceleratorOptions how;
     stage_in_slabs(ordinal, how);
-    accelerator = Accelerator::make(fmt::format("cuda:{}", ordinal), std::move(gpu),
-                                    runtime::open_cuda_device(ordinal), std::move(how));
+    accelerator = Accelerator::make(fmt::format("cuda:{}", ordinal), std::move(device), how);
     slot = accelerator;
   }
   return accelerator;
+}
+
+std::shared_ptr<Accelerator> open_host(const Context& context) {
+  if (!context.options().get(options::kCheckStreams)) return nullptr;
+  static std::mutex mutex;
+  static std::weak_ptr<Accelerator> opened;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Accelerator> host = opened.lock();
+  if (!host)
+    opened = host = Accelerator::make("cpu", nullptr, std::make_unique<runtime::CpuDevice>(),
+                                      {.streams = 2, .check_streams = true});
+  return host;
 }
 
 }  // namespace segfuse::engine

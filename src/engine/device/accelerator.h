@@ -1,6 +1,6 @@
 #pragma once
-// A GPU as programs use it: its memory, its streams, its kernels. All device memory of engine and
-// trainer comes from here.
+// A device as programs use it: its memory, its streams and, of a GPU, its kernels. All device
+// memory of engine and trainer comes from here.
 
 #include <memory>
 #include <mutex>
@@ -10,11 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/check/race_checker.h"
-#include "runtime/executor.h"
-#include "runtime/gpu.h"
-#include "runtime/memory/heap.h"
 #include "runtime/memory/pinned.h"
+#include "runtime/open_device.h"
 #include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
@@ -25,31 +22,35 @@ namespace segfuse::engine {
 using OutOfDeviceMemory = runtime::OutOfDeviceMemory;
 
 struct AcceleratorOptions {
-  runtime::HeapOptions heap{};
   /// Streams that independent steps of a program are put on.
   int streams = 1;
   /// Where staging memory comes from, and what has to live as long as it does.
   runtime::PinnedOptions staging{};
   std::shared_ptr<void> behind_staging{};
-  /// Every use of memory is checked for missing waits; a race is an InternalError with its picture.
+  /// Of make() with a device of its own: every use of memory is checked for missing waits; a race
+  /// is an InternalError with its picture.
   bool check_streams = false;
 };
 
 /// Tensors hold it. Programs and tensors of one accelerator may be used from one thread at a time.
 class Accelerator : public std::enable_shared_from_this<Accelerator> {
  public:
-  /// `device` runs what is enqueued, `gpu` finds and launches kernels on streams of `device`.
-  static std::shared_ptr<Accelerator> make(std::string name, std::shared_ptr<runtime::Gpu> gpu,
+  static std::shared_ptr<Accelerator> make(std::string name,
+                                           std::shared_ptr<runtime::OpenDevice> device,
+                                           const AcceleratorOptions& options = {});
+  /// With a device of its own; `kernels` launches on streams of `device`; the CPU has none.
+  static std::shared_ptr<Accelerator> make(std::string name,
+                                           std::shared_ptr<runtime::KernelLoader> kernels,
                                            std::unique_ptr<runtime::Device> device,
-                                           AcceleratorOptions options = {});
+                                           const AcceleratorOptions& options = {});
   ~Accelerator();
 
   /// "cuda:0"
   const std::string& name() const { return name_; }
-  runtime::Gpu& gpu() const { return *gpu_; }
-  const std::shared_ptr<runtime::Gpu>& shared_gpu() const { return gpu_; }
-  runtime::Heap& heap() { return heap_; }
-  runtime::Executor& executor() { return executor_; }
+  const std::shared_ptr<runtime::OpenDevice>& device() const { return device_; }
+  const std::shared_ptr<runtime::KernelLoader>& kernels() const { return device_->kernels(); }
+  runtime::Heap& heap() { return device_->heap(); }
+  runtime::Executor& executor() { return device_->executor(); }
   /// Where programs run; the first one where single calls go.
   std::span<const runtime::StreamId> streams() const { return streams_; }
 
@@ -77,13 +78,17 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
 
   /// Waits for all that was enqueued; throws the first failure.
   void synchronize();
+  /// The same, and failures are dropped.
+  void drain() noexcept;
 
   // --- memory and streams of others (segfuse/device_function.h) ---
 
   /// For those who let several threads call.
   std::mutex& calls() { return calls_; }
   /// Somebody's stream as one of ours, as long as this object: nothing when there are too many.
-  std::optional<runtime::StreamId> adopt(runtime::StreamHandle stream);
+  std::optional<runtime::StreamId> adopt(runtime::StreamHandle stream) {
+    return device_->adopt(stream);
+  }
   /// A tensor over a buffer of the device, which may be foreign.
   Tensor wrap(DType dtype, Shape shape, runtime::Buffer buffer);
   /// Keeps a foreign buffer until its uses are over. finished() gives those for which that was
@@ -100,27 +105,21 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
 
  private:
   class Memory;
-  Accelerator(std::string name, std::shared_ptr<runtime::Gpu> gpu,
-              std::unique_ptr<runtime::Device> device, const AcceleratorOptions& options);
+  Accelerator(std::string name, std::shared_ptr<runtime::OpenDevice> device,
+              const AcceleratorOptions& options);
   void bury(runtime::Buffer buffer) noexcept;
   void copy_in(const Tensor& host, const runtime::Buffer& to);
   void copy_out(void* to, const runtime::Buffer& from, std::size_t bytes);
-  runtime::Device& outer() const;
+  runtime::Timeline& timeline() const { return device_->timeline(); }
 
   std::string name_;
   std::shared_ptr<void> behind_staging_;
-  std::shared_ptr<runtime::Gpu> gpu_;
-  std::unique_ptr<runtime::Device> device_;
-  std::unique_ptr<runtime::RaceChecker> checker_;  ///< around the device, when asked for
-  runtime::Timeline timeline_;
-  runtime::Executor executor_;
-  runtime::Heap heap_;
+  std::shared_ptr<runtime::OpenDevice> device_;
   runtime::PinnedPool pinned_;
   std::vector<runtime::StreamId> streams_;
   runtime::StreamId copies_;
 
   std::mutex calls_;
-  std::vector<runtime::StreamHandle> adopted_;
   std::vector<runtime::Buffer> kept_;  ///< of others, until over
   mutable std::mutex buried_mutex_;    ///< of what follows: tensors go on any thread
   std::vector<runtime::Buffer> buried_;
@@ -133,5 +132,8 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
 std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Context& context = {});
 /// From now on the context's device of that name; open as long as the context.
 void keep_in(const Context& context, const std::shared_ptr<Accelerator>& accelerator);
+/// The CPU with two streams under the race checker, one object as long as somebody holds it, if the
+/// context's option check-streams is set; else nothing.
+std::shared_ptr<Accelerator> open_host(const Context& context);
 
 }  // namespace segfuse::engine

@@ -11,72 +11,42 @@ namespace segfuse::engine {
 using runtime::Buffer;
 using runtime::StreamHandle;
 
-/// The accelerator's GPU for the CRF engine: what the engine keeps comes from the heap, and what a
-/// call works in is memory that it is told of. A call takes one block and gives it back.
-class DeviceCrf::Workspaces final : public runtime::Gpu {
+/// What a call works in is memory that a plan has set aside: a call takes one block and gives it
+/// back. What the engine keeps is the accelerator's.
+class DeviceCrf::Memory final : public runtime::StreamMemory {
  public:
-  explicit Workspaces(Accelerator& accelerator) : accelerator_(accelerator) {}
-
-  /// Launches do nothing, and blocks are counted, until stop_measuring().
-  void measure() { measuring_ = true, largest_ = 0; }
-  std::size_t stop_measuring() {
-    measuring_ = false;
-    return largest_;
-  }
-  bool measuring() const { return measuring_; }
-  void set_workspace(void* memory) { workspace_ = memory; }
-
-  std::string name() const override { return gpu().name(); }
-  int multiprocessors() const override { return gpu().multiprocessors(); }
-  bool fast_double() const override { return gpu().fast_double(); }
-  runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
-    return gpu().kernel(program, entry);
-  }
-  void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-              std::size_t shared, const void* argument, std::size_t size,
-              StreamHandle stream) override {
-    if (!measuring_) gpu().launch(kernel, grid, block, shared, argument, size, stream);
-  }
-  void launch_together(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-                       std::size_t shared, const void* argument, std::size_t size,
-                       StreamHandle stream) override {
-    if (!measuring_) gpu().launch_together(kernel, grid, block, shared, argument, size, stream);
-  }
-  void* allocate(std::size_t bytes, StreamHandle) override {
-    if (measuring_) {
-      largest_ = std::max(largest_, bytes);
-      return reinterpret_cast<void*>(std::uintptr_t{256});
-    }
+  explicit Memory(Accelerator& accelerator) : accelerator_(accelerator) {}
+  void set_workspace(std::byte* memory) { workspace_ = memory; }
+  std::byte* allocate(StreamHandle, std::size_t bytes) override {
     if (workspace_ != nullptr) return workspace_;
     kept_.push_back(accelerator_.allocate(bytes, "crf faults"));
     return kept_.back().address();
   }
-  void release(void*, StreamHandle) noexcept override {}
-  void fill(void* memory, std::uint8_t value, std::size_t bytes, StreamHandle stream) override {
-    if (!measuring_) gpu().fill(memory, value, bytes, stream);
-  }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
-    gpu().copy_to_host(to, from, bytes, stream);
-  }
-  void copy_to_device(void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
-    gpu().copy_to_device(to, from, bytes, stream);
-  }
-  void synchronize(StreamHandle stream) override { gpu().synchronize(stream); }
+  void release(StreamHandle, std::byte*) noexcept override {}
 
  private:
-  runtime::Gpu& gpu() const { return accelerator_.gpu(); }
   Accelerator& accelerator_;
-  bool measuring_ = false;
-  std::size_t largest_ = 0;
-  void* workspace_ = nullptr;
+  std::byte* workspace_ = nullptr;
   std::vector<Buffer> kept_;
 };
 
 DeviceCrf::DeviceCrf(Accelerator& accelerator)
-    : gpu_(std::make_shared<Workspaces>(accelerator)), engine_(gpu_) {}
+    : accelerator_(accelerator), memory_(std::make_shared<Memory>(accelerator)) {}
 DeviceCrf::~DeviceCrf() = default;
 
-void DeviceCrf::check(StreamHandle stream) { engine_.check(stream); }
+semicrf::CudaEngine& DeviceCrf::engine() {
+  if (!engine_) {
+    const std::shared_ptr<runtime::OpenDevice>& device = accelerator_.device();
+    engine_.emplace(runtime::DeviceAccess{
+        std::shared_ptr<runtime::Device>(device, &device->device()), device->kernels(), memory_,
+        device->timeline().handle(accelerator_.streams()[0])});
+  }
+  return *engine_;
+}
+
+void DeviceCrf::check(StreamHandle stream) {
+  if (engine_) engine_->check(stream.get());
+}
 
 namespace {
 
@@ -93,24 +63,23 @@ CrfMemory DeviceCrf::memory_for(std::span<const Array> operands) const {
           std::max<std::size_t>(1, batch) * sizeof(double), 0};
 }
 
-CrfMemory DeviceCrf::measure_loss(std::span<const Array> operands, const Array& loss_array) {
-  CrfMemory memory = memory_for(operands);
+template <class Call>
+CrfMemory DeviceCrf::measure(std::span<const Array> operands, const Call& call) {
   auto* const anywhere = reinterpret_cast<std::byte*>(std::uintptr_t{256});
-  gpu_->measure();
-  loss(operands, loss_array, {anywhere, anywhere, anywhere, anywhere, anywhere, anywhere}, nullptr);
-  memory.workspace = gpu_->stop_measuring();
+  CrfMemory memory = memory_for(operands);
+  memory.workspace = engine().measure(
+      [&] { call(CrfScratch{anywhere, anywhere, anywhere, anywhere, anywhere, nullptr}); });
   return memory;
+}
+
+CrfMemory DeviceCrf::measure_loss(std::span<const Array> operands, const Array& result) {
+  return measure(operands, [&](const CrfScratch& scratch) { loss(operands, result, scratch, {}); });
 }
 
 CrfMemory DeviceCrf::measure_loss_grad(std::span<const Array> operands,
                                        std::span<const Array> gradients) {
-  CrfMemory memory = memory_for(operands);
-  auto* const anywhere = reinterpret_cast<std::byte*>(std::uintptr_t{256});
-  gpu_->measure();
-  loss_grad(operands, gradients, {anywhere, anywhere, anywhere, anywhere, anywhere, anywhere},
-            nullptr);
-  memory.workspace = gpu_->stop_measuring();
-  return memory;
+  return measure(operands,
+                 [&](const CrfScratch& scratch) { loss_grad(operands, gradients, scratch, {}); });
 }
 
 semicrf::DeviceSegmentations DeviceCrf::gold(std::span<const Array> operands, std::size_t scores,
@@ -126,22 +95,25 @@ semicrf::DeviceSegmentations DeviceCrf::gold(std::span<const Array> operands, st
       ints(scratch.start),
       ints(scratch.duration),
       ints(scratch.label)};
-  engine_.segmentations_from_marked_labels(
+  engine().segmentations_from_marked_labels(
       crf_view<const std::int32_t, 2>(labels),
       crf_view<const std::uint8_t, 2>(operands[scores + 2]),
       semicrf::Lengths(crf_view<const std::int64_t, 1>(operands[scores])),
-      {.max_duration = operands[2].shape()[0], .classes = operands[0].shape()[2]}, gold, stream);
+      {.max_duration = operands[2].shape()[0], .classes = operands[0].shape()[2]}, gold,
+      stream.get());
   return gold;
 }
 
 void DeviceCrf::convert(DType from, DType to, const void* source, void* target, std::int64_t count,
                         StreamHandle stream) {
   LibraryLaunch launch = convert_launch(from, to, count);
-  const runtime::GpuKernel kernel = gpu_->kernel(launch.program, launch.entry);
+  runtime::KernelLoader& kernels = *accelerator_.kernels();
+  const runtime::GpuKernel kernel = kernels.kernel(launch.program, launch.entry);
+  if (!stream) return;  // of measure()
   launch.words[0] = reinterpret_cast<std::uintptr_t>(source);
   launch.words[1] = reinterpret_cast<std::uintptr_t>(target);
-  gpu_->launch(kernel, launch.grid, launch.block, 0, launch.words.data(),
-               launch.words.size() * sizeof(launch.words[0]), stream);
+  kernels.launch(stream, kernel, {launch.grid, launch.block}, launch.words.data(),
+                 launch.words.size() * sizeof(launch.words[0]));
 }
 
 template <class T>
@@ -154,9 +126,9 @@ void DeviceCrf::loss_of(std::span<const Array> operands, const Array& loss,
   auto* const values = kWide ? loss.as<double>() : reinterpret_cast<double*>(scratch.values);
   semicrf::LossResult result;
   result.loss = semicrf::View<double, 1>(values, {batch}, {1});
-  engine_.loss<T>(crf_potentials<T>(operands, scores),
-                  {segments.row_pointer, segments.start, segments.duration, segments.label}, result,
-                  {}, {}, stream);
+  engine().loss<T>(crf_potentials<T>(operands, scores),
+                   {segments.row_pointer, segments.start, segments.duration, segments.label},
+                   result, {}, {}, stream.get());
   if (!kWide) convert(DType::kF64, DType::kF32, values, loss.data, batch, stream);
 }
 
@@ -174,21 +146,21 @@ void DeviceCrf::loss_grad_of(std::span<const Array> operands, std::span<const Ar
     convert(DType::kF32, DType::kF64, operands.back().data, values, batch, stream);
     weights = semicrf::View<const double, 1>(values, {batch}, {1});
   }
-  engine_.loss<T>(crf_potentials<T>(operands, scores),
-                  {segments.row_pointer, segments.start, segments.duration, segments.label}, {},
-                  crf_gradients<T>(gradients, scores), weights, stream);
+  engine().loss<T>(crf_potentials<T>(operands, scores),
+                   {segments.row_pointer, segments.start, segments.duration, segments.label}, {},
+                   crf_gradients<T>(gradients, scores), weights, stream.get());
 }
 
 void DeviceCrf::loss(std::span<const Array> operands, const Array& loss, const CrfScratch& scratch,
                      StreamHandle stream) {
-  gpu_->set_workspace(scratch.workspace);
+  memory_->set_workspace(scratch.workspace);
   if (operands[0].dtype == DType::kF32) return loss_of<float>(operands, loss, scratch, stream);
   loss_of<double>(operands, loss, scratch, stream);
 }
 
 void DeviceCrf::loss_grad(std::span<const Array> operands, std::span<const Array> gradients,
                           const CrfScratch& scratch, StreamHandle stream) {
-  gpu_->set_workspace(scratch.workspace);
+  memory_->set_workspace(scratch.workspace);
   if (operands[0].dtype == DType::kF32)
     return loss_grad_of<float>(operands, gradients, scratch, stream);
   loss_grad_of<double>(operands, gradients, scratch, stream);

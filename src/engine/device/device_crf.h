@@ -3,6 +3,7 @@
 // workspaces that a plan has set aside.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/device/accelerator.h"
@@ -59,7 +60,11 @@ class DeviceCrf {
   void check(runtime::StreamHandle stream);
 
  private:
-  class Workspaces;
+  class Memory;
+  /// Made when a program that has a CRF is planned.
+  semicrf::CudaEngine& engine();
+  template <class Call>
+  CrfMemory measure(std::span<const Array> operands, const Call& call);
   template <class T>
   void loss_of(std::span<const Array> operands, const Array& loss, const CrfScratch& scratch,
                runtime::StreamHandle stream);
@@ -72,8 +77,9 @@ class DeviceCrf {
                runtime::StreamHandle stream);
   CrfMemory memory_for(std::span<const Array> operands) const;
 
-  std::shared_ptr<Workspaces> gpu_;
-  semicrf::CudaEngine engine_;
+  Accelerator& accelerator_;
+  std::shared_ptr<Memory> memory_;
+  std::optional<semicrf::CudaEngine> engine_;
 };
 
 }  // namespace segfuse::engine

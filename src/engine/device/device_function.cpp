@@ -98,13 +98,13 @@ struct DeviceFunction::State {
     const Buffer& to = accelerator->buffer(packed);
     launch.words[0] = reinterpret_cast<std::uintptr_t>(array.address);
     launch.words[1] = reinterpret_cast<std::uintptr_t>(to.address());
-    const runtime::GpuKernel kernel = accelerator->gpu().kernel(launch.program, launch.entry);
+    const runtime::GpuKernel kernel = accelerator->kernels()->kernel(launch.program, launch.entry);
     executor().launch(
         stream,
         {"pack",
-         [gpu = accelerator->shared_gpu(), kernel, launch](runtime::StreamHandle handle) {
-           gpu->launch(kernel, launch.grid, launch.block, 0, launch.words.data(),
-                       launch.words.size() * sizeof(launch.words[0]), handle);
+         [kernels = accelerator->kernels(), kernel, launch](runtime::StreamHandle handle) {
+           kernels->launch(handle, kernel, {launch.grid, launch.block}, launch.words.data(),
+                           launch.words.size() * sizeof(launch.words[0]));
          }},
         {runtime::reads(from), runtime::writes(to)});
     return packed;
@@ -221,8 +221,9 @@ std::vector<Shape> DeviceFunction::prepare(std::span<const Shape> inputs) {
 }
 
 void DeviceFunction::run(std::span<const ForeignArray> inputs,
-                         std::span<const ForeignArray> outputs, void* stream) {
+                         std::span<const ForeignArray> outputs, void* caller) {
   State& s = *state_;
+  const runtime::StreamHandle stream(caller);
   std::vector<Buffer> over;  // owners go when no lock is held
   const std::lock_guard lock(s.accelerator->calls());
   const std::optional<StreamId> adopted = s.accelerator->adopt(stream);
@@ -267,7 +268,8 @@ std::vector<Tensor> DeviceFunction::run(std::span<const ForeignArray> inputs) {
   std::vector<Tensor> made;
   try {
     for (const ForeignArray& input : inputs)
-      if (input.ready != nullptr) s.timeline().order_after_outside(on, input.ready);
+      if (input.ready != nullptr)
+        s.timeline().order_after_outside(on, runtime::StreamHandle(input.ready));
     s.with_memory([&] {
       const std::vector<Tensor> given = s.take_all(inputs, on);
       made = s.program.run(given, {.stream = on, .waits = false});
@@ -283,7 +285,7 @@ std::vector<Tensor> DeviceFunction::run(std::span<const ForeignArray> inputs) {
 }
 
 void* DeviceFunction::stream() const {
-  return state_->accelerator->executor().timeline().handle(state_->accelerator->streams()[0]);
+  return state_->accelerator->executor().timeline().handle(state_->accelerator->streams()[0]).get();
 }
 
 std::vector<Tensor> DeviceFunction::run_on_copies(std::span<const Tensor> inputs) {
@@ -311,7 +313,7 @@ void* DeviceFunction::hand_out(const Tensor& result, void* stream) {
   const std::shared_ptr<Accelerator> accelerator = Accelerator::of(result);
   if (accelerator == nullptr) throw UsageError("the tensor is in host memory, expected a GPU's");
   const std::lock_guard lock(accelerator->calls());
-  return accelerator->hand_out(result, stream);
+  return accelerator->hand_out(result, runtime::StreamHandle(stream));
 }
 
 }  // namespace segfuse

@@ -18,11 +18,11 @@ struct DeviceKernels::Pending {
   std::exception_ptr error;
 };
 
-DeviceKernels::DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::Gpu> gpu,
+DeviceKernels::DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::KernelLoader> loader,
                              bool excess_precision)
     : compiled_(std::move(fusion),
                 {.target = compiler::Target::kCuda, .excess_precision = excess_precision}),
-      gpu_(std::move(gpu)) {}
+      loader_(std::move(loader)) {}
 
 /// On as many threads as the machine has: each text takes the compiler about a fifth of a second.
 /// Of equal texts one is compiled, and the others find it.
@@ -33,12 +33,12 @@ void DeviceKernels::compile(std::vector<Pending>& pending) {
     if (seen.emplace(pending[i].program.source, i).second) texts.push_back(i);
   const auto find = [&](Pending& one) {
     compiler::loop::Kernel& kernel = one.kernel->kernel.kernel;
-    one.kernel->code = gpu_->kernel(one.program, kernel.name);
-    if (kernel.schedule.resident == 1 || gpu_->local_bytes(one.kernel->code) == 0) return;
+    one.kernel->code = loader_->kernel(one.program, kernel.name);
+    if (kernel.schedule.resident == 1 || loader_->local_bytes(one.kernel->code) == 0) return;
     // The guess at registers was too low for this one.
     kernel.schedule.resident = 1;
     one.program.source = compiled_.print(kernel);
-    one.kernel->code = gpu_->kernel(one.program, kernel.name);
+    one.kernel->code = loader_->kernel(one.program, kernel.name);
   };
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {

@@ -8,7 +8,7 @@
 
 #include "compiler/codegen/cuda/print_cuda.h"
 #include "compiler/compile.h"
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 
 namespace segfuse::engine {
 
@@ -26,7 +26,7 @@ struct DeviceGroup {
 
 class DeviceKernels {
  public:
-  DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::Gpu> gpu,
+  DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::KernelLoader> loader,
                 bool excess_precision = false);
 
   const compiler::CompiledFusion& compiled() const { return compiled_; }
@@ -47,7 +47,7 @@ class DeviceKernels {
   void compile(std::vector<Pending>& pending);
 
   compiler::CompiledFusion compiled_;
-  std::shared_ptr<runtime::Gpu> gpu_;
+  std::shared_ptr<runtime::KernelLoader> loader_;
   std::map<Variant, std::shared_ptr<DeviceKernel>> made_;
 };
 

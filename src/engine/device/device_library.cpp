@@ -17,17 +17,16 @@ runtime::GpuMatrix gpu_matrix(const Matrix& matrix, std::uint32_t alignment) {
 }  // namespace
 
 void DevicePlanner::plan_library(ir::ExprId id) {
-  switch (fusion_.expr(id).op) {
-    case ir::Op::matmul: return plan_matmul(id);
-    case ir::Op::fold: return plan_fold(id);
-    case ir::Op::scatter_add: return plan_scatter_add(id);
-    case ir::Op::semicrf_loss:
-    case ir::Op::semicrf_loss_grad: return plan_crf(id);
-    default: throw InternalError(fmt::format("no plan on a device for '{}'", name_of(id)));
+  const ir::Op op = fusion_.expr(id).op;
+  if (ir::adds(op)) return ir::has_indices(op) ? add_scatter_add(id) : add_fold(id);
+  switch (ir::as<ir::OpaqueOp>(op)) {
+    case ir::OpaqueOp::matmul: return add_product(id);
+    case ir::OpaqueOp::semicrf_loss:
+    case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);
   }
 }
 
-void DevicePlanner::plan_matmul(ir::ExprId id) {
+void DevicePlanner::add_product(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto matrix = [&](Ref& operand, const char* transpose) {
     const bool transposed = fusion_.attr<std::int64_t>(id, transpose) != 0;
@@ -59,7 +58,7 @@ void DevicePlanner::plan_matmul(ir::ExprId id) {
                                     gpu_matrix(left, alignment_of(a)),
                                     gpu_matrix(right, alignment_of(b)),
                                     alignment_of(out)};
-  std::shared_ptr<runtime::GpuMatmul> library = accelerator_.gpu().matmul(product);
+  std::shared_ptr<runtime::GpuMatmul> library = accelerator_.kernels()->matmul(product);
   if (!library) return add_library("matmul", matmul_launch(product), {a, b, out}, 1);
   StepOperands operands;
   operands.read(a);
@@ -75,12 +74,12 @@ void DevicePlanner::plan_matmul(ir::ExprId id) {
             at_out = operands.of(out), has_workspace = workspace.has_value(),
             at_workspace = workspace ? operands.of(*workspace) : StepAddress{}](
                runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
-             library->run(at_a.in(addresses), at_b.in(addresses), at_out.in(addresses),
-                          has_workspace ? at_workspace.in(addresses) : nullptr, stream);
+             library->run(stream, at_a.in(addresses), at_b.in(addresses), at_out.in(addresses),
+                          has_workspace ? at_workspace.in(addresses) : nullptr);
            });
 }
 
-void DevicePlanner::plan_fold(ir::ExprId id) {
+void DevicePlanner::add_fold(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const Ref from = packed(ref(expr.operands[0]));
@@ -97,7 +96,7 @@ void DevicePlanner::plan_fold(ir::ExprId id) {
   add_library("fold", fold_launch(to.dtype, sizes), {from, to}, 1);
 }
 
-void DevicePlanner::plan_scatter_add(ir::ExprId id) {
+void DevicePlanner::add_scatter_add(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const Ref updates = packed(ref(expr.operands[0]));
@@ -114,11 +113,11 @@ void DevicePlanner::plan_scatter_add(ir::ExprId id) {
   const Ref status = status_word(std::move(check));
   add_library(
       "scatter_add",
-      scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.gpu().multiprocessors()),
+      scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.kernels()->multiprocessors()),
       {updates, indices, sums, to, status}, 3);
 }
 
-void DevicePlanner::plan_crf(ir::ExprId id) {
+void DevicePlanner::add_crf(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const bool gradient = expr.op == ir::Op::semicrf_loss_grad;
   StepOperands operands;

@@ -23,15 +23,15 @@ DevicePlanner::DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes,
                              Accelerator& accelerator, DeviceCrf& crf,
                              const DevicePlanOptions& options)
     : PlanBuilder(fusion.fusion(), sizes, fusion.segmented().in_place, options),
-      segmented_(fusion.segmented()),
-      groups_(fusion.groups()),
+      compiled_(fusion.compiled()),
       accelerator_(accelerator),
       crf_(crf),
       device_options_(options) {}
 
 std::function<void(runtime::StreamHandle)> DevicePlanner::waiter() const {
-  return
-      [gpu = accelerator_.shared_gpu()](runtime::StreamHandle stream) { gpu->synchronize(stream); };
+  return [device = accelerator_.device()](runtime::StreamHandle stream) {
+    device->device().synchronize(stream);
+  };
 }
 
 std::uint32_t DevicePlanner::alignment_of(const Ref& ref) const {
@@ -42,13 +42,13 @@ std::uint32_t DevicePlanner::alignment_of(const Ref& ref) const {
 
 void DevicePlanner::add_launch(std::string name, const StepOperands& operands, Launch launch) {
   add_step(std::move(name), operands,
-           [gpu = accelerator_.shared_gpu(), launch = std::move(launch)](
+           [kernels = accelerator_.kernels(), launch = std::move(launch)](
                runtime::StreamHandle stream, std::span<std::byte* const> addresses) {
              std::vector<std::uint64_t> words = launch.words;
              for (const Launch::Patch& patch : launch.patches)
                words[patch.word] = reinterpret_cast<std::uintptr_t>(patch.address.in(addresses));
-             gpu->launch(launch.kernel, launch.grid, launch.block, launch.shared, words.data(),
-                         words.size() * sizeof(words[0]), stream);
+             kernels->launch(stream, launch.kernel, launch.shape, words.data(),
+                             words.size() * sizeof(words[0]));
            });
 }
 
@@ -61,10 +61,8 @@ void DevicePlanner::add_library(std::string name, LibraryLaunch library,
     else
       operands.write(refs[i]);
   }
-  Launch launch{accelerator_.gpu().kernel(library.program, library.entry),
-                library.grid,
-                library.block,
-                0,
+  Launch launch{accelerator_.kernels()->kernel(library.program, library.entry),
+                {library.grid, library.block},
                 std::move(library.words),
                 {}};
   for (std::size_t i = 0; i < refs.size(); ++i) launch.patches.push_back({i, operands.of(refs[i])});
@@ -88,7 +86,7 @@ void DevicePlanner::add_indices(DeviceCheck& check, ir::ExprId id) const {
   const Ref& indices = ref(expr.operands[1]);
   if (indices.buffer >= fusion_.inputs().size()) return;  // inputs are the first buffers
   const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
-  const ir::ValId table = expr.op == ir::Op::scatter_add ? expr.results[0] : expr.operands[0];
+  const ir::ValId table = ir::adds(expr.op) ? expr.results[0] : expr.operands[0];
   check.indices.push_back({expr.op, indices.buffer, shape(table)[axis]});
 }
 
@@ -109,8 +107,8 @@ void DevicePlanner::plan_looks() {
   };
   if (device_options_.look) {
     for (const ir::Input& input : fusion_.inputs()) add(input.val);
-    for (const SegmentedGroup& group : groups_)
-      if (segmented_.plan(group.id).kind != PlanKind::kView)
+    for (const SegmentedGroup& group : compiled_.groups())
+      if (compiled_.segmented().plan(group.id).kind != PlanKind::kView)
         for (const ir::ValId output : group.boundary.outputs) add(output);
   }
   if (!made_.looked_at.empty()) {
@@ -121,7 +119,7 @@ void DevicePlanner::plan_looks() {
     for (const ir::Input& input : fusion_.inputs()) look(input.val);
   }
   if (!device_options_.keep) return;
-  const compiler::Boundary& boundary = groups_[device_options_.keep->index].boundary;
+  const compiler::Boundary& boundary = compiled_.groups()[device_options_.keep->index].boundary;
   for (const std::vector<ir::ValId>* vals : {&boundary.inputs, &boundary.outputs})
     for (const ir::ValId val : *vals) {
       const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype(val), shape(val)), 1);
@@ -144,18 +142,11 @@ void DevicePlanner::keep(std::span<const ir::ValId> vals) {
     copy(ref(val), {kept_.at(val.index), dtype(val), contiguous(shape(val))}, "keep");
 }
 
-void DevicePlanner::plan_kernels(const SegmentedGroup& group, const DeviceGroup& code) {
-  for (const ir::ValId input : group.boundary.inputs) set_ref(input, packed(ref(input)));
-  for (const ir::ValId output : group.boundary.outputs) {
-    if (const std::optional<Ref> shared = overwritten_by(output)) {
-      set_ref(output, *shared);
-    } else if (num_elements(place(output).layout.shape) == 0) {
-      touch(ref(output));
-    }
-  }
-  std::vector<Ref> workspaces;
-  for (const compiler::Workspace& workspace : code.workspaces)
-    workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}, "workspace"));
+void DevicePlanner::plan_kernels(const SegmentedGroup& group) {
+  const DeviceGroup& code = codes_[group.id.index];
+  const std::vector<Ref> workspaces = open_group(group, code.workspaces);
+  for (const ir::ValId output : group.boundary.outputs)
+    if (!overwritten_by(output) && num_elements(shape(output)) == 0) touch(ref(output));
   const auto size = [&](const ir::Extent& extent) { return sizes_.of(extent); };
   for (const std::shared_ptr<const DeviceKernel>& kernel : code.kernels) {
     if (sizes_.of(kernel->launch.outer_count) == 0) continue;
@@ -173,16 +164,15 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group, const DeviceGroup&
     }
     const std::vector<void*> nowhere(refs.size(), nullptr);
     Launch launch{kernel->code,
-                  {kernel->launch.blocks(size), 1, 1},
-                  {kernel->launch.threads, kernel->launch.rows_at_once, 1},
-                  kernel->launch.shared_bytes(size),
+                  {{kernel->launch.blocks(size), 1, 1},
+                   {kernel->launch.threads, kernel->launch.rows_at_once, 1},
+                   kernel->launch.shared_bytes(size)},
                   kernel->launch.argument(nowhere, size, nullptr),
                   {}};
     if (!kernel->kernel.kernel.checks.empty()) {
       DeviceCheck check{kernel->kernel.kernel.checks, {}};
       for (const ir::ExprId id : group.exprs) {
-        const ir::Op op = fusion_.expr(id).op;
-        if (op == ir::Op::take || op == ir::Op::gather) add_indices(check, id);
+        if (ir::has_indices(fusion_.expr(id).op)) add_indices(check, id);
       }
       refs.push_back(status_word(std::move(check)));
       operands.write(refs.back());
@@ -194,26 +184,21 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group, const DeviceGroup&
   }
 }
 
-void DevicePlanner::plan_group(const SegmentedGroup& group, const DeviceGroup& code) {
-  const bool kept = device_options_.keep && *device_options_.keep == group.id;
-  if (kept) keep(group.boundary.inputs);
-  const PlanKind kind = segmented_.plan(group.id).kind;
-  switch (kind) {
-    case PlanKind::kView:
-      for (const ir::ExprId id : group.exprs) plan_view(id);
-      break;
-    case PlanKind::kLibrary: plan_library(group.exprs.front()); break;
-    default: plan_kernels(group, code);
-  }
-  if (kept) keep(group.boundary.outputs);
+void DevicePlanner::before_group(const SegmentedGroup& group) {
+  if (device_options_.keep == group.id) keep(group.boundary.inputs);
+}
+
+void DevicePlanner::after_group(const SegmentedGroup& group, PlanKind kind) {
+  if (device_options_.keep == group.id) keep(group.boundary.outputs);
   if (!device_options_.look || kind == PlanKind::kView) return;
   for (const ir::ValId output : group.boundary.outputs) look(output);
 }
 
 DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
+  codes_ = groups;
   plan_inputs();
   plan_looks();
-  for (const SegmentedGroup& group : groups_) plan_group(group, groups[group.id.index]);
+  plan_groups(compiled_);
   plan_outputs();
   if (!made_.checks.empty()) {
     made_.status = accelerator_.allocate(kMostChecks * sizeof(std::int32_t), "status");

@@ -20,9 +20,7 @@ class DevicePlanner final : public PlanBuilder {
   /// A launch whose addresses are known when it runs.
   struct Launch {
     runtime::GpuKernel kernel;
-    runtime::Extent3 grid;
-    runtime::Extent3 block;
-    std::size_t shared = 0;
+    runtime::GpuLaunch shape;
     std::vector<std::uint64_t> words;
     struct Patch {
       std::size_t word;
@@ -56,16 +54,17 @@ class DevicePlanner final : public PlanBuilder {
   void keep(std::span<const ir::ValId> vals);
 
   void plan_looks();
-  void plan_group(const compiler::SegmentedGroup& group, const DeviceGroup& code);
-  void plan_kernels(const compiler::SegmentedGroup& group, const DeviceGroup& code);
-  void plan_library(ir::ExprId id);
-  void plan_matmul(ir::ExprId id);
-  void plan_fold(ir::ExprId id);
-  void plan_scatter_add(ir::ExprId id);
-  void plan_crf(ir::ExprId id);
+  void before_group(const compiler::SegmentedGroup& group) override;
+  void after_group(const compiler::SegmentedGroup& group, compiler::PlanKind kind) override;
+  void plan_kernels(const compiler::SegmentedGroup& group) override;
+  void plan_library(ir::ExprId id) override;
+  void add_product(ir::ExprId id);
+  void add_fold(ir::ExprId id);
+  void add_scatter_add(ir::ExprId id);
+  void add_crf(ir::ExprId id);
 
-  const compiler::SegmentedFusion& segmented_;
-  std::span<const compiler::SegmentedGroup> groups_;
+  const compiler::CompiledFusion& compiled_;
+  std::span<const DeviceGroup> codes_;  ///< by group
   Accelerator& accelerator_;
   DeviceCrf& crf_;
   DevicePlanOptions device_options_;

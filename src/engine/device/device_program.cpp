@@ -39,7 +39,7 @@ DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> acc
     : program_(std::move(fusion)),
       accelerator_(std::move(accelerator)),
       crf_(*accelerator_),
-      fusion_(program_, accelerator_->shared_gpu(), excess_precision),
+      fusion_(program_, accelerator_->kernels(), excess_precision),
       options_(options) {
   for (const ir::ExprId id : fusion_.fusion().live_exprs()) {
     const ir::Op op = fusion_.fusion().expr(id).op;

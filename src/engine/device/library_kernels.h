@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 
 namespace segfuse::engine {
 

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <semaphore>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/os/shared_library.h"
 #include "segfuse/error.h"
 
@@ -76,7 +76,7 @@ class Buffers {
  public:
   void reserve(int wanted) {
     if (wanted <= tried_.load()) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (wanted <= tried_.load()) return;
     if (blas().take_buffer == nullptr) {
       add(wanted - tried_.load());
@@ -98,12 +98,12 @@ class Buffers {
         ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return address != MAP_FAILED && ::munmap(address, kBytes) == 0;
   }
-  void add(int count) {
+  void add(int count) SEGFUSE_REQUIRES(mutex_) {
     held_ += count;
     free_.release(count);
   }
   /// All at the same time: the library hands out again what was given back.
-  void fill(int wanted) {
+  void fill(int wanted) SEGFUSE_REQUIRES(mutex_) {
     for (int i = 0; i < held_; ++i) free_.acquire();
     std::vector<void*> buffers;
     const int held = std::exchange(held_, 0);
@@ -118,9 +118,9 @@ class Buffers {
           blas().name, kBytes >> 20));
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<int> tried_{0};
-  int held_ = 0;
+  int held_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::counting_semaphore<> free_{0};
 };
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/check.h"
+#include "engine/device/accelerator.h"
+#include "engine/exec/growing_memory.h"
 #include "engine/exec/move.h"
 #include "engine/exec/planner.h"
 #include "engine/kernels/pointwise_kernels.h"
@@ -54,8 +57,63 @@ void CpuPlan::run(std::span<std::byte* const> given, std::byte* arena) {
     addresses_.clear();
     for (const plan::BufferId id : step.reads) addresses_.push_back(bases_[id.index]);
     for (const plan::BufferId id : step.writes) addresses_.push_back(bases_[id.index]);
-    built_.functions[step.function](nullptr, addresses_);
+    built_.functions[step.function]({}, addresses_);
   }
+}
+
+/// Buffers over memory of others, in the order of the plan: one for each address, so that uses of
+/// inputs that share memory are ordered. Nothing when some overlap otherwise.
+std::vector<runtime::Buffer> CpuPlan::lend(Accelerator& host, std::span<std::byte* const> given) {
+  struct Range {
+    std::byte* begin;
+    std::size_t bytes;
+    runtime::Buffer buffer = {};
+  };
+  empty_.resize(built_.plan.buffers.size());
+  std::vector<Range> ranges;
+  std::size_t next = 0;
+  for (std::size_t b = 0; b < empty_.size(); ++b) {
+    const plan::Buffer& buffer = built_.plan.buffers[b];
+    if (buffer.kind == plan::Buffer::Kind::kScratch) continue;
+    std::byte* at =
+        buffer.kind == plan::Buffer::Kind::kConstant ? constants_.data() : given[next++];
+    ranges.push_back({at == nullptr ? &empty_[b] : at, buffer.bytes});
+  }
+  std::map<std::byte*, Range*> by_address;
+  for (Range& range : ranges) {
+    Range*& first = by_address.emplace(range.begin, &range).first->second;
+    if (range.bytes > first->bytes) first = &range;
+  }
+  const std::byte* end = nullptr;
+  for (const auto& [begin, range] : by_address) {
+    if (begin < end) return {};
+    end = begin + range->bytes;
+    range->buffer = runtime::Buffer::foreign(host.heap().device(), begin, range->bytes, "given");
+  }
+  std::vector<runtime::Buffer> buffers;
+  for (const Range& range : ranges) buffers.push_back(by_address.at(range.begin)->buffer);
+  return buffers;
+}
+
+void CpuPlan::run_on(Accelerator& host, std::span<std::byte* const> given) {
+  if (!runner_) {
+    const std::span<const runtime::StreamId> streams = host.streams();
+    runner_ = std::make_unique<runtime::PlanRunner>(
+        built_.plan, built_.functions, host.heap(), host.executor(),
+        std::vector<runtime::StreamId>(streams.begin(), streams.end()));
+  }
+  const std::vector<runtime::Buffer> buffers = lend(host, given);
+  if (buffers.empty() && !given.empty()) {  // only the order of the plan is right
+    GrowingMemory arena;
+    return run(given, arena.at_least(arena_bytes()));
+  }
+  try {
+    runner_->run(buffers);
+  } catch (...) {
+    host.drain();  // what was enqueued uses the caller's memory
+    throw;
+  }
+  host.synchronize();
 }
 
 CpuPlanner::CpuPlanner(const ir::Fusion& fusion, const ir::Sizes& sizes, const CpuContext& context,
@@ -161,7 +219,6 @@ Ref CpuPlanner::widened(const Ref& ref) {
 }
 
 CpuPlan CpuPlanner::finish() {
-  plan_outputs();
   if (constants_) result_.plan.buffers[*constants_].bytes = constant_bytes_.size();
   return {std::move(result_), std::move(constant_bytes_)};
 }
@@ -170,6 +227,7 @@ CpuPlan CpuPlanner::run(std::span<const Group> groups) {
   plan_inputs();
   for (const ir::Input& input : fusion_.inputs()) set_ref(input.val, widened(ref(input.val)));
   for (const Group& group : groups) plan_group(group);
+  plan_outputs();
   return finish();
 }
 

@@ -2,6 +2,7 @@
 // What a Fusion does on the CPU for one set of input shapes.
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 
 namespace segfuse::engine {
 
+class Accelerator;
 class SemicrfOps;
 class CpuKernels;
 
@@ -54,7 +56,7 @@ struct CpuPlanOptions : PlanOptions {
   StepCheck check = {};
 };
 
-/// Steps in order, over one arena.
+/// A plan and how it runs: in order over one arena, or on streams.
 class CpuPlan {
  public:
   CpuPlan(BuiltPlan built, std::vector<std::byte> constants);
@@ -67,13 +69,20 @@ class CpuPlan {
   /// `given`: the memory of all inputs, then of the outputs that are not written in place. `arena`
   /// has arena_bytes().
   void run(std::span<std::byte* const> given, std::byte* arena);
+  /// The same on the streams of `host`, whose heap has the scratch memory; it is over when this
+  /// returns. `host` outlives the plan.
+  void run_on(Accelerator& host, std::span<std::byte* const> given);
 
  private:
+  std::vector<runtime::Buffer> lend(Accelerator& host, std::span<std::byte* const> given);
+
   BuiltPlan built_;
   plan::Placement placement_;
   std::vector<std::byte> constants_;
-  std::vector<std::byte*> bases_;      ///< by buffer, of the run
-  std::vector<std::byte*> addresses_;  ///< of the step that runs
+  std::vector<std::byte*> bases_;                ///< by buffer, of the run
+  std::vector<std::byte*> addresses_;            ///< of the step that runs
+  std::unique_ptr<runtime::PlanRunner> runner_;  ///< on streams, when there was such a run
+  std::vector<std::byte> empty_;                 ///< on streams: for operands without elements
 };
 
 /// Plans a run in built-in loops. `groups` are those of the Fusion; nothing is kept of it.

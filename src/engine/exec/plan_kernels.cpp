@@ -12,7 +12,6 @@
 namespace segfuse::engine {
 
 using compiler::GroupKernel;
-using compiler::PlanKind;
 using compiler::SegmentedGroup;
 
 namespace {
@@ -81,17 +80,11 @@ void CpuPlanner::plan_library(ir::ExprId id) {
   for (std::size_t i = 0; i < operands.size(); ++i) set_ref(operands[i], before[i]);
 }
 
-void CpuPlanner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code) {
-  for (const ir::ValId input : group.boundary.inputs) set_ref(input, packed(ref(input)));
+void CpuPlanner::plan_kernels(const SegmentedGroup& group) {
+  const CpuGroup& code = *codes_[group.id.index];
+  const std::vector<Ref> workspaces = open_group(group, code.scheduled->lowered.workspaces);
   std::vector<Ref> results;
-  for (const ir::ValId output : group.boundary.outputs) {
-    const std::optional<Ref> shared = overwritten_by(output);
-    if (shared) set_ref(output, *shared);
-    results.push_back(shared ? *shared : place(output));
-  }
-  std::vector<Ref> workspaces;
-  for (const compiler::Workspace& workspace : code.scheduled->lowered.workspaces)
-    workspaces.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}, "workspace"));
+  for (const ir::ValId output : group.boundary.outputs) results.push_back(ref(output));
   std::vector<Ref> operands;
   for (const ir::ValId input : group.boundary.inputs) operands.push_back(ref(input));
   const StepOperands used = touched(operands, results, workspaces);
@@ -115,7 +108,7 @@ void CpuPlanner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code)
   std::vector<IndexCheck> checks;
   for (const ir::ExprId id : group.exprs) {
     const ir::Expr& expr = fusion_.expr(id);
-    if (expr.op != ir::Op::take && expr.op != ir::Op::gather) continue;
+    if (!ir::has_indices(expr.op)) continue;
     if (!std::binary_search(group.boundary.inputs.begin(), group.boundary.inputs.end(),
                             expr.operands[1]))
       continue;
@@ -132,16 +125,10 @@ void CpuPlanner::plan_kernels(const SegmentedGroup& group, const CpuGroup& code)
 
 CpuPlan CpuPlanner::run(const compiler::CompiledFusion& compiled,
                         std::span<const CpuGroup* const> codes) {
+  codes_ = codes;
   plan_inputs();
-  for (const SegmentedGroup& group : compiled.groups()) {
-    switch (compiled.segmented().plan(group.id).kind) {
-      case PlanKind::kView:
-        for (const ir::ExprId id : group.exprs) plan_expr(id);
-        break;
-      case PlanKind::kLibrary: plan_library(group.exprs.front()); break;
-      default: plan_kernels(group, *codes[group.id.index]);
-    }
-  }
+  plan_groups(compiled);
+  plan_outputs();
   return finish();
 }
 

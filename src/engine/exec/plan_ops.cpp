@@ -85,7 +85,12 @@ void CpuPlanner::plan_expr(ir::ExprId id) {
     case ir::OpClass::kMovement: return plan_movement(id);
     case ir::OpClass::kCreation: return plan_creation(id);
     case ir::OpClass::kOpaque:
-      return fusion_.expr(id).op == ir::Op::matmul ? plan_matmul(id) : plan_semicrf(id);
+      switch (ir::as<ir::OpaqueOp>(fusion_.expr(id).op)) {
+        case ir::OpaqueOp::matmul: return plan_matmul(id);
+        case ir::OpaqueOp::semicrf_loss:
+        case ir::OpaqueOp::semicrf_loss_grad: return plan_semicrf(id);
+      }
+      break;
     case ir::OpClass::kElementwise: break;
   }
   throw InternalError(fmt::format("no plan for '{}'", ir::info(fusion_.expr(id).op).name));
@@ -95,17 +100,21 @@ void CpuPlanner::plan_expr(ir::ExprId id) {
 
 void CpuPlanner::plan_creation(ir::ExprId id) {
   const ir::ValId result = fusion_.result(id);
-  if (fusion_.expr(id).op == ir::Op::iota) {
-    const Ref target = compute(result);
-    add_step(id, {}, {target}, [target](Run& run) { iota(run.array(target)); });
-    round(id, result);
-    return;
+  switch (ir::as<ir::CreationOp>(fusion_.expr(id).op)) {
+    case ir::CreationOp::constant:
+      return set_ref(result, scalar(dtype(result), fusion_.attr<double>(id, "value")));
+    case ir::CreationOp::extent: {
+      const std::int64_t size = sizes_.of(fusion_.attr<ir::Extents>(id, "size")[0]);
+      return set_ref(result, scalar(dtype(result), static_cast<double>(size)));
+    }
+    case ir::CreationOp::iota: {
+      const Ref target = compute(result);
+      add_step(id, {}, {target}, [target](Run& run) { iota(run.array(target)); });
+      return round(id, result);
+    }
+    case ir::CreationOp::random_uniform: break;  // in a pointwise group
   }
-  const double value =
-      fusion_.expr(id).op == ir::Op::constant
-          ? fusion_.attr<double>(id, "value")
-          : static_cast<double>(sizes_.of(fusion_.attr<ir::Extents>(id, "size")[0]));
-  set_ref(result, scalar(dtype(result), value));
+  throw InternalError(fmt::format("no plan for '{}'", ir::info(fusion_.expr(id).op).name));
 }
 
 void CpuPlanner::plan_reduction(ir::ExprId id) {
@@ -153,36 +162,43 @@ void CpuPlanner::plan_concat(ir::ExprId id) {
   });
 }
 
+void CpuPlanner::plan_fold(ir::ExprId id) {
+  const Ref from = ref(fusion_.expr(id).operands[0]);
+  const Ref to = compute(fusion_.result(id));
+  const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const auto stride = fusion_.attr<std::int64_t>(id, "stride");
+  const auto dilation = fusion_.attr<std::int64_t>(id, "dilation");
+  add_step(id, {from}, {to}, [=](Run& run) {
+    fold(run.pool, run.array(from), axis, stride, dilation, run.array(to));
+  });
+  round(id, fusion_.result(id));
+}
+
 void CpuPlanner::plan_movement(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
-  switch (expr.op) {
-    case ir::Op::pad: return plan_pad(id);
-    case ir::Op::concat: return plan_concat(id);
-    case ir::Op::take:
-    case ir::Op::gather:
-    case ir::Op::scatter_add:
-    case ir::Op::fold: break;
-    default: return plan_view(id);
+  auto function = take;
+  switch (ir::as<ir::MovementOp>(expr.op)) {
+    case ir::MovementOp::pad: return plan_pad(id);
+    case ir::MovementOp::concat: return plan_concat(id);
+    case ir::MovementOp::fold: return plan_fold(id);
+    case ir::MovementOp::take: break;
+    case ir::MovementOp::gather: function = gather; break;
+    case ir::MovementOp::scatter_add: function = scatter_add; break;
+    case ir::MovementOp::permute:
+    case ir::MovementOp::broadcast:
+    case ir::MovementOp::squeeze:
+    case ir::MovementOp::reshape:
+    case ir::MovementOp::slice:
+    case ir::MovementOp::unfold: return plan_view(id);
   }
   const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const Ref from = ref(expr.operands[0]);
   const Ref to = compute(expr.results[0]);
-  if (expr.op == ir::Op::fold) {
-    const auto stride = fusion_.attr<std::int64_t>(id, "stride");
-    const auto dilation = fusion_.attr<std::int64_t>(id, "dilation");
-    add_step(id, {from}, {to}, [=](Run& run) {
-      fold(run.pool, run.array(from), axis, stride, dilation, run.array(to));
-    });
-    return round(id, expr.results[0]);
-  }
-  const auto function = expr.op == ir::Op::take     ? take
-                        : expr.op == ir::Op::gather ? gather
-                                                    : scatter_add;
   const Ref indices = ref(expr.operands[1]);
   add_step(id, {from, indices}, {to}, [=](Run& run) {
     function(run.pool, run.array(from), run.array(indices), axis, run.array(to));
   });
-  if (expr.op == ir::Op::scatter_add) round(id, expr.results[0]);
+  if (ir::adds(expr.op)) round(id, expr.results[0]);
 }
 
 // --- library calls

@@ -41,8 +41,8 @@ class CpuPlanner final : public PlanBuilder {
   CpuPlan finish();
 
   // --- generated kernels
-  void plan_kernels(const compiler::SegmentedGroup& group, const CpuGroup& code);
-  void plan_library(ir::ExprId id);
+  void plan_kernels(const compiler::SegmentedGroup& group) override;
+  void plan_library(ir::ExprId id) override;
 
   // --- operations
   void plan_group(const Group& group);
@@ -53,6 +53,7 @@ class CpuPlanner final : public PlanBuilder {
   void plan_movement(ir::ExprId id);
   void plan_pad(ir::ExprId id);
   void plan_concat(ir::ExprId id);
+  void plan_fold(ir::ExprId id);
   void plan_matmul(ir::ExprId id);
   void plan_semicrf(ir::ExprId id);
   bool used_outside(ir::ValId val, const Group& group) const;
@@ -62,6 +63,7 @@ class CpuPlanner final : public PlanBuilder {
   bool generated_ = false;
   std::optional<std::uint32_t> constants_;  ///< the buffer
   std::vector<std::byte> constant_bytes_;
+  std::span<const CpuGroup* const> codes_;  ///< by group, where code is generated
 };
 
 }  // namespace segfuse::engine

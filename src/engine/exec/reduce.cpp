@@ -41,7 +41,7 @@ class Reduction {
   Reduction(ThreadPool& pool, ir::Op op, const Array& from, const std::vector<std::int64_t>& axes,
             std::span<const Array> to)
       : pool_(pool),
-        op_(op),
+        op_(ir::as<ir::ReductionOp>(op)),
         from_(from.as<const T>()),
         split_(split(*from.layout, axes)),
         to_(to),
@@ -51,7 +51,7 @@ class Reduction {
 
   void run() {
     if (results_ == 0) return;
-    if (op_ == ir::Op::argmax && elements_ == 0)
+    if (op_ == ir::ReductionOp::argmax && elements_ == 0)
       throw UsageError("argmax: an axis of size 0 has no maximum");
     if (columns_fit()) {
       reduce_columns();
@@ -68,17 +68,20 @@ class Reduction {
   void store(std::int64_t i, const State& state) const {
     const auto number = state.a;
     switch (op_) {
-      case ir::Op::argmax: to_[0].as<std::int64_t>()[i] = state.n; return;
-      case ir::Op::welford:
+      case ir::ReductionOp::argmax: to_[0].as<std::int64_t>()[i] = state.n; return;
+      case ir::ReductionOp::welford:
         to_[0].as<T>()[i] = static_cast<T>(state.a);
         to_[1].as<T>()[i] = static_cast<T>(state.b);
         return;
-      case ir::Op::logsumexp:
+      case ir::ReductionOp::logsumexp:
         if constexpr (std::is_floating_point_v<T>)
           to_[0].as<T>()[i] =
               static_cast<T>(std::isfinite(number) ? number + std::log(state.b) : number);
         return;
-      default: to_[0].as<T>()[i] = static_cast<T>(number);
+      case ir::ReductionOp::sum:
+      case ir::ReductionOp::prod:
+      case ir::ReductionOp::max:
+      case ir::ReductionOp::min: to_[0].as<T>()[i] = static_cast<T>(number); return;
     }
   }
 
@@ -201,7 +204,7 @@ class Reduction {
   }
 
   ThreadPool& pool_;
-  ir::Op op_;
+  ir::ReductionOp op_;
   const T* from_;
   Split split_;
   std::span<const Array> to_;

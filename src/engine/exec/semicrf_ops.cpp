@@ -74,11 +74,13 @@ void SemicrfOps::loss_grad_of(std::span<const Array> operands, std::span<const A
 
 void SemicrfOps::loss(std::span<const Array> operands, const Array& loss) {
   if (loss.layout->size() == 0) return;
+  const MutexLock alone(calls_);
   if (operands[0].dtype == DType::kF32) return loss_of<float>(operands, loss);
   loss_of<double>(operands, loss);
 }
 
 void SemicrfOps::loss_grad(std::span<const Array> operands, std::span<const Array> gradients) {
+  const MutexLock alone(calls_);
   if (operands[0].dtype == DType::kF32) return loss_grad_of<float>(operands, gradients);
   loss_grad_of<double>(operands, gradients);
 }

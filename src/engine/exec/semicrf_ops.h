@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "compiler/interpret/interpreter.h"
 #include "engine/exec/array.h"
@@ -13,6 +14,7 @@
 namespace segfuse::engine {
 
 /// Operands and results as ops.def says. A label that changes without segment_start is a DataError.
+/// Any thread may call; one call runs at a time.
 class SemicrfOps {
  public:
   explicit SemicrfOps(ThreadPool& pool, semicrf::EngineOptions options = {})
@@ -25,14 +27,16 @@ class SemicrfOps {
 
  private:
   template <class T>
-  void loss_of(std::span<const Array> operands, const Array& loss);
+  void loss_of(std::span<const Array> operands, const Array& loss) SEGFUSE_REQUIRES(calls_);
   template <class T>
-  void loss_grad_of(std::span<const Array> operands, std::span<const Array> gradients);
-  void read_gold(std::span<const Array> operands, std::size_t scores);
+  void loss_grad_of(std::span<const Array> operands, std::span<const Array> gradients)
+      SEGFUSE_REQUIRES(calls_);
+  void read_gold(std::span<const Array> operands, std::size_t scores) SEGFUSE_REQUIRES(calls_);
 
-  semicrf::Engine engine_;
-  semicrf::Segmentations gold_;
-  std::vector<double> values_;
+  Mutex calls_;
+  semicrf::Engine engine_ SEGFUSE_GUARDED_BY(calls_);
+  semicrf::Segmentations gold_ SEGFUSE_GUARDED_BY(calls_);
+  std::vector<double> values_ SEGFUSE_GUARDED_BY(calls_);
 };
 
 /// For the interpreter: the plain recursion in double.

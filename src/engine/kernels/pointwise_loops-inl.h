@@ -19,20 +19,20 @@ struct Wide<std::int64_t> {
   using Type = Int128;
 };
 
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  struct Unary_##name {                                                              \
-    template <class T>                                                               \
-    static HWY_INLINE auto apply(T a) {                                              \
-      return formula;                                                                \
-    }                                                                                \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  struct Unary_##name {                                                                        \
+    template <class T>                                                                         \
+    static HWY_INLINE auto apply(T a) {                                                        \
+      return formula;                                                                          \
+    }                                                                                          \
   };
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  struct Binary_##name {                                                                \
-    template <class T>                                                                  \
-    static HWY_INLINE auto apply(T a, T b) {                                            \
-      return formula;                                                                   \
-    }                                                                                   \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  struct Binary_##name {                                                                          \
+    template <class T>                                                                            \
+    static HWY_INLINE auto apply(T a, T b) {                                                      \
+      return formula;                                                                             \
+    }                                                                                             \
   };
 #include "segfuse/ops.def"
 
@@ -172,10 +172,10 @@ void add_binary(LoopTable& table, ir::Op op) {
 /// All loops whose operands are T.
 template <class T>
 void add_loops(LoopTable& table) {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   add_unary<T, Unary_##name, ir::DTypeRule::rule>(table, ir::Op::name);
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
   add_binary<T, Binary_##name, ir::DTypeRule::rule>(table, ir::Op::name);
 #include "segfuse/ops.def"
   constexpr std::size_t kType = index_of(DTypeOf<T>::value);

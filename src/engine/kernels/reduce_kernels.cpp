@@ -231,18 +231,19 @@ ReduceLoops<T> plain_loops() {
 
 template <class T>
 ReduceLoops<T> make_loops(ir::Op op) {
-  switch (op) {
-    case ir::Op::sum: return plain_loops<T, Add>();
-    case ir::Op::prod: return plain_loops<T, Multiply>();
-    case ir::Op::max: return plain_loops<T, Largest>();
-    case ir::Op::min: return plain_loops<T, Smallest>();
-    case ir::Op::argmax: return {First<T>::run, First<T>::combine, {0, 0, -1}, nullptr};
-    default: break;
-  }
-  if constexpr (kReal<T>) {
-    if (op == ir::Op::welford) return {Moments<T>::run, Moments<T>::combine, {}, nullptr};
-    if (op == ir::Op::logsumexp)
-      return {LogSum<T>::run, LogSum<T>::combine, {LogSum<T>::kNothing, 0, 0}, nullptr};
+  switch (ir::as<ir::ReductionOp>(op)) {
+    case ir::ReductionOp::sum: return plain_loops<T, Add>();
+    case ir::ReductionOp::prod: return plain_loops<T, Multiply>();
+    case ir::ReductionOp::max: return plain_loops<T, Largest>();
+    case ir::ReductionOp::min: return plain_loops<T, Smallest>();
+    case ir::ReductionOp::argmax: return {First<T>::run, First<T>::combine, {0, 0, -1}, nullptr};
+    case ir::ReductionOp::welford:
+      if constexpr (kReal<T>) return {Moments<T>::run, Moments<T>::combine, {}, nullptr};
+      break;
+    case ir::ReductionOp::logsumexp:
+      if constexpr (kReal<T>)
+        return {LogSum<T>::run, LogSum<T>::combine, {LogSum<T>::kNothing, 0, 0}, nullptr};
+      break;
   }
   throw InternalError(fmt::format("no reduction '{}' of this type", ir::info(op).name));
 }

@@ -156,47 +156,55 @@ std::vector<Tensor> no_errors(const std::vector<Tensor>& results) {
   return errors;
 }
 
+std::vector<Tensor> reduction_errors(const Evaluation& e, const std::vector<Tensor>& results) {
+  const double u = unit(e.result().dtype);
+  const auto n = static_cast<double>(reduced_count(e));
+  switch (ir::as<ir::ReductionOp>(e.expr().op)) {
+    case ir::ReductionOp::sum: return {sum_error(e, std::min<double>(n, kPlainAdditions))};
+    case ir::ReductionOp::prod:
+      return {map(results[0], [&](double r, std::int64_t) { return n * u * std::abs(r); })};
+    case ir::ReductionOp::welford: return welford_errors(e, results);
+    case ir::ReductionOp::logsumexp:
+      return {map(results[0], [&](double r, std::int64_t) {
+        return u * (2 * std::abs(r) + 8 + kPlainAdditions + std::log(std::max(1.0, n)));
+      })};
+    case ir::ReductionOp::max:
+    case ir::ReductionOp::min:
+    case ir::ReductionOp::argmax: break;
+  }
+  return no_errors(results);
+}
+
+/// A number that stands in the program is rounded once.
+std::vector<Tensor> literal_errors(const Evaluation& e, const std::vector<Tensor>& results) {
+  const double u = std::max(unit(e.result().dtype), rounding(e.result().dtype));
+  return {map(results[0], [&](double r, std::int64_t) { return u * std::abs(r); })};
+}
+
 std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& results,
                                Functions functions) {
+  const ir::Op op = e.expr().op;
   if (!is_float(e.result().dtype)) return no_errors(results);
-  switch (e.expr().op) {
-    case ir::Op::sum:
-      return {
-          sum_error(e, std::min<double>(static_cast<double>(reduced_count(e)), kPlainAdditions))};
-    case ir::Op::scatter_add:
-    case ir::Op::fold: {
+  switch (ir::info(op).op_class) {
+    case ir::OpClass::kElementwise: return {elementwise_error(e, results[0], functions)};
+    case ir::OpClass::kReduction: return reduction_errors(e, results);
+    case ir::OpClass::kCreation:
+      return op == ir::Op::random_uniform ? no_errors(results) : literal_errors(e, results);
+    case ir::OpClass::kMovement: {
+      if (!ir::adds(op)) return op == ir::Op::pad ? literal_errors(e, results) : no_errors(results);
       const Tensor ones = map(e.operands[0], [](double, std::int64_t) { return 1.0; });
       const Tensor counts = of_magnitudes(e, ones);
       const Tensor error = sum_error(e, 1);
       return {map(error, [&](double x, std::int64_t i) { return x * counts.at(i); })};
     }
-    case ir::Op::prod: {
-      const double n = static_cast<double>(reduced_count(e)) * unit(e.result().dtype);
-      return {map(results[0], [&](double r, std::int64_t) { return n * std::abs(r); })};
-    }
-    case ir::Op::welford: return welford_errors(e, results);
-    case ir::Op::logsumexp: {
-      const double u = unit(e.result().dtype);
-      const double n = static_cast<double>(std::max<std::int64_t>(1, reduced_count(e)));
-      return {map(results[0], [&](double r, std::int64_t) {
-        return u * (2 * std::abs(r) + 8 + kPlainAdditions + std::log(n));
-      })};
-    }
-    case ir::Op::matmul: return {matmul_error(e)};
-    // A number that stands in the program is rounded once.
-    case ir::Op::constant:
-    case ir::Op::extent:
-    case ir::Op::iota:
-    case ir::Op::pad: {
-      const double u = std::max(unit(e.result().dtype), rounding(e.result().dtype));
-      return {map(results[0], [&](double r, std::int64_t) { return u * std::abs(r); })};
-    }
-    case ir::Op::semicrf_loss:
-    case ir::Op::semicrf_loss_grad: return crf_errors(e, results);
-    default: break;
+    case ir::OpClass::kOpaque: break;
   }
-  if (ir::info(e.expr().op).op_class != ir::OpClass::kElementwise) return no_errors(results);
-  return {elementwise_error(e, results[0], functions)};
+  switch (ir::as<ir::OpaqueOp>(op)) {
+    case ir::OpaqueOp::matmul: return {matmul_error(e)};
+    case ir::OpaqueOp::semicrf_loss:
+    case ir::OpaqueOp::semicrf_loss_grad: break;
+  }
+  return crf_errors(e, results);
 }
 
 // --- what errors of operands become
@@ -250,6 +258,13 @@ Tensor through_fmod(std::span<const Judged> operands, const Tensor& result) {
   });
 }
 
+std::vector<Tensor> unknown(const std::vector<Tensor>& results) {
+  std::vector<Tensor> errors;
+  for (const Tensor& result : results)
+    errors.push_back(map(result, [](double, std::int64_t) { return kInfinity; }));
+  return errors;
+}
+
 std::vector<Tensor> through_elementwise(const Evaluation& e, std::span<const Judged> operands,
                                         const std::vector<Tensor>& results) {
   switch (e.expr().op) {
@@ -265,8 +280,11 @@ std::vector<Tensor> through_elementwise(const Evaluation& e, std::span<const Jud
         return e2 > 0 && distance(operands[0].value.at(i), operands[1].value.at(i)) <= e2 ? 1.0
                                                                                           : 0.0;
       })};
-    default: return over_corners(e, operands, results);
+    default: break;  // any other: by its column in ops.def
   }
+  return ir::info(e.expr().op).extremes == ir::Extremes::kAtEnds
+             ? over_corners(e, operands, results)
+             : unknown(results);
 }
 
 std::vector<Tensor> through_matmul(const Evaluation& e, std::span<const Judged> operands) {
@@ -297,9 +315,9 @@ Tensor through_movement(const Evaluation& e, std::span<const Judged> operands) {
 
 std::vector<Tensor> through_reduction(const Evaluation& e, std::span<const Judged> operands,
                                       const std::vector<Tensor>& results) {
-  switch (e.expr().op) {
-    case ir::Op::sum: return {with_operands(e, {operands[0].error})[0]};
-    case ir::Op::prod: {
+  switch (ir::as<ir::ReductionOp>(e.expr().op)) {
+    case ir::ReductionOp::sum: return {with_operands(e, {operands[0].error})[0]};
+    case ir::ReductionOp::prod: {
       const auto magnitude = [](double x, std::int64_t) { return std::abs(x); };
       const Tensor less = with_operands(e, {map(operands[0].value, magnitude)})[0];
       const Tensor more = with_operands(e, {map(operands[0].value, [&](double x, std::int64_t i) {
@@ -307,7 +325,7 @@ std::vector<Tensor> through_reduction(const Evaluation& e, std::span<const Judge
                                         })})[0];
       return {map(more, [&](double x, std::int64_t i) { return distance(x, less.at(i)); })};
     }
-    case ir::Op::welford: {
+    case ir::ReductionOp::welford: {
       const std::vector<Tensor> of = with_operands(e, {operands[0].error});
       const double n = static_cast<double>(reduced_count(e));
       return {of[0], map(of[1], [&](double m2, std::int64_t i) {
@@ -315,35 +333,32 @@ std::vector<Tensor> through_reduction(const Evaluation& e, std::span<const Judge
                 return 2 * std::sqrt(results[1].at(i) * squares) + squares;
               })};
     }
-    default: return over_corners(e, operands, results);  // max, min, logsumexp: they only rise
+    case ir::ReductionOp::max:  // they only rise
+    case ir::ReductionOp::min:
+    case ir::ReductionOp::logsumexp: return over_corners(e, operands, results);
+    case ir::ReductionOp::argmax: break;
   }
-}
-
-std::vector<Tensor> unknown(const std::vector<Tensor>& results) {
-  std::vector<Tensor> errors;
-  for (const Tensor& result : results)
-    errors.push_back(map(result, [](double, std::int64_t) { return kInfinity; }));
-  return errors;
+  return unknown(results);
 }
 
 std::vector<Tensor> passed_errors(const Evaluation& e, std::span<const Judged> operands,
                                   const std::vector<Tensor>& results) {
-  const ir::OpClass op_class = ir::info(e.expr().op).op_class;
   const ir::Op op = e.expr().op;
   for (const Judged& operand : operands) {
     const bool whole = operand.value.dtype() != DType::kF64;
     const bool chosen = op == ir::Op::where && &operand == operands.data();
     if (whole && !chosen && !exact(operand.error)) return unknown(results);
   }
-  if (op == ir::Op::argmax || op == ir::Op::semicrf_loss || op == ir::Op::semicrf_loss_grad)
-    return unknown(results);
-  if (op == ir::Op::matmul) return through_matmul(e, operands);
-  switch (op_class) {
+  switch (ir::info(op).op_class) {
     case ir::OpClass::kElementwise: return through_elementwise(e, operands, results);
     case ir::OpClass::kReduction: return through_reduction(e, operands, results);
     case ir::OpClass::kMovement: return {through_movement(e, operands)};
-    default: return unknown(results);
+    case ir::OpClass::kOpaque:
+      if (op == ir::Op::matmul) return through_matmul(e, operands);
+      break;
+    case ir::OpClass::kCreation: break;
   }
+  return unknown(results);
 }
 
 /// What storing adds; where the type may overflow, nothing can be said of what follows.
@@ -416,8 +431,7 @@ std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> 
 }
 
 bool only_moves(ir::Op op) {
-  return ir::info(op).op_class == ir::OpClass::kMovement && op != ir::Op::scatter_add &&
-         op != ir::Op::fold;
+  return ir::info(op).op_class == ir::OpClass::kMovement && !ir::adds(op);
 }
 
 double largest_of(DType dtype) {

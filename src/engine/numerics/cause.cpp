@@ -48,7 +48,8 @@ std::string of_nan(ir::Op op, std::span<const double> operands) {
     case ir::Op::matmul:
       return "infinities of both signs, or an infinity and a zero, were added up; mask them out "
              "with where() before";
-    default: return "the operation is not defined for these operands";
+    default:  // any other: the sentence says less
+      return "the operation is not defined for these operands";
   }
 }
 
@@ -80,14 +81,13 @@ std::string cause_of(ir::Op op, DType dtype, bool nan, std::span<const double> o
     case ir::Op::semicrf_loss:
       return "the gold segmentation has probability zero: a score on it is -inf (a segment longer "
              "than its label may last, or a transition that is forbidden)";
-    default: return overflow(dtype);
+    default: return overflow(dtype);  // any other: the sentence says less
   }
 }
 
 std::string cause_of(NumericsFault fault, ir::Op op) {
   const bool adds = ir::info(op).op_class == ir::OpClass::kReduction ||
-                    ir::info(op).op_class == ir::OpClass::kOpaque || op == ir::Op::fold ||
-                    op == ir::Op::scatter_add;
+                    ir::info(op).op_class == ir::OpClass::kOpaque || ir::adds(op);
   switch (fault) {
     case NumericsFault::kNaN: return "the given values hold NaN already; look at what made them";
     case NumericsFault::kInfinity: break;

@@ -1,16 +1,20 @@
 #include "engine/numerics/subject.h"
 
 #include "base/thread_pool.h"
+#include "engine/backend.h"
 #include "engine/device/accelerator.h"
 
 namespace segfuse::engine::numerics {
 
-Subject cpu_subject(Backend backend, const Context& context) {
-  return [backend, context](const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                            const Trial& trial) {
+Subject cpu_subject(std::string backend, const Context& context) {
+  return [backend = std::move(backend), context](
+             const ir::Fusion& fusion, std::span<const Tensor> inputs, const Trial& trial) {
     ThreadPool pool(trial.threads);
     return Executable(fusion, pool,
-                      {.backend = backend, .poison = trial.poison, .context = context})
+                      {.backend = backend,
+                       .poison = trial.poison,
+                       .host = open_host(context),
+                       .context = context})
         .run(inputs);
   };
 }
@@ -27,7 +31,7 @@ Subject device_subject(std::shared_ptr<Accelerator> accelerator) {
 Place place_of(const Context& context) {
   const ExecutorOptions how = executor_options(context);
   const std::shared_ptr<Accelerator>& accelerator = how.accelerator;
-  if (how.backend != Backend::kCompiled || !accelerator)
+  if (!find_backend(how.backend, accelerator != nullptr).on_device)
     return {.subject = cpu_subject(how.backend, context)};
   std::string name = accelerator->name();
   return {.subject = device_subject(accelerator),

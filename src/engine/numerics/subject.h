@@ -27,7 +27,7 @@ using Subject = std::function<std::vector<Tensor>(
     const ir::Fusion& fusion, std::span<const Tensor> inputs, const Trial& trial)>;
 
 /// What runs programs on the CPU.
-Subject cpu_subject(Backend backend, const Context& context = {});
+Subject cpu_subject(std::string backend, const Context& context = {});
 /// What runs them on a GPU; a trial's threads mean nothing there.
 Subject device_subject(std::shared_ptr<Accelerator> accelerator);
 

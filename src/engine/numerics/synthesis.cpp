@@ -72,12 +72,11 @@ Use use_of(const ir::Fusion& fusion, ir::ValId val) {
     use.positive = use.positive || (ir::info(expr.op).domain == ir::Domain::kPositive &&
                                     expr.operands.back() == val);
     const bool second = expr.operands.size() > 1 && expr.operands[1] == val;
-    if (second && (expr.op == ir::Op::take || expr.op == ir::Op::gather)) {
+    if (second && ir::has_indices(expr.op)) {
       const auto axis = static_cast<std::size_t>(fusion.attr<std::int64_t>(id, "axis"));
-      use.indices_below = fusion.val(expr.operands[0]).shape[axis];
+      const ir::ValId table = ir::adds(expr.op) ? expr.results[0] : expr.operands[0];
+      use.indices_below = fusion.val(table).shape[axis];
     }
-    if (second && expr.op == ir::Op::scatter_add)
-      use.indices_below = fusion.attr<ir::Extents>(id, "size")[0];
     if (expr.op != ir::Op::semicrf_loss && expr.op != ir::Op::semicrf_loss_grad) continue;
     const std::size_t scores = expr.operands.size() - (expr.op == ir::Op::semicrf_loss ? 3 : 4);
     for (std::size_t i = 0; i < 3; ++i)

@@ -42,8 +42,8 @@ bool counts(const Live* live, std::int64_t element) {
   return live == nullptr || (*live)[static_cast<std::size_t>(element)] != 0;
 }
 
-std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, const Tensor& result,
-                                        const Live* live) {
+[[nodiscard]] std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r,
+                                                      const Tensor& result, const Live* live) {
   const ir::Op op = e.expr().op;
   const ir::OpClass op_class = ir::info(op).op_class;
   if (!is_float(result.dtype()) || only_moves(op) || op_class == ir::OpClass::kCreation ||
@@ -69,7 +69,8 @@ std::optional<WalkFault> look_at_result(const Evaluation& e, std::size_t r, cons
 }
 
 /// Integers that are not what was cast.
-std::optional<WalkFault> look_at_cast(const Evaluation& e, const Tensor& result, const Live* live) {
+[[nodiscard]] std::optional<WalkFault> look_at_cast(const Evaluation& e, const Tensor& result,
+                                                    const Live* live) {
   if (e.expr().op != ir::Op::cast || is_float(result.dtype()) || result.dtype() == DType::kBool ||
       !is_float(e.operands[0].dtype()))
     return std::nullopt;
@@ -89,8 +90,9 @@ std::optional<WalkFault> look_at_cast(const Evaluation& e, const Tensor& result,
   return std::nullopt;
 }
 
-std::optional<WalkFault> out_of_range(const Evaluation& e, std::size_t operand, std::int64_t size,
-                                      const char* what, const char* of) {
+[[nodiscard]] std::optional<WalkFault> out_of_range(const Evaluation& e, std::size_t operand,
+                                                    std::int64_t size, const char* what,
+                                                    const char* of) {
   const auto indices = e.operands[operand].span<std::int64_t>();
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] >= 0 && indices[i] < size) continue;
@@ -105,7 +107,7 @@ std::optional<WalkFault> out_of_range(const Evaluation& e, std::size_t operand, 
 }
 
 /// Labels of frames beyond a row's length do not count.
-std::optional<WalkFault> check_labels(const Evaluation& e, std::size_t scores) {
+[[nodiscard]] std::optional<WalkFault> check_labels(const Evaluation& e, std::size_t scores) {
   const Shape& shape = e.operands[0].shape();
   const auto lengths = e.operands[scores].span<std::int64_t>();
   const auto labels = e.operands[scores + 1].span<std::int64_t>();
@@ -126,25 +128,26 @@ std::optional<WalkFault> check_labels(const Evaluation& e, std::size_t scores) {
   return std::nullopt;
 }
 
-std::optional<WalkFault> check_indices(const Evaluation& e) {
-  switch (e.expr().op) {
-    case ir::Op::take:
-    case ir::Op::gather: {
-      const auto axis = static_cast<std::size_t>(e.attr<std::int64_t>("axis"));
-      return out_of_range(e, 1, e.operands[0].shape()[axis], "index", "indices are less than");
-    }
-    case ir::Op::scatter_add:
-      return out_of_range(e, 1, e.sizes.of(e.attr<ir::Extents>("size")[0]), "index",
-                          "indices are less than");
-    case ir::Op::semicrf_loss: return check_labels(e, e.operands.size() - 3);
-    case ir::Op::semicrf_loss_grad: return check_labels(e, e.operands.size() - 4);
-    default: return std::nullopt;
+[[nodiscard]] std::optional<WalkFault> check_indices(const Evaluation& e) {
+  const ir::Op op = e.expr().op;
+  if (ir::has_indices(op)) {
+    const auto axis = static_cast<std::size_t>(e.attr<std::int64_t>("axis"));
+    const std::int64_t size =
+        ir::adds(op) ? e.sizes.of(e.attr<ir::Extents>("size")[0]) : e.operands[0].shape()[axis];
+    return out_of_range(e, 1, size, "index", "indices are less than");
   }
+  if (ir::info(op).op_class != ir::OpClass::kOpaque) return std::nullopt;
+  switch (ir::as<ir::OpaqueOp>(op)) {
+    case ir::OpaqueOp::matmul: break;
+    case ir::OpaqueOp::semicrf_loss: return check_labels(e, e.operands.size() - 3);
+    case ir::OpaqueOp::semicrf_loss_grad: return check_labels(e, e.operands.size() - 4);
+  }
+  return std::nullopt;
 }
 
 /// The fault of an expression whose results are there.
-std::optional<WalkFault> look(const Evaluation& e, const std::vector<Tensor>& values,
-                              const std::vector<Live>* live) {
+[[nodiscard]] std::optional<WalkFault> look(const Evaluation& e, const std::vector<Tensor>& values,
+                                            const std::vector<Live>* live) {
   for (std::size_t r = 0; r < e.expr().results.size(); ++r) {
     const ir::ValId val = e.expr().results[r];
     const Live* elements = live == nullptr ? nullptr : &(*live)[val.index];
@@ -155,8 +158,8 @@ std::optional<WalkFault> look(const Evaluation& e, const std::vector<Tensor>& va
 }
 
 /// Nothing if its results could be made.
-std::optional<WalkFault> step(const Evaluation& e, const compiler::OpaqueOps& opaque,
-                              std::vector<Tensor>& values) {
+[[nodiscard]] std::optional<WalkFault> step(const Evaluation& e, const compiler::OpaqueOps& opaque,
+                                            std::vector<Tensor>& values) {
   if (auto fault = check_indices(e)) return fault;
   std::vector<Tensor> results;
   try {
@@ -175,7 +178,7 @@ void mark(Live& live) { std::fill(live.begin(), live.end(), char{1}); }
 
 /// Elements of operands go to places of the result: numbers in their place tell which.
 void mark_moved(const Evaluation& e, const Live& result, std::vector<Live>& live) {
-  const bool indexed = e.expr().op == ir::Op::take || e.expr().op == ir::Op::gather;
+  const bool indexed = ir::has_indices(e.expr().op);
   // Far apart, so that what is filled in moves with neither.
   constexpr double kApart = 0x1p40;
   const auto moved = [&](std::size_t of, double first) {
@@ -218,7 +221,8 @@ void mark_operands(const Evaluation& e, const Live& result, std::vector<Live>& l
   }
 }
 
-std::optional<WalkFault> nan_input(const ir::Fusion& fusion, std::span<const Tensor> inputs) {
+[[nodiscard]] std::optional<WalkFault> nan_input(const ir::Fusion& fusion,
+                                                 std::span<const Tensor> inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const ir::ValId val = fusion.inputs()[i].val;
     if (!is_float(inputs[i].dtype()) || fusion.val(val).uses.empty()) continue;

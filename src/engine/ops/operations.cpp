@@ -79,16 +79,16 @@ Axes Call::axes(const OptionalAxes& axes) {
 // --- elementwise
 // -----------------------------------------------------------------------
 
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  Value name(const Value& a) {                                                       \
-    Call call(#name, {a});                                                           \
-    return call.make([&](Builder& b) { return b.name(call.id(0)); });                \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  Value name(const Value& a) {                                                                 \
+    Call call(#name, {a});                                                                     \
+    return call.make([&](Builder& b) { return b.name(call.id(0)); });                          \
   }
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  Value name(const Value& x, const Value& y) {                                          \
-    Call call(#name, {x, y});                                                           \
-    return call.make([&](Builder& b) { return b.name(call.id(0), call.id(1)); });       \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  Value name(const Value& x, const Value& y) {                                                    \
+    Call call(#name, {x, y});                                                                     \
+    return call.make([&](Builder& b) { return b.name(call.id(0), call.id(1)); });                 \
   }
 #include "segfuse/ops.def"
 

@@ -136,6 +136,35 @@ void PlanBuilder::poison(const Ref& ref) {
   if (options_.poison && num_elements(ref.layout.shape) > 0) fill(ref, kPoison, "poison");
 }
 
+void PlanBuilder::plan_groups(const compiler::CompiledFusion& compiled) {
+  for (const compiler::SegmentedGroup& group : compiled.groups()) {
+    const compiler::PlanKind kind = compiled.segmented().plan(group.id).kind;
+    before_group(group);
+    if (kind == compiler::PlanKind::kView)
+      for (const ir::ExprId id : group.exprs) plan_view(id);
+    else if (kind == compiler::PlanKind::kLibrary)
+      plan_library(group.exprs.front());
+    else
+      plan_kernels(group);
+    after_group(group, kind);
+  }
+}
+
+std::vector<Ref> PlanBuilder::open_group(const compiler::SegmentedGroup& group,
+                                         std::span<const compiler::Workspace> workspaces) {
+  for (const ir::ValId input : group.boundary.inputs) set_ref(input, packed(ref(input)));
+  for (const ir::ValId output : group.boundary.outputs) {
+    if (const std::optional<Ref> shared = overwritten_by(output))
+      set_ref(output, *shared);
+    else
+      place(output);
+  }
+  std::vector<Ref> made;
+  for (const compiler::Workspace& workspace : workspaces)
+    made.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}, "workspace"));
+  return made;
+}
+
 void PlanBuilder::plan_inputs() {
   for (std::size_t i = 0; i < fusion_.inputs().size(); ++i) {
     const ir::ValId val = fusion_.inputs()[i].val;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/compile.h"
 #include "engine/plan/step_operands.h"
 #include "engine/plan/step_time.h"
 #include "ir/bind.h"
@@ -55,6 +56,13 @@ class PlanBuilder {
   virtual void copy(const Ref& from, const Ref& to, const char* what) = 0;
   /// What waits for a stream, where steps are measured.
   virtual std::function<void(runtime::StreamHandle)> waiter() const = 0;
+  /// The steps of a group that has kernels.
+  virtual void plan_kernels(const compiler::SegmentedGroup& group) = 0;
+  /// The steps of an operation that runs alone.
+  virtual void plan_library(ir::ExprId id) = 0;
+  /// Around the steps of each group.
+  virtual void before_group(const compiler::SegmentedGroup&) {}
+  virtual void after_group(const compiler::SegmentedGroup&, compiler::PlanKind) {}
 
   // --- buffers and values
   std::uint32_t add_buffer(plan::Buffer::Kind kind, std::string name, std::size_t bytes);
@@ -82,6 +90,12 @@ class PlanBuilder {
   void fill(const Ref& ref, std::uint8_t value, const char* what);
   void poison(const Ref& ref);
 
+  /// All groups in their order.
+  void plan_groups(const compiler::CompiledFusion& compiled);
+  /// Packs what the kernels of a group read, finds memory for what they write, and gives that of
+  /// their workspaces.
+  std::vector<Ref> open_group(const compiler::SegmentedGroup& group,
+                              std::span<const compiler::Workspace> workspaces);
   /// All inputs, and the memory of outputs.
   void plan_inputs();
   /// A result that is a view of its operand; a reshape that cannot be one copies first.

@@ -201,15 +201,20 @@ std::vector<ValueType> Rule::reduction() const {
   for (std::size_t i = 0; i < reduced.size(); ++i)
     if (!reduced[i]) kept.push_back(shape(0)[i]);
   if (dtype == DType::kBool) fail("needs numbers; cast {} first", text(0));
-  if (op_ == Op::argmax) {
-    if (axes.size() != 1) fail("works along exactly one axis; {} were given", axes.size());
-    return {{DType::kI64, kept}};
+  switch (as<ReductionOp>(op_)) {
+    case ReductionOp::argmax:
+      if (axes.size() != 1) fail("works along exactly one axis; {} were given", axes.size());
+      return {{DType::kI64, kept}};
+    case ReductionOp::welford:
+    case ReductionOp::logsumexp:
+      if (!is_float(dtype)) fail("needs a floating point operand; found {}", text(0));
+      break;
+    case ReductionOp::sum:
+    case ReductionOp::prod:
+    case ReductionOp::max:
+    case ReductionOp::min: break;
   }
-  if (op_ == Op::welford || op_ == Op::logsumexp) {
-    if (!is_float(dtype)) fail("needs a floating point operand; found {}", text(0));
-    if (op_ == Op::welford) return {{dtype, kept}, {dtype, kept}};
-  }
-  return {{dtype, kept}};
+  return std::vector<ValueType>(info(op_).max_results, {dtype, kept});
 }
 
 // --- movement
@@ -403,48 +408,48 @@ Extents Rule::folded() const {
 
 std::vector<ValueType> Rule::movement() const {
   const DType dtype = operand(0).dtype;
-  switch (op_) {
-    case Op::permute: return {{dtype, permuted()}};
-    case Op::broadcast: return {{dtype, broadcasted()}};
-    case Op::squeeze: return {{dtype, squeezed()}};
-    case Op::reshape: return {{dtype, reshaped()}};
-    case Op::slice: return {{dtype, sliced()}};
-    case Op::pad: return {{dtype, padded()}};
-    case Op::concat: return {{dtype, concatenated()}};
-    case Op::take: return {{dtype, taken()}};
-    case Op::gather: return {{dtype, gathered()}};
-    case Op::scatter_add: return {{dtype, scattered()}};
-    case Op::unfold: return {{dtype, unfolded()}};
-    case Op::fold: return {{dtype, folded()}};
-    default: throw InternalError(fmt::format("no shape rule for '{}'", info(op_).name));
+  switch (as<MovementOp>(op_)) {
+    case MovementOp::permute: return {{dtype, permuted()}};
+    case MovementOp::broadcast: return {{dtype, broadcasted()}};
+    case MovementOp::squeeze: return {{dtype, squeezed()}};
+    case MovementOp::reshape: return {{dtype, reshaped()}};
+    case MovementOp::slice: return {{dtype, sliced()}};
+    case MovementOp::pad: return {{dtype, padded()}};
+    case MovementOp::concat: return {{dtype, concatenated()}};
+    case MovementOp::take: return {{dtype, taken()}};
+    case MovementOp::gather: return {{dtype, gathered()}};
+    case MovementOp::scatter_add: return {{dtype, scattered()}};
+    case MovementOp::unfold: return {{dtype, unfolded()}};
+    case MovementOp::fold: return {{dtype, folded()}};
   }
+  throw InternalError(fmt::format("no shape rule for '{}'", info(op_).name));
 }
 
 // --- creation and opaque
 // -----------------------------------------------------------------------
 
 std::vector<ValueType> Rule::creation() const {
-  switch (op_) {
-    case Op::constant:
+  switch (as<CreationOp>(op_)) {
+    case CreationOp::constant:
       need_representable(attr<double>("value"), attr<DType>("dtype"));
       return {{attr<DType>("dtype"), {}}};
-    case Op::iota:
-    case Op::extent: {
+    case CreationOp::iota:
+    case CreationOp::extent: {
       const auto& sizes = attr<Extents>(op_ == Op::iota ? "length" : "size");
       const DType dtype = attr<DType>("dtype");
       if (sizes.size() != 1) fail("needs one size; {} were given", sizes.size());
       if (dtype == DType::kBool) fail("cannot be bool");
       return {{dtype, op_ == Op::iota ? sizes : Extents{}}};
     }
-    case Op::random_uniform:
+    case CreationOp::random_uniform:
       need_dtype(0, DType::kI64);
       need_rank(0, 1, "the seed");
       need_equal(shape(0)[0], 2, "the length of the seed and 2");
       if (attr<std::int64_t>("stream") < 0)
         fail("stream must not be negative; found {}", attr<std::int64_t>("stream"));
       return {{DType::kF32, attr<Extents>("shape")}};
-    default: throw InternalError(fmt::format("no shape rule for '{}'", info(op_).name));
   }
+  throw InternalError(fmt::format("no shape rule for '{}'", info(op_).name));
 }
 
 ValueType Rule::multiplied() const {
@@ -510,7 +515,11 @@ std::vector<ValueType> Rule::semicrf() const {
 }
 
 std::vector<ValueType> Rule::opaque() const {
-  if (op_ == Op::matmul) return {multiplied()};
+  switch (as<OpaqueOp>(op_)) {
+    case OpaqueOp::matmul: return {multiplied()};
+    case OpaqueOp::semicrf_loss:
+    case OpaqueOp::semicrf_loss_grad: break;
+  }
   return semicrf();
 }
 

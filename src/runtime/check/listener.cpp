@@ -1,6 +1,7 @@
 #include "runtime/check/listener.h"
 
 #include "base/listeners.h"
+#include "base/mutex.h"
 
 namespace segfuse::runtime {
 namespace {
@@ -16,7 +17,7 @@ RaceListener::RaceListener() { listeners().add(this); }
 RaceListener::~RaceListener() { listeners().remove(this); }
 
 std::vector<Finding> RaceListener::findings() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return findings_;
 }
 
@@ -26,7 +27,7 @@ void tell_operation() noexcept {
 
 void tell_race(const Finding& finding) {
   listeners().tell([&](RaceListener& listener) {
-    const std::lock_guard own(listener.mutex_);
+    const MutexLock own(listener.mutex_);
     listener.findings_.push_back(finding);
   });
 }

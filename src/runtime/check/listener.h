@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/check/finding.h"
 
 namespace segfuse::runtime {
@@ -27,8 +27,8 @@ class RaceListener {
   friend void tell_operation() noexcept;
   friend void tell_race(const Finding& finding);
   std::atomic<std::uint64_t> operations_ = 0;
-  mutable std::mutex mutex_;
-  std::vector<Finding> findings_;
+  mutable Mutex mutex_;
+  std::vector<Finding> findings_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// Of race checkers.

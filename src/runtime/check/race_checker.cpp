@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/mutex.h"
 #include "runtime/check/listener.h"
 
 namespace segfuse::runtime {
@@ -21,17 +22,17 @@ bool same_use(const Finding::Use& a, const Finding::Use& b) {
 RaceChecker::RaceChecker(Device& device, CheckMode mode) : device_(device), mode_(mode) {}
 
 std::vector<Finding> RaceChecker::findings() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return findings_;
 }
 
 std::uint64_t RaceChecker::count() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return count_;
 }
 
 void RaceChecker::name_stream(StreamHandle handle, std::string name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const Stream* stream = find(handle)) stream_names_[stream->number] = std::move(name);
 }
 
@@ -42,8 +43,9 @@ RaceChecker::Stream* RaceChecker::find(StreamHandle handle) {
 
 /// A slot whose work can race with nothing to come, or a new one.
 std::size_t RaceChecker::free_slot() {
-  const auto done = std::ranges::find_if(
-      left_, [&](std::size_t slot) { return ticks_[slot] <= component(host_, slot); });
+  const auto done = std::ranges::find_if(left_, [&](std::size_t slot) SEGFUSE_REQUIRES(mutex_) {
+    return ticks_[slot] <= component(host_, slot);
+  });
   if (done != left_.end()) {
     const std::size_t slot = *done;
     left_.erase(done);
@@ -54,7 +56,7 @@ std::size_t RaceChecker::free_slot() {
 }
 
 StreamHandle RaceChecker::create_stream() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const StreamHandle handle = device_.create_stream();
   add(handle);
   return handle;
@@ -81,7 +83,7 @@ RaceChecker::Stream& RaceChecker::known(StreamHandle handle) {
 }
 
 void RaceChecker::destroy_stream(StreamHandle handle) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   device_.destroy_stream(handle);
   const Stream* const stream = find(handle);
   if (stream == nullptr) return;
@@ -100,8 +102,8 @@ VectorClock RaceChecker::clock_of(const Stream& stream) const {
 void RaceChecker::synchronize(StreamHandle handle) {
   VectorClock seen;
   {
-    const std::lock_guard lock(mutex_);
-    if (handle != nullptr) seen = clock_of(known(handle));
+    const MutexLock lock(mutex_);
+    if (handle) seen = clock_of(known(handle));
   }
   // A synchronisation that throws has waited as well.
   std::exception_ptr failure;
@@ -111,7 +113,7 @@ void RaceChecker::synchronize(StreamHandle handle) {
     failure = std::current_exception();
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     join(host_, seen);
   }
   if (failure != nullptr) std::rethrow_exception(failure);
@@ -120,7 +122,7 @@ void RaceChecker::synchronize(StreamHandle handle) {
 void RaceChecker::drain() {
   VectorClock seen;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     seen = ticks_;
   }
   std::exception_ptr failure;
@@ -130,28 +132,28 @@ void RaceChecker::drain() {
     failure = std::current_exception();
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     join(host_, seen);
   }
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 EventHandle RaceChecker::create_event() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const EventHandle event = device_.create_event();
   events_[event] = nullptr;
   return event;
 }
 
 void RaceChecker::destroy_event(EventHandle event) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   device_.destroy_event(event);
   events_.erase(event);
 }
 
-void RaceChecker::record(EventHandle event, StreamHandle handle) {
-  const std::lock_guard lock(mutex_);
-  device_.record(event, handle);
+void RaceChecker::record(StreamHandle handle, EventHandle event) {
+  const MutexLock lock(mutex_);
+  device_.record(handle, event);
   const Stream* const stream = find(handle);
   if (stream == nullptr) return;
   events_[event] =
@@ -160,7 +162,7 @@ void RaceChecker::record(EventHandle event, StreamHandle handle) {
 }
 
 void RaceChecker::wait(StreamHandle handle, EventHandle event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   device_.wait(handle, event);
   const auto found = events_.find(event);
   if (found == events_.end() || found->second == nullptr) return;
@@ -172,7 +174,7 @@ void RaceChecker::wait(StreamHandle handle, EventHandle event) {
 }
 
 bool RaceChecker::query(EventHandle event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool complete = device_.query(event);
   const auto found = events_.find(event);
   if (complete && found != events_.end() && found->second != nullptr)
@@ -183,7 +185,7 @@ bool RaceChecker::query(EventHandle event) {
 void RaceChecker::synchronize_event(EventHandle event) {
   std::shared_ptr<const Record> record;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = events_.find(event); found != events_.end()) record = found->second;
   }
   std::exception_ptr failure;
@@ -193,7 +195,7 @@ void RaceChecker::synchronize_event(EventHandle event) {
     failure = std::current_exception();
   }
   if (record != nullptr) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     join(host_, record->clock);
   }
   if (failure != nullptr) std::rethrow_exception(failure);
@@ -216,10 +218,16 @@ void RaceChecker::fill(StreamHandle stream, void* at, std::uint8_t value, std::s
   submit(stream, "fill", accesses, [&] { device_.fill(stream, at, value, bytes); });
 }
 
+void RaceChecker::read(StreamHandle stream, void* to, const void* from, std::size_t bytes) {
+  auto* const source = static_cast<std::byte*>(const_cast<void*>(from));
+  const MemoryAccess access{source, bytes, false, {}};
+  submit(stream, "read", {&access, 1}, [&] { device_.read(stream, to, from, bytes); });
+}
+
 void RaceChecker::submit(StreamHandle handle, std::string_view work,
                          std::span<const MemoryAccess> accesses, const Enqueue& enqueue) {
-  const std::lock_guard lock(mutex_);
-  if (handle == nullptr) return enqueue();  // the device's error
+  const MutexLock lock(mutex_);
+  if (!handle) return enqueue();  // the device's error
   Stream* const stream = &known(handle);
   VectorClock clock = clock_of(*stream);
   PastUse use;
@@ -270,7 +278,7 @@ void RaceChecker::check_conflicts(std::vector<Finding>& found, Finding::Kind kin
                                   const VectorClock& clock) const {
   accesses_.conflicts(
       range_of(access.address, access.bytes), access.write, clock,
-      [&](const PastUse& use, AccessHistory::Range part) {
+      [&](const PastUse& use, AccessHistory::Range part) SEGFUSE_REQUIRES(mutex_) {
         const Finding::Use earlier = describe(use);
         auto finding = std::ranges::find_if(found, [&](const Finding& f) {
           return f.kind == kind && same_use(f.earlier, earlier);
@@ -306,7 +314,7 @@ Finding::Use RaceChecker::describe(const PastUse& use) const {
 }
 
 void RaceChecker::host_access(const MemoryAccess& access) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Finding::Use later;
   later.buffer = access.buffer;
   later.write = access.write;
@@ -326,14 +334,14 @@ void RaceChecker::check_release(const std::byte* address, std::size_t bytes, boo
 }
 
 std::byte* RaceChecker::reserve(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::byte* const address = device_.reserve(bytes);
   reserved_.add(address, bytes);
   return address;
 }
 
 void RaceChecker::unreserve(std::byte* address, std::size_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   check_release(address, bytes, false);
   device_.unreserve(address, bytes);
   reserved_.remove(address, bytes);
@@ -342,25 +350,25 @@ void RaceChecker::unreserve(std::byte* address, std::size_t bytes) noexcept {
 }
 
 void RaceChecker::map(std::byte* address, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   device_.map(address, bytes);
   mapped_.add(address, bytes);
 }
 
 void RaceChecker::unmap(std::byte* address, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   check_release(address, bytes, mode_ == CheckMode::kThrow);
   device_.unmap(address, bytes);
   mapped_.remove(address, bytes);
 }
 
 std::byte* RaceChecker::allocate_pinned(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return device_.allocate_pinned(bytes);
 }
 
 void RaceChecker::release_pinned(std::byte* address, std::size_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   check_release(address, bytes, false);
   device_.release_pinned(address, bytes);
   accesses_.forget(range_of(address, bytes));

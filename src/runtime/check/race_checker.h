@@ -14,9 +14,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "runtime/address_set.h"
 #include "runtime/check/access_history.h"
 #include "runtime/check/finding.h"
@@ -51,13 +51,21 @@ class RaceChecker final : public Device {
   void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
   void launch(StreamHandle stream, Work work, std::span<const MemoryAccess> accesses) override;
   void copy(StreamHandle stream, void* to, const void* from, std::size_t bytes) override;
   void fill(StreamHandle stream, void* at, std::uint8_t value, std::size_t bytes) override;
+  void read(StreamHandle stream, void* to, const void* from, std::size_t bytes) override;
+  bool is_captured(StreamHandle stream) override { return device_.is_captured(stream); }
+  std::byte* allocate_pooled(StreamHandle stream, std::size_t bytes) override {
+    return device_.allocate_pooled(stream, bytes);
+  }
+  void release_pooled(StreamHandle stream, std::byte* memory) noexcept override {
+    device_.release_pooled(stream, memory);
+  }
   std::size_t granule() const override { return device_.granule(); }
   std::byte* reserve(std::size_t bytes) override;
   void unreserve(std::byte* address, std::size_t bytes) noexcept override;
@@ -101,41 +109,43 @@ class RaceChecker final : public Device {
   void submit(StreamHandle stream, std::string_view work, std::span<const MemoryAccess> accesses,
               const Enqueue& enqueue);
   std::vector<Finding> check(const PastUse& use, std::span<const MemoryAccess> accesses,
-                             const VectorClock& clock) const;
+                             const VectorClock& clock) const SEGFUSE_REQUIRES(mutex_);
   void check_conflicts(std::vector<Finding>& found, Finding::Kind kind, const Finding::Use& later,
-                       const MemoryAccess& access, const VectorClock& clock) const;
-  void check_release(const std::byte* address, std::size_t bytes, bool may_throw);
-  void report(std::vector<Finding> found, bool may_throw);
-  Finding::Use describe(const PastUse& use) const;
-  VectorClock clock_of(const Stream& stream) const;
-  std::size_t free_slot();
-  std::uint32_t intern(std::string_view text);
-  void remember(PastOperation operation);
-  std::vector<Operation> history() const;
-  Stream* find(StreamHandle stream);
-  Stream& add(StreamHandle stream);
-  Stream& known(StreamHandle stream);
+                       const MemoryAccess& access, const VectorClock& clock) const
+      SEGFUSE_REQUIRES(mutex_);
+  void check_release(const std::byte* address, std::size_t bytes, bool may_throw)
+      SEGFUSE_REQUIRES(mutex_);
+  void report(std::vector<Finding> found, bool may_throw) SEGFUSE_REQUIRES(mutex_);
+  Finding::Use describe(const PastUse& use) const SEGFUSE_REQUIRES(mutex_);
+  VectorClock clock_of(const Stream& stream) const SEGFUSE_REQUIRES(mutex_);
+  std::size_t free_slot() SEGFUSE_REQUIRES(mutex_);
+  std::uint32_t intern(std::string_view text) SEGFUSE_REQUIRES(mutex_);
+  void remember(PastOperation operation) SEGFUSE_REQUIRES(mutex_);
+  std::vector<Operation> history() const SEGFUSE_REQUIRES(mutex_);
+  Stream* find(StreamHandle stream) SEGFUSE_REQUIRES(mutex_);
+  Stream& add(StreamHandle stream) SEGFUSE_REQUIRES(mutex_);
+  Stream& known(StreamHandle stream) SEGFUSE_REQUIRES(mutex_);
 
   Device& device_;
   const CheckMode mode_;
 
-  mutable std::mutex mutex_;  ///< guards the rest; held while a call is enqueued
-  std::unordered_map<StreamHandle, Stream> streams_;
-  std::unordered_map<EventHandle, std::shared_ptr<const Record>> events_;
-  std::vector<std::uint64_t> ticks_;  ///< of each slot
-  std::vector<std::size_t> left_;     ///< slots of destroyed streams
-  int made_ = 0;
-  std::map<int, std::string> stream_names_;
-  VectorClock host_;  ///< what the host has seen complete
-  AccessHistory accesses_;
-  AddressSet reserved_;
-  AddressSet mapped_;
-  std::unordered_map<std::string, std::uint32_t> ids_;
-  std::vector<std::string> texts_ = {""};
-  std::vector<PastOperation> recent_;  ///< a ring
-  std::uint64_t remembered_ = 0;
-  std::vector<Finding> findings_;
-  std::uint64_t count_ = 0;
+  mutable Mutex mutex_;  ///< guards the rest; held while a call is enqueued
+  std::unordered_map<StreamHandle, Stream> streams_ SEGFUSE_GUARDED_BY(mutex_);
+  std::unordered_map<EventHandle, std::shared_ptr<const Record>> events_ SEGFUSE_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> ticks_ SEGFUSE_GUARDED_BY(mutex_);  ///< of each slot
+  std::vector<std::size_t> left_ SEGFUSE_GUARDED_BY(mutex_);     ///< slots of destroyed streams
+  int made_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::map<int, std::string> stream_names_ SEGFUSE_GUARDED_BY(mutex_);
+  VectorClock host_ SEGFUSE_GUARDED_BY(mutex_);  ///< what the host has seen complete
+  AccessHistory accesses_ SEGFUSE_GUARDED_BY(mutex_);
+  AddressSet reserved_ SEGFUSE_GUARDED_BY(mutex_);
+  AddressSet mapped_ SEGFUSE_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::uint32_t> ids_ SEGFUSE_GUARDED_BY(mutex_);
+  std::vector<std::string> texts_ SEGFUSE_GUARDED_BY(mutex_) = {""};
+  std::vector<PastOperation> recent_ SEGFUSE_GUARDED_BY(mutex_);  ///< a ring
+  std::uint64_t remembered_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::vector<Finding> findings_ SEGFUSE_GUARDED_BY(mutex_);
+  std::uint64_t count_ SEGFUSE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace segfuse::runtime

@@ -26,7 +26,7 @@ class CpuDevice final : public Device {
   void drain() override { streams_.drain(); }
   EventHandle create_event() override { return streams_.create_event(); }
   void destroy_event(EventHandle event) noexcept override { streams_.destroy_event(event); }
-  void record(EventHandle event, StreamHandle stream) override { streams_.record(event, stream); }
+  void record(StreamHandle stream, EventHandle event) override { streams_.record(stream, event); }
   void wait(StreamHandle stream, EventHandle event) override { streams_.wait(stream, event); }
   bool query(EventHandle event) override { return streams_.query(event); }
   void synchronize_event(EventHandle event) override { streams_.synchronize_event(event); }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/mutex.h"
 #include "segfuse/error.h"
 
 namespace segfuse::runtime {
@@ -52,7 +53,7 @@ std::byte* HostMemory::place(std::size_t bytes) const {
 }
 
 std::byte* HostMemory::reserve(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reservations_.check_reserve(bytes);
   std::byte* const address = space_ != nullptr ? place(bytes) : address_range(bytes);
   reservations_.add(address, bytes);
@@ -60,7 +61,7 @@ std::byte* HostMemory::reserve(std::size_t bytes) {
 }
 
 void HostMemory::unreserve(std::byte* address, std::size_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!reservations_.remove(address, bytes)) return;
   if (space_ == nullptr)
     munmap(address, bytes);
@@ -69,7 +70,7 @@ void HostMemory::unreserve(std::byte* address, std::size_t bytes) noexcept {
 }
 
 void HostMemory::map(std::byte* address, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reservations_.check_map(address, bytes);
   const std::size_t used = reservations_.mapped().bytes();
   if (used > options_.limit || bytes > options_.limit - used) throw NoMemory();
@@ -87,30 +88,30 @@ void HostMemory::remove_memory(std::byte* address, std::size_t bytes) noexcept {
 }
 
 void HostMemory::unmap(std::byte* address, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reservations_.check_unmap(address, bytes);
   reservations_.unmap(address, bytes);
   remove_memory(address, bytes);
 }
 
 DeviceMemory HostMemory::memory() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::size_t used = reservations_.mapped().bytes();
   return {options_.limit, used < options_.limit ? options_.limit - used : 0};
 }
 
 std::size_t HostMemory::mapped() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reservations_.mapped().bytes();
 }
 
 void HostMemory::set_limit(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   options_.limit = bytes;
 }
 
 bool HostMemory::is_mapped(const void* address, std::size_t bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reservations_.mapped().covers(address, bytes);
 }
 
@@ -120,7 +121,7 @@ bool HostMemory::owns(const void* address, std::size_t bytes) const {
     return first < from + size && from < first + bytes;
   };
   if (space_ != nullptr) return overlaps(space_, options_.address_space);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [from, size] : reservations_.all())
     if (overlaps(from, size)) return true;
   return false;

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "runtime/device.h"
 #include "runtime/reservations.h"
 
@@ -45,13 +45,13 @@ class HostMemory {
   bool owns(const void* address, std::size_t bytes) const;
 
  private:
-  std::byte* place(std::size_t bytes) const;
-  void remove_memory(std::byte* address, std::size_t bytes) noexcept;
+  std::byte* place(std::size_t bytes) const SEGFUSE_REQUIRES(mutex_);
+  void remove_memory(std::byte* address, std::size_t bytes) noexcept SEGFUSE_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   HostMemoryOptions options_;
   std::byte* space_ = nullptr;
-  Reservations reservations_;
+  Reservations reservations_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 }  // namespace segfuse::runtime

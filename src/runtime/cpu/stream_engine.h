@@ -20,12 +20,12 @@
 namespace segfuse::runtime {
 
 /// Handles for objects. As with CUDA, the handle of what was removed is the next to be given out.
-template <class T>
+template <class T, class H>
 class HandleTable {
  public:
   explicit HandleTable(const char* kind) : kind_(kind) {}
 
-  void* add(std::shared_ptr<T> object) {
+  H add(std::shared_ptr<T> object) {
     if (free_.empty()) {
       objects_.emplace_back();
       free_.push_back(objects_.size());
@@ -33,19 +33,19 @@ class HandleTable {
     const std::size_t slot = free_.back();
     free_.pop_back();
     objects_[slot - 1] = std::move(object);
-    return reinterpret_cast<void*>(slot * kStep);
+    return H(reinterpret_cast<void*>(slot * kStep));
   }
   /// Throws DeviceError when there is no such object.
-  const std::shared_ptr<T>& find(void* handle) const {
-    if (handle == nullptr)
+  const std::shared_ptr<T>& find(H handle) const {
+    if (!handle)
       throw DeviceError(
           fmt::format("there is no {} null (the legacy default stream is refused)", kind_));
     if (!contains(handle))
-      throw DeviceError(fmt::format("there is no {} {}; was it destroyed?", kind_, handle));
+      throw DeviceError(fmt::format("there is no {} {}; was it destroyed?", kind_, handle.get()));
     return objects_[slot_of(handle) - 1];
   }
   /// Null when there is no such object.
-  std::shared_ptr<T> remove(void* handle) noexcept {
+  std::shared_ptr<T> remove(H handle) noexcept {
     if (!contains(handle)) return nullptr;
     free_.push_back(slot_of(handle));
     return std::move(objects_[slot_of(handle) - 1]);
@@ -53,13 +53,13 @@ class HandleTable {
 
  private:
   static constexpr std::size_t kStep = 64;
-  static std::size_t slot_of(void* handle) {
-    return reinterpret_cast<std::uintptr_t>(handle) / kStep;
+  static std::size_t slot_of(H handle) {
+    return reinterpret_cast<std::uintptr_t>(handle.get()) / kStep;
   }
-  bool contains(void* handle) const {
+  bool contains(H handle) const {
     const std::size_t slot = slot_of(handle);
     return slot >= 1 && slot <= objects_.size() && objects_[slot - 1] != nullptr &&
-           reinterpret_cast<std::uintptr_t>(handle) % kStep == 0;
+           reinterpret_cast<std::uintptr_t>(handle.get()) % kStep == 0;
   }
 
   const char* kind_;
@@ -105,7 +105,7 @@ class StreamEngine {
   virtual void drain() = 0;
   virtual EventHandle create_event() = 0;
   virtual void destroy_event(EventHandle event) noexcept = 0;
-  virtual void record(EventHandle event, StreamHandle stream) = 0;
+  virtual void record(StreamHandle stream, EventHandle event) = 0;
   virtual void wait(StreamHandle stream, EventHandle event) = 0;
   virtual bool query(EventHandle event) = 0;
   virtual void synchronize_event(EventHandle event) = 0;

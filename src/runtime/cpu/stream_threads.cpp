@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutex.h"
+
 namespace segfuse::runtime {
 
 StreamThreads::~StreamThreads() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     for (const auto& stream : all_) stream->awake.notify_all();
     progress_.notify_all();
@@ -18,7 +20,7 @@ StreamThreads::~StreamThreads() {
 }
 
 StreamHandle StreamThreads::create_stream() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   join_ended();
   auto stream = std::make_shared<Stream>();
   stream->handle = streams_.add(stream);
@@ -35,7 +37,7 @@ StreamHandle StreamThreads::create_stream() {
 }
 
 void StreamThreads::destroy_stream(StreamHandle handle) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::shared_ptr<Stream> stream = streams_.remove(handle);
   if (stream == nullptr) return;
   stream->closing = true;
@@ -43,7 +45,7 @@ void StreamThreads::destroy_stream(StreamHandle handle) noexcept {
   stream->awake.notify_all();
 }
 
-/// Called with the mutex held: a thread that has ended needs it no more.
+/// A thread that has ended needs the mutex no more.
 void StreamThreads::join_ended() {
   std::erase_if(all_, [](const std::shared_ptr<Stream>& stream) {
     if (stream->ended) stream->thread.join();
@@ -52,11 +54,10 @@ void StreamThreads::join_ended() {
 }
 
 void StreamThreads::serve(Stream& stream) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    stream.awake.wait(lock, [&] {
-      return stopping_ || (!stream.held && (stream.closing || !stream.items.empty()));
-    });
+    while (!stopping_ && (stream.held || (!stream.closing && stream.items.empty())))
+      stream.awake.wait(lock);
     if (stopping_ || stream.items.empty()) break;
     StreamItem item = std::move(stream.items.front());
     stream.items.pop_front();
@@ -68,8 +69,7 @@ void StreamThreads::serve(Stream& stream) {
   stream.ended = true;
 }
 
-void StreamThreads::serve_item(Stream& stream, StreamItem item,
-                               std::unique_lock<std::mutex>& lock) {
+void StreamThreads::serve_item(Stream& stream, StreamItem item, MutexLock& lock) {
   if (item.record != nullptr) {
     item.record->failure = stream.failure;
     item.record->done = true;
@@ -83,20 +83,20 @@ void StreamThreads::serve_item(Stream& stream, StreamItem item,
   }
   const bool skip = stream.failure != nullptr;
   std::exception_ptr failure;
-  lock.unlock();
+  mutex_.unlock();
   try {
     if (!skip && item.work.run) item.work.run(stream.handle);
   } catch (...) {
     failure = std::current_exception();
   }
   item = {};  // what the work holds on to is dropped without the lock
-  lock.lock();
+  mutex_.lock();
   if (stream.failure == nullptr) stream.failure = std::move(failure);
 }
 
-void StreamThreads::wait_for(Recording& recording, std::unique_lock<std::mutex>& lock) {
+void StreamThreads::wait_for(Recording& recording, MutexLock& lock) {
   recording.waited_for = true;
-  progress_.wait(lock, [&] { return stopping_ || recording.done; });
+  while (!stopping_ && !recording.done) progress_.wait(lock);
 }
 
 void StreamThreads::push(Stream& stream, StreamItem item) {
@@ -106,7 +106,7 @@ void StreamThreads::push(Stream& stream, StreamItem item) {
 }
 
 /// Of what is enqueued now.
-void StreamThreads::wait_until_done(Stream& stream, std::unique_lock<std::mutex>& lock) {
+void StreamThreads::wait_until_done(Stream& stream, MutexLock& lock) {
   const std::uint64_t target = stream.enqueued;
   while (stream.done < target) {
     stream.wake_at = std::min(stream.wake_at, target);
@@ -115,18 +115,18 @@ void StreamThreads::wait_until_done(Stream& stream, std::unique_lock<std::mutex>
 }
 
 std::uint64_t StreamThreads::identity(StreamHandle handle) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return streams_.find(handle)->identity;
 }
 
 void StreamThreads::drain() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto streams = all_;
   for (const auto& stream : streams) wait_until_done(*stream, lock);
 }
 
 void StreamThreads::synchronize(StreamHandle handle) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::shared_ptr<Stream> stream = streams_.find(handle);
   wait_until_done(*stream, lock);
   const std::exception_ptr failure = std::exchange(stream->failure, nullptr);
@@ -135,17 +135,17 @@ void StreamThreads::synchronize(StreamHandle handle) {
 }
 
 EventHandle StreamThreads::create_event() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return events_.add(std::make_shared<StreamEvent>());
 }
 
 void StreamThreads::destroy_event(EventHandle event) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   events_.remove(event);
 }
 
-void StreamThreads::record(EventHandle event, StreamHandle handle) {
-  const std::lock_guard lock(mutex_);
+void StreamThreads::record(StreamHandle handle, EventHandle event) {
+  const MutexLock lock(mutex_);
   Stream& stream = *streams_.find(handle);
   StreamEvent& found = *events_.find(event);
   auto recording = std::make_shared<Recording>();
@@ -154,20 +154,20 @@ void StreamThreads::record(EventHandle event, StreamHandle handle) {
 }
 
 void StreamThreads::wait(StreamHandle handle, EventHandle event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Stream& stream = *streams_.find(handle);
   const std::shared_ptr<Recording>& recording = events_.find(event)->last;
   if (recording != nullptr) push(stream, {{}, nullptr, recording});
 }
 
 bool StreamThreads::query(EventHandle event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::shared_ptr<Recording>& recording = events_.find(event)->last;
   return recording == nullptr || recording->done;
 }
 
 void StreamThreads::synchronize_event(EventHandle event) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::shared_ptr<Recording> recording = events_.find(event)->last;
   if (recording == nullptr) return;
   wait_for(*recording, lock);
@@ -177,12 +177,12 @@ void StreamThreads::synchronize_event(EventHandle event) {
 }
 
 void StreamThreads::enqueue(StreamHandle handle, StreamWork work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   push(*streams_.find(handle), {std::move(work), nullptr, nullptr});
 }
 
 void StreamThreads::hold(StreamHandle handle, bool held) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Stream& stream = *streams_.find(handle);
   stream.held = held;
   stream.awake.notify_all();

@@ -1,11 +1,10 @@
 #pragma once
 // One thread per stream.
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/cpu/stream_engine.h"
 
 namespace segfuse::runtime {
@@ -24,7 +23,7 @@ class StreamThreads final : public StreamEngine {
   void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
@@ -34,7 +33,7 @@ class StreamThreads final : public StreamEngine {
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   struct Stream {
-    StreamHandle handle = nullptr;
+    StreamHandle handle;
     std::uint64_t identity = 0;
     std::deque<StreamItem> items;
     std::uint64_t enqueued = 0;
@@ -44,24 +43,25 @@ class StreamThreads final : public StreamEngine {
     bool closing = false;  ///< ends when it is empty
     bool ended = false;
     std::exception_ptr failure;
-    std::condition_variable awake;
+    ConditionVariable awake;
     std::thread thread;
   };
 
   void serve(Stream& stream);
-  void serve_item(Stream& stream, StreamItem item, std::unique_lock<std::mutex>& lock);
-  void push(Stream& stream, StreamItem item);
-  void wait_until_done(Stream& stream, std::unique_lock<std::mutex>& lock);
-  void wait_for(Recording& recording, std::unique_lock<std::mutex>& lock);
-  void join_ended();
+  void serve_item(Stream& stream, StreamItem item, MutexLock& lock) SEGFUSE_REQUIRES(mutex_);
+  void push(Stream& stream, StreamItem item) SEGFUSE_REQUIRES(mutex_);
+  void wait_until_done(Stream& stream, MutexLock& lock) SEGFUSE_REQUIRES(mutex_);
+  void wait_for(Recording& recording, MutexLock& lock) SEGFUSE_REQUIRES(mutex_);
+  void join_ended() SEGFUSE_REQUIRES(mutex_);
 
-  std::mutex mutex_;  ///< guards all that follows, and the streams' and recordings' content
-  std::condition_variable progress_;  ///< of those who wait
-  bool stopping_ = false;
-  std::uint64_t made_ = 0;
-  HandleTable<Stream> streams_{"stream"};
-  HandleTable<StreamEvent> events_{"event"};
-  std::vector<std::shared_ptr<Stream>> all_;  ///< streams whose threads were not joined
+  Mutex mutex_;  ///< guards all that follows, and the streams' and recordings' content
+  ConditionVariable progress_;  ///< of those who wait
+  bool stopping_ SEGFUSE_GUARDED_BY(mutex_) = false;
+  std::uint64_t made_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  HandleTable<Stream, StreamHandle> streams_ SEGFUSE_GUARDED_BY(mutex_){"stream"};
+  HandleTable<StreamEvent, EventHandle> events_ SEGFUSE_GUARDED_BY(mutex_){"event"};
+  std::vector<std::shared_ptr<Stream>> all_
+      SEGFUSE_GUARDED_BY(mutex_);  ///< streams whose threads were not joined
 };
 
 }  // namespace segfuse::runtime

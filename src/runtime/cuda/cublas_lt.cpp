@@ -183,15 +183,15 @@ class Prepared final : public GpuMatmul {
 
   std::size_t workspace_bytes() const override { return workspace_; }
 
-  void run(const void* a, const void* b, void* out, void* workspace,
-           StreamHandle stream) const override {
+  void run(StreamHandle stream, const void* a, const void* b, void* out,
+           void* workspace) const override {
     const double one64 = 1, zero64 = 0;
     const float one32 = 1, zero32 = 0;
     const void* one = f64_ ? static_cast<const void*>(&one64) : &one32;
     const void* zero = f64_ ? static_cast<const void*>(&zero64) : &zero32;
     check_status(
         lt().matmul(handle_, desc_.get(), one, b, first_.get(), a, second_.get(), zero, out,
-                    out_.get(), out, out_.get(), &algorithm_, workspace, workspace_, stream),
+                    out_.get(), out, out_.get(), &algorithm_, workspace, workspace_, stream.get()),
         "a matrix product");
   }
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/gpu.h"
+#include "runtime/matmul.h"
 
 namespace segfuse::runtime::cuda {
 

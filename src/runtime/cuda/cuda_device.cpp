@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/reservations.h"
 #include "segfuse/error.h"
@@ -30,7 +30,7 @@ bool no_memory(cuda::Result result) {
 /// Null, and the value that stands for another default stream in each thread. Who means the legacy
 /// default stream has to say so (cuda::kLegacyStream).
 void refuse_default(StreamHandle stream) {
-  const auto value = reinterpret_cast<std::uintptr_t>(stream);
+  const auto value = reinterpret_cast<std::uintptr_t>(stream.get());
   if (value == 0 || value == 2)
     throw DeviceError("CUDA: there is no stream null (the legacy default stream is refused)");
 }
@@ -43,8 +43,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     const Current current(*this);
     for (StreamHandle stream : streams_) {
-      driver_.stream_synchronize(stream);
-      driver_.stream_destroy(stream);
+      driver_.stream_synchronize(stream.get());
+      driver_.stream_destroy(stream.get());
     }
     for (const auto& [first, end] : reservations_.mapped().ranges())
       driver_.mem_unmap(first, end - first);
@@ -64,26 +64,25 @@ class CudaDevice final : public Device {
     const CurrentContext current(driver_, context_);
     cuda::Stream stream = nullptr;
     check(driver_.stream_create(&stream, cuda::kStreamNonBlocking), "creating a stream");
-    const std::lock_guard lock(mutex_);
-    streams_.insert(stream);
-    return stream;
+    const MutexLock lock(mutex_);
+    return *streams_.insert(StreamHandle(stream)).first;
   }
   void destroy_stream(StreamHandle stream) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (streams_.erase(stream) == 0) return;
     const Current current(*this);
-    driver_.stream_destroy(stream);
+    driver_.stream_destroy(stream.get());
   }
   void synchronize(StreamHandle stream) override {
     refuse_default(stream);
     const CurrentContext current(driver_, context_);
-    check(driver_.stream_synchronize(stream), "work on the device");
+    check(driver_.stream_synchronize(stream.get()), "work on the device");
   }
 
   std::uint64_t identity(StreamHandle stream) override {
     const CurrentContext current(driver_, context_);
     unsigned long long number = 0;
-    check(driver_.stream_id(stream, &number), "asking for a stream's number");
+    check(driver_.stream_id(stream.get(), &number), "asking for a stream's number");
     return number;
   }
   void drain() override {
@@ -97,32 +96,32 @@ class CudaDevice final : public Device {
     const CurrentContext current(driver_, context_);
     cuda::Event event = nullptr;
     check(driver_.event_create(&event, cuda::kEventDisableTiming), "creating an event");
-    return event;
+    return EventHandle(event);
   }
   void destroy_event(EventHandle event) noexcept override {
     const Current current(*this);
-    driver_.event_destroy(event);
+    driver_.event_destroy(event.get());
   }
-  void record(EventHandle event, StreamHandle stream) override {
+  void record(StreamHandle stream, EventHandle event) override {
     refuse_default(stream);
     const CurrentContext current(driver_, context_);
-    check(driver_.event_record(event, stream), "recording an event");
+    check(driver_.event_record(event.get(), stream.get()), "recording an event");
   }
   void wait(StreamHandle stream, EventHandle event) override {
     refuse_default(stream);
     const CurrentContext current(driver_, context_);
-    check(driver_.stream_wait(stream, event, 0), "making a stream wait");
+    check(driver_.stream_wait(stream.get(), event.get(), 0), "making a stream wait");
   }
   bool query(EventHandle event) override {
     const CurrentContext current(driver_, context_);
-    const cuda::Result result = driver_.event_query(event);
+    const cuda::Result result = driver_.event_query(event.get());
     if (result == cuda::kNotReady) return false;
     check(result, "work on the device");
     return true;
   }
   void synchronize_event(EventHandle event) override {
     const CurrentContext current(driver_, context_);
-    check(driver_.event_synchronize(event), "work on the device");
+    check(driver_.event_synchronize(event.get()), "work on the device");
   }
 
   void launch(StreamHandle stream, Work work, std::span<const MemoryAccess>) override {
@@ -134,18 +133,37 @@ class CudaDevice final : public Device {
     refuse_default(stream);
     if (bytes == 0) return;
     const CurrentContext current(driver_, context_);
-    check(driver_.copy(number(to), number(from), bytes, stream), "copying");
+    check(driver_.copy(number(to), number(from), bytes, stream.get()), "copying");
   }
   void fill(StreamHandle stream, void* at, std::uint8_t value, std::size_t bytes) override {
     refuse_default(stream);
     if (bytes == 0) return;
     const CurrentContext current(driver_, context_);
-    check(driver_.memset_async(number(at), value, bytes, stream), "filling memory");
+    check(driver_.memset_async(number(at), value, bytes, stream.get()), "filling memory");
   }
 
-  std::size_t granule() const override { return reservations_.granule(); }
+  void read(StreamHandle stream, void* to, const void* from, std::size_t bytes) override {
+    copy(stream, to, from, bytes);
+    synchronize(stream);
+  }
+  bool is_captured(StreamHandle stream) override {
+    const CurrentContext current(driver_, context_);
+    int status = 0;
+    check(driver_.stream_is_capturing(stream.get(), &status),
+          "asking whether a stream is captured");
+    return status != 0;
+  }
+  std::byte* allocate_pooled(StreamHandle stream, std::size_t bytes) override;
+  void release_pooled(StreamHandle stream, std::byte* memory) noexcept override {
+    const Current current(*this);
+    driver_.free_async(number(memory), stream.get());
+  }
+
+  std::size_t granule() const override SEGFUSE_LOCKS_UNCHECKED {  // it does not change
+    return reservations_.granule();
+  }
   std::byte* reserve(std::size_t bytes) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reservations_.check_reserve(bytes);
     const CurrentContext current(driver_, context_);
     DevicePtr address = 0;
@@ -155,21 +173,21 @@ class CudaDevice final : public Device {
     return reserved;
   }
   void unreserve(std::byte* address, std::size_t bytes) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!reservations_.remove(address, bytes)) return;
     const Current current(*this);
     driver_.address_free(number(address), bytes);
   }
   void map(std::byte* address, std::size_t bytes) override;
   void unmap(std::byte* address, std::size_t bytes) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reservations_.check_unmap(address, bytes);
     const CurrentContext current(driver_, context_);
     check(driver_.mem_unmap(number(address), bytes), "unmapping memory");
     reservations_.unmap(address, bytes);
   }
   DeviceMemory memory() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const CurrentContext current(driver_, context_);
     return memory_of_device();
   }
@@ -212,7 +230,7 @@ class CudaDevice final : public Device {
                   const std::function<void(std::span<const StreamHandle>)>& enqueue);
   void check(cuda::Result result, const char* what) const { cuda::check(driver_, result, what); }
   std::size_t open(int ordinal, const CudaDeviceOptions& options);
-  DeviceMemory memory_of_device() const;
+  DeviceMemory memory_of_device() const SEGFUSE_REQUIRES(mutex_);
   cuda::Result map_granule(DevicePtr address) const;
 
   const Driver& driver_;
@@ -220,9 +238,10 @@ class CudaDevice final : public Device {
   cuda::Context context_ = nullptr;
   cuda::MemProperties properties_;
   std::size_t limit_;
-  std::mutex mutex_;  ///< guards what follows, and what is mapped
-  std::set<StreamHandle> streams_;
-  Reservations reservations_;
+  Mutex mutex_;  ///< guards what follows, and what is mapped
+  std::set<StreamHandle> streams_ SEGFUSE_GUARDED_BY(mutex_);
+  cuda::MemPool pool_ SEGFUSE_GUARDED_BY(mutex_) = nullptr;  ///< made at its first use, and kept
+  Reservations reservations_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// Opens the device's context; returns the granule.
@@ -251,7 +270,7 @@ void CudaDevice::capture_on(std::span<const StreamHandle> streams,
   std::vector<EventHandle> events;
   const auto order = [&](StreamHandle before, StreamHandle after) {
     events.push_back(create_event());
-    record(events.back(), before);
+    record(before, events.back());
     wait(after, events.back());
   };
   try {
@@ -273,13 +292,13 @@ Work CudaDevice::capture(int count,
   for (int i = 0; i < count; ++i) streams.push_back(create_stream());
   cuda::Graph graph = nullptr;
   std::exception_ptr failure;
-  check(driver_.begin_capture(streams[0], cuda::kCaptureOfThisThread), "beginning a capture");
+  check(driver_.begin_capture(streams[0].get(), cuda::kCaptureOfThisThread), "beginning a capture");
   try {
     capture_on(streams, enqueue);
   } catch (...) {
     failure = std::current_exception();
   }
-  const cuda::Result ended = driver_.end_capture(streams[0], &graph);
+  const cuda::Result ended = driver_.end_capture(streams[0].get(), &graph);
   for (const StreamHandle stream : streams) destroy_stream(stream);
   if (failure != nullptr) {
     if (graph != nullptr) driver_.graph_destroy(graph);
@@ -295,8 +314,27 @@ Work CudaDevice::capture(int count,
     driver_.graph_exec_destroy(gone);
   });
   return {"graph", [this, owned](StreamHandle stream) {
-            check(driver_.graph_launch(owned.get(), stream), "launching a graph");
+            check(driver_.graph_launch(owned.get(), stream.get()), "launching a graph");
           }};
+}
+
+std::byte* CudaDevice::allocate_pooled(StreamHandle stream, std::size_t bytes) {
+  const CurrentContext current(driver_, context_);
+  const cuda::MemPool pool = [this] {
+    const MutexLock lock(mutex_);
+    if (pool_ == nullptr) {
+      cuda::MemPoolProps properties;
+      properties.location_id = device_;
+      check(driver_.pool_create(&pool_, &properties), "creating a memory pool");
+      std::uint64_t keep_all = ~std::uint64_t{0};
+      check(driver_.pool_set(pool_, cuda::kReleaseThreshold, &keep_all),
+            "setting up a memory pool");
+    }
+    return pool_;
+  }();
+  DevicePtr memory = 0;
+  check(driver_.pool_allocate(&memory, bytes, pool, stream.get()), "allocating pooled memory");
+  return reinterpret_cast<std::byte*>(memory);
 }
 
 DeviceMemory CudaDevice::memory_of_device() const {
@@ -322,7 +360,7 @@ cuda::Result CudaDevice::map_granule(DevicePtr address) const {
 }
 
 void CudaDevice::map(std::byte* address, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reservations_.check_map(address, bytes);
   const CurrentContext current(driver_, context_);
   if (bytes > memory_of_device().free) throw NoMemory();

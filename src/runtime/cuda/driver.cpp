@@ -37,8 +37,6 @@ Driver open_driver() {
   library.load("cuMemAllocFromPoolAsync", d.pool_allocate);
   library.load("cuMemFreeAsync", d.free_async);
   library.load("cuMemsetD8Async", d.memset_async);
-  library.load("cuMemcpyDtoHAsync_v2", d.copy_to_host);
-  library.load("cuMemcpyHtoDAsync_v2", d.copy_to_device);
   library.load("cuMemcpyAsync", d.copy);
   library.load("cuStreamCreate", d.stream_create);
   library.load("cuStreamDestroy_v2", d.stream_destroy);

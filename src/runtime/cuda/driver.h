@@ -24,7 +24,6 @@ enum class DeviceAttribute : int {
   kMajor = 75,
   kMinor = 76,
   kVirtualMemory = 102,
-  kMemoryPools = 115,
 };
 enum class FunctionAttribute : int { kLocalBytes = 3, kMaxDynamicShared = 8 };
 
@@ -101,8 +100,6 @@ struct Driver {
   Result (*pool_allocate)(DevicePtr*, std::size_t, MemPool, Stream);
   Result (*free_async)(DevicePtr, Stream);
   Result (*memset_async)(DevicePtr, unsigned char, std::size_t, Stream);
-  Result (*copy_to_host)(void*, DevicePtr, std::size_t, Stream);
-  Result (*copy_to_device)(DevicePtr, const void*, std::size_t, Stream);
   Result (*copy)(DevicePtr, DevicePtr, std::size_t, Stream);
   Result (*stream_create)(Stream*, unsigned);
   Result (*stream_destroy)(Stream);

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <random>
 #include <string>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/memory/resource.h"
 
 namespace segfuse::runtime {
@@ -99,7 +99,7 @@ class LogResource : public ResourceAdaptor<Upstream> {
       : ResourceAdaptor<Upstream>(upstream), sink_(std::move(sink)) {}
 
   std::byte* allocate(std::size_t bytes, StreamId stream, std::string_view label = {}) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::byte* address = nullptr;
     try {
       address = this->upstream_->allocate(bytes, stream, label);
@@ -111,7 +111,7 @@ class LogResource : public ResourceAdaptor<Upstream> {
     return address;
   }
   void deallocate(std::byte* address, StreamId stream, std::size_t bytes = kUnknownBytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::size_t size = this->upstream_->bytes_of(address);
     this->upstream_->deallocate(address, stream, bytes);
     tell(ResourceCall::Kind::kFree, address, size, stream);
@@ -122,8 +122,8 @@ class LogResource : public ResourceAdaptor<Upstream> {
     sink_({kind, std::chrono::system_clock::now(), std::this_thread::get_id(), address, bytes,
            stream});
   }
-  std::mutex mutex_;
-  Sink sink_;
+  Mutex mutex_;
+  Sink sink_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// A number that goes up and down.
@@ -160,11 +160,11 @@ class StatisticsResource : public ResourceAdaptor<Upstream> {
     try {
       address = this->upstream_->allocate(bytes, stream, label);
     } catch (...) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       ++scopes_.back().failures;
       throw;
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     scopes_.back().bytes.add(static_cast<std::int64_t>(bytes));
     scopes_.back().allocations.add(1);
     return address;
@@ -172,23 +172,23 @@ class StatisticsResource : public ResourceAdaptor<Upstream> {
   void deallocate(std::byte* address, StreamId stream, std::size_t bytes = kUnknownBytes) {
     const std::size_t size = this->upstream_->bytes_of(address);
     this->upstream_->deallocate(address, stream, bytes);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     scopes_.back().bytes.take(static_cast<std::int64_t>(size));
     scopes_.back().allocations.take(1);
   }
 
   /// Of the innermost scope.
   ResourceStatistics statistics() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return scopes_.back();
   }
   void push() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     scopes_.emplace_back();
   }
   /// UsageError when no scope was pushed.
   ResourceStatistics pop() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (scopes_.size() == 1)
       throw UsageError("statistics: pop without push; end only the scopes that were begun");
     const ResourceStatistics inner = scopes_.back();
@@ -205,8 +205,8 @@ class StatisticsResource : public ResourceAdaptor<Upstream> {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<ResourceStatistics> scopes_{1};
+  mutable Mutex mutex_;
+  std::vector<ResourceStatistics> scopes_ SEGFUSE_GUARDED_BY(mutex_){1};
 };
 
 /// Return addresses of the callers, innermost first.
@@ -237,7 +237,7 @@ class TrackResource : public ResourceAdaptor<Upstream> {
                           stream,  std::string(label),
                           0,       frames_ > 0 ? capture_stack(frames_) : Stack()};
     std::byte* const address = this->upstream_->allocate(bytes, stream, label);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     allocation.address = address;
     allocation.number = ++count_;
     live_.insert_or_assign(address, std::move(allocation));
@@ -245,14 +245,14 @@ class TrackResource : public ResourceAdaptor<Upstream> {
   }
   void deallocate(std::byte* address, StreamId stream, std::size_t bytes = kUnknownBytes) {
     // Held over the call below: once the memory is free, another thread may get the same address.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     this->upstream_->deallocate(address, stream, bytes);
     live_.erase(address);
   }
 
   /// What is live, the oldest first.
   std::vector<Allocation> outstanding() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<Allocation> all;
     for (const auto& [address, allocation] : live_) all.push_back(allocation);
     std::ranges::sort(all, {}, &Allocation::number);
@@ -272,9 +272,9 @@ class TrackResource : public ResourceAdaptor<Upstream> {
 
  private:
   std::size_t frames_;
-  mutable std::mutex mutex_;
-  std::uint64_t count_ = 0;
-  std::map<const std::byte*, Allocation> live_;
+  mutable Mutex mutex_;
+  std::uint64_t count_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::map<const std::byte*, Allocation> live_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// Refuses allocations, for tests of those who allocate.
@@ -285,19 +285,19 @@ class FaultResource : public ResourceAdaptor<Upstream> {
 
   /// The k-th allocation from now (1: the next) is refused; 0: none.
   void fail_at(std::uint64_t k) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     fail_in_ = k;
   }
   /// Of the allocations from now on, this part is refused: the same ones for the same seed.
   void fail_some(double part, std::uint64_t seed) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     part_ = part;
     random_.seed(seed);
   }
 
   std::byte* allocate(std::size_t bytes, StreamId stream, std::string_view label = {}) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const bool now = fail_in_ > 0 && --fail_in_ == 0;
       if (now || (part_ > 0 && static_cast<double>(random_() >> 11) * 0x1p-53 < part_))
         throw OutOfDeviceMemory(
@@ -310,10 +310,10 @@ class FaultResource : public ResourceAdaptor<Upstream> {
   }
 
  private:
-  std::mutex mutex_;
-  std::uint64_t fail_in_ = 0;
-  double part_ = 0;
-  std::mt19937_64 random_;
+  Mutex mutex_;
+  std::uint64_t fail_in_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  double part_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::mt19937_64 random_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 static_assert(MemoryResource<LimitResource<HeapResource>>);

@@ -7,13 +7,12 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/code/code_store.h"
 #include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/executor.h"
-#include "runtime/gpu.h"
-#include "runtime/memory/heap.h"
 #include "runtime/memory/pinned.h"
+#include "runtime/open_device.h"
 #include "segfuse/error.h"
 #include "segfuse/memory.h"
 
@@ -22,19 +21,20 @@ namespace {
 
 constexpr std::size_t kPiece = std::size_t{16} << 20;  ///< bytes that are staged at once
 
+runtime::Work work_of(Work work) {
+  if (!work.run) return {std::move(work.name), {}};
+  return {std::move(work.name),
+          [run = std::move(work.run)](runtime::StreamHandle stream) { run(stream.get()); }};
+}
+
 }  // namespace
 
 struct Device::State {
   State(std::string_view name, const Options& options)
-      : device(open_device(name)),
-        checker(options.check_streams ? std::make_unique<runtime::RaceChecker>(*device) : nullptr),
-        executor(timeline),
-        heap(outer(), timeline,
-             {.hard_limit = options.hard_limit, .soft_limit = options.soft_limit}),
-        pinned(outer(), timeline) {}
+      : open(device_named(name), kernels_of(name), options_of(options)),
+        pinned(open.device(), open.timeline()) {}
 
-  std::unique_ptr<runtime::Device> open_device(std::string_view name) {
-    if (name == "cpu") return std::make_unique<runtime::CpuDevice>();
+  static int ordinal_of(std::string_view name) {
     const std::string_view number = name.starts_with("cuda:") ? name.substr(5) : "0";
     int ordinal = 0;
     const char* const end = number.data() + number.size();
@@ -42,26 +42,35 @@ struct Device::State {
     if ((name != "cuda" && !name.starts_with("cuda:")) || error != std::errc() || last != end)
       throw UsageError(fmt::format(
           "device '{}' is unknown; known are 'cpu', 'cuda' and 'cuda:N' for the N-th GPU", name));
-    gpu = runtime::open_cuda_gpu(ordinal);
-    return runtime::open_cuda_device(ordinal);
+    return ordinal;
   }
-  runtime::Device& outer() { return checker ? *checker : *device; }
+  static std::unique_ptr<runtime::Device> device_named(std::string_view name) {
+    if (name == "cpu") return std::make_unique<runtime::CpuDevice>();
+    return runtime::open_cuda_device(ordinal_of(name));
+  }
+  static std::shared_ptr<runtime::KernelLoader> kernels_of(std::string_view name) {
+    return name == "cpu" ? nullptr
+                         : runtime::open_cuda_kernels(ordinal_of(name), CodeStore::nowhere());
+  }
+  static runtime::OpenDeviceOptions options_of(const Options& options) {
+    runtime::OpenDeviceOptions all;
+    all.heap.hard_limit = options.hard_limit;
+    all.heap.soft_limit = options.soft_limit;
+    if (options.check_streams) all.check_streams = runtime::CheckMode::kCollect;
+    return all;
+  }
 
   runtime::StreamId id(Stream stream) const {
     if (stream.device_ != serial)
-      throw UsageError(fmt::format("the stream is not one of this device ({})", device->name()));
+      throw UsageError(
+          fmt::format("the stream is not one of this device ({})", open.device().name()));
     return {stream.index_, stream.generation_};
   }
   Stream handle_of(runtime::StreamId id) const { return {serial, id.index, id.generation}; }
 
   static inline std::atomic<std::uint32_t> made = 0;
   const std::uint32_t serial = ++made;
-  std::shared_ptr<runtime::Gpu> gpu;
-  std::unique_ptr<runtime::Device> device;
-  std::unique_ptr<runtime::RaceChecker> checker;  ///< around the device, when asked for
-  runtime::Timeline timeline;
-  runtime::Executor executor;
-  runtime::Heap heap;
+  runtime::OpenDevice open;
   runtime::PinnedPool pinned;
 };
 
@@ -91,35 +100,38 @@ Loan Buffer::borrow(Stream stream) const {
   const State& own = state("borrow");
   Device::State& device = *own.device;
   return Loan(std::unique_ptr<Loan::State>(
-      new Loan::State{own.device, own.buffer.borrow(device.timeline, device.id(stream))}));
+      new Loan::State{own.device, own.buffer.borrow(device.open.timeline(), device.id(stream))}));
 }
 
 void Buffer::record_stream(Stream stream) const {
   const State& own = state("record_stream");
-  own.buffer.record_stream(own.device->timeline, own.device->id(stream));
+  own.buffer.record_stream(own.device->open.timeline(), own.device->id(stream));
 }
 
 Device Device::open(std::string_view name, const Options& options) {
   return Device(std::make_shared<State>(name, options));
 }
 
-std::string Device::name() const { return state_->device->name(); }
+std::string Device::name() const { return state_->open.device().name(); }
 
 Stream Device::stream(std::string name) const {
-  return state_->handle_of(state_->timeline.create(state_->outer(), std::move(name)));
+  return state_->handle_of(state_->open.timeline().create(state_->open.device(), std::move(name)));
 }
 
 Stream Device::adopt(void* handle, std::string name) const {
-  return state_->handle_of(state_->timeline.adopt(state_->outer(), handle, std::move(name)));
+  return state_->handle_of(state_->open.timeline().adopt(
+      state_->open.device(), runtime::StreamHandle(handle), std::move(name)));
 }
 
-void Device::retire(Stream stream) const { state_->timeline.retire(state_->id(stream)); }
+void Device::retire(Stream stream) const { state_->open.timeline().retire(state_->id(stream)); }
 
-void* Device::handle(Stream stream) const { return state_->timeline.handle(state_->id(stream)); }
+void* Device::handle(Stream stream) const {
+  return state_->open.timeline().handle(state_->id(stream)).get();
+}
 
 Buffer Device::allocate(std::size_t bytes, Stream stream, std::string_view label) const {
   return Buffer(std::make_shared<const Buffer::State>(
-      Buffer::State{state_, state_->heap.allocate(bytes, state_->id(stream), label)}));
+      Buffer::State{state_, state_->open.heap().allocate(bytes, state_->id(stream), label)}));
 }
 
 void Device::launch(Stream stream, Work work, std::span<const Use> uses) const {
@@ -127,7 +139,7 @@ void Device::launch(Stream stream, Work work, std::span<const Use> uses) const {
   all.reserve(uses.size());
   for (const Use& use : uses)
     all.emplace_back(use.buffer->state(work.name.c_str()).buffer, use.write);
-  state_->executor.launch(state_->id(stream), {std::move(work.name), std::move(work.run)}, all);
+  state_->open.executor().launch(state_->id(stream), work_of(std::move(work)), all);
 }
 
 void Device::launch_unordered(Stream stream, Work work, std::span<const Access> accesses) const {
@@ -135,25 +147,26 @@ void Device::launch_unordered(Stream stream, Work work, std::span<const Access> 
   all.reserve(accesses.size());
   for (const Access& access : accesses)
     all.push_back({access.address, access.bytes, access.write, access.name});
-  state_->timeline.enqueue(state_->id(stream), [&](runtime::StreamHandle handle) {
-    state_->outer().launch(handle, {std::move(work.name), std::move(work.run)}, all);
+  state_->open.timeline().enqueue(state_->id(stream), [&](runtime::StreamHandle handle) {
+    state_->open.device().launch(handle, work_of(std::move(work)), all);
   });
 }
 
 void Device::wait(Stream later, Stream earlier) const {
-  const runtime::StreamTick last = state_->timeline.tail(state_->id(earlier));
-  state_->timeline.order_after(state_->id(later), runtime::Frontier(last));
+  const runtime::StreamTick last = state_->open.timeline().tail(state_->id(earlier));
+  state_->open.timeline().order_after(state_->id(later), runtime::Frontier(last));
 }
 
 Work Device::kernel(const std::string& source, const std::string& entry, unsigned blocks,
                     unsigned threads, std::span<const std::byte> argument) const {
-  if (!state_->gpu)
+  const std::shared_ptr<runtime::KernelLoader>& kernels = state_->open.kernels();
+  if (!kernels)
     throw UsageError(fmt::format("kernel '{}': CUDA C++ needs a GPU, this is the CPU", entry));
-  const runtime::GpuKernel kernel = state_->gpu->kernel({entry, source, {}}, entry);
-  return {entry, [gpu = state_->gpu, kernel, blocks, threads,
+  const runtime::GpuKernel kernel = kernels->kernel({entry, source, {}}, entry);
+  return {entry, [kernels, kernel, launch = runtime::GpuLaunch{{blocks}, {threads}},
                   bytes = std::vector(argument.begin(), argument.end())](void* stream) {
-            gpu->launch(kernel, {blocks, 1, 1}, {threads, 1, 1}, 0, bytes.data(), bytes.size(),
-                        stream);
+            kernels->launch(runtime::StreamHandle(stream), kernel, launch, bytes.data(),
+                            bytes.size());
           }};
 }
 
@@ -163,8 +176,8 @@ void Device::write(Stream stream, const Buffer& to, std::span<const std::byte> f
     const auto piece = from.subspan(begin, std::min(kPiece, from.size() - begin));
     runtime::PinnedBuffer staging = state_->pinned.allocate(piece.size());
     std::memcpy(staging.address(), piece.data(), piece.size());
-    staging.upload(state_->executor, state_->id(stream), buffer, piece.size(), begin);
-    staging.wait_copied(state_->timeline);
+    staging.upload(state_->open.executor(), state_->id(stream), buffer, piece.size(), begin);
+    staging.wait_copied(state_->open.timeline());
   }
 }
 
@@ -173,16 +186,18 @@ void Device::read(Stream stream, std::span<std::byte> to, const Buffer& from) co
   for (std::size_t begin = 0; begin < to.size(); begin += kPiece) {
     const auto piece = to.subspan(begin, std::min(kPiece, to.size() - begin));
     runtime::PinnedBuffer staging = state_->pinned.allocate(piece.size());
-    staging.download(state_->executor, state_->id(stream), buffer, piece.size(), begin);
-    staging.wait_copied(state_->timeline);
+    staging.download(state_->open.executor(), state_->id(stream), buffer, piece.size(), begin);
+    staging.wait_copied(state_->open.timeline());
     std::memcpy(piece.data(), staging.address(), piece.size());
   }
 }
 
-void Device::synchronize(Stream stream) const { state_->timeline.synchronize(state_->id(stream)); }
+void Device::synchronize(Stream stream) const {
+  state_->open.timeline().synchronize(state_->id(stream));
+}
 
 Statistics Device::statistics() const {
-  const runtime::HeapStatistics heap = state_->heap.statistics();
+  const runtime::HeapStatistics heap = state_->open.heap().statistics();
   return {.mapped = heap.mapped_bytes,
           .live = heap.live_bytes,
           .requested = heap.requested_bytes,
@@ -191,17 +206,17 @@ Statistics Device::statistics() const {
           .peak_mapped = heap.peak_mapped_bytes,
           .live_buffers = heap.live_blocks,
           .allocations = heap.allocations,
-          .waits = state_->timeline.counts().waits,
+          .waits = state_->open.timeline().counts().waits,
           .waits_for_memory = heap.added_waits,
           .out_of_memory = heap.out_of_memory};
 }
 
-void Device::trim() const { state_->heap.trim(); }
+void Device::trim() const { state_->open.heap().trim(); }
 
 std::vector<Race> Device::races() const {
   std::vector<Race> all;
-  if (!state_->checker) return all;
-  for (const runtime::Finding& finding : state_->checker->findings())
+  if (!state_->open.checker()) return all;
+  for (const runtime::Finding& finding : state_->open.checker()->findings())
     all.push_back({finding.describe(), finding.missing(), race_picture(finding)});
   return all;
 }

@@ -18,7 +18,7 @@ class Timeline;
 
 /// A handle; copies share the memory. One handle is not to be used by two threads at once; copies
 /// are.
-class Buffer {
+class [[nodiscard]] Buffer {
  public:
   Buffer() = default;
   /// Memory of a device that somebody else holds, of which no use is known. `owner` is let go with

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/mutex.h"
 #include "runtime/memory/heap_state.h"
 
 namespace segfuse::runtime {
@@ -37,7 +38,7 @@ Heap::State::State(Heap* of, Device& on, Timeline& times, HeapOptions with)
 Heap::Heap(Device& device, Timeline& timeline, HeapOptions options)
     : state_(std::make_unique<State>(this, device, timeline, options)) {
   timeline.on_retire(this, [state = state_.get()](StreamId stream) {
-    const std::lock_guard lock(state->mutex);
+    const MutexLock lock(state->mutex);
     state->flush(state->magazines[stream.index]);
   });
 }
@@ -81,7 +82,7 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
   }
   if (block == nullptr) {
     block = state.obtain(rounded, {bytes, stream, label});
-    const std::lock_guard lock(state.mutex);
+    const MutexLock lock(state.mutex);
     block->home = stream.index;
     block->size_class = static_cast<std::uint8_t>(which);
     block->requested = bytes;
@@ -116,7 +117,7 @@ void Heap::release(Block* block) noexcept {
       return;
     }
   }
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   forget(false);
   state.arenas[block->arena]->give(block);
 }
@@ -178,22 +179,21 @@ std::optional<Arena::Growth> Heap::State::growth(Arena& arena, std::size_t bytes
   return growth;
 }
 
-bool Heap::State::map(Arena& arena, const Arena::Growth& growth,
-                      std::unique_lock<std::mutex>& lock) {
+bool Heap::State::map(Arena& arena, const Arena::Growth& growth) {
   Block* const block = arena.begin_map(growth);
-  lock.unlock();
+  mutex.unlock();
   try {
     device.map(block->address, block->bytes);
   } catch (const NoMemory&) {
-    lock.lock();
+    mutex.lock();
     arena.finish_unmap(block);
     return false;
   } catch (...) {
-    lock.lock();
+    mutex.lock();
     arena.finish_unmap(block);
     throw;
   }
-  lock.lock();
+  mutex.lock();
   counts.peak_mapped_bytes = std::max(counts.peak_mapped_bytes, mapped());
   ++counts.grown;
   if (remembers()) remember(HeapEvent::Kind::kMap, *block, 0);
@@ -201,7 +201,7 @@ bool Heap::State::map(Arena& arena, const Arena::Growth& growth,
   return true;
 }
 
-std::size_t Heap::State::unmap_idle(std::size_t bytes, std::unique_lock<std::mutex>& lock) {
+std::size_t Heap::State::unmap_idle(std::size_t bytes) {
   std::size_t released = 0;
   // Large blocks' memory first: there is more of it in a piece.
   for (const auto& arena : {arenas[1].get(), arenas[0].get()}) {
@@ -210,13 +210,13 @@ std::size_t Heap::State::unmap_idle(std::size_t bytes, std::unique_lock<std::mut
         bytes - released, [&](const Frontier& uses) { return timeline.over(uses); });
     std::exception_ptr failure;
     for (Block* const block : idle) {
-      lock.unlock();
+      mutex.unlock();
       try {
         if (!failure) device.unmap(block->address, block->bytes);
       } catch (...) {
         failure = std::current_exception();
       }
-      lock.lock();
+      mutex.lock();
       if (failure) {
         arena->finish_map(block);  // it still has its memory
         continue;
@@ -286,23 +286,23 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
         uses.entries(), [&](StreamTick use) { return !timeline.covered(stream, use); }));
   };
   // Taken with the waits that are missing, which are device calls and made without the lock.
-  const auto take_waiting = [&](Arena& arena, const Arena::Run& run,
-                                std::unique_lock<std::mutex>& lock) {
+  const auto take_waiting = [&](Arena& arena, const Arena::Run& run) SEGFUSE_REQUIRES(mutex) {
     Block* const block = take(arena, run, bytes);
-    lock.unlock();
+    int waits = 0;
+    mutex.unlock();
     try {
-      const auto waits = static_cast<std::uint64_t>(timeline.order_after(stream, block->uses));
-      lock.lock();
-      counts.added_waits += waits;
+      waits = timeline.order_after(stream, block->uses);
     } catch (...) {
-      if (!lock.owns_lock()) lock.lock();
+      mutex.lock();
       arena.give(block);
       throw;
     }
+    mutex.lock();
+    counts.added_waits += static_cast<std::uint64_t>(waits);
     return block;
   };
 
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   const std::size_t needed = round_up(std::min(bytes, reserved_bytes), own.granule());
   const bool possible = bytes <= reserved_bytes && needed <= options.hard_limit;
   bool device_full = false;  // the device refused memory below our limit
@@ -312,14 +312,14 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
       if (const auto run = own.find(bytes, covered)) return take(own, *run, bytes);
     if (!device_full) {
       if (const auto more = growth(own, bytes, stream, soft_limit(bytes))) {
-        device_full = !map(own, *more, lock);
+        device_full = !map(own, *more);
         continue;
       }
     }
-    if (const auto run = own.find_waiting(bytes, uncovered)) return take_waiting(own, *run, lock);
+    if (const auto run = own.find_waiting(bytes, uncovered)) return take_waiting(own, *run);
     if (!device_full) {
       if (const auto more = growth(own, bytes, stream, options.hard_limit)) {
-        device_full = !map(own, *more, lock);
+        device_full = !map(own, *more);
         continue;
       }
     }
@@ -327,12 +327,11 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
     const std::size_t held = mapped();
     const std::size_t room = options.hard_limit > held ? options.hard_limit - held : 0;
     const std::size_t excess = device_full ? needed : needed - std::min(needed, room);
-    if (excess > 0 && unmap_idle(excess, lock) > 0) {
+    if (excess > 0 && unmap_idle(excess) > 0) {
       device_full = false;
       continue;
     }
-    if (const auto run = other.find_waiting(bytes, uncovered))
-      return take_waiting(other, *run, lock);
+    if (const auto run = other.find_waiting(bytes, uncovered)) return take_waiting(other, *run);
     const Frontier awaited = worth_waiting_for(excess);
     if (awaited.empty()) break;
     if (!options.may_wait) throw OutOfDeviceMemory(out_of_memory(request, bytes, &awaited));
@@ -345,13 +344,13 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
 }
 
 void Heap::trim() {
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->flush_all();
-  state_->unmap_idle(std::numeric_limits<std::size_t>::max(), lock);
+  state_->unmap_idle(std::numeric_limits<std::size_t>::max());
 }
 
 void Heap::set_limits(std::size_t soft_limit, std::size_t hard_limit) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->options.soft_limit = soft_limit;
   state_->options.hard_limit = hard_limit == 0 ? state_->device.memory().total : hard_limit;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/mutex.h"
 #include "runtime/memory/heap_state.h"
 #include "segfuse/error.h"
 
@@ -33,7 +34,7 @@ void Heap::State::remember(HeapEvent::Kind kind, Block& block, std::uint32_t str
   event.stream = stream;
   event.cached = cached;
   if (kind == HeapEvent::Kind::kAllocate) {
-    const std::lock_guard lock(history_mutex);
+    const MutexLock lock(history_mutex);
     block.serial = ++serials;
   }
   if (kind == HeapEvent::Kind::kAllocate || kind == HeapEvent::Kind::kFree) {
@@ -45,7 +46,7 @@ void Heap::State::remember(HeapEvent::Kind kind, Block& block, std::uint32_t str
 }
 
 void Heap::State::remember(HeapEvent event) {
-  const std::lock_guard lock(history_mutex);
+  const MutexLock lock(history_mutex);
   event.nanoseconds = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
           .count());
@@ -54,21 +55,21 @@ void Heap::State::remember(HeapEvent event) {
 }
 
 void Heap::keep_history(std::size_t events) {
-  const std::lock_guard lock(state_->history_mutex);
+  const MutexLock lock(state_->history_mutex);
   state_->history_size = events;
   while (state_->history.size() > events) state_->history.pop_front();
   state_->history_on.store(events > 0);
 }
 
 std::vector<HeapEvent> Heap::history() const {
-  const std::lock_guard lock(state_->history_mutex);
+  const MutexLock lock(state_->history_mutex);
   return {state_->history.begin(), state_->history.end()};
 }
 
 HeapStatistics Heap::statistics() const { return snapshot().statistics; }
 
 void Heap::reset_peaks() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->counts.peak_mapped_bytes = state_->mapped();
   state_->counts.peak_taken_bytes = state_->taken();
 }
@@ -79,7 +80,7 @@ HeapSnapshot Heap::snapshot() const {
   std::map<std::uint32_t, std::string> names;
   for (const StreamId stream : state.timeline.streams(state.device))
     names[stream.index] = state.timeline.name(stream);
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   for (Magazine& magazine : state.magazines) magazine.lock.lock();
   HeapSnapshot result;
   result.device = state.device.name();
@@ -129,7 +130,7 @@ HeapSnapshot Heap::snapshot() const {
 
 void Heap::verify() const {
   State& state = *state_;
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   for (const auto& arena : state.arenas) arena->verify();
   for (Magazine& magazine : state.magazines) {
     const std::lock_guard magazine_lock(magazine.lock);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <vector>
 
+#include "base/mutex.h"
 #include "segfuse/error.h"
 
 namespace segfuse::runtime {
@@ -42,7 +43,7 @@ PinnedPool::PinnedPool(Device& device, Timeline& timeline, PinnedOptions options
 PinnedPool::~PinnedPool() = default;
 
 PinnedPool::Class& PinnedPool::class_of(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::unique_ptr<Class>& found = classes_[bytes];
   if (!found)
     found = std::make_unique<Class>(
@@ -52,7 +53,7 @@ PinnedPool::Class& PinnedPool::class_of(std::size_t bytes) {
             options_.release(block.address, block.bytes);
           else
             device_.release_pinned(block.address, block.bytes);
-          const std::lock_guard held(mutex_);
+          const MutexLock held(mutex_);
           held_ -= block.bytes;
         });
   return *found;
@@ -61,7 +62,7 @@ PinnedPool::Class& PinnedPool::class_of(std::size_t bytes) {
 // Counts the bytes before they are asked for, so that threads do not exceed the limit together.
 std::optional<PinnedBlock> PinnedPool::make(std::size_t bytes) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (held_ > options_.limit || bytes > options_.limit - held_) return std::nullopt;
     held_ += bytes;
   }
@@ -69,15 +70,15 @@ std::optional<PinnedBlock> PinnedPool::make(std::size_t bytes) {
     std::byte* const address =
         options_.allocate ? options_.allocate(bytes) : device_.allocate_pinned(bytes);
     if (address == nullptr) throw NoMemory{};
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     peak_ = std::max(peak_, held_);
     return PinnedBlock{address, bytes};
   } catch (const NoMemory&) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     held_ -= bytes;
     return std::nullopt;
   } catch (...) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     held_ -= bytes;
     throw;
   }
@@ -86,7 +87,7 @@ std::optional<PinnedBlock> PinnedPool::make(std::size_t bytes) {
 std::size_t PinnedPool::trim_others(const Class* keep, bool wait) {
   std::vector<Class*> classes;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [bytes, one] : classes_)
       if (one.get() != keep) classes.push_back(one.get());
   }
@@ -117,7 +118,7 @@ PinnedBuffer PinnedPool::allocate(std::size_t bytes) {
 void PinnedPool::trim() { trim_others(nullptr, false); }
 
 PinnedStatistics PinnedPool::statistics() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   PinnedStatistics result;
   result.held_bytes = held_;
   result.peak_held_bytes = peak_;

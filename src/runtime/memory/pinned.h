@@ -6,8 +6,8 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "runtime/executor.h"
 #include "runtime/memory/recycler.h"
 
@@ -40,7 +40,7 @@ class PinnedPool;
 
 /// Pinned memory that is held; goes back with this object, on any thread, even while the device
 /// still copies. For one thread at a time.
-class PinnedBuffer {
+class [[nodiscard]] PinnedBuffer {
  public:
   PinnedBuffer() = default;
   std::byte* address() const { return slot_ ? slot_->address : nullptr; }
@@ -87,10 +87,11 @@ class PinnedPool {
   Device& device_;
   Timeline& timeline_;
   PinnedOptions options_;
-  mutable std::mutex mutex_;
-  std::size_t held_ = 0;
-  std::size_t peak_ = 0;
-  std::map<std::size_t, std::unique_ptr<Class>> classes_;  ///< by size; never removed
+  mutable Mutex mutex_;
+  std::size_t held_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::size_t peak_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::map<std::size_t, std::unique_ptr<Class>> classes_
+      SEGFUSE_GUARDED_BY(mutex_);  ///< by size; never removed
 };
 
 }  // namespace segfuse::runtime

@@ -9,11 +9,11 @@
 #include <functional>
 #include <limits>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/timeline.h"
 #include "segfuse/error.h"
 
@@ -107,7 +107,7 @@ class Recycler {
     if (!slot) return std::nullopt;
     // What is thrown here leaves the item among the idle ones: `slot` gives it back.
     const int waits = timeline_->order_after(stream, slot->uses_);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     counts_.added_waits += static_cast<std::uint64_t>(waits);
     return slot;
   }
@@ -127,7 +127,7 @@ class Recycler {
     if (!slot) return std::nullopt;
     timeline_->synchronize(slot->uses_);
     slot->uses_.clear();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.host_waits;
     return slot;
   }
@@ -145,7 +145,7 @@ class Recycler {
       if (drop_) drop_(*slot);
       slot.owner_ = nullptr;
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     counts_.live -= dropped.size();
     counts_.items -= dropped.size();
     counts_.taken -= dropped.size();
@@ -153,7 +153,7 @@ class Recycler {
   }
 
   RecyclerCounts counts() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return counts_;
   }
 
@@ -193,7 +193,7 @@ class Recycler {
   /// The last that came back of those whose uses are `good`.
   template <class Good>
   std::optional<Slot> pick(std::uint32_t home, const Good& good) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     List* best_list = nullptr;
     typename List::iterator best;
     for (List& list : idle_) {
@@ -213,7 +213,7 @@ class Recycler {
   /// The first that came back of those with the least cost.
   template <class Cost>
   std::optional<Slot> pick_least(std::uint32_t home, const Cost& cost) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     List* best_list = nullptr;
     typename List::iterator best;
     std::pair<int, std::uint64_t> least{std::numeric_limits<int>::max(), 0};
@@ -231,7 +231,7 @@ class Recycler {
   std::optional<Slot> make_new(std::uint32_t home) {
     std::optional<Item> item = make_();
     if (!item) return std::nullopt;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.items;
     ++counts_.made;
     return hand_out(home, std::move(*item), {});
@@ -246,7 +246,7 @@ class Recycler {
         // No event could be recorded now. One will be when somebody has to wait for these uses.
       }
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --counts_.live;
     const std::size_t index = index_of(slot.uses_);
     idle_[index].push_back({std::move(*slot.item_), std::move(slot.uses_), ++returned_});
@@ -255,7 +255,7 @@ class Recycler {
   Timeline* timeline_;
   Make make_;
   Drop drop_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::array<List, kMaxStreams + 2> idle_;  ///< one a stream, then without uses, then with several
   std::uint64_t returned_ = 0;
   RecyclerCounts counts_;

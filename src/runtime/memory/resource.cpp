@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutex.h"
 #include "segfuse/error.h"
 
 namespace segfuse::runtime {
@@ -22,7 +23,7 @@ std::string named(std::string_view label) {
 std::byte* HeapResource::allocate(std::size_t bytes, StreamId stream, std::string_view label) {
   Buffer buffer = heap_->allocate(bytes, stream, label);
   std::byte* const address = buffer.address();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   live_.emplace(address, std::move(buffer));
   return address;
 }
@@ -61,7 +62,7 @@ void HeapResource::deallocate(std::byte* address, StreamId stream, std::size_t b
   Timeline& timeline = heap_->timeline();
   const Device& device = timeline.device(stream);
   Buffer buffer;  // goes when no lock is held
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = find("deallocate", address);
   if (&device != &heap_->device())
     throw UsageError(fmt::format(
@@ -81,17 +82,17 @@ void HeapResource::deallocate(std::byte* address, StreamId stream, std::size_t b
 }
 
 std::size_t HeapResource::bytes_of(const std::byte* address) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return find("bytes_of", address)->second.bytes();
 }
 
 Buffer HeapResource::buffer(const std::byte* address) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return find("buffer", address)->second;
 }
 
 std::size_t HeapResource::live() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return live_.size();
 }
 

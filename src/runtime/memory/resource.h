@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "runtime/memory/heap.h"
 
 namespace segfuse::runtime {
@@ -58,13 +58,16 @@ class HeapResource {
   };
   using Live = std::map<const std::byte*, Buffer>;
 
-  Live::const_iterator find(const char* call, const std::byte* address) const;
-  [[noreturn]] void refuse(const char* call, const std::byte* address) const;
+  Live::const_iterator find(const char* call, const std::byte* address) const
+      SEGFUSE_REQUIRES(mutex_);
+  [[noreturn]] void refuse(const char* call, const std::byte* address) const
+      SEGFUSE_REQUIRES(mutex_);
 
   Heap* heap_;
-  mutable std::mutex mutex_;
-  Live live_;
-  std::deque<Freed> freed_;  ///< the last ones, to tell a double free from a foreign address
+  mutable Mutex mutex_;
+  Live live_ SEGFUSE_GUARDED_BY(mutex_);
+  std::deque<Freed> freed_
+      SEGFUSE_GUARDED_BY(mutex_);  ///< the last ones, to tell a double free from a foreign address
 };
 
 static_assert(MemoryResource<HeapResource>);

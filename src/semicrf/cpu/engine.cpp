@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/context_state.h"
+#include "base/context/state.h"
 #include "base/thread_pool.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
@@ -109,7 +109,7 @@ Engine::Engine(int threads, EngineOptions options) : state_(std::make_unique<Sta
 }
 
 Engine::Engine(const Context& context, EngineOptions options)
-    : Engine(EngineOverPool::make(context.state().pool(), options)) {
+    : Engine(EngineOverPool::make(context.pool(), options)) {
   state_->context = context;  // which the pool lives in
 }
 

@@ -2,9 +2,9 @@
 // One row under either algorithm, and the workspaces that rows in flight use.
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "semicrf/cpu/best/viterbi.h"
 #include "semicrf/cpu/reference.h"
 #include "semicrf/cpu/sum/chunked.h"
@@ -30,26 +30,27 @@ struct Workspace {
 class WorkspacePool {
  public:
   std::unique_ptr<Workspace> take() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (free_.empty()) return std::make_unique<Workspace>();
     auto workspace = std::move(free_.back());
     free_.pop_back();
     return workspace;
   }
   void give_back(std::unique_ptr<Workspace> workspace) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(std::move(workspace));
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> free_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> free_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// How rows are solved, and what the shared scores become for it.
 class Method {
  public:
   void prepare(const Model& model, bool reference) {
+    const MutexLock lock(mutex_);
     reference_ = reference;
     factored_ready_ = false;
     if (!reference) make_scaled_tables(model, scaled_);
@@ -58,7 +59,7 @@ class Method {
   const ScaledTables& scaled() const { return scaled_; }
   /// Made when the first row asks for them: most calls never do.
   const FactoredTables& factored(const Model& model) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!factored_ready_) make_tables(model, factored_);
     factored_ready_ = true;
     return factored_;
@@ -67,8 +68,8 @@ class Method {
  private:
   bool reference_ = false;
   ScaledTables scaled_;
-  mutable std::mutex mutex_;
-  mutable bool factored_ready_ = false;
+  mutable Mutex mutex_;
+  mutable bool factored_ready_ SEGFUSE_GUARDED_BY(mutex_) = false;
   mutable FactoredTables factored_;
 };
 

@@ -80,7 +80,7 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   gpu::Workspace workspace(*gpu, stream);
   plan_best(workspace, call);
   workspace.allocate();
-  call.faults = faults;
+  call.faults = faults.words();
   measure<T>(call, stream);
   const Extent3 rows{side(n.batch)};
   if (shape) {
@@ -115,7 +115,7 @@ void CudaEngine::State::segment(Call& call, StreamHandle stream) {
   gpu::Workspace workspace(*gpu, stream);
   workspace.add(call.best.count, sizes.batch);
   workspace.allocate();
-  call.faults = faults;
+  call.faults = faults.words();
   launch(of_labels("count_labels"), {side(sizes.batch)}, {256}, call, stream);
   launch(of_labels("best_pointers"), {1}, {256}, call, stream);
   launch(of_labels("pack_labels"), {side(sizes.batch)}, {256}, call, stream);

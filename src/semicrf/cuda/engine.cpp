@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-#include "base/context_state.h"
+#include "base/code/code_store.h"
+#include "base/context/state.h"
+#include "runtime/open_device.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/posteriors.h"
@@ -10,12 +12,12 @@
 namespace segfuse::semicrf {
 
 CudaEngine::CudaEngine(int device, CudaOptions options)
-    : CudaEngine(runtime::open_cuda_gpu(device, options.context.state().code), options) {}
-CudaEngine::CudaEngine(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options)
-    : state_(std::make_unique<State>(std::move(gpu), options)) {}
+    : CudaEngine(runtime::access_cuda(device, options.context.state().code), options) {}
+CudaEngine::CudaEngine(const runtime::DeviceAccess& device, CudaOptions options)
+    : state_(std::make_unique<State>(std::make_shared<gpu::Queue>(device), options)) {}
 std::string CudaEngine::describe_device(int device) {
   try {
-    return runtime::open_cuda_gpu(device)->name() + ", " + runtime::cuda_compiler();
+    return runtime::open_cuda(device)->device().name() + ", " + runtime::cuda_compiler();
   } catch (const Error& error) {
     return error.what();
   }
@@ -28,7 +30,8 @@ CudaEngine& CudaEngine::operator=(CudaEngine&&) noexcept = default;
 template <class T>
 void CudaEngine::log_partition(const Potentials<T>& potentials, const PartitionResult& result,
                                const Gradients<T>& gradients, const View<const double, 1>& weights,
-                               void* stream) {
+                               void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   Call call = make_call(potentials);
   const DeviceWanted wanted = want_gradients(potentials, gradients, call);
   set_weights(weights, call);
@@ -41,7 +44,8 @@ void CudaEngine::log_partition(const Potentials<T>& potentials, const PartitionR
 template <class T>
 void CudaEngine::loss(const Potentials<T>& potentials, const SegmentationsView& gold,
                       const LossResult& result, const Gradients<T>& gradients,
-                      const View<const double, 1>& weights, void* stream) {
+                      const View<const double, 1>& weights, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   Call call = make_call(potentials);
   const DeviceWanted wanted = want_gradients(potentials, gradients, call);
   set_weights(weights, call);
@@ -67,7 +71,8 @@ void CudaEngine::loss(const Potentials<T>& potentials, const SegmentationsView& 
 
 template <class T>
 void CudaEngine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& result,
-                            void* stream) {
+                            void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   Gradients<T> frames;
   frames.emission = result.label;
   frames.start = result.start;
@@ -95,7 +100,8 @@ void CudaEngine::posteriors(const Potentials<T>& potentials, const Posteriors<T>
 
 template <class T>
 void CudaEngine::viterbi(const Potentials<T>& potentials, const DeviceSegmentations& best,
-                         const ViterbiResult& result, void* stream) {
+                         const ViterbiResult& result, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   Call call = make_call(potentials);
   const std::int64_t rows = call.sizes.batch;
   set_segmentations(best, call);
@@ -115,7 +121,8 @@ template <class Int>
 void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labels,
                                                   const View<const std::uint8_t, 2>& begins,
                                                   const Lengths& lengths, const LabelRules& rules,
-                                                  const DeviceSegmentations& out, void* stream) {
+                                                  const DeviceSegmentations& out, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   constexpr std::int64_t kMostInt = 1 << 30;
   if (rules.max_duration < 1 || rules.classes < 1)
     throw UsageError(
@@ -153,8 +160,13 @@ void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labe
   state_->segment(call, stream);
 }
 
-void CudaEngine::check(void* stream) {
-  check_faults(*state_->gpu, state_->faults, state_->sizes, stream);
+std::size_t CudaEngine::measure(const std::function<void()>& calls) {
+  return state_->gpu->measure(calls);
+}
+
+void CudaEngine::check(void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
+  check_faults(*state_->gpu, state_->faults.words(), state_->sizes, stream);
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                               \

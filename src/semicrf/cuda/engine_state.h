@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "runtime/gpu.h"
 #include "segfuse/semicrf_cuda.h"
 #include "semicrf/cuda/programs.h"
+#include "semicrf/cuda/queue.h"
 #include "semicrf/cuda/views.h"
 #include "semicrf/cuda/workspace.h"
 
@@ -34,19 +34,14 @@ struct DeviceWanted {
 };
 
 struct CudaEngine::State {
-  std::shared_ptr<runtime::Gpu> gpu;
+  std::shared_ptr<gpu::Queue> gpu;
   CudaOptions options;
   std::map<std::string, GpuKernel> kernels;
-  unsigned long long* faults = nullptr;
+  gpu::Faults faults;
   gpu::Sizes sizes{};  ///< of the last call, for describing faults
 
-  State(std::shared_ptr<runtime::Gpu> g, CudaOptions o) : gpu(std::move(g)), options(o) {
-    constexpr std::size_t kBytes = gpu::kFaults * sizeof(unsigned long long);
-    faults = static_cast<unsigned long long*>(gpu->allocate(kBytes, nullptr));
-    gpu->fill(faults, 0xff, kBytes, nullptr);
-    gpu->synchronize(nullptr);
-  }
-  ~State() { gpu->release(faults, nullptr); }
+  State(std::shared_ptr<gpu::Queue> g, CudaOptions o)
+      : gpu(std::move(g)), options(o), faults(*gpu) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -93,7 +88,7 @@ struct CudaEngine::State {
 
   void launch(GpuKernel kernel, Extent3 grid, Extent3 block, const Call& call, StreamHandle stream,
               std::size_t shared_bytes = 0) {
-    gpu->launch(kernel, grid, block, shared_bytes, &call, sizeof call, stream);
+    gpu->launch(kernel, {grid, block, shared_bytes}, call, stream);
   }
 
   template <class T>

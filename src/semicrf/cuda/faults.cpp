@@ -6,6 +6,28 @@
 
 namespace segfuse::semicrf {
 
+namespace {
+
+constexpr std::size_t kFaultBytes = gpu::kFaults * sizeof(unsigned long long);
+
+}  // namespace
+
+gpu::Faults::Faults(Queue& queue)
+    : queue_(queue),
+      words_(reinterpret_cast<unsigned long long*>(queue.allocate(kFaultBytes, queue.home()))) {
+  queue.fill(words_, 0xff, kFaultBytes, queue.home());
+  queue.synchronize(queue.home());
+}
+
+gpu::Faults::~Faults() {
+  try {
+    queue_.drain();
+  } catch (const Error&) {
+    // A failure of that work; it is over all the same.
+  }
+  queue_.release(reinterpret_cast<std::byte*>(words_), queue_.home());
+}
+
 std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes& n) {
   static constexpr std::array<const char*, gpu::kFaults> kNames = {
       "emission", "start", "end",   "transition", "duration", "initial", "final",
@@ -63,14 +85,14 @@ std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes&
   return fmt::format("{}[{}] is NaN or +inf; scores are finite or -inf", name, at);
 }
 
-void check_faults(runtime::Gpu& gpu, unsigned long long* faults, const gpu::Sizes& sizes,
+void check_faults(gpu::Queue& queue, unsigned long long* faults, const gpu::Sizes& sizes,
                   runtime::StreamHandle stream) {
   std::array<unsigned long long, gpu::kFaults> seen{};
-  gpu.copy_to_host(seen.data(), faults, sizeof seen, stream);
+  queue.read(seen.data(), faults, sizeof seen, stream);
   for (int kind = 0; kind < gpu::kFaults; ++kind) {
     const unsigned long long index = seen[static_cast<std::size_t>(kind)];
     if (index == ~0ull) continue;
-    gpu.fill(faults, 0xff, sizeof seen, stream);
+    queue.fill(faults, 0xff, sizeof seen, stream);
     throw DataError(fmt::format("semicrf: {}", describe_fault(kind, index, sizes)));
   }
 }

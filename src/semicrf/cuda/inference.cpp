@@ -1,5 +1,6 @@
 // Log-partition, partial loss and posteriors within a scope.
 
+#include "runtime/open_device.h"
 #include "semicrf/cuda/inference_state.h"
 
 #include "semicrf/cuda/engine_state.h"
@@ -97,12 +98,12 @@ void CudaInference::State::run_on_engine(ScopeCall& call, const Potentials<T>& p
     add_bytes(workspace, copies.end, bytes_of(gradients.end));
   }
   workspace.allocate();
-  call.faults = faults;
+  call.faults = faults.words();
   sizes = call.sizes;
   const Potentials<T> constrained = write_constrained(call, potentials, stream);
   if (!partial)
     return engine.log_partition<T>(constrained, {result.log_partition, result.status}, gradients,
-                                   weights, stream);
+                                   weights, stream.get());
   Gradients<T> second;
   second.emission = copy_like(gradients.emission, copies.emission);
   second.transition = copy_like(gradients.transition, copies.transition);
@@ -111,14 +112,14 @@ void CudaInference::State::run_on_engine(ScopeCall& call, const Potentials<T>& p
   second.final = copy_like(gradients.final, copies.final);
   second.start = copy_like(gradients.start, copies.start);
   second.end = copy_like(gradients.end, copies.end);
-  if (rows == 0) return engine.log_partition<T>(potentials, {}, gradients, {}, stream);
-  engine.log_partition<T>(constrained, {{totals[0], {rows}}, {}}, second, weights, stream);
-  engine.log_partition<T>(potentials, {{totals[1], {rows}}, {}}, {}, {}, stream);
+  if (rows == 0) return engine.log_partition<T>(potentials, {}, gradients, {}, stream.get());
+  engine.log_partition<T>(constrained, {{totals[0], {rows}}, {}}, second, weights, stream.get());
+  engine.log_partition<T>(potentials, {{totals[1], {rows}}, {}}, {}, {}, stream.get());
   call.lattice[0].log_partition = totals[0];
   call.lattice[1].log_partition = totals[1];
   launch(kernel("scope_rows"), {side(ceil_divide(rows, 128))}, {128}, call, stream);
   const View<const double, 1> counting(call.row_weight, {rows});
-  engine.log_partition<T>(potentials, {}, gradients, counting, stream);
+  engine.log_partition<T>(potentials, {}, gradients, counting, stream.get());
   launch(typed<T>("subtract_gradients"), {kStrideBlocks}, {256}, call, stream);
 }
 
@@ -165,7 +166,8 @@ template <class T>
 void CudaInference::log_partition(const Potentials<T>& potentials, const Scope& scope,
                                   const PartitionResult& result, const Gradients<T>& gradients,
                                   const View<double, 1>& tail_gradient,
-                                  const View<const double, 1>& weights, void* stream) {
+                                  const View<const double, 1>& weights, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   LossResult outputs;
   outputs.log_partition = result.log_partition;
   outputs.status = result.status;
@@ -177,13 +179,15 @@ template <class T>
 void CudaInference::partial_loss(const Potentials<T>& potentials, const Scope& scope,
                                  const LossResult& result, const Gradients<T>& gradients,
                                  const View<double, 1>& tail_gradient,
-                                 const View<const double, 1>& weights, void* stream) {
+                                 const View<const double, 1>& weights, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   state_->run_gradients(potentials, scope, true, result, gradients, tail_gradient, weights, stream);
 }
 
 template <class T>
 void CudaInference::posteriors(const Potentials<T>& potentials, const Scope& scope,
-                               const Posteriors<T>& result, void* stream) {
+                               const Posteriors<T>& result, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   Potentials<T> shapes = potentials;
@@ -193,9 +197,9 @@ void CudaInference::posteriors(const Potentials<T>& potentials, const Scope& sco
     gpu::Workspace workspace(*s.gpu, stream);
     State::plan_constrained<T>(workspace, call);
     workspace.allocate();
-    call.faults = s.faults;
+    call.faults = s.faults.words();
     s.sizes = call.sizes;
-    s.engine.posteriors(s.write_constrained(call, potentials, stream), result, stream);
+    s.engine.posteriors(s.write_constrained(call, potentials, stream), result, caller);
     return;
   }
   const std::int64_t rows = call.sizes.batch;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "base/context_state.h"
+#include "base/context/state.h"
+#include "runtime/open_device.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/cuda/inference_state.h"
 #include "semicrf/model/scope.h"
@@ -92,7 +93,7 @@ template <class T>
 void CudaInference::State::load(ScopeCall& call, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   sizes = n;
-  call.faults = faults;
+  call.faults = faults.words();
   constexpr std::int64_t kFramesOfBlock = 8;
   const auto models = side(call.models);
   if (n.frames > 0)
@@ -138,17 +139,18 @@ void CudaInference::State::store_shared(const ScopeCall& call, StreamHandle stre
 }
 
 CudaInference::CudaInference(int device, CudaOptions options)
-    : CudaInference(runtime::open_cuda_gpu(device, options.context.state().code), options) {}
-CudaInference::CudaInference(std::shared_ptr<runtime::Gpu> gpu, CudaOptions options)
-    : state_(std::make_unique<State>(std::move(gpu), options)) {}
+    : CudaInference(runtime::access_cuda(device, options.context.state().code), options) {}
+CudaInference::CudaInference(const runtime::DeviceAccess& device, CudaOptions options)
+    : state_(std::make_unique<State>(device, options)) {}
 CudaInference::~CudaInference() = default;
 CudaInference::CudaInference(CudaInference&&) noexcept = default;
 CudaInference& CudaInference::operator=(CudaInference&&) noexcept = default;
 
-void CudaInference::check(void* stream) {
+void CudaInference::check(void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   State& s = *state_;
-  check_faults(*s.gpu, s.faults, s.sizes, stream);
-  s.engine.check(stream);
+  check_faults(*s.gpu, s.faults.words(), s.sizes, stream);
+  s.engine.check(caller);
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                         \

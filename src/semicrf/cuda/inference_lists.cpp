@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/open_device.h"
 #include "semicrf/cuda/inference_state.h"
 
 namespace segfuse::semicrf {
@@ -80,9 +81,9 @@ void plan_best(gpu::Workspace& workspace, ScopeCall& call) {
 }
 
 /// No rows: one list pointer and one row pointer, both 0.
-void clear_lists(runtime::Gpu& gpu, const ScopeCall& call, StreamHandle stream) {
-  gpu.fill(call.lists.list_pointer, 0, sizeof(std::int64_t), stream);
-  gpu.fill(call.lists.row_pointer, 0, sizeof(std::int64_t), stream);
+void clear_lists(gpu::Queue& queue, const ScopeCall& call, StreamHandle stream) {
+  queue.fill(call.lists.list_pointer, 0, sizeof(std::int64_t), stream);
+  queue.fill(call.lists.row_pointer, 0, sizeof(std::int64_t), stream);
 }
 
 }  // namespace
@@ -90,7 +91,8 @@ void clear_lists(runtime::Gpu& gpu, const ScopeCall& call, StreamHandle stream) 
 template <class T>
 void CudaInference::sample(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                            std::uint64_t seed, const DeviceSegmentationLists& drawn,
-                           std::int64_t first_row, void* stream) {
+                           std::int64_t first_row, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   if (n < 0)
     throw UsageError(fmt::format("semicrf: {} samples were asked for, expected 0 or more", n));
   State& s = *state_;
@@ -111,7 +113,8 @@ void CudaInference::sample(const Potentials<T>& potentials, const Scope& scope, 
 
 template <class T>
 void CudaInference::k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
-                           const DeviceSegmentationLists& best, void* stream) {
+                           const DeviceSegmentationLists& best, void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   if (n < 1)
     throw UsageError(
         fmt::format("semicrf: {} best segmentations were asked for, expected 1 or more", n));

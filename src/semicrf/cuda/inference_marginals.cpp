@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/open_device.h"
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/cuda/inference_state.h"
 
@@ -61,21 +62,24 @@ void CudaInference::State::diverge(const Potentials<T>& p, const Potentials<T>& 
 template <class T>
 void CudaInference::cross_entropy(const Potentials<T>& p, const Potentials<T>& q,
                                   const View<double, 1>& result, const View<RowStatus, 1>& status,
-                                  void* stream) {
+                                  void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   state_->diverge(p, q, result, {}, status, stream);
 }
 
 template <class T>
 void CudaInference::kl(const Potentials<T>& p, const Potentials<T>& q,
                        const View<double, 1>& result, const View<RowStatus, 1>& status,
-                       void* stream) {
+                       void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   state_->diverge(p, q, {}, result, status, stream);
 }
 
 template <class T>
 void CudaInference::boundary_within(const Potentials<T>& potentials, const Scope& scope,
                                     std::int64_t tolerance, const View<T, 2>& probability,
-                                    void* stream) {
+                                    void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   const gpu::Sizes& n = call.sizes;
@@ -115,7 +119,8 @@ void CudaInference::expected_durations(const Potentials<T>& potentials, const Sc
 template <class T>
 void CudaInference::max_marginal(const Potentials<T>& potentials, const Scope& scope,
                                  const View<std::int32_t, 2>& labels, std::int32_t ignore,
-                                 void* stream) {
+                                 void* caller) {
+  const StreamHandle stream = runtime::legacy_if_null(caller);
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   check_frame_output("the labels", labels, call.sizes);

@@ -6,11 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "runtime/gpu.h"
 #include "segfuse/semicrf_cuda.h"
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/scope/arguments.h"
 #include "semicrf/cuda/programs.h"
+#include "semicrf/cuda/queue.h"
 #include "semicrf/cuda/views.h"
 #include "semicrf/cuda/workspace.h"
 
@@ -45,19 +45,14 @@ inline Extent3 row_block(const gpu::Sizes& n, std::int64_t most = 384) {
 }
 
 struct CudaInference::State {
-  std::shared_ptr<runtime::Gpu> gpu;
+  std::shared_ptr<gpu::Queue> gpu;
   CudaEngine engine;
   std::map<std::string, GpuKernel> kernels;
-  unsigned long long* faults = nullptr;
+  gpu::Faults faults;
   gpu::Sizes sizes{};  ///< of the last call, for describing faults
 
-  State(std::shared_ptr<runtime::Gpu> g, CudaOptions options) : gpu(g), engine(g, options) {
-    constexpr std::size_t kBytes = gpu::kFaults * sizeof(unsigned long long);
-    faults = static_cast<unsigned long long*>(gpu->allocate(kBytes, nullptr));
-    gpu->fill(faults, 0xff, kBytes, nullptr);
-    gpu->synchronize(nullptr);
-  }
-  ~State() { gpu->release(faults, nullptr); }
+  State(runtime::DeviceAccess device, CudaOptions options)
+      : gpu(std::make_shared<gpu::Queue>(device)), engine(device, options), faults(*gpu) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -74,7 +69,7 @@ struct CudaInference::State {
   }
   void launch(GpuKernel kernel, Extent3 grid, Extent3 block, const ScopeCall& call,
               StreamHandle stream) {
-    gpu->launch(kernel, grid, block, 0, &call, sizeof call, stream);
+    gpu->launch(kernel, {grid, block}, call, stream);
   }
   /// One thread for each of n things a row.
   void launch_each(const std::string& entry, std::int64_t n, const ScopeCall& call,

@@ -41,7 +41,7 @@ void CudaEngine::State::team_pass(const Call& call, unsigned directions, StreamH
   const Extent3 block = by_duration ? Extent3{32, 16} : Extent3{512};
   const std::size_t bytes = team_bytes(call);
   if (call.team.members > 1)
-    gpu->launch_together(kernel, grid, block, bytes, &call, sizeof call, stream);
+    gpu->launch(kernel, {grid, block, bytes, true}, call, stream);
   else
     launch(kernel, grid, block, call, stream, bytes);
 }
@@ -151,7 +151,7 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   gpu::Workspace workspace(*gpu, stream);
   plan_workspace(workspace, call, wanted);
   workspace.allocate();
-  call.faults = faults;
+  call.faults = faults.words();
   call.by_duration.direct = options.algorithm == Algorithm::kReference ? 1 : 0;
 
   prepare<T>(call, stream);

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "base/context_state.h"
+#include "base/context/state.h"
+#include "runtime/open_device.h"
 #include "semicrf/cuda/inference_state.h"
 #include "semicrf/cuda/kernels/online/arguments.h"
 
@@ -14,7 +15,7 @@ using gpu::OnlineCall;
 using gpu::OnlineState;
 
 struct CudaOnlineDecoder::State {
-  std::shared_ptr<runtime::Gpu> gpu;
+  std::shared_ptr<gpu::Queue> gpu;
   StreamHandle stream;
   OnlineCall call{};
   std::map<std::string, GpuKernel> kernels;
@@ -25,7 +26,8 @@ struct CudaOnlineDecoder::State {
   std::int64_t frames = 0;          ///< that were pushed
   std::vector<std::int32_t> taken;  ///< decided segments that the caller has not asked for
 
-  State(std::shared_ptr<runtime::Gpu> g, StreamHandle s) : gpu(std::move(g)), stream(s) {}
+  State(const runtime::DeviceAccess& device, StreamHandle s)
+      : gpu(std::make_shared<gpu::Queue>(device)), stream(s) {}
 
   GpuKernel kernel(const std::string& entry) {
     GpuKernel& kernel = kernels[entry];
@@ -39,7 +41,7 @@ struct CudaOnlineDecoder::State {
     return kernel;
   }
   void launch(GpuKernel kernel, Extent3 grid, Extent3 block) {
-    gpu->launch(kernel, grid, block, 0, &call, sizeof call, stream);
+    gpu->launch(kernel, {grid, block}, call, stream);
   }
   void on_all_elements(GpuKernel kernel, std::int64_t n) {
     launch(kernel, {side(std::clamp<std::int64_t>(ceil_divide(n, 256), 1, 1024))}, {256});
@@ -89,20 +91,20 @@ void CudaOnlineDecoder::State::begin(const Potentials<T>& shared, const Scope& s
   const std::int64_t elements = static_cast<std::int64_t>(call.sizes.classes) *
                                 (call.sizes.classes + call.sizes.max_duration);
   gpu->launch(gpu->kernel(gpu::scope_program(kInputName<T>), "load_shared"),
-              {side(std::min<std::int64_t>(ceil_divide(elements, 256), 1024))}, {256}, 0, &load,
-              sizeof load, stream);
+              {{side(std::min<std::int64_t>(ceil_divide(elements, 256), 1024))}, {256}}, load,
+              stream);
   launch(kernel("online_begin"), {1}, {256});
 }
 
 /// The state as it is when the stream has come here; its decided segments are put aside.
 OnlineState CudaOnlineDecoder::State::fetch() {
   OnlineState state{};
-  gpu->copy_to_host(&state, call.state, sizeof state, stream);
+  gpu->read(&state, call.state, sizeof state, stream);
   if (state.decided_count == 0) return state;
   const std::size_t old = taken.size();
   const auto more = static_cast<std::size_t>(3 * state.decided_count);
   taken.resize(old + more);
-  gpu->copy_to_host(taken.data() + old, call.log, more * sizeof(std::int32_t), stream);
+  gpu->read(taken.data() + old, call.log, more * sizeof(std::int32_t), stream);
   gpu->fill(&call.state->decided_count, 0, sizeof(int), stream);
   return state;
 }
@@ -134,10 +136,10 @@ void CudaOnlineDecoder::State::make_room(std::int64_t n) {
 }
 
 template <class T>
-CudaOnlineDecoder::CudaOnlineDecoder(std::shared_ptr<runtime::Gpu> gpu, const Potentials<T>& shared,
-                                     const OnlineOptions& options,
+CudaOnlineDecoder::CudaOnlineDecoder(const runtime::DeviceAccess& device,
+                                     const Potentials<T>& shared, const OnlineOptions& options,
                                      const View<const double, 1>& tail, void* stream)
-    : state_(std::make_unique<State>(std::move(gpu), stream)) {
+    : state_(std::make_unique<State>(device, runtime::legacy_if_null(stream))) {
   Potentials<T> p;
   p.transition = shared.transition;
   p.duration = shared.duration;
@@ -161,7 +163,7 @@ CudaOnlineDecoder::CudaOnlineDecoder(int device, const Potentials<T>& shared,
                                      const OnlineOptions& options,
                                      const View<const double, 1>& tail, void* stream,
                                      const Context& context)
-    : CudaOnlineDecoder(runtime::open_cuda_gpu(device, context.state().code), shared, options, tail,
+    : CudaOnlineDecoder(runtime::access_cuda(device, context.state().code), shared, options, tail,
                         stream) {}
 
 CudaOnlineDecoder::~CudaOnlineDecoder() = default;
@@ -232,7 +234,7 @@ void CudaOnlineDecoder::check() {
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                                   \
-  template CudaOnlineDecoder::CudaOnlineDecoder(std::shared_ptr<runtime::Gpu>,                   \
+  template CudaOnlineDecoder::CudaOnlineDecoder(const runtime::DeviceAccess&,                    \
                                                 const Potentials<T>&, const OnlineOptions&,      \
                                                 const View<const double, 1>&, void*);            \
   template CudaOnlineDecoder::CudaOnlineDecoder(int, const Potentials<T>&, const OnlineOptions&, \

@@ -1,10 +1,10 @@
 #pragma once
-// The device code of the semi-CRF as programs for a Gpu, and the choice of the passes' shape.
+// The device code of the semi-CRF as programs, and the choice of the passes' shape.
 
 #include <optional>
 #include <string>
 
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 
 namespace segfuse::semicrf::gpu {
 

@@ -5,10 +5,10 @@
 
 #include <string>
 
-#include "runtime/gpu.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #include "semicrf/cuda/kernels/common/arguments.h"
+#include "semicrf/cuda/queue.h"
 #include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
@@ -88,7 +88,7 @@ inline gpu::RowLengths row_lengths(const Lengths& lengths) {
 /// Where the first fault of an input lies, as the CPU engine names it.
 std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes& sizes);
 /// Waits for the stream; throws the first fault, if there is one, after clearing all.
-void check_faults(runtime::Gpu& gpu, unsigned long long* faults, const gpu::Sizes& sizes,
+void check_faults(gpu::Queue& queue, unsigned long long* faults, const gpu::Sizes& sizes,
                   runtime::StreamHandle stream);
 
 }  // namespace segfuse::semicrf

@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/gpu.h"
+#include "semicrf/cuda/queue.h"
 
 namespace segfuse::semicrf::gpu {
 
 /// Arrays are declared first, then the block is allocated, then their addresses are known.
 class Workspace {
  public:
-  Workspace(runtime::Gpu& gpu, runtime::StreamHandle stream) : gpu_(gpu), stream_(stream) {}
+  Workspace(Queue& queue, runtime::StreamHandle stream) : queue_(queue), stream_(stream) {}
   ~Workspace() {
-    if (memory_ != nullptr) gpu_.release(memory_, stream_);
+    if (memory_ != nullptr) queue_.release(memory_, stream_);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -29,8 +29,8 @@ class Workspace {
   }
   void allocate() {
     if (size_ == 0) return;
-    memory_ = gpu_.allocate(size_, stream_);
-    for (const Part& part : parts_) *part.pointer = static_cast<std::byte*>(memory_) + part.offset;
+    memory_ = queue_.allocate(size_, stream_);
+    for (const Part& part : parts_) *part.pointer = memory_ + part.offset;
   }
 
  private:
@@ -39,11 +39,11 @@ class Workspace {
     std::size_t offset;
   };
   static constexpr std::size_t kAlignment = 256;
-  runtime::Gpu& gpu_;
+  Queue& queue_;
   runtime::StreamHandle stream_;
   std::vector<Part> parts_;
   std::size_t size_ = 0;
-  void* memory_ = nullptr;
+  std::byte* memory_ = nullptr;
 };
 
 }  // namespace segfuse::semicrf::gpu

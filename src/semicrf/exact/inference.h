@@ -3,10 +3,10 @@
 
 #include <cmath>
 #include <memory>
-#include <mutex>
 #include <vector>
 
-#include "base/context_state.h"
+#include "base/context/state.h"
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "semicrf/cpu/engine_over_pool.h"
 #include "semicrf/exact/lattice.h"
@@ -81,8 +81,8 @@ struct Inference::State {
   std::unique_ptr<ThreadPool> owned;
   Context context;
   ThreadPool* pool = nullptr;
-  std::mutex mutex;
-  std::vector<std::unique_ptr<LatticeWorkspace>> free;
+  Mutex mutex;
+  std::vector<std::unique_ptr<LatticeWorkspace>> free SEGFUSE_GUARDED_BY(mutex);
   GradientReducer reducer;
   Engine engine;
 
@@ -90,8 +90,7 @@ struct Inference::State {
       : owned(std::make_unique<ThreadPool>(threads)),
         pool(owned.get()),
         engine(EngineOverPool::make(*pool)) {}
-  explicit State(const Context& shared)
-      : context(shared), pool(&context.state().pool()), engine(context) {}
+  explicit State(const Context& shared) : context(shared), pool(&context.pool()), engine(context) {}
 
   /// Calls body(b, workspace) for rows [begin, end) in parallel.
   template <class Body>
@@ -99,12 +98,12 @@ struct Inference::State {
     pool->run(end - begin, [&](std::int64_t task) {
       std::unique_ptr<LatticeWorkspace> workspace = take();
       body(begin + task, *workspace);
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       free.push_back(std::move(workspace));
     });
   }
   std::unique_ptr<LatticeWorkspace> take() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (free.empty()) return std::make_unique<LatticeWorkspace>();
     auto workspace = std::move(free.back());
     free.pop_back();

@@ -47,10 +47,10 @@ inline std::vector<PreludeFunction> prelude_functions() {
       all.push_back({op, type, test ? "bool" : type, operands});
     }
   };
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   add(#name, rule, 1);
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
   add(#name, rule, 2);
 #include "segfuse/ops.def"
   return all;

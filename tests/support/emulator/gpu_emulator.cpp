@@ -10,9 +10,9 @@
 namespace segfuse::testing {
 namespace {
 
-class Emulator final : public runtime::Gpu {
+class EmulatedKernels final : public runtime::KernelLoader {
  public:
-  explicit Emulator(int multiprocessors) : multiprocessors_(multiprocessors) {
+  explicit EmulatedKernels(int multiprocessors) : multiprocessors_(multiprocessors) {
     if (!emulated_kernels().empty()) return;
     add_float_kernels();
     add_double_kernels();
@@ -21,9 +21,7 @@ class Emulator final : public runtime::Gpu {
     add_float_scope_kernels();
     add_double_scope_kernels();
   }
-  std::string name() const override { return "emulator"; }
   int multiprocessors() const override { return multiprocessors_; }
-  bool fast_double() const override { return true; }
 
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
     std::string key = program.name;
@@ -34,50 +32,11 @@ class Emulator final : public runtime::Gpu {
     return {&found->second};
   }
 
-  void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-              std::size_t shared_bytes, const void* argument, std::size_t size,
-              runtime::StreamHandle) override {
-    run(kernel, grid, block, shared_bytes, argument, size, false);
-  }
-  void launch_together(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-                       std::size_t shared_bytes, const void* argument, std::size_t size,
-                       runtime::StreamHandle) override {
-    if (grid.x * grid.y * grid.z > static_cast<unsigned>(multiprocessors_))
+  void launch(runtime::StreamHandle, runtime::GpuKernel kernel, const runtime::GpuLaunch& launch,
+              const void* argument, std::size_t size) override {
+    const auto& [grid, block, shared_bytes, together] = launch;
+    if (together && grid.x * grid.y * grid.z > static_cast<unsigned>(multiprocessors_))
       throw std::logic_error("more blocks than run at the same time");
-    run(kernel, grid, block, shared_bytes, argument, size, true);
-  }
-
-  void* allocate(std::size_t bytes, runtime::StreamHandle) override {
-    void* memory = ::operator new(bytes);
-    std::memset(memory, 0xdb, bytes);  // poison: nothing may be read that was not written
-    sizes_[memory] = bytes;
-    return memory;
-  }
-  void release(void* memory, runtime::StreamHandle) noexcept override {
-    sizes_.erase(memory);
-    ::operator delete(memory);
-  }
-  void fill(void* memory, std::uint8_t value, std::size_t bytes, runtime::StreamHandle) override {
-    std::memset(memory, value, bytes);
-  }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, runtime::StreamHandle) override {
-    std::memcpy(to, from, bytes);
-  }
-  void copy_to_device(void* to, const void* from, std::size_t bytes,
-                      runtime::StreamHandle) override {
-    std::memcpy(to, from, bytes);
-  }
-  void synchronize(runtime::StreamHandle) override {}
-
-  std::size_t in_use() const {
-    std::size_t sum = 0;
-    for (const auto& [memory, bytes] : sizes_) sum += bytes;
-    return sum;
-  }
-
- private:
-  static void run(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-                  std::size_t shared_bytes, const void* argument, std::size_t size, bool together) {
     const auto& emulated = *static_cast<const EmulatedKernel*>(kernel.handle);
     if (size != emulated.argument_bytes)
       throw std::logic_error("a kernel was launched with another kernel's argument");
@@ -87,8 +46,63 @@ class Emulator final : public runtime::Gpu {
                  [&] { emulated.run(copy.data()); });
   }
 
-  std::map<void*, std::size_t> sizes_;
+ private:
   int multiprocessors_;
+};
+
+/// Streams are names only.
+class EmulatedDevice final : public runtime::Device {
+ public:
+  std::string name() const override { return "emulator"; }
+  runtime::StreamHandle create_stream() override { return {}; }
+  void destroy_stream(runtime::StreamHandle) noexcept override {}
+  void synchronize(runtime::StreamHandle) override {}
+  runtime::EventHandle create_event() override { return {}; }
+  void destroy_event(runtime::EventHandle) noexcept override {}
+  void record(runtime::StreamHandle, runtime::EventHandle) override {}
+  void wait(runtime::StreamHandle, runtime::EventHandle) override {}
+  bool query(runtime::EventHandle) override { return true; }
+  void synchronize_event(runtime::EventHandle) override {}
+  void launch(runtime::StreamHandle stream, runtime::Work work,
+              std::span<const runtime::MemoryAccess>) override {
+    work.run(stream);
+  }
+  void copy(runtime::StreamHandle, void* to, const void* from, std::size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
+  void fill(runtime::StreamHandle, void* at, std::uint8_t value, std::size_t bytes) override {
+    std::memset(at, value, bytes);
+  }
+  std::size_t granule() const override { return 1; }
+  std::byte* reserve(std::size_t) override { throw std::logic_error("memory by address"); }
+  void unreserve(std::byte*, std::size_t) noexcept override {}
+  void map(std::byte*, std::size_t) override {}
+  void unmap(std::byte*, std::size_t) override {}
+  runtime::DeviceMemory memory() override { return {}; }
+  std::byte* allocate_pinned(std::size_t) override { throw runtime::NoMemory(); }
+  void release_pinned(std::byte*, std::size_t) noexcept override {}
+};
+
+class EmulatedMemory final : public runtime::StreamMemory {
+ public:
+  std::byte* allocate(runtime::StreamHandle, std::size_t bytes) override {
+    void* memory = ::operator new(bytes);
+    std::memset(memory, 0xdb, bytes);  // poison: nothing may be read that was not written
+    sizes_[memory] = bytes;
+    return static_cast<std::byte*>(memory);
+  }
+  void release(runtime::StreamHandle, std::byte* memory) noexcept override {
+    sizes_.erase(memory);
+    ::operator delete(memory);
+  }
+  std::size_t in_use() const {
+    std::size_t sum = 0;
+    for (const auto& [memory, bytes] : sizes_) sum += bytes;
+    return sum;
+  }
+
+ private:
+  std::map<void*, std::size_t> sizes_;
 };
 
 }  // namespace
@@ -98,12 +112,19 @@ std::map<std::string, EmulatedKernel>& emulated_kernels() {
   return table;
 }
 
-std::shared_ptr<runtime::Gpu> make_gpu_emulator(int multiprocessors) {
-  return std::make_shared<Emulator>(multiprocessors);
+std::shared_ptr<runtime::KernelLoader> make_emulated_kernels(int multiprocessors) {
+  return std::make_shared<EmulatedKernels>(multiprocessors);
 }
 
-std::size_t bytes_in_use(const runtime::Gpu& emulator) {
-  return dynamic_cast<const Emulator&>(emulator).in_use();
+runtime::DeviceAccess make_gpu_emulator(int multiprocessors) {
+  return {std::make_shared<EmulatedDevice>(),
+          make_emulated_kernels(multiprocessors),
+          std::make_shared<EmulatedMemory>(),
+          {}};
+}
+
+std::size_t bytes_in_use(const runtime::DeviceAccess& emulator) {
+  return dynamic_cast<const EmulatedMemory&>(*emulator.memory).in_use();
 }
 
 }  // namespace segfuse::testing

@@ -5,54 +5,57 @@
 #include <vector>
 
 #include "compiler/codegen/cuda/print_cuda.h"
-#include "runtime/gpu.h"
+#include "runtime/memory/stream_memory.h"
 #include "support/gpu/kernel_jobs.h"
 
 namespace segfuse::testing {
 
 class DeviceJob {
  public:
-  DeviceJob(runtime::Gpu& gpu, const KernelJob& job)
-      : gpu_(gpu), job_(job), launch_(compiler::cuda::cuda_launch(job.kernel)) {
-    kernel_ = gpu.kernel({job.kernel.name + "_" + std::to_string(fnv(job)),
-                          compiler::cuda::print_cuda(job.kernel),
-                          {}},
-                         job.kernel.name);
+  DeviceJob(runtime::DeviceAccess gpu, const KernelJob& job)
+      : gpu_(std::move(gpu)), job_(job), launch_(compiler::cuda::cuda_launch(job.kernel)) {
+    kernel_ = gpu_.kernels->kernel({job.kernel.name + "_" + std::to_string(fnv(job)),
+                                    compiler::cuda::print_cuda(job.kernel),
+                                    {}},
+                                   job.kernel.name);
     for (const Tensor& tensor : job.before) {
-      memory_.push_back(gpu.allocate(std::max<std::size_t>(tensor.bytes(), 16), nullptr));
+      memory_.push_back(
+          gpu_.memory->allocate(gpu_.home, std::max<std::size_t>(tensor.bytes(), 16)));
       if (tensor.bytes() > 0)
-        gpu.copy_to_device(memory_.back(), tensor.data(), tensor.bytes(), nullptr);
+        gpu_.device->copy(gpu_.home, memory_.back(), tensor.data(), tensor.bytes());
     }
-    status_ = static_cast<int*>(gpu.allocate(16, nullptr));
-    gpu.fill(status_, 0, 16, nullptr);
+    status_ = gpu_.memory->allocate(gpu_.home, 16);
+    gpu_.device->fill(gpu_.home, status_, 0, 16);
+    gpu_.device->synchronize(gpu_.home);
     const auto size = [&job](const ir::Extent& extent) { return job.size(extent); };
-    argument_ = launch_.argument(memory_, size, status_);
+    argument_ = launch_.argument(memory_, size, reinterpret_cast<int*>(status_));
     blocks_ = launch_.blocks(size);
     shared_ = launch_.shared_bytes(size);
   }
   ~DeviceJob() {
-    for (void* memory : memory_) gpu_.release(memory, nullptr);
-    gpu_.release(status_, nullptr);
+    for (void* memory : memory_) gpu_.memory->release(gpu_.home, static_cast<std::byte*>(memory));
+    gpu_.memory->release(gpu_.home, status_);
   }
   DeviceJob(const DeviceJob&) = delete;
   DeviceJob& operator=(const DeviceJob&) = delete;
 
   void launch() {
-    gpu_.launch(kernel_, {blocks_, 1, 1}, {launch_.threads, launch_.rows_at_once, 1}, shared_,
-                argument_.data(), argument_.size() * sizeof(argument_[0]), nullptr);
+    gpu_.kernels->launch(gpu_.home, kernel_,
+                         {{blocks_, 1, 1}, {launch_.threads, launch_.rows_at_once, 1}, shared_},
+                         argument_.data(), argument_.size() * sizeof(argument_[0]));
   }
   std::vector<Tensor> globals() const {
     std::vector<Tensor> all;
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       all.push_back(job_.before[i].clone());
       if (all.back().bytes() > 0)
-        gpu_.copy_to_host(all.back().data(), memory_[i], all.back().bytes(), nullptr);
+        gpu_.device->read(gpu_.home, all.back().data(), memory_[i], all.back().bytes());
     }
     return all;
   }
   int status() const {
     int value = 0;
-    gpu_.copy_to_host(&value, status_, sizeof(value), nullptr);
+    gpu_.device->read(gpu_.home, &value, status_, sizeof(value));
     return value;
   }
 
@@ -65,12 +68,12 @@ class DeviceJob {
     return hash;
   }
 
-  runtime::Gpu& gpu_;
+  runtime::DeviceAccess gpu_;
   const KernelJob& job_;
   compiler::cuda::CudaLaunch launch_;
   runtime::GpuKernel kernel_;
   std::vector<void*> memory_;
-  int* status_ = nullptr;
+  std::byte* status_ = nullptr;
   std::vector<std::uint64_t> argument_;
   unsigned blocks_ = 1;
   std::size_t shared_ = 0;

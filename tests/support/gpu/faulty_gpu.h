@@ -23,53 +23,25 @@ inline Change replaced(std::string from, std::string to, std::vector<std::string
   };
 }
 
-class FaultyGpu final : public runtime::Gpu {
+class FaultyKernels final : public runtime::KernelLoader {
  public:
-  FaultyGpu(std::shared_ptr<runtime::Gpu> gpu, Change change)
-      : gpu_(std::move(gpu)), change_(std::move(change)) {}
+  FaultyKernels(std::shared_ptr<runtime::KernelLoader> kernels, Change change)
+      : kernels_(std::move(kernels)), change_(std::move(change)) {}
 
-  std::string name() const override { return gpu_->name(); }
-  int multiprocessors() const override { return gpu_->multiprocessors(); }
-  bool fast_double() const override { return gpu_->fast_double(); }
+  int multiprocessors() const override { return kernels_->multiprocessors(); }
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
-    return gpu_->kernel({program.name, change_(program.source), program.defines}, entry);
+    return kernels_->kernel({program.name, change_(program.source), program.defines}, entry);
   }
-  void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-              std::size_t shared_bytes, const void* argument, std::size_t size,
-              runtime::StreamHandle stream) override {
+  void launch(runtime::StreamHandle stream, runtime::GpuKernel kernel,
+              const runtime::GpuLaunch& launch, const void* argument, std::size_t size) override {
     ++launches;
-    gpu_->launch(kernel, grid, block, shared_bytes, argument, size, stream);
+    kernels_->launch(stream, kernel, launch, argument, size);
   }
-  void launch_together(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-                       std::size_t shared_bytes, const void* argument, std::size_t size,
-                       runtime::StreamHandle stream) override {
-    ++launches;
-    gpu_->launch_together(kernel, grid, block, shared_bytes, argument, size, stream);
-  }
-  void* allocate(std::size_t bytes, runtime::StreamHandle stream) override {
-    return gpu_->allocate(bytes, stream);
-  }
-  void release(void* memory, runtime::StreamHandle stream) noexcept override {
-    gpu_->release(memory, stream);
-  }
-  void fill(void* memory, std::uint8_t value, std::size_t bytes,
-            runtime::StreamHandle stream) override {
-    gpu_->fill(memory, value, bytes, stream);
-  }
-  void copy_to_host(void* to, const void* from, std::size_t bytes,
-                    runtime::StreamHandle stream) override {
-    gpu_->copy_to_host(to, from, bytes, stream);
-  }
-  void copy_to_device(void* to, const void* from, std::size_t bytes,
-                      runtime::StreamHandle stream) override {
-    gpu_->copy_to_device(to, from, bytes, stream);
-  }
-  void synchronize(runtime::StreamHandle stream) override { gpu_->synchronize(stream); }
 
   std::size_t launches = 0;
 
  private:
-  std::shared_ptr<runtime::Gpu> gpu_;
+  std::shared_ptr<runtime::KernelLoader> kernels_;
   Change change_;
 };
 
@@ -77,7 +49,7 @@ class FaultyGpu final : public runtime::Gpu {
 inline std::shared_ptr<engine::Accelerator> make_faulty_accelerator(
     Change change, engine::AcceleratorOptions options = {}) {
   return engine::Accelerator::make(
-      "sim:0", std::make_shared<FaultyGpu>(make_program_gpu(), std::move(change)),
+      "sim:0", std::make_shared<FaultyKernels>(make_program_kernels(), std::move(change)),
       std::make_unique<runtime::sim::SimDevice>(runtime::sim::eager()), options);
 }
 

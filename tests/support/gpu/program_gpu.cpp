@@ -62,11 +62,9 @@ const Compiled& compiled(const std::string& source, const std::string& entry) {
   return *known.emplace(source, std::move(made)).first->second;
 }
 
-class ProgramGpu final : public runtime::Gpu {
+class ProgramKernels final : public runtime::KernelLoader {
  public:
-  std::string name() const override { return "emulator"; }
   int multiprocessors() const override { return 3; }
-  bool fast_double() const override { return true; }
 
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
     if (program.name.starts_with("semicrf")) {
@@ -77,46 +75,28 @@ class ProgramGpu final : public runtime::Gpu {
     }
     return {const_cast<Compiled*>(&compiled(program.source, entry))};
   }
-  void launch(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-              std::size_t shared_bytes, const void* argument, std::size_t size,
-              runtime::StreamHandle stream) override {
+  void launch(runtime::StreamHandle stream, runtime::GpuKernel kernel,
+              const runtime::GpuLaunch& launch, const void* argument, std::size_t size) override {
     if (of_crf_.contains(kernel.handle))
-      return crf_->launch(kernel, grid, block, shared_bytes, argument, size, stream);
+      return crf_->launch(stream, kernel, launch, argument, size);
     const std::vector<std::byte> copy(static_cast<const std::byte*>(argument),
                                       static_cast<const std::byte*>(argument) + size);
-    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, false,
+    const auto& [grid, block, shared_bytes, together] = launch;
+    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, together,
                  [&] { static_cast<const Compiled*>(kernel.handle)->call(copy.data()); });
   }
-  void launch_together(runtime::GpuKernel kernel, runtime::Extent3 grid, runtime::Extent3 block,
-                       std::size_t shared_bytes, const void* argument, std::size_t size,
-                       runtime::StreamHandle stream) override {
-    crf_->launch_together(kernel, grid, block, shared_bytes, argument, size, stream);
-  }
-  void* allocate(std::size_t, runtime::StreamHandle) override {
-    throw std::logic_error("memory that is not the heap's");
-  }
-  void release(void*, runtime::StreamHandle) noexcept override {}
-  void fill(void* memory, std::uint8_t value, std::size_t bytes, runtime::StreamHandle) override {
-    std::memset(memory, value, bytes);
-  }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, runtime::StreamHandle) override {
-    std::memcpy(to, from, bytes);
-  }
-  void copy_to_device(void* to, const void* from, std::size_t bytes,
-                      runtime::StreamHandle) override {
-    std::memcpy(to, from, bytes);
-  }
-  void synchronize(runtime::StreamHandle) override {}
 
  private:
-  std::shared_ptr<runtime::Gpu> crf_ = make_gpu_emulator(3);
+  std::shared_ptr<runtime::KernelLoader> crf_ = make_emulated_kernels(3);
   std::mutex mutex_;
   std::map<void*, bool> of_crf_;
 };
 
 }  // namespace
 
-std::shared_ptr<runtime::Gpu> make_program_gpu() { return std::make_shared<ProgramGpu>(); }
+std::shared_ptr<runtime::KernelLoader> make_program_kernels() {
+  return std::make_shared<ProgramKernels>();
+}
 
 SimAccelerator make_sim_accelerator(engine::AcceleratorOptions options,
                                     std::shared_ptr<runtime::sim::Schedule> schedule) {
@@ -124,7 +104,7 @@ SimAccelerator make_sim_accelerator(engine::AcceleratorOptions options,
   SimAccelerator made;
   made.device = device.get();
   made.accelerator =
-      engine::Accelerator::make("sim:0", make_program_gpu(), std::move(device), options);
+      engine::Accelerator::make("sim:0", make_program_kernels(), std::move(device), options);
   return made;
 }
 

@@ -1,16 +1,16 @@
 #pragma once
-// A Gpu in host memory for whole programs: kernels that are printed as they are needed are compiled
+// Kernels in host memory for whole programs: those that are printed as they are needed are compiled
 // by the host's compiler and run thread by thread, those of the semi-CRF by the emulator. With it a
 // simulated device as an accelerator.
 
 #include <memory>
 
 #include "engine/device/accelerator.h"
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse::testing {
 
-std::shared_ptr<runtime::Gpu> make_program_gpu();
+std::shared_ptr<runtime::KernelLoader> make_program_kernels();
 
 struct SimAccelerator {
   std::shared_ptr<engine::Accelerator> accelerator;

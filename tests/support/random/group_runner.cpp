@@ -105,7 +105,8 @@ class Runner {
       case ir::OpClass::kMovement: results = evaluate_movement(e); break;
       case ir::OpClass::kCreation: results = evaluate_creation(e); break;
       case ir::OpClass::kElementwise: results = evaluate_elementwise(e); break;
-      default: results = evaluate_matmul(e);
+      case ir::OpClass::kReduction:
+      case ir::OpClass::kOpaque: results = evaluate_matmul(e);
     }
     for (std::size_t i = 0; i < results.size(); ++i)
       values_[fusion_.expr(id).results[i]] = results[i];

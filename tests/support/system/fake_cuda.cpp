@@ -12,6 +12,8 @@
 namespace segfuse::test {
 namespace {
 
+using runtime::EventHandle;
+using runtime::StreamHandle;
 using runtime::StreamWork;
 using namespace runtime::cuda;
 
@@ -99,39 +101,44 @@ void add_device(Driver& d) {
 void add_streams(Driver& d) {
   d.stream_create = [](Stream* stream, unsigned flags) {
     return call([&] {
-      *stream = state().streams.create_stream();
+      *stream = state().streams.create_stream().get();
       return flags == kStreamNonBlocking ? 0 : kInvalidValue;
     });
   };
-  d.stream_destroy = [](Stream stream) { return state().streams.destroy_stream(stream), 0; };
+  d.stream_destroy = [](Stream stream) {
+    return state().streams.destroy_stream(StreamHandle(stream)), 0;
+  };
   d.stream_id = [](Stream stream, unsigned long long* number) {
-    return call([&] { return *number = state().streams.identity(stream), 0; });
+    return call([&] { return *number = state().streams.identity(StreamHandle(stream)), 0; });
   };
   d.stream_synchronize = [](Stream stream) {
-    return call([&] { return state().streams.synchronize(stream), 0; });
+    return call([&] { return state().streams.synchronize(StreamHandle(stream)), 0; });
   };
   d.context_synchronize = [] { return call([] { return state().streams.drain(), 0; }); };
   d.stream_wait = [](Stream stream, Event event, unsigned) {
-    return call([&] { return state().streams.wait(stream, event), 0; });
+    return call([&] { return state().streams.wait(StreamHandle(stream), EventHandle(event)), 0; });
   };
   d.event_create = [](Event* event, unsigned) {
-    return call([&] { return *event = state().streams.create_event(), 0; });
+    return call([&] { return *event = state().streams.create_event().get(), 0; });
   };
-  d.event_destroy = [](Event event) { return state().streams.destroy_event(event), 0; };
+  d.event_destroy = [](Event event) {
+    return state().streams.destroy_event(EventHandle(event)), 0;
+  };
   d.event_record = [](Event event, Stream stream) {
-    return call([&] { return state().streams.record(event, stream), 0; });
+    return call(
+        [&] { return state().streams.record(StreamHandle(stream), EventHandle(event)), 0; });
   };
   d.event_query = [](Event event) {
-    return call([&] { return state().streams.query(event) ? 0 : kNotReady; });
+    return call([&] { return state().streams.query(EventHandle(event)) ? 0 : kNotReady; });
   };
   d.event_synchronize = [](Event event) {
-    return call([&] { return state().streams.synchronize_event(event), 0; });
+    return call([&] { return state().streams.synchronize_event(EventHandle(event)), 0; });
   };
 }
 
 Result enqueue(Stream stream, std::function<void()> work) {
   return call([&] {
-    state().streams.enqueue(stream, {"", [work](runtime::StreamHandle) { work(); }, {}});
+    state().streams.enqueue(StreamHandle(stream), {"", [work](StreamHandle) { work(); }, {}});
     return 0;
   });
 }

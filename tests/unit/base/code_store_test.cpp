@@ -15,7 +15,7 @@
 
 #include "base/console/log.h"
 #include "base/os/file.h"
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 #include "support/files.h"
 
 namespace segfuse {

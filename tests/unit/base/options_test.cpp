@@ -1,4 +1,4 @@
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,9 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/code/code_store.h"
 #include "base/console/log.h"
-#include "base/context_state.h"
+#include "base/context/state.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -53,7 +54,6 @@ TEST(OptionTable, KeysNameRowsOfTheirType) {
   EXPECT_EQ(options.get(options::kLog), "info");
   EXPECT_FALSE(options.get(options::kQuiet));
   EXPECT_EQ(options.get(options::kCheckNumerics), "step");
-  EXPECT_TRUE(options.get(options::kDeterministic));
   EXPECT_EQ(options.get(options::kCacheDir), "");
 }
 
@@ -96,8 +96,7 @@ TEST(Options, UnknownNamesGetTheNearestOne) {
             "unknown option 'thread'; did you mean 'threads'?");
   EXPECT_EQ(message_of([&] { options.value("elephant"); }),
             "unknown option 'elephant'; known are 'threads', 'log', 'quiet', 'check-numerics', "
-            "'backend', 'device', 'check-streams', 'deterministic', 'cache-dir' and "
-            "'cache-size'");
+            "'backend', 'device', 'check-streams', 'cache-dir' and 'cache-size'");
 }
 
 TEST(Options, ValuesThatDoNotFitAreRefusedAndChangeNothing) {

@@ -35,13 +35,13 @@ constexpr bool admits(ir::DTypeRule rule) {
 template <class T>
 T formula(const std::string& op, T a, T b) {
   static_cast<void>(b);
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  if constexpr (admits<T>(ir::DTypeRule::rule)) {                                    \
-    if (op == #name) return static_cast<T>(formula);                                 \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  if constexpr (admits<T>(ir::DTypeRule::rule)) {                                              \
+    if (op == #name) return static_cast<T>(formula);                                           \
   }
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient_a)
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a)
 #include "segfuse/ops.def"
   throw std::runtime_error(op + " has no formula");
 }
@@ -225,10 +225,10 @@ TEST(Operations, MadeFromTheirFormulasMeanTheSame) {
       made.push_back(f);
     }
   };
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   add(#name, #formula);
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
   add(#name, #formula);
 #include "segfuse/ops.def"
   const CompiledC library(with_prelude(text), "-O1");

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/gpu.h"
+#include "runtime/open_device.h"
 #include "support/gpu/device_jobs.h"
 #include "support/gpu/kernel_jobs.h"
 #include "unit/codegen_gpu/models.h"
@@ -19,7 +19,7 @@ class OnDevice : public ::testing::TestWithParam<testing::NamedModel> {
 };
 
 TEST_P(OnDevice, DoesWhatTheInterpreterSays) {
-  const auto gpu = runtime::open_cuda_gpu(0);
+  const auto gpu = runtime::access_cuda(0);
   Model model;
   GetParam().build(model);
   for (const std::int64_t n : {1, 7, 64}) {
@@ -39,7 +39,7 @@ TEST_P(OnDevice, DoesWhatTheInterpreterSays) {
       // A row of one element has no variance: norms multiply what is rounded by 1/sqrt(1e-5).
       const double tolerance = c == 1 ? 2e-5 * 316 : 2e-5;
       for (const testing::KernelJob& job : jobs) {
-        testing::DeviceJob on_device(*gpu, job);
+        testing::DeviceJob on_device(gpu, job);
         on_device.launch();
         EXPECT_EQ(testing::difference(job, on_device.globals(), on_device.status(), tolerance), "");
       }

@@ -161,21 +161,21 @@ TEST(ForkedChild, EveryCallSaysSoAndDestructorsDoNothing) {
   auto bounce = std::make_unique<Bounce>(registry.bounce(environ, 8));
   const auto in_child = [&] {
     if (!in_forked_child()) return 100;
-    const int wrong =
-        wrong_calls([] { Registry again; }, [&] { registry.make_slab({.owner = "x", .bytes = 1}); },
-                    [&] { registry.counts(); }, [&] { registry.register_address(object, 1); },
-                    [&] { registry.bounce(object, 1); }, [&] { slab->data(); },
-                    [&] { slab->register_range(0, 1); }, [&] { slab->registrations(); },
-                    [&] { registration->address(); }, [&] { registration->release(); },
-                    [&] { registration->pin(); }, [&] { pool->allocate(1); },
-                    [&] { pool->deallocate(buffer); }, [&] { pool->bytes_of(buffer); },
-                    [&] { pool->pin_of(buffer); }, [&] { pool->offset_of(buffer); },
-                    [&] { pool->live_bytes(); }, [&] { objects->allocate(1); },
-                    [&] { objects->deallocate(object); }, [&] { objects->bytes_of(object); },
-                    [&] { objects->register_object(object); }, [&] { bounce->to_device(); },
-                    [] { UringBackend again; }, [] { fork_risk(); }, [] { copy_on_fork(); },
-                    [] { probe_copy_on_fork(); }, [] { set_fork_guard(ForkGuard::kWarn); },
-                    [&] { backend->read(0, 0, *registration, 0, 1); });
+    const int wrong = wrong_calls(
+        [] { Registry again; }, [&] { (void)registry.make_slab({.owner = "x", .bytes = 1}); },
+        [&] { registry.counts(); }, [&] { (void)registry.register_address(object, 1); },
+        [&] { registry.bounce(object, 1); }, [&] { slab->data(); },
+        [&] { (void)slab->register_range(0, 1); }, [&] { slab->registrations(); },
+        [&] { registration->address(); }, [&] { registration->release(); },
+        [&] { registration->pin(); }, [&] { pool->allocate(1); }, [&] { pool->deallocate(buffer); },
+        [&] { pool->bytes_of(buffer); }, [&] { pool->pin_of(buffer); },
+        [&] { pool->offset_of(buffer); }, [&] { pool->live_bytes(); },
+        [&] { objects->allocate(1); }, [&] { objects->deallocate(object); },
+        [&] { objects->bytes_of(object); }, [&] { (void)objects->register_object(object); },
+        [&] { bounce->to_device(); }, [] { UringBackend again; }, [] { fork_risk(); },
+        [] { copy_on_fork(); }, [] { probe_copy_on_fork(); },
+        [] { set_fork_guard(ForkGuard::kWarn); },
+        [&] { backend->read(0, 0, *registration, 0, 1); });
     // They are destroyed here, after mappings of this child's own have taken the addresses.
     std::vector<void*> own;
     for (int i = 0; i < 200; ++i)
@@ -258,7 +258,7 @@ TEST(Part, DISABLED_ForkStorm) {
       while (!stop) {
         const int status = forked([&] {
           return wrong_calls([&] { pool.allocate(1); },
-                             [&] { registry.make_slab({.owner = "x", .bytes = 1}); },
+                             [&] { (void)registry.make_slab({.owner = "x", .bytes = 1}); },
                              [&] { registry.counts(); });
         });
         if (status != 0) ++bad_children;

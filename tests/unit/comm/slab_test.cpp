@@ -180,7 +180,7 @@ TEST(Slab, AskingForFourBytesOfMallocIsRefusedAndHarmless) {
   Registry registry;
   std::thread([&] {
     auto* const word = static_cast<char*>(std::malloc(64)) + 20;
-    const std::string message = message_of([&] { registry.register_address(word, 4); });
+    const std::string message = message_of([&] { (void)registry.register_address(word, 4); });
     EXPECT_THAT(message, HasSubstr("4 bytes at "));
     if (!test::kSanitized) {
       EXPECT_THAT(message, HasSubstr("belong to a malloc arena;"));
@@ -284,8 +284,10 @@ TEST(Slab, FortyThousandRegistrationsMakeNoMapping) {
 TEST(Slab, RangesOutsideAreRefused) {
   Registry registry;
   Slab slab = registry.make_slab({.owner = "x", .bytes = kPage});
-  EXPECT_THAT(message_of([&] { slab.register_range(3, 0); }), HasSubstr("0 bytes at offset 3"));
-  EXPECT_THAT(message_of([&] { slab.register_range(kPage, 1); }), HasSubstr("the slab has 4096"));
+  EXPECT_THAT(message_of([&] { (void)slab.register_range(3, 0); }),
+              HasSubstr("0 bytes at offset 3"));
+  EXPECT_THAT(message_of([&] { (void)slab.register_range(kPage, 1); }),
+              HasSubstr("the slab has 4096"));
   EXPECT_THROW(slab.register_range(1, kPage), UsageError);
   EXPECT_THROW(slab.register_range(SIZE_MAX, 2), UsageError);
   EXPECT_THROW(slab.register_range(2, SIZE_MAX), UsageError);
@@ -326,7 +328,7 @@ std::vector<char*> ends_of_variables() {
 TEST(Slab, ForeignMemoryIsRefusedByOwner) {
   Registry registry;
   const auto refused = [&](void* address, std::size_t bytes) {
-    return message_of([&] { registry.register_address(address, bytes); });
+    return message_of([&] { (void)registry.register_address(address, bytes); });
   };
   EXPECT_THAT(refused(nullptr, 4), HasSubstr("the address is null"));
   int local = 0;
@@ -422,7 +424,7 @@ TEST(Part, DISABLED_LockedMemoryLimit) {
   Registry registry(std::make_shared<UringBackend>());
   Slab slab = registry.make_slab({.owner = "x", .bytes = 1024 * kPage});
   EXPECT_THAT(
-      message_of([&] { slab.register_range(0, 1); }),
+      message_of([&] { (void)slab.register_range(0, 1); }),
       HasSubstr("cannot be pinned: Cannot allocate memory; see the limit on locked memory"));
   EXPECT_FALSE(slab.pinned());
   Slab little = registry.make_slab({.owner = "y", .bytes = 4 * kPage});

@@ -115,22 +115,22 @@ ValId indices(Builder& b, const std::vector<double>& values) {
 
 std::vector<Case> elementwise_cases() {
   std::vector<Case> cases;
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient)       \
-  if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                    \
-      ir::DTypeRule::rule != ir::DTypeRule::kTest)                                         \
-    cases.push_back({#name,                                                                \
-                     {Op::name},                                                           \
-                     {{3, 2}},                                                             \
-                     [](Builder& b, const std::vector<ValId>& x) { return b.name(x[0]); }, \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                        \
+      ir::DTypeRule::rule != ir::DTypeRule::kTest)                                             \
+    cases.push_back({#name,                                                                    \
+                     {Op::name},                                                               \
+                     {{3, 2}},                                                                 \
+                     [](Builder& b, const std::vector<ValId>& x) { return b.name(x[0]); },     \
                      Domain::domain});
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a,          \
-                       gradient_b)                                                               \
-  if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                          \
-      ir::DTypeRule::rule != ir::DTypeRule::kCompare)                                            \
-    cases.push_back({#name,                                                                      \
-                     {Op::name},                                                                 \
-                     {{3, 2}, {3, 2}},                                                           \
-                     [](Builder& b, const std::vector<ValId>& x) { return b.name(x[0], x[1]); }, \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                           \
+      ir::DTypeRule::rule != ir::DTypeRule::kCompare)                                             \
+    cases.push_back({#name,                                                                       \
+                     {Op::name},                                                                  \
+                     {{3, 2}, {3, 2}},                                                            \
+                     [](Builder& b, const std::vector<ValId>& x) { return b.name(x[0], x[1]); },  \
                      Domain::domain});
 #include "segfuse/ops.def"
   return cases;

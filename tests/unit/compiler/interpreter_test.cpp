@@ -11,6 +11,8 @@
 #include <numeric>
 #include <set>
 
+#include "base/rng.h"
+#include "compiler/interpret/evaluate.h"
 #include "ir/builder.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
@@ -404,6 +406,49 @@ TEST(Interpreter, OpaqueFunctionsGetWideOperands) {
     return std::vector{row({operands[0].at(5) + operands[7].at(1)})};
   };
   expect_values(interpret(fusion, inputs, opaque)[0], {6});
+}
+
+// --- what the rows of ops.def say of the formulas
+
+/// Whether a result inside an interval around `x` is farther from that of `x` than those of all its
+/// corners.
+bool farther_within(Op op, std::span<const double> x, std::span<const double> d, Rng& rng) {
+  const auto at = [&](const std::function<double(std::size_t)>& offset) {
+    std::vector<Scalar> operands;
+    for (std::size_t i = 0; i < x.size(); ++i) operands.push_back({x[i] + d[i] * offset(i), 0});
+    return evaluate_scalar(op, DType::kF64, DType::kF64, operands).real;
+  };
+  const double middle = at([](std::size_t) { return 0.0; });
+  double corners = 0;
+  for (std::size_t corner = 0; corner < (std::size_t{1} << x.size()); ++corner)
+    corners = std::max(
+        corners,
+        std::abs(at([&](std::size_t i) { return (corner >> i & 1) != 0 ? 1.0 : -1.0; }) - middle));
+  for (int inside = 0; inside < 16; ++inside)
+    if (std::abs(at([&](std::size_t) { return 2 * rng.uniform() - 1; }) - middle) >
+        corners * (1 + 1e-12) + 1e-14)
+      return true;
+  return false;
+}
+
+TEST(OpRows, ExtremesAreWhereTheySay) {
+  for (const ir::OpInfo& op : ir::all_ops()) {
+    if (op.rule != ir::DTypeRule::kFloat && op.rule != ir::DTypeRule::kNumeric) continue;
+    Rng rng(9, static_cast<std::uint64_t>(op.op));
+    bool within = false;
+    for (int draw = 0; draw < 500 && !within; ++draw) {
+      std::vector<double> x;
+      std::vector<double> d;
+      for (std::uint32_t i = 0; i < op.max_operands; ++i) {
+        const bool any = op.domain == ir::Domain::kAny;
+        const bool negative = op.domain == ir::Domain::kNonZero && rng.uniform() < 0.5;
+        x.push_back(any ? 4 * rng.uniform() - 2 : (negative ? -1 : 1) * (0.3 + rng.uniform()));
+        d.push_back(any ? 8 * rng.uniform() : std::abs(x.back()) * 0.5 * rng.uniform());
+      }
+      within = farther_within(op.op, x, d, rng);
+    }
+    EXPECT_EQ(within, op.extremes == ir::Extremes::kWithin) << op.name;
+  }
 }
 
 }  // namespace

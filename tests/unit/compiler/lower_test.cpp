@@ -228,18 +228,31 @@ TEST(LowerMovement, SizesThatARequirementMakesEqualAreOneSize) {
     check(fusion, inputs_of(fusion, {{"B", b}, {"N", 6}, {"M", 4}}), fmt::format("{} rows", b));
 }
 
+/// The same where a stored value is broadcast after a reshape has merged its axes.
+TEST(LowerMovement, AMergedAxisIsFoundUnderAnotherTextOfItsSize) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"stored\" {\n  symbols B, N, M\n  require 2*N == 3*M\n"
+      "  %0 = input \"x\" : f32[B, 2, N]\n  %1 = max(%0) {axes=[0]}\n  %2 = exp(%1)\n"
+      "  %3 = reshape(%2) {shape=[2*N]}\n"
+      "  %4 = broadcast(%3) {axes=[1], shape=[B, 3*M]}\n  output %4\n}\n",
+      "stored");
+  for (const std::int64_t b : {0, 1, 4})
+    check(fusion, inputs_of(fusion, {{"B", b}, {"N", 6}, {"M", 4}}), fmt::format("{} rows", b));
+}
+
 /// An axis that is new after a reshape is no axis that the reshape has merged.
 TEST(LowerMovement, ANewAxisIsNotTheOneThatWasMerged) {
-  for (const char* to : {"S", "8"}) {
+  for (const char* to : {"axes=[0], shape=[8*S, S]", "axes=[0], shape=[8*S, 8]",
+                         "axes=[1], shape=[S, 8*S]", "axes=[1], shape=[8, 8*S]"}) {
     const ir::Fusion fusion = ir::parse(
         fmt::format(
             "fusion \"diagonal\" {{\n  symbols S\n  %0 = input \"x\" : f32[8, S]\n"
             "  %1 = max(%0) {{axes=[0, 1]}}\n  %2 = broadcast(%1) {{axes=[], shape=[8, S]}}\n"
             "  %3 = sub(%0, %2)\n  %4 = reshape(%3) {{shape=[8*S]}}\n"
-            "  %5 = broadcast(%4) {{axes=[0], shape=[8*S, {}]}}\n  output %5\n}}\n",
+            "  %5 = broadcast(%4) {{{}}}\n  output %5\n}}\n",
             to),
         "diagonal");
-    check(fusion, inputs_of(fusion, {{"S", 5}}), fmt::format("a new axis of {}", to));
+    check(fusion, inputs_of(fusion, {{"S", 5}}), fmt::format("a broadcast to {}", to));
   }
 }
 

@@ -239,17 +239,17 @@ float formula(ir::Op op, float a, float b) {
   using T = float;
   static_cast<void>(b);
   switch (op) {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  case ir::Op::name:                                                                 \
-    if constexpr (ir::DTypeRule::rule == ir::DTypeRule::kFloat ||                    \
-                  ir::DTypeRule::rule == ir::DTypeRule::kNumeric)                    \
-      return formula;                                                                \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  case ir::Op::name:                                                                           \
+    if constexpr (ir::DTypeRule::rule == ir::DTypeRule::kFloat ||                              \
+                  ir::DTypeRule::rule == ir::DTypeRule::kNumeric)                              \
+      return formula;                                                                          \
     break;
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient_a)
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a)
 #include "segfuse/ops.def"
-    default: break;
+    default: break;  // any other: refused below
   }
   throw InternalError("no formula of floats");
 }

@@ -102,7 +102,7 @@ TEST(ModelDevice, TimePassesOnStreamsApart) {
   s.use(s.b, 100, 8, true);
   EXPECT_EQ(s.device.finish(), 20);
   const runtime::EventHandle event = s.device.create_event();
-  s.device.record(event, s.a);
+  s.device.record(s.a, event);
   EXPECT_FALSE(s.device.query(event));
   s.device.pass(19);
   EXPECT_FALSE(s.device.query(event));
@@ -133,7 +133,7 @@ TEST(ModelDevice, SeesBytesUsedTooEarly) {
   s.use(s.a, 0, 400, true);  // a at 30 to 40; b wrote 300..310 from 30 to 40
   EXPECT_EQ(s.device.counts().conflicts, 2U);
   const runtime::EventHandle event = s.device.create_event();
-  s.device.record(event, s.a);
+  s.device.record(s.a, event);
   s.device.wait(s.b, event);
   s.use(s.b, 0, 500, true);
   EXPECT_EQ(s.device.counts().conflicts, 2U);

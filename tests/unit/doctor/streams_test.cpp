@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/check/race_checker.h"
-#include "runtime/sim/sim_device.h"
 #include "segfuse/doctor/streams.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse {
 namespace {
@@ -22,7 +22,7 @@ void run_two_streams(bool waits) {
   const runtime::StreamHandle second = checker.create_stream();
   const runtime::EventHandle event = checker.create_event();
   checker.fill(first, memory, 1, 64);
-  checker.record(event, first);
+  checker.record(first, event);
   if (waits) checker.wait(second, event);
   try {
     checker.copy(second, memory + 64, memory, 64);
@@ -37,7 +37,7 @@ TEST(StreamDoctor, TellsRacesOfItsTime) {
   const Watch watch;
   EXPECT_EQ(watch.streams("segfuse train").operations, 0U);
   EXPECT_THAT(stream_report_text(watch.streams("segfuse train")),
-              HasSubstr("nothing ran on a GPU"));
+              HasSubstr("nothing was enqueued on a stream"));
   run_two_streams(true);
   const StreamReport clean = watch.streams("segfuse train");
   EXPECT_EQ(clean.operations, 2U);

@@ -55,10 +55,10 @@ Tensor draw(const OperationInfo& op, const Shape& shape, std::uint64_t seed) {
 TEST(Ops, EveryElementwiseOperationIsTheBuildersAndRuns) {
   std::map<std::string, std::function<Value(const Value&)>> unary;
   std::map<std::string, std::function<Value(const Value&, const Value&)>> binary;
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
   unary[#name] = [](const Value& a) { return ops::name(a); };
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
   binary[#name] = [](const Value& a, const Value& b) { return ops::name(a, b); };
 #include "segfuse/ops.def"
   std::size_t count = 0;

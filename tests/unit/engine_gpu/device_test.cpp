@@ -270,8 +270,8 @@ TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
   both.fusion.add_alias(sum, a);
   both.fusion.add_alias(sum, c);
   for (const ExecutorOptions& how :
-       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = Backend::kLoops},
-        ExecutorOptions{.backend = Backend::kReference}}) {
+       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = "loops"},
+        ExecutorOptions{.backend = "reference"}}) {
     const auto after = [&](const Program& p) {
       std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
       Executable(p.fusion, pool, how).run(inputs);
@@ -287,7 +287,7 @@ TEST_P(OnDevice, ChecksAndTheReferenceRunOnTheHost) {
   const Program p = overwriting();
   for (const ExecutorOptions& how :
        {ExecutorOptions{.check_numerics = true, .accelerator = accelerator},
-        ExecutorOptions{.backend = Backend::kReference, .accelerator = accelerator}}) {
+        ExecutorOptions{.backend = "reference", .accelerator = accelerator}}) {
     Executable executable(p.fusion, pool, how);
     const std::vector<Tensor> inputs{accelerator->upload(p.inputs[0]),
                                      accelerator->upload(p.inputs[1])};
@@ -443,7 +443,7 @@ TEST(Accelerators, StageTheirCopiesInSlabs) {
   std::size_t held = 0;
   {
     const auto accelerator = Accelerator::make(
-        "cpu:0", segfuse::testing::make_program_gpu(), std::make_unique<runtime::CpuDevice>(),
+        "cpu:0", segfuse::testing::make_program_kernels(), std::make_unique<runtime::CpuDevice>(),
         {.staging = comm::staging_from(*pool, std::size_t{1} << 20), .behind_staging = pool});
     const Tensor host = segfuse::testing::counting({1000}, DType::kI32);
     EXPECT_TRUE(segfuse::testing::same_bits(accelerator->upload(host).to_host(), host));
@@ -454,13 +454,11 @@ TEST(Accelerators, StageTheirCopiesInSlabs) {
 }
 
 /// Compiles nothing; kernels for which registers were kept spill.
-class SpillingGpu final : public runtime::Gpu {
+class SpillingKernels final : public runtime::KernelLoader {
  public:
   std::vector<std::string> texts;
 
-  std::string name() const override { return "spilling"; }
   int multiprocessors() const override { return 1; }
-  bool fast_double() const override { return true; }
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string&) override {
     const std::lock_guard lock(mutex_);
     texts.push_back(program.source);
@@ -471,16 +469,8 @@ class SpillingGpu final : public runtime::Gpu {
     const std::string& text = texts.at(reinterpret_cast<std::size_t>(kernel.handle) - 1);
     return text.find("__launch_bounds__(256, 1)") == text.npos ? 8 : 0;
   }
-  void launch(runtime::GpuKernel, runtime::Extent3, runtime::Extent3, std::size_t, const void*,
-              std::size_t, runtime::StreamHandle) override {}
-  void launch_together(runtime::GpuKernel, runtime::Extent3, runtime::Extent3, std::size_t,
-                       const void*, std::size_t, runtime::StreamHandle) override {}
-  void* allocate(std::size_t, runtime::StreamHandle) override { return nullptr; }
-  void release(void*, runtime::StreamHandle) noexcept override {}
-  void fill(void*, std::uint8_t, std::size_t, runtime::StreamHandle) override {}
-  void copy_to_host(void*, const void*, std::size_t, runtime::StreamHandle) override {}
-  void copy_to_device(void*, const void*, std::size_t, runtime::StreamHandle) override {}
-  void synchronize(runtime::StreamHandle) override {}
+  void launch(runtime::StreamHandle, runtime::GpuKernel, const runtime::GpuLaunch&, const void*,
+              std::size_t) override {}
 
  private:
   std::mutex mutex_;
@@ -491,7 +481,7 @@ TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
   Rng rng(3, 1);
   const ValId x = p.input(uniform(rng, DType::kF32, {8, 4096}));
   p.output(p.b.softmax(x, 1));
-  const auto gpu = std::make_shared<SpillingGpu>();
+  const auto gpu = std::make_shared<SpillingKernels>();
   DeviceKernels fusion(p.fusion, gpu);
   ir::Sizes sizes;
   const std::vector<DeviceGroup> groups = fusion.prepare(p.inputs, sizes);
@@ -510,7 +500,7 @@ TEST(DeviceKernels, AreMadeOnceForAClassOfSizesAndAgainWhereVectorsDoNotFit) {
   const ir::Extent c = program.symbol("C");
   const ValId x = program.add_input("x", DType::kF32, {n, c});
   program.add_output(b.softmax(x, 1));
-  DeviceKernels fusion(program, std::make_shared<SpillingGpu>());
+  DeviceKernels fusion(program, std::make_shared<SpillingKernels>());
   Rng rng(3, 1);
   ir::Sizes sizes;
   const auto vector_for = [&](std::int64_t rows, std::int64_t columns) {

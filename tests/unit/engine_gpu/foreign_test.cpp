@@ -98,7 +98,7 @@ class Others {
   void wait() { device_.drain(); }
   void order(StreamHandle after, StreamHandle before) {
     const runtime::EventHandle event = device_.create_event();
-    device_.record(event, before);
+    device_.record(before, event);
     device_.wait(after, event);
     device_.destroy_event(event);
   }
@@ -156,7 +156,7 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
       for (int step = 0; step < 3; ++step) {
         // Written just before the call, read and overwritten just after it.
         for (std::size_t i = 0; i < 2; ++i) others.rewrite(inputs[i], kPair[i], others.stream());
-        function.run(inputs, outputs, others.stream());
+        function.run(inputs, outputs, others.stream().get());
         for (const ForeignArray& input : inputs) others.rewrite(input, zeros, others.stream());
         for (const ForeignArray& output : outputs)
           found.push_back(others.read(output, others.stream()));
@@ -175,14 +175,14 @@ TEST(ForeignArrays, OnOneStreamNeedNoEventAndNoWait) {
   const ForeignArray x =
       others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2, 3});
-  function.run({{x}}, {{y}}, others.stream());
+  function.run({{x}}, {{y}}, others.stream().get());
   const auto waits = [&] {
     return sim.device->calls(Call::kRecord) + sim.device->calls(Call::kWait) +
            sim.device->calls(Call::kSynchronize) + sim.device->calls(Call::kSynchronizeEvent);
   };
   const std::uint64_t before = waits();
   const std::uint64_t launches = sim.device->calls(Call::kLaunch);
-  for (int i = 0; i < 5; ++i) function.run({{x}}, {{y}}, others.stream());
+  for (int i = 0; i < 5; ++i) function.run({{x}}, {{y}}, others.stream().get());
   EXPECT_EQ(waits(), before);
   EXPECT_EQ(sim.device->calls(Call::kLaunch), launches + 5);
 }
@@ -201,7 +201,7 @@ TEST(ForeignArrays, OfManyStreamsAreOrderedToo) {
                                            others.write(kPair[1], stream)};
     std::vector<ForeignArray> outputs;
     for (int o = 0; o < 3; ++o) outputs.push_back(others.room(DType::kF32, {4}));
-    function.run(inputs, outputs, stream);
+    function.run(inputs, outputs, stream.get());
     for (const ForeignArray& output : outputs) found.push_back(others.read(output, stream));
   }
   others.wait();
@@ -218,7 +218,7 @@ TEST(ForeignArrays, MayHaveAnyStridesAndAddresses) {
   const auto run = [&](ForeignArray x,
                        const std::function<double(std::int64_t, std::int64_t)>& at) {
     const ForeignArray y = others.room(DType::kF32, x.shape);
-    function.run({{x}}, {{y}}, others.stream());
+    function.run({{x}}, {{y}}, others.stream().get());
     const auto found = others.read(y, others.stream());
     others.wait();
     for (std::int64_t i = 0; i < x.shape[0]; ++i)
@@ -264,7 +264,7 @@ TEST(ForeignArrays, AreOverwrittenInPlace) {
   const ForeignArray w = others.write(kPair[0], others.stream());
   const ForeignArray g = others.write(kPair[1], others.stream());
   const ForeignArray out = others.room(DType::kF32, {4});
-  function.run({{w, g}}, {{out}}, others.stream());
+  function.run({{w, g}}, {{out}}, others.stream().get());
   const auto result = others.read(out, others.stream());
   const auto written = others.read(w, others.stream());
   others.wait();
@@ -279,7 +279,7 @@ TEST(ForeignArrays, AreOverwrittenInPlace) {
   strided.shape = {4};
   strided.strides = {2};
   EXPECT_THAT(
-      message_of<UsageError>([&] { function.run({{strided, g}}, {{out}}, others.stream()); }),
+      message_of<UsageError>([&] { function.run({{strided, g}}, {{out}}, others.stream().get()); }),
       HasSubstr("'w' is overwritten by the program, expected it contiguous"));
 }
 
@@ -296,7 +296,7 @@ TEST(ForeignArrays, MayLieOnTheHost) {
   for (int i = 1; i < 4; ++i) {
     float number = static_cast<float>(i);  // may change as soon as the call returns
     const ForeignArray s{.address = &number, .dtype = DType::kF32, .shape = {}, .on_host = true};
-    function.run({{x, s}}, {{y}}, others.stream());
+    function.run({{x, s}}, {{y}}, others.stream().get());
     number = -1;
     found.push_back(others.read(y, others.stream()));
   }
@@ -323,7 +323,7 @@ TEST(ForeignArrays, AreLetGoOnceWhenTheDeviceHasDoneWithThem) {
     const auto lend = [&] {
       ForeignArray x =
           others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
-      x.ready = others.stream();
+      x.ready = others.stream().get();
       x.owner = counted.owner();
       return std::vector{x};
     };
@@ -362,13 +362,13 @@ TEST(ForeignArrays, ResultsAreReadyWhereTheyAreHandedOut) {
       std::vector<ForeignArray> inputs;
       for (const Tensor& values : kPair) {
         inputs.push_back(others.write(values, others.stream()));
-        inputs.back().ready = others.stream();
+        inputs.back().ready = others.stream().get();
       }
       const std::vector<Tensor> made = function.run(inputs);
       const StreamHandle reader = others.another_stream();
       for (const Tensor& result : made)
         found.push_back(
-            others.read(DeviceFunction::hand_out(result, reader), DType::kF32, {4}, reader));
+            others.read(DeviceFunction::hand_out(result, reader.get()), DType::kF32, {4}, reader));
     }  // the results go while they are read
     others.wait();
     for (std::size_t i = 0; i < found.size(); ++i)
@@ -383,13 +383,13 @@ TEST(ForeignArrays, MemoryThatWasHandedOutIsUsedAgainWhenTheDeviceIsIdle) {
   f.output(f.input("x", DType::kF32, {}) + f.full(1, {1 << 18}, DType::kF32), "y");
   DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
   ForeignArray x = others.write(row({2}, DType::kF32).reshaped({}), others.stream());
-  x.ready = others.stream();
+  x.ready = others.stream().get();
   std::vector<std::shared_ptr<Tensor>> found;
   sim.device->set_limit(std::size_t{16} << 20);
   for (int i = 0; i < 30; ++i) {  // 30 MiB of 16
     const std::vector<Tensor> made = function.run(std::vector{x});
-    found.push_back(others.read(DeviceFunction::hand_out(made[0], others.stream()), DType::kF32,
-                                {8}, others.stream()));
+    found.push_back(others.read(DeviceFunction::hand_out(made[0], others.stream().get()),
+                                DType::kF32, {8}, others.stream()));
   }
   others.wait();
   for (const auto& result : found) EXPECT_EQ(result->at(7), 3.0);
@@ -406,7 +406,7 @@ TEST(ForeignArrays, AreRefusedInOneSentence) {
   DeviceFunction function(diamond(), sim.accelerator->name(), context_of(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray y = others.room(DType::kF32, {3});
-  EXPECT_THAT(message_of<UsageError>([&] { function.run({{x}}, {}, others.stream()); }),
+  EXPECT_THAT(message_of<UsageError>([&] { function.run({{x}}, {}, others.stream().get()); }),
               HasSubstr("has 2 inputs; 1 were given"));
   EXPECT_THAT(message_of<UsageError>([&] { function.prepare(std::vector<Shape>{{4}, {3}}); }),
               HasSubstr("N"));
@@ -426,10 +426,10 @@ TEST(ForeignArrays, WrongIndicesAreToldByTheCheck) {
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray i = others.write(row({0, 9}, DType::kI64), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2});
-  function.run({{x, i}}, {{y}}, others.stream());
+  function.run({{x, i}}, {{y}}, others.stream().get());
   others.rewrite(i, row({0, 1}, DType::kI64), others.stream());
   EXPECT_THAT(message_of<UsageError>([&] { function.check(); }), HasSubstr("out of range"));
-  function.run({{x, i}}, {{y}}, others.stream());
+  function.run({{x, i}}, {{y}}, others.stream().get());
   function.check();
   const auto found = others.read(y, others.stream());
   others.wait();

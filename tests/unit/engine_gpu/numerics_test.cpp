@@ -284,8 +284,8 @@ TEST(DeviceNumerics, KernelsThatAreAtFaultAreNamed) {
 TEST(DeviceNumerics, NotLookingCostsNothing) {
   ThreadPool pool(1);
   const auto launches = [&](bool check) {
-    auto gpu = std::make_shared<segfuse::testing::FaultyGpu>(
-        segfuse::testing::make_program_gpu(), [](std::string source) { return source; });
+    auto gpu = std::make_shared<segfuse::testing::FaultyKernels>(
+        segfuse::testing::make_program_kernels(), [](std::string source) { return source; });
     const auto accelerator = Accelerator::make(
         "sim:0", gpu, std::make_unique<runtime::sim::SimDevice>(runtime::sim::eager()), {});
     Executable executable(some_program(), pool,

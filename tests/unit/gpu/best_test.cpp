@@ -7,7 +7,7 @@ namespace {
 
 /// Cut with the shortest warm-up and a longer one, and not cut.
 template <class T>
-void expect_best_is_the_cpus(const std::shared_ptr<runtime::Gpu>& gpu, const Problem<T>& p,
+void expect_best_is_the_cpus(const runtime::DeviceAccess& gpu, const Problem<T>& p,
                              const std::vector<std::int64_t>& warm_ups) {
   const BestPaths host = host_best(p);
   for (const std::int64_t warm_up : warm_ups) {

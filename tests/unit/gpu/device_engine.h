@@ -11,26 +11,26 @@
 #include <string>
 #include <vector>
 
-#include "runtime/gpu.h"
+#include "runtime/open_device.h"
 #include "segfuse/semicrf_cuda.h"
 #include "support/emulator/gpu_emulator.h"
 
 namespace segfuse::semicrf::testing {
 
-inline std::shared_ptr<runtime::Gpu> test_gpu() {
+inline runtime::DeviceAccess test_gpu() {
   const char* device = std::getenv("SEGFUSE_TEST_DEVICE");
-  static const std::shared_ptr<runtime::Gpu> gpu =
-      device != nullptr && std::string(device) == "cuda" ? runtime::open_cuda_gpu(0)
-                                                         : segfuse::testing::make_gpu_emulator();
+  static const runtime::DeviceAccess gpu = device != nullptr && std::string(device) == "cuda"
+                                               ? runtime::access_cuda(0)
+                                               : segfuse::testing::make_gpu_emulator();
   return gpu;
 }
 
 /// Copies of the memory that views cover, with the same strides.
 class Carrier {
  public:
-  explicit Carrier(runtime::Gpu& gpu) : gpu_(gpu) {}
+  explicit Carrier(runtime::DeviceAccess gpu) : gpu_(std::move(gpu)) {}
   ~Carrier() {
-    for (const Copy& copy : copies_) gpu_.release(copy.device, nullptr);
+    for (const Copy& copy : copies_) gpu_.memory->release(gpu_.home, copy.device);
   }
   Carrier(const Carrier&) = delete;
   Carrier& operator=(const Carrier&) = delete;
@@ -48,31 +48,32 @@ class Carrier {
     const auto bytes = static_cast<std::size_t>(high - low + 1) * sizeof(T);
     using Plain = std::remove_const_t<T>;
     auto* host = const_cast<Plain*>(view.data()) + low;
-    void* device = gpu_.allocate(bytes, nullptr);
+    std::byte* device = gpu_.memory->allocate(gpu_.home, bytes);
     copies_.push_back({device, std::is_const_v<T> ? nullptr : host, bytes});
-    gpu_.copy_to_device(device, host, bytes, nullptr);
-    return View<T, N>(static_cast<Plain*>(device) - low, view.extents(), view.strides());
+    gpu_.device->copy(gpu_.home, device, host, bytes);
+    gpu_.device->synchronize(gpu_.home);
+    return View<T, N>(reinterpret_cast<Plain*>(device) - low, view.extents(), view.strides());
   }
 
   /// Outputs back to the host.
   void fetch() {
     for (const Copy& copy : copies_)
-      if (copy.host != nullptr) gpu_.copy_to_host(copy.host, copy.device, copy.bytes, nullptr);
+      if (copy.host != nullptr) gpu_.device->read(gpu_.home, copy.host, copy.device, copy.bytes);
   }
 
  private:
   struct Copy {
-    void* device;
+    std::byte* device;
     void* host;  ///< null: an input
     std::size_t bytes;
   };
   template <class T>
   T* anything() {
-    void* device = gpu_.allocate(sizeof(T), nullptr);
+    std::byte* device = gpu_.memory->allocate(gpu_.home, sizeof(T));
     copies_.push_back({device, nullptr, sizeof(T)});
-    return static_cast<T*>(device);
+    return reinterpret_cast<T*>(device);
   }
-  runtime::Gpu& gpu_;
+  runtime::DeviceAccess gpu_;
   std::vector<Copy> copies_;
 };
 
@@ -103,12 +104,12 @@ inline SegmentationsView carried(const SegmentationsView& y, Carrier& carry) {
 /// registers of a few shapes only; others go through the log domain.
 template <class OnDevice>
 void run_on_device(const std::function<void(OnDevice&, Carrier&)>& call) {
-  const std::shared_ptr<runtime::Gpu> gpu = test_gpu();
+  const runtime::DeviceAccess gpu = test_gpu();
   for (const Algorithm algorithm : {Algorithm::kFast, Algorithm::kReference}) {
     CudaOptions options;
     options.algorithm = algorithm;
     OnDevice device(gpu, options);
-    Carrier carry(*gpu);
+    Carrier carry(gpu);
     try {
       call(device, carry);
     } catch (const std::logic_error&) {

@@ -1,11 +1,11 @@
 #pragma once
-// Problems in the memory of a Gpu, and the results of a loss call read back.
+// Problems in the memory of a device, and the results of a loss call read back.
 
 #include <array>
 #include <memory>
 #include <vector>
 
-#include "runtime/gpu.h"
+#include "runtime/open_device.h"
 #include "segfuse/semicrf_cuda.h"
 #include "unit/semicrf/problems.h"
 
@@ -14,9 +14,9 @@ namespace segfuse::semicrf::testing {
 /// Device copies of host arrays, released together.
 class DeviceArrays {
  public:
-  explicit DeviceArrays(std::shared_ptr<runtime::Gpu> gpu) : gpu_(std::move(gpu)) {}
+  explicit DeviceArrays(runtime::DeviceAccess gpu) : gpu_(std::move(gpu)) {}
   ~DeviceArrays() {
-    for (void* memory : all_) gpu_->release(memory, nullptr);
+    for (std::byte* memory : all_) gpu_.memory->release(gpu_.home, memory);
   }
   DeviceArrays(const DeviceArrays&) = delete;
   DeviceArrays& operator=(const DeviceArrays&) = delete;
@@ -24,28 +24,31 @@ class DeviceArrays {
   template <class T>
   T* copy(const std::vector<T>& host) {
     T* device = space<T>(static_cast<std::int64_t>(host.size()));
-    if (!host.empty()) gpu_->copy_to_device(device, host.data(), host.size() * sizeof(T), nullptr);
+    if (!host.empty()) {
+      gpu_.device->copy(gpu_.home, device, host.data(), host.size() * sizeof(T));
+      gpu_.device->synchronize(gpu_.home);
+    }
     return device;
   }
   /// Filled with bytes that are a NaN.
   template <class T>
   T* space(std::int64_t n) {
     const std::size_t bytes = static_cast<std::size_t>(std::max<std::int64_t>(n, 1)) * sizeof(T);
-    void* memory = gpu_->allocate(bytes, nullptr);
+    std::byte* memory = gpu_.memory->allocate(gpu_.home, bytes);
     all_.push_back(memory);
-    gpu_->fill(memory, 0xff, bytes, nullptr);
-    return static_cast<T*>(memory);
+    gpu_.device->fill(gpu_.home, memory, 0xff, bytes);
+    return reinterpret_cast<T*>(memory);
   }
   template <class T>
   std::vector<T> read(const T* device, std::int64_t n) {
     std::vector<T> host(static_cast<std::size_t>(n));
-    if (n > 0) gpu_->copy_to_host(host.data(), device, host.size() * sizeof(T), nullptr);
+    if (n > 0) gpu_.device->read(gpu_.home, host.data(), device, host.size() * sizeof(T));
     return host;
   }
 
  private:
-  std::shared_ptr<runtime::Gpu> gpu_;
-  std::vector<void*> all_;
+  runtime::DeviceAccess gpu_;
+  std::vector<std::byte*> all_;
 };
 
 template <class T>
@@ -110,9 +113,8 @@ struct DeviceGradients {
 };
 
 template <class T>
-Results device_loss(const std::shared_ptr<runtime::Gpu>& gpu, CudaEngine& engine,
-                    const Problem<T>& p, const Segmentations& gold,
-                    const std::vector<double>& weights) {
+Results device_loss(const runtime::DeviceAccess& gpu, CudaEngine& engine, const Problem<T>& p,
+                    const Segmentations& gold, const std::vector<double>& weights) {
   DeviceArrays device(gpu);
   const DeviceGradients<T> g(p, device);
   LossResult out;
@@ -160,8 +162,7 @@ struct BestPaths {
 };
 
 template <class T>
-BestPaths device_best(const std::shared_ptr<runtime::Gpu>& gpu, CudaEngine& engine,
-                      const Problem<T>& p) {
+BestPaths device_best(const runtime::DeviceAccess& gpu, CudaEngine& engine, const Problem<T>& p) {
   DeviceArrays device(gpu);
   const std::int64_t most = p.B * p.T_;
   const DeviceSegmentations best{{device.space<std::int64_t>(p.B + 1), {p.B + 1}},

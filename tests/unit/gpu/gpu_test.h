@@ -22,10 +22,10 @@ class GpuSemiCrf : public ::testing::TestWithParam<const char*> {
     }
     std::string reason;
     if (runtime::cuda_device_count(&reason) == 0) GTEST_SKIP() << reason;
-    gpu = runtime::open_cuda_gpu(0);
+    gpu = runtime::access_cuda(0);
   }
   bool is_device() const { return std::string(GetParam()) == "cuda"; }
-  std::shared_ptr<runtime::Gpu> gpu;
+  runtime::DeviceAccess gpu;
 };
 
 inline void expect_same(const Results& a, const Results& b, double tolerance, double scale) {

@@ -23,7 +23,7 @@ void expect_rounded(double found, double wanted) {
 }
 
 template <class T>
-void expect_results_of_double(const std::shared_ptr<runtime::Gpu>& gpu, const Draw& draw) {
+void expect_results_of_double(const runtime::DeviceAccess& gpu, const Draw& draw) {
   Rng rng(21);
   Problem<T> p = random_problem<T>(3, 20, 3, 2, false, draw, rng);
   p.lengths = {20, 0, 13};
@@ -82,7 +82,7 @@ TYPED_TEST(DeviceHalf, IsTheHostsType) {
 
 /// The emission gradient of a row of one frame and one class is the row's weight, stored.
 template <class T>
-void expect_stored_as_on_the_host(const std::shared_ptr<runtime::Gpu>& gpu, std::int64_t rows) {
+void expect_stored_as_on_the_host(const runtime::DeviceAccess& gpu, std::int64_t rows) {
   Rng rng(22);
   Problem<T> p = random_problem<T>(rows, 1, 1, 1, false, zero, rng);
   std::vector<double> weights;
@@ -114,7 +114,7 @@ TEST_P(GpuSemiCrf, HalvesAreRoundedAsOnTheHost) {
 
 /// Every `step`th pattern, read as an emission.
 template <class T>
-void expect_read_as_on_the_host(const std::shared_ptr<runtime::Gpu>& gpu, unsigned step) {
+void expect_read_as_on_the_host(const runtime::DeviceAccess& gpu, unsigned step) {
   Rng rng(23);
   Problem<T> p = random_problem<T>(1, 1, 1, 1, false, zero, rng);
   p.emission.clear();

@@ -114,7 +114,7 @@ TEST(CudaInference, LeavesNoMemoryBehindAndWrongShapesAreRefusedAtOnce) {
   double* z = device.space<double>(4);
   const std::vector<double> tail(3, -0.5);
   const Scope scope = {{}, {device.copy(tail), {3}}};
-  const std::size_t before = segfuse::testing::bytes_in_use(*gpu);
+  const std::size_t before = segfuse::testing::bytes_in_use(gpu);
   {
     CudaInference inference(gpu);
     inference.log_partition(q, scope, {{z, {4}}, {}});
@@ -127,7 +127,7 @@ TEST(CudaInference, LeavesNoMemoryBehindAndWrongShapesAreRefusedAtOnce) {
     DeviceArrays others(gpu);
     EXPECT_THROW(inference.k_best(q, scope, 0, lists_in(others, 4, 0, 0)), UsageError);
   }
-  EXPECT_EQ(segfuse::testing::bytes_in_use(*gpu), before);
+  EXPECT_EQ(segfuse::testing::bytes_in_use(gpu), before);
 }
 
 TEST(CudaInference, NotANumberIsAFaultByInput) {

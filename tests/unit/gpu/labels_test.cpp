@@ -33,7 +33,7 @@ struct Labels {
 };
 
 template <class Int>
-Segmentations device_segments(const std::shared_ptr<runtime::Gpu>& gpu, const Labels<Int>& labels,
+Segmentations device_segments(const runtime::DeviceAccess& gpu, const Labels<Int>& labels,
                               bool with_lengths, const LabelRules& rules) {
   DeviceArrays device(gpu);
   const std::int64_t most = labels.B * labels.T_;
@@ -51,7 +51,7 @@ Segmentations device_segments(const std::shared_ptr<runtime::Gpu>& gpu, const La
 }
 
 template <class Int>
-void expect_segments_of_the_host(const std::shared_ptr<runtime::Gpu>& gpu, Rng& rng) {
+void expect_segments_of_the_host(const runtime::DeviceAccess& gpu, Rng& rng) {
   for (int round = 0; round < 12; ++round) {
     const auto classes = static_cast<std::int64_t>(1 + rng.below(4));
     const auto longest = static_cast<std::int64_t>(1 + rng.below(7));
@@ -78,9 +78,8 @@ TEST_P(GpuSemiCrf, SegmentsFromLabelsAreTheHosts) {
 }
 
 /// The sentence of the error, from the device; the host must refuse the same labels.
-std::string label_fault(const std::shared_ptr<runtime::Gpu>& gpu,
-                        const Labels<std::int64_t>& labels, bool with_lengths,
-                        const LabelRules& rules) {
+std::string label_fault(const runtime::DeviceAccess& gpu, const Labels<std::int64_t>& labels,
+                        bool with_lengths, const LabelRules& rules) {
   const View<const std::int64_t, 2> view(labels.values.data(), {labels.B, labels.T_});
   Lengths lengths;
   if (with_lengths) lengths = View<const std::int64_t, 1>(labels.lengths);

@@ -76,7 +76,7 @@ TEST(CudaOnline, ANumberThatIsNoneIsAFault) {
   auto p = random_problem<float>(1, 9, 3, 2, false, gaussian, rng);
   p.emission[7 * 2 + 1] = static_cast<float>(kNaN);
   DeviceArrays device(gpu);
-  const std::size_t before = segfuse::testing::bytes_in_use(*gpu);
+  const std::size_t before = segfuse::testing::bytes_in_use(gpu);
   {
     DeviceArrays mine(gpu);
     const Potentials<float> q = on_device(p, mine);
@@ -93,7 +93,7 @@ TEST(CudaOnline, ANumberThatIsNoneIsAFault) {
           << error.what();
     }
   }
-  EXPECT_EQ(segfuse::testing::bytes_in_use(*gpu), before);
+  EXPECT_EQ(segfuse::testing::bytes_in_use(gpu), before);
 }
 
 }  // namespace

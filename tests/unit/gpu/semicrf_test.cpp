@@ -219,7 +219,7 @@ TEST_P(GpuSemiCrf, ChunksInTimeGiveTheWholePass) {
 }
 
 /// The sentence of the DataError that check() throws.
-std::string fault_of(const std::shared_ptr<runtime::Gpu>& gpu, const Problem<double>& p,
+std::string fault_of(const runtime::DeviceAccess& gpu, const Problem<double>& p,
                      const Segmentations& gold) {
   CudaEngine engine(gpu);
   try {

@@ -13,7 +13,7 @@ CudaOptions wide_passes() {
 }
 
 template <class T>
-void expect_loss_is_the_cpus(const std::shared_ptr<runtime::Gpu>& gpu, const CudaOptions& options,
+void expect_loss_is_the_cpus(const runtime::DeviceAccess& gpu, const CudaOptions& options,
                              const Problem<T>& p, Rng& rng) {
   const Segmentations gold = random_gold(p, rng);
   const std::vector<double> weights(static_cast<std::size_t>(p.B), 0.7);

@@ -48,13 +48,13 @@ std::string gradient(std::string_view text) {
 
 std::string elementwise_table() {
   std::string table = "| operation | types | value | gradients |\n|---|---|---|---|\n";
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient_a) \
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a) \
   table += elementwise_row(Op::name, "a", #formula, gradient(#gradient_a));
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  table += elementwise_row(Op::name, "a, b", #formula,                                  \
-                           std::string_view(#gradient_a) == "none"                      \
-                               ? "none"                                                 \
+#define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
+                       gradient_b)                                                                \
+  table += elementwise_row(Op::name, "a, b", #formula,                                            \
+                           std::string_view(#gradient_a) == "none"                                \
+                               ? "none"                                                           \
                                : gradient(#gradient_a) + ", " + gradient(#gradient_b));
 #include "segfuse/ops.def"
   return table;

@@ -35,8 +35,8 @@ TEST(CheckNumericsOnADevice, ChangesNoBitAndStepsCostNothing) {
   std::vector<TrainingOutcome> outcomes;
   std::vector<std::size_t> launches;
   for (const char* level : {"off", "step", "op"}) {
-    const auto gpu =
-        std::make_shared<segfuse::testing::FaultyGpu>(segfuse::testing::make_program_gpu(), kNone);
+    const auto gpu = std::make_shared<segfuse::testing::FaultyKernels>(
+        segfuse::testing::make_program_kernels(), kNone);
     const auto accelerator = engine::Accelerator::make(
         "sim:0", gpu, std::make_unique<runtime::sim::SimDevice>(runtime::sim::lazy()),
         {.check_streams = true});

@@ -164,7 +164,7 @@ TEST_P(FailureConformance, RidesOnStreamsAndEvents) {
   EXPECT_EQ(done, 1001);
   harness().work(a, [&] { done += 1; });
   harness().work(b, [&] { done += 1; });
-  device().record(after, a);
+  device().record(a, after);
   EXPECT_EQ(thrown([&] { device().synchronize_event(after); }), "nothing");
   EXPECT_EQ(thrown([&] { device().synchronize(a); }), "nothing");
   EXPECT_EQ(thrown([&] { device().synchronize(b); }), "nothing");

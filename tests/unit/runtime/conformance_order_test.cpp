@@ -52,7 +52,7 @@ TEST_P(Conformance, CopiesAndFillsKeepTheOrder) {
 
 TEST_P(Conformance, LaunchesGetTheirStream) {
   const StreamHandle s = stream();
-  std::atomic<StreamHandle> seen{nullptr};
+  std::atomic<StreamHandle> seen{};
   device().launch(s, {"look", [&](StreamHandle on) { seen = on; }}, {});
   device().synchronize(s);
   EXPECT_EQ(seen, s);
@@ -97,7 +97,7 @@ TEST_P(Conformance, AnEventThatWasNeverRecordedIsComplete) {
   device().synchronize_event(event);
   device().wait(b, event);
   harness().hold(a);
-  device().record(event, a);
+  device().record(a, event);
   bool done = false;
   harness().work(b, [&] { done = true; });
   device().synchronize(b);  // keeps to what it found
@@ -118,7 +118,7 @@ TEST_P(Conformance, RecordingAgainForgetsTheFormerRecord) {
   device().wait(b, event);
   harness().work(b, [&] { done *= 10; });
   harness().work(c, [] {});
-  device().record(event, c);
+  device().record(c, event);
   harness().release(a);
   device().synchronize(b);  // waits for the record on a, not for the one on c
   EXPECT_EQ(done, 10);
@@ -221,7 +221,7 @@ TEST_P(Conformance, ManyStreamsComeAndGo) {
     const StreamHandle s = stream();
     const EventHandle event = device().create_event();
     harness().work(s, [&] { ++done; });
-    device().record(event, s);
+    device().record(s, event);
     device().synchronize(s);
     device().destroy_stream(s);
     EXPECT_TRUE(device().query(event));
@@ -233,11 +233,10 @@ TEST_P(Conformance, ManyStreamsComeAndGo) {
 TEST_P(Conformance, TheDefaultStreamIsRefused) {
   const EventHandle event = device().create_event();
   bool ran = false;
-  EXPECT_THROW(device().launch(nullptr, {"no", [&](StreamHandle) { ran = true; }}, {}),
-               DeviceError);
-  EXPECT_THROW(device().record(event, nullptr), DeviceError);
-  EXPECT_THROW(device().wait(nullptr, event), DeviceError);
-  EXPECT_THROW(device().synchronize(nullptr), DeviceError);
+  EXPECT_THROW(device().launch({}, {"no", [&](StreamHandle) { ran = true; }}, {}), DeviceError);
+  EXPECT_THROW(device().record({}, event), DeviceError);
+  EXPECT_THROW(device().wait({}, event), DeviceError);
+  EXPECT_THROW(device().synchronize({}), DeviceError);
   EXPECT_FALSE(ran);
 }
 

@@ -5,7 +5,7 @@
 #include "base/os/shared_library.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/gpu.h"
+#include "runtime/kernels.h"
 
 namespace segfuse::runtime {
 namespace {
@@ -132,7 +132,7 @@ class FakeCudaHarness final : public CudaHarness {
 
  private:
   cuda::Result host_function(StreamHandle on, void (*function)(void*), void* data) override {
-    return test::FakeCuda::host_function(on, function, data);
+    return test::FakeCuda::host_function(on.get(), function, data);
   }
   test::FakeCuda fake_{kGranules * kGranule};
   std::unique_ptr<Gates> gates_ = std::make_unique<Gates>();
@@ -155,7 +155,7 @@ class RealCudaHarness final : public CudaHarness {
     flags_[stream] = flag;
     const auto wait = [this, flag](StreamHandle on) {
       const auto at = reinterpret_cast<cuda::DevicePtr>(memory_) + flag * sizeof(std::uint32_t);
-      if (extras_.wait_value(on, at, 1, 0) != 0) throw DeviceError("no wait for a value");
+      if (extras_.wait_value(on.get(), at, 1, 0) != 0) throw DeviceError("no wait for a value");
     };
     device_->launch(stream, {"hold", wait}, {});
   }
@@ -165,7 +165,7 @@ class RealCudaHarness final : public CudaHarness {
  private:
   static constexpr std::size_t kFlags = 64;
   cuda::Result host_function(StreamHandle on, void (*function)(void*), void* data) override {
-    return extras_.host_function(on, function, data);
+    return extras_.host_function(on.get(), function, data);
   }
   void set(std::size_t flag) {
     std::atomic_ref(reinterpret_cast<std::uint32_t*>(memory_)[flag]).store(1);

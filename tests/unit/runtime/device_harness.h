@@ -16,7 +16,7 @@
 #include "runtime/check/race_checker.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/device.h"
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 #include "support/system/fake_cuda.h"
 
 namespace segfuse::runtime {
@@ -84,7 +84,7 @@ class Conformance : public testing::TestWithParam<Backend> {
   }
   EventHandle recorded(StreamHandle on) {
     const EventHandle event = device().create_event();
-    device().record(event, on);
+    device().record(on, event);
     return event;
   }
   std::unique_ptr<Harness> harness_;

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/sim/sim_device.h"
 #include "segfuse/error.h"
+#include "support/sim/sim_device.h"
 #include "support/system/fake_cuda.h"
 
 namespace segfuse::runtime {
@@ -25,7 +25,7 @@ class Scenario {
       }
       device_.destroy_stream(stream);
     }
-    if (event_ != nullptr) device_.destroy_event(event_);
+    if (event_) device_.destroy_event(event_);
     if (pinned_ != nullptr) device_.release_pinned(pinned_, 64);
     if (mapped_ != 0) device_.unmap(memory_, mapped_);
     if (memory_ != nullptr) device_.unreserve(memory_, 4 * device_.granule());
@@ -43,7 +43,7 @@ class Scenario {
     std::memset(pinned_, 0, 64);
     EXPECT_LE(device_.memory().free, device_.memory().total);
     device_.fill(streams_[0], memory_, 5, 64);
-    device_.record(event_, streams_[0]);
+    device_.record(streams_[0], event_);
     device_.wait(streams_[1], event_);
     device_.launch(streams_[1], {"launch", [this](StreamHandle) { ++launched_; }}, {});
     device_.copy(streams_[1], pinned_, memory_, 64);
@@ -59,7 +59,7 @@ class Scenario {
  private:
   Device& device_;
   std::vector<StreamHandle> streams_;
-  EventHandle event_ = nullptr;
+  EventHandle event_;
   std::byte* memory_ = nullptr;
   std::size_t mapped_ = 0;
   std::byte* pinned_ = nullptr;

@@ -131,7 +131,7 @@ TEST(MemoryApi, MemoryThatIsNotThereIsADeviceErrorThatSaysWhoHoldsIt) {
   const Stream stream = device.stream();
   const Buffer buffer = device.allocate(std::size_t{3} << 20, stream, "the big one");
   try {
-    device.allocate(std::size_t{3} << 20, stream, "one more");
+    (void)device.allocate(std::size_t{3} << 20, stream, "one more");
     FAIL();
   } catch (const DeviceError& error) {
     EXPECT_THAT(error.what(), HasSubstr("the big one"));

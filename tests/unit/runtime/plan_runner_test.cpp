@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "runtime/check/race_checker.h"
-#include "runtime/sim/sim_device.h"
 #include "segfuse/error.h"
 #include "support/random/random_plan.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse::runtime {
 namespace {

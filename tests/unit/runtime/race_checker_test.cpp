@@ -4,7 +4,7 @@
 
 #include "base/os/file.h"
 #include "runtime/check/race_checker.h"
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 #include "support/source_dir.h"
 #include "unit/runtime/race_oracle.h"
 
@@ -28,7 +28,7 @@ struct Checked {
   }
   void order(StreamHandle before, StreamHandle after) {
     const EventHandle event = checker.create_event();
-    checker.record(event, before);
+    checker.record(before, event);
     checker.wait(after, event);
     checker.destroy_event(event);
   }
@@ -116,7 +116,7 @@ class OrderedProgram {
         for (const auto& reader : cell.readers) device.wait(stream, reader->handle);
     }
     checked_.use(stream, "work", "cells", write, first * 4, (end - first) * 4);
-    device.record(done->handle, stream);
+    device.record(stream, done->handle);
     for (std::size_t i = first; i < end; ++i) {
       if (write) cells_[i] = {done, {}};
       if (!write) cells_[i].readers.push_back(done);
@@ -188,8 +188,8 @@ struct ReusedIndices {
     checked.use(loader, "unpack", "scratch", true, 32, 128);
   }
   Checked checked;
-  StreamHandle loader = nullptr;
-  StreamHandle compute = nullptr;
+  StreamHandle loader;
+  StreamHandle compute;
 };
 
 TEST(RaceChecker, SaysWhatIsMissing) {
@@ -234,7 +234,7 @@ TEST(RaceChecker, CallsThatFailChangeNothing) {
   checked.use(b, "two", "x", true);
   EXPECT_EQ(checked.checker.count(), 0U) << "'one' was never enqueued";
   const EventHandle event = checked.checker.create_event();
-  checked.checker.record(event, b);
+  checked.checker.record(b, event);
   checked.device.fail_at(1, sim::Call::kWait);
   EXPECT_THROW(checked.checker.wait(a, event), DeviceError);
   checked.use(a, "three", "x", true);
@@ -329,7 +329,7 @@ TEST(RaceChecker, AWaitForAnEventThatWasNotRecordedOrdersNothing) {
   const EventHandle event = checked.checker.create_event();
   checked.checker.wait(b, event);
   checked.use(a, "one", "x", true);
-  checked.checker.record(event, a);
+  checked.checker.record(a, event);
   checked.use(b, "two", "x", true);
   EXPECT_EQ(checked.checker.count(), 1U);
 }
@@ -339,7 +339,7 @@ TEST(RaceChecker, HandlesThatAreReusedDoNotAlias) {
   const StreamHandle a = checked.checker.create_stream();
   checked.use(a, "one", "x", true);
   const EventHandle event = checked.checker.create_event();
-  checked.checker.record(event, a);
+  checked.checker.record(a, event);
   checked.checker.destroy_event(event);
   checked.checker.destroy_stream(a);
   const StreamHandle b = checked.checker.create_stream();

@@ -68,7 +68,7 @@ inline void run_program(Device& device, std::vector<ProgramOp>& program, std::si
         device.launch(on, {"work", {}}, accesses);
         break;
       }
-      case Kind::kRecord: device.record(event[op.event], on); break;
+      case Kind::kRecord: device.record(on, event[op.event]); break;
       case Kind::kWait: device.wait(on, event[op.event]); break;
       case Kind::kSynchronize: device.synchronize(on); break;
       case Kind::kSynchronizeEvent: device.synchronize_event(event[op.event]); break;

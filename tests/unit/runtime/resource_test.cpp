@@ -12,8 +12,8 @@
 
 #include "runtime/executor.h"
 #include "runtime/memory/adaptors.h"
-#include "runtime/sim/sim_device.h"
 #include "segfuse/error.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse::runtime {
 namespace {

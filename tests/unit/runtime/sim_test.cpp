@@ -3,8 +3,8 @@
 #include <cstring>
 #include <set>
 
-#include "runtime/sim/sim_device.h"
 #include "segfuse/error.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse::runtime::sim {
 namespace {
@@ -32,7 +32,7 @@ struct Bench {
   void nothing(int on) { device.launch(stream[static_cast<std::size_t>(on)], {"nothing", {}}, {}); }
   void order(int before, int after) {
     const EventHandle event = device.create_event();
-    device.record(event, stream[static_cast<std::size_t>(before)]);
+    device.record(stream[static_cast<std::size_t>(before)], event);
     device.wait(stream[static_cast<std::size_t>(after)], event);
     device.destroy_event(event);
   }
@@ -124,7 +124,7 @@ TEST(Explore, QueriesSeeBothAnswers) {
     Bench bench(schedule, 1);
     bench.nothing(0);
     const EventHandle event = bench.device.create_event();
-    bench.device.record(event, bench.stream[0]);
+    bench.device.record(bench.stream[0], event);
     answers.insert(bench.device.query(event));
   });
   EXPECT_TRUE(result.complete);
@@ -290,7 +290,7 @@ TEST(Sim, HandlesAreReused) {
   SimDevice device(lazy());
   const StreamHandle stream = device.create_stream();
   const EventHandle event = device.create_event();
-  device.record(event, stream);
+  device.record(stream, event);
   device.destroy_event(event);
   device.destroy_stream(stream);
   EXPECT_THROW(device.synchronize(stream), DeviceError);

@@ -9,7 +9,7 @@
 
 #include "runtime/executor.h"
 #include "runtime/memory/heap.h"
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse::runtime {
 namespace {
@@ -77,7 +77,7 @@ std::size_t naive_story(const std::shared_ptr<sim::Schedule>& schedule) {
   const MemoryAccess write{at, kBytes, true, "indices"};
   const MemoryAccess read{at, kBytes, false, "indices"};
   device.launch(prepare, {"indices", [=](StreamHandle) { fill_indices(at, 0); }}, {&write, 1});
-  device.record(ready, prepare);
+  device.record(prepare, ready);
   device.wait(compute, ready);  // the kernels are ordered, as they should be
   device.launch(compute, {"gather", [=, &wrong](StreamHandle) { wrong += gather(at, 0); }},
                 {&read, 1});

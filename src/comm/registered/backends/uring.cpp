@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/registered/child.h"
 #include "segfuse/error.h"
 
@@ -108,7 +108,7 @@ struct UringBackend::Ring {
 
   /// One operation from its submission to its end; what the kernel answered.
   int run(const io_uring_sqe& operation) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     unsigned& tail = word(queue, parameters.sq_off.tail);
     const unsigned mask = word(queue, parameters.sq_off.ring_mask);
     const unsigned index = tail & mask;
@@ -135,8 +135,8 @@ struct UringBackend::Ring {
   void* queue = nullptr;
   std::size_t queue_bytes = 0;
   io_uring_sqe* entries = nullptr;
-  std::mutex mutex;
-  std::vector<unsigned> idle;  ///< slots
+  Mutex mutex;
+  std::vector<unsigned> idle SEGFUSE_GUARDED_BY(mutex);  ///< slots
 };
 
 namespace {
@@ -169,7 +169,7 @@ class UringPin final : public Pin {
 
  private:
   int add(std::span<std::byte> piece) {
-    const std::lock_guard lock(ring_->mutex);
+    const MutexLock lock(ring_->mutex);
     if (ring_->idle.empty()) return ENOSPC;
     const unsigned slot = ring_->idle.back();
     if (const int failure = ring_->set(slot, piece.data(), piece.size()); failure != 0)
@@ -179,7 +179,7 @@ class UringPin final : public Pin {
     return 0;
   }
   void drop() noexcept {
-    const std::lock_guard lock(ring_->mutex);
+    const MutexLock lock(ring_->mutex);
     for (const unsigned slot : slots_) {
       ring_->set(slot, nullptr, 0);
       ring_->idle.push_back(slot);  // it had the room when the slot was taken from it

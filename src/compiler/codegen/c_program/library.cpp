@@ -167,8 +167,8 @@ std::string LibraryLoops::call(ExprId id, const Pointer& pointer) {
   const ir::Expr& e = fusion_.expr(id);
   const DType dtype = fusion_.val(e.results[0]).dtype;
   if (e.op == Op::matmul) return matmul(id, pointer);
-  if ((e.op == Op::scatter_add || e.op == Op::fold) && !is_half(dtype) && dtype != DType::kBool)
-    return e.op == Op::fold ? fold(id, pointer) : scatter_add(id, pointer);
+  if (ir::adds(e.op) && !is_half(dtype) && dtype != DType::kBool)
+    return ir::has_indices(e.op) ? scatter_add(id, pointer) : fold(id, pointer);
   throw UsageError(fmt::format(
       "{} of {} has no form in C without segfuse's library; --emit=kernels prints the kernels "
       "around it",

@@ -15,31 +15,21 @@ using ir::Op;
 
 namespace {
 
-/// C's operator of an operation on floats, or nothing.
-std::string_view float_operator(Op op) {
-  switch (op) {
-    case Op::add: return "+";
-    case Op::sub: return "-";
-    case Op::mul: return "*";
-    case Op::div: return "/";
-    default: return "";
-  }
+/// Whether the operation gives a bool, which C's operators on uniform values do too.
+bool is_test(Op op) {
+  const ir::DTypeRule rule = ir::info(op).rule;
+  return rule == ir::DTypeRule::kCompare || rule == ir::DTypeRule::kLogical;
 }
 
-/// C's operator of an operation on uniform values, which gives a bool.
-std::string_view test_operator(Op op) {
-  switch (op) {
-    case Op::eq: return "==";
-    case Op::ne:
-    case Op::logical_xor: return "!=";
-    case Op::lt: return "<";
-    case Op::le: return "<=";
-    case Op::gt: return ">";
-    case Op::ge: return ">=";
-    case Op::logical_and: return "&&";
-    case Op::logical_or: return "||";
-    default: return "";
-  }
+/// C's expression of a float operation that has operators in place of functions; empty if not.
+std::string in_operators(Op op, DType of, const std::string& a, const std::string& b) {
+  if (!is_float(of) || is_test(op)) return {};
+  if (const std::string_view sign = ir::infix(op); !sign.empty())
+    return fmt::format("{} {} {}", a, sign, b);
+  if (op == Op::neg) return "-" + a;
+  if (op == Op::square) return a + " * " + a;
+  if (op == Op::reciprocal) return literal(of, 1) + " / " + a;
+  return {};
 }
 
 }  // namespace
@@ -62,13 +52,8 @@ std::string CStatements::compute(const Compute& s, const Lane* lane) const {
 std::string CStatements::vector_compute(const Compute& s, const Lane* lane) const {
   const DType of = kernel_.dtype(s.operands.back());
   const std::string a = names_.value(s.operands[0], lane);
-  if (is_float(of)) {
-    const std::string_view op = float_operator(s.op);
-    if (!op.empty()) return fmt::format("{} {} {}", a, op, names_.value(s.operands[1], lane));
-    if (s.op == Op::neg) return "-" + a;
-    if (s.op == Op::square) return a + " * " + a;
-    if (s.op == Op::reciprocal) return literal(of, 1) + " / " + a;
-  }
+  const std::string b = s.operands.size() > 1 ? names_.value(s.operands[1], lane) : "";
+  if (std::string text = in_operators(s.op, of, a, b); !text.empty()) return text;
   if (s.op == Op::cast) {
     const std::string_view to = lane_type(kernel_.dtype(s.result));
     if (to == lane_type(of)) return a;
@@ -86,18 +71,12 @@ std::string CStatements::scalar_compute(const Compute& s) const {
   const DType to = kernel_.dtype(s.result);
   const std::string a = names_.value(s.operands[0], nullptr);
   const std::string b = s.operands.size() > 1 ? names_.value(s.operands[1], nullptr) : "";
-  if (const std::string_view op = test_operator(s.op); !op.empty())
-    return fmt::format("{} {} {}", a, op, b);
+  if (is_test(s.op) && !ir::infix(s.op).empty())
+    return fmt::format("{} {} {}", a, ir::infix(s.op), b);
   if (s.op == Op::logical_not) return "!" + a;
   if (s.op == Op::where)
     return fmt::format("{} ? {} : {}", a, b, names_.value(s.operands[2], nullptr));
-  if (is_float(of)) {
-    if (const std::string_view op = float_operator(s.op); !op.empty())
-      return fmt::format("{} {} {}", a, op, b);
-    if (s.op == Op::neg) return "-" + a;
-    if (s.op == Op::square) return a + " * " + a;
-    if (s.op == Op::reciprocal) return literal(of, 1) + " / " + a;
-  }
+  if (std::string text = in_operators(s.op, of, a, b); !text.empty()) return text;
   std::string name = fmt::format("{}_{}", ir::info(s.op).name, lane_type(of));
   if (s.op == Op::cast) {
     if (lane_type(to) == lane_type(of)) return a;

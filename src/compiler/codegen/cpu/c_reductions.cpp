@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <limits>
 #include <set>
 
 #include "compiler/codegen/cpu/c_statements.h"
@@ -11,7 +10,7 @@
 namespace segfuse::compiler::cpu {
 
 using namespace loop;
-using ir::Op;
+using ir::Monoid;
 
 namespace {
 
@@ -45,19 +44,15 @@ void CStatements::declare_states(const std::vector<Statement>& body, const Lane*
     const std::string many = count > 1 ? fmt::format("[{}]", count) : "";
     const std::uint32_t r = begin->reduction.index;
     text_.line("sf_{} r{}{};", state_type(reduction), r, many);
-    if (reduction.op == Op::argmax) text_.line("sf_i64 r{}_at{};", r, many);
+    if (reduction.op == Monoid::kArgmax) text_.line("sf_i64 r{}_at{};", r, many);
   });
 }
 
 std::string CStatements::identity(ReductionId id) const {
   const Reduction& reduction = kernel_.reductions[id.index];
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double value = 0;
-  if (reduction.op == Op::prod) value = 1;
-  if (reduction.op == Op::max || reduction.op == Op::argmax) value = -kInfinity;
-  if (reduction.op == Op::min) value = kInfinity;
   const DType dtype = reduction.compensated ? DType::kF64 : reduction.dtype;
-  return fmt::format("sf_all_{}({})", lane_type(dtype), literal(dtype, value));
+  return fmt::format("sf_all_{}({})", lane_type(dtype),
+                     literal(dtype, ir::identity(reduction.op, dtype)));
 }
 
 void CStatements::print(const Begin& s, const Lane* lane) {
@@ -68,7 +63,7 @@ void CStatements::print(const Begin& s, const Lane* lane) {
   const std::string_view tail = count > 1 ? ")" : "";
   const std::uint32_t r = s.reduction.index;
   text_.line("{}r{}{} = {};{}", head, r, many, identity(s.reduction), tail);
-  if (reduction.op == Op::argmax)
+  if (reduction.op == Monoid::kArgmax)
     text_.line("{}r{}_at{} = sf_all_i64(0x7FFFFFFFFFFFFFFF);{}", head, r, many, tail);
 }
 
@@ -77,12 +72,8 @@ std::string CStatements::step(ReductionId id, const std::string& to,
                               const std::string& value) const {
   const Reduction& reduction = kernel_.reductions[id.index];
   const std::string_view type = lane_type(reduction.dtype);
-  switch (reduction.op) {
-    case Op::sum: return fmt::format("{} = sf_add_{}({}, {});", to, type, to, value);
-    case Op::prod: return fmt::format("{} = sf_mul_{}({}, {});", to, type, to, value);
-    case Op::min: return fmt::format("{} = sf_minimum_{}({}, {});", to, type, to, value);
-    default: return fmt::format("{} = sf_maximum_{}({}, {});", to, type, to, value);
-  }
+  return fmt::format("{} = sf_{}_{}({}, {});", to, ir::info(ir::joining(reduction.op)).name, type,
+                     to, value);
 }
 
 void CStatements::print(const Accumulate& s, const Lane* lane) {
@@ -99,7 +90,7 @@ void CStatements::print(const Accumulate& s, const Lane* lane) {
   }
   const std::string to = state(s.reduction, "", lane);
   std::string value = names_.vector(s.value, lane);
-  if (reduction.op == Op::argmax) {
+  if (reduction.op == Monoid::kArgmax) {
     each(lane, fmt::format("sf_argmax_step_{}(&{}, &{}, {}, {}, {});", type, to,
                            state(s.reduction, "_at", lane), value, names_.vector(s.position, lane),
                            where.empty() ? "sf_all_bool(1)" : where));
@@ -134,7 +125,7 @@ void CStatements::join(const Finish& s) {
   for (int u = 1; u < count; ++u) {
     if (reduction.compensated) {
       text_.line("r{}[0] += r{}[{}];", r, r, u);
-    } else if (reduction.op == Op::argmax) {
+    } else if (reduction.op == Monoid::kArgmax) {
       text_.line("sf_argmax_step_{}(&r{}[0], &r{}_at[0], r{}[{}], r{}_at[{}], sf_all_bool(1));",
                  type, r, r, r, u, r, u);
     } else {
@@ -142,7 +133,7 @@ void CStatements::join(const Finish& s) {
     }
   }
   std::string value;
-  if (reduction.op == Op::argmax) {
+  if (reduction.op == Monoid::kArgmax) {
     const std::string at = fmt::format("r{}_position", r);
     text_.line("int64_t {};", at);
     text_.line("const {} r{}_best = sf_argmax_join_{}(r{}{}, r{}_at{}, &{});",
@@ -156,7 +147,7 @@ void CStatements::join(const Finish& s) {
   if (reduction.compensated) {
     value = fmt::format("(float)sf_join_sum_f64(r{}{})", r, first);
   } else {
-    value = fmt::format("sf_join_{}_{}(r{}{})", ir::info(reduction.op).name, type, r, first);
+    value = fmt::format("sf_join_{}_{}(r{}{})", ir::name_of(reduction.op), type, r, first);
   }
   define(s.results[0], rounded(s.results[0], value), nullptr);
 }

@@ -143,7 +143,7 @@ int Varying::count(const For& lane) const {
     if (const auto* s = std::get_if<Accumulate>(&statement.node)) {
       const Reduction& reduction = kernel_.reductions[s->reduction.index];
       several = true;
-      wide = wide || size_of(reduction.dtype) == 8 || reduction.op == ir::Op::argmax;
+      wide = wide || size_of(reduction.dtype) == 8 || reduction.op == ir::Monoid::kArgmax;
     }
   });
   if (!several) return 1;

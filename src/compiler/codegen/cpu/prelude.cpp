@@ -65,27 +65,20 @@ std::vector<PreludePiece> parse(std::string_view source) {
 void add_formulas(std::vector<PreludePiece>& pieces) {
   std::set<std::string, std::less<>> known;
   for (const PreludePiece& piece : pieces) known.insert(piece.names.begin(), piece.names.end());
-  const auto add = [&](ir::Op op, std::string_view formula, std::string_view parameters) {
-    const ir::OpInfo& info = ir::info(op);
-    if (info.rule != ir::DTypeRule::kFloat && info.rule != ir::DTypeRule::kNumeric) return;
+  for (const ir::OpInfo& info : ir::all_ops()) {
+    if (info.rule != ir::DTypeRule::kFloat && info.rule != ir::DTypeRule::kNumeric) continue;
     for (const std::string_view type : {"f32", "f64", "i32", "i64"}) {
       if (info.rule == ir::DTypeRule::kFloat && type[0] == 'i') continue;
       const std::string name = fmt::format("sf_{}_{}", info.name, type);
       if (known.contains(name)) continue;
       std::string list = fmt::format("sf_{} a", type);
-      if (parameters == "ab") list += fmt::format(", sf_{} b", type);
+      if (info.max_operands == 2) list += fmt::format(", sf_{} b", type);
       pieces.push_back({{name},
                         {},
                         fmt::format("SF_INLINE sf_{} {}({}) {{ return {}; }}\n", type, name, list,
-                                    vector_formula(formula, type))});
+                                    vector_formula(info.formula, type))});
     }
-  };
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  add(ir::Op::name, #formula, "a");
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  add(ir::Op::name, #formula, "ab");
-#include "segfuse/ops.def"
+  }
 }
 
 bool is_word(char c) {

@@ -266,7 +266,7 @@ bool ends_whole(const Kernel& kernel, const For& lane, const std::vector<Extent>
 }
 
 std::size_t state_bytes(const loop::Reduction& reduction) {
-  if (reduction.op == ir::Op::argmax) return 16;
+  if (reduction.op == ir::Monoid::kArgmax) return 16;
   const std::size_t bytes = std::max<std::size_t>(4, size_of(reduction.dtype));
   return reduction.compensated ? 2 * bytes : bytes;
 }

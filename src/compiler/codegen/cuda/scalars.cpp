@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "base/half.h"
 #include "base/half_types.h"
@@ -16,19 +15,6 @@ namespace segfuse::compiler::cuda {
 
 namespace {
 
-/// Formulas of ops.def as text.
-const std::map<ir::Op, std::string>& formulas() {
-  static const std::map<ir::Op, std::string> table = {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, instructions, formula, gradient) \
-  {ir::Op::name, #formula},
-#define SEGFUSE_BINARY(name, rule, domain, accuracy, instructions, formula, gradient_a, \
-                       gradient_b)                                                      \
-  {ir::Op::name, #formula},
-#include "segfuse/ops.def"
-  };
-  return table;
-}
-
 /// Integers wrap: formulas that may leave their range, in unsigned arithmetic.
 std::string wrapping(ir::Op op, const std::string& u) {
   switch (op) {
@@ -38,7 +24,7 @@ std::string wrapping(ir::Op op, const std::string& u) {
     case ir::Op::add: return fmt::format("{0}(a) + {0}(b)", u);
     case ir::Op::sub: return fmt::format("{0}(a) - {0}(b)", u);
     case ir::Op::mul: return fmt::format("{0}(a) * {0}(b)", u);
-    default: return {};
+    default: return {};  // any other: its formula stays in the range
   }
 }
 
@@ -157,13 +143,12 @@ std::string stored_literal(DType dtype, double value) {
 
 std::string Operations::formula(ir::Op op, DType operand,
                                 const std::vector<std::string>& operands) {
-  const auto found = formulas().find(op);
-  if (found == formulas().end())
-    throw InternalError(fmt::format("'{}' is not an elementwise operation", ir::info(op).name));
+  if (ir::info(op).formula.empty())
+    throw InternalError(fmt::format("'{}' has no formula", ir::info(op).name));
   const ir::DTypeRule rule = ir::info(op).rule;
   const bool truth = rule == ir::DTypeRule::kCompare || rule == ir::DTypeRule::kTest;
   const std::string type = value_type(operand);
-  std::string body = without_std(found->second);
+  std::string body = without_std(std::string(ir::info(op).formula));
   if (is_integer(operand) && !truth) {
     const std::string wrapped = wrapping(
         op, operand == DType::kI32 ? std::string("unsigned") : std::string("(unsigned long long)"));

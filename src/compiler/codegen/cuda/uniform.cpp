@@ -1,13 +1,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "compiler/codegen/cuda/printer.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::cuda {
 
+using ir::Monoid;
 using loop::Buffer;
 using loop::Index;
 using loop::ReductionId;
@@ -52,50 +52,45 @@ void KernelPrinter::check(const loop::Check& check) {
 }
 
 int KernelPrinter::accumulators(ReductionId reduction) const {
-  const bool sum = kernel_.reductions[reduction.index].op == ir::Op::sum;
+  const bool sum = kernel_.reductions[reduction.index].op == Monoid::kSum;
   return facts_.reductions[reduction.index].joined && sum ? std::min(vector_, 4) : 1;
 }
 
 std::string KernelPrinter::state_type(ReductionId reduction) const {
   const loop::Reduction& r = kernel_.reductions[reduction.index];
   std::string type = r.dtype == DType::kBool ? "int" : value_type(r.dtype);
-  const bool wraps = r.op == ir::Op::sum || r.op == ir::Op::prod;
+  const bool wraps = r.op == Monoid::kSum || r.op == Monoid::kProduct;
   if (wraps && type == "int") type = "unsigned";
   if (wraps && type == "long long") type = "unsigned long long";
   switch (r.op) {
-    case ir::Op::sum:
+    case Monoid::kSum:
       return fmt::format("{}Sum<{}>", r.compensated && is_float(r.dtype) ? "Compensated" : "",
                          type);
-    case ir::Op::prod: return fmt::format("Product<{}>", type);
-    case ir::Op::max: return fmt::format("Largest<{}>", type);
-    case ir::Op::min: return fmt::format("Smallest<{}>", type);
-    case ir::Op::argmax: return fmt::format("LargestAt<{}>", type);
-    default:
-      throw InternalError(
-          fmt::format("kernel {}: '{}' is no reduction", kernel_.name, info(r.op).name));
+    case Monoid::kProduct: return fmt::format("Product<{}>", type);
+    case Monoid::kMax: return fmt::format("Largest<{}>", type);
+    case Monoid::kMin: return fmt::format("Smallest<{}>", type);
+    case Monoid::kArgmax: return fmt::format("LargestAt<{}>", type);
   }
+  throw InternalError("a reduction without a type of state");
 }
 
 std::string KernelPrinter::initial_state(ReductionId reduction) const {
   const loop::Reduction& r = kernel_.reductions[reduction.index];
   const std::string type = state_type(reduction);
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const DType dtype = r.dtype == DType::kBool ? DType::kI32 : r.dtype;
-  switch (r.op) {
-    case ir::Op::sum: return type + (type[0] == 'C' ? "{0, 0}" : "{0}");
-    case ir::Op::prod: return type + "{1}";
-    case ir::Op::min: return fmt::format("{}{{{}}}", type, literal(dtype, kInfinity));
-    case ir::Op::argmax:
-      return fmt::format("{}{{{}, 0x7fffffffffffffffll}}", type, literal(dtype, -kInfinity));
-    default: return fmt::format("{}{{{}}}", type, literal(dtype, -kInfinity));
-  }
+  const bool adds = r.op == Monoid::kSum || r.op == Monoid::kProduct;
+  const double first = ir::identity(r.op, dtype);
+  std::string value = adds ? fmt::format("{}", first) : literal(dtype, first);
+  if (r.compensated && is_float(r.dtype)) value += ", 0";
+  if (r.op == Monoid::kArgmax) value += ", 0x7fffffffffffffffll";
+  return fmt::format("{}{{{}}}", type, value);
 }
 
 /// The arguments of add().
 std::string KernelPrinter::added(const loop::Accumulate& accumulate) const {
   const loop::Reduction& r = kernel_.reductions[accumulate.reduction.index];
   std::string value = positions_.text(accumulate.value);
-  const bool wraps = r.op == ir::Op::sum || r.op == ir::Op::prod;
+  const bool wraps = r.op == Monoid::kSum || r.op == Monoid::kProduct;
   if (r.dtype == DType::kBool) {
     value = fmt::format("int({})", value);
   } else if (wraps && r.dtype == DType::kI32) {
@@ -103,7 +98,7 @@ std::string KernelPrinter::added(const loop::Accumulate& accumulate) const {
   } else if (wraps && r.dtype == DType::kI64) {
     value = fmt::format("(unsigned long long)({})", value);
   }
-  if (r.op != ir::Op::argmax) return value;
+  if (r.op != Monoid::kArgmax) return value;
   return fmt::format("{}, {}", value, positions_.index(accumulate.position));
 }
 

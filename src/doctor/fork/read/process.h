@@ -33,8 +33,8 @@ class Process final : public MemoryReader {
   /// A file of the process's folder, like "smaps".
   std::string read_text(const std::string& name) const;
   /// The same; nothing if it is not there or may not be read.
-  std::optional<std::string> try_read(const std::string& name) const;
-  std::optional<std::string> link(const std::string& name) const;
+  [[nodiscard]] std::optional<std::string> try_read(const std::string& name) const;
+  [[nodiscard]] std::optional<std::string> link(const std::string& name) const;
   std::vector<std::string> list(const std::string& name) const;
 
   bool memory_is_readable() const { return memory_ >= 0; }
@@ -48,7 +48,7 @@ class Process final : public MemoryReader {
 };
 
 /// A file outside of any process's folder; nothing if it cannot be read.
-std::optional<std::string> read_system_file(const std::string& path);
+[[nodiscard]] std::optional<std::string> read_system_file(const std::string& path);
 
 /// The value of "Key:  123 kB" in bytes, of "Key: 123" as it is; nothing without that key.
 std::optional<std::uint64_t> status_value(std::string_view text, std::string_view key);

@@ -10,12 +10,10 @@
 #include <set>
 #include <span>
 
-#include "base/console/log.h"
 #include "base/console/progress.h"
-#include "base/context_state.h"
-#include "base/json/json.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
+#include "base/thread_pool.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/commands/report_builder.h"
 #include "learn/train/decode/alternatives.h"
@@ -280,7 +278,7 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
     items[i].file.audio = files[i];
     items[i].file.labels = DecodedPaths(options_, files[i]).labels;
   }
-  options_.context.state().pool().run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+  options_.context.pool().run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
     attempt(item.file, [&] { read(item); });
   });
@@ -343,7 +341,7 @@ std::string train(const TrainOptions& options) {
     trainer.quiet = options.context.options().get(options::kQuiet);
     trainer.execution = engine::executor_options(options.context);
     trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
-    if (options.reference) trainer.execution.backend = engine::Backend::kReference;
+    if (options.reference) trainer.execution.backend = "reference";
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, trainer));

@@ -12,7 +12,7 @@
 
 #include "runtime/executor.h"
 #include "runtime/memory/heap.h"
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 
 namespace segfuse::runtime {
 

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/check/race_checker.h"
+#include "support/system/wait_dropper.h"
 #include "unit/runtime/heap/heap_program.h"
-#include "unit/runtime/wait_dropper.h"
 
 namespace segfuse::runtime {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "runtime/executor.h"
 #include "runtime/memory/heap.h"
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 #include "unit/runtime/heap/heap_program.h"
 
 namespace segfuse::runtime {

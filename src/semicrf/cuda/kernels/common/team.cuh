@@ -1,5 +1,5 @@
 #pragma once
-// Blocks that work on one pass together: all run at the same time (Gpu::launch_together), and wait
+// Blocks that work on one pass together: all run at the same time (GpuLaunch::together), and wait
 // for each other at every boundary.
 
 #include "semicrf/cuda/kernels/common/prelude.cuh"

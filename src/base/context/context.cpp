@@ -4,17 +4,22 @@
 #include <optional>
 #include <utility>
 
+#include "base/code/code_store.h"
 #include "base/console/log.h"
-#include "base/context_state.h"
+#include "base/context/state.h"
 
 namespace segfuse {
 namespace {
 
-std::mutex default_mutex;
-std::optional<Context>& process_context() {
+struct ProcessContext {
+  Mutex mutex;
+  std::optional<Context> context SEGFUSE_GUARDED_BY(mutex);
+};
+
+ProcessContext& of_process() {
   // Never destroyed: what it holds may be in use when the process ends.
-  static auto* const context = new std::optional<Context>;
-  return *context;
+  static auto* const state = new ProcessContext;
+  return *state;
 }
 
 /// The choices of the option are in the order of the levels.
@@ -31,7 +36,7 @@ Context::State::State(Options given)
       code(std::make_shared<const CodeStore>(code_folder(options), CodeStoreOptions(options))) {}
 
 ThreadPool& Context::State::pool() {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (!threads)
     threads = std::make_unique<ThreadPool>(static_cast<int>(options.get(options::kThreads)));
   return *threads;
@@ -40,21 +45,23 @@ ThreadPool& Context::State::pool() {
 Context::Context(Options options) : state_(std::make_shared<State>(std::move(options))) {}
 
 Context Context::process_default() {
-  const std::lock_guard lock(default_mutex);
-  std::optional<Context>& context = process_context();
-  if (!context) context = Context(Options::from_environment());
-  return *context;
+  ProcessContext& process = of_process();
+  const MutexLock lock(process.mutex);
+  if (!process.context) process.context = Context(Options::from_environment());
+  return *process.context;
 }
 
 void Context::set_process_default(Options options) {
   set_log_level(level_of(options));
   Context made(std::move(options));
-  const std::lock_guard lock(default_mutex);
-  process_context() = std::move(made);
+  ProcessContext& process = of_process();
+  const MutexLock lock(process.mutex);
+  process.context = std::move(made);
 }
 
 const Options& Context::options() const { return state().options; }
-int Context::threads() const { return state().pool().size(); }
+int Context::threads() const { return pool().size(); }
+ThreadPool& Context::pool() const { return state().pool(); }
 
 Context::State& Context::state() const {
   if (state_) return *state_;

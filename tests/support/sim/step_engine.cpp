@@ -1,4 +1,4 @@
-#include "runtime/sim/step_engine.h"
+#include "support/sim/step_engine.h"
 
 #include <fmt/core.h>
 
@@ -215,7 +215,7 @@ void StepEngine::destroy_event(EventHandle event) noexcept {
   events_.remove(event);
 }
 
-void StepEngine::record(EventHandle event, StreamHandle handle) {
+void StepEngine::record(StreamHandle handle, EventHandle event) {
   const Guard guard(mutex_);
   Stream& stream = *streams_.find(handle);
   StreamEvent& found = *events_.find(event);

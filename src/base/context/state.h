@@ -3,14 +3,15 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <typeindex>
 
-#include "base/code/code_store.h"
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "segfuse/context.h"
 
 namespace segfuse {
+
+class CodeStore;
 
 struct Context::State {
   explicit State(Options given);
@@ -19,7 +20,7 @@ struct Context::State {
   /// for.
   template <class Part>
   Part& part() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     std::shared_ptr<void>& found = parts[typeid(Part)];
     if (!found) found = std::make_shared<Part>();
     return *static_cast<Part*>(found.get());
@@ -31,9 +32,9 @@ struct Context::State {
   const std::shared_ptr<const CodeStore> code;
 
  private:
-  std::mutex mutex;  // of what follows
-  std::unique_ptr<ThreadPool> threads;
-  std::map<std::type_index, std::shared_ptr<void>> parts;
+  Mutex mutex;
+  std::unique_ptr<ThreadPool> threads SEGFUSE_GUARDED_BY(mutex);
+  std::map<std::type_index, std::shared_ptr<void>> parts SEGFUSE_GUARDED_BY(mutex);
 };
 
 }  // namespace segfuse

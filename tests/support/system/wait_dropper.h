@@ -7,7 +7,7 @@
 
 namespace segfuse::runtime {
 
-class WaitDropper final : public Device {
+class WaitDropper : public Device {
  public:
   explicit WaitDropper(Device& device) : device_(device) {}
   /// The k-th wait from now (1: the next one) is not passed on.
@@ -20,7 +20,7 @@ class WaitDropper final : public Device {
   void synchronize(StreamHandle s) override { device_.synchronize(s); }
   EventHandle create_event() override { return device_.create_event(); }
   void destroy_event(EventHandle e) noexcept override { device_.destroy_event(e); }
-  void record(EventHandle e, StreamHandle s) override { device_.record(e, s); }
+  void record(StreamHandle s, EventHandle e) override { device_.record(s, e); }
   void wait(StreamHandle s, EventHandle e) override {
     ++waits_;
     if (left_ > 0 && --left_ == 0) return;

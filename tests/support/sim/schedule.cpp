@@ -1,4 +1,4 @@
-#include "runtime/sim/schedule.h"
+#include "support/sim/schedule.h"
 
 #include <fmt/core.h>
 

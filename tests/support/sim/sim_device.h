@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/cpu/host_memory.h"
 #include "runtime/device.h"
-#include "runtime/sim/schedule.h"
-#include "runtime/sim/step_engine.h"
+#include "support/sim/schedule.h"
+#include "support/sim/step_engine.h"
 
 namespace segfuse::runtime::sim {
 
@@ -67,7 +67,7 @@ class SimDevice final : public Device {
   void drain() override { engine_->drain(); }
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
@@ -126,12 +126,12 @@ class SimDevice final : public Device {
   HostMemory memory_;
   HostMemory pinned_;  ///< one reservation for each allocation
 
-  mutable std::mutex mutex_;  ///< guards what follows
-  std::array<std::uint64_t, kCalls> counts_{};
-  std::uint64_t fallible_ = 0;
-  std::uint64_t fail_in_ = 0;
-  std::optional<Call> fail_kind_;
-  std::uint64_t fail_work_in_ = 0;
+  mutable Mutex mutex_;  ///< guards what follows
+  std::array<std::uint64_t, kCalls> counts_ SEGFUSE_GUARDED_BY(mutex_){};
+  std::uint64_t fallible_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t fail_in_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::optional<Call> fail_kind_ SEGFUSE_GUARDED_BY(mutex_);
+  std::uint64_t fail_work_in_ SEGFUSE_GUARDED_BY(mutex_) = 0;
 
   StepEngine* steps_ = nullptr;
   std::unique_ptr<StreamEngine> engine_;  ///< last: its work uses the memory

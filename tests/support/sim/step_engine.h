@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/cpu/stream_engine.h"
-#include "runtime/sim/schedule.h"
+#include "support/sim/schedule.h"
 
 namespace segfuse::runtime::sim {
 
@@ -26,7 +26,7 @@ class StepEngine final : public StreamEngine {
   void drain() override;
   EventHandle create_event() override;
   void destroy_event(EventHandle event) noexcept override;
-  void record(EventHandle event, StreamHandle stream) override;
+  void record(StreamHandle stream, EventHandle event) override;
   void wait(StreamHandle stream, EventHandle event) override;
   bool query(EventHandle event) override;
   void synchronize_event(EventHandle event) override;
@@ -50,7 +50,7 @@ class StepEngine final : public StreamEngine {
   };
   struct Stream {
     int number = 0;
-    StreamHandle handle = nullptr;
+    StreamHandle handle;
     std::deque<StreamItem> items;
     std::uint64_t enqueued = 0;
     std::uint64_t done = 0;
@@ -79,8 +79,8 @@ class StepEngine final : public StreamEngine {
   mutable std::recursive_mutex mutex_;  ///< recursive: work that is dropped may free memory
   std::shared_ptr<Schedule> schedule_;
   AccessCheck check_;
-  HandleTable<Stream> streams_{"stream"};
-  HandleTable<StreamEvent> events_{"event"};
+  HandleTable<Stream, StreamHandle> streams_{"stream"};
+  HandleTable<StreamEvent, EventHandle> events_{"event"};
   std::vector<std::shared_ptr<Stream>> all_;  ///< by number; those that are destroyed and empty go
   int next_number_ = 0;
   bool stepping_ = false;

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "runtime/sim/schedule.h"
 #include "segfuse/error.h"
+#include "support/sim/schedule.h"
 
 namespace segfuse::runtime::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/sim/sim_device.h"
+#include "support/sim/sim_device.h"
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "runtime/cpu/stream_threads.h"
 
 namespace segfuse::runtime::sim {
@@ -59,12 +60,12 @@ void SimDevice::observe() {
 }
 
 void SimDevice::count(Call call) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_[static_cast<std::size_t>(call)];
 }
 
 void SimDevice::count_fallible(Call call) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_[static_cast<std::size_t>(call)];
   ++fallible_;
   if (fail_in_ == 0 || (fail_kind_ && *fail_kind_ != call) || --fail_in_ != 0) return;
@@ -72,28 +73,28 @@ void SimDevice::count_fallible(Call call) {
 }
 
 std::uint64_t SimDevice::calls(Call call) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counts_[static_cast<std::size_t>(call)];
 }
 
 std::uint64_t SimDevice::calls() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
 }
 
 std::uint64_t SimDevice::fallible_calls() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return fallible_;
 }
 
 void SimDevice::fail_at(std::uint64_t k, std::optional<Call> kind) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   fail_in_ = k;
   fail_kind_ = kind;
 }
 
 void SimDevice::fail_work_at(std::uint64_t k) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   fail_work_in_ = k;
 }
 
@@ -128,9 +129,9 @@ void SimDevice::destroy_event(EventHandle event) noexcept {
   engine_->destroy_event(event);
 }
 
-void SimDevice::record(EventHandle event, StreamHandle stream) {
+void SimDevice::record(StreamHandle stream, EventHandle event) {
   count_fallible(Call::kRecord);
-  engine_->record(event, stream);
+  engine_->record(stream, event);
 }
 
 void SimDevice::wait(StreamHandle stream, EventHandle event) {
@@ -156,7 +157,7 @@ void SimDevice::synchronize_event(EventHandle event) {
 
 void SimDevice::enqueue(StreamHandle stream, StreamWork work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (fail_work_in_ != 0 && --fail_work_in_ == 0)
       work.run = [name = work.name](StreamHandle) {
         throw DeviceError(fmt::format("sim: '{}' fails, as the test wants it to", name));

@@ -1,0 +1,214 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <map>
+#include "base/mutex.h"
+
+#include "base/code/code_store.h"
+#include "base/code/fnv.h"
+#include "base/code/made_kernels.h"
+#include "runtime/cuda/cublas_lt.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/nvrtc.h"
+#include "runtime/kernels.h"
+#include "segfuse/context.h"
+#include "segfuse/error.h"
+#include "segfuse/version.h"
+
+namespace segfuse::runtime {
+namespace {
+
+using cuda::check;
+using cuda::CurrentContext;
+using cuda::driver;
+
+int attribute(cuda::Device device, cuda::DeviceAttribute which) {
+  int value = 0;
+  check(driver().device_attribute(&value, static_cast<int>(which), device), "a device query");
+  return value;
+}
+
+/// Compiled programs on disk, by (source, definitions, architecture, version).
+class CubinCache {
+ public:
+  explicit CubinCache(std::shared_ptr<const CodeStore> store) : store_(std::move(store)) {}
+
+  std::string get(const GpuProgram& program, const std::string& architecture) const {
+    std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
+    for (const std::string& define : program.defines) key += define + "\n";
+    key += program.source;
+    if (auto kept = store_->get(program.name, kSuffix, key)) return *std::move(kept);
+    std::string cubin =
+        cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
+    store_->put(program.name, kSuffix, key, cubin);
+    return cubin;
+  }
+
+ private:
+  static constexpr const char* kSuffix = "cubin";
+  std::shared_ptr<const CodeStore> store_;
+};
+
+class CudaKernels final : public KernelLoader {
+ public:
+  CudaKernels(int ordinal, std::shared_ptr<const CodeStore> code) : cache_(std::move(code)) {
+    check(driver().device_get(&device_, ordinal), "opening the device");
+    major_ = attribute(device_, cuda::DeviceAttribute::kMajor);
+    minor_ = attribute(device_, cuda::DeviceAttribute::kMinor);
+    multiprocessors_ = attribute(device_, cuda::DeviceAttribute::kMultiprocessors);
+    if (major_ < 8)
+      throw DeviceError(
+          fmt::format("CUDA: device {} has compute capability {}.{}; segfuse needs 8.0 or newer",
+                      ordinal, major_, minor_));
+    check(driver().primary_context(&context_, device_), "opening the device's context");
+  }
+
+  int multiprocessors() const override { return multiprocessors_; }
+
+  GpuKernel kernel(const GpuProgram& program, const std::string& entry) override {
+    std::string key = fmt::format("{} {:x}", program.name, fnv1a(program.source));
+    for (const std::string& define : program.defines) key += " " + define;
+    const CurrentContext current(context_);
+    GpuKernel found;
+    check(driver().module_function(&found.handle, module_of(key, program), entry.c_str()),
+          "finding a kernel");
+    return found;
+  }
+
+  std::size_t local_bytes(GpuKernel kernel) override {
+    const CurrentContext current(context_);
+    int bytes = 0;
+    check(driver().function_get(&bytes, static_cast<int>(cuda::FunctionAttribute::kLocalBytes),
+                                kernel.handle),
+          "asking for a kernel's memory");
+    return static_cast<std::size_t>(bytes);
+  }
+
+  void launch(StreamHandle stream, GpuKernel kernel, const GpuLaunch& launch, const void* argument,
+              std::size_t /*size*/) override {
+    const CurrentContext current(context_);
+    ask_for_shared(kernel, launch.shared_bytes);
+    const auto [grid, block, bytes, together] = launch;
+    const auto shared = static_cast<unsigned>(bytes);
+    void* arguments[] = {const_cast<void*>(argument)};
+    if (together)
+      check(driver().launch_together(kernel.handle, grid.x, grid.y, grid.z, block.x, block.y,
+                                     block.z, shared, stream.get(), arguments),
+            "launching a kernel whose blocks wait for each other");
+    else
+      check(driver().launch(kernel.handle, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                            shared, stream.get(), arguments, nullptr),
+            "launching a kernel");
+  }
+
+  std::unique_ptr<GpuMatmul> matmul(const GpuProduct& product) override {
+    if (!cuda::cublas_lt_is_there()) return nullptr;
+    const CurrentContext current(context_);
+    const MutexLock lock(mutex_);
+    if (cublas_ == nullptr) cublas_ = std::make_unique<cuda::CublasLt>();
+    return in_context(cublas_->prepare(product));
+  }
+
+ private:
+  /// A product whose library wants the device's context to be current.
+  class InContext final : public GpuMatmul {
+   public:
+    InContext(cuda::Context context, std::unique_ptr<GpuMatmul> product)
+        : context_(context), product_(std::move(product)) {}
+    std::size_t workspace_bytes() const override { return product_->workspace_bytes(); }
+    void run(StreamHandle stream, const void* a, const void* b, void* out,
+             void* workspace) const override {
+      const CurrentContext current(context_);
+      product_->run(stream, a, b, out, workspace);
+    }
+
+   private:
+    cuda::Context context_;
+    std::unique_ptr<GpuMatmul> product_;
+  };
+  std::unique_ptr<GpuMatmul> in_context(std::unique_ptr<GpuMatmul> product) const {
+    if (product == nullptr) return nullptr;
+    return std::make_unique<InContext>(context_, std::move(product));
+  }
+
+  /// The lock is not held while a program is compiled; of two that compile the same, one is kept.
+  cuda::Module module_of(const std::string& key, const GpuProgram& program) {
+    {
+      const MutexLock lock(mutex_);
+      const auto known = modules_.find(key);
+      if (known != modules_.end()) return known->second;
+    }
+    const std::string architecture = fmt::format("sm_{}{}", major_, minor_);
+    const std::string cubin = cache_.get(program, architecture);
+    if (kernels_are_heard())
+      tell_kernels({MadeKernels::Language::kCuda, program.name, program.source, program.defines,
+                    architecture, cubin});
+    const MutexLock lock(mutex_);
+    cuda::Module& module = modules_[key];
+    if (module == nullptr)
+      check(driver().module_load(&module, cubin.data()), "loading a compiled program");
+    return module;
+  }
+
+  static void ask_for_shared(GpuKernel kernel, std::size_t bytes) {
+    constexpr std::size_t kWithoutAsking = 48 * 1024;
+    if (bytes > kWithoutAsking)
+      check(driver().function_set(kernel.handle,
+                                  static_cast<int>(cuda::FunctionAttribute::kMaxDynamicShared),
+                                  static_cast<int>(bytes)),
+            "asking for shared memory");
+  }
+
+  cuda::Device device_ = 0;
+  cuda::Context context_ = nullptr;
+  int major_ = 0;
+  int minor_ = 0;
+  int multiprocessors_ = 0;
+  CubinCache cache_;
+  Mutex mutex_;
+  std::map<std::string, cuda::Module> modules_ SEGFUSE_GUARDED_BY(mutex_);
+  std::unique_ptr<cuda::CublasLt> cublas_
+      SEGFUSE_GUARDED_BY(mutex_);  ///< opened at the first product
+};
+
+}  // namespace
+
+int cuda_device_count(std::string* reason) {
+  try {
+    int count = 0;
+    check(driver().device_count(&count), "counting devices");
+    if (count == 0 && reason != nullptr) *reason = "the driver sees no device";
+    return count;
+  } catch (const DeviceError& error) {
+    if (reason != nullptr) *reason = error.what();
+    return 0;
+  }
+}
+
+std::string cuda_matmul_library() {
+  std::string reason;
+  if (!cuda::cublas_lt_is_there(&reason)) return reason;
+  return "cuBLASLt " + cuda::cublas_lt_version();
+}
+
+std::string cuda_compiler() { return "NVRTC " + cuda::nvrtc_version(); }
+
+std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal,
+                                                std::shared_ptr<const CodeStore> code) {
+  static Mutex mutex;
+  // Never destroyed: at the end of the process the driver goes first.
+  static auto& opened =
+      *new std::map<std::pair<int, std::filesystem::path>, std::shared_ptr<KernelLoader>>();
+  std::string reason;
+  const int count = cuda_device_count(&reason);
+  if (count == 0) throw DeviceError(reason);
+  if (ordinal < 0 || ordinal >= count)
+    throw UsageError(
+        fmt::format("CUDA: there is no device {}; the driver sees {}", ordinal, count));
+  const MutexLock lock(mutex);
+  std::shared_ptr<KernelLoader>& kernels = opened[{ordinal, code->folder()}];
+  if (kernels == nullptr) kernels = std::make_shared<CudaKernels>(ordinal, std::move(code));
+  return kernels;
+}
+
+}  // namespace segfuse::runtime
