@@ -40,8 +40,12 @@ double milliseconds(const std::function<void()>& call) {
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   nlohmann::json rows = nlohmann::json::array();
-  auto row = [&](const char* name, const Program& program, const std::vector<Tensor>& inputs) {
-    const RunOptions how{.threads = threads};
+  // Of one call; several options alternate.
+  auto row = [&](const char* name, const Program& program, const std::vector<Tensor>& inputs,
+                 const std::vector<RunOptions>& options) {
+    const auto call = [&] {
+      for (const RunOptions& how : options) (void)program.run(inputs, how);
+    };
     std::vector<float> out(64, 0.0F);
     const auto plain = [&] {
       const auto x = inputs[0].span<float>();
@@ -50,13 +54,22 @@ int main(int argc, char** argv) {
     rows.push_back({{"name", name},
                     {"device", "cpu"},
                     {"threads", threads},
-                    {"ms", milliseconds([&] { (void)program.run(inputs, how); })},
+                    {"ms", milliseconds(call) / static_cast<double>(options.size())},
                     {"error", 0.0},
                     {"reference_ms", milliseconds(plain)}});
   };
   const Tensor four = Tensor::full(DType::kF32, {4}, 0.5);
-  row("C++: x * y + 1, 4 elements", pointwise(), {four, four});
+  const std::vector<Tensor> inputs{four, four};
+  const RunOptions alone{.threads = threads};
+  row("C++: x * y + 1, 4 elements", pointwise(), inputs, {alone});
+  row("C++: the same, threads alternate", pointwise(), inputs, {alone, {.threads = threads + 1}});
+  row("C++: the same, contexts alternate", pointwise(), inputs,
+      {alone, {.context = Context(Options()), .threads = threads}});
+  row("C++: the same, check_numerics", pointwise(), inputs,
+      {{.threads = threads, .check_numerics = true}});
+  row("C++: the same, check_numerics alternates", pointwise(), inputs,
+      {alone, {.threads = threads, .check_numerics = true}});
   row("C++: layer norm, GELU, sum, (2, 4)", layer(),
-      {Tensor::full(DType::kF32, {2, 4}, 0.5), four, four});
+      {Tensor::full(DType::kF32, {2, 4}, 0.5), four, four}, {alone});
   std::printf("%s\n", rows.dump(1).c_str());
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/code/fnv.h"
+#include "base/context/state.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "compiler/codegen/cuda/print_cuda.h"
@@ -130,7 +131,9 @@ class Compiled {
     const auto make = [&] {
       const std::string source = compiler::cuda::print_cuda(loops);
       if (text) fmt::print(stderr, "// {}\n{}\n", to_string(loops.schedule), source);
-      return gpu.kernel({fmt::format("fusion_{:016x}", fnv1a(source)), source, {}}, loops.name);
+      return gpu.kernel(
+          {fmt::format("fusion_{:016x}", fnv1a(source)), source, {}, Context().state().code},
+          loops.name);
     };
     runtime::GpuKernel code = make();
     if (loops.schedule.resident != 1 && gpu.local_bytes(code) != 0) {  // as DeviceKernels does it

@@ -101,7 +101,8 @@ struct Sample {
 
 std::shared_ptr<jit::CpuCompiler> opened(const std::filesystem::path& folder) {
   std::string reason;
-  auto compiler = jit::open_cpu_compiler(&reason, {.folder = folder});
+  auto compiler =
+      jit::open_cpu_compiler(&reason, {.store = std::make_shared<const CodeStore>(folder)});
   if (compiler == nullptr) throw DeviceError(reason);
   return compiler;
 }
@@ -153,7 +154,7 @@ int main(int argc, char** argv) {
   auto rows = nlohmann::ordered_json::array();
   auto start = std::clock();
   std::string reason;
-  const auto compiler = jit::open_cpu_compiler(&reason, {.folder = ""});
+  const auto compiler = jit::open_cpu_compiler(&reason);
   if (compiler == nullptr) {  // built without clang
     fmt::print("[]\n");
     return 0;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "runtime/open_device.h"
-#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/over_device.h"
 #include "unit/gpu/device_problem.h"
 
 namespace {
@@ -133,7 +133,7 @@ void measure(const runtime::DeviceAccess& gpu, const Sizes& n, const semicrf::Cu
   const Problem<float> p = random_floats(n);
   Rng rng(3);
   const semicrf::Segmentations gold = random_gold(p, rng);
-  CudaEngine engine(gpu, options);
+  CudaEngine engine = semicrf::OverDevice::make<CudaEngine>(gpu, options);
   const Results mine = device_loss(gpu, engine, p, gold, {});
   const Results reference = host_loss(p, gold, {}, semicrf::Algorithm::kFast);
   double forward_error = 0;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "commands.h"
+#include "segfuse/context.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 #include "segfuse/version.h"
 
 namespace segfuse::cli {
@@ -144,7 +144,7 @@ int run(int argc, char** argv, Common& common) {
                "Print what each kernel needs that is made on the way, as doctor kernel does");
   add_options(app, options);
   app.parse_complete_callback([&] {
-    set_default_options(options);
+    Context::set_process_default(options);
     if (report_kernels) common.kernels = std::make_unique<Watch>();
   });
   const Command commands(app);

@@ -121,7 +121,7 @@ void put_program(const std::string& text) {
 void make_kernels(const Program& program, const CompileArguments& arguments) {
   const SizeExamples sizes = parse_sizes(arguments.sizes);
   for (const std::string& target : {std::string("cpu"), arguments.architecture}) try {
-      program.make_kernels(target, sizes);
+      program.make_kernels(target, sizes, Context::process_default());
     } catch (const DeviceError& error) {
       fmt::print(stderr, "segfuse: no kernels for {}: {}\n", target, terminal_text(error.what()));
     }

@@ -44,8 +44,8 @@ void check_is_ours(const std::string& program) {
     return;
   throw UsageError(fmt::format(
       "doctor streams: '{}' is not segfuse, and the checker is a part of segfuse's device: it "
-      "watches segfuse's own commands (a program that uses the library has it with "
-      "SEGFUSE_CHECK_STREAMS=1)",
+      "watches segfuse's own commands (a program that uses the library sets the option "
+      "check-streams in its Context)",
       program));
 }
 

@@ -4,7 +4,7 @@
 
 #include "commands.h"
 #include "segfuse/capabilities.h"
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 #include "segfuse/version.h"
 
 namespace segfuse::cli {
@@ -12,7 +12,7 @@ namespace segfuse::cli {
 void add_info(Command app, Common& common) {
   Command command = app.add("info", "What this build and this machine can do, and all options");
   command.runs([&common] {
-    const Options values = default_options();
+    const Options values = Context::process_default().options();
     nlohmann::ordered_json json = {{"version", version()}};
     for (const Capability& c : capabilities())
       json["capabilities"].push_back(

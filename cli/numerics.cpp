@@ -7,7 +7,6 @@
 #include "commands.h"
 #include "segfuse/error.h"
 #include "segfuse/numerics.h"
-#include "segfuse/options.h"
 #include "segfuse/train.h"
 
 namespace segfuse::cli {
@@ -55,13 +54,13 @@ NumericsReport examine(const NumericsArguments& arguments) {
   if (arguments.file.extension() == ".sf") {
     NumericsOptions options = arguments.options;
     options.sizes = parse_sizes(arguments.sizes);
+    options.context = Context::process_default();
     return examine_numerics(arguments.file, options);
   }
   TrainingNumericsOptions options = arguments.training;
   options.config = arguments.file;
   options.runs = arguments.options.runs;
-  options.threads = static_cast<int>(default_options().get(options::kThreads));
-  options.quiet = default_options().get(options::kQuiet);
+  options.context = Context::process_default();
   return examine_training_numerics(options);
 }
 

@@ -174,8 +174,9 @@ void run_program(const RunArguments& arguments, Common& common) {
   std::vector<std::filesystem::path> files;
   const std::vector<std::string> names = names_of_outputs(program);
   if (!arguments.out.empty()) files = files_of(names, arguments, common.overwrite);
-  const std::vector<Tensor> outputs =
-      program.run(inputs, {.excess_precision = arguments.excess_precision});
+  const std::vector<Tensor> outputs = program.run(
+      inputs,
+      {.context = Context::process_default(), .excess_precision = arguments.excess_precision});
   program.check();
   auto all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < outputs.size(); ++i) {

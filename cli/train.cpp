@@ -8,19 +8,11 @@
 
 #include "commands.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 
 namespace segfuse::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <class Options>
-void take_defaults(Options& options) {
-  const segfuse::Options defaults = default_options();
-  options.threads = static_cast<int>(defaults.get(options::kThreads));
-  options.quiet = defaults.get(options::kQuiet);
-}
 
 constexpr const char* kChannel =
     "Of files with several: a number from 0 on or \"mean\"; default: that of the training";
@@ -158,7 +150,7 @@ void add_train(Command app, Common& common) {
                "Run the steps in the reference interpreter, in double precision (slow)");
   command.footer("\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
   command.runs([options, &common] {
-    take_defaults(*options);
+    options->context = Context::process_default();
     options->overwrite = common.overwrite;
     print(common, train(*options));
     if (!common.json) put("\nreport: {}\n", (options->out / "report.html").string());
@@ -177,7 +169,7 @@ void add_eval(Command app, Common& common) {
   command.option("--channel", options->channel, kChannel);
   command.footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
   command.runs([options, &common] {
-    take_defaults(*options);
+    options->context = Context::process_default();
     options->overwrite = common.overwrite;
     print(common, evaluate(*options));
   });
@@ -206,7 +198,7 @@ void add_decode(Command app, Common& common) {
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
   command.runs([options, &common] {
-    take_defaults(*options);
+    options->context = Context::process_default();
     options->overwrite = common.overwrite;
     run_decode(*options, common);
   });

@@ -41,7 +41,7 @@ class OnGpu {
       : inputs_(program_of(program).inputs()), outputs_(program_of(program).outputs()) {
     const Program& compiled = program_of(program);
     const nb::gil_scoped_release release;
-    function_.emplace(compiled, device);
+    function_.emplace(compiled, device, Context::process_default());
   }
   ~OnGpu() {
     const nb::gil_scoped_release release;  // others may wait for it with the device's lock

@@ -54,7 +54,9 @@ class CudaEngines {
   void run(int device, void* stream, const Call& call) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<semicrf::CudaEngine>& engine = engines_[device];
-    if (engine == nullptr) engine = std::make_unique<semicrf::CudaEngine>(device);
+    if (engine == nullptr)
+      engine = std::make_unique<semicrf::CudaEngine>(
+          device, semicrf::CudaOptions{.context = Context::process_default()});
     OnDevice on{*engine, stream};
     call(on);
   }

@@ -200,7 +200,8 @@ void bind_programs(nb::module_& m) {
           "__init__",
           [](Compiled* self, const ops::FusionBuilder& fusion, int threads, bool check_numerics,
              bool excess_precision) {
-            new (self) Compiled(fusion.build(), {.threads = threads,
+            new (self) Compiled(fusion.build(), {.context = Context::process_default(),
+                                                 .threads = threads,
                                                  .check_numerics = check_numerics,
                                                  .excess_precision = excess_precision});
           },
@@ -210,7 +211,8 @@ void bind_programs(nb::module_& m) {
           [](const std::string& text, const std::string& source, int threads, bool check_numerics,
              bool excess_precision) {
             return std::make_unique<Compiled>(Program::from_text(text, source),
-                                              RunOptions{.threads = threads,
+                                              RunOptions{.context = Context::process_default(),
+                                                         .threads = threads,
                                                          .check_numerics = check_numerics,
                                                          .excess_precision = excess_precision});
           },

@@ -16,11 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
-
-class ThreadPool;
 
 // ------------------------------------------------------------------------------------- labels
 
@@ -315,10 +314,10 @@ struct Example {
   double seconds = 0;  ///< of the audio
   JoinedCounts joined{};  ///< by folding
 };
-/// Audio, labels and features of all recordings, in their order; files are spread over the pool.
+/// Audio, labels and features of all recordings, in their order; files are spread over its threads.
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
-                                   const FoldingMap& folding, ThreadPool& pool);
+                                   const FoldingMap& folding, const Context& context = {});
 
 // ------------------------------------------------------------------------------------- batches
 

@@ -26,10 +26,6 @@
 
 namespace segfuse {
 
-namespace engine {
-class Accelerator;
-}
-
 /// An array of somebody else.
 struct ForeignArray {
   void* address = nullptr;
@@ -48,10 +44,9 @@ struct ForeignArray {
 /// is planned, at the first call with them.
 class DeviceFunction {
  public:
-  /// `device` as RunOptions::device; it stays open until the process ends. DeviceError when it
+  /// `device` as RunOptions::device; it stays open as long as the context. DeviceError when it
   /// cannot be used.
-  DeviceFunction(const Program& program, std::string_view device);
-  DeviceFunction(const Program& program, std::shared_ptr<engine::Accelerator> accelerator);
+  DeviceFunction(const Program& program, std::string_view device, const Context& context = {});
   ~DeviceFunction();
   DeviceFunction(DeviceFunction&&) noexcept;
   DeviceFunction& operator=(DeviceFunction&&) noexcept;

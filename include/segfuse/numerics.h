@@ -58,8 +58,7 @@ struct NumericsOptions {
   SizeExamples sizes = {};  ///< of symbols that the values in the file do not settle; others are 16
   std::uint64_t seed = 1;   ///< of inputs that the file has no values for
   int runs = 4;             ///< of each group, at least 2
-  std::string backend = {};  ///< as in RunOptions
-  std::string device = {};   ///< as in RunOptions
+  Context context = {};     ///< its options `backend` and `device` say what is examined
 };
 
 /// Runs a program several times, as a whole and group by group, and compares it with the

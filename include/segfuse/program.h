@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
@@ -36,8 +37,10 @@ struct PassInfo {
   std::size_t operations_after = 0;
 };
 
+/// What is not given here is as the context's options say.
 struct RunOptions {
-  int threads = 0;  ///< 0: the option `threads`, or the cores this process may use
+  Context context = {};
+  int threads = 0;
   /// The first NaN or new infinity is a DataError that names its operation. The option
   /// `check-numerics=op` turns it on as well. Results are the same bits, and take much longer.
   bool check_numerics = false;
@@ -45,10 +48,8 @@ struct RunOptions {
   /// the program casts to them, not after each operation: faster, with smaller errors, but other
   /// bits.
   bool excess_precision = false;
-  /// "compiled", "loops" or "reference", as the option `backend` says, which is taken when empty.
-  std::string backend = {};
-  /// "cpu", "cuda" or "cuda:1", as the option `device` says, which is taken when empty.
-  std::string device = {};
+  std::string backend = {};  ///< "compiled", "loops" or "reference"
+  std::string device = {};   ///< "cpu", "cuda" or "cuda:1"
   bool operator==(const RunOptions&) const = default;
 };
 
@@ -91,7 +92,8 @@ class Program {
   /// Makes machine code of all its groups' kernels for such sizes and runs nothing: for "cpu", this
   /// machine, or for a GPU's architecture, as "sm_90". doctor/streams.h's Watch sees them.
   /// DeviceError where the compiler is missing.
-  void make_kernels(std::string_view target, const SizeExamples& sizes = {}) const;
+  void make_kernels(std::string_view target, const SizeExamples& sizes = {},
+                    const Context& context = {}) const;
 
   /// Runs all passes on a copy and says what each did, in their order.
   std::vector<PassInfo> passes() const;
@@ -101,7 +103,7 @@ class Program {
 
   /// Runs in the types of the values. `inputs` in the order of inputs(); aliased inputs are
   /// overwritten in place; outputs are fresh. Plans and memory are kept between runs with the same
-  /// options. One run at a time.
+  /// back end, device and flags, whatever their contexts. One run at a time.
   ///
   /// On a GPU (RunOptions::device) inputs may be in its memory (Tensor::device_memory) or on the
   /// host. If one of them is there, so are the outputs: the call returns before they are computed,

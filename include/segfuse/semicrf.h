@@ -24,9 +24,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace segfuse {
-class ThreadPool;
-}
+#include "segfuse/context.h"
 
 namespace segfuse::semicrf {
 
@@ -285,8 +283,8 @@ class Engine {
  public:
   /// With its own workers; 0 takes the cores this process may use.
   explicit Engine(int threads = 0, EngineOptions options = {});
-  /// With workers that outlive the engine.
-  explicit Engine(ThreadPool& pool, EngineOptions options = {});
+  /// With those of a context, which may be used by others at the same time.
+  explicit Engine(const Context& context, EngineOptions options = {});
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
@@ -325,7 +323,9 @@ class Engine {
                const ViterbiResult& result = {});
 
  private:
+  friend struct EngineOverPool;
   struct State;
+  explicit Engine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

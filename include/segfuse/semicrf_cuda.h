@@ -22,11 +22,8 @@
 #include <memory>
 #include <string>
 
+#include "segfuse/context.h"
 #include "segfuse/semicrf_tools.h"
-
-namespace segfuse::runtime {
-struct DeviceAccess;
-}
 
 namespace segfuse::semicrf {
 
@@ -47,6 +44,7 @@ struct CudaOptions {
   /// Several blocks share a pass that is too much for one. False: one block each, for comparison.
   bool teams = true;
   std::int64_t warm_up = 0;  ///< frames by which parts overlap, at least K; 0: chosen (4 K)
+  Context context = {};      ///< whose folder of compiled code is used
 };
 
 /// One call at a time; several engines may share a device.
@@ -54,8 +52,6 @@ class CudaEngine {
  public:
   /// On the CUDA device with this ordinal. DeviceError says what is missing: driver, NVRTC, device.
   explicit CudaEngine(int device = 0, CudaOptions options = {});
-  /// On any device, with memory from where it says.
-  explicit CudaEngine(const runtime::DeviceAccess& device, CudaOptions options = {});
   /// "NVIDIA H200, NVRTC 13.0", or the sentence that says what is missing, which begins "CUDA:".
   static std::string describe_device(int device = 0);
   ~CudaEngine();
@@ -110,7 +106,9 @@ class CudaEngine {
   std::size_t measure(const std::function<void()>& calls);
 
  private:
+  friend struct OverDevice;
   struct State;
+  explicit CudaEngine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
@@ -140,7 +138,6 @@ class CudaInference {
  public:
   /// On the CUDA device with this ordinal; as CudaEngine.
   explicit CudaInference(int device = 0, CudaOptions options = {});
-  explicit CudaInference(const runtime::DeviceAccess& device, CudaOptions options = {});
   ~CudaInference();
   CudaInference(CudaInference&&) noexcept;
   CudaInference& operator=(CudaInference&&) noexcept;
@@ -207,7 +204,9 @@ class CudaInference {
   void check(void* stream = nullptr);
 
  private:
+  friend struct OverDevice;
   struct State;
+  explicit CudaInference(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
@@ -218,12 +217,9 @@ class CudaOnlineDecoder {
  public:
   /// `shared` and `tail` are of device memory, and copied in stream order.
   template <class T>
-  CudaOnlineDecoder(const runtime::DeviceAccess& device, const Potentials<T>& shared,
-                    const OnlineOptions& options = {}, const View<const double, 1>& tail = {},
-                    void* stream = nullptr);
-  template <class T>
   CudaOnlineDecoder(int device, const Potentials<T>& shared, const OnlineOptions& options = {},
-                    const View<const double, 1>& tail = {}, void* stream = nullptr);
+                    const View<const double, 1>& tail = {}, void* stream = nullptr,
+                    const Context& context = {});
   ~CudaOnlineDecoder();
   CudaOnlineDecoder(CudaOnlineDecoder&&) noexcept;
   CudaOnlineDecoder& operator=(CudaOnlineDecoder&&) noexcept;
@@ -248,7 +244,9 @@ class CudaOnlineDecoder {
   void check();
 
  private:
+  friend struct OverDevice;
   struct State;
+  explicit CudaOnlineDecoder(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

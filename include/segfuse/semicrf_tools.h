@@ -83,8 +83,8 @@ class Inference {
  public:
   /// With its own workers; 0 takes the cores this process may use.
   explicit Inference(int threads = 0);
-  /// With workers that outlive the object.
-  explicit Inference(ThreadPool& pool);
+  /// With those of a context, as Engine.
+  explicit Inference(const Context& context);
   ~Inference();
   Inference(Inference&&) noexcept;
   Inference& operator=(Inference&&) noexcept;

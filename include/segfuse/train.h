@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "segfuse/context.h"
 #include "segfuse/data.h"
 #include "segfuse/numerics.h"
 
@@ -24,8 +25,7 @@ struct TrainOptions {
   bool compare =
       false;  ///< also train the same encoder with a per-frame softmax and a linear chain
   bool reference = false;  ///< steps run in the interpreter, in double precision: slow
-  int threads = 0;         ///< 0: all cores
-  bool quiet = false;      ///< no progress
+  Context context = {};    ///< its options say device, back end, threads and progress
 };
 
 /// Trains on the training recordings, keeps the epoch that is best on the development recordings
@@ -50,10 +50,7 @@ struct TrainingNumericsOptions {
   std::int64_t sequences = 2;          ///< of the first batch; 0: all
   std::int64_t frames = 64;            ///< of each, from its beginning; 0: all
   int runs = 4;                        ///< of each group
-  std::string backend;                 ///< as in RunOptions
-  std::string device;                  ///< as in RunOptions
-  int threads = 0;
-  bool quiet = false;
+  Context context = {};                ///< as in TrainOptions
 };
 
 /// segfuse doctor numerics for the step that a training begins with: forward and backward, as
@@ -69,8 +66,7 @@ struct EvaluateOptions {
   std::string channel;          ///< of files with several: a number or "mean"; empty: the model's
   std::filesystem::path out;    ///< directory for metrics.json and report.html; empty: none
   bool overwrite = false;       ///< replace what is there and not ours, or belongs to a training
-  int threads = 0;
-  bool quiet = false;
+  Context context = {};         ///< as in TrainOptions
 };
 
 /// Measures a model on labelled recordings. Returns the metrics as JSON, as train() does.
@@ -97,8 +93,7 @@ struct DecodeOptions {
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   bool overwrite = false;     ///< replace files that are not ours
-  int threads = 0;
-  bool quiet = false;
+  Context context = {};       ///< as in TrainOptions
   /// Called for each recording once its files are written or it is given up, in their order.
   std::function<void(const DecodedFile&)> each;
 };

@@ -1,4 +1,4 @@
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 
 #include <fmt/core.h>
 #include <sys/auxv.h>
@@ -10,8 +10,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/console/log.h"
-#include "base/mutex.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 
@@ -146,21 +144,6 @@ std::string to_text(const OptionValue& value) {
   return std::get<std::string>(value);
 }
 
-LogLevel level_of(std::string_view name) {
-  const std::vector<std::string>& names = option_table()[row_of("log")].choices;
-  return static_cast<LogLevel>(std::ranges::find(names, name) - names.begin());
-}
-
-struct Defaults {
-  Mutex mutex;
-  std::optional<Options> options SEGFUSE_GUARDED_BY(mutex);
-};
-
-Defaults& defaults() {
-  static Defaults state;
-  return state;
-}
-
 }  // namespace
 
 std::span<const OptionInfo> option_table() {
@@ -221,20 +204,6 @@ void Options::assign(std::string_view name, OptionValue value) {
     throw UsageError(fmt::format("option '{}': '{}' was given, expected {}", info.name,
                                  to_text(value), expectation(info)));
   values_[row] = std::move(value);
-}
-
-Options default_options() {
-  Defaults& state = defaults();
-  const MutexLock lock(state.mutex);
-  if (!state.options) state.options = Options::from_environment();
-  return *state.options;
-}
-
-void set_default_options(Options options) {
-  set_log_level(level_of(options.get(options::kLog)));
-  Defaults& state = defaults();
-  const MutexLock lock(state.mutex);
-  state.options = std::move(options);
 }
 
 }  // namespace segfuse

@@ -58,7 +58,7 @@ KernelReport report_of_c(const std::vector<MadeKernels>& all) {
   report.file = kFile;
   report.source = "C, not compiled";
   std::string reason;
-  const auto compiler = jit::open_cpu_compiler(&reason, {.folder = std::filesystem::path()});
+  const auto compiler = jit::open_cpu_compiler(&reason);
   if (!compiler) {
     report.notes.push_back("There is no compiler for C: " + reason);
     return report;

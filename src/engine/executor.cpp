@@ -9,7 +9,6 @@
 #include "engine/device/accelerator.h"
 #include "runtime/cuda/cublas_lt.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 
 namespace segfuse::engine {
 namespace {
@@ -32,9 +31,11 @@ struct Executable::State {
     if (options.check_numerics && !info.checks_numerics) {
       ir::Fusion looked_at = fusion;
       for (const ir::Alias& alias : fusion.aliases()) looked_at.remove_alias(alias.input);
-      checker = std::make_unique<State>(
-          std::move(looked_at), pool,
-          ExecutorOptions{.backend = "loops", .check_numerics = true, .host = options.host});
+      checker = std::make_unique<State>(std::move(looked_at), pool,
+                                        ExecutorOptions{.backend = "loops",
+                                                        .check_numerics = true,
+                                                        .host = options.host,
+                                                        .context = options.context});
     }
     backend = info.make({fusion, pool, options});
   }
@@ -80,18 +81,19 @@ Executable::~Executable() = default;
 Executable::Executable(Executable&&) noexcept = default;
 Executable& Executable::operator=(Executable&&) noexcept = default;
 
-ExecutorOptions default_executor_options() {
-  const Options defaults = default_options();
-  return {.backend = defaults.get(options::kBackend),
-          .check_numerics = defaults.get(options::kCheckNumerics) == "op",
-          .accelerator = open_accelerator(defaults.get(options::kDevice)),
-          .host = open_host()};
+ExecutorOptions executor_options(const Context& context) {
+  const Options& chosen = context.options();
+  return {.backend = chosen.get(options::kBackend),
+          .check_numerics = chosen.get(options::kCheckNumerics) == "op",
+          .accelerator = open_accelerator(chosen.get(options::kDevice), context),
+          .host = open_host(context),
+          .context = context};
 }
 
 std::string device_matmul_library() { return runtime::cuda_matmul_library(); }
 
 std::string cpu_compiler_name(std::string* reason) {
-  const std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler(reason);
+  const std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler({}, reason);
   return compiler ? compiler->version() : "";
 }
 

@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "engine/plan/step_time.h"
 #include "ir/fusion.h"
+#include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse::engine {
@@ -45,11 +46,13 @@ struct ExecutorOptions {
   /// The CPU as a device: steps that run there go on its streams and take scratch memory from its
   /// heap, so that they can be checked and recorded. Null: they run in place.
   std::shared_ptr<Accelerator> host = nullptr;
+  /// Whose compiled code it uses.
+  Context context = {};
 };
 
-/// As the options `backend`, `check-numerics` (op) and `device` say. DeviceError when that device
-/// cannot be used.
-ExecutorOptions default_executor_options();
+/// As the options `backend`, `check-numerics` (op), `device` and `check-streams` of a context say.
+/// DeviceError when that device cannot be used.
+ExecutorOptions executor_options(const Context& context);
 
 /// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
 /// kept; working memory is kept too. One run at a time.

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <mutex>
+#include <tuple>
 
 #include "base/os/file.h"
 #include "base/text.h"
@@ -16,7 +17,6 @@
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
-#include "segfuse/options.h"
 
 namespace segfuse {
 namespace {
@@ -92,11 +92,12 @@ std::string Program::emit(std::string_view kind, const EmitOptions& how) const {
       fmt::format("'{}' cannot be emitted; what can is {}", kind, quoted_list(emit_kinds())));
 }
 
-void Program::make_kernels(std::string_view target, const SizeExamples& sizes) const {
+void Program::make_kernels(std::string_view target, const SizeExamples& sizes,
+                           const Context& context) const {
   compiler::SizeHints hints;
   hints.symbols = sizes;
   if (target == "cpu") {
-    engine::make_cpu_kernels(state_->fusion, hints);
+    engine::make_cpu_kernels(state_->fusion, hints, context);
   } else {
     engine::make_cuda_kernels(state_->fusion, hints, target);
   }
@@ -128,20 +129,26 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
   RunOptions wanted = options;
   wanted.threads = 0;
   if (last != nullptr && last->options == wanted) return *last;
+  const engine::ExecutorOptions how{
+      .backend = wanted.backend,
+      .check_numerics = wanted.check_numerics,
+      .excess_precision = wanted.excess_precision,
+      .accelerator = engine::open_accelerator(wanted.device, wanted.context),
+      .host = engine::open_host(wanted.context),
+      .context = wanted.context};
+  const auto key = [](const engine::ExecutorOptions& of) {
+    return std::tie(of.backend, of.check_numerics, of.excess_precision, of.accelerator, of.host);
+  };
   for (Prepared& known : all)
-    if (known.options == wanted) return *(last = &known);
-  std::shared_ptr<engine::Accelerator> accelerator = engine::open_accelerator(wanted.device);
-  const engine::ExecutorOptions how{.backend = wanted.backend,
-                                    .check_numerics = wanted.check_numerics,
-                                    .excess_precision = wanted.excess_precision,
-                                    .accelerator = accelerator,
-                                    .host = engine::open_host()};
-  return *(last = &all.emplace_back(wanted, std::move(accelerator),
-                                    engine::Executable(fusion, pool, how)));
+    if (key(known.how) == key(how)) {
+      known.options = wanted;
+      return *(last = &known);
+    }
+  return *(last = &all.emplace_back(wanted, how, engine::Executable(fusion, pool, how)));
 }
 
 std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {
-  const Options defaults = default_options();
+  const Options& defaults = how.context.options();
   RunOptions wanted = how;
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
   if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);
@@ -154,7 +161,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   }
   State::Prepared& prepared = state.prepared(wanted);
   std::unique_lock<std::mutex> alone;  // a GPU serves one program at a time
-  if (prepared.accelerator) alone = std::unique_lock(prepared.accelerator->calls());
+  if (prepared.how.accelerator) alone = std::unique_lock(prepared.how.accelerator->calls());
   std::vector<Tensor> outputs = prepared.executable.run(inputs);
   for (Tensor& output : outputs)  // written in place: the caller's memory is the caller's
     for (const Tensor& input : inputs)

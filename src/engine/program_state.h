@@ -12,10 +12,11 @@
 namespace segfuse {
 
 struct Program::State {
-  /// An executable for all runs with one backend, device and rounding.
+  /// An executable for all runs with one back end, device and set of flags, whatever their
+  /// contexts.
   struct Prepared {
-    RunOptions options;                                ///< threads are the pool's
-    std::shared_ptr<engine::Accelerator> accelerator;  ///< of the executable, which goes first
+    RunOptions options;  ///< of the last run with it; threads are the pool's
+    engine::ExecutorOptions how;
     engine::Executable executable;
   };
   explicit State(ir::Fusion program) : fusion(std::move(program)) {}

@@ -119,7 +119,7 @@ class CachedCompiler final : public CpuCompiler {
         target_(options.target.value_or(host_)),
         version_(clang_module().table->compiler()),
         capacity_(std::max<std::size_t>(1, options.capacity)),
-        store_(options.folder ? *options.folder : code_folder()) {}
+        store_(options.store ? std::move(options.store) : CodeStore::nowhere()) {}
 
   std::shared_ptr<const CpuCode> compile(const CSource& source) override {
     if (kernels_are_heard()) tell_kernels({MadeKernels::Language::kC, source.name, source.text});
@@ -166,8 +166,8 @@ class CachedCompiler final : public CpuCompiler {
     return counters_;
   }
   std::filesystem::path object_path(std::string_view text) const override {
-    return store_.folder().empty() ? std::filesystem::path()
-                                   : store_.path_of(kName, kSuffix, key_of(text));
+    return store_->folder().empty() ? std::filesystem::path()
+                                    : store_->path_of(kName, kSuffix, key_of(text));
   }
 
  private:
@@ -188,7 +188,7 @@ class CachedCompiler final : public CpuCompiler {
 
   Code make(const CSource& source, bool& from_disk) const {
     const std::string key = key_of(source.text);
-    if (const auto object = store_.get(kName, kSuffix, key)) {
+    if (const auto object = store_->get(kName, kSuffix, key)) {
       try {
         Code code = std::make_shared<const CpuCode>(source.name, *object);
         from_disk = true;
@@ -199,7 +199,7 @@ class CachedCompiler final : public CpuCompiler {
     }
     const std::string object = compile_object(source, target_);
     Code code = std::make_shared<const CpuCode>(source.name, object);
-    store_.put(kName, kSuffix, key, object);
+    store_->put(kName, kSuffix, key, object);
     return code;
   }
 
@@ -229,7 +229,7 @@ class CachedCompiler final : public CpuCompiler {
   const CpuTarget target_;
   const std::string version_;
   const std::size_t capacity_;
-  const CodeStore store_;
+  const std::shared_ptr<const CodeStore> store_;
   mutable Mutex mutex_;
   std::list<Entry> entries_ SEGFUSE_GUARDED_BY(mutex_);
   std::unordered_map<std::string_view, std::list<Entry>::iterator> places_

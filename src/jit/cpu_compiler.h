@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/code/code_store.h"
 #include "jit/code.h"
 
 namespace segfuse::jit {
@@ -17,8 +18,8 @@ struct CpuCompilerOptions {
   std::optional<CpuTarget> target = std::nullopt;
   /// Most modules that the compiler itself keeps alive.
   std::size_t capacity = 1024;
-  /// Folder of object files. Nothing: the one of the option cache-dir; empty: none.
-  std::optional<std::filesystem::path> folder = std::nullopt;
+  /// Where object files are kept; null: nowhere.
+  std::shared_ptr<const CodeStore> store = nullptr;
 };
 
 /// What happened so far.

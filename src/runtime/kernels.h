@@ -12,6 +12,10 @@
 #include "runtime/device.h"
 #include "runtime/matmul.h"
 
+namespace segfuse {
+class CodeStore;
+}
+
 namespace segfuse::runtime {
 
 struct Extent3 {
@@ -23,6 +27,9 @@ struct GpuProgram {
   std::string name;                  ///< for messages and caches: "semicrf"
   std::string source;                ///< CUDA C++, complete
   std::vector<std::string> defines;  ///< "NAME=VALUE"
+  /// Where the compiled code is looked for and kept; null: nowhere. What the loader has in memory
+  /// is not written again for another store.
+  std::shared_ptr<const CodeStore> store = nullptr;
 };
 
 /// An entry point of a loaded program; valid as long as its loader.
@@ -44,7 +51,7 @@ class KernelLoader {
   virtual ~KernelLoader() = default;
   virtual int multiprocessors() const = 0;
 
-  /// Loads the program (from memory, from the disk cache, or by compiling) and finds the kernel.
+  /// Loads the program (from memory, from its store, or by compiling) and finds the kernel.
   /// Any thread; programs are compiled beside each other.
   virtual GpuKernel kernel(const GpuProgram& program, const std::string& entry) = 0;
   /// Memory of each thread, which a kernel has for arrays and for registers that it lacked.

@@ -15,6 +15,7 @@ foreach(example ${examples})
   get_filename_component(name ${example} NAME_WE)
   consumer(${name} ${example})
 endforeach()
+consumer(context ${CMAKE_CURRENT_LIST_DIR}/context.cpp)
 consumer(doctor ${CMAKE_CURRENT_LIST_DIR}/doctor.cpp)
 target_link_libraries(doctor PRIVATE segfuse::doctor)
 

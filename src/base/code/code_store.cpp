@@ -18,7 +18,6 @@
 #include "base/console/log.h"
 #include "base/mutex.h"
 #include "base/os/folder.h"
-#include "segfuse/options.h"
 
 namespace segfuse {
 namespace {
@@ -101,17 +100,21 @@ fs::path user_cache_folder() {
   return {};
 }
 
-fs::path code_folder() {
-  const std::string named = default_options().get(options::kCacheDir);
+fs::path code_folder(const Options& options) {
+  const std::string& named = options.get(options::kCacheDir);
   return named.empty() ? user_cache_folder() : fs::path(named);
 }
 
-CodeStoreOptions::CodeStoreOptions()
-    : most_bytes(static_cast<std::uint64_t>(default_options().get(options::kCacheSize)) << 20),
+CodeStoreOptions::CodeStoreOptions(const Options& options)
+    : most_bytes(static_cast<std::uint64_t>(options.get(options::kCacheSize)) << 20),
       key_folder(user_cache_folder()) {}
 
 CodeStore::CodeStore(fs::path folder, CodeStoreOptions options)
     : folder_(std::move(folder)), options_(std::move(options)) {}
+
+std::shared_ptr<const CodeStore> CodeStore::nowhere() {
+  return std::make_shared<const CodeStore>(fs::path());
+}
 
 fs::path CodeStore::path_of(std::string_view name, std::string_view suffix,
                             std::string_view key) const {

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/mutex.h"
 #include "base/os/folder.h"
+#include "segfuse/context.h"
 
 namespace segfuse {
 
@@ -17,13 +19,12 @@ namespace segfuse {
 /// (XDG Base Directory Specification), nor any environment that a caller with fewer rights made.
 std::filesystem::path user_cache_folder();
 /// The option cache-dir, or else user_cache_folder().
-std::filesystem::path code_folder();
+std::filesystem::path code_folder(const Options& options);
 
 struct CodeStoreOptions {
   std::uint64_t most_bytes;          ///< of all files together
   std::filesystem::path key_folder;  ///< where the secret lies; empty: with the code
-  /// As the options have it.
-  CodeStoreOptions();
+  explicit CodeStoreOptions(const Options& options = Options());
 };
 
 /// What is taken from here is run, so nothing is taken that somebody else could have put here: the
@@ -38,6 +39,7 @@ class CodeStore {
  public:
   /// An empty folder: nothing is found and nothing is kept.
   explicit CodeStore(std::filesystem::path folder, CodeStoreOptions options = CodeStoreOptions());
+  static std::shared_ptr<const CodeStore> nowhere();
 
   /// What was put under this very key. `name` and `suffix` only make the file's name readable.
   std::optional<std::string> get(std::string_view name, std::string_view suffix,

@@ -53,7 +53,7 @@ void add_c_text(KernelReport& report, const jit::CpuCompiler& compiler,
 
 void read_c_file(KernelReport& report, const std::filesystem::path& file) {
   std::string reason;
-  const auto compiler = jit::open_cpu_compiler(&reason, {.folder = std::filesystem::path()});
+  const auto compiler = jit::open_cpu_compiler(&reason);
   if (!compiler)
     throw DeviceError(fmt::format("{}: there is no compiler for C files: {}", report.file, reason));
   report.source = source_of(*compiler);

@@ -8,7 +8,7 @@ namespace segfuse::engine {
 namespace {
 
 std::unique_ptr<Backend> make(const BackendSetup& setup) {
-  std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler();
+  std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler(setup.options.context);
   if (!compiler) return find_backend("loops").make(setup);
   const auto planner = [kernels = std::make_shared<CpuKernels>(setup.fusion, std::move(compiler),
                                                                setup.options.excess_precision)](

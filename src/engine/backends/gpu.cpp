@@ -10,7 +10,7 @@ namespace {
 class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(const BackendSetup& setup)
-      : program_(setup.fusion, setup.options.accelerator,
+      : program_(setup.fusion, setup.options.accelerator, setup.options.context,
                  PlanOptions{.measure = setup.options.profile, .poison = setup.options.poison},
                  setup.options.excess_precision),
         check_numerics_(setup.options.check_numerics) {}

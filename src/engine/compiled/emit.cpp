@@ -93,9 +93,10 @@ runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion,
   return runtime::cuda::compile_cubin(fusion.name(), text, {}, architecture);
 }
 
-void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes) {
+void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes,
+                      const Context& context) {
   std::string reason;
-  const std::shared_ptr<jit::CpuCompiler> made_by = shared_cpu_compiler(&reason);
+  const std::shared_ptr<jit::CpuCompiler> made_by = shared_cpu_compiler(context, &reason);
   if (!made_by) throw DeviceError(fmt::format("there is no compiler for the CPU: {}", reason));
   Emission emission(fusion, {.hints = sizes});
   emission.each([&](EmittedGroup& group) {

@@ -9,6 +9,7 @@
 #include "compiler/compile.h"
 #include "ir/fusion.h"
 #include "runtime/cuda/nvrtc.h"
+#include "segfuse/context.h"
 
 namespace segfuse::engine {
 
@@ -29,9 +30,10 @@ CudaUnit print_cuda_unit(const ir::Fusion& fusion, const compiler::CompileOption
 runtime::cuda::Compiled compile_kernels(const ir::Fusion& fusion,
                                         const compiler::CompileOptions& how,
                                         std::string_view architecture);
-/// All kernels made ready as for a run: by the compiler of this process; by NVRTC, each text once.
+/// All kernels made ready as for a run: by the compiler of the context; by NVRTC, each text once.
 /// DeviceError where that is missing.
-void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes);
+void make_cpu_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes,
+                      const Context& context);
 void make_cuda_kernels(const ir::Fusion& fusion, const compiler::SizeHints& sizes,
                        std::string_view architecture);
 /// The whole program in C, its function called `name` (empty: after the program).

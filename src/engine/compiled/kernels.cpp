@@ -1,16 +1,24 @@
 #include "engine/compiled/kernels.h"
 
+#include <filesystem>
+#include <map>
+
+#include "base/code/code_store.h"
+#include "base/context/state.h"
 #include "base/mutex.h"
 #include "compiler/inputs.h"
 
 namespace segfuse::engine {
 
-std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(std::string* reason) {
+std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context, std::string* reason) {
   static Mutex mutex;
-  static std::weak_ptr<jit::CpuCompiler> shared SEGFUSE_GUARDED_BY(mutex);
+  static std::map<std::filesystem::path, std::weak_ptr<jit::CpuCompiler>> shared SEGFUSE_GUARDED_BY(
+      mutex);
+  const std::shared_ptr<const CodeStore>& store = context.state().code;
   const MutexLock lock(mutex);
-  std::shared_ptr<jit::CpuCompiler> compiler = shared.lock();
-  if (!compiler) shared = compiler = jit::open_cpu_compiler(reason);
+  std::weak_ptr<jit::CpuCompiler>& slot = shared[store->folder()];
+  std::shared_ptr<jit::CpuCompiler> compiler = slot.lock();
+  if (!compiler) slot = compiler = jit::open_cpu_compiler(reason, {.store = store});
   return compiler;
 }
 

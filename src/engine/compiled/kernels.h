@@ -9,6 +9,7 @@
 #include "compiler/compile.h"
 #include "ir/bind.h"
 #include "jit/cpu_compiler.h"
+#include "segfuse/context.h"
 
 namespace segfuse::engine {
 
@@ -26,9 +27,10 @@ struct CpuGroup {
   std::vector<CpuKernel> kernels;
 };
 
-/// The compiler that this process shares, so that equal kernels are compiled once: nothing, with
-/// the reason, where there is none.
-std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(std::string* reason = nullptr);
+/// The compiler that all contexts with one folder of code share, so that equal kernels are compiled
+/// once: nothing, with the reason, where there is none.
+std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context,
+                                                      std::string* reason = nullptr);
 
 class CpuKernels {
  public:

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/context/state.h"
 #ifdef SEGFUSE_WITH_COMM
 #include "comm/registered/backends/cuda_host.h"
 #include "comm/registered/pool.h"
@@ -16,7 +17,6 @@
 #include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 
 namespace segfuse::engine {
 
@@ -253,10 +253,29 @@ void stage_in_slabs(int ordinal, AcceleratorOptions& options) {
 void stage_in_slabs(int, AcceleratorOptions&) {}
 #endif
 
+/// As a context holds them.
+struct KeptAccelerators {
+  Mutex mutex;
+  std::map<std::string, std::shared_ptr<Accelerator>, std::less<>> by_name
+      SEGFUSE_GUARDED_BY(mutex);
+};
+
 }  // namespace
 
-std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
+void keep_in(const Context& context, const std::shared_ptr<Accelerator>& accelerator) {
+  auto& kept = context.state().part<KeptAccelerators>();
+  const MutexLock lock(kept.mutex);
+  kept.by_name[accelerator->name()] = accelerator;
+}
+
+std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Context& context) {
   if (name == "cpu") return nullptr;
+  auto& kept = context.state().part<KeptAccelerators>();
+  {
+    const MutexLock lock(kept.mutex);
+    const auto found = kept.by_name.find(name == "cuda" ? "cuda:0" : name);
+    if (found != kept.by_name.end()) return found->second;
+  }
   int ordinal = 0;
   const std::string_view number = name.starts_with("cuda:") ? name.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
@@ -267,7 +286,7 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
   static std::mutex mutex;
   static std::map<std::pair<int, bool>, std::weak_ptr<Accelerator>> opened;
   const std::lock_guard lock(mutex);
-  const bool check_streams = default_options().get(options::kCheckStreams);
+  const bool check_streams = context.options().get(options::kCheckStreams);
   std::weak_ptr<Accelerator>& slot = opened[{ordinal, check_streams}];
   std::shared_ptr<Accelerator> accelerator = slot.lock();
   if (!accelerator) {
@@ -280,8 +299,8 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name) {
   return accelerator;
 }
 
-std::shared_ptr<Accelerator> open_host() {
-  if (!default_options().get(options::kCheckStreams)) return nullptr;
+std::shared_ptr<Accelerator> open_host(const Context& context) {
+  if (!context.options().get(options::kCheckStreams)) return nullptr;
   static std::mutex mutex;
   static std::weak_ptr<Accelerator> opened;
   const std::lock_guard lock(mutex);

@@ -12,6 +12,7 @@
 
 #include "runtime/memory/pinned.h"
 #include "runtime/open_device.h"
+#include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse::engine {
@@ -125,11 +126,14 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   std::size_t buried_bytes_ = 0;
 };
 
-/// "cuda" or "cuda:1": one object per device and process as long as somebody holds it. Nothing for
-/// "cpu". UsageError for other names, DeviceError that says what is missing.
-std::shared_ptr<Accelerator> open_accelerator(std::string_view name);
+/// "cuda" or "cuda:1": what was kept in the context, or else the process's object for the device
+/// and the option `check-streams`, as long as somebody holds it. Nothing for "cpu". UsageError for
+/// other names, DeviceError that says what is missing.
+std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Context& context = {});
+/// From now on the context's device of that name; open as long as the context.
+void keep_in(const Context& context, const std::shared_ptr<Accelerator>& accelerator);
 /// The CPU with two streams under the race checker, one object as long as somebody holds it, if the
-/// option check-streams is set; else nothing.
-std::shared_ptr<Accelerator> open_host();
+/// context's option check-streams is set; else nothing.
+std::shared_ptr<Accelerator> open_host(const Context& context);
 
 }  // namespace segfuse::engine

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "base/context/state.h"
 #include "engine/device/library_kernels.h"
 #include "engine/exec/crf_views.h"
 #include "segfuse/error.h"
+#include "semicrf/cuda/over_device.h"
 
 namespace segfuse::engine {
 
@@ -30,16 +32,19 @@ class DeviceCrf::Memory final : public runtime::StreamMemory {
   std::vector<Buffer> kept_;
 };
 
-DeviceCrf::DeviceCrf(Accelerator& accelerator)
-    : accelerator_(accelerator), memory_(std::make_shared<Memory>(accelerator)) {}
+DeviceCrf::DeviceCrf(Accelerator& accelerator, const Context& context)
+    : accelerator_(accelerator), memory_(std::make_shared<Memory>(accelerator)) {
+  options_.context = context;
+}
 DeviceCrf::~DeviceCrf() = default;
 
 semicrf::CudaEngine& DeviceCrf::engine() {
   if (!engine_) {
     const std::shared_ptr<runtime::OpenDevice>& device = accelerator_.device();
-    engine_.emplace(runtime::DeviceAccess{
-        std::shared_ptr<runtime::Device>(device, &device->device()), device->kernels(), memory_,
-        device->timeline().handle(accelerator_.streams()[0])});
+    engine_ = semicrf::OverDevice::make<semicrf::CudaEngine>(
+        {std::shared_ptr<runtime::Device>(device, &device->device()), device->kernels(), memory_,
+         device->timeline().handle(accelerator_.streams()[0])},
+        options_);
   }
   return *engine_;
 }
@@ -107,6 +112,7 @@ semicrf::DeviceSegmentations DeviceCrf::gold(std::span<const Array> operands, st
 void DeviceCrf::convert(DType from, DType to, const void* source, void* target, std::int64_t count,
                         StreamHandle stream) {
   LibraryLaunch launch = convert_launch(from, to, count);
+  launch.program.store = options_.context.state().code;
   runtime::KernelLoader& kernels = *accelerator_.kernels();
   const runtime::GpuKernel kernel = kernels.kernel(launch.program, launch.entry);
   if (!stream) return;  // of measure()

@@ -38,7 +38,7 @@ struct CrfScratch {
 
 class DeviceCrf {
  public:
-  explicit DeviceCrf(Accelerator& accelerator);
+  DeviceCrf(Accelerator& accelerator, const Context& context);
   ~DeviceCrf();
   DeviceCrf(const DeviceCrf&) = delete;
   DeviceCrf& operator=(const DeviceCrf&) = delete;
@@ -78,6 +78,7 @@ class DeviceCrf {
   CrfMemory memory_for(std::span<const Array> operands) const;
 
   Accelerator& accelerator_;
+  semicrf::CudaOptions options_;
   std::shared_ptr<Memory> memory_;
   std::optional<semicrf::CudaEngine> engine_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/context/state.h"
 #include "engine/device/device_program.h"
 #include "engine/device/library_kernels.h"
 #include "engine/exec/array.h"
@@ -55,8 +56,11 @@ Buffer span_of(runtime::Device& device, const ForeignArray& array) {
 }  // namespace
 
 struct DeviceFunction::State {
-  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on)
-      : accelerator(std::move(on)), program(of, accelerator), overwritten(of.inputs().size()) {
+  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on, const Context& context)
+      : accelerator(std::move(on)),
+        store(context.state().code),
+        program(of, accelerator, context),
+        overwritten(of.inputs().size()) {
     const ir::Fusion& fusion = program.fusion();
     for (const ir::ExprId id : fusion.live_exprs())
       if (fusion.expr(id).op == ir::Op::matmul) alignment = kProductBytes;
@@ -92,6 +96,7 @@ struct DeviceFunction::State {
     const engine::Nest nest = engine::collapse(array.shape, {strides});
     engine::LibraryLaunch launch =
         engine::copy_view_launch(size_of(array.dtype), nest.sizes, nest.strides[0]);
+    launch.program.store = store;
     const Buffer from = span_of(timeline().device(stream), array);
     executor().note_write(from, ready);
     foreign.push_back(from);
@@ -180,6 +185,7 @@ struct DeviceFunction::State {
   runtime::Timeline& timeline() { return executor().timeline(); }
 
   std::shared_ptr<Accelerator> accelerator;
+  std::shared_ptr<const CodeStore> store;  ///< of compiled code
   engine::DeviceProgram program;
   std::vector<bool> overwritten;  ///< by input
   std::size_t alignment = kVectorBytes;
@@ -188,29 +194,15 @@ struct DeviceFunction::State {
   std::vector<Buffer> over;     ///< of others; to be dropped when no lock is held
 };
 
-namespace {
-
-/// Who calls once calls again, and streams of others are known to what is open.
-std::shared_ptr<Accelerator> kept_open(std::string_view device) {
-  static std::mutex mutex;
-  static auto* const open = new std::vector<std::shared_ptr<Accelerator>>;
-  std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device);
-  const std::lock_guard lock(mutex);
-  if (accelerator != nullptr && std::ranges::find(*open, accelerator) == open->end())
-    open->push_back(accelerator);
-  return accelerator;
-}
-
-}  // namespace
-
-DeviceFunction::DeviceFunction(const Program& program, std::string_view device)
-    : DeviceFunction(program, kept_open(device)) {}
-
-DeviceFunction::DeviceFunction(const Program& program, std::shared_ptr<Accelerator> accelerator) {
+DeviceFunction::DeviceFunction(const Program& program, std::string_view device,
+                               const Context& context) {
+  const std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device, context);
   if (accelerator == nullptr)
     throw UsageError("'cpu' is no GPU; a program runs there with Program::run");
+  // Who calls once calls again, and streams of others are known to what is open.
+  engine::keep_in(context, accelerator);
   const std::lock_guard lock(accelerator->calls());
-  state_ = std::make_unique<State>(program.state().fusion, accelerator);
+  state_ = std::make_unique<State>(program.state().fusion, accelerator, context);
 }
 
 DeviceFunction::~DeviceFunction() {

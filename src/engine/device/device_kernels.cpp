@@ -19,10 +19,11 @@ struct DeviceKernels::Pending {
 };
 
 DeviceKernels::DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::KernelLoader> loader,
-                             bool excess_precision)
+                             bool excess_precision, std::shared_ptr<const CodeStore> store)
     : compiled_(std::move(fusion),
                 {.target = compiler::Target::kCuda, .excess_precision = excess_precision}),
-      loader_(std::move(loader)) {}
+      loader_(std::move(loader)),
+      store_(std::move(store)) {}
 
 /// On as many threads as the machine has: each text takes the compiler about a fifth of a second.
 /// Of equal texts one is compiled, and the others find it.
@@ -82,7 +83,7 @@ std::vector<DeviceGroup> DeviceKernels::prepare(std::span<const Tensor> inputs, 
         known->launch = compiler::cuda::cuda_launch(kernel.kernel);
         known->kernel = std::move(kernel);
         const compiler::loop::Kernel& loops = known->kernel.kernel;
-        pending.push_back({known, {loops.name, compiled_.print(loops), {}}, {}});
+        pending.push_back({known, {loops.name, compiled_.print(loops), {}, store_}, {}});
       }
       all[g].kernels.push_back(known);
     }

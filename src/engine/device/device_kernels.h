@@ -26,13 +26,15 @@ struct DeviceGroup {
 
 class DeviceKernels {
  public:
+  /// Compiled code is kept in `store`; null: nowhere.
   DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::KernelLoader> loader,
-                bool excess_precision = false);
+                bool excess_precision = false, std::shared_ptr<const CodeStore> store = nullptr);
 
   const compiler::CompiledFusion& compiled() const { return compiled_; }
   const compiler::SegmentedFusion& segmented() const { return compiled_.segmented(); }
   const std::vector<compiler::SegmentedGroup>& groups() const { return compiled_.groups(); }
   const ir::Fusion& fusion() const { return compiled_.fusion(); }
+  const std::shared_ptr<const CodeStore>& store() const { return store_; }
 
   /// Binds the sizes of these inputs, makes kernels for them that are not there yet, all of them
   /// beside each other, and gives those of each group. UsageError for inputs that do not fit.
@@ -48,6 +50,7 @@ class DeviceKernels {
 
   compiler::CompiledFusion compiled_;
   std::shared_ptr<runtime::KernelLoader> loader_;
+  std::shared_ptr<const CodeStore> store_;
   std::map<Variant, std::shared_ptr<DeviceKernel>> made_;
 };
 

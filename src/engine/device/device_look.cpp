@@ -135,7 +135,7 @@ std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
         });
     std::vector<Tensor> operands;
     for (const ir::ValId val : one.inputs) operands.push_back(walk.values[val.index]);
-    const Tensor found = DeviceProgram(one.fusion, accelerator_).run(operands)[0];
+    const Tensor found = DeviceProgram(one.fusion, accelerator_, context_).run(operands)[0];
     const Tensor& expected = walk.values[expr.results[0].index];
     if (const std::int64_t at = first_unexpected(found, expected); at >= 0)
       return of_kernel(std::string(ir::info(expr.op).name), found, expected, at,

@@ -26,6 +26,7 @@ DevicePlanner::DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes,
       compiled_(fusion.compiled()),
       accelerator_(accelerator),
       crf_(crf),
+      store_(fusion.store()),
       device_options_(options) {}
 
 std::function<void(runtime::StreamHandle)> DevicePlanner::waiter() const {
@@ -61,6 +62,7 @@ void DevicePlanner::add_library(std::string name, LibraryLaunch library,
     else
       operands.write(refs[i]);
   }
+  library.program.store = store_;
   Launch launch{accelerator_.kernels()->kernel(library.program, library.entry),
                 {library.grid, library.block},
                 std::move(library.words),

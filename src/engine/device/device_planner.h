@@ -67,6 +67,7 @@ class DevicePlanner final : public PlanBuilder {
   std::span<const DeviceGroup> codes_;  ///< by group
   Accelerator& accelerator_;
   DeviceCrf& crf_;
+  const std::shared_ptr<const CodeStore>& store_;
   DevicePlanOptions device_options_;
   DevicePlan made_;
   std::uint32_t status_ = 0;                     // the buffer, when there are checks

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/context/state.h"
 #include "compiler/inputs.h"
 #include "segfuse/error.h"
 
@@ -35,11 +36,12 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
 }  // namespace
 
 DeviceProgram::DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
-                             PlanOptions options, bool excess_precision)
+                             const Context& context, PlanOptions options, bool excess_precision)
     : program_(std::move(fusion)),
       accelerator_(std::move(accelerator)),
-      crf_(*accelerator_),
-      fusion_(program_, accelerator_->kernels(), excess_precision),
+      context_(context),
+      crf_(*accelerator_, context),
+      fusion_(program_, accelerator_->kernels(), excess_precision, context.state().code),
       options_(options) {
   for (const ir::ExprId id : fusion_.fusion().live_exprs()) {
     const ir::Op op = fusion_.fusion().expr(id).op;

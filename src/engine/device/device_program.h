@@ -21,8 +21,9 @@ struct DeviceRun {
 /// What depends on shapes is planned on the first run with them and kept. One run at a time.
 class DeviceProgram {
  public:
-  /// Of `options` those that every run has: measure, poison.
-  DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator,
+  /// Of `options` those that every run has: measure, poison. Compiled code is kept where the
+  /// context says.
+  DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator, const Context& context,
                 PlanOptions options = {}, bool excess_precision = false);
   ~DeviceProgram();
 
@@ -64,6 +65,7 @@ class DeviceProgram {
 
   ir::Fusion program_;
   std::shared_ptr<Accelerator> accelerator_;
+  Context context_;
   DeviceCrf crf_;
   DeviceKernels fusion_;
   PlanOptions options_;

@@ -9,6 +9,7 @@
 #include "compiler/interpret/interpreter.h"
 #include "engine/exec/array.h"
 #include "segfuse/semicrf.h"
+#include "semicrf/cpu/engine_over_pool.h"
 
 namespace segfuse::engine {
 
@@ -17,7 +18,7 @@ namespace segfuse::engine {
 class SemicrfOps {
  public:
   explicit SemicrfOps(ThreadPool& pool, semicrf::EngineOptions options = {})
-      : engine_(pool, options) {}
+      : engine_(semicrf::EngineOverPool::make(pool, options)) {}
 
   /// `loss` is contiguous.
   void loss(std::span<const Array> operands, const Array& loss);

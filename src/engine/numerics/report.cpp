@@ -37,8 +37,8 @@ NumericsReport examine_numerics(const std::filesystem::path& file, const Numeric
   std::vector<std::string> notes;
   const std::vector<Tensor> inputs = numerics::make_inputs(
       fusion, options.sizes, options.seed, numerics::read_values(text, file.string()), notes);
-  NumericsReport report = numerics::examine(
-      fusion, inputs, numerics::place_of(options.backend, options.device), options.runs);
+  NumericsReport report =
+      numerics::examine(fusion, inputs, numerics::place_of(options.context), options.runs);
   report.name = file.string();
   report.notes.insert(report.notes.begin(), notes.begin(), notes.end());
   return report;

@@ -27,18 +27,18 @@ using Subject = std::function<std::vector<Tensor>(
     const ir::Fusion& fusion, std::span<const Tensor> inputs, const Trial& trial)>;
 
 /// What runs programs on the CPU.
-Subject cpu_subject(std::string backend);
+Subject cpu_subject(std::string backend, const Context& context = {});
 /// What runs them on a GPU; a trial's threads mean nothing there.
-Subject device_subject(std::shared_ptr<Accelerator> accelerator);
+Subject device_subject(std::shared_ptr<Accelerator> accelerator, const Context& context = {});
 
-/// A back end by the options of its user: what is not said, the defaults say. Unless the back end
-/// is "compiled", programs run on the CPU whatever the device is.
+/// The back end and the device of a context. Unless the back end is "compiled", programs run on the
+/// CPU whatever the device is.
 struct Place {
   Subject subject;
   Functions functions = Functions::kOurs;
   std::string products = std::string(matmul_library());  ///< the library behind matmul
   std::string device = "cpu";
 };
-Place place_of(std::string backend, std::string device);
+Place place_of(const Context& context);
 
 }  // namespace segfuse::engine::numerics

@@ -5,9 +5,9 @@ namespace segfuse {
 
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
-                                   const FoldingMap& folding, ThreadPool& pool) {
+                                   const FoldingMap& folding, const Context& context) {
   std::vector<Example> out(recordings.size());
-  pool.run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
+  context.pool().run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
     const Recording& recording = recordings[static_cast<std::size_t>(task)];
     Example& example = out[static_cast<std::size_t>(task)];
     AudioOptions how;

@@ -11,7 +11,6 @@
 #include "runtime/cuda/nvrtc.h"
 #include "runtime/kernels.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 #include "segfuse/version.h"
 
 namespace segfuse::runtime {
@@ -27,24 +26,19 @@ int attribute(cuda::Device device, cuda::DeviceAttribute which) {
   return value;
 }
 
-/// Compiled programs on disk, by (source, definitions, architecture, version).
-class CubinCache {
- public:
-  std::string get(const GpuProgram& program, const std::string& architecture) const {
-    std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
-    for (const std::string& define : program.defines) key += define + "\n";
-    key += program.source;
-    if (auto kept = store_.get(program.name, kSuffix, key)) return *std::move(kept);
-    std::string cubin =
-        cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
-    store_.put(program.name, kSuffix, key, cubin);
-    return cubin;
-  }
-
- private:
-  static constexpr const char* kSuffix = "cubin";
-  CodeStore store_{code_folder()};
-};
+/// Found on disk by (source, definitions, architecture, version), or compiled and kept there.
+std::string cubin_of(const GpuProgram& program, const std::string& architecture) {
+  constexpr const char* kSuffix = "cubin";
+  std::string key = fmt::format("segfuse {} | {}\n", version(), architecture);
+  for (const std::string& define : program.defines) key += define + "\n";
+  key += program.source;
+  if (program.store)
+    if (auto kept = program.store->get(program.name, kSuffix, key)) return *std::move(kept);
+  std::string cubin =
+      cuda::compile_cubin(program.name, program.source, program.defines, architecture).cubin;
+  if (program.store) program.store->put(program.name, kSuffix, key, cubin);
+  return cubin;
+}
 
 class CudaKernels final : public KernelLoader {
  public:
@@ -136,7 +130,7 @@ class CudaKernels final : public KernelLoader {
       if (known != modules_.end()) return known->second;
     }
     const std::string architecture = fmt::format("sm_{}{}", major_, minor_);
-    const std::string cubin = cache_.get(program, architecture);
+    const std::string cubin = cubin_of(program, architecture);
     if (kernels_are_heard())
       tell_kernels({MadeKernels::Language::kCuda, program.name, program.source, program.defines,
                     architecture, cubin});
@@ -161,7 +155,6 @@ class CudaKernels final : public KernelLoader {
   int major_ = 0;
   int minor_ = 0;
   int multiprocessors_ = 0;
-  CubinCache cache_;
   Mutex mutex_;
   std::map<std::string, cuda::Module> modules_ SEGFUSE_GUARDED_BY(mutex_);
   std::unique_ptr<cuda::CublasLt> cublas_

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/context/state.h"
 #include "base/thread_pool.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
+#include "semicrf/cpu/engine_over_pool.h"
 #include "semicrf/cpu/solver.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/posteriors.h"
@@ -18,6 +20,7 @@ namespace segfuse::semicrf {
 struct Engine::State {
   EngineOptions options;
   std::unique_ptr<ThreadPool> owned;
+  Context context;
   ThreadPool* pool = nullptr;
   Model model;
   Method method;
@@ -105,9 +108,18 @@ Engine::Engine(int threads, EngineOptions options) : state_(std::make_unique<Sta
   state_->pool = state_->owned.get();
 }
 
-Engine::Engine(ThreadPool& pool, EngineOptions options) : state_(std::make_unique<State>()) {
-  state_->options = options;
-  state_->pool = &pool;
+Engine::Engine(const Context& context, EngineOptions options)
+    : Engine(EngineOverPool::make(context.pool(), options)) {
+  state_->context = context;  // which the pool lives in
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Engine EngineOverPool::make(ThreadPool& pool, EngineOptions options) {
+  auto state = std::make_unique<Engine::State>();
+  state->options = options;
+  state->pool = &pool;
+  return Engine(std::move(state));
 }
 
 Engine::~Engine() = default;

@@ -4,15 +4,19 @@
 
 #include "runtime/open_device.h"
 #include "semicrf/cuda/engine_state.h"
+#include "semicrf/cuda/over_device.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/posteriors.h"
 
 namespace segfuse::semicrf {
 
 CudaEngine::CudaEngine(int device, CudaOptions options)
-    : CudaEngine(runtime::access_cuda(device), options) {}
-CudaEngine::CudaEngine(const runtime::DeviceAccess& device, CudaOptions options)
-    : state_(std::make_unique<State>(std::make_shared<gpu::Queue>(device), options)) {}
+    : state_(std::make_unique<State>(runtime::access_cuda(device), options)) {}
+CudaEngine::CudaEngine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+template <>
+CudaEngine OverDevice::make(const runtime::DeviceAccess& device, const CudaOptions& options) {
+  return CudaEngine(std::make_unique<CudaEngine::State>(device, options));
+}
 std::string CudaEngine::describe_device(int device) {
   try {
     return runtime::open_cuda(device)->device().name() + ", " + runtime::cuda_compiler();

@@ -40,8 +40,8 @@ struct CudaEngine::State {
   gpu::Faults faults;
   gpu::Sizes sizes{};  ///< of the last call, for describing faults
 
-  State(std::shared_ptr<gpu::Queue> g, CudaOptions o)
-      : gpu(std::move(g)), options(o), faults(*gpu) {}
+  State(const runtime::DeviceAccess& device, const CudaOptions& o)
+      : gpu(std::make_shared<gpu::Queue>(device, o.context)), options(o), faults(*gpu) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 

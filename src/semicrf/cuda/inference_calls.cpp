@@ -138,9 +138,12 @@ void CudaInference::State::store_shared(const ScopeCall& call, StreamHandle stre
 }
 
 CudaInference::CudaInference(int device, CudaOptions options)
-    : CudaInference(runtime::access_cuda(device), options) {}
-CudaInference::CudaInference(const runtime::DeviceAccess& device, CudaOptions options)
-    : state_(std::make_unique<State>(device, options)) {}
+    : state_(std::make_unique<State>(runtime::access_cuda(device), options)) {}
+CudaInference::CudaInference(std::unique_ptr<State> state) : state_(std::move(state)) {}
+template <>
+CudaInference OverDevice::make(const runtime::DeviceAccess& device, const CudaOptions& options) {
+  return CudaInference(std::make_unique<CudaInference::State>(device, options));
+}
 CudaInference::~CudaInference() = default;
 CudaInference::CudaInference(CudaInference&&) noexcept = default;
 CudaInference& CudaInference::operator=(CudaInference&&) noexcept = default;

@@ -9,6 +9,7 @@
 #include "segfuse/semicrf_cuda.h"
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/scope/arguments.h"
+#include "semicrf/cuda/over_device.h"
 #include "semicrf/cuda/programs.h"
 #include "semicrf/cuda/queue.h"
 #include "semicrf/cuda/views.h"
@@ -51,8 +52,10 @@ struct CudaInference::State {
   gpu::Faults faults;
   gpu::Sizes sizes{};  ///< of the last call, for describing faults
 
-  State(runtime::DeviceAccess device, CudaOptions options)
-      : gpu(std::make_shared<gpu::Queue>(device)), engine(device, options), faults(*gpu) {}
+  State(const runtime::DeviceAccess& device, const CudaOptions& options)
+      : gpu(std::make_shared<gpu::Queue>(device, options.context)),
+        engine(OverDevice::make<CudaEngine>(device, options)),
+        faults(*gpu) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 

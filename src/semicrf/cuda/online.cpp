@@ -25,8 +25,8 @@ struct CudaOnlineDecoder::State {
   std::int64_t frames = 0;          ///< that were pushed
   std::vector<std::int32_t> taken;  ///< decided segments that the caller has not asked for
 
-  State(const runtime::DeviceAccess& device, StreamHandle s)
-      : gpu(std::make_shared<gpu::Queue>(device)), stream(s) {}
+  State(const runtime::DeviceAccess& device, StreamHandle s, const Context& context)
+      : gpu(std::make_shared<gpu::Queue>(device, context)), stream(s) {}
 
   GpuKernel kernel(const std::string& entry) {
     GpuKernel& kernel = kernels[entry];
@@ -135,10 +135,10 @@ void CudaOnlineDecoder::State::make_room(std::int64_t n) {
 }
 
 template <class T>
-CudaOnlineDecoder::CudaOnlineDecoder(const runtime::DeviceAccess& device,
+CudaOnlineDecoder OverDevice::online(const runtime::DeviceAccess& device,
                                      const Potentials<T>& shared, const OnlineOptions& options,
-                                     const View<const double, 1>& tail, void* stream)
-    : state_(std::make_unique<State>(device, runtime::legacy_if_null(stream))) {
+                                     const View<const double, 1>& tail, void* stream,
+                                     const Context& context) {
   Potentials<T> p;
   p.transition = shared.transition;
   p.duration = shared.duration;
@@ -153,15 +153,21 @@ CudaOnlineDecoder::CudaOnlineDecoder(const runtime::DeviceAccess& device,
         fmt::format("semicrf: a delay of {} frames is shorter than the longest duration, {}",
                     options.max_delay, longest));
   constexpr std::int64_t kMostInt = 1 << 30;
-  state_->call.max_delay = static_cast<int>(std::min(options.max_delay, kMostInt));
-  state_->begin(p, {{}, tail});
+  auto state =
+      std::make_unique<CudaOnlineDecoder::State>(device, runtime::legacy_if_null(stream), context);
+  state->call.max_delay = static_cast<int>(std::min(options.max_delay, kMostInt));
+  state->begin(p, {{}, tail});
+  return CudaOnlineDecoder(std::move(state));
 }
 
 template <class T>
 CudaOnlineDecoder::CudaOnlineDecoder(int device, const Potentials<T>& shared,
                                      const OnlineOptions& options,
-                                     const View<const double, 1>& tail, void* stream)
-    : CudaOnlineDecoder(runtime::access_cuda(device), shared, options, tail, stream) {}
+                                     const View<const double, 1>& tail, void* stream,
+                                     const Context& context)
+    : CudaOnlineDecoder(OverDevice::online(runtime::access_cuda(device), shared, options, tail,
+                                           stream, context)) {}
+CudaOnlineDecoder::CudaOnlineDecoder(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 CudaOnlineDecoder::~CudaOnlineDecoder() = default;
 CudaOnlineDecoder::CudaOnlineDecoder(CudaOnlineDecoder&&) noexcept = default;
@@ -231,11 +237,12 @@ void CudaOnlineDecoder::check() {
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                                   \
-  template CudaOnlineDecoder::CudaOnlineDecoder(const runtime::DeviceAccess&,                    \
-                                                const Potentials<T>&, const OnlineOptions&,      \
-                                                const View<const double, 1>&, void*);            \
+  template CudaOnlineDecoder OverDevice::online(                                                 \
+      const runtime::DeviceAccess&, const Potentials<T>&, const OnlineOptions&,                  \
+      const View<const double, 1>&, void*, const Context&);                                      \
   template CudaOnlineDecoder::CudaOnlineDecoder(int, const Potentials<T>&, const OnlineOptions&, \
-                                                const View<const double, 1>&, void*);            \
+                                                const View<const double, 1>&, void*,             \
+                                                const Context&);                                 \
   template void CudaOnlineDecoder::push(const View<const T, 2>&, const View<const T, 2>&,        \
                                         const View<const T, 2>&);
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/context/state.h"
 #include "runtime/memory/stream_memory.h"
 #include "semicrf/cuda/kernels/common/arguments.h"
 
@@ -14,11 +15,14 @@ namespace segfuse::semicrf::gpu {
 
 class Queue {
  public:
-  explicit Queue(runtime::DeviceAccess access) : access_(std::move(access)) {}
+  /// Compiled code is kept where the context says.
+  Queue(runtime::DeviceAccess access, const Context& context)
+      : access_(std::move(access)), context_(context) {}
 
   runtime::StreamHandle home() const { return access_.home; }
   int multiprocessors() const { return access_.kernels->multiprocessors(); }
-  runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) {
+  runtime::GpuKernel kernel(runtime::GpuProgram program, const std::string& entry) {
+    program.store = context_.state().code;
     return access_.kernels->kernel(program, entry);
   }
   template <class Call>
@@ -62,6 +66,7 @@ class Queue {
 
  private:
   runtime::DeviceAccess access_;
+  Context context_;
   bool measuring_ = false;
   std::size_t largest_ = 0;
 };

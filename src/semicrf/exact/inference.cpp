@@ -127,7 +127,7 @@ class GradientCopy {
 }  // namespace
 
 Inference::Inference(int threads) : state_(std::make_unique<State>(threads)) {}
-Inference::Inference(ThreadPool& pool) : state_(std::make_unique<State>(pool)) {}
+Inference::Inference(const Context& context) : state_(std::make_unique<State>(context)) {}
 
 Inference::~Inference() = default;
 Inference::Inference(Inference&&) noexcept = default;

@@ -5,8 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/context/state.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
+#include "semicrf/cpu/engine_over_pool.h"
 #include "semicrf/exact/lattice.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/scope.h"
@@ -77,6 +79,7 @@ inline const RowExpectations& counts_of(const ScopedModel& model, const ScopedRo
 
 struct Inference::State {
   std::unique_ptr<ThreadPool> owned;
+  Context context;
   ThreadPool* pool = nullptr;
   Mutex mutex;
   std::vector<std::unique_ptr<LatticeWorkspace>> free SEGFUSE_GUARDED_BY(mutex);
@@ -84,8 +87,10 @@ struct Inference::State {
   Engine engine;
 
   explicit State(int threads)
-      : owned(std::make_unique<ThreadPool>(threads)), pool(owned.get()), engine(*pool) {}
-  explicit State(ThreadPool& shared) : pool(&shared), engine(shared) {}
+      : owned(std::make_unique<ThreadPool>(threads)),
+        pool(owned.get()),
+        engine(EngineOverPool::make(*pool)) {}
+  explicit State(const Context& shared) : context(shared), pool(&context.pool()), engine(context) {}
 
   /// Calls body(b, workspace) for rows [begin, end) in parallel.
   template <class Body>

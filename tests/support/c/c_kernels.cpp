@@ -72,9 +72,7 @@ void expect_near(const loop::Kernel& kernel, const std::string& name, const Tens
 }  // namespace
 
 CKernels::CKernels(bool stranger, std::string flags) : flags_(std::move(flags)) {
-  jit::CpuCompilerOptions options;
-  options.folder = "";
-  if (!stranger) clang_ = jit::open_cpu_compiler(nullptr, options);
+  if (!stranger) clang_ = jit::open_cpu_compiler();
 }
 
 jit::CpuFunction CKernels::function(const loop::Kernel& kernel, const std::string& text) {

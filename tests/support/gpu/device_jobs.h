@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/context/state.h"
 #include "compiler/codegen/cuda/print_cuda.h"
 #include "runtime/memory/stream_memory.h"
 #include "support/gpu/kernel_jobs.h"
@@ -16,7 +17,8 @@ class DeviceJob {
       : gpu_(std::move(gpu)), job_(job), launch_(compiler::cuda::cuda_launch(job.kernel)) {
     kernel_ = gpu_.kernels->kernel({job.kernel.name + "_" + std::to_string(fnv(job)),
                                     compiler::cuda::print_cuda(job.kernel),
-                                    {}},
+                                    {},
+                                    Context().state().code},
                                    job.kernel.name);
     for (const Tensor& tensor : job.before) {
       memory_.push_back(

@@ -15,7 +15,7 @@
 
 #include "base/console/log.h"
 #include "base/os/file.h"
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 #include "support/files.h"
 
 namespace segfuse {
@@ -229,24 +229,20 @@ TEST(CodeStore, ManyThreadsAndStoresShareAFolder) {
 }
 
 TEST(CodeFolder, IsTheOptionOrUnderTheHome) {
-  const Options before = default_options();
-  Options options = before;
-  options.set(options::kCacheDir, std::string());
-  set_default_options(options);
+  Options options;
   ::setenv("XDG_CACHE_HOME", "/somewhere", 1);
-  EXPECT_EQ(code_folder(), "/somewhere/segfuse");
+  EXPECT_EQ(code_folder(options), "/somewhere/segfuse");
   // Against the folder that the process happens to be in: whoever made that would be believed.
   ::setenv("XDG_CACHE_HOME", "somewhere", 1);
-  EXPECT_TRUE(code_folder().empty() || code_folder().is_absolute()) << code_folder();
-  EXPECT_THAT(code_folder().string(), testing::Not(testing::HasSubstr("somewhere")));
+  EXPECT_TRUE(code_folder(options).empty() || code_folder(options).is_absolute())
+      << code_folder(options);
+  EXPECT_THAT(code_folder(options).string(), testing::Not(testing::HasSubstr("somewhere")));
   ::unsetenv("XDG_CACHE_HOME");
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
-    EXPECT_EQ(code_folder(), std::filesystem::path(home) / ".cache/segfuse");
+    EXPECT_EQ(code_folder(options), std::filesystem::path(home) / ".cache/segfuse");
   }
   options.set(options::kCacheDir, std::string("here"));
-  set_default_options(options);
-  EXPECT_EQ(code_folder(), "here");
-  set_default_options(before);
+  EXPECT_EQ(code_folder(options), "here");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "segfuse/options.h"
+#include "segfuse/context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/code/code_store.h"
 #include "base/console/log.h"
+#include "base/context/state.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -138,18 +140,40 @@ TEST(Options, BadVariablesAreNamed) {
   }
 }
 
-TEST(Options, ProcessDefaultsAreReplacedAsAWhole) {
-  const Options former = default_options();
+TEST(Context, OfTheProcessIsReplacedAsAWhole) {
+  const Context former = Context::process_default();
   Options mine;
   mine.set(options::kThreads, std::int64_t{7});
   mine.set_text("log", "error");
-  set_default_options(mine);
-  EXPECT_EQ(default_options().get(options::kThreads), 7);
+  Context::set_process_default(mine);
+  EXPECT_EQ(Context::process_default().options().get(options::kThreads), 7);
   EXPECT_EQ(log_level(), LogLevel::kError);
-  default_options().set(options::kThreads, std::int64_t{9});
-  EXPECT_EQ(default_options().get(options::kThreads), 7) << "a copy is a copy";
-  set_default_options(former);
+  EXPECT_EQ(Context().options().get(options::kThreads), 0) << "only who asks for it gets it";
+  Context::set_process_default(former.options());
   EXPECT_EQ(log_level(), LogLevel::kInfo);
+}
+
+TEST(Context, CopiesAreTheSameAndOthersAreNot) {
+  const Context one = Context().with(options::kThreads, std::int64_t{3});
+  const Context copy = one;
+  EXPECT_EQ(copy, one);
+  EXPECT_EQ(&copy.state().pool(), &one.state().pool());
+  EXPECT_EQ(copy.threads(), 3);
+  const Context other = one.with(options::kCacheDir, std::string("elsewhere"));
+  EXPECT_NE(other, one);
+  EXPECT_EQ(other.threads(), 3);
+  EXPECT_EQ(other.state().code->folder(), "elsewhere");
+  EXPECT_EQ(Context(), Context());
+}
+
+TEST(Context, KeepsOnePartOfEachType) {
+  struct Part {
+    int value = 1;
+  };
+  const Context context{Options()};
+  context.state().part<Part>().value = 5;
+  EXPECT_EQ(Context(context).state().part<Part>().value, 5);
+  EXPECT_EQ(Context(Options()).state().part<Part>().value, 1);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "base/thread_pool.h"
 #include "segfuse/data.h"
 #include "support/source_dir.h"
 
@@ -31,8 +30,7 @@ std::size_t count(const std::vector<Recording>& recordings, Split split) {
 /// Loads all, checks that labels and audio fit and that each utterance tiles its frames.
 void check_corpus(const std::vector<Recording>& recordings, const FeatureExtractor& extractor,
                   std::size_t labels) {
-  ThreadPool pool;
-  const std::vector<Example> examples = load_examples(recordings, extractor, {}, {}, pool);
+  const std::vector<Example> examples = load_examples(recordings, extractor, {}, {});
   std::vector<Annotation> gold;
   for (const Example& example : examples) gold.push_back(example.gold);
   const Alphabet alphabet = Alphabet::of(gold);

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/os/file.h"
-#include "base/thread_pool.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
@@ -92,9 +91,9 @@ TEST(Synth, TheCorpusLoadsAndMatchesTheTruth) {
   ASSERT_EQ(recordings.size(), 15);
   EXPECT_EQ(recordings_of(recordings, Split::kTest).size(), 3);
   EXPECT_EQ(recordings_of(recordings, Split::kDev).size(), 1);
-  ThreadPool pool(2);
   const FeatureExtractor extractor{FeatureConfig{}};
-  const std::vector<Example> examples = load_examples(recordings, extractor, {}, {}, pool);
+  const std::vector<Example> examples = load_examples(
+      recordings, extractor, {}, {}, Context().with(options::kThreads, std::int64_t{2}));
   const Alphabet alphabet(config.labels);
   for (std::size_t i = 0; i < examples.size(); ++i) {
     // Sorted by id: test/ before train/.

@@ -146,7 +146,7 @@ void chain(float *x, long n) {
 
 TEST(KernelDoctorTest, LoopsOfCAreExplained) {
   std::string reason;
-  if (!jit::open_cpu_compiler(&reason, {.folder = fs::path()})) GTEST_SKIP() << reason;
+  if (!jit::open_cpu_compiler(&reason)) GTEST_SKIP() << reason;
   const fs::path file = fs::temp_directory_path() / fmt::format("segfuse_c_{}.c", getpid());
   std::ofstream(file) << kTwoLoops;
   const KernelReport report = examine_kernels(file);
@@ -188,7 +188,7 @@ TEST(KernelDoctorTest, RemarksOfOtherShapesAreLeftOut) {
 
 TEST(KernelWatchTest, SeesEachTextOnceWhileItLives) {
   std::string reason;
-  const auto compiler = jit::open_cpu_compiler(&reason, {.folder = fs::path()});
+  const auto compiler = jit::open_cpu_compiler(&reason);
   if (!compiler) GTEST_SKIP() << reason;
   static_cast<void>(compiler->compile({"before", "void before(void) {}\n"}));
   {

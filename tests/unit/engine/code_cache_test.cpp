@@ -19,7 +19,7 @@ class CodeCache : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string reason;
-    compiler_ = jit::open_cpu_compiler(&reason, {.target = {}, .capacity = 64, .folder = ""});
+    compiler_ = jit::open_cpu_compiler(&reason, {.target = {}, .capacity = 64});
     if (!compiler_) GTEST_SKIP() << reason;
   }
 

@@ -113,7 +113,9 @@ TEST(Numerics, FilesOfTheTestsPassOnEveryBackend) {
     for (const char* backend : {"compiled", "loops"}) {
       NumericsReport report;
       try {
-        report = examine_numerics(entry.path(), {.runs = 2, .backend = backend});
+        report = examine_numerics(
+            entry.path(),
+            {.runs = 2, .context = Context().with(options::kBackend, std::string(backend))});
       } catch (const UsageError&) {
         continue;  // its sizes are not 16
       }

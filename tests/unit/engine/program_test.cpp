@@ -11,6 +11,7 @@
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "segfuse/program.h"
+#include "support/files.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 
@@ -103,6 +104,53 @@ TEST(Program, KeepsWhatItMadeWhenOptionsAlternate) {
                       {2, 2 * std::exp(1.0)}, 1e-6);
   EXPECT_EQ(program.state().all.size(), 2U) << "one that checks and one that does not";
   EXPECT_EQ(program.state().pool.size(), 2);
+}
+
+TEST(Program, TakesWhatIsNotGivenFromItsContext) {
+  const Program program = Program::from_text(sample());
+  const Context context = Context().with(options::kThreads, std::int64_t{2});
+  const auto run = [&](const Context& with) {
+    (void)program.run(std::vector{row({1000}, DType::kF32)}, {.context = with});
+  };
+  run(context);
+  EXPECT_EQ(program.state().pool.size(), 2);
+  EXPECT_THROW(run(context.with(options::kCheckNumerics, std::string("op"))), DataError);
+  EXPECT_THROW(run(context.with(options::kDevice, std::string("toaster"))), UsageError);
+  run(context.with(options::kBackend, std::string("loops")));
+  EXPECT_EQ(program.state().last->options.backend, "loops");
+  run(context);
+  EXPECT_EQ(program.state().last, &program.state().all.front()) << "what was made is kept";
+}
+
+TEST(Program, KeepsItsCodeInTheFolderOfItsContext) {
+  const test::TemporaryDirectory folder;
+  const Context context = Context().with(options::kCacheDir, (folder / "code").string());
+  std::string reason;
+  if (engine::cpu_compiler_name(&reason).empty()) GTEST_SKIP() << reason;
+  const std::vector inputs{row({0, 1}, DType::kF32)};
+  (void)Program::from_text(sample()).run(inputs);
+  EXPECT_FALSE(std::filesystem::exists(folder / "code"));
+  (void)Program::from_text(sample()).run(inputs, {.context = context});
+  EXPECT_FALSE(std::filesystem::is_empty(folder / "code"));
+}
+
+TEST(Program, ContextsThatMeanTheSameShareAnExecutable) {
+  const test::TemporaryDirectory folder;
+  const Program program = Program::from_text(sample());
+  const auto run = [&](const Context& with) {
+    expect_values(program.run(std::vector{row({0, 1}, DType::kF32)}, {.context = with})[0],
+                  {2, 2 * std::exp(1.0)}, 1e-6);
+  };
+  for (int i = 1; i <= 4; ++i) {
+    const Context context = Context()
+                                .with(options::kThreads, std::int64_t{i})
+                                .with(options::kCacheDir, (folder / std::to_string(i)).string());
+    run(context);
+    EXPECT_EQ(program.state().pool.size(), i);
+    run(context.with(options::kBackend, std::string("loops")));
+    run(context.with(options::kCheckStreams, true));
+  }
+  EXPECT_EQ(program.state().all.size(), 3U);
 }
 
 TEST(Program, ManyShareTheThreadsOfTheProcess) {

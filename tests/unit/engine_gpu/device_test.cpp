@@ -1,8 +1,12 @@
 #include "unit/engine_gpu/device_test.h"
 
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <mutex>
+#include <set>
 
+#include "base/code/code_store.h"
 #include "comm/registered/pool.h"
 #include "engine/device/device_kernels.h"
 #include "runtime/cpu/cpu_device.h"
@@ -518,6 +522,58 @@ TEST(DeviceKernels, AreMadeOnceForAClassOfSizesAndAgainWhereVectorsDoNotFit) {
   EXPECT_EQ(vector_for(9, 4000), 4);
   EXPECT_EQ(vector_for(9, 3997), 1);
   EXPECT_EQ(fusion.kernels(), all);
+}
+
+/// Those of make_program_kernels(), by the folders that their code was to be kept in.
+class StoredKernels final : public runtime::KernelLoader {
+ public:
+  std::map<std::filesystem::path, std::set<std::string>> kept;
+
+  int multiprocessors() const override { return kernels_->multiprocessors(); }
+  runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
+    {
+      const std::lock_guard lock(mutex_);
+      kept[program.store ? program.store->folder() : "nowhere"].insert(entry);
+    }
+    return kernels_->kernel(program, entry);
+  }
+  void launch(runtime::StreamHandle stream, runtime::GpuKernel kernel,
+              const runtime::GpuLaunch& launch, const void* argument, std::size_t size) override {
+    kernels_->launch(stream, kernel, launch, argument, size);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<runtime::KernelLoader> kernels_ = segfuse::testing::make_program_kernels();
+};
+
+/// Groups, library kernels and the CRF, on one device with one heap.
+TEST(Accelerators, KeepCodeInTheFolderOfWhoeverRuns) {
+  CrfProgram p(DType::kF32, false);
+  const ValId table = p.input(segfuse::testing::counting({4, 3}, DType::kF32));
+  p.output(p.b.matmul(p.b.exp(table), p.b.permute(table, {1, 0})));
+  const auto kernels = std::make_shared<StoredKernels>();
+  const auto accelerator = Accelerator::make(
+      "sim:0", kernels, std::make_unique<runtime::sim::SimDevice>(runtime::sim::eager()));
+  ThreadPool pool(1);
+  for (const char* folder : {"one", "another"}) {
+    const Context context = Context().with(options::kCacheDir, std::string(folder));
+    (void)Executable(p.fusion, pool, {.accelerator = accelerator, .context = context})
+        .run(p.inputs);
+  }
+  EXPECT_EQ(kernels->kept.size(), 2U);
+  EXPECT_EQ(kernels->kept["one"], kernels->kept["another"]);
+  EXPECT_GE(kernels->kept["one"].size(), 5U);
+}
+
+TEST(Accelerators, AreOneForADeviceWhateverTheFolderOfCode) {
+  std::string reason;
+  if (runtime::cuda_device_count(&reason) == 0) GTEST_SKIP() << reason;
+  const Context one = Context().with(options::kCacheDir, std::string("one"));
+  const Context another = Context().with(options::kCacheDir, std::string("another"));
+  const auto accelerator = open_accelerator("cuda", one);
+  EXPECT_EQ(open_accelerator("cuda:0", another), accelerator);
+  EXPECT_EQ(runtime::open_cuda(0), accelerator->device());
 }
 
 TEST(Accelerators, HaveNames) {

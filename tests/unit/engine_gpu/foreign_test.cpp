@@ -25,6 +25,13 @@ using segfuse::testing::row;
 using segfuse::testing::SimAccelerator;
 using ::testing::HasSubstr;
 
+/// A context whose device of that name it is.
+Context context_of(const SimAccelerator& sim) {
+  const Context context{Options()};
+  keep_in(context, sim.accelerator);
+  return context;
+}
+
 /// Another library on the device: memory, a stream and kernels of its own, all of it seen by the
 /// checker.
 class Others {
@@ -140,7 +147,7 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
       const SimAccelerator sim =
           make_sim_accelerator({.streams = streams, .check_streams = true}, schedule.make());
       Others others(*sim.accelerator);
-      DeviceFunction function(program, sim.accelerator);
+      DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
       std::vector<std::shared_ptr<Tensor>> found;
       std::vector<ForeignArray> inputs{others.room(DType::kF32, {4}),
                                        others.room(DType::kF32, {4})};
@@ -164,7 +171,7 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
 TEST(ForeignArrays, OnOneStreamNeedNoEventAndNoWait) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);
-  DeviceFunction function(doubled(), sim.accelerator);
+  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
   const ForeignArray x =
       others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2, 3});
@@ -186,7 +193,7 @@ TEST(ForeignArrays, OfManyStreamsAreOrderedToo) {
   const std::vector<Tensor> expected = on_the_host(program, kPair);
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(3));
   Others others(*sim.accelerator);
-  DeviceFunction function(program, sim.accelerator);
+  DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
   std::vector<std::shared_ptr<Tensor>> found;
   for (int i = 0; i < 40; ++i) {  // more than are adopted
     const StreamHandle stream = others.another_stream();
@@ -205,7 +212,7 @@ TEST(ForeignArrays, OfManyStreamsAreOrderedToo) {
 TEST(ForeignArrays, MayHaveAnyStridesAndAddresses) {
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::lazy());
   Others others(*sim.accelerator);
-  DeviceFunction function(doubled(), sim.accelerator);
+  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
   const Tensor values = segfuse::testing::counting({4, 6}, DType::kF32);
   const ForeignArray whole = others.write(values, others.stream(), 4);  // not aligned
   const auto run = [&](ForeignArray x,
@@ -253,7 +260,7 @@ Program decayed() {
 TEST(ForeignArrays, AreOverwrittenInPlace) {
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(1));
   Others others(*sim.accelerator);
-  DeviceFunction function(decayed(), sim.accelerator);
+  DeviceFunction function(decayed(), sim.accelerator->name(), context_of(sim));
   const ForeignArray w = others.write(kPair[0], others.stream());
   const ForeignArray g = others.write(kPair[1], others.stream());
   const ForeignArray out = others.room(DType::kF32, {4});
@@ -282,7 +289,7 @@ TEST(ForeignArrays, MayLieOnTheHost) {
   FusionBuilder f("scaled");
   const Value array = f.input("x", DType::kF32, {"N"});
   f.output(array * f.input("s", DType::kF32, {}), "y");
-  DeviceFunction function(f.build(), sim.accelerator);
+  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray y = others.room(DType::kF32, {4});
   std::vector<std::shared_ptr<Tensor>> found;
@@ -312,7 +319,7 @@ TEST(ForeignArrays, AreLetGoOnceWhenTheDeviceHasDoneWithThem) {
   {
     const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::lazy());
     Others others(*sim.accelerator);
-    DeviceFunction function(doubled(), sim.accelerator);
+    DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
     const auto lend = [&] {
       ForeignArray x =
           others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
@@ -349,7 +356,7 @@ TEST(ForeignArrays, ResultsAreReadyWhereTheyAreHandedOut) {
     const SimAccelerator sim =
         make_sim_accelerator({.streams = 2, .check_streams = true}, schedule.make());
     Others others(*sim.accelerator);
-    DeviceFunction function(program, sim.accelerator);
+    DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
     std::vector<std::shared_ptr<Tensor>> found;
     for (int step = 0; step < 3; ++step) {
       std::vector<ForeignArray> inputs;
@@ -374,7 +381,7 @@ TEST(ForeignArrays, MemoryThatWasHandedOutIsUsedAgainWhenTheDeviceIsIdle) {
   Others others(*sim.accelerator);
   FusionBuilder f("ones");
   f.output(f.input("x", DType::kF32, {}) + f.full(1, {1 << 18}, DType::kF32), "y");
-  DeviceFunction function(f.build(), sim.accelerator);
+  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
   ForeignArray x = others.write(row({2}, DType::kF32).reshaped({}), others.stream());
   x.ready = others.stream().get();
   std::vector<std::shared_ptr<Tensor>> found;
@@ -396,7 +403,7 @@ TEST(ForeignArrays, MemoryThatWasHandedOutIsUsedAgainWhenTheDeviceIsIdle) {
 TEST(ForeignArrays, AreRefusedInOneSentence) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);
-  DeviceFunction function(diamond(), sim.accelerator);
+  DeviceFunction function(diamond(), sim.accelerator->name(), context_of(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray y = others.room(DType::kF32, {3});
   EXPECT_THAT(message_of<UsageError>([&] { function.run({{x}}, {}, others.stream().get()); }),
@@ -415,7 +422,7 @@ TEST(ForeignArrays, WrongIndicesAreToldByTheCheck) {
   FusionBuilder f("rows");
   const Value table = f.input("x", DType::kF32, {"N"});
   f.output(take(table, f.input("i", DType::kI64, {"M"}), 0), "y");
-  DeviceFunction function(f.build(), sim.accelerator);
+  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray i = others.write(row({0, 9}, DType::kI64), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2});
@@ -431,12 +438,27 @@ TEST(ForeignArrays, WrongIndicesAreToldByTheCheck) {
 
 TEST(ForeignArrays, HostArraysTravel) {
   const SimAccelerator sim = make_sim_accelerator();
-  DeviceFunction function(decayed(), sim.accelerator);
+  DeviceFunction function(decayed(), sim.accelerator->name(), context_of(sim));
   std::vector<Tensor> inputs{kPair[0].clone(), kPair[1].clone()};
   const std::vector<Tensor> made = function.run_on_copies(inputs);
   EXPECT_EQ(made[0].at(3), 0.0);
   EXPECT_EQ(inputs[0].at(3), 0.0);
   EXPECT_FALSE(made[0].shares_storage_with(inputs[0]));
+}
+
+/// The device of a run is one of its context, and no other context has it.
+TEST(ForeignArrays, AProgramRunsOnTheDeviceOfItsContext) {
+  const SimAccelerator sim = make_sim_accelerator();
+  const Context context = context_of(sim);
+  const std::string name = sim.accelerator->name();
+  const std::uint64_t before = sim.device->calls(Call::kLaunch);
+  const Program program = doubled();
+  std::vector<Tensor> inputs;
+  for (const ValueInfo& input : program.inputs())
+    inputs.push_back(Tensor::full(input.dtype, {2, 2}, 1));
+  (void)program.run(inputs, {.context = context, .device = name});
+  EXPECT_GT(sim.device->calls(Call::kLaunch), before);
+  EXPECT_THROW(program.run(inputs, {.device = name}), UsageError);
 }
 
 }  // namespace

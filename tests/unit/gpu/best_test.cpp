@@ -15,7 +15,7 @@ void expect_best_is_the_cpus(const runtime::DeviceAccess& gpu, const Problem<T>&
     CudaOptions options;
     options.chunked = warm_up > 0;
     options.warm_up = warm_up;
-    CudaEngine engine(gpu, options);
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
     const BestPaths mine = device_best(gpu, engine, p);
     ASSERT_EQ(mine.path, host.path);
     ASSERT_EQ(mine.status, host.status);
@@ -76,7 +76,7 @@ TEST_P(GpuSemiCrf, WaysBackOfEveryPass) {
   for (const Draw& draw : {Draw(gaussian), Draw(ties)}) {
     CudaOptions options;
     options.algorithm = Algorithm::kReference;
-    CudaEngine engine(gpu, options);
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
     const auto p = long_rows(270, 5, 7, draw, rng);
     ASSERT_EQ(device_best(gpu, engine, p).path, host_best(p).path);
     auto q = random_problem<float>(2, 150, 3, 3, true, draw, rng);

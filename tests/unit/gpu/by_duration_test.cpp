@@ -19,8 +19,8 @@ TEST_P(GpuSemiCrf, ByDurationLossAndGradientsAreThoseOfThePlainRecursion) {
   Rng rng(31);
   for (const Draw& draw : all_draws()) {
     for (int round = 0; round < 8; ++round) {
-      CudaEngine engine(gpu,
-                        algorithm_of(round % 4 == 3 ? Algorithm::kReference : Algorithm::kFast));
+      CudaEngine engine = OverDevice::make<CudaEngine>(
+          gpu, algorithm_of(round % 4 == 3 ? Algorithm::kReference : Algorithm::kFast));
       const auto B = static_cast<std::int64_t>(1 + rng.below(3));
       const auto frames = static_cast<std::int64_t>(1 + rng.below(10));
       const auto K = static_cast<std::int64_t>(2 + rng.below(4));
@@ -63,7 +63,7 @@ TEST_P(GpuSemiCrf, ByDurationAwkwardSizes) {
       if (rows == 2) p.lengths.push_back(frames - 9);
       SCOPED_TRACE(::testing::Message() << C << " classes, spread " << spread);
       const Segmentations gold = random_gold(p, rng);
-      CudaEngine engine(gpu);
+      CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
       expect_same(device_loss(gpu, engine, p, gold, {}),
                   host_loss(p, gold, {}, Algorithm::kReference), rounding(p), 40.0);
       if (HasFatalFailure()) return;
@@ -87,7 +87,7 @@ TEST_P(GpuSemiCrf, ByDurationSumsThatUnderflow) {
     y.end_row();
     return y;
   }();
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   expect_same(device_loss(gpu, engine, p, gold, {}), host_loss(p, gold, {}, Algorithm::kReference),
               rounding(p), 40.0);
 }
@@ -100,7 +100,7 @@ TEST_P(GpuSemiCrf, ByDurationOnlyWhatIsAskedFor) {
   OwnedGradients<double> host(p);
   std::vector<double> partition(2);
   Engine(1).log_partition(p.potentials(), {partition, {}}, host.views());
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   double* z = device.space<double>(2);
   engine.log_partition(q, {{z, {2}}, {}});
   engine.check();
@@ -120,7 +120,7 @@ TEST_P(GpuSemiCrf, ByDurationOnlyWhatIsAskedFor) {
 
 TEST_P(GpuSemiCrf, ByDurationBestPathIsTheCpus) {
   Rng rng(35);
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   for (const Draw& draw : all_draws()) {
     for (int round = 0; round < 12; ++round) {
       const auto K = static_cast<std::int64_t>(2 + rng.below(4));
@@ -145,7 +145,7 @@ TEST_P(GpuSemiCrf, ByDurationLargeSizes) {
   Problem<float> p = random_problem<float>(2, 700, 50, 70, true, gaussian, rng);
   p.lengths = {700, 333};
   const Segmentations gold = random_gold(p, rng);
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   const Results first = device_loss(gpu, engine, p, gold, {});
   expect_same(first, host_loss(p, gold, {}, Algorithm::kFast), 4e-6, 2.0);
   EXPECT_EQ(device_loss(gpu, engine, p, gold, {}).gradients, first.gradients);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "runtime/open_device.h"
-#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/over_device.h"
 #include "support/emulator/gpu_emulator.h"
 
 namespace segfuse::semicrf::testing {
@@ -108,7 +108,7 @@ void run_on_device(const std::function<void(OnDevice&, Carrier&)>& call) {
   for (const Algorithm algorithm : {Algorithm::kFast, Algorithm::kReference}) {
     CudaOptions options;
     options.algorithm = algorithm;
-    OnDevice device(gpu, options);
+    OnDevice device = OverDevice::make<OnDevice>(gpu, options);
     Carrier carry(gpu);
     try {
       call(device, carry);

@@ -2,7 +2,7 @@
 // An Inference of the tests that runs on a GPU: as device_engine.h, for the tests of
 // semicrf_tools.h.
 
-#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/over_device.h"
 #include "unit/gpu/device_engine.h"
 
 namespace segfuse::semicrf::testing {
@@ -167,7 +167,8 @@ class OnlineDecoder {
     p.duration = carry(shared.duration);
     p.initial = carry(shared.initial);
     p.final = carry(shared.final);
-    device_ = std::make_unique<CudaOnlineDecoder>(test_gpu(), p, options, carry(tail));
+    device_ = std::make_unique<CudaOnlineDecoder>(
+        OverDevice::online(test_gpu(), p, options, carry(tail)));
   }
 
   template <class T>

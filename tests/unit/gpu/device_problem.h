@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/open_device.h"
-#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/over_device.h"
 #include "unit/semicrf/problems.h"
 
 namespace segfuse::semicrf::testing {

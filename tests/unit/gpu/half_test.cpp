@@ -29,7 +29,7 @@ void expect_results_of_double(const runtime::DeviceAccess& gpu, const Draw& draw
   p.lengths = {20, 0, 13};
   const Problem<double> exact = p.template to<double>();
   const Segmentations gold = random_gold(p, rng);
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   const Results found = device_loss(gpu, engine, p, gold, {});
   const Results wanted = device_loss(gpu, engine, exact, gold, {});
   ASSERT_EQ(found.status, wanted.status);
@@ -97,7 +97,7 @@ void expect_stored_as_on_the_host(const runtime::DeviceAccess& gpu, std::int64_t
   T* emission = device.template space<T>(rows);
   Gradients<T> gradients;
   gradients.emission = {emission, {rows, 1, 1}};
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   engine.log_partition(on_device(p, device), {}, gradients,
                        View<const double, 1>(device.copy(weights), {rows}));
   engine.check();
@@ -127,7 +127,7 @@ void expect_read_as_on_the_host(const runtime::DeviceAccess& gpu, unsigned step)
   p.with_start = p.with_end = false;
   DeviceArrays device(gpu);
   double* out = device.space<double>(p.B);
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   engine.log_partition(on_device(p, device), {{out, {p.B}}, {}});
   engine.check();
   const std::vector<double> found = device.read(out, p.B);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/open_device.h"
-#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/over_device.h"
 #include "support/emulator/gpu_emulator.h"
 #include "support/sim/sim_device.h"
 #include "unit/gpu/device_problem.h"
@@ -34,7 +34,7 @@ TEST(CudaEngineMemory, WorkspacesAreTheHeaps) {
   std::vector<double> total(2);
   Opened opened;
   {
-    CudaEngine engine(opened.access);
+    CudaEngine engine = OverDevice::make<CudaEngine>(opened.access);
     const std::size_t kept = opened.live_bytes();
     EXPECT_GT(kept, 0U);
     opened.device->heap().reset_peaks();
@@ -63,7 +63,7 @@ TEST(CudaEngineMemory, IsUnderTheHeapsLimit) {
   runtime::OpenDeviceOptions options;
   options.heap.hard_limit = std::size_t{2} << 20;
   Opened opened(options);
-  CudaEngine engine(opened.access);
+  CudaEngine engine = OverDevice::make<CudaEngine>(opened.access);
   EXPECT_THROW(engine.log_partition<double>(p.potentials(), {{total.data(), {40}}, {}}, {}, {},
                                             opened.stream.get()),
                runtime::OutOfDeviceMemory);

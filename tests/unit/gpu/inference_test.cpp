@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "segfuse/error.h"
-#include "segfuse/semicrf_cuda.h"
+#include "semicrf/cuda/over_device.h"
 #include "support/emulator/gpu_emulator.h"
 #include "unit/gpu/device_problem.h"
 
@@ -48,7 +48,7 @@ TEST(CudaInference, DrawsAreTheCpusDraws) {
     const auto p = ragged<float>(by_duration, 3);
     SegmentationLists wanted;
     Inference(1).sample(p.potentials(), {}, 20, 99, wanted, 7);
-    CudaInference inference(gpu);
+    CudaInference inference = OverDevice::make<CudaInference>(gpu);
     DeviceArrays device(gpu);
     const DeviceSegmentationLists out = lists_in(device, 4, 20, 4 * 20 * 25);
     inference.sample(on_device(p, device), {}, 20, 99, out, 7);
@@ -67,7 +67,7 @@ TEST(CudaInference, ListsThatDoNotFitAreAFaultThatSaysHowManySegmentsThereAre) {
   SegmentationLists wanted;
   Inference(1).k_best(p.potentials(), {}, 3, wanted);
   const std::int64_t needed = wanted.segmentations.segments();
-  CudaInference inference(gpu);
+  CudaInference inference = OverDevice::make<CudaInference>(gpu);
   DeviceArrays device(gpu);
   const DeviceSegmentationLists tight = lists_in(device, 4, 3, needed);
   inference.k_best(on_device(p, device), {}, 3, tight);
@@ -90,7 +90,7 @@ TEST(CudaInference, WithoutRowsThereAreNoListsAndNoGradients) {
   const auto gpu = segfuse::testing::make_gpu_emulator();
   Rng rng(5);
   const auto p = random_problem<double>(0, 6, 3, 2, false, gaussian, rng);
-  CudaInference inference(gpu);
+  CudaInference inference = OverDevice::make<CudaInference>(gpu);
   DeviceArrays device(gpu);
   const DeviceSegmentationLists out = lists_in(device, 0, 5, 0);
   inference.sample(on_device(p, device), {}, 5, 1, out);
@@ -116,7 +116,7 @@ TEST(CudaInference, LeavesNoMemoryBehindAndWrongShapesAreRefusedAtOnce) {
   const Scope scope = {{}, {device.copy(tail), {3}}};
   const std::size_t before = segfuse::testing::bytes_in_use(gpu);
   {
-    CudaInference inference(gpu);
+    CudaInference inference = OverDevice::make<CudaInference>(gpu);
     inference.log_partition(q, scope, {{z, {4}}, {}});
     inference.partial_loss(q, scope, {});
     inference.kl(q, q, {z, {4}});
@@ -135,7 +135,7 @@ TEST(CudaInference, NotANumberIsAFaultByInput) {
   auto p = ragged<float>(false, 8);
   p.start[(3 * 25 + 16) * 3 + 2] = static_cast<float>(kNaN);
   p.emission[(3 * 25 + 17) * 3] = static_cast<float>(kNaN);  // beyond the row's end
-  CudaInference inference(gpu);
+  CudaInference inference = OverDevice::make<CudaInference>(gpu);
   DeviceArrays device(gpu);
   const std::vector<double> tail(3, -0.5);
   inference.log_partition(on_device(p, device), {{}, {device.copy(tail), {3}}}, {});

@@ -44,7 +44,7 @@ Segmentations device_segments(const runtime::DeviceAccess& gpu, const Labels<Int
   const View<const Int, 2> view(device.copy(labels.values), {labels.B, labels.T_});
   Lengths lengths;
   if (with_lengths) lengths = View<const std::int64_t, 1>(device.copy(labels.lengths), {labels.B});
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   engine.segmentations_from_labels(view, lengths, rules, out);
   engine.check();
   return on_host(out, device);

@@ -34,7 +34,7 @@ void expect_the_cpus_decisions(const OnlineCase& size) {
   View<const double, 1> host_tail, device_tail;
   if (size.tail) host_tail = tail, device_tail = {device.copy(tail), {size.C}};
   OnlineDecoder host(p.potentials(), {size.max_delay}, host_tail);
-  CudaOnlineDecoder decoder(gpu, q, {size.max_delay}, device_tail);
+  CudaOnlineDecoder decoder = OverDevice::online(gpu, q, {size.max_delay}, device_tail);
   Segmentations wanted, found;
   for (int row = 0; row < 2; ++row) {  // a decoder is used again
     for (std::int64_t from = 0; from < size.frames; from += size.piece) {
@@ -80,7 +80,7 @@ TEST(CudaOnline, ANumberThatIsNoneIsAFault) {
   {
     DeviceArrays mine(gpu);
     const Potentials<float> q = on_device(p, mine);
-    CudaOnlineDecoder decoder(gpu, q);
+    CudaOnlineDecoder decoder = OverDevice::online(gpu, q);
     decoder.push<float>({q.emission.data(), {5, 2}});
     decoder.check();
     decoder.push<float>({q.emission.data() + 10, {4, 2}});

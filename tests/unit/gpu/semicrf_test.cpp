@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, GpuSemiCrf, ::testing::Values("emulator", "cud
 
 TEST_P(GpuSemiCrf, LossAndGradientsAreThoseOfThePlainRecursion) {
   Rng rng(11);
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   for (const Draw& draw : all_draws()) {
     for (int round = 0; round < 12; ++round) {
       const auto B = static_cast<std::int64_t>(1 + rng.below(3));
@@ -59,13 +59,13 @@ TEST_P(GpuSemiCrf, EveryLayoutOfAPassAgrees) {
   const Results expected = host_loss(p, gold, {}, Algorithm::kReference);
   for (const int lanes : {1, 2, 4}) {
     SCOPED_TRACE(::testing::Message() << lanes << " lanes");
-    CudaEngine engine(gpu, options_of(lanes));
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options_of(lanes));
     expect_same(device_loss(gpu, engine, p, gold, {}), expected, 1e-11, 1.0);
   }
   SCOPED_TRACE("log domain");
   CudaOptions plain;
   plain.algorithm = Algorithm::kReference;
-  CudaEngine exact(gpu, plain);
+  CudaEngine exact = OverDevice::make<CudaEngine>(gpu, plain);
   expect_same(device_loss(gpu, exact, p, gold, {}), expected, 1e-11, 1.0);
 }
 
@@ -98,7 +98,7 @@ TEST_P(GpuSemiCrf, PosteriorsAreTheCpus) {
         arrays.emplace_back(device.space<double>(n), n);
         return arrays.back().first;
       });
-      CudaEngine engine(gpu);
+      CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
       engine.posteriors(on_device(p, device), r);
       engine.check();
       std::vector<std::vector<double>> expected;
@@ -131,7 +131,7 @@ TEST_P(GpuSemiCrf, DurationsAndEntropyAlone) {
     Posteriors<double> first, second;
     first.duration = {device.space<double>(12), {2, 3, 2}};
     second.entropy = {device.space<double>(2), {2}};
-    CudaEngine engine(gpu);
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
     engine.posteriors(on_device(p, device), first);
     engine.posteriors(on_device(p, device), second);
     engine.check();
@@ -148,7 +148,7 @@ TEST_P(GpuSemiCrf, TiesAreBrokenAsOnTheCpu) {
   for (int round = 0; round < 12; ++round) {
     CudaOptions options;
     options.algorithm = round % 2 == 0 ? Algorithm::kFast : Algorithm::kReference;
-    CudaEngine engine(gpu, options);
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
     const Problem<double> p = random_problem<double>(2, 60, 4, 1 + round % 3, false, ties, rng);
     ASSERT_EQ(device_best(gpu, engine, p).path, host_best(p).path);
   }
@@ -160,7 +160,7 @@ TEST_P(GpuSemiCrf, BestPathIsTheCpus) {
     for (int round = 0; round < 8; ++round) {
       CudaOptions options;  // in registers, or with state in memory and any size
       options.algorithm = round % 2 == 0 ? Algorithm::kFast : Algorithm::kReference;
-      CudaEngine engine(gpu, options);
+      CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
       const auto K = static_cast<std::int64_t>(1 + rng.below(round % 2 == 0 ? 4 : 5));
       const auto C = static_cast<std::int64_t>(1 + rng.below(round % 2 == 0 ? 3 : 11));
       Problem<double> p = random_problem<double>(3, 11, K, C, false, draw, rng);
@@ -205,13 +205,13 @@ TEST_P(GpuSemiCrf, ChunksInTimeGiveTheWholePass) {
     }
     CudaOptions options;
     options.chunked = false;
-    CudaEngine whole(gpu, options);
+    CudaEngine whole = OverDevice::make<CudaEngine>(gpu, options);
     const Results expected = device_loss(gpu, whole, p, gold, {});
     for (const std::int64_t warm_up : {4, 12, 32}) {
       SCOPED_TRACE(::testing::Message() << "warm-up " << warm_up);
       options.chunked = true;
       options.warm_up = warm_up;
-      CudaEngine engine(gpu, options);
+      CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
       expect_same(device_loss(gpu, engine, p, gold, {}), expected, 1e-10, 1.0);
       if (HasFatalFailure()) return;
     }
@@ -221,7 +221,7 @@ TEST_P(GpuSemiCrf, ChunksInTimeGiveTheWholePass) {
 /// The sentence of the DataError that check() throws.
 std::string fault_of(const runtime::DeviceAccess& gpu, const Problem<double>& p,
                      const Segmentations& gold) {
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   try {
     device_loss(gpu, engine, p, gold, {});
   } catch (const DataError& error) {
@@ -278,7 +278,7 @@ TEST_P(GpuSemiCrf, AwkwardSizes) {
     p.with_start = p.with_end = c.edges;
     if (c.B == 3) p.lengths = {150, 97, 32};
     const Segmentations gold = random_gold(p, rng);
-    CudaEngine engine(gpu, options_of(c.lanes));
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options_of(c.lanes));
     // Counts of shared scores are stored as floats.
     expect_same(device_loss(gpu, engine, p, gold, {}), host_loss(p, gold, {}, Algorithm::kFast),
                 4e-6, 2.0);
@@ -292,7 +292,7 @@ TEST_P(GpuSemiCrf, BitsAreTheSame) {
   Problem<float> p = random_problem<float>(3, frames, 4, 3, false, gaussian, rng);
   p.lengths = {frames, frames - 17, frames / 2};
   const Segmentations gold = random_gold(p, rng);
-  CudaEngine engine(gpu);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
   const Results first = device_loss(gpu, engine, p, gold, {});
   for (int run = 0; run < (is_device() ? 20 : 2); ++run) {
     const Results again = device_loss(gpu, engine, p, gold, {});
@@ -325,7 +325,7 @@ TEST_P(GpuSemiCrf, LongRows) {
     Problem<float> p = random_problem<float>(1, 100000, 100, 24, false, draw, rng);
     p.with_start = p.with_end = false;
     const Segmentations gold = random_gold(p, rng);
-    CudaEngine engine(gpu);
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
     const Results mine = device_loss(gpu, engine, p, gold, {});
     const Results host = host_loss(p, gold, {}, Algorithm::kFast);
     EXPECT_LT(relative(mine.log_partition[0], host.log_partition[0]), 1e-12);

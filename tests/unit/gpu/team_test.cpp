@@ -17,7 +17,7 @@ void expect_loss_is_the_cpus(const runtime::DeviceAccess& gpu, const CudaOptions
                              const Problem<T>& p, Rng& rng) {
   const Segmentations gold = random_gold(p, rng);
   const std::vector<double> weights(static_cast<std::size_t>(p.B), 0.7);
-  CudaEngine engine(gpu, options);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
   const Results mine = device_loss(gpu, engine, p, gold, weights);
   const Results host = host_loss(p, gold, weights, Algorithm::kFast);
   expect_same(mine, host, sizeof(T) == 4 ? 1e-6 : 1e-10, static_cast<double>(p.T_));
@@ -43,7 +43,7 @@ TEST_P(GpuSemiCrf, WidePassesInAndOutOfRange) {
     auto p = random_problem<double>(3, 30, 6, 33, false, draw, rng);
     p.lengths = {30, 0, 1};
     const Segmentations gold = random_gold(p, rng);
-    CudaEngine engine(gpu, wide_passes());
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, wide_passes());
     const Results mine = device_loss(gpu, engine, p, gold, {});
     const Results host = host_loss(p, gold, {}, Algorithm::kFast);
     ASSERT_EQ(mine.status, host.status);
@@ -64,7 +64,7 @@ TEST_P(GpuSemiCrf, BlocksOfATeamDoNotShowInTheBits) {
   std::vector<Results> found;
   for (const int multiprocessors : {1, 4, 10}) {
     const auto emulator = segfuse::testing::make_gpu_emulator(multiprocessors);
-    CudaEngine engine(emulator, wide_passes());
+    CudaEngine engine = OverDevice::make<CudaEngine>(emulator, wide_passes());
     found.push_back(device_loss(emulator, engine, p, gold, {}));
     ASSERT_EQ(found.back().log_partition, found[0].log_partition);
     ASSERT_EQ(found.back().gradients, found[0].gradients);
@@ -90,7 +90,7 @@ TEST_P(GpuSemiCrf, TeamsByDurationAreThePlainRecursion) {
     std::vector<Results> found;
     for (const int multiprocessors : {1, 17}) {
       const auto emulator = segfuse::testing::make_gpu_emulator(multiprocessors);
-      CudaEngine engine(emulator);
+      CudaEngine engine = OverDevice::make<CudaEngine>(emulator);
       found.push_back(device_loss(emulator, engine, p, gold, {}));
       ASSERT_EQ(found.back().log_partition, found[0].log_partition);
       for (std::size_t i = 0; i < host.gradients.size(); ++i)
@@ -100,7 +100,7 @@ TEST_P(GpuSemiCrf, TeamsByDurationAreThePlainRecursion) {
     expect_same(found[0], host, 1e-10, 40.0);
     CudaOptions alone;
     alone.teams = false;
-    CudaEngine engine(gpu, alone);
+    CudaEngine engine = OverDevice::make<CudaEngine>(gpu, alone);
     expect_same(device_loss(gpu, engine, p, gold, {}), host, 1e-10, 40.0);
   }
 }

@@ -138,7 +138,8 @@ TEST_F(Cache, AnotherTargetIsAnotherKey) {
   std::set<std::filesystem::path> paths;
   for (const CpuTarget& target : {CpuTarget{"x86-64", "", 0}, CpuTarget{"x86-64", "+avx2", 0},
                                   CpuTarget{"x86-64-v3", "", 0}, CpuTarget{"x86-64-v3", "", 128}}) {
-    const auto compiler = open_cpu_compiler(nullptr, {.target = target, .folder = folder.path()});
+    const auto compiler = open_cpu_compiler(
+        nullptr, {.target = target, .store = std::make_shared<const CodeStore>(folder.path())});
     compiler->compile(source);
     EXPECT_EQ(compiler->counters().compiled, 1);
     paths.insert(compiler->object_path(source.text));

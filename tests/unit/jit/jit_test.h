@@ -16,7 +16,7 @@ class JitTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string reason;
-    if (open_cpu_compiler(&reason, {.folder = ""}) != nullptr) return;
+    if (open_cpu_compiler(&reason) != nullptr) return;
 #ifdef SEGFUSE_WITH_CLANG
     FAIL() << reason;
 #else
@@ -26,10 +26,10 @@ class JitTest : public testing::Test {
 
   /// Nothing on disk.
   static std::shared_ptr<CpuCompiler> in_memory(std::size_t capacity = 16) {
-    return open_cpu_compiler(nullptr, {.capacity = capacity, .folder = ""});
+    return open_cpu_compiler(nullptr, {.capacity = capacity});
   }
   static std::shared_ptr<CpuCompiler> on_disk(const std::filesystem::path& folder) {
-    return open_cpu_compiler(nullptr, {.folder = folder});
+    return open_cpu_compiler(nullptr, {.store = std::make_shared<const CodeStore>(folder)});
   }
 };
 

@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "base/thread_pool.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/trainer.h"
@@ -84,7 +83,7 @@ struct Training {
     std::filesystem::remove(options.checkpoint, error);
   }
   TrainingOutcome run() {
-    ThreadPool pool(1);
+    options.execution.context = Context().with(options::kThreads, std::int64_t{1});
     std::vector<Tensor> own;
     for (const Tensor& parameter : parameters) own.push_back(parameter.clone());
     const auto score = [this](const std::vector<std::vector<FrameSegment>>& decoded) {
@@ -93,8 +92,8 @@ struct Training {
       const std::size_t at = scorings++;
       return scores.empty() ? DevScores{} : scores[std::min(at, scores.size() - 1)];
     };
-    return train(pool, segmenter, plan, own, duration_limit_table({4, 4, 4}, 4), sequences, dev,
-                 score, options);
+    return train(segmenter, plan, own, duration_limit_table({4, 4, 4}, 4), sequences, dev, score,
+                 options);
   }
   /// The label errors of one scoring after the other.
   void errors(const std::vector<double>& values) {

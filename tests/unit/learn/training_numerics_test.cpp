@@ -89,11 +89,11 @@ struct Training {
     throw InternalError(fmt::format("no parameter {}", name));
   }
   TrainingOutcome run(int threads = 2) {
-    ThreadPool pool(threads);
+    options.execution.context = Context().with(options::kThreads, std::int64_t{threads});
     std::vector<Tensor> own;
     for (const Tensor& parameter : parameters) own.push_back(parameter.clone());
     const Tensor limit = duration_limit_table({4, 4, 4}, 4);
-    return train(pool, segmenter, plan, own, limit, sequences, {}, {}, options);
+    return train(segmenter, plan, own, limit, sequences, {}, {}, options);
   }
   std::string refusal() {
     try {
@@ -241,9 +241,8 @@ TEST(NotFinite, NothingIsNamedWhereNothingIs) {
   ir::Fusion fusion;
   ir::Builder b(fusion);
   fusion.add_output(b.exp(fusion.add_input("x", DType::kF32, {2})));
-  ThreadPool pool(1);
-  EXPECT_EQ(name_offender(pool, fusion, {segfuse::testing::row({1, 2}, DType::kF32)}), "");
-  EXPECT_THAT(name_offender(pool, fusion, {segfuse::testing::row({1, 200}, DType::kF32)}),
+  EXPECT_EQ(name_offender(fusion, {segfuse::testing::row({1, 2}, DType::kF32)}, {}), "");
+  EXPECT_THAT(name_offender(fusion, {segfuse::testing::row({1, 200}, DType::kF32)}, {}),
               HasSubstr("exp gave inf at element [1]"));
 }
 
@@ -312,10 +311,10 @@ std::string checkpoint_within_the_first_epoch(double seconds) {
   Training training;
   training.options.checkpoint_seconds = seconds;
   std::string state;
-  ThreadPool pool(2);
+  training.options.execution.context = Context().with(options::kThreads, std::int64_t{2});
   static_cast<void>(train(
-      pool, training.segmenter, training.plan, training.parameters,
-      duration_limit_table({4, 4, 4}, 4), training.sequences, training.sequences,
+      training.segmenter, training.plan, training.parameters, duration_limit_table({4, 4, 4}, 4),
+      training.sequences, training.sequences,
       [&](const auto&) {
         if (state.empty() && std::filesystem::exists(training.options.checkpoint))
           state = read_safetensors(training.options.checkpoint).metadata["state"];

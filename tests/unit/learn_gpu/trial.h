@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "base/rng.h"
-#include "base/thread_pool.h"
 #include "learn/train/decode/decoder.h"
 #include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
@@ -71,13 +70,14 @@ struct Trial {
     options.checkpoint = checkpoint;
     options.quiet = true;
     options.execution.accelerator = accelerator;
+    options.execution.context = context;
     const Scorer scorer = [&](const std::vector<std::vector<FrameSegment>>& decoded) {
       if (at_epoch) at_epoch();
       double segments = 0;
       for (const auto& one : decoded) segments += static_cast<double>(one.size());
       return DevScores{segments, 0, 0};
     };
-    return train(pool, segmenter, plan, start,
+    return train(segmenter, plan, start,
                  Tensor::zeros(DType::kF32, {segmenter.max_duration(), kClasses}), training, dev,
                  scorer, options);
   }
@@ -99,7 +99,7 @@ struct Trial {
   }
 
   TrainerOptions how;
-  ThreadPool pool{2};
+  Context context = Context().with(options::kThreads, std::int64_t{2});
   Segmenter segmenter;
   TrainingPlan plan;
   std::vector<Tensor> parameters;

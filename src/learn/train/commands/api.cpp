@@ -19,7 +19,6 @@
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/files/run_folder.h"
 #include "segfuse/error.h"
-#include "segfuse/options.h"
 #include "segfuse/train.h"
 
 namespace segfuse {
@@ -154,16 +153,14 @@ void write_extras(const DecodedPaths& paths, Outputs& outputs, const learn::Deco
 /// Recordings on their way from files to files.
 class Decoding {
  public:
-  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, ThreadPool& pool,
-           Outputs& outputs)
+  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, Outputs& outputs)
       : options_(options),
         outputs_(outputs),
         model_(model),
-        pool_(pool),
         format_(output_format(options.format)),
         extractor_(model.config.features),
-        decoder_(pool, learn::Segmenter(model.config.model), model.parameters, model.duration_limit,
-                 engine::default_executor_options()) {
+        decoder_(learn::Segmenter(model.config.model), model.parameters, model.duration_limit,
+                 engine::executor_options(options.context)) {
     how_.tolerance_frames = static_cast<std::int64_t>(
         model.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);
     how_.minimum_risk = options.minimum_risk;
@@ -191,7 +188,6 @@ class Decoding {
   const DecodeOptions& options_;
   Outputs& outputs_;
   const learn::TrainedModel& model_;
-  ThreadPool& pool_;
   OutputFormat format_;
   FeatureExtractor extractor_;
   learn::Decoder decoder_;
@@ -282,7 +278,7 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
     items[i].file.audio = files[i];
     items[i].file.labels = DecodedPaths(options_, files[i]).labels;
   }
-  pool_.run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+  options_.context.pool().run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
     attempt(item.file, [&] { read(item); });
   });
@@ -333,8 +329,7 @@ std::string train(const TrainOptions& options) {
   }
   Outputs outputs(options.overwrite);
   announce_report(outputs, options.out);
-  ThreadPool pool(options.threads);
-  learn::Corpus corpus = learn::load_corpus(config, pool, options.quiet);
+  learn::Corpus corpus = learn::load_corpus(config, options.context);
 
   std::vector<learn::System> systems;
   for (const learn::HeadKind head : heads) {
@@ -343,21 +338,23 @@ std::string train(const TrainOptions& options) {
     trainer.checkpoint = folder.checkpoint();
     trainer.resume = options.resume;
     trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
-    trainer.quiet = options.quiet;
-    trainer.execution = engine::default_executor_options();
-    trainer.name_offender = default_options().get(options::kCheckNumerics) != "off";
+    trainer.quiet = options.context.options().get(options::kQuiet);
+    trainer.execution = engine::executor_options(options.context);
+    trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
     if (options.reference) trainer.execution.backend = "reference";
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
-    systems.push_back(learn::run_system(config, head, copy, pool, trainer));
+    systems.push_back(learn::run_system(config, head, copy, trainer));
     if (!options.resume) folder.keep_model();
     learn::write_model(folder.model(), systems.back().model);
   }
   const double seconds = now() - begin;
-  std::string metrics = learn::metrics_json(config, corpus, systems, seconds, pool.size());
-  write_report(outputs, options.out,
-               learn::build_report(config, corpus, systems, seconds, pool.size(), today()),
-               metrics);
+  std::string metrics =
+      learn::metrics_json(config, corpus, systems, seconds, options.context.threads());
+  write_report(
+      outputs, options.out,
+      learn::build_report(config, corpus, systems, seconds, options.context.threads(), today()),
+      metrics);
   return metrics;
 }
 
@@ -382,11 +379,9 @@ std::string evaluate(const EvaluateOptions& options) {
           options.out.string()));
     announce_report(outputs, options.out);
   }
-  ThreadPool pool(options.threads);
   const std::string data = options.data.empty() ? model.config.data.path : options.data;
-  const learn::LabelledSet set =
-      learn::load_labelled(model, data, options.split, pool, options.quiet);
-  const learn::Evaluation evaluation = learn::evaluate_model(pool, model, set);
+  const learn::LabelledSet set = learn::load_labelled(model, data, options.split, options.context);
+  const learn::Evaluation evaluation = learn::evaluate_model(model, set, options.context);
   Json json = parse_json(evaluation.metrics.to_json(), "metrics");
   json["model"] = options.model.string();
   json["data"] = data;
@@ -417,9 +412,9 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);
   make_directory(options.out);
-  ThreadPool pool(options.threads);
-  Decoding decoding(options, model, pool, outputs);
-  Progress progress("decoding", static_cast<std::int64_t>(files.size()), {.quiet = options.quiet});
+  Decoding decoding(options, model, outputs);
+  Progress progress("decoding", static_cast<std::int64_t>(files.size()),
+                    {.quiet = options.context.options().get(options::kQuiet)});
   std::vector<DecodedFile> results;
   for (std::size_t i = 0; i < files.size(); i += kPortion) {
     const std::size_t count = std::min(kPortion, files.size() - i);

@@ -7,7 +7,6 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
-#include "base/thread_pool.h"
 #include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"
 
@@ -31,7 +30,7 @@ FoldingMap folding(const DataSource& data) {
 
 /// Loads in portions so that progress shows.
 std::vector<Example> load_with_progress(const std::vector<Recording>& recordings,
-                                        const TrainConfig& config, ThreadPool& pool,
+                                        const TrainConfig& config, const Context& context,
                                         Progress& progress) {
   constexpr std::size_t kPortion = 16;
   const FeatureExtractor extractor(config.features);
@@ -40,7 +39,7 @@ std::vector<Example> load_with_progress(const std::vector<Recording>& recordings
   for (std::size_t i = 0; i < recordings.size(); i += kPortion) {
     const std::size_t count = std::min(kPortion, recordings.size() - i);
     for (Example& example : load_examples(std::span(recordings).subspan(i, count), extractor,
-                                          label_options(config.data), fold, pool))
+                                          label_options(config.data), fold, context))
       all.push_back(std::move(example));
     progress.advance(static_cast<std::int64_t>(count));
   }
@@ -177,7 +176,7 @@ Durations duration_rules(const TrainConfig& config, const Corpus& corpus) {
 
 }  // namespace
 
-Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
+Corpus load_corpus(const TrainConfig& config, const Context& context) {
   if (config.data.path.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   const std::vector<Recording> recordings =
@@ -185,9 +184,9 @@ Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
-                    {.quiet = quiet});
+                    {.quiet = context.options().get(options::kQuiet)});
   auto load = [&](Split split) {
-    return load_with_progress(recordings_of(recordings, split), config, pool, progress);
+    return load_with_progress(recordings_of(recordings, split), config, context, progress);
   };
   std::vector<Example> train = load(Split::kTrain);
   std::vector<Example> dev = load(Split::kDev);
@@ -215,7 +214,7 @@ Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet) {
 }
 
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
-                          const std::string& split, ThreadPool& pool, bool quiet) {
+                          const std::string& split, const Context& context) {
   const std::string path = data.empty() ? model.config.data.path : data;
   // A path out of the model file was chosen by whoever made that.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
@@ -227,8 +226,8 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
-                    {.quiet = quiet});
-  LabelledSet set = make_set(load_with_progress(recordings, model.config, pool, progress),
+                    {.quiet = context.options().get(options::kQuiet)});
+  LabelledSet set = make_set(load_with_progress(recordings, model.config, context, progress),
                              model.labels, model.normalisation, model.config);
   progress.finish();
   report_gold({&set}, model.config);
@@ -287,7 +286,7 @@ std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus
   return pieces;
 }
 
-System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
+System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
                   const TrainerOptions& options) {
   const double begin = now();
   System system;
@@ -298,14 +297,15 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, Thre
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
-  system.outcome = train(pool, segmenter, config.training, std::move(start.parameters),
+  system.outcome = train(segmenter, config.training, std::move(start.parameters),
                          system.model.duration_limit, training_sequences(config, corpus),
                          corpus.dev.sequences, make_scorer(config, corpus), with_recipe);
   system.model.recipe = system.outcome.recipe;
   system.model.parameters = system.outcome.parameters;
   system.seconds = now() - begin;
   system.evaluation =
-      evaluate_model(pool, system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test);
+      evaluate_model(system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test,
+                     options.execution.context);
   return system;
 }
 

@@ -22,10 +22,10 @@ struct Corpus {
   double seconds = 0;  ///< of all audio
 };
 
-Corpus load_corpus(const TrainConfig& config, ThreadPool& pool, bool quiet);
+Corpus load_corpus(const TrainConfig& config, const Context& context);
 /// Only the recordings of one split ("all" for every one), for a model that exists.
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
-                          const std::string& split, ThreadPool& pool, bool quiet);
+                          const std::string& split, const Context& context);
 
 struct System {
   std::string name;  ///< semi_markov, linear_chain or softmax
@@ -50,7 +50,7 @@ std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus
 
 /// Trains one head on the corpus and measures it on the test set (the development set when there is
 /// none). Files go to `out`.
-System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus, ThreadPool& pool,
+System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
                   const TrainerOptions& options);
 
 }  // namespace segfuse::learn

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/os/file.h"
-#include "base/thread_pool.h"
 #include "engine/numerics/examine.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/loop/bound_inputs.h"
@@ -60,8 +59,7 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   TrainConfig config = read_train_config(options.config, options.overrides);
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) set_data_path(config, options.data);
-  ThreadPool pool(options.threads);
-  Corpus corpus = load_corpus(config, pool, options.quiet);
+  Corpus corpus = load_corpus(config, options.context);
   Start start = start_of(config, config.model.head, corpus);
   const Segmenter segmenter(start.model.config.model);
   if (!options.model.empty()) start.parameters = trained_parameters(options.model, segmenter);
@@ -90,8 +88,7 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   if (inputs.has("duration_limit")) inputs.set("duration_limit", start.model.duration_limit);
   bind_batch(inputs, make_batch(sequences, order, segmenter.config()), plan.seed, 0);
   NumericsReport report = engine::numerics::examine(
-      fusion, inputs.tensors(), engine::numerics::place_of(options.backend, options.device),
-      options.runs);
+      fusion, inputs.tensors(), engine::numerics::place_of(options.context), options.runs);
   report.name = options.config.string();
   report.notes.insert(report.notes.begin(),
                       fmt::format("the first step over {} of {} sequences, at most {} frames of "

@@ -129,14 +129,14 @@ std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists
 }  // namespace
 
 struct Decoder::State {
-  State(ThreadPool& pool, const Segmenter& model, std::vector<Tensor> values, Tensor limit,
+  State(const Segmenter& model, std::vector<Tensor> values, Tensor limit,
         const engine::ExecutorOptions& execution)
       : config(model.config()),
         accelerator(execution.accelerator),
-        forward(model.inference(), pool, execution),
+        forward(model.inference(), execution.context.pool(), execution),
         inputs(forward.fusion()),
-        engine(pool),
-        inference(pool),
+        engine(execution.context),
+        inference(execution.context),
         duration_limit(std::move(limit)) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::string& name = model.parameters()[i].name;
@@ -214,10 +214,10 @@ struct Decoder::State {
   Tensor duration;
 };
 
-Decoder::Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tensor> parameters,
-                 Tensor duration_limit, const engine::ExecutorOptions& execution)
-    : state_(std::make_unique<State>(pool, segmenter, std::move(parameters),
-                                     std::move(duration_limit), execution)) {}
+Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Tensor duration_limit,
+                 const engine::ExecutorOptions& execution)
+    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(duration_limit),
+                                     execution)) {}
 Decoder::~Decoder() = default;
 
 /// The softmax head: frames are independent, so P(boundary at t) = 1 - sum_c p_{t-1}(c) p_t(c).

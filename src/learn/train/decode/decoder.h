@@ -9,10 +9,6 @@
 #include "learn/model/segmenter.h"
 #include "learn/train/loop/corpus.h"
 
-namespace segfuse {
-class ThreadPool;
-}
-
 namespace segfuse::learn {
 
 struct DecodedSegment {
@@ -46,9 +42,9 @@ struct Decoded {
 class Decoder {
  public:
   /// `parameters` and `duration_limit` are shared, not copied: later changes of their content
-  /// count.
-  Decoder(ThreadPool& pool, const Segmenter& segmenter, std::vector<Tensor> parameters,
-          Tensor duration_limit, const engine::ExecutorOptions& execution);
+  /// count. Runs on the threads of the execution's context.
+  Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Tensor duration_limit,
+          const engine::ExecutorOptions& execution);
   ~Decoder();
 
   struct Options {

@@ -110,13 +110,14 @@ MetricsConfig metrics_config(const TrainConfig& config) {
   return metrics;
 }
 
-Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const LabelledSet& set) {
+Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set,
+                          const Context& context) {
   const auto begin = std::chrono::steady_clock::now();
   const double hop = model.config.features.hop_ms / 1000;
   const double tolerance = model.config.tolerances.front();
   const Segmenter segmenter(model.config.model);
-  Decoder decoder(pool, segmenter, model.parameters, model.duration_limit,
-                  engine::default_executor_options());
+  Decoder decoder(segmenter, model.parameters, model.duration_limit,
+                  engine::executor_options(context));
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
   Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0, 0, 0};

@@ -49,6 +49,7 @@ struct Evaluation {
 std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
 
 MetricsConfig metrics_config(const TrainConfig& config);
-Evaluation evaluate_model(ThreadPool& pool, const TrainedModel& model, const LabelledSet& set);
+Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set,
+                          const Context& context);
 
 }  // namespace segfuse::learn

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "engine/numerics/walk.h"
 #include "segfuse/error.h"
@@ -24,11 +25,11 @@ std::string name_bad_input(const ir::Fusion& fusion, const std::vector<Tensor>& 
   return "";
 }
 
-std::string name_offender(ThreadPool& pool, const ir::Fusion& fusion,
-                          const std::vector<Tensor>& inputs) {
+std::string name_offender(const ir::Fusion& fusion, const std::vector<Tensor>& inputs,
+                          const Context& context) {
   if (std::string text = name_bad_input(fusion, inputs); !text.empty()) return text;
   try {
-    (void)engine::Executable(fusion, pool, {.backend = "loops", .check_numerics = true})
+    (void)engine::Executable(fusion, context.pool(), {.backend = "loops", .check_numerics = true})
         .run(inputs);
   } catch (const DataError& error) {
     return error.what();

@@ -5,11 +5,8 @@
 #include <vector>
 
 #include "ir/fusion.h"
+#include "segfuse/context.h"
 #include "segfuse/tensor.h"
-
-namespace segfuse {
-class ThreadPool;
-}
 
 namespace segfuse::learn {
 
@@ -20,7 +17,7 @@ std::string name_bad_input(const ir::Fusion& fusion, const std::vector<Tensor>& 
 /// Runs the step's program again on the CPU, operation by operation, and names the first input or
 /// operation that is to blame, with element, operands and usual cause. Nothing is changed. Empty
 /// where each operation by itself is fine.
-std::string name_offender(ThreadPool& pool, const ir::Fusion& fusion,
-                          const std::vector<Tensor>& inputs);
+std::string name_offender(const ir::Fusion& fusion, const std::vector<Tensor>& inputs,
+                          const Context& context);
 
 }  // namespace segfuse::learn

@@ -12,6 +12,7 @@
 #include "base/console/log.h"
 #include "base/console/progress.h"
 #include "base/os/interrupt.h"
+#include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "learn/train/decode/decoder.h"
@@ -70,20 +71,20 @@ std::string title_of(Selection selection) {
 
 class Run {
  public:
-  Run(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
-      std::vector<Tensor> parameters, const Tensor& duration_limit,
-      const std::vector<Sequence>& train, const std::vector<Sequence>& dev, const Scorer& score,
-      const TrainerOptions& options)
-      : pool_(pool),
-        segmenter_(segmenter),
+  Run(const Segmenter& segmenter, const TrainingPlan& plan, std::vector<Tensor> parameters,
+      const Tensor& duration_limit, const std::vector<Sequence>& train,
+      const std::vector<Sequence>& dev, const Scorer& score, const TrainerOptions& options)
+      : segmenter_(segmenter),
         plan_(plan),
         train_(train),
         dev_(dev),
         score_(score),
         options_(options),
-        forward_backward_(segmenter.training(plan.crf_reg), pool, options.execution),
+        forward_backward_(segmenter.training(plan.crf_reg), options.execution.context.pool(),
+                          options.execution),
         step_inputs_(forward_backward_.fusion()),
-        update_(optim::adamw_update(segmenter.parameters(), plan.adamw), pool, options.execution),
+        update_(optim::adamw_update(segmenter.parameters(), plan.adamw),
+                options.execution.context.pool(), options.execution),
         update_inputs_(update_.fusion()) {
     state_.parameters = std::move(parameters);
     state_.first_moment = zeros_like(state_.parameters);
@@ -110,8 +111,7 @@ class Run {
     live_ = {place(state_.parameters), place(state_.first_moment), place(state_.second_moment),
              place(state_.average)};
     bind(duration_limit);
-    decoder_ =
-        std::make_unique<Decoder>(pool, segmenter, evaluated(), duration_limit, options.execution);
+    decoder_ = std::make_unique<Decoder>(segmenter, evaluated(), duration_limit, options.execution);
   }
 
   TrainingOutcome run();
@@ -163,7 +163,6 @@ class Run {
   void end_epoch(Progress& progress);
   bool exhausted() const;
 
-  ThreadPool& pool_;
   const Segmenter& segmenter_;
   const TrainingPlan& plan_;
   const std::vector<Sequence>& train_;
@@ -240,7 +239,8 @@ std::string Run::offender() {
   } catch (const Error&) {
     // It refuses for the reason that is looked for.
   }
-  return why.empty() ? name_offender(pool_, forward_backward_.fusion(), inputs) : why;
+  return why.empty() ? name_offender(forward_backward_.fusion(), inputs, options_.execution.context)
+                     : why;
 }
 
 /// The CRF refuses scores that are not finite before there is a loss.
@@ -483,14 +483,13 @@ void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std
              Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(seed), step}, {2}));
 }
 
-TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
+TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
                       const Scorer& score, const TrainerOptions& options) {
   if (train.empty())
     throw UsageError("the training set is empty; at least one recording with labels is needed");
-  return Run(pool, segmenter, plan, std::move(parameters), duration_limit, train, dev, score,
-             options)
+  return Run(segmenter, plan, std::move(parameters), duration_limit, train, dev, score, options)
       .run();
 }
 

@@ -13,10 +13,6 @@
 #include "learn/train/files/recipe.h"
 #include "learn/train/loop/corpus.h"
 
-namespace segfuse {
-class ThreadPool;
-}
-
 namespace segfuse::learn {
 
 class BoundInputs;
@@ -76,7 +72,7 @@ inline constexpr double kLargeScore = 20;
 /// saving a checkpoint when the process is to end, and UsageError when the loss or gradient of a
 /// step is not finite, which the step computes anyway. Says once when a parameter of the CRF passes
 /// kLargeScore.
-TrainingOutcome train(ThreadPool& pool, const Segmenter& segmenter, const TrainingPlan& plan,
+TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
                       const Scorer& score, const TrainerOptions& options);

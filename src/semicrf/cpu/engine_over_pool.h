@@ -1,0 +1,14 @@
+#pragma once
+// An Engine on the threads of whoever runs programs.
+
+#include "base/thread_pool.h"
+#include "segfuse/semicrf.h"
+
+namespace segfuse::semicrf {
+
+struct EngineOverPool {
+  /// The pool outlives the engine.
+  static Engine make(ThreadPool& pool, EngineOptions options = {});
+};
+
+}  // namespace segfuse::semicrf
