@@ -2,10 +2,6 @@
 
 #include <fmt/core.h>
 #include <pthread.h>
-#include <sched.h>
-
-#include <algorithm>
-#include <thread>
 
 #include "segfuse/error.h"
 
@@ -13,14 +9,6 @@ namespace segfuse::python {
 namespace {
 
 CpuEngine* current = nullptr;
-
-/// Cores that this process may run on.
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 /// The parent's engine is left alone: its mutex may be held and its workers do not exist here.
 void renew_in_child() {
@@ -53,8 +41,7 @@ void CpuEngine::set_threads(int threads) {
 
 int CpuEngine::threads() {
   const std::lock_guard lock(mutex_);
-  const int wanted = threads_;
-  return wanted > 0 ? wanted : available_cores();
+  return Context().with(options::kThreads, std::int64_t{threads_}).threads();
 }
 
 CudaEngines& CudaEngines::instance() {

@@ -15,8 +15,6 @@
 
 namespace segfuse {
 
-class ThreadPool;
-
 using OptionValue = std::variant<bool, std::int64_t, double, std::string, NeverHeld>;
 
 /// A row of the table. The type of `fallback` is the option's type; `choices` are the only allowed
@@ -118,7 +116,6 @@ class Context {
   /// What is inside, for the library itself.
   struct State;
   State& state() const;
-  ThreadPool& pool() const;
 
  private:
   std::shared_ptr<State> state_;  // null: the defaults

@@ -60,8 +60,10 @@ void Context::set_process_default(Options options) {
 }
 
 const Options& Context::options() const { return state().options; }
-int Context::threads() const { return pool().size(); }
-ThreadPool& Context::pool() const { return state().pool(); }
+int Context::threads() const {
+  const auto wanted = static_cast<int>(options().get(options::kThreads));
+  return wanted > 0 ? wanted : available_cores();
+}
 
 Context::State& Context::state() const {
   if (state_) return *state_;

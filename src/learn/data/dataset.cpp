@@ -1,4 +1,4 @@
-#include "base/thread_pool.h"
+#include "base/context/state.h"
 #include "segfuse/data.h"
 
 namespace segfuse {
@@ -7,7 +7,7 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context) {
   std::vector<Example> out(recordings.size());
-  context.pool().run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
+  context.state().pool().run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
     const Recording& recording = recordings[static_cast<std::size_t>(task)];
     Example& example = out[static_cast<std::size_t>(task)];
     AudioOptions how;

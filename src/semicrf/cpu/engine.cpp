@@ -19,7 +19,6 @@ namespace segfuse::semicrf {
 
 struct Engine::State {
   EngineOptions options;
-  std::unique_ptr<ThreadPool> owned;
   Context context;
   ThreadPool* pool = nullptr;
   Model model;
@@ -102,14 +101,11 @@ void set(const View<T, 1>& view, std::int64_t i, T value) {
 
 }  // namespace
 
-Engine::Engine(int threads, EngineOptions options) : state_(std::make_unique<State>()) {
-  state_->options = options;
-  state_->owned = std::make_unique<ThreadPool>(threads);
-  state_->pool = state_->owned.get();
-}
+Engine::Engine(int threads, EngineOptions options)
+    : Engine(Context().with(options::kThreads, std::int64_t{threads}), options) {}
 
 Engine::Engine(const Context& context, EngineOptions options)
-    : Engine(EngineOverPool::make(context.pool(), options)) {
+    : Engine(EngineOverPool::make(context.state().pool(), options)) {
   state_->context = context;  // which the pool lives in
 }
 

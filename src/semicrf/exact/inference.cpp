@@ -126,7 +126,8 @@ class GradientCopy {
 
 }  // namespace
 
-Inference::Inference(int threads) : state_(std::make_unique<State>(threads)) {}
+Inference::Inference(int threads)
+    : Inference(Context().with(options::kThreads, std::int64_t{threads})) {}
 Inference::Inference(const Context& context) : state_(std::make_unique<State>(context)) {}
 
 Inference::~Inference() = default;

@@ -8,7 +8,6 @@
 #include "base/context/state.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
-#include "semicrf/cpu/engine_over_pool.h"
 #include "semicrf/exact/lattice.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/scope.h"
@@ -78,7 +77,6 @@ inline const RowExpectations& counts_of(const ScopedModel& model, const ScopedRo
 }
 
 struct Inference::State {
-  std::unique_ptr<ThreadPool> owned;
   Context context;
   ThreadPool* pool = nullptr;
   Mutex mutex;
@@ -86,11 +84,8 @@ struct Inference::State {
   GradientReducer reducer;
   Engine engine;
 
-  explicit State(int threads)
-      : owned(std::make_unique<ThreadPool>(threads)),
-        pool(owned.get()),
-        engine(EngineOverPool::make(*pool)) {}
-  explicit State(const Context& shared) : context(shared), pool(&context.pool()), engine(context) {}
+  explicit State(const Context& shared)
+      : context(shared), pool(&context.state().pool()), engine(context) {}
 
   /// Calls body(b, workspace) for rows [begin, end) in parallel.
   template <class Body>

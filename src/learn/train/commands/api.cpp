@@ -11,9 +11,9 @@
 #include <span>
 
 #include "base/console/progress.h"
+#include "base/context/state.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
-#include "base/thread_pool.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/commands/report_builder.h"
 #include "learn/train/decode/alternatives.h"
@@ -278,7 +278,7 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
     items[i].file.audio = files[i];
     items[i].file.labels = DecodedPaths(options_, files[i]).labels;
   }
-  options_.context.pool().run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+  options_.context.state().pool().run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
     attempt(item.file, [&] { read(item); });
   });

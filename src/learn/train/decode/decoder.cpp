@@ -8,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "base/thread_pool.h"
+#include "base/context/state.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "learn/train/loop/bound_inputs.h"
@@ -133,7 +133,7 @@ struct Decoder::State {
         const engine::ExecutorOptions& execution)
       : config(model.config()),
         accelerator(execution.accelerator),
-        forward(model.inference(), execution.context.pool(), execution),
+        forward(model.inference(), execution.context.state().pool(), execution),
         inputs(forward.fusion()),
         engine(execution.context),
         inference(execution.context),
