@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "commands.h"
 #include "segfuse/error.h"
@@ -51,6 +53,27 @@ void print_metrics(const std::string& text) {
   } else {
     print_row(metrics.value("head", metrics.value("split", "")), metrics);
   }
+}
+
+constexpr const char* kSplits = "train, dev, test or all";
+std::optional<Split> split_of(const std::string& word) {
+  if (word == "all") return std::nullopt;
+  for (const Split split : {Split::kTrain, Split::kDev, Split::kTest})
+    if (word == name_of(split)) return split;
+  throw UsageError(fmt::format("there is no split '{}'; use {}", word, kSplits));
+}
+
+constexpr const char* kFormats = "textgrid, csv, phn, lab or audacity";
+LabelFormat format_of(const std::string& word) {
+  static const std::map<std::string, LabelFormat> formats = {{"textgrid", LabelFormat::kTextGrid},
+                                                             {"csv", LabelFormat::kCsv},
+                                                             {"phn", LabelFormat::kPhn},
+                                                             {"lab", LabelFormat::kFestvox},
+                                                             {"audacity", LabelFormat::kAudacity}};
+  const auto found = formats.find(word);
+  if (found == formats.end())
+    throw UsageError(fmt::format("there is no label format '{}'; use {}", word, kFormats));
+  return found->second;
 }
 
 void print(const Common& common, const std::string& metrics) {
@@ -152,7 +175,7 @@ void add_train(Command app, Common& common) {
   command.runs([options, &common] {
     options->context = Context::process_default();
     options->overwrite = common.overwrite;
-    print(common, train(*options));
+    print(common, train(*options).json);
     if (!common.json) put("\nreport: {}\n", (options->out / "report.html").string());
   });
 }
@@ -164,14 +187,16 @@ void add_eval(Command app, Common& common) {
       .required();
   command.option("--data", options->data, "Manifest or directory; default: what it was trained on");
   add_allow_commands(command, options->allow_commands);
-  command.option("--split", options->split, "train, dev, test or all").shows_default();
+  auto split = std::make_shared<std::string>("test");
+  command.option("--split", *split, kSplits).shows_default();
   command.option("--out", options->out, "Directory for metrics.json and report.html");
   command.option("--channel", options->channel, kChannel);
   command.footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
-  command.runs([options, &common] {
+  command.runs([options, split, &common] {
     options->context = Context::process_default();
     options->overwrite = common.overwrite;
-    print(common, evaluate(*options));
+    options->split = split_of(*split);
+    print(common, evaluate(*options).json);
   });
 }
 
@@ -182,8 +207,8 @@ void add_decode(Command app, Common& common) {
       .required();
   command.option("inputs", options->inputs, "Audio files or directories of them").required();
   command.option("--out", options->out, "Directory for the label files").required();
-  command.option("--format", options->format, "textgrid, csv, phn, lab or audacity")
-      .shows_default();
+  auto format = std::make_shared<std::string>("textgrid");
+  command.option("--format", *format, kFormats).shows_default();
   command.option("--channel", options->channel, kChannel);
   command.flag("--min-risk", options->minimum_risk,
                "The segmentation with the best expected boundary F1, not the likeliest");
@@ -197,9 +222,10 @@ void add_decode(Command app, Common& common) {
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
-  command.runs([options, &common] {
+  command.runs([options, format, &common] {
     options->context = Context::process_default();
     options->overwrite = common.overwrite;
+    options->format = format_of(*format);
     run_decode(*options, common);
   });
 }

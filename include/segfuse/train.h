@@ -4,11 +4,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "segfuse/context.h"
 #include "segfuse/data.h"
+#include "segfuse/metrics.h"
 #include "segfuse/numerics.h"
 
 namespace segfuse {
@@ -28,18 +30,32 @@ struct TrainOptions {
   Context context = {};    ///< its options say device, back end, threads and progress
 };
 
+struct TrainedSystem {
+  std::string head;  ///< semi_markov, linear_chain or softmax
+  Metrics metrics;
+  std::int64_t parameters = 0;
+  std::int64_t best_epoch = 0;
+  double train_seconds = 0;
+  double decode_seconds = 0;
+};
+
+struct TrainResult {
+  std::vector<TrainedSystem> systems;  ///< that of the configuration; with `compare` others too
+  Split measured_on = Split::kTest;
+  double seconds = 0;
+  std::string json;  ///< the text of metrics.json: Metrics::to_json() of the first, and the above
+};
+
 /// Trains on the training recordings, keeps the epoch that is best on the development recordings
 /// and measures it on the test recordings (on the development ones when there are none, and says
 /// so). Writes to `out`: model.safetensors, metrics.json, report.html, sequence.svg (a picture of
 /// one decoded test recording) and checkpoint.safetensors; with `compare` also softmax/ and
 /// linear_chain/. Nothing that is in the way is replaced (UsageError) unless it is continued or
 /// `overwrite` says so; a model that is overwritten is kept as model.previous.safetensors. While it
-/// runs, no other training can write to `out`. Returns the text of metrics.json: label_error_rate,
-/// boundary_f1_20ms (one for each tolerance), r_value_20ms, frame_accuracy, seconds, ... The
-/// model's bits depend on the configuration and the data alone, not on threads or interruptions.
-/// Throws Interrupted (exit code 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP
-/// came.
-std::string train(const TrainOptions& options);
+/// runs, no other training can write to `out`. The model's bits depend on the configuration and the
+/// data alone, not on threads or interruptions. Throws Interrupted (exit code 130) after saving
+/// when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
+TrainResult train(const TrainOptions& options);
 
 struct TrainingNumericsOptions {
   std::filesystem::path config;        ///< as in TrainOptions
@@ -62,15 +78,21 @@ struct EvaluateOptions {
   std::filesystem::path model;  ///< model.safetensors, or a directory that holds it
   std::string data;             ///< manifest or directory; empty: the one it was trained on
   bool allow_commands = false;  ///< run the commands of the manifest; not of one a model names
-  std::string split = "test";   ///< train, dev, test or all
-  std::string channel;          ///< of files with several: a number or "mean"; empty: the model's
-  std::filesystem::path out;    ///< directory for metrics.json and report.html; empty: none
-  bool overwrite = false;       ///< replace what is there and not ours, or belongs to a training
-  Context context = {};         ///< as in TrainOptions
+  std::optional<Split> split = Split::kTest;  ///< nothing: all recordings
+  std::string channel;        ///< of files with several: a number or "mean"; empty: the model's
+  std::filesystem::path out;  ///< directory for metrics.json and report.html; empty: none
+  bool overwrite = false;     ///< replace what is there and not ours, or belongs to a training
+  Context context = {};       ///< as in TrainOptions
 };
 
-/// Measures a model on labelled recordings. Returns the metrics as JSON, as train() does.
-std::string evaluate(const EvaluateOptions& options);
+struct EvaluateResult {
+  Metrics metrics;
+  double decode_seconds = 0;
+  std::string json;  ///< the text of metrics.json
+};
+
+/// Measures a model on labelled recordings.
+EvaluateResult evaluate(const EvaluateOptions& options);
 
 struct DecodedFile {
   std::filesystem::path audio;
@@ -82,11 +104,11 @@ struct DecodedFile {
 };
 
 struct DecodeOptions {
-  std::filesystem::path model;                ///< as above
-  std::vector<std::filesystem::path> inputs;  ///< audio files, or directories of them
-  std::filesystem::path out;                  ///< directory for one label file a recording
-  std::string channel;                        ///< as above
-  std::string format = "textgrid";            ///< textgrid, csv, phn, lab (festvox) or audacity
+  std::filesystem::path model;                  ///< as above
+  std::vector<std::filesystem::path> inputs;    ///< audio files, or directories of them
+  std::filesystem::path out;                    ///< directory for one label file a recording
+  std::string channel;                          ///< as above
+  LabelFormat format = LabelFormat::kTextGrid;  ///< any but kAuto
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into NAME.json
   std::int64_t samples = 0;   ///< that many drawn from the model, into NAME.json

@@ -80,6 +80,41 @@ TEST(Synth, ExplicitTablesBoundTheDurations) {
   }
 }
 
+TEST(Synth, AModelOfTheCorpusIsMeasuredAsItsFilesSay) {
+  const test::TemporaryDirectory directory;
+  SynthConfig config = random_synth_config(3, 9);
+  config.train = 6;
+  config.test = 2;
+  write_synthetic_corpus(config, directory / "corpus");
+  directory.write("tiny.toml",
+                  "[model]\nwidth = 8\nkernel = 3\ndilations = [1]\n[training]\nepochs = 1\n");
+  TrainOptions training;
+  training.config = directory / "tiny.toml";
+  training.data = (directory / "corpus").string();
+  training.out = directory / "out";
+  training.context = Context().with(options::kQuiet, true);
+  const TrainResult trained = train(training);
+  EXPECT_EQ(trained.json, read_file(directory / "out/metrics.json"));
+  EXPECT_EQ(trained.measured_on, Split::kTest);
+  ASSERT_EQ(trained.systems.size(), 1);
+  const TrainedSystem& system = trained.systems[0];
+  const nlohmann::json figures = nlohmann::json::parse(trained.json);
+  EXPECT_EQ(system.head, figures.at("head"));
+  EXPECT_EQ(system.parameters, figures.at("parameters"));
+  EXPECT_EQ(system.metrics.label_error_rate(), figures.at("label_error_rate"));
+
+  EvaluateOptions how;
+  how.model = training.out;
+  how.context = training.context;
+  const EvaluateResult again = evaluate(how);
+  EXPECT_EQ(again.metrics.to_json(), system.metrics.to_json());
+  EXPECT_EQ(nlohmann::json::parse(again.json).at("split"), "test");
+  how.split = Split::kTrain;
+  EXPECT_EQ(evaluate(how).metrics.recordings(), 5);
+  how.split = std::nullopt;
+  EXPECT_EQ(evaluate(how).metrics.recordings(), 8);
+}
+
 TEST(Synth, TheCorpusLoadsAndMatchesTheTruth) {
   const test::TemporaryDirectory directory;
   SynthConfig config = random_synth_config(3, 9);

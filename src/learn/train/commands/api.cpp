@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -72,23 +71,17 @@ void write_report(Outputs& outputs, const fs::path& out, const learn::ReportData
 
 // --- decoding ----------------------------------------------------------------------------------
 
-struct OutputFormat {
-  std::string extension;
-  LabelFormat format;
-};
-
-OutputFormat output_format(const std::string& name) {
-  static const std::map<std::string, OutputFormat> formats = {
-      {"textgrid", {".TextGrid", LabelFormat::kTextGrid}},
-      {"csv", {".csv", LabelFormat::kCsv}},
-      {"phn", {".phn", LabelFormat::kPhn}},
-      {"lab", {".lab", LabelFormat::kFestvox}},
-      {"audacity", {".txt", LabelFormat::kAudacity}}};
-  const auto found = formats.find(name);
-  if (found == formats.end())
-    throw UsageError(fmt::format(
-        "there is no label format '{}'; use textgrid, csv, phn, lab or audacity", name));
-  return found->second;
+const char* extension_of(LabelFormat format) {
+  switch (format) {
+    case LabelFormat::kTextGrid: return ".TextGrid";
+    case LabelFormat::kCsv: return ".csv";
+    case LabelFormat::kPhn: return ".phn";
+    case LabelFormat::kFestvox:
+    case LabelFormat::kHtk: return ".lab";
+    case LabelFormat::kAudacity: return ".txt";
+    case LabelFormat::kAuto: break;
+  }
+  throw UsageError("no label format was chosen; name one, as LabelFormat::kTextGrid");
 }
 
 bool looks_like_audio(const fs::path& path) {
@@ -124,7 +117,7 @@ std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
 struct DecodedPaths {
   DecodedPaths(const DecodeOptions& options, const fs::path& file) {
     const std::string stem = (options.out / file.stem()).string();
-    labels = stem + output_format(options.format).extension;
+    labels = stem + extension_of(options.format);
     if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
     if (options.posteriors) posteriors = stem + ".frames.csv";
   }
@@ -157,7 +150,6 @@ class Decoding {
       : options_(options),
         outputs_(outputs),
         model_(model),
-        format_(output_format(options.format)),
         extractor_(model.config.features),
         decoder_(learn::Segmenter(model.config.model), model.parameters, model.duration_limit,
                  engine::executor_options(options.context)) {
@@ -188,7 +180,6 @@ class Decoding {
   const DecodeOptions& options_;
   Outputs& outputs_;
   const learn::TrainedModel& model_;
-  OutputFormat format_;
   FeatureExtractor extractor_;
   learn::Decoder decoder_;
   learn::Decoder::Options how_;
@@ -249,7 +240,7 @@ void Decoding::find_segments(std::vector<Item>& items) {
 
 void Decoding::write(Item& item) const {
   LabelOutput output;
-  output.format = format_.format;
+  output.format = options_.format;
   output.sample_rate = model_.config.features.sample_rate;
   SegmentColumn posterior{"posterior", {}};
   SegmentColumn label{"label_posterior", {}};
@@ -306,7 +297,7 @@ fs::path model_path(const fs::path& given) {
 
 }  // namespace
 
-std::string train(const TrainOptions& options) {
+TrainResult train(const TrainOptions& options) {
   const double begin = now();
   learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
   config.data.allow_commands = options.allow_commands;
@@ -348,20 +339,22 @@ std::string train(const TrainOptions& options) {
     if (!options.resume) folder.keep_model();
     learn::write_model(folder.model(), systems.back().model);
   }
-  const double seconds = now() - begin;
-  std::string metrics =
-      learn::metrics_json(config, corpus, systems, seconds, options.context.threads());
-  write_report(
-      outputs, options.out,
-      learn::build_report(config, corpus, systems, seconds, options.context.threads(), today()),
-      metrics);
-  return metrics;
+  TrainResult result;
+  result.measured_on = corpus.test.sequences.empty() ? Split::kDev : Split::kTest;
+  result.seconds = now() - begin;
+  const int threads = options.context.threads();
+  result.json = learn::metrics_json(config, corpus, systems, result.seconds, threads);
+  write_report(outputs, options.out,
+               learn::build_report(config, corpus, systems, result.seconds, threads, today()),
+               result.json);
+  for (const learn::System& system : systems)
+    result.systems.push_back({system.name, system.evaluation.metrics, system.parameter_count,
+                              system.outcome.best_epoch, system.seconds,
+                              system.evaluation.decode_seconds});
+  return result;
 }
 
-std::string evaluate(const EvaluateOptions& options) {
-  if (!std::set<std::string>{"train", "dev", "test", "all"}.contains(options.split))
-    throw UsageError(
-        fmt::format("there is no split '{}'; use train, dev, test or all", options.split));
+EvaluateResult evaluate(const EvaluateOptions& options) {
   if (options.allow_commands && options.data.empty())
     throw UsageError(
         "--allow-commands: without --data the manifest is one that the model file names, whose "
@@ -385,20 +378,20 @@ std::string evaluate(const EvaluateOptions& options) {
   Json json = parse_json(evaluation.metrics.to_json(), "metrics");
   json["model"] = options.model.string();
   json["data"] = data;
-  json["split"] = options.split;
+  json["split"] = options.split ? name_of(*options.split) : "all";
   json["decode_seconds"] = evaluation.decode_seconds;
-  const std::string text = json_text(json, 2) + "\n";
+  EvaluateResult result{evaluation.metrics, evaluation.decode_seconds, json_text(json, 2) + "\n"};
   if (!options.out.empty()) {
     make_directory(options.out);
     write_report(outputs, options.out, learn::build_report(model, set, evaluation, data, today()),
-                 text);
+                 result.json);
   }
-  return text;
+  return result;
 }
 
 std::vector<DecodedFile> decode(const DecodeOptions& options) {
   constexpr std::size_t kPortion = 64;
-  (void)output_format(options.format);
+  (void)extension_of(options.format);
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");

@@ -214,15 +214,15 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
 }
 
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
-                          const std::string& split, const Context& context) {
+                          std::optional<Split> split, const Context& context) {
   const std::string path = data.empty() ? model.config.data.path : data;
   // A path out of the model file was chosen by whoever made that.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
   std::vector<Recording> recordings = load_manifest(path, {.allow_commands = allow_commands});
-  if (split != "all")
-    std::erase_if(recordings, [&](const Recording& r) { return name_of(r.split) != split; });
+  if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())
-    throw DataError(fmt::format("{}: no recordings in the split '{}'", path, split));
+    throw DataError(
+        fmt::format("{}: no recordings in the split '{}'", path, split ? name_of(*split) : "all"));
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),

@@ -2,6 +2,7 @@
 // One training run from a configuration to a model and its figures.
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,9 @@ struct Corpus {
 };
 
 Corpus load_corpus(const TrainConfig& config, const Context& context);
-/// Only the recordings of one split ("all" for every one), for a model that exists.
+/// Only the recordings of one split (nothing: of all), for a model that exists.
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
-                          const std::string& split, const Context& context);
+                          std::optional<Split> split, const Context& context);
 
 struct System {
   std::string name;  ///< semi_markov, linear_chain or softmax
