@@ -24,9 +24,9 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "compiler/codegen/cuda/print_cuda.h"
-#include "compiler/interpret/interpreter.h"
 #include "fusion_works.h"
 #include "ir/bind.h"
+#include "ir/interpret/interpreter.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/open_device.h"
 
@@ -315,7 +315,7 @@ double check_rows(const Program& program, std::int64_t first, std::int64_t count
       tensor.set(at, program.input(i).at(begin + at));
     inputs.push_back(tensor.to(fusion.val(val).dtype));
   }
-  const std::vector<Tensor> expected = compiler::interpret(fusion, inputs);
+  const std::vector<Tensor> expected = ir::interpret(fusion, inputs);
   double worst = 0;
   for (std::size_t o = 0; o < expected.size(); ++o) {
     if (!by_rows(fusion, fusion.outputs()[o].val)) continue;

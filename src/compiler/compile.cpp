@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "compiler/codegen/cpu/print_c.h"
+#include "compiler/codegen/cuda/prelude.h"
 #include "compiler/codegen/cuda/print_cuda.h"
-#include "compiler/passes/pass.h"
+#include "compiler/codegen/cuda/scalars.h"
 #include "compiler/schedule/choose.h"
 #include "compiler/segment/segmenter.h"
 
@@ -88,6 +89,24 @@ void CompiledFusion::fit(loop::Kernel& kernel) const {
 
 std::string CompiledFusion::print(const loop::Kernel& kernel) const {
   return options_.target == Target::kCuda ? cuda::print_cuda(kernel) : cpu::print_c(kernel);
+}
+
+std::string CompiledFusion::print_function(const loop::Kernel& kernel) const {
+  return options_.target == Target::kCuda ? cuda::print_cuda(kernel)
+                                          : cpu::print_c_function(kernel, kernel.name);
+}
+
+CudaElement cuda_element(DType dtype) {
+  const std::string rounded = dtype == DType::kBF16  ? "round_bf16(x)"
+                              : dtype == DType::kF16 ? "round_f16(x)"
+                                                     : "x";
+  return {cuda::stored_type(dtype), cuda::value_type(dtype), cuda::from_stored(dtype, "x"),
+          cuda::to_stored(dtype, rounded)};
+}
+
+std::string complete_cuda(const std::string& code) {
+  const cuda::Prelude prelude = cuda::prelude_for(code);
+  return prelude.machine + prelude.plain + code;
 }
 
 }  // namespace segfuse::compiler

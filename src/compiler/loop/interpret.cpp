@@ -8,11 +8,13 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "compiler/interpret/evaluate.h"
+#include "ir/interpret/evaluate.h"
 #include "ir/random.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::loop {
+
+using ir::Scalar;
 
 namespace {
 
@@ -38,7 +40,7 @@ class Interpreter {
         continue;
       }
       const std::int64_t count = std::max(size_(buffer.elements), buffer.capacity);
-      buffers_.emplace_back(wide(buffer.dtype), Shape{count});
+      buffers_.emplace_back(ir::wide(buffer.dtype), Shape{count});
     }
     numbers_ = {[this](VarId var) { return vars_[var.index]; },
                 [this](ValueId value) { return values_[value.index].whole; }, size_};
@@ -93,8 +95,8 @@ class Interpreter {
   void execute(const Compute& s) {
     std::vector<Scalar> operands;
     for (const ValueId operand : s.operands) operands.push_back(values_[operand.index]);
-    values_[s.result.index] =
-        evaluate_scalar(s.op, kernel_.dtype(s.result), kernel_.dtype(s.operands.back()), operands);
+    values_[s.result.index] = ir::evaluate_scalar(s.op, kernel_.dtype(s.result),
+                                                  kernel_.dtype(s.operands.back()), operands);
   }
   void execute(const Constant& s) { define(s.result, s.value); }
   void execute(const FromIndex& s) {
@@ -102,7 +104,7 @@ class Interpreter {
     if (is_float(kernel_.dtype(s.result))) {
       values_[s.result.index] = {static_cast<double>(number), 0};
     } else {
-      values_[s.result.index] = {0, wrap(kernel_.dtype(s.result), number)};
+      values_[s.result.index] = {0, ir::wrap(kernel_.dtype(s.result), number)};
     }
   }
   void execute(const Random& s) {
@@ -189,7 +191,7 @@ class Interpreter {
     Scalar result = state.any ? state.value : nothing(reduction);
     if (reduction.op == ir::Monoid::kSum && is_float(reduction.dtype))
       result.real = static_cast<double>(state.sum);
-    result.whole = wrap(reduction.dtype, result.whole);
+    result.whole = ir::wrap(reduction.dtype, result.whole);
     values_[s.results[0].index] = result;
     if (s.results.size() > 1) values_[s.results[1].index] = {0, state.position};
   }

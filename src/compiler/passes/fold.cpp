@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "compiler/interpret/interpreter.h"
 #include "compiler/op_facts.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rewrite.h"
+#include "ir/interpret/interpreter.h"
 
 namespace segfuse::compiler {
 

@@ -31,6 +31,10 @@ class Emission {
   std::string text(const compiler::GroupKernel& kernel) const {
     return compiled_.print(kernel.kernel);
   }
+  /// The same without the functions that a C kernel needs before it.
+  std::string function_text(const compiler::GroupKernel& kernel) const {
+    return compiled_.print_function(kernel.kernel);
+  }
   /// "'x'" of an input or a named output, else "%7".
   std::string name(ir::ValId val) const;
   /// "b0 = 'x', b1 = %7, w2 = workspace 0"

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "compiler/codegen/cpu/print_c.h"
-#include "compiler/interpret/evaluate.h"
 #include "compiler/loop/interpret.h"
+#include "ir/interpret/evaluate.h"
 
 namespace segfuse::test {
 

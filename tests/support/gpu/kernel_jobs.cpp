@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "compiler/interpret/evaluate.h"
 #include "compiler/loop/interpret.h"
 #include "compiler/passes/pass.h"
 #include "compiler/segment/segmenter.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/error.h"
 
 namespace segfuse::testing {

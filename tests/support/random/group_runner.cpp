@@ -4,9 +4,9 @@
 
 #include <map>
 
-#include "compiler/interpret/evaluate.h"
 #include "compiler/loop/interpret.h"
 #include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/error.h"
 
 namespace segfuse::testing {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "support/random/group_runner.h"
 #include "support/random/random_fusion.h"

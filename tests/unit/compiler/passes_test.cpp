@@ -10,10 +10,10 @@
 
 #include "base/os/file.h"
 #include "base/rng.h"
-#include "compiler/interpret/interpreter.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/passes.h"
 #include "ir/hash.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "segfuse/error.h"

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/os/file.h"
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "support/random/seasoned_fusion.h"

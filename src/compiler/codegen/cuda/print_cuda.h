@@ -1,5 +1,5 @@
 #pragma once
-// CUDA C++ for a kernel of the loop IR, and how to launch it.
+// CUDA C++ for a kernel of the loop IR; launch.h says how it is launched.
 //
 // One block runs schedule.rows_at_once outer iterations beside each other (threadIdx.y), each by
 // schedule.threads lanes (threadIdx.x): a power of two up to 32, or a multiple of 32. Lane loops
@@ -14,12 +14,10 @@
 //   narrow      every position, and every loop's end + threads * vector * unroll, is below 2^31.
 // largest_vector() finds a vector for given sizes.
 
-#include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "compiler/codegen/cuda/launch.h"
 #include "compiler/loop/kernel.h"
 
 namespace segfuse::compiler::cuda {
@@ -35,32 +33,6 @@ CudaText print_cuda_parts(const loop::Kernel& kernel);
 inline std::string print_cuda(const loop::Kernel& kernel) {
   return print_cuda_parts(kernel).text();
 }
-
-using SizeOf = std::function<std::int64_t(const ir::Extent&)>;
-
-/// What a launch needs besides the text.
-struct CudaLaunch {
-  unsigned threads = 32;      ///< blockDim.x
-  unsigned rows_at_once = 1;  ///< blockDim.y
-  std::size_t globals = 0;    ///< pointers in the argument
-  std::vector<ir::Extent> sizes;
-  ir::Extent outer_count;
-  struct RowBuffer {
-    ir::Extent elements;
-    std::size_t element_bytes = 0;
-  };
-  std::size_t state_bytes = 0;  ///< shared memory for reductions, of one outer iteration
-  std::vector<RowBuffer> scratch;
-
-  /// gridDim.x; blocks take further outer iterations when there are more.
-  unsigned blocks(const SizeOf& size) const;
-  std::size_t shared_bytes(const SizeOf& size) const;
-  /// The kernel's argument: the addresses of the global buffers in their order, the sizes, the
-  /// outer count, the address of the status word (an int that is 0 before). 8 bytes each.
-  std::vector<std::uint64_t> argument(std::span<void* const> buffers, const SizeOf& size,
-                                      int* status) const;
-};
-CudaLaunch cuda_launch(const loop::Kernel& kernel);
 
 /// The extents that have to be multiples of `vector` for vector accesses to be aligned and loops
 /// to end with whole vectors; numbers that are not are handled element by element instead.
