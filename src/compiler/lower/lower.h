@@ -66,9 +66,9 @@ struct Space {
   int aligned = 1;
 };
 
-struct GroupState;
+struct GroupAnalysis;
 
-/// A group made ready to be lowered: classification done, axes joined.
+/// A group made ready to be lowered: classification done, axes collapsed.
 class GroupLowering {
  public:
   /// `fusion` gets new derived sizes (floordiv); nothing else in it changes. It, the group and the
@@ -86,7 +86,7 @@ class GroupLowering {
   LoweredGroup lower(const Schedule& schedule) const;
 
  private:
-  std::unique_ptr<GroupState> state_;
+  std::unique_ptr<GroupAnalysis> analysis_;
 };
 
 /// The name of a group's kernels: equal kernels have equal names, so that their texts are equal.

@@ -35,7 +35,7 @@ std::optional<double> Rewriter::uniform(ValId val) const {
   const Expr* spread = is(val, Op::broadcast);
   const Expr* constant = is(spread ? spread->operands[0] : val, Op::constant);
   if (!constant) return {};
-  return attribute<double>(*constant, "value");
+  return constant->attr<double>("value");
 }
 
 void Rewriter::replace(ValId old, ValId with) {

@@ -46,9 +46,4 @@ using Rule = bool (*)(Rewriter&, ir::ExprId);
 /// Applies the rule to all live expressions in topological order, again until nothing changes.
 bool rewrite(ir::Fusion& fusion, Rule rule);
 
-template <class T>
-const T& attribute(const ir::Expr& expr, std::string_view name) {
-  return std::get<T>(expr.attrs[ir::attr_position(expr.op, name)]);
-}
-
 }  // namespace segfuse::compiler

@@ -289,12 +289,12 @@ void Classification::describe() {
   if (!inner_.empty()) plan_.inner = position[static_cast<std::size_t>(inner_[0])];
   for (const Placed& p : axes_.placed()) {
     if (!p.touched) continue;
-    GroupPlan::Place place{p.val, {}};
+    GroupPlan::ValueAxes known{p.val, {}};
     for (const int node : p.nodes) {
       const int number = axes_.class_of(node);
-      place.axes.push_back(number < 0 ? -1 : position[static_cast<std::size_t>(number)]);
+      known.axes.push_back(number < 0 ? -1 : position[static_cast<std::size_t>(number)]);
     }
-    plan_.places.push_back(std::move(place));
+    plan_.value_axes.push_back(std::move(known));
   }
 }
 

@@ -34,12 +34,13 @@ struct GroupPlan {
   std::vector<bool> column_reduced;  ///< the other reductions of a kRowCol
   int inner = -1;                    ///< the axis that is innermost in memory; -1 if there is none
   int live = 0;                      ///< most values over the whole space that are alive at once
-  struct Place {
+  struct ValueAxes {
     ir::ValId val;
-    std::vector<int> axes;  ///< its axes in the space; -1 for one of size 1
-    friend bool operator==(const Place&, const Place&) = default;
+    std::vector<int> axes;  ///< by dimension: the axis of the space; -1 for one of size 1
+    friend bool operator==(const ValueAxes&, const ValueAxes&) = default;
   };
-  std::vector<Place> places;  ///< of what is loaded, computed and stored, in topological order
+  std::vector<ValueAxes>
+      value_axes;  ///< of what is loaded, computed and stored, in topological order
 };
 
 /// A plan, or the reason why there is none.

@@ -53,7 +53,7 @@ class Recorder {
                                 : poisoned(buffer.dtype, global.shape()));
       // The interpreter starts from what the types hold.
       if (read) {
-        const Tensor held = converted(job.before.back(), wide(buffer.dtype));
+        const Tensor held = converted(job.before.back(), ir::wide(buffer.dtype));
         std::copy_n(static_cast<const std::byte*>(held.data()), held.bytes(),
                     static_cast<std::byte*>(global.data()));
       }

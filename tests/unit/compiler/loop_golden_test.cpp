@@ -1,6 +1,7 @@
 // Loop IR of one case of each kind of plan, under the CPU's schedules. SEGFUSE_UPDATE_GOLDEN=1
 // writes the files anew.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/os/file.h"
 #include "compiler/schedule/choose.h"
 #include "support/source_dir.h"
 #include "unit/compiler/segment_models.h"
@@ -79,6 +81,13 @@ TEST_P(LoopGolden, StaysTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, LoopGolden, ::testing::ValuesIn(kinds()),
                          [](const auto& instance) { return instance.param.name; });
+
+// docs/lowering.md explains a softmax by the loops that come out of it.
+TEST(LoopDocs, ShowASoftmaxAsItIsLowered) {
+  const std::string loops = read_file(SEGFUSE_SOURCE_DIR "/tests/golden/loop/row_norm.txt");
+  EXPECT_THAT(read_file(SEGFUSE_SOURCE_DIR "/docs/lowering.md"),
+              ::testing::HasSubstr("```\n" + loops + "```\n"));
+}
 
 }  // namespace
 }  // namespace segfuse::compiler

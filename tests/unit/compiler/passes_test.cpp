@@ -51,7 +51,7 @@ bool identical(double a, double b) {
   return ::testing::AssertionSuccess();
 }
 
-constexpr InterpretOptions kRounded{.outputs_as_f64 = true, .round_to_dtype = true};
+constexpr ir::InterpretOptions kRounded{.outputs_as_f64 = true, .round_to_dtype = true};
 
 /// One program through one pass; returns whether the pass changed it.
 bool check_pass(const Pass& pass, const RandomFusion& program, std::uint64_t seed) {

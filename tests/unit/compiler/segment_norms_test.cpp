@@ -146,9 +146,9 @@ TEST(SegmentNorms, TheClassificationIsKept) {
   EXPECT_EQ(plan.inner, 2);
   EXPECT_GE(plan.live, 1);
   bool found = false;
-  for (const GroupPlan::Place& place : plan.places) {
-    ASSERT_EQ(place.axes.size(), cut.fusion().val(place.val).shape.size());
-    found = found || place.axes == std::vector{2};  // scale and shift, along the rows
+  for (const GroupPlan::ValueAxes& known : plan.value_axes) {
+    ASSERT_EQ(known.axes.size(), cut.fusion().val(known.val).shape.size());
+    found = found || known.axes == std::vector{2};  // scale and shift, along the rows
   }
   EXPECT_FALSE(found) << "a vector is read through its broadcast";
 }
