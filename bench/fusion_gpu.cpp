@@ -93,9 +93,9 @@ class Compiled {
     const compiler::SegmentedFusion cut = compiler::segment(std::move(copy), options);
     fusion = cut.fusion();
     for (const compiler::SegmentedGroup& group : cut.groups()) {
-      const compiler::GroupPlan& plan = cut.plan(group.id);
-      if (plan.kind == compiler::PlanKind::kView) continue;
-      const compiler::GroupLowering lowering(fusion, group, plan, cut.in_place, cut.hints(),
+      const compiler::IterationDomain& domain = cut.domain(group.id);
+      if (domain.kind == compiler::GroupKind::kView) continue;
+      const compiler::GroupLowering lowering(fusion, group, domain, cut.in_place, cut.hints(),
                                              "k" + std::to_string(group.id.index));
       groups.push_back(lowering.lower(testing::chosen_for_cuda(lowering.space())));
     }

@@ -34,17 +34,18 @@ CompiledFusion::CompiledFusion(ir::Fusion fusion, CompileOptions options)
 CompiledFusion::~CompiledFusion() = default;
 
 bool CompiledFusion::has_kernels(GroupId group) const {
-  const PlanKind kind = segmented_.plan(group).kind;
-  return kind != PlanKind::kView && kind != PlanKind::kLibrary;
+  const GroupKind kind = segmented_.domain(group).kind;
+  return kind != GroupKind::kView && kind != GroupKind::kLibrary;
 }
 
 CompiledFusion::Group& CompiledFusion::group(GroupId id) {
   std::unique_ptr<Group>& made = made_.at(id.index);
   if (!made) {
-    const GroupPlan& plan = segmented_.plan(id);
-    made.reset(new Group{{fusion_, groups_[id.index], plan, segmented_.in_place, segmented_.hints(),
-                          function_name(plan.kind), options_.excess_precision},
-                         {}});
+    const IterationDomain& domain = segmented_.domain(id);
+    made.reset(
+        new Group{{fusion_, groups_[id.index], domain, segmented_.in_place, segmented_.hints(),
+                   function_name(domain.kind), options_.excess_precision},
+                  {}});
   }
   return *made;
 }

@@ -10,11 +10,11 @@
 #include "engine/exec/semicrf_ops.h"
 #include "engine/executor.h"
 #include "ir/bind.h"
-#include "ir/hash.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
+#include "support/structure.h"
 
 using namespace segfuse;  // NOLINT(google-build-using-namespace): a program of one function
 

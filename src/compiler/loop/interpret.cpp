@@ -19,7 +19,7 @@ using ir::Scalar;
 namespace {
 
 /// The running value of a reduction.
-struct State {
+struct Accumulator {
   Scalar value;
   long double sum = 0;
   std::int64_t position = 0;
@@ -33,8 +33,8 @@ class Interpreter {
       : kernel_(kernel), size_(size), values_(kernel.values.size()), vars_(kernel.indices.vars()) {
     states_.resize(kernel.reductions.size());
     std::size_t next = 0;
-    for (const Buffer& buffer : kernel.buffers) {
-      if (buffer.kind != Buffer::Kind::kRow) {
+    for (const KernelBuffer& buffer : kernel.buffers) {
+      if (buffer.kind != KernelBuffer::Kind::kRow) {
         SEGFUSE_CHECK(next < globals.size(), "a kernel got too few buffers");
         buffers_.push_back(globals[next++]);  // shares its storage
         continue;
@@ -51,7 +51,8 @@ class Interpreter {
     for (std::int64_t i = 0; i < count; ++i) {
       vars_[kernel_.outer.index] = i;
       for (std::size_t b = 0; b < buffers_.size(); ++b)
-        if (kernel_.buffers[b].kind == Buffer::Kind::kRow && is_float(kernel_.buffers[b].dtype))
+        if (kernel_.buffers[b].kind == KernelBuffer::Kind::kRow &&
+            is_float(kernel_.buffers[b].dtype))
           for (std::int64_t e = 0; e < buffers_[b].size(); ++e)
             buffers_[b].set(e, std::numeric_limits<double>::quiet_NaN());
       block(kernel_.body);
@@ -145,7 +146,7 @@ class Interpreter {
 
   void execute(const Accumulate& s) {
     const Reduction& reduction = kernel_.reductions[s.reduction.index];
-    State& state = states_[s.reduction.index];
+    Accumulator& state = states_[s.reduction.index];
     const Scalar& value = values_[s.value.index];
     const bool real = is_float(reduction.dtype);
     const bool first = !state.any;
@@ -187,7 +188,7 @@ class Interpreter {
 
   void execute(const Finish& s) {
     const Reduction& reduction = kernel_.reductions[s.reduction.index];
-    State& state = states_[s.reduction.index];
+    Accumulator& state = states_[s.reduction.index];
     Scalar result = state.any ? state.value : nothing(reduction);
     if (reduction.op == ir::Monoid::kSum && is_float(reduction.dtype))
       result.real = static_cast<double>(state.sum);
@@ -227,7 +228,7 @@ class Interpreter {
   const std::function<std::int64_t(const ir::Extent&)>& size_;
   std::vector<Scalar> values_;
   std::vector<std::int64_t> vars_;
-  std::vector<State> states_;
+  std::vector<Accumulator> states_;
   std::vector<Tensor> buffers_;
   Indices::Numbers numbers_;
   int status_ = 0;

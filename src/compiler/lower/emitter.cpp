@@ -173,7 +173,7 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
                       double otherwise) {
   int where = depth_of(index);
   for (const Within& condition : when) where = std::max(where, depth_of(condition.index));
-  if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, where);
+  if (kernel().buffer(buffer).kind != loop::KernelBuffer::Kind::kRow) add_guard(when, where);
   const ValueId result = new_value(kernel().buffer(buffer).dtype, where);
   emit({loop::Load{result, buffer, index, std::move(when), otherwise}}, where);
   return result;
@@ -181,7 +181,7 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
 
 void Emitter::store(BufferId buffer, const Index& index, ValueId value, std::vector<Within> when) {
   std::erase_if(when, [](const Within& w) { return w.index == Index(0); });
-  if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, depth());
+  if (kernel().buffer(buffer).kind != loop::KernelBuffer::Kind::kRow) add_guard(when, depth());
   const ValueId stored = cast(value, kernel().buffer(buffer).dtype);
   emit({loop::Store{buffer, index, stored, std::move(when)}});
 }
@@ -194,16 +194,17 @@ BufferId Emitter::buffer_of(ValId val, bool written) {
   const ValId memory = context_.memory_of(val);
   std::size_t next = 0;
   for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
-    loop::Buffer& buffer = kernel().buffers[i];
-    if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    loop::KernelBuffer& buffer = kernel().buffers[i];
+    if (buffer.kind == loop::KernelBuffer::Kind::kRow) continue;
     if (out_.operands[next++].val != memory) continue;
-    const auto kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
-    if (buffer.kind != kind) buffer.kind = loop::Buffer::Kind::kInOut;
+    const auto kind =
+        written ? loop::KernelBuffer::Kind::kOutput : loop::KernelBuffer::Kind::kInput;
+    if (buffer.kind != kind) buffer.kind = loop::KernelBuffer::Kind::kInOut;
     return {static_cast<std::uint32_t>(i)};
   }
   const ir::Val& v = context_.fusion.val(val);
-  loop::Buffer buffer;
-  buffer.kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  loop::KernelBuffer buffer;
+  buffer.kind = written ? loop::KernelBuffer::Kind::kOutput : loop::KernelBuffer::Kind::kInput;
   buffer.name = fmt::format("b{}", kernel().buffers.size());
   buffer.dtype = v.dtype;
   buffer.elements = product(context_.shape_of(val));
@@ -213,16 +214,17 @@ BufferId Emitter::buffer_of(ValId val, bool written) {
 }
 
 BufferId Emitter::workspace(std::uint32_t number, const Workspace& workspace, bool written) {
-  const auto kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  const auto kind = written ? loop::KernelBuffer::Kind::kOutput : loop::KernelBuffer::Kind::kInput;
   std::size_t next = 0;
   for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
-    if (kernel().buffers[i].kind == loop::Buffer::Kind::kRow) continue;
+    if (kernel().buffers[i].kind == loop::KernelBuffer::Kind::kRow) continue;
     const Operand& operand = out_.operands[next++];
     if (operand.val.valid() || operand.workspace != number) continue;
-    if (kernel().buffers[i].kind != kind) kernel().buffers[i].kind = loop::Buffer::Kind::kInOut;
+    if (kernel().buffers[i].kind != kind)
+      kernel().buffers[i].kind = loop::KernelBuffer::Kind::kInOut;
     return {static_cast<std::uint32_t>(i)};
   }
-  loop::Buffer buffer;
+  loop::KernelBuffer buffer;
   buffer.kind = kind;
   buffer.name = fmt::format("w{}", kernel().buffers.size());
   buffer.dtype = workspace.dtype;
@@ -234,8 +236,8 @@ BufferId Emitter::workspace(std::uint32_t number, const Workspace& workspace, bo
 
 BufferId Emitter::row_buffer(std::string name, DType dtype, Extent elements, Hold hold,
                              std::int64_t capacity) {
-  loop::Buffer buffer;
-  buffer.kind = loop::Buffer::Kind::kRow;
+  loop::KernelBuffer buffer;
+  buffer.kind = loop::KernelBuffer::Kind::kRow;
   buffer.name = std::move(name);
   buffer.dtype = dtype;
   buffer.elements = std::move(elements);

@@ -26,20 +26,21 @@ using loop::Index;
 using Ints = std::vector<std::int64_t>;
 using Role = SpaceAxis::Role;
 
-GroupAnalysis::GroupAnalysis(ir::Fusion& program, const SegmentedGroup& g, const GroupPlan& p,
+GroupAnalysis::GroupAnalysis(ir::Fusion& program, const SegmentedGroup& g, const IterationDomain& p,
                              std::vector<ir::Alias> aliases, const SizeHints& h,
                              std::string kernel_name, bool excess_precision)
     : fusion(program),
       group(g),
-      plan(p),
+      domain(p),
       in_place(std::move(aliases)),
       hints(h),
       name(std::move(kernel_name)),
       context{fusion, group.boundary.inputs, in_place, excess_precision} {
-  for (const GroupPlan::ValueAxes& known : plan.value_axes) value_axes_[known.val] = known.axes;
+  for (const IterationDomain::ValueAxes& known : domain.value_axes)
+    value_axes_[known.val] = known.axes;
   find_reductions();
   find_results();
-  if (plan.kind == PlanKind::kRowCol) postpone_reductions();
+  if (domain.kind == GroupKind::kRowCol) postpone_reductions();
   std::vector<loop::VarId> vars;
   const GroupKernel all = survey(vars);
   collapse_axes(all, vars);
@@ -79,18 +80,18 @@ Extent GroupAnalysis::ceil_divide(const Extent& size, std::int64_t by) const {
   return by == 1 ? size : fusion.canonical(fusion.floordiv(size + Extent(by - 1), by));
 }
 
-Coordinates GroupAnalysis::plan_axes(loop::Indices& indices, const Coordinates& space_at) const {
-  Coordinates at(plan.space.size());
+Coordinates GroupAnalysis::domain_axes(loop::Indices& indices, const Coordinates& space_at) const {
+  Coordinates at(domain.axes.size());
   for (std::size_t axis = 0; axis < collapsed.size(); ++axis) {
     Extents parts;
-    for (const std::size_t part : collapsed[axis]) parts.push_back(plan.space[part]);
+    for (const std::size_t part : collapsed[axis]) parts.push_back(domain.axes[part]);
     const Coordinates split = unflatten(indices, space_at[axis], parts);
     for (std::size_t i = 0; i < parts.size(); ++i) at[collapsed[axis][i]] = split[i];
   }
   return at;
 }
 
-Coordinates GroupAnalysis::output_coordinates(loop::Indices& indices, const Result& result,
+Coordinates GroupAnalysis::output_coordinates(loop::Indices& indices, const GroupResult& result,
                                               const Coordinates& at) const {
   Coordinates position = coordinates_of(result.root, at);
   for (const ExprId id : result.path) {
@@ -150,7 +151,7 @@ void GroupAnalysis::find_reductions() {
       const int at = value_axes(operand)[static_cast<std::size_t>(axis)];
       if (at < 0) continue;
       any = true;
-      column = column || plan.column_reduced[static_cast<std::size_t>(at)];
+      column = column || domain.column_reduced[static_cast<std::size_t>(at)];
     }
     if (!any) continue;  // of one element
     SimpleReduction r{
@@ -197,7 +198,7 @@ void GroupAnalysis::postpone_reductions() {
   const auto operand_of = [&](const SimpleReduction& r) { return fusion.expr(r.expr).operands[0]; };
   int last = 0;
   std::map<int, std::set<ValId>> loaded;  // by walk, for what stays in it
-  for (const Result& result : results) {
+  for (const GroupResult& result : results) {
     last = std::max(last, result.walk);
     if (!result.column) loaded[result.walk].merge(loads_of(result.root));
   }
@@ -212,7 +213,7 @@ void GroupAnalysis::postpone_reductions() {
         if (!r.column && other.expr != r.expr &&
             dependencies_of(operand_of(other), false).contains(value))
           latest = std::min(latest, other.walk - 1);
-      for (const Result& result : results)
+      for (const GroupResult& result : results)
         if (!r.column && dependencies_of(result.root, false).contains(value))
           latest = std::min(latest, result.walk - 1);
     }
@@ -223,7 +224,7 @@ void GroupAnalysis::postpone_reductions() {
     loaded[r.walk].insert(loads.begin(), loads.end());
   }
   first_walks_.clear();
-  for (Result& result : results) result.walk = first_walk(result.root);
+  for (GroupResult& result : results) result.walk = first_walk(result.root);
 }
 
 std::vector<std::size_t> GroupAnalysis::reductions_of(ValId val) const {
@@ -244,7 +245,7 @@ bool GroupAnalysis::depends_on_column(ValId val) const {
 
 void GroupAnalysis::find_results() {
   for (const ValId output : group.boundary.outputs) {
-    Result result;
+    GroupResult result;
     result.output = output;
     result.root = output;
     while (is_local(result.root)) {
@@ -309,25 +310,25 @@ GroupKernel GroupAnalysis::survey(std::vector<loop::VarId>& vars) const {
   Emitter& e = writer.emitter;
   e.outer(1);
   Coordinates at;
-  for (const Extent& extent : plan.space) {
+  for (const Extent& extent : domain.axes) {
     vars.push_back(e.indices().add_var(fmt::format("i{}", vars.size()), extent));
     at.push_back(e.indices().of(vars.back()));
     e.open(loop::For::Kind::kSerial, vars.back(), 0, Index(extent));
   }
-  writer.plan_at = at;
+  writer.domain_at = at;
   for (std::size_t i = 0; i < reductions.size(); ++i) {
     writer.accumulate(i);
     writer.assume(i);
   }
-  for (const Result& result : results) writer.store(result, {});
-  for (std::size_t i = 0; i < plan.space.size(); ++i) e.close();
+  for (const GroupResult& result : results) writer.store(result, {});
+  for (std::size_t i = 0; i < domain.axes.size(); ++i) e.close();
   e.finish();
   return out;
 }
 
 void GroupAnalysis::collapse_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars) {
-  for (Result& result : results) {
-    result.along.assign(plan.space.size(), false);
+  for (GroupResult& result : results) {
+    result.along.assign(domain.axes.size(), false);
     auto note = [&](ValId val) {
       if (!has_axes(val)) return;
       for (const int axis : value_axes(val))
@@ -336,19 +337,19 @@ void GroupAnalysis::collapse_axes(const GroupKernel& survey, const std::vector<l
     note(result.root);
     for (const ExprId id : result.path)
       if (fusion.expr(id).op == Op::broadcast) note(fusion.expr(id).results[0]);
-    for (std::size_t axis = 0; axis < plan.space.size(); ++axis)
-      result.full = result.full || (result.along[axis] && plan.reduced[axis]);
+    for (std::size_t axis = 0; axis < domain.axes.size(); ++axis)
+      result.full = result.full || (result.along[axis] && domain.reduced[axis]);
   }
   auto role = [&](std::size_t axis) {
-    return plan.reduced[axis]          ? Role::kReduced
-           : plan.column_reduced[axis] ? Role::kColumn
-                                       : Role::kParallel;
+    return domain.reduced[axis]          ? Role::kReduced
+           : domain.column_reduced[axis] ? Role::kColumn
+                                         : Role::kParallel;
   };
-  for (std::size_t axis = 0; axis < plan.space.size(); ++axis) {
-    const Extent extent = fusion.canonical(plan.space[axis]);
+  for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
+    const Extent extent = fusion.canonical(domain.axes[axis]);
     bool join = axis > 0 && role(axis) == role(axis - 1) &&
                 collapsible(survey.kernel, vars[axis - 1], vars[axis], extent);
-    for (const Result& result : results)
+    for (const GroupResult& result : results)
       join = join && result.along[axis] == result.along[axis - 1];
     if (join) {
       collapsed.back().push_back(axis);
@@ -362,7 +363,7 @@ void GroupAnalysis::collapse_axes(const GroupKernel& survey, const std::vector<l
 
 namespace {
 
-/// The axis of the plan along which neighbours in memory are; -1 if none is.
+/// The axis of the domain along which neighbours in memory are; -1 if none is.
 int unit_axis(const loop::Kernel& kernel, const Index& index,
               const std::vector<loop::VarId>& vars) {
   for (std::size_t axis = vars.size(); axis-- > 0;) {
@@ -377,14 +378,14 @@ int unit_axis(const loop::Kernel& kernel, const Index& index,
 void GroupAnalysis::describe_space(const GroupKernel& survey,
                                    const std::vector<loop::VarId>& vars) {
   const loop::Kernel& kernel = survey.kernel;
-  space.kind = plan.kind;
+  space.kind = domain.kind;
   SizeHints known = hints;
   const SegmentContext sizes(fusion, known);
   for (SpaceAxis& axis : space.axes)
     axis.hint = std::max<std::int64_t>(1, sizes.value_of(axis.extent));
-  auto space_axis = [&](int plan_axis) {
+  auto space_axis = [&](int domain_axis) {
     for (std::size_t i = 0; i < collapsed.size(); ++i)
-      if (plan_axis >= 0 && collapsed[i].back() == static_cast<std::size_t>(plan_axis))
+      if (domain_axis >= 0 && collapsed[i].back() == static_cast<std::size_t>(domain_axis))
         return static_cast<int>(i);
     return -1;
   };
@@ -416,17 +417,17 @@ void GroupAnalysis::describe_space(const GroupKernel& survey,
       width(s->buffer);
       ++space.loads;
       const int axis = unit_axis(kernel, s->index, vars);
-      if (read < 0 || (plan.kind == PlanKind::kTiledTranspose && read == written)) read = axis;
+      if (read < 0 || (domain.kind == GroupKind::kTiledTranspose && read == written)) read = axis;
     }
   });
   if (space.widest == 0) space.widest = space.narrowest = 4;
   space.inner = space_axis(written >= 0 ? written : read >= 0 ? read : any);
-  if (plan.kind == PlanKind::kTiledTranspose) space.cross = space_axis(read);
+  if (domain.kind == GroupKind::kTiledTranspose) space.cross = space_axis(read);
   if (space.cross == space.inner) space.cross = -1;
   space.reductions = static_cast<int>(reductions.size());
   for (const SimpleReduction& r : reductions) space.column_sums += r.column ? 1 : 0;
   space.phases = 1;
-  for (const Result& result : results) space.phases = std::max(space.phases, result.walk + 1);
+  for (const GroupResult& result : results) space.phases = std::max(space.phases, result.walk + 1);
   space.expensive = repeats_expensive();
 }
 
@@ -442,7 +443,7 @@ bool GroupAnalysis::repeats_expensive() const {
     for (const ir::ValId operand : expr.operands) visit(operand, walk);
   };
   for (const SimpleReduction& r : reductions) visit(fusion.expr(r.expr).operands[0], r.walk);
-  for (const Result& result : results)
+  for (const GroupResult& result : results)
     if (result.full) visit(result.root, result.walk);
   return std::any_of(walks.begin(), walks.end(),
                      [](const auto& entry) { return entry.second.size() > 1; });

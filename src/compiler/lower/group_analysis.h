@@ -25,45 +25,45 @@ struct SimpleReduction {
 };
 
 /// An output of the group: `root` is computed, `path` moves it to where it is stored.
-struct Result {
+struct GroupResult {
   ir::ValId output;
   ir::ValId root;
   std::vector<ir::ExprId> path;
   int walk = 0;             ///< the first one in which `root` is known: those before must be over
   bool full = false;        ///< it runs along a reduced axis, so it is stored inside of its walk
   bool column = false;      ///< needs a column's reduction
-  std::vector<bool> along;  ///< by axis of the plan
+  std::vector<bool> along;  ///< by axis of the domain
 };
 
 struct GroupAnalysis {
-  GroupAnalysis(ir::Fusion& program, const SegmentedGroup& g, const GroupPlan& p,
+  GroupAnalysis(ir::Fusion& program, const SegmentedGroup& g, const IterationDomain& p,
                 std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name,
                 bool excess_precision);
 
   ir::Fusion& fusion;
   const SegmentedGroup& group;
-  const GroupPlan& plan;
+  const IterationDomain& domain;
   std::vector<ir::Alias> in_place;
   SizeHints hints;
   std::string name;
   GroupContext context;
 
-  /// By axis of the Space: the axes of the plan that are one loop there.
+  /// By axis of the Space: the axes of the domain that are one loop there.
   std::vector<std::vector<std::size_t>> collapsed;
   Space space;
   std::vector<SimpleReduction> reductions;
-  std::vector<Result> results;
+  std::vector<GroupResult> results;
 
-  /// By dimension of a value: the axis of the plan, -1 for none.
+  /// By dimension of a value: the axis of the domain, -1 for none.
   const std::vector<int>& value_axes(ir::ValId val) const;
   bool has_axes(ir::ValId val) const { return value_axes_.contains(val); }
-  /// Where a value is read or computed when the plan's axes are at `at`.
+  /// Where a value is read or computed when the domain's axes are at `at`.
   Coordinates coordinates_of(ir::ValId val, const Coordinates& at) const;
   /// Where the output of a result is stored then: its path moves the root's coordinates on.
-  Coordinates output_coordinates(loop::Indices& indices, const Result& result,
+  Coordinates output_coordinates(loop::Indices& indices, const GroupResult& result,
                                  const Coordinates& at) const;
-  /// The plan's axes, from those of the Space.
-  Coordinates plan_axes(loop::Indices& indices, const Coordinates& space_at) const;
+  /// The domain's axes, from those of the Space.
+  Coordinates domain_axes(loop::Indices& indices, const Coordinates& space_at) const;
   bool is_local(ir::ValId val) const;
   /// The reductions that a value depends on, by number.
   std::vector<std::size_t> reductions_of(ir::ValId val) const;
@@ -81,7 +81,7 @@ struct GroupAnalysis {
   void find_results();
   void collapse_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars);
   void describe_space(const GroupKernel& survey, const std::vector<loop::VarId>& vars);
-  /// All loads and stores, with one variable for each axis of the plan.
+  /// All loads and stores, with one variable for each axis of the domain.
   GroupKernel survey(std::vector<loop::VarId>& vars) const;
   /// The walk in which a value is known first: one after that of every reduction it depends on.
   int first_walk(ir::ValId val);

@@ -99,7 +99,8 @@ ir::Extent elements_of(const Space& space, const std::vector<std::size_t>& axes)
 /// An output that does not run along some of these axes would be stored at each of their positions:
 /// conditions under which only the first is.
 std::vector<loop::Within> only_first(const Lowering& lowering, const LoopNest& nest,
-                                     const Result& result, const std::vector<std::size_t>& axes);
+                                     const GroupResult& result,
+                                     const std::vector<std::size_t>& axes);
 /// Stores or loads the state of a reduction at a position of its workspaces.
 void save(KernelWriter& writer, const Lowering& lowering, const StateWorkspaces& memory,
           std::size_t number, const loop::Index& at);

@@ -75,7 +75,7 @@ ValueId KernelWriter::operand(std::size_t number) {
   const Expr& expr = group_.fusion.expr(r.expr);
   const ir::ValId val = expr.operands[0];
   const ValueId value =
-      emitter.cast(emitter.eval(val, group_.coordinates_of(val, plan_at)), r.dtype);
+      emitter.cast(emitter.eval(val, group_.coordinates_of(val, domain_at)), r.dtype);
   if (r.part == 0) return value;
   if (expr.op == Op::logsumexp)
     return emitter.compute(Op::exp, r.dtype,
@@ -89,7 +89,7 @@ Index KernelWriter::position(std::size_t number) const {
   if (r.op != ir::Monoid::kArgmax) return 0;
   const Expr& expr = group_.fusion.expr(r.expr);
   const auto axis = expr.attr<Ints>("axes")[0];
-  return group_.coordinates_of(expr.operands[0], plan_at)[static_cast<std::size_t>(axis)];
+  return group_.coordinates_of(expr.operands[0], domain_at)[static_cast<std::size_t>(axis)];
 }
 
 /// A row in registers gives each lane so few elements that plain sums are as good: what rounding
@@ -136,7 +136,8 @@ ValueId KernelWriter::single(ExprId expr, std::size_t which) {
   const Expr& e = group_.fusion.expr(expr);
   const DType dtype = emitter.carried(group_.fusion.val(e.results[which]).dtype);
   if (e.op == Op::argmax) return emitter.constant(dtype, 0);
-  const ValueId value = emitter.eval(e.operands[0], group_.coordinates_of(e.operands[0], plan_at));
+  const ValueId value =
+      emitter.eval(e.operands[0], group_.coordinates_of(e.operands[0], domain_at));
   if (which == 0) return emitter.cast(value, dtype);
   const ValueId deviation = emitter.compute(Op::sub, emitter.kernel().dtype(value), {value, value});
   return emitter.cast(deviation, dtype);
@@ -168,9 +169,9 @@ ValueId KernelWriter::result(ExprId expr, std::size_t which) {
                       dtype);
 }
 
-void KernelWriter::store(const Result& result, std::vector<loop::Within> when) {
-  const ValueId value = emitter.eval(result.root, group_.coordinates_of(result.root, plan_at));
-  const Coordinates to = group_.output_coordinates(emitter.indices(), result, plan_at);
+void KernelWriter::store(const GroupResult& result, std::vector<loop::Within> when) {
+  const ValueId value = emitter.eval(result.root, group_.coordinates_of(result.root, domain_at));
+  const Coordinates to = group_.output_coordinates(emitter.indices(), result, domain_at);
   const ir::Extents shape = group_.context.shape_of(result.output);
   emitter.store(emitter.buffer_of(result.output, true), linearize(emitter.indices(), to, shape),
                 value, std::move(when));

@@ -15,7 +15,7 @@ class KernelWriter {
   KernelWriter& operator=(const KernelWriter&) = delete;
 
   Emitter emitter;
-  Coordinates plan_at;  ///< of the plan's axes, in the loops that are open now
+  Coordinates domain_at;  ///< of the domain's axes, in the loops that are open now
 
   // Numbers are positions in GroupAnalysis::reductions.
   /// What is accumulated, in the type of the state.
@@ -33,7 +33,7 @@ class KernelWriter {
   /// A stand-in for the result, where only positions matter.
   void assume(std::size_t number);
 
-  void store(const Result& result, std::vector<loop::Within> when);
+  void store(const GroupResult& result, std::vector<loop::Within> when);
 
  private:
   bool few_to_a_lane() const;

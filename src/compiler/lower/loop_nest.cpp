@@ -90,7 +90,7 @@ VarId LoopNest::iterate(std::size_t axis, const char* name) {
 }
 
 void LoopNest::update_coordinates() {
-  writer_.plan_at = lowering_.group.plan_axes(writer_.emitter.indices(), at_);
+  writer_.domain_at = lowering_.group.domain_axes(writer_.emitter.indices(), at_);
 }
 
 Index LoopNest::linear(const std::vector<std::size_t>& axes) const {
@@ -137,7 +137,8 @@ Extent elements_of(const Space& space, const std::vector<std::size_t>& axes) {
 }
 
 std::vector<loop::Within> only_first(const Lowering& lowering, const LoopNest& nest,
-                                     const Result& result, const std::vector<std::size_t>& axes) {
+                                     const GroupResult& result,
+                                     const std::vector<std::size_t>& axes) {
   std::vector<loop::Within> when;
   for (const std::size_t axis : axes)
     if (!result.along[lowering.group.collapsed[axis][0]]) when.push_back({nest.at(axis), 1});

@@ -29,11 +29,11 @@ auto ours(const std::string& kernel, Function&& function) {
 
 }  // namespace
 
-GroupLowering::GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const GroupPlan& plan,
-                             std::vector<ir::Alias> in_place, const SizeHints& hints,
-                             std::string name, bool excess_precision)
+GroupLowering::GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group,
+                             const IterationDomain& domain, std::vector<ir::Alias> in_place,
+                             const SizeHints& hints, std::string name, bool excess_precision)
     : analysis_(ours(name, [&] {
-        return std::make_unique<GroupAnalysis>(fusion, group, plan, std::move(in_place), hints,
+        return std::make_unique<GroupAnalysis>(fusion, group, domain, std::move(in_place), hints,
                                                name, excess_precision);
       })) {}
 GroupLowering::~GroupLowering() = default;
@@ -43,7 +43,7 @@ const Space& GroupLowering::space() const { return analysis_->space; }
 namespace {
 
 /// The axes that a result runs along.
-std::vector<std::size_t> axes_along(const GroupAnalysis& group, const Result& result) {
+std::vector<std::size_t> axes_along(const GroupAnalysis& group, const GroupResult& result) {
   std::vector<std::size_t> axes;
   for (std::size_t axis = 0; axis < group.collapsed.size(); ++axis)
     if (result.along[group.collapsed[axis][0]]) axes.push_back(axis);
@@ -116,16 +116,16 @@ bool reads_overwritten(const GroupAnalysis& group, const LoweredGroup& lowered) 
   for (const GroupKernel& kernel : lowered.kernels) {
     std::set<ir::ValId> now;
     std::size_t next = 0;
-    for (const loop::Buffer& buffer : kernel.kernel.buffers) {
-      if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    for (const loop::KernelBuffer& buffer : kernel.kernel.buffers) {
+      if (buffer.kind == loop::KernelBuffer::Kind::kRow) continue;
       const Operand& operand = kernel.operands[next++];
       if (!operand.val.valid()) continue;
-      if (buffer.kind != loop::Buffer::Kind::kOutput && overwritten.contains(operand.val))
+      if (buffer.kind != loop::KernelBuffer::Kind::kOutput && overwritten.contains(operand.val))
         return true;
       const bool in_place =
           std::any_of(group.in_place.begin(), group.in_place.end(),
                       [&](const ir::Alias& alias) { return alias.input == operand.val; });
-      if (in_place && buffer.kind != loop::Buffer::Kind::kInput) now.insert(operand.val);
+      if (in_place && buffer.kind != loop::KernelBuffer::Kind::kInput) now.insert(operand.val);
     }
     overwritten.merge(now);
   }
@@ -140,7 +140,7 @@ void make_whole(Lowering& lowering, const WalkKernel& part) {
   const bool full = std::any_of(part.results.begin(), part.results.end(),
                                 [&](std::size_t i) { return group.results[i].full; });
   const bool rows = !axes_of(group.space, SpaceAxis::Role::kReduced).empty();
-  if (group.space.kind == PlanKind::kTiledTranspose && group.space.cross >= 0) {
+  if (group.space.kind == GroupKind::kTiledTranspose && group.space.cross >= 0) {
     make_transpose_kernel(lowering, part.results);
   } else if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || full)))) {
     make_staged(lowering, part);
@@ -224,8 +224,8 @@ LoweredGroup make_all(const GroupAnalysis& group, const Schedule& schedule) {
 }
 
 LoweredGroup lower_by(const GroupAnalysis& group, const Schedule& schedule) {
-  LoweredGroup out = group.space.kind == PlanKind::kRowCol ? make_row_col(group, schedule)
-                                                           : make_all(group, schedule);
+  LoweredGroup out = group.space.kind == GroupKind::kRowCol ? make_row_col(group, schedule)
+                                                            : make_all(group, schedule);
   SEGFUSE_CHECK(!out.kernels.empty(), "a group has kernels");
   const loop::SizeFacts facts{
       [&](const ir::Extent& a, const ir::Extent& b) { return group.fusion.equal(a, b); },
@@ -245,14 +245,14 @@ LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
   return ours(analysis_->name, [&] { return lower_by(*analysis_, schedule); });
 }
 
-std::string function_name(PlanKind kind) {
+std::string function_name(GroupKind kind) {
   switch (kind) {
-    case PlanKind::kPointwise: return "pointwise";
-    case PlanKind::kTiledTranspose: return "transpose";
-    case PlanKind::kReduce: return "reduce";
-    case PlanKind::kRowNorm: return "row_norm";
-    case PlanKind::kColNorm: return "col_norm";
-    case PlanKind::kRowCol: return "row_col";
+    case GroupKind::kPointwise: return "pointwise";
+    case GroupKind::kTiledTranspose: return "transpose";
+    case GroupKind::kReduce: return "reduce";
+    case GroupKind::kRowNorm: return "row_norm";
+    case GroupKind::kColNorm: return "col_norm";
+    case GroupKind::kRowCol: return "row_col";
     default: return "kernel";
   }
 }

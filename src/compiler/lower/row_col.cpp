@@ -54,13 +54,14 @@ class RowColMaker {
   }
 
  private:
-  /// Registers are indexed by the lane alone: they hold rows of one axis.
+  /// Where rows are kept between walks. Registers are indexed by the lane alone, so they hold rows
+  /// of one axis only.
   Hold hold() const {
     const Hold wanted = lowering_.schedule.hold;
     return wanted == Hold::kRegister && row_.size() > 1 ? Hold::kReread : wanted;
   }
 
-  /// Position of a column's state: parallel axes, chunk, place in the row.
+  /// Position of a column's state: parallel axes, chunk, position in the row.
   Index state_at(loop::Indices& indices, const LoopNest& nest, const Index& chunk) const {
     const Index row = indices.add(indices.multiply(nest.linear(parallel_), chunks_), chunk);
     return indices.add(indices.multiply(row, length_), nest.linear(row_));
@@ -135,7 +136,7 @@ class RowColMaker {
     e.finish();
   }
 
-  /// What rows share stays near by itself.
+  /// What does not differ from row to row stays in a cache by itself.
   static bool differs(loop::Indices& indices, const Request& request, VarId row) {
     return std::any_of(request.at.begin(), request.at.end(),
                        [&](const Index& at) { return indices.depends_on(at, row); });
@@ -191,13 +192,13 @@ class RowColMaker {
     all.insert(all.end(), row_.begin(), row_.end());
     std::vector<std::size_t> rows;
     std::vector<std::size_t> columns;
-    std::vector<const Result*> full;
+    std::vector<const GroupResult*> full;
     for (const std::size_t i : row_reductions_)
       if (group_.reductions[i].walk == walk) rows.push_back(i);
     for (std::size_t n = 0; n < column_reductions_.size(); ++n)
       if (group_.reductions[column_reductions_[n]].walk == walk) columns.push_back(n);
     for (const std::size_t i : results_) {
-      const Result& result = group_.results[i];
+      const GroupResult& result = group_.results[i];
       if (result.column || result.walk != walk) continue;
       if (result.full) {
         full.push_back(&result);
@@ -221,7 +222,7 @@ class RowColMaker {
       const ValueId before = e.load(sums_[n], sum_index_);
       e.store(sums_[n], sum_index_, e.compute(ir::joining(r.op), r.dtype, {before, value}), {});
     }
-    for (const Result* result : full)
+    for (const GroupResult* result : full)
       writer.store(*result, only_first(lowering_, nest, *result, all));
     close_row(e);
     for (const std::size_t i : rows) writer.finish(i);
@@ -253,7 +254,7 @@ class RowColMaker {
     std::vector<std::size_t> all = parallel_;
     all.insert(all.end(), row_.begin(), row_.end());
     for (const std::size_t i : results_)
-      if (const Result& result = group_.results[i]; result.column)
+      if (const GroupResult& result = group_.results[i]; result.column)
         writer.store(result, only_first(lowering_, nest, result, all));
     nest.close();
     e.finish();

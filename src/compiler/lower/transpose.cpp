@@ -14,9 +14,10 @@ using loop::Within;
 
 namespace {
 
-/// Tiles of the two innermost axes. On a CPU lanes write what they read across: a tile is small
-/// enough that lines stay near. On a GPU lanes read along the one order into memory of the block,
-/// and write along the other from there, unless the schedule holds nothing.
+/// Tiles of the two innermost axes. On a CPU lanes read across what they write along: a tile is so
+/// small that the cache lines of all its rows stay in a data cache. On a GPU lanes read along the
+/// one order into shared memory, and write along the other from there, so that both accesses are
+/// coalesced, unless the schedule holds nothing.
 class TransposeMaker {
  public:
   TransposeMaker(Lowering& lowering, const std::vector<std::size_t>& results)
@@ -29,7 +30,8 @@ class TransposeMaker {
     }
   }
 
-  /// Lanes write along the one order; what they read along the other is brought near first.
+  /// Lanes write along the one order; what they read along the other is transposed into a row
+  /// buffer first.
   void run_direct() {
     GroupKernel unused;
     KernelWriter dry_run(group_, unused);
@@ -149,6 +151,7 @@ class TransposeMaker {
       e.open(For::Kind::kLane, lane_, 0, Index(tile * tile));
       e.guard = {{indices.add(cross_begin, rest_), cross_extent},
                  {indices.add(inner_begin, quotient_), inner_extent}};
+      // Rows of tile + 1 elements: a column of them lies in different banks of shared memory.
       const Index to = indices.add(indices.multiply(rest_, tile + 1), quotient_);
       for (std::size_t i = 0; i < cached.size(); ++i) {
         Request request = cached[i];

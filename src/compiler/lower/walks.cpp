@@ -112,15 +112,17 @@ class WalkMaker {
     return lowering_.schedule.hold != Hold::kRegister || axes_.walked.empty();
   }
 
-  /// Whether each lane walks along a row of its own in memory that is near, where columns are side
-  /// by side: rows are brought there and results brought back, both transposed.
+  /// Whether a tile of rows is transposed into a row buffer, and results back. A lane that walks
+  /// along a row of its own would touch memory in strides of a row; in the buffer the rows are side
+  /// by side, and memory is touched along them only.
   bool transposes() const {
     return lowering_.schedule.hold == Hold::kScratch && axes_.across && !axes_.lane_walked &&
            axes_.walked.size() == 1;
   }
 
-  /// On a CPU what is dear to compute, since a row that was loaded is near for a while; on a GPU
-  /// what is loaded, and in registers both.
+  /// On a CPU what is expensive to compute: a row that was loaded stays in a data cache for a
+  /// while, so loading it from a row buffer would save nothing. On a GPU what is loaded, and in
+  /// registers both.
   std::vector<Emitter::Cached> choose_cached(KernelWriter& dry_run) {
     const std::vector<Emitter::Traced>& trace = dry_run.emitter.trace;
     std::set<std::size_t> chosen;
@@ -158,8 +160,9 @@ class WalkMaker {
     return matrix_of(e, *linear, row_, 0, tile_.var, tile_.begin);
   }
 
-  /// Holds a value instead of those that it is computed from, where all walks need these for
-  /// nothing else.
+  /// Caches a value instead of the loads that it is computed from (a sum instead of both addends),
+  /// where no walk needs these for anything else. Another dry run tells whether they are loaded
+  /// again.
   void replace_loads(const KernelWriter& first, std::size_t value, std::set<std::size_t>& chosen) {
     const std::vector<Emitter::Traced>& trace = first.emitter.trace;
     const Emitter::Traced& v = trace[value];
@@ -235,15 +238,15 @@ class WalkMaker {
   }
 
   /// A result, by way of memory where its columns are side by side.
-  void store(KernelWriter& writer, const Result& result, std::vector<loop::Within> when) {
+  void store(KernelWriter& writer, const GroupResult& result, std::vector<loop::Within> when) {
     Emitter& e = writer.emitter;
     const GroupAnalysis& group = lowering_.group;
-    const Coordinates at = group.output_coordinates(e.indices(), result, writer.plan_at);
+    const Coordinates at = group.output_coordinates(e.indices(), result, writer.domain_at);
     const ir::Extents shape = group.context.shape_of(result.output);
     const auto to = rows_at(e, linearize(e.indices(), at, shape));
     if (!to || !when.empty()) return writer.store(result, std::move(when));
     const loop::ValueId value =
-        e.cast(e.eval(result.root, group.coordinates_of(result.root, writer.plan_at)),
+        e.cast(e.eval(result.root, group.coordinates_of(result.root, writer.domain_at)),
                group.fusion.val(result.output).dtype);
     const loop::BufferId near = e.row_buffer(fmt::format("o{}", out_.size()),
                                              e.kernel().dtype(value), elements_, Hold::kScratch, 0);
@@ -261,7 +264,7 @@ class WalkMaker {
     for (const std::size_t i : what_.reductions)
       if (group.reductions[i].walk == walk) reductions.push_back(i);
     for (const std::size_t i : what_.results) {
-      const Result& result = group.results[i];
+      const GroupResult& result = group.results[i];
       if (result.walk != walk) continue;
       if (result.full || axes_.inner_walked) {
         full.push_back(i);
@@ -289,7 +292,7 @@ class WalkMaker {
   VarId row_;                         // along them
   Extent elements_;                   // of a row buffer
   std::vector<loop::Transpose> out_;  // when the lanes are done
-  std::vector<DType> types_;          // of what is held
+  std::vector<DType> types_;          // of what is cached
   std::set<std::size_t> transposed_;  // positions in Emitter::trace of what is brought from rows
 };
 
@@ -308,6 +311,7 @@ RowAxes::RowAxes(const Lowering& lowering, const std::vector<std::size_t>& absen
     return axis >= 0 && std::binary_search(all.begin(), all.end(), static_cast<std::size_t>(axis));
   };
   const bool nothing_walked = walked.empty();
+  // By default along the innermost axis, so that neighbouring lanes touch neighbouring memory.
   lane = is_there(lowering.schedule.lanes) ? lowering.schedule.lanes
          : is_there(space.inner)           ? space.inner
                                            : static_cast<int>(all.back());

@@ -128,13 +128,7 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
   if (!first && r.shape(e.results[0]).empty()) return false;
   const Axes axes = first ? first->attr<Axes>("axes") : Axes{};
   const Extents small = first ? r.shape(first->operands[0]) : Extents{};
-  std::vector<ValId> sources;
-  for (const ValId operand : e.operands) {
-    const auto value = r.uniform(operand);
-    sources.push_back(value ? r.full(*value, small, r.dtype(operand))
-                            : r.is(operand, Op::broadcast)->operands[0]);
-  }
-  const ValId result = r.build().make(e.op, sources, e.attrs);
+  const ValId result = r.before(Op::broadcast, e, small);
   r.replace(e.results[0], r.build().broadcast(result, axes, r.shape(e.results[0])));
   return true;
 }

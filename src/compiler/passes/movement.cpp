@@ -183,14 +183,7 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
   }
   if (!first) return false;
   const Axes perm = first->attr<Axes>("perm");
-  const Extents before = r.shape(first->operands[0]);
-  std::vector<ValId> sources;
-  for (const ValId operand : e.operands) {
-    const auto value = r.uniform(operand);
-    sources.push_back(value ? r.full(*value, before, r.dtype(operand))
-                            : r.is(operand, Op::permute)->operands[0]);
-  }
-  const ValId result = r.build().make(e.op, sources, e.attrs);
+  const ValId result = r.before(Op::permute, e, r.shape(first->operands[0]));
   r.replace(e.results[0], r.build().permute(result, perm));
   return true;
 }

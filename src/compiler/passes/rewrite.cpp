@@ -38,6 +38,16 @@ std::optional<double> Rewriter::uniform(ValId val) const {
   return constant->attr<double>("value");
 }
 
+ValId Rewriter::before(Op moved, const Expr& expr, const ir::Extents& shape) {
+  std::vector<ValId> sources;
+  for (const ValId operand : expr.operands) {
+    const auto value = uniform(operand);
+    sources.push_back(value ? full(*value, shape, dtype(operand))
+                            : is(operand, moved)->operands[0]);
+  }
+  return builder_.make(expr.op, sources, expr.attrs);
+}
+
 void Rewriter::replace(ValId old, ValId with) {
   const ExprId root = fusion_.val(old).definition;
   // Sizes that are equal by a requirement only, as 2*N and 3*M, stay two texts for one number.

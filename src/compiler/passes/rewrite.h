@@ -31,6 +31,10 @@ class Rewriter {
     return builder_.full(value, shape, dtype);
   }
 
+  /// The elementwise expression over what its operands were before a movement `moved`, of that
+  /// shape; uniform ones become constants of it.
+  ir::ValId before(ir::Op moved, const ir::Expr& expr, const ir::Extents& shape);
+
   /// Lets `with`, which does not depend on `old`, stand for it, and erases what nobody needs any
   /// more.
   void replace(ir::ValId old, ir::ValId with);

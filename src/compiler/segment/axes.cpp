@@ -154,7 +154,7 @@ bool GroupAxes::reduce(ExprId id) {
     operand.place = Place::kLocal;
   }
   operand.touched = true;
-  Reduction reduction{id, from, {}};
+  ReducedNodes reduction{id, from, {}};
   std::vector<int> kept;
   const auto& axes = e.attr<Ints>("axes");
   for (std::size_t i = 0; i < operand.nodes.size(); ++i) {
@@ -379,7 +379,7 @@ void GroupAxes::join_loads() {
 
 /// An axis that is reduced away may be run along again for something else of the same size.
 void GroupAxes::join_reduced() {
-  for (const Reduction& reduction : reductions_) {
+  for (const ReducedNodes& reduction : reductions_) {
     for (const int gone : reduction.nodes) {
       for (int node = 0; node < static_cast<int>(parent_.size()); ++node) {
         if (spanning()) return;

@@ -11,7 +11,7 @@ namespace segfuse::engine {
 
 struct EmittedGroup {
   const compiler::SegmentedGroup& group;
-  compiler::PlanKind kind;
+  compiler::GroupKind kind;
   const compiler::Space* space = nullptr;  ///< nothing for views and library calls
   compiler::Schedule schedule;
   compiler::LoweredGroup lowered;

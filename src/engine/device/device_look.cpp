@@ -145,10 +145,11 @@ std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
     const ir::ValId made = part.made[output.index];
     const Tensor& expected = walk.values[made.index];
     if (const std::int64_t at = first_unexpected(kept[output.index], expected); at >= 0)
-      return of_kernel(fmt::format("the kernel '{}' of {}",
-                                   compiler::function_name(fusion_.segmented().plan(group.id).kind),
-                                   operations_of(fusion, group.exprs)),
-                       kept[output.index], expected, at, names[made.index], accelerator_->name());
+      return of_kernel(
+          fmt::format("the kernel '{}' of {}",
+                      compiler::function_name(fusion_.segmented().domain(group.id).kind),
+                      operations_of(fusion, group.exprs)),
+          kept[output.index], expected, at, names[made.index], accelerator_->name());
   }
   return "";
 }

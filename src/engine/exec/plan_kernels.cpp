@@ -98,8 +98,8 @@ void CpuPlanner::plan_kernels(const SegmentedGroup& group) {
     call.count = sizes_.of(loops.outer_count);
     call.grain =
         std::max<std::int64_t>(1, kTaskWork / std::max<std::int64_t>(1, sizes_.of(loops.work)));
-    for (const compiler::loop::Buffer& buffer : loops.buffers)
-      if (buffer.kind == compiler::loop::Buffer::Kind::kRow)
+    for (const compiler::loop::KernelBuffer& buffer : loops.buffers)
+      if (buffer.kind == compiler::loop::KernelBuffer::Kind::kRow)
         call.scratch += static_cast<std::size_t>(
             compiler::loop::row_buffer_bytes(buffer.dtype, sizes_.of(buffer.elements)));
     calls.push_back(std::move(call));

@@ -20,7 +20,7 @@
 namespace segfuse::engine::numerics {
 namespace {
 
-using compiler::PlanKind;
+using compiler::GroupKind;
 using compiler::SegmentedGroup;
 
 std::vector<Tensor> clones(std::span<const Tensor> tensors) {
@@ -486,13 +486,13 @@ void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
 void Examination::describe_group(ir::ExprId id, NumericsFinding& finding) const {
   const compiler::GroupId group = segmented_.group_of(id);
   if (!group.valid()) return;
-  const PlanKind kind = segmented_.plan(group).kind;
+  const GroupKind kind = segmented_.domain(group).kind;
   const std::size_t size = segmented_.groups()[group.index].exprs.size();
   finding.group = fmt::format("{} of {}, {} of {} operation{}", group.index + 1, segmented_.size(),
                               compiler::name_of(kind), size, size == 1 ? "" : "s");
-  if (kind == PlanKind::kLibrary) {
+  if (kind == GroupKind::kLibrary) {
     finding.kernel = compiled().expr(id).op == ir::Op::matmul ? place_.products : "semicrf";
-  } else if (kind != PlanKind::kView) {
+  } else if (kind != GroupKind::kView) {
     finding.kernel = compiler::function_name(kind);
   }
 }

@@ -26,35 +26,25 @@ constexpr bool admits(DTypeRule rule) {
   }
 }
 
-// In a template, so that a discarded formula is not instantiated.
+// In a template, so that a discarded formula is not instantiated. Operations of one operand ignore
+// b.
 template <class T>
-T apply_unary(Op op, T a) {
+T formula_of(Op op, T a, T b = T()) {
   switch (op) {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
-  case Op::name:                                                                               \
-    if constexpr (admits<T>(DTypeRule::rule)) {                                                \
-      return static_cast<T>(formula);                                                          \
-    } else {                                                                                   \
-      break;                                                                                   \
+#define SEGFUSE_ANY(name, rule, formula)        \
+  case Op::name:                                \
+    if constexpr (admits<T>(DTypeRule::rule)) { \
+      return static_cast<T>(formula);           \
+    } else {                                    \
+      break;                                    \
     }
-#include "segfuse/ops.def"
-    default: break;  // any other: refused below
-  }
-  throw InternalError(fmt::format("'{}' has no formula for this type", info(op).name));
-}
-
-template <class T>
-T apply_binary(Op op, T a, T b) {
-  switch (op) {
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  SEGFUSE_ANY(name, rule, formula)
 #define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
                        gradient_b)                                                                \
-  case Op::name:                                                                                  \
-    if constexpr (admits<T>(DTypeRule::rule)) {                                                   \
-      return static_cast<T>(formula);                                                             \
-    } else {                                                                                      \
-      break;                                                                                      \
-    }
+  SEGFUSE_ANY(name, rule, formula)
 #include "segfuse/ops.def"
+#undef SEGFUSE_ANY
     default: break;  // any other: refused below
   }
   throw InternalError(fmt::format("'{}' has no formula for this type", info(op).name));
@@ -68,8 +58,7 @@ T apply(const Evaluation& e, std::int64_t i) {
   };
   const Op op = e.expr().op;
   if (op == Op::where) return e.operands[0].at(i) != 0 ? operand(1) : operand(2);
-  return e.operands.size() == 1 ? apply_unary<T>(op, operand(0))
-                                : apply_binary<T>(op, operand(0), operand(1));
+  return formula_of<T>(op, operand(0), e.operands.size() > 1 ? operand(1) : T());
 }
 
 std::int64_t integer_from(DType dtype, double value) {
@@ -105,14 +94,12 @@ Scalar evaluate_scalar(Op op, DType result, DType operand, std::span<const Scala
     return {0, is_float(operand) ? integer_from(result, operands[0].real)
                                  : wrap(result, operands[0].whole)};
   }
-  const bool one = operands.size() == 1;
+  const Scalar second = operands.size() > 1 ? operands[1] : Scalar();
   if (is_float(operand)) {
-    const double value = one ? apply_unary<double>(op, operands[0].real)
-                             : apply_binary<double>(op, operands[0].real, operands[1].real);
+    const auto value = formula_of<double>(op, operands[0].real, second.real);
     return is_float(result) ? Scalar{value, 0} : Scalar{0, value != 0};
   }
-  const Int128 value = one ? apply_unary<Int128>(op, operands[0].whole)
-                           : apply_binary<Int128>(op, operands[0].whole, operands[1].whole);
+  const auto value = formula_of<Int128>(op, operands[0].whole, second.whole);
   return {0, wrap(result, static_cast<std::int64_t>(value))};
 }
 

@@ -45,10 +45,10 @@ class Recorder {
     if (adapt_ && !adapt_(job.kernel, size)) return loop::interpret(kernel, globals, size);
     job.what = fmt::format("{}, {} [{}]", what_, kernel.name, to_string(job.kernel.schedule));
     std::size_t next = 0;
-    for (const loop::Buffer& buffer : kernel.buffers) {
-      if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    for (const loop::KernelBuffer& buffer : kernel.buffers) {
+      if (buffer.kind == loop::KernelBuffer::Kind::kRow) continue;
       Tensor& global = globals[next++];
-      const bool read = buffer.kind != loop::Buffer::Kind::kOutput;
+      const bool read = buffer.kind != loop::KernelBuffer::Kind::kOutput;
       job.before.push_back(read ? converted(global, buffer.dtype)
                                 : poisoned(buffer.dtype, global.shape()));
       // The interpreter starts from what the types hold.
@@ -62,7 +62,7 @@ class Recorder {
     for (const Tensor& global : globals) job.after.push_back(global.clone());
     auto note = [&](const Extent& extent) { job.sizes.emplace_back(extent, size(extent)); };
     for (const Extent& extent : job.kernel.sizes()) note(extent);
-    for (const loop::Buffer& buffer : job.kernel.buffers) note(buffer.elements);
+    for (const loop::KernelBuffer& buffer : job.kernel.buffers) note(buffer.elements);
     note(job.kernel.outer_count);
     jobs_.push_back(std::move(job));
     return jobs_.back().status;

@@ -55,8 +55,8 @@ class Runner {
   std::vector<Tensor> run() {
     std::size_t next = 0;
     for (const SegmentedGroup& group : segmented_.groups()) {
-      const PlanKind kind = segmented_.plan(group.id).kind;
-      if (kind == PlanKind::kView || kind == PlanKind::kLibrary) {
+      const GroupKind kind = segmented_.domain(group.id).kind;
+      if (kind == GroupKind::kView || kind == GroupKind::kLibrary) {
         for (const ir::ExprId id : group.exprs) evaluate(id);
       } else {
         run(lowered_[next++]);
@@ -69,9 +69,9 @@ class Runner {
 
  private:
   void lower(const SegmentedGroup& group) {
-    const GroupPlan& plan = segmented_.plan(group.id);
-    if (plan.kind == PlanKind::kView || plan.kind == PlanKind::kLibrary) return;
-    const GroupLowering lowering(fusion_, group, plan, segmented_.in_place, segmented_.hints(),
+    const IterationDomain& domain = segmented_.domain(group.id);
+    if (domain.kind == GroupKind::kView || domain.kind == GroupKind::kLibrary) return;
+    const GroupLowering lowering(fusion_, group, domain, segmented_.in_place, segmented_.hints(),
                                  "k" + std::to_string(group.id.index));
     lowered_.push_back(lowering.lower(schedule_(lowering.space())));
     if (seen_) seen_(lowering.space(), lowered_.back());

@@ -12,13 +12,13 @@
 #include "base/rng.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/passes.h"
-#include "ir/hash.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "support/random/seasoned_fusion.h"
 #include "support/source_dir.h"
+#include "support/structure.h"
 #include "support/tensors.h"
 
 namespace segfuse::compiler {

@@ -7,12 +7,13 @@
 // depends on its distance from the loop's begin alone, so lane loops with equal bounds agree.
 //
 // What the schedule promises:
-//   vector > 1  every extent of vector_multiples() is a multiple of it, rows in registers end with
+//   vector > 1  every extent of promised_multiples() is a multiple of it, rows in registers end
+//   with
 //               whole vectors, and every global buffer begins at a multiple of min(16, vector *
 //               element size) bytes;
 //   filled      every lane loop over rows in registers takes as many elements as these hold;
 //   narrow      every position, and every loop's end + threads * vector * unroll, is below 2^31.
-// largest_vector() finds a vector for given sizes.
+// fit_to_sizes() makes these promises.
 
 #include <string>
 #include <vector>
@@ -34,17 +35,7 @@ inline std::string print_cuda(const loop::Kernel& kernel) {
   return print_cuda_parts(kernel).text();
 }
 
-/// The extents that have to be multiples of `vector` for vector accesses to be aligned and loops
-/// to end with whole vectors; numbers that are not are handled element by element instead.
-std::vector<ir::Extent> vector_multiples(const loop::Kernel& kernel, int vector);
-/// The largest of 8, 4, 2, 1 that keeps the promise at these sizes and moves at most 16 bytes of
-/// the widest element of the longest buffers; what Schedule::vector says is not looked at.
-int largest_vector(const loop::Kernel& kernel, const SizeOf& size);
-/// Whether positions fit 32 bits at these sizes.
-bool fits_narrow(const loop::Kernel& kernel, const SizeOf& size);
-/// Whether rows in registers fill them at these sizes, with the schedule's vector.
-bool fills_registers(const loop::Kernel& kernel, const SizeOf& size);
-/// Gives the kernel's schedule what depends on these sizes.
+/// Gives the kernel's schedule the promises that hold at these sizes, and the vector.
 void fit_to_sizes(loop::Kernel& kernel, const SizeOf& size);
 
 }  // namespace segfuse::compiler::cuda

@@ -12,7 +12,7 @@
 
 namespace segfuse::compiler {
 
-enum class PlanKind : std::uint8_t {
+enum class GroupKind : std::uint8_t {
   kView,            ///< other shapes of what is in memory; no kernel
   kPointwise,       ///< one innermost order
   kTiledTranspose,  ///< two innermost orders
@@ -23,13 +23,13 @@ enum class PlanKind : std::uint8_t {
   kLibrary,         ///< one expression that runs alone
 };
 
-std::string_view name_of(PlanKind kind);
+std::string_view name_of(GroupKind kind);
 
-/// What the planner found out about a group; kept with it for the scheduler.
-struct GroupPlan {
-  PlanKind kind = PlanKind::kPointwise;
-  /// The iteration space: sizes of its axes in the order of a value that has all of them.
-  ir::Extents space;
+/// What classify() finds out about a group; lowering and schedules are made from it.
+struct IterationDomain {
+  GroupKind kind = GroupKind::kPointwise;
+  /// Sizes of its axes in the order of a value that has all of them.
+  ir::Extents axes;
   std::vector<bool> reduced;         ///< by axis of the space
   std::vector<bool> column_reduced;  ///< the other reductions of a kRowCol
   int inner = -1;                    ///< the axis that is innermost in memory; -1 if there is none
@@ -43,9 +43,9 @@ struct GroupPlan {
       value_axes;  ///< of what is loaded, computed and stored, in topological order
 };
 
-/// A plan, or the reason why there is none.
+/// A domain, or the reason why the group is no kernel.
 struct [[nodiscard]] Verdict {
-  std::optional<GroupPlan> plan;
+  std::optional<IterationDomain> domain;
   std::string reason;
 };
 
@@ -57,7 +57,7 @@ struct GroupView {
   std::span<const ir::Alias> in_place;  ///< outputs of the Fusion that overwrite an input
 };
 
-using Planner = std::function<Verdict(const GroupView&)>;
+using Classifier = std::function<Verdict(const GroupView&)>;
 
 /// Axes of values are united when an expression runs along both; the classes are the iteration
 /// space. Refused are: what runs alone in company; a value at two places of the space at once;
