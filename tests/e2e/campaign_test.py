@@ -211,6 +211,9 @@ class CampaignTest(tool.ToolTest):
     def replay(self, name, before, out, lines, directories_at_once):
         """Fails when a loss of power after any of the lines leaves what it must not."""
         disk = Disk(before, out, directories_at_once)
+        disk.listed = {str((out / path).parent / line.split(maxsplit=1)[1].rstrip("\n"))
+                       for path, listed in lists(out).items() for line in listed}
+        self.assertTrue(disk.listed, f"{name} wrote no list")
         for line in lines:
             disk.apply(line)
             self.check_disk(name, disk, line)
@@ -237,7 +240,8 @@ class CampaignTest(tool.ToolTest):
                             self.assertTrue(disk.versions[str(out / path)], f"the log does not tell of {path}")
 
     def test_every_sync_is_needed(self):
-        """Without a file's sync there are names of files that are not whole; without the folder's, names are lost."""
+        """Without a file's sync there are names of files that are not whole, without a list's one that the list does
+        not know; without the folder's, names are lost."""
         for name, before, command in self.commands():
             if name == "compile":
                 continue
@@ -248,7 +252,10 @@ class CampaignTest(tool.ToolTest):
                     if line.startswith("sync ") and (opened := disk.open[line.split(" ")[1]]):
                         syncs[number] = opened
                     disk.apply(line)
-                files = [{number} for number, opened in syncs.items() if opened in disk.written]
+                lists_of_outputs = [file for path, file in disk.names.items() if is_list(path)]
+                self.assertTrue(lists_of_outputs, name)
+                files = [{number} for number, opened in syncs.items()
+                         if opened in disk.written or opened in lists_of_outputs]
                 folder = {number for number, opened in syncs.items() if isinstance(opened, str)}
                 self.assertTrue(files and folder, name)
                 for left_out, at_once in [*((numbers, True) for numbers in files), (folder, False)]:
@@ -258,16 +265,22 @@ class CampaignTest(tool.ToolTest):
                             self.replay(name, before, out, rest, at_once)
 
     def check_disk(self, name, disk, line):
-        """Under a final name there is something whole, and never something older than before."""
+        """Under a final name there is something whole, never something older than before, and its folder's list
+        knows it: the next run may replace it."""
         if name == "compile":
             return
-        for path, content in disk.after_power_loss().items():
+        left = disk.after_power_loss()
+        for path, content in left.items():
             if pathlib.Path(path).name.startswith("."):
                 continue
             versions = disk.versions[path]
             self.assertIn(content, versions, f"{name}: {path} is not whole after '{line[:80]}'")
             self.assertGreaterEqual(versions.index(content), disk.seen[path], f"{name}: {path} went back")
             disk.seen[path] = versions.index(content)
+            if disk.seen[path] >= disk.given[path] and path in disk.listed:
+                listed = left.get(os.path.join(os.path.dirname(path), ".segfuse-outputs"), b"")
+                wanted = f"{hashlib.blake2b(content, digest_size=32).hexdigest()}  {os.path.basename(path)}\n"
+                self.assertIn(wanted.encode(), listed, f"{name}: {path} is in no list after '{line[:80]}'")
 
 
 class File:
@@ -285,10 +298,13 @@ class Disk:
         self.written = []  # files that got a name
         self.open = {}  # by descriptor: a File, the path of a folder, or None for what does not matter
         self.versions, self.seen = collections.defaultdict(list), collections.defaultdict(int)
+        self.given = collections.Counter()  # how many of the versions were there before
+        self.listed = set()  # what has to stand in a list from its first moment on
         for path in sorted(before.iterdir()) if before else []:
             name = str(root / path.name)
             self.names[name] = self.kept_names[name] = File(path.read_bytes())
             self.versions[name].append(path.read_bytes())
+            self.given[name] += 1
 
     def after_power_loss(self):
         names = self.names if self.at_once else self.kept_names

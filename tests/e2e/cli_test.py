@@ -85,6 +85,16 @@ class CliTest(tool.ToolTest):
         name = f"{audio[0].stem}.csv"
         self.assertEqual((self.directory / "together" / name).read_text(), (self.directory / "alone" / name).read_text())
 
+    def test_one_of_several_ranks_is_told_that_a_training_is_not_shared(self):
+        out = self.directory / "ranks"
+        def train(count, check):
+            return tool.run("train", self.config, "--data", self.data, "--out", out, "--set", "training.epochs=1",
+                            env={"OMPI_COMM_WORLD_SIZE": count}, check=check)
+        sentence = train("2", 2).stderr
+        self.assertIn("one of 2 processes that were started together (OMPI_COMM_WORLD_SIZE=2)", sentence)
+        self.assertFalse(out.exists())
+        train("1", 0)
+
     def test_compare_shows_three_heads(self):
         out = self.directory / "compare"
         metrics = json.loads(tool.run("train", self.config, "--data", self.data, "--out", out, "--compare", "--json",

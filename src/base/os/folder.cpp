@@ -215,6 +215,7 @@ void Folder::append_line(const std::string& name, std::string_view line) const {
   const std::string text = fmt::format("{}{}\n", last == '\n' ? "" : "\n", line);
   if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     fail(path_ / name, "write");
+  if (::fsync(file.get()) != 0) fail(path_ / name, "sync");
 }
 
 /// What writers left that were killed between giving a file its first name and its last, or whose

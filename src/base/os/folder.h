@@ -34,8 +34,8 @@ class Folder {
   /// Whether there was such a file.
   bool remove(const std::string& name) const noexcept;
 
-  /// Adds a line in one step, so that lines of several writers do not mix. The file is made when it
-  /// is missing. Throws FileError.
+  /// Adds a line in one step, so that lines of several writers do not mix; its text is on the disk
+  /// when this returns. The file is made when it is missing. Throws FileError.
   void append_line(const std::string& name, std::string_view line) const;
 
   /// Replaces the file by what `writer` writes, in one step that survives a crash, as

@@ -129,8 +129,8 @@ compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const compiler::
   emission.each([&](EmittedGroup& group) {
     groups.push_back({group.group, group.kind, std::move(group.lowered)});
   });
-  return compiler::cpu::print_program(emission.fusion(), groups, emission.segmented().in_place,
-                                      name);
+  return compiler::cpu::print_program(fusion, emission.fusion(), groups,
+                                      emission.segmented().in_place, name);
 }
 
 }  // namespace segfuse::engine

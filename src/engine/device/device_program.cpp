@@ -71,6 +71,8 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans
     last_plan_ = nullptr;
     plans.clear();
   }
+  // Passes may have left out what cannot run with these sizes.
+  static_cast<void>(ir::bind_inputs(program_, inputs));
   DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
   return plans.emplace(std::move(key), std::move(plan)).first->second;
 }

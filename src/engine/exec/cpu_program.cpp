@@ -29,6 +29,8 @@ CpuPlan& CpuProgram::plan_for(std::span<const Tensor> inputs) {
         static_cast<void>(ir::bind_inputs(fusion_, inputs));  // throws
     return known->second;
   }
+  // Passes may have left out what cannot run with these sizes.
+  static_cast<void>(ir::bind_inputs(fusion_, inputs));
   CpuPlan plan = planner_(inputs, CpuContext{pool_, semicrf_}, options_);
   if (plans_.size() >= kMostPlans) plans_.clear();
   last_plan_ = nullptr;

@@ -118,6 +118,22 @@ TEST(CProgramText, RequirementsAreChecked) {
   EXPECT_EQ(library.workspace(bad, &bytes), kBadSize);
 }
 
+TEST(CProgramText, WhatPassesLeaveOutIsChecked) {
+  const auto fusion = ir::parse(R"(fusion "empty" {
+    symbols N
+    %0 = input "x" : f32[N]
+    %1 = slice(%0) {starts=[8], sizes=[0]}
+    %2 = sum(%1) {axes=[0]}
+    output %2 "y"
+  })",
+                                "text");
+  const test::CProgramLibrary library(engine::print_program(fusion, {}));
+  std::size_t bytes = 0;
+  const std::int64_t good[] = {8}, bad[] = {7};
+  EXPECT_EQ(library.workspace(good, &bytes), kOk);
+  EXPECT_EQ(library.workspace(bad, &bytes), kBadSize);
+}
+
 TEST(CProgramText, WhatHasNoFormInCIsRefusedInOneSentence) {
   const Program crf =
       Program::from_text(read_file(SEGFUSE_SOURCE_DIR "/tests/golden/ir/semicrf.sf"));

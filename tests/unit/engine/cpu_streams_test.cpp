@@ -7,6 +7,7 @@
 #include "engine/backend.h"
 #include "engine/device/accelerator.h"
 #include "ir/builder.h"
+#include "ir/text.h"
 #include "runtime/check/listener.h"
 #include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
@@ -21,6 +22,7 @@ namespace {
 using segfuse::testing::Numbers;
 using segfuse::testing::same_bits;
 using segfuse::testing::uniform;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::Field;
@@ -162,17 +164,24 @@ TEST(CpuStreams, InputsThatOverlapRunInTheOrderOfThePlan) {
     EXPECT_TRUE(same_bits(in_place.run(inputs)[0], on_streams.run(inputs)[0]));
 }
 
+/// What a UsageError of `action` says.
+template <class Action>
+std::string refusal(Action action) {
+  try {
+    action();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
 TEST(Backends, AreFoundByNameAndDevice) {
   EXPECT_FALSE(find_backend("compiled").on_device);
   EXPECT_TRUE(find_backend("compiled", true).on_device);
   EXPECT_FALSE(find_backend("loops", true).on_device);
-  try {
-    (void)find_backend("loop");
-    FAIL();
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("backend 'loop' is unknown; known are 'compiled'"));
-    EXPECT_THAT(error.what(), HasSubstr("'loops'"));
-  }
+  EXPECT_THAT(
+      refusal([] { (void)find_backend("loop"); }),
+      AllOf(HasSubstr("backend 'loop' is unknown; known are 'compiled'"), HasSubstr("'loops'")));
 }
 
 class EveryBackend : public ::testing::TestWithParam<std::string> {};
@@ -184,6 +193,20 @@ TEST_P(EveryBackend, AgreesWithTheReference) {
   const Tensor found = Executable(two_chains(), pool, {.backend = GetParam()}).run(inputs)[0];
   for (std::int64_t i = 0; i < found.size(); ++i)
     ASSERT_NEAR(found.at(i), expected.at(i), 1e-6) << "element " << i;
+}
+
+/// Passes make a constant of what has no elements, and leave out what it is made from: sizes that
+/// the program cannot run with are refused all the same.
+TEST_P(EveryBackend, RefusesASliceThatLiesOutsideThoughItsResultIsEmpty) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"empty\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n"
+      "  %1 = slice(%0) {starts=[8], sizes=[0]}\n  %2 = sum(%1) {axes=[0]}\n"
+      "  output %2\n}\n");
+  ThreadPool pool(1);
+  Executable executable(fusion, pool, {.backend = GetParam()});
+  EXPECT_EQ(executable.run(std::vector{Tensor::zeros(DType::kF32, {9})})[0].at(0), 0);
+  EXPECT_THAT(refusal([&] { executable.run(std::vector{Tensor::zeros(DType::kF32, {4})}); }),
+              HasSubstr("slice: [8, 8 + 0) is outside axis 0 of 4 elements (N) in 'empty'"));
 }
 
 std::vector<std::string> host_backends() {

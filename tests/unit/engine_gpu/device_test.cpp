@@ -48,6 +48,17 @@ double tolerance_of(DType dtype) {
   }
 }
 
+TEST_P(OnDevice, RefusesWhatPassesLeaveOut) {
+  const ir::Fusion fusion = ir::parse(
+      "fusion \"empty\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n"
+      "  %1 = slice(%0) {starts=[8], sizes=[0]}\n  %2 = sum(%1) {axes=[0]}\n"
+      "  output %2\n}\n");
+  Executable executable(fusion, pool, on_device());
+  const auto run = [&] { executable.run(std::vector{Tensor::zeros(DType::kF32, {4})}); };
+  const std::string message = message_of<UsageError>(run);
+  EXPECT_NE(message.find("is outside axis 0 of 4 elements"), std::string::npos) << message;
+}
+
 TEST_P(OnDevice, MatrixProductsOfAllForms) {
   Rng rng(1);
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16})

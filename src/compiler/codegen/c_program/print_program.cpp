@@ -95,9 +95,10 @@ std::string upper(std::string text) {
 
 class Printer {
  public:
-  Printer(const ir::Fusion& fusion, std::span<const ProgramGroup> groups,
+  Printer(const ir::Fusion& source, const ir::Fusion& fusion, std::span<const ProgramGroup> groups,
           std::span<const ir::Alias> in_place, std::string_view name)
-      : fusion_(fusion),
+      : source_(source),
+        fusion_(fusion),
         groups_(groups),
         function_(function_name(name)),
         memory_(fusion, groups, in_place),
@@ -110,7 +111,7 @@ class Printer {
   }
 
   CProgram run() {
-    sizes_.check_program();
+    sizes_.check_program(source_);
     offsets_ = memory_.offsets(sizes_);
     const std::string steps = all_steps();
     const std::string driver = driver_text(steps);
@@ -151,14 +152,15 @@ class Printer {
     };
     for (const ir::Input& input : fusion_.inputs())
       for (const ir::Extent& size : fusion_.val(input.val).shape) note(note, size);
-    for (const ir::ExprId id : fusion_.live_exprs()) {
-      const ir::Expr& e = fusion_.expr(id);
-      for (const ValId result : e.results)
-        for (const ir::Extent& size : fusion_.val(result).shape) note(note, size);
-      for (const auto& attr : e.attrs)
-        if (const auto* all = std::get_if<ir::Extents>(&attr))
-          for (const ir::Extent& size : *all) note(note, size);
-    }
+    for (const ir::Fusion* const program : {&source_, &fusion_})
+      for (const ir::ExprId id : program->live_exprs()) {
+        const ir::Expr& e = program->expr(id);
+        for (const ValId result : e.results)
+          for (const ir::Extent& size : program->val(result).shape) note(note, size);
+        for (const auto& attr : e.attrs)
+          if (const auto* all = std::get_if<ir::Extents>(&attr))
+            for (const ir::Extent& size : *all) note(note, size);
+      }
     for (const auto& [left, right] : fusion_.storage().requirements) {
       note(note, left);
       note(note, right);
@@ -240,6 +242,7 @@ class Printer {
   std::string copies_at_the_end();
   std::string copy(const std::string& to, ValId from);
 
+  const ir::Fusion& source_;
   const ir::Fusion& fusion_;
   std::span<const ProgramGroup> groups_;
   std::set<std::string> taken_;
@@ -478,9 +481,10 @@ std::string Printer::message_text() const {
 
 }  // namespace
 
-CProgram print_program(const ir::Fusion& fusion, std::span<const ProgramGroup> groups,
-                       std::span<const ir::Alias> in_place, std::string_view name) {
-  return Printer(fusion, groups, in_place, name).run();
+CProgram print_program(const ir::Fusion& source, const ir::Fusion& fusion,
+                       std::span<const ProgramGroup> groups, std::span<const ir::Alias> in_place,
+                       std::string_view name) {
+  return Printer(source, fusion, groups, in_place, name).run();
 }
 
 }  // namespace segfuse::compiler::cpu

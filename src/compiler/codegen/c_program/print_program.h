@@ -25,11 +25,12 @@ struct CProgram {
   std::string source;    ///< C11, complete in itself; it holds the header's text
 };
 
-/// `fusion` is the one that the groups were cut from, with all sizes that kernels need. Views are
-/// the memory of what they view; library calls are plain loops. The function is called `name`, or
-/// after the Fusion where that is empty. UsageError for a name that C cannot have, and for
-/// operations that have no form in C.
-CProgram print_program(const ir::Fusion& fusion, std::span<const ProgramGroup> groups,
-                       std::span<const ir::Alias> in_place, std::string_view name = {});
+/// `fusion` is the one that the groups were cut from, with all sizes that kernels need; `source` is
+/// what it was before all passes, whose sizes are checked. Views are the memory of what they view;
+/// library calls are plain loops. The function is called `name`, or after the Fusion where that is
+/// empty. UsageError for a name that C cannot have, and for operations that have no form in C.
+CProgram print_program(const ir::Fusion& source, const ir::Fusion& fusion,
+                       std::span<const ProgramGroup> groups, std::span<const ir::Alias> in_place,
+                       std::string_view name = {});
 
 }  // namespace segfuse::compiler::cpu

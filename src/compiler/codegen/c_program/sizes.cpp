@@ -131,27 +131,27 @@ void SizeTable::check_not_negative(const Extent& size) {
   if (!never_negative(canonical)) check(of(canonical) + " < 0", "");
 }
 
-void SizeTable::check_program() {
+void SizeTable::check_program(const ir::Fusion& program) {
   for (const std::string& name : names_)
     if (!name.empty()) check(name + " < 0", "");
-  for (const ir::Input& input : fusion_.inputs())
-    for (const Extent& size : fusion_.val(input.val).shape) check_not_negative(size);
-  for (const auto& [left, right] : fusion_.storage().requirements)
+  for (const ir::Input& input : program.inputs())
+    for (const Extent& size : program.val(input.val).shape) check_not_negative(size);
+  for (const auto& [left, right] : program.storage().requirements)
     check(of(left) + " != " + of(right),
           fmt::format("{} has to be {}", fusion_.to_string(left), fusion_.to_string(right)));
-  for (const ir::ExprId id : fusion_.live_exprs()) {
-    const ir::Expr& e = fusion_.expr(id);
+  for (const ir::ExprId id : program.live_exprs()) {
+    const ir::Expr& e = program.expr(id);
     for (const ir::ValId result : e.results)
-      for (const Extent& size : fusion_.val(result).shape) check_not_negative(size);
+      for (const Extent& size : program.val(result).shape) check_not_negative(size);
     const auto& attrs = ir::info(e.op).attrs;
     for (std::size_t i = 0; i < attrs.size(); ++i)
       if (attrs[i].type == ir::AttrType::kExtents)
         for (const Extent& size : std::get<ir::Extents>(e.attrs[i])) check_not_negative(size);
     if (e.op != ir::Op::slice) continue;
-    const ir::Extents& from = fusion_.val(e.operands[0]).shape;
+    const ir::Extents& from = program.val(e.operands[0]).shape;
     for (std::size_t a = 0; a < from.size(); ++a) {
-      const Extent left = fusion_.canonical(from[a] - fusion_.attr<ir::Extents>(id, "sizes")[a] -
-                                            fusion_.attr<ir::Extents>(id, "starts")[a]);
+      const Extent left = fusion_.canonical(from[a] - program.attr<ir::Extents>(id, "sizes")[a] -
+                                            program.attr<ir::Extents>(id, "starts")[a]);
       if (!never_negative(left)) check(of(left) + " < 0", "a slice inside its operand");
     }
   }

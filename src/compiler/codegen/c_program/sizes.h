@@ -26,8 +26,9 @@ class SizeTable {
   std::string sum(const std::string& a, const std::string& b);
   std::string greater(const std::string& a, const std::string& b);
 
-  /// Statements that end the function when sizes do not fit the program: what ir::bind() checks.
-  void check_program();
+  /// Statements that end the function when sizes do not fit `program`, what the Fusion was before
+  /// all passes: what ir::bind() checks.
+  void check_program(const ir::Fusion& program);
   /// Its body: fills n[], returns 1 if a size is impossible.
   std::string text() const;
   std::size_t count() const { return count_; }

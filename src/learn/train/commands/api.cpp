@@ -7,11 +7,13 @@
 #include <ctime>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 
 #include "base/console/progress.h"
 #include "base/os/file.h"
+#include "base/os/ranks.h"
 #include "base/outputs.h"
 #include "base/thread_pool.h"
 #include "learn/train/commands/experiment.h"
@@ -304,6 +306,16 @@ void choose_channel(const std::string& channel, learn::TrainedModel& model) {
   }
 }
 
+/// Each of several ranks would train all of it, into the same folder.
+void refuse_ranks() {
+  const std::optional<Ranks> ranks = ranks_of_environment();
+  if (!ranks) return;
+  throw UsageError(fmt::format(
+      "this is one of {0} processes that were started together ({1}={0}), and a training is not "
+      "shared among processes yet: each would train all of it; start one process, or unset {1}",
+      ranks->count, ranks->variable));
+}
+
 fs::path model_path(const fs::path& given) {
   return path_is_directory(given) ? given / "model.safetensors" : given;
 }
@@ -312,6 +324,7 @@ fs::path model_path(const fs::path& given) {
 
 std::string train(const TrainOptions& options) {
   const double begin = now();
+  refuse_ranks();
   learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) learn::set_data_path(config, options.data);
