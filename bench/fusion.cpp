@@ -17,10 +17,10 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "compiler/autodiff/autodiff.h"
-#include "compiler/interpret/interpreter.h"
+#include "compiler/autodiff.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 
 namespace {
 
@@ -152,7 +152,7 @@ std::vector<Tensor> inputs_of(const ir::Fusion& f, std::int64_t rows, std::int64
 /// Largest difference from the interpreter, over 1 or the size of the result, with few rows.
 double error_of(const ir::Fusion& f, engine::Executable& program, std::int64_t columns, Rng& rng) {
   const std::vector<Tensor> inputs = inputs_of(f, 5, columns, rng);
-  const std::vector<Tensor> exact = compiler::interpret(f, inputs);
+  const std::vector<Tensor> exact = ir::interpret(f, inputs);
   const std::vector<Tensor> found = program.run(inputs);
   double worst = 0;
   for (std::size_t o = 0; o < found.size(); ++o)

@@ -25,9 +25,9 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "compiler/codegen/cuda/print_cuda.h"
-#include "compiler/interpret/interpreter.h"
 #include "fusion_works.h"
 #include "ir/bind.h"
+#include "ir/interpret/interpreter.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/open_device.h"
 
@@ -94,9 +94,9 @@ class Compiled {
     const compiler::SegmentedFusion cut = compiler::segment(std::move(copy), options);
     fusion = cut.fusion();
     for (const compiler::SegmentedGroup& group : cut.groups()) {
-      const compiler::GroupPlan& plan = cut.plan(group.id);
-      if (plan.kind == compiler::PlanKind::kView) continue;
-      const compiler::GroupLowering lowering(fusion, group, plan, cut.in_place, cut.hints(),
+      const compiler::IterationDomain& domain = cut.domain(group.id);
+      if (domain.kind == compiler::GroupKind::kView) continue;
+      const compiler::GroupLowering lowering(fusion, group, domain, cut.in_place, cut.hints(),
                                              "k" + std::to_string(group.id.index));
       groups.push_back(lowering.lower(testing::chosen_for_cuda(lowering.space())));
     }
@@ -318,7 +318,7 @@ double check_rows(const Program& program, std::int64_t first, std::int64_t count
       tensor.set(at, program.input(i).at(begin + at));
     inputs.push_back(tensor.to(fusion.val(val).dtype));
   }
-  const std::vector<Tensor> expected = compiler::interpret(fusion, inputs);
+  const std::vector<Tensor> expected = ir::interpret(fusion, inputs);
   double worst = 0;
   for (std::size_t o = 0; o < expected.size(); ++o) {
     if (!by_rows(fusion, fusion.outputs()[o].val)) continue;

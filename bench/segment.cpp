@@ -11,7 +11,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 #include "compiler/passes/pass.h"
 #include "compiler/segment/segmenter.h"
 #include "ir/builder.h"

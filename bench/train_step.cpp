@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "compiler/autodiff/autodiff.h"
-#include "compiler/interpret/interpreter.h"
+#include "compiler/autodiff.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 
 namespace {
 
@@ -80,7 +80,7 @@ Block make_block(std::int64_t batch, std::int64_t time, std::int64_t width) {
 double error_on_small_block(ThreadPool& pool, const engine::ExecutorOptions& how = {}) {
   const Block block = make_block(2, 9, 16);
   const std::vector<Tensor> fast = engine::Executable(block.fusion, pool, how).run(block.inputs);
-  const std::vector<Tensor> exact = compiler::interpret(block.fusion, block.inputs);
+  const std::vector<Tensor> exact = ir::interpret(block.fusion, block.inputs);
   double worst = 0;
   for (std::size_t i = 0; i < fast.size(); ++i) {
     double scale = 1e-30;

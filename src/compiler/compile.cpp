@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "compiler/codegen/cpu/print_c.h"
+#include "compiler/codegen/cuda/prelude.h"
 #include "compiler/codegen/cuda/print_cuda.h"
-#include "compiler/passes/pass.h"
+#include "compiler/codegen/cuda/scalars.h"
 #include "compiler/schedule/choose.h"
 #include "compiler/segment/segmenter.h"
 
@@ -33,17 +34,18 @@ CompiledFusion::CompiledFusion(ir::Fusion fusion, CompileOptions options)
 CompiledFusion::~CompiledFusion() = default;
 
 bool CompiledFusion::has_kernels(GroupId group) const {
-  const PlanKind kind = segmented_.plan(group).kind;
-  return kind != PlanKind::kView && kind != PlanKind::kLibrary;
+  const GroupKind kind = segmented_.domain(group).kind;
+  return kind != GroupKind::kView && kind != GroupKind::kLibrary;
 }
 
 CompiledFusion::Group& CompiledFusion::group(GroupId id) {
   std::unique_ptr<Group>& made = made_.at(id.index);
   if (!made) {
-    const GroupPlan& plan = segmented_.plan(id);
-    made.reset(new Group{{fusion_, groups_[id.index], plan, segmented_.in_place, segmented_.hints(),
-                          function_name(plan.kind), options_.excess_precision},
-                         {}});
+    const IterationDomain& domain = segmented_.domain(id);
+    made.reset(
+        new Group{{fusion_, groups_[id.index], domain, segmented_.in_place, segmented_.hints(),
+                   function_name(domain.kind), options_.excess_precision},
+                  {}});
   }
   return *made;
 }
@@ -88,6 +90,24 @@ void CompiledFusion::fit(loop::Kernel& kernel) const {
 
 std::string CompiledFusion::print(const loop::Kernel& kernel) const {
   return options_.target == Target::kCuda ? cuda::print_cuda(kernel) : cpu::print_c(kernel);
+}
+
+std::string CompiledFusion::print_function(const loop::Kernel& kernel) const {
+  return options_.target == Target::kCuda ? cuda::print_cuda(kernel)
+                                          : cpu::print_c_function(kernel, kernel.name);
+}
+
+CudaElement cuda_element(DType dtype) {
+  const std::string rounded = dtype == DType::kBF16  ? "round_bf16(x)"
+                              : dtype == DType::kF16 ? "round_f16(x)"
+                                                     : "x";
+  return {cuda::stored_type(dtype), cuda::value_type(dtype), cuda::from_stored(dtype, "x"),
+          cuda::to_stored(dtype, rounded)};
+}
+
+std::string complete_cuda(const std::string& code) {
+  const cuda::Prelude prelude = cuda::prelude_for(code);
+  return prelude.machine + prelude.plain + code;
 }
 
 }  // namespace segfuse::compiler

@@ -1,6 +1,7 @@
 #pragma once
 // The one way from a Fusion to kernels: passes, groups, a schedule for the sizes at hand, loops,
-// and their text in the target's language.
+// and their text in the target's language. Other modules include this header and autodiff.h, and
+// none else of the compiler (tools/layers.toml).
 
 #include <functional>
 #include <map>
@@ -8,9 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "compiler/codegen/c_program/print_program.h"
+#include "compiler/codegen/cuda/launch.h"
 #include "compiler/lower/lower.h"
+#include "compiler/passes/pass.h"
 #include "compiler/schedule/schedule.h"
-#include "compiler/segment/segmented_fusion.h"
+#include "compiler/segment/report.h"
 #include "ir/bind.h"
 
 namespace segfuse::compiler {
@@ -62,6 +66,8 @@ class CompiledFusion {
   void fit(loop::Kernel& kernel) const;
   /// A kernel in the target's language, complete.
   std::string print(const loop::Kernel& kernel) const;
+  /// The same without the functions that a C kernel needs before it.
+  std::string print_function(const loop::Kernel& kernel) const;
 
  private:
   struct Group;
@@ -75,5 +81,14 @@ class CompiledFusion {
   ir::Fusion fusion_;
   std::vector<std::unique_ptr<Group>> made_;  ///< by group; when first asked for
 };
+
+/// The type of an element in CUDA C++, for kernels that are written by hand: in memory, as a value,
+/// and what an `x` of the one is as the other, rounded.
+struct CudaElement {
+  std::string stored, value, load, store;
+};
+CudaElement cuda_element(DType dtype);
+/// Such a kernel behind the functions of printed kernels that it names: complete.
+std::string complete_cuda(const std::string& code);
 
 }  // namespace segfuse::compiler

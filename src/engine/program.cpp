@@ -5,14 +5,13 @@
 
 #include "base/os/file.h"
 #include "base/text.h"
-#include "compiler/interpret/interpreter.h"
-#include "compiler/passes/pass.h"
-#include "compiler/segment/report.h"
+#include "compiler/compile.h"
 #include "engine/compiled/emit.h"
 #include "engine/compiled/html.h"
 #include "engine/device/accelerator.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/program_state.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
@@ -177,7 +176,7 @@ void Program::check() const {
 }
 
 std::vector<Tensor> Program::run_reference(std::span<const Tensor> inputs) const {
-  return compiler::interpret(state_->fusion, inputs, engine::reference_opaque_ops());
+  return ir::interpret(state_->fusion, inputs, engine::reference_opaque_ops());
 }
 
 }  // namespace segfuse

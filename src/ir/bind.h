@@ -1,5 +1,6 @@
 #pragma once
-// Numbers for the symbolic sizes of a Fusion, from the shapes of its inputs.
+// Numbers for the symbolic sizes of a Fusion, from the shapes of its inputs, and other checks of
+// what a run gets. Shared by all evaluators, so that they refuse with the same words.
 
 #include <cstdint>
 #include <optional>
@@ -36,5 +37,11 @@ class Sizes {
 /// solved. Symbols that only dead expressions use may stay unknown. Write it ir::bind: a call
 /// without the namespace finds std::bind as well.
 Sizes bind(const Fusion& fusion, std::span<const Shape> input_shapes);
+
+/// The same for the tensors of a run, whose types are checked as well.
+Sizes bind_inputs(const Fusion& fusion, std::span<const Tensor> inputs);
+
+/// UsageError naming the operation, the index and the size unless 0 <= index < size.
+void check_index(Op op, std::int64_t index, std::int64_t size);
 
 }  // namespace segfuse::ir

@@ -46,6 +46,9 @@ struct Expr {
   std::vector<ValId> operands;
   std::vector<ValId> results;
   Attrs attrs;  ///< in the order of info(op).attrs
+
+  template <class T>
+  const T& attr(std::string_view name) const;
 };
 
 struct Output {
@@ -243,9 +246,12 @@ class Fusion {
 std::size_t attr_position(Op op, std::string_view name);
 
 template <class T>
+const T& Expr::attr(std::string_view name) const {
+  return std::get<T>(attrs[attr_position(op, name)]);
+}
+template <class T>
 const T& Fusion::attr(ExprId id, std::string_view name) const {
-  const Expr& e = expr(id);
-  return std::get<T>(e.attrs[attr_position(e.op, name)]);
+  return expr(id).attr<T>(name);
 }
 
 inline void swap(Fusion& a, Fusion& b) noexcept { a.swap(b); }

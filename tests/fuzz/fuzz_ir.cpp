@@ -6,15 +6,15 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/compiled/emit.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/executor.h"
 #include "ir/bind.h"
-#include "ir/hash.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
+#include "support/structure.h"
 
 using namespace segfuse;  // NOLINT(google-build-using-namespace): a program of one function
 
@@ -74,7 +74,7 @@ void run(const ir::Fusion& fusion, const std::vector<Shape>& shapes, const std::
   }
   try {
     const std::vector<Tensor> expected =
-        compiler::interpret(fusion, inputs, engine::reference_opaque_ops());
+        ir::interpret(fusion, inputs, engine::reference_opaque_ops());
     ThreadPool pool(1);
     engine::Executable executable(fusion, pool, {.backend = backend});
     const std::vector<Tensor> found = executable.run(inputs);

@@ -7,19 +7,19 @@
 #include <functional>
 #include <limits>
 
-#include "compiler/inputs.h"
-#include "compiler/interpret/evaluate.h"
-#include "compiler/interpret/interpreter.h"
 #include "compiler/op_facts.h"
+#include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
+#include "ir/interpret/interpreter.h"
 #include "segfuse/error.h"
 
 namespace segfuse::testing {
 namespace {
 
-using compiler::Evaluation;
-using compiler::Scalar;
 using engine::numerics::Functions;
+using ir::Evaluation;
 using ir::Op;
+using ir::Scalar;
 
 /// Half a unit in the last place of 1, and the least number above 0.
 double roundoff(DType dtype) { return dtype == DType::kF64 ? 0x1p-53 : 0x1p-24; }
@@ -44,13 +44,13 @@ class Analysis {
  public:
   Analysis(const ir::Fusion& fusion, std::span<const Tensor> inputs, Functions functions)
       : fusion_(fusion),
-        sizes_(compiler::bind_inputs(fusion, inputs)),
+        sizes_(ir::bind_inputs(fusion, inputs)),
         values_(fusion.storage().vals.size()),
         bounds_(fusion.storage().vals.size()),
         functions_(functions) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const std::uint32_t at = fusion.inputs()[i].val.index;
-      values_[at] = compiler::widen(inputs[i]);
+      values_[at] = ir::widen(inputs[i]);
       bounds_[at] = Tensor::zeros(DType::kF64, inputs[i].shape());
     }
   }
@@ -65,7 +65,7 @@ class Analysis {
 
  private:
   std::vector<Tensor> evaluate(ir::ExprId id, const std::vector<Tensor>& operands) const {
-    return compiler::evaluate({fusion_, sizes_, id, operands}, {});
+    return ir::evaluate({fusion_, sizes_, id, operands}, {});
   }
 
   void step(ir::ExprId id) {
@@ -132,8 +132,8 @@ class Analysis {
     const ir::Expr& e = fusion_.expr(id);
     std::vector<Scalar> operands;
     for (const double value : x) operands.push_back({value, static_cast<std::int64_t>(value)});
-    return compiler::evaluate_scalar(op, fusion_.val(e.results[0]).dtype,
-                                     fusion_.val(e.operands.back()).dtype, operands)
+    return ir::evaluate_scalar(op, fusion_.val(e.results[0]).dtype,
+                               fusion_.val(e.operands.back()).dtype, operands)
         .real;
   }
 
@@ -305,11 +305,11 @@ class Analysis {
       if (!gone[a]) kept.push_back(of.shape()[a]);
     Tensor result = Tensor::zeros(DType::kF64, kept);
     std::int64_t position = 0;
-    compiler::for_each_index(of.shape(), [&](const compiler::Index& index) {
-      compiler::Index to;
+    ir::for_each_index(of.shape(), [&](const ir::Index& index) {
+      ir::Index to;
       for (std::size_t a = 0; a < gone.size(); ++a)
         if (!gone[a]) to.push_back(index[a]);
-      const std::int64_t at = compiler::linear_index(kept, to);
+      const std::int64_t at = ir::linear_index(kept, to);
       const double value = of.at(position++);
       result.set(at, op == Op::sum ? result.at(at) + value : std::max(result.at(at), value));
     });

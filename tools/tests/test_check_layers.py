@@ -54,6 +54,26 @@ class Layers(CheckerTest):
             ' "crf/impl.h" (tools/layers.toml)'
         )
 
+    def test_a_module_that_shows_some_headers_hides_the_others(self):
+        self.write(
+            "tools/layers.toml", TABLE.replace("[modules.ir]", '[modules.ir]\nshows = ["build.h"]')
+        )
+        self.write("src/ir/build.h", '#include "ir/fusion.h"\n')
+        self.write("src/learn/train.cpp", '#include "ir/build.h"\n')
+        self.assert_clean()
+        self.write("src/learn/train.cpp", '#include "ir/build.h"\n#include "ir/fusion.h"\n')
+        self.assert_found(
+            "src/learn/train.cpp:2: of ir, learn may include only src/ir/build.h, not"
+            ' "ir/fusion.h" (tools/layers.toml)'
+        )
+
+    def test_a_header_that_is_shown_is_there(self):
+        self.write(
+            "tools/layers.toml", TABLE.replace("[modules.ir]", '[modules.ir]\nshows = ["gone.h"]')
+        )
+        self.write("src/learn/train.cpp", "")
+        self.assert_found("tools/layers.toml:1: ir shows src/ir/gone.h, which is no file")
+
     def test_the_command_line_sees_public_headers_of_its_modules_only(self):
         self.write("cli/a.cpp", '#include "base/text.h"\n#include "segfuse/crf.h"\n')
         self.assert_found(

@@ -1,4 +1,4 @@
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 
 #include <fmt/core.h>
 

@@ -105,7 +105,7 @@ class Adjoint {
   Extents shape(std::size_t i) const { return b_.fusion().canonical(b_.val(e_.operands[i]).shape); }
   template <class T>
   const T& attr(std::string_view name) const {
-    return std::get<T>(e_.attrs[ir::attr_position(e_.op, name)]);
+    return e_.attr<T>(name);
   }
   std::size_t axis() const { return static_cast<std::size_t>(attr<std::int64_t>("axis")); }
   void give(std::size_t i, Ex gradient) {
@@ -240,7 +240,7 @@ ValId Adjoint::repeated_along(ValId id, const Axes& axes) {
   const ir::ExprId definition = b_.val(id).definition;
   if (!definition.valid() || b_.fusion().expr(definition).op != Op::broadcast) return {};
   const Expr e = b_.fusion().expr(definition);  // a copy: expressions are added below
-  const auto mapped = std::get<Axes>(e.attrs[ir::attr_position(e.op, "axes")]);
+  const auto mapped = e.attr<Axes>("axes");
   const Extents from = b_.fusion().canonical(b_.val(e.operands[0]).shape);
   const Extents all = b_.fusion().canonical(b_.val(id).shape);
   Axes dropped;

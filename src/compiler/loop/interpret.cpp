@@ -8,16 +8,18 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "compiler/interpret/evaluate.h"
+#include "ir/interpret/evaluate.h"
 #include "ir/random.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler::loop {
 
+using ir::Scalar;
+
 namespace {
 
 /// The running value of a reduction.
-struct State {
+struct Accumulator {
   Scalar value;
   long double sum = 0;
   std::int64_t position = 0;
@@ -31,14 +33,14 @@ class Interpreter {
       : kernel_(kernel), size_(size), values_(kernel.values.size()), vars_(kernel.indices.vars()) {
     states_.resize(kernel.reductions.size());
     std::size_t next = 0;
-    for (const Buffer& buffer : kernel.buffers) {
-      if (buffer.kind != Buffer::Kind::kRow) {
+    for (const KernelBuffer& buffer : kernel.buffers) {
+      if (buffer.kind != KernelBuffer::Kind::kRow) {
         SEGFUSE_CHECK(next < globals.size(), "a kernel got too few buffers");
         buffers_.push_back(globals[next++]);  // shares its storage
         continue;
       }
       const std::int64_t count = std::max(size_(buffer.elements), buffer.capacity);
-      buffers_.emplace_back(wide(buffer.dtype), Shape{count});
+      buffers_.emplace_back(ir::wide(buffer.dtype), Shape{count});
     }
     numbers_ = {[this](VarId var) { return vars_[var.index]; },
                 [this](ValueId value) { return values_[value.index].whole; }, size_};
@@ -49,7 +51,8 @@ class Interpreter {
     for (std::int64_t i = 0; i < count; ++i) {
       vars_[kernel_.outer.index] = i;
       for (std::size_t b = 0; b < buffers_.size(); ++b)
-        if (kernel_.buffers[b].kind == Buffer::Kind::kRow && is_float(kernel_.buffers[b].dtype))
+        if (kernel_.buffers[b].kind == KernelBuffer::Kind::kRow &&
+            is_float(kernel_.buffers[b].dtype))
           for (std::int64_t e = 0; e < buffers_[b].size(); ++e)
             buffers_[b].set(e, std::numeric_limits<double>::quiet_NaN());
       block(kernel_.body);
@@ -93,8 +96,8 @@ class Interpreter {
   void execute(const Compute& s) {
     std::vector<Scalar> operands;
     for (const ValueId operand : s.operands) operands.push_back(values_[operand.index]);
-    values_[s.result.index] =
-        evaluate_scalar(s.op, kernel_.dtype(s.result), kernel_.dtype(s.operands.back()), operands);
+    values_[s.result.index] = ir::evaluate_scalar(s.op, kernel_.dtype(s.result),
+                                                  kernel_.dtype(s.operands.back()), operands);
   }
   void execute(const Constant& s) { define(s.result, s.value); }
   void execute(const FromIndex& s) {
@@ -102,7 +105,7 @@ class Interpreter {
     if (is_float(kernel_.dtype(s.result))) {
       values_[s.result.index] = {static_cast<double>(number), 0};
     } else {
-      values_[s.result.index] = {0, wrap(kernel_.dtype(s.result), number)};
+      values_[s.result.index] = {0, ir::wrap(kernel_.dtype(s.result), number)};
     }
   }
   void execute(const Random& s) {
@@ -143,7 +146,7 @@ class Interpreter {
 
   void execute(const Accumulate& s) {
     const Reduction& reduction = kernel_.reductions[s.reduction.index];
-    State& state = states_[s.reduction.index];
+    Accumulator& state = states_[s.reduction.index];
     const Scalar& value = values_[s.value.index];
     const bool real = is_float(reduction.dtype);
     const bool first = !state.any;
@@ -185,11 +188,11 @@ class Interpreter {
 
   void execute(const Finish& s) {
     const Reduction& reduction = kernel_.reductions[s.reduction.index];
-    State& state = states_[s.reduction.index];
+    Accumulator& state = states_[s.reduction.index];
     Scalar result = state.any ? state.value : nothing(reduction);
     if (reduction.op == ir::Monoid::kSum && is_float(reduction.dtype))
       result.real = static_cast<double>(state.sum);
-    result.whole = wrap(reduction.dtype, result.whole);
+    result.whole = ir::wrap(reduction.dtype, result.whole);
     values_[s.results[0].index] = result;
     if (s.results.size() > 1) values_[s.results[1].index] = {0, state.position};
   }
@@ -225,7 +228,7 @@ class Interpreter {
   const std::function<std::int64_t(const ir::Extent&)>& size_;
   std::vector<Scalar> values_;
   std::vector<std::int64_t> vars_;
-  std::vector<State> states_;
+  std::vector<Accumulator> states_;
   std::vector<Tensor> buffers_;
   Indices::Numbers numbers_;
   int status_ = 0;

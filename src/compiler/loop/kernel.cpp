@@ -69,8 +69,8 @@ class SizeList {
 
 std::vector<ir::Extent> Kernel::sizes() const {
   SizeList list(indices);
-  for (const Buffer& buffer : buffers)
-    if (buffer.kind == Buffer::Kind::kRow) list.add(buffer.elements);
+  for (const KernelBuffer& buffer : buffers)
+    if (buffer.kind == KernelBuffer::Kind::kRow) list.add(buffer.elements);
   walk(body, [&](const Statement& statement, int) { list.add(statement); });
   return std::move(list.all);
 }

@@ -37,7 +37,7 @@ namespace segfuse::compiler::loop {
 using BufferId = ir::Id<struct KernelBufferTag>;
 using ReductionId = ir::Id<struct ReductionTag>;
 
-struct Buffer {
+struct KernelBuffer {
   enum class Kind : std::uint8_t {
     kInput,   ///< global, only read
     kOutput,  ///< global, only written
@@ -170,7 +170,7 @@ struct Kernel {
   Schedule schedule;
   Indices indices;
   std::vector<DType> values;  ///< by ValueId
-  std::vector<Buffer> buffers;
+  std::vector<KernelBuffer> buffers;
   std::vector<Reduction> reductions;
   std::vector<std::string> checks;  ///< "take: index of 'tokens'"
   VarId outer;                      ///< runs over [0, outer_count)
@@ -180,7 +180,7 @@ struct Kernel {
   ir::Extent work;
 
   DType dtype(ValueId value) const { return values.at(value.index); }
-  const Buffer& buffer(BufferId id) const { return buffers.at(id.index); }
+  const KernelBuffer& buffer(BufferId id) const { return buffers.at(id.index); }
   /// Every size that is not a number, each once, in the order of first use: the integer parameters
   /// of printed kernels.
   std::vector<ir::Extent> sizes() const;

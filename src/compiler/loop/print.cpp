@@ -37,7 +37,7 @@ class Printer {
   std::string run() {
     line("kernel {} [{}] {{", kernel_.name, to_string(kernel_.schedule));
     ++depth_;
-    for (const Buffer& buffer : kernel_.buffers) print(buffer);
+    for (const KernelBuffer& buffer : kernel_.buffers) print(buffer);
     for (std::size_t i = 0; i < kernel_.reductions.size(); ++i) {
       const Reduction& r = kernel_.reductions[i];
       line("reduction r{}: {} {}{}", i, ir::name_of(r.op), segfuse::name_of(r.dtype),
@@ -83,12 +83,12 @@ class Printer {
     throw InternalError("an atom of no kind");
   }
 
-  void print(const Buffer& buffer) {
+  void print(const KernelBuffer& buffer) {
     static constexpr const char* kKinds[] = {"input", "output", "inout", "row"};
     std::string text =
         fmt::format("{} {}: {}[{}]", kKinds[static_cast<int>(buffer.kind)], buffer.name,
                     segfuse::name_of(buffer.dtype), name_of(kernel_, buffer.elements));
-    if (buffer.kind == Buffer::Kind::kRow) {
+    if (buffer.kind == KernelBuffer::Kind::kRow) {
       text += buffer.hold == Hold::kRegister ? " in registers" : " in scratch";
       if (buffer.capacity > 0) text += fmt::format(" up to {}", buffer.capacity);
     }

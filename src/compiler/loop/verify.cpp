@@ -93,8 +93,8 @@ class Verifier {
   }
   void access(BufferId id, const Index& index) {
     use(index);
-    const Buffer& buffer = kernel_.buffer(id);
-    if (buffer.kind != Buffer::Kind::kRow || buffer.hold != Hold::kRegister) return;
+    const KernelBuffer& buffer = kernel_.buffer(id);
+    if (buffer.kind != KernelBuffer::Kind::kRow || buffer.hold != Hold::kRegister) return;
     need(buffer.capacity > 0, "a buffer in registers has a capacity");
     need(lane_ && index.terms.size() == 1 && index.constant.is_constant(0) &&
              kernel_.indices.stride(index, *lane_) == ir::Extent(1),
@@ -107,7 +107,7 @@ class Verifier {
     access(s.buffer, s.index);
     use(s.when);
     need(kernel_.dtype(s.result) == kernel_.buffer(s.buffer).dtype, "a load keeps the type");
-    need(kernel_.buffer(s.buffer).kind != Buffer::Kind::kOutput, "an output is not read");
+    need(kernel_.buffer(s.buffer).kind != KernelBuffer::Kind::kOutput, "an output is not read");
     define(s.result);
   }
   void check(const Store& s) {
@@ -115,7 +115,7 @@ class Verifier {
     use(s.when);
     use(s.value);
     need(kernel_.dtype(s.value) == kernel_.buffer(s.buffer).dtype, "a store keeps the type");
-    need(kernel_.buffer(s.buffer).kind != Buffer::Kind::kInput, "an input is not written");
+    need(kernel_.buffer(s.buffer).kind != KernelBuffer::Kind::kInput, "an input is not written");
   }
   void check(const Check& s) {
     use(s.within.index);
@@ -142,17 +142,17 @@ class Verifier {
   void check(const Barrier&) const { need(!lane_, "a barrier is outside of lane loops"); }
   void check(const Transpose& s) {
     need(!lane_, "a transposition is outside of lane loops");
-    const Buffer& to = kernel_.buffer(s.to);
-    const Buffer& from = kernel_.buffer(s.from);
+    const KernelBuffer& to = kernel_.buffer(s.to);
+    const KernelBuffer& from = kernel_.buffer(s.from);
     access(s.to, s.to_at);
     access(s.from, s.from_at);
     use(s.height);
     use(s.width);
     need(to.dtype == from.dtype, "a transposition keeps the type");
-    need((to.kind == Buffer::Kind::kRow) != (from.kind == Buffer::Kind::kRow),
+    need((to.kind == KernelBuffer::Kind::kRow) != (from.kind == KernelBuffer::Kind::kRow),
          "a transposition is into a row buffer or out of one");
-    need(from.kind != Buffer::Kind::kOutput, "an output is not read");
-    need(to.kind != Buffer::Kind::kInput, "an input is not written");
+    need(from.kind != KernelBuffer::Kind::kOutput, "an output is not read");
+    need(to.kind != KernelBuffer::Kind::kInput, "an input is not written");
   }
   void check(const For& s) {
     uniform(s.begin);

@@ -292,13 +292,13 @@ class WriteVerifier {
       if (const auto* moved = std::get_if<Transpose>(&s.node)) ++stores_[moved->to.index];
     });
     for (std::size_t i = 0; i < kernel_.buffers.size(); ++i)
-      if (kernel_.buffers[i].kind == Buffer::Kind::kOutput && stores_[i] != 1)
+      if (kernel_.buffers[i].kind == KernelBuffer::Kind::kOutput && stores_[i] != 1)
         refuse(kernel_.buffers[i], fmt::format("{} statements write it", stores_[i]));
     block(kernel_.body);
   }
 
  private:
-  [[noreturn]] void refuse(const Buffer& buffer, const std::string& why) const {
+  [[noreturn]] void refuse(const KernelBuffer& buffer, const std::string& why) const {
     throw InternalError(
         fmt::format("kernel {}: it does not follow that each element of {} is written once: {}\n{}",
                     kernel_.name, buffer.name, why, print(kernel_)));
@@ -338,9 +338,9 @@ class WriteVerifier {
 
   /// Memory that is read and written again and again is nobody's result.
   bool is_result(BufferId id) const {
-    const Buffer::Kind kind = kernel_.buffer(id).kind;
-    return kind == Buffer::Kind::kOutput ||
-           (kind == Buffer::Kind::kInOut && stores_[id.index] == 1);
+    const KernelBuffer::Kind kind = kernel_.buffer(id).kind;
+    return kind == KernelBuffer::Kind::kOutput ||
+           (kind == KernelBuffer::Kind::kInOut && stores_[id.index] == 1);
   }
 
   void check(BufferId id, const std::function<bool(Iterations&)>& written) const {

@@ -31,13 +31,19 @@ ValId GroupContext::memory_of(ValId val) const {
   return val;
 }
 
+bool GroupContext::reads(ValId val) const {
+  return std::binary_search(inputs.begin(), inputs.end(), val);
+}
+
+Extents GroupContext::shape_of(ValId val) const { return fusion.canonical(fusion.val(val).shape); }
+
 Extent product(const Extents& shape) {
   Extent all = 1;
   for (const Extent& extent : shape) all = all * extent;
   return all;
 }
 
-Index linearize(Indices& indices, const Tuple& at, const Extents& shape) {
+Index linearize(Indices& indices, const Coordinates& at, const Extents& shape) {
   Index linear;
   Extent stride = 1;
   for (std::size_t axis = shape.size(); axis-- > 0;) {
@@ -47,8 +53,8 @@ Index linearize(Indices& indices, const Tuple& at, const Extents& shape) {
   return linear;
 }
 
-Tuple unflatten(Indices& indices, const Index& linear, const Extents& shape) {
-  Tuple at(shape.size());
+Coordinates unflatten(Indices& indices, const Index& linear, const Extents& shape) {
+  Coordinates at(shape.size());
   Index left = linear;
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     if (axis == 0) {
@@ -64,12 +70,12 @@ Tuple unflatten(Indices& indices, const Index& linear, const Extents& shape) {
 
 Emitter::Emitter(const GroupContext& context, GroupKernel& out) : context_(context), out_(out) {}
 
-void Emitter::follow(const Emitter& trial) {
+void Emitter::share_indices(const Emitter& dry_run) {
   SEGFUSE_CHECK(blocks_.empty() && indices().vars() == 0,
                 "a kernel follows another from its start");
-  indices() = trial.out_.kernel.indices;
+  indices() = dry_run.out_.kernel.indices;
   indices().again();
-  origins_ = trial.origins_;
+  origins_ = dry_run.origins_;
 }
 
 VarId Emitter::outer(Extent count) {
@@ -92,7 +98,7 @@ void Emitter::close() {
   blocks_.pop_back();
   block.owner.body = std::move(block.body);
   blocks_.back().body.push_back({std::move(block.owner)});
-  std::erase_if(known_, [&](const Known& k) { return depth_of(k.value) > depth(); });
+  std::erase_if(available_, [&](const Available& k) { return depth_of(k.value) > depth(); });
   std::erase_if(computed_, [&](const auto& k) { return depth_of(k.second) > depth(); });
   std::erase_if(indices_, [&](const auto& k) { return depth_of(std::get<2>(k)) > depth(); });
 }
@@ -167,7 +173,7 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
                       double otherwise) {
   int where = depth_of(index);
   for (const Within& condition : when) where = std::max(where, depth_of(condition.index));
-  if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, where);
+  if (kernel().buffer(buffer).kind != loop::KernelBuffer::Kind::kRow) add_guard(when, where);
   const ValueId result = new_value(kernel().buffer(buffer).dtype, where);
   emit({loop::Load{result, buffer, index, std::move(when), otherwise}}, where);
   return result;
@@ -175,7 +181,7 @@ ValueId Emitter::load(BufferId buffer, const Index& index, std::vector<Within> w
 
 void Emitter::store(BufferId buffer, const Index& index, ValueId value, std::vector<Within> when) {
   std::erase_if(when, [](const Within& w) { return w.index == Index(0); });
-  if (kernel().buffer(buffer).kind != loop::Buffer::Kind::kRow) add_guard(when, depth());
+  if (kernel().buffer(buffer).kind != loop::KernelBuffer::Kind::kRow) add_guard(when, depth());
   const ValueId stored = cast(value, kernel().buffer(buffer).dtype);
   emit({loop::Store{buffer, index, stored, std::move(when)}});
 }
@@ -188,35 +194,37 @@ BufferId Emitter::buffer_of(ValId val, bool written) {
   const ValId memory = context_.memory_of(val);
   std::size_t next = 0;
   for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
-    loop::Buffer& buffer = kernel().buffers[i];
-    if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    loop::KernelBuffer& buffer = kernel().buffers[i];
+    if (buffer.kind == loop::KernelBuffer::Kind::kRow) continue;
     if (out_.operands[next++].val != memory) continue;
-    const auto kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
-    if (buffer.kind != kind) buffer.kind = loop::Buffer::Kind::kInOut;
+    const auto kind =
+        written ? loop::KernelBuffer::Kind::kOutput : loop::KernelBuffer::Kind::kInput;
+    if (buffer.kind != kind) buffer.kind = loop::KernelBuffer::Kind::kInOut;
     return {static_cast<std::uint32_t>(i)};
   }
   const ir::Val& v = context_.fusion.val(val);
-  loop::Buffer buffer;
-  buffer.kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  loop::KernelBuffer buffer;
+  buffer.kind = written ? loop::KernelBuffer::Kind::kOutput : loop::KernelBuffer::Kind::kInput;
   buffer.name = fmt::format("b{}", kernel().buffers.size());
   buffer.dtype = v.dtype;
-  buffer.elements = product(context_.fusion.canonical(v.shape));
+  buffer.elements = product(context_.shape_of(val));
   kernel().buffers.push_back(std::move(buffer));
   out_.operands.push_back({memory, 0});
   return {static_cast<std::uint32_t>(kernel().buffers.size() - 1)};
 }
 
 BufferId Emitter::workspace(std::uint32_t number, const Workspace& workspace, bool written) {
-  const auto kind = written ? loop::Buffer::Kind::kOutput : loop::Buffer::Kind::kInput;
+  const auto kind = written ? loop::KernelBuffer::Kind::kOutput : loop::KernelBuffer::Kind::kInput;
   std::size_t next = 0;
   for (std::size_t i = 0; i < kernel().buffers.size(); ++i) {
-    if (kernel().buffers[i].kind == loop::Buffer::Kind::kRow) continue;
+    if (kernel().buffers[i].kind == loop::KernelBuffer::Kind::kRow) continue;
     const Operand& operand = out_.operands[next++];
     if (operand.val.valid() || operand.workspace != number) continue;
-    if (kernel().buffers[i].kind != kind) kernel().buffers[i].kind = loop::Buffer::Kind::kInOut;
+    if (kernel().buffers[i].kind != kind)
+      kernel().buffers[i].kind = loop::KernelBuffer::Kind::kInOut;
     return {static_cast<std::uint32_t>(i)};
   }
-  loop::Buffer buffer;
+  loop::KernelBuffer buffer;
   buffer.kind = kind;
   buffer.name = fmt::format("w{}", kernel().buffers.size());
   buffer.dtype = workspace.dtype;
@@ -228,8 +236,8 @@ BufferId Emitter::workspace(std::uint32_t number, const Workspace& workspace, bo
 
 BufferId Emitter::row_buffer(std::string name, DType dtype, Extent elements, Hold hold,
                              std::int64_t capacity) {
-  loop::Buffer buffer;
-  buffer.kind = loop::Buffer::Kind::kRow;
+  loop::KernelBuffer buffer;
+  buffer.kind = loop::KernelBuffer::Kind::kRow;
   buffer.name = std::move(name);
   buffer.dtype = dtype;
   buffer.elements = std::move(elements);
@@ -239,84 +247,79 @@ BufferId Emitter::row_buffer(std::string name, DType dtype, Extent elements, Hol
   return {static_cast<std::uint32_t>(kernel().buffers.size() - 1)};
 }
 
-void Emitter::note(const Request& request, ValueId value, bool loaded) {
-  if (held_depth < 0 || depth_of(value) < held_depth) return;
+void Emitter::record(const Request& request, ValueId value, bool loaded) {
+  if (cache.depth < 0 || depth_of(value) < cache.depth) return;
   const ir::ExprId definition = context_.fusion.val(request.val).definition;
-  auto found = find_seen(request);
-  if (found == seen.end()) {
-    seen.push_back(
+  auto found = find_traced(request);
+  if (found == trace.end()) {
+    trace.push_back(
         {request,
          loaded,
          definition.valid() && costs_more_than_a_load(context_.fusion.expr(definition).op),
          kernel().dtype(value),
          {},
          {}});
-    found = seen.end() - 1;
+    found = trace.end() - 1;
   }
   found->walks.insert(walk_);
 }
 
-std::vector<Emitter::Seen>::iterator Emitter::find_seen(const Request& request) {
-  return std::find_if(seen.begin(), seen.end(),
-                      [&](const Seen& s) { return s.request == request; });
+std::vector<Emitter::Traced>::iterator Emitter::find_traced(const Request& request) {
+  return std::find_if(trace.begin(), trace.end(),
+                      [&](const Traced& s) { return s.request == request; });
 }
 
-/// What was evaluated is below what asked for it.
-void Emitter::note_loads(const Request& request, bool loaded) {
-  const auto found = find_seen(request);
-  if (found == seen.end()) return;
-  if (loaded) found->loads.insert(static_cast<std::size_t>(found - seen.begin()));
+/// What asked for this value depends on its loads.
+void Emitter::record_loads(const Request& request, bool loaded) {
+  const auto found = find_traced(request);
+  if (found == trace.end()) return;
+  if (loaded) found->loads.insert(static_cast<std::size_t>(found - trace.begin()));
   if (!loads_.empty()) loads_.back().insert(found->loads.begin(), found->loads.end());
 }
 
 ValueId Emitter::eval(const Request& request) {
-  for (const Known& known : known_)
+  for (const Available& known : available_)
     if (known.request == request) {
-      note_loads(request, false);
+      record_loads(request, false);
       return known.value;
     }
-  Held* keep = nullptr;
-  for (Held& h : held)
-    if (h.request == request) keep = &h;
+  Cached* cached = nullptr;
+  for (Cached& one : cache.values)
+    if (one.request == request) cached = &one;
   ValueId value;
   bool loaded = false;
   loads_.emplace_back();
-  if (keep && keep->stored) {
-    value = load(keep->buffer, held_at);
+  if (cached && cached->stored) {
+    value = load(cached->buffer, cache.index);
   } else {
     value = evaluate(request, loaded);
-    if (keep && depth_of(value) == held_depth) {
-      emit({loop::Store{keep->buffer, held_at, value, {}}}, held_depth);
-      keep->stored = true;
+    if (cached && depth_of(value) == cache.depth) {
+      emit({loop::Store{cached->buffer, cache.index, value, {}}}, cache.depth);
+      cached->stored = true;
     }
   }
-  note(request, value, loaded);
-  const auto found = find_seen(request);
-  if (found != seen.end()) found->loads.merge(loads_.back());
+  record(request, value, loaded);
+  const auto found = find_traced(request);
+  if (found != trace.end()) found->loads.merge(loads_.back());
   loads_.pop_back();
-  note_loads(request, loaded);
-  known_.push_back({request, value});
+  record_loads(request, loaded);
+  available_.push_back({request, value});
   return value;
 }
 
-bool Emitter::knows(const Request& request) const {
+bool Emitter::has_coordinates_of(const Request& request) const {
   return std::all_of(request.at.begin(), request.at.end(),
                      [&](const Index& at) { return depth_of(at) <= depth(); }) &&
          std::all_of(request.when.begin(), request.when.end(),
                      [&](const Within& w) { return depth_of(w.index) <= depth(); });
 }
 
-bool Emitter::reads_memory(ValId val) const {
-  return std::binary_search(context_.inputs.begin(), context_.inputs.end(), val);
-}
-
 ValueId Emitter::evaluate(const Request& request, bool& loaded) {
   const ir::Val& val = context_.fusion.val(request.val);
-  if (reads_memory(request.val)) {
+  if (context_.reads(request.val)) {
     loaded = true;
-    const Extents shape = context_.fusion.canonical(val.shape);
-    return load(buffer_of(request.val, false), linearize(indices(), request.at, shape),
-                request.when, request.otherwise);
+    const Index from = linearize(indices(), request.at, context_.shape_of(request.val));
+    return load(buffer_of(request.val, false), from, request.when, request.otherwise);
   }
   SEGFUSE_CHECK(val.definition.valid(), "an input of a group is in its boundary");
   const Expr& expr = context_.fusion.expr(val.definition);
@@ -339,7 +342,7 @@ ValueId Emitter::elementwise(const Expr& expr, const Request& request) {
     const ValueId value = eval(operand, request.at);
     operands.push_back(cast(value, carried(kernel().dtype(value))));
   }
-  // What is asked to be rounded is.
+  // An explicit cast rounds even where operations carry excess precision.
   if (expr.op == Op::cast) return cast(operands[0], dtype);
   return compute(expr.op, carried(dtype), std::move(operands));
 }
@@ -348,25 +351,20 @@ ValueId Emitter::creation(const Expr& expr, const Request& request) {
   if (!request.when.empty())
     return conditional(eval(request.val, request.at), request.when, request.otherwise);
   const ir::Val& val = context_.fusion.val(request.val);
-  auto attribute = [&](std::string_view name) -> const ir::Attr& {
-    return expr.attrs[ir::attr_position(expr.op, name)];
-  };
   switch (ir::as<ir::CreationOp>(expr.op)) {
-    case ir::CreationOp::constant:
-      return constant(carried(val.dtype), std::get<double>(attribute("value")));
+    case ir::CreationOp::constant: return constant(carried(val.dtype), expr.attr<double>("value"));
     case ir::CreationOp::iota: return from_index(carried(val.dtype), request.at[0]);
     case ir::CreationOp::extent: {
-      const Extent size = context_.fusion.canonical(std::get<Extents>(attribute("size"))[0]);
+      const Extent size = context_.fusion.canonical(expr.attr<Extents>("size")[0]);
       return from_index(carried(val.dtype), size);
     }
     case ir::CreationOp::random_uniform: {
       const ValueId key = eval(expr.operands[0], {0});
       const ValueId sequence = eval(expr.operands[0], {1});
-      const Index element = linearize(indices(), request.at, context_.fusion.canonical(val.shape));
+      const Index element = linearize(indices(), request.at, context_.shape_of(request.val));
       const int where = std::max({depth_of(key), depth_of(sequence), depth_of(element)});
       const ValueId result = new_value(val.dtype, where);
-      emit({loop::Random{result, key, sequence, std::get<std::int64_t>(attribute("stream")),
-                         element}},
+      emit({loop::Random{result, key, sequence, expr.attr<std::int64_t>("stream"), element}},
            where);
       return result;
     }
@@ -394,8 +392,8 @@ ValueId Emitter::conditional(ValueId value, const std::vector<Within>& when, dou
 
 /// The value at a row-major position of it.
 ValueId Emitter::eval_linear(ValId val, const Index& linear, const Request& context, bool& loaded) {
-  const Extents shape = context_.fusion.canonical(context_.fusion.val(val).shape);
-  if (reads_memory(val)) {
+  const Extents shape = context_.shape_of(val);
+  if (context_.reads(val)) {
     loaded = true;
     return load(buffer_of(val, false), linear, context.when, context.otherwise);
   }
@@ -410,28 +408,25 @@ ValueId Emitter::eval_linear(ValId val, const Index& linear, const Request& cont
 
 ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded) {
   using Ints = std::vector<std::int64_t>;
-  auto attribute = [&](std::string_view name) -> const ir::Attr& {
-    return expr.attrs[ir::attr_position(expr.op, name)];
-  };
-  const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
-  const Extents after = context_.fusion.canonical(context_.fusion.val(request.val).shape);
-  Request operand{expr.operands[0], Tuple(before.size()), request.when, request.otherwise};
+  const Extents before = context_.shape_of(expr.operands[0]);
+  const Extents after = context_.shape_of(request.val);
+  Request operand{expr.operands[0], Coordinates(before.size()), request.when, request.otherwise};
   switch (ir::as<ir::MovementOp>(expr.op)) {
     case ir::MovementOp::permute: {
-      const auto& perm = std::get<Ints>(attribute("perm"));
+      const auto& perm = expr.attr<Ints>("perm");
       for (std::size_t i = 0; i < perm.size(); ++i)
         operand.at[static_cast<std::size_t>(perm[i])] = request.at[i];
       return eval(operand);
     }
     case ir::MovementOp::squeeze: {
-      const auto& axes = std::get<Ints>(attribute("axes"));
+      const auto& axes = expr.attr<Ints>("axes");
       for (std::size_t i = 0, next = 0; i < before.size(); ++i)
         if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
           operand.at[i] = request.at[next++];
       return eval(operand);
     }
     case ir::MovementOp::broadcast: {
-      const auto& axes = std::get<Ints>(attribute("axes"));
+      const auto& axes = expr.attr<Ints>("axes");
       for (std::size_t i = 0; i < axes.size(); ++i) {
         const auto to = static_cast<std::size_t>(axes[i]);
         if (!before[i].is_constant(1)) operand.at[i] = request.at[to];
@@ -441,15 +436,15 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
     case ir::MovementOp::reshape:
       return eval_linear(operand.val, linearize(indices(), request.at, after), request, loaded);
     case ir::MovementOp::slice: {
-      const auto& starts = std::get<Extents>(attribute("starts"));
+      const auto& starts = expr.attr<Extents>("starts");
       for (std::size_t i = 0; i < before.size(); ++i)
         operand.at[i] = indices().add(request.at[i], Index(context_.fusion.canonical(starts[i])));
       return eval(operand);
     }
     case ir::MovementOp::unfold: {
-      const auto axis = static_cast<std::size_t>(std::get<std::int64_t>(attribute("axis")));
-      const Extent stride = std::get<std::int64_t>(attribute("stride"));
-      const Extent dilation = std::get<std::int64_t>(attribute("dilation"));
+      const auto axis = static_cast<std::size_t>(expr.attr<std::int64_t>("axis"));
+      const Extent stride = expr.attr<std::int64_t>("stride");
+      const Extent dilation = expr.attr<std::int64_t>("dilation");
       for (std::size_t i = 0; i < before.size(); ++i)
         operand.at[i] = request.at[i <= axis ? i : i + 1];
       operand.at[axis] = indices().add(indices().multiply(request.at[axis], stride),
@@ -467,11 +462,11 @@ ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded
 }
 
 ValueId Emitter::pad(const Expr& expr, const Request& request) {
-  const auto& low = std::get<Extents>(expr.attrs[ir::attr_position(expr.op, "low")]);
-  const double value = std::get<double>(expr.attrs[ir::attr_position(expr.op, "value")]);
-  const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
-  const Extents after = context_.fusion.canonical(context_.fusion.val(request.val).shape);
-  Request inner{expr.operands[0], Tuple(before.size()), {}, value};
+  const auto& low = expr.attr<Extents>("low");
+  const double value = expr.attr<double>("value");
+  const Extents before = context_.shape_of(expr.operands[0]);
+  const Extents after = context_.shape_of(request.val);
+  Request inner{expr.operands[0], Coordinates(before.size()), {}, value};
   for (std::size_t i = 0; i < before.size(); ++i) {
     inner.at[i] = indices().subtract(request.at[i], Index(context_.fusion.canonical(low[i])));
     if (before[i] != after[i]) inner.when.push_back({inner.at[i], before[i]});
@@ -484,8 +479,7 @@ ValueId Emitter::pad(const Expr& expr, const Request& request) {
 }
 
 ValueId Emitter::concat(const Expr& expr, const Request& request) {
-  const auto axis = static_cast<std::size_t>(
-      std::get<std::int64_t>(expr.attrs[ir::attr_position(expr.op, "axis")]));
+  const auto axis = static_cast<std::size_t>(expr.attr<std::int64_t>("axis"));
   const DType dtype = carried(context_.fusion.val(request.val).dtype);
   Extent begin = 0;
   ValueId joined;
@@ -504,9 +498,8 @@ ValueId Emitter::concat(const Expr& expr, const Request& request) {
 
 /// take and gather: one axis is found by an index from memory.
 ValueId Emitter::indexed(const Expr& expr, const Request& request) {
-  const auto axis = static_cast<std::size_t>(
-      std::get<std::int64_t>(expr.attrs[ir::attr_position(expr.op, "axis")]));
-  const Extents before = context_.fusion.canonical(context_.fusion.val(expr.operands[0]).shape);
+  const auto axis = static_cast<std::size_t>(expr.attr<std::int64_t>("axis"));
+  const Extents before = context_.shape_of(expr.operands[0]);
   const std::size_t rank = context_.fusion.val(expr.operands[1]).shape.size();
   Request index{expr.operands[1], request.at, request.when, 0};
   Request inner{expr.operands[0], request.at, request.when, request.otherwise};

@@ -1,6 +1,7 @@
 #pragma once
-// Writes the statements that compute values of a group at given positions, each once and as far
-// outside as it can be.
+// Writes the statements that compute values of a group at given coordinates. Each is computed once,
+// in the outermost loop in which all that it depends on is there: common subexpressions and loop
+// invariants need no pass of their own. docs/lowering.md has the terms.
 
 #include <functional>
 #include <map>
@@ -14,14 +15,14 @@
 
 namespace segfuse::compiler {
 
-/// One position for each axis of a value.
-using Tuple = std::vector<loop::Index>;
+/// One position for each dimension of a value.
+using Coordinates = std::vector<loop::Index>;
 
-/// A value at a position, under conditions outside of which memory holds nothing for it.
+/// A value at given coordinates, under conditions outside of which memory holds nothing for it.
 struct Request {
   ir::ValId val;
-  Tuple at;
-  std::vector<loop::Within> when;  ///< of the loads below
+  Coordinates at;
+  std::vector<loop::Within> when;  ///< of the loads that it depends on
   double otherwise = 0;
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -35,20 +36,24 @@ struct GroupContext {
 
   /// The value whose memory `val` is written to or read from.
   ir::ValId memory_of(ir::ValId val) const;
+  /// Whether the group finds the value in memory rather than computing it.
+  bool reads(ir::ValId val) const;
+  ir::Extents shape_of(ir::ValId val) const;
 };
 
-/// Row-major position of a tuple among `shape`.
-loop::Index linearize(loop::Indices& indices, const Tuple& at, const ir::Extents& shape);
-Tuple unflatten(loop::Indices& indices, const loop::Index& linear, const ir::Extents& shape);
+/// Row-major position of an element of `shape`, and back.
+loop::Index linearize(loop::Indices& indices, const Coordinates& at, const ir::Extents& shape);
+Coordinates unflatten(loop::Indices& indices, const loop::Index& linear, const ir::Extents& shape);
 ir::Extent product(const ir::Extents& shape);
 
 class Emitter {
  public:
   Emitter(const GroupContext& context, GroupKernel& out);
 
-  /// Before anything else: this kernel is what `trial` has written, but for what is held. Requests
-  /// and positions of both can be compared from now on, and those of the trial used here.
-  void follow(const Emitter& trial);
+  /// Before anything else: this kernel is what `dry_run` has written, but for what is cached. It
+  /// takes over the numbers of variables and positions, so that requests of both can be compared,
+  /// and those of the dry run used here.
+  void share_indices(const Emitter& dry_run);
 
   // --- blocks
   /// The variable of the outer loop, depth 0.
@@ -56,8 +61,8 @@ class Emitter {
   void open(loop::For::Kind kind, loop::VarId var, loop::Index begin, loop::Index end);
   void close();  ///< the innermost loop
   int depth() const { return static_cast<int>(blocks_.size()) - 1; }
-  /// Depth of the block where the index is known; deeper than any if it is over a value of a trial
-  /// that this kernel has not computed.
+  /// Depth of the block where the index is known; deeper than any if it is over a value of the dry
+  /// run that this kernel has not computed.
   int depth_of(const loop::Index& index) const;
   int depth_of(loop::ValueId value) const { return value_depth_[value.index]; }
   void emit(loop::Statement statement, int depth);
@@ -65,10 +70,10 @@ class Emitter {
   void finish();  ///< hands the outermost block to the kernel
 
   // --- values
-  loop::ValueId eval(ir::ValId val, const Tuple& at) { return eval(Request{val, at, {}, 0}); }
+  loop::ValueId eval(ir::ValId val, const Coordinates& at) { return eval(Request{val, at, {}, 0}); }
   loop::ValueId eval(const Request& request);
-  /// Whether what the positions of a trial's request are made of has been computed here, too.
-  bool knows(const Request& request) const;
+  /// Whether the values in the coordinates of a dry run's request have been computed here, too.
+  bool has_coordinates_of(const Request& request) const;
   loop::ValueId compute(ir::Op op, DType dtype, std::vector<loop::ValueId> operands);
   loop::ValueId constant(DType dtype, double value);
   loop::ValueId from_index(DType dtype, const loop::Index& index);
@@ -88,29 +93,33 @@ class Emitter {
                             std::int64_t capacity);
 
   /// The result of a reduction, told by who walks.
-  std::function<loop::ValueId(ir::ExprId, std::size_t result, const Tuple& at)> reduced;
+  std::function<loop::ValueId(ir::ExprId, std::size_t result, const Coordinates& at)> reduced;
 
-  // --- what is kept between walks
-  /// Requests that are to be kept in row buffers, and where in them.
-  struct Held {
+  // --- what is live from one walk to the next
+  /// A request whose value is stored in a row buffer when it is first computed, and loaded from
+  /// there afterwards.
+  struct Cached {
     Request request;
     loop::BufferId buffer;
-    bool stored = false;
+    bool stored = false;  ///< already: by a walk before this, or by a transposition
   };
-  std::vector<Held> held;
-  loop::Index held_at;
-  int held_depth = -1;  ///< depth at which they are loaded and stored
+  struct Cache {
+    std::vector<Cached> values;
+    loop::Index index;  ///< of the element that belongs to this iteration, in every buffer
+    int depth = -1;     ///< of the loops in which they are loaded and stored
+  } cache;
 
-  /// Everything evaluated at `held_depth` or deeper, in order; walks are told apart by next_walk().
-  struct Seen {
+  /// A request that was evaluated at the cache's depth or deeper. A dry run records them in order,
+  /// and what to cache is chosen from them; walks are told apart by next_walk().
+  struct Traced {
     Request request;
-    bool loaded = false;
+    bool loaded = false;  ///< from global memory, without computing
     bool expensive = false;
     DType dtype = DType::kF32;
     std::set<int> walks;
-    std::set<std::size_t> loads;  ///< positions in `seen` of what it is computed from
+    std::set<std::size_t> loads;  ///< positions in `trace` of what it is computed from
   };
-  std::vector<Seen> seen;
+  std::vector<Traced> trace;
   void next_walk() { ++walk_; }
 
   /// Conditions on everything that touches global memory along the lanes.
@@ -125,7 +134,7 @@ class Emitter {
     loop::For owner;  ///< without its body
     std::vector<loop::Statement> body;
   };
-  struct Known {
+  struct Available {
     Request request;
     loop::ValueId value;
   };
@@ -144,23 +153,24 @@ class Emitter {
   /// Adds the guard to the conditions of an access at that depth.
   void add_guard(std::vector<loop::Within>& when, int depth) const;
   loop::ValueId holds(const std::vector<loop::Within>& when);
-  bool reads_memory(ir::ValId val) const;
-  void note(const Request& request, loop::ValueId value, bool loaded);
-  std::vector<Seen>::iterator find_seen(const Request& request);
-  void note_loads(const Request& request, bool loaded);
+  void record(const Request& request, loop::ValueId value, bool loaded);
+  std::vector<Traced>::iterator find_traced(const Request& request);
+  void record_loads(const Request& request, bool loaded);
 
   GroupContext context_;
   GroupKernel& out_;
   std::vector<Block> blocks_;
   std::vector<int> var_depth_;
   std::vector<int> value_depth_;
-  std::vector<Known> known_;
+  std::vector<Available> available_;  ///< requests whose values are visible in the open loops
   std::map<std::tuple<ir::Op, DType, std::vector<loop::ValueId>>, loop::ValueId> computed_;
   std::map<std::pair<DType, std::uint64_t>, loop::ValueId> constants_;
   std::vector<std::tuple<DType, loop::Index, loop::ValueId>> indices_;
-  std::vector<std::set<std::size_t>> loads_;  ///< below the values that are being evaluated
+  std::vector<std::set<std::size_t>> loads_;  ///< a set for each value that is being evaluated
   int walk_ = 0;
-  std::vector<Request> origins_;  ///< of values that are in positions; numbered from 1
+  /// Which request each value in a position is: its number, from 1, is the same in a dry run and in
+  /// the kernel, where the value's id is not.
+  std::vector<Request> origins_;
 };
 
 }  // namespace segfuse::compiler

@@ -1,4 +1,4 @@
-#include "compiler/lower/make.h"
+#include "compiler/lower/kernel_makers.h"
 
 namespace segfuse::compiler {
 
@@ -18,41 +18,49 @@ void join_by_columns(Schedule& schedule) {
   schedule.tile = kTile;
 }
 
-StateMemory join_some(Making& making, const std::vector<std::size_t>& reductions,
-                      const StateMemory& from, const States& states, Extent& groups) {
-  const std::int64_t by = making.schedule.joined;
-  groups = making.group.ceil_divide(states.parts, by);
-  const StateMemory to = making.add_states(reductions, states.before * groups * states.after);
-  GroupKernel& kernel = making.add_kernel();
+void accumulate_parts(KernelWriter& writer, const Lowering& lowering,
+                      const std::vector<std::size_t>& reductions, const StateWorkspaces& memory,
+                      const For& loop, const Index& at) {
+  Emitter& e = writer.emitter;
+  for (const std::size_t i : reductions) writer.begin(i);
+  e.open(loop.kind, loop.var, loop.begin, loop.end);
+  for (const std::size_t i : reductions) {
+    const auto values = restore(writer, lowering, memory, i, at);
+    writer.accumulate(i, values[0], values.size() > 1 ? e.indices().of(values[1]) : Index(0));
+  }
+  e.close();
+}
+
+StateWorkspaces join_some(Lowering& lowering, const std::vector<std::size_t>& reductions,
+                          const StateWorkspaces& from, const StateLayout& states, Extent& groups) {
+  const std::int64_t by = lowering.schedule.joined;
+  groups = lowering.group.ceil_divide(states.parts, by);
+  const StateWorkspaces to = lowering.add_states(reductions, states.before * groups * states.after);
+  GroupKernel& kernel = lowering.add_kernel();
   join_by_columns(kernel.kernel.schedule);
   const std::int64_t tile = kernel.kernel.schedule.tile;
-  Walker walker(making.group, kernel);
-  Emitter& e = walker.emitter;
+  KernelWriter writer(lowering.group, kernel);
+  Emitter& e = writer.emitter;
   loop::Indices& indices = e.indices();
-  const ir::Extents counts{states.before, groups, making.group.ceil_divide(states.after, tile)};
+  const ir::Extents counts{states.before, groups, lowering.group.ceil_divide(states.after, tile)};
   const VarId outer = e.outer(product(counts));
-  const Tuple at = unflatten(indices, indices.of(outer), counts);
+  const Coordinates at = unflatten(indices, indices.of(outer), counts);
   const VarId column = indices.add_var("j", states.after);
   const Index begin = indices.multiply(at[2], Extent(tile));
   e.open(For::Kind::kLane, column, begin,
          indices.minimum(indices.add(begin, Index(tile)), Index(states.after)));
-  for (const std::size_t i : reductions) walker.begin(i);
   const VarId part = indices.add_var("s", states.parts);
   const Index first = indices.multiply(at[1], Extent(by));
-  e.open(For::Kind::kSerial, part, first,
-         indices.minimum(indices.add(first, Index(by)), Index(states.parts)));
-  const auto place = [&](const Index& which, const Extent& count) {
+  const Index end = indices.minimum(indices.add(first, Index(by)), Index(states.parts));
+  const auto state_index = [&](const Index& which, const Extent& count) {
     const Index row = indices.add(indices.multiply(at[0], count), which);
     return indices.add(indices.multiply(row, states.after), indices.of(column));
   };
+  accumulate_parts(writer, lowering, reductions, from, {For::Kind::kSerial, part, first, end, {}},
+                   state_index(indices.of(part), states.parts));
   for (const std::size_t i : reductions) {
-    const auto values = restore(walker, making, from, i, place(indices.of(part), states.parts));
-    walker.accumulate(i, values[0], values.size() > 1 ? indices.of(values[1]) : Index(0));
-  }
-  e.close();
-  for (const std::size_t i : reductions) {
-    walker.finish(i);
-    save(walker, making, to, i, place(at[1], groups));
+    writer.finish(i);
+    save(writer, lowering, to, i, state_index(at[1], groups));
   }
   e.close();
   e.finish();

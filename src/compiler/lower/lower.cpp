@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/check.h"
-#include "compiler/lower/make.h"
+#include "compiler/lower/kernel_makers.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler {
@@ -29,82 +29,79 @@ auto ours(const std::string& kernel, Function&& function) {
 
 }  // namespace
 
-GroupLowering::GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const GroupPlan& plan,
-                             std::vector<ir::Alias> in_place, const SizeHints& hints,
-                             std::string name, bool excess_precision)
-    : state_(ours(name, [&] {
-        return std::make_unique<GroupState>(fusion, group, plan, std::move(in_place), hints, name,
-                                            excess_precision);
+GroupLowering::GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group,
+                             const IterationDomain& domain, std::vector<ir::Alias> in_place,
+                             const SizeHints& hints, std::string name, bool excess_precision)
+    : analysis_(ours(name, [&] {
+        return std::make_unique<GroupAnalysis>(fusion, group, domain, std::move(in_place), hints,
+                                               name, excess_precision);
       })) {}
 GroupLowering::~GroupLowering() = default;
 
-const Space& GroupLowering::space() const { return state_->space; }
+const Space& GroupLowering::space() const { return analysis_->space; }
 
 namespace {
 
 /// The axes that a result runs along.
-std::vector<std::size_t> axes_along(const GroupState& group, const Result& result) {
+std::vector<std::size_t> axes_along(const GroupAnalysis& group, const GroupResult& result) {
   std::vector<std::size_t> axes;
-  for (std::size_t axis = 0; axis < group.joined.size(); ++axis)
-    if (result.along[group.joined[axis][0]]) axes.push_back(axis);
+  for (std::size_t axis = 0; axis < group.collapsed.size(); ++axis)
+    if (result.along[group.collapsed[axis][0]]) axes.push_back(axis);
   return axes;
 }
 
 /// Results whose reductions are finished, in kernels by the axes that they run along.
-void make_results(Making& making, const std::vector<std::size_t>& results) {
+void make_results(Lowering& lowering, const std::vector<std::size_t>& results) {
   std::map<std::vector<std::size_t>, std::vector<std::size_t>> by_axes;
   for (const std::size_t i : results)
-    by_axes[axes_along(making.group, making.group.results[i])].push_back(i);
-  for (const auto& [axes, along] : by_axes) make_result_kernel(making, along, axes);
+    by_axes[axes_along(lowering.group, lowering.group.results[i])].push_back(i);
+  for (const auto& [axes, along] : by_axes) make_result_kernel(lowering, along, axes);
 }
 
 /// Kernels for one walk after the other, whose reductions go through memory.
-void make_staged(Making& making, const WalkKernel& whole) {
-  const GroupState& group = making.group;
-  int walks = 0;
+void make_staged(Lowering& lowering, const WalkKernel& whole) {
+  const GroupAnalysis& group = lowering.group;
   const std::vector<std::size_t>& all = whole.reductions;
-  for (const std::size_t i : all) walks = std::max(walks, group.reductions[i].walk + 1);
   const ir::Extent rows =
       elements_of(group.space, axes_of(group.space, SpaceAxis::Role::kParallel));
-  const StateMemory memory = making.add_states(all, rows);
-  making.finished.assign(group.reductions.size(), {});
-  for (int walk = 0; walk < walks; ++walk) {
+  const StateWorkspaces memory = lowering.add_states(all, rows);
+  for (int walk = 0; walk < group.walks_of(all); ++walk) {
     WalkKernel part;
     part.keep = true;
     part.absent = whole.absent;
     for (const std::size_t i : all)
       if (group.reductions[i].walk == walk) part.reductions.push_back(i);
     if (part.reductions.empty()) continue;
-    const StateMemory before = making.finished;
-    for (const std::size_t i : part.reductions) making.finished[i] = memory[i];
-    making.there = before;
-    if (making.schedule.split > 0 && part.absent.empty()) {
-      make_split_kernels(making, part);
+    lowering.ready = lowering.finished;
+    for (const std::size_t i : part.reductions) lowering.finished[i] = memory[i];
+    if (lowering.schedule.split > 0 && part.absent.empty()) {
+      make_split_kernels(lowering, part);
     } else {
-      make_walk_kernel(making, part);
+      make_walk_kernel(lowering, part);
     }
   }
-  making.there = making.finished;
-  make_results(making, whole.results);
+  lowering.ready = lowering.finished;
+  make_results(lowering, whole.results);
 }
 
 /// The reductions that results depend on.
-std::vector<std::size_t> needed(const GroupState& group, const std::vector<std::size_t>& results) {
+std::vector<std::size_t> needed(const GroupAnalysis& group,
+                                const std::vector<std::size_t>& results) {
   std::set<std::size_t> all;
   for (const std::size_t i : results)
-    for (const std::size_t r : group.reductions_below(group.results[i].root)) all.insert(r);
+    for (const std::size_t r : group.reductions_of(group.results[i].root)) all.insert(r);
   return {all.begin(), all.end()};
 }
 
 /// Results by the parallel axes along which they run: others would be computed again and again, and
 /// not at all when an axis that they do not have is empty. The whole space comes first.
-std::vector<WalkKernel> parts_of(const GroupState& group) {
+std::vector<WalkKernel> parts_of(const GroupAnalysis& group) {
   const auto parallel = axes_of(group.space, SpaceAxis::Role::kParallel);
   std::map<std::vector<std::size_t>, std::vector<std::size_t>> by_absent;
   for (std::size_t i = 0; i < group.results.size(); ++i) {
     std::vector<std::size_t> absent;
     for (const std::size_t axis : parallel)
-      if (!group.results[i].along[group.joined[axis][0]]) absent.push_back(axis);
+      if (!group.results[i].along[group.collapsed[axis][0]]) absent.push_back(axis);
     by_absent[absent].push_back(i);
   }
   std::vector<WalkKernel> parts;
@@ -114,21 +111,21 @@ std::vector<WalkKernel> parts_of(const GroupState& group) {
 }
 
 /// Whether a kernel reads memory that one before it has overwritten in place.
-bool reads_overwritten(const GroupState& group, const LoweredGroup& lowered) {
+bool reads_overwritten(const GroupAnalysis& group, const LoweredGroup& lowered) {
   std::set<ir::ValId> overwritten;
   for (const GroupKernel& kernel : lowered.kernels) {
     std::set<ir::ValId> now;
     std::size_t next = 0;
-    for (const loop::Buffer& buffer : kernel.kernel.buffers) {
-      if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    for (const loop::KernelBuffer& buffer : kernel.kernel.buffers) {
+      if (buffer.kind == loop::KernelBuffer::Kind::kRow) continue;
       const Operand& operand = kernel.operands[next++];
       if (!operand.val.valid()) continue;
-      if (buffer.kind != loop::Buffer::Kind::kOutput && overwritten.contains(operand.val))
+      if (buffer.kind != loop::KernelBuffer::Kind::kOutput && overwritten.contains(operand.val))
         return true;
       const bool in_place =
           std::any_of(group.in_place.begin(), group.in_place.end(),
                       [&](const ir::Alias& alias) { return alias.input == operand.val; });
-      if (in_place && buffer.kind != loop::Buffer::Kind::kInput) now.insert(operand.val);
+      if (in_place && buffer.kind != loop::KernelBuffer::Kind::kInput) now.insert(operand.val);
     }
     overwritten.merge(now);
   }
@@ -136,33 +133,32 @@ bool reads_overwritten(const GroupState& group, const LoweredGroup& lowered) {
 }
 
 /// Results along the whole space, by the schedule.
-void make_whole(Making& making, const WalkKernel& part) {
-  const GroupState& group = making.group;
-  const Schedule& schedule = making.schedule;
-  int walks = 0;
-  for (const std::size_t i : part.reductions) walks = std::max(walks, group.reductions[i].walk + 1);
+void make_whole(Lowering& lowering, const WalkKernel& part) {
+  const GroupAnalysis& group = lowering.group;
+  const Schedule& schedule = lowering.schedule;
+  const int walks = group.walks_of(part.reductions);
   const bool full = std::any_of(part.results.begin(), part.results.end(),
                                 [&](std::size_t i) { return group.results[i].full; });
   const bool rows = !axes_of(group.space, SpaceAxis::Role::kReduced).empty();
-  if (group.space.kind == PlanKind::kTiledTranspose && group.space.cross >= 0) {
-    make_transpose_kernel(making, part.results);
+  if (group.space.kind == GroupKind::kTiledTranspose && group.space.cross >= 0) {
+    make_transpose_kernel(lowering, part.results);
   } else if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || full)))) {
-    make_staged(making, part);
+    make_staged(lowering, part);
   } else if (rows && schedule.split > 0 && walks > 0) {
-    make_split_kernels(making, part);
+    make_split_kernels(lowering, part);
   } else {
-    make_walk_kernel(making, part);
+    make_walk_kernel(lowering, part);
   }
 }
 
 /// Takes from `results` those that a walk over the reduced axes would write again and again, and
 /// not at all where an axis that they do not have is empty.
-std::vector<std::size_t> take_apart(const GroupState& group, std::vector<std::size_t>& results) {
+std::vector<std::size_t> take_apart(const GroupAnalysis& group, std::vector<std::size_t>& results) {
   const auto reduced = axes_of(group.space, SpaceAxis::Role::kReduced);
   const auto lacks_one = [&](std::size_t i) {
     return group.results[i].full &&
            std::any_of(reduced.begin(), reduced.end(), [&](std::size_t axis) {
-             return !group.results[i].along[group.joined[axis][0]];
+             return !group.results[i].along[group.collapsed[axis][0]];
            });
   };
   std::vector<std::size_t> apart;
@@ -171,31 +167,34 @@ std::vector<std::size_t> take_apart(const GroupState& group, std::vector<std::si
   return apart;
 }
 
-void make_part(Making& making, WalkKernel part) {
-  const GroupState& group = making.group;
+void make_part(Lowering& lowering, WalkKernel part) {
+  const GroupAnalysis& group = lowering.group;
   const std::vector<std::size_t> all = part.results;
   const std::vector<std::size_t> apart = take_apart(group, part.results);
   if (!needed(group, apart).empty()) {
     part.results = all;
-    return make_staged(making, part);
+    return make_staged(lowering, part);
   }
-  make_results(making, apart);
+  make_results(lowering, apart);
   if (part.results.empty()) return;
-  if (part.absent.empty()) return make_whole(making, part);
-  make_walk_kernel(making, part);
+  if (part.absent.empty()) return make_whole(lowering, part);
+  make_walk_kernel(lowering, part);
 }
 
-void make_parts(Making& making, const std::vector<WalkKernel>& parts) {
+LoweredGroup make_parts(const GroupAnalysis& group, const Schedule& schedule,
+                        const std::vector<WalkKernel>& parts) {
+  LoweredGroup out;
   for (const WalkKernel& part : parts) {
-    making.finished.assign(making.group.reductions.size(), {});
-    making.there = making.finished;
-    make_part(making, part);
+    Lowering lowering(group, schedule, out);
+    make_part(lowering, part);
   }
+  return out;
 }
 
 /// Rows with columns; what no reduction is needed for and lacks an axis is apart.
-void make_row_col(Making& making) {
-  const GroupState& group = making.group;
+LoweredGroup make_row_col(const GroupAnalysis& group, const Schedule& schedule) {
+  LoweredGroup out;
+  Lowering lowering(group, schedule, out);
   std::vector<std::size_t> with;
   std::vector<std::size_t> apart;
   for (std::size_t i = 0; i < group.results.size(); ++i) {
@@ -203,33 +202,30 @@ void make_row_col(Making& making) {
                        axes_along(group, group.results[i]).size() < group.space.axes.size();
     (alone ? apart : with).push_back(i);
   }
-  make_results(making, apart);
-  make_row_col_kernels(making, with);
+  make_results(lowering, apart);
+  make_row_col_kernels(lowering, with);
+  return out;
 }
 
-LoweredGroup lower_by(const GroupState& group, const Schedule& schedule) {
-  LoweredGroup out;
-  Making making{group, schedule, out, {}, {}};
-  making.finished.assign(group.reductions.size(), {});
-  making.there = making.finished;
-  if (group.space.kind == PlanKind::kRowCol) {
-    make_row_col(making);
-  } else {
-    // Those that overwrite what others read come last, or all of them at once.
-    std::vector<WalkKernel> parts = parts_of(group);
-    make_parts(making, parts);
-    if (parts.size() > 1 && reads_overwritten(group, out)) {
-      std::reverse(parts.begin(), parts.end());
-      out = {};
-      make_parts(making, parts);
-      if (reads_overwritten(group, out)) {
-        out = {};
-        std::vector<std::size_t> all(group.results.size());
-        std::iota(all.begin(), all.end(), 0U);
-        make_walk_kernel(making, {needed(group, all), all});
-      }
-    }
-  }
+/// Kernels that overwrite what others read come last, or all results are in one.
+LoweredGroup make_all(const GroupAnalysis& group, const Schedule& schedule) {
+  std::vector<WalkKernel> parts = parts_of(group);
+  LoweredGroup out = make_parts(group, schedule, parts);
+  if (parts.size() == 1 || !reads_overwritten(group, out)) return out;
+  std::reverse(parts.begin(), parts.end());
+  out = make_parts(group, schedule, parts);
+  if (!reads_overwritten(group, out)) return out;
+  std::vector<std::size_t> all(group.results.size());
+  std::iota(all.begin(), all.end(), 0U);
+  out = {};
+  Lowering lowering(group, schedule, out);
+  make_walk_kernel(lowering, {needed(group, all), all});
+  return out;
+}
+
+LoweredGroup lower_by(const GroupAnalysis& group, const Schedule& schedule) {
+  LoweredGroup out = group.space.kind == GroupKind::kRowCol ? make_row_col(group, schedule)
+                                                            : make_all(group, schedule);
   SEGFUSE_CHECK(!out.kernels.empty(), "a group has kernels");
   const loop::SizeFacts facts{
       [&](const ir::Extent& a, const ir::Extent& b) { return group.fusion.equal(a, b); },
@@ -246,17 +242,17 @@ LoweredGroup lower_by(const GroupState& group, const Schedule& schedule) {
 }  // namespace
 
 LoweredGroup GroupLowering::lower(const Schedule& schedule) const {
-  return ours(state_->name, [&] { return lower_by(*state_, schedule); });
+  return ours(analysis_->name, [&] { return lower_by(*analysis_, schedule); });
 }
 
-std::string function_name(PlanKind kind) {
+std::string function_name(GroupKind kind) {
   switch (kind) {
-    case PlanKind::kPointwise: return "pointwise";
-    case PlanKind::kTiledTranspose: return "transpose";
-    case PlanKind::kReduce: return "reduce";
-    case PlanKind::kRowNorm: return "row_norm";
-    case PlanKind::kColNorm: return "col_norm";
-    case PlanKind::kRowCol: return "row_col";
+    case GroupKind::kPointwise: return "pointwise";
+    case GroupKind::kTiledTranspose: return "transpose";
+    case GroupKind::kReduce: return "reduce";
+    case GroupKind::kRowNorm: return "row_norm";
+    case GroupKind::kColNorm: return "col_norm";
+    case GroupKind::kRowCol: return "row_col";
     default: return "kernel";
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
-// From a group and its plan to kernels: which loops there are, what they load, compute and store.
+// From a group and its iteration domain to kernels: which loops there are, what they load, compute
+// and store. docs/lowering.md shows them.
 
 #include <memory>
 #include <string>
@@ -49,7 +50,7 @@ struct SpaceAxis {
 /// What schedules are chosen by: the iteration space when axes that are always run along together
 /// have become one, outermost first.
 struct Space {
-  PlanKind kind = PlanKind::kPointwise;
+  GroupKind kind = GroupKind::kPointwise;
   std::vector<SpaceAxis> axes;
   /// The axis that is innermost in memory, -1 if there is none; of a transposition that of what is
   /// written, and `cross` that of what is read.
@@ -66,16 +67,16 @@ struct Space {
   int aligned = 1;
 };
 
-struct GroupState;
+struct GroupAnalysis;
 
-/// A group made ready to be lowered: classification done, axes joined.
+/// A group made ready to be lowered: classification done, axes collapsed.
 class GroupLowering {
  public:
   /// `fusion` gets new derived sizes (floordiv); nothing else in it changes. It, the group and the
-  /// plan must stay where they are. `in_place` as SegmentedFusion has it. With `excess_precision`
+  /// domain must stay where they are. `in_place` as SegmentedFusion has it. With `excess_precision`
   /// 16-bit values are rounded where the group stores them and where the program casts to them;
   /// without, after each operation, as the IR says.
-  GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const GroupPlan& plan,
+  GroupLowering(ir::Fusion& fusion, const SegmentedGroup& group, const IterationDomain& domain,
                 std::vector<ir::Alias> in_place, const SizeHints& hints, std::string name,
                 bool excess_precision = false);
   ~GroupLowering();
@@ -86,10 +87,10 @@ class GroupLowering {
   LoweredGroup lower(const Schedule& schedule) const;
 
  private:
-  std::unique_ptr<GroupState> state_;
+  std::unique_ptr<GroupAnalysis> analysis_;
 };
 
 /// The name of a group's kernels: equal kernels have equal names, so that their texts are equal.
-std::string function_name(PlanKind kind);
+std::string function_name(GroupKind kind);
 
 }  // namespace segfuse::compiler

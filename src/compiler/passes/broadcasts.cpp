@@ -46,14 +46,14 @@ std::optional<Axes> room_for_squeezed(const Axes& squeezed, std::size_t rank, co
 
 bool on_broadcast(Rewriter& r, const Expr& e) {
   const ValId from = e.operands[0];
-  const Axes& axes = attribute<Axes>(e, "axes");
+  const Axes& axes = e.attr<Axes>("axes");
   if (r.same_shape(from, e.results[0])) {
     r.replace(e.results[0], from);
     return true;
   }
   if (const Expr* inner = r.is(from, Op::broadcast)) {
     Axes joined;
-    for (const std::int64_t axis : attribute<Axes>(*inner, "axes"))
+    for (const std::int64_t axis : inner->attr<Axes>("axes"))
       joined.push_back(axes[static_cast<std::size_t>(axis)]);
     const ValId source = inner->operands[0];
     r.replace(e.results[0], r.build().broadcast(source, joined, r.shape(e.results[0])));
@@ -62,8 +62,8 @@ bool on_broadcast(Rewriter& r, const Expr& e) {
   if (const Expr* inner = r.is(from, Op::squeeze)) {
     const ValId source = inner->operands[0];
     const Extents target = r.shape(e.results[0]);
-    const auto places = room_for_squeezed(attribute<Axes>(*inner, "axes"), r.shape(source).size(),
-                                          axes, target.size());
+    const auto places =
+        room_for_squeezed(inner->attr<Axes>("axes"), r.shape(source).size(), axes, target.size());
     if (!places) return false;
     r.replace(e.results[0], r.build().broadcast(source, *places, target));
     return true;
@@ -72,8 +72,8 @@ bool on_broadcast(Rewriter& r, const Expr& e) {
 }
 
 bool squeeze_of_broadcast(Rewriter& r, const Expr& e, const Expr& inner) {
-  const Axes& dropped = attribute<Axes>(e, "axes");
-  const Axes axes = attribute<Axes>(inner, "axes");
+  const Axes& dropped = e.attr<Axes>("axes");
+  const Axes axes = inner.attr<Axes>("axes");
   const Extents full = r.shape(e.operands[0]);
   ValId source = inner.operands[0];
   Axes gone;    // axes of the source that are dropped
@@ -93,7 +93,7 @@ bool squeeze_of_broadcast(Rewriter& r, const Expr& e, const Expr& inner) {
 
 bool on_squeeze(Rewriter& r, const Expr& e) {
   const ValId from = e.operands[0];
-  const Axes& axes = attribute<Axes>(e, "axes");
+  const Axes& axes = e.attr<Axes>("axes");
   if (axes.empty()) {
     r.replace(e.results[0], from);
     return true;
@@ -101,7 +101,7 @@ bool on_squeeze(Rewriter& r, const Expr& e) {
   if (const Expr* inner = r.is(from, Op::squeeze)) {
     const ValId source = inner->operands[0];
     const std::size_t rank = r.shape(source).size();
-    Axes all = attribute<Axes>(*inner, "axes");
+    Axes all = inner->attr<Axes>("axes");
     const Axes kept = others(all, rank);
     for (const std::int64_t axis : axes) all.push_back(kept[static_cast<std::size_t>(axis)]);
     r.replace(e.results[0], r.build().squeeze(source, all));
@@ -121,20 +121,14 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
     const Expr* spread = r.is(operand, Op::broadcast);
     if (!spread) return false;
     if (!first) first = spread;
-    if (attribute<Axes>(*spread, "axes") != attribute<Axes>(*first, "axes") ||
+    if (spread->attr<Axes>("axes") != first->attr<Axes>("axes") ||
         !r.same_shape(spread->operands[0], first->operands[0]))
       return false;
   }
   if (!first && r.shape(e.results[0]).empty()) return false;
-  const Axes axes = first ? attribute<Axes>(*first, "axes") : Axes{};
+  const Axes axes = first ? first->attr<Axes>("axes") : Axes{};
   const Extents small = first ? r.shape(first->operands[0]) : Extents{};
-  std::vector<ValId> sources;
-  for (const ValId operand : e.operands) {
-    const auto value = r.uniform(operand);
-    sources.push_back(value ? r.full(*value, small, r.dtype(operand))
-                            : r.is(operand, Op::broadcast)->operands[0]);
-  }
-  const ValId result = r.build().make(e.op, sources, e.attrs);
+  const ValId result = r.before(Op::broadcast, e, small);
   r.replace(e.results[0], r.build().broadcast(result, axes, r.shape(e.results[0])));
   return true;
 }

@@ -25,7 +25,7 @@ bool holds_all(DType to, DType from) {
 bool rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
   if (e.op != Op::cast) return false;
-  const DType target = attribute<DType>(e, "dtype");
+  const DType target = e.attr<DType>("dtype");
   if (r.dtype(e.operands[0]) == target) {
     r.replace(e.results[0], e.operands[0]);
     return true;

@@ -35,14 +35,14 @@ std::optional<double> constant_of(Rewriter& r, const Expr& e) {
   if (e.operands.empty() || !is_empty(r.shape(e.operands[0]))) return {};
   if (ir::info(e.op).op_class == ir::OpClass::kReduction)
     return value_of_nothing(e.op, r.dtype(e.operands[0]));
-  if (e.op == Op::pad) return attribute<double>(e, "value");
+  if (e.op == Op::pad) return e.attr<double>("value");
   if (ir::adds(e.op) || e.op == Op::matmul) return 0;
   return {};
 }
 
 bool drop_empty_parts(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
-  const auto axis = static_cast<std::size_t>(attribute<std::int64_t>(e, "axis"));
+  const auto axis = static_cast<std::size_t>(e.attr<std::int64_t>("axis"));
   std::vector<ValId> parts;
   for (const ValId part : e.operands)
     if (!r.shape(part)[axis].is_constant(0)) parts.push_back(part);

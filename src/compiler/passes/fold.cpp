@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "compiler/interpret/interpreter.h"
 #include "compiler/op_facts.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rewrite.h"
+#include "ir/interpret/interpreter.h"
 
 namespace segfuse::compiler {
 
@@ -64,7 +64,7 @@ bool fold_movement(Rewriter& r, const Expr& e) {
     case ir::MovementOp::reshape: break;
     case ir::MovementOp::pad:
       if (std::bit_cast<std::uint64_t>(*value) !=
-          std::bit_cast<std::uint64_t>(attribute<double>(e, "value")))
+          std::bit_cast<std::uint64_t>(e.attr<double>("value")))
         return false;
       break;
     case ir::MovementOp::slice:  // these may be out of range
@@ -80,7 +80,7 @@ bool fold_movement(Rewriter& r, const Expr& e) {
 }
 
 bool fold_extent(Rewriter& r, const Expr& e) {
-  const ir::Extent size = r.fusion().canonical(attribute<ir::Extents>(e, "size")[0]);
+  const ir::Extent size = r.fusion().canonical(e.attr<ir::Extents>("size")[0]);
   if (!size.is_constant()) return false;
   const auto value = static_cast<double>(size.constant());
   if (!representable(value, r.dtype(e.results[0]))) return false;
@@ -232,7 +232,7 @@ class Identities {
 /// 0 + -0 is 0.)
 bool drop_reduction(Rewriter& r, const Expr& e) {
   if (e.op != Op::max && e.op != Op::min && e.op != Op::prod) return false;
-  if (!attribute<Axes>(e, "axes").empty()) return false;
+  if (!e.attr<Axes>("axes").empty()) return false;
   r.replace(e.results[0], e.operands[0]);
   return true;
 }

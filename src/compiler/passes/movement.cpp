@@ -40,8 +40,8 @@ Extents picked(const Extents& shape, const Axes& axes) {
 }
 
 bool permute_of_broadcast(Rewriter& r, const Expr& e, const Expr& inner) {
-  const Axes& perm = attribute<Axes>(e, "perm");
-  const Axes& axes = attribute<Axes>(inner, "axes");
+  const Axes& perm = e.attr<Axes>("perm");
+  const Axes& axes = inner.attr<Axes>("axes");
   Axes order;   // of the source's axes
   Axes places;  // in the result
   for (std::size_t i = 0; i < perm.size(); ++i) {
@@ -58,13 +58,13 @@ bool permute_of_broadcast(Rewriter& r, const Expr& e, const Expr& inner) {
 
 bool on_permute(Rewriter& r, const Expr& e) {
   const ValId from = e.operands[0];
-  const Axes& perm = attribute<Axes>(e, "perm");
+  const Axes& perm = e.attr<Axes>("perm");
   if (is_identity(perm)) {
     r.replace(e.results[0], from);
     return true;
   }
   if (const Expr* inner = r.is(from, Op::permute)) {
-    const Axes& first = attribute<Axes>(*inner, "perm");
+    const Axes& first = inner->attr<Axes>("perm");
     Axes joined;
     for (const std::int64_t axis : perm) joined.push_back(first[static_cast<std::size_t>(axis)]);
     const ValId source = inner->operands[0];
@@ -127,8 +127,8 @@ bool on_reshape(Rewriter& r, const Expr& e) {
 bool on_squeeze(Rewriter& r, const Expr& e) {
   const Expr* inner = r.is(e.operands[0], Op::permute);
   if (!inner) return false;
-  const Axes perm = attribute<Axes>(*inner, "perm");
-  const Axes& dropped = attribute<Axes>(e, "axes");
+  const Axes perm = inner->attr<Axes>("perm");
+  const Axes& dropped = e.attr<Axes>("axes");
   Axes gone;
   for (const std::int64_t axis : dropped) gone.push_back(perm[static_cast<std::size_t>(axis)]);
   std::sort(gone.begin(), gone.end());
@@ -146,7 +146,7 @@ bool on_squeeze(Rewriter& r, const Expr& e) {
 
 bool on_slice(Rewriter& r, const Expr& e) {
   const ValId from = e.operands[0];
-  const Extents starts = r.fusion().canonical(attribute<Extents>(e, "starts"));
+  const Extents starts = r.fusion().canonical(e.attr<Extents>("starts"));
   if (all_zero(starts) && r.same_shape(from, e.results[0])) {
     r.replace(e.results[0], from);
     return true;
@@ -156,7 +156,7 @@ bool on_slice(Rewriter& r, const Expr& e) {
   // The inner slice bounds what the outer one may read. Both must be known to be inside, or an
   // error at run time would be lost.
   const ValId source = inner->operands[0];
-  Extents joined = r.fusion().canonical(attribute<Extents>(*inner, "starts"));
+  Extents joined = r.fusion().canonical(inner->attr<Extents>("starts"));
   const Extents whole = r.shape(source);
   const Extents bound = r.shape(from);
   const Extents sizes = r.shape(e.results[0]);
@@ -179,18 +179,11 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
     if (!moved || r.fusion().val(operand).uses.size() != 1 || r.fusion().is_output(operand))
       return false;
     if (!first) first = moved;
-    if (attribute<Axes>(*moved, "perm") != attribute<Axes>(*first, "perm")) return false;
+    if (moved->attr<Axes>("perm") != first->attr<Axes>("perm")) return false;
   }
   if (!first) return false;
-  const Axes perm = attribute<Axes>(*first, "perm");
-  const Extents before = r.shape(first->operands[0]);
-  std::vector<ValId> sources;
-  for (const ValId operand : e.operands) {
-    const auto value = r.uniform(operand);
-    sources.push_back(value ? r.full(*value, before, r.dtype(operand))
-                            : r.is(operand, Op::permute)->operands[0]);
-  }
-  const ValId result = r.build().make(e.op, sources, e.attrs);
+  const Axes perm = first->attr<Axes>("perm");
+  const ValId result = r.before(Op::permute, e, r.shape(first->operands[0]));
   r.replace(e.results[0], r.build().permute(result, perm));
   return true;
 }
@@ -205,8 +198,7 @@ bool rule(Rewriter& r, ExprId id) {
     case ir::MovementOp::squeeze: return on_squeeze(r, e);
     case ir::MovementOp::slice: return on_slice(r, e);
     case ir::MovementOp::pad:
-      if (!all_zero(attribute<Extents>(e, "low")) || !all_zero(attribute<Extents>(e, "high")))
-        return false;
+      if (!all_zero(e.attr<Extents>("low")) || !all_zero(e.attr<Extents>("high"))) return false;
       r.replace(e.results[0], e.operands[0]);
       return true;
     case ir::MovementOp::concat:

@@ -35,7 +35,17 @@ std::optional<double> Rewriter::uniform(ValId val) const {
   const Expr* spread = is(val, Op::broadcast);
   const Expr* constant = is(spread ? spread->operands[0] : val, Op::constant);
   if (!constant) return {};
-  return attribute<double>(*constant, "value");
+  return constant->attr<double>("value");
+}
+
+ValId Rewriter::before(Op moved, const Expr& expr, const ir::Extents& shape) {
+  std::vector<ValId> sources;
+  for (const ValId operand : expr.operands) {
+    const auto value = uniform(operand);
+    sources.push_back(value ? full(*value, shape, dtype(operand))
+                            : is(operand, moved)->operands[0]);
+  }
+  return builder_.make(expr.op, sources, expr.attrs);
 }
 
 void Rewriter::replace(ValId old, ValId with) {

@@ -31,6 +31,10 @@ class Rewriter {
     return builder_.full(value, shape, dtype);
   }
 
+  /// The elementwise expression over what its operands were before a movement `moved`, of that
+  /// shape; uniform ones become constants of it.
+  ir::ValId before(ir::Op moved, const ir::Expr& expr, const ir::Extents& shape);
+
   /// Lets `with`, which does not depend on `old`, stand for it, and erases what nobody needs any
   /// more.
   void replace(ir::ValId old, ir::ValId with);
@@ -45,10 +49,5 @@ using Rule = bool (*)(Rewriter&, ir::ExprId);
 
 /// Applies the rule to all live expressions in topological order, again until nothing changes.
 bool rewrite(ir::Fusion& fusion, Rule rule);
-
-template <class T>
-const T& attribute(const ir::Expr& expr, std::string_view name) {
-  return std::get<T>(expr.attrs[ir::attr_position(expr.op, name)]);
-}
 
 }  // namespace segfuse::compiler

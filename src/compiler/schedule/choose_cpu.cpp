@@ -71,19 +71,19 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
            space.axes[static_cast<std::size_t>(axis)].role == SpaceAxis::Role::kReduced;
   };
   switch (space.kind) {
-    case PlanKind::kTiledTranspose:
+    case GroupKind::kTiledTranspose:
       s.tile = 64;
       s.cross = 64;
       s.hold = Hold::kScratch;
       return s;
-    case PlanKind::kRowCol:
+    case GroupKind::kRowCol:
       s.rows = std::clamp<std::int64_t>(floor_power(l.columns / 64), 16, 1024);
       s.tile = kColumns;
       s.hold = Hold::kScratch;
       return s;
-    case PlanKind::kReduce:
-    case PlanKind::kRowNorm:
-    case PlanKind::kColNorm: break;
+    case GroupKind::kReduce:
+    case GroupKind::kRowNorm:
+    case GroupKind::kColNorm: break;
     default:
       s.lanes = lanes_across(space, lengths);
       s.tile = s.lanes < 0 ? kStream : std::max(kColumns, floor_power(kRows / l.inner));
@@ -91,7 +91,7 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
       return s;
   }
   s.lanes = lanes_across(space, lengths);
-  const bool norm = space.kind != PlanKind::kReduce;
+  const bool norm = space.kind != GroupKind::kReduce;
   const bool lane_reduced = is_reduced(s.lanes < 0 ? space.inner : s.lanes);
   if (s.lanes >= 0 && !lane_reduced && l.reduced < kShortNorm) {
     // Each lane has a row of its own, kept in memory that is near.

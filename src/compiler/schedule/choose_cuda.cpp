@@ -71,11 +71,11 @@ class CudaChooser {
 
   Schedule run() {
     switch (space_.kind) {
-      case PlanKind::kTiledTranspose: transpose(); return s_;
-      case PlanKind::kRowCol: rows_and_columns(); return s_;
-      case PlanKind::kReduce:
-      case PlanKind::kRowNorm:
-      case PlanKind::kColNorm: break;
+      case GroupKind::kTiledTranspose: transpose(); return s_;
+      case GroupKind::kRowCol: rows_and_columns(); return s_;
+      case GroupKind::kReduce:
+      case GroupKind::kRowNorm:
+      case GroupKind::kColNorm: break;
       default: plain(); return s_;
     }
     const bool lane_reduced =
@@ -136,7 +136,7 @@ class CudaChooser {
     const std::int64_t of_lane = space_.widest <= 2 ? 32 : 16;
     if (parallel_ < kFewRows && reduced_ >= kLongRow && first_ > 1) {
       split(kBlock * of_lane, parallel_);
-      s_.staged = space_.kind != PlanKind::kReduce;
+      s_.staged = space_.kind != GroupKind::kReduce;
       s_.tile = kBlock * vector_ * s_.unroll;
       return;
     }
@@ -207,7 +207,7 @@ class CudaChooser {
         parallel_ / std::max<std::int64_t>(1, inner_) * ceil_divide(inner_, s_.tile);
     if (blocks >= kBlocks || reduced_ < 128 || first_ < 2) return;
     split(32, blocks);
-    s_.staged = space_.kind != PlanKind::kReduce;
+    s_.staged = space_.kind != GroupKind::kReduce;
     join_parts(ceil_divide(first_, s_.split));
   }
 

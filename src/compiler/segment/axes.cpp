@@ -19,11 +19,6 @@ namespace {
 
 constexpr int kMostClasses = 64;  // bits of a mask
 
-template <class T>
-const T& attribute(const Expr& expr, std::string_view name) {
-  return std::get<T>(expr.attrs[ir::attr_position(expr.op, name)]);
-}
-
 /// For each axis of the result of a reshape the axis of the operand that it is, or the last one of
 /// those that it is the innermost part of; -1 for the others.
 struct ReshapedAxes {
@@ -159,9 +154,9 @@ bool GroupAxes::reduce(ExprId id) {
     operand.place = Place::kLocal;
   }
   operand.touched = true;
-  Reduction reduction{id, from, {}};
+  ReducedNodes reduction{id, from, {}};
   std::vector<int> kept;
-  const auto& axes = attribute<Ints>(e, "axes");
+  const auto& axes = e.attr<Ints>("axes");
   for (std::size_t i = 0; i < operand.nodes.size(); ++i) {
     const bool gone = std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i));
     if (!gone) {
@@ -192,16 +187,16 @@ bool GroupAxes::move_local(const Expr& e, ExprId id, const Placed& from) {
   const std::size_t rank = fusion_.val(result.val).shape.size();
   result.nodes.assign(rank, -1);
   if (e.op == Op::permute) {
-    const auto& perm = attribute<Ints>(e, "perm");
+    const auto& perm = e.attr<Ints>("perm");
     for (std::size_t i = 0; i < rank; ++i)
       result.nodes[i] = from.nodes[static_cast<std::size_t>(perm[i])];
   } else if (e.op == Op::squeeze) {
-    const auto& axes = attribute<Ints>(e, "axes");
+    const auto& axes = e.attr<Ints>("axes");
     for (std::size_t i = 0, next = 0; i < from.nodes.size(); ++i)
       if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
         result.nodes[next++] = from.nodes[i];
   } else if (e.op == Op::broadcast) {
-    const auto& axes = attribute<Ints>(e, "axes");
+    const auto& axes = e.attr<Ints>("axes");
     std::vector<int> nodes = fresh_nodes(result.val);
     for (std::size_t i = 0; i < axes.size(); ++i)
       if (from.nodes[i] >= 0) nodes[static_cast<std::size_t>(axes[i])] = from.nodes[i];
@@ -245,19 +240,19 @@ void GroupAxes::move_load(const Expr& e, ExprId /*id*/, const Placed& from) {
   };
   switch (ir::as<ir::MovementOp>(e.op)) {
     case ir::MovementOp::permute: {
-      const auto& perm = attribute<Ints>(e, "perm");
+      const auto& perm = e.attr<Ints>("perm");
       for (std::size_t i = 0; i < rank; ++i) follow(i, static_cast<std::size_t>(perm[i]), true);
       break;
     }
     case ir::MovementOp::squeeze: {
-      const auto& axes = attribute<Ints>(e, "axes");
+      const auto& axes = e.attr<Ints>("axes");
       for (std::size_t i = 0, next = 0; i < before.size(); ++i)
         if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
           follow(next++, i, true);
       break;
     }
     case ir::MovementOp::broadcast: {
-      const auto& axes = attribute<Ints>(e, "axes");
+      const auto& axes = e.attr<Ints>("axes");
       for (std::size_t i = 0; i < axes.size(); ++i)
         if (!before[i].is_constant(1)) follow(static_cast<std::size_t>(axes[i]), i, true);
       break;
@@ -271,7 +266,7 @@ void GroupAxes::move_load(const Expr& e, ExprId /*id*/, const Placed& from) {
     case ir::MovementOp::take:
     case ir::MovementOp::gather:
     case ir::MovementOp::unfold: {  // `axis` is replaced by what the indices or windows have
-      const auto axis = static_cast<std::size_t>(attribute<std::int64_t>(e, "axis"));
+      const auto axis = static_cast<std::size_t>(e.attr<std::int64_t>("axis"));
       for (std::size_t i = 0; i < before.size(); ++i)
         if (i != axis) follow(i < axis ? i : i + rank - before.size(), i, true);
       break;
@@ -310,7 +305,7 @@ bool GroupAxes::move(ExprId id) {
   if (indices.place == Place::kStored) return refuse("a reshaped value is used as indices");
   if (indices.place == Place::kFree) return true;
   indices.touched = true;
-  const auto axis = e.op == Op::gather ? 0 : attribute<std::int64_t>(e, "axis");
+  const auto axis = e.op == Op::gather ? 0 : e.attr<std::int64_t>("axis");
   const std::vector<int>& all = placed_[static_cast<std::size_t>(slot(e.results[0]))].nodes;
   const auto begin = all.begin() + axis;
   unite({begin, begin + static_cast<std::ptrdiff_t>(indices.nodes.size())}, indices.nodes);
@@ -384,7 +379,7 @@ void GroupAxes::join_loads() {
 
 /// An axis that is reduced away may be run along again for something else of the same size.
 void GroupAxes::join_reduced() {
-  for (const Reduction& reduction : reductions_) {
+  for (const ReducedNodes& reduction : reductions_) {
     for (const int gone : reduction.nodes) {
       for (int node = 0; node < static_cast<int>(parent_.size()); ++node) {
         if (spanning()) return;

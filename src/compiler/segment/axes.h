@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/segment/planner.h"
+#include "compiler/segment/classify.h"
 
 namespace segfuse::compiler {
 
@@ -33,7 +33,7 @@ struct Placed {
   bool linear = false;   ///< a load without index arithmetic
 };
 
-struct Reduction {
+struct ReducedNodes {
   ir::ExprId id;
   int operand = -1;        ///< slot
   std::vector<int> nodes;  ///< the reduced ones
@@ -51,7 +51,7 @@ class GroupAxes {
   [[nodiscard]] std::optional<std::string> run();
 
   const std::vector<Placed>& placed() const { return placed_; }
-  const std::vector<Reduction>& reductions() const { return reductions_; }
+  const std::vector<ReducedNodes>& reductions() const { return reductions_; }
   int slot(ir::ValId val) const { return view_.context.slots()[val.index]; }
   /// The class of a node, from 0 on.
   int class_of(int node) const { return node < 0 ? -1 : classes_[find(node)]; }
@@ -85,7 +85,7 @@ class GroupAxes {
   const GroupView& view_;
   const ir::Fusion& fusion_;
   std::vector<Placed> placed_;
-  std::vector<Reduction> reductions_;
+  std::vector<ReducedNodes> reductions_;
   mutable std::vector<int> parent_;
   std::vector<ir::Extent> extents_;
   std::vector<int> classes_;  // by root

@@ -37,7 +37,6 @@ class Classification {
   int innermost(const Placed& placed) const;
   std::uint64_t footprint(const Placed& placed) const;
   void find_innermost();
-  bool find_sets();
   void follow_reductions();
   [[nodiscard]] std::optional<std::string> choose_kind();
   [[nodiscard]] std::optional<std::string> choose_two_sets();
@@ -57,7 +56,7 @@ class Classification {
   std::vector<int> inner_;            // classes that are innermost in memory for full accesses
   std::uint64_t rows_ = 0;
   std::uint64_t columns_ = 0;
-  GroupPlan plan_;
+  IterationDomain domain_;
 };
 
 /// The class of the axis that is innermost in memory; -1 if none is.
@@ -135,7 +134,7 @@ std::optional<std::string> Classification::choose_two_sets() {
   columns_ = sets_[0] ^ sets_[1] ^ rows_;
   if ((rows_ & inner) == 0) return "two sets of reduced axes, and neither is innermost";
   if ((renewed_ & columns_) != 0) return "sums of columns are used again where they are summed";
-  for (const Reduction& reduction : axes_.reductions()) {
+  for (const ReducedNodes& reduction : axes_.reductions()) {
     const Placed& operand = axes_.placed()[static_cast<std::size_t>(reduction.operand)];
     const bool column = axes_.mask(reduction.nodes) == columns_;
     if (column && !is_monoid(context_.fusion().expr(reduction.id).op))
@@ -148,34 +147,34 @@ std::optional<std::string> Classification::choose_two_sets() {
     if (axes_.mask(operand) != axes_.space())
       return "rows and columns, and a reduction that does not run along all axes";
   }
-  plan_.kind = PlanKind::kRowCol;
+  domain_.kind = GroupKind::kRowCol;
   return {};
 }
 
 std::optional<std::string> Classification::choose_kind() {
-  for (const Reduction& reduction : axes_.reductions()) {
+  for (const ReducedNodes& reduction : axes_.reductions()) {
     const std::uint64_t set = axes_.mask(reduction.nodes);
     if (std::find(sets_.begin(), sets_.end(), set) == sets_.end()) sets_.push_back(set);
   }
   follow_reductions();
   if (sets_.empty()) {
     if (inner_.size() > 2) return "more than two innermost orders";
-    plan_.kind = inner_.size() == 2 ? PlanKind::kTiledTranspose : PlanKind::kPointwise;
-    if (only_views()) plan_.kind = PlanKind::kView;
+    domain_.kind = inner_.size() == 2 ? GroupKind::kTiledTranspose : GroupKind::kPointwise;
+    if (only_views()) domain_.kind = GroupKind::kView;
     return {};
   }
   if (inner_.size() > 1) return "a reduction with two innermost orders";
   if (sets_.size() > 1) return choose_two_sets();
   rows_ = sets_[0];
   if (renewed_ == 0) {
-    plan_.kind = PlanKind::kReduce;
+    domain_.kind = GroupKind::kReduce;
     return {};
   }
   const Placed& spanning = *axes_.spanning();
   if (rows_ == axes_.space() && context_.elements(spanning.val) > kMostInOneRow)
     return "one row holds the whole tensor, so one block would do all the work";
   const bool inner_reduced = !inner_.empty() && ((rows_ >> inner_[0]) & 1U) != 0;
-  plan_.kind = inner_reduced ? PlanKind::kRowNorm : PlanKind::kColNorm;
+  domain_.kind = inner_reduced ? GroupKind::kRowNorm : GroupKind::kColNorm;
   return {};
 }
 
@@ -221,25 +220,25 @@ int Classification::most_alive() const {
 /// What reductions carry along a walk.
 int Classification::states() const {
   int all = 0;
-  for (const Reduction& reduction : axes_.reductions())
+  for (const ReducedNodes& reduction : axes_.reductions())
     all += carried_values(context_.fusion().expr(reduction.id).op);
   return all;
 }
 
-/// Registers, parameters, and the time that a compiler takes. An expression alone has a plan in
+/// Registers, parameters, and the time that a compiler takes. An expression alone is a kernel in
 /// any case.
 std::optional<std::string> Classification::check_amounts() {
-  plan_.live = most_alive();
+  domain_.live = most_alive();
   const int carried = kStateRegisters * states();
   if (view_.exprs.size() == 1) return {};
-  if (plan_.live > kMostLive)
-    return fmt::format("{} values over the whole space are alive at once, more than {}", plan_.live,
-                       kMostLive);
-  if (plan_.live + carried > kMostLive)
+  if (domain_.live > kMostLive)
+    return fmt::format("{} values over the whole space are alive at once, more than {}",
+                       domain_.live, kMostLive);
+  if (domain_.live + carried > kMostLive)
     return fmt::format(
         "{} values over the whole space are alive at once beside {} states of reductions, more "
         "than {} registers",
-        plan_.live, states(), kMostLive);
+        domain_.live, states(), kMostLive);
   const std::size_t buffers = view_.boundary.inputs.size() + view_.boundary.outputs.size();
   if (buffers > kMostBuffers)
     return fmt::format("{} inputs and outputs, more than {}", buffers, kMostBuffers);
@@ -267,7 +266,7 @@ std::optional<std::string> Classification::check_in_place() const {
       const Placed& written = axes_.placed()[static_cast<std::size_t>(to)];
       for (std::size_t i = 0; same && i < p.nodes.size(); ++i)
         same = axes_.class_of(p.nodes[i]) == axes_.class_of(written.nodes[i]);
-      if (plan_.kind != PlanKind::kPointwise && plan_.kind != PlanKind::kRowNorm)
+      if (domain_.kind != GroupKind::kPointwise && domain_.kind != GroupKind::kRowNorm)
         same = same && (axes_.mask(written) & (rows_ | columns_)) == 0;
       if (!same && p.touched) return "an input is overwritten in place while it is still read";
     }
@@ -281,20 +280,20 @@ void Classification::describe() {
   for (const int node : spanning.nodes) {
     if (node < 0) continue;
     const auto number = static_cast<std::size_t>(axes_.class_of(node));
-    position[number] = static_cast<int>(plan_.space.size());
-    plan_.space.push_back(axes_.extent_of(node));
-    plan_.reduced.push_back(((rows_ >> number) & 1U) != 0);
-    plan_.column_reduced.push_back(((columns_ >> number) & 1U) != 0);
+    position[number] = static_cast<int>(domain_.axes.size());
+    domain_.axes.push_back(axes_.extent_of(node));
+    domain_.reduced.push_back(((rows_ >> number) & 1U) != 0);
+    domain_.column_reduced.push_back(((columns_ >> number) & 1U) != 0);
   }
-  if (!inner_.empty()) plan_.inner = position[static_cast<std::size_t>(inner_[0])];
+  if (!inner_.empty()) domain_.inner = position[static_cast<std::size_t>(inner_[0])];
   for (const Placed& p : axes_.placed()) {
     if (!p.touched) continue;
-    GroupPlan::Place place{p.val, {}};
+    IterationDomain::ValueAxes known{p.val, {}};
     for (const int node : p.nodes) {
       const int number = axes_.class_of(node);
-      place.axes.push_back(number < 0 ? -1 : position[static_cast<std::size_t>(number)]);
+      known.axes.push_back(number < 0 ? -1 : position[static_cast<std::size_t>(number)]);
     }
-    plan_.places.push_back(std::move(place));
+    domain_.value_axes.push_back(std::move(known));
   }
 }
 
@@ -304,23 +303,23 @@ Verdict Classification::run() {
   if (auto reason = check_in_place()) return {{}, std::move(*reason)};
   if (auto reason = check_amounts()) return {{}, std::move(*reason)};
   describe();
-  return {std::move(plan_), {}};
+  return {std::move(domain_), {}};
 }
 
 }  // namespace
 
-std::string_view name_of(PlanKind kind) {
+std::string_view name_of(GroupKind kind) {
   switch (kind) {
-    case PlanKind::kView: return "View";
-    case PlanKind::kPointwise: return "Pointwise";
-    case PlanKind::kTiledTranspose: return "TiledTranspose";
-    case PlanKind::kReduce: return "Reduce";
-    case PlanKind::kRowNorm: return "RowNorm";
-    case PlanKind::kColNorm: return "ColNorm";
-    case PlanKind::kRowCol: return "RowCol";
-    case PlanKind::kLibrary: return "Library";
+    case GroupKind::kView: return "View";
+    case GroupKind::kPointwise: return "Pointwise";
+    case GroupKind::kTiledTranspose: return "TiledTranspose";
+    case GroupKind::kReduce: return "Reduce";
+    case GroupKind::kRowNorm: return "RowNorm";
+    case GroupKind::kColNorm: return "ColNorm";
+    case GroupKind::kRowCol: return "RowCol";
+    case GroupKind::kLibrary: return "Library";
   }
-  throw InternalError("a plan kind without a name");
+  throw InternalError("a kind of group without a name");
 }
 
 Verdict classify(const GroupView& view) {
@@ -329,9 +328,9 @@ Verdict classify(const GroupView& view) {
     const Op op = fusion.expr(id).op;
     if (!runs_alone(op)) continue;
     if (view.exprs.size() > 1) return {{}, fmt::format("'{}' runs alone", ir::info(op).name)};
-    GroupPlan plan;
-    plan.kind = PlanKind::kLibrary;
-    return {std::move(plan), {}};
+    IterationDomain domain;
+    domain.kind = GroupKind::kLibrary;
+    return {std::move(domain), {}};
   }
   GroupAxes axes(view);
   if (auto reason = axes.run()) return {{}, std::move(*reason)};

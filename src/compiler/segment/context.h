@@ -74,7 +74,7 @@ class SegmentContext {
   /// uses, or the Fusion gives out. Free values are neither, unless they have to be in memory.
   Boundary boundary(std::span<const ir::ExprId> exprs) const;
 
-  /// By ValId, all -1 between uses: scratch of the planner, who resets what it sets.
+  /// By ValId, all -1 between uses: scratch of the classifier, which resets what it sets.
   std::vector<int>& slots() const { return slots_; }
 
  private:

@@ -30,7 +30,7 @@ bool in(const std::vector<ValId>& sorted, ValId val) {
 }  // namespace
 
 /// From the nearest value that is in memory anyway. Empty if there is none near.
-Search::Chain Search::cheap_chain(ValId val) const {
+MergeSearch::Chain MergeSearch::cheap_chain(ValId val) const {
   Chain chain;
   for (ValId at = val; chain.exprs.size() < kLongestChain;) {
     const ExprId id = fusion_.val(at).definition;
@@ -48,8 +48,8 @@ Search::Chain Search::cheap_chain(ValId val) const {
 }
 
 /// Adds a copy of the chain to the group and lets it read that. False, and nothing is changed, if
-/// the planner has no plan for it.
-bool Search::copy_into(Number group, ValId val, const Chain& chain) {
+/// it is no kernel with them.
+bool MergeSearch::copy_into(Number group, ValId val, const Chain& chain) {
   std::vector<ExprId> users;
   for (const ExprId user : fusion_.val(val).uses)
     if (group_of_[user.index] == group) users.push_back(user);
@@ -68,11 +68,11 @@ bool Search::copy_into(Number group, ValId val, const Chain& chain) {
   std::sort(all.begin(), all.end(), [&](ExprId a, ExprId b) { return context_.before(a, b); });
   Boundary boundary = context_.boundary(all);
   Verdict verdict = ask(all, boundary);
-  if (verdict.plan) {
+  if (verdict.domain) {
     for (const ExprId id : copies) group_of_[id.index] = group;
     groups_[group].exprs = std::move(all);
     groups_[group].boundary = std::move(boundary);
-    groups_[group].plan = std::move(*verdict.plan);
+    groups_[group].domain = std::move(*verdict.domain);
     copies_ += copies.size();
     return true;
   }
@@ -82,7 +82,7 @@ bool Search::copy_into(Number group, ValId val, const Chain& chain) {
 }
 
 /// The end of the chain that nobody needs when all other groups have copies; last first.
-std::vector<ExprId> Search::dying(ValId val, const Chain& chain) const {
+std::vector<ExprId> MergeSearch::dying(ValId val, const Chain& chain) const {
   std::vector<ExprId> all;
   const Number home = group_of_[chain.exprs.back().index];
   for (auto id = chain.exprs.rbegin(); id != chain.exprs.rend(); ++id) {
@@ -98,7 +98,7 @@ std::vector<ExprId> Search::dying(ValId val, const Chain& chain) const {
   return all;
 }
 
-std::vector<ExprId> Search::rest_of(Number group, const std::vector<ExprId>& without) const {
+std::vector<ExprId> MergeSearch::rest_of(Number group, const std::vector<ExprId>& without) const {
   std::vector<ExprId> rest = groups_[group].exprs;
   std::erase_if(rest, [&](ExprId id) {
     return std::find(without.begin(), without.end(), id) != without.end();
@@ -106,17 +106,17 @@ std::vector<ExprId> Search::rest_of(Number group, const std::vector<ExprId>& wit
   return rest;
 }
 
-/// Boundary and plan of a group whose surroundings have changed.
-void Search::settle(Number group) {
+/// Boundary and domain of a group whose surroundings have changed.
+void MergeSearch::settle(Number group) {
   Candidate& g = groups_[group];
   g.boundary = context_.boundary(g.exprs);
-  if (g.plan.kind == PlanKind::kLibrary) return;
+  if (g.domain.kind == GroupKind::kLibrary) return;
   Verdict verdict = ask(g.exprs, g.boundary);
-  SEGFUSE_CHECK(verdict.plan, "a group with fewer outputs has a plan: {}", verdict.reason);
-  g.plan = std::move(*verdict.plan);
+  SEGFUSE_CHECK(verdict.domain, "a group with fewer outputs is a kernel: {}", verdict.reason);
+  g.domain = std::move(*verdict.domain);
 }
 
-void Search::take_out(Number group, const std::vector<ExprId>& exprs) {
+void MergeSearch::take_out(Number group, const std::vector<ExprId>& exprs) {
   groups_[group].exprs = rest_of(group, exprs);
   for (const ExprId id : exprs) fusion_.erase(id);
   if (groups_[group].exprs.empty()) {
@@ -126,7 +126,7 @@ void Search::take_out(Number group, const std::vector<ExprId>& exprs) {
   }
 }
 
-void Search::recompute(ValId val) {
+void MergeSearch::recompute(ValId val) {
   const Chain chain = cheap_chain(val);
   if (chain.exprs.empty()) return;
   const ValId root = storage_root(fusion_, chain.base);
@@ -137,7 +137,7 @@ void Search::recompute(ValId val) {
   bool all = !context_.is_output(val);
   for (const Number g : users_of(val)) {
     if (g == home) continue;
-    if (groups_[g].plan.kind == PlanKind::kLibrary) {
+    if (groups_[g].domain.kind == GroupKind::kLibrary) {
       all = false;
     } else {
       readers.push_back(g);
@@ -151,7 +151,7 @@ void Search::recompute(ValId val) {
   if (gain <= 0) return;
   const std::vector<ExprId> gone = all ? dying(val, chain) : std::vector<ExprId>{};
   if (const std::vector<ExprId> rest = rest_of(home, gone); !rest.empty())
-    if (!ask(rest, context_.boundary(rest)).plan) return;
+    if (!ask(rest, context_.boundary(rest)).domain) return;
   bool everywhere = all;
   for (const Number g : readers) everywhere = copy_into(g, val, chain) && everywhere;
   if (everywhere) {
@@ -164,11 +164,11 @@ void Search::recompute(ValId val) {
     settle(group_of_[base.index]);
 }
 
-void Search::recompute_cheap_chains() {
+void MergeSearch::recompute_cheap_chains() {
   std::vector<ValId> crossing;
   for (const ExprId id : context_.order()) {
     const Number g = group_of_[id.index];
-    if (g == kNone || groups_[g].plan.kind == PlanKind::kLibrary || !is_cheap(fusion_.expr(id)))
+    if (g == kNone || groups_[g].domain.kind == GroupKind::kLibrary || !is_cheap(fusion_.expr(id)))
       continue;
     const ValId val = fusion_.result(id);
     if (in(groups_[g].boundary.outputs, val)) crossing.push_back(val);

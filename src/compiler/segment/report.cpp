@@ -59,11 +59,11 @@ std::string list(const ir::Fusion& fusion, const std::vector<ValId>& vals) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string space(const ir::Fusion& fusion, const GroupPlan& plan) {
+std::string space(const ir::Fusion& fusion, const IterationDomain& domain) {
   std::vector<std::string> axes;
-  for (std::size_t i = 0; i < plan.space.size(); ++i)
-    axes.push_back(fusion.to_string(plan.space[i]) + (plan.reduced[i] ? " reduced" : "") +
-                   (plan.column_reduced[i] ? " summed" : ""));
+  for (std::size_t i = 0; i < domain.axes.size(); ++i)
+    axes.push_back(fusion.to_string(domain.axes[i]) + (domain.reduced[i] ? " reduced" : "") +
+                   (domain.column_reduced[i] ? " summed" : ""));
   return fmt::format("[{}]", fmt::join(axes, ", "));
 }
 
@@ -87,14 +87,14 @@ SegmentReport report(const SegmentedFusion& segmented) {
   SegmentReport result;
   std::vector<bool> read(segmented.fusion().storage().vals.size(), false);
   for (const SegmentedGroup& group : groups) {
-    const PlanKind kind = segmented.plan(group.id).kind;
-    const bool view = kind == PlanKind::kView;
+    const GroupKind kind = segmented.domain(group.id).kind;
+    const bool view = kind == GroupKind::kView;
     SegmentReport::Group row{kind, group.exprs.size(), 0, 0};
     if (!view) {
       row.read = sum_bytes(context, group.boundary.inputs);
       row.written = sum_bytes(context, group.boundary.outputs);
     }
-    result.kernels += !view && kind != PlanKind::kLibrary;
+    result.kernels += !view && kind != GroupKind::kLibrary;
     result.moved += row.read + row.written;
     result.groups.push_back(row);
     for (const ValId input : group.boundary.inputs) read[input.index] = true;
@@ -121,10 +121,10 @@ std::string describe(const SegmentedFusion& segmented) {
       segmented.size(), numbers.kernels, numbers.moved, numbers.lower_bound, numbers.peak,
       segmented.hints().other);
   for (const SegmentedGroup& group : segmented.groups()) {
-    const GroupPlan& plan = segmented.plan(group.id);
+    const IterationDomain& domain = segmented.domain(group.id);
     const SegmentReport::Group& row = numbers.groups[group.id.index];
     text += fmt::format("group {}: {} over {}, {} bytes read, {} written\n", group.id.index,
-                        name_of(plan.kind), space(fusion, plan), row.read, row.written);
+                        name_of(domain.kind), space(fusion, domain), row.read, row.written);
     text += fmt::format("  reads  {}\n", list(fusion, group.boundary.inputs));
     text += fmt::format("  writes {}\n", list(fusion, group.boundary.outputs));
     text += fmt::format("  {}\n", operations(fusion, group.exprs));

@@ -9,7 +9,7 @@ namespace segfuse::compiler {
 
 struct SegmentReport {
   struct Group {
-    PlanKind kind;
+    GroupKind kind;
     std::size_t exprs;
     std::int64_t read;
     std::int64_t written;

@@ -21,12 +21,12 @@ constexpr std::size_t kSmallPart = 32;
 
 }  // namespace
 
-Search::Search(ir::Fusion& fusion, const SegmentOptions& options)
+MergeSearch::MergeSearch(ir::Fusion& fusion, const SegmentOptions& options)
     : fusion_(fusion), options_(options), context_(fusion, options.hints) {
   make_single_groups();
 }
 
-void Search::make_single_groups() {
+void MergeSearch::make_single_groups() {
   group_of_.assign(fusion_.storage().exprs.size(), kNone);
   for (const ExprId id : context_.order()) {
     if (!context_.in_group(id)) continue;
@@ -49,9 +49,9 @@ void Search::make_single_groups() {
   order_aliases();
   for (Candidate& group : groups_) {
     Verdict verdict = ask(group.exprs, group.boundary);
-    SEGFUSE_CHECK(verdict.plan, "every expression alone has a plan; '{}' has none: {}",
+    SEGFUSE_CHECK(verdict.domain, "every expression alone is a kernel; '{}' is not: {}",
                   ir::info(fusion_.expr(group.exprs[0]).op).name, verdict.reason);
-    group.plan = std::move(*verdict.plan);
+    group.domain = std::move(*verdict.domain);
   }
 }
 
@@ -59,7 +59,7 @@ void Search::make_single_groups() {
 /// output, all other readers, also of views, can run before, and its own expression reads the input
 /// only where it writes. The readers come before the
 /// writer from now on.
-void Search::order_aliases() {
+void MergeSearch::order_aliases() {
   for (const ir::Alias& alias : fusion_.aliases()) {
     const ExprId writer = fusion_.val(alias.output).definition;
     if (!writer.valid() || group_of_[writer.index] == kNone) continue;
@@ -81,7 +81,7 @@ void Search::order_aliases() {
       possible = !reach_.reaches(target, g);
     }
     in_place_.push_back(alias);
-    if (!possible || !ask(groups_[target].exprs, groups_[target].boundary).plan) {
+    if (!possible || !ask(groups_[target].exprs, groups_[target].boundary).domain) {
       in_place_.pop_back();
       continue;
     }
@@ -92,11 +92,11 @@ void Search::order_aliases() {
   }
 }
 
-Verdict Search::ask(std::span<const ExprId> exprs, const Boundary& boundary) const {
-  return options_.planner({context_, exprs, boundary, in_place_});
+Verdict MergeSearch::ask(std::span<const ExprId> exprs, const Boundary& boundary) const {
+  return options_.classifier({context_, exprs, boundary, in_place_});
 }
 
-std::vector<ExprId> Search::joined(std::span<const Number> groups) const {
+std::vector<ExprId> MergeSearch::joined(std::span<const Number> groups) const {
   std::vector<ExprId> all;
   for (const Number g : groups)
     all.insert(all.end(), groups_[g].exprs.begin(), groups_[g].exprs.end());
@@ -110,16 +110,16 @@ std::vector<ExprId> Search::joined(std::span<const Number> groups) const {
   return all;
 }
 
-bool Search::try_merge(std::span<const Number> set, std::string& reason) {
+bool MergeSearch::try_merge(std::span<const Number> set, std::string& reason) {
   Candidate merged;
   merged.exprs = joined(set);
   merged.boundary = context_.boundary(merged.exprs);
   Verdict verdict = ask(merged.exprs, merged.boundary);
-  if (!verdict.plan) {
+  if (!verdict.domain) {
     reason = std::move(verdict.reason);
     return false;
   }
-  merged.plan = std::move(*verdict.plan);
+  merged.domain = std::move(*verdict.domain);
   const auto number = static_cast<Number>(groups_.size());
   for (const Number g : set) {
     groups_[g].alive = false;
@@ -132,7 +132,7 @@ bool Search::try_merge(std::span<const Number> set, std::string& reason) {
   return true;
 }
 
-void Search::try_whole() {
+void MergeSearch::try_whole() {
   std::vector<Number> all(groups_.size());
   std::iota(all.begin(), all.end(), 0);
   std::string reason;
@@ -140,14 +140,14 @@ void Search::try_whole() {
 }
 
 /// The parts that are connected without library calls.
-void Search::try_parts() {
+void MergeSearch::try_parts() {
   std::vector<Number> part(groups_.size());
   std::iota(part.begin(), part.end(), 0);
   auto find = [&](Number g) {
     while (part[g] != g) g = part[g] = part[part[g]];
     return g;
   };
-  auto alone = [&](Number g) { return groups_[g].plan.kind == PlanKind::kLibrary; };
+  auto alone = [&](Number g) { return groups_[g].domain.kind == GroupKind::kLibrary; };
   for (Number g = 0; g < groups_.size(); ++g) {
     if (!groups_[g].alive || alone(g)) continue;
     for (const ValId input : groups_[g].boundary.inputs) {
@@ -171,7 +171,7 @@ void Search::try_parts() {
 }
 
 /// What is too large for one kernel by far, by pieces of its order: pair by pair would take long.
-void Search::try_halves(std::span<const Number> members) {
+void MergeSearch::try_halves(std::span<const Number> members) {
   if (members.size() <= kSmallPart) return;
   const std::size_t middle = members.size() / 2;
   for (const auto half : {members.first(middle), members.subspan(middle)}) {
@@ -183,7 +183,7 @@ void Search::try_halves(std::span<const Number> members) {
 }
 
 /// Bytes that two groups move less as one.
-std::int64_t Search::saved(const Candidate& a, const Candidate& b) const {
+std::int64_t MergeSearch::saved(const Candidate& a, const Candidate& b) const {
   std::int64_t total = 0;
   auto common = [&](const std::vector<ValId>& x, const std::vector<ValId>& y, auto visit) {
     for (std::size_t i = 0, j = 0; i < x.size() && j < y.size();) {
@@ -213,17 +213,17 @@ std::int64_t Search::saved(const Candidate& a, const Candidate& b) const {
   return total;
 }
 
-void Search::offer(Number a, Number b) {
+void MergeSearch::offer(Number a, Number b) {
   if (a == b || a == kNone || b == kNone) return;
   const Candidate& one = groups_[a];
   const Candidate& other = groups_[b];
-  if (one.plan.kind == PlanKind::kLibrary || other.plan.kind == PlanKind::kLibrary) return;
+  if (one.domain.kind == GroupKind::kLibrary || other.domain.kind == GroupKind::kLibrary) return;
   if (!tried_.insert(key(a, b)).second) return;
   queue_.push(
       {saved(one, other), one.exprs.size() + other.exprs.size(), std::min(a, b), std::max(a, b)});
 }
 
-std::int64_t Search::traffic(const Boundary& boundary) const {
+std::int64_t MergeSearch::traffic(const Boundary& boundary) const {
   std::int64_t total = 0;
   for (const ValId val : boundary.inputs) total += context_.bytes(val);
   for (const ValId val : boundary.outputs) total += context_.bytes(val);
@@ -231,9 +231,9 @@ std::int64_t Search::traffic(const Boundary& boundary) const {
 }
 
 /// A group whose results meet again in another one, with all that lies between.
-void Search::offer_diamond(Number top, Number bottom) {
-  if (groups_[top].plan.kind == PlanKind::kLibrary) return;
-  if (groups_[bottom].plan.kind == PlanKind::kLibrary) return;
+void MergeSearch::offer_diamond(Number top, Number bottom) {
+  if (groups_[top].domain.kind == GroupKind::kLibrary) return;
+  if (groups_[bottom].domain.kind == GroupKind::kLibrary) return;
   if (tried_.contains(key(top, bottom))) return;
   const Node nodes[] = {groups_[top].node, groups_[bottom].node};
   const std::vector<Number> set = alive_groups_of(reach_.hull(nodes, kMostInHull));
@@ -245,7 +245,7 @@ void Search::offer_diamond(Number top, Number bottom) {
   queue_.push({saving, all.size(), std::min(top, bottom), std::max(top, bottom)});
 }
 
-void Search::offer_diamonds(Number group) {
+void MergeSearch::offer_diamonds(Number group) {
   std::vector<Number> below;  // users of users, as often as there are ways
   for (const ValId output : groups_[group].boundary.outputs) {
     const std::vector<Number> users = users_of(output);
@@ -264,7 +264,7 @@ void Search::offer_diamonds(Number group) {
 }
 
 /// The groups that read a value, in the order of their first such expression.
-std::vector<Search::Number> Search::users_of(ValId val) const {
+std::vector<MergeSearch::Number> MergeSearch::users_of(ValId val) const {
   std::vector<Number> users;
   std::vector<ExprId> uses = fusion_.val(val).uses;
   std::sort(uses.begin(), uses.end(), [&](ExprId x, ExprId y) { return context_.before(x, y); });
@@ -276,7 +276,7 @@ std::vector<Search::Number> Search::users_of(ValId val) const {
   return users;
 }
 
-void Search::offer_neighbours(Number group) {
+void MergeSearch::offer_neighbours(Number group) {
   // Copies: offer() does not change groups, but clarity is cheap here.
   const Boundary boundary = groups_[group].boundary;
   for (const ValId input : boundary.inputs) {
@@ -294,13 +294,13 @@ void Search::offer_neighbours(Number group) {
   offer_diamonds(group);
 }
 
-std::vector<Search::Number> Search::alive_groups_of(std::span<const Node> nodes) const {
+std::vector<MergeSearch::Number> MergeSearch::alive_groups_of(std::span<const Node> nodes) const {
   std::vector<Number> numbers;
   for (const Node node : nodes) numbers.push_back(by_node_[reach_.find(node)]);
   return numbers;
 }
 
-void Search::consider(const Pair& pair) {
+void MergeSearch::consider(const Pair& pair) {
   if (!groups_[pair.first].alive || !groups_[pair.second].alive) return;
   const Node nodes[] = {groups_[pair.first].node, groups_[pair.second].node};
   std::vector<Number> set{pair.first, pair.second};
@@ -309,7 +309,7 @@ void Search::consider(const Pair& pair) {
     const std::vector<Node> hull = reach_.hull(nodes, kMostInHull);
     set = alive_groups_of(hull);
     const bool library = std::any_of(set.begin(), set.end(), [&](Number g) {
-      return groups_[g].plan.kind == PlanKind::kLibrary;
+      return groups_[g].domain.kind == GroupKind::kLibrary;
     });
     if (set.empty() || library) reason = "a path leads out of the two and back";
   }
@@ -320,7 +320,7 @@ void Search::consider(const Pair& pair) {
   refused_[key(pair.first, pair.second)] = reason;
 }
 
-void Search::merge_pairs() {
+void MergeSearch::merge_pairs() {
   const auto count = static_cast<Number>(groups_.size());
   for (Number g = 0; g < count; ++g)
     if (groups_[g].alive) offer_neighbours(g);
@@ -331,7 +331,7 @@ void Search::merge_pairs() {
   }
 }
 
-std::vector<Search::Refusal> Search::refusals() const {
+std::vector<MergeSearch::Refusal> MergeSearch::refusals() const {
   std::vector<Refusal> all;
   for (const auto& [pair, reason] : refused_) {
     const auto first = static_cast<Number>(pair >> 32U);

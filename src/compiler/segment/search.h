@@ -16,15 +16,15 @@ struct Candidate {
   bool alive = true;
   std::vector<ir::ExprId> exprs;  ///< in the order of the context
   Boundary boundary;
-  GroupPlan plan;
+  IterationDomain domain;
   Reachability::Node node = 0;
 };
 
-class Search {
+class MergeSearch {
  public:
   using Number = std::uint32_t;
 
-  Search(ir::Fusion& fusion, const SegmentOptions& options);
+  MergeSearch(ir::Fusion& fusion, const SegmentOptions& options);
 
   void try_whole();
   void try_parts();
@@ -64,7 +64,7 @@ class Search {
   void order_aliases();
   [[nodiscard]] Verdict ask(std::span<const ir::ExprId> exprs, const Boundary& boundary) const;
   std::vector<ir::ExprId> joined(std::span<const Number> groups) const;
-  /// Asks the planner about these groups as one, and merges them if it has a plan.
+  /// Asks the classifier about these groups as one, and merges them if it has a domain.
   [[nodiscard]] bool try_merge(std::span<const Number> groups, std::string& reason);
   std::int64_t saved(const Candidate& a, const Candidate& b) const;
   void offer(Number a, Number b);

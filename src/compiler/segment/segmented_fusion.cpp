@@ -10,11 +10,12 @@ using ir::ExprId;
 using ir::ValId;
 
 SegmentedFusion::SegmentedFusion(ir::Fusion fusion, const SizeHints& hints,
-                                 std::vector<GroupId> group_of, std::vector<GroupPlan> plans)
+                                 std::vector<GroupId> group_of,
+                                 std::vector<IterationDomain> domains)
     : fusion_(std::move(fusion)),
       hints_(hints),
       group_of_(std::move(group_of)),
-      plans_(std::move(plans)) {}
+      domains_(std::move(domains)) {}
 
 std::vector<SegmentedGroup> SegmentedFusion::groups() const {
   const SegmentContext context(fusion_, hints_);

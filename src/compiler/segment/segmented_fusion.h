@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/segment/planner.h"
+#include "compiler/segment/classify.h"
 
 namespace segfuse::compiler {
 
@@ -46,12 +46,12 @@ class SegmentedFusion {
   /// Groups are numbered in an order in which they can run. `group_of` by ExprId; invalid for free
   /// expressions that nobody needs in memory.
   SegmentedFusion(ir::Fusion fusion, const SizeHints& hints, std::vector<GroupId> group_of,
-                  std::vector<GroupPlan> plans);
+                  std::vector<IterationDomain> domains);
 
   const ir::Fusion& fusion() const noexcept { return fusion_; }
-  std::size_t size() const noexcept { return plans_.size(); }
+  std::size_t size() const noexcept { return domains_.size(); }
   GroupId group_of(ir::ExprId id) const { return group_of_.at(id.index); }
-  const GroupPlan& plan(GroupId id) const { return plans_.at(id.index); }
+  const IterationDomain& domain(GroupId id) const { return domains_.at(id.index); }
   const SizeHints& hints() const noexcept { return hints_; }
 
   /// All groups in run order. O(size of the Fusion).
@@ -64,7 +64,7 @@ class SegmentedFusion {
   std::vector<Rejection> rejections;  ///< ascending
   std::size_t copies = 0;             ///< expressions added so that a group computes them again
 
-  /// InternalError unless every expression that has to be in a group is, plans are there for all,
+  /// InternalError unless every expression that has to be in a group is, domains are there for all,
   /// no value is read before it is written, and no input is overwritten before it is read.
   void verify() const;
 
@@ -72,7 +72,7 @@ class SegmentedFusion {
   ir::Fusion fusion_;
   SizeHints hints_;
   std::vector<GroupId> group_of_;
-  std::vector<GroupPlan> plans_;
+  std::vector<IterationDomain> domains_;
 };
 
 }  // namespace segfuse::compiler

@@ -19,13 +19,14 @@ namespace {
 /// The groups that are left, in the order of their first expressions made topological.
 class Result {
  public:
-  Result(const Search& search, const ir::Fusion& fusion) : search_(search), fusion_(fusion) {
-    std::vector<Search::Number> alive;
-    for (Search::Number g = 0; g < search.groups().size(); ++g)
+  Result(const MergeSearch& search, const ir::Fusion& fusion) : search_(search), fusion_(fusion) {
+    std::vector<MergeSearch::Number> alive;
+    for (MergeSearch::Number g = 0; g < search.groups().size(); ++g)
       if (search.groups()[g].alive) alive.push_back(g);
-    std::sort(alive.begin(), alive.end(),
-              [&](Search::Number a, Search::Number b) { return last_rank(a) < last_rank(b); });
-    place_.assign(search.groups().size(), Search::kNone);
+    std::sort(alive.begin(), alive.end(), [&](MergeSearch::Number a, MergeSearch::Number b) {
+      return last_rank(a) < last_rank(b);
+    });
+    place_.assign(search.groups().size(), MergeSearch::kNone);
     numbers_ = alive;
     for (std::uint32_t i = 0; i < alive.size(); ++i) place_[alive[i]] = i;
   }
@@ -35,23 +36,23 @@ class Result {
   SegmentedFusion make(ir::Fusion& fusion, const SizeHints& hints);
 
  private:
-  std::uint32_t last_rank(Search::Number g) const {
+  std::uint32_t last_rank(MergeSearch::Number g) const {
     return search_.context().rank(search_.groups()[g].exprs.back());
   }
   std::uint32_t place_of(ExprId id) const { return place_[search_.group_of(id)]; }
   void find_lifetimes();
 
-  const Search& search_;
+  const MergeSearch& search_;
   const ir::Fusion& fusion_;
-  std::vector<Search::Number> numbers_;  // of the search, by place
-  std::vector<std::uint32_t> place_;     // by number
+  std::vector<MergeSearch::Number> numbers_;  // of the search, by place
+  std::vector<std::uint32_t> place_;          // by number
   std::vector<Lifetime> lifetimes_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> before_;
 };
 
 void Result::find_lifetimes() {
   std::vector<int> index(fusion_.storage().vals.size(), -1);
-  for (const Search::Number number : numbers_) {
+  for (const MergeSearch::Number number : numbers_) {
     const Candidate& group = search_.groups()[number];
     for (const ValId output : group.boundary.outputs) {
       index[output.index] = static_cast<int>(lifetimes_.size());
@@ -122,19 +123,20 @@ std::vector<std::uint32_t> Result::order() {
 SegmentedFusion Result::make(ir::Fusion& fusion, const SizeHints& hints) {
   const std::vector<std::uint32_t> in_order = order();
   std::vector<GroupId> id_of(search_.groups().size());  // by number
-  std::vector<GroupPlan> plans;
+  std::vector<IterationDomain> domains;
   for (std::uint32_t i = 0; i < in_order.size(); ++i) {
-    const Search::Number number = numbers_[in_order[i]];
+    const MergeSearch::Number number = numbers_[in_order[i]];
     id_of[number] = GroupId{i};
-    plans.push_back(search_.groups()[number].plan);
+    domains.push_back(search_.groups()[number].domain);
   }
   std::vector<GroupId> group_of(fusion_.storage().exprs.size());
   for (const ExprId id : fusion_.exprs())
-    if (search_.group_of(id) != Search::kNone) group_of[id.index] = id_of[search_.group_of(id)];
-  SegmentedFusion result(std::move(fusion), hints, std::move(group_of), std::move(plans));
+    if (search_.group_of(id) != MergeSearch::kNone)
+      group_of[id.index] = id_of[search_.group_of(id)];
+  SegmentedFusion result(std::move(fusion), hints, std::move(group_of), std::move(domains));
   result.in_place = search_.in_place();
   result.copies = search_.copies();
-  for (const Search::Refusal& refusal : search_.refusals()) {
+  for (const MergeSearch::Refusal& refusal : search_.refusals()) {
     const auto [first, second] = std::minmax(id_of[refusal.first], id_of[refusal.second]);
     result.rejections.push_back({first, second, refusal.reason});
   }
@@ -148,7 +150,7 @@ SegmentedFusion segment(ir::Fusion fusion, const SegmentOptions& options) {
   if (fusion.live_exprs().size() != fusion.exprs().size())
     throw UsageError(fmt::format(
         "the Fusion '{}' has dead code; run the passes before it is segmented", fusion.name()));
-  Search search(fusion, options);
+  MergeSearch search(fusion, options);
   search.try_whole();
   search.try_parts();
   search.merge_pairs();

@@ -1,9 +1,9 @@
 // Built-in loops: for machines without a compiler, and for looking at each operation by itself.
 
-#include "compiler/inputs.h"
 #include "engine/backend.h"
 #include "engine/exec/cpu_program.h"
 #include "engine/exec/step_check.h"
+#include "ir/bind.h"
 
 namespace segfuse::engine {
 namespace {
@@ -13,7 +13,7 @@ std::unique_ptr<Backend> make(const BackendSetup& setup) {
   const auto planner = [&fusion = setup.fusion, groups = make_groups(setup.fusion, !checks)](
                            std::span<const Tensor> inputs, const CpuContext& context,
                            const CpuPlanOptions& options) {
-    return make_plan(fusion, groups, compiler::bind_inputs(fusion, inputs), context, options);
+    return make_plan(fusion, groups, ir::bind_inputs(fusion, inputs), context, options);
   };
   return std::make_unique<CpuProgram>(setup, planner,
                                       checks ? check_steps(setup.fusion) : StepCheck{});

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/backend.h"
 #include "engine/exec/semicrf_ops.h"
+#include "ir/interpret/interpreter.h"
 
 namespace segfuse::engine {
 namespace {
@@ -15,7 +15,7 @@ class ReferenceBackend final : public Backend {
 
   std::vector<Tensor> run(std::span<const Tensor> inputs) override {
     std::vector<Tensor> outputs =
-        compiler::interpret(fusion_, inputs, reference_opaque_ops(), {.outputs_as_f64 = false});
+        ir::interpret(fusion_, inputs, reference_opaque_ops(), {.outputs_as_f64 = false});
     for (const ir::Alias& alias : fusion_.aliases()) {
       std::size_t from = 0;
       std::size_t to = 0;

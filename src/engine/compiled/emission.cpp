@@ -12,7 +12,7 @@ using compiler::SpaceAxis;
 
 void Emission::each(const std::function<void(EmittedGroup&)>& visit) {
   for (const SegmentedGroup& group : compiled_.groups()) {
-    EmittedGroup emitted{group, segmented().plan(group.id).kind, nullptr, {}, {}};
+    EmittedGroup emitted{group, segmented().domain(group.id).kind, nullptr, {}, {}};
     if (compiled_.has_kernels(group.id)) {
       const compiler::ScheduledGroup& scheduled = compiled_.lower(group.id);
       emitted.space = &compiled_.space(group.id);
@@ -28,7 +28,7 @@ std::string Emission::operands(const GroupKernel& kernel) const {
   std::vector<std::string> names;
   std::size_t next = 0;
   for (const auto& buffer : kernel.kernel.buffers) {
-    if (buffer.kind == compiler::loop::Buffer::Kind::kRow) continue;
+    if (buffer.kind == compiler::loop::KernelBuffer::Kind::kRow) continue;
     const compiler::Operand& operand = kernel.operands[next++];
     names.push_back(fmt::format(
         "{} = {}", buffer.name,

@@ -11,7 +11,7 @@ namespace segfuse::engine {
 
 struct EmittedGroup {
   const compiler::SegmentedGroup& group;
-  compiler::PlanKind kind;
+  compiler::GroupKind kind;
   const compiler::Space* space = nullptr;  ///< nothing for views and library calls
   compiler::Schedule schedule;
   compiler::LoweredGroup lowered;
@@ -30,6 +30,10 @@ class Emission {
   /// A kernel in the target's language, complete.
   std::string text(const compiler::GroupKernel& kernel) const {
     return compiled_.print(kernel.kernel);
+  }
+  /// The same without the functions that a C kernel needs before it.
+  std::string function_text(const compiler::GroupKernel& kernel) const {
+    return compiled_.print_function(kernel.kernel);
   }
   /// "'x'" of an input or a named output, else "%7".
   std::string name(ir::ValId val) const;

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "base/code/made_kernels.h"
-#include "compiler/codegen/c_program/print_program.h"
 #include "engine/compiled/emission.h"
 #include "engine/compiled/kernels.h"
 #include "segfuse/error.h"

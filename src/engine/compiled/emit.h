@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "compiler/codegen/c_program/print_program.h"
 #include "compiler/compile.h"
 #include "ir/fusion.h"
 #include "runtime/cuda/nvrtc.h"

@@ -2,12 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <map>
 
-#include "compiler/codegen/cpu/print_c.h"
-#include "compiler/codegen/cuda/print_cuda.h"
-#include "compiler/segment/report.h"
 #include "engine/compiled/emission.h"
 #include "engine/compiled/emit.h"
 #include "engine/compiled/html_parts.h"
@@ -37,14 +33,11 @@ class Page {
         how_(how),
         emission_(fusion, {.hints = sizes, .excess_precision = how.excess_precision}) {
     space_.resize(emission_.segmented().size());
-    cpu_ = cards(emission_, [](const GroupKernel& kernel) {
-      return compiler::cpu::print_c_function(kernel.kernel, kernel.kernel.name);
-    });
+    cpu_ = cards(emission_);
     Emission cuda(fusion, {.target = compiler::Target::kCuda,
                            .hints = sizes,
                            .excess_precision = how.excess_precision});
-    cuda_ = cards(
-        cuda, [](const GroupKernel& kernel) { return compiler::cuda::print_cuda(kernel.kernel); });
+    cuda_ = cards(cuda);
     numbers_ = compiler::report(emission_.segmented());
     traffic_ = traffic_of(emission_.segmented());
     find_resources();
@@ -55,8 +48,7 @@ class Page {
   }
 
  private:
-  std::vector<TargetCard> cards(Emission& emission,
-                                const std::function<std::string(const GroupKernel&)>& print) {
+  std::vector<TargetCard> cards(Emission& emission) {
     std::vector<TargetCard> all(emission.segmented().size());
     emission.each([&](EmittedGroup& group) {
       TargetCard& card = all[group.group.id.index];
@@ -69,7 +61,7 @@ class Page {
                                          emission.fusion().to_string(kernel.kernel.outer_count),
                                          emission.operands(kernel)));
         card.loops.push_back(compiler::loop::print(kernel.kernel));
-        card.texts.push_back(print(kernel));
+        card.texts.push_back(emission.function_text(kernel));
       }
     });
     return all;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "compiler/segment/context.h"
+#include "compiler/compile.h"
 #include "ir/fusion.h"
 #include "segfuse/program.h"
 

@@ -9,7 +9,7 @@
 namespace segfuse::engine {
 
 using compiler::GroupId;
-using compiler::PlanKind;
+using compiler::GroupKind;
 using compiler::SegmentedFusion;
 using compiler::SegmentedGroup;
 using ir::ValId;
@@ -103,7 +103,7 @@ std::vector<Traffic> traffic_of(const SegmentedFusion& segmented) {
   std::vector<bool> read(segmented.fusion().storage().vals.size(), false);
   for (const SegmentedGroup& group : segmented.groups()) {
     // A view moves nothing, but who reads an input through it reads that input.
-    const bool view = segmented.plan(group.id).kind == PlanKind::kView;
+    const bool view = segmented.domain(group.id).kind == GroupKind::kView;
     Traffic& traffic = all[group.id.index];
     for (const ValId input : group.boundary.inputs) {
       if (view) continue;
@@ -145,7 +145,7 @@ class Graph {
     const SegmentedFusion& segmented = emission.segmented();
     const compiler::SegmentContext context(f_, segmented.hints());
     for (const SegmentedGroup& group : segmented.groups()) {
-      const std::string kind(compiler::name_of(segmented.plan(group.id).kind));
+      const std::string kind(compiler::name_of(segmented.domain(group.id).kind));
       const std::size_t node = add(
           {fmt::format("{} {}", group.id.index, kind),
            fmt::format("{} operation{}", group.exprs.size(), group.exprs.size() == 1 ? "" : "s"),

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "compiler/segment/segmented_fusion.h"
 #include "engine/compiled/emission.h"
 
 namespace segfuse::engine {

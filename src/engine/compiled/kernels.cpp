@@ -6,7 +6,7 @@
 #include "base/code/code_store.h"
 #include "base/context/state.h"
 #include "base/mutex.h"
-#include "compiler/inputs.h"
+#include "ir/bind.h"
 
 namespace segfuse::engine {
 
@@ -43,13 +43,12 @@ const CpuGroup& CpuKernels::code(const compiler::ScheduledGroup& scheduled) {
 }
 
 std::vector<const CpuGroup*> CpuKernels::prepare(std::span<const Tensor> inputs, ir::Sizes& sizes) {
-  sizes = compiler::bind_inputs(fusion(), inputs);
+  sizes = ir::bind_inputs(fusion(), inputs);
   std::vector<const CpuGroup*> all(compiled_.groups().size(), nullptr);
   for (const compiler::SegmentedGroup& group : compiled_.groups())
     if (compiled_.has_kernels(group.id))
       all[group.id.index] = &code(compiled_.lower(group.id, sizes));
-  sizes =
-      compiler::bind_inputs(fusion(), inputs);  // kernels may need sizes that follow from others
+  sizes = ir::bind_inputs(fusion(), inputs);  // kernels may need sizes that follow from others
   return all;
 }
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <thread>
 
-#include "compiler/inputs.h"
+#include "ir/bind.h"
 
 namespace segfuse::engine {
 
@@ -60,13 +60,12 @@ void DeviceKernels::compile(std::vector<Pending>& pending) {
 }
 
 std::vector<DeviceGroup> DeviceKernels::prepare(std::span<const Tensor> inputs, ir::Sizes& sizes) {
-  sizes = compiler::bind_inputs(fusion(), inputs);
+  sizes = ir::bind_inputs(fusion(), inputs);
   std::vector<const compiler::ScheduledGroup*> scheduled(groups().size(), nullptr);
   for (const SegmentedGroup& group : groups())
     if (compiled_.has_kernels(group.id))
       scheduled[group.id.index] = &compiled_.lower(group.id, sizes);
-  sizes =
-      compiler::bind_inputs(fusion(), inputs);  // kernels may need sizes that follow from others
+  sizes = ir::bind_inputs(fusion(), inputs);  // kernels may need sizes that follow from others
 
   std::vector<DeviceGroup> all(groups().size());
   std::vector<Pending> pending;

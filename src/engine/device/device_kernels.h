@@ -6,7 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include "compiler/codegen/cuda/print_cuda.h"
 #include "compiler/compile.h"
 #include "runtime/kernels.h"
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compiler/inputs.h"
 #include "engine/device/device_program.h"
 #include "engine/numerics/part.h"
 #include "engine/numerics/walk.h"
+#include "ir/bind.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
@@ -97,7 +97,7 @@ std::string DeviceProgram::look(std::span<const Tensor> inputs) {
 std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
                                  std::span<const Tensor> inputs) {
   const ir::Fusion& fusion = fusion_.fusion();
-  const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
+  const ir::Sizes sizes = ir::bind_inputs(fusion, inputs);
   DevicePlanOptions options{options_};
   options.keep = group.id;
   DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
@@ -128,7 +128,7 @@ std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
   for (const ir::ExprId id : part.fusion.live_exprs()) {
     const ir::Expr& expr = part.fusion.expr(id);
     const numerics::Part one = numerics::cut_part(
-        part.fusion, compiler::bind_inputs(part.fusion, given), std::vector{expr.results[0]},
+        part.fusion, ir::bind_inputs(part.fusion, given), std::vector{expr.results[0]},
         [&](ir::ValId val) {
           return ir::info(part.fusion.expr(part.fusion.val(val).definition).op).op_class !=
                  ir::OpClass::kCreation;
@@ -145,10 +145,11 @@ std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
     const ir::ValId made = part.made[output.index];
     const Tensor& expected = walk.values[made.index];
     if (const std::int64_t at = first_unexpected(kept[output.index], expected); at >= 0)
-      return of_kernel(fmt::format("the kernel '{}' of {}",
-                                   compiler::function_name(fusion_.segmented().plan(group.id).kind),
-                                   operations_of(fusion, group.exprs)),
-                       kept[output.index], expected, at, names[made.index], accelerator_->name());
+      return of_kernel(
+          fmt::format("the kernel '{}' of {}",
+                      compiler::function_name(fusion_.segmented().domain(group.id).kind),
+                      operations_of(fusion, group.exprs)),
+          kept[output.index], expected, at, names[made.index], accelerator_->name());
   }
   return "";
 }

@@ -9,7 +9,7 @@
 
 namespace segfuse::engine {
 
-using compiler::PlanKind;
+using compiler::GroupKind;
 using compiler::SegmentedGroup;
 using plan::Buffer;
 
@@ -110,7 +110,7 @@ void DevicePlanner::plan_looks() {
   if (device_options_.look) {
     for (const ir::Input& input : fusion_.inputs()) add(input.val);
     for (const SegmentedGroup& group : compiled_.groups())
-      if (compiled_.segmented().plan(group.id).kind != PlanKind::kView)
+      if (compiled_.segmented().domain(group.id).kind != GroupKind::kView)
         for (const ir::ValId output : group.boundary.outputs) add(output);
   }
   if (!made_.looked_at.empty()) {
@@ -155,11 +155,11 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group) {
     StepOperands operands;
     std::vector<Ref> refs;
     std::size_t next = 0;
-    for (const compiler::loop::Buffer& buffer : kernel->kernel.kernel.buffers) {
-      if (buffer.kind == compiler::loop::Buffer::Kind::kRow) continue;
+    for (const compiler::loop::KernelBuffer& buffer : kernel->kernel.kernel.buffers) {
+      if (buffer.kind == compiler::loop::KernelBuffer::Kind::kRow) continue;
       const compiler::Operand& operand = kernel->kernel.operands[next++];
       refs.push_back(operand.val.valid() ? ref(operand.val) : workspaces[operand.workspace]);
-      if (buffer.kind == compiler::loop::Buffer::Kind::kInput)
+      if (buffer.kind == compiler::loop::KernelBuffer::Kind::kInput)
         operands.read(refs.back());
       else
         operands.write(refs.back());
@@ -190,9 +190,9 @@ void DevicePlanner::before_group(const SegmentedGroup& group) {
   if (device_options_.keep == group.id) keep(group.boundary.inputs);
 }
 
-void DevicePlanner::after_group(const SegmentedGroup& group, PlanKind kind) {
+void DevicePlanner::after_group(const SegmentedGroup& group, GroupKind kind) {
   if (device_options_.keep == group.id) keep(group.boundary.outputs);
-  if (!device_options_.look || kind == PlanKind::kView) return;
+  if (!device_options_.look || kind == GroupKind::kView) return;
   for (const ir::ValId output : group.boundary.outputs) look(output);
 }
 

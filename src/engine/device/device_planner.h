@@ -55,7 +55,7 @@ class DevicePlanner final : public PlanBuilder {
 
   void plan_looks();
   void before_group(const compiler::SegmentedGroup& group) override;
-  void after_group(const compiler::SegmentedGroup& group, compiler::PlanKind kind) override;
+  void after_group(const compiler::SegmentedGroup& group, compiler::GroupKind kind) override;
   void plan_kernels(const compiler::SegmentedGroup& group) override;
   void plan_library(ir::ExprId id) override;
   void add_product(ir::ExprId id);

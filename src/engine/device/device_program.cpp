@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/context/state.h"
-#include "compiler/inputs.h"
+#include "ir/bind.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
@@ -23,11 +23,11 @@ bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr;
   for (const DeviceCheck::Indices& at : check.indices) {
     const Tensor indices = inputs[at.input].to_host();
     for (std::int64_t i = 0; i < indices.size(); ++i)
-      compiler::check_index(at.op,
-                            indices.dtype() == DType::kI32
-                                ? indices.span<std::int32_t>()[static_cast<std::size_t>(i)]
-                                : indices.span<std::int64_t>()[static_cast<std::size_t>(i)],
-                            at.size);
+      ir::check_index(at.op,
+                      indices.dtype() == DType::kI32
+                          ? indices.span<std::int32_t>()[static_cast<std::size_t>(i)]
+                          : indices.span<std::int64_t>()[static_cast<std::size_t>(i)],
+                      at.size);
   }
   throw UsageError(
       fmt::format("{} is out of range", check.what.at(static_cast<std::size_t>(word - 1))));
@@ -65,7 +65,7 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans
   if (known != plans.end()) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].dtype() != program_.val(program_.inputs()[i].val).dtype)
-        static_cast<void>(compiler::bind_inputs(program_, inputs));  // throws
+        static_cast<void>(ir::bind_inputs(program_, inputs));  // throws
     return known->second;
   }
   if (plans.size() >= kMostPlans) {
@@ -74,7 +74,7 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans
     plans.clear();
   }
   // Passes may have left out what cannot run with these sizes.
-  static_cast<void>(compiler::bind_inputs(program_, inputs));
+  static_cast<void>(ir::bind_inputs(program_, inputs));
   DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
   return plans.emplace(std::move(key), std::move(plan)).first->second;
 }

@@ -4,16 +4,10 @@
 
 #include <algorithm>
 
-#include "compiler/codegen/cuda/prelude.h"
-#include "compiler/codegen/cuda/scalars.h"
+#include "compiler/compile.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine {
-
-using compiler::cuda::from_stored;
-using compiler::cuda::stored_type;
-using compiler::cuda::to_stored;
-using compiler::cuda::value_type;
 
 namespace {
 
@@ -31,22 +25,19 @@ std::string replaced(std::string text, std::string_view what, const std::string&
 
 /// STORED, VALUE, LOADED(x) and KEPT(x) by element type.
 std::string with_types(std::string text, DType dtype) {
-  const std::string round = dtype == DType::kBF16  ? "round_bf16(x)"
-                            : dtype == DType::kF16 ? "round_f16(x)"
-                                                   : "x";
+  const compiler::CudaElement element = compiler::cuda_element(dtype);
   std::string head = fmt::format(
       "typedef {} STORED;\ntypedef {} VALUE;\n"
       "static __device__ __forceinline__ VALUE LOADED(STORED x) {{ return {}; }}\n"
       "static __device__ __forceinline__ STORED KEPT(VALUE x) {{ return {}; }}\n",
-      stored_type(dtype), value_type(dtype), from_stored(dtype, "x"), to_stored(dtype, round));
+      element.stored, element.value, element.load, element.store);
   return head + text;
 }
 
 LibraryLaunch launch_of(const std::string& entry, const std::string& code, std::size_t addresses,
                         const std::vector<std::int64_t>& sizes) {
-  const compiler::cuda::Prelude prelude = compiler::cuda::prelude_for(code);
   LibraryLaunch launch;
-  launch.program = {entry, prelude.machine + prelude.plain + code, {}};
+  launch.program = {entry, compiler::complete_cuda(code), {}};
   launch.entry = entry;
   launch.addresses = addresses;
   launch.words.assign(addresses, 0);
@@ -251,7 +242,7 @@ LibraryLaunch fold_launch(DType dtype, const FoldSizes& s) {
 LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes& s,
                                  int multiprocessors) {
   const bool half = size_of(dtype) == 2;
-  std::string text = replaced(kScatterAdd, "INDEX", stored_type(indices));
+  std::string text = replaced(kScatterAdd, "INDEX", compiler::cuda_element(indices).stored);
   text = replaced(std::move(text), "KEEP", half ? "true" : "false");
   // A block goes through all indices: as few as still fill the device.
   const std::int64_t columns = (s.inner + kThreads - 1) / kThreads;
@@ -290,9 +281,9 @@ LibraryLaunch look_launch(DType dtype, std::int64_t count) {
 }
 
 LibraryLaunch convert_launch(DType from, DType to, std::int64_t count) {
-  std::string text = replaced(kConvert, "FROM", stored_type(from));
-  LibraryLaunch launch =
-      launch_of("convert", replaced(std::move(text), "TO", stored_type(to)), 2, {count});
+  std::string text = replaced(kConvert, "FROM", compiler::cuda_element(from).stored);
+  LibraryLaunch launch = launch_of(
+      "convert", replaced(std::move(text), "TO", compiler::cuda_element(to).stored), 2, {count});
   launch.grid = {blocks_for(count), 1, 1};
   return launch;
 }

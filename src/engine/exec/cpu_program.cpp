@@ -1,7 +1,7 @@
 #include "engine/exec/cpu_program.h"
 
-#include "compiler/inputs.h"
 #include "engine/device/accelerator.h"
+#include "ir/bind.h"
 
 namespace segfuse::engine {
 namespace {
@@ -26,11 +26,11 @@ CpuPlan& CpuProgram::plan_for(std::span<const Tensor> inputs) {
   if (known != plans_.end() && inputs.size() == fusion_.inputs().size()) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].dtype() != fusion_.val(fusion_.inputs()[i].val).dtype)
-        static_cast<void>(compiler::bind_inputs(fusion_, inputs));  // throws
+        static_cast<void>(ir::bind_inputs(fusion_, inputs));  // throws
     return known->second;
   }
   // Passes may have left out what cannot run with these sizes.
-  static_cast<void>(compiler::bind_inputs(fusion_, inputs));
+  static_cast<void>(ir::bind_inputs(fusion_, inputs));
   CpuPlan plan = planner_(inputs, CpuContext{pool_, semicrf_}, options_);
   if (plans_.size() >= kMostPlans) plans_.clear();
   last_plan_ = nullptr;

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "compiler/inputs.h"
 #include "engine/kernels/reduce_kernels.h"
+#include "ir/bind.h"
 
 namespace segfuse::engine {
 namespace {
@@ -152,7 +152,7 @@ std::vector<std::int64_t> read_indices(ir::Op op, const Array& indices, std::int
   for (std::int64_t& index : result) {
     index = indices.dtype == DType::kI32 ? indices.as<std::int32_t>()[at.offset(0)]
                                          : indices.as<std::int64_t>()[at.offset(0)];
-    compiler::check_index(op, index, size);
+    ir::check_index(op, index, size);
     at.next();
   }
   return result;

@@ -4,10 +4,10 @@
 #include <array>
 
 #include "base/check.h"
-#include "compiler/inputs.h"
-#include "compiler/interpret/evaluate.h"
 #include "engine/exec/growing_memory.h"
 #include "engine/exec/planner.h"
+#include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 
 namespace segfuse::engine {
 
@@ -42,11 +42,10 @@ void report(const Run& run, const std::vector<IndexCheck>& checks, const std::st
   for (const IndexCheck& check : checks) {
     const Array indices = run.array(check.indices);
     for (std::int64_t i = 0; i < check.indices.layout.size(); ++i)
-      compiler::check_index(check.op,
-                            check.indices.dtype == DType::kI32
-                                ? indices.as<const std::int32_t>()[i]
-                                : indices.as<const std::int64_t>()[i],
-                            check.size);
+      ir::check_index(check.op,
+                      check.indices.dtype == DType::kI32 ? indices.as<const std::int32_t>()[i]
+                                                         : indices.as<const std::int64_t>()[i],
+                      check.size);
   }
   throw UsageError(fmt::format("{} is out of range", what));
 }
@@ -99,8 +98,8 @@ void CpuPlanner::plan_kernels(const SegmentedGroup& group) {
     call.count = sizes_.of(loops.outer_count);
     call.grain =
         std::max<std::int64_t>(1, kTaskWork / std::max<std::int64_t>(1, sizes_.of(loops.work)));
-    for (const compiler::loop::Buffer& buffer : loops.buffers)
-      if (buffer.kind == compiler::loop::Buffer::Kind::kRow)
+    for (const compiler::loop::KernelBuffer& buffer : loops.buffers)
+      if (buffer.kind == compiler::loop::KernelBuffer::Kind::kRow)
         call.scratch += static_cast<std::size_t>(
             compiler::loop::row_buffer_bytes(buffer.dtype, sizes_.of(buffer.elements)));
     calls.push_back(std::move(call));

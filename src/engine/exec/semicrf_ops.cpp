@@ -85,7 +85,7 @@ void SemicrfOps::loss_grad(std::span<const Array> operands, std::span<const Arra
   loss_grad_of<double>(operands, gradients);
 }
 
-compiler::OpaqueOps reference_opaque_ops() {
+ir::OpaqueOps reference_opaque_ops() {
   struct State {
     ThreadPool pool{1};
     SemicrfOps ops{pool, {semicrf::Algorithm::kReference}};
@@ -102,7 +102,7 @@ compiler::OpaqueOps reference_opaque_ops() {
     }
   };
   const auto state = std::make_shared<State>();
-  compiler::OpaqueOps opaque;
+  ir::OpaqueOps opaque;
   opaque.semicrf_loss = [state](std::span<const Tensor> operands) {
     Tensor loss(DType::kF64, {operands[0].shape()[0]});
     const Layout layout = contiguous(loss.shape());

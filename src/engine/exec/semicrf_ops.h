@@ -6,8 +6,8 @@
 
 #include "base/mutex.h"
 #include "base/thread_pool.h"
-#include "compiler/interpret/interpreter.h"
 #include "engine/exec/array.h"
+#include "ir/interpret/interpreter.h"
 #include "segfuse/semicrf.h"
 #include "semicrf/cpu/engine_over_pool.h"
 
@@ -40,6 +40,6 @@ class SemicrfOps {
 };
 
 /// For the interpreter: the plain recursion in double.
-compiler::OpaqueOps reference_opaque_ops();
+ir::OpaqueOps reference_opaque_ops();
 
 }  // namespace segfuse::engine

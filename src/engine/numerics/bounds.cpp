@@ -5,12 +5,12 @@
 #include <limits>
 #include <map>
 
-#include "compiler/inputs.h"
+#include "ir/bind.h"
 
 namespace segfuse::engine::numerics {
 namespace {
 
-using compiler::Evaluation;
+using ir::Evaluation;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // A lane that holds a row in registers adds at most 64 elements, and lanes are joined in a tree;
@@ -44,7 +44,7 @@ bool exact(const Tensor& error) {
 }
 
 std::vector<Tensor> with_operands(const Evaluation& e, std::vector<Tensor> operands) {
-  return compiler::evaluate({e.fusion, e.sizes, e.id, operands}, {});
+  return ir::evaluate({e.fusion, e.sizes, e.id, operands}, {});
 }
 
 double distance(double a, double b) {
@@ -386,8 +386,8 @@ std::optional<double> stated_ulps(ir::Op op, DType dtype, Functions functions) {
 }
 
 std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,
-                          const compiler::OpaqueOps& opaque, Functions functions) {
-  const std::vector<Tensor> results = compiler::evaluate(e, opaque);
+                          const ir::OpaqueOps& opaque, Functions functions) {
+  const std::vector<Tensor> results = ir::evaluate(e, opaque);
   std::vector<Tensor> errors = own_errors(e, results, functions);
   if (std::any_of(operands.begin(), operands.end(),
                   [](const Judged& operand) { return !exact(operand.error); })) {
@@ -409,11 +409,11 @@ std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,
 }
 
 std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                              const compiler::OpaqueOps& opaque, Functions functions) {
-  const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
+                              const ir::OpaqueOps& opaque, Functions functions) {
+  const ir::Sizes sizes = ir::bind_inputs(fusion, inputs);
   std::vector<Judged> all(fusion.storage().vals.size());
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    all[fusion.inputs()[i].val.index] = {compiler::widen(inputs[i]),
+    all[fusion.inputs()[i].val.index] = {ir::widen(inputs[i]),
                                          Tensor::zeros(DType::kF64, inputs[i].shape())};
   for (const ir::ExprId id : fusion.live_exprs()) {
     std::vector<Judged> operands;

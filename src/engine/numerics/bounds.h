@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "compiler/interpret/evaluate.h"
 #include "ir/fusion.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse::engine::numerics {
@@ -30,13 +30,12 @@ struct Judged {
 };
 
 /// One expression from judged operands.
-std::vector<Judged> judge(const compiler::Evaluation& e, std::span<const Judged> operands,
-                          const compiler::OpaqueOps& opaque, Functions functions);
+std::vector<Judged> judge(const ir::Evaluation& e, std::span<const Judged> operands,
+                          const ir::OpaqueOps& opaque, Functions functions);
 
 /// All values of a program, by ValId, from exact inputs. What is not computed stays empty.
 std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
-                              const compiler::OpaqueOps& opaque,
-                              Functions functions = Functions::kOurs);
+                              const ir::OpaqueOps& opaque, Functions functions = Functions::kOurs);
 
 /// The first element of `found` that is further from `judged` than it may be; -1: none.
 std::int64_t first_beyond(const Tensor& found, const Judged& judged);

@@ -9,19 +9,18 @@
 
 #include "base/check.h"
 #include "compiler/compile.h"
-#include "compiler/inputs.h"
-#include "compiler/lower/lower.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/bounds.h"
 #include "engine/numerics/cause.h"
 #include "engine/numerics/part.h"
 #include "engine/numerics/walk.h"
+#include "ir/bind.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine::numerics {
 namespace {
 
-using compiler::PlanKind;
+using compiler::GroupKind;
 using compiler::SegmentedGroup;
 
 std::vector<Tensor> clones(std::span<const Tensor> tensors) {
@@ -238,7 +237,7 @@ Part Examination::reader_of(ir::ValId input, const ir::Sizes& sizes) const {
 }
 
 void Examination::add_walk_fault(const WalkFault& fault, const std::vector<Tensor>& values) {
-  const ir::Sizes sizes = compiler::bind_inputs(source_, inputs_);
+  const ir::Sizes sizes = ir::bind_inputs(source_, inputs_);
   const std::vector<std::string> names = printed_names(source_);
   NumericsFinding finding;
   finding.fault = fault.fault;
@@ -312,7 +311,7 @@ void Examination::add_walk_fault(const WalkFault& fault, const std::vector<Tenso
 // --- what the subject makes of it
 
 void Examination::look_at_groups() {
-  const ir::Sizes sizes = compiler::bind_inputs(compiled(), inputs_);
+  const ir::Sizes sizes = ir::bind_inputs(compiled(), inputs_);
   observed_.assign(compiled().storage().vals.size(), Tensor());
   std::vector<bool> known(observed_.size(), false);
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -376,7 +375,7 @@ bool Examination::blame_one(const SegmentedGroup& group, const Part& part,
     std::vector<Tensor> inputs;
     for (const ir::ValId input : one.inputs) {
       const Judged& value = judged[part.made[input.index].index];
-      inputs.push_back(compiler::narrow(value.value, compiled().val(input).dtype));
+      inputs.push_back(ir::narrow(value.value, compiled().val(input).dtype));
     }
     const std::vector<Judged> alone = judge_of(one.fusion, inputs);
     if (const auto mismatch = runner_.look({one.fusion, inputs, judged_outputs(one, alone)})) {
@@ -409,7 +408,7 @@ bool Examination::blame_prefix(const Part& part, const ir::Sizes& sizes) {
 /// Groups that are right one by one can be wrong together: memory that two of them share, an order
 /// that is missing.
 void Examination::look_at_whole() {
-  const ir::Sizes sizes = compiler::bind_inputs(compiled(), inputs_);
+  const ir::Sizes sizes = ir::bind_inputs(compiled(), inputs_);
   std::vector<Judged> judged = judge_of(source_, inputs_);
   std::vector<Judged> outputs;
   for (const ir::Output& output : source_.outputs()) outputs.push_back(judged[output.val.index]);
@@ -442,7 +441,7 @@ void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
   const Shape shape =
       part.fusion.outputs().empty()
           ? Shape{}
-          : compiler::bind_inputs(part.fusion, inputs)
+          : ir::bind_inputs(part.fusion, inputs)
                 .of(part.fusion.val(part.fusion.outputs()[mismatch.output].val).shape);
   if (mismatch.element >= 0) {
     finding.element = index_text(mismatch.element, shape);
@@ -487,13 +486,13 @@ void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
 void Examination::describe_group(ir::ExprId id, NumericsFinding& finding) const {
   const compiler::GroupId group = segmented_.group_of(id);
   if (!group.valid()) return;
-  const PlanKind kind = segmented_.plan(group).kind;
+  const GroupKind kind = segmented_.domain(group).kind;
   const std::size_t size = segmented_.groups()[group.index].exprs.size();
   finding.group = fmt::format("{} of {}, {} of {} operation{}", group.index + 1, segmented_.size(),
                               compiler::name_of(kind), size, size == 1 ? "" : "s");
-  if (kind == PlanKind::kLibrary) {
+  if (kind == GroupKind::kLibrary) {
     finding.kernel = compiled().expr(id).op == ir::Op::matmul ? place_.products : "semicrf";
-  } else if (kind != PlanKind::kView) {
+  } else if (kind != GroupKind::kView) {
     finding.kernel = compiler::function_name(kind);
   }
 }

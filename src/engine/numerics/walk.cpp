@@ -5,17 +5,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compiler/inputs.h"
-#include "compiler/interpret/evaluate.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/bounds.h"
 #include "engine/numerics/cause.h"
+#include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/error.h"
 
 namespace segfuse::engine::numerics {
 namespace {
 
-using compiler::Evaluation;
+using ir::Evaluation;
 
 bool has(const Tensor& tensor, bool (*what)(double)) {
   if (!is_float(tensor.dtype())) return false;
@@ -158,17 +158,17 @@ bool counts(const Live* live, std::int64_t element) {
 }
 
 /// Nothing if its results could be made.
-[[nodiscard]] std::optional<WalkFault> step(const Evaluation& e, const compiler::OpaqueOps& opaque,
+[[nodiscard]] std::optional<WalkFault> step(const Evaluation& e, const ir::OpaqueOps& opaque,
                                             std::vector<Tensor>& values) {
   if (auto fault = check_indices(e)) return fault;
   std::vector<Tensor> results;
   try {
-    results = compiler::evaluate(e, opaque);
+    results = ir::evaluate(e, opaque);
   } catch (const Error& error) {
     return WalkFault{NumericsFault::kRefused, e.id, e.expr().results[0], -1, 0, error.what()};
   }
   for (std::size_t r = 0; r < results.size(); ++r)
-    values[e.expr().results[r].index] = compiler::narrow(results[r], e.result(r).dtype);
+    values[e.expr().results[r].index] = ir::narrow(results[r], e.result(r).dtype);
   return std::nullopt;
 }
 
@@ -188,7 +188,7 @@ void mark_moved(const Evaluation& e, const Live& result, std::vector<Live>& live
       for (std::int64_t i = 0; i < operands[o].size(); ++i)
         operands[o].set(i, o == of ? first + static_cast<double>(i) : 0);
     }
-    return compiler::evaluate({e.fusion, e.sizes, e.id, operands}, {})[0];
+    return ir::evaluate({e.fusion, e.sizes, e.id, operands}, {})[0];
   };
   for (std::size_t o = 0; o < e.operands.size(); ++o) {
     Live& operand = live[e.expr().operands[o].index];
@@ -237,7 +237,7 @@ void mark_operands(const Evaluation& e, const Live& result, std::vector<Live>& l
 class Walker {
  public:
   Walker(const ir::Fusion& fusion, std::span<const Tensor> inputs)
-      : fusion_(fusion), sizes_(compiler::bind_inputs(fusion, inputs)) {
+      : fusion_(fusion), sizes_(ir::bind_inputs(fusion, inputs)) {
     values_.resize(fusion.storage().vals.size());
     for (std::size_t i = 0; i < inputs.size(); ++i)
       values_[fusion.inputs()[i].val.index] = inputs[i];
@@ -245,7 +245,7 @@ class Walker {
 
   /// The first fault. Those that nothing is made of are none.
   std::optional<WalkFault> go() {
-    const compiler::OpaqueOps opaque = reference_opaque_ops();
+    const ir::OpaqueOps opaque = reference_opaque_ops();
     std::optional<WalkFault> refusal;
     for (const ir::ExprId id : fusion_.live_exprs()) {
       const std::vector<Tensor> operands = operands_of(id);
@@ -268,7 +268,7 @@ class Walker {
   std::vector<Tensor> operands_of(ir::ExprId id) const {
     std::vector<Tensor> operands;
     for (const ir::ValId operand : fusion_.expr(id).operands)
-      operands.push_back(compiler::widen(values_[operand.index]));
+      operands.push_back(ir::widen(values_[operand.index]));
     return operands;
   }
   std::vector<Live> find_live(const std::optional<WalkFault>& refusal) const {

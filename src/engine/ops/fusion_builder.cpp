@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 #include "engine/ops/state.h"
 #include "engine/program_state.h"
 #include "ir/rules/verify.h"

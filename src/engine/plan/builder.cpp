@@ -138,11 +138,11 @@ void PlanBuilder::poison(const Ref& ref) {
 
 void PlanBuilder::plan_groups(const compiler::CompiledFusion& compiled) {
   for (const compiler::SegmentedGroup& group : compiled.groups()) {
-    const compiler::PlanKind kind = compiled.segmented().plan(group.id).kind;
+    const compiler::GroupKind kind = compiled.segmented().domain(group.id).kind;
     before_group(group);
-    if (kind == compiler::PlanKind::kView)
+    if (kind == compiler::GroupKind::kView)
       for (const ir::ExprId id : group.exprs) plan_view(id);
-    else if (kind == compiler::PlanKind::kLibrary)
+    else if (kind == compiler::GroupKind::kLibrary)
       plan_library(group.exprs.front());
     else
       plan_kernels(group);

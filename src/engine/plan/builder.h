@@ -62,7 +62,7 @@ class PlanBuilder {
   virtual void plan_library(ir::ExprId id) = 0;
   /// Around the steps of each group.
   virtual void before_group(const compiler::SegmentedGroup&) {}
-  virtual void after_group(const compiler::SegmentedGroup&, compiler::PlanKind) {}
+  virtual void after_group(const compiler::SegmentedGroup&, compiler::GroupKind) {}
 
   // --- buffers and values
   std::uint32_t add_buffer(plan::Buffer::Kind kind, std::string name, std::size_t bytes);

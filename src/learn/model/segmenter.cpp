@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 #include "ir/builder.h"
 #include "segfuse/error.h"
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "compiler/codegen/cpu/print_c.h"
-#include "compiler/interpret/evaluate.h"
 #include "compiler/loop/interpret.h"
+#include "ir/interpret/evaluate.h"
 
 namespace segfuse::test {
 
@@ -98,8 +98,8 @@ int CKernels::run(const loop::Kernel& kernel, std::span<Tensor> typed, const Siz
   std::vector<std::int64_t> sizes;
   for (const ir::Extent& extent : kernel.sizes()) sizes.push_back(size(extent));
   std::int64_t bytes = 0;
-  for (const loop::Buffer& buffer : kernel.buffers)
-    if (buffer.kind == loop::Buffer::Kind::kRow)
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    if (buffer.kind == loop::KernelBuffer::Kind::kRow)
       bytes += loop::row_buffer_bytes(buffer.dtype, size(buffer.elements));
   constexpr std::size_t kGuard = 64;
   std::vector<char> memory(static_cast<std::size_t>(bytes) + 64 + kGuard, '\x5A');
@@ -115,9 +115,9 @@ int CKernels::run(const loop::Kernel& kernel, std::span<Tensor> typed, const Siz
 
 int CKernels::compare(const loop::Kernel& kernel, std::span<Tensor> globals, const Size& size) {
   std::vector<Tensor> typed;
-  std::vector<const loop::Buffer*> buffers;
-  for (const loop::Buffer& buffer : kernel.buffers)
-    if (buffer.kind != loop::Buffer::Kind::kRow) buffers.push_back(&buffer);
+  std::vector<const loop::KernelBuffer*> buffers;
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    if (buffer.kind != loop::KernelBuffer::Kind::kRow) buffers.push_back(&buffer);
   for (std::size_t i = 0; i < globals.size(); ++i) {
     typed.push_back(narrowed(globals[i], buffers[i]->dtype));
     const Tensor rounded = widened(typed.back());
@@ -129,7 +129,7 @@ int CKernels::compare(const loop::Kernel& kernel, std::span<Tensor> globals, con
   const int expected = loop::interpret(kernel, globals, size);
   EXPECT_EQ(status != 0, expected != 0) << kernel.name;
   for (std::size_t i = 0; i < globals.size(); ++i) {
-    if (buffers[i]->kind == loop::Buffer::Kind::kInput || expected != 0) continue;
+    if (buffers[i]->kind == loop::KernelBuffer::Kind::kInput || expected != 0) continue;
     for (std::int64_t e = 0; e < typed[i].size(); ++e)  // compilers may order a NaN's operands
       if (std::isnan(typed[i].at(e))) typed[i].set(e, std::numeric_limits<double>::quiet_NaN());
     written_.append(static_cast<const char*>(typed[i].data()),

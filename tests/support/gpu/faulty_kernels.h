@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "compiler/inputs.h"
-#include "compiler/interpret/evaluate.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/numerics/subject.h"
+#include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 
 namespace segfuse::testing {
 
@@ -33,7 +33,7 @@ inline engine::numerics::Subject with_faulty_kernel(ir::Op op, Kernel kernel) {
   return [op, kernel = std::move(kernel), call = 0](const ir::Fusion& fusion,
                                                     std::span<const Tensor> inputs,
                                                     const engine::numerics::Trial& trial) mutable {
-    const ir::Sizes sizes = compiler::bind_inputs(fusion, inputs);
+    const ir::Sizes sizes = ir::bind_inputs(fusion, inputs);
     std::vector<Tensor> values(fusion.storage().vals.size());
     for (std::size_t i = 0; i < inputs.size(); ++i)
       values[fusion.inputs()[i].val.index] = inputs[i];
@@ -43,18 +43,18 @@ inline engine::numerics::Subject with_faulty_kernel(ir::Op op, Kernel kernel) {
       std::vector<Tensor> wide;
       for (const ir::ValId operand : expr.operands) {
         operands.push_back(values[operand.index]);
-        wide.push_back(compiler::widen(operands.back()));
+        wide.push_back(ir::widen(operands.back()));
       }
-      const compiler::Evaluation e{fusion, sizes, id, wide};
+      const ir::Evaluation e{fusion, sizes, id, wide};
       if (expr.op == op) {
         Tensor& result = values[expr.results[0].index];
         result = used_memory(e.result().dtype, e.result_shape(), trial.poison);
         kernel({fusion, id, operands, result, call++});
         continue;
       }
-      const std::vector<Tensor> results = compiler::evaluate(e, engine::reference_opaque_ops());
+      const std::vector<Tensor> results = ir::evaluate(e, engine::reference_opaque_ops());
       for (std::size_t r = 0; r < results.size(); ++r)
-        values[expr.results[r].index] = compiler::narrow(results[r], e.result(r).dtype);
+        values[expr.results[r].index] = ir::narrow(results[r], e.result(r).dtype);
     }
     std::vector<Tensor> outputs;
     for (const ir::Output& output : fusion.outputs()) outputs.push_back(values[output.val.index]);

@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "compiler/interpret/evaluate.h"
 #include "compiler/loop/interpret.h"
 #include "compiler/passes/pass.h"
 #include "compiler/segment/segmenter.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/error.h"
 
 namespace segfuse::testing {
@@ -45,15 +45,15 @@ class Recorder {
     if (adapt_ && !adapt_(job.kernel, size)) return loop::interpret(kernel, globals, size);
     job.what = fmt::format("{}, {} [{}]", what_, kernel.name, to_string(job.kernel.schedule));
     std::size_t next = 0;
-    for (const loop::Buffer& buffer : kernel.buffers) {
-      if (buffer.kind == loop::Buffer::Kind::kRow) continue;
+    for (const loop::KernelBuffer& buffer : kernel.buffers) {
+      if (buffer.kind == loop::KernelBuffer::Kind::kRow) continue;
       Tensor& global = globals[next++];
-      const bool read = buffer.kind != loop::Buffer::Kind::kOutput;
+      const bool read = buffer.kind != loop::KernelBuffer::Kind::kOutput;
       job.before.push_back(read ? converted(global, buffer.dtype)
                                 : poisoned(buffer.dtype, global.shape()));
       // The interpreter starts from what the types hold.
       if (read) {
-        const Tensor held = converted(job.before.back(), wide(buffer.dtype));
+        const Tensor held = converted(job.before.back(), ir::wide(buffer.dtype));
         std::copy_n(static_cast<const std::byte*>(held.data()), held.bytes(),
                     static_cast<std::byte*>(global.data()));
       }
@@ -62,7 +62,7 @@ class Recorder {
     for (const Tensor& global : globals) job.after.push_back(global.clone());
     auto note = [&](const Extent& extent) { job.sizes.emplace_back(extent, size(extent)); };
     for (const Extent& extent : job.kernel.sizes()) note(extent);
-    for (const loop::Buffer& buffer : job.kernel.buffers) note(buffer.elements);
+    for (const loop::KernelBuffer& buffer : job.kernel.buffers) note(buffer.elements);
     note(job.kernel.outer_count);
     jobs_.push_back(std::move(job));
     return jobs_.back().status;

@@ -4,9 +4,9 @@
 
 #include <map>
 
-#include "compiler/interpret/evaluate.h"
 #include "compiler/loop/interpret.h"
 #include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/error.h"
 
 namespace segfuse::testing {
@@ -17,7 +17,7 @@ using ir::ValId;
 namespace {
 
 Tensor widened(const Tensor& tensor) {
-  Tensor result(wide(tensor.dtype()), tensor.shape());
+  Tensor result(ir::wide(tensor.dtype()), tensor.shape());
   for (std::int64_t i = 0; i < tensor.size(); ++i) {
     if (is_float(tensor.dtype())) {
       result.set(i, tensor.at(i));
@@ -55,8 +55,8 @@ class Runner {
   std::vector<Tensor> run() {
     std::size_t next = 0;
     for (const SegmentedGroup& group : segmented_.groups()) {
-      const PlanKind kind = segmented_.plan(group.id).kind;
-      if (kind == PlanKind::kView || kind == PlanKind::kLibrary) {
+      const GroupKind kind = segmented_.domain(group.id).kind;
+      if (kind == GroupKind::kView || kind == GroupKind::kLibrary) {
         for (const ir::ExprId id : group.exprs) evaluate(id);
       } else {
         run(lowered_[next++]);
@@ -69,9 +69,9 @@ class Runner {
 
  private:
   void lower(const SegmentedGroup& group) {
-    const GroupPlan& plan = segmented_.plan(group.id);
-    if (plan.kind == PlanKind::kView || plan.kind == PlanKind::kLibrary) return;
-    const GroupLowering lowering(fusion_, group, plan, segmented_.in_place, segmented_.hints(),
+    const IterationDomain& domain = segmented_.domain(group.id);
+    if (domain.kind == GroupKind::kView || domain.kind == GroupKind::kLibrary) return;
+    const GroupLowering lowering(fusion_, group, domain, segmented_.in_place, segmented_.hints(),
                                  "k" + std::to_string(group.id.index));
     lowered_.push_back(lowering.lower(schedule_(lowering.space())));
     if (seen_) seen_(lowering.space(), lowered_.back());
@@ -88,7 +88,7 @@ class Runner {
     if (const auto known = values_.find(memory); known != values_.end()) return known->second;
     const ir::Val& v = fusion_.val(memory);
     return values_[memory] =
-               Tensor::full(wide(v.dtype), sizes_.of(v.shape),
+               Tensor::full(ir::wide(v.dtype), sizes_.of(v.shape),
                             is_float(v.dtype) ? std::numeric_limits<double>::quiet_NaN() : -77);
   }
 
@@ -99,14 +99,14 @@ class Runner {
         evaluate(fusion_.val(operand).definition);  // free
       operands.push_back(value(operand));
     }
-    const Evaluation e{fusion_, sizes_, id, operands};
+    const ir::Evaluation e{fusion_, sizes_, id, operands};
     std::vector<Tensor> results;
     switch (ir::info(fusion_.expr(id).op).op_class) {
-      case ir::OpClass::kMovement: results = evaluate_movement(e); break;
-      case ir::OpClass::kCreation: results = evaluate_creation(e); break;
-      case ir::OpClass::kElementwise: results = evaluate_elementwise(e); break;
+      case ir::OpClass::kMovement: results = ir::evaluate_movement(e); break;
+      case ir::OpClass::kCreation: results = ir::evaluate_creation(e); break;
+      case ir::OpClass::kElementwise: results = ir::evaluate_elementwise(e); break;
       case ir::OpClass::kReduction:
-      case ir::OpClass::kOpaque: results = evaluate_matmul(e);
+      case ir::OpClass::kOpaque: results = ir::evaluate_matmul(e);
     }
     for (std::size_t i = 0; i < results.size(); ++i)
       values_[fusion_.expr(id).results[i]] = results[i];
@@ -116,7 +116,7 @@ class Runner {
     std::vector<Tensor> workspaces;
     for (const Workspace& workspace : group.workspaces)
       workspaces.push_back(
-          Tensor::full(wide(workspace.dtype), {sizes_.of(workspace.elements)},
+          Tensor::full(ir::wide(workspace.dtype), {sizes_.of(workspace.elements)},
                        is_float(workspace.dtype) ? std::numeric_limits<double>::quiet_NaN() : -77));
     for (const GroupKernel& kernel : group.kernels) {
       std::vector<Tensor> globals;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "support/error_bounds.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 std::vector<Bounded> exact_outputs(const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
   std::vector<Bounded> all;
-  for (const Tensor& output : compiler::interpret(fusion, inputs))
+  for (const Tensor& output : ir::interpret(fusion, inputs))
     all.push_back({output, Tensor::zeros(DType::kF64, output.shape())});
   return all;
 }

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/compiled/emit.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "support/c/c_program.h"
 #include "support/error_bounds.h"
@@ -26,7 +26,7 @@ using Sizes = std::map<std::string, std::int64_t>;
 
 void expect_equal(const ir::Fusion& fusion, const std::vector<Tensor>& found,
                   std::span<const Tensor> inputs, double tolerance) {
-  const std::vector<Tensor> expected = compiler::interpret(fusion, inputs);
+  const std::vector<Tensor> expected = ir::interpret(fusion, inputs);
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t o = 0; o < found.size(); ++o) {
     ASSERT_EQ(to_string(found[o].shape()), to_string(expected[o].shape()));

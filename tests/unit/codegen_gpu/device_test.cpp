@@ -31,7 +31,7 @@ TEST_P(OnDevice, DoesWhatTheInterpreterSays) {
           model.fusion, inputs, testing::chosen_for_cuda, GetParam().name,
           [](loop::Kernel& kernel, const cuda::SizeOf& size) {
             cuda::fit_to_sizes(kernel, size);
-            for (const loop::Buffer& buffer : kernel.buffers)
+            for (const loop::KernelBuffer& buffer : kernel.buffers)
               if (buffer.capacity > 0 && size(buffer.elements) > buffer.capacity) return false;
             return true;
           },

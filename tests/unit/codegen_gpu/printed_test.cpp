@@ -50,7 +50,7 @@ bool adapt(loop::Kernel& kernel, const std::function<std::int64_t(const ir::Exte
   const bool narrow = kernel.schedule.narrow;
   cuda::fit_to_sizes(kernel, size);
   kernel.schedule.narrow = narrow;
-  for (const loop::Buffer& buffer : kernel.buffers)
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
     if (buffer.capacity > 0 && size(buffer.elements) > buffer.capacity) return false;
   return true;
 }
@@ -181,8 +181,8 @@ TEST(PrintedText, ASumOfTwoRowsIsHeldInsteadOfBoth) {
   const auto build = [](Model& m) { testing::layer_norm_rows(m, DType::kF32, true); };
   const auto [text, kernel] = chosen_text(build, {{"N", 8}, {"C", 1024}});
   int held = 0;
-  for (const loop::Buffer& buffer : kernel.buffers)
-    held += buffer.kind == loop::Buffer::Kind::kRow ? 1 : 0;
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    held += buffer.kind == loop::KernelBuffer::Kind::kRow ? 1 : 0;
   EXPECT_EQ(held, 1) << loop::print(kernel);
 }
 

@@ -1,5 +1,5 @@
 // Every gradient rule against central differences in double, through the interpreter.
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/rng.h"
-#include "compiler/interpret/interpreter.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "support/random/group_runner.h"
 #include "support/random/random_fusion.h"
@@ -288,7 +288,7 @@ TEST(LowerTranspose, EveryOrderOfAxesBesideAnother) {
     m.output(m.b.add(m.b.mul(m.b.permute(x, perm), m.b.constant(2.0, DType::kF32)), y));
     const SegmentedFusion cut = m.cut();
     for (std::uint32_t i = 0; i < cut.size(); ++i)
-      tiled += cut.plan(GroupId{i}).kind == PlanKind::kTiledTranspose;
+      tiled += cut.domain(GroupId{i}).kind == GroupKind::kTiledTranspose;
     check(m.fusion, inputs_of(m.fusion, {{"A", 5}, {"B", 7}, {"C", 4}}), "a transposition");
     if (HasFatalFailure()) return;
   } while (std::next_permutation(perm.begin(), perm.end()));

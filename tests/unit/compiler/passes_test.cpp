@@ -10,15 +10,15 @@
 
 #include "base/os/file.h"
 #include "base/rng.h"
-#include "compiler/interpret/interpreter.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/passes.h"
-#include "ir/hash.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "support/random/seasoned_fusion.h"
 #include "support/source_dir.h"
+#include "support/structure.h"
 #include "support/tensors.h"
 
 namespace segfuse::compiler {
@@ -51,7 +51,7 @@ bool identical(double a, double b) {
   return ::testing::AssertionSuccess();
 }
 
-constexpr InterpretOptions kRounded{.outputs_as_f64 = true, .round_to_dtype = true};
+constexpr ir::InterpretOptions kRounded{.outputs_as_f64 = true, .round_to_dtype = true};
 
 /// One program through one pass; returns whether the pass changed it.
 bool check_pass(const Pass& pass, const RandomFusion& program, std::uint64_t seed) {

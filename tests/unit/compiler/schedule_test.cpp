@@ -10,12 +10,13 @@ namespace segfuse::compiler {
 namespace {
 
 /// The kernels of the group of this kind, by the schedule for its own lengths on a GPU.
-LoweredGroup lowered_for_cuda(const Model& model, PlanKind kind) {
+LoweredGroup lowered_for_cuda(const Model& model, GroupKind kind) {
   const SegmentedFusion cut = model.cut();
   ir::Fusion fusion = cut.fusion();
   for (const SegmentedGroup& group : cut.groups()) {
-    if (cut.plan(group.id).kind != kind) continue;
-    const GroupLowering lowering(fusion, group, cut.plan(group.id), cut.in_place, cut.hints(), "k");
+    if (cut.domain(group.id).kind != kind) continue;
+    const GroupLowering lowering(fusion, group, cut.domain(group.id), cut.in_place, cut.hints(),
+                                 "k");
     std::vector<std::int64_t> lengths;
     for (const SpaceAxis& axis : lowering.space().axes) lengths.push_back(axis.hint);
     return lowering.lower(choose_cuda(lowering.space(), lengths));
@@ -44,9 +45,9 @@ TEST(ScheduleCuda, AttentionOfNumbersHasKernels) {
     ir::Fusion fusion = cut.fusion();
     int made = 0;
     for (const SegmentedGroup& group : cut.groups()) {
-      const GroupPlan& plan = cut.plan(group.id);
-      if (plan.kind == PlanKind::kView || plan.kind == PlanKind::kLibrary) continue;
-      const GroupLowering lowering(fusion, group, plan, cut.in_place, cut.hints(), "k");
+      const IterationDomain& domain = cut.domain(group.id);
+      if (domain.kind == GroupKind::kView || domain.kind == GroupKind::kLibrary) continue;
+      const GroupLowering lowering(fusion, group, domain, cut.in_place, cut.hints(), "k");
       std::vector<std::int64_t> lengths;
       for (const SpaceAxis& axis : lowering.space().axes) lengths.push_back(axis.hint);
       const LoweredGroup lowered = lowering.lower(choose_cuda(lowering.space(), lengths));
@@ -66,7 +67,7 @@ TEST(ScheduleCuda, ASumToOneNumberIsCutAlongTheFirstOfItsAxes) {
     const ValId y = m.b.add(x, m.input("bias", {256}));
     m.output(m.b.sum(m.b.square(y), {0, 1}));
     if (stored) m.output(y);
-    const LoweredGroup group = lowered_for_cuda(m, PlanKind::kReduce);
+    const LoweredGroup group = lowered_for_cuda(m, GroupKind::kReduce);
     ASSERT_GE(group.kernels.size(), 2U);
     const std::int64_t parts = outer_iterations(group.kernels[0]);
     EXPECT_GE(parts, 128) << "stored: " << stored;
@@ -81,7 +82,7 @@ TEST(ScheduleCuda, ChunksOfRowsAreFewEnoughToBeJoined) {
     const ValId x = m.parameter("x", {rows, 512});
     const ValId scale = m.parameter("scale", {512});
     m.backward(m.b.layer_norm(x, scale, m.parameter("shift", {512})));
-    const LoweredGroup group = lowered_for_cuda(m, PlanKind::kRowCol);
+    const LoweredGroup group = lowered_for_cuda(m, GroupKind::kRowCol);
     const std::int64_t chunks = outer_iterations(group.kernels[0]);
     EXPECT_LE(chunks, 1024) << rows;
     EXPECT_GE(chunks, std::min<std::int64_t>(rows / 4, 128)) << rows;
@@ -111,9 +112,10 @@ TEST(ScheduleCuda, ExponentialsThatTwoWalksNeedAreHeld) {
     const SegmentedFusion cut = m.cut();
     ir::Fusion fusion = cut.fusion();
     const SegmentedGroup group = cut.groups().at(0);
-    const GroupLowering lowering(fusion, group, cut.plan(group.id), cut.in_place, cut.hints(), "k");
+    const GroupLowering lowering(fusion, group, cut.domain(group.id), cut.in_place, cut.hints(),
+                                 "k");
     EXPECT_EQ(lowering.space().expensive, twice);
-    const LoweredGroup lowered = lowered_for_cuda(m, PlanKind::kRowNorm);
+    const LoweredGroup lowered = lowered_for_cuda(m, GroupKind::kRowNorm);
     int exponentials = 0;
     loop::walk(lowered.kernels.at(0).kernel.body, [&](const loop::Statement& statement, int) {
       const auto* compute = std::get_if<loop::Compute>(&statement.node);
@@ -132,7 +134,7 @@ TEST(ScheduleCuda, StatesOfColumnsThatFitNowhereAreInMemory) {
       const ValId scale = m.input("scale", {columns});
       m.wrt = {x, scale, m.input("shift", {columns})};
       m.backward(m.b.layer_norm(x, scale, m.wrt[2]));
-      for (const GroupKernel& kernel : lowered_for_cuda(m, PlanKind::kRowCol).kernels) {
+      for (const GroupKernel& kernel : lowered_for_cuda(m, GroupKind::kRowCol).kernels) {
         const std::size_t bytes =
             cuda::cuda_launch(kernel.kernel).shared_bytes([](const ir::Extent& size) {
               return size.evaluate([](ir::SymbolId) { return 0; });
@@ -144,12 +146,12 @@ TEST(ScheduleCuda, StatesOfColumnsThatFitNowhereAreInMemory) {
 
 /// Sums of a norm's gradients wait for the mean, not for the deviation, which is a factor of them.
 TEST(Phases, OfNormsAndTheirGradients) {
-  const auto phases = [](const Model& model, PlanKind kind) {
+  const auto phases = [](const Model& model, GroupKind kind) {
     const SegmentedFusion cut = model.cut();
     ir::Fusion fusion = cut.fusion();
     for (const SegmentedGroup& group : cut.groups())
-      if (cut.plan(group.id).kind == kind)
-        return GroupLowering(fusion, group, cut.plan(group.id), cut.in_place, cut.hints(), "k")
+      if (cut.domain(group.id).kind == kind)
+        return GroupLowering(fusion, group, cut.domain(group.id), cut.in_place, cut.hints(), "k")
             .space()
             .phases;
     return 0;
@@ -160,7 +162,7 @@ TEST(Phases, OfNormsAndTheirGradients) {
     const ValId z = rms_norm_layer(rms);
     gradients ? layer.backward(y) : layer.output(y);
     gradients ? rms.backward(z) : rms.output(z);
-    const PlanKind kind = gradients ? PlanKind::kRowCol : PlanKind::kRowNorm;
+    const GroupKind kind = gradients ? GroupKind::kRowCol : GroupKind::kRowNorm;
     EXPECT_EQ(phases(layer, kind), 3);
     EXPECT_EQ(phases(rms, kind), 2);
   }
@@ -171,7 +173,7 @@ TEST(Phases, OfNormsAndTheirGradients) {
 TEST(Phases, SumsWaitForTheWalkThatLoadsWhatTheyNeed) {
   Model m;
   m.backward(layer_norm_layer(m));
-  const LoweredGroup group = lowered_for_cuda(m, PlanKind::kRowCol);
+  const LoweredGroup group = lowered_for_cuda(m, GroupKind::kRowCol);
   const loop::Kernel& kernel = group.kernels.at(0).kernel;
   std::vector<std::pair<int, int>> walks;  // loads of inputs, sums
   loop::walk(kernel.body, [&](const loop::Statement& statement, int) {
@@ -181,7 +183,7 @@ TEST(Phases, SumsWaitForTheWalkThatLoadsWhatTheyNeed) {
     for (const loop::Statement& inner : lanes->body) {
       const auto* load = std::get_if<loop::Load>(&inner.node);
       seen.first +=
-          load != nullptr && kernel.buffer(load->buffer).kind == loop::Buffer::Kind::kInput;
+          load != nullptr && kernel.buffer(load->buffer).kind == loop::KernelBuffer::Kind::kInput;
       seen.second += std::holds_alternative<loop::Accumulate>(inner.node);
     }
     if (seen.second > 0) walks.push_back(seen);
@@ -195,7 +197,7 @@ TEST(ScheduleCuda, RegistersAreKeptForAsManyBlocksAsFit) {
     Model m;
     const ValId x = m.input("x", {32768, columns});
     m.output(m.b.softmax(x, 1));
-    const Schedule s = lowered_for_cuda(m, PlanKind::kRowNorm).kernels.at(0).kernel.schedule;
+    const Schedule s = lowered_for_cuda(m, GroupKind::kRowNorm).kernels.at(0).kernel.schedule;
     EXPECT_GE(s.resident, blocks) << to_string(s);
     EXPECT_LE(s.resident * s.threads * s.rows_at_once, 1024) << to_string(s);
   }

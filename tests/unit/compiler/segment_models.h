@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 #include "compiler/passes/pass.h"
 #include "compiler/segment/report.h"
 #include "compiler/segment/segmenter.h"

@@ -11,20 +11,20 @@ namespace {
 using ::testing::ElementsAre;
 
 /// The kinds in run order; views are left out: nothing runs for them.
-std::vector<PlanKind> kinds(const SegmentedFusion& segmented) {
-  std::vector<PlanKind> all;
+std::vector<GroupKind> kinds(const SegmentedFusion& segmented) {
+  std::vector<GroupKind> all;
   for (std::uint32_t i = 0; i < segmented.size(); ++i)
-    if (segmented.plan(GroupId{i}).kind != PlanKind::kView)
-      all.push_back(segmented.plan(GroupId{i}).kind);
+    if (segmented.domain(GroupId{i}).kind != GroupKind::kView)
+      all.push_back(segmented.domain(GroupId{i}).kind);
   return all;
 }
 
 struct Case {
   std::string name;
   Layer layer;
-  std::vector<PlanKind> forward;
-  std::vector<PlanKind> backward;  ///< gradients alone
-  std::vector<PlanKind> both;      ///< the value and its gradients
+  std::vector<GroupKind> forward;
+  std::vector<GroupKind> backward;  ///< gradients alone
+  std::vector<GroupKind> both;      ///< the value and its gradients
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -35,7 +35,7 @@ Extents image(Model& m, bool last) {
 }
 
 std::vector<Case> cases() {
-  using enum PlanKind;
+  using enum GroupKind;
   auto softmax = [](std::int64_t axis) {
     return [axis](Model& m) { return softmax_layer(m, axis); };
   };
@@ -95,7 +95,7 @@ TEST(SegmentNorms, BatchNormInTrainingUpdatesItsStatisticsInPlace) {
   m.output(updated);
   m.fusion.add_alias(updated, running);
   const SegmentedFusion cut = m.cut();
-  EXPECT_EQ(kinds(cut), std::vector{PlanKind::kRowNorm}) << describe(cut);
+  EXPECT_EQ(kinds(cut), std::vector{GroupKind::kRowNorm}) << describe(cut);
   ASSERT_EQ(cut.in_place.size(), 1U);
   EXPECT_EQ(cut.in_place[0].input, running);
 }
@@ -113,7 +113,7 @@ TEST(SegmentNorms, InstanceNormWithTheMeanUsedAndGivenOut) {
   m.output(y);
   m.output(b.squeeze(moments.mean, {2, 3}));
   const SegmentedFusion cut = m.cut();
-  EXPECT_EQ(kinds(cut), std::vector{PlanKind::kRowNorm}) << describe(cut);
+  EXPECT_EQ(kinds(cut), std::vector{GroupKind::kRowNorm}) << describe(cut);
   const std::vector<SegmentedGroup> groups = cut.groups();
   EXPECT_THAT(groups[0].boundary.inputs, ElementsAre(x));
   EXPECT_EQ(groups[0].boundary.outputs.size(), 2U);
@@ -131,7 +131,7 @@ TEST(SegmentNorms, AMeanThatALibraryCallReadsTooIsAnOutputOnce) {
   m.output(b.mul(y, b.unsqueeze(moments.m2, 2)));
   m.output(b.matmul(moments.mean, moments.mean));
   const SegmentedFusion cut = m.cut();
-  EXPECT_THAT(kinds(cut), ElementsAre(PlanKind::kRowNorm, PlanKind::kLibrary)) << describe(cut);
+  EXPECT_THAT(kinds(cut), ElementsAre(GroupKind::kRowNorm, GroupKind::kLibrary)) << describe(cut);
   EXPECT_EQ(cut.edges().size(), 1U);  // one, though the product reads it twice
 }
 
@@ -139,16 +139,16 @@ TEST(SegmentNorms, TheClassificationIsKept) {
   Model m;
   m.output(layer_norm_layer(m));
   const SegmentedFusion cut = m.cut();
-  const GroupPlan& plan = cut.plan(GroupId{0});
-  EXPECT_EQ(cut.fusion().to_string(plan.space), "[B, T, C]");
-  EXPECT_THAT(plan.reduced, ElementsAre(false, false, true));
-  EXPECT_THAT(plan.column_reduced, ElementsAre(false, false, false));
-  EXPECT_EQ(plan.inner, 2);
-  EXPECT_GE(plan.live, 1);
+  const IterationDomain& domain = cut.domain(GroupId{0});
+  EXPECT_EQ(cut.fusion().to_string(domain.axes), "[B, T, C]");
+  EXPECT_THAT(domain.reduced, ElementsAre(false, false, true));
+  EXPECT_THAT(domain.column_reduced, ElementsAre(false, false, false));
+  EXPECT_EQ(domain.inner, 2);
+  EXPECT_GE(domain.live, 1);
   bool found = false;
-  for (const GroupPlan::Place& place : plan.places) {
-    ASSERT_EQ(place.axes.size(), cut.fusion().val(place.val).shape.size());
-    found = found || place.axes == std::vector{2};  // scale and shift, along the rows
+  for (const IterationDomain::ValueAxes& known : domain.value_axes) {
+    ASSERT_EQ(known.axes.size(), cut.fusion().val(known.val).shape.size());
+    found = found || known.axes == std::vector{2};  // scale and shift, along the rows
   }
   EXPECT_FALSE(found) << "a vector is read through its broadcast";
 }
@@ -157,8 +157,8 @@ TEST(SegmentNorms, BackwardOfLayerNormSumsColumns) {
   Model m;
   m.backward(layer_norm_layer(m));
   const SegmentedFusion cut = m.cut();
-  EXPECT_THAT(cut.plan(GroupId{0}).reduced, ElementsAre(false, false, true));
-  EXPECT_THAT(cut.plan(GroupId{0}).column_reduced, ElementsAre(true, true, false));
+  EXPECT_THAT(cut.domain(GroupId{0}).reduced, ElementsAre(false, false, true));
+  EXPECT_THAT(cut.domain(GroupId{0}).column_reduced, ElementsAre(true, true, false));
 }
 
 }  // namespace

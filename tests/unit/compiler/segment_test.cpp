@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/os/file.h"
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "support/random/seasoned_fusion.h"
@@ -30,9 +30,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-std::multiset<PlanKind> kinds(const SegmentedFusion& cut) {
-  std::multiset<PlanKind> all;
-  for (std::uint32_t i = 0; i < cut.size(); ++i) all.insert(cut.plan(GroupId{i}).kind);
+std::multiset<GroupKind> kinds(const SegmentedFusion& cut) {
+  std::multiset<GroupKind> all;
+  for (std::uint32_t i = 0; i < cut.size(); ++i) all.insert(cut.domain(GroupId{i}).kind);
   return all;
 }
 
@@ -79,7 +79,7 @@ std::string shape_of(const SegmentedFusion& cut) {
   for (const SegmentedGroup& group : cut.groups()) {
     std::multiset<std::string_view> ops;
     for (const ExprId id : group.exprs) ops.insert(ir::info(cut.fusion().expr(id).op).name);
-    text += fmt::format("{} {} {} {} :", name_of(cut.plan(group.id).kind),
+    text += fmt::format("{} {} {} {} :", name_of(cut.domain(group.id).kind),
                         numbers.groups[group.id.index].read, numbers.groups[group.id.index].written,
                         group.exprs.size());
     for (const std::string_view op : ops) text += fmt::format(" {}", op);
@@ -98,7 +98,7 @@ RandomFusion random_program(std::uint64_t seed) {
 TEST(Segments, AreWhatTheDefinitionsSayOnRandomPrograms) {
   std::size_t groups = 0;
   std::size_t exprs = 0;
-  std::multiset<PlanKind> seen;
+  std::multiset<GroupKind> seen;
   for (std::uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RandomFusion program = random_program(seed);
@@ -117,7 +117,7 @@ TEST(Segments, AreWhatTheDefinitionsSayOnRandomPrograms) {
           EXPECT_TRUE(cut.fusion().is_input(v)) << "read before it is written";
         }
       for (const ValId v : group.boundary.outputs) writer[v] = group.id;
-      seen.insert(cut.plan(group.id).kind);
+      seen.insert(cut.domain(group.id).kind);
       exprs += group.exprs.size();
     }
     const std::vector<SegmentedEdge> derived = cut.edges();
@@ -132,8 +132,8 @@ TEST(Segments, AreWhatTheDefinitionsSayOnRandomPrograms) {
       EXPECT_TRUE(segfuse::testing::same_bits(before[o], after[o]));
   }
   EXPECT_LT(2 * groups, exprs);
-  for (const PlanKind kind : {PlanKind::kPointwise, PlanKind::kTiledTranspose, PlanKind::kReduce,
-                              PlanKind::kRowNorm, PlanKind::kLibrary})
+  for (const GroupKind kind : {GroupKind::kPointwise, GroupKind::kTiledTranspose,
+                               GroupKind::kReduce, GroupKind::kRowNorm, GroupKind::kLibrary})
     EXPECT_GE(seen.count(kind), 5U) << name_of(kind);
 }
 
@@ -179,13 +179,13 @@ TEST(Segments, ThePlannerIsAskedAboutConvexSetsOnly) {
     const ir::Fusion fusion = random_program(seed).fusion;
     SegmentOptions options;
     Rng rng(seed, 95);
-    options.planner = [&](const GroupView& view) -> Verdict {
+    options.classifier = [&](const GroupView& view) -> Verdict {
       const std::set<ExprId> set(view.exprs.begin(), view.exprs.end());
       EXPECT_FALSE(leaves_and_returns(view.context, set));
       ++asked;
       // A planner without taste: any merge may do.
       if (view.exprs.size() > 1 && rng.below(3) != 0) return {{}, "not this one"};
-      return {GroupPlan{}, {}};
+      return {IterationDomain{}, {}};
     };
     options.recompute = false;
     const SegmentedFusion cut = segment(fusion, options);
@@ -221,10 +221,10 @@ TEST(Segments, DeadCodeIsRefused) {
 // --- cases
 
 /// Accepts one expression, or exactly `size` of them.
-Planner only_sets_of(std::size_t size) {
+Classifier only_sets_of(std::size_t size) {
   return [size](const GroupView& view) -> Verdict {
     if (view.exprs.size() != 1 && view.exprs.size() != size) return {{}, "another number"};
-    return {GroupPlan{}, {}};
+    return {IterationDomain{}, {}};
   };
 }
 
@@ -235,7 +235,7 @@ TEST(Segments, ADiamondMergesAsAWhole) {
   const ValId bottom = m.b.add(m.b.sin(top), m.b.cos(top));
   m.output(m.b.matmul(m.b.reshape(bottom, {m.size("N"), 1}), m.input("w", {1, 3})));
   SegmentOptions options;
-  options.planner = only_sets_of(4);
+  options.classifier = only_sets_of(4);
   options.recompute = false;
   const SegmentedFusion cut = segment(m.fusion, options);
   cut.verify();
@@ -265,7 +265,7 @@ TEST(Segments, AValueWithAConsumerOutsideIsAnOutputOnce) {
   m.output(m.b.cos(v));
   m.output(m.b.matmul(v, v));
   const SegmentedFusion cut = m.cut();
-  EXPECT_THAT(kinds(cut), UnorderedElementsAre(PlanKind::kPointwise, PlanKind::kLibrary));
+  EXPECT_THAT(kinds(cut), UnorderedElementsAre(GroupKind::kPointwise, GroupKind::kLibrary));
   EXPECT_THAT(cut.edges(), ElementsAre(SegmentedEdge{GroupId{0}, GroupId{1}, v}));
   const std::vector<SegmentedGroup> groups = cut.groups();
   EXPECT_EQ(groups[0].boundary.outputs.size(), 3U);
@@ -279,7 +279,7 @@ TEST(Segments, SiblingsThatReadOneInputAreOneKernel) {
   m.output(m.b.max(x, {1}));
   m.output(m.b.exp(x));
   const SegmentedFusion cut = m.cut();
-  EXPECT_THAT(kinds(cut), ElementsAre(PlanKind::kReduce)) << describe(cut);
+  EXPECT_THAT(kinds(cut), ElementsAre(GroupKind::kReduce)) << describe(cut);
   EXPECT_EQ(report(cut).moved, report(cut).lower_bound);
 }
 
@@ -343,7 +343,7 @@ TEST(Segments, ScalarsAndExtentsAreNoBoundaries) {
   ASSERT_EQ(cut.size(), 3U) << describe(cut);
   EXPECT_EQ(cut.edges().size(), 2U);
   for (const SegmentedGroup& group : cut.groups())
-    if (cut.plan(group.id).kind == PlanKind::kPointwise) {
+    if (cut.domain(group.id).kind == GroupKind::kPointwise) {
       EXPECT_THAT(group.boundary.inputs, ::testing::Contains(rate));
     }
   for (const Op op : {Op::extent, Op::iota, Op::sqrt}) EXPECT_FALSE(group_with(cut, op).valid());
@@ -392,7 +392,7 @@ TEST(Segments, ATransposedReadOfWhatIsOverwrittenIsAnotherKernel) {
   const ValId state = m.input("state", {m.size("N"), m.size("N")});
   const ValId next = b.add(state, b.permute(state, {1, 0}));
   m.output(next);
-  ASSERT_THAT(kinds(m.cut()), ElementsAre(PlanKind::kTiledTranspose));
+  ASSERT_THAT(kinds(m.cut()), ElementsAre(GroupKind::kTiledTranspose));
   m.fusion.add_alias(next, state);
   const SegmentedFusion cut = m.cut();
   EXPECT_EQ(cut.size(), 2U) << describe(cut);
@@ -450,7 +450,7 @@ TEST(Segments, WhatIsOverwrittenIsNotComputedFromAgain) {
 struct Kernel {
   std::string name;
   std::function<void(Model&)> build;
-  std::multiset<PlanKind> expected;
+  std::multiset<GroupKind> expected;
   std::string reason;  ///< why it is more than one kernel
 };
 
@@ -461,7 +461,7 @@ ValId matrix(Model& m, const char* name = "x") { return m.input(name, {m.size("A
 ValId cube(Model& m) { return m.input("x", {m.size("A"), m.size("B"), m.size("C")}); }
 
 std::vector<Kernel> permuted_kernels() {
-  using enum PlanKind;
+  using enum GroupKind;
   return {
       {"transpose",
        [](Model& m) { m.output(m.b.permute(m.b.exp(matrix(m)), {1, 0})); },
@@ -493,7 +493,7 @@ std::vector<Kernel> permuted_kernels() {
 }
 
 std::vector<Kernel> moved_kernels() {
-  using enum PlanKind;
+  using enum GroupKind;
   return {
       {"windows_of_padded_memory",
        [](Model& m) {
@@ -539,7 +539,7 @@ std::vector<Kernel> moved_kernels() {
 }
 
 std::vector<Kernel> reduced_kernels() {
-  using enum PlanKind;
+  using enum GroupKind;
   return {
       {"sum_of_everything",
        [](Model& m) { m.output(m.b.sum(m.b.square(cube(m)), {0, 1, 2})); },
@@ -644,7 +644,7 @@ TEST(Segments, TooManyValuesAliveAtOnceAreMoreThanOneKernel) {
   const SegmentedFusion cut = m.cut();
   EXPECT_GT(cut.size(), 1U);
   EXPECT_LT(cut.size(), 12U);
-  for (std::uint32_t i = 0; i < cut.size(); ++i) EXPECT_LE(cut.plan(GroupId{i}).live, 64);
+  for (std::uint32_t i = 0; i < cut.size(); ++i) EXPECT_LE(cut.domain(GroupId{i}).live, 64);
 }
 
 // --- large ones
@@ -657,7 +657,7 @@ TEST(Segments, AChainOfAThousandIsOneKernel) {
   const SegmentedFusion cut = m.cut();
   EXPECT_EQ(cut.size(), 1U);
   EXPECT_EQ(cut.groups()[0].exprs.size(), 1000U);
-  EXPECT_EQ(cut.plan(GroupId{0}).live, 2);  // an operand and what is made of it
+  EXPECT_EQ(cut.domain(GroupId{0}).live, 2);  // an operand and what is made of it
 }
 
 TEST(Segments, WhatTakesLongToCompileIsMoreThanOneKernel) {
@@ -739,8 +739,8 @@ TEST(Segments, AnMlpOf200LayersHasOneKernelALayer) {
   Model m;
   m.output(mlp(m, 200));
   const SegmentedFusion cut = m.cut();
-  EXPECT_EQ(kinds(cut).count(PlanKind::kLibrary), 200U);
-  EXPECT_EQ(kinds(cut).count(PlanKind::kPointwise), 200U);
+  EXPECT_EQ(kinds(cut).count(GroupKind::kLibrary), 200U);
+  EXPECT_EQ(kinds(cut).count(GroupKind::kPointwise), 200U);
   EXPECT_EQ(cut.size(), 400U);
   // What one layer gives is gone when the next one has run.
   EXPECT_EQ(report(cut).peak, std::int64_t{2} * 256 * 256 * 4);
@@ -750,7 +750,7 @@ TEST(Segments, TheTrainingOfAnMlpOf200LayersHasTwoKernelsALayer) {
   Model m;
   m.backward(mlp(m, 200));
   const SegmentedFusion cut = m.cut();
-  EXPECT_EQ(kinds(cut).count(PlanKind::kLibrary), 200U + 399U);
+  EXPECT_EQ(kinds(cut).count(GroupKind::kLibrary), 200U + 399U);
   // Forward, and the gradient with the sum for the bias; both are one for the last layer, whose
   // value nobody asks for.
   EXPECT_EQ(cut.size() - 599U, 399U);
@@ -762,7 +762,7 @@ TEST(Segments, TwiceTheLayersAreTwiceTheTrials) {
     m.backward(mlp(m, layers));
     int count = 0;
     SegmentOptions options;
-    options.planner = [&](const GroupView& view) {
+    options.classifier = [&](const GroupView& view) {
       ++count;
       return classify(view);
     };

@@ -39,7 +39,7 @@ class Written {
   /// Whether it follows that each of `elements` is written once.
   bool follows(const Index& index, const Extent& elements, const std::vector<Around>& loops,
                const std::vector<Within>& when = {}) {
-    kernel.buffers = {{Buffer::Kind::kOutput, "b0", DType::kF32, elements}};
+    kernel.buffers = {{KernelBuffer::Kind::kOutput, "b0", DType::kF32, elements}};
     kernel.values = {DType::kF32};
     std::vector<Statement> body{{Constant{ValueId{0}, 1}},
                                 {Store{BufferId{0}, index, ValueId{0}, when}}};
@@ -158,8 +158,8 @@ TEST(VerifyWrites, TransposedPartsOfRows) {
     const Index p = w.at(w.outer(tiles));
     const Index begin = i.multiply(p, 4);
     const Index count = i.subtract(i.minimum(i.add(begin, Index(4)), Index(w.n)), begin);
-    w.kernel.buffers = {{Buffer::Kind::kOutput, "b0", DType::kF32, w.n * Extent(5)},
-                        {Buffer::Kind::kRow, "o0", DType::kF32, 20}};
+    w.kernel.buffers = {{KernelBuffer::Kind::kOutput, "b0", DType::kF32, w.n * Extent(5)},
+                        {KernelBuffer::Kind::kRow, "o0", DType::kF32, 20}};
     w.kernel.body = {
         {Transpose{BufferId{0}, i.multiply(p, 20), 5, BufferId{1}, 0, 4, count, width}}};
     const SizeFacts facts{[&](const Extent& a, const Extent& b) { return w.fusion.equal(a, b); },
@@ -177,7 +177,7 @@ TEST(VerifyWrites, TransposedPartsOfRows) {
 TEST(VerifyWrites, AnOutputThatNothingWrites) {
   Written w;
   w.outer(w.n);
-  w.kernel.buffers = {{Buffer::Kind::kOutput, "b0", DType::kF32, w.n}};
+  w.kernel.buffers = {{KernelBuffer::Kind::kOutput, "b0", DType::kF32, w.n}};
   name_symbols(w.kernel, w.fusion);
   EXPECT_THROW(verify_writes(w.kernel, {}), InternalError);
 }

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "compiler/inputs.h"
 #include "engine/compiled/kernels.h"
+#include "ir/bind.h"
 #include "ir/builder.h"
 #include "support/tensors.h"
 

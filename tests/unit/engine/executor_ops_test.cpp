@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
 
@@ -66,7 +66,7 @@ class ExecutorOps : public ::testing::TestWithParam<std::string> {
                                    : std::string(name_of(operands[0].dtype())) +
                                          to_string(operands[0].shape())));
     const ir::Fusion fusion = program(op, operands, attrs);
-    const auto expected = compiler::interpret(fusion, operands);
+    const auto expected = ir::interpret(fusion, operands);
     std::vector<Tensor> magnitudes;
     for (const Tensor& operand : operands) {
       Tensor magnitude = operand.clone();
@@ -74,7 +74,7 @@ class ExecutorOps : public ::testing::TestWithParam<std::string> {
         for (std::int64_t i = 0; i < operand.size(); ++i) magnitude.set(i, std::abs(operand.at(i)));
       magnitudes.push_back(magnitude);
     }
-    const auto bound = compiler::interpret(fusion, magnitudes);
+    const auto bound = ir::interpret(fusion, magnitudes);
     const auto found = run_everywhere(fusion, operands);
     for (std::size_t o = 0; o < found.size(); ++o) {
       ASSERT_EQ(found[o].shape(), expected[o].shape());
@@ -184,8 +184,8 @@ TEST_P(ExecutorOps, ElementwiseOnSpecialValues) {
       std::vector<Tensor> operands{segfuse::testing::row(a, dtype)};
       if (op.max_operands == 2) operands.push_back(segfuse::testing::row(b, dtype));
       const auto found = run_everywhere(program(op.op, operands, {}), operands);
-      const auto expected = compiler::interpret(program(op.op, operands, {}), operands, {},
-                                                {.outputs_as_f64 = false});
+      const auto expected =
+          ir::interpret(program(op.op, operands, {}), operands, {}, {.outputs_as_f64 = false});
       for (std::int64_t i = 0; i < found[0].size(); ++i) {
         const double tolerance = 16 * epsilon(dtype) * std::abs(expected[0].at(i)) + 1e-44;
         EXPECT_PRED3(segfuse::testing::near, found[0].at(i), expected[0].at(i), tolerance)

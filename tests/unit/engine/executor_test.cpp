@@ -7,9 +7,9 @@
 #include <cmath>
 #include <limits>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/exec/semicrf_ops.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
 
@@ -36,7 +36,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 void compare(const Fusion& fusion, const std::vector<Tensor>& inputs, double tolerance) {
   ThreadPool one(1);
   ThreadPool three(3);
-  const auto expected = compiler::interpret(fusion, inputs, reference_opaque_ops());
+  const auto expected = ir::interpret(fusion, inputs, reference_opaque_ops());
   const auto separate =
       Executable(fusion, one, {.backend = "loops", .check_numerics = true}).run(inputs);
   for (const std::string backend : {"loops", "compiled"}) {
@@ -177,7 +177,7 @@ TEST(Executor, HalvesAreRoundedAtEachValue) {
     ThreadPool pool(1);
     const auto found = Executable(fusion, pool, {.poison = true}).run(inputs);
     const auto expected =
-        compiler::interpret(fusion, inputs, {}, {.outputs_as_f64 = false, .round_to_dtype = true});
+        ir::interpret(fusion, inputs, {}, {.outputs_as_f64 = false, .round_to_dtype = true});
     for (std::size_t o = 0; o < 2; ++o) EXPECT_TRUE(same_bits(found[o], expected[o])) << o;
     expect_values(found[2], segfuse::testing::values(expected[2]), 0.02);
   }
@@ -380,7 +380,7 @@ TEST(Executor, LayerNormOfLargeMeanAndSmallDeviation) {
   for (std::int64_t i = 0; i < input.size(); ++i) input.set(i, 1e4 + 1e-2 * rng.normal());
   ThreadPool pool(2);
   const auto found = Executable(fusion, pool).run(std::vector{input});
-  const auto expected = compiler::interpret(fusion, std::vector{input});
+  const auto expected = ir::interpret(fusion, std::vector{input});
   // The mean is right to the last bit of 1e4, the variance to single precision; so what is left of
   // the normed value's error is that of the mean's rounding over the deviation.
   for (std::int64_t r = 0; r < 8; ++r) {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/os/file.h"
-#include "compiler/autodiff/autodiff.h"
+#include "compiler/autodiff.h"
 #include "compiler/segment/report.h"
 #include "engine/compiled/html_parts.h"
 #include "ir/builder.h"

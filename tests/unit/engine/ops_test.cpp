@@ -11,9 +11,9 @@
 #include <set>
 
 #include "ir/builder.h"
-#include "ir/hash.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
+#include "support/structure.h"
 #include "support/tensors.h"
 
 namespace segfuse::ops {

@@ -134,7 +134,7 @@ void check_text(const char* text) {
           shape.push_back(size.evaluate([&](ir::SymbolId) { return b; }));
         inputs.push_back(segfuse::testing::counting(shape, DType::kF32));
       }
-      const std::vector<Tensor> expected = compiler::interpret(fusion, inputs);
+      const std::vector<Tensor> expected = ir::interpret(fusion, inputs);
       const std::vector<Tensor> found = executable.run(inputs);
       for (std::size_t o = 0; o < found.size(); ++o)
         segfuse::testing::expect_values(found[o], segfuse::testing::values(expected[o]), 0);

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "compiler/autodiff/autodiff.h"
-#include "compiler/interpret/interpreter.h"
+#include "compiler/autodiff.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 #include "support/error_bounds.h"
 #include "support/tensors.h"
 
@@ -107,7 +107,7 @@ std::vector<Bounded> expected_of(const ir::Fusion& f, const std::vector<Tensor>&
                                  bool derived) {
   if (derived) return segfuse::testing::bounded_outputs(f, inputs);
   std::vector<Bounded> all;
-  for (const Tensor& output : compiler::interpret(f, inputs)) {
+  for (const Tensor& output : ir::interpret(f, inputs)) {
     Tensor bound(DType::kF64, output.shape());
     for (std::int64_t i = 0; i < output.size(); ++i)
       bound.set(i, 1e-5 * std::max(1.0, std::abs(output.at(i))));

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "compiler/interpret/interpreter.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "support/gpu/program_gpu.h"
 #include "support/tensors.h"
@@ -47,8 +47,7 @@ class OnDevice : public ::testing::TestWithParam<const char*> {
   void compare(const ir::Fusion& fusion, const std::vector<Tensor>& inputs, double tolerance) {
     SCOPED_TRACE(ir::print(fusion));
     Executable executable(fusion, pool, on_device());
-    const std::vector<Tensor> expected =
-        compiler::interpret(fusion, inputs, reference_opaque_ops());
+    const std::vector<Tensor> expected = ir::interpret(fusion, inputs, reference_opaque_ops());
     std::vector<Tensor> host;
     std::vector<Tensor> device;
     for (const Tensor& input : inputs) {

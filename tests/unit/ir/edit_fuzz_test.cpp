@@ -7,11 +7,11 @@
 
 #include "base/os/file.h"
 #include "base/rng.h"
-#include "ir/hash.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "samples.h"
 #include "support/source_dir.h"
+#include "support/structure.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGFUSE_SLOW_BUILD 1

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "base/rng.h"
-#include "compiler/interpret/interpreter.h"
 #include "engine/executor.h"
 #include "ir/builder.h"
+#include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "learn/model/segmenter.h"
 #include "learn/nn/layers.h"
@@ -36,7 +36,7 @@ TEST(Layers, DilatedConvolutionIsTheSumOverTaps) {
   const Tensor input = random(DType::kF32, {2, 7, 3}, 1);
   const Tensor weight = random(DType::kF32, {9, 4}, 2);
   const Tensor bias = random(DType::kF32, {4}, 3);
-  const Tensor y = compiler::interpret(fusion, std::vector{input, weight, bias})[0];
+  const Tensor y = ir::interpret(fusion, std::vector{input, weight, bias})[0];
   ASSERT_EQ(y.shape(), (Shape{2, 7, 4}));
   for (int n = 0; n < 2; ++n)
     for (int t = 0; t < 7; ++t)
@@ -64,9 +64,9 @@ TEST(Layers, AttentionLooksAtNoPadding) {
   for (int t = 3; t < 5; ++t) inputs[1].set(t, -1e9);
   for (const auto& spec : net.parameters())
     inputs.push_back(random(DType::kF32, spec.shape, inputs.size()));
-  const Tensor before = compiler::interpret(fusion, inputs)[0];
+  const Tensor before = ir::interpret(fusion, inputs)[0];
   for (int i = 12; i < 20; ++i) inputs[0].set(i, 100);  // frames 3 and 4
-  const Tensor after = compiler::interpret(fusion, inputs)[0];
+  const Tensor after = ir::interpret(fusion, inputs)[0];
   for (int i = 0; i < 12; ++i) EXPECT_NEAR(before.at(i), after.at(i), 1e-9);
   double moved = 0;
   for (int i = 12; i < 20; ++i) moved += std::abs(before.at(i) - after.at(i));
@@ -121,7 +121,7 @@ TEST(Layers, AttentionIsTheFormula) {
           mixed[t][h * kDepth + d] += weight[u] / sum * value[u][h * kDepth + d];
     }
   const Rows expected = linear("out", mixed);
-  const Tensor y = compiler::interpret(fusion, inputs)[0];
+  const Tensor y = ir::interpret(fusion, inputs)[0];
   for (int t = 0; t < kTime; ++t)
     for (int o = 0; o < kWidth; ++o) EXPECT_NEAR(y.at(t * kWidth + o), expected[t][o], 1e-9);
 }

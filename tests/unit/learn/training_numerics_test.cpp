@@ -12,7 +12,6 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "ir/builder.h"
-#include "ir/hash.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/files/safetensors.h"
 #include "learn/train/loop/bound_inputs.h"
@@ -20,6 +19,7 @@
 #include "learn/train/loop/offender.h"
 #include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
+#include "support/structure.h"
 #include "support/tensors.h"
 
 namespace segfuse::learn {

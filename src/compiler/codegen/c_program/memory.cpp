@@ -14,11 +14,11 @@ ProgramMemory::ProgramMemory(const ir::Fusion& fusion, std::span<const ProgramGr
                              std::span<const ir::Alias> in_place)
     : fusion_(fusion), views_(fusion.storage().vals.size()) {
   for (const ProgramGroup& group : groups)
-    if (group.kind == PlanKind::kView)
+    if (group.kind == GroupKind::kView)
       for (const ir::ExprId id : group.group.exprs)
         views_[fusion.result(id).index] = fusion.expr(id).operands[0];
   for (std::size_t i = 0; i < fusion.inputs().size(); ++i)
-    places_[fusion.inputs()[i].val] = {Place::Kind::kInput, i};
+    locations_[fusion.inputs()[i].val] = {Location::Kind::kInput, i};
   place_outputs(in_place);
   find_last_uses(groups);
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -26,13 +26,13 @@ ProgramMemory::ProgramMemory(const ir::Fusion& fusion, std::span<const ProgramGr
       if (workspaces_.size() <= g) workspaces_.resize(g + 1);
       workspaces_[g].push_back(take(g, g, {workspace.dtype, {workspace.elements}}));
     }
-    if (groups[g].kind == PlanKind::kView) continue;
+    if (groups[g].kind == GroupKind::kView) continue;
     for (const ValId output : groups[g].group.boundary.outputs)
-      if (!places_.contains(output)) {
+      if (!locations_.contains(output)) {
         const ir::Val& val = fusion.val(output);
         const auto used = last_use_.find(output);
         const std::size_t last = used == last_use_.end() ? g : std::max(g, used->second);
-        places_[output] = {Place::Kind::kSlot, take(g, last, {val.dtype, val.shape})};
+        locations_[output] = {Location::Kind::kSlot, take(g, last, {val.dtype, val.shape})};
       }
   }
 }
@@ -42,9 +42,10 @@ ValId ProgramMemory::root(ValId val) const {
   return val;
 }
 
-const Place& ProgramMemory::place(ValId val) const {
-  const auto found = places_.find(root(val));
-  if (found == places_.end()) throw InternalError(fmt::format("value {} has no memory", val.index));
+const Location& ProgramMemory::location(ValId val) const {
+  const auto found = locations_.find(root(val));
+  if (found == locations_.end())
+    throw InternalError(fmt::format("value {} has no memory", val.index));
   return found->second;
 }
 
@@ -64,10 +65,11 @@ bool ProgramMemory::overwritten(std::size_t input) const {
 
 /// Values are made where they have to be in the end.
 void ProgramMemory::place_outputs(std::span<const ir::Alias> in_place) {
-  for (const ir::Alias& alias : in_place) places_[alias.output] = places_.at(alias.input);
+  for (const ir::Alias& alias : in_place) locations_[alias.output] = locations_.at(alias.input);
   for (std::size_t i = 0; i < fusion_.outputs().size(); ++i) {
     const ValId made = root(fusion_.outputs()[i].val);
-    if (is_parameter(i) && !places_.contains(made)) places_[made] = {Place::Kind::kOutput, i};
+    if (is_parameter(i) && !locations_.contains(made))
+      locations_[made] = {Location::Kind::kOutput, i};
   }
 }
 

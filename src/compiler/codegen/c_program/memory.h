@@ -11,7 +11,7 @@
 
 namespace segfuse::compiler::cpu {
 
-struct Place {
+struct Location {
   enum class Kind : std::uint8_t { kInput, kOutput, kSlot };
   Kind kind = Kind::kSlot;
   std::size_t index = 0;  ///< of the input, the output or the slot
@@ -24,7 +24,7 @@ class ProgramMemory {
 
   /// The value whose memory `val` shares.
   ir::ValId root(ir::ValId val) const;
-  const Place& place(ir::ValId val) const;
+  const Location& location(ir::ValId val) const;
   /// The slot of a group's workspace.
   std::size_t workspace(std::size_t group, std::size_t index) const {
     return workspaces_.at(group).at(index);
@@ -51,7 +51,7 @@ class ProgramMemory {
 
   const ir::Fusion& fusion_;
   std::vector<ir::ValId> views_;  // by ValId: what it is a view of
-  std::map<ir::ValId, Place> places_;
+  std::map<ir::ValId, Location> locations_;
   std::map<ir::ValId, std::size_t> last_use_;  // group
   std::vector<Slot> slots_;
   std::vector<std::vector<std::size_t>> workspaces_;  // by group

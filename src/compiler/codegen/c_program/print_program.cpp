@@ -236,8 +236,8 @@ class Printer {
   std::string step(std::size_t group);
   std::string kernel_call(std::size_t group, const GroupKernel& kernel);
   std::string kernel_name(const loop::Kernel& kernel);
-  std::string pointer(const Place& place) const;
-  std::string pointer(ValId val) const { return pointer(memory_.place(val)); }
+  std::string pointer(const Location& location) const;
+  std::string pointer(ValId val) const { return pointer(memory_.location(val)); }
   std::string copies_of_inputs();
   std::string copies_at_the_end();
   std::string copy(const std::string& to, ValId from);
@@ -307,13 +307,14 @@ std::string Printer::header() const {
   return text + "#ifdef __cplusplus\n}\n#endif\n\n#endif\n";
 }
 
-std::string Printer::pointer(const Place& place) const {
-  switch (place.kind) {
-    case Place::Kind::kInput: return inputs_[place.index];
-    case Place::Kind::kOutput: return outputs_[place.index];
+std::string Printer::pointer(const Location& location) const {
+  switch (location.kind) {
+    case Location::Kind::kInput: return inputs_[location.index];
+    case Location::Kind::kOutput: return outputs_[location.index];
     default:
-      return offsets_[place.index] == "0" ? "(void *)w"
-                                          : fmt::format("(void *)(w + {})", offsets_[place.index]);
+      return offsets_[location.index] == "0"
+                 ? "(void *)w"
+                 : fmt::format("(void *)(w + {})", offsets_[location.index]);
   }
 }
 
@@ -333,15 +334,15 @@ std::string Printer::kernel_call(std::size_t group, const GroupKernel& kernel) {
     const std::string memory =
         operand.val.valid()
             ? pointer(operand.val)
-            : pointer({Place::Kind::kSlot, memory_.workspace(group, operand.workspace)});
+            : pointer({Location::Kind::kSlot, memory_.workspace(group, operand.workspace)});
     buffers.push_back(memory.starts_with("(void *)") ? memory : "(void *)" + memory);
   }
   buffers.emplace_back("&status");
   std::vector<std::string> sizes;
   for (const ir::Extent& size : kernel.kernel.sizes()) sizes.push_back(sizes_.of(size));
   std::string scratch = "0";
-  for (const loop::Buffer& buffer : kernel.kernel.buffers)
-    if (buffer.kind == loop::Buffer::Kind::kRow)
+  for (const loop::KernelBuffer& buffer : kernel.kernel.buffers)
+    if (buffer.kind == loop::KernelBuffer::Kind::kRow)
       scratch = sizes_.sum(scratch,
                            sizes_.rounded(sizes_.bytes(sizes_.of(buffer.elements), buffer.dtype)));
   scratch_bytes_ = sizes_.greater(scratch_bytes_, scratch);
@@ -357,10 +358,10 @@ std::string Printer::kernel_call(std::size_t group, const GroupKernel& kernel) {
 
 std::string Printer::step(std::size_t number) {
   const ProgramGroup& group = groups_[number];
-  if (group.kind == PlanKind::kView) return "";
+  if (group.kind == GroupKind::kView) return "";
   std::string text = fmt::format("  // Group {}: {} of {} operations.\n", number,
                                  name_of(group.kind), group.group.exprs.size());
-  if (group.kind == PlanKind::kLibrary) {
+  if (group.kind == GroupKind::kLibrary) {
     for (const ir::ExprId id : group.group.exprs)
       text += fmt::format(
           "  {}\n", library_.call(id, [&](ValId val) -> std::string { return pointer(val); }));
@@ -398,8 +399,8 @@ std::string Printer::copies_at_the_end() {
       text += copy(outputs_[i], val);
   }
   for (const ir::Alias& alias : fusion_.aliases())
-    text +=
-        copy(pointer(Place{Place::Kind::kInput, memory_.place(alias.input).index}), alias.output);
+    text += copy(pointer(Location{Location::Kind::kInput, memory_.location(alias.input).index}),
+                 alias.output);
   return text;
 }
 

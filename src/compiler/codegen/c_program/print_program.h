@@ -15,7 +15,7 @@ namespace segfuse::compiler::cpu {
 /// A group in run order; `lowered` is empty for views and library calls.
 struct ProgramGroup {
   SegmentedGroup group;
-  PlanKind kind = PlanKind::kPointwise;
+  GroupKind kind = GroupKind::kPointwise;
   LoweredGroup lowered;
 };
 

@@ -223,7 +223,7 @@ Walk walk_of(const Kernel& kernel, const Varying& varying, const Index& index, c
 }  // namespace
 
 void CStatements::print(const Load& s, const Lane* lane) {
-  const Buffer& buffer = kernel_.buffer(s.buffer);
+  const KernelBuffer& buffer = kernel_.buffer(s.buffer);
   const DType dtype = kernel_.dtype(s.result);
   const std::string load = fmt::format("sf_load_{}", memory_type(buffer.dtype));
   if (!varying_.value(s.result)) {
@@ -264,7 +264,7 @@ void CStatements::print(const Load& s, const Lane* lane) {
 }
 
 void CStatements::print(const Store& s, const Lane* lane) {
-  const Buffer& buffer = kernel_.buffer(s.buffer);
+  const KernelBuffer& buffer = kernel_.buffer(s.buffer);
   const std::string store = fmt::format("sf_store_{}", memory_type(buffer.dtype));
   const bool masked = lane != nullptr && (!lane->mask.empty() || varying_.any(s.when, lane));
   if (!masked && !varying_.index(s.index, lane) && !varying_.value(s.value)) {

@@ -191,7 +191,8 @@ CNames::CNames(const Kernel& kernel, const Varying& varying)
   taken.insert(kernel.name);
   for (std::uint32_t i = 0; i < kernel.indices.vars(); ++i)
     vars_.push_back(c_identifier(kernel.indices.var({i}).name, taken));
-  for (const Buffer& buffer : kernel.buffers) buffers_.push_back(c_identifier(buffer.name, taken));
+  for (const KernelBuffer& buffer : kernel.buffers)
+    buffers_.push_back(c_identifier(buffer.name, taken));
 }
 
 std::string CNames::value(ValueId id, const Lane* lane) const {

@@ -39,8 +39,8 @@ class Declarations {
   std::string text() {
     int position = 0;
     for (std::uint32_t i = 0; i < kernel_.buffers.size(); ++i) {
-      const Buffer& buffer = kernel_.buffers[i];
-      if (buffer.kind == Buffer::Kind::kRow) {
+      const KernelBuffer& buffer = kernel_.buffers[i];
+      if (buffer.kind == KernelBuffer::Kind::kRow) {
         row(buffer, names_.buffer({i}));
       } else {
         global(buffer, names_.buffer({i}), position++);
@@ -64,17 +64,18 @@ class Declarations {
   }
 
  private:
-  void global(const Buffer& buffer, const std::string& name, int position) {
+  void global(const KernelBuffer& buffer, const std::string& name, int position) {
     if (!has_word(body_, name)) return;
-    const std::string type = std::string(buffer.kind == Buffer::Kind::kInput ? "const " : "") +
-                             std::string(element_type(buffer.dtype)) + " *";
+    const std::string type =
+        std::string(buffer.kind == KernelBuffer::Kind::kInput ? "const " : "") +
+        std::string(element_type(buffer.dtype)) + " *";
     globals_ +=
         fmt::format("  {}const {} = ({})buffers[{}];  // {} {}\n", type, name, type, position,
                     kKinds[static_cast<int>(buffer.kind)], segfuse::name_of(buffer.dtype));
   }
 
   /// Row buffers follow one another, each at a multiple of 64 bytes.
-  void row(const Buffer& buffer, const std::string& name) {
+  void row(const KernelBuffer& buffer, const std::string& name) {
     const std::string_view type = element_type(buffer.dtype);
     rows_ += fmt::format("  {} *const {} = ({} *)row_memory;  // row {}\n", type, name, type,
                          segfuse::name_of(buffer.dtype));

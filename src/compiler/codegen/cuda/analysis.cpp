@@ -131,8 +131,8 @@ bool has_minimum(const Kernel& kernel, const Index& index) {
 void note_access(const Kernel& kernel, const For& lane, const std::set<ValueId>& inner, int vector,
                  loop::BufferId buffer, const Index& index, const std::vector<Within>& when,
                  std::vector<Extent>& all) {
-  const loop::Buffer& b = kernel.buffer(buffer);
-  if (b.kind == loop::Buffer::Kind::kRow && b.hold == Hold::kRegister) return;
+  const loop::KernelBuffer& b = kernel.buffer(buffer);
+  if (b.kind == loop::KernelBuffer::Kind::kRow && b.hold == Hold::kRegister) return;
   const LaneAccess access = lane_access(kernel, index, lane, inner, vector);
   if (access.kind == LaneAccess::Kind::kElement) return;
   all.insert(all.end(), access.multiples.begin(), access.multiples.end());
@@ -274,8 +274,9 @@ std::size_t state_bytes(const loop::Reduction& reduction) {
 bool KernelFacts::uses_registers(const Kernel& kernel, const For& lane) const {
   bool found = false;
   auto look = [&](loop::BufferId id) {
-    const loop::Buffer& buffer = kernel.buffer(id);
-    found = found || (buffer.kind == loop::Buffer::Kind::kRow && buffer.hold == Hold::kRegister);
+    const loop::KernelBuffer& buffer = kernel.buffer(id);
+    found =
+        found || (buffer.kind == loop::KernelBuffer::Kind::kRow && buffer.hold == Hold::kRegister);
   };
   loop::walk(lane.body, [&](const Statement& statement, int) {
     if (const auto* s = std::get_if<loop::Load>(&statement.node)) look(s->buffer);
@@ -286,8 +287,8 @@ bool KernelFacts::uses_registers(const Kernel& kernel, const For& lane) const {
 
 int register_slots(const Kernel& kernel) {
   std::int64_t capacity = 0;
-  for (const loop::Buffer& buffer : kernel.buffers)
-    if (buffer.kind == loop::Buffer::Kind::kRow && buffer.hold == Hold::kRegister)
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    if (buffer.kind == loop::KernelBuffer::Kind::kRow && buffer.hold == Hold::kRegister)
       capacity = std::max(capacity, buffer.capacity);
   const std::int64_t at_once = std::int64_t{kernel.schedule.threads} * kernel.schedule.vector;
   return static_cast<int>((capacity + at_once - 1) / at_once);
@@ -350,8 +351,8 @@ CudaLaunch cuda_launch(const Kernel& kernel) {
   launch.sizes = kernel.sizes();
   launch.outer_count = kernel.outer_count;
   launch.state_bytes = facts_of(kernel).state_bytes;
-  for (const loop::Buffer& buffer : kernel.buffers) {
-    if (buffer.kind != loop::Buffer::Kind::kRow) {
+  for (const loop::KernelBuffer& buffer : kernel.buffers) {
+    if (buffer.kind != loop::KernelBuffer::Kind::kRow) {
       ++launch.globals;
     } else if (buffer.hold != Hold::kRegister) {
       launch.scratch.push_back({buffer.elements, size_of(buffer.dtype)});
@@ -373,20 +374,17 @@ bool registers_end_whole(const Kernel& kernel, const std::vector<Extent>& promis
   return all;
 }
 
-}  // namespace
-
-std::vector<Extent> vector_multiples(const Kernel& kernel, int vector) {
-  return promised_multiples(kernel, vector);
-}
-
+/// The largest of 8, 4, 2, 1 that keeps the promise at these sizes and moves at most 16 bytes of
+/// the widest element of the longest buffers; what Schedule::vector says is not looked at.
 int largest_vector(const Kernel& kernel, const SizeOf& size) {
   // What most of the traffic is: the vector is made for that, smaller buffers follow.
   std::int64_t longest = 0;
-  for (const loop::Buffer& buffer : kernel.buffers)
-    if (buffer.kind != loop::Buffer::Kind::kRow) longest = std::max(longest, size(buffer.elements));
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    if (buffer.kind != loop::KernelBuffer::Kind::kRow)
+      longest = std::max(longest, size(buffer.elements));
   std::size_t widest = 2;
-  for (const loop::Buffer& buffer : kernel.buffers)
-    if (buffer.kind != loop::Buffer::Kind::kRow && size(buffer.elements) > longest / 16)
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    if (buffer.kind != loop::KernelBuffer::Kind::kRow && size(buffer.elements) > longest / 16)
       widest = std::max(widest, size_of(buffer.dtype));
   for (int vector = static_cast<int>(16 / widest); vector > 1; vector /= 2) {
     const std::vector<Extent> multiples = promised_multiples(kernel, vector);
@@ -398,14 +396,17 @@ int largest_vector(const Kernel& kernel, const SizeOf& size) {
   return 1;
 }
 
+/// Whether positions fit 32 bits at these sizes.
 bool fits_narrow(const Kernel& kernel, const SizeOf& size) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - (1 << 24);
   bool fits = size(kernel.outer_count) < kMost;
-  for (const loop::Buffer& buffer : kernel.buffers) fits = fits && size(buffer.elements) < kMost;
+  for (const loop::KernelBuffer& buffer : kernel.buffers)
+    fits = fits && size(buffer.elements) < kMost;
   for (const Extent& extent : kernel.sizes()) fits = fits && size(extent) < kMost;
   return fits;
 }
 
+/// Whether rows in registers fill them at these sizes, with the schedule's vector.
 bool fills_registers(const Kernel& kernel, const SizeOf& size) {
   const std::int64_t held =
       std::int64_t{register_slots(kernel)} * kernel.schedule.threads * kernel.schedule.vector;
@@ -420,6 +421,8 @@ bool fills_registers(const Kernel& kernel, const SizeOf& size) {
   });
   return any && all;
 }
+
+}  // namespace
 
 void fit_to_sizes(Kernel& kernel, const SizeOf& size) {
   kernel.schedule.vector = largest_vector(kernel, size);

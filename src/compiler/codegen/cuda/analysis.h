@@ -33,7 +33,9 @@ std::set<loop::ValueId> defined_in(const std::vector<loop::Statement>& body);
 /// The values that one statement reads, those in its indices included; not those of inner blocks.
 std::set<loop::ValueId> read_by(const loop::Kernel& kernel, const loop::Statement& statement);
 
-/// Extents of which vector_multiples() speaks, without those that are multiples anyway.
+/// The extents that have to be multiples of `vector` for vector accesses to be aligned and loops
+/// to end with whole vectors, without those that are multiples anyway; numbers that are not are
+/// handled element by element instead.
 std::vector<ir::Extent> promised_multiples(const loop::Kernel& kernel, int vector);
 /// Whether end - begin of the loop is a multiple of `vector` where `promised` are.
 bool ends_whole(const loop::Kernel& kernel, const loop::For& lane,

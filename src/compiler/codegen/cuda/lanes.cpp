@@ -7,10 +7,10 @@
 
 namespace segfuse::compiler::cuda {
 
-using loop::Buffer;
 using loop::For;
 using loop::If;
 using loop::Index;
+using loop::KernelBuffer;
 using loop::Load;
 using loop::Statement;
 using loop::Store;
@@ -117,8 +117,8 @@ int KernelPrinter::vectors_at_once(const Lane& lane) const {
     return size_of(dtype) * static_cast<std::size_t>(vectors * lane.vector) / 4;
   };
   std::size_t held = 0;
-  for (const Buffer& buffer : kernel_.buffers)
-    if (buffer.kind == Buffer::Kind::kRow && buffer.hold == Hold::kRegister)
+  for (const KernelBuffer& buffer : kernel_.buffers)
+    if (buffer.kind == KernelBuffer::Kind::kRow && buffer.hold == Hold::kRegister)
       held += words(buffer.dtype, lane.slots);
   const std::size_t near_words = held > kManyWords ? 4 : 8;
   auto fits = [&](int vectors) {
@@ -147,8 +147,9 @@ void KernelPrinter::prefetch_next(const Lane& lane) {
   const For& around = *serial_.back();
   std::vector<const Load*> rows;
   for (const Load* load : lane.staged)
-    if (kernel_.buffer(load->buffer).kind == Buffer::Kind::kInput && kept_in_registers(*load) &&
-        load->when.empty() && kernel_.indices.stride(load->index, around.var).has_value())
+    if (kernel_.buffer(load->buffer).kind == KernelBuffer::Kind::kInput &&
+        kept_in_registers(*load) && load->when.empty() &&
+        kernel_.indices.stride(load->index, around.var).has_value())
       rows.push_back(load);
   if (rows.empty()) return;
   open(fmt::format("if ({} + 1 < {})", positions_.text(around.var), positions_.index(around.end)));
@@ -229,7 +230,7 @@ bool KernelPrinter::can_stage(const Load& load) const {
   for (const ValueId value : read_by(kernel_, statement))
     inner = inner || lane_->inner.count(value) != 0;
   if (inner) return false;
-  if (kernel_.buffer(load.buffer).kind != Buffer::Kind::kRow) return true;
+  if (kernel_.buffer(load.buffer).kind != KernelBuffer::Kind::kRow) return true;
   bool stored = false;
   loop::walk(lane_->loop->body, [&](const Statement& other, int) {
     const auto* store = std::get_if<Store>(&other.node);
@@ -276,8 +277,8 @@ void KernelPrinter::declare_source(const Load& load, int count) {
 /// Fills what declare_source() declared.
 void KernelPrinter::fill_source(const Load& load) {
   const DType dtype = kernel_.buffer(load.buffer).dtype;
-  const Place& place = sources_.at(&load);
-  const std::string source = place.element();
+  const ElementSlot& at = sources_.at(&load);
+  const std::string source = at.element();
   const std::string otherwise = stored_literal(dtype, load.otherwise);
   auto by_element = [&] {
     const std::string element = fetched(load.buffer, load.index);
@@ -289,9 +290,10 @@ void KernelPrinter::fill_source(const Load& load) {
   const bool vector = access(load.index) == Kind::kVector && same_in_vector(load.when);
   if (vector && !load.when.empty()) open(fmt::format("if ({})", positions_.all(load.when)));
   if (vector) {
-    line("{} = {}<{}>({});", place.variable,
-         kernel_.buffer(load.buffer).kind == Buffer::Kind::kInput ? "fetch_pack" : "load_pack",
-         lane_->vector, pointer(load.buffer, load.index));
+    line(
+        "{} = {}<{}>({});", at.variable,
+        kernel_.buffer(load.buffer).kind == KernelBuffer::Kind::kInput ? "fetch_pack" : "load_pack",
+        lane_->vector, pointer(load.buffer, load.index));
     if (load.when.empty()) return;
     --depth_;
     line("}} else {{");
@@ -465,7 +467,7 @@ void KernelPrinter::run_of(const Part& part) {
 // ---- one element
 
 /// A row in registers: the slot is a constant once loops are unrolled.
-Place KernelPrinter::slot(loop::BufferId buffer) const {
+ElementSlot KernelPrinter::slot(loop::BufferId buffer) const {
   return {name(buffer) + "[turn + u]", lane_->vector > 1};
 }
 

@@ -8,7 +8,7 @@
 
 namespace segfuse::compiler::cuda {
 
-using loop::Buffer;
+using loop::KernelBuffer;
 
 CudaText print_cuda_parts(const loop::Kernel& kernel) {
   const std::string function = KernelPrinter(kernel).run();
@@ -56,9 +56,9 @@ void KernelPrinter::close() {
 std::string KernelPrinter::argument_type() const {
   std::string text = "struct Arguments {\n";
   for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
-    const Buffer& buffer = kernel_.buffers[i];
-    if (buffer.kind == Buffer::Kind::kRow) continue;
-    text += fmt::format("  {}{}* b{};\n", buffer.kind == Buffer::Kind::kInput ? "const " : "",
+    const KernelBuffer& buffer = kernel_.buffers[i];
+    if (buffer.kind == KernelBuffer::Kind::kRow) continue;
+    text += fmt::format("  {}{}* b{};\n", buffer.kind == KernelBuffer::Kind::kInput ? "const " : "",
                         stored_type(buffer.dtype), i);
   }
   for (std::size_t i = 0; i < kernel_.sizes().size(); ++i)
@@ -68,22 +68,23 @@ std::string KernelPrinter::argument_type() const {
 
 bool KernelPrinter::shares_memory() const {
   bool scratch = false;
-  for (const Buffer& buffer : kernel_.buffers)
-    scratch = scratch || (buffer.kind == Buffer::Kind::kRow && buffer.hold != Hold::kRegister);
+  for (const KernelBuffer& buffer : kernel_.buffers)
+    scratch =
+        scratch || (buffer.kind == KernelBuffer::Kind::kRow && buffer.hold != Hold::kRegister);
   return scratch || facts_.state_bytes > 0;
 }
 
 /// Pointers to shared memory: states of reductions first, then row buffers.
 void KernelPrinter::declare_memory() {
   if (!shares_memory()) return;
-  std::vector<const Buffer*> scratch;
+  std::vector<const KernelBuffer*> scratch;
   std::string bytes = fmt::format("{}u", facts_.state_bytes);
-  auto bytes_of = [&](const Buffer& buffer) {
+  auto bytes_of = [&](const KernelBuffer& buffer) {
     return fmt::format("((unsigned({}) * {}u + 15u) & ~15u)", positions_.size(buffer.elements),
                        size_of(buffer.dtype));
   };
-  for (const Buffer& buffer : kernel_.buffers)
-    if (buffer.kind == Buffer::Kind::kRow && buffer.hold != Hold::kRegister)
+  for (const KernelBuffer& buffer : kernel_.buffers)
+    if (buffer.kind == KernelBuffer::Kind::kRow && buffer.hold != Hold::kRegister)
       bytes += " + " + bytes_of(buffer);
   line("unsigned char* const row_memory = shared_memory(){};",
        rows_ > 1 ? fmt::format(" + threadIdx.y * ({})", bytes) : "");
@@ -95,8 +96,8 @@ void KernelPrinter::declare_memory() {
   }
   std::string offset = fmt::format("{}u", facts_.state_bytes);
   for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
-    const Buffer& buffer = kernel_.buffers[i];
-    if (buffer.kind != Buffer::Kind::kRow || buffer.hold == Hold::kRegister) continue;
+    const KernelBuffer& buffer = kernel_.buffers[i];
+    if (buffer.kind != KernelBuffer::Kind::kRow || buffer.hold == Hold::kRegister) continue;
     line("{0}* const b{1} = reinterpret_cast<{0}*>(row_memory + {2});", stored_type(buffer.dtype),
          i, offset);
     offset += " + " + bytes_of(buffer);
@@ -106,7 +107,7 @@ void KernelPrinter::declare_memory() {
 /// What belongs to one outer iteration: registers and the states of reductions.
 void KernelPrinter::outer_iteration() {
   for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
-    const Buffer& buffer = kernel_.buffers[i];
+    const KernelBuffer& buffer = kernel_.buffers[i];
     if (!in_registers({static_cast<std::uint32_t>(i)})) continue;
     if (buffer.capacity < 1)
       throw InternalError(
@@ -130,11 +131,11 @@ std::string KernelPrinter::run() {
   const std::string& type = positions_.type();
   depth_ = 1;
   for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
-    const Buffer& buffer = kernel_.buffers[i];
-    if (buffer.kind == Buffer::Kind::kRow) continue;
+    const KernelBuffer& buffer = kernel_.buffers[i];
+    if (buffer.kind == KernelBuffer::Kind::kRow) continue;
     line("{0}{1}* const{2} b{3} = arguments.b{3};",
-         buffer.kind == Buffer::Kind::kInput ? "const " : "", stored_type(buffer.dtype),
-         buffer.kind == Buffer::Kind::kInOut ? "" : " __restrict__", i);
+         buffer.kind == KernelBuffer::Kind::kInput ? "const " : "", stored_type(buffer.dtype),
+         buffer.kind == KernelBuffer::Kind::kInOut ? "" : " __restrict__", i);
   }
   for (std::size_t i = 0; i < kernel_.sizes().size(); ++i)
     line("const {0} n{1} = {2}(arguments.n{1});", type, i,

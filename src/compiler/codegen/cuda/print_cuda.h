@@ -1,5 +1,5 @@
 #pragma once
-// CUDA C++ for a kernel of the loop IR, and how to launch it.
+// CUDA C++ for a kernel of the loop IR; launch.h says how it is launched.
 //
 // One block runs schedule.rows_at_once outer iterations beside each other (threadIdx.y), each by
 // schedule.threads lanes (threadIdx.x): a power of two up to 32, or a multiple of 32. Lane loops
@@ -7,19 +7,18 @@
 // depends on its distance from the loop's begin alone, so lane loops with equal bounds agree.
 //
 // What the schedule promises:
-//   vector > 1  every extent of vector_multiples() is a multiple of it, rows in registers end with
+//   vector > 1  every extent of promised_multiples() is a multiple of it, rows in registers end
+//   with
 //               whole vectors, and every global buffer begins at a multiple of min(16, vector *
 //               element size) bytes;
 //   filled      every lane loop over rows in registers takes as many elements as these hold;
 //   narrow      every position, and every loop's end + threads * vector * unroll, is below 2^31.
-// largest_vector() finds a vector for given sizes.
+// fit_to_sizes() makes these promises.
 
-#include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "compiler/codegen/cuda/launch.h"
 #include "compiler/loop/kernel.h"
 
 namespace segfuse::compiler::cuda {
@@ -36,43 +35,7 @@ inline std::string print_cuda(const loop::Kernel& kernel) {
   return print_cuda_parts(kernel).text();
 }
 
-using SizeOf = std::function<std::int64_t(const ir::Extent&)>;
-
-/// What a launch needs besides the text.
-struct CudaLaunch {
-  unsigned threads = 32;      ///< blockDim.x
-  unsigned rows_at_once = 1;  ///< blockDim.y
-  std::size_t globals = 0;    ///< pointers in the argument
-  std::vector<ir::Extent> sizes;
-  ir::Extent outer_count;
-  struct RowBuffer {
-    ir::Extent elements;
-    std::size_t element_bytes = 0;
-  };
-  std::size_t state_bytes = 0;  ///< shared memory for reductions, of one outer iteration
-  std::vector<RowBuffer> scratch;
-
-  /// gridDim.x; blocks take further outer iterations when there are more.
-  unsigned blocks(const SizeOf& size) const;
-  std::size_t shared_bytes(const SizeOf& size) const;
-  /// The kernel's argument: the addresses of the global buffers in their order, the sizes, the
-  /// outer count, the address of the status word (an int that is 0 before). 8 bytes each.
-  std::vector<std::uint64_t> argument(std::span<void* const> buffers, const SizeOf& size,
-                                      int* status) const;
-};
-CudaLaunch cuda_launch(const loop::Kernel& kernel);
-
-/// The extents that have to be multiples of `vector` for vector accesses to be aligned and loops
-/// to end with whole vectors; numbers that are not are handled element by element instead.
-std::vector<ir::Extent> vector_multiples(const loop::Kernel& kernel, int vector);
-/// The largest of 8, 4, 2, 1 that keeps the promise at these sizes and moves at most 16 bytes of
-/// the widest element of the longest buffers; what Schedule::vector says is not looked at.
-int largest_vector(const loop::Kernel& kernel, const SizeOf& size);
-/// Whether positions fit 32 bits at these sizes.
-bool fits_narrow(const loop::Kernel& kernel, const SizeOf& size);
-/// Whether rows in registers fill them at these sizes, with the schedule's vector.
-bool fills_registers(const loop::Kernel& kernel, const SizeOf& size);
-/// Gives the kernel's schedule what depends on these sizes.
+/// Gives the kernel's schedule the promises that hold at these sizes, and the vector.
 void fit_to_sizes(loop::Kernel& kernel, const SizeOf& size);
 
 }  // namespace segfuse::compiler::cuda

@@ -109,7 +109,7 @@ class KernelPrinter {
   void run_of(const Part& part);
   void element(const loop::Statement& statement);
   void element_store(const loop::Store& store);
-  Place slot(loop::BufferId buffer) const;
+  ElementSlot slot(loop::BufferId buffer) const;
   std::string lane_load(const loop::Load& load) const;
   std::string state_of_element(loop::ReductionId reduction) const;
   bool is_vector_store(const loop::Store& store) const;
@@ -128,7 +128,7 @@ class KernelPrinter {
   std::vector<const loop::For*> serial_;  ///< uniform loops around what is written
   Lane* lane_ = nullptr;
   std::set<loop::ValueId> crossing_;                   ///< values that are arrays over a vector
-  std::map<const loop::Load*, Place> sources_;         ///< where a load's element was brought
+  std::map<const loop::Load*, ElementSlot> sources_;   ///< where a load's element was brought
   std::map<const loop::Store*, std::string> targets_;  ///< vectors that are stored after a run
   std::set<const loop::Store*> kept_;                  ///< done by a load into registers
   std::set<loop::ReductionId> lane_states_;            ///< begun with a state for each element

@@ -96,10 +96,10 @@ std::string from_stored(DType dtype, const std::string& element) {
   }
 }
 
-std::string from_stored(DType dtype, const Place& place) {
+std::string from_stored(DType dtype, const ElementSlot& at) {
   // Two elements of a Pack are a word.
-  if (dtype == DType::kBF16 && place.of_pack) return fmt::format("bf16_at({}, e)", place.variable);
-  return from_stored(dtype, place.element());
+  if (dtype == DType::kBF16 && at.of_pack) return fmt::format("bf16_at({}, e)", at.variable);
+  return from_stored(dtype, at.element());
 }
 
 std::string to_stored(DType dtype, const std::string& value) {

@@ -16,7 +16,7 @@ std::string stored_type(DType dtype);
 std::string value_type(DType dtype);
 
 /// Where an element was brought to: a variable of its own, or the e-th of a Pack.
-struct Place {
+struct ElementSlot {
   std::string variable;
   bool of_pack = false;
   std::string element() const { return of_pack ? variable + ".at[e]" : variable; }
@@ -24,7 +24,7 @@ struct Place {
 
 /// What an element in memory is as a value, and the other way; the value is one of `dtype`.
 std::string from_stored(DType dtype, const std::string& element);
-std::string from_stored(DType dtype, const Place& place);
+std::string from_stored(DType dtype, const ElementSlot& at);
 std::string to_stored(DType dtype, const std::string& value);
 /// The number as a value, rounded to the type.
 std::string literal(DType dtype, double value);

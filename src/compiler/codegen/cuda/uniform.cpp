@@ -8,14 +8,14 @@
 namespace segfuse::compiler::cuda {
 
 using ir::Monoid;
-using loop::Buffer;
 using loop::Index;
+using loop::KernelBuffer;
 using loop::ReductionId;
 using loop::Statement;
 
 bool KernelPrinter::in_registers(loop::BufferId buffer) const {
-  const Buffer& b = kernel_.buffer(buffer);
-  return b.kind == Buffer::Kind::kRow && b.hold == Hold::kRegister;
+  const KernelBuffer& b = kernel_.buffer(buffer);
+  return b.kind == KernelBuffer::Kind::kRow && b.hold == Hold::kRegister;
 }
 
 std::string KernelPrinter::pointer(loop::BufferId buffer, const Index& index) const {
@@ -23,7 +23,7 @@ std::string KernelPrinter::pointer(loop::BufferId buffer, const Index& index) co
 }
 
 std::string KernelPrinter::fetched(loop::BufferId buffer, const Index& index) const {
-  if (kernel_.buffer(buffer).kind == Buffer::Kind::kInput)
+  if (kernel_.buffer(buffer).kind == KernelBuffer::Kind::kInput)
     return fmt::format("__ldg({})", pointer(buffer, index));
   return fmt::format("{}[{}]", name(buffer), positions_.index(index));
 }
@@ -222,9 +222,9 @@ void KernelPrinter::uniform_loop(const loop::For& loop) {
 }
 
 void KernelPrinter::uniform_store(const loop::Store& store) {
-  const Buffer& buffer = kernel_.buffer(store.buffer);
+  const KernelBuffer& buffer = kernel_.buffer(store.buffer);
   // All lanes have read what one of them overwrites.
-  if (buffer.kind == Buffer::Kind::kInOut) barrier();
+  if (buffer.kind == KernelBuffer::Kind::kInOut) barrier();
   std::string when = threads_ > 1 ? "lane == 0" : "";
   if (!store.when.empty()) when += (when.empty() ? "" : " && ") + positions_.all(store.when);
   line("{}{}[{}] = {};", when.empty() ? "" : fmt::format("if ({}) ", when), name(store.buffer),

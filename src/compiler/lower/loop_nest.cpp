@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "compiler/lower/make.h"
+#include "compiler/lower/kernel_makers.h"
 
 namespace segfuse::compiler {
 
@@ -9,7 +9,7 @@ using loop::For;
 using loop::Index;
 using loop::VarId;
 
-GroupKernel& Making::add_kernel() const {
+GroupKernel& Lowering::add_kernel() const {
   GroupKernel& kernel = out.kernels.emplace_back();
   kernel.kernel.name = group.name;
   if (out.kernels.size() > 1) kernel.kernel.name += "_" + std::to_string(out.kernels.size());
@@ -17,9 +17,9 @@ GroupKernel& Making::add_kernel() const {
   return kernel;
 }
 
-StateMemory Making::add_states(const std::vector<std::size_t>& reductions,
-                               const Extent& elements) const {
-  StateMemory memory(group.reductions.size());
+StateWorkspaces Lowering::add_states(const std::vector<std::size_t>& reductions,
+                                     const Extent& elements) const {
+  StateWorkspaces memory(group.reductions.size());
   auto add = [&](std::size_t number, DType dtype) {
     memory[number].push_back(static_cast<std::uint32_t>(out.workspaces.size()));
     out.workspaces.push_back({"state", dtype, elements});
@@ -31,13 +31,13 @@ StateMemory Making::add_states(const std::vector<std::size_t>& reductions,
   return memory;
 }
 
-Frame::Frame(const Making& making, Walker& walker)
-    : making_(making), walker_(walker), at_(making.group.space.axes.size()) {}
+LoopNest::LoopNest(const Lowering& lowering, KernelWriter& writer)
+    : lowering_(lowering), writer_(writer), at_(lowering.group.space.axes.size()) {}
 
-void Frame::open(const Loops& loops) {
-  Emitter& e = walker_.emitter;
+void LoopNest::open(const Loops& loops) {
+  Emitter& e = writer_.emitter;
   loop::Indices& indices = e.indices();
-  const auto& axes = making_.group.space.axes;
+  const auto& axes = lowering_.group.space.axes;
   ir::Extents counts;
   if (loops.extra_first) counts.push_back(loops.extra);
   for (const std::size_t axis : loops.outer) counts.push_back(axes[axis].extent);
@@ -45,13 +45,13 @@ void Frame::open(const Loops& loops) {
   auto tiles = [&](int axis, std::int64_t tile) {
     counts.push_back(
         axis < 0 ? Extent(1)
-                 : making_.group.ceil_divide(axes[static_cast<std::size_t>(axis)].extent, tile));
+                 : lowering_.group.ceil_divide(axes[static_cast<std::size_t>(axis)].extent, tile));
   };
   tiles(loops.serial, loops.serial_tile);
   tiles(loops.lane, loops.tile);
   const Extent count = product(counts);
   const VarId outer = e.outer(count);
-  const Tuple parts = unflatten(indices, indices.of(outer), counts);
+  const Coordinates parts = unflatten(indices, indices.of(outer), counts);
   const std::size_t before = loops.extra_first ? 1 : 0;
   for (std::size_t i = 0; i < loops.outer.size(); ++i) at_[loops.outer[i]] = parts[before + i];
   const std::size_t after = loops.outer.size();
@@ -60,7 +60,7 @@ void Frame::open(const Loops& loops) {
                        std::size_t part) {
     if (axis < 0) return;
     const auto number = static_cast<std::size_t>(axis);
-    const VarId var = walk(number, name);
+    const VarId var = iterate(number, name);
     Tile& opened = kind == For::Kind::kLane ? lane_ : serial_;
     opened = {var, 0, Index(axes[number].extent), at_[number]};
     if (counts[part].is_constant(1)) {
@@ -78,27 +78,29 @@ void Frame::open(const Loops& loops) {
   open_tile(For::Kind::kLane, "j", loops.lane, loops.tile, after + 2);
 }
 
-void Frame::close() {
-  for (; opened_ > 0; --opened_) walker_.emitter.close();
+void LoopNest::close() {
+  for (; opened_ > 0; --opened_) writer_.emitter.close();
 }
 
-VarId Frame::walk(std::size_t axis, const char* name) {
-  loop::Indices& indices = walker_.emitter.indices();
-  const VarId var = indices.add_var(name, making_.group.space.axes[axis].extent);
+VarId LoopNest::iterate(std::size_t axis, const char* name) {
+  loop::Indices& indices = writer_.emitter.indices();
+  const VarId var = indices.add_var(name, lowering_.group.space.axes[axis].extent);
   at_[axis] = indices.of(var);
   return var;
 }
 
-void Frame::settle() { walker_.plan_at = making_.group.plan_axes(walker_.emitter.indices(), at_); }
+void LoopNest::update_coordinates() {
+  writer_.domain_at = lowering_.group.domain_axes(writer_.emitter.indices(), at_);
+}
 
-Index Frame::linear(const std::vector<std::size_t>& axes) const {
-  Tuple at;
+Index LoopNest::linear(const std::vector<std::size_t>& axes) const {
+  Coordinates at;
   ir::Extents shape;
   for (const std::size_t axis : axes) {
     at.push_back(at_[axis]);
-    shape.push_back(making_.group.space.axes[axis].extent);
+    shape.push_back(lowering_.group.space.axes[axis].extent);
   }
-  return linearize(walker_.emitter.indices(), at, shape);
+  return linearize(writer_.emitter.indices(), at, shape);
 }
 
 std::optional<Matrix> matrix_of(Emitter& e, const Index& linear, VarId unit,
@@ -115,11 +117,9 @@ std::optional<Matrix> matrix_of(Emitter& e, const Index& linear, VarId unit,
   return Matrix{begin, *step};
 }
 
-std::optional<Index> position_of(const GroupState& group, Emitter& e, const Request& request) {
-  const auto& inputs = group.group.boundary.inputs;
-  if (!request.when.empty() || !std::binary_search(inputs.begin(), inputs.end(), request.val))
-    return {};
-  const ir::Extents shape = group.fusion.canonical(group.fusion.val(request.val).shape);
+std::optional<Index> position_of(const GroupAnalysis& group, Emitter& e, const Request& request) {
+  if (!request.when.empty() || !group.context.reads(request.val)) return {};
+  const ir::Extents shape = group.context.shape_of(request.val);
   return linearize(e.indices(), request.at, shape);
 }
 
@@ -136,30 +136,33 @@ Extent elements_of(const Space& space, const std::vector<std::size_t>& axes) {
   return all;
 }
 
-std::vector<loop::Within> only_first(const Making& making, const Frame& frame, const Result& result,
+std::vector<loop::Within> only_first(const Lowering& lowering, const LoopNest& nest,
+                                     const GroupResult& result,
                                      const std::vector<std::size_t>& axes) {
   std::vector<loop::Within> when;
   for (const std::size_t axis : axes)
-    if (!result.along[making.group.joined[axis][0]]) when.push_back({frame.at(axis), 1});
+    if (!result.along[lowering.group.collapsed[axis][0]]) when.push_back({nest.at(axis), 1});
   return when;
 }
 
-void save(Walker& walker, const Making& making, const StateMemory& memory, std::size_t number,
-          const Index& at) {
-  const auto& values = walker.finished(number);
+void save(KernelWriter& writer, const Lowering& lowering, const StateWorkspaces& memory,
+          std::size_t number, const Index& at) {
+  const auto& values = writer.finished(number);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint32_t place = memory[number][i];
-    walker.emitter.store(walker.emitter.workspace(place, making.out.workspaces[place], true), at,
-                         values[i], {});
+    const std::uint32_t workspace = memory[number][i];
+    writer.emitter.store(
+        writer.emitter.workspace(workspace, lowering.out.workspaces[workspace], true), at,
+        values[i], {});
   }
 }
 
-std::vector<loop::ValueId> restore(Walker& walker, const Making& making, const StateMemory& memory,
-                                   std::size_t number, const Index& at) {
+std::vector<loop::ValueId> restore(KernelWriter& writer, const Lowering& lowering,
+                                   const StateWorkspaces& memory, std::size_t number,
+                                   const Index& at) {
   std::vector<loop::ValueId> values;
-  for (const std::uint32_t place : memory[number])
-    values.push_back(walker.emitter.load(
-        walker.emitter.workspace(place, making.out.workspaces[place], false), at));
+  for (const std::uint32_t workspace : memory[number])
+    values.push_back(writer.emitter.load(
+        writer.emitter.workspace(workspace, lowering.out.workspaces[workspace], false), at));
   return values;
 }
 

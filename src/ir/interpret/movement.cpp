@@ -3,10 +3,10 @@
 #include <functional>
 
 #include "base/check.h"
-#include "compiler/inputs.h"
-#include "compiler/interpret/evaluate.h"
+#include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 namespace {
 
 /// Where an element of the result comes from; an empty index stands for the fill value.
@@ -68,7 +68,7 @@ std::vector<Tensor> evaluate_broadcast(const Evaluation& e) {
 }
 
 std::vector<Tensor> evaluate_slice(const Evaluation& e) {
-  const Shape starts = e.sizes.of(e.attr<ir::Extents>("starts"));
+  const Shape starts = e.sizes.of(e.attr<Extents>("starts"));
   return move(e, [&](const Index& index) {
     Index from = index;
     for (std::size_t i = 0; i < from.size(); ++i) from[i] += starts[i];
@@ -77,7 +77,7 @@ std::vector<Tensor> evaluate_slice(const Evaluation& e) {
 }
 
 std::vector<Tensor> evaluate_pad(const Evaluation& e) {
-  const Shape low = e.sizes.of(e.attr<ir::Extents>("low"));
+  const Shape low = e.sizes.of(e.attr<Extents>("low"));
   const Shape& shape = e.operands[0].shape();
   if (shape.empty()) return {e.operands[0]};
   return move(
@@ -201,21 +201,21 @@ std::vector<Tensor> evaluate_fold(const Evaluation& e) {
 }  // namespace
 
 std::vector<Tensor> evaluate_movement(const Evaluation& e) {
-  switch (ir::as<ir::MovementOp>(e.expr().op)) {
-    case ir::MovementOp::permute: return evaluate_permute(e);
-    case ir::MovementOp::broadcast: return evaluate_broadcast(e);
-    case ir::MovementOp::squeeze:
-    case ir::MovementOp::reshape: return {e.operands[0].reshaped(e.result_shape())};
-    case ir::MovementOp::slice: return evaluate_slice(e);
-    case ir::MovementOp::pad: return evaluate_pad(e);
-    case ir::MovementOp::concat: return evaluate_concat(e);
-    case ir::MovementOp::take: return evaluate_take(e);
-    case ir::MovementOp::gather: return evaluate_gather(e);
-    case ir::MovementOp::scatter_add: return evaluate_scatter_add(e);
-    case ir::MovementOp::unfold: return evaluate_unfold(e);
-    case ir::MovementOp::fold: return evaluate_fold(e);
+  switch (as<MovementOp>(e.expr().op)) {
+    case MovementOp::permute: return evaluate_permute(e);
+    case MovementOp::broadcast: return evaluate_broadcast(e);
+    case MovementOp::squeeze:
+    case MovementOp::reshape: return {e.operands[0].reshaped(e.result_shape())};
+    case MovementOp::slice: return evaluate_slice(e);
+    case MovementOp::pad: return evaluate_pad(e);
+    case MovementOp::concat: return evaluate_concat(e);
+    case MovementOp::take: return evaluate_take(e);
+    case MovementOp::gather: return evaluate_gather(e);
+    case MovementOp::scatter_add: return evaluate_scatter_add(e);
+    case MovementOp::unfold: return evaluate_unfold(e);
+    case MovementOp::fold: return evaluate_fold(e);
   }
-  throw InternalError(fmt::format("no evaluation for '{}'", ir::info(e.expr().op).name));
+  throw InternalError(fmt::format("no evaluation for '{}'", info(e.expr().op).name));
 }
 
 std::vector<Tensor> evaluate_matmul(const Evaluation& e) {
@@ -243,4 +243,4 @@ std::vector<Tensor> evaluate_matmul(const Evaluation& e) {
   return {result};
 }
 
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

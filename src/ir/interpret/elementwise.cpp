@@ -6,9 +6,9 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "compiler/interpret/evaluate.h"
+#include "ir/interpret/evaluate.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 namespace {
 
 // Wide enough that no formula over 64-bit integers overflows before it is wrapped.
@@ -16,48 +16,38 @@ __extension__ using Int128 = __int128;
 
 /// A formula over T, for the types that its rule admits; the other branch is never compiled.
 template <class T>
-constexpr bool admits(ir::DTypeRule rule) {
+constexpr bool admits(DTypeRule rule) {
   const bool real = std::is_same_v<T, double>;
   switch (rule) {
-    case ir::DTypeRule::kFloat:
-    case ir::DTypeRule::kTest: return real;
-    case ir::DTypeRule::kLogical: return !real;
+    case DTypeRule::kFloat:
+    case DTypeRule::kTest: return real;
+    case DTypeRule::kLogical: return !real;
     default: return true;
   }
 }
 
-// In a template, so that a discarded formula is not instantiated.
+// In a template, so that a discarded formula is not instantiated. Operations of one operand ignore
+// b.
 template <class T>
-T apply_unary(ir::Op op, T a) {
+T formula_of(Op op, T a, T b = T()) {
   switch (op) {
-#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
-  case ir::Op::name:                                                                           \
-    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                            \
-      return static_cast<T>(formula);                                                          \
-    } else {                                                                                   \
-      break;                                                                                   \
+#define SEGFUSE_ANY(name, rule, formula)        \
+  case Op::name:                                \
+    if constexpr (admits<T>(DTypeRule::rule)) { \
+      return static_cast<T>(formula);           \
+    } else {                                    \
+      break;                                    \
     }
-#include "segfuse/ops.def"
-    default: break;  // any other: refused below
-  }
-  throw InternalError(fmt::format("'{}' has no formula for this type", ir::info(op).name));
-}
-
-template <class T>
-T apply_binary(ir::Op op, T a, T b) {
-  switch (op) {
+#define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \
+  SEGFUSE_ANY(name, rule, formula)
 #define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
                        gradient_b)                                                                \
-  case ir::Op::name:                                                                              \
-    if constexpr (admits<T>(ir::DTypeRule::rule)) {                                               \
-      return static_cast<T>(formula);                                                             \
-    } else {                                                                                      \
-      break;                                                                                      \
-    }
+  SEGFUSE_ANY(name, rule, formula)
 #include "segfuse/ops.def"
+#undef SEGFUSE_ANY
     default: break;  // any other: refused below
   }
-  throw InternalError(fmt::format("'{}' has no formula for this type", ir::info(op).name));
+  throw InternalError(fmt::format("'{}' has no formula for this type", info(op).name));
 }
 
 template <class T>
@@ -66,10 +56,9 @@ T apply(const Evaluation& e, std::int64_t i) {
     if constexpr (std::is_same_v<T, double>) return e.operands[n].at(i);
     return static_cast<T>(e.operands[n].template span<std::int64_t>()[static_cast<std::size_t>(i)]);
   };
-  const ir::Op op = e.expr().op;
-  if (op == ir::Op::where) return e.operands[0].at(i) != 0 ? operand(1) : operand(2);
-  return e.operands.size() == 1 ? apply_unary<T>(op, operand(0))
-                                : apply_binary<T>(op, operand(0), operand(1));
+  const Op op = e.expr().op;
+  if (op == Op::where) return e.operands[0].at(i) != 0 ? operand(1) : operand(2);
+  return formula_of<T>(op, operand(0), e.operands.size() > 1 ? operand(1) : T());
 }
 
 std::int64_t integer_from(DType dtype, double value) {
@@ -97,27 +86,25 @@ std::int64_t wrap(DType dtype, std::int64_t value) {
   return dtype == DType::kI32 ? static_cast<std::int32_t>(value) : value;
 }
 
-Scalar evaluate_scalar(ir::Op op, DType result, DType operand, std::span<const Scalar> operands) {
-  if (op == ir::Op::where) return operands[0].whole != 0 ? operands[1] : operands[2];
-  if (op == ir::Op::cast) {
+Scalar evaluate_scalar(Op op, DType result, DType operand, std::span<const Scalar> operands) {
+  if (op == Op::where) return operands[0].whole != 0 ? operands[1] : operands[2];
+  if (op == Op::cast) {
     if (is_float(result))
       return {is_float(operand) ? operands[0].real : static_cast<double>(operands[0].whole), 0};
     return {0, is_float(operand) ? integer_from(result, operands[0].real)
                                  : wrap(result, operands[0].whole)};
   }
-  const bool one = operands.size() == 1;
+  const Scalar second = operands.size() > 1 ? operands[1] : Scalar();
   if (is_float(operand)) {
-    const double value = one ? apply_unary<double>(op, operands[0].real)
-                             : apply_binary<double>(op, operands[0].real, operands[1].real);
+    const auto value = formula_of<double>(op, operands[0].real, second.real);
     return is_float(result) ? Scalar{value, 0} : Scalar{0, value != 0};
   }
-  const Int128 value = one ? apply_unary<Int128>(op, operands[0].whole)
-                           : apply_binary<Int128>(op, operands[0].whole, operands[1].whole);
+  const auto value = formula_of<Int128>(op, operands[0].whole, second.whole);
   return {0, wrap(result, static_cast<std::int64_t>(value))};
 }
 
 std::vector<Tensor> evaluate_elementwise(const Evaluation& e) {
-  if (e.expr().op == ir::Op::cast) return {evaluate_cast(e)};
+  if (e.expr().op == Op::cast) return {evaluate_cast(e)};
   const DType result_dtype = e.result().dtype;
   const DType operand_dtype = e.operand(e.operands.size() - 1).dtype;
   Tensor result(wide(result_dtype), e.result_shape());
@@ -134,4 +121,4 @@ std::vector<Tensor> evaluate_elementwise(const Evaluation& e) {
   return {result};
 }
 
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

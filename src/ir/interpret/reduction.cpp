@@ -3,9 +3,9 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "compiler/interpret/evaluate.h"
+#include "ir/interpret/evaluate.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 namespace {
 
 // A reduction gets all elements of one result, in row-major order. Sums are carried in long double:
@@ -32,34 +32,33 @@ double reduce_logsumexp(const std::vector<double>& values) {
   return largest + std::log(static_cast<double>(sum));
 }
 
-double reduce_real(ir::Monoid monoid, const std::vector<double>& values) {
-  if (monoid == ir::Monoid::kSum)
+double reduce_real(Monoid monoid, const std::vector<double>& values) {
+  if (monoid == Monoid::kSum)
     return static_cast<double>(std::accumulate(values.begin(), values.end(), 0.0L));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double state = monoid == ir::Monoid::kProduct ? 1 : kInfinity;
-  if (monoid == ir::Monoid::kMax) state = -kInfinity;
+  double state = monoid == Monoid::kProduct ? 1 : kInfinity;
+  if (monoid == Monoid::kMax) state = -kInfinity;
   for (const double value : values) {
-    if (monoid == ir::Monoid::kProduct) state *= value;
-    if (monoid == ir::Monoid::kMax && greater(value, state)) state = value;
-    if (monoid == ir::Monoid::kMin && less(value, state)) state = value;
+    if (monoid == Monoid::kProduct) state *= value;
+    if (monoid == Monoid::kMax && greater(value, state)) state = value;
+    if (monoid == Monoid::kMin && less(value, state)) state = value;
   }
   return state;
 }
 
 /// The empty maximum and minimum are the ends of the type.
-std::int64_t reduce_integer(ir::Monoid monoid, DType dtype,
-                            const std::vector<std::int64_t>& values) {
+std::int64_t reduce_integer(Monoid monoid, DType dtype, const std::vector<std::int64_t>& values) {
   using Wide = std::numeric_limits<std::int64_t>;
   using Narrow = std::numeric_limits<std::int32_t>;
   const bool narrow = dtype == DType::kI32;
-  std::int64_t state = monoid == ir::Monoid::kProduct;
-  if (monoid == ir::Monoid::kMax) state = narrow ? Narrow::min() : Wide::min();
-  if (monoid == ir::Monoid::kMin) state = narrow ? Narrow::max() : Wide::max();
+  std::int64_t state = monoid == Monoid::kProduct;
+  if (monoid == Monoid::kMax) state = narrow ? Narrow::min() : Wide::min();
+  if (monoid == Monoid::kMin) state = narrow ? Narrow::max() : Wide::max();
   for (const std::int64_t value : values) {
-    if (monoid == ir::Monoid::kSum) state = wrapping_add(state, value);
-    if (monoid == ir::Monoid::kProduct) state = wrapping_mul(state, value);
-    if (monoid == ir::Monoid::kMax) state = std::max(state, value);
-    if (monoid == ir::Monoid::kMin) state = std::min(state, value);
+    if (monoid == Monoid::kSum) state = wrapping_add(state, value);
+    if (monoid == Monoid::kProduct) state = wrapping_mul(state, value);
+    if (monoid == Monoid::kMax) state = std::max(state, value);
+    if (monoid == Monoid::kMin) state = std::min(state, value);
   }
   return wrap(dtype, state);
 }
@@ -114,36 +113,36 @@ std::vector<Tensor> evaluate_reduction(const Evaluation& e) {
   std::vector<Tensor> results;
   for (std::size_t i = 0; i < e.expr().results.size(); ++i)
     results.emplace_back(wide(e.result(i).dtype), e.result_shape(i));
-  const ir::Monoid monoid = ir::info(e.expr().op).walks[0][0];
+  const Monoid monoid = info(e.expr().op).walks[0][0];
   if (!is_float(dtype)) {
     const auto lists = group<std::int64_t>(e);
     const auto out = results[0].span<std::int64_t>();
     for (std::size_t i = 0; i < lists.size(); ++i)
-      out[i] = monoid == ir::Monoid::kArgmax ? first_maximum(lists[i])
-                                             : reduce_integer(monoid, dtype, lists[i]);
+      out[i] = monoid == Monoid::kArgmax ? first_maximum(lists[i])
+                                         : reduce_integer(monoid, dtype, lists[i]);
     return results;
   }
   const auto lists = group<double>(e);
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const auto position = static_cast<std::int64_t>(i);
-    switch (ir::as<ir::ReductionOp>(e.expr().op)) {
-      case ir::ReductionOp::argmax:
+    switch (as<ReductionOp>(e.expr().op)) {
+      case ReductionOp::argmax:
         results[0].set(position, static_cast<double>(first_maximum(lists[i])));
         break;
-      case ir::ReductionOp::welford: {
+      case ReductionOp::welford: {
         const auto [mean, m2] = moments(lists[i]);
         results[0].set(position, mean);
         results[1].set(position, m2);
         break;
       }
-      case ir::ReductionOp::logsumexp: results[0].set(position, reduce_logsumexp(lists[i])); break;
-      case ir::ReductionOp::sum:
-      case ir::ReductionOp::prod:
-      case ir::ReductionOp::max:
-      case ir::ReductionOp::min: results[0].set(position, reduce_real(monoid, lists[i])); break;
+      case ReductionOp::logsumexp: results[0].set(position, reduce_logsumexp(lists[i])); break;
+      case ReductionOp::sum:
+      case ReductionOp::prod:
+      case ReductionOp::max:
+      case ReductionOp::min: results[0].set(position, reduce_real(monoid, lists[i])); break;
     }
   }
   return results;
 }
 
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

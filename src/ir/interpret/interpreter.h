@@ -9,7 +9,7 @@
 #include "ir/fusion.h"
 #include "segfuse/tensor.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 
 /// Library operations that the compiler does not know itself. A function gets the operands widened
 /// (floats as f64; integers and bools as i64) and returns all results in f64. An empty function
@@ -32,7 +32,7 @@ struct InterpretOptions {
 /// in their own type; bools are 0 or 1; a cast of a float to an integer truncates and saturates.
 /// Aliases are not written back. Throws UsageError for inputs that do not fit and for indices out
 /// of range (it names operation, index and size).
-std::vector<Tensor> interpret(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+std::vector<Tensor> interpret(const Fusion& fusion, std::span<const Tensor> inputs,
                               const OpaqueOps& opaque = {}, const InterpretOptions& options = {});
 
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

@@ -1,4 +1,4 @@
-#include "compiler/lower/walker.h"
+#include "compiler/lower/kernel_writer.h"
 
 #include <fmt/core.h>
 
@@ -18,12 +18,12 @@ using loop::Index;
 using loop::ValueId;
 using Ints = std::vector<std::int64_t>;
 
-Walker::Walker(const GroupState& group, GroupKernel& out)
+KernelWriter::KernelWriter(const GroupAnalysis& group, GroupKernel& out)
     : emitter(group.context, out),
       group_(group),
       states_(group.reductions.size()),
       finished_(group.reductions.size()) {
-  emitter.reduced = [this](ExprId expr, std::size_t which, const Tuple&) {
+  emitter.reduced = [this](ExprId expr, std::size_t which, const Coordinates&) {
     const auto& all = group_.reductions;
     const bool walked = std::any_of(all.begin(), all.end(),
                                     [&](const SimpleReduction& r) { return r.expr == expr; });
@@ -31,27 +31,27 @@ Walker::Walker(const GroupState& group, GroupKernel& out)
   };
 }
 
-std::size_t Walker::find(ExprId expr, int part) const {
+std::size_t KernelWriter::find(ExprId expr, int part) const {
   for (std::size_t i = 0; i < group_.reductions.size(); ++i)
     if (group_.reductions[i].expr == expr && group_.reductions[i].part == part) return i;
   throw InternalError(fmt::format("expression {} has no reduction {}", expr.index, part));
 }
 
-const std::vector<ValueId>& Walker::finished(std::size_t number) const {
+const std::vector<ValueId>& KernelWriter::finished(std::size_t number) const {
   SEGFUSE_CHECK(!finished_[number].empty(), "reduction {} is used before it is finished", number);
   return finished_[number];
 }
 
-Extent Walker::count(ExprId expr) const {
+Extent KernelWriter::count(ExprId expr) const {
   const Expr& e = group_.fusion.expr(expr);
   Extent all = 1;
-  for (const std::int64_t axis : std::get<Ints>(e.attrs[ir::attr_position(e.op, "axes")]))
+  for (const std::int64_t axis : e.attr<Ints>("axes"))
     all = all * group_.fusion.val(e.operands[0]).shape[static_cast<std::size_t>(axis)];
   return group_.fusion.canonical(all);
 }
 
 /// Sum / number of elements; 0 of none.
-ValueId Walker::mean(ExprId expr) {
+ValueId KernelWriter::mean(ExprId expr) {
   const std::size_t number = find(expr, 0);
   const DType dtype = group_.reductions[number].dtype;
   const ValueId elements =
@@ -61,7 +61,7 @@ ValueId Walker::mean(ExprId expr) {
 }
 
 /// The maximum of a logsumexp, or 0 if it is not finite.
-ValueId Walker::largest(ExprId expr) {
+ValueId KernelWriter::largest(ExprId expr) {
   const std::size_t number = find(expr, 0);
   const DType dtype = group_.reductions[number].dtype;
   const ValueId value = finished(number)[0];
@@ -70,11 +70,12 @@ ValueId Walker::largest(ExprId expr) {
       {emitter.compute(Op::is_finite, DType::kBool, {value}), value, emitter.constant(dtype, 0)});
 }
 
-ValueId Walker::operand(std::size_t number) {
+ValueId KernelWriter::operand(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   const Expr& expr = group_.fusion.expr(r.expr);
   const ir::ValId val = expr.operands[0];
-  const ValueId value = emitter.cast(emitter.eval(val, group_.tuple(val, plan_at)), r.dtype);
+  const ValueId value =
+      emitter.cast(emitter.eval(val, group_.coordinates_of(val, domain_at)), r.dtype);
   if (r.part == 0) return value;
   if (expr.op == Op::logsumexp)
     return emitter.compute(Op::exp, r.dtype,
@@ -83,22 +84,22 @@ ValueId Walker::operand(std::size_t number) {
   return r.part == 1 ? deviation : emitter.compute(Op::square, r.dtype, {deviation});
 }
 
-Index Walker::position(std::size_t number) const {
+Index KernelWriter::position(std::size_t number) const {
   const SimpleReduction& r = group_.reductions[number];
   if (r.op != ir::Monoid::kArgmax) return 0;
   const Expr& expr = group_.fusion.expr(r.expr);
-  const auto axis = std::get<Ints>(expr.attrs[ir::attr_position(expr.op, "axes")])[0];
-  return group_.tuple(expr.operands[0], plan_at)[static_cast<std::size_t>(axis)];
+  const auto axis = expr.attr<Ints>("axes")[0];
+  return group_.coordinates_of(expr.operands[0], domain_at)[static_cast<std::size_t>(axis)];
 }
 
 /// A row in registers gives each lane so few elements that plain sums are as good: what rounding
 /// adds grows with the terms of a lane, and lanes are joined in a tree.
-bool Walker::few_to_a_lane() const {
+bool KernelWriter::few_to_a_lane() const {
   const Schedule& schedule = emitter.schedule();
   return schedule.hold == Hold::kRegister && schedule.row <= 64 * schedule.threads;
 }
 
-void Walker::begin(std::size_t number) {
+void KernelWriter::begin(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   auto& all = emitter.kernel().reductions;
   states_[number] = {static_cast<std::uint32_t>(all.size())};
@@ -107,15 +108,15 @@ void Walker::begin(std::size_t number) {
   emitter.emit({loop::Begin{states_[number]}});
 }
 
-void Walker::accumulate(std::size_t number) {
+void KernelWriter::accumulate(std::size_t number) {
   accumulate(number, operand(number), position(number));
 }
 
-void Walker::accumulate(std::size_t number, ValueId value, const Index& position) {
+void KernelWriter::accumulate(std::size_t number, ValueId value, const Index& position) {
   emitter.emit({loop::Accumulate{states_[number], value, position}});
 }
 
-void Walker::finish(std::size_t number) {
+void KernelWriter::finish(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   std::vector<ValueId> results{emitter.new_value(r.dtype, emitter.depth())};
   if (r.op == ir::Monoid::kArgmax)
@@ -124,24 +125,25 @@ void Walker::finish(std::size_t number) {
   emitter.emit({loop::Finish{states_[number], std::move(results)}});
 }
 
-void Walker::assume(std::size_t number) {
+void KernelWriter::assume(std::size_t number) {
   const SimpleReduction& r = group_.reductions[number];
   finished_[number] = {emitter.constant(r.dtype, 0)};
   if (r.op == ir::Monoid::kArgmax) finished_[number].push_back(emitter.constant(DType::kI64, 0));
 }
 
 /// A reduction over axes of size 1.
-ValueId Walker::single(ExprId expr, std::size_t which) {
+ValueId KernelWriter::single(ExprId expr, std::size_t which) {
   const Expr& e = group_.fusion.expr(expr);
   const DType dtype = emitter.carried(group_.fusion.val(e.results[which]).dtype);
   if (e.op == Op::argmax) return emitter.constant(dtype, 0);
-  const ValueId value = emitter.eval(e.operands[0], group_.tuple(e.operands[0], plan_at));
+  const ValueId value =
+      emitter.eval(e.operands[0], group_.coordinates_of(e.operands[0], domain_at));
   if (which == 0) return emitter.cast(value, dtype);
   const ValueId deviation = emitter.compute(Op::sub, emitter.kernel().dtype(value), {value, value});
   return emitter.cast(deviation, dtype);
 }
 
-ValueId Walker::result(ExprId expr, std::size_t which) {
+ValueId KernelWriter::result(ExprId expr, std::size_t which) {
   const Expr& e = group_.fusion.expr(expr);
   const DType dtype = emitter.carried(group_.fusion.val(e.results[which]).dtype);
   const std::size_t first = find(expr, 0);
@@ -167,10 +169,10 @@ ValueId Walker::result(ExprId expr, std::size_t which) {
                       dtype);
 }
 
-void Walker::store(const Result& result, std::vector<loop::Within> when) {
-  const ValueId value = emitter.eval(result.root, group_.tuple(result.root, plan_at));
-  const Tuple to = group_.forward(emitter.indices(), result, plan_at);
-  const ir::Extents shape = group_.fusion.canonical(group_.fusion.val(result.output).shape);
+void KernelWriter::store(const GroupResult& result, std::vector<loop::Within> when) {
+  const ValueId value = emitter.eval(result.root, group_.coordinates_of(result.root, domain_at));
+  const Coordinates to = group_.output_coordinates(emitter.indices(), result, domain_at);
+  const ir::Extents shape = group_.context.shape_of(result.output);
   emitter.store(emitter.buffer_of(result.output, true), linearize(emitter.indices(), to, shape),
                 value, std::move(when));
 }

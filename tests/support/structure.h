@@ -1,5 +1,5 @@
 #pragma once
-// Equality of Fusions by what their outputs mean, for caches.
+// Equality of Fusions by what their outputs mean.
 
 #include <cstdint>
 

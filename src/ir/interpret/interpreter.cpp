@@ -1,13 +1,13 @@
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 
 #include <fmt/core.h>
 
 #include "base/check.h"
-#include "compiler/inputs.h"
-#include "compiler/interpret/evaluate.h"
+#include "ir/bind.h"
+#include "ir/interpret/evaluate.h"
 #include "ir/random.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 
 Tensor widen(const Tensor& tensor) {
   if (is_float(tensor.dtype())) return tensor.to(DType::kF64);
@@ -31,47 +31,47 @@ namespace {
 
 std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque) {
   const OpaqueOps::Function* function = nullptr;
-  switch (ir::as<ir::OpaqueOp>(e.expr().op)) {
-    case ir::OpaqueOp::matmul: return evaluate_matmul(e);
-    case ir::OpaqueOp::semicrf_loss: function = &opaque.semicrf_loss; break;
-    case ir::OpaqueOp::semicrf_loss_grad: function = &opaque.semicrf_loss_grad; break;
+  switch (as<OpaqueOp>(e.expr().op)) {
+    case OpaqueOp::matmul: return evaluate_matmul(e);
+    case OpaqueOp::semicrf_loss: function = &opaque.semicrf_loss; break;
+    case OpaqueOp::semicrf_loss_grad: function = &opaque.semicrf_loss_grad; break;
   }
   if (!*function)
     throw UsageError(
         fmt::format("the Fusion '{}' uses '{}', for which interpret() was given no function",
-                    e.fusion.name(), ir::info(e.expr().op).name));
+                    e.fusion.name(), info(e.expr().op).name));
   return (*function)(e.operands);
 }
 
 }  // namespace
 
 std::vector<Tensor> evaluate(const Evaluation& e, const OpaqueOps& opaque) {
-  switch (ir::info(e.expr().op).op_class) {
-    case ir::OpClass::kElementwise: return evaluate_elementwise(e);
-    case ir::OpClass::kReduction: return evaluate_reduction(e);
-    case ir::OpClass::kMovement: return evaluate_movement(e);
-    case ir::OpClass::kCreation: return evaluate_creation(e);
-    case ir::OpClass::kOpaque: return evaluate_opaque(e, opaque);
+  switch (info(e.expr().op).op_class) {
+    case OpClass::kElementwise: return evaluate_elementwise(e);
+    case OpClass::kReduction: return evaluate_reduction(e);
+    case OpClass::kMovement: return evaluate_movement(e);
+    case OpClass::kCreation: return evaluate_creation(e);
+    case OpClass::kOpaque: return evaluate_opaque(e, opaque);
   }
-  throw InternalError(fmt::format("no evaluation for '{}'", ir::info(e.expr().op).name));
+  throw InternalError(fmt::format("no evaluation for '{}'", info(e.expr().op).name));
 }
 
 std::vector<Tensor> evaluate_creation(const Evaluation& e) {
-  const ir::Val& result = e.result();
+  const Val& result = e.result();
   Tensor out(wide(result.dtype), e.result_shape());
-  switch (ir::as<ir::CreationOp>(e.expr().op)) {
-    case ir::CreationOp::constant: out.set(0, e.attr<double>("value")); break;
-    case ir::CreationOp::extent:
-      out.set(0, static_cast<double>(e.sizes.of(e.attr<ir::Extents>("size")[0])));
+  switch (as<CreationOp>(e.expr().op)) {
+    case CreationOp::constant: out.set(0, e.attr<double>("value")); break;
+    case CreationOp::extent:
+      out.set(0, static_cast<double>(e.sizes.of(e.attr<Extents>("size")[0])));
       break;
-    case ir::CreationOp::iota:
+    case CreationOp::iota:
       for (std::int64_t i = 0; i < out.size(); ++i) out.set(i, static_cast<double>(i));
       break;
-    case ir::CreationOp::random_uniform: {
+    case CreationOp::random_uniform: {
       const auto seed = e.operands[0].span<std::int64_t>();
       const auto stream = e.attr<std::int64_t>("stream");
       for (std::int64_t i = 0; i < out.size(); ++i)
-        out.set(i, ir::random_element(seed[0], seed[1], stream, static_cast<std::uint64_t>(i)));
+        out.set(i, random_element(seed[0], seed[1], stream, static_cast<std::uint64_t>(i)));
     }
   }
   if (!is_float(result.dtype))
@@ -79,18 +79,18 @@ std::vector<Tensor> evaluate_creation(const Evaluation& e) {
   return {out};
 }
 
-std::vector<Tensor> interpret(const ir::Fusion& fusion, std::span<const Tensor> inputs,
+std::vector<Tensor> interpret(const Fusion& fusion, std::span<const Tensor> inputs,
                               const OpaqueOps& opaque, const InterpretOptions& options) {
-  const ir::Sizes sizes = bind_inputs(fusion, inputs);
+  const Sizes sizes = bind_inputs(fusion, inputs);
   std::vector<Tensor> values(fusion.storage().vals.size());
   for (std::size_t i = 0; i < inputs.size(); ++i)
     values[fusion.inputs()[i].val.index] = widen(inputs[i]);
-  for (const ir::ExprId id : fusion.live_exprs()) {
-    const ir::Expr& expr = fusion.expr(id);
+  for (const ExprId id : fusion.live_exprs()) {
+    const Expr& expr = fusion.expr(id);
     std::vector<Tensor> operands;
-    for (const ir::ValId operand : expr.operands) operands.push_back(values[operand.index]);
+    for (const ValId operand : expr.operands) operands.push_back(values[operand.index]);
     const std::vector<Tensor> results = evaluate({fusion, sizes, id, operands}, opaque);
-    SEGFUSE_CHECK(results.size() == expr.results.size(), "results of {}", ir::info(expr.op).name);
+    SEGFUSE_CHECK(results.size() == expr.results.size(), "results of {}", info(expr.op).name);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const DType dtype = fusion.val(expr.results[i]).dtype;
       const bool round = options.round_to_dtype && is_float(dtype);
@@ -98,7 +98,7 @@ std::vector<Tensor> interpret(const ir::Fusion& fusion, std::span<const Tensor> 
     }
   }
   std::vector<Tensor> outputs;
-  for (const ir::Output& output : fusion.outputs()) {
+  for (const Output& output : fusion.outputs()) {
     const DType dtype = fusion.val(output.val).dtype;
     const bool as_f64 = options.outputs_as_f64 && is_float(dtype);
     outputs.push_back(narrow(values[output.val.index], as_f64 ? DType::kF64 : dtype));
@@ -106,4 +106,4 @@ std::vector<Tensor> interpret(const ir::Fusion& fusion, std::span<const Tensor> 
   return outputs;
 }
 
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

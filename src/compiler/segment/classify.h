@@ -12,7 +12,7 @@
 
 namespace segfuse::compiler {
 
-enum class PlanKind : std::uint8_t {
+enum class GroupKind : std::uint8_t {
   kView,            ///< other shapes of what is in memory; no kernel
   kPointwise,       ///< one innermost order
   kTiledTranspose,  ///< two innermost orders
@@ -23,28 +23,29 @@ enum class PlanKind : std::uint8_t {
   kLibrary,         ///< one expression that runs alone
 };
 
-std::string_view name_of(PlanKind kind);
+std::string_view name_of(GroupKind kind);
 
-/// What the planner found out about a group; kept with it for the scheduler.
-struct GroupPlan {
-  PlanKind kind = PlanKind::kPointwise;
-  /// The iteration space: sizes of its axes in the order of a value that has all of them.
-  ir::Extents space;
+/// What classify() finds out about a group; lowering and schedules are made from it.
+struct IterationDomain {
+  GroupKind kind = GroupKind::kPointwise;
+  /// Sizes of its axes in the order of a value that has all of them.
+  ir::Extents axes;
   std::vector<bool> reduced;         ///< by axis of the space
   std::vector<bool> column_reduced;  ///< the other reductions of a kRowCol
   int inner = -1;                    ///< the axis that is innermost in memory; -1 if there is none
   int live = 0;                      ///< most values over the whole space that are alive at once
-  struct Place {
+  struct ValueAxes {
     ir::ValId val;
-    std::vector<int> axes;  ///< its axes in the space; -1 for one of size 1
-    friend bool operator==(const Place&, const Place&) = default;
+    std::vector<int> axes;  ///< by dimension: the axis of the space; -1 for one of size 1
+    friend bool operator==(const ValueAxes&, const ValueAxes&) = default;
   };
-  std::vector<Place> places;  ///< of what is loaded, computed and stored, in topological order
+  std::vector<ValueAxes>
+      value_axes;  ///< of what is loaded, computed and stored, in topological order
 };
 
-/// A plan, or the reason why there is none.
+/// A domain, or the reason why the group is no kernel.
 struct [[nodiscard]] Verdict {
-  std::optional<GroupPlan> plan;
+  std::optional<IterationDomain> domain;
   std::string reason;
 };
 
@@ -56,7 +57,7 @@ struct GroupView {
   std::span<const ir::Alias> in_place;  ///< outputs of the Fusion that overwrite an input
 };
 
-using Planner = std::function<Verdict(const GroupView&)>;
+using Classifier = std::function<Verdict(const GroupView&)>;
 
 /// Axes of values are united when an expression runs along both; the classes are the iteration
 /// space. Refused are: what runs alone in company; a value at two places of the space at once;

@@ -1,22 +1,23 @@
 #pragma once
-// The statements of one kernel about the group's reductions and results.
+// Writes the statements of one kernel that reduce, and that store results; Emitter computes their
+// operands.
 
 #include <vector>
 
-#include "compiler/lower/group_state.h"
+#include "compiler/lower/group_analysis.h"
 
 namespace segfuse::compiler {
 
-class Walker {
+class KernelWriter {
  public:
-  Walker(const GroupState& group, GroupKernel& out);
-  Walker(const Walker&) = delete;
-  Walker& operator=(const Walker&) = delete;
+  KernelWriter(const GroupAnalysis& group, GroupKernel& out);
+  KernelWriter(const KernelWriter&) = delete;
+  KernelWriter& operator=(const KernelWriter&) = delete;
 
   Emitter emitter;
-  Tuple plan_at;  ///< positions of the plan's axes, where the kernel is now
+  Coordinates domain_at;  ///< of the domain's axes, in the loops that are open now
 
-  // Numbers are positions in GroupState::reductions.
+  // Numbers are positions in GroupAnalysis::reductions.
   /// What is accumulated, in the type of the state.
   loop::ValueId operand(std::size_t number);
   loop::Index position(std::size_t number) const;  ///< of argmax: which element it is
@@ -29,10 +30,10 @@ class Walker {
     finished_[number] = std::move(values);
   }
   const std::vector<loop::ValueId>& finished(std::size_t number) const;
-  /// Some value, for who only looks at positions.
+  /// A stand-in for the result, where only positions matter.
   void assume(std::size_t number);
 
-  void store(const Result& result, std::vector<loop::Within> when);
+  void store(const GroupResult& result, std::vector<loop::Within> when);
 
  private:
   bool few_to_a_lane() const;
@@ -43,7 +44,7 @@ class Walker {
   loop::ValueId largest(ir::ExprId expr);
   ir::Extent count(ir::ExprId expr) const;
 
-  const GroupState& group_;
+  const GroupAnalysis& group_;
   std::vector<loop::ReductionId> states_;  // by number; invalid until begun
   std::vector<std::vector<loop::ValueId>> finished_;
 };

@@ -4,23 +4,23 @@
 #include <span>
 #include <vector>
 
-#include "compiler/interpret/interpreter.h"
 #include "ir/bind.h"
 #include "ir/fusion.h"
+#include "ir/interpret/interpreter.h"
 #include "segfuse/tensor.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 
 /// One expression with everything it needs to be evaluated.
 struct Evaluation {
-  const ir::Fusion& fusion;
-  const ir::Sizes& sizes;
-  ir::ExprId id;
+  const Fusion& fusion;
+  const Sizes& sizes;
+  ExprId id;
   std::span<const Tensor> operands;  ///< wide
 
-  const ir::Expr& expr() const { return fusion.expr(id); }
-  const ir::Val& operand(std::size_t i) const { return fusion.val(expr().operands[i]); }
-  const ir::Val& result(std::size_t i = 0) const { return fusion.val(expr().results[i]); }
+  const Expr& expr() const { return fusion.expr(id); }
+  const Val& operand(std::size_t i) const { return fusion.val(expr().operands[i]); }
+  const Val& result(std::size_t i = 0) const { return fusion.val(expr().results[i]); }
   Shape result_shape(std::size_t i = 0) const { return sizes.of(result(i).shape); }
   template <class T>
   const T& attr(std::string_view name) const {
@@ -53,7 +53,7 @@ struct Scalar {
 };
 /// One elementwise operation on scalars, in double or in integers that wrap. `operands` have the
 /// type `operand` (of `where`: the last two), the result has `result`.
-Scalar evaluate_scalar(ir::Op op, DType result, DType operand, std::span<const Scalar> operands);
+Scalar evaluate_scalar(Op op, DType result, DType operand, std::span<const Scalar> operands);
 
 using Index = std::vector<std::int64_t>;
 
@@ -78,4 +78,4 @@ inline std::int64_t linear_index(const Shape& shape, const Index& index) {
   return linear;
 }
 
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

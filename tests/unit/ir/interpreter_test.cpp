@@ -1,6 +1,6 @@
 // The interpreter against values worked out by hand.
 
-#include "compiler/interpret/interpreter.h"
+#include "ir/interpret/interpreter.h"
 
 #include <gmock/gmock.h>
 
@@ -12,17 +12,14 @@
 #include <set>
 
 #include "base/rng.h"
-#include "compiler/interpret/evaluate.h"
 #include "ir/builder.h"
+#include "ir/interpret/evaluate.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
 
-namespace segfuse::compiler {
+namespace segfuse::ir {
 namespace {
 
-using ir::Attrs;
-using ir::Extents;
-using ir::Op;
 using segfuse::testing::counting;
 using segfuse::testing::expect_values;
 using segfuse::testing::row;
@@ -38,14 +35,13 @@ Extents constant_shape(const Shape& shape) { return {shape.begin(), shape.end()}
 
 /// All results of one operation.
 std::vector<Tensor> run(Op op, const std::vector<Tensor>& operands, Attrs attrs = {}) {
-  ir::Fusion fusion;
-  std::vector<ir::ValId> ids;
+  Fusion fusion;
+  std::vector<ValId> ids;
   for (std::size_t i = 0; i < operands.size(); ++i)
     ids.push_back(fusion.add_input("x" + std::to_string(i), operands[i].dtype(),
                                    constant_shape(operands[i].shape())));
-  const ir::ExprId id = fusion.add_expr(op, ids, std::move(attrs));
-  for (const ir::ValId result : std::vector<ir::ValId>(fusion.expr(id).results))
-    fusion.add_output(result);
+  const ExprId id = fusion.add_expr(op, ids, std::move(attrs));
+  for (const ValId result : std::vector<ValId>(fusion.expr(id).results)) fusion.add_output(result);
   return interpret(fusion, operands);
 }
 
@@ -114,7 +110,7 @@ const std::vector<Case>& elementwise_cases() {
 
 TEST(Interpreter, ElementwiseByHand) {
   for (const Case& c : elementwise_cases()) {
-    SCOPED_TRACE(ir::info(c.op).name);
+    SCOPED_TRACE(info(c.op).name);
     std::vector<Tensor> operands{row(c.a, c.dtype)};
     if (!c.b.empty()) operands.push_back(row(c.b, c.dtype));
     expect_values(run(c.op, operands)[0], c.expected);
@@ -140,9 +136,9 @@ TEST(Interpreter, KeepsAll64BitsOfIntegers) {
 }
 
 TEST(Interpreter, FloatsAreRoundedOnlyOnRequest) {
-  ir::Fusion fusion;
-  ir::Builder b(fusion);
-  const ir::ValId x = fusion.add_input("x", DType::kF32, {});
+  Fusion fusion;
+  Builder b(fusion);
+  const ValId x = fusion.add_input("x", DType::kF32, {});
   fusion.add_output(b.sub(b.add(x, b.constant(1.0)), b.constant(1.0)));
   const std::vector<Tensor> inputs{scalar(1e-9, DType::kF32)};
   EXPECT_NEAR(interpret(fusion, inputs)[0].at(0), 1e-9, 1e-15);
@@ -192,7 +188,7 @@ TEST(Interpreter, ReductionsOfSpecialValues) {
   expect_values(run(Op::logsumexp, {row({-kInf, 2})}, {Ints{0}})[0], {2});
   expect_values(run(Op::logsumexp, {row({1000, 1000})}, {Ints{0}})[0], {1000 + std::log(2.0)});
   for (const Op op : {Op::sum, Op::prod, Op::max, Op::min, Op::logsumexp, Op::welford})
-    EXPECT_TRUE(std::isnan(run(op, {row({1, kNan, 3})}, {Ints{0}})[0].at(0))) << ir::info(op).name;
+    EXPECT_TRUE(std::isnan(run(op, {row({1, kNan, 3})}, {Ints{0}})[0].at(0))) << info(op).name;
   expect_values(run(Op::argmax, {row({1, kNan, 9, kNan})}, {Ints{0}})[0], {1});
 }
 
@@ -257,7 +253,7 @@ TEST(Interpreter, IndicesOutOfRangeAreNamed) {
         run(op, {op == Op::scatter_add ? counting({2}) : x, indices}, attrs);
         FAIL() << "index " << bad << " was accepted";
       } catch (const UsageError& error) {
-        EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr(ir::info(op).name),
+        EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr(info(op).name),
                                                    ::testing::HasSubstr(bad < 0 ? "-1" : "3"),
                                                    ::testing::HasSubstr("3 elements")));
       }
@@ -311,9 +307,9 @@ TEST(Interpreter, Creation) {
   expect_values(run(Op::constant, {}, {2.5, DType::kF64})[0], {2.5});
   expect_values(run(Op::constant, {}, {1.0, DType::kBool})[0], {1});
   expect_values(run(Op::iota, {}, {constant_shape({4}), DType::kI32})[0], {0, 1, 2, 3});
-  ir::Fusion fusion;
-  ir::Builder b(fusion);
-  const ir::Extent size(fusion.symbol("T"));
+  Fusion fusion;
+  Builder b(fusion);
+  const Extent size(fusion.symbol("T"));
   (void)fusion.add_input("x", DType::kF32, {size});
   fusion.add_output(b.extent(size * size + 1, DType::kI64));
   expect_values(interpret(fusion, std::vector{Tensor::zeros(DType::kF32, {5})})[0], {26});
@@ -360,9 +356,9 @@ TEST(Interpreter, MatmulByHandAndTransposed) {
 }
 
 TEST(Interpreter, SoftmaxAndLayerNorm) {
-  ir::Fusion fusion;
-  ir::Builder b(fusion);
-  const ir::ValId x = fusion.add_input("x", DType::kF32, {2, 3});
+  Fusion fusion;
+  Builder b(fusion);
+  const ValId x = fusion.add_input("x", DType::kF32, {2, 3});
   fusion.add_output(b.softmax(x, -1));
   fusion.add_output(b.layer_norm(x, b.full(1, {3}), b.full(0, {3}), 0));
   const auto out = interpret(fusion, std::vector{tensor(DType::kF32, {2, 3}, {0, 0, 0, 1, 2, 3})});
@@ -373,7 +369,7 @@ TEST(Interpreter, SoftmaxAndLayerNorm) {
 }
 
 TEST(Interpreter, InputsAreChecked) {
-  ir::Fusion fusion("f");
+  Fusion fusion("f");
   fusion.add_output(fusion.add_input("x", DType::kF32, {2}));
   EXPECT_THROW(interpret(fusion, {}), UsageError);
   EXPECT_THROW(interpret(fusion, std::vector{row({1, 2})}), UsageError);  // f64
@@ -385,9 +381,9 @@ TEST(Interpreter, InputsAreChecked) {
 }
 
 TEST(Interpreter, OpaqueFunctionsGetWideOperands) {
-  ir::Fusion fusion;
-  ir::Builder b(fusion);
-  std::vector<ir::ValId> ids;
+  Fusion fusion;
+  Builder b(fusion);
+  std::vector<ValId> ids;
   const std::vector<Tensor> inputs{
       counting({1, 2, 3}, DType::kF32), counting({1, 3, 3}, DType::kF32),
       counting({2, 3}, DType::kF32),    counting({3}, DType::kF32),
@@ -432,24 +428,24 @@ bool farther_within(Op op, std::span<const double> x, std::span<const double> d,
 }
 
 TEST(OpRows, ExtremesAreWhereTheySay) {
-  for (const ir::OpInfo& op : ir::all_ops()) {
-    if (op.rule != ir::DTypeRule::kFloat && op.rule != ir::DTypeRule::kNumeric) continue;
+  for (const OpInfo& op : all_ops()) {
+    if (op.rule != DTypeRule::kFloat && op.rule != DTypeRule::kNumeric) continue;
     Rng rng(9, static_cast<std::uint64_t>(op.op));
     bool within = false;
     for (int draw = 0; draw < 500 && !within; ++draw) {
       std::vector<double> x;
       std::vector<double> d;
       for (std::uint32_t i = 0; i < op.max_operands; ++i) {
-        const bool any = op.domain == ir::Domain::kAny;
-        const bool negative = op.domain == ir::Domain::kNonZero && rng.uniform() < 0.5;
+        const bool any = op.domain == Domain::kAny;
+        const bool negative = op.domain == Domain::kNonZero && rng.uniform() < 0.5;
         x.push_back(any ? 4 * rng.uniform() - 2 : (negative ? -1 : 1) * (0.3 + rng.uniform()));
         d.push_back(any ? 8 * rng.uniform() : std::abs(x.back()) * 0.5 * rng.uniform());
       }
       within = farther_within(op.op, x, d, rng);
     }
-    EXPECT_EQ(within, op.extremes == ir::Extremes::kWithin) << op.name;
+    EXPECT_EQ(within, op.extremes == Extremes::kWithin) << op.name;
   }
 }
 
 }  // namespace
-}  // namespace segfuse::compiler
+}  // namespace segfuse::ir

@@ -1,4 +1,4 @@
-#include "ir/hash.h"
+#include "support/structure.h"
 
 #include <fmt/format.h>
 

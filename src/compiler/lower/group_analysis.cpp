@@ -1,4 +1,4 @@
-#include "compiler/lower/group_state.h"
+#include "compiler/lower/group_analysis.h"
 
 #include <fmt/core.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/half_types.h"
-#include "compiler/lower/walker.h"
+#include "compiler/lower/kernel_writer.h"
 #include "compiler/op_facts.h"
 #include "segfuse/error.h"
 
@@ -26,50 +26,42 @@ using loop::Index;
 using Ints = std::vector<std::int64_t>;
 using Role = SpaceAxis::Role;
 
-namespace {
-
-template <class T>
-const T& attribute(const Expr& expr, std::string_view name) {
-  return std::get<T>(expr.attrs[ir::attr_position(expr.op, name)]);
-}
-
-}  // namespace
-
-GroupState::GroupState(ir::Fusion& program, const SegmentedGroup& g, const GroupPlan& p,
-                       std::vector<ir::Alias> aliases, const SizeHints& h, std::string kernel_name,
-                       bool excess_precision)
+GroupAnalysis::GroupAnalysis(ir::Fusion& program, const SegmentedGroup& g, const IterationDomain& p,
+                             std::vector<ir::Alias> aliases, const SizeHints& h,
+                             std::string kernel_name, bool excess_precision)
     : fusion(program),
       group(g),
-      plan(p),
+      domain(p),
       in_place(std::move(aliases)),
       hints(h),
       name(std::move(kernel_name)),
       context{fusion, group.boundary.inputs, in_place, excess_precision} {
-  for (const GroupPlan::Place& place : plan.places) places_[place.val] = place.axes;
+  for (const IterationDomain::ValueAxes& known : domain.value_axes)
+    value_axes_[known.val] = known.axes;
   find_reductions();
   find_results();
-  if (plan.kind == PlanKind::kRowCol) postpone_reductions();
+  if (domain.kind == GroupKind::kRowCol) postpone_reductions();
   std::vector<loop::VarId> vars;
   const GroupKernel all = survey(vars);
-  join_axes(all, vars);
+  collapse_axes(all, vars);
   describe_space(all, vars);
 }
 
-const std::vector<int>& GroupState::place(ValId val) const {
-  const auto found = places_.find(val);
-  if (found == places_.end())
-    throw InternalError(fmt::format("value {} has no place in its group", val.index));
+const std::vector<int>& GroupAnalysis::value_axes(ValId val) const {
+  const auto found = value_axes_.find(val);
+  if (found == value_axes_.end())
+    throw InternalError(fmt::format("value {} has no axes in its group", val.index));
   return found->second;
 }
 
-Tuple GroupState::tuple(ValId val, const Tuple& at) const {
-  Tuple all;
-  for (const int axis : place(val))
+Coordinates GroupAnalysis::coordinates_of(ValId val, const Coordinates& at) const {
+  Coordinates all;
+  for (const int axis : value_axes(val))
     all.push_back(axis < 0 ? Index(0) : at[static_cast<std::size_t>(axis)]);
   return all;
 }
 
-bool GroupState::is_local(ValId val) const {
+bool GroupAnalysis::is_local(ValId val) const {
   const ExprId definition = fusion.val(val).definition;
   if (!definition.valid() ||
       std::find(group.exprs.begin(), group.exprs.end(), definition) == group.exprs.end())
@@ -78,40 +70,47 @@ bool GroupState::is_local(ValId val) const {
   return ir::info(expr.op).op_class != OpClass::kMovement || is_local(expr.operands[0]);
 }
 
-Extent GroupState::ceil_divide(const Extent& size, std::int64_t by) const {
+int GroupAnalysis::walks_of(const std::vector<std::size_t>& numbers) const {
+  int walks = 0;
+  for (const std::size_t i : numbers) walks = std::max(walks, reductions[i].walk + 1);
+  return walks;
+}
+
+Extent GroupAnalysis::ceil_divide(const Extent& size, std::int64_t by) const {
   return by == 1 ? size : fusion.canonical(fusion.floordiv(size + Extent(by - 1), by));
 }
 
-Tuple GroupState::plan_axes(loop::Indices& indices, const Tuple& space_at) const {
-  Tuple at(plan.space.size());
-  for (std::size_t axis = 0; axis < joined.size(); ++axis) {
+Coordinates GroupAnalysis::domain_axes(loop::Indices& indices, const Coordinates& space_at) const {
+  Coordinates at(domain.axes.size());
+  for (std::size_t axis = 0; axis < collapsed.size(); ++axis) {
     Extents parts;
-    for (const std::size_t part : joined[axis]) parts.push_back(plan.space[part]);
-    const Tuple split = unflatten(indices, space_at[axis], parts);
-    for (std::size_t i = 0; i < parts.size(); ++i) at[joined[axis][i]] = split[i];
+    for (const std::size_t part : collapsed[axis]) parts.push_back(domain.axes[part]);
+    const Coordinates split = unflatten(indices, space_at[axis], parts);
+    for (std::size_t i = 0; i < parts.size(); ++i) at[collapsed[axis][i]] = split[i];
   }
   return at;
 }
 
-Tuple GroupState::forward(loop::Indices& indices, const Result& result, const Tuple& at) const {
-  Tuple position = tuple(result.root, at);
+Coordinates GroupAnalysis::output_coordinates(loop::Indices& indices, const GroupResult& result,
+                                              const Coordinates& at) const {
+  Coordinates position = coordinates_of(result.root, at);
   for (const ExprId id : result.path) {
     const Expr& expr = fusion.expr(id);
-    const Extents before = fusion.canonical(fusion.val(expr.operands[0]).shape);
-    const Extents after = fusion.canonical(fusion.val(expr.results[0]).shape);
-    Tuple next(after.size());
+    const Extents before = context.shape_of(expr.operands[0]);
+    const Extents after = context.shape_of(expr.results[0]);
+    Coordinates next(after.size());
     if (expr.op == Op::permute) {
-      const auto& perm = attribute<Ints>(expr, "perm");
+      const auto& perm = expr.attr<Ints>("perm");
       for (std::size_t i = 0; i < perm.size(); ++i)
         next[i] = position[static_cast<std::size_t>(perm[i])];
     } else if (expr.op == Op::squeeze) {
-      const auto& axes = attribute<Ints>(expr, "axes");
+      const auto& axes = expr.attr<Ints>("axes");
       for (std::size_t i = 0, to = 0; i < before.size(); ++i)
         if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i)))
           next[to++] = position[i];
     } else if (expr.op == Op::broadcast) {
-      next = tuple(expr.results[0], at);
-      const auto& axes = attribute<Ints>(expr, "axes");
+      next = coordinates_of(expr.results[0], at);
+      const auto& axes = expr.attr<Ints>("axes");
       for (std::size_t i = 0; i < axes.size(); ++i) {
         const auto to = static_cast<std::size_t>(axes[i]);
         if (!before[i].is_constant(1)) next[to] = position[i];
@@ -125,39 +124,39 @@ Tuple GroupState::forward(loop::Indices& indices, const Result& result, const Tu
   return position;
 }
 
-int GroupState::level(ValId val) {
-  if (const auto known = levels.find(val); known != levels.end()) return known->second;
+int GroupAnalysis::first_walk(ValId val) {
+  if (const auto known = first_walks_.find(val); known != first_walks_.end()) return known->second;
   const ExprId definition = fusion.val(val).definition;
-  const auto& inputs = group.boundary.inputs;
   int most = 0;
-  if (definition.valid() && !std::binary_search(inputs.begin(), inputs.end(), val)) {
+  if (definition.valid() && !context.reads(val)) {
     const Expr& expr = fusion.expr(definition);
-    for (const ValId operand : expr.operands) most = std::max(most, level(operand));
+    for (const ValId operand : expr.operands) most = std::max(most, first_walk(operand));
     // The mean is known before the deviations from it are summed.
     const bool mean = expr.op == Op::welford && fusion.val(val).result == 0;
     for (const SimpleReduction& r : reductions)
       if (r.expr == definition && !r.column && !(mean && r.part > 0))
         most = std::max(most, r.walk + 1);
   }
-  return levels[val] = most;
+  return first_walks_[val] = most;
 }
 
-void GroupState::find_reductions() {
+void GroupAnalysis::find_reductions() {
   for (const ExprId id : group.exprs) {
     const Expr& expr = fusion.expr(id);
     if (ir::info(expr.op).op_class != OpClass::kReduction) continue;
     const ValId operand = expr.operands[0];
     bool any = false;
     bool column = false;
-    for (const std::int64_t axis : attribute<Ints>(expr, "axes")) {
-      const int at = place(operand)[static_cast<std::size_t>(axis)];
+    for (const std::int64_t axis : expr.attr<Ints>("axes")) {
+      const int at = value_axes(operand)[static_cast<std::size_t>(axis)];
       if (at < 0) continue;
       any = true;
-      column = column || plan.column_reduced[static_cast<std::size_t>(at)];
+      column = column || domain.column_reduced[static_cast<std::size_t>(at)];
     }
     if (!any) continue;  // of one element
     SimpleReduction r{
-        id, 0, ir::Monoid::kSum, compute_type(fusion.val(operand).dtype), level(operand), column};
+        id,    0, ir::Monoid::kSum, compute_type(fusion.val(operand).dtype), first_walk(operand),
+        column};
     for (const std::vector<ir::Monoid>& states : ir::info(expr.op).walks) {
       for (const ir::Monoid state : states) {
         r.op = state;
@@ -169,11 +168,8 @@ void GroupState::find_reductions() {
   }
 }
 
-/// The values of the group that a value is computed from, itself among them, and what they load.
-/// `within`: only those of the same walk, which begins with what reductions have come to.
-std::set<ValId> GroupState::below(ValId val, bool within) const {
-  const auto& inputs = group.boundary.inputs;
-  std::set<ValId> seen;
+std::set<ValId> GroupAnalysis::dependencies_of(ValId val, bool same_walk) const {
+  std::set<ValId> visited;
   std::vector<ValId> open{val};
   while (!open.empty()) {
     const ValId next = open.back();
@@ -182,32 +178,29 @@ std::set<ValId> GroupState::below(ValId val, bool within) const {
     const bool reduced = std::any_of(reductions.begin(), reductions.end(), [&](const auto& r) {
       return r.expr == definition && definition.valid();
     });
-    if ((within && reduced) || !seen.insert(next).second || !definition.valid() ||
-        std::binary_search(inputs.begin(), inputs.end(), next))
+    if ((same_walk && reduced) || !visited.insert(next).second || !definition.valid() ||
+        context.reads(next))
       continue;
     const auto& operands = fusion.expr(definition).operands;
     open.insert(open.end(), operands.begin(), operands.end());
   }
-  return seen;
+  return visited;
 }
 
 /// A sum that nothing waits for goes into a later walk, where what it is made of is loaded for
 /// others as well: the walk before has less to load and to compute.
-void GroupState::postpone_reductions() {
+void GroupAnalysis::postpone_reductions() {
   const auto loads_of = [&](ValId val) {
-    std::set<ValId> loads = below(val, true);
-    std::erase_if(loads, [&](ValId v) {
-      const auto& inputs = group.boundary.inputs;
-      return !std::binary_search(inputs.begin(), inputs.end(), v);
-    });
+    std::set<ValId> loads = dependencies_of(val, true);
+    std::erase_if(loads, [&](ValId v) { return !context.reads(v); });
     return loads;
   };
   const auto operand_of = [&](const SimpleReduction& r) { return fusion.expr(r.expr).operands[0]; };
   int last = 0;
   std::map<int, std::set<ValId>> loaded;  // by walk, for what stays in it
-  for (const Result& result : results) {
-    last = std::max(last, result.level);
-    if (!result.column) loaded[result.level].merge(loads_of(result.root));
+  for (const GroupResult& result : results) {
+    last = std::max(last, result.walk);
+    if (!result.column) loaded[result.walk].merge(loads_of(result.root));
   }
   for (std::size_t n = reductions.size(); n-- > 0;) {
     SimpleReduction& r = reductions[n];
@@ -217,11 +210,12 @@ void GroupState::postpone_reductions() {
     if (is_monoid(op)) {
       latest = r.column ? last : last - 1;
       for (const SimpleReduction& other : reductions)
-        if (!r.column && other.expr != r.expr && below(operand_of(other), false).contains(value))
+        if (!r.column && other.expr != r.expr &&
+            dependencies_of(operand_of(other), false).contains(value))
           latest = std::min(latest, other.walk - 1);
-      for (const Result& result : results)
-        if (!r.column && below(result.root, false).contains(value))
-          latest = std::min(latest, result.level - 1);
+      for (const GroupResult& result : results)
+        if (!r.column && dependencies_of(result.root, false).contains(value))
+          latest = std::min(latest, result.walk - 1);
     }
     const std::set<ValId> loads = loads_of(operand_of(r));
     for (int walk = latest; walk > r.walk; --walk)
@@ -229,12 +223,12 @@ void GroupState::postpone_reductions() {
         r.walk = walk;
     loaded[r.walk].insert(loads.begin(), loads.end());
   }
-  levels.clear();
-  for (Result& result : results) result.level = level(result.root);
+  first_walks_.clear();
+  for (GroupResult& result : results) result.walk = first_walk(result.root);
 }
 
-std::vector<std::size_t> GroupState::reductions_below(ValId val) const {
-  const std::set<ValId> all = below(val, false);
+std::vector<std::size_t> GroupAnalysis::reductions_of(ValId val) const {
+  const std::set<ValId> all = dependencies_of(val, false);
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < reductions.size(); ++i) {
     const auto& made = fusion.expr(reductions[i].expr).results;
@@ -244,14 +238,14 @@ std::vector<std::size_t> GroupState::reductions_below(ValId val) const {
   return found;
 }
 
-bool GroupState::tainted_by_column(ValId val) const {
-  const std::vector<std::size_t> all = reductions_below(val);
+bool GroupAnalysis::depends_on_column(ValId val) const {
+  const std::vector<std::size_t> all = reductions_of(val);
   return std::any_of(all.begin(), all.end(), [&](std::size_t i) { return reductions[i].column; });
 }
 
-void GroupState::find_results() {
+void GroupAnalysis::find_results() {
   for (const ValId output : group.boundary.outputs) {
-    Result result;
+    GroupResult result;
     result.output = output;
     result.root = output;
     while (is_local(result.root)) {
@@ -261,8 +255,8 @@ void GroupState::find_results() {
       result.path.insert(result.path.begin(), definition);
       result.root = expr.operands[0];
     }
-    result.level = level(result.root);
-    result.column = tainted_by_column(result.root);
+    result.walk = first_walk(result.root);
+    result.column = depends_on_column(result.root);
     results.push_back(std::move(result));
   }
 }
@@ -285,15 +279,16 @@ void each_index(const loop::Kernel& kernel, const std::function<void(const Index
 
 namespace {
 
-bool joinable(const loop::Indices& indices, const Index& index, loop::VarId a, loop::VarId b,
-              const Extent& extent) {
+bool collapsible(const loop::Indices& indices, const Index& index, loop::VarId a, loop::VarId b,
+                 const Extent& extent) {
   Extent first = 0;
   Extent second = 0;
   for (const Index::Term& term : index.terms) {
     const loop::Atom& atom = indices.atom(term.atom);
     if (atom.kind == loop::Atom::Kind::kVar && atom.var == a) first = term.coefficient;
     if (atom.kind == loop::Atom::Kind::kVar && atom.var == b) second = term.coefficient;
-    if (!joinable(indices, atom.of, a, b, extent) || !joinable(indices, atom.other, a, b, extent))
+    if (!collapsible(indices, atom.of, a, b, extent) ||
+        !collapsible(indices, atom.other, a, b, extent))
       return false;
   }
   return first == second * extent;
@@ -301,66 +296,66 @@ bool joinable(const loop::Indices& indices, const Index& index, loop::VarId a, l
 
 }  // namespace
 
-bool joinable(const loop::Kernel& kernel, loop::VarId a, loop::VarId b, const Extent& extent) {
+bool collapsible(const loop::Kernel& kernel, loop::VarId a, loop::VarId b, const Extent& extent) {
   bool all = true;
   each_index(kernel, [&](const Index& index) {
-    all = all && joinable(kernel.indices, index, a, b, extent);
+    all = all && collapsible(kernel.indices, index, a, b, extent);
   });
   return all;
 }
 
-GroupKernel GroupState::survey(std::vector<loop::VarId>& vars) const {
+GroupKernel GroupAnalysis::survey(std::vector<loop::VarId>& vars) const {
   GroupKernel out;
-  Walker walker(*this, out);
-  Emitter& e = walker.emitter;
+  KernelWriter writer(*this, out);
+  Emitter& e = writer.emitter;
   e.outer(1);
-  Tuple at;
-  for (const Extent& extent : plan.space) {
+  Coordinates at;
+  for (const Extent& extent : domain.axes) {
     vars.push_back(e.indices().add_var(fmt::format("i{}", vars.size()), extent));
     at.push_back(e.indices().of(vars.back()));
     e.open(loop::For::Kind::kSerial, vars.back(), 0, Index(extent));
   }
-  walker.plan_at = at;
+  writer.domain_at = at;
   for (std::size_t i = 0; i < reductions.size(); ++i) {
-    walker.accumulate(i);
-    walker.assume(i);
+    writer.accumulate(i);
+    writer.assume(i);
   }
-  for (const Result& result : results) walker.store(result, {});
-  for (std::size_t i = 0; i < plan.space.size(); ++i) e.close();
+  for (const GroupResult& result : results) writer.store(result, {});
+  for (std::size_t i = 0; i < domain.axes.size(); ++i) e.close();
   e.finish();
   return out;
 }
 
-void GroupState::join_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars) {
-  for (Result& result : results) {
-    result.along.assign(plan.space.size(), false);
+void GroupAnalysis::collapse_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars) {
+  for (GroupResult& result : results) {
+    result.along.assign(domain.axes.size(), false);
     auto note = [&](ValId val) {
-      if (!has_place(val)) return;
-      for (const int axis : place(val))
+      if (!has_axes(val)) return;
+      for (const int axis : value_axes(val))
         if (axis >= 0) result.along[static_cast<std::size_t>(axis)] = true;
     };
     note(result.root);
     for (const ExprId id : result.path)
       if (fusion.expr(id).op == Op::broadcast) note(fusion.expr(id).results[0]);
-    for (std::size_t axis = 0; axis < plan.space.size(); ++axis)
-      result.full = result.full || (result.along[axis] && plan.reduced[axis]);
+    for (std::size_t axis = 0; axis < domain.axes.size(); ++axis)
+      result.full = result.full || (result.along[axis] && domain.reduced[axis]);
   }
   auto role = [&](std::size_t axis) {
-    return plan.reduced[axis]          ? Role::kReduced
-           : plan.column_reduced[axis] ? Role::kColumn
-                                       : Role::kParallel;
+    return domain.reduced[axis]          ? Role::kReduced
+           : domain.column_reduced[axis] ? Role::kColumn
+                                         : Role::kParallel;
   };
-  for (std::size_t axis = 0; axis < plan.space.size(); ++axis) {
-    const Extent extent = fusion.canonical(plan.space[axis]);
+  for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
+    const Extent extent = fusion.canonical(domain.axes[axis]);
     bool join = axis > 0 && role(axis) == role(axis - 1) &&
-                joinable(survey.kernel, vars[axis - 1], vars[axis], extent);
-    for (const Result& result : results)
+                collapsible(survey.kernel, vars[axis - 1], vars[axis], extent);
+    for (const GroupResult& result : results)
       join = join && result.along[axis] == result.along[axis - 1];
     if (join) {
-      joined.back().push_back(axis);
+      collapsed.back().push_back(axis);
       space.axes.back().extent = space.axes.back().extent * extent;
     } else {
-      joined.push_back({axis});
+      collapsed.push_back({axis});
       space.axes.push_back({extent, role(axis), 1});
     }
   }
@@ -368,7 +363,7 @@ void GroupState::join_axes(const GroupKernel& survey, const std::vector<loop::Va
 
 namespace {
 
-/// The axis of the plan along which neighbours in memory are; -1 if none is.
+/// The axis of the domain along which neighbours in memory are; -1 if none is.
 int unit_axis(const loop::Kernel& kernel, const Index& index,
               const std::vector<loop::VarId>& vars) {
   for (std::size_t axis = vars.size(); axis-- > 0;) {
@@ -380,16 +375,17 @@ int unit_axis(const loop::Kernel& kernel, const Index& index,
 
 }  // namespace
 
-void GroupState::describe_space(const GroupKernel& survey, const std::vector<loop::VarId>& vars) {
+void GroupAnalysis::describe_space(const GroupKernel& survey,
+                                   const std::vector<loop::VarId>& vars) {
   const loop::Kernel& kernel = survey.kernel;
-  space.kind = plan.kind;
+  space.kind = domain.kind;
   SizeHints known = hints;
   const SegmentContext sizes(fusion, known);
   for (SpaceAxis& axis : space.axes)
     axis.hint = std::max<std::int64_t>(1, sizes.value_of(axis.extent));
-  auto space_axis = [&](int plan_axis) {
-    for (std::size_t i = 0; i < joined.size(); ++i)
-      if (plan_axis >= 0 && joined[i].back() == static_cast<std::size_t>(plan_axis))
+  auto space_axis = [&](int domain_axis) {
+    for (std::size_t i = 0; i < collapsed.size(); ++i)
+      if (domain_axis >= 0 && collapsed[i].back() == static_cast<std::size_t>(domain_axis))
         return static_cast<int>(i);
     return -1;
   };
@@ -421,37 +417,34 @@ void GroupState::describe_space(const GroupKernel& survey, const std::vector<loo
       width(s->buffer);
       ++space.loads;
       const int axis = unit_axis(kernel, s->index, vars);
-      if (read < 0 || (plan.kind == PlanKind::kTiledTranspose && read == written)) read = axis;
+      if (read < 0 || (domain.kind == GroupKind::kTiledTranspose && read == written)) read = axis;
     }
   });
   if (space.widest == 0) space.widest = space.narrowest = 4;
   space.inner = space_axis(written >= 0 ? written : read >= 0 ? read : any);
-  if (plan.kind == PlanKind::kTiledTranspose) space.cross = space_axis(read);
+  if (domain.kind == GroupKind::kTiledTranspose) space.cross = space_axis(read);
   if (space.cross == space.inner) space.cross = -1;
   space.reductions = static_cast<int>(reductions.size());
   for (const SimpleReduction& r : reductions) space.column_sums += r.column ? 1 : 0;
   space.phases = 1;
-  for (const Result& result : results) space.phases = std::max(space.phases, result.level + 1);
+  for (const GroupResult& result : results) space.phases = std::max(space.phases, result.walk + 1);
   space.expensive = repeats_expensive();
 }
 
-bool GroupState::repeats_expensive() const {
+bool GroupAnalysis::repeats_expensive() const {
   std::map<ir::ExprId, std::set<int>> walks;
-  std::set<std::pair<ir::ValId, int>> seen;
+  std::set<std::pair<ir::ValId, int>> visited;
   const std::function<void(ir::ValId, int)> visit = [&](ir::ValId val, int walk) {
     const ir::ExprId definition = fusion.val(val).definition;
-    const auto& inputs = group.boundary.inputs;
-    if (!definition.valid() || std::binary_search(inputs.begin(), inputs.end(), val) ||
-        !seen.insert({val, walk}).second)
-      return;
+    if (!definition.valid() || context.reads(val) || !visited.insert({val, walk}).second) return;
     const ir::Expr& expr = fusion.expr(definition);
     if (ir::info(expr.op).op_class == ir::OpClass::kReduction) return;
     if (costs_more_than_a_load(expr.op)) walks[definition].insert(walk);
     for (const ir::ValId operand : expr.operands) visit(operand, walk);
   };
   for (const SimpleReduction& r : reductions) visit(fusion.expr(r.expr).operands[0], r.walk);
-  for (const Result& result : results)
-    if (result.full) visit(result.root, result.level);
+  for (const GroupResult& result : results)
+    if (result.full) visit(result.root, result.walk);
   return std::any_of(walks.begin(), walks.end(),
                      [](const auto& entry) { return entry.second.size() > 1; });
 }
