@@ -6,6 +6,7 @@
 
 #include "base/code/code_store.h"
 #include "base/console/log.h"
+#include "base/context/pool.h"
 #include "base/context/state.h"
 
 namespace segfuse {
@@ -64,6 +65,8 @@ int Context::threads() const {
   const auto wanted = static_cast<int>(options().get(options::kThreads));
   return wanted > 0 ? wanted : available_cores();
 }
+
+ThreadPool& pool_of(const Context& context) { return context.state().pool(); }
 
 Context::State& Context::state() const {
   if (state_) return *state_;

@@ -1,4 +1,5 @@
-#include "base/context/state.h"
+#include "base/context/pool.h"
+#include "base/thread_pool.h"
 #include "segfuse/data.h"
 
 namespace segfuse {
@@ -7,7 +8,7 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context) {
   std::vector<Example> out(recordings.size());
-  context.state().pool().run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
+  pool_of(context).run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
     const Recording& recording = recordings[static_cast<std::size_t>(task)];
     Example& example = out[static_cast<std::size_t>(task)];
     AudioOptions how;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "learn/train/decode/decoder.h"
 #include "learn/train/loop/crf_start.h"
 
 namespace segfuse::learn {

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "base/console/progress.h"
-#include "base/context/state.h"
+#include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/os/ranks.h"
 #include "base/outputs.h"
@@ -271,7 +271,7 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
     items[i].file.audio = files[i];
     items[i].file.labels = DecodedPaths(options_, files[i]).labels;
   }
-  options_.context.state().pool().run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+  pool_of(options_.context).run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
     attempt(item.file, [&] { read(item); });
   });

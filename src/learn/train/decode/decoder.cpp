@@ -8,11 +8,10 @@
 #include <numeric>
 #include <optional>
 
-#include "base/context/state.h"
+#include "base/context/pool.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "learn/train/loop/bound_inputs.h"
-#include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #include "segfuse/semicrf_tools.h"
@@ -128,12 +127,20 @@ std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists
 
 }  // namespace
 
+std::vector<std::int64_t> limits_of(const Tensor& table) {
+  const auto values = table.span<float>();
+  const auto classes = static_cast<std::size_t>(table.shape()[1]);
+  std::vector<std::int64_t> limits(classes, 0);
+  for (std::size_t i = 0; i < values.size(); ++i) limits[i % classes] += values[i] == 0;
+  return limits;
+}
+
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Tensor limit,
         const engine::ExecutorOptions& execution)
       : config(model.config()),
         accelerator(execution.accelerator),
-        forward(model.inference(), execution.context.state().pool(), execution),
+        forward(model.inference(), pool_of(execution.context), execution),
         inputs(forward.fusion()),
         engine(execution.context),
         inference(execution.context),

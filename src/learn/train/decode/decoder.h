@@ -11,6 +11,9 @@
 
 namespace segfuse::learn {
 
+/// The longest duration of each label that a duration_limit_table() allows.
+std::vector<std::int64_t> limits_of(const Tensor& table);
+
 struct DecodedSegment {
   FrameSegment segment;
   /// P(this very segment) for the semi-Markov head; else, and where pieces were joined, the mean

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/console/log.h"
-#include "learn/train/loop/crf_start.h"
 
 namespace segfuse::learn {
 namespace {

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "base/console/log.h"
+#include "base/os/folder.h"
 #include "base/text.h"
 #include "segfuse/error.h"
 
@@ -65,21 +66,30 @@ Descriptor lock_of(const Folder& folder) {
 
 }  // namespace
 
-RunFolder::RunFolder(const fs::path& path) : folder_(made(path)), lock_(lock_of(folder_)) {
-  const std::string process = fmt::format("{}\n", ::getpid());
-  // Whether it can be written or not: it is only for messages.
-  if (::ftruncate(lock_.get(), 0) == 0)
-    static_cast<void>(!::write(lock_.get(), process.data(), process.size()));
-}
+struct RunFolder::Lock {
+  explicit Lock(const fs::path& path) : folder(made(path)), file(lock_of(folder)) {
+    const std::string process = fmt::format("{}\n", ::getpid());
+    // Whether it can be written or not: it is only for messages.
+    if (::ftruncate(file.get(), 0) == 0)
+      static_cast<void>(!::write(file.get(), process.data(), process.size()));
+  }
+  ~Lock() { folder.remove(kLock); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
 
-RunFolder::~RunFolder() { folder_.remove(kLock); }
+  Folder folder;
+  Descriptor file;
+};
+
+RunFolder::RunFolder(const fs::path& path) : path_(path), lock_(std::make_unique<Lock>(path)) {}
+RunFolder::~RunFolder() = default;
 
 void RunFolder::check_free(bool resume, bool overwrite) const {
   if (overwrite) return;
   std::error_code error;
   const bool started = fs::exists(checkpoint(), error);
   const bool finished = fs::exists(model(), error);
-  const std::string folder = folder_.path().string();
+  const std::string folder = path_.string();
   if (resume && finished && !started)
     throw UsageError(fmt::format(
         "{}: there is a model but no checkpoint to resume from; name another directory, or replace "

@@ -2,8 +2,7 @@
 // The folder that a training writes to: one training at a time, and no former run is lost.
 
 #include <filesystem>
-
-#include "base/os/folder.h"
+#include <memory>
 
 namespace segfuse::learn {
 
@@ -16,12 +15,10 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
-  std::filesystem::path checkpoint() const { return folder_.path() / "checkpoint.safetensors"; }
-  std::filesystem::path model() const { return folder_.path() / "model.safetensors"; }
+  std::filesystem::path checkpoint() const { return path_ / "checkpoint.safetensors"; }
+  std::filesystem::path model() const { return path_ / "model.safetensors"; }
   /// The model of the run before, where one was overwritten.
-  std::filesystem::path previous_model() const {
-    return folder_.path() / "model.previous.safetensors";
-  }
+  std::filesystem::path previous_model() const { return path_ / "model.previous.safetensors"; }
 
   /// UsageError when a training would replace what another one left: a checkpoint that it does not
   /// continue, or a model.
@@ -30,8 +27,9 @@ class RunFolder {
   void keep_model() const;
 
  private:
-  Folder folder_;
-  Descriptor lock_;
+  struct Lock;
+  std::filesystem::path path_;
+  std::unique_ptr<Lock> lock_;
 };
 
 /// Whether a training has left its state or its model there.

@@ -8,10 +8,6 @@
 #include "learn/train/commands/config.h"
 #include "segfuse/data.h"
 
-namespace segfuse {
-class ThreadPool;
-}
-
 namespace segfuse::learn {
 
 /// One recording as the network sees it.

@@ -80,14 +80,6 @@ Tensor duration_limit_table(const std::vector<std::int64_t>& limits, std::int64_
   return table;
 }
 
-std::vector<std::int64_t> limits_of(const Tensor& table) {
-  const auto values = table.span<float>();
-  const auto classes = static_cast<std::size_t>(table.shape()[1]);
-  std::vector<std::int64_t> limits(classes, 0);
-  for (std::size_t i = 0; i < values.size(); ++i) limits[i % classes] += values[i] == 0;
-  return limits;
-}
-
 void start_crf(const Segmenter& segmenter, const LabelStatistics& statistics,
                std::vector<Tensor>& parameters) {
   const bool frames = segmenter.config().head == HeadKind::kLinearChain;

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "base/context/state.h"
+#include "base/context/pool.h"
 #include "engine/executor.h"
 #include "engine/numerics/walk.h"
 #include "segfuse/error.h"
@@ -29,8 +29,7 @@ std::string name_offender(const ir::Fusion& fusion, const std::vector<Tensor>& i
                           const Context& context) {
   if (std::string text = name_bad_input(fusion, inputs); !text.empty()) return text;
   try {
-    (void)engine::Executable(fusion, context.state().pool(),
-                             {.backend = "loops", .check_numerics = true})
+    (void)engine::Executable(fusion, pool_of(context), {.backend = "loops", .check_numerics = true})
         .run(inputs);
   } catch (const DataError& error) {
     return error.what();

@@ -11,7 +11,7 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
-#include "base/context/state.h"
+#include "base/context/pool.h"
 #include "base/os/interrupt.h"
 #include "engine/device/accelerator.h"
 #include "engine/executor.h"
@@ -80,11 +80,11 @@ class Run {
         dev_(dev),
         score_(score),
         options_(options),
-        forward_backward_(segmenter.training(plan.crf_reg),
-                          options.execution.context.state().pool(), options.execution),
+        forward_backward_(segmenter.training(plan.crf_reg), pool_of(options.execution.context),
+                          options.execution),
         step_inputs_(forward_backward_.fusion()),
         update_(optim::adamw_update(segmenter.parameters(), plan.adamw),
-                options.execution.context.state().pool(), options.execution),
+                pool_of(options.execution.context), options.execution),
         update_inputs_(update_.fusion()) {
     state_.parameters = std::move(parameters);
     state_.first_moment = zeros_like(state_.parameters);
