@@ -79,7 +79,7 @@ void measure(Json& rows) {
   cuda::check(driver.device_get(&number, 0), "cuDeviceGet");
   cuda::check(driver.primary_context(&primary, number), "cuDevicePrimaryCtxRetain");
   const cuda::CurrentContext current(primary);
-  DriverPool pool(driver, static_cast<cuda::Stream>(timeline.handle(stream)));
+  DriverPool pool(driver, timeline.handle(stream).get());
   const auto drain = [&] { timeline.synchronize(stream); };
   for (const std::size_t bytes : {256UL, 65536UL, 1048576UL, 33554432UL}) {
     {

@@ -29,8 +29,9 @@ clip = 5
 average = 0.9
 """
 
-# Where Ctrl-C is ignored (a job in the background), children would ignore it as well.
+# Where Ctrl-C (a job in the background) or the terminal's end (nohup) is ignored, children would ignore it as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def run(*arguments, check=None, env=None, **options):
