@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -20,29 +21,22 @@ using segfuse::ExitCode;
 
 constexpr const char* kOutOfMemory = "out of memory; use smaller batches or fewer threads";
 
+std::atomic<bool> memory_refused{false};
+
+void on_refused_memory() {
+  memory_refused = true;
+  throw std::bad_alloc();
+}
+
 /// Where an exception cannot come up (in a library without exceptions), memory that runs out is
 /// still told apart from a fault of ours.
 [[noreturn]] void on_terminate() {
-  ExitCode code = ExitCode::kInternal;
-  const char* what = "unexpected: the process had to end";
-  try {
-    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
-  } catch (const std::bad_alloc&) {
-    code = ExitCode::kDevice;
-    what = kOutOfMemory;
-  } catch (...) {
-  }
-  std::fprintf(stderr, "segfuse: %s\n", what);
-  std::_Exit(static_cast<int>(code));
+  std::fprintf(stderr, "segfuse: %s\n",
+               memory_refused ? kOutOfMemory : "unexpected: the process had to end");
+  std::_Exit(static_cast<int>(memory_refused ? ExitCode::kDevice : ExitCode::kInternal));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  segfuse::cli::Common common;
-  // Writing then fails with EFBIG, and the sentence for that is printed.
-  std::signal(SIGXFSZ, SIG_IGN);
-  std::set_terminate(on_terminate);
+int run_command(int argc, char** argv, segfuse::cli::Common& common) {
   try {
     const int status = segfuse::cli::run(argc, argv, common);
     segfuse::cli::flush_output();
@@ -50,7 +44,7 @@ int main(int argc, char** argv) {
   } catch (const segfuse::Error& error) {
     return segfuse::cli::fail(common, error.exit_code(), error.what());
   } catch (const std::bad_alloc&) {
-    return segfuse::cli::fail(common, ExitCode::kDevice, kOutOfMemory);
+    throw;
   } catch (const std::filesystem::filesystem_error& error) {
     return segfuse::cli::fail(
         common, ExitCode::kData,
@@ -65,5 +59,30 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return segfuse::cli::fail(common, ExitCode::kInternal,
                               std::string("unexpected: ") + error.what());
+  }
+}
+
+/// There may be no memory for saying so either.
+int out_of_memory(const segfuse::cli::Common& common) {
+  try {
+    return segfuse::cli::fail(common, ExitCode::kDevice, kOutOfMemory);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "segfuse: %s\n", kOutOfMemory);
+    return static_cast<int>(ExitCode::kDevice);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  segfuse::cli::Common common;
+  // Writing then fails with EFBIG, and the sentence for that is printed.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::set_new_handler(on_refused_memory);
+  std::set_terminate(on_terminate);
+  try {
+    return run_command(argc, argv, common);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(common);
   }
 }

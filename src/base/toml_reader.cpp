@@ -56,6 +56,16 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
+/// toml++ takes a number for none when memory is refused to it, so what it complains of once may
+/// not be the text's fault; memory that is refused again is std::bad_alloc.
+toml::table parse_toml(std::string_view text, const std::string& name) {
+  try {
+    return toml::parse(text, name);
+  } catch (const toml::parse_error&) {
+  }
+  return toml::parse(text, name);
+}
+
 toml::table parse_override(const std::string& assignment) {
   const std::string name = fmt::format("{}'{}'", kOverride, assignment);
   const std::size_t equals = assignment.find('=');
@@ -64,12 +74,12 @@ toml::table parse_override(const std::string& assignment) {
   const std::string key(trim(std::string_view(assignment).substr(0, equals)));
   const std::string_view value = trim(std::string_view(assignment).substr(equals + 1));
   try {
-    return toml::parse(fmt::format("{} = {}", key, value), name);
+    return parse_toml(fmt::format("{} = {}", key, value), name);
   } catch (const toml::parse_error&) {
     // Not a TOML value: a string without its quotes, or a bad key, which fails again.
   }
   try {
-    return toml::parse(fmt::format("{} = {}", key, quoted(value)), name);
+    return parse_toml(fmt::format("{} = {}", key, quoted(value)), name);
   } catch (const toml::parse_error& error) {
     throw UsageError(fmt::format("{}: {}", name, error.description()));
   }
@@ -269,7 +279,7 @@ TomlReader TomlReader::parse(std::string_view text, std::string name,
                              const std::vector<std::string>& overrides) {
   auto document = std::make_shared<Document>();
   try {
-    document->root = toml::parse(text, name);
+    document->root = parse_toml(text, name);
   } catch (const toml::parse_error& error) {
     throw DataError(fmt::format("{}: {}", place(name, error.source()), error.description()));
   }

@@ -169,6 +169,27 @@ class CampaignTest(tool.ToolTest):
         print(f"{runs} runs, {refused} of them ended with a sentence")
         self.assertGreater(refused, 20)
 
+    def test_a_refused_allocation_is_no_fault_of_the_configuration(self):
+        """Each one that reading it makes: the tool complains of memory, or of what is wrong in the file."""
+        def run(name, **more):
+            return self.run_tool("train", self.directory / name, "--data", self.data, "--out", self.directory / "none",
+                                 "--set", "model.dropout=0.25", LD_PRELOAD=FAULTS, **more)
+        def allocations(name):
+            counts = self.directory / "counts"
+            self.assertEqual(run(name, SEGFUSE_FAULT_COUNTS=str(counts)).returncode, 3)
+            return int(counts.read_text().split()[1])
+        (self.directory / "odd.toml").write_text(self.config.read_text() + "widht = 0.5\n")
+        refused = 0
+        for number in range(allocations("missing.toml"), allocations("odd.toml") + 1):
+            for form in ("", "+"):
+                with self.subTest(allocation=f"{number}{form}"):
+                    result = run("odd.toml", SEGFUSE_FAULT=f"alloc:{number}{form}")
+                    refused += result.returncode == 4
+                    if result.returncode != 4:
+                        self.assertEqual(result.returncode, 3, result.stderr)
+                        self.assertIn("unknown key 'widht' in [training]", result.stderr)
+        self.assertGreater(refused, 50)
+
     def check_one(self, command, before, fault, former, whole, listed):
         out = self.prepared(before)
         result = self.run_tool(*command(out), LD_PRELOAD=FAULTS, SEGFUSE_FAULT=fault)
