@@ -45,7 +45,8 @@ test-threads: ## what runs on many threads, under the thread sanitizer
 	@tools/setup build
 	@tools/build tsan $(JOBS) --target segfuse_test_runtime
 	@tools/build tsan $(JOBS) --target segfuse_test_jit
-	@tools/run_tests build-tsan --only '^(runtime|jit)$$' --jobs $(JOBS)
+	@tools/build tsan $(JOBS) --target segfuse_test_ranks
+	@tools/run_tests build-tsan --only '^(runtime|jit|ranks)$$' --jobs $(JOBS)
 
 bench: ## benchmarks (SUITE=name for one of them)
 	@tools/setup build

@@ -83,7 +83,7 @@ Examples:
   segfuse doctor streams -- segfuse train examples/ecg.toml --out out/ecg --device cuda
 
 Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
-doctor: 1 a risk, spill, wrong number or race was found.)";
+doctor: 1 a risk, spill, wrong number, race or lost rank was found.)";
 
 /// One flag for each row of the option table, given before or after the command's name.
 void add_options(CLI::App& app, Options& values) {

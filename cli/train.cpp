@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -141,8 +143,30 @@ void add_allow_commands(Command command, bool& allow) {
                "Run the commands that the manifest has in the place of audio files");
 }
 
+namespace {
+
+/// This process's command line without --ranks and its value.
+std::vector<std::string> without_ranks() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (words.empty()) throw InternalError("/proc/self/cmdline cannot be read");
+  words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--ranks")
+      ++i;
+    else if (!words[i].starts_with("--ranks="))
+      kept.push_back(words[i]);
+  }
+  return kept;
+}
+
+}  // namespace
+
 void add_train(Command app, Common& common) {
   auto options = std::make_shared<TrainOptions>();
+  auto ranks = std::make_shared<int>(0);
   Command command = app.add("train", "Train a segmenter and measure it");
   command.option("config", options->config, "Configuration (TOML); see examples/").required();
   command.option("--data", options->data, "Manifest or directory with recordings and labels");
@@ -167,15 +191,27 @@ void add_train(Command app, Common& common) {
       .option("--checkpoint-every", options->checkpoint_minutes,
               "Minutes between two checkpoints within an epoch; 0: at its end only")
       .shows_default();
+  command.option("--ranks", *ranks,
+                 "Train as so many processes of this machine, started by mpirun; same bits");
+  command
+      .option("--comm-timeout", options->rank_timeout,
+              "Of several ranks: seconds that one may do the same while others wait; 0: any number")
+      .shows_default();
   command.flag("--compare", options->compare,
                "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
   command.flag("--reference", options->reference,
                "Run the steps in the reference interpreter, in double precision (slow)");
   command.footer("\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
-  command.runs([options, &common] {
+  command.runs([options, ranks, &common] {
+    if (*ranks != 0 && *ranks != 1) {
+      common.status = train_on_ranks(*ranks, without_ranks());
+      return;
+    }
     options->context = Context::process_default();
     options->overwrite = common.overwrite;
-    print(common, train(*options).json);
+    const TrainResult result = train(*options);
+    if (result.rank > 0) return;  // the first of the ranks speaks
+    print(common, result.json);
     if (!common.json) put("\nreport: {}\n", (options->out / "report.html").string());
   });
 }

@@ -331,5 +331,10 @@ struct BucketConfig {
 /// arguments. Each index appears once; a sequence longer than max_frames is a batch of its own.
 std::vector<std::vector<std::int64_t>> make_buckets(std::span<const std::int64_t> lengths,
                                                     const BucketConfig& config, std::int64_t epoch);
+/// Steps of `shards` batches each, of similar length, in random order; the step of the longest
+/// sequences may have fewer. With one shard the batches of make_buckets().
+std::vector<std::vector<std::vector<std::int64_t>>> make_steps(
+    std::span<const std::int64_t> lengths, const BucketConfig& config, std::int64_t shards,
+    std::int64_t epoch);
 
 }  // namespace segfuse

@@ -36,10 +36,15 @@ struct File {
 };
 struct Capture {};  ///< into Result::out or Result::err
 struct Merge {};    ///< stderr: to where stdout goes
+/// Each line when it is there, without its end; a line beyond 64 KiB comes in pieces of that size,
+/// and a last one may lack its end. Called by the thread that waits in run().
+struct Lines {
+  std::function<void(std::string_view line)> take;
+};
 
 using Input = std::variant<Null, Bytes, Descriptor, File, Inherit>;
-using Output = std::variant<Inherit, Null, Capture, Descriptor, File>;
-using ErrorOutput = std::variant<Inherit, Null, Capture, Descriptor, File, Merge>;
+using Output = std::variant<Inherit, Null, Capture, Descriptor, File, Lines>;
+using ErrorOutput = std::variant<Inherit, Null, Capture, Descriptor, File, Lines, Merge>;
 
 struct Environment {
   bool inherit = true;  ///< start from this process's variables
@@ -77,6 +82,10 @@ struct Request {
   bool end_group = false;
   /// Asked ten times a second; true ends the child as a timeout does.
   std::function<bool()> stop{};
+  /// Asked ten times a second; what is not 0 is a signal, which the child's process group gets.
+  std::function<int()> signal{};
+  /// Called once with the child's number, which is its process group's too.
+  std::function<void(int pid)> started{};
   /// Of each captured stream the first bytes are kept; the rest is read and dropped.
   std::size_t output_cap = std::size_t{64} << 20;
 };

@@ -22,8 +22,10 @@ struct TrainOptions {
   std::filesystem::path out;       ///< directory, made if missing
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
-  bool overwrite = false;          ///< replace a run, and files that are not ours, in `out`
-  bool allow_commands = false;     ///< run the commands of the manifest
+  /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.
+  double rank_timeout = 0;
+  bool overwrite = false;       ///< replace a run, and files that are not ours, in `out`
+  bool allow_commands = false;  ///< run the commands of the manifest
   bool compare =
       false;  ///< also train the same encoder with a per-frame softmax and a linear chain
   bool reference = false;  ///< steps run in the interpreter, in double precision: slow
@@ -40,9 +42,11 @@ struct TrainedSystem {
 };
 
 struct TrainResult {
-  std::vector<TrainedSystem> systems;  ///< that of the configuration; with `compare` others too
+  std::vector<TrainedSystem> systems;  ///< that of the configuration; with `compare` others too;
+                                       ///< none on ranks other than the first
   Split measured_on = Split::kTest;
   double seconds = 0;
+  int rank = 0;      ///< of the processes that trained together; only the first writes and measures
   std::string json;  ///< the text of metrics.json: Metrics::to_json() of the first, and the above
 };
 
@@ -55,7 +59,18 @@ struct TrainResult {
 /// runs, no other training can write to `out`. The model's bits depend on the configuration and the
 /// data alone, not on threads or interruptions. Throws Interrupted (exit code 130) after saving
 /// when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
+///
+/// Processes that an MPI's launcher (mpirun, srun) started together share the training: each
+/// computes some shards of every step (training.shards), the first one writes the files, and the
+/// bits are those of one process with as many shards. All need the same configuration and data
+/// (UsageError). Where one fails, the launcher ends all of them; CommError where they cannot meet.
 TrainResult train(const TrainOptions& options);
+
+/// Runs a command that trains as `ranks` processes of this machine, which share the training, by
+/// the mpirun or mpiexec of PATH; returns its exit code. The streams are this process's, and
+/// signals are passed on. UsageError for less than 2 ranks or where this process is a rank itself;
+/// CommError where there is no launcher.
+int train_on_ranks(int ranks, const std::vector<std::string>& command);
 
 struct TrainingNumericsOptions {
   std::filesystem::path config;        ///< as in TrainOptions

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from ranks import Groups
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # segfuse takes JAX arrays there only
 
@@ -117,3 +118,11 @@ def torch():
 @pytest.fixture
 def jax():
     return pytest.importorskip("jax", reason="JAX is not installed")
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """The processes of tests with several ranks; see ranks.py."""
+    groups = Groups()
+    yield groups
+    groups.close()

@@ -233,7 +233,7 @@ def test_values_inside_jax_transformations(jax):
 def test_devices_without_an_engine(torch):
     model = random_model(lengths=(5, 4), full=False)
     x = model.inputs(torch.from_numpy)
-    with pytest.raises(segfuse.UsageError, match="emission is of type .*Tensor of dtype torch"):
+    with pytest.raises(segfuse.UsageError, match="emission lies on the meta device"):
         segfuse.log_partition(**x | {"emission": x["emission"].to("meta")})
 
 

@@ -1,6 +1,8 @@
 """The examples run; the one of the CRF draws its picture, with matplotlib and without."""
 
+import os
 import pathlib
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -38,3 +40,22 @@ def test_torch_crf(torch, tmp_path, matplotlib):
     else:
         root = xml.etree.ElementTree.parse(tmp_path / "out/picture.svg").getroot()
         assert len(root.findall("{*}polyline")) == 2 + 3 * 3
+
+
+@pytest.mark.parametrize("options", [[], ["--fsdp"], ["--rows", "1"]], ids=["ddp", "fsdp", "empty"])
+def test_train_ddp(torch, options):
+    """With one row a step the second rank has none."""
+    if not torch.distributed.is_available():
+        pytest.skip("this PyTorch has no torch.distributed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(EXAMPLE.with_name("train_ddp.py")), "--steps", "12", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert "2 ranks on" in run.stdout
+    assert "difference between the parameters of two ranks: 0\n" in run.stdout
+    if "--rows" not in options:
+        first, last = re.search(r"loss per frame: (\S+) -> (\S+)", run.stdout).groups()
+        assert float(last) < 0.6 * float(first)

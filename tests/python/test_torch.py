@@ -1,11 +1,9 @@
-"""segfuse.torch: autograd, torch.compile, autocast, several processes, and the module."""
+"""segfuse.torch: autograd, torch.compile, autocast, and the module. Several processes:
+test_torch_ddp.py and test_torch_fsdp.py."""
 
 import copy
 import itertools
-import os
-import subprocess
-import sys
-import textwrap
+import pickle
 
 import numpy as np
 import pytest
@@ -227,40 +225,6 @@ def test_autocast_raises_half_precision():
     assert encoder.weight.grad.abs().sum() > 0
 
 
-def test_two_processes_train_to_the_gradient_of_one(tmp_path):
-    code = """
-        import os, sys, torch, torch.distributed as dist
-        import segfuse.torch as st
-        rank, store, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-        torch.manual_seed(0)
-        model = st.SemiMarkovCRF(3, 4, durations="negative_binomial")
-        emission = torch.randn(4, 6, 3)
-        labels = torch.arange(6).remainder(3).expand(4, -1)
-        parallel = torch.nn.parallel.DistributedDataParallel(model)
-        part = slice(2 * rank, 2 * rank + 2)
-        parallel(emission[part], labels[part]).backward()
-        found = [p.grad.clone() for p in model.parameters()]
-        model.zero_grad()
-        model(emission, labels).backward()
-        for a, p in zip(found, model.parameters(), strict=True):
-            torch.testing.assert_close(a, p.grad)
-        dist.destroy_process_group()
-        open(out, "w").write("same")
-        """
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    outs = [tmp_path / f"out{rank}" for rank in (0, 1)]
-    arguments = [[str(rank), str(tmp_path / "store"), str(outs[rank])] for rank in (0, 1)]
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    children = [subprocess.Popen([*command, *more], env=environment) for more in arguments]
-    try:
-        assert [child.wait(timeout=120) for child in children] == [0, 0]
-    finally:
-        for child in children:
-            child.kill()
-    assert [out.read_text() for out in outs] == ["same", "same"]
-
-
 # The module
 
 
@@ -385,6 +349,62 @@ def test_state_copies_and_dtypes():
     assert "num_classes=3, max_duration=4" in repr(crf)
 
 
+@pytest.mark.parametrize("durations", ["table", "negative_binomial", "buckets"])
+def test_a_layer_goes_through_files_and_copies(durations, tmp_path):
+    crf = st.SemiMarkovCRF(2, 3, durations=durations, tail=True)
+    for parameter in crf.parameters():
+        torch.nn.init.normal_(parameter)
+    emission = torch.randn(3, 5, 2)
+    expected = crf(emission, LABELS)
+    torch.save(crf, tmp_path / "layer.pt")
+    torch.save(crf.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt")
+    meta = st.SemiMarkovCRF(2, 3, durations=durations, tail=True, device="meta")
+    meta.load_state_dict(state, assign=True)
+    others = (
+        pickle.loads(pickle.dumps(crf)),
+        copy.deepcopy(crf),
+        torch.load(tmp_path / "layer.pt", weights_only=False),
+        meta,
+    )
+    for other in others:
+        assert torch.equal(other(emission, LABELS), expected)
+    called = torch.func.functional_call(st.SemiMarkovCRF(2, 3, durations=durations, tail=True),
+                                        state, (emission, LABELS))  # fmt: skip
+    assert torch.equal(called, expected)
+    best = crf.decode(emission, LENGTHS)
+    for again in (pickle.loads(pickle.dumps(best)), copy.deepcopy(best)):
+        assert again == best and torch.equal(again.score, best.score)
+
+
+@pytest.mark.parametrize("durations", sorted(st._durations.FAMILIES))
+def test_reset_parameters(durations):
+    """Gives the values of a new layer, with all digits of its type."""
+    options = {"durations": durations, "tail": True, "self_transitions": False}
+    crf = st.SemiMarkovCRF(3, 5, dtype=torch.float64, **options)
+    assert crf.initial[0].item() == -np.log(3) and crf.transition[0, 0].item() == -np.log(2)
+    new = {name: value.clone() for name, value in crf.state_dict().items()}
+    for parameter in crf.parameters():
+        torch.nn.init.normal_(parameter)
+    for module in crf.modules():
+        module.reset_parameters()
+    assert all(torch.equal(value, new[name]) for name, value in crf.state_dict().items())
+
+
+def test_no_rows():
+    """A batch without rows has loss 0 and gradients 0: a rank may have no part of a batch."""
+    crf = st.SemiMarkovCRF(2, 3)
+    emission = torch.zeros(0, 5, 2, requires_grad=True)
+    for reduction in ("mean", "sum"):
+        value = crf(emission, LABELS[:0], reduction=reduction)
+        value.backward()
+        assert value == 0
+        with torch.no_grad():
+            assert crf(emission, LABELS[:0], reduction=reduction) == 0
+    assert crf.transition.grad.eq(0).all() and emission.grad.shape == (0, 5, 2)
+    assert len(crf.decode(emission)) == 0
+
+
 def test_training_recovers_durations():
     """Sampled from a model whose two labels last 3 and 6 frames, give or take one."""
     duration = np.full((9, 2), -np.inf)
@@ -422,7 +442,52 @@ def test_labels_may_be_numpys():
 
 
 BAD_CALLS = [
-    (lambda: st.SemiMarkovCRF(0, 3), "num_classes and max_duration are 0 and 3"),
+    (lambda: st.SemiMarkovCRF(0, 3), "num_classes is 0, expected an integer of at least 1"),
+    (lambda: st.SemiMarkovCRF(3, 2.5), "max_duration is 2.5, expected an integer"),
+    (lambda: st.TableDurations(0, 4), "num_classes is 0, expected an integer of at least 1"),
+    (lambda: st.SemiMarkovCRF(3, 3, durations=None), "durations is a NoneType, expected a module"),
+    (
+        lambda: st.SemiMarkovCRF(2, 3, durations=st.TableDurations(2, 4))(
+            torch.zeros(3, 5, 2), LABELS
+        ),
+        r"durations gives scores of shape \(4, 2\), expected \(K, C\) = \(3, 2\)",
+    ),
+    (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS, "mean"), "lengths is a str, exp"),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), None),
+        "gold is a NoneType, expected lab",
+    ),
+    (lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), 3), "gold is a int, expected labels"),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS.tolist()),
+        "a segment of batch 0 is a int, expected three numbers",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2).to_sparse(), LABELS),
+        "emission has the layout torch.sparse_coo, expected a dense tensor",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3)(torch.zeros(3, 5, 2), LABELS.to_sparse()),
+        "labels has the layout torch.sparse_coo, expected a dense tensor",
+    ),
+    (
+        lambda: segfuse.viterbi(torch.zeros(3, 5, 2), torch.zeros(2, 2).to_sparse(), LABELS),
+        "transition has the layout torch.sparse_coo",
+    ),
+    (
+        lambda: segfuse.compile(lambda x: x + x)(torch.zeros(2).to_sparse()),
+        "argument 0 has the layout torch.sparse_coo",
+    ),
+    (
+        lambda: st.SemiMarkovCRF(2, 3).to("meta").decode(torch.zeros(3, 5, 2, device="meta")),
+        "emission lies on the meta device, which holds no numbers",
+    ),
+    (
+        lambda: torch.vmap(lambda x: st.SemiMarkovCRF(2, 3).decode(x).score)(
+            torch.zeros(2, 3, 5, 2)
+        ),
+        "emission is a value inside a transform of torch.func",
+    ),
     (lambda: st.SemiMarkovCRF(3, 3, durations="gamma"), "durations is 'gamma', expected one of ta"),
     (lambda: st.SemiMarkovCRF(3, 3, long_runs="cut"), "long_runs is 'cut', expected"),
     (lambda: st.SemiMarkovCRF(3, 3, long_runs="split", self_transitions=False), "which self_trans"),

@@ -13,7 +13,7 @@ from .._errors import UsageError
 from .base import ELSEWHERE, ON_HOST, Kind, NoArray
 from .jax import JaxKind
 from .numpy import NumpyKind, ScalarKind
-from .torch import TorchKind, derivative_of, nested_text, transforms_active
+from .torch import SharedOutKind, TorchKind, derivative_of, need_layout, transforms_active
 
 __all__ = [
     "ELSEWHERE",
@@ -23,6 +23,7 @@ __all__ = [
     "ON_HOST",
     "OTHER",
     "SCALAR",
+    "SHARED_OUT",
     "STATIC",
     "TORCH",
     "TRACED",
@@ -32,7 +33,7 @@ __all__ = [
     "kind_of",
     "known",
     "library_of",
-    "nested_text",
+    "need_layout",
     "readable",
     "signature_of",
     "transforms_active",
@@ -42,6 +43,7 @@ STATIC: Kind = NoArray()
 NUMPY: Kind = NumpyKind()
 SCALAR: Kind = ScalarKind()
 TORCH: Kind = TorchKind()
+SHARED_OUT: Kind = SharedOutKind()
 JAX: Kind = JaxKind()
 OTHER: Kind = Kind()
 """Another array with DLPack or `__cuda_array_interface__`."""
@@ -68,7 +70,7 @@ def _find_kind(value: Any) -> Kind:
     if isinstance(value, np.generic):
         return SCALAR
     if torch is not None and isinstance(value, torch.Tensor):
-        return TORCH
+        return SHARED_OUT if hasattr(value, "device_mesh") else TORCH
     if jax is not None and isinstance(value, jax.Array):
         return JAX
     if hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__"):

@@ -36,11 +36,44 @@ def derivative_of(tensor: Any) -> str | None:
     return None
 
 
-def nested_text(name: str) -> str:
-    return (
-        f"{name} is a nested tensor, expected a padded one; pass "
-        f"torch.nested.to_padded_tensor({name}, 0.0) and the lengths of its rows"
-    )
+def layout_text(name: str, tensor: Any) -> str | None:
+    """Why no function here takes a tensor whose numbers do not lie in one piece of memory, as a
+    sentence; None if they do."""
+    if hasattr(tensor, "device_mesh"):
+        return (
+            f"{name} is a {type(tensor).__name__}, of which each process holds a part, expected a "
+            "plain tensor; pass what its to_local() gives for this part, or its full_tensor()"
+        )
+    if tensor.is_nested:
+        return (
+            f"{name} is a nested tensor, expected a padded one; pass "
+            f"torch.nested.to_padded_tensor({name}, 0.0) and the lengths of its rows"
+        )
+    if tensor.layout is not sys.modules["torch"].strided:
+        return (
+            f"{name} has the layout {tensor.layout}, expected a dense tensor; pass what its "
+            "to_dense() gives"
+        )
+    return None
+
+
+def need_layout(name: str, tensor: Any) -> None:
+    """UsageError for what `layout_text` tells."""
+    text = layout_text(name, tensor)
+    if text is not None:
+        raise UsageError(text)
+
+
+def need_memory(name: str, tensor: Any) -> None:
+    """UsageError for a tensor that has no memory any more, which would read as one that was not
+    given."""
+    if tensor.data_ptr() == 0 and tensor.numel() > 0:
+        if tensor.is_meta:
+            raise UsageError(f"{name} lies on the meta device, which holds no numbers")
+        raise UsageError(
+            f"{name} has no memory; if FSDP has freed it behind forward(), gather it with "
+            "module.unshard(), or make and use the model of the scores within one call"
+        )
 
 
 class TorchKind(Kind):
@@ -53,6 +86,7 @@ class TorchKind(Kind):
         return place
 
     def need_device(self, name: str, array: Any) -> None:
+        need_layout(name, array)
         if not array.is_cpu and not array.is_cuda:
             raise UsageError(
                 f"{name} lies on {array.device}; compiled functions run on the CPU and on CUDA "
@@ -69,10 +103,10 @@ class TorchKind(Kind):
             )
 
     def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
-        if array.is_nested:
-            raise UsageError(nested_text(name))
+        need_layout(name, array)
         followed = derivative_of(array)
         if followed is None or (followed == REQUIRES_GRADIENT and not differentiable):
+            need_memory(name, array)
             return array.detach() if array.requires_grad else array
         raise UsageError(
             f"{name} {followed}, which this function does not record; use the functions of "
@@ -120,3 +154,8 @@ class TorchKind(Kind):
         torch = self._torch
         wanted = None if dtype is None else getattr(torch, dtype)
         return torch.as_tensor(values, dtype=wanted, device=like.device)
+
+
+class SharedOutKind(TorchKind):
+    """Tensors over a device mesh, which are refused. They are a kind of their own so that no quick
+    way for plain tensors takes them."""

@@ -16,6 +16,28 @@ IGNORE = -100
 """The label that marks padding, as in PyTorch's losses."""
 
 
+def _segments_of(index: int, row: Any) -> list[tuple[int, ...]]:
+    """The segments of the row with that index, as tuples of three numbers."""
+    if not isinstance(row, Iterable):
+        raise UsageError(
+            f"row {index} is a {type(row).__name__}, expected a list of (start, duration, label)"
+        )
+    segments = []
+    for segment in row:
+        if not isinstance(segment, Iterable):
+            raise UsageError(
+                f"a segment of batch {index} is a {type(segment).__name__}, expected three "
+                "numbers: start, duration, label; labels per frame are passed as an array"
+            )
+        segments.append(tuple(segment))
+        if len(segments[-1]) != 3:
+            raise UsageError(
+                f"a segment of batch {index} has {len(segments[-1])} numbers, expected three: "
+                "start, duration, label"
+            )
+    return segments
+
+
 class Segmentations:
     """Segmentations of B rows: row b owns segments ``row_pointer[b]`` to ``row_pointer[b + 1]``.
 
@@ -61,13 +83,7 @@ class Segmentations:
         """
         pointer, segments = [0], []
         for index, row in enumerate(rows):
-            for segment in row:
-                if len(segment) != 3:
-                    raise UsageError(
-                        f"a segment of batch {index} has {len(segment)} numbers, expected three: "
-                        "start, duration, label"
-                    )
-                segments.append(tuple(segment))
+            segments += _segments_of(index, row)
             pointer.append(len(segments))
         table = np.asarray(_arrays.integers("segments", segments)).reshape(-1, 3)
         return cls(np.array(pointer, dtype=np.int64), table[:, 0], table[:, 1], table[:, 2])

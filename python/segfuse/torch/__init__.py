@@ -8,6 +8,7 @@ under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd and vmap; second ones raise 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import _native, crf
-from .._arrays import nested_text
+from .._arrays import need_layout
 from .._errors import UsageError
+from .._numbers import whole
 from ..crf import IGNORE, Constraints, Posteriors, Segmentations
 from ..crf._segmentations import split_of
 from . import _autograd
@@ -32,7 +34,7 @@ from ._durations import (
     TableDurations,
     make_durations,
 )
-from ._ops import DIFFERENTIABLE
+from ._ops import DIFFERENTIABLE, NAMES, TENSORS
 
 __all__ = [
     "BucketDurations",
@@ -65,8 +67,7 @@ def _check_tensor(name: str, score: Any) -> None:
             f"torch.as_tensor({name}), or use the functions of segfuse for arrays of other "
             "libraries"
         )
-    if score.is_nested:
-        raise UsageError(nested_text(name))
+    need_layout(name, score)
 
 
 def _needed(scores: tuple[Tensor | None, ...]) -> int:
@@ -76,14 +77,24 @@ def _needed(scores: tuple[Tensor | None, ...]) -> int:
     return sum(1 << i for i, s in enumerate(scores) if s is not None and s.requires_grad)
 
 
-def _integers(values: Any) -> Tensor | None:
+def _integers(name: str, values: Any) -> Tensor | None:
     if values is None or isinstance(values, Tensor):
         return values
-    return torch.as_tensor(values)
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise UsageError(
+            f"{name} is a {type(values).__name__}, expected a tensor, an array or lists of numbers"
+        ) from None
 
 
 def _by_kind(gold: Gold) -> dict[str, Any]:
     """Gold segmentations as the argument of `SemiCRF.loss` that they are."""
+    if not isinstance(gold, (Tensor, np.ndarray, Segmentations, Iterable)):
+        raise UsageError(
+            f"gold is a {type(gold).__name__}, expected labels per frame (a tensor or an array), "
+            "Segmentations, or one list of (start, duration, label) a row"
+        )
     labels = isinstance(gold, (Tensor, np.ndarray))
     return {"labels": gold} if labels else {"segments": gold}
 
@@ -93,11 +104,11 @@ def _gold_inputs(labels: Any, segments: Any) -> tuple[Tensor | None, ...]:
     if (labels is None) == (segments is None):
         raise UsageError("expected either labels or segments, not both and not neither")
     if labels is not None:
-        return _integers(labels), None, None, None, None
+        return _integers("labels", labels), None, None, None, None
     if not isinstance(segments, Segmentations):
         segments = Segmentations.from_rows(segments)
     columns = (segments.row_pointer, segments.start, segments.duration, segments.label)
-    return None, *map(_integers, columns)
+    return None, *map(_integers, NAMES[10:14], columns)
 
 
 def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, ...]:
@@ -105,7 +116,7 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
     if not isinstance(c, Constraints):
         raise UsageError(f"constraints is of type {type(c).__name__}, expected Constraints")
     known = (c.allowed, c.transitions, c.min_duration, c.max_duration, c.labels, c.boundaries)
-    return tuple(map(_integers, known))
+    return tuple(map(_integers, NAMES[14:20], known))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -174,7 +185,11 @@ class SemiCRF(crf.SemiCRF):
         its own in the backward pass."""
         scores = tuple(getattr(self, name) for name in DIFFERENTIABLE)
         known = _constraint_inputs(self.constraints)
-        inputs = (*scores, _integers(self.lengths), *gold, *known, *numbers, partial)
+        lengths = _integers("lengths", self.lengths)
+        inputs = (*scores, lengths, *gold, *known, *numbers, partial)
+        for name, values in zip(NAMES[len(scores) : TENSORS], inputs[len(scores) :], strict=False):
+            if values is not None:
+                need_layout(name, values)
         # PyTorch would take one tensor without content for a wish to know shapes alone.
         if len({x.is_meta for x in inputs if isinstance(x, Tensor)}) > 1:
             raise UsageError("found tensors on the meta device beside others, expected all or none")
@@ -183,10 +198,10 @@ class SemiCRF(crf.SemiCRF):
             raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
         if reduction == "none":
             return _autograd.rows(*inputs)
+        batch = self.emission.shape[0]
         if needed == 0:
             rows = _autograd.rows(*inputs)
-            return rows.mean() if reduction == "mean" else rows.sum()
-        batch = self.emission.shape[0]
+            return rows.mean() if reduction == "mean" and batch > 0 else rows.sum()
         weight = 1.0 / batch if reduction == "mean" and batch > 0 else 1.0
         weights = torch.full((batch,), weight, dtype=torch.float64, device=self.emission.device)
         return _autograd.weighted(weights, *inputs, needed)
@@ -357,11 +372,10 @@ class SemiMarkovCRF(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if num_classes < 1 or max_duration < 1:
-            raise UsageError(
-                f"num_classes and max_duration are {num_classes} and {max_duration}, expected at "
-                "least 1"
-            )
+        num_classes, max_duration = (
+            whole("num_classes", num_classes, 1),
+            whole("max_duration", max_duration, 1),
+        )
         if split_of(long_runs) and not self_transitions:
             raise UsageError(
                 'long_runs="split" makes neighbouring segments of one label, which '
@@ -372,15 +386,35 @@ class SemiMarkovCRF(nn.Module):
         self.boundary_scores = boundary_scores
         self.self_transitions = self_transitions or num_classes == 1
         self.long_runs = long_runs
-        if isinstance(durations, str):
+        own = isinstance(durations, str)
+        if own:
             durations = make_durations(durations, num_classes, max_duration)
+        elif not isinstance(durations, nn.Module):
+            raise UsageError(
+                f"durations is a {type(durations).__name__}, expected a module or the name of a "
+                "family"
+            )
         self.durations = durations
-        choices = num_classes if self.self_transitions else num_classes - 1
-        self.transition = nn.Parameter(torch.full((num_classes, num_classes), -math.log(choices)))
-        self.initial = nn.Parameter(torch.full((num_classes,), -math.log(num_classes)))
-        self.final = nn.Parameter(torch.zeros(num_classes))
-        self.tail_logit = nn.Parameter(torch.zeros(num_classes)) if tail else None
+        self.transition = nn.Parameter(torch.empty(num_classes, num_classes))
+        self.initial = nn.Parameter(torch.empty(num_classes))
+        self.final = nn.Parameter(torch.empty(num_classes))
+        self.tail_logit = nn.Parameter(torch.empty(num_classes)) if tail else None
         self.to(device=device, dtype=dtype)
+        self.reset_parameters()
+        if own:
+            self.durations.reset_parameters()  # with all digits of the dtype
+
+    def reset_parameters(self) -> None:
+        """The values before training, for the parameters of this module; `durations` has its own.
+
+        A layer that was made on the meta device gets them by this, as PyTorch's layers do.
+        """
+        choices = self.num_classes if self.self_transitions else self.num_classes - 1
+        nn.init.constant_(self.transition, -math.log(choices))
+        nn.init.constant_(self.initial, -math.log(self.num_classes))
+        nn.init.zeros_(self.final)
+        if self.tail_logit is not None:
+            nn.init.zeros_(self.tail_logit)
 
     @property
     def num_scores(self) -> int:
@@ -410,6 +444,12 @@ class SemiMarkovCRF(nn.Module):
             raise UsageError(
                 f"emission has shape {tuple(emission.shape)}, expected (B, T, {self.num_scores})"
             )
+        if hasattr(self.transition, "device_mesh"):
+            raise UsageError(
+                f"transition is a {type(self.transition).__name__}, of which each process holds a "
+                "part; FSDP gathers it for a call of the module itself, and for the methods that "
+                "torch.distributed.fsdp.register_fsdp_forward_method(module, name) tells it"
+            )
         start = end = None
         if self.boundary_scores:
             emission, start, end = emission.split(self.num_classes, dim=2)
@@ -417,10 +457,17 @@ class SemiMarkovCRF(nn.Module):
         if not self.self_transitions:
             same = torch.eye(self.num_classes, dtype=torch.bool, device=transition.device)
             transition = transition.masked_fill(same, -torch.inf)
+        duration = self.durations()
+        table = (self.max_duration, self.num_classes)
+        if duration.shape != table:
+            raise UsageError(
+                f"durations gives scores of shape {tuple(duration.shape)}, expected (K, C) = "
+                f"{table}"
+            )
         return {
             "emission": emission,
             "transition": transition,
-            "duration": self.durations(),
+            "duration": duration,
             "initial": self.initial,
             "final": self.final,
             "start": start,
@@ -435,6 +482,12 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> SemiCRF:
         """The model over the segmentations of these rows, with all methods of `SemiCRF`."""
+        return self._model(emission, lengths, constraints)
+
+    def _model(
+        self, emission: Tensor, lengths: Tensor | None, constraints: Constraints | None = None
+    ) -> SemiCRF:
+        """As `distribution`, behind which FSDP would free the scores if it was told of it."""
         return SemiCRF(**self.scores(emission), lengths=lengths, constraints=constraints)
 
     def forward(
@@ -469,7 +522,7 @@ class SemiMarkovCRF(nn.Module):
         Raises:
             UsageError, DataError: see `segfuse.loss`.
         """
-        model = self.distribution(emission, lengths)
+        model = self._model(emission, lengths)
         return model.loss(**_by_kind(gold), reduction=reduction, long_runs=self.long_runs)
 
     def partial_loss(
@@ -480,7 +533,7 @@ class SemiMarkovCRF(nn.Module):
         reduction: Reduction = "mean",
     ) -> Tensor:
         """-log P(the constraints hold): the loss for partial labels; see `segfuse.Constraints`."""
-        return self.distribution(emission, lengths, constraints).partial_loss(reduction)
+        return self._model(emission, lengths, constraints).partial_loss(reduction)
 
     def log_partition(
         self,
@@ -489,7 +542,7 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> Tensor:
         """(B,) float64: log of the sum of exp(score) over all segmentations, differentiable."""
-        return self.distribution(emission, lengths, constraints).log_partition()
+        return self._model(emission, lengths, constraints).log_partition()
 
     @torch.no_grad()
     def decode(
@@ -499,7 +552,7 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> Segmentations:
         """The best segmentation of each row, with scores; see `segfuse.viterbi`."""
-        return self.distribution(emission, lengths, constraints).viterbi()
+        return self._model(emission, lengths, constraints).viterbi()
 
     @torch.no_grad()
     def posteriors(
@@ -509,4 +562,4 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints | None = None,
     ) -> Posteriors:
         """Probabilities of labels, boundaries and durations, and the entropy; no gradients."""
-        return self.distribution(emission, lengths, constraints).posteriors()
+        return self._model(emission, lengths, constraints).posteriors()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._errors import UsageError
+from .._numbers import whole
 from ..crf import duration_buckets
 
 
@@ -24,11 +25,13 @@ class Durations(nn.Module):
     """
 
     theta: nn.Parameter
+    _first: tuple[float, ...] = ()
+    """What the rows of `theta` start as; nothing where a class of the user makes it."""
 
     def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
         super().__init__()
-        self.num_classes = num_classes
-        self.max_duration = max_duration
+        self.num_classes = whole("num_classes", num_classes, 1)
+        self.max_duration = whole("max_duration", max_duration, 1)
         self.normalise = normalise
 
     def forward(self) -> Tensor:
@@ -47,8 +50,22 @@ class Durations(nn.Module):
 
     def _start(self, *values: float) -> None:
         """Makes `theta`, every class with the same values."""
-        column = torch.tensor(values)[:, None]
-        self.theta = nn.Parameter(column.repeat(1, self.num_classes))
+        self._first = values
+        self.theta = nn.Parameter(torch.empty(len(values), self.num_classes))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Sets `theta` to its values before training, also where it was made on the meta device."""
+        if not self._first:
+            return
+        theta = self.theta
+        values = torch.tensor(self._first, dtype=theta.dtype, device=theta.device)
+        values = values[:, None].repeat(1, self.num_classes)
+        if hasattr(theta, "device_mesh"):
+            spread = torch.distributed.tensor.distribute_tensor
+            values = spread(values, theta.device_mesh, theta.placements)
+        theta.copy_(values)
 
     def _half_range(self) -> float:
         """(K - 1) / 2, the mean of d - 1 that families start from; positive for K = 1 too."""
@@ -125,20 +142,22 @@ class LogNormalDurations(Durations):
 class BucketDurations(Durations):
     """One score for each range of durations, the ranges evenly wide in log d; starts uniform."""
 
-    bucket: Tensor
-
     def __init__(
         self, num_classes: int, max_duration: int, *, buckets: int = 8, normalise: bool = True
     ) -> None:
         super().__init__(num_classes, max_duration, normalise=normalise)
-        first = torch.from_numpy(duration_buckets(max_duration, buckets=buckets))
-        durations = torch.arange(1, max_duration + 1)
-        index = torch.searchsorted(first, durations, right=True) - 1
-        self.register_buffer("bucket", index, persistent=False)
+        first = duration_buckets(max_duration, buckets=buckets).tolist()
+        ends = [*first[1:], max_duration + 1]
+        self._bucket = [i for i, end in enumerate(ends) for _ in range(first[i], end)]
+        self._index = torch.tensor(self._bucket)
         self._start(*[0.0] * len(first))
 
     def raw_scores(self) -> Tensor:
-        return self.theta[self.bucket]
+        # Not a buffer: DDP would broadcast it in each step, and on the meta device it would be
+        # lost.
+        if self._index.device != self.theta.device:
+            self._index = torch.tensor(self._bucket, device=self.theta.device)
+        return self.theta[self._index]
 
 
 FAMILIES: dict[str, type[Durations]] = {

@@ -27,6 +27,8 @@ _INPUTS = (
     "Tensor? allowed, Tensor? transitions, Tensor? min_duration, Tensor? max_duration, "
     "Tensor? known_labels, Tensor? boundaries, int ignore, bool split, bool partial"
 )
+NAMES = tuple(entry.rpartition(" ")[2] for entry in _INPUTS.split(", "))
+"""What messages call the inputs."""
 TENSORS, _NUMBERS = 20, 3
 _GRADIENTS = ", ".join(["Tensor"] * len(DIFFERENTIABLE))
 

@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLongest = std::chrono::hours(24 * 365);
 /// Blocks of a stream that are read before the clock is looked at again.
 constexpr int kBlocksAtOnce = 16;
+constexpr std::size_t kLongestLine = std::size_t{64} << 10;
 
 std::string words_of(int error_number) { return std::generic_category().message(error_number); }
 
@@ -124,6 +125,52 @@ class Setup {
   posix_spawnattr_t attributes_{};
 };
 
+/// Where one stream's bytes go.
+class Sink {
+ public:
+  Sink(const Lines* lines, std::string& text, bool& cut, std::size_t cap)
+      : lines_(lines), text_(&text), cut_(&cut), cap_(cap) {}
+
+  void take(std::string_view bytes) {
+    if (lines_ == nullptr) {
+      const std::size_t room = cap_ - text_->size();
+      text_->append(bytes.substr(0, room));
+      if (bytes.size() > room) *cut_ = true;
+      return;
+    }
+    for (std::size_t end = bytes.find('\n'); end != bytes.npos; end = bytes.find('\n')) {
+      add_to_line(bytes.substr(0, end));
+      give_line();
+      bytes.remove_prefix(end + 1);
+    }
+    add_to_line(bytes);
+  }
+  void finish() {
+    if (!line_.empty()) give_line();
+  }
+
+ private:
+  void add_to_line(std::string_view bytes) {
+    while (line_.size() + bytes.size() > kLongestLine) {
+      const std::size_t room = kLongestLine - line_.size();
+      line_.append(bytes.substr(0, room));
+      bytes.remove_prefix(room);
+      give_line();
+    }
+    line_.append(bytes);
+  }
+  void give_line() {
+    if (lines_->take) lines_->take(line_);
+    line_.clear();
+  }
+
+  const Lines* lines_;
+  std::string* text_;
+  bool* cut_;
+  std::size_t cap_;
+  std::string line_;
+};
+
 /// A child from its start until its status was collected. Until then its number names nobody else.
 class Child {
  public:
@@ -131,8 +178,9 @@ class Child {
       : pid_(pid),
         request_(request),
         streams_(plumbing.captured()),
-        texts_{&result.out, &result.err},
-        cut_{&result.out_cut, &result.err_cut},
+        sinks_{
+            Sink(std::get_if<Lines>(&request.out), result.out, result.out_cut, request.output_cap),
+            Sink(std::get_if<Lines>(&request.err), result.err, result.err_cut, request.output_cap)},
         result_(result),
         begin_(Clock::now()),
         handle_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
@@ -149,6 +197,8 @@ class Child {
     bool killed = false;
     while (!over()) {
       const Clock::time_point now = Clock::now();
+      if (!ended_ && request_.signal)
+        if (const int signal = request_.signal(); signal != 0) kill(-pid_, signal);
       if (!ending_ && should_end(now)) {
         ending_ = true;
         limit_ = now + grace();
@@ -164,6 +214,7 @@ class Child {
     // What is left of the group; the number is the group's as long as the child was not collected.
     if ((ending_ || request_.end_group) && still_ours()) kill(-pid_, SIGKILL);
     drain();
+    for (Sink& sink : sinks_) sink.finish();
     result_.cut_off = streams_[0] || streams_[1];
     collect();
   }
@@ -197,7 +248,7 @@ class Child {
     if (limit_ && !killed) until(*limit_);
     if (!ending_ && !ended_ && request_.timeout)
       until(begin_ + std::min(*request_.timeout, kLongest));
-    if (request_.stop) patience = std::min(patience, milliseconds(100));
+    if (request_.stop || request_.signal) patience = std::min(patience, milliseconds(100));
     if (!handle_) patience = std::min(patience, milliseconds(5));
     ::poll(watched.data(), watched.size(), static_cast<int>(patience.count()));
     drain();
@@ -226,9 +277,7 @@ class Child {
           streams_[i].close();
           break;
         }
-        const std::size_t room = request_.output_cap - texts_[i]->size();
-        texts_[i]->append(buffer.data(), std::min(room, static_cast<std::size_t>(count)));
-        if (static_cast<std::size_t>(count) > room) *cut_[i] = true;
+        sinks_[i].take({buffer.data(), static_cast<std::size_t>(count)});
       }
   }
 
@@ -260,8 +309,7 @@ class Child {
   pid_t pid_;
   const Request& request_;
   std::array<Handle, 2>& streams_;
-  std::array<std::string*, 2> texts_;
-  std::array<bool*, 2> cut_;
+  std::array<Sink, 2> sinks_;
   Result& result_;
   Clock::time_point begin_;
   Handle handle_;  ///< without one (an old kernel, a sandbox) the child is asked after every 5 ms
@@ -305,7 +353,9 @@ Result run(const Request& request) {
     const pid_t child = setup.start(request);
     result.start_time = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
     plumbing.keep_ours();
-    Child(child, request, plumbing, result).wait();
+    Child ours(child, request, plumbing, result);
+    if (request.started) request.started(child);
+    ours.wait();
   } catch (const Failure& failure) {
     result.failed = failure.stage;
     result.error_number = failure.error_number;

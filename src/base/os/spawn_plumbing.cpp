@@ -130,7 +130,8 @@ template <class Out>
 void Plumbing::open_output(const Out& out, int child, Stage stage) {
   if (std::holds_alternative<Null>(out))
     give(open_file({"/dev/null"}, true, stage), child, stage, "/dev/null");
-  if (std::holds_alternative<Capture>(out)) give(make_pipe(child, stage), child, stage, "a pipe");
+  if (std::holds_alternative<Capture>(out) || std::holds_alternative<Lines>(out))
+    give(make_pipe(child, stage), child, stage, "a pipe");
   if (const auto* own = std::get_if<Descriptor>(&out))
     give(own->number, child, stage, fmt::format("descriptor {}", own->number));
   if (const auto* file = std::get_if<File>(&out))

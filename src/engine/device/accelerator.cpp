@@ -146,6 +146,31 @@ void Accelerator::upload_into(const Tensor& host, const Tensor& device) {
   copy_in(host, buffer(device));
 }
 
+Tensor Accelerator::part(const Tensor& whole, std::int64_t begin, Shape shape) {
+  const std::size_t element = size_of(whole.dtype());
+  const auto offset = static_cast<std::size_t>(begin) * element;
+  const auto bytes = static_cast<std::size_t>(num_elements(shape)) * element;
+  return wrap(whole.dtype(), std::move(shape), buffer(whole).part(offset, bytes));
+}
+
+Tensor part_of(const Tensor& whole, std::int64_t begin, Shape shape) {
+  const std::int64_t count = num_elements(shape);
+  if (begin < 0 || begin > whole.size() || count > whole.size() - begin)
+    throw UsageError(fmt::format("a part of {} elements from {} on of a tensor of {}", count, begin,
+                                 whole.size()));
+  if (whole.device_memory()) {
+    const std::shared_ptr<Accelerator> accelerator = Accelerator::of(whole);
+    if (!accelerator)
+      throw UsageError(fmt::format("a part of a tensor in the memory of {}, which is not ours",
+                                   whole.device_memory()->device()));
+    return accelerator->part(whole, begin, std::move(shape));
+  }
+  const auto owner = std::make_shared<Tensor>(whole);
+  auto* const first = static_cast<std::byte*>(owner->data()) +
+                      static_cast<std::size_t>(begin) * size_of(whole.dtype());
+  return Tensor::borrow(whole.dtype(), std::move(shape), std::shared_ptr<std::byte>(owner, first));
+}
+
 bool Accelerator::owns(const Tensor& tensor) const {
   const auto* memory = dynamic_cast<const Memory*>(tensor.device_memory().get());
   return memory != nullptr && memory->accelerator().get() == this;

@@ -65,6 +65,9 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   Tensor upload(const Tensor& host, std::string_view label = "upload");
   /// Writes a host tensor's elements into the memory of one of the same type and shape.
   void upload_into(const Tensor& host, const Tensor& device);
+  /// The elements of `whole` from number `begin` on under a shape, in the same memory; see
+  /// part_of().
+  Tensor part(const Tensor& whole, std::int64_t begin, Shape shape);
   bool owns(const Tensor& tensor) const;
   /// Whose memory a tensor is in; null for the host's.
   static std::shared_ptr<Accelerator> of(const Tensor& tensor);
@@ -125,6 +128,11 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   std::vector<runtime::Buffer> buried_;
   std::size_t buried_bytes_ = 0;
 };
+
+/// The elements of `whole` from number `begin` on under a shape, in the same memory, of the host or
+/// of a device: what is written to one is seen in the other. UsageError where there are not so
+/// many.
+Tensor part_of(const Tensor& whole, std::int64_t begin, Shape shape);
 
 /// "cuda" or "cuda:1": what was kept in the context, or else the process's object for the device
 /// and the option `check-streams`, as long as somebody holds it. Nothing for "cpu". UsageError for

@@ -50,6 +50,8 @@ Ref PlanBuilder::scratch(DType dtype, Shape shape, std::string name) {
 Ref PlanBuilder::place(ir::ValId val, DType type) {
   const auto output = direct_outputs_.find(val.index);
   Ref& made = refs_.at(val.index);
+  if (type == dtype(val))
+    if (const std::optional<Ref> shared = overwritten_by(val)) return made = *shared;
   if (output == direct_outputs_.end() || type != dtype(val))
     return made = scratch(type, shape(val), fmt::format("%{}", val.index));
   made = {output_buffers_[output->second], type, contiguous(shape(val))};
@@ -153,12 +155,7 @@ void PlanBuilder::plan_groups(const compiler::CompiledFusion& compiled) {
 std::vector<Ref> PlanBuilder::open_group(const compiler::SegmentedGroup& group,
                                          std::span<const compiler::Workspace> workspaces) {
   for (const ir::ValId input : group.boundary.inputs) set_ref(input, packed(ref(input)));
-  for (const ir::ValId output : group.boundary.outputs) {
-    if (const std::optional<Ref> shared = overwritten_by(output))
-      set_ref(output, *shared);
-    else
-      place(output);
-  }
+  for (const ir::ValId output : group.boundary.outputs) place(output);
   std::vector<Ref> made;
   for (const compiler::Workspace& workspace : workspaces)
     made.push_back(scratch(workspace.dtype, {sizes_.of(workspace.elements)}, "workspace"));
@@ -203,8 +200,12 @@ void PlanBuilder::plan_view(ir::ExprId id) {
 void PlanBuilder::plan_outputs() {
   std::map<std::uint32_t, Ref> made;  // by ValId: an output's own memory
   for (std::size_t i = 0; i < fusion_.outputs().size(); ++i) {
-    if (result_.in_place[i]) continue;
     const ir::ValId val = fusion_.outputs()[i].val;
+    if (result_.in_place[i]) {  // a view is where its operand is
+      const Ref target = input_ref(*result_.in_place[i]);
+      if (ref(val).buffer != target.buffer) copy(ref(val), target, "overwrite");
+      continue;
+    }
     const Ref target{output_buffers_[i], dtype(val), contiguous(shape(val))};
     if (ref(val).buffer != target.buffer) copy(ref(val), target, "copy");
     made.emplace(val.index, target);

@@ -206,24 +206,13 @@ std::int64_t Segmenter::parameter_count() const {
 
 bool is_crf(const nn::ParameterSpec& spec) { return spec.name.starts_with("crf."); }
 
-ir::Fusion Segmenter::training(double crf_reg) const {
+ir::Fusion Segmenter::training() const {
   ir::Fusion fusion("training");
   Writer writer(config_, fusion, true);
   writer.declare_data();
   const ValId loss = writer.loss(writer.scores());
-  ir::Builder& b = writer.builder();
-  std::vector<ValId> gradients = compiler::gradients(fusion, loss, writer.net().values());
-  for (std::size_t i = 0; i < gradients.size() && crf_reg > 0; ++i)
-    if (is_crf(writer.net().parameters()[i]))
-      gradients[i] = b.add(gradients[i], b.mul(writer.net().values()[i], b.constant(crf_reg)));
-  ValId norm = b.constant(0);
-  for (const ValId gradient : gradients) {
-    std::vector<std::int64_t> all(b.rank(gradient));
-    std::iota(all.begin(), all.end(), 0);
-    norm = b.add(norm, b.sum(b.square(gradient), all));
-  }
+  const std::vector<ValId> gradients = compiler::gradients(fusion, loss, writer.net().values());
   fusion.add_output(loss, "loss");
-  fusion.add_output(norm, "squared_gradient_norm");
   for (std::size_t i = 0; i < gradients.size(); ++i)
     fusion.add_output(gradients[i], "gradient." + writer.net().parameters()[i].name);
   return fusion;

@@ -57,11 +57,9 @@ class Segmenter {
   /// One forward and backward pass. T is a multiple of config.subsample. Inputs: the parameters;
   /// features f32 (B, T, D), anything beyond the lengths; lengths i64 (B); labels i32 (B, T);
   /// segment_start bool (B, T); duration_limit f32 (K, C), 0 or -inf (semi-Markov); scale f32 [];
-  /// seed i64 [2]. Outputs: loss = scale * sum over sequences of -log p(gold), f32 []; the sum of
-  /// the squares of all gradients, f32 []; the gradient of each parameter. The
-  /// gradients, not the loss, are those of loss + crf_reg / 2 * the squares of the CRF's
-  /// parameters.
-  ir::Fusion training(double crf_reg = 0) const;
+  /// seed i64 [2]. Outputs: loss = scale * sum over sequences of -log p(gold), f32 []; its gradient
+  /// by each parameter, "gradient.NAME".
+  ir::Fusion training() const;
 
   /// Inputs: the parameters; features; lengths. Outputs: emission f32 (B, T, C) (log-probabilities
   /// for the softmax head) and, with boundary scores, start and end (B, T, C).

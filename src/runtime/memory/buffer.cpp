@@ -1,5 +1,7 @@
 #include "runtime/memory/buffer.h"
 
+#include <fmt/core.h>
+
 #include <exception>
 #include <mutex>
 
@@ -25,6 +27,16 @@ Buffer Buffer::foreign(Device& device, std::byte* address, std::size_t bytes,
   block->device = &device;
   block->owner = std::move(owner);
   return Buffer(block);
+}
+
+Buffer Buffer::part(std::size_t offset, std::size_t bytes) const {
+  if (offset > this->bytes() || bytes > this->bytes() - offset)
+    throw UsageError(fmt::format("part: {} bytes from {} on of a buffer of {} bytes", bytes, offset,
+                                 this->bytes()));
+  Buffer part = *this;
+  part.offset_ += offset;
+  part.bytes_ = bytes;
+  return part;
 }
 
 bool Buffer::is_foreign() const { return block_ != nullptr && block_->heap == nullptr; }

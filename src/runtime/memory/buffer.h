@@ -27,12 +27,18 @@ class [[nodiscard]] Buffer {
   static Buffer foreign(Device& device, std::byte* address, std::size_t bytes,
                         std::string_view label, std::shared_ptr<void> owner = {});
 
-  Buffer(const Buffer& other) noexcept : block_(other.block_) {
+  Buffer(const Buffer& other) noexcept
+      : block_(other.block_), offset_(other.offset_), bytes_(other.bytes_) {
     if (block_ != nullptr) block_->references.fetch_add(1, std::memory_order_relaxed);
   }
-  Buffer(Buffer&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  Buffer(Buffer&& other) noexcept
+      : block_(std::exchange(other.block_, nullptr)),
+        offset_(other.offset_),
+        bytes_(other.bytes_) {}
   Buffer& operator=(Buffer other) noexcept {
     std::swap(block_, other.block_);
+    std::swap(offset_, other.offset_);
+    std::swap(bytes_, other.bytes_);
     return *this;
   }
   ~Buffer() { reset(); }
@@ -44,14 +50,18 @@ class [[nodiscard]] Buffer {
   }
 
   explicit operator bool() const { return block_ != nullptr; }
+  /// A handle on `bytes` of this memory from `offset` on. Uses of a part are uses of all of the
+  /// memory: two parts are ordered as the whole is. UsageError where that is beyond its end.
+  Buffer part(std::size_t offset, std::size_t bytes) const;
   /// For work that is launched with this buffer among its uses, and for what is lent by borrow().
-  std::byte* address() const { return block_ == nullptr ? nullptr : block_->address; }
+  std::byte* address() const { return block_ == nullptr ? nullptr : block_->address + offset_; }
   /// As requested; what was handed out may be more.
-  std::size_t bytes() const { return block_ == nullptr ? 0 : block_->requested; }
+  std::size_t bytes() const { return block_ == nullptr ? 0 : bytes_; }
   std::string_view label() const { return block_ == nullptr ? std::string_view{} : block_->label; }
   bool is_foreign() const;
   /// Whose memory it is; the buffer is not empty.
   Device& device() const;
+  /// Whether both are of one allocation, be they parts of it.
   bool same_memory(const Buffer& other) const { return block_ == other.block_; }
 
   /// Lends the memory to code that enqueues work on `stream` unseen (a library, a user's kernel, a
@@ -66,10 +76,12 @@ class [[nodiscard]] Buffer {
   friend class Borrow;
   friend class Executor;
   friend class Heap;
-  explicit Buffer(Block* block) noexcept : block_(block) {}
+  explicit Buffer(Block* block) noexcept : block_(block), bytes_(block->requested) {}
   static void release(Block* block) noexcept;
 
   Block* block_ = nullptr;
+  std::size_t offset_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 /// A loan of a buffer's memory to work that the runtime does not see; it ends with this object.

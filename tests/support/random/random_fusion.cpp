@@ -261,6 +261,47 @@ RandomFusion random_fusion(std::uint64_t seed, Numbers numbers) {
   return Generator(seed, numbers).run();
 }
 
+namespace {
+
+/// Whether random_inputs() knows the size: a quotient of symbols is a symbol of its own.
+bool known_size(const ir::Fusion& fusion, const Extent& extent) {
+  bool known = true;
+  static_cast<void>(extent.evaluate([&](ir::SymbolId id) {
+    const std::string& name = fusion.storage().symbols[id.index].name;
+    known = known && (name == "B" || name == "T" || name == "TLess" || name == "TTwice");
+    return std::int64_t{1};
+  }));
+  return known;
+}
+
+}  // namespace
+
+RandomFusion with_overwritten_inputs(const RandomFusion& program, std::uint64_t seed) {
+  RandomFusion result = program;
+  ir::Fusion& fusion = result.fusion;
+  Rng rng(seed, 79);
+  const auto overwritten = [&](ir::ValId input) {
+    return std::ranges::any_of(fusion.aliases(),
+                               [&](const ir::Alias& alias) { return alias.input == input; });
+  };
+  for (std::size_t o = 0; o < fusion.outputs().size(); ++o) {
+    const ir::ValId output = fusion.outputs()[o].val;
+    const ir::Val& val = fusion.val(output);
+    std::vector<ir::ValId> fitting;
+    for (const ir::Input& input : fusion.inputs())
+      if (fusion.val(input.val).dtype == val.dtype && fusion.val(input.val).shape == val.shape &&
+          !overwritten(input.val))
+        fitting.push_back(input.val);
+    if (!fitting.empty() && rng.below(2) == 0)
+      fusion.add_alias(output, fitting[rng.below(fitting.size())]);
+    else if (rng.below(3) > 0 && std::ranges::all_of(val.shape, [&](const Extent& extent) {
+               return known_size(fusion, extent);
+             }))
+      fusion.add_alias(output, fusion.add_input("place" + std::to_string(o), val.dtype, val.shape));
+  }
+  return result;
+}
+
 std::vector<Tensor> random_inputs(const RandomFusion& program, std::uint64_t seed, std::int64_t b,
                                   std::int64_t t) {
   Rng rng(seed, 78);

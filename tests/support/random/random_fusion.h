@@ -26,6 +26,10 @@ struct RandomFusion {
 /// TTwice, which requirements make T - 1 and 2 T.
 RandomFusion random_fusion(std::uint64_t seed, Numbers numbers);
 
+/// The program with outputs that overwrite inputs: some of those it reads, where shape and type are
+/// the same, and new ones that it does not read.
+RandomFusion with_overwritten_inputs(const RandomFusion& program, std::uint64_t seed);
+
 /// Inputs for it with these sizes.
 std::vector<Tensor> random_inputs(const RandomFusion& program, std::uint64_t seed, std::int64_t b,
                                   std::int64_t t);

@@ -95,6 +95,44 @@ TEST_F(Spawn, ASignalIsToldApartFromAnExit) {
   EXPECT_EQ(result.outcome(), "killed by signal 11 (Segmentation fault)");
 }
 
+TEST_F(Spawn, LinesComeWhileTheChildRuns) {
+  std::vector<std::string> lines;
+  // It ends only when its second line has arrived here.
+  Request request = shell("echo one; echo; while [ ! -e " + (dir_ / "go").string() +
+                          " ]; do sleep 0.01; done; printf 'three\\nno end'");
+  request.out = Lines{[&](std::string_view line) {
+    lines.emplace_back(line);
+    if (lines.size() == 2) std::ofstream(dir_ / "go") << "go";
+  }};
+  request.timeout = milliseconds(60'000);
+  const Result result = run(request);
+  EXPECT_TRUE(result.ok()) << result.outcome();
+  EXPECT_EQ(lines, (std::vector<std::string>{"one", "", "three", "no end"}));
+  EXPECT_EQ(result.out, "");
+}
+
+TEST_F(Spawn, ALineWithoutAnEndComesInPieces) {
+  std::vector<std::size_t> sizes;
+  Request request = shell("head -c 150000 /dev/zero >&2; echo x >&2");
+  request.err = Lines{[&](std::string_view line) { sizes.push_back(line.size()); }};
+  EXPECT_TRUE(run(request).ok());
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{65536, 65536, 150001 - 2 * 65536}));
+}
+
+TEST_F(Spawn, SignalsArePassedToTheGroup) {
+  bool ready = false;
+  int sent = 0;
+  int pid = 0;
+  Request request = shell("trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.01; done");
+  request.started = [&](int number) { pid = number; };
+  request.out = Lines{[&](std::string_view line) { ready = ready || line == "ready"; }};
+  request.signal = [&] { return ready && sent++ == 0 ? SIGUSR1 : 0; };
+  request.timeout = milliseconds(60'000);
+  EXPECT_EQ(run(request).exit_code, 7);
+  EXPECT_GT(pid, 0);
+  EXPECT_GT(sent, 0);
+}
+
 TEST_F(Spawn, ArgumentsArriveAsTheyAre) {
   const Result result = run({.arguments = {"printf", "[%s]", "", "a b", "'\"$x`", "\xff\n"}});
   EXPECT_EQ(result.out, "[][a b]['\"$x`][\xff\n]");

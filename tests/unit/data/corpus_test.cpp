@@ -384,6 +384,42 @@ TEST(Buckets, PureInSeedAndEpochAndLittlePadding) {
   EXPECT_LT(padded / used, 1.2);
 }
 
+TEST(Buckets, StepsHaveShardsOfNeighbouringLengths) {
+  std::vector<std::int64_t> lengths(211);
+  Rng rng(3);
+  for (std::int64_t& length : lengths) length = 50 + static_cast<std::int64_t>(rng.below(1000));
+  BucketConfig config;
+  config.batch_size = 3;
+  std::vector<std::vector<std::int64_t>> alone;
+  for (const auto& step : make_steps(lengths, config, 1, 2)) {
+    ASSERT_EQ(step.size(), 1U);
+    alone.push_back(step[0]);
+  }
+  EXPECT_EQ(alone, make_buckets(lengths, config, 2));
+  std::vector<int> seen(lengths.size(), 0);
+  int shorter = 0;
+  double slowest = 0;
+  double all = 0;
+  for (const auto& step : make_steps(lengths, config, 8, 2)) {
+    shorter += step.size() != 8;
+    double most = 0;
+    for (const std::vector<std::int64_t>& shard : step) {
+      std::int64_t longest = 0;
+      for (const std::int64_t index : shard) {
+        ++seen[static_cast<std::size_t>(index)];
+        longest = std::max(longest, lengths[static_cast<std::size_t>(index)]);
+      }
+      most = std::max(most, static_cast<double>(longest));
+      all += static_cast<double>(longest);
+    }
+    slowest += most * static_cast<double>(step.size());
+  }
+  EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
+  EXPECT_EQ(shorter, 1);
+  EXPECT_GT(all / slowest, 0.8) << "the shards of a step take about as long";
+  EXPECT_THROW(static_cast<void>(make_steps(lengths, config, 0, 0)), UsageError);
+}
+
 TEST(Buckets, ALongSequenceIsABatchOfItsOwn) {
   BucketConfig config;
   config.max_frames = 10;

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -74,6 +76,41 @@ TEST(RandomFusions, CompiledOnesAgreeWithTheInterpreter) {
     check(5000 + i, Numbers::kSmooth32, "compiled");
     check(5000 + i, Numbers::kExact, "compiled");
   }
+}
+
+/// Outputs are what they are without aliases, and the inputs that they overwrite hold them.
+void run_overwriting(std::uint64_t seed, Numbers numbers, const std::string& backend) {
+  const RandomFusion program = segfuse::testing::with_overwritten_inputs(
+      segfuse::testing::random_fusion(seed, numbers), seed);
+  ir::verify(program.fusion);
+  ThreadPool pool(2);
+  Executable executable(program.fusion, pool, {.backend = backend, .poison = true});
+  for (const auto& [b, t] : {std::pair<std::int64_t, std::int64_t>{2, 5}, {1, 7}, {0, 4}}) {
+    const std::vector<Tensor> inputs = segfuse::testing::random_inputs(program, seed, b, t);
+    std::vector<Tensor> given;
+    for (const Tensor& input : inputs) given.push_back(input.clone());
+    const std::vector<Tensor> found = executable.run(given);
+    ASSERT_EQ(difference(program.fusion, numbers, inputs, found), "") << ir::print(program.fusion);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Tensor expected = inputs[i];
+      for (const ir::Alias& alias : program.fusion.aliases())
+        for (std::size_t o = 0; o < found.size(); ++o)
+          if (alias.input == program.fusion.inputs()[i].val &&
+              alias.output == program.fusion.outputs()[o].val)
+            expected = found[o];
+      ASSERT_TRUE(segfuse::testing::same_bits(given[i], expected))
+          << "input " << i << " of " << ir::print(program.fusion);
+    }
+  }
+}
+
+TEST(RandomFusions, OutputsMayOverwriteInputs) {
+  for (std::uint64_t i = 0; i < compiled_count() && !HasFatalFailure(); ++i)
+    for (const Numbers numbers : {Numbers::kSmooth, Numbers::kSmooth32, Numbers::kExact})
+      for (const char* backend : {"compiled", "loops", "reference"}) {
+        SCOPED_TRACE(fmt::format("seed {} on {}", 7000 + i, backend));
+        ASSERT_NO_THROW(run_overwriting(7000 + i, numbers, backend));
+      }
 }
 
 /// A program with one wrong operation is cut down to that operation.

@@ -268,6 +268,54 @@ TEST_P(OnDevice, AliasedInputsAreOverwrittenWhereTheyAre) {
     }
 }
 
+/// What a library makes, and a view of an operand, go where an input is that nobody reads.
+TEST_P(OnDevice, ResultsOfLibrariesAndViewsOverwriteInputs) {
+  Program p;
+  const ValId x = p.input(row({1, 2, 3, 4}, DType::kF32).reshaped({2, 2}));
+  const ValId product = p.b.matmul(x, x);
+  const ValId flat = p.b.reshape(x, {4});
+  const ValId one = p.input(Tensor::zeros(DType::kF32, {2, 2}));
+  const ValId other = p.input(Tensor::zeros(DType::kF32, {4}));
+  p.output(product);
+  p.output(flat);
+  p.fusion.add_alias(product, one);
+  p.fusion.add_alias(flat, other);
+  for (const ExecutorOptions& how : {on_device(), ExecutorOptions{}}) {
+    std::vector<Tensor> inputs;
+    for (const Tensor& input : p.inputs) inputs.push_back(input.clone());
+    const std::vector<Tensor> outputs = Executable(p.fusion, pool, how).run(inputs);
+    for (const Tensor& there : {inputs[1], outputs[0]})
+      EXPECT_EQ(segfuse::testing::values(there), (std::vector<double>{7, 10, 15, 22}));
+    for (const Tensor& there : {inputs[2], outputs[1]})
+      EXPECT_EQ(segfuse::testing::values(there), (std::vector<double>{1, 2, 3, 4}));
+  }
+}
+
+/// Parts of one tensor are inputs and are overwritten; the rest stays as it is.
+TEST_P(OnDevice, PartsOfATensorAreOverwrittenWhereTheyLie) {
+  Program p;
+  const ValId a = p.input(row({0, 0}, DType::kF32));
+  const ValId c = p.input(row({0, 0, 0}, DType::kF32));
+  const ValId doubled = p.b.add(a, a);
+  const ValId moved = p.b.add(c, p.b.constant(1));
+  p.output(doubled);
+  p.output(moved);
+  p.fusion.add_alias(doubled, a);
+  p.fusion.add_alias(moved, c);
+  Executable executable(p.fusion, pool, on_device());
+  for (const bool there : {false, true}) {
+    Tensor whole = row({1, 2, 3, 4, 5, 6, 7, 8}, DType::kF32);
+    if (there) whole = accelerator->upload(whole);
+    executable.run(std::vector{part_of(whole, 1, {2}), part_of(whole, 4, {3})});
+    EXPECT_EQ(segfuse::testing::values(whole.to_host()),
+              (std::vector<double>{1, 4, 6, 4, 6, 7, 8, 8}));
+    EXPECT_EQ(segfuse::testing::values(part_of(whole, 3, {2, 2}).to_host()),
+              (std::vector<double>{4, 6, 7, 8}));
+    EXPECT_THROW(static_cast<void>(part_of(whole, 7, {2})), UsageError);
+    EXPECT_THROW(static_cast<void>(part_of(whole, -1, {2})), UsageError);
+  }
+}
+
 /// Each becomes what the other was; and one result goes over two inputs.
 TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
   Program swap;

@@ -221,7 +221,7 @@ TEST(Segmenter, ProgramsVerifyAndShareTheirParameters) {
     const ir::Fusion inference = segmenter.inference();
     ir::verify(training);
     ir::verify(inference);
-    EXPECT_EQ(training.outputs().size(), 2 + segmenter.parameters().size());
+    EXPECT_EQ(training.outputs().size(), 1 + segmenter.parameters().size());
     const learn::BoundInputs inputs(training);
     for (const auto& spec : segmenter.parameters()) EXPECT_TRUE(inputs.has(spec.name)) << spec.name;
   }

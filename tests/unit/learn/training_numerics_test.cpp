@@ -14,10 +14,10 @@
 #include "ir/builder.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/files/safetensors.h"
-#include "learn/train/loop/bound_inputs.h"
 #include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/offender.h"
 #include "learn/train/loop/trainer.h"
+#include "learn/train/loop/training_step.h"
 #include "segfuse/error.h"
 #include "support/structure.h"
 #include "support/tensors.h"
@@ -104,40 +104,6 @@ struct Training {
     return "";
   }
 };
-
-TEST(CrfPenalty, AddsItsShareToTheGradientsOfTheCrfAlone) {
-  const Segmenter segmenter(tiny());
-  ThreadPool pool(1);
-  const std::vector<Sequence> sequences = some_sequences();
-  auto step = [&](double penalty) {
-    engine::Executable program(segmenter.training(penalty), pool);
-    BoundInputs inputs(program.fusion());
-    for (const nn::ParameterSpec& spec : segmenter.parameters()) {
-      Rng rng(7);
-      inputs.set(spec.name, segfuse::testing::uniform(rng, DType::kF32, spec.shape));
-    }
-    inputs.set("duration_limit", duration_limit_table({4, 4, 4}, 4));
-    bind_batch(inputs, make_batch(sequences, {0, 1}, segmenter.config()), 1, 0);
-    return program.run(inputs.tensors());
-  };
-  const auto plain = step(0);
-  const auto held = step(0.25);
-  EXPECT_EQ(plain[0].at(0), held[0].at(0)) << "the loss is that of the data";
-  int scores = 0;
-  for (std::size_t i = 0; i < segmenter.parameters().size(); ++i) {
-    const nn::ParameterSpec& spec = segmenter.parameters()[i];
-    Rng rng(7);
-    const Tensor value = segfuse::testing::uniform(rng, DType::kF32, spec.shape);
-    scores += is_crf(spec);
-    for (std::int64_t e = 0; e < value.size(); ++e)
-      EXPECT_NEAR(held[i + 2].at(e), plain[i + 2].at(e) + (is_crf(spec) ? 0.25 * value.at(e) : 0),
-                  1e-5)
-          << spec.name;
-  }
-  EXPECT_EQ(scores, 4);
-  EXPECT_GT(held[1].at(0), plain[1].at(0)) << "it counts when gradients are clipped";
-  EXPECT_TRUE(ir::structurally_equal(segmenter.training(0), segmenter.training()));
-}
 
 TEST(CrfPenalty, HoldsTheScoresOfATraining) {
   Training training;
@@ -268,7 +234,7 @@ TEST(Masks, WhateverStandsInPaddingChangesNoBit) {
       for (std::int64_t b = 0; b < 3; ++b)
         for (std::int64_t i = static_cast<std::int64_t>(batch.lengths.at(b)) * 2; i < 14 * 2; ++i)
           batch.features.set(b * 14 * 2 + i, padding);
-      bind_batch(inputs, batch, 1, 0);
+      bind_batch(inputs, batch, {1, 0, batch.segments});
       const std::vector<Tensor> found = program.run(inputs.tensors());
       if (clean.empty()) clean = found;
       ASSERT_TRUE(std::isfinite(found[0].at(0)));

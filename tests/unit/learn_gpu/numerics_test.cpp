@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/numerics/examine.h"
-#include "learn/train/loop/bound_inputs.h"
+#include "learn/train/loop/training_step.h"
 #include "support/files.h"
 #include "support/gpu/faulty_gpu.h"
 #include "support/tensors.h"
@@ -109,7 +109,8 @@ TEST(CheckNumericsOnADevice, AStepPassesTheDoctor) {
   for (std::size_t i = 0; i < trial.parameters.size(); ++i)
     inputs.set(trial.segmenter.parameters()[i].name, trial.parameters[i]);
   inputs.set("duration_limit", Tensor::zeros(DType::kF32, {4, kClasses}));
-  bind_batch(inputs, make_batch(trial.training, {0, 1}, trial.segmenter.config()), 1, 0);
+  const Batch batch = make_batch(trial.training, {0, 1}, trial.segmenter.config());
+  bind_batch(inputs, batch, {1, 0, batch.segments});
   const NumericsReport report = engine::numerics::examine(
       fusion, inputs.tensors(),
       engine::numerics::Place{.subject = engine::numerics::device_subject(

@@ -1,10 +1,8 @@
-#include <fmt/chrono.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <set>
@@ -13,10 +11,10 @@
 #include "base/console/progress.h"
 #include "base/context/pool.h"
 #include "base/os/file.h"
-#include "base/os/ranks.h"
 #include "base/outputs.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/commands/report_builder.h"
+#include "learn/train/commands/report_files.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/files/run_folder.h"
 #include "segfuse/error.h"
@@ -27,48 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string today() {
-  const std::time_t t = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(t));
-}
-
 void make_directory(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) throw FileError(path, "make the directory", error.value());
-}
-
-/// The test recording that shows the model as it is: the one with the median error.
-const learn::ReportRecording* typical(const learn::ReportData& report) {
-  std::vector<const learn::ReportRecording*> order;
-  for (const learn::ReportRecording& r : report.recordings) order.push_back(&r);
-  if (order.empty()) return nullptr;
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return a->label_error_rate < b->label_error_rate;
-  });
-  return order[order.size() / 2];
-}
-
-/// What train() and evaluate() write beside models.
-void announce_report(Outputs& outputs, const fs::path& out) {
-  for (const char* name : {"metrics.json", "report.html", "sequence.svg"})
-    outputs.announce(out / name, "the report");
-  outputs.check();
-}
-
-void write_report(Outputs& outputs, const fs::path& out, const learn::ReportData& report,
-                  const std::string& metrics) {
-  outputs.write(out / "metrics.json", metrics);
-  outputs.write(out / "report.html", learn::render_report(report));
-  const learn::ReportRecording* shown = typical(report);
-  if (shown == nullptr) return;
-  learn::SequencePicture picture;
-  picture.to = std::min(shown->seconds, 3.0);
-  outputs.write(out / "sequence.svg", learn::render_sequence_svg(*shown, report.labels, picture));
 }
 
 // --- decoding ----------------------------------------------------------------------------------
@@ -293,79 +253,11 @@ void choose_channel(const std::string& channel, learn::TrainedModel& model) {
   }
 }
 
-/// Each of several ranks would train all of it, into the same folder.
-void refuse_ranks() {
-  const std::optional<Ranks> ranks = ranks_of_environment();
-  if (!ranks) return;
-  throw UsageError(fmt::format(
-      "this is one of {0} processes that were started together ({1}={0}), and a training is not "
-      "shared among processes yet: each would train all of it; start one process, or unset {1}",
-      ranks->count, ranks->variable));
-}
-
 fs::path model_path(const fs::path& given) {
   return path_is_directory(given) ? given / "model.safetensors" : given;
 }
 
 }  // namespace
-
-TrainResult train(const TrainOptions& options) {
-  const double begin = now();
-  refuse_ranks();
-  learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
-  config.data.allow_commands = options.allow_commands;
-  if (!options.data.empty()) learn::set_data_path(config, options.data);
-  if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
-  if (!(options.checkpoint_minutes >= 0))
-    throw UsageError(fmt::format("--checkpoint-every is a number of minutes from 0 on, not {}",
-                                 options.checkpoint_minutes));
-  std::vector<learn::HeadKind> heads{config.model.head};
-  if (options.compare)
-    for (const auto head :
-         {learn::HeadKind::kSemiMarkov, learn::HeadKind::kLinearChain, learn::HeadKind::kSoftmax})
-      if (head != config.model.head) heads.push_back(head);
-  // All of them, before the first one trains.
-  std::vector<std::unique_ptr<learn::RunFolder>> folders;
-  for (const learn::HeadKind head : heads) {
-    const fs::path out = folders.empty() ? options.out : options.out / name_of(head);
-    folders.push_back(std::make_unique<learn::RunFolder>(out));
-    folders.back()->check_free(options.resume, options.overwrite);
-  }
-  Outputs outputs(options.overwrite);
-  announce_report(outputs, options.out);
-  learn::Corpus corpus = learn::load_corpus(config, options.context);
-
-  std::vector<learn::System> systems;
-  for (const learn::HeadKind head : heads) {
-    const learn::RunFolder& folder = *folders[systems.size()];
-    learn::TrainerOptions trainer;
-    trainer.checkpoint = folder.checkpoint();
-    trainer.resume = options.resume;
-    trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
-    trainer.quiet = options.context.options().get(options::kQuiet);
-    trainer.execution = engine::executor_options(options.context);
-    trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
-    if (options.reference) trainer.execution.backend = "reference";
-    trainer.name = "training " + name_of(head);
-    learn::Corpus copy = corpus;  // heads cut the gold segments differently
-    systems.push_back(learn::run_system(config, head, copy, trainer));
-    if (!options.resume) folder.keep_model();
-    learn::write_model(folder.model(), systems.back().model);
-  }
-  TrainResult result;
-  result.measured_on = corpus.test.sequences.empty() ? Split::kDev : Split::kTest;
-  result.seconds = now() - begin;
-  const int threads = options.context.threads();
-  result.json = learn::metrics_json(config, corpus, systems, result.seconds, threads);
-  write_report(outputs, options.out,
-               learn::build_report(config, corpus, systems, result.seconds, threads, today()),
-               result.json);
-  for (const learn::System& system : systems)
-    result.systems.push_back({system.name, system.evaluation.metrics, system.parameter_count,
-                              system.outcome.best_epoch, system.seconds,
-                              system.evaluation.decode_seconds});
-  return result;
-}
 
 EvaluateResult evaluate(const EvaluateOptions& options) {
   if (options.allow_commands && options.data.empty())
@@ -383,7 +275,7 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
           "{}: there is a training in this directory, whose metrics and report would be replaced; "
           "name another, or pass --overwrite",
           options.out.string()));
-    announce_report(outputs, options.out);
+    learn::announce_report(outputs, options.out);
   }
   const std::string data = options.data.empty() ? model.config.data.path : options.data;
   const learn::LabelledSet set = learn::load_labelled(model, data, options.split, options.context);
@@ -396,8 +288,9 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
   EvaluateResult result{evaluation.metrics, evaluation.decode_seconds, json_text(json, 2) + "\n"};
   if (!options.out.empty()) {
     make_directory(options.out);
-    write_report(outputs, options.out, learn::build_report(model, set, evaluation, data, today()),
-                 result.json);
+    learn::write_report(outputs, options.out,
+                        learn::build_report(model, set, evaluation, data, learn::today()),
+                        result.json);
   }
   return result;
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/os/file.h"
+#include "comm/tree.h"
+#include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
@@ -77,6 +79,11 @@ TrainingPlan read_training(const TomlReader& t) {
   p.epochs = t.integer("epochs", p.epochs, 1, 1'000'000);
   p.batch_size = t.integer("batch_size", p.batch_size, 1, 1'000'000);
   p.batch_frames = t.integer("batch_frames", p.batch_frames, 0);
+  p.chooses_shards = !t.has("shards");
+  p.shards = t.integer("shards", p.shards, 1, comm::kMostShards);
+  if (!comm::valid_shards(p.shards)) t.refuse("shards", "must be a power of two");
+  if (p.batch_size % p.shards != 0)
+    t.refuse("shards", fmt::format("must divide training.batch_size, which is {}", p.batch_size));
   p.learning_rate = t.number("learning_rate", p.learning_rate, 0, kHuge);
   p.warmup = t.number("warmup", p.warmup, 0, 1);
   p.clip = t.number("clip", p.clip, 0, kHuge);
@@ -133,10 +140,29 @@ TrainConfig read_train_config(const std::filesystem::path& path,
   return parse_train_config(read_file(path), path.string(), overrides);
 }
 
+namespace {
+
+void set_text(TrainConfig& config, const std::string& name, const std::string& value) {
+  for (TomlReader::Setting& setting : config.settings)
+    if (setting.name() == name) setting.value = value;
+}
+
+}  // namespace
+
 void set_data_path(TrainConfig& config, const std::string& path) {
   config.data.path = path;
-  for (TomlReader::Setting& setting : config.settings)
-    if (setting.name() == "data.path") setting.value = TomlReader::text_of(path);
+  set_text(config, "data.path", TomlReader::text_of(path));
+}
+
+void set_shards(TrainConfig& config, std::int64_t shards) {
+  TrainingPlan& plan = config.training;
+  if (plan.batch_size % shards != 0)
+    throw UsageError(fmt::format(
+        "{} shards do not divide training.batch_size, which is {}; set training.batch_size to a "
+        "multiple of {}, or training.shards to a power of two that divides it",
+        shards, plan.batch_size, shards));
+  plan.shards = shards;
+  set_text(config, "training.shards", std::to_string(shards));
 }
 
 std::string settings_text(const TrainConfig& config) {
@@ -148,6 +174,12 @@ std::string settings_text(const TrainConfig& config) {
     text += fmt::format("{} = {}\n", setting.key, setting.value);
   }
   return text;
+}
+
+BucketConfig shard_batches(const TrainingPlan& plan) {
+  return {plan.batch_size / plan.shards,
+          plan.batch_frames == 0 ? 0 : std::max<std::int64_t>(1, plan.batch_frames / plan.shards),
+          plan.seed};
 }
 
 std::string name_of(Selection selection) {

@@ -30,8 +30,13 @@ std::string name_of(Selection selection);
 
 struct TrainingPlan {
   std::int64_t epochs = 20;
-  std::int64_t batch_size = 16;   ///< sequences
-  std::int64_t batch_frames = 0;  ///< frames with padding; 0: no bound
+  std::int64_t batch_size = 16;   ///< sequences of a step
+  std::int64_t batch_frames = 0;  ///< frames of a step, with padding; 0: no bound
+  /// Parts of a step's batch, each with its own padding and random numbers, whose gradients are
+  /// added in the order of a balanced tree. The model's bits depend on it, and not on who computes
+  /// which of them. A power of two that divides batch_size.
+  std::int64_t shards = 1;
+  bool chooses_shards = false;  ///< whether the configuration leaves their number to the trainer
   double learning_rate = 1e-3;
   double warmup = 0.1;  ///< share of all steps
   double clip = 1;      ///< largest norm of all gradients together; 0: no clipping
@@ -43,6 +48,9 @@ struct TrainingPlan {
   std::uint64_t seed = 1;
   optim::AdamWConfig adamw;
 };
+
+/// How the batches of the shards are made.
+BucketConfig shard_batches(const TrainingPlan& plan);
 
 struct TrainConfig {
   std::string title;
@@ -67,6 +75,9 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
 
 /// Data given beside the configuration win over its data.path.
 void set_data_path(TrainConfig& config, const std::string& path);
+
+/// As if the configuration had them. UsageError where they do not divide the batch.
+void set_shards(TrainConfig& config, std::int64_t shards);
 
 /// The settings as TOML: what the run was made with, not what stood in the file.
 std::string settings_text(const TrainConfig& config);

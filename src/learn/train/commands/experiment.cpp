@@ -7,7 +7,11 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
+#include "base/os/file.h"
+#include "comm/group.h"
+#include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/crf_start.h"
+#include "learn/train/loop/ranks.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -265,6 +269,38 @@ Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
   return start;
 }
 
+namespace {
+
+/// What a checkpoint was trained with, if there is one; else 0.
+std::int64_t shards_of_checkpoint(const std::filesystem::path& path) {
+  if (!path_exists(path)) return 0;
+  const Recipe recipe = recipe_of_checkpoint(path);
+  const auto found = std::ranges::find(recipe, "training.shards", &Recipe::value_type::first);
+  if (found == recipe.end()) return 1;
+  const std::int64_t shards = std::strtoll(found->second.c_str(), nullptr, 10);
+  return comm::valid_shards(shards) ? shards : 0;
+}
+
+}  // namespace
+
+void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint, bool resume,
+                   comm::Group* group) {
+  const int ranks = group == nullptr ? 1 : group->size();
+  if (config.training.chooses_shards) {
+    std::int64_t former = 0;
+    if (resume && (group == nullptr || group->rank() == 0))
+      former = shards_of_checkpoint(checkpoint);
+    if (group != nullptr) group->broadcast(std::as_writable_bytes(std::span(&former, 1)), 0);
+    agree(group, [&] { set_shards(config, former > 0 ? former : comm::least_shards(ranks)); });
+    if (ranks > 1 && former == 0 && group->rank() == 0)
+      log(LogLevel::kInfo, "the same bits on 1 to {0} ranks: training.shards = {0}",
+          config.training.shards);
+  }
+  agree(group, [&] {  // refuses too many ranks
+    static_cast<void>(comm::deal_shards(config.training.shards, ranks));
+  });
+}
+
 std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus) {
   const std::vector<Sequence>& all = corpus.train.sequences;
   const std::int64_t frames = config.training.fixed_length;
@@ -303,6 +339,7 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   system.model.recipe = system.outcome.recipe;
   system.model.parameters = system.outcome.parameters;
   system.seconds = now() - begin;
+  if (rank_of(options.group) > 0) return system;
   system.evaluation =
       evaluate_model(system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test,
                      options.execution.context);

@@ -45,12 +45,18 @@ struct Start {
 /// Cuts the corpus' gold segments to what the head allows.
 Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus);
 
+/// Where the configuration leaves it open: as many shards a step as the run that is continued has,
+/// or the least number that feeds all ranks, which is said. UsageError where there are more ranks
+/// than shards.
+void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint, bool resume,
+                   comm::Group* group);
+
 /// What is trained on: the training set, or pieces of training.fixed_length frames. UsageError
 /// where no recording is that long.
 std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus);
 
 /// Trains one head on the corpus and measures it on the test set (the development set when there is
-/// none). Files go to `out`.
+/// none); of a group only the first rank measures.
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
                   const TrainerOptions& options);
 

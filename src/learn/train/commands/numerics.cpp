@@ -68,8 +68,7 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   std::vector<std::int64_t> lengths;
   for (const Sequence& sequence : all) lengths.push_back(sequence.frames());
   const TrainingPlan& plan = config.training;
-  std::vector<std::int64_t> rows =
-      make_buckets(lengths, {plan.batch_size, plan.batch_frames, plan.seed}, 0).at(0);
+  std::vector<std::int64_t> rows = make_buckets(lengths, shard_batches(plan), 0).at(0);
   if (options.sequences > 0 && static_cast<std::int64_t>(rows.size()) > options.sequences)
     rows.resize(static_cast<std::size_t>(options.sequences));
   std::vector<Sequence> sequences;
@@ -81,12 +80,13 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
     longest = std::max(longest, sequences.back().frames());
   }
 
-  const ir::Fusion fusion = segmenter.training(plan.crf_reg);
+  const ir::Fusion fusion = segmenter.training();
   BoundInputs inputs(fusion);
   for (std::size_t i = 0; i < start.parameters.size(); ++i)
     inputs.set(segmenter.parameters()[i].name, start.parameters[i]);
   if (inputs.has("duration_limit")) inputs.set("duration_limit", start.model.duration_limit);
-  bind_batch(inputs, make_batch(sequences, order, segmenter.config()), plan.seed, 0);
+  const Batch batch = make_batch(sequences, order, segmenter.config());
+  bind_batch(inputs, batch, {plan.seed, 0, batch.segments});
   NumericsReport report = engine::numerics::examine(
       fusion, inputs.tensors(), engine::numerics::place_of(options.context), options.runs);
   report.name = options.config.string();

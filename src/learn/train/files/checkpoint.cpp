@@ -101,39 +101,56 @@ TrainingState read_checkpoint(const std::filesystem::path& path,
   return state_of(read_safetensors(path), path.string(), specs, recipe);
 }
 
-TrainingState state_of(const TensorFile& file, const std::string& source,
-                       const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe) {
+namespace {
+
+/// The metadata of a checkpoint that is one; `use` gets it with its place.
+template <class Use>
+auto with_state(const TensorFile& file, const std::string& source, const Use& use) {
   const auto text = file.metadata.find("state");
   if (text == file.metadata.end())
     throw DataError(
         fmt::format("{}: no segfuse checkpoint: the metadata 'state' is missing", source));
-  TrainingState state;
   const std::string place = source + ": the metadata 'state'";
   const Json parsed = parse_json(text->second, place);
   const JsonPlace json(parsed, place);
   if (json.at("version").integer() != kVersion)
     throw DataError(fmt::format("{}: the checkpoint has version {}; this program reads version {}",
                                 source, json_text(json.at("version").value()), kVersion));
-  const std::string different = differences(recipe_from_json(json.at("recipe")), recipe);
-  if (!different.empty())
-    throw UsageError(fmt::format(
-        "{}: the checkpoint belongs to a run with another configuration or other data ({}); give "
-        "what it was trained with, or train into another --out",
-        source, different));
-  from_json(json, state);
-  const bool averaged = json.at("averaged").boolean();
-  for (const Group& group : kGroups) {
-    if (group.tensors == &TrainingState::average && !averaged) continue;
-    for (const nn::ParameterSpec& spec : specs) {
-      const Tensor& tensor = file.at(group.name + spec.name, source);
-      if (tensor.shape() != spec.shape || tensor.dtype() != DType::kF32)
-        throw DataError(fmt::format("{}: '{}{}' has the shape {}; the model has {}", source,
-                                    group.name, spec.name, to_string(tensor.shape()),
-                                    to_string(spec.shape)));
-      (state.*group.tensors).push_back(tensor);
+  return use(json);
+}
+
+}  // namespace
+
+Recipe recipe_of_checkpoint(const std::filesystem::path& path) {
+  return with_state(read_safetensors(path), path.string(),
+                    [](const JsonPlace& json) { return recipe_from_json(json.at("recipe")); });
+}
+
+TrainingState state_of(const TensorFile& file, const std::string& source,
+                       const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe) {
+  return with_state(file, source, [&](const JsonPlace& json) {
+    const std::string different = differences(recipe_from_json(json.at("recipe")), recipe);
+    if (!different.empty())
+      throw UsageError(fmt::format(
+          "{}: the checkpoint belongs to a run with another configuration or other data ({}); give "
+          "what it was trained with, or train into another --out",
+          source, different));
+    TrainingState state;
+    from_json(json, state);
+    const bool averaged = json.at("averaged").boolean();
+    for (const Group& group : kGroups) {
+      if (group.tensors == &TrainingState::average && !averaged) continue;
+      for (const nn::ParameterSpec& spec : specs) {
+        const Tensor& tensor = file.at(group.name + spec.name, source);
+        if (tensor.shape() != spec.shape || tensor.dtype() != DType::kF32)
+          throw DataError(fmt::format("{}: '{}{}' has the shape {}; the model has {}", source,
+                                      group.name, spec.name, to_string(tensor.shape()),
+                                      to_string(spec.shape)));
+        (state.*group.tensors).push_back(tensor);
+      }
     }
-  }
-  return state;
+    return state;
+  });
 }
 
 }  // namespace segfuse::learn

@@ -36,6 +36,9 @@ void write_checkpoint(const std::filesystem::path& path, const TrainingState& st
 TrainingState read_checkpoint(const std::filesystem::path& path,
                               const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe);
 
+/// Which run a checkpoint belongs to.
+Recipe recipe_of_checkpoint(const std::filesystem::path& path);
+
 /// The same without the disk; `source` names the file in errors.
 TensorFile file_of(const TrainingState& state, const std::vector<nn::ParameterSpec>& specs,
                    const Recipe& recipe);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "learn/train/loop/bound_inputs.h"
+
 namespace segfuse::learn {
 namespace {
 
@@ -111,6 +113,19 @@ Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::
     fill_row(batch, row, sequences[static_cast<std::size_t>(rows[static_cast<std::size_t>(row)])],
              every_frame, time);
   return batch;
+}
+
+void bind_batch(BoundInputs& inputs, const Batch& batch, const ShardPlace& place) {
+  inputs.set("features", batch.features);
+  inputs.set("lengths", batch.lengths);
+  inputs.set("labels", batch.labels);
+  if (inputs.has("segment_start")) inputs.set("segment_start", batch.segment_start);
+  inputs.set("scale",
+             Tensor::full(DType::kF32, {},
+                          1 / static_cast<double>(std::max<std::int64_t>(place.segments, 1))));
+  inputs.set("seed", Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(place.seed),
+                                                            place.number},
+                                  {2}));
 }
 
 LabelStatistics count_labels(const std::vector<Sequence>& sequences, std::int64_t classes,

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "learn/model/segmenter.h"
-#include "learn/train/commands/config.h"
 #include "segfuse/data.h"
 
 namespace segfuse::learn {
+
+class BoundInputs;
 
 /// One recording as the network sees it.
 struct Sequence {
@@ -51,6 +52,16 @@ struct Batch {
 /// without labels get label 0 throughout.
 Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,
                  const ModelConfig& model);
+
+/// A batch's place in the training.
+struct ShardPlace {
+  std::uint64_t seed = 0;     ///< of the training
+  std::int64_t number = 0;    ///< of the shard, over all steps: what random numbers depend on
+  std::int64_t segments = 0;  ///< gold segments of the whole step
+};
+
+/// Binds what a step gets beside the parameters and the limit of durations.
+void bind_batch(BoundInputs& inputs, const Batch& batch, const ShardPlace& place);
 
 /// What the training set says about the labels, for the first values of the CRF's scores.
 struct LabelStatistics {

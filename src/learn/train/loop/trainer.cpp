@@ -11,25 +11,20 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
-#include "base/context/pool.h"
+#include "base/os/file.h"
 #include "base/os/interrupt.h"
 #include "engine/device/accelerator.h"
-#include "engine/executor.h"
 #include "learn/train/decode/decoder.h"
 #include "learn/train/files/checkpoint.h"
-#include "learn/train/loop/bound_inputs.h"
-#include "learn/train/loop/offender.h"
+#include "learn/train/loop/ranks.h"
+#include "learn/train/loop/training_step.h"
+#include "learn/train/loop/watch.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
 
-std::vector<Tensor> zeros_like(const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> zeros;
-  for (const Tensor& tensor : tensors)
-    zeros.push_back(Tensor::zeros(tensor.dtype(), tensor.shape()));
-  return zeros;
-}
+using comm::meet::Phase;
 
 void copy_into(const std::vector<Tensor>& from, std::vector<Tensor>& to) {
   for (std::size_t i = 0; i < from.size(); ++i)
@@ -41,13 +36,6 @@ std::vector<Tensor> clone(const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) copies.push_back(tensor.clone());
   return copies;
 }
-
-/// What a step changes: the state's own tensors, or copies of them on an accelerator.
-struct LiveState {
-  std::vector<Tensor> parameters, first_moment, second_moment, average;
-};
-
-Tensor scalar(double value) { return Tensor::full(DType::kF32, {}, value); }
 
 /// Whether every gold label is one that the model has.
 bool all_known(const Sequence& sequence) {
@@ -80,22 +68,15 @@ class Run {
         dev_(dev),
         score_(score),
         options_(options),
-        forward_backward_(segmenter.training(plan.crf_reg), pool_of(options.execution.context),
-                          options.execution),
-        step_inputs_(forward_backward_.fusion()),
-        update_(optim::adamw_update(segmenter.parameters(), plan.adamw),
-                pool_of(options.execution.context), options.execution),
-        update_inputs_(update_.fusion()) {
+        ranks_(options.group, plan.shards, options.watch),
+        layout_(segmenter.parameters(), is_crf) {
     state_.parameters = std::move(parameters);
-    state_.first_moment = zeros_like(state_.parameters);
-    state_.second_moment = zeros_like(state_.parameters);
-    if (plan.adamw.average > 0) state_.average = clone(state_.parameters);
     state_.best = clone(state_.parameters);
     for (const Sequence& sequence : train) lengths_.push_back(sequence.frames());
     schedule_.peak = plan.learning_rate;
     schedule_.total_steps = 0;
     for (std::int64_t epoch = 0; epoch < plan.epochs; ++epoch) {
-      schedule_.total_steps += static_cast<std::int64_t>(batches(epoch).size());
+      schedule_.total_steps += static_cast<std::int64_t>(steps(epoch).size());
     }
     schedule_.warmup_steps = std::llround(plan.warmup * static_cast<double>(schedule_.total_steps));
     for (const Sequence& sequence : dev)
@@ -107,18 +88,28 @@ class Run {
     recipe_ = options.recipe;
     add_data(recipe_, "training", train);
     add_data(recipe_, "development", dev);
+    ranks_.compare(recipe_);
     if (options.resume) restore();
-    live_ = {place(state_.parameters), place(state_.first_moment), place(state_.second_moment),
-             place(state_.average)};
-    bind(duration_limit);
+    flatten();
+    step_.emplace(segmenter, StepOptions{plan.shards, plan.crf_reg, plan.adamw}, flat_, layout_,
+                  duration_limit, options.execution);
     decoder_ = std::make_unique<Decoder>(segmenter, evaluated(), duration_limit, options.execution);
   }
 
   TrainingOutcome run();
 
  private:
-  std::vector<std::vector<std::int64_t>> batches(std::int64_t epoch) const {
-    return make_buckets(lengths_, {plan_.batch_size, plan_.batch_frames, plan_.seed}, epoch);
+  /// The rows of each shard of each step.
+  using Step = std::vector<std::vector<std::int64_t>>;
+  std::vector<Step> steps(std::int64_t epoch) const {
+    return make_steps(lengths_, shard_batches(plan_), plan_.shards, epoch);
+  }
+  ShardPlace place_of(const Step& step, std::size_t shard) const;
+  /// Those of this rank.
+  comm::ShardRange shards_of(const Step& step) const {
+    const auto present = static_cast<std::int64_t>(step.size());
+    const comm::ShardRange own = ranks_.shards();
+    return {std::min(own.begin, present), std::min(own.end, present)};
   }
   /// The parameters that decode: their running mean where there is one.
   const std::vector<Tensor>& evaluated() const {
@@ -128,38 +119,31 @@ class Run {
   const std::shared_ptr<engine::Accelerator>& accelerator() const {
     return options_.execution.accelerator;
   }
-  /// The tensors themselves, or copies on the accelerator.
-  std::vector<Tensor> place(const std::vector<Tensor>& tensors) const {
-    if (!accelerator()) return tensors;
-    std::vector<Tensor> there;
-    for (const Tensor& tensor : tensors)
-      there.push_back(accelerator()->upload(tensor, "parameters"));
-    return there;
-  }
-  void fetch();
-
   void restore();
+  void flatten();
   void save() {
+    if (!ranks_.leads()) return;
+    ranks_.report(Phase::kSaving, state_.step);
     write_checkpoint(options_.checkpoint, state_, segmenter_.parameters(), recipe_);
     saved_ = Clock::now();
   }
   bool save_is_due() const {
-    return options_.checkpoint_seconds > 0 &&
+    return ranks_.leads() && options_.checkpoint_seconds > 0 &&
            std::chrono::duration<double>(Clock::now() - saved_).count() >=
                options_.checkpoint_seconds;
   }
-  void bind(const Tensor& duration_limit);
   Batch stage(const std::vector<std::int64_t>& rows) const;
-  std::vector<Tensor> start_step(const Batch& batch);
-  double finish_step(const Batch& batch, const std::vector<Tensor>& results);
-  std::string place_of(const Batch& batch) const;
-  std::string offender();
-  [[noreturn]] void out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const;
-  [[noreturn]] void refuse_data(const Batch& batch, const DataError& error);
-  [[noreturn]] void refuse(const Batch& batch, double loss, double norm);
+  std::vector<float> compute(const Step& step, std::optional<Batch>& next, const Step* after);
+  double run_step(const Step& step, std::optional<Batch>& next, const Step* after);
+  std::string name_of(const std::vector<std::int64_t>& rows) const;
+  [[noreturn]] void out_of_memory(const std::vector<std::int64_t>& rows,
+                                  const engine::OutOfDeviceMemory& error) const;
+  [[noreturn]] void refuse_data(const Step& step, const DataError& error);
+  [[noreturn]] void refuse(const Step& step, double loss, double norm);
   void watch_scores(const EpochRecord& record);
-  void train_epoch(const InterruptScope& interrupt, Progress& progress);
+  void train_epoch(const std::optional<InterruptScope>& interrupt, Progress& progress);
   void score_epoch(EpochRecord& record);
+  void share(EpochRecord& record);
   void end_epoch(Progress& progress);
   bool exhausted() const;
 
@@ -169,103 +153,113 @@ class Run {
   const std::vector<Sequence>& dev_;
   const Scorer& score_;
   const TrainerOptions& options_;
-  engine::Executable forward_backward_;
-  BoundInputs step_inputs_;
-  engine::Executable update_;
-  BoundInputs update_inputs_;
+  TrainingRanks ranks_;
+  optim::FlatLayout layout_;
   optim::ScheduleConfig schedule_;
   std::vector<std::int64_t> lengths_;
   std::vector<Sequence> known_dev_;  // those that have a loss
   Recipe recipe_;
-  TrainingState state_;
-  LiveState live_;
+  TrainingState state_;  // its tensors are the parts of flat_
+  FlatState flat_;
+  std::optional<TrainingStep> step_;
   std::unique_ptr<Decoder> decoder_;
   bool warned_ = false;
+  bool stop_ = false;
   using Clock = std::chrono::steady_clock;
   Clock::time_point saved_ = Clock::now();
 };
 
-/// The state on the host is that of the accelerator.
-void Run::fetch() {
-  if (!accelerator()) return;
-  const auto copy = [](const std::vector<Tensor>& from, std::vector<Tensor>& to) {
-    for (std::size_t i = 0; i < from.size(); ++i)
-      from[i].device_memory()->copy_to_host(to[i].data(), to[i].bytes());
-  };
-  copy(live_.parameters, state_.parameters);
-  copy(live_.first_moment, state_.first_moment);
-  copy(live_.second_moment, state_.second_moment);
-  copy(live_.average, state_.average);
-}
-
 void Run::restore() {
-  if (!std::filesystem::exists(options_.checkpoint)) {
-    log(LogLevel::kInfo, "no checkpoint at {}: training starts from the beginning",
-        options_.checkpoint.string());
+  const std::string& path = options_.checkpoint.string();
+  const bool there = ranks_.leads() && std::filesystem::exists(options_.checkpoint);
+  const std::string bytes = ranks_.from_leader(there ? read_file(options_.checkpoint) : "");
+  if (bytes.empty()) {
+    if (ranks_.leads())
+      log(LogLevel::kInfo, "no checkpoint at {}: training starts from the beginning", path);
     return;
   }
-  state_ = read_checkpoint(options_.checkpoint, segmenter_.parameters(), recipe_);
-  log(LogLevel::kInfo, "resuming after {} of {} steps (epoch {})", state_.step,
-      schedule_.total_steps, state_.epoch + 1);
+  state_ = state_of(parse_safetensors(bytes, path), path, segmenter_.parameters(), recipe_);
+  if (ranks_.leads())
+    log(LogLevel::kInfo, "resuming after {} of {} steps (epoch {})", state_.step,
+        schedule_.total_steps, state_.epoch + 1);
 }
 
-/// Parameters and moments are bound once; the update changes them in place.
-void Run::bind(const Tensor& duration_limit) {
-  for (std::size_t i = 0; i < live_.parameters.size(); ++i) {
-    const std::string& name = segmenter_.parameters()[i].name;
-    step_inputs_.set(name, live_.parameters[i]);
-    update_inputs_.set(name, live_.parameters[i]);
-    update_inputs_.set("m." + name, live_.first_moment[i]);
-    update_inputs_.set("v." + name, live_.second_moment[i]);
-    if (!live_.average.empty()) update_inputs_.set("mean." + name, live_.average[i]);
-  }
-  if (step_inputs_.has("duration_limit"))
-    step_inputs_.set("duration_limit", place({duration_limit})[0]);
+/// The state in one vector each, of which state_ has the parts.
+void Run::flatten() {
+  using optim::FlatTensors;
+  const auto moment = [&](std::vector<Tensor>& tensors) {
+    return tensors.empty() ? FlatTensors::zeros(layout_) : FlatTensors::copy(layout_, tensors);
+  };
+  flat_.parameters = FlatTensors::copy(layout_, state_.parameters);
+  flat_.first_moment = moment(state_.first_moment);
+  flat_.second_moment = moment(state_.second_moment);
+  if (plan_.adamw.average > 0)
+    flat_.average =
+        FlatTensors::copy(layout_, state_.average.empty() ? state_.parameters : state_.average);
+  state_.parameters = flat_.parameters.parts;
+  state_.first_moment = flat_.first_moment.parts;
+  state_.second_moment = flat_.second_moment.parts;
+  state_.average = flat_.average.parts;
 }
 
-std::string Run::place_of(const Batch& batch) const {
+ShardPlace Run::place_of(const Step& step, std::size_t shard) const {
+  ShardPlace place{plan_.seed, state_.step * plan_.shards + static_cast<std::int64_t>(shard), 0};
+  for (const std::vector<std::int64_t>& rows : step)
+    for (const std::int64_t row : rows)
+      place.segments +=
+          static_cast<std::int64_t>(train_[static_cast<std::size_t>(row)].segments.size());
+  return place;
+}
+
+std::string Run::name_of(const std::vector<std::int64_t>& rows) const {
   return fmt::format("step {} (epoch {}, first recording '{}')", state_.step + 1, state_.epoch + 1,
-                     train_[static_cast<std::size_t>(batch.rows[0])].id);
+                     train_[static_cast<std::size_t>(rows[0])].id);
 }
 
-/// What of the step that was run last goes wrong: its inputs are as they were, nothing was updated.
-/// The accelerator's kernels first, which alone know their faults.
-std::string Run::offender() {
-  std::vector<Tensor> inputs;
-  for (const Tensor& input : step_inputs_.tensors()) inputs.push_back(input.to_host());
-  std::string why = name_bad_input(forward_backward_.fusion(), inputs);
-  try {
-    if (why.empty()) why = forward_backward_.look(step_inputs_.tensors());
-  } catch (const Error&) {
-    // It refuses for the reason that is looked for.
+/// The CRF refuses scores that are not finite before there is a loss. Which shard it was is found
+/// by running each of them again: nothing was updated.
+void Run::refuse_data(const Step& step, const DataError& error) {
+  const bool look = options_.name_offender && !options_.execution.check_numerics;
+  const comm::ShardRange own = shards_of(step);
+  for (std::int64_t s = own.begin; s < own.end && (look || step.size() > 1); ++s) {
+    const auto shard = static_cast<std::size_t>(s);
+    const auto verdict = step_->examine(stage(step[shard]), place_of(step, shard), look);
+    if (!verdict.finite)
+      throw DataError(fmt::format("{}: {}", name_of(step[shard]),
+                                  verdict.why.empty() ? error.what() : verdict.why));
   }
-  return why.empty() ? name_offender(forward_backward_.fusion(), inputs, options_.execution.context)
-                     : why;
+  throw DataError(
+      fmt::format("{}: {}", name_of(step[static_cast<std::size_t>(own.begin)]), error.what()));
 }
 
-/// The CRF refuses scores that are not finite before there is a loss.
-void Run::refuse_data(const Batch& batch, const DataError& error) {
-  std::string why;
-  if (options_.name_offender && !options_.execution.check_numerics) why = offender();
-  throw DataError(fmt::format("{}: {}", place_of(batch), why.empty() ? error.what() : why));
-}
-
-void Run::refuse(const Batch& batch, double loss, double norm) {
-  std::string why;
-  if (options_.name_offender) {
-    why = offender();
-    why = why.empty() ? " (operation by operation it is finite: look with segfuse doctor numerics)"
-                      : fmt::format(" ({})", why);
-  }
+/// Each rank looks at its shards; the first that is guilty is named.
+void Run::refuse(const Step& step, double loss, double norm) {
   const bool of_gradient = std::isfinite(loss);
-  throw UsageError(fmt::format(
-      "the {} of {} is {}{}; lower training.learning_rate or set training.clip",
-      of_gradient ? "gradient" : "loss", place_of(batch), of_gradient ? norm : loss, why));
+  const auto sentence = [&](std::size_t shard, const std::string& why) {
+    return fmt::format("the {} of {} is {}{}; lower training.learning_rate or set training.clip",
+                       of_gradient ? "gradient" : "loss", name_of(step[shard]),
+                       of_gradient ? norm : loss, why);
+  };
+  std::string found;
+  const comm::ShardRange own = shards_of(step);
+  for (std::int64_t s = own.begin; s < own.end && options_.name_offender && found.empty(); ++s) {
+    const auto shard = static_cast<std::size_t>(s);
+    const auto verdict = step_->examine(stage(step[shard]), place_of(step, shard), true);
+    if (!verdict.finite && !verdict.why.empty())
+      found = sentence(shard, fmt::format(" ({})", verdict.why));
+  }
+  found = ranks_.first_of(found);
+  if (found.empty())
+    found = sentence(0, options_.name_offender ? " (operation by operation it is finite: look with "
+                                                 "segfuse doctor numerics)"
+                                               : "");
+  ranks_.let_leader_speak();
+  throw UsageError(found);
 }
 
 /// Scores that large leave the emissions no say, and make sums over segmentations lose digits.
 void Run::watch_scores(const EpochRecord& record) {
-  if (warned_ || !(record.crf_largest > kLargeScore)) return;
+  if (warned_ || !ranks_.leads() || !(record.crf_largest > kLargeScore)) return;
   warned_ = true;
   log(LogLevel::kWarning,
       "after epoch {} the largest parameter of the CRF is {:.1f}; above {:.0f} the emissions "
@@ -277,89 +271,105 @@ void Run::watch_scores(const EpochRecord& record) {
 /// A batch; its tensors on their way to the accelerator, if there is one.
 Batch Run::stage(const std::vector<std::int64_t>& rows) const {
   Batch batch = make_batch(train_, rows, segmenter_.config());
-  if (!accelerator()) return batch;
   try {
-    for (Tensor* tensor : {&batch.features, &batch.lengths, &batch.labels, &batch.segment_start})
-      *tensor = accelerator()->upload(*tensor, "batch");
+    step_->stage(batch);
   } catch (const engine::OutOfDeviceMemory& error) {
-    out_of_memory(batch, error);
+    out_of_memory(rows, error);
   }
   return batch;
 }
 
-void Run::out_of_memory(const Batch& batch, const engine::OutOfDeviceMemory& error) const {
-  const Shape& shape = batch.features.shape();
+void Run::out_of_memory(const std::vector<std::int64_t>& rows,
+                        const engine::OutOfDeviceMemory& error) const {
+  std::int64_t longest = 0;
+  for (const std::int64_t row : rows)
+    longest = std::max(longest, lengths_[static_cast<std::size_t>(row)]);
   throw DeviceError(fmt::format(
       "the batch of {} does not fit the memory of {}: {} recordings, padded to {} frames each; "
-      "lower "
-      "training.batch_frames (now {}) or training.batch_size (now {}), or cut long recordings.\n{}",
-      place_of(batch), accelerator()->name(), shape[0], shape[1], plan_.batch_frames,
-      plan_.batch_size, error.what()));
+      "lower training.batch_frames (now {}) or training.batch_size (now {}), raise training.shards "
+      "(now {}), or cut long recordings.\n{}",
+      name_of(rows), accelerator()->name(), rows.size(), longest, plan_.batch_frames,
+      plan_.batch_size, plan_.shards, error.what()));
 }
 
-/// Forward and backward. On an accelerator the results are on their way.
-std::vector<Tensor> Run::start_step(const Batch& batch) {
-  bind_batch(step_inputs_, batch, plan_.seed, state_.step);
+/// Forward and backward of this rank's shards; their losses. The batch that comes next is made and
+/// copied while the device is busy.
+std::vector<float> Run::compute(const Step& step, std::optional<Batch>& next, const Step* after) {
+  const comm::ShardRange own = shards_of(step);
+  const auto end = static_cast<std::size_t>(own.end);
+  auto shard = static_cast<std::size_t>(own.begin);
+  step_->begin(static_cast<std::int64_t>(step.size()), own.begin);
   try {
-    return forward_backward_.run(step_inputs_.tensors());
+    for (; shard < end; ++shard) {
+      ranks_.report(Phase::kForward, state_.step + 1, static_cast<std::int64_t>(shard));
+      const Batch batch = next ? std::move(*next) : stage(step[shard]);
+      next.reset();
+      step_->add(batch, place_of(step, shard));
+      if (!accelerator()) continue;
+      if (shard + 1 < end)
+        next = stage(step[shard + 1]);
+      else if (after != nullptr && shards_of(*after).begin < shards_of(*after).end)
+        next = stage((*after)[static_cast<std::size_t>(shards_of(*after).begin)]);
+    }
+    return step_->losses();
   } catch (const engine::OutOfDeviceMemory& error) {
-    out_of_memory(batch, error);
+    out_of_memory(step[std::min(shard, end - 1)], error);
   } catch (const DataError& error) {
-    refuse_data(batch, error);
+    refuse_data(step, error);
   }
 }
 
-/// Clip and update. Returns the loss, summed over the batch's sequences.
-double Run::finish_step(const Batch& batch, const std::vector<Tensor>& results) {
-  const double segments = static_cast<double>(std::max<std::int64_t>(batch.segments, 1));
-  const double loss = results[0].to_host().at(0);
-  const double norm = std::sqrt(results[1].to_host().at(0));
+/// A step with all ranks. Returns the loss, summed over its sequences.
+double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* after) {
+  TrainingRanks::Report own{{}, stop_};
   try {
-    forward_backward_.check();
-  } catch (const DataError& error) {
-    refuse_data(batch, error);
+    own.losses = compute(step, next, after);
+  } catch (const Error& error) {
+    if (ranks_.alone()) throw;
+    own.failure = failure_text(error);
   }
-  if (!std::isfinite(loss) || !std::isfinite(norm)) refuse(batch, loss, norm);
-  const double clip = plan_.clip > 0 && norm > plan_.clip ? plan_.clip / norm : 1;
-  const double t = static_cast<double>(state_.step + 1);
-  update_inputs_.set("rate", scalar(optim::learning_rate(schedule_, state_.step)));
-  update_inputs_.set("clip", scalar(clip));
-  update_inputs_.set("correction1", scalar(1 / (1 - std::pow(plan_.adamw.beta1, t))));
-  update_inputs_.set("correction2", scalar(1 / (1 - std::pow(plan_.adamw.beta2, t))));
-  for (std::size_t i = 0; i < segmenter_.parameters().size(); ++i)
-    update_inputs_.set("gradient." + segmenter_.parameters()[i].name, results[i + 2]);
+  ranks_.report(Phase::kExchange, state_.step + 1);
+  const TrainingRanks::Report all = ranks_.join(own);
+  stop_ = all.stop;
+  double loss = 0;
+  for (const float of_shard : all.losses) loss += static_cast<double>(of_shard);
+  const std::int64_t segments = place_of(step, 0).segments;
   try {
-    static_cast<void>(update_.run(update_inputs_.tensors()));
+    const double norm = step_->reduce(ranks_);
+    if (!std::isfinite(loss) || !std::isfinite(norm)) refuse(step, loss, norm);
+    const double clip = plan_.clip > 0 && norm > plan_.clip ? plan_.clip / norm : 1;
+    ranks_.report(Phase::kUpdate, state_.step + 1);
+    step_->update(optim::learning_rate(schedule_, state_.step), clip, state_.step + 1);
   } catch (const engine::OutOfDeviceMemory& error) {
-    out_of_memory(batch, error);
+    out_of_memory(step[0], error);
   }
   ++state_.step;
-  return loss * segments;
+  return loss * static_cast<double>(std::max<std::int64_t>(segments, 1));
 }
 
-void Run::train_epoch(const InterruptScope& interrupt, Progress& progress) {
-  const auto rows = batches(state_.epoch);
-  const auto count = static_cast<std::int64_t>(rows.size());
-  const auto batch_at = [&](std::int64_t i) { return stage(rows[static_cast<std::size_t>(i)]); };
+void Run::train_epoch(const std::optional<InterruptScope>& interrupt, Progress& progress) {
+  const std::vector<Step> all = steps(state_.epoch);
+  const auto count = static_cast<std::int64_t>(all.size());
   std::optional<Batch> next;
   while (state_.batch < count) {
-    if (interrupt.requested()) {
-      fetch();
+    // One rank's wish goes round with the step: all end after the same one.
+    if (stop_ || (ranks_.alone() && interrupt && interrupt->requested())) {
+      step_->fetch(flat_);
       save();
+      ranks_.let_leader_speak();
       throw Interrupted(fmt::format("interrupted in epoch {}; continue with --resume from {}",
                                     state_.epoch + 1, options_.checkpoint.string()));
     }
+    stop_ = interrupt && interrupt->requested();
     if (save_is_due()) {
-      fetch();
+      step_->fetch(flat_);
       save();
     }
-    const Batch batch = next ? std::move(*next) : batch_at(state_.batch);
-    const std::vector<Tensor> results = start_step(batch);
-    // Made and copied while the device is busy with this one.
-    next.reset();
-    if (accelerator() && state_.batch + 1 < count) next = batch_at(state_.batch + 1);
-    state_.epoch_loss += finish_step(batch, results);
-    state_.epoch_segments += static_cast<double>(batch.segments);
+    const Step& step = all[static_cast<std::size_t>(state_.batch)];
+    const Step* const after =
+        state_.batch + 1 < count ? &all[static_cast<std::size_t>(state_.batch) + 1] : nullptr;
+    state_.epoch_segments += static_cast<double>(place_of(step, 0).segments);
+    state_.epoch_loss += run_step(step, next, after);
     ++state_.batch;
     progress.note(fmt::format(
         "epoch {}/{}  loss {:.3f}{}", state_.epoch + 1, plan_.epochs,
@@ -401,9 +411,19 @@ void Run::score_epoch(EpochRecord& record) {
   }
 }
 
+/// The scores of the leading rank, on all.
+void Run::share(EpochRecord& record) {
+  double scores[] = {record.dev_loss, record.dev_error, record.dev_score};
+  const std::string all = ranks_.from_leader({reinterpret_cast<char*>(scores), sizeof(scores)});
+  std::memcpy(scores, all.data(), sizeof(scores));
+  record.dev_loss = scores[0];
+  record.dev_error = scores[1];
+  record.dev_score = scores[2];
+}
+
 void Run::end_epoch(Progress& progress) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-  fetch();
+  step_->fetch(flat_);
   EpochRecord record{state_.epoch + 1,
                      state_.epoch_loss / std::max(1.0, state_.epoch_segments),
                      kNaN,
@@ -414,7 +434,11 @@ void Run::end_epoch(Progress& progress) {
                      kNaN};
   const bool last = record.epoch == plan_.epochs;
   const bool scored = !dev_.empty() && (last || record.epoch % plan_.select_every == 0);
-  if (scored) score_epoch(record);
+  if (scored && ranks_.leads()) {
+    ranks_.report(Phase::kScoring, state_.step);
+    score_epoch(record);
+  }
+  share(record);
   const bool first = state_.best_epoch == 0;
   const bool better =
       dev_.empty() ||
@@ -447,8 +471,10 @@ bool Run::exhausted() const {
 }
 
 TrainingOutcome Run::run() {
-  const InterruptScope interrupt;
-  Progress progress(options_.name, schedule_.total_steps, {.quiet = options_.quiet});
+  std::optional<InterruptScope> interrupt;
+  if (options_.interruptible) interrupt.emplace();
+  Progress progress(options_.name, schedule_.total_steps,
+                    {.quiet = options_.quiet || !ranks_.leads()});
   while (state_.epoch < plan_.epochs && !exhausted()) {
     train_epoch(interrupt, progress);
     end_epoch(progress);
@@ -471,16 +497,6 @@ double largest_magnitude(const std::vector<Tensor>& parameters,
     }
   }
   return largest;
-}
-
-void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std::int64_t step) {
-  inputs.set("features", batch.features);
-  inputs.set("lengths", batch.lengths);
-  inputs.set("labels", batch.labels);
-  if (inputs.has("segment_start")) inputs.set("segment_start", batch.segment_start);
-  inputs.set("scale", scalar(1 / static_cast<double>(std::max<std::int64_t>(batch.segments, 1))));
-  inputs.set("seed",
-             Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(seed), step}, {2}));
 }
 
 TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,

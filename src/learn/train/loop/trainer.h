@@ -13,9 +13,13 @@
 #include "learn/train/files/recipe.h"
 #include "learn/train/loop/corpus.h"
 
+namespace segfuse::comm {
+class Group;
+}
+
 namespace segfuse::learn {
 
-class BoundInputs;
+class RankWatch;
 
 struct EpochRecord {
   std::int64_t epoch = 0;    ///< 1, 2, ...
@@ -45,7 +49,10 @@ struct TrainerOptions {
   bool resume = false;               ///< continue from it, if it exists
   double checkpoint_seconds = 0;     ///< at most so long between two of them; 0: one an epoch
   bool quiet = false;
+  bool interruptible = true;  ///< SIGINT, SIGTERM and SIGHUP end it after saving; one at a time
   engine::ExecutorOptions execution;  ///< how the programs of a step are run
+  comm::Group* group = nullptr;       ///< ranks that share the shards; null: this process alone
+  RankWatch* watch = nullptr;         ///< told what this rank does; may be null
   bool name_offender = true;      ///< a step that is not finite is run again to find the operation
   std::string name = "training";  ///< for the progress bar
   Recipe recipe{};                ///< of all but the data; a checkpoint with another one is refused
@@ -60,9 +67,6 @@ struct DevScores {
 /// The scores of `decoded`, one for each recording of the development set.
 using Scorer = std::function<DevScores(const std::vector<std::vector<FrameSegment>>& decoded)>;
 
-/// Binds what a step gets beside the parameters and the limit of durations.
-void bind_batch(BoundInputs& inputs, const Batch& batch, std::uint64_t seed, std::int64_t step);
-
 inline constexpr double kLargeScore = 20;
 
 /// Trains `segmenter` on `train` and keeps the parameters of the epoch that plan.select_by calls
@@ -70,7 +74,9 @@ inline constexpr double kLargeScore = 20;
 /// with labels that training does not know. A function of its arguments alone: the same bits on any
 /// number of threads, and after any number of interruptions and resumes. Throws Interrupted after
 /// saving a checkpoint when the process is to end, and UsageError when the loss or gradient of a
-/// step is not finite, which the step computes anyway. Says once when a parameter of the CRF passes
+/// step is not finite, which the step computes anyway. With a group all ranks call it with the same
+/// arguments and return the same; only the first writes the checkpoint, shows progress, scores the
+/// development set and throws what concerns all. Says once when a parameter of the CRF passes
 /// kLargeScore.
 TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,
                       std::vector<Tensor> parameters, const Tensor& duration_limit,

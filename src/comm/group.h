@@ -1,0 +1,90 @@
+#pragma once
+// Ranks that work on one training, and how they hand each other bytes in host memory. An engine
+// (threads/, mpi/) implements what is protected here. None of it adds numbers: who adds what, and
+// in which order, is tree.h's business and the same for all engines.
+//
+// Every call but poll() and abort() is one of all ranks: all make the same calls in the same order,
+// and each returns when this rank's part is done. A call that fails ends with a CommError that says
+// what went wrong first, on whichever rank that was; no later call of the group succeeds.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "segfuse/error.h"
+
+namespace segfuse::comm {
+
+/// Bytes for one other rank. The memory is the caller's and is not changed during the call.
+struct Outgoing {
+  int to = 0;
+  std::span<const std::byte> bytes;
+};
+
+/// Where bytes of one other rank go: exactly as many as it sends.
+struct Incoming {
+  int from = 0;
+  std::span<std::byte> bytes;
+};
+
+/// One rank's end of a group. Calls come from one thread, the one that opened the group; only
+/// poll() and abort() may come from any.
+class Group {
+ public:
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  /// For logs: "threads", "Open MPI 4.1.4".
+  const std::string& engine() const noexcept { return engine_; }
+
+  /// The texts of all ranks by rank; together less than 2 GiB.
+  std::vector<std::string> gather(std::string_view mine);
+  /// The bytes of `root` go to all; their number is the same on all ranks.
+  void broadcast(std::span<std::byte> bytes, int root);
+  /// Returns when all ranks have called it.
+  void barrier();
+  /// Sends and receives at once. The k-th span that a rank sends to another fills the k-th span
+  /// that the other receives from it; their sizes are equal. None goes to the rank itself.
+  void exchange(std::span<const Outgoing> out, std::span<const Incoming> in);
+  /// The last call: returns when all ranks have made it. A group that goes without it is aborted,
+  /// so that a rank which ended by an exception leaves nobody waiting.
+  void finish();
+
+  /// Throws what a call would throw if the work of all ranks was ended, and returns at once if not:
+  /// for ranks that wait for each other by something else than this group.
+  void poll();
+
+  /// Ends the work of all ranks: their calls, pending and later ones, end with a CommError that
+  /// carries the first reason. Where ranks are processes of a launcher, the launcher ends them with
+  /// `code` (mpi/).
+  void abort(std::string_view reason, ExitCode code = ExitCode::kDevice);
+
+ protected:
+  Group(int rank, int size, std::string engine);
+
+  virtual std::vector<std::string> do_gather(std::string_view mine) = 0;
+  virtual void do_broadcast(std::span<std::byte> bytes, int root) = 0;
+  virtual void do_barrier() = 0;
+  virtual void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in) = 0;
+  virtual void do_finish() = 0;
+  virtual void do_poll() = 0;
+  virtual void do_abort(std::string_view reason, ExitCode code) = 0;
+
+ private:
+  int rank_;
+  int size_;
+  std::string engine_;
+};
+
+/// Runs work() as this rank and finishes the group. What work() throws aborts the group, with its
+/// exit code where it is an Error, and is thrown on.
+void run_rank(Group& group, const std::function<void()>& work);
+
+}  // namespace segfuse::comm

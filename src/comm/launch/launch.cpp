@@ -1,0 +1,236 @@
+#include "comm/launch/launch.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/os/ranks.h"
+#include "comm/launch/oom.h"
+#include "comm/launch/signals.h"
+#include "comm/meet/board.h"
+#include "comm/meet/job.h"
+#include "comm/meet/roster.h"
+#include "comm/meet/wire/socket.h"
+#include "segfuse/error.h"
+#include "segfuse/spawn.h"
+
+namespace segfuse::comm::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kHost = "127.0.0.1";
+/// Between asking a rank to end and ending it.
+constexpr std::chrono::milliseconds kLastGrace{1000};
+
+void print_line(std::int64_t rank, bool error, std::string_view line) {
+  const std::string text = fmt::format("rank {} | {}\n", rank, line);
+  std::FILE* const stream = error ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+class Launch {
+ public:
+  explicit Launch(const LaunchRequest& request)
+      : request_(request),
+        board_(request.count),
+        listening_(meet::listen_at(kHost, 0)),
+        secret_(meet::new_secret()),
+        kills_before_(oom_kills()),
+        ranks_(static_cast<std::size_t>(request.count)) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw CommError(
+          fmt::format("a pipe for the ranks: {}", std::generic_category().message(errno)));
+    their_end_ = Descriptor(ends[0]);
+    our_end_ = Descriptor(ends[1]);
+    port_ = meet::port_of(listening_.get());
+    to_prepare_ = request.count;
+  }
+
+  LaunchResult run() {
+    if (request_.pass_signals) signals_.emplace();
+    std::vector<std::thread> threads;
+    try {
+      for (std::int64_t rank = 0; rank < request_.count; ++rank)
+        threads.emplace_back([this, rank] { run_rank(rank); });
+    } catch (const std::system_error&) {
+      note_failure(static_cast<std::int64_t>(threads.size()));
+    }
+    for (std::thread& thread : threads) thread.join();
+    return result(static_cast<std::int64_t>(threads.size()));
+  }
+
+ private:
+  struct Rank {
+    spawn::Result result;
+    int pid = -1;
+    bool ended_by_us = false;
+    Clock::time_point ended;
+    PassedSignals::Cursor cursor{};
+  };
+  Rank& at(std::int64_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  spawn::Request request_of(std::int64_t rank) {
+    spawn::Request out{.arguments = request_.arguments, .environment = environment_of(rank)};
+    out.passed = {{their_end_.get(), meet::kLauncherDescriptor},
+                  {board_.descriptor(), meet::kBoardDescriptor}};
+    if (rank == 0) out.passed.push_back({listening_.get(), meet::kListeningDescriptor});
+    out.out = spawn::Lines{[this, rank](std::string_view line) { tell(rank, false, line); }};
+    out.err = spawn::Lines{[this, rank](std::string_view line) { tell(rank, true, line); }};
+    out.end_group = true;
+    out.grace = kLastGrace;
+    out.stop = [this, rank] { return at(rank).ended_by_us = at(rank).ended_by_us || is_over(); };
+    if (request_.pass_signals)
+      out.signal = [this, rank] { return PassedSignals::next(at(rank).cursor); };
+    out.started = [this, rank](int pid) {
+      at(rank).pid = pid;
+      started(rank, pid);
+    };
+    return out;
+  }
+
+  spawn::Environment environment_of(std::int64_t rank) const {
+    spawn::Environment environment;
+    for (const std::string& name : launcher_variables()) environment.change[name] = std::nullopt;
+    if (request_.variables)
+      for (const auto& [name, value] : request_.variables(rank)) environment.change[name] = value;
+    const std::string count = std::to_string(request_.count);
+    environment.change["RANK"] = std::to_string(rank);
+    environment.change["WORLD_SIZE"] = count;
+    environment.change["LOCAL_RANK"] = std::to_string(rank);
+    environment.change["LOCAL_WORLD_SIZE"] = count;
+    environment.change["MASTER_ADDR"] = kHost;
+    environment.change["MASTER_PORT"] = std::to_string(port_);
+    environment.change[meet::kKeyVariable] = secret_;
+    environment.change[meet::kLauncherVariable] = std::to_string(::getpid());
+    return environment;
+  }
+
+  void run_rank(std::int64_t rank) {
+    spawn::Result result;
+    try {
+      const spawn::Request request = request_of(rank);
+      result = spawn::run(request);
+    } catch (const std::exception& error) {  // of a callback; the child is dead then
+      result.failed = spawn::Stage::kWait;
+      result.detail = error.what();
+    }
+    at(rank).ended = Clock::now();
+    if (at(rank).pid < 0) started(rank, -1);
+    at(rank).result = std::move(result);
+    if (!at(rank).result.ok()) note_failure(rank);
+  }
+
+  void started(std::int64_t rank, int pid) {
+    const MutexLock lock(mutex_);
+    // Only rank 0 shall have it: when that goes, nobody waits at a port that does not answer.
+    if (--to_prepare_ == 0) listening_ = Descriptor();
+    if (pid >= 0 && request_.started) request_.started(rank, pid);
+  }
+
+  void tell(std::int64_t rank, bool error, std::string_view line) {
+    const MutexLock lock(mutex_);
+    request_.line ? request_.line(rank, error, line) : print_line(rank, error, line);
+  }
+
+  void note_failure(std::int64_t rank) {
+    const MutexLock lock(mutex_);
+    if (first_ >= 0) return;
+    first_ = rank;
+    // After Ctrl-C ranks end one after another, each when its work is saved.
+    const bool interrupted = rank < static_cast<std::int64_t>(ranks_.size()) && signals_ &&
+                             PassedSignals::end_was_asked() &&
+                             at(rank).result.exit_code == static_cast<int>(ExitCode::kInterrupted);
+    if (!interrupted) limit_ = Clock::now() + request_.grace;
+  }
+
+  bool is_over() {
+    const MutexLock lock(mutex_);
+    return limit_ && Clock::now() >= *limit_;
+  }
+
+  /// The rank of which the first one to end learnt that it had failed; else that one.
+  std::int64_t culprit() const SEGFUSE_REQUIRES(mutex_) {
+    const auto entry = board_.read(first_);
+    if (!entry || entry->cause < 0 || entry->cause >= request_.count) return first_;
+    const spawn::Result& blamed = ranks_[static_cast<std::size_t>(entry->cause)].result;
+    return blamed.ok() ? first_ : entry->cause;
+  }
+
+  LaunchResult result(std::int64_t begun) {
+    if (begun < request_.count)
+      return {static_cast<int>(ExitCode::kDevice), begun,
+              fmt::format("rank {} could not be started: this process may have no more threads",
+                          begun)};
+    const MutexLock lock(mutex_);
+    if (first_ < 0) return {};
+    const std::int64_t rank = culprit();
+    const Rank& blamed = at(rank);
+    LaunchResult out;
+    out.rank = rank;
+    out.exit_code = blamed.result.exit_code && *blamed.result.exit_code != 0
+                        ? *blamed.result.exit_code
+                        : static_cast<int>(ExitCode::kDevice);
+    out.sentence = sentence_of(rank, blamed);
+    return out;
+  }
+
+  std::string sentence_of(std::int64_t rank, const Rank& blamed) const {
+    if (blamed.pid < 0) return fmt::format("rank {} {}", rank, blamed.result.outcome());
+    std::string how;
+    if (blamed.result.exit_code)
+      how = fmt::format("ended with {}", blamed.result.outcome());
+    else if (blamed.ended_by_us)
+      how = fmt::format("did not end within {} s after the failure and was killed",
+                        std::chrono::duration<double>(request_.grace).count());
+    else
+      how = fmt::format("was {}", blamed.result.outcome());
+    std::string text = fmt::format("rank {} (pid {}) {}", rank, blamed.pid, how);
+    if (const auto entry = board_.read(rank))
+      text += fmt::format(" in {}, {} after its last report", meet::place_of(entry->state),
+                          meet::text_of(blamed.ended - entry->written));
+    const auto kills = oom_kills();
+    if (blamed.result.signal && kills && kills_before_ && *kills > *kills_before_)
+      text += fmt::format("; the kernel has killed {} here for want of memory meanwhile",
+                          *kills - *kills_before_ == 1
+                              ? "a process"
+                              : fmt::format("{} processes", *kills - *kills_before_));
+    return text;
+  }
+
+  const LaunchRequest& request_;
+  meet::Board board_;
+  Descriptor listening_;
+  int port_ = 0;
+  Descriptor their_end_;
+  Descriptor our_end_;  ///< never written to: its end tells the ranks that we have gone
+  const std::string secret_;
+  std::optional<std::int64_t> kills_before_;
+  std::vector<Rank> ranks_;
+  std::optional<PassedSignals> signals_;
+  Mutex mutex_;
+  std::int64_t to_prepare_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::int64_t first_ SEGFUSE_GUARDED_BY(mutex_) = -1;
+  std::optional<Clock::time_point> limit_ SEGFUSE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+LaunchResult launch(const LaunchRequest& request) {
+  if (request.arguments.empty()) throw UsageError("no command was given for the ranks");
+  if (request.count < 1)
+    throw UsageError(fmt::format("{} ranks; expected 1 or more", request.count));
+  return Launch(request).run();
+}
+
+}  // namespace segfuse::comm::launch

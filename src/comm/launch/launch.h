@@ -1,0 +1,48 @@
+#pragma once
+// Starts the ranks of a job on this machine, watches them, and leaves nothing behind.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segfuse::comm::launch {
+
+struct LaunchRequest {
+  std::vector<std::string> arguments;  ///< the program of each rank
+  std::int64_t count = 1;
+  /// More variables of each rank (CUDA_VISIBLE_DEVICES); may be empty.
+  std::function<std::map<std::string, std::string>(std::int64_t rank)> variables;
+  /// When one rank has failed, the others get so long to end by themselves.
+  std::chrono::milliseconds grace{5000};
+  /// SIGINT, SIGTERM, SIGHUP and SIGUSR1 go on to the ranks. Where this process was started with
+  /// one of them ignored, it stays so.
+  bool pass_signals = true;
+  /// A line of a rank; empty: "rank 3 | line" to stdout or stderr. One call at a time.
+  std::function<void(std::int64_t rank, bool error, std::string_view line)> line;
+  /// Told when a rank runs.
+  std::function<void(std::int64_t rank, int pid)> started;
+};
+
+struct LaunchResult {
+  /// 0 when all ranks ended with it; that of the first that failed; 4 where a signal ended it, or
+  /// where it could not be started.
+  int exit_code = 0;
+  std::int64_t rank = -1;  ///< which failed first; -1: none
+  /// "rank 3 (pid 812) was killed by signal 9 (Killed) in step 1201, backward, 0.2 s after its last
+  /// report"; empty when nothing failed.
+  std::string sentence;
+};
+
+/// Returns when every rank has ended. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+/// MASTER_ADDR, MASTER_PORT and a key (comm/meet/job.h), and none of the variables by which another
+/// launcher told this process who it is. A rank that learns through the meeting that another failed
+/// names that one to us, so that an echo is not taken for the cause. One at a time in a process
+/// that passes signals. Throws UsageError for a wrong request, CommError where the system refuses.
+LaunchResult launch(const LaunchRequest& request);
+
+}  // namespace segfuse::comm::launch

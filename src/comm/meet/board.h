@@ -1,0 +1,45 @@
+#pragma once
+// Where the ranks of one launcher write what they are doing, in memory that outlives them: when one
+// is killed, the launcher reads where it was. The memory is a file without a name.
+
+#include <cstdint>
+#include <optional>
+
+#include "base/os/descriptor.h"
+#include "comm/meet/clock.h"
+#include "comm/meet/state.h"
+
+namespace segfuse::comm::meet {
+
+class Board {
+ public:
+  /// A new one. Throws CommError.
+  explicit Board(std::int64_t ranks);
+  /// One that was inherited; takes the descriptor. Throws CommError for what is no board.
+  explicit Board(Descriptor memory);
+  ~Board();
+  Board(Board&& other) noexcept;
+  Board& operator=(Board&&) = delete;
+
+  int descriptor() const noexcept { return memory_.get(); }
+  std::int64_t ranks() const noexcept { return ranks_; }
+
+  struct Entry {
+    State state;
+    Time written{};
+    std::int64_t cause = -1;  ///< the rank of which this one learnt that it failed first
+  };
+  /// By the rank itself, one thread at a time.
+  void write(std::int64_t rank, const Entry& entry) noexcept;
+  /// By anybody; nothing where nothing was written, or where its writer died amid it.
+  std::optional<Entry> read(std::int64_t rank) const;
+
+ private:
+  void map(std::size_t bytes);
+
+  Descriptor memory_;
+  void* at_ = nullptr;
+  std::int64_t ranks_ = 0;
+};
+
+}  // namespace segfuse::comm::meet

@@ -1,0 +1,119 @@
+#include "comm/meet/meeting.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "comm/meet/job.h"
+#include "comm/meet/member.h"
+
+namespace segfuse::comm::meet {
+namespace {
+
+[[noreturn]] void raise(const Failure& failure) {
+  if (failure.usage) throw UsageError(failure.sentence);
+  throw CommError(failure.sentence);
+}
+
+const SteadyClock kSystemsClock;
+
+}  // namespace
+
+class Meeting::Parts {
+ public:
+  explicit Parts(MeetingOptions options)
+      : options_(completed(std::move(options))), hub_(begin_hub()), member_(options_, ways()) {
+    if (!options_.folder.empty() && hub_)
+      write_place(options_.folder, {place_host(), port_, options_.key, options_.count, ::getpid()});
+    try {
+      member_.join();
+    } catch (...) {
+      forget_place();
+      throw;
+    }
+  }
+  ~Parts() { forget_place(); }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  const MeetingOptions& options() const { return options_; }
+  Member& member() { return member_; }
+  int port() const { return port_; }
+
+ private:
+  static MeetingOptions completed(MeetingOptions options) {
+    if (options.clock == nullptr) options.clock = &kSystemsClock;
+    SEGFUSE_CHECK(options.rank >= 0 && options.rank < options.count, "rank {} of {}", options.rank,
+                  options.count);
+    return options;
+  }
+  std::unique_ptr<Hub> begin_hub() {
+    port_ = options_.port;
+    if (options_.rank != 0) return nullptr;
+    if (options_.listening.get() < 0) options_.listening = listen_at(options_.host, options_.port);
+    port_ = port_of(options_.listening.get());
+    ways_ = ways_to(options_.listening.get());
+    return std::make_unique<Hub>(HubOptions{options_.count, options_.key, options_.timings,
+                                            options_.clock, std::move(options_.listening),
+                                            fmt::format("{}:{}", options_.host, port_)});
+  }
+  /// Rank 0 reaches itself whatever others call its machine.
+  std::function<std::vector<Address>()> ways() {
+    if (hub_) return [ways = ways_] { return ways; };
+    return [host = options_.host, port = port_] { return resolve(host, port); };
+  }
+  /// Others on this machine reach what listens on the loopback alone by that name only.
+  std::string place_host() const {
+    return options_.host == "localhost" || options_.host == "127.0.0.1" ? "127.0.0.1" : own_host();
+  }
+  void forget_place() const noexcept {
+    if (hub_ && !options_.folder.empty()) remove_place(options_.folder);
+  }
+
+  MeetingOptions options_;
+  int port_ = 0;
+  std::vector<Address> ways_;
+  std::unique_ptr<Hub> hub_;  ///< goes after the member, which says its last words to it
+  Member member_;
+};
+
+Meeting::Meeting(MeetingOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
+Meeting::~Meeting() = default;
+
+std::int64_t Meeting::rank() const noexcept { return parts_->options().rank; }
+std::int64_t Meeting::count() const noexcept { return parts_->options().count; }
+int Meeting::port() const noexcept { return parts_->port(); }
+
+void Meeting::report(State state) { parts_->member().report(std::move(state)); }
+std::optional<Failure> Meeting::failure() const { return parts_->member().failure(); }
+void Meeting::check() const {
+  if (const auto failure = this->failure()) raise(*failure);
+}
+
+std::vector<std::string> Meeting::all_gather(const std::string& text) {
+  if (text.size() > kLongestText)
+    throw UsageError(fmt::format("a text of {} bytes is gathered among ranks; expected {} at most",
+                                 text.size(), kLongestText));
+  std::vector<std::string> texts = parts_->member().gather(text);
+  check();
+  return texts;
+}
+
+void Meeting::leave() {
+  parts_->member().leave();
+  if (!parts_->member().is_over()) check();
+}
+
+void Meeting::fail(std::string_view sentence) noexcept {
+  try {
+    parts_->member().tell_trouble(sentence, false);
+  } catch (const std::exception&) {
+    // Without memory for a message the closing connection has to say it.
+  }
+}
+
+void Meeting::throw_cause(std::string_view hint) {
+  raise(parts_->member().tell_trouble(hint, true));
+}
+
+}  // namespace segfuse::comm::meet

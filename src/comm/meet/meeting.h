@@ -1,0 +1,93 @@
+#pragma once
+// Ranks that work together: they find each other, prove a key, agree on what they are about to do,
+// and from then on each knows when another has gone, and which one went first.
+//
+// Control only: no gradients go this way. One thread a rank, and one more on rank 0, through which
+// everything passes. After the proof of the key messages are neither signed nor encrypted.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/os/descriptor.h"
+#include "base/os/ranks.h"
+#include "comm/meet/clock.h"
+#include "comm/meet/state.h"
+#include "comm/meet/wire/message.h"
+
+namespace segfuse::comm::meet {
+
+class Board;
+
+struct MeetingOptions {
+  std::int64_t rank = 0;
+  std::int64_t count = 1;
+  std::string host;  ///< of rank 0, and its port
+  int port = 0;
+  std::string key;  ///< 32 bytes, see job.h
+  Values values;    ///< on which all have to agree
+  Timings timings;
+  /// Null: the system's. Has to outlive the meeting.
+  const Clock* clock = nullptr;
+  Descriptor listening;          ///< rank 0: a socket that was inherited; none: host and port
+  Descriptor launcher;           ///< a pipe that ends with the launcher; none: there is none
+  std::shared_ptr<Board> board;  ///< where this rank tells the launcher what it does; may be null
+  std::filesystem::path folder;  ///< rank 0 writes there where it can be asked (job.h); empty: no
+  /// Asked while the others are awaited; true ends that with Interrupted.
+  std::function<bool()> stop;
+  /// Told once of the first thing that goes wrong, by the meeting's thread, which has to come back.
+  std::function<void(const Failure&)> failed;
+  /// When a failure has been known for so long and this object still exists, the process ends
+  /// itself: whatever it does cannot be ended otherwise.
+  std::optional<Duration> last_resort;
+};
+
+/// Host, port, key and what else the environment says of ranks that a launcher started. Throws
+/// UsageError for what is missing. Says so in the log, on rank 0, when the key is weak.
+MeetingOptions options_of(const Ranks& ranks);
+
+class Meeting {
+ public:
+  /// Returns when all ranks have come and agree. Throws UsageError, the same on all ranks, where
+  /// their values differ; CommError where somebody does not come or goes; Interrupted.
+  explicit Meeting(MeetingOptions options);
+  /// Without leave() the others learn that this rank ended early.
+  ~Meeting();
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  std::int64_t rank() const noexcept;
+  std::int64_t count() const noexcept;
+  /// Rank 0's port.
+  int port() const noexcept;
+
+  /// What this rank does now; costs a microsecond. `seconds` is filled in.
+  void report(State state);
+  /// The first thing that went wrong anywhere.
+  std::optional<Failure> failure() const;
+  /// Throws it: CommError, or UsageError.
+  void check() const;
+
+  /// One text of each rank, 32 KiB at most, in their order; all ranks call it equally often, from
+  /// one thread each. Throws the failure.
+  std::vector<std::string> all_gather(const std::string& text);
+  /// The work is done; returns when everybody's is. Throws the failure.
+  void leave();
+
+  /// This rank cannot go on, and why. Returns when the others have been told.
+  void fail(std::string_view sentence) noexcept;
+  /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
+  /// just gone, and throws it. Where none shows up, the hint is the cause.
+  [[noreturn]] void throw_cause(std::string_view hint);
+
+ private:
+  class Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace segfuse::comm::meet

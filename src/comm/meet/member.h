@@ -1,0 +1,78 @@
+#pragma once
+// A rank's side of the meeting: it joins, tells what it does once a second, and listens.
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "comm/meet/hub.h"
+#include "comm/meet/meeting.h"
+#include "comm/meet/wire/socket.h"
+
+namespace segfuse::comm::meet {
+
+class Member {
+ public:
+  /// `ways` tells, before each attempt, where rank 0 may be reached.
+  Member(const MeetingOptions& options, std::function<std::vector<Address>()> ways);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  /// Until all agree; throws what went wrong.
+  void join();
+  void report(State state);
+  std::optional<Failure> failure() const;
+  bool is_over() const;
+
+  // Each waits for its end or for a failure.
+  std::vector<std::string> gather(const std::string& text);
+  void leave();
+  Failure tell_trouble(std::string_view sentence, bool hint);
+
+ private:
+  void connect();
+  void ask() const;
+  void run();
+  void turn();
+  void hear(const Message& message);
+  void take_texts(Texts texts);
+  void judge(Time now);
+  void beat(Time now);
+  void set_failure(Failure failure);
+  void lose_hub(Time now, std::string_view why);
+  void send(const Message& message);
+  void write_board() SEGFUSE_REQUIRES(mutex_);
+  bool done() const;
+
+  const MeetingOptions& options_;
+  const std::function<std::vector<Address>()> ways_;
+  std::optional<Connection> connection_;
+  Descriptor wake_;
+  std::string where_;
+  bool joined_ = false;
+  Agreed hub_{};  ///< who rank 0 is
+  State hub_state_{};
+  Time hub_heard_{};
+  Time last_turn_{};
+  Time next_beat_{};
+  Time failed_at_{};
+
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  State state_ SEGFUSE_GUARDED_BY(mutex_);
+  Time since_ SEGFUSE_GUARDED_BY(mutex_){};
+  std::vector<Frame> outbox_ SEGFUSE_GUARDED_BY(mutex_);
+  std::optional<Failure> failure_ SEGFUSE_GUARDED_BY(mutex_);
+  std::vector<std::string> texts_ SEGFUSE_GUARDED_BY(mutex_);
+  std::uint64_t round_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  bool over_ SEGFUSE_GUARDED_BY(mutex_) = false;
+  bool stop_ SEGFUSE_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace segfuse::comm::meet

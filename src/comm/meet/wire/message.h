@@ -1,0 +1,94 @@
+#pragma once
+// What ranks say to each other once they have proved the key. A message is at most 64 KiB; one that
+// is not exactly what it should be is a DataError.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "comm/meet/state.h"
+
+namespace segfuse::comm::meet {
+
+inline constexpr std::size_t kLongestMessage = std::size_t{64} << 10;
+inline constexpr std::size_t kLongestText = std::size_t{32} << 10;  ///< of one rank in a gather
+inline constexpr std::size_t kLongestHost = 255;
+
+/// Values on which all ranks have to agree, by names that a user understands.
+using Values = std::map<std::string, std::string>;
+
+/// The first thing that went wrong, as every rank learns it.
+struct Failure {
+  bool usage = false;      ///< the ranks were started wrongly: UsageError; else CommError
+  std::int64_t rank = -1;  ///< whose fault; -1: no single one's
+  std::string sentence{};
+};
+
+// From a rank.
+struct Here {  ///< once
+  std::string host{};
+  std::int64_t pid = 0;
+  Values values{};
+};
+struct Beat {  ///< also to a rank: that of rank 0
+  State state{};
+};
+struct Text {  ///< for a gather
+  std::uint64_t round = 0;
+  std::string text{};
+};
+struct Trouble {  ///< its own failure, or what a library told it of another's
+  bool hint = false;
+  std::string sentence{};
+};
+struct Bye {};  ///< its work is done; to a rank: everybody's is
+
+// To a rank.
+struct Agreed {  ///< all have come, and the values are equal
+  std::string host{};
+  std::int64_t pid = 0;
+};
+struct Texts {  ///< of ranks from `first` on
+  std::uint64_t round = 0;
+  std::int64_t first = 0;
+  std::vector<std::string> texts{};
+};
+struct Ended {
+  Failure failure{};
+};
+
+// To one who looks.
+struct Row {
+  std::int64_t rank = 0;
+  std::string host{};
+  std::int64_t pid = 0;
+  State state{};
+  double silent = 0;     ///< seconds since it was heard
+  bool here = false;     ///< it has come
+  bool left = false;     ///< its work is done
+  bool awaited = false;  ///< others wait for it
+};
+struct Rows {
+  std::int64_t count = 0;  ///< of all ranks
+  std::string failure{};   ///< empty: none
+  std::vector<Row> rows{};
+};
+
+using Message = std::variant<Here, Beat, Text, Trouble, Bye, Agreed, Texts, Ended, Rows>;
+
+std::string encode(const Message& message);
+/// Throws DataError.
+Message decode(std::string_view bytes);
+
+/// A state alone.
+std::string encode(const State& state);
+State decode_state(std::string_view bytes);
+
+/// The table in messages that are short enough.
+std::vector<Rows> in_pieces(const Rows& rows);
+
+}  // namespace segfuse::comm::meet

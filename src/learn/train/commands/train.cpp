@@ -1,0 +1,137 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <span>
+
+#include "learn/train/commands/experiment.h"
+#include "learn/train/commands/report_builder.h"
+#include "learn/train/commands/report_files.h"
+#include "learn/train/files/run_folder.h"
+#include "learn/train/loop/ranks.h"
+#include "learn/train/loop/watch.h"
+#include "segfuse/error.h"
+#include "segfuse/train.h"
+
+namespace segfuse {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The folders of the heads, the first of them `out` itself.
+using Folders = std::vector<std::unique_ptr<learn::RunFolder>>;
+Folders open_folders(const TrainOptions& options, const std::vector<learn::HeadKind>& heads) {
+  Folders folders;
+  for (const learn::HeadKind head : heads) {
+    const fs::path out = folders.empty() ? options.out : options.out / name_of(head);
+    folders.push_back(std::make_unique<learn::RunFolder>(out));
+    folders.back()->check_free(options.resume, options.overwrite);
+  }
+  return folders;
+}
+
+std::vector<learn::HeadKind> heads_of(const TrainOptions& options, learn::HeadKind own) {
+  std::vector<learn::HeadKind> heads{own};
+  if (options.compare)
+    for (const auto head :
+         {learn::HeadKind::kSemiMarkov, learn::HeadKind::kLinearChain, learn::HeadKind::kSoftmax})
+      if (head != own) heads.push_back(head);
+  return heads;
+}
+
+learn::TrainConfig read_config(const TrainOptions& options) {
+  learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
+  config.data.allow_commands = options.allow_commands;
+  if (!options.data.empty()) learn::set_data_path(config, options.data);
+  if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
+  if (!(options.checkpoint_minutes >= 0))
+    throw UsageError(fmt::format("--checkpoint-every is a number of minutes from 0 on, not {}",
+                                 options.checkpoint_minutes));
+  if (!(options.rank_timeout >= 0))
+    throw UsageError(fmt::format("--comm-timeout is a number of seconds from 0 on, not {}",
+                                 options.rank_timeout));
+  return config;
+}
+
+/// One rank's part. Only the leading one writes to the folder, and has a result.
+TrainResult train_as(const TrainOptions& options, learn::RankContext& ranks) {
+  comm::Group* const group = ranks.group;
+  const double begin = now();
+  const bool leads = learn::rank_of(group) == 0;
+  learn::TrainConfig config;
+  std::vector<learn::HeadKind> heads;
+  Folders folders;
+  Outputs outputs(options.overwrite);
+  learn::agree(group, [&] {
+    config = read_config(options);
+    heads = heads_of(options, config.model.head);
+    if (!leads) return;
+    folders = open_folders(options, heads);  // all of them, before the first one trains
+    learn::announce_report(outputs, options.out);
+  });
+  if (group != nullptr) {
+    ranks.watch = std::make_shared<learn::RankWatch>(*group, options.out, options.rank_timeout);
+    ranks.watch->report(comm::meet::Phase::kReadingData, 0);
+  }
+  learn::choose_shards(config, leads ? folders[0]->checkpoint() : fs::path(), options.resume,
+                       group);
+  learn::Corpus corpus;
+  learn::agree(group, [&] { corpus = learn::load_corpus(config, options.context); });
+
+  std::vector<learn::System> systems;
+  for (const learn::HeadKind head : heads) {
+    learn::TrainerOptions trainer;
+    if (leads) trainer.checkpoint = folders[systems.size()]->checkpoint();
+    trainer.resume = options.resume;
+    trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
+    trainer.quiet = options.context.options().get(options::kQuiet);
+    trainer.execution = engine::executor_options(options.context);
+    trainer.group = group;
+    trainer.watch = ranks.watch.get();
+    trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
+    if (options.reference) trainer.execution.backend = "reference";
+    trainer.name = "training " + name_of(head);
+    learn::Corpus copy = corpus;  // heads cut the gold segments differently
+    systems.push_back(learn::run_system(config, head, copy, trainer));
+    if (!leads) continue;
+    const learn::RunFolder& folder = *folders[systems.size() - 1];
+    if (!options.resume) folder.keep_model();
+    learn::write_model(folder.model(), systems.back().model);
+  }
+  TrainResult result;
+  result.rank = learn::rank_of(group);
+  result.measured_on = corpus.test.sequences.empty() ? Split::kDev : Split::kTest;
+  result.seconds = now() - begin;
+  if (!leads) return result;
+  const int threads = options.context.threads();
+  result.json = learn::metrics_json(config, corpus, systems, result.seconds, threads);
+  learn::write_report(
+      outputs, options.out,
+      learn::build_report(config, corpus, systems, result.seconds, threads, learn::today()),
+      result.json);
+  for (const learn::System& system : systems)
+    result.systems.push_back({system.name, system.evaluation.metrics, system.parameter_count,
+                              system.outcome.best_epoch, system.seconds,
+                              system.evaluation.decode_seconds});
+  return result;
+}
+
+}  // namespace
+
+TrainResult train(const TrainOptions& options) {
+  TrainResult result;
+  learn::run_on_ranks([&](learn::RankContext& ranks) { result = train_as(options, ranks); });
+  return result;
+}
+
+int train_on_ranks(int ranks, const std::vector<std::string>& command) {
+  return learn::start_ranks(ranks, command);
+}
+
+}  // namespace segfuse

@@ -1,0 +1,211 @@
+#include "learn/train/loop/training_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/context/pool.h"
+#include "engine/device/accelerator.h"
+#include "learn/train/loop/offender.h"
+#include "learn/train/loop/ranks.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+using optim::FlatLayout;
+using optim::FlatTensors;
+
+Tensor scalar(double value) { return Tensor::full(DType::kF32, {}, value); }
+
+/// The program of a shard, which writes each gradient to where its input "gradient.NAME" lies.
+ir::Fusion with_places(ir::Fusion fusion, const std::vector<nn::ParameterSpec>& specs) {
+  for (const nn::ParameterSpec& spec : specs) {
+    const std::string name = "gradient." + spec.name;
+    const ir::Extents shape(spec.shape.begin(), spec.shape.end());
+    const auto output = std::ranges::find(fusion.outputs(), name, &ir::Output::name);
+    fusion.add_alias(output->val, fusion.add_input(name, DType::kF32, shape));
+  }
+  return fusion;
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& options,
+                           const FlatState& state, const FlatLayout& layout,
+                           const Tensor& duration_limit, const engine::ExecutorOptions& execution)
+    : layout_(layout),
+      execution_(execution),
+      adamw_(options.adamw),
+      live_{place(state.parameters, "parameters"), place(state.first_moment, "moments"),
+            place(state.second_moment, "moments"), place(state.average, "parameters")},
+      forward_backward_(with_places(segmenter.training(), segmenter.parameters()),
+                        pool_of(execution.context), execution),
+      step_inputs_(forward_backward_.fusion()),
+      add_(optim::addition(layout), pool_of(execution.context), execution),
+      norm_(optim::squares_of_blocks(layout), pool_of(execution.context), execution),
+      update_(optim::adamw_update(layout.ranges(), options.adamw), pool_of(execution.context),
+              execution),
+      update_inputs_(update_.fusion()),
+      shards_(options.shards),
+      sum_(options.shards, 0) {
+  for (std::size_t i = 0; i < segmenter.parameters().size(); ++i) {
+    const std::string& name = segmenter.parameters()[i].name;
+    step_inputs_.set(name, live_.parameters.parts[i]);
+    gradient_inputs_.push_back("gradient." + name);
+  }
+  if (step_inputs_.has("duration_limit"))
+    step_inputs_.set("duration_limit", accelerator()
+                                           ? accelerator()->upload(duration_limit, "parameters")
+                                           : duration_limit);
+  if (options.crf_reg > 0 && layout.last < layout.size)
+    regularise_.emplace(optim::regulariser(layout, options.crf_reg), pool_of(execution.context),
+                        execution);
+}
+
+/// The tensors themselves, or a copy on the accelerator.
+FlatTensors TrainingStep::place(const FlatTensors& tensors, std::string_view label) const {
+  if (!accelerator() || tensors.parts.empty()) return tensors;
+  return {layout_, accelerator()->upload(tensors.whole, label)};
+}
+
+void TrainingStep::fetch(const FlatState& state) const {
+  if (!accelerator()) return;
+  const auto copy = [](const FlatTensors& from, const FlatTensors& to) {
+    if (to.parts.empty()) return;
+    Tensor host = to.whole;
+    from.whole.device_memory()->copy_to_host(host.data(), host.bytes());
+  };
+  copy(live_.parameters, state.parameters);
+  copy(live_.first_moment, state.first_moment);
+  copy(live_.second_moment, state.second_moment);
+  copy(live_.average, state.average);
+}
+
+void TrainingStep::stage(Batch& batch) const {
+  if (!accelerator()) return;
+  for (Tensor* tensor : {&batch.features, &batch.lengths, &batch.labels, &batch.segment_start})
+    *tensor = accelerator()->upload(*tensor, "batch");
+}
+
+void TrainingStep::begin(std::int64_t present, std::int64_t first) {
+  sum_ = comm::TreeSum(shards_, present);
+  present_ = present;
+  next_shard_ = first;
+  losses_.clear();
+}
+
+const FlatTensors& TrainingStep::slot(std::size_t index) {
+  while (slots_.size() <= index) slots_.push_back(place(FlatTensors::zeros(layout_), "gradients"));
+  return slots_[index];
+}
+
+/// Loss and gradients of a batch, the latter in a slot.
+std::vector<Tensor> TrainingStep::run(const Batch& batch, const ShardPlace& where,
+                                      std::size_t slot) {
+  while (slots_.size() <= slot) slots_.push_back(place(FlatTensors::zeros(layout_), "gradients"));
+  for (std::size_t i = 0; i < gradient_inputs_.size(); ++i)
+    step_inputs_.set(gradient_inputs_[i], slots_[slot].parts[i]);
+  bind_batch(step_inputs_, batch, where);
+  return forward_backward_.run(step_inputs_.tensors());
+}
+
+void TrainingStep::add(const Batch& batch, const ShardPlace& where) {
+  losses_.push_back(run(batch, where, sum_.next_slot())[0]);
+  for (const comm::TreeSum::Addition a : sum_.push({0, next_shard_++}))
+    static_cast<void>(add_.run(std::vector{slots_[a.to].whole, slots_[a.from].whole}));
+}
+
+/// Slot 0 gets the sum over all ranks, by way of the host.
+void TrainingStep::exchange(TrainingRanks& ranks) {
+  std::vector<Tensor> nodes;
+  for (const comm::TreeSum::Held& held : sum_.held())
+    nodes.push_back(slots_[held.slot].whole.to_host());
+  std::vector<std::span<const float>> spans;
+  for (const Tensor& node : nodes) spans.push_back(node.span<float>());
+  const Tensor& total = slot(0).whole;
+  Tensor host = accelerator() ? Tensor(DType::kF32, {layout_.size}) : total;
+  ranks.sum(spans, present_, host.span<float>());
+  if (accelerator()) accelerator()->upload_into(host, total);
+}
+
+std::vector<float> TrainingStep::losses() {
+  std::vector<float> losses;
+  for (const Tensor& loss : losses_) losses.push_back(static_cast<float>(loss.to_host().at(0)));
+  forward_backward_.check();
+  return losses;
+}
+
+double TrainingStep::reduce(TrainingRanks& ranks) {
+  if (!ranks.alone()) exchange(ranks);
+  const Tensor& gradient = slots_[0].whole;
+  if (regularise_) {
+    const Shape rest = {layout_.size - layout_.last};
+    static_cast<void>(
+        regularise_->run(std::vector{engine::part_of(gradient, layout_.last, rest),
+                                     engine::part_of(live_.parameters.whole, layout_.last, rest)}));
+  }
+  const Tensor blocks = norm_.run(std::vector{gradient})[0].to_host();
+  double squares = 0;
+  for (const float block : blocks.span<float>()) squares += static_cast<double>(block);
+  return std::sqrt(squares);
+}
+
+void TrainingStep::update(double rate, double clip, std::int64_t steps) {
+  const auto t = static_cast<double>(steps);
+  update_inputs_.set("rate", scalar(rate));
+  update_inputs_.set("clip", scalar(clip));
+  update_inputs_.set("correction1", scalar(1 / (1 - std::pow(adamw_.beta1, t))));
+  update_inputs_.set("correction2", scalar(1 / (1 - std::pow(adamw_.beta2, t))));
+  const auto bind = [&](const std::string& prefix, const FlatTensors& tensors) {
+    if (tensors.parts.empty()) return;
+    if (update_inputs_.has("decayed"))
+      update_inputs_.set(prefix + "decayed", engine::part_of(tensors.whole, 0, {layout_.decayed}));
+    if (update_inputs_.has("other"))
+      update_inputs_.set(prefix + "other", engine::part_of(tensors.whole, layout_.decayed,
+                                                           {layout_.size - layout_.decayed}));
+  };
+  bind("", live_.parameters);
+  bind("gradient.", slots_[0]);
+  bind("m.", live_.first_moment);
+  bind("v.", live_.second_moment);
+  bind("mean.", live_.average);
+  static_cast<void>(update_.run(update_inputs_.tensors()));
+}
+
+/// What of the batch that was bound last goes wrong. The accelerator's kernels first, which alone
+/// know their faults.
+std::string TrainingStep::offender() {
+  std::vector<Tensor> inputs;
+  for (const Tensor& input : step_inputs_.tensors()) inputs.push_back(input.to_host());
+  // Where gradients went: nothing reads that.
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (forward_backward_.fusion().inputs()[i].name.starts_with("gradient."))
+      inputs[i] = Tensor::zeros(DType::kF32, inputs[i].shape());
+  std::string why = name_bad_input(forward_backward_.fusion(), inputs);
+  try {
+    if (why.empty()) why = forward_backward_.look(step_inputs_.tensors());
+  } catch (const Error&) {
+    // It refuses for the reason that is looked for.
+  }
+  return why.empty() ? name_offender(forward_backward_.fusion(), inputs, execution_.context) : why;
+}
+
+TrainingStep::Verdict TrainingStep::examine(const Batch& batch, const ShardPlace& where,
+                                            bool name_operation) {
+  Verdict verdict;
+  try {
+    const Tensor loss = run(batch, where, 0)[0].to_host();
+    forward_backward_.check();
+    const Tensor gradient = slots_[0].whole.to_host();
+    verdict.finite = std::isfinite(loss.at(0)) &&
+                     std::ranges::all_of(gradient.span<float>(),
+                                         [](float value) { return std::isfinite(value); });
+  } catch (const DataError& error) {
+    verdict = {false, error.what()};
+  }
+  if (verdict.finite || !name_operation) return verdict;
+  if (std::string why = offender(); !why.empty()) verdict.why = std::move(why);
+  return verdict;
+}
+
+}  // namespace segfuse::learn

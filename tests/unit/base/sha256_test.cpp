@@ -1,0 +1,67 @@
+// The standard's examples and NIST's vectors, and those of RFC 4231 for HMAC.
+
+#include "base/code/sha256.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace segfuse {
+namespace {
+
+std::string hex(const std::string& bytes) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string out;
+  for (const char c : bytes) {
+    out += kDigits[static_cast<unsigned char>(c) >> 4];
+    out += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return out;
+}
+
+TEST(Sha256, TheStandardsVectors) {
+  EXPECT_EQ(hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(hex(sha256("abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmno"
+                       "ijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu")),
+            "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1");
+  EXPECT_EQ(hex(sha256(std::string(1'000'000, 'a'))),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(Sha256, PiecesGiveTheDigestOfTheWhole) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 7);
+  for (std::size_t size = 0; size <= text.size(); ++size) {
+    const std::string whole = text.substr(0, size);
+    Sha256 pieces;
+    for (std::size_t at = 0; at < size; at += 13) pieces.update(whole.substr(at, 13));
+    EXPECT_EQ(pieces.finish(), sha256(whole)) << size;
+  }
+}
+
+TEST(HmacSha256, VectorsOfRfc4231) {
+  EXPECT_EQ(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(hex(hmac_sha256(std::string(20, '\xaa'), std::string(50, '\xdd'))),
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+  std::string counting;
+  for (int i = 1; i <= 25; ++i) counting += static_cast<char>(i);
+  EXPECT_EQ(hex(hmac_sha256(counting, std::string(50, '\xcd'))),
+            "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b");
+  const std::string large(131, '\xaa');
+  EXPECT_EQ(hex(hmac_sha256(large, "Test Using Larger Than Block-Size Key - Hash Key First")),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+  EXPECT_EQ(hex(hmac_sha256(large,
+                            "This is a test using a larger than block-size key and a larger than "
+                            "block-size data. The key needs to be hashed before being used by the "
+                            "HMAC algorithm.")),
+            "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
+}
+
+}  // namespace
+}  // namespace segfuse

@@ -1,0 +1,63 @@
+#include "comm/meet/board.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "segfuse/error.h"
+
+namespace segfuse::comm::meet {
+namespace {
+
+TEST(Board, WhatOneRankWritesIsReadThroughTheInheritedDescriptor) {
+  Board launcher(3);
+  EXPECT_FALSE(launcher.read(1));
+  Board rank{Descriptor(::fcntl(launcher.descriptor(), F_DUPFD_CLOEXEC, 3))};
+  EXPECT_EQ(rank.ranks(), 3);
+  const Time when{std::chrono::seconds(5)};
+  rank.write(
+      1, {{.step = 7, .phase = Phase::kSaving, .doing = std::string(kLongestDoing, 'x')}, when, 2});
+  const auto entry = launcher.read(1);
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(entry->state.step, 7);
+  EXPECT_EQ(entry->state.phase, Phase::kSaving);
+  EXPECT_EQ(entry->state.doing.size(), kLongestDoing);
+  EXPECT_EQ(entry->written, when);
+  EXPECT_EQ(entry->cause, 2);
+  EXPECT_FALSE(launcher.read(0));
+  EXPECT_FALSE(launcher.read(2));
+}
+
+TEST(Board, WhatIsReadWasWrittenAtOnce) {
+  Board board(1);
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (std::int64_t i = 0; !stop; ++i)
+      board.write(0, {{.step = i, .shard = i, .bucket = i, .free_bytes = i}, Time(Duration(i)), i});
+  });
+  int seen = 0;
+  while (seen < 20'000) {
+    const auto entry = board.read(0);
+    if (!entry) continue;
+    ++seen;
+    const std::int64_t i = entry->state.step;
+    ASSERT_EQ(entry->state.shard, i);
+    ASSERT_EQ(entry->state.bucket, i);
+    ASSERT_EQ(entry->state.free_bytes, i);
+    ASSERT_EQ(entry->written.time_since_epoch().count(), i);
+    ASSERT_EQ(entry->cause, i);
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST(Board, WhatIsNoneIsRefused) {
+  EXPECT_THROW(Board(Descriptor(::open("/dev/null", O_RDWR | O_CLOEXEC))), CommError);
+  EXPECT_THROW(Board(Descriptor(-1)), CommError);
+}
+
+}  // namespace
+}  // namespace segfuse::comm::meet
