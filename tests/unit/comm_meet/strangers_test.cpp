@@ -19,6 +19,7 @@ using test::Group;
 using test::ManualClock;
 using test::PuppetRank;
 using ::testing::HasSubstr;
+using namespace std::string_view_literals;
 
 /// What is logged while it lives.
 class LogLines {
@@ -91,9 +92,10 @@ TEST(Strangers, RandomBytesAndOtherProtocolsAreTurnedAway) {
     send_text(stranger, bytes);
     drain(stranger);
   }
-  for (const char* text : {"GET / HTTP/1.1\r\n\r\n", "\x00\x00\x01\x00hello"}) {
+  for (const std::string_view text :
+       {"GET / HTTP/1.1\r\n\r\n"sv, "\x00\x00\x01\x00hello and more"sv}) {
     const Descriptor stranger = connect_to(group.port());
-    send_text(stranger, std::string_view(text, 18));
+    send_text(stranger, text);
     drain(stranger);
   }
   expect_meeting(group, 3);
