@@ -1,6 +1,7 @@
 // The way to create processes, over what its request can say and what can go wrong.
 
 #include "segfuse/spawn.h"
+#include "support/files.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -50,17 +51,11 @@ std::set<int> open_descriptors() {
 
 class Spawn : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "segfuse_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = fs::canonical(name);
-    before_ = open_descriptors();
-  }
+  void SetUp() override { before_ = open_descriptors(); }
   void TearDown() override {
     EXPECT_EQ(open_descriptors(), before_) << "a descriptor was left open";
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child was left";
     EXPECT_EQ(errno, ECHILD);
-    fs::remove_all(dir_);
   }
   std::string content_of(const fs::path& path) const {
     std::ifstream in(path, std::ios::binary);
@@ -72,7 +67,8 @@ class Spawn : public ::testing::Test {
     return dir_ / name;
   }
 
-  fs::path dir_;
+  const test::TemporaryDirectory folder_;
+  const fs::path dir_ = fs::canonical(folder_.path());
   std::set<int> before_;
 };
 

@@ -21,6 +21,7 @@
 #include "comm/meet/wire/socket.h"
 #include "segfuse/error.h"
 #include "segfuse/spawn.h"
+#include "support/files.h"
 
 namespace segfuse::comm::launch {
 namespace {
@@ -310,9 +311,8 @@ TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {
 }
 
 TEST(OomKills, AreReadInBothForms) {
-  std::string name = (fs::temp_directory_path() / "segfuse_XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  const fs::path root = name;
+  const test::TemporaryDirectory temporary;
+  const fs::path& root = temporary.path();
   EXPECT_FALSE(oom_kills(root));
   fs::create_directories(root / "proc/self");
   fs::create_directories(root / "sys/fs/cgroup/job/step");
@@ -326,7 +326,6 @@ TEST(OomKills, AreReadInBothForms) {
   std::ofstream(root / "sys/fs/cgroup/memory/job/memory.oom_control")
       << "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n";
   EXPECT_EQ(oom_kills(root), 2);
-  fs::remove_all(root);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "base/os/ranks.h"
+#include "support/files.h"
 #include "support/meet/group.h"
 
 namespace segfuse::comm::meet {
@@ -373,9 +374,8 @@ TEST(Meeting, AHintWithoutACauseIsTheCause) {
 }
 
 TEST(Meeting, ItIsFoundInTheFolderWhileItLasts) {
-  std::string name = (std::filesystem::temp_directory_path() / "segfuse_XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  const std::filesystem::path folder = name;
+  const segfuse::test::TemporaryDirectory temporary;
+  const std::filesystem::path& folder = temporary.path();
   Group group(2);
   group.change = [&](MeetingOptions& options) { options.folder = folder; };
   group.start_all([&](Meeting& meeting) {
@@ -397,7 +397,6 @@ TEST(Meeting, ItIsFoundInTheFolderWhileItLasts) {
   group.join();
   EXPECT_EQ(group.outcome(0).error, "");
   EXPECT_FALSE(std::filesystem::exists(folder / kPlaceFile));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Meeting, WaitingForTheOthersCanBeInterrupted) {

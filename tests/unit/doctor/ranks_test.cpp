@@ -15,6 +15,7 @@
 #include "comm/meet/job.h"
 #include "comm/meet/wire/socket.h"
 #include "segfuse/error.h"
+#include "support/files.h"
 
 namespace segfuse {
 namespace {
@@ -26,13 +27,8 @@ using ::testing::Not;
 
 class DoctorRanks : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "segfuse_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  fs::path dir_;
+  test::TemporaryDirectory folder_;
+  const fs::path dir_ = folder_.path();
 };
 
 RanksReport example() {

@@ -18,7 +18,6 @@ namespace segfuse::engine::testing {
 namespace {
 
 using ir::Builder;
-using ir::Extents;
 using ir::Fusion;
 using ir::ValId;
 using segfuse::testing::row;
@@ -27,21 +26,6 @@ using segfuse::testing::uniform;
 
 INSTANTIATE_TEST_SUITE_P(Places, OnDevice, ::testing::Values("simulated", "cuda"),
                          [](const auto& instance) { return std::string(instance.param); });
-
-/// A program with inputs of given tensors.
-struct Program {
-  Fusion fusion{"program"};
-  Builder b{fusion};
-  std::vector<Tensor> inputs;
-
-  ValId input(Tensor value) {
-    inputs.push_back(std::move(value));
-    const Tensor& t = inputs.back();
-    return fusion.add_input("x" + std::to_string(inputs.size()), t.dtype(),
-                            Extents(t.shape().begin(), t.shape().end()));
-  }
-  void output(ValId val) { fusion.add_output(val, ""); }
-};
 
 double tolerance_of(DType dtype) {
   switch (dtype) {
@@ -68,7 +52,7 @@ TEST_P(OnDevice, MatrixProductsOfAllForms) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16})
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
-        Program p;
+        TestProgram p;
         const auto matrix = [&](Shape batch, std::int64_t rows, std::int64_t columns, bool turned) {
           batch.push_back(turned ? columns : rows);
           batch.push_back(turned ? rows : columns);
@@ -117,7 +101,7 @@ TEST_P(OnDevice, AttentionOfNumbers) {
 TEST_P(OnDevice, SumsIntoChosenPlaces) {
   Rng rng(2);
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI64}) {
-    Program p;
+    TestProgram p;
     const auto values = [&](const Shape& shape) {
       return is_float(dtype) ? uniform(rng, dtype, shape)
                              : segfuse::testing::counting(shape, dtype);
@@ -144,7 +128,7 @@ TEST_P(OnDevice, SumsIntoChosenPlaces) {
 TEST_P(OnDevice, ViewsAndInputsAsOutputs) {
   Rng rng(3);
   for (const DType dtype : {DType::kBool, DType::kI64, DType::kF16, DType::kF32}) {
-    Program p;
+    TestProgram p;
     const ValId x = p.input(segfuse::testing::counting({3, 4, 5}, dtype));
     p.output(x);
     p.output(p.b.permute(x, {2, 0, 1}));
@@ -158,7 +142,7 @@ TEST_P(OnDevice, ViewsAndInputsAsOutputs) {
   }
 }
 
-struct CrfProgram : Program {
+struct CrfProgram : TestProgram {
   CrfProgram(DType dtype, bool boundaries, std::int64_t kT = 12) {
     constexpr std::int64_t kB = 3, kC = 3, kK = 4;
     Rng rng(10);
@@ -212,7 +196,7 @@ TEST_P(OnDevice, WrongLabelsAreToldByTheRunOrByTheCheck) {
 }
 
 TEST_P(OnDevice, WrongIndicesAreNamed) {
-  Program p;
+  TestProgram p;
   const ValId table = p.input(segfuse::testing::counting({4, 3}, DType::kF32));
   const ValId at = p.input(row({0, 3, 1}, DType::kI64));
   p.output(p.b.exp(p.b.take(table, at, 0)));
@@ -232,135 +216,6 @@ TEST_P(OnDevice, WrongIndicesAreNamed) {
   EXPECT_NO_THROW(executable.run(p.inputs));
 }
 
-/// y = 2 x + n in place of x; z = x + 1 of the old x; w, computed from both, over n.
-Program overwriting() {
-  Program p;
-  const ValId x = p.input(row({1, 2, 3}, DType::kF32));
-  const ValId n = p.input(row({10, 20, 30}, DType::kF32));
-  const ValId y = p.b.add(p.b.mul(x, p.b.constant(2)), n);
-  const ValId z = p.b.add(x, p.b.constant(1));
-  const ValId w = p.b.sum(p.b.mul(p.b.unsqueeze(n, 0), p.b.unsqueeze(z, 1)), {1});
-  p.output(y);
-  p.output(z);
-  p.output(w);
-  p.fusion.add_alias(y, x);
-  p.fusion.add_alias(w, n);
-  return p;
-}
-
-TEST_P(OnDevice, AliasedInputsAreOverwrittenWhereTheyAre) {
-  const Program p = overwriting();
-  Executable executable(p.fusion, pool, on_device());
-  for (const bool x_there : {false, true})
-    for (const bool n_there : {false, true}) {
-      std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
-      if (x_there) inputs[0] = accelerator->upload(inputs[0]);
-      if (n_there) inputs[1] = accelerator->upload(inputs[1]);
-      const std::vector<Tensor> outputs = executable.run(inputs);
-      EXPECT_EQ(segfuse::testing::values(inputs[0].to_host()), (std::vector<double>{12, 24, 36}));
-      EXPECT_EQ(segfuse::testing::values(outputs[0].to_host()), (std::vector<double>{12, 24, 36}));
-      EXPECT_EQ(segfuse::testing::values(outputs[1].to_host()), (std::vector<double>{2, 3, 4}));
-      EXPECT_EQ(segfuse::testing::values(outputs[2].to_host()),
-                (std::vector<double>{120, 180, 240}));
-      EXPECT_EQ(segfuse::testing::values(inputs[1].to_host()),
-                (std::vector<double>{120, 180, 240}));
-      EXPECT_EQ(outputs[1].device_memory() != nullptr, x_there || n_there);
-    }
-}
-
-/// What a library makes, and a view of an operand, go where an input is that nobody reads.
-TEST_P(OnDevice, ResultsOfLibrariesAndViewsOverwriteInputs) {
-  Program p;
-  const ValId x = p.input(row({1, 2, 3, 4}, DType::kF32).reshaped({2, 2}));
-  const ValId product = p.b.matmul(x, x);
-  const ValId flat = p.b.reshape(x, {4});
-  const ValId one = p.input(Tensor::zeros(DType::kF32, {2, 2}));
-  const ValId other = p.input(Tensor::zeros(DType::kF32, {4}));
-  p.output(product);
-  p.output(flat);
-  p.fusion.add_alias(product, one);
-  p.fusion.add_alias(flat, other);
-  for (const ExecutorOptions& how : {on_device(), ExecutorOptions{}}) {
-    std::vector<Tensor> inputs;
-    for (const Tensor& input : p.inputs) inputs.push_back(input.clone());
-    const std::vector<Tensor> outputs = Executable(p.fusion, pool, how).run(inputs);
-    for (const Tensor& there : {inputs[1], outputs[0]})
-      EXPECT_EQ(segfuse::testing::values(there), (std::vector<double>{7, 10, 15, 22}));
-    for (const Tensor& there : {inputs[2], outputs[1]})
-      EXPECT_EQ(segfuse::testing::values(there), (std::vector<double>{1, 2, 3, 4}));
-  }
-}
-
-/// Parts of one tensor are inputs and are overwritten; the rest stays as it is.
-TEST_P(OnDevice, PartsOfATensorAreOverwrittenWhereTheyLie) {
-  Program p;
-  const ValId a = p.input(row({0, 0}, DType::kF32));
-  const ValId c = p.input(row({0, 0, 0}, DType::kF32));
-  const ValId doubled = p.b.add(a, a);
-  const ValId moved = p.b.add(c, p.b.constant(1));
-  p.output(doubled);
-  p.output(moved);
-  p.fusion.add_alias(doubled, a);
-  p.fusion.add_alias(moved, c);
-  Executable executable(p.fusion, pool, on_device());
-  for (const bool there : {false, true}) {
-    Tensor whole = row({1, 2, 3, 4, 5, 6, 7, 8}, DType::kF32);
-    if (there) whole = accelerator->upload(whole);
-    executable.run(std::vector{part_of(whole, 1, {2}), part_of(whole, 4, {3})});
-    EXPECT_EQ(segfuse::testing::values(whole.to_host()),
-              (std::vector<double>{1, 4, 6, 4, 6, 7, 8, 8}));
-    EXPECT_EQ(segfuse::testing::values(part_of(whole, 3, {2, 2}).to_host()),
-              (std::vector<double>{4, 6, 7, 8}));
-    EXPECT_THROW(static_cast<void>(part_of(whole, 7, {2})), UsageError);
-    EXPECT_THROW(static_cast<void>(part_of(whole, -1, {2})), UsageError);
-  }
-}
-
-/// Each becomes what the other was; and one result goes over two inputs.
-TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
-  Program swap;
-  const ValId x = swap.input(row({1, 2, 3}, DType::kF32));
-  const ValId y = swap.input(row({10, 20, 30}, DType::kF32));
-  swap.output(x);
-  swap.output(y);
-  swap.fusion.add_alias(x, y);
-  swap.fusion.add_alias(y, x);
-  Program both;
-  const ValId a = both.input(row({1, 2, 3}, DType::kF32));
-  const ValId c = both.input(row({10, 20, 30}, DType::kF32));
-  const ValId sum = both.b.add(a, c);
-  both.output(sum);
-  both.fusion.add_alias(sum, a);
-  both.fusion.add_alias(sum, c);
-  for (const ExecutorOptions& how :
-       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = "loops"},
-        ExecutorOptions{.backend = "reference"}}) {
-    const auto after = [&](const Program& p) {
-      std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
-      Executable(p.fusion, pool, how).run(inputs);
-      return std::pair(segfuse::testing::values(inputs[0]), segfuse::testing::values(inputs[1]));
-    };
-    using Values = std::vector<double>;
-    EXPECT_EQ(after(swap), std::pair(Values({10, 20, 30}), Values({1, 2, 3})));
-    EXPECT_EQ(after(both), std::pair(Values({11, 22, 33}), Values({11, 22, 33})));
-  }
-}
-
-TEST_P(OnDevice, ChecksAndTheReferenceRunOnTheHost) {
-  const Program p = overwriting();
-  for (const ExecutorOptions& how :
-       {ExecutorOptions{.check_numerics = true, .accelerator = accelerator},
-        ExecutorOptions{.backend = "reference", .accelerator = accelerator}}) {
-    Executable executable(p.fusion, pool, how);
-    const std::vector<Tensor> inputs{accelerator->upload(p.inputs[0]),
-                                     accelerator->upload(p.inputs[1])};
-    const std::vector<Tensor> outputs = executable.run(inputs);
-    EXPECT_EQ(segfuse::testing::values(inputs[0].to_host()), (std::vector<double>{12, 24, 36}));
-    EXPECT_EQ(segfuse::testing::values(outputs[2].to_host()), (std::vector<double>{120, 180, 240}));
-    EXPECT_NE(outputs[2].device_memory(), nullptr);
-  }
-}
-
 TEST_P(OnDevice, ElementsAreNotReadFromTheHost) {
   Tensor there = accelerator->upload(row({1, 2}));
   EXPECT_EQ(message_of<UsageError>([&] { static_cast<void>(there.at(0)); }),
@@ -372,7 +227,7 @@ TEST_P(OnDevice, ElementsAreNotReadFromTheHost) {
   EXPECT_FALSE(copy.shares_storage_with(there));
   EXPECT_TRUE(there.reshaped({2, 1}).shares_storage_with(there));
   EXPECT_EQ(segfuse::testing::values(copy.to_host()), (std::vector<double>{1, 2}));
-  Program p;
+  TestProgram p;
   p.output(p.b.exp(p.input(row({1, 2}))));
   Executable on_host(p.fusion, pool);
   EXPECT_THROW(on_host.run(std::vector{there}), UsageError);
@@ -432,9 +287,9 @@ TEST_P(OnDevice, RandomProgramsAgreeWithTheInterpreter) {
 }
 
 /// Two layers with an in-place update: many steps, several of which may run beside each other.
-Program two_layers(std::int64_t rows) {
+TestProgram two_layers(std::int64_t rows) {
   Rng rng(5);
-  Program p;
+  TestProgram p;
   const ValId x = p.input(uniform(rng, DType::kF32, {rows, 8}));
   const ValId w = p.input(uniform(rng, DType::kF32, {8, 8}));
   const ValId v = p.input(uniform(rng, DType::kF32, {8, 8}));
@@ -449,9 +304,9 @@ Program two_layers(std::int64_t rows) {
 }
 
 TEST_P(OnDevice, MemoryStopsGrowingWhenAllShapesWereSeen) {
-  const Program first = two_layers(6);
+  const TestProgram first = two_layers(6);
   Executable executable(first.fusion, pool, on_device());
-  const Program second = two_layers(6);
+  const TestProgram second = two_layers(6);
   std::uint64_t grown = 0;
   const Tensor w = accelerator->upload(first.inputs[1]);
   for (int round = 0; round < 20; ++round) {
@@ -464,7 +319,7 @@ TEST_P(OnDevice, MemoryStopsGrowingWhenAllShapesWereSeen) {
 }
 
 TEST(SimulatedPrograms, GiveTheSameBitsInEveryScheduleWithoutARace) {
-  const Program p = two_layers(5);
+  const TestProgram p = two_layers(5);
   ThreadPool pool(1);
   std::vector<Tensor> expected;
   for (const runtime::sim::NamedSchedule& schedule : runtime::sim::all_schedules(4, 6)) {
@@ -486,7 +341,7 @@ TEST(SimulatedPrograms, GiveTheSameBitsInEveryScheduleWithoutARace) {
 TEST(SimulatedPrograms, RunOnAfterTheyWereOutOfMemory) {
   const segfuse::testing::SimAccelerator sim = segfuse::testing::make_sim_accelerator();
   ThreadPool pool(1);
-  Program p;
+  TestProgram p;
   const ValId x = p.fusion.add_input("x", DType::kF32, {p.fusion.symbol("N")});
   p.output(p.b.exp(x));
   Executable executable(p.fusion, pool, {.accelerator = sim.accelerator});
@@ -540,7 +395,7 @@ class SpillingKernels final : public runtime::KernelLoader {
 };
 
 TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
-  Program p;
+  TestProgram p;
   Rng rng(3, 1);
   const ValId x = p.input(uniform(rng, DType::kF32, {8, 4096}));
   p.output(p.b.softmax(x, 1));
@@ -645,7 +500,7 @@ TEST(Accelerators, DoNotShareTensors) {
   const auto one = segfuse::testing::make_sim_accelerator().accelerator;
   const auto other = segfuse::testing::make_sim_accelerator().accelerator;
   ThreadPool pool(1);
-  Program p;
+  TestProgram p;
   p.output(p.b.exp(p.input(row({1, 2}))));
   Executable executable(p.fusion, pool, {.accelerator = one});
   EXPECT_THROW(executable.run(std::vector{other->upload(row({1, 2}))}), UsageError);

@@ -27,6 +27,21 @@ std::string message_of(Action action) {
   return "no error";
 }
 
+/// A program with inputs of given tensors.
+struct TestProgram {
+  ir::Fusion fusion{"program"};
+  ir::Builder b{fusion};
+  std::vector<Tensor> inputs;
+
+  ir::ValId input(Tensor value) {
+    inputs.push_back(std::move(value));
+    const Tensor& t = inputs.back();
+    return fusion.add_input("x" + std::to_string(inputs.size()), t.dtype(),
+                            ir::Extents(t.shape().begin(), t.shape().end()));
+  }
+  void output(ir::ValId val) { fusion.add_output(val, ""); }
+};
+
 /// "simulated", "cuda".
 class OnDevice : public ::testing::TestWithParam<const char*> {
  protected:

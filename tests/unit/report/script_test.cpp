@@ -10,6 +10,7 @@
 
 #include "learn/report/report.h"
 #include "segfuse/spawn.h"
+#include "support/files.h"
 #include "unit/report/fake_report.h"
 
 namespace segfuse::learn {
@@ -22,16 +23,8 @@ bool has(const std::string& page, const std::string& text) {
 
 class Script : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "segfuse_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   std::filesystem::path write(const std::string& name, const std::string& text) const {
-    std::ofstream(dir_ / name, std::ios::binary) << text;
-    return dir_ / name;
+    return dir_.write(name, text);
   }
 
   bool on_path(const std::string& program) const {
@@ -58,7 +51,7 @@ class Script : public ::testing::Test {
                      path.string() + " 2>/dev/null");
   }
 
-  std::filesystem::path dir_;
+  test::TemporaryDirectory dir_;
 };
 
 TEST_F(Script, SyntaxIsFine) {
