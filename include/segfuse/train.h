@@ -122,7 +122,7 @@ struct DecodeOptions {
   std::filesystem::path model;                  ///< as above
   std::vector<std::filesystem::path> inputs;    ///< audio files, or directories of them
   std::filesystem::path out;                    ///< directory for one label file a recording
-  std::string channel;                          ///< as above
+  std::string channel = {};                     ///< as above
   LabelFormat format = LabelFormat::kTextGrid;  ///< any but kAuto
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into NAME.json
@@ -132,7 +132,7 @@ struct DecodeOptions {
   bool overwrite = false;     ///< replace files that are not ours
   Context context = {};       ///< as in TrainOptions
   /// Called for each recording once its files are written or it is given up, in their order.
-  std::function<void(const DecodedFile&)> each;
+  std::function<void(const DecodedFile&)> each = {};
 };
 
 /// Segments recordings. TextGrid and CSV carry for every segment its posterior, the mean posterior

@@ -16,6 +16,7 @@
 #include "learn/train/commands/report_builder.h"
 #include "learn/train/commands/report_files.h"
 #include "learn/train/decode/alternatives.h"
+#include "learn/train/decode/loaded_model.h"
 #include "learn/train/files/run_folder.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
@@ -108,21 +109,16 @@ void write_extras(const DecodedPaths& paths, Outputs& outputs, const learn::Deco
 /// Recordings on their way from files to files.
 class Decoding {
  public:
-  Decoding(const DecodeOptions& options, const learn::TrainedModel& model, Outputs& outputs)
+  Decoding(const DecodeOptions& options, learn::LoadedModel& loaded, Outputs& outputs)
       : options_(options),
         outputs_(outputs),
-        model_(model),
-        extractor_(model.config.features),
-        decoder_(learn::Segmenter(model.config.model), model.parameters, model.duration_limit,
-                 engine::executor_options(options.context)) {
-    how_.tolerance_frames = static_cast<std::int64_t>(
-        model.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);
-    how_.minimum_risk = options.minimum_risk;
-    how_.k_best = options.k_best;
-    how_.samples = options.samples;
-    how_.seed = options.seed;
-    how_.frame_posteriors = options.posteriors;
-  }
+        loaded_(loaded),
+        model_(loaded.model()),
+        how_(loaded.how({.minimum_risk = options.minimum_risk,
+                         .posteriors = options.posteriors,
+                         .k_best = options.k_best,
+                         .samples = options.samples,
+                         .seed = options.seed})) {}
 
   /// One portion of files, so that memory stays bounded.
   void decode(std::span<const fs::path> files, std::vector<DecodedFile>& results);
@@ -141,10 +137,9 @@ class Decoding {
 
   const DecodeOptions& options_;
   Outputs& outputs_;
+  learn::LoadedModel& loaded_;
   const learn::TrainedModel& model_;
-  FeatureExtractor extractor_;
-  learn::Decoder decoder_;
-  learn::Decoder::Options how_;
+  const learn::Decoder::Options how_;
 };
 
 /// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
@@ -166,11 +161,10 @@ void attempt(DecodedFile& file, const Step& step) {
 
 void Decoding::read(Item& item) const {
   AudioOptions how;
-  how.channel = extractor_.config().channel;
+  how.channel = model_.config.features.channel;
   const Audio audio = read_audio(item.file.audio, how);
   item.file.seconds = audio.seconds();
-  item.sequence = {item.file.audio.string(), extractor_.extract(audio), {}};
-  model_.normalisation.apply(item.sequence.features);
+  item.sequence = loaded_.sequence_of(audio);
 }
 
 /// All at once; where that is refused, one by one, to find whose fault it is. A recording's result
@@ -184,7 +178,7 @@ void Decoding::find_segments(std::vector<Item>& items) {
     sequences.push_back(item.sequence);
   }
   try {
-    std::vector<learn::Decoded> decoded = decoder_.decode(sequences, how_);
+    std::vector<learn::Decoded> decoded = loaded_.decode(sequences, how_);
     for (std::size_t i = 0; i < whole.size(); ++i) whole[i]->decoded = std::move(decoded[i]);
     return;
   } catch (const DataError&) {
@@ -192,7 +186,7 @@ void Decoding::find_segments(std::vector<Item>& items) {
   for (Item* item : whole)
     attempt(item->file, [&] {
       try {
-        item->decoded = std::move(decoder_.decode({item->sequence}, how_).front());
+        item->decoded = std::move(loaded_.decode({item->sequence}, how_).front());
       } catch (const DataError& error) {
         throw DataError(fmt::format("{}: the model finds no segmentation: {}",
                                     item->file.audio.string(), error.what()));
@@ -217,7 +211,7 @@ void Decoding::write(Item& item) const {
   DecodedFile& file = item.file;
   file.segments = static_cast<std::int64_t>(item.decoded.segments.size());
   file.log_probability = item.decoded.log_probability;
-  const double hop = extractor_.hop_seconds();
+  const double hop = loaded_.extractor().hop_seconds();
   outputs_.write(
       file.labels,
       format_labels(to_annotation(item.decoded, model_.labels, hop, file.seconds), output));
@@ -243,20 +237,6 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
   }
 }
 
-/// --channel wins over what the model was trained with.
-void choose_channel(const std::string& channel, learn::TrainedModel& model) {
-  if (channel.empty()) return;
-  try {
-    model.config.features.channel = audio_channel(channel, "--channel");
-  } catch (const DataError& error) {
-    throw UsageError(error.what());
-  }
-}
-
-fs::path model_path(const fs::path& given) {
-  return path_is_directory(given) ? given / "model.safetensors" : given;
-}
-
 }  // namespace
 
 EvaluateResult evaluate(const EvaluateOptions& options) {
@@ -264,10 +244,8 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
     throw UsageError(
         "--allow-commands: without --data the manifest is one that the model file names, whose "
         "commands are never run; pass --data PATH");
-  learn::TrainedModel model = learn::read_model(model_path(options.model));
+  learn::TrainedModel model = learn::open_model(options.model, options.channel);
   model.config.data.allow_commands = options.allow_commands;
-  learn::check_parameters(model, model_path(options.model));
-  choose_channel(options.channel, model);
   Outputs outputs(options.overwrite);
   if (!options.out.empty()) {
     if (!options.overwrite && learn::holds_run(options.out))
@@ -301,12 +279,7 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
-  if (options.k_best < 0 || options.samples < 0)
-    throw UsageError(fmt::format("--k-best and --samples are numbers from 0 on, not {} and {}",
-                                 options.k_best, options.samples));
-  learn::TrainedModel model = learn::read_model(model_path(options.model));
-  learn::check_parameters(model, model_path(options.model));
-  choose_channel(options.channel, model);
+  learn::LoadedModel model(learn::open_model(options.model, options.channel), options.context);
   const std::vector<fs::path> files = audio_files(options.inputs);
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);

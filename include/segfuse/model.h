@@ -1,0 +1,95 @@
+#pragma once
+// A trained model in memory: from samples to segments with their probabilities.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "segfuse/context.h"
+#include "segfuse/data.h"
+#include "segfuse/tensor.h"
+
+namespace segfuse {
+
+struct PredictOptions {
+  bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
+  bool posteriors = false;    ///< fills label_posteriors and boundary_posteriors
+  std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into `best`
+  std::int64_t samples = 0;   ///< that many drawn from the model, into `samples`
+  std::uint64_t seed = 0;     ///< of the samples
+};
+
+struct PredictedSegment {
+  double start = 0;  ///< in seconds
+  double end = 0;    ///< in seconds
+  std::string label;
+  /// P(this very segment) for a semi-Markov model; else, and where pieces of a long segment were
+  /// joined, the mean label posterior of its frames.
+  double posterior = 0;
+  double label_posterior = 0;   ///< mean over its frames of P(the frame has this label)
+  double start_confidence = 0;  ///< P(a boundary within the model's tolerance of its start), 1 for
+                                ///< the first segment; NaN for a linear chain
+};
+
+/// Another segmentation of a recording.
+struct ScoredAnnotation {
+  Annotation annotation;
+  double log_probability = 0;
+};
+
+struct Prediction {
+  std::vector<PredictedSegment> segments;  ///< in time order, without gaps
+  double seconds = 0;                      ///< of the recording
+  double log_probability = 0;              ///< of the segments under the model; NaN for a softmax
+  std::vector<ScoredAnnotation> best;      ///< best first
+  std::vector<ScoredAnnotation> samples;
+  /// f32 (T, C): P(frame t has label c), labels in the order of Model::labels(). Frame t covers the
+  /// time from t to t + 1 times Model::hop_seconds().
+  Tensor label_posteriors;
+  /// f32 (T): P(a segment starts at frame t); of a linear chain none.
+  Tensor boundary_posteriors;
+};
+
+/// A model that was read from model.safetensors. A shared handle: copies are the same model. Calls
+/// from several threads run one after another; each uses the threads of the model's context. What
+/// is decoded does not depend on the recordings beside it, nor on the number of threads.
+class Model {
+ public:
+  /// Reads a model file, or model.safetensors in a directory. DataError when it is no model of this
+  /// version of segfuse or holds NaN. `channel` ("0", "mean", ...) chooses one channel of files
+  /// with several, instead of what the model was trained with; empty: that.
+  static Model load(const std::filesystem::path& path, const Context& context = {},
+                    const std::string& channel = {});
+
+  const Alphabet& labels() const;
+  const FeatureConfig& features() const;  ///< what samples are turned into
+  double hop_seconds() const;             ///< of a frame of the posteriors
+  const std::string& head() const;        ///< semi_markov, linear_chain or softmax
+  std::int64_t max_duration() const;      ///< K, in frames; 1 for heads without durations
+  std::int64_t parameter_count() const;
+  const std::string& configuration() const;  ///< the settings it was trained with, as TOML
+
+  /// Segments a recording. DataError when its sample rate is not the model's, when it has no
+  /// samples, or when no segmentation is possible.
+  Prediction predict(const Audio& audio, const PredictOptions& options = {}) const;
+  /// The same for each; one that cannot be segmented is the DataError of all.
+  std::vector<Prediction> predict(std::span<const Audio> recordings,
+                                  const PredictOptions& options = {}) const;
+  /// Reads and segments a file.
+  Prediction predict_file(const std::filesystem::path& path,
+                          const PredictOptions& options = {}) const;
+
+  /// What is inside, for the library itself.
+  struct State;
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  explicit Model(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace segfuse

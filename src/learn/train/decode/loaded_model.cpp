@@ -1,0 +1,55 @@
+#include "learn/train/decode/loaded_model.h"
+
+#include <fmt/core.h>
+
+#include "base/os/file.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+
+std::filesystem::path model_path(const std::filesystem::path& given) {
+  return path_is_directory(given) ? given / "model.safetensors" : given;
+}
+
+TrainedModel open_model(const std::filesystem::path& given, const std::string& channel) {
+  const std::filesystem::path path = model_path(given);
+  TrainedModel model = read_model(path);
+  check_parameters(model, path);
+  if (channel.empty()) return model;
+  try {
+    model.config.features.channel = audio_channel(channel, "--channel");
+  } catch (const DataError& error) {
+    throw UsageError(error.what());
+  }
+  return model;
+}
+
+LoadedModel::LoadedModel(TrainedModel model, const Context& context)
+    : model_(std::move(model)),
+      extractor_(model_.config.features),
+      decoder_(Segmenter(model_.config.model), model_.parameters, model_.duration_limit,
+               engine::executor_options(context)) {}
+
+Decoder::Options LoadedModel::how(const PredictOptions& options) const {
+  if (options.k_best < 0 || options.samples < 0)
+    throw UsageError(
+        fmt::format("the numbers of segmentations (k-best, samples) are from 0 on, not {} and {}",
+                    options.k_best, options.samples));
+  Decoder::Options how;
+  how.tolerance_frames =
+      static_cast<std::int64_t>(model_.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);
+  how.minimum_risk = options.minimum_risk;
+  how.k_best = options.k_best;
+  how.samples = options.samples;
+  how.seed = options.seed;
+  how.frame_posteriors = options.posteriors;
+  return how;
+}
+
+Sequence LoadedModel::sequence_of(const Audio& audio) const {
+  Sequence sequence{audio.source, extractor_.extract(audio), {}};
+  model_.normalisation.apply(sequence.features);
+  return sequence;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,40 @@
+#pragma once
+// A trained model that is ready to decode.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "learn/train/decode/decoder.h"
+#include "learn/train/files/model_file.h"
+#include "segfuse/model.h"
+
+namespace segfuse::learn {
+
+/// A model file, or model.safetensors in a directory.
+std::filesystem::path model_path(const std::filesystem::path& given);
+/// The model of such a path, whose parameters are numbers; a `channel` that is not empty wins over
+/// the one it was trained with.
+TrainedModel open_model(const std::filesystem::path& given, const std::string& channel);
+
+class LoadedModel {
+ public:
+  LoadedModel(TrainedModel model, const Context& context);
+
+  const TrainedModel& model() const { return model_; }
+  const FeatureExtractor& extractor() const { return extractor_; }
+  /// How the decoder is asked for these.
+  Decoder::Options how(const PredictOptions& options) const;
+  /// Normalised features of a recording.
+  Sequence sequence_of(const Audio& audio) const;
+  std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how) {
+    return decoder_.decode(sequences, how);
+  }
+
+ private:
+  TrainedModel model_;
+  FeatureExtractor extractor_;
+  Decoder decoder_;
+};
+
+}  // namespace segfuse::learn

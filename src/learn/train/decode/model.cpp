@@ -1,0 +1,118 @@
+#include "segfuse/model.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "base/context/pool.h"
+#include "learn/train/decode/evaluation.h"
+#include "learn/train/decode/loaded_model.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+
+struct Model::State {
+  State(learn::TrainedModel model, Context of)
+      : context(std::move(of)), loaded(std::move(model), context) {
+    configuration = learn::settings_text(loaded.model().config);
+    head = learn::name_of(loaded.model().config.model.head);
+    for (const Tensor& parameter : loaded.model().parameters) parameters += parameter.size();
+  }
+
+  Context context;
+  learn::LoadedModel loaded;
+  std::string configuration;
+  std::string head;
+  std::int64_t parameters = 0;
+  std::mutex mutex;  // the decoder keeps its buffers
+};
+
+namespace {
+
+std::vector<ScoredAnnotation> annotations_of(const std::vector<learn::Alternative>& alternatives,
+                                             const Alphabet& labels, double hop, double seconds) {
+  std::vector<ScoredAnnotation> out;
+  for (const learn::Alternative& a : alternatives)
+    out.push_back({to_annotation(a.segments, labels, hop, seconds), a.log_probability});
+  return out;
+}
+
+Prediction prediction_of(const learn::Decoded& decoded, const Alphabet& labels, double hop,
+                         double seconds) {
+  Prediction out;
+  out.seconds = seconds;
+  out.log_probability = decoded.log_probability;
+  const Annotation annotation = learn::to_annotation(decoded, labels, hop, seconds);
+  for (std::size_t i = 0; i < decoded.segments.size(); ++i) {
+    const LabelSegment& at = annotation.segments[i];
+    const learn::DecodedSegment& d = decoded.segments[i];
+    out.segments.push_back(
+        {at.start, at.end, at.label, d.posterior, d.label_posterior, d.start_confidence});
+  }
+  out.best = annotations_of(decoded.best, labels, hop, seconds);
+  out.samples = annotations_of(decoded.samples, labels, hop, seconds);
+  if (!decoded.label.empty())
+    out.label_posteriors =
+        Tensor::from(decoded.label, {std::ssize(decoded.label) / labels.size(), labels.size()});
+  if (!decoded.label.empty() && !decoded.boundary.empty())
+    out.boundary_posteriors = Tensor::from(decoded.boundary, {std::ssize(decoded.boundary)});
+  return out;
+}
+
+/// As read_audio() has it for files.
+void check_samples(const Audio& audio) {
+  for (std::size_t i = 0; i < audio.samples.size(); ++i)
+    if (!std::isfinite(audio.samples[i]))
+      throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers",
+                                  audio.source.empty() ? "the recording" : audio.source, i,
+                                  audio.samples[i]));
+}
+
+}  // namespace
+
+Model Model::load(const std::filesystem::path& path, const Context& context,
+                  const std::string& channel) {
+  return Model(std::make_shared<State>(learn::open_model(path, channel), context));
+}
+
+const Alphabet& Model::labels() const { return state_->loaded.model().labels; }
+const FeatureConfig& Model::features() const { return state_->loaded.extractor().config(); }
+double Model::hop_seconds() const { return state_->loaded.extractor().hop_seconds(); }
+const std::string& Model::head() const { return state_->head; }
+std::int64_t Model::max_duration() const {
+  const learn::ModelConfig& config = state_->loaded.model().config.model;
+  return config.head == learn::HeadKind::kSemiMarkov ? config.max_duration : 1;
+}
+std::int64_t Model::parameter_count() const { return state_->parameters; }
+const std::string& Model::configuration() const { return state_->configuration; }
+
+Prediction Model::predict(const Audio& audio, const PredictOptions& options) const {
+  return std::move(predict(std::span(&audio, 1), options).front());
+}
+
+std::vector<Prediction> Model::predict(std::span<const Audio> recordings,
+                                       const PredictOptions& options) const {
+  const learn::Decoder::Options how = state_->loaded.how(options);
+  const std::lock_guard lock(state_->mutex);
+  std::vector<learn::Sequence> sequences(recordings.size());
+  pool_of(state_->context).run(std::ssize(recordings), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    check_samples(recordings[at]);
+    sequences[at] = state_->loaded.sequence_of(recordings[at]);
+  });
+  const std::vector<learn::Decoded> decoded = state_->loaded.decode(sequences, how);
+  std::vector<Prediction> out;
+  for (std::size_t i = 0; i < decoded.size(); ++i)
+    out.push_back(prediction_of(decoded[i], labels(), hop_seconds(), recordings[i].seconds()));
+  return out;
+}
+
+Prediction Model::predict_file(const std::filesystem::path& path,
+                               const PredictOptions& options) const {
+  AudioOptions how;
+  how.channel = features().channel;
+  return predict(read_audio(path, how), options);
+}
+
+}  // namespace segfuse
