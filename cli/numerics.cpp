@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "segfuse/doctor/numerics.h"
 #include "segfuse/error.h"
-#include "segfuse/numerics.h"
 #include "segfuse/train.h"
 
 namespace segfuse::cli {

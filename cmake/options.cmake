@@ -19,10 +19,8 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-if(NOT SEGFUSE_PYTHON)
-  find_package(nlohmann_json REQUIRED)
-  include(cmake/audio.cmake)
-endif()
+find_package(nlohmann_json REQUIRED)
+include(cmake/audio.cmake)
 
 # segfuse_flags: for all code of ours. gcc 12 sees overlapping copies in "literal" + std::string that are not there (its
 # bug 105329). No contraction of a*b+c: the same source gives the same bits in every function it is inlined into.

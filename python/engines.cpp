@@ -19,6 +19,12 @@ void renew_in_child() {
 
 }  // namespace
 
+int generation() {
+  static std::atomic<int> forks{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  return registered == 0 ? forks.load() : 0;
+}
+
 CpuEngine& CpuEngine::instance() {
   static const bool ready = [] {
     current = new CpuEngine;

@@ -13,6 +13,9 @@
 
 namespace segfuse::python {
 
+/// How many forks lie between the first process that asked and this one.
+int generation();
+
 /// The engines of the CPU, made at their first use, one call at a time.
 class CpuEngine {
  public:

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "calls.h"
+#include "models.h"
 #include "programs.h"
 #include "segfuse/version.h"
 
@@ -20,6 +21,8 @@ using namespace nb::literals;
 void translate_error(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
+  } catch (const Interrupted& error) {
+    PyErr_SetString(PyExc_KeyboardInterrupt, error.what());
   } catch (const Error& error) {
     const char* name = "InternalError";
     if (error.exit_code() == ExitCode::kUsage) name = "UsageError";
@@ -166,4 +169,5 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_fusions(m);
   segfuse::python::bind_programs(m);
   segfuse::python::bind_device_programs(m);
+  segfuse::python::bind_models(m);
 }

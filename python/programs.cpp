@@ -9,9 +9,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <pthread.h>
-
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -26,13 +23,6 @@ namespace segfuse::python {
 namespace {
 
 using namespace nb::literals;
-
-/// How many forks lie between the first process and this one.
-int generation() {
-  static std::atomic<int> forks{0};
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
-  return registered == 0 ? forks.load() : 0;
-}
 
 /// A program with the lock that lets one call in at a time.
 class Compiled {

@@ -15,7 +15,7 @@
 
 namespace segfuse {
 
-struct PredictOptions {
+struct InferenceOptions {
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   bool posteriors = false;    ///< fills label_posteriors and boundary_posteriors
   std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into `best`
@@ -75,13 +75,17 @@ class Model {
 
   /// Segments a recording. DataError when its sample rate is not the model's, when it has no
   /// samples, or when no segmentation is possible.
-  Prediction predict(const Audio& audio, const PredictOptions& options = {}) const;
+  Prediction decode(const Audio& audio, const InferenceOptions& options = {}) const;
   /// The same for each; one that cannot be segmented is the DataError of all.
-  std::vector<Prediction> predict(std::span<const Audio> recordings,
-                                  const PredictOptions& options = {}) const;
+  std::vector<Prediction> decode(std::span<const Audio> recordings,
+                                 const InferenceOptions& options = {}) const;
+  /// The same model on another context, with buffers of its own: another device, other threads; or
+  /// in a child made by fork(), which has none of the threads that its parent's contexts have.
+  Model on(const Context& context) const;
+
   /// Reads and segments a file.
-  Prediction predict_file(const std::filesystem::path& path,
-                          const PredictOptions& options = {}) const;
+  Prediction decode_file(const std::filesystem::path& path,
+                         const InferenceOptions& options = {}) const;
 
   /// What is inside, for the library itself.
   struct State;

@@ -10,8 +10,8 @@
 
 #include "segfuse/context.h"
 #include "segfuse/data.h"
+#include "segfuse/doctor/numerics.h"
 #include "segfuse/metrics.h"
-#include "segfuse/numerics.h"
 
 namespace segfuse {
 

@@ -2,14 +2,16 @@
 
 `segfuse.crf.SemiCRF` is a CRF over arrays of NumPy, JAX and PyTorch; the functions of `segfuse` are
 its methods, and `segfuse.torch` has autograd and a module. `help(segfuse.crf)` has the model.
-`segfuse.compile` and `segfuse.grad` turn functions over arrays into compiled programs, with the
-operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by value.
+`segfuse.Model` is a trained model; `segfuse.train` and `segfuse.evaluate` are the commands as
+functions. `segfuse.compile` and `segfuse.grad` turn functions over arrays into compiled programs,
+with the operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by value.
 """
 
 from . import crf, ops
 from ._compile.compiled import CacheInfo, Compiled, compile  # noqa: A004
 from ._compile.grad import grad, value_and_grad
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
+from ._models import Model, Prediction, ScoredSegments, Segment, evaluate, train
 from ._native import __version__
 from ._program.fusion import Fusion
 from ._program.program import Program
@@ -63,8 +65,12 @@ __all__ = [
     "Gradients",
     "IGNORE",
     "InternalError",
+    "Model",
     "Posteriors",
+    "Prediction",
     "Program",
+    "ScoredSegments",
+    "Segment",
     "SegmentationLists",
     "Segmentations",
     "SemiCRF",
@@ -81,6 +87,7 @@ __all__ = [
     "duration_parameters",
     "duration_scores",
     "entropy",
+    "evaluate",
     "expected_durations",
     "get_threads",
     "grad",
@@ -101,6 +108,7 @@ __all__ = [
     "score",
     "segment_posteriors",
     "set_threads",
+    "train",
     "value_and_grad",
     "viterbi",
 ]

@@ -32,9 +32,7 @@ Module open_module() {
   if (const char* named = ::secure_getenv("SEGFUSE_CLANG"); named != nullptr && *named != '\0') {
     names.emplace_back(named);
   } else {
-    const std::filesystem::path folder = folder_of_code(&kModule);
-    for (const char* place : {"", "../lib", "../lib/segfuse"})
-      names.push_back((folder / place / kModule).lexically_normal().string());
+    for (const auto& place : places_of_module(&kModule, kModule)) names.push_back(place.string());
     names.emplace_back(kModule);
   }
   const SharedLibrary library = SharedLibrary::open_first_lazily(names);

@@ -7,8 +7,9 @@
 
 #include "segfuse/data.h"
 #include "segfuse/device_function.h"
+#include "segfuse/doctor/numerics.h"
 #include "segfuse/error.h"
-#include "segfuse/numerics.h"
+#include "segfuse/model.h"
 #include "segfuse/program.h"
 #include "segfuse/semicrf.h"
 #include "segfuse/semicrf_cuda.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "segfuse/numerics.h"
+#include "segfuse/doctor/numerics.h"
 
 namespace segfuse::testing {
 

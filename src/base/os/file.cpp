@@ -195,6 +195,12 @@ void FileWriter::write_through(const char* data, std::size_t size) {
   }
 }
 
+void make_directories(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw FileError(path, "make the directory", error.value());
+}
+
 bool path_exists(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

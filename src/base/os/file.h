@@ -33,6 +33,8 @@ std::string read_file(const std::filesystem::path& path);
 /// Whether there is something of that name; FileError where the system does not say (a folder that
 /// may not be entered, links in a circle).
 bool path_exists(const std::filesystem::path& path);
+/// Makes a directory and those above it, where they are missing. Throws FileError.
+void make_directories(const std::filesystem::path& path);
 /// Whether it is a folder, or leads to one.
 bool path_is_directory(const std::filesystem::path& path);
 /// What is in a folder, by name.

@@ -40,6 +40,9 @@ void* SharedLibrary::find(const char* symbol) const {
   return address;
 }
 
+namespace {
+
+/// Of the program or library that the object at `address` is a part of.
 std::filesystem::path folder_of_code(const void* address) {
   Dl_info info{};
   void* map = nullptr;
@@ -51,6 +54,16 @@ std::filesystem::path folder_of_code(const void* address) {
   }
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> places_of_module(const void* address, const char* name) {
+  const std::filesystem::path folder = folder_of_code(address);
+  std::vector<std::filesystem::path> places;
+  for (const char* place : {"", "../lib", "../lib/segfuse", ".."})
+    places.push_back((folder / place / name).lexically_normal());
+  return places;
 }
 
 }  // namespace segfuse

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "segfuse/error.h"
 
@@ -36,7 +37,9 @@ class SharedLibrary {
   std::string error_;
 };
 
-/// The folder of the program or library that the object at `address` is a part of.
-std::filesystem::path folder_of_code(const void* address);
+/// Where a library of ours may lie that the code around the object at `address` opens, the best
+/// place first: beside it (a build, the Python module), in ../lib (what is installed), above it
+/// (the command inside the Python package).
+std::vector<std::filesystem::path> places_of_module(const void* address, const char* name);
 
 }  // namespace segfuse

@@ -51,11 +51,9 @@ const SegfuseMpiTable* open_module(const std::string& file, std::string& reason)
   return nullptr;
 }
 
-std::vector<std::string> places_of_module() {
-  const fs::path folder = folder_of_code(&kModule);
+std::vector<std::string> module_files() {
   std::vector<std::string> files;
-  for (const char* place : {"", "../lib", "../lib/segfuse"}) {
-    const fs::path file = (folder / place / kModule).lexically_normal();
+  for (const fs::path& file : places_of_module(&kModule, kModule)) {
     std::error_code error;
     if (fs::exists(file, error)) files.push_back(file.string());
   }
@@ -122,7 +120,7 @@ ChosenMpi choose_mpi() {
         "no launcher of an MPI started this process (OMPI_COMM_WORLD_SIZE, PMI_SIZE and PMIX_RANK "
         "are not set); start it by mpirun, or by srun with --mpi=pmix");
   std::vector<std::string> tried;
-  for (const std::string& file : places_of_module()) {
+  for (const std::string& file : module_files()) {
     std::string reason;
     const SegfuseMpiTable* const table = open_module(file, reason);
     if (table != nullptr && (table->made_for == launcher.name || launcher.name == "PMIx"))

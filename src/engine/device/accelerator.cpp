@@ -10,10 +10,8 @@
 #include <mutex>
 
 #include "base/context/state.h"
-#ifdef SEGFUSE_WITH_COMM
 #include "comm/registered/backends/cuda_host.h"
 #include "comm/registered/pool.h"
-#endif
 #include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
@@ -261,7 +259,6 @@ std::vector<Buffer> Accelerator::settle() {
 
 namespace {
 
-#ifdef SEGFUSE_WITH_COMM
 /// Staging memory in slabs that no forked child can hurt: a data loader may fork while copies run.
 struct Staging {
   explicit Staging(int ordinal) : registry(comm::make_cuda_host_backend(ordinal)) {}
@@ -274,9 +271,6 @@ void stage_in_slabs(int ordinal, AcceleratorOptions& options) {
   options.staging = comm::staging_from(staging->pool, options.staging.limit);
   options.behind_staging = std::move(staging);
 }
-#else
-void stage_in_slabs(int, AcceleratorOptions&) {}
-#endif
 
 /// As a context holds them.
 struct KeptAccelerators {

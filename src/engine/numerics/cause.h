@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ir/op.h"
-#include "segfuse/numerics.h"
+#include "segfuse/doctor/numerics.h"
 
 namespace segfuse::engine::numerics {
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "engine/numerics/subject.h"
-#include "segfuse/numerics.h"
+#include "segfuse/doctor/numerics.h"
 
 namespace segfuse::engine::numerics {
 

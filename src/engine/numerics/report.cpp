@@ -1,4 +1,5 @@
-// From a file to the report, and the report in words: see the contracts in segfuse/numerics.h.
+// From a file to the report, and the report in words: see the contracts in
+// segfuse/doctor/numerics.h.
 
 #include <fmt/core.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ir/fusion.h"
-#include "segfuse/numerics.h"
+#include "segfuse/doctor/numerics.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse::engine::numerics {

@@ -28,8 +28,6 @@ target_link_options(segfuse_jit_clang PRIVATE -Wl,--as-needed)  # it formats no 
 # Whoever can compile at run time has the module built first.
 add_dependencies(segfuse_jit segfuse_jit_clang)
 target_compile_definitions(segfuse_jit INTERFACE SEGFUSE_WITH_CLANG=1)
-if(SEGFUSE_PYTHON)
-  install(TARGETS segfuse_jit_clang DESTINATION segfuse)
-elseif(SEGFUSE_INSTALL)
-  install(TARGETS segfuse_jit_clang DESTINATION lib)
+if(SEGFUSE_INSTALL)
+  install(TARGETS segfuse_jit_clang DESTINATION ${SEGFUSE_LIBRARY_FOLDER})
 endif()

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/json/json.h"
+#include "base/os/file.h"
 #include "base/outputs.h"
 #include "base/rng.h"
 #include "learn/data/audio/parsers.h"
@@ -268,13 +269,7 @@ void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory
       outputs.announce(stem_of(i) + extension, "the corpus");
   outputs.announce(directory / "truth.json", "the corpus");
   outputs.check();
-  for (const char* split : {"train", "test"}) {
-    std::error_code failure;
-    fs::create_directories(directory / split, failure);
-    if (failure)
-      throw DataError(fmt::format("{}: cannot be created: {}", (directory / split).string(),
-                                  failure.message()));
-  }
+  for (const char* split : {"train", "test"}) make_directories(directory / split);
   const Alphabet alphabet(config.labels);
   const std::vector<Voice> voices = voices_of(config);
   LabelOutput output;

@@ -71,7 +71,7 @@ TEST_P(ModelTest, SaysWhatItIs) {
 TEST_P(ModelTest, SegmentsTileTheRecordingAndPosteriorsAreDistributions) {
   const Model model = Model::load(path_);
   const Audio audio = noise(1, 16005);
-  const Prediction found = model.predict(audio, {.posteriors = true});
+  const Prediction found = model.decode(audio, {.posteriors = true});
   double end = 0;
   for (const PredictedSegment& s : found.segments) {
     EXPECT_EQ(s.start, end);
@@ -89,7 +89,7 @@ TEST_P(ModelTest, SegmentsTileTheRecordingAndPosteriorsAreDistributions) {
     ASSERT_EQ(found.boundary_posteriors.shape(), (Shape{101}));
     EXPECT_NEAR(found.boundary_posteriors.at(0), 1, 1e-5);
   }
-  EXPECT_EQ(model.predict(audio).label_posteriors.size(), 0);
+  EXPECT_EQ(model.decode(audio).label_posteriors.size(), 0);
 }
 
 TEST_P(ModelTest, GivesWhatDecodingOfFilesWrites) {
@@ -100,9 +100,10 @@ TEST_P(ModelTest, GivesWhatDecodingOfFilesWrites) {
     write_wav(files.back(), noise(i, 4000 + 5000 * static_cast<std::int64_t>(i)).samples, 16000);
     recordings.push_back(read_audio(files.back()));
   }
-  decode({.model = path_, .inputs = files, .out = folder_ / "out", .format = LabelFormat::kCsv});
+  segfuse::decode(
+      {.model = path_, .inputs = files, .out = folder_ / "out", .format = LabelFormat::kCsv});
   const Model model = Model::load(path_);
-  const std::vector<Prediction> found = model.predict(recordings);
+  const std::vector<Prediction> found = model.decode(recordings);
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Annotation written = read_labels(folder_ / ("out/r" + std::to_string(i + 1) + ".csv"));
     ASSERT_EQ(written.segments.size(), found[i].segments.size());
@@ -110,30 +111,30 @@ TEST_P(ModelTest, GivesWhatDecodingOfFilesWrites) {
       EXPECT_NEAR(written.segments[s].end, found[i].segments[s].end, 1e-6);
       EXPECT_EQ(written.segments[s].label, found[i].segments[s].label);
     }
-    expect_equal(found[i], model.predict(recordings[i]));
-    expect_equal(found[i], model.predict_file(files[i]));
+    expect_equal(found[i], model.decode(recordings[i]));
+    expect_equal(found[i], model.decode_file(files[i]));
   }
 }
 
 TEST_P(ModelTest, GivesTheSameOnThreads) {
   const Model model = Model::load(path_);
-  const Model alone = Model::load(path_, Context().with(options::kThreads, std::int64_t{1}));
+  const Model alone = model.on(Context().with(options::kThreads, std::int64_t{1}));
   std::vector<Prediction> found(4);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < found.size(); ++i)
-    threads.emplace_back([&, i] { found[i] = model.predict(noise(i)); });
+    threads.emplace_back([&, i] { found[i] = model.decode(noise(i)); });
   for (std::thread& thread : threads) thread.join();
-  for (std::size_t i = 0; i < found.size(); ++i) expect_equal(found[i], alone.predict(noise(i)));
+  for (std::size_t i = 0; i < found.size(); ++i) expect_equal(found[i], alone.decode(noise(i)));
 }
 
 TEST_P(ModelTest, ListsOtherSegmentations) {
   const Model model = Model::load(path_);
-  const PredictOptions options{.k_best = 3, .samples = 2, .seed = 7};
+  const InferenceOptions options{.k_best = 3, .samples = 2, .seed = 7};
   if (is(learn::HeadKind::kSoftmax)) {
-    EXPECT_THROW(model.predict(noise(1), options), UsageError);
+    EXPECT_THROW(model.decode(noise(1), options), UsageError);
     return;
   }
-  const Prediction found = model.predict(noise(1), options);
+  const Prediction found = model.decode(noise(1), options);
   ASSERT_EQ(found.best.size(), 3U);
   ASSERT_EQ(found.samples.size(), 2U);
   EXPECT_NEAR(found.best[0].log_probability, found.log_probability, 1e-4);
@@ -156,7 +157,7 @@ std::string message_of(const Action& action) {
 TEST_P(ModelTest, RefusesWhatIsNoRecording) {
   const Model model = Model::load(path_);
   const auto refusal = [&](const Audio& audio) {
-    return message_of<DataError>([&] { model.predict(audio); });
+    return message_of<DataError>([&] { model.decode(audio); });
   };
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -167,7 +168,7 @@ TEST_P(ModelTest, RefusesWhatIsNoRecording) {
   Audio audio = noise(1);
   audio.samples.clear();
   EXPECT_THAT(refusal(audio), HasSubstr("no samples"));
-  EXPECT_THAT(message_of<UsageError>([&] { model.predict(noise(1), {.k_best = -1}); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.decode(noise(1), {.k_best = -1}); }),
               HasSubstr("from 0 on, not -1 and 0"));
 }
 

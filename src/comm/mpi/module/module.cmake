@@ -21,5 +21,5 @@ target_link_options(segfuse_comm_mpi PRIVATE -Wl,--as-needed)  # MPI's C functio
 # Whoever can be a rank has the module built first.
 add_dependencies(segfuse_comm segfuse_comm_mpi)
 if(SEGFUSE_INSTALL)
-  install(TARGETS segfuse_comm_mpi DESTINATION lib)
+  install(TARGETS segfuse_comm_mpi DESTINATION ${SEGFUSE_LIBRARY_FOLDER})
 endif()

@@ -233,15 +233,13 @@ std::filesystem::path find_library() {
     if (std::filesystem::exists(named, error)) return std::filesystem::absolute(named);
     throw DeviceError(fmt::format("SEGFUSE_FORKTRACE: there is no file {}", named));
   }
-  const std::filesystem::path folder = folder_of_code(&kLibrary);
-  for (const char* place : {"", "../lib", "../lib/segfuse"}) {
-    const std::filesystem::path path = (folder / place / kLibrary).lexically_normal();
+  const std::vector<std::filesystem::path> places = places_of_module(&kLibrary, kLibrary);
+  for (const std::filesystem::path& path : places)
     if (std::filesystem::exists(path, error)) return std::filesystem::absolute(path);
-  }
   throw DeviceError(fmt::format(
       "{} is not beside this program ({}); it is built with it, and SEGFUSE_FORKTRACE may name its "
       "file",
-      kLibrary, folder.string()));
+      kLibrary, places.front().parent_path().string()));
 }
 
 /// File and line of the calls, where addr2line is installed and knows them.

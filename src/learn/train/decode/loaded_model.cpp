@@ -30,7 +30,7 @@ LoadedModel::LoadedModel(TrainedModel model, const Context& context)
       decoder_(Segmenter(model_.config.model), model_.parameters, model_.duration_limit,
                engine::executor_options(context)) {}
 
-Decoder::Options LoadedModel::how(const PredictOptions& options) const {
+Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   if (options.k_best < 0 || options.samples < 0)
     throw UsageError(
         fmt::format("the numbers of segmentations (k-best, samples) are from 0 on, not {} and {}",

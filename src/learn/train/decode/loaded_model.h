@@ -24,7 +24,7 @@ class LoadedModel {
   const TrainedModel& model() const { return model_; }
   const FeatureExtractor& extractor() const { return extractor_; }
   /// How the decoder is asked for these.
-  Decoder::Options how(const PredictOptions& options) const;
+  Decoder::Options how(const InferenceOptions& options) const;
   /// Normalised features of a recording.
   Sequence sequence_of(const Audio& audio) const;
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how) {

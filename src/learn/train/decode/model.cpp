@@ -76,6 +76,10 @@ Model Model::load(const std::filesystem::path& path, const Context& context,
   return Model(std::make_shared<State>(learn::open_model(path, channel), context));
 }
 
+Model Model::on(const Context& context) const {
+  return Model(std::make_shared<State>(state_->loaded.model(), context));
+}
+
 const Alphabet& Model::labels() const { return state_->loaded.model().labels; }
 const FeatureConfig& Model::features() const { return state_->loaded.extractor().config(); }
 double Model::hop_seconds() const { return state_->loaded.extractor().hop_seconds(); }
@@ -87,12 +91,12 @@ std::int64_t Model::max_duration() const {
 std::int64_t Model::parameter_count() const { return state_->parameters; }
 const std::string& Model::configuration() const { return state_->configuration; }
 
-Prediction Model::predict(const Audio& audio, const PredictOptions& options) const {
-  return std::move(predict(std::span(&audio, 1), options).front());
+Prediction Model::decode(const Audio& audio, const InferenceOptions& options) const {
+  return std::move(decode(std::span(&audio, 1), options).front());
 }
 
-std::vector<Prediction> Model::predict(std::span<const Audio> recordings,
-                                       const PredictOptions& options) const {
+std::vector<Prediction> Model::decode(std::span<const Audio> recordings,
+                                      const InferenceOptions& options) const {
   const learn::Decoder::Options how = state_->loaded.how(options);
   const std::lock_guard lock(state_->mutex);
   std::vector<learn::Sequence> sequences(recordings.size());
@@ -108,11 +112,11 @@ std::vector<Prediction> Model::predict(std::span<const Audio> recordings,
   return out;
 }
 
-Prediction Model::predict_file(const std::filesystem::path& path,
-                               const PredictOptions& options) const {
+Prediction Model::decode_file(const std::filesystem::path& path,
+                              const InferenceOptions& options) const {
   AudioOptions how;
   how.channel = features().channel;
-  return predict(read_audio(path, how), options);
+  return decode(read_audio(path, how), options);
 }
 
 }  // namespace segfuse

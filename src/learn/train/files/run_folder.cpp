@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "base/console/log.h"
+#include "base/os/file.h"
 #include "base/os/folder.h"
 #include "base/text.h"
 #include "segfuse/error.h"
@@ -21,12 +23,26 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLock = ".segfuse-training";
 
-const fs::path& made(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) throw FileError(path, "make the directory", error.value());
-  return path;
-}
+/// Makes a folder and those above it; at its end those that it made go again if they are empty.
+class MadeFolders {
+ public:
+  explicit MadeFolders(const fs::path& path) {
+    std::error_code error;
+    for (fs::path at = (fs::absolute(path).lexically_normal() / "").parent_path();
+         !fs::exists(at, error) && at != at.parent_path(); at = at.parent_path())
+      made_.push_back(at);
+    make_directories(path);
+  }
+  ~MadeFolders() {
+    for (const fs::path& folder : made_)
+      if (::rmdir(folder.c_str()) != 0) return;
+  }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+ private:
+  std::vector<fs::path> made_;  // the deepest first
+};
 
 [[noreturn]] void refuse(const fs::path& folder, int lock) {
   std::string process;
@@ -67,7 +83,7 @@ Descriptor lock_of(const Folder& folder) {
 }  // namespace
 
 struct RunFolder::Lock {
-  explicit Lock(const fs::path& path) : folder(made(path)), file(lock_of(folder)) {
+  explicit Lock(const fs::path& path) : made(path), folder(path), file(lock_of(folder)) {
     const std::string process = fmt::format("{}\n", ::getpid());
     // Whether it can be written or not: it is only for messages.
     if (::ftruncate(file.get(), 0) == 0)
@@ -77,6 +93,7 @@ struct RunFolder::Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
+  MadeFolders made;
   Folder folder;
   Descriptor file;
 };

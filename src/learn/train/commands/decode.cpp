@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cmath>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 
@@ -12,12 +11,9 @@
 #include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
-#include "learn/train/commands/experiment.h"
-#include "learn/train/commands/report_builder.h"
-#include "learn/train/commands/report_files.h"
 #include "learn/train/decode/alternatives.h"
+#include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
-#include "learn/train/files/run_folder.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -25,12 +21,6 @@ namespace segfuse {
 namespace {
 
 namespace fs = std::filesystem;
-
-void make_directory(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) throw FileError(path, "make the directory", error.value());
-}
 
 // --- decoding ----------------------------------------------------------------------------------
 
@@ -239,40 +229,6 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
 
 }  // namespace
 
-EvaluateResult evaluate(const EvaluateOptions& options) {
-  if (options.allow_commands && options.data.empty())
-    throw UsageError(
-        "--allow-commands: without --data the manifest is one that the model file names, whose "
-        "commands are never run; pass --data PATH");
-  learn::TrainedModel model = learn::open_model(options.model, options.channel);
-  model.config.data.allow_commands = options.allow_commands;
-  Outputs outputs(options.overwrite);
-  if (!options.out.empty()) {
-    if (!options.overwrite && learn::holds_run(options.out))
-      throw UsageError(fmt::format(
-          "{}: there is a training in this directory, whose metrics and report would be replaced; "
-          "name another, or pass --overwrite",
-          options.out.string()));
-    learn::announce_report(outputs, options.out);
-  }
-  const std::string data = options.data.empty() ? model.config.data.path : options.data;
-  const learn::LabelledSet set = learn::load_labelled(model, data, options.split, options.context);
-  const learn::Evaluation evaluation = learn::evaluate_model(model, set, options.context);
-  Json json = parse_json(evaluation.metrics.to_json(), "metrics");
-  json["model"] = options.model.string();
-  json["data"] = data;
-  json["split"] = options.split ? name_of(*options.split) : "all";
-  json["decode_seconds"] = evaluation.decode_seconds;
-  EvaluateResult result{evaluation.metrics, evaluation.decode_seconds, json_text(json, 2) + "\n"};
-  if (!options.out.empty()) {
-    make_directory(options.out);
-    learn::write_report(outputs, options.out,
-                        learn::build_report(model, set, evaluation, data, learn::today()),
-                        result.json);
-  }
-  return result;
-}
-
 std::vector<DecodedFile> decode(const DecodeOptions& options) {
   constexpr std::size_t kPortion = 64;
   (void)extension_of(options.format);
@@ -283,7 +239,7 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   const std::vector<fs::path> files = audio_files(options.inputs);
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);
-  make_directory(options.out);
+  make_directories(options.out);
   Decoding decoding(options, model, outputs);
   Progress progress("decoding", static_cast<std::int64_t>(files.size()),
                     {.quiet = options.context.options().get(options::kQuiet)});

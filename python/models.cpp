@@ -1,0 +1,207 @@
+// segfuse._native: trained models on the caller's samples; training and evaluation of files.
+
+#include "models.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "arrays.h"
+#include "engines.h"
+#include "segfuse/model.h"
+#include "segfuse/train.h"
+
+namespace segfuse::python {
+namespace {
+
+using namespace nb::literals;
+using Samples = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+/// The process's context with these choices. Equal choices are one context, so that any number of
+/// models share their threads and devices; a child made by fork has contexts of its own. To be
+/// called with the GIL.
+Context context_for(const std::string& device, bool quiet) {
+  using Choice = std::tuple<int, std::string, int, bool>;
+  static auto* const contexts = new std::map<Choice, Context>;  // an inherited one never ends
+  const int threads = CpuEngine::instance().threads_wanted();
+  const auto [found, added] = contexts->try_emplace({generation(), device, threads, quiet});
+  if (added) {
+    Options options = Context::process_default().options();
+    if (!device.empty()) options.set_text("device", device, "device");
+    if (threads > 0) options.set(options::kThreads, std::int64_t{threads});
+    options.set(options::kQuiet, quiet);
+    found->second = Context(std::move(options));
+  }
+  return found->second;
+}
+
+/// A model on a context of the process that calls. To be used with the GIL.
+class LoadedModel {
+ public:
+  LoadedModel(const std::string& path, std::string device, const std::string& channel)
+      : device_(std::move(device)) {
+    const Context context = context_for(device_, true);
+    const nb::gil_scoped_release release;
+    state_ = std::make_unique<State>(context, Model::load(path, context, channel));
+  }
+  ~LoadedModel() { leave_what_was_inherited(); }
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const Model& model() const { return state_->model; }
+
+  /// Calls call(model) without the GIL.
+  template <class Call>
+  auto run(const Call& call) {
+    const Context context = context_for(device_, true);
+    if (context != state_->context) {  // other threads are wanted, or this is a child
+      Model moved = state_->model.on(context);
+      leave_what_was_inherited();
+      state_ = std::make_unique<State>(context, std::move(moved));
+    }
+    const Model model = state_->model;  // another thread may replace it meanwhile
+    const nb::gil_scoped_release release;
+    return call(model);
+  }
+
+ private:
+  struct State {
+    State(Context on, Model loaded) : context(std::move(on)), model(std::move(loaded)) {}
+    Context context;
+    Model model;
+    int born = generation();
+  };
+
+  /// Its threads cannot be waited for.
+  void leave_what_was_inherited() {
+    if (state_ && state_->born != generation()) (void)state_.release();
+  }
+
+  std::string device_;
+  std::unique_ptr<State> state_;
+};
+
+Audio audio_of(const Samples& samples, int rate, const std::string& source) {
+  Audio audio{.sample_rate = rate, .channels = 1, .samples = {}, .source = source};
+  audio.samples.assign(samples.data(), samples.data() + samples.size());
+  return audio;
+}
+
+/// A NumPy array that owns what a tensor of float32 holds; None for one without elements.
+nb::object array_of(const Tensor& tensor) {
+  if (tensor.size() == 0) return nb::none();
+  const std::span<const float> values = tensor.span<float>();
+  nb::object flat = to_numpy(std::vector<float>(values.begin(), values.end()));
+  nb::list shape;
+  for (const std::int64_t extent : tensor.shape()) shape.append(extent);
+  return flat.attr("reshape")(shape);
+}
+
+nb::list lists_of(const std::vector<ScoredAnnotation>& annotations) {
+  nb::list out;
+  for (const ScoredAnnotation& one : annotations) {
+    nb::list segments;
+    for (const LabelSegment& s : one.annotation.segments)
+      segments.append(nb::make_tuple(s.start, s.end, s.label));
+    out.append(nb::make_tuple(one.log_probability, segments));
+  }
+  return out;
+}
+
+nb::tuple tuple_of(const Prediction& prediction) {
+  nb::list segments;
+  for (const PredictedSegment& s : prediction.segments)
+    segments.append(nb::make_tuple(s.start, s.end, s.label, s.posterior, s.label_posterior,
+                                   s.start_confidence));
+  return nb::make_tuple(segments, prediction.seconds, prediction.log_probability,
+                        lists_of(prediction.best), lists_of(prediction.samples),
+                        array_of(prediction.label_posteriors),
+                        array_of(prediction.boundary_posteriors));
+}
+
+nb::list decode(LoadedModel& loaded, const std::vector<Samples>& samples, int rate,
+                const std::string& source, const InferenceOptions& options) {
+  std::vector<Audio> recordings;
+  for (const Samples& one : samples) recordings.push_back(audio_of(one, rate, source));
+  const std::vector<Prediction> found =
+      loaded.run([&](const Model& model) { return model.decode(recordings, options); });
+  nb::list out;
+  for (const Prediction& one : found) out.append(tuple_of(one));
+  return out;
+}
+
+nb::tuple decode_file(LoadedModel& loaded, const std::string& path,
+                      const InferenceOptions& options) {
+  return tuple_of(loaded.run([&](const Model& model) { return model.decode_file(path, options); }));
+}
+
+/// The text of metrics.json.
+std::string run_training(const std::string& config, const std::vector<std::string>& overrides,
+                         const std::string& data, const std::string& out, const nb::dict& how) {
+  TrainOptions options;
+  options.config = config;
+  options.overrides = overrides;
+  options.data = data;
+  options.out = out;
+  options.resume = nb::cast<bool>(how["resume"]);
+  options.overwrite = nb::cast<bool>(how["overwrite"]);
+  options.compare = nb::cast<bool>(how["compare"]);
+  options.context = context_for(nb::cast<std::string>(how["device"]), nb::cast<bool>(how["quiet"]));
+  const nb::gil_scoped_release release;
+  return train(options).json;
+}
+
+std::string run_evaluation(const std::string& model, const std::string& data,
+                           const std::string& split, const std::string& out, bool overwrite,
+                           const std::string& device) {
+  EvaluateOptions options;
+  options.model = model;
+  options.data = data;
+  options.split = std::nullopt;
+  for (const Split one : {Split::kTrain, Split::kDev, Split::kTest})
+    if (split == name_of(one)) options.split = one;
+  options.out = out;
+  options.overwrite = overwrite;
+  options.context = context_for(device, true);
+  const nb::gil_scoped_release release;
+  return evaluate(options).json;
+}
+
+}  // namespace
+
+void bind_models(nb::module_& m) {
+  nb::class_<InferenceOptions>(m, "InferenceOptions")
+      .def(
+          "__init__",
+          [](InferenceOptions* self, bool minimum_risk, bool posteriors, std::int64_t k_best,
+             std::int64_t samples, std::uint64_t seed) {
+            new (self) InferenceOptions{minimum_risk, posteriors, k_best, samples, seed};
+          },
+          "minimum_risk"_a, "posteriors"_a, "k_best"_a, "samples"_a, "seed"_a);
+  nb::class_<LoadedModel>(m, "Model")
+      .def(nb::init<const std::string&, std::string, const std::string&>(), "path"_a, "device"_a,
+           "channel"_a)
+      .def_prop_ro("labels", [](const LoadedModel& l) { return l.model().labels().labels(); })
+      .def_prop_ro("sample_rate",
+                   [](const LoadedModel& l) { return l.model().features().sample_rate; })
+      .def_prop_ro("hop_seconds", [](const LoadedModel& l) { return l.model().hop_seconds(); })
+      .def_prop_ro("head", [](const LoadedModel& l) { return l.model().head(); })
+      .def_prop_ro("max_duration", [](const LoadedModel& l) { return l.model().max_duration(); })
+      .def_prop_ro("parameter_count",
+                   [](const LoadedModel& l) { return l.model().parameter_count(); })
+      .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
+      .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
+      .def("decode_file", &decode_file, "path"_a, "options"_a);
+  m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "how"_a);
+  m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,
+        "device"_a);
+}
+
+}  // namespace segfuse::python

@@ -1,0 +1,12 @@
+#pragma once
+// Trained models, and their training.
+
+#include <nanobind/nanobind.h>
+
+namespace segfuse::python {
+
+namespace nb = nanobind;
+
+void bind_models(nb::module_& m);
+
+}  // namespace segfuse::python

@@ -1,0 +1,5 @@
+"""``python -m segfuse`` is the command ``segfuse``."""
+
+from ._command import main
+
+main()

@@ -1,0 +1,48 @@
+#include <fmt/core.h>
+
+#include "base/os/file.h"
+#include "learn/train/commands/experiment.h"
+#include "learn/train/commands/report_builder.h"
+#include "learn/train/commands/report_files.h"
+#include "learn/train/decode/loaded_model.h"
+#include "learn/train/files/run_folder.h"
+#include "segfuse/error.h"
+#include "segfuse/train.h"
+
+namespace segfuse {
+
+EvaluateResult evaluate(const EvaluateOptions& options) {
+  if (options.allow_commands && options.data.empty())
+    throw UsageError(
+        "--allow-commands: without --data the manifest is one that the model file names, whose "
+        "commands are never run; pass --data PATH");
+  learn::TrainedModel model = learn::open_model(options.model, options.channel);
+  model.config.data.allow_commands = options.allow_commands;
+  Outputs outputs(options.overwrite);
+  if (!options.out.empty()) {
+    if (!options.overwrite && learn::holds_run(options.out))
+      throw UsageError(fmt::format(
+          "{}: there is a training in this directory, whose metrics and report would be replaced; "
+          "name another, or pass --overwrite",
+          options.out.string()));
+    learn::announce_report(outputs, options.out);
+  }
+  const std::string data = options.data.empty() ? model.config.data.path : options.data;
+  const learn::LabelledSet set = learn::load_labelled(model, data, options.split, options.context);
+  const learn::Evaluation evaluation = learn::evaluate_model(model, set, options.context);
+  Json json = parse_json(evaluation.metrics.to_json(), "metrics");
+  json["model"] = options.model.string();
+  json["data"] = data;
+  json["split"] = options.split ? name_of(*options.split) : "all";
+  json["decode_seconds"] = evaluation.decode_seconds;
+  EvaluateResult result{evaluation.metrics, evaluation.decode_seconds, json_text(json, 2) + "\n"};
+  if (!options.out.empty()) {
+    make_directories(options.out);
+    learn::write_report(outputs, options.out,
+                        learn::build_report(model, set, evaluation, data, learn::today()),
+                        result.json);
+  }
+  return result;
+}
+
+}  // namespace segfuse

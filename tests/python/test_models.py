@@ -1,0 +1,344 @@
+"""Trained models in Python: the same segments as the command's, and what is refused."""
+
+import csv
+import json
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import wave
+
+import numpy as np
+import pytest
+
+import segfuse
+
+CONFIG = """
+[features]
+kind = "log_mel"
+n_mels = 12
+[model]
+width = 12
+kernel = 3
+dilations = [1]
+[training]
+epochs = 2
+batch_size = 4
+learning_rate = 3e-3
+"""
+
+
+def run(*arguments, **how):
+    return subprocess.run(
+        [sys.executable, "-m", "segfuse", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **how,
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    assert run("synth", folder / "corpus", "--labels", 4, "--train", 8, "--test", 3).returncode == 0
+    (folder / "config.toml").write_text(CONFIG)
+    segfuse.train(folder / "config.toml", folder / "run", data=folder / "corpus", quiet=True)
+    return folder
+
+
+@pytest.fixture
+def model(place):
+    return segfuse.Model.load(place / "run")
+
+
+def recordings(place):
+    return sorted((place / "corpus/test").glob("*.wav"))
+
+
+def read(path):
+    with wave.open(str(path)) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), np.int16), file.getframerate()
+
+
+def same(a, b):
+    """Equal, and NaN where the other is."""
+    number = (a.log_probability == b.log_probability) or (
+        math.isnan(a.log_probability) and math.isnan(b.log_probability)
+    )
+    return a.segments == b.segments and a.seconds == b.seconds and number
+
+
+def test_a_training_is_the_command_s(place, tmp_path):
+    how = ["--data", place / "corpus", "--out", tmp_path / "run"]
+    assert run("train", place / "config.toml", *how).returncode == 0
+    ours = (place / "run/model.safetensors").read_bytes()
+    assert ours == (tmp_path / "run/model.safetensors").read_bytes()
+
+
+def test_a_training_returns_its_model_and_metrics(place, tmp_path):
+    settings = {"training.epochs": 1, "model.dropout": 0.25, "model.dilations": [1, 2]}
+    model = segfuse.train(
+        str(place / "config.toml"),
+        str(tmp_path / "run"),
+        data=place / "corpus",
+        settings=settings,
+        quiet=True,
+    )
+    assert model.metrics == json.loads((tmp_path / "run/metrics.json").read_text())
+    assert "dilations = [1, 2]" in model.configuration
+    assert "dropout = 0.25" in model.configuration
+    assert segfuse.evaluate(tmp_path / "run")["label_error_rate"] == pytest.approx(
+        model.metrics["label_error_rate"]
+    )
+
+
+def test_a_model_says_what_it_is(model):
+    assert len(model.labels) == 4
+    assert (model.sample_rate, model.hop_seconds, model.head) == (16000, 0.01, "semi_markov")
+    assert model.max_duration > 1
+    assert model.parameter_count > 100
+    assert "4 labels, semi_markov, 16000 Hz" in repr(model)
+
+
+def test_segments_are_those_of_the_command(place, model, tmp_path):
+    files = recordings(place)
+    arguments = ["--model", place / "run", "--out", tmp_path, "--format", "csv"]
+    result = run("decode", *arguments, *files)
+    if result.returncode == 2:  # the model is positional
+        result = run("decode", place / "run", *files, "--out", tmp_path, "--format", "csv")
+    assert result.returncode == 0, result.stderr
+    for path in files:
+        with open(tmp_path / f"{path.stem}.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        found = model.decode(*read(path)).segments
+        assert [row["label"] for row in rows] == [s.label for s in found]
+        for row, segment in zip(rows, found, strict=True):
+            assert float(row["end"]) == pytest.approx(segment.end, abs=1e-6)
+            assert float(row["posterior"]) == pytest.approx(segment.posterior, abs=1e-4)
+
+
+def test_files_arrays_and_dtypes_agree(place, model):
+    path = recordings(place)[0]
+    samples, rate = read(path)
+    expected = model.decode(path)
+    assert same(model.decode(samples, rate), expected)
+    for dtype in (np.float32, np.float64):
+        assert same(model.decode(samples.astype(dtype) / 32768, rate), expected)
+    wide = samples.astype(np.int32) << 16
+    assert same(model.decode(wide, rate), expected)
+    assert same(model.decode(np.stack([samples, samples], 1)[:, 0], rate), expected)
+    assert same(model.decode(list(samples / 32768), rate), expected)
+
+
+def test_company_and_threads_change_nothing(place, model):
+    audio = [read(path) for path in recordings(place)]
+    alone = [model.decode(*one) for one in audio]
+    rate = audio[0][1]
+    together = model.decode_all([samples for samples, _ in audio], rate)
+    assert all(map(same, alone, together))
+    before = segfuse.get_threads()
+    try:
+        segfuse.set_threads(1)
+        assert all(same(model.decode(*one), other) for one, other in zip(audio, alone, strict=True))
+    finally:
+        segfuse.set_threads(before)
+    found = {}
+    workers = [
+        threading.Thread(target=lambda i=i: found.setdefault(i, model.decode(*audio[i])))
+        for i in range(len(audio))
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(same(found[i], alone[i]) for i in range(len(audio)))
+
+
+def test_a_child_made_by_fork_decodes(place, model):
+    samples, rate = read(recordings(place)[0])
+    expected = model.decode(samples, rate)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same(model.decode(samples, rate), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert same(model.decode(samples, rate), expected)
+
+
+def test_posteriors_are_distributions(place, model):
+    samples, rate = read(recordings(place)[0])
+    found = model.decode(samples, rate, posteriors=True)
+    frames = math.ceil(len(samples) / (rate * model.hop_seconds))
+    assert found.label_posteriors.shape == (frames, 4)
+    assert found.label_posteriors.dtype == np.float32
+    np.testing.assert_allclose(found.label_posteriors.sum(1), 1, atol=1e-5)
+    assert found.boundary_posteriors.shape == (frames,)
+    np.testing.assert_array_equal(model.posteriors(samples, rate), found.label_posteriors)
+    assert model.decode(samples, rate).label_posteriors is None
+    # A segment's label posterior is the mean of its frames.
+    first = found.segments[0]
+    frames = round(first.end / model.hop_seconds)
+    mean = found.label_posteriors[:frames, model.labels.index(first.label)].mean()
+    assert first.label_posterior == pytest.approx(mean, abs=1e-5)
+
+
+def test_other_segmentations(place, model):
+    samples, rate = read(recordings(place)[0])
+    found = model.decode(samples, rate, k_best=3, samples=2, seed=5)
+    assert [s.log_probability for s in found.best] == sorted(
+        (s.log_probability for s in found.best), reverse=True
+    )
+    assert found.best[0].segments == [(s.start, s.end, s.label) for s in found.segments]
+    assert len(found.samples) == 2
+    again = model.decode(samples, rate, k_best=3, samples=2, seed=5)
+    assert found.samples == again.samples
+    assert found.samples != model.decode(samples, rate, samples=2, seed=6).samples
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m, x: m.decode(x), segfuse.UsageError, "no sample_rate"),
+        (lambda m, x: m.decode(x, 8000), segfuse.DataError, "8000 Hz"),
+        (lambda m, x: m.decode(x, 0), segfuse.UsageError, "sample_rate is 0"),
+        (lambda m, x: m.decode(x, 16000.5), segfuse.UsageError, "sample_rate is 16000.5"),
+        (lambda m, x: m.decode(x[None], 16000), segfuse.UsageError, "one channel"),
+        (lambda m, x: m.decode(x.astype(np.uint8), 16000), segfuse.UsageError, "uint8"),
+        (lambda m, x: m.decode(x * np.nan, 16000), segfuse.DataError, "sample 0 is nan"),
+        (lambda m, x: m.decode(x[:0], 16000), segfuse.DataError, "no samples"),
+        (lambda m, x: m.decode("missing.wav"), segfuse.DataError, "missing.wav"),
+        (lambda m, x: m.decode("x.wav", 16000), segfuse.UsageError, "leave it out"),
+        (lambda m, x: m.decode(x, 16000, k_best=-1), segfuse.UsageError, "k_best is -1"),
+        (lambda m, x: m.decode(x, 16000, seed=1.5), segfuse.UsageError, "seed is 1.5"),
+        (lambda m, x: m.decode_all([x, x[None]], 16000), segfuse.UsageError, "recording 1 has"),
+    ],
+)
+def test_bad_recordings_are_one_sentence(model, call, error, words):
+    samples = np.linspace(-0.5, 0.5, 16000)
+    with pytest.raises(error, match=words) as caught:
+        call(model, samples)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda p: segfuse.Model.load(p / "missing"), segfuse.DataError, "missing"),
+        (lambda p: segfuse.Model.load(p / "config.toml"), segfuse.DataError, "config.toml"),
+        (lambda p: segfuse.Model.load(p / "run", device="cpux"), segfuse.UsageError, "cpux"),
+        (lambda p: segfuse.Model.load(p / "run", channel="left"), segfuse.UsageError, "left"),
+        (lambda p: segfuse.train(p / "no.toml", p / "new"), segfuse.DataError, "no.toml"),
+        (lambda p: segfuse.train(p / "config.toml", p / "new"), segfuse.UsageError, "data"),
+        (
+            lambda p: segfuse.train(
+                p / "config.toml",
+                p / "new",
+                data=p / "corpus",
+                settings={"training.epoch": 1},
+            ),
+            segfuse.UsageError,
+            "epochs",
+        ),
+        (
+            lambda p: segfuse.train(
+                p / "config.toml",
+                p / "new",
+                data=p / "corpus",
+                settings={"training.learning_rate": float("nan")},
+            ),
+            segfuse.UsageError,
+            "learning_rate is nan",
+        ),
+        (
+            lambda p: segfuse.train(
+                p / "config.toml", p / "new", data=p / "corpus", settings={"data.tier": object()}
+            ),
+            segfuse.UsageError,
+            "data.tier is a object",
+        ),
+        (
+            lambda p: segfuse.train(p / "config.toml", p / "run", data=p / "corpus"),
+            segfuse.UsageError,
+            "finished run",
+        ),
+        (
+            lambda p: segfuse.evaluate(p / "run", split="half"),
+            segfuse.UsageError,
+            "split is 'half'",
+        ),
+    ],
+)
+def test_bad_models_and_trainings_are_one_sentence(place, call, error, words):
+    before = sorted(place.rglob("*"))
+    with pytest.raises(error, match=words) as caught:
+        call(place)
+    assert "\n" not in str(caught.value)
+    assert sorted(place.rglob("*")) == before
+
+
+def test_texts_and_numbers_arrive_as_they_are(place, tmp_path):
+    title = 'quotes " and \\ and ä'
+    model = segfuse.train(
+        place / "config.toml",
+        tmp_path / "run",
+        data=place / "corpus",
+        quiet=True,
+        settings={"title": title, "training.epochs": np.int64(1), "features.fmin": np.float32(50)},
+    )
+    assert "fmin = 50" in model.configuration
+    assert "epochs = 1" in model.configuration
+
+
+def test_ctrl_c_saves_and_resume_gives_the_same_model(place, tmp_path):
+    script = """
+import segfuse, sys
+config, out, data, resume = sys.argv[1:]
+try:
+    segfuse.train(config, out, data=data, settings={"training.epochs": 40}, resume=resume == "yes")
+except KeyboardInterrupt as interrupt:
+    print("interrupted:", interrupt)
+    sys.exit(9)
+"""
+
+    def start(out, resume):
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                script,
+                place / "config.toml",
+                tmp_path / out,
+                place / "corpus",
+                resume,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    with start("cut", "no") as process:
+        for line in process.stderr:
+            if line.startswith("epoch "):
+                process.send_signal(signal.SIGINT)
+                break
+        process.stderr.read()
+        assert "interrupted:" in process.stdout.read()
+    assert process.returncode == 9
+    for out, resume in (("cut", "yes"), ("whole", "no")):
+        with start(out, resume) as process:
+            process.communicate()
+        assert process.returncode == 0
+    models = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("cut", "whole")]
+    assert models[0] == models[1]
+
+
+def test_the_command_is_in_the_package():
+    result = run("--version")
+    assert (result.returncode, result.stdout.strip()) == (0, f"segfuse {segfuse.__version__}")
+    assert run("no-such-command").returncode == 2
+    program = pathlib.Path(sys.executable).parent / "segfuse"
+    if program.exists():
+        assert subprocess.run([program, "--version"], check=False).returncode == 0
