@@ -19,7 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kChannel =
-    "Of files with several: a number from 0 on or \"mean\"; default: that of the training";
+    "Of files with several: a number from 0 on, \"mean\" or \"stack\"; default: that of the "
+    "training";
 
 /// What the keys of a measure end in, one for each tolerance: "20ms", in their order.
 std::vector<std::string> tolerances_of(const Json& metrics) {

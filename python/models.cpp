@@ -22,7 +22,7 @@ namespace segfuse::python {
 namespace {
 
 using namespace nb::literals;
-using Samples = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Samples = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;  // (N) or (N, channels)
 
 /// The process's context with these choices. Equal choices are one context, so that any number of
 /// models share their threads and devices; a child made by fork has contexts of its own. To be
@@ -89,7 +89,10 @@ class LoadedModel {
 };
 
 Audio audio_of(const Samples& samples, int rate, const std::string& source) {
-  Audio audio{.sample_rate = rate, .channels = 1, .samples = {}, .source = source};
+  Audio audio;
+  audio.sample_rate = rate;
+  audio.source = source;
+  audio.channels = audio.stacked = samples.ndim() == 2 ? static_cast<int>(samples.shape(1)) : 1;
   audio.samples.assign(samples.data(), samples.data() + samples.size());
   return audio;
 }
@@ -191,6 +194,7 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("labels", [](const LoadedModel& l) { return l.model().labels().labels(); })
       .def_prop_ro("sample_rate",
                    [](const LoadedModel& l) { return l.model().features().sample_rate; })
+      .def_prop_ro("channel", [](const LoadedModel& l) { return l.model().features().channel; })
       .def_prop_ro("hop_seconds", [](const LoadedModel& l) { return l.model().hop_seconds(); })
       .def_prop_ro("head", [](const LoadedModel& l) { return l.model().head(); })
       .def_prop_ro("max_duration", [](const LoadedModel& l) { return l.model().max_duration(); })

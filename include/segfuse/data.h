@@ -1,5 +1,5 @@
 #pragma once
-// Recordings and their labels: audio in, label files in and out, features, alphabets, manifests.
+// Recordings and their labels: features, alphabets, manifests; with audio.h and labels.h.
 // Times are seconds, segments are half-open [start, end). Whatever is wrong inside a file throws
 // DataError naming the file and the line or byte offset; an option that cannot work throws
 // UsageError.
@@ -17,96 +17,11 @@
 #include <vector>
 
 #include "segfuse/context.h"
+#include "segfuse/data/audio.h"
+#include "segfuse/data/labels.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
-
-// ------------------------------------------------------------------------------------- labels
-
-struct LabelSegment {
-  double start = 0;
-  double end = 0;
-  std::string label;
-  std::int64_t line = 0;  ///< where it stood in its file; 0 when it came from nowhere
-};
-
-/// Segments in order without gap or overlap: segments[i].end == segments[i + 1].start exactly.
-struct Annotation {
-  std::vector<LabelSegment> segments;
-  double duration = 0;  ///< end of the last segment
-  std::string source;   ///< file name for messages
-};
-
-enum class LabelFormat {
-  kAuto,      ///< by extension: .phn .wrd | .lab | .textgrid | .csv .tsv | .txt (any case)
-  kPhn,       ///< "start end label", integers in samples
-  kFestvox,   ///< header up to a line "#", then "end number label", end in seconds
-  kHtk,       ///< "start end label [score]", integers in units of 100 ns
-  kAudacity,  ///< start TAB end TAB label, in seconds
-  kTextGrid,  ///< Praat, long or short text, UTF-8 or UTF-16 with a byte order mark
-  kCsv,       ///< columns start, end, label by name (or in this order without a header line)
-};
-
-struct LabelOptions {
-  LabelFormat format = LabelFormat::kAuto;  ///< a .lab file with a line "#" is festvox, else HTK
-  double sample_rate = 0;                   ///< in Hz; needed for kPhn
-  std::string tier;                         ///< of a TextGrid; empty: its first interval tier
-  /// Label for gaps, a late start and empty TextGrid intervals. Without it they are errors.
-  /// Overlaps always are. Gaps and overlaps up to 1 microsecond are rounding and are closed.
-  std::optional<std::string> fill_label;
-};
-
-Annotation read_labels(const std::filesystem::path& path, const LabelOptions& options = {});
-/// The same from memory; `name` stands for the file in messages and gives the extension.
-Annotation parse_labels(std::string_view bytes, std::string_view name,
-                        const LabelOptions& options = {});
-
-/// Numbers to write next to the segments, one for each (posterior, start_confidence, ...).
-struct SegmentColumn {
-  std::string name;
-  std::vector<double> values;
-};
-
-struct LabelOutput {
-  LabelFormat format = LabelFormat::kAuto;  ///< by extension; .lab is written as festvox
-  double sample_rate = 0;                   ///< in Hz; needed for kPhn
-  std::string tier = "segments";            ///< of a TextGrid
-  /// CSV: further columns. TextGrid: further interval tiers with the numbers as text. Others: none.
-  std::vector<SegmentColumn> columns;
-};
-
-std::string format_labels(const Annotation& annotation, const LabelOutput& output);
-/// Writes a new file and renames it, so that no reader sees half of it.
-void write_labels(const std::filesystem::path& path, const Annotation& annotation,
-                  const LabelOutput& output = {});
-
-// -------------------------------------------------------------------------------------- audio
-
-struct Audio {
-  int sample_rate = 0;         ///< in Hz
-  int channels = 0;            ///< of the file; `samples` holds one
-  double full_scale = 1;       ///< the stored value that 1.0 stands for: 32768 for 16 bit
-  std::vector<float> samples;  ///< in [-1, 1) unless AudioOptions::stored_scale
-  std::string source;          ///< file name for messages
-  double seconds() const { return static_cast<double>(samples.size()) / sample_rate; }
-};
-
-struct AudioOptions {
-  static constexpr int kMean = -1;  ///< the mean of all channels
-  static constexpr int kOnly = -2;  ///< the only one; files of several are a DataError
-  int channel = kOnly;              ///< from 0 on, or one of these
-  bool stored_scale = false;        ///< give the stored values (1 unit of an integer file = 1.0)
-};
-
-/// WAV, FLAC and whatever else libsndfile reads; NIST SPHERE by its magic, whatever the extension
-/// (16-bit PCM of both byte orders). Truncated files, files without samples, NaN and infinite
-/// samples are errors.
-Audio read_audio(const std::filesystem::path& path, const AudioOptions& options = {});
-Audio parse_sphere(std::string_view bytes, std::string_view name, const AudioOptions& options = {});
-/// AudioOptions::channel from "mean" or a number from 0 on; `what` begins the DataError.
-int audio_channel(std::string_view text, std::string_view what);
-/// Mono, 16 bit; values are clipped to [-1, 1).
-void write_wav(const std::filesystem::path& path, std::span<const float> samples, int sample_rate);
 
 // ----------------------------------------------------------------------------------- features
 
@@ -126,9 +41,10 @@ FeatureKind feature_kind_from_name(std::string_view name);
 /// itself). window_ms = hop_ms with raw_bins = 1 is decimation to the frame rate behind a box
 /// filter; raw_bins = 0 then stacks the samples of each frame and loses nothing.
 /// deltas: then the regression slopes over +-2 frames (HTK), and for 2 the slopes of these.
+/// Stacked channels: the columns of each, side by side, then the slopes of all.
 struct FeatureConfig {
   FeatureKind kind = FeatureKind::kLogMel;
-  int sample_rate = 16000;  ///< expected of every recording
+  int sample_rate = 16000;  ///< to which recordings of other rates are resampled
   double window_ms = 25;
   double hop_ms = 10;
   int n_mels = 40;
@@ -149,6 +65,7 @@ class FeatureExtractor {
  public:
   explicit FeatureExtractor(const FeatureConfig& config);
   const FeatureConfig& config() const noexcept;
+  /// 0 where the recordings say how many: those of each channel that is stacked.
   std::int64_t num_features() const noexcept;
   std::int64_t num_frames(std::int64_t num_samples) const noexcept;
   double hop_seconds() const noexcept { return config().hop_ms / 1000; }
@@ -157,6 +74,8 @@ class FeatureExtractor {
 
  private:
   struct State;
+  struct Rows;
+  void extract_channel(const Audio& audio, int channel, const Rows& rows) const;
   std::shared_ptr<const State> state_;
 };
 
@@ -307,11 +226,24 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options = {});
 std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split);
 
+/// What a recording is to a model.
+struct RecordingFeatures {
+  Tensor features;      ///< (T, D) f32
+  double seconds = 0;   ///< of the recording
+  int sample_rate = 0;  ///< of its file, whatever that of the features is
+};
+/// read_recording(), resample() and extract().
+RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor);
+/// "resampled to 16000 Hz: 3 recordings of 44100 Hz"; empty when none was. `recordings` counts
+/// them by their sample rate.
+std::string resampled_text(const std::map<int, std::int64_t>& recordings, int sample_rate);
+
 struct Example {
   std::string id;
-  Tensor features;     ///< (T, D) f32, not normalised over the corpus
-  Annotation gold;     ///< of the whole recording (covering()), then folded; empty without labels
-  double seconds = 0;  ///< of the audio
+  Tensor features;      ///< (T, D) f32, not normalised over the corpus
+  Annotation gold;      ///< of the whole recording (covering()), then folded; empty without labels
+  double seconds = 0;   ///< of the audio
+  int sample_rate = 0;  ///< of its file
   JoinedCounts joined{};  ///< by folding
 };
 /// Audio, labels and features of all recordings, in their order; files are spread over its threads.

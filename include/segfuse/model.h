@@ -73,8 +73,8 @@ class Model {
   std::int64_t parameter_count() const;
   const std::string& configuration() const;  ///< the settings it was trained with, as TOML
 
-  /// Segments a recording. DataError when its sample rate is not the model's, when it has no
-  /// samples, or when no segmentation is possible.
+  /// Segments a recording; one of another sample rate is resampled. DataError when it has no
+  /// samples or one that is not finite, or when no segmentation is possible.
   Prediction decode(const Audio& audio, const InferenceOptions& options = {}) const;
   /// The same for each; one that cannot be segmented is the DataError of all.
   std::vector<Prediction> decode(std::span<const Audio> recordings,

@@ -83,22 +83,28 @@ def _is_path(recording: object) -> bool:
     return isinstance(recording, (str, os.PathLike))
 
 
-def _samples_of(recording: object, name: str) -> np.ndarray:
-    """One channel as contiguous float32 in [-1, 1): integers are scaled as audio files are."""
+_MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data/audio.h
+
+
+def _samples_of(recording: object, channel: int, name: str) -> np.ndarray:
+    """What the model takes of it, as contiguous float32 in [-1, 1): integers are scaled as files."""
     samples = np.asarray(recording)
-    if samples.ndim != 1:
+    if samples.ndim == 2 and 0 <= channel < samples.shape[1]:
+        samples = samples[:, channel]
+    if samples.ndim != 1 and not (samples.ndim == 2 and channel in (_MEAN, _STACK)):
         raise UsageError(
             f"{name} has shape {samples.shape}, expected (samples,), one channel; choose one of "
             "several, as recording[:, 0]"
         )
     if samples.dtype in (np.int16, np.int32):
-        scale = 2.0 ** (8 * samples.dtype.itemsize - 1)
-        return np.ascontiguousarray(samples / scale, dtype=np.float32)
-    if samples.dtype not in (np.float16, np.float32, np.float64):
+        samples = samples / 2.0 ** (8 * samples.dtype.itemsize - 1)
+    elif samples.dtype not in (np.float16, np.float32, np.float64):
         raise UsageError(
             f"{name} is {samples.dtype}, expected samples of float16, float32 or float64 in "
             "[-1, 1), or of int16 or int32"
         )
+    if samples.ndim == 2 and channel == _MEAN:
+        samples = samples.mean(1)
     return np.ascontiguousarray(samples, dtype=np.float32)
 
 
@@ -116,7 +122,7 @@ class Model:
 
     Attributes:
         labels: the labels, in the order of the columns of posteriors.
-        sample_rate: in Hz, of the recordings that it takes.
+        sample_rate: in Hz, to which recordings of other rates are resampled.
         hop_seconds: the time that a frame of the posteriors covers.
         head: "semi_markov", "linear_chain" or "softmax".
         max_duration: K, the longest segment in frames.
@@ -188,8 +194,11 @@ class Model:
     ) -> Prediction:
         """Segments a recording: the samples of one channel with their rate, or an audio file.
 
+        A recording of another rate than the model's is resampled.
+
         Args:
             recording: (samples,) of float32 or float64 in [-1, 1), or of int16 or int32; or a path.
+                (samples, channels) where the model says what it takes of several channels.
             sample_rate: in Hz, of samples; of a file None.
             minimum_risk: the best expected boundary F1 instead of the likeliest segmentation.
             posteriors: also the probabilities of labels and boundaries by frame.
@@ -198,8 +207,8 @@ class Model:
 
         Raises:
             UsageError: an array of another shape or dtype, or no sample rate.
-            DataError: the recording cannot be read or has another sample rate than the model, a
-                sample is not finite, or there is no segmentation.
+            DataError: the recording cannot be read, a sample is not finite, or there is no
+                segmentation.
         """
         how = _native.InferenceOptions(
             minimum_risk,
@@ -220,7 +229,7 @@ class Model:
                 "no sample_rate was given for an array of samples; pass theirs in Hz, as "
                 "decode(samples, 16000)"
             )
-        array = _samples_of(recording, "the recording")
+        array = _samples_of(recording, self._native.channel, "the recording")
         rate = whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
         return Prediction._of(self._native.decode([array], rate, "the recording", how)[0])
 
@@ -232,7 +241,10 @@ class Model:
         The results are those of `decode`.
         """
         how = _native.InferenceOptions(False, posteriors, 0, 0, 0)
-        arrays = [_samples_of(one, f"recording {i}") for i, one in enumerate(recordings)]
+        arrays = [
+            _samples_of(one, self._native.channel, f"recording {i}")
+            for i, one in enumerate(recordings)
+        ]
         rate = whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
         found = self._native.decode(arrays, rate, "a recording", how)
         return [Prediction._of(one) for one in found]

@@ -134,6 +134,31 @@ def test_files_arrays_and_dtypes_agree(place, model):
     assert same(model.decode(list(samples / 32768), rate), expected)
 
 
+def test_channels_are_those_of_the_model(place):
+    samples, rate = read(recordings(place)[0])
+    other = np.zeros_like(samples)
+    expected = segfuse.Model.load(place / "run").decode(samples, rate)
+    both = np.stack([other, samples], 1)
+    assert same(segfuse.Model.load(place / "run", channel=1).decode(both, rate), expected)
+    mean = segfuse.Model.load(place / "run", channel="mean")
+    assert same(mean.decode(np.stack([samples, samples], 1), rate), expected)
+    assert not same(mean.decode(both, rate), expected)
+    stack = segfuse.Model.load(place / "run", channel="stack")
+    assert same(stack.decode(samples[:, None], rate), expected)
+    with pytest.raises(segfuse.DataError, match="24 columns, those of the model 12"):
+        stack.decode(both, rate)
+    with pytest.raises(segfuse.UsageError, match="one channel"):
+        segfuse.Model.load(place / "run", channel=2).decode(both, rate)
+
+
+def test_other_rates_are_resampled(place, model):
+    samples, rate = read(recordings(place)[0])
+    twice = np.repeat(samples, 2)  # crude, but the labels are the same
+    found = model.decode(twice, 2 * rate)
+    assert found.seconds == pytest.approx(len(samples) / rate)
+    assert found.segments[-1].end == pytest.approx(len(samples) / rate)
+
+
 def test_company_and_threads_change_nothing(place, model):
     audio = [read(path) for path in recordings(place)]
     alone = [model.decode(*one) for one in audio]
@@ -202,7 +227,7 @@ def test_other_segmentations(place, model):
     ("call", "error", "words"),
     [
         (lambda m, x: m.decode(x), segfuse.UsageError, "no sample_rate"),
-        (lambda m, x: m.decode(x, 8000), segfuse.DataError, "8000 Hz"),
+        (lambda m, x: m.decode(x, 10), segfuse.DataError, "10 Hz"),
         (lambda m, x: m.decode(x, 0), segfuse.UsageError, "sample_rate is 0"),
         (lambda m, x: m.decode(x, 16000.5), segfuse.UsageError, "sample_rate is 16000.5"),
         (lambda m, x: m.decode(x[None], 16000), segfuse.UsageError, "one channel"),

@@ -1,8 +1,35 @@
+#include <fmt/core.h>
+
 #include "base/context/pool.h"
 #include "base/thread_pool.h"
 #include "segfuse/data.h"
+#include "segfuse/error.h"
 
 namespace segfuse {
+
+RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor) {
+  AudioOptions how;
+  how.channel = recording.channel.value_or(extractor.config().channel);
+  Audio audio = read_recording(recording, how);
+  RecordingFeatures out{Tensor::zeros(DType::kF32, {0}), audio.seconds(), audio.sample_rate};
+  out.features = extractor.extract(resample(std::move(audio), extractor.config().sample_rate));
+  const std::int64_t columns = extractor.num_features();
+  if (columns > 0 && out.features.shape()[1] != columns)
+    throw DataError(fmt::format(
+        "{}: all channels are stacked here, but not of all recordings; set features.channel = "
+        "\"stack\"",
+        recording.id));
+  return out;
+}
+
+std::string resampled_text(const std::map<int, std::int64_t>& recordings, int sample_rate) {
+  std::string text;
+  for (const auto& [rate, count] : recordings)
+    if (rate != sample_rate)
+      text += fmt::format("{}{} recording{} of {} Hz", text.empty() ? "" : ", ", count,
+                          count == 1 ? "" : "s", rate);
+  return text.empty() ? text : fmt::format("resampled to {} Hz: {}", sample_rate, text);
+}
 
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
@@ -11,15 +38,14 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
   pool_of(context).run(static_cast<std::int64_t>(out.size()), [&](std::int64_t task) {
     const Recording& recording = recordings[static_cast<std::size_t>(task)];
     Example& example = out[static_cast<std::size_t>(task)];
-    AudioOptions how;
-    how.channel = recording.channel.value_or(extractor.config().channel);
-    const Audio audio = read_recording(recording, how);
+    RecordingFeatures read = read_features(recording, extractor);
     example.id = recording.id;
-    example.seconds = audio.seconds();
-    example.features = extractor.extract(audio);
+    example.seconds = read.seconds;
+    example.sample_rate = read.sample_rate;
+    example.features = std::move(read.features);
     if (recording.labels.empty()) return;
     LabelOptions options = labels;
-    options.sample_rate = audio.sample_rate;
+    options.sample_rate = read.sample_rate;
     FrameOptions ends;
     ends.fill_label = labels.fill_label;
     const Annotation whole =

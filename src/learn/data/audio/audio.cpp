@@ -97,9 +97,9 @@ void check_channel(int channel, int channels, std::string_view name) {
     throw DataError(fmt::format(
         "{}: the file has {} channels; choose one by its number (features.channel = 0, --channel "
         "0, "
-        "or a column 'channel' of the manifest), or \"mean\" for their mean",
+        "or a column 'channel' of the manifest), \"mean\" for their mean, or \"stack\" for all",
         name, channels));
-  if (channel < AudioOptions::kOnly || channel >= channels)
+  if (channel < AudioOptions::kStack || channel >= channels)
     throw DataError(fmt::format("{}: channel {} was asked for; the file has {} (counted from 0)",
                                 name, channel, channels));
 }
@@ -107,10 +107,16 @@ void check_channel(int channel, int channels, std::string_view name) {
 ChannelMixer::ChannelMixer(Audio& audio, const AudioOptions& options)
     : audio_(audio),
       channel_(audio.channels == 1 ? 0 : options.channel),
-      scale_(options.stored_scale ? static_cast<float>(audio.full_scale) : 1.0F) {}
+      scale_(options.stored_scale ? static_cast<float>(audio.full_scale) : 1.0F) {
+  if (channel_ == AudioOptions::kStack) audio.stacked = audio.channels;
+}
 
 void ChannelMixer::add(std::span<const float> interleaved) {
   const auto channels = static_cast<std::size_t>(audio_.channels);
+  if (channel_ == AudioOptions::kStack) {
+    for (const float value : interleaved) push(value);
+    return;
+  }
   for (std::size_t at = 0; at < interleaved.size(); at += channels) {
     float value = 0;
     if (channel_ >= 0) {
@@ -119,11 +125,15 @@ void ChannelMixer::add(std::span<const float> interleaved) {
       for (std::size_t c = 0; c < channels; ++c) value += interleaved[at + c];
       value /= static_cast<float>(channels);
     }
-    if (!std::isfinite(value))
-      throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers", audio_.source,
-                                  audio_.samples.size(), value));
-    audio_.samples.push_back(value * scale_);
+    push(value);
   }
+}
+
+void ChannelMixer::push(float value) {
+  if (!std::isfinite(value))
+    throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers", audio_.source,
+                                audio_.frames(), value));
+  audio_.samples.push_back(value * scale_);
 }
 
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
@@ -172,11 +182,12 @@ Audio read_audio(const std::filesystem::path& path, const AudioOptions& options)
 
 int audio_channel(std::string_view text, std::string_view what) {
   if (text == "mean") return AudioOptions::kMean;
+  if (text == "stack") return AudioOptions::kStack;
   int channel = -1;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), channel);
   if (failure != std::errc() || end != text.data() + text.size() || channel < 0)
-    throw DataError(fmt::format("{} is {}; expected \"mean\" or a number from 0 on", what,
-                                data::shown(std::string(text))));
+    throw DataError(fmt::format("{} is {}; expected \"mean\", \"stack\" or a number from 0 on",
+                                what, data::shown(std::string(text))));
   return channel;
 }
 

@@ -28,13 +28,15 @@ std::string format_wav(std::string_view name, std::span<const float> samples, in
 /// DataError unless `channel`, as AudioOptions has it, can be taken of a file with so many.
 void check_channel(int channel, int channels, std::string_view name);
 
-/// Appends interleaved samples in [-1, 1) to audio.samples as one channel.
+/// Appends interleaved samples in [-1, 1) to audio.samples: one channel, or all of them.
 class ChannelMixer {
  public:
   ChannelMixer(Audio& audio, const AudioOptions& options);
   void add(std::span<const float> interleaved);
 
  private:
+  void push(float value);
+
   Audio& audio_;
   int channel_;
   float scale_;

@@ -141,6 +141,7 @@ FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
 const FeatureConfig& FeatureExtractor::config() const noexcept { return state_->config; }
 
 std::int64_t FeatureExtractor::num_features() const noexcept {
+  if (state_->config.channel == AudioOptions::kStack) return 0;
   return state_->base * (1 + state_->config.deltas);
 }
 
@@ -148,6 +149,42 @@ std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const noexce
   // The small term keeps a hop of, say, 220.5 samples from gaining a frame by rounding.
   const double frames = static_cast<double>(num_samples) / hop_samples(config()) - 1e-6;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(frames)));
+}
+
+/// Rows of the features of one channel, `stride` values apart.
+struct FeatureExtractor::Rows {
+  float* first;
+  std::int64_t count;
+  std::int64_t stride;
+};
+
+void FeatureExtractor::extract_channel(const Audio& audio, int channel, const Rows& rows) const {
+  const State& state = *state_;
+  const bool spectral = state.mel.has_value();
+  std::vector<float> copy;
+  std::span<const float> signal = audio.samples;
+  if (audio.stacked > 1) {
+    for (auto at = static_cast<std::size_t>(channel); at < audio.samples.size();
+         at += static_cast<std::size_t>(audio.stacked))
+      copy.push_back(audio.samples[at]);
+    signal = copy;
+  }
+  if (spectral && state.config.preemphasis != 0)
+    signal = copy = pre_emphasised(signal, state.config.preemphasis);
+  std::vector<float> window(static_cast<std::size_t>(state.window));
+  std::optional<data::MelTransform::Workspace> workspace;
+  if (spectral) workspace.emplace(*state.mel);
+  for (std::int64_t t = 0; t < rows.count; ++t) {
+    const double centre = (static_cast<double>(t) + 0.5) * hop_samples(state.config);
+    const double begin = centre - 0.5 * static_cast<double>(state.window);
+    copy_window(signal, static_cast<std::int64_t>(std::floor(begin + 0.5)), window);
+    const std::span<float> row(rows.first + t * rows.stride, static_cast<std::size_t>(state.base));
+    if (spectral) {
+      state.mel->apply(window, row, *workspace);
+    } else {
+      average_parts(window, row);
+    }
+  }
 }
 
 Tensor FeatureExtractor::extract(const Audio& audio) const {
@@ -158,34 +195,19 @@ Tensor FeatureExtractor::extract(const Audio& audio) const {
                     audio.source, audio.sample_rate, state.config.sample_rate));
   if (audio.samples.empty())
     throw DataError(fmt::format("{}: the recording has no samples", audio.source));
-  const std::int64_t frames = num_frames(static_cast<std::int64_t>(audio.samples.size()));
-  const std::int64_t columns = num_features();
+  if (audio.stacked < 1 || audio.samples.size() % static_cast<std::size_t>(audio.stacked) != 0)
+    throw UsageError(fmt::format("{}: {} samples of {} channels", audio.source,
+                                 audio.samples.size(), audio.stacked));
+  const std::int64_t frames = num_frames(audio.frames());
+  const std::int64_t width = state.base * audio.stacked;
+  const std::int64_t columns = width * (1 + state.config.deltas);
   Tensor out(DType::kF32, {frames, columns});
   const std::span<float> values = out.span<float>();
-  const bool spectral = state.mel.has_value();
-  std::vector<float> emphasised;
-  std::span<const float> signal = audio.samples;
-  if (spectral && state.config.preemphasis != 0)
-    signal = emphasised = pre_emphasised(signal, state.config.preemphasis);
-  std::vector<float> window(static_cast<std::size_t>(state.window));
-  std::optional<data::MelTransform::Workspace> workspace;
-  if (spectral) workspace.emplace(*state.mel);
-  for (std::int64_t t = 0; t < frames; ++t) {
-    const double centre = (static_cast<double>(t) + 0.5) * hop_samples(state.config);
-    const double begin = centre - 0.5 * static_cast<double>(state.window);
-    copy_window(signal, static_cast<std::int64_t>(std::floor(begin + 0.5)), window);
-    const auto row =
-        values.subspan(static_cast<std::size_t>(t * columns), static_cast<std::size_t>(state.base));
-    if (spectral) {
-      state.mel->apply(window, row, *workspace);
-    } else {
-      average_parts(window, row);
-    }
-  }
-  if (state.config.normalise_recording)
-    data::normalise_columns(values, frames, columns, state.base);
+  for (int c = 0; c < audio.stacked; ++c)
+    extract_channel(audio, c, {values.data() + c * state.base, frames, columns});
+  if (state.config.normalise_recording) data::normalise_columns(values, frames, columns, width);
   for (int d = 0; d < state.config.deltas; ++d)
-    add_deltas(values, frames, columns, d * state.base, state.base);
+    add_deltas(values, frames, columns, d * width, width);
   return out;
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
 
+#include "base/console/log.h"
 #include "base/console/progress.h"
 #include "base/context/pool.h"
 #include "base/os/file.h"
@@ -112,11 +114,16 @@ class Decoding {
 
   /// One portion of files, so that memory stays bounded.
   void decode(std::span<const fs::path> files, std::vector<DecodedFile>& results);
+  /// What was resampled; empty when nothing was.
+  std::string resampled() const {
+    return resampled_text(rates_, model_.config.features.sample_rate);
+  }
 
  private:
   /// A recording between its file and its labels.
   struct Item {
     DecodedFile file;
+    int sample_rate = 0;  ///< of the file
     learn::Sequence sequence;
     learn::Decoded decoded;
   };
@@ -130,6 +137,7 @@ class Decoding {
   learn::LoadedModel& loaded_;
   const learn::TrainedModel& model_;
   const learn::Decoder::Options how_;
+  std::map<int, std::int64_t> rates_;  // of the recordings that were decoded
 };
 
 /// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
@@ -150,11 +158,12 @@ void attempt(DecodedFile& file, const Step& step) {
 }
 
 void Decoding::read(Item& item) const {
-  AudioOptions how;
-  how.channel = model_.config.features.channel;
-  const Audio audio = read_audio(item.file.audio, how);
-  item.file.seconds = audio.seconds();
-  item.sequence = loaded_.sequence_of(audio);
+  Recording recording;
+  recording.audio = item.file.audio;
+  RecordingFeatures read = read_features(recording, loaded_.extractor());
+  item.file.seconds = read.seconds;
+  item.sample_rate = read.sample_rate;
+  item.sequence = loaded_.sequence_of(item.file.audio.string(), std::move(read.features));
 }
 
 /// All at once; where that is refused, one by one, to find whose fault it is. A recording's result
@@ -187,7 +196,7 @@ void Decoding::find_segments(std::vector<Item>& items) {
 void Decoding::write(Item& item) const {
   LabelOutput output;
   output.format = options_.format;
-  output.sample_rate = model_.config.features.sample_rate;
+  output.sample_rate = item.sample_rate;
   SegmentColumn posterior{"posterior", {}};
   SegmentColumn label{"label_posterior", {}};
   SegmentColumn start{"start_confidence", {}};
@@ -221,6 +230,7 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
   });
   find_segments(items);
   for (Item& item : items) {
+    if (item.file.error.empty()) ++rates_[item.sample_rate];
     attempt(item.file, [&] { write(item); });
     results.push_back(item.file);
     if (options_.each) options_.each(item.file);
@@ -249,6 +259,9 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
     decoding.decode(std::span(files).subspan(i, count), results);
     progress.advance(static_cast<std::int64_t>(count));
   }
+  progress.finish();
+  if (const std::string text = decoding.resampled(); !text.empty())
+    log(LogLevel::kInfo, "{}", text);
   return results;
 }
 

@@ -50,6 +50,16 @@ std::vector<Example> load_with_progress(const std::vector<Recording>& recordings
   return all;
 }
 
+/// Recordings of stacked channels or of values say how many columns there are.
+void check_columns(const std::vector<Example>& examples, std::size_t columns) {
+  for (const Example& example : examples)
+    if (example.features.shape()[1] != static_cast<std::int64_t>(columns))
+      throw DataError(fmt::format(
+          "{}: its features have {} columns, those of the first training recording {}; all "
+          "recordings need the same channels or values",
+          example.id, example.features.shape()[1], columns));
+}
+
 /// Normalises in place and turns labels into frames. Labels that the model lacks are kept: nothing
 /// that it decodes is right there.
 LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
@@ -58,6 +68,7 @@ LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
   set.examples = std::move(examples);
   FrameOptions options;
   options.allow_unknown = true;
+  check_columns(set.examples, normalisation.mean.size());
   for (Example& example : set.examples) {
     for (const LabelSegment& segment : example.gold.segments)
       if (!labels.find(segment.label)) ++set.unknown[segment.label];
@@ -103,6 +114,14 @@ void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig&
     log(LogLevel::kWarning,
         "labels that the training set lacks; whatever is decoded there counts as wrong: {}",
         counts_text(unknown));
+}
+
+void tell_resampled(const std::vector<const std::vector<Example>*>& sets, int sample_rate) {
+  std::map<int, std::int64_t> rates;
+  for (const std::vector<Example>* set : sets)
+    for (const Example& example : *set) ++rates[example.sample_rate];
+  if (const std::string text = resampled_text(rates, sample_rate); !text.empty())
+    log(LogLevel::kInfo, "{}", text);
 }
 
 void check_labels(const std::vector<Recording>& recordings) {
@@ -197,6 +216,8 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   std::vector<Example> test = load(Split::kTest);
   progress.finish();
   if (train.empty()) throw DataError(fmt::format("{}: no training recordings", config.data.path));
+  tell_resampled({&train, &dev, &test}, config.features.sample_rate);
+  check_columns(train, static_cast<std::size_t>(train[0].features.shape()[1]));
 
   Corpus corpus;
   std::vector<Annotation> golds;
@@ -231,9 +252,10 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
                     {.quiet = context.options().get(options::kQuiet)});
-  LabelledSet set = make_set(load_with_progress(recordings, model.config, context, progress),
-                             model.labels, model.normalisation, model.config);
+  std::vector<Example> examples = load_with_progress(recordings, model.config, context, progress);
   progress.finish();
+  tell_resampled({&examples}, model.config.features.sample_rate);
+  LabelledSet set = make_set(std::move(examples), model.labels, model.normalisation, model.config);
   report_gold({&set}, model.config);
   return set;
 }

@@ -46,8 +46,14 @@ Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   return how;
 }
 
-Sequence LoadedModel::sequence_of(const Audio& audio) const {
-  Sequence sequence{audio.source, extractor_.extract(audio), {}};
+Sequence LoadedModel::sequence_of(std::string id, Tensor features) const {
+  const auto columns = static_cast<std::int64_t>(model_.normalisation.mean.size());
+  if (features.shape()[1] != columns)
+    throw DataError(
+        fmt::format("{}: its features have {} columns, those of the model {}; all recordings need "
+                    "the same channels or values",
+                    id, features.shape()[1], columns));
+  Sequence sequence{std::move(id), std::move(features), {}};
   model_.normalisation.apply(sequence.features);
   return sequence;
 }

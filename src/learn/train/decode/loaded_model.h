@@ -25,8 +25,8 @@ class LoadedModel {
   const FeatureExtractor& extractor() const { return extractor_; }
   /// How the decoder is asked for these.
   Decoder::Options how(const InferenceOptions& options) const;
-  /// Normalised features of a recording.
-  Sequence sequence_of(const Audio& audio) const;
+  /// Normalises the features of a recording. DataError when they have other columns.
+  Sequence sequence_of(std::string id, Tensor features) const;
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how) {
     return decoder_.decode(sequences, how);
   }

@@ -20,6 +20,10 @@ struct Model::State {
     for (const Tensor& parameter : loaded.model().parameters) parameters += parameter.size();
   }
 
+  std::vector<Prediction> decode(const std::vector<learn::Sequence>& sequences,
+                                 const std::vector<double>& seconds,
+                                 const InferenceOptions& options);
+
   Context context;
   learn::LoadedModel loaded;
   std::string configuration;
@@ -71,6 +75,19 @@ void check_samples(const Audio& audio) {
 
 }  // namespace
 
+std::vector<Prediction> Model::State::decode(const std::vector<learn::Sequence>& sequences,
+                                             const std::vector<double>& seconds,
+                                             const InferenceOptions& options) {
+  const learn::Decoder::Options how = loaded.how(options);
+  const std::lock_guard lock(mutex);
+  const std::vector<learn::Decoded> decoded = loaded.decode(sequences, how);
+  std::vector<Prediction> out;
+  for (std::size_t i = 0; i < decoded.size(); ++i)
+    out.push_back(prediction_of(decoded[i], loaded.model().labels, loaded.extractor().hop_seconds(),
+                                seconds[i]));
+  return out;
+}
+
 Model Model::load(const std::filesystem::path& path, const Context& context,
                   const std::string& channel) {
   return Model(std::make_shared<State>(learn::open_model(path, channel), context));
@@ -97,26 +114,26 @@ Prediction Model::decode(const Audio& audio, const InferenceOptions& options) co
 
 std::vector<Prediction> Model::decode(std::span<const Audio> recordings,
                                       const InferenceOptions& options) const {
-  const learn::Decoder::Options how = state_->loaded.how(options);
-  const std::lock_guard lock(state_->mutex);
   std::vector<learn::Sequence> sequences(recordings.size());
   pool_of(state_->context).run(std::ssize(recordings), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    check_samples(recordings[at]);
-    sequences[at] = state_->loaded.sequence_of(recordings[at]);
+    const Audio& audio = recordings[static_cast<std::size_t>(i)];
+    check_samples(audio);
+    sequences[static_cast<std::size_t>(i)] = state_->loaded.sequence_of(
+        audio.source, state_->loaded.extractor().extract(resample(audio, features().sample_rate)));
   });
-  const std::vector<learn::Decoded> decoded = state_->loaded.decode(sequences, how);
-  std::vector<Prediction> out;
-  for (std::size_t i = 0; i < decoded.size(); ++i)
-    out.push_back(prediction_of(decoded[i], labels(), hop_seconds(), recordings[i].seconds()));
-  return out;
+  std::vector<double> seconds;
+  for (const Audio& audio : recordings) seconds.push_back(audio.seconds());
+  return state_->decode(sequences, seconds, options);
 }
 
 Prediction Model::decode_file(const std::filesystem::path& path,
                               const InferenceOptions& options) const {
-  AudioOptions how;
-  how.channel = features().channel;
-  return decode(read_audio(path, how), options);
+  Recording recording;
+  recording.audio = path;
+  RecordingFeatures read = read_features(recording, state_->loaded.extractor());
+  const learn::Sequence sequence =
+      state_->loaded.sequence_of(path.string(), std::move(read.features));
+  return std::move(state_->decode({sequence}, {read.seconds}, options).front());
 }
 
 }  // namespace segfuse

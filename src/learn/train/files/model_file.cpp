@@ -27,7 +27,8 @@ Json sizes_of(const TrainedModel& model) {
           {"joins_neighbours", m.joins_neighbours}};
 }
 
-constexpr std::int64_t kMostFrames = 1'000'000;  // of a segment, as in the configuration
+constexpr std::int64_t kMostColumns = 1'000'000;  // of the features
+constexpr std::int64_t kMostFrames = 1'000'000;   // of a segment, as in the configuration
 
 void read_sizes(const JsonPlace& json, TrainedModel& model) {
   constexpr std::array kHeads = {HeadKind::kSemiMarkov, HeadKind::kLinearChain, HeadKind::kSoftmax};
@@ -36,9 +37,9 @@ void read_sizes(const JsonPlace& json, TrainedModel& model) {
   model.labels = Alphabet(json.at("labels").texts());
   if (model.labels.size() == 0) json.at("labels").refuse("at least one label");
   ModelConfig& m = model.config.model;
-  m.features = json.at("features").integer();
+  m.features = json.at("features").integer(1, kMostColumns);
   const std::int64_t columns = FeatureExtractor(model.config.features).num_features();
-  if (m.features != columns)
+  if (columns > 0 && m.features != columns)
     json.at("features").refuse(fmt::format("the {} columns of the configuration", columns));
   m.max_duration = json.at("max_duration").integer(1, kMostFrames);
   m.classes = model.labels.size();
