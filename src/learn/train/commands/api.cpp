@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,6 @@
 #include <set>
 #include <span>
 
-#include "base/console/log.h"
 #include "base/console/progress.h"
 #include "base/context/pool.h"
 #include "base/os/file.h"
@@ -19,6 +18,7 @@
 #include "learn/train/commands/report_files.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/files/run_folder.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -35,28 +35,8 @@ void make_directory(const fs::path& path) {
 
 // --- decoding ----------------------------------------------------------------------------------
 
-const char* extension_of(LabelFormat format) {
-  switch (format) {
-    case LabelFormat::kTextGrid: return ".TextGrid";
-    case LabelFormat::kCsv: return ".csv";
-    case LabelFormat::kPhn: return ".phn";
-    case LabelFormat::kFestvox:
-    case LabelFormat::kHtk: return ".lab";
-    case LabelFormat::kAudacity: return ".txt";
-    case LabelFormat::kAuto: break;
-  }
-  throw UsageError("no label format was chosen; name one, as LabelFormat::kTextGrid");
-}
-
-bool looks_like_audio(const fs::path& path) {
-  static const std::set<std::string> known = {".wav", ".flac", ".sph", ".nist"};
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return known.contains(extension);
-}
-
-/// Files as they are; of directories the audio files in them, sorted by name.
-std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
+/// Files as they are; of directories the recordings in them, sorted by name.
+std::vector<fs::path> recording_files(const std::vector<fs::path>& inputs, bool values) {
   std::vector<fs::path> files;
   for (const fs::path& input : inputs) {
     if (!path_exists(input))
@@ -67,11 +47,13 @@ std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
     }
     std::vector<fs::path> inside;
     std::error_code failure;
+    const auto is_recording = recordings_of_folder(input, values);
     for (const fs::path& path : list_directory(input))
-      if (looks_like_audio(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
+      if (is_recording(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
     if (inside.empty())
-      throw DataError(fmt::format("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
-                                  input.string()));
+      throw DataError(fmt::format("{}: no {} files ({}) in this directory", input.string(),
+                                  values ? "value" : "audio",
+                                  fmt::join(values ? value_endings() : audio_endings(), ", ")));
     files.insert(files.end(), inside.begin(), inside.end());
   }
   return files;
@@ -81,7 +63,7 @@ std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
 struct DecodedPaths {
   DecodedPaths(const DecodeOptions& options, const fs::path& file) {
     const std::string stem = (options.out / file.stem()).string();
-    labels = stem + extension_of(options.format);
+    labels = options.out / label_file_name(file, options.format);
     if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
     if (options.posteriors) posteriors = stem + ".frames.csv";
   }
@@ -135,7 +117,7 @@ class Decoding {
   /// A recording between its file and its labels.
   struct Item {
     DecodedFile file;
-    int sample_rate = 0;  ///< of the file
+    double sample_rate = 0;  ///< of the file
     learn::Sequence sequence;
     learn::Decoded decoded;
   };
@@ -150,7 +132,7 @@ class Decoding {
   FeatureExtractor extractor_;
   learn::Decoder decoder_;
   learn::Decoder::Options how_;
-  std::map<int, std::int64_t> rates_;  // of the recordings that were decoded
+  std::map<double, std::int64_t> rates_;  // of the recordings that were decoded
 };
 
 /// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
@@ -217,6 +199,7 @@ void Decoding::write(Item& item) const {
   LabelOutput output;
   output.format = options_.format;
   output.sample_rate = item.sample_rate;
+  output.recording = item.file.audio.filename().string();
   SegmentColumn posterior{"posterior", {}};
   SegmentColumn label{"label_posterior", {}};
   SegmentColumn start{"start_confidence", {}};
@@ -311,7 +294,7 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
 
 std::vector<DecodedFile> decode(const DecodeOptions& options) {
   constexpr std::size_t kPortion = 64;
-  (void)extension_of(options.format);
+  (void)label_format(options.format);
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
@@ -321,7 +304,8 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   learn::TrainedModel model = learn::read_model(model_path(options.model));
   learn::check_parameters(model, model_path(options.model));
   choose_channel(options.channel, model);
-  const std::vector<fs::path> files = audio_files(options.inputs);
+  const bool values = model.config.features.kind == FeatureKind::kValues;
+  const std::vector<fs::path> files = recording_files(options.inputs, values);
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);
   make_directory(options.out);
@@ -335,8 +319,7 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
     progress.advance(static_cast<std::int64_t>(count));
   }
   progress.finish();
-  if (const std::string text = decoding.resampled(); !text.empty())
-    log(LogLevel::kInfo, "{}", text);
+  learn::tell(decoding.resampled());
   return results;
 }
 
