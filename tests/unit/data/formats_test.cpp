@@ -339,7 +339,8 @@ TEST(BirdsongRec, PositionsCountSamplesFromTheirSequence) {
 TEST(Emu, LevelsAreTiersAndTheLastSampleCounts) {
   const std::string text =
       R"({"name":"x","annotates":"x.wav","sampleRate":1000,"levels":[
-      {"name":"Utterance","type":"ITEM","items":[{"id":9,"labels":[{"name":"Utterance","value":""}]}]},
+      {"name":"Utterance","type":"ITEM","items":[
+       {"id":9,"labels":[{"name":"Utterance","value":""}]}]},
       {"name":"Phonetic","type":"SEGMENT","items":[
        {"id":1,"sampleStart":0,"sampleDur":99,"labels":[{"name":"Phonetic","value":"V"}]},
        {"id":2,"sampleStart":100,"sampleDur":399,"labels":[{"name":"Phonetic","value":"m"}]}]},

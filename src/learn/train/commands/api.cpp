@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +18,6 @@
 #include "learn/train/commands/report_files.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/files/run_folder.h"
-#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -35,35 +34,11 @@ void make_directory(const fs::path& path) {
 
 // --- decoding ----------------------------------------------------------------------------------
 
-/// Files as they are; of directories the recordings in them, sorted by name.
-std::vector<fs::path> recording_files(const std::vector<fs::path>& inputs, bool values) {
-  std::vector<fs::path> files;
-  for (const fs::path& input : inputs) {
-    if (!path_exists(input))
-      throw DataError(fmt::format("{}: no such file or directory", input.string()));
-    if (!path_is_directory(input)) {
-      files.push_back(input);
-      continue;
-    }
-    std::vector<fs::path> inside;
-    std::error_code failure;
-    const auto is_recording = recordings_of_folder(input, values);
-    for (const fs::path& path : list_directory(input))
-      if (is_recording(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
-    if (inside.empty())
-      throw DataError(fmt::format("{}: no {} files ({}) in this directory", input.string(),
-                                  values ? "value" : "audio",
-                                  fmt::join(values ? value_endings() : audio_endings(), ", ")));
-    files.insert(files.end(), inside.begin(), inside.end());
-  }
-  return files;
-}
-
 /// The files of a recording: its labels, and what was asked for beside them (else empty).
 struct DecodedPaths {
   DecodedPaths(const DecodeOptions& options, const fs::path& file) {
     const std::string stem = (options.out / file.stem()).string();
-    labels = options.out / label_file_name(file, options.format);
+    labels = learn::labels_path(options.out, file, options.format);
     if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
     if (options.posteriors) posteriors = stem + ".frames.csv";
   }
@@ -294,7 +269,7 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
 
 std::vector<DecodedFile> decode(const DecodeOptions& options) {
   constexpr std::size_t kPortion = 64;
-  (void)label_format(options.format);
+  (void)learn::labels_path(options.out, "x", options.format);  // refuses kAuto
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
@@ -305,7 +280,7 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   learn::check_parameters(model, model_path(options.model));
   choose_channel(options.channel, model);
   const bool values = model.config.features.kind == FeatureKind::kValues;
-  const std::vector<fs::path> files = recording_files(options.inputs, values);
+  const std::vector<fs::path> files = learn::recording_files(options.inputs, values);
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);
   make_directory(options.out);
