@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
 namespace segfuse::cli {
@@ -64,19 +65,6 @@ std::optional<Split> split_of(const std::string& word) {
   for (const Split split : {Split::kTrain, Split::kDev, Split::kTest})
     if (word == name_of(split)) return split;
   throw UsageError(fmt::format("there is no split '{}'; use {}", word, kSplits));
-}
-
-constexpr const char* kFormats = "textgrid, csv, phn, lab or audacity";
-LabelFormat format_of(const std::string& word) {
-  static const std::map<std::string, LabelFormat> formats = {{"textgrid", LabelFormat::kTextGrid},
-                                                             {"csv", LabelFormat::kCsv},
-                                                             {"phn", LabelFormat::kPhn},
-                                                             {"lab", LabelFormat::kFestvox},
-                                                             {"audacity", LabelFormat::kAudacity}};
-  const auto found = formats.find(word);
-  if (found == formats.end())
-    throw UsageError(fmt::format("there is no label format '{}'; use {}", word, kFormats));
-  return found->second;
 }
 
 void print(const Common& common, const std::string& metrics) {
@@ -245,7 +233,7 @@ void add_decode(Command app, Common& common) {
   command.option("inputs", options->inputs, "Audio files or directories of them").required();
   command.option("--out", options->out, "Directory for the label files").required();
   auto format = std::make_shared<std::string>("textgrid");
-  command.option("--format", *format, kFormats).shows_default();
+  command.option("--format", *format, written_label_formats()).shows_default();
   command.option("--channel", options->channel, kChannel);
   command.flag("--min-risk", options->minimum_risk,
                "The segmentation with the best expected boundary F1, not the likeliest");
@@ -262,7 +250,7 @@ void add_decode(Command app, Common& common) {
   command.runs([options, format, &common] {
     options->context = Context::process_default();
     options->overwrite = common.overwrite;
-    options->format = format_of(*format);
+    options->format = written_label_format(*format);
     run_decode(*options, common);
   });
 }

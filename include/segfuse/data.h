@@ -1,5 +1,6 @@
 #pragma once
-// Recordings and their labels: features, alphabets, manifests; with audio.h and labels.h.
+// Recordings and their labels: audio in, label files in and out, features, alphabets, manifests.
+// docs/data.md has the formats and rules in full; data/formats.h the table of label formats.
 // Times are seconds, segments are half-open [start, end). Whatever is wrong inside a file throws
 // DataError naming the file and the line or byte offset; an option that cannot work throws
 // UsageError.
@@ -17,36 +18,136 @@
 #include <vector>
 
 #include "segfuse/context.h"
-#include "segfuse/data/audio.h"
-#include "segfuse/data/labels.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
 
+// ------------------------------------------------------------------------------------- labels
+
+struct LabelSegment {
+  double start = 0;
+  double end = 0;
+  std::string label;
+  std::int64_t line = 0;  ///< where it stood in its file; 0 when it came from nowhere
+};
+
+/// Segments in order without gap or overlap: segments[i].end == segments[i + 1].start exactly.
+struct Annotation {
+  std::vector<LabelSegment> segments;
+  double duration = 0;  ///< end of the last segment
+  std::string source;   ///< file name for messages
+};
+
+/// The formats of label files: label_formats() in data/formats.h says what each is.
+enum class LabelFormat {
+  kAuto,  ///< by the file's name, and by its content where several formats share an ending
+  kTextGrid,
+  kPhn,
+  kFestvox,
+  kHtk,
+  kAudacity,
+  kCsv,
+  kSimpleSeq,
+  kGenericSeq,
+  kDas,
+  kWhisperSeg,
+  kRaven,
+  kNotMat,
+  kYarden,
+  kBirdsongRec,
+  kEaf,
+  kEmu,
+  kCtm,
+  kBed,
+  kGff3,
+};
+
+struct LabelOptions {
+  LabelFormat format = LabelFormat::kAuto;
+  double sample_rate = 0;  ///< of the recording, in Hz; where times count its samples or frames
+  std::string tier;        ///< where there are several; empty: the first that has intervals
+  std::string recording;   ///< the name of its file, where labels of several stand in one
+  /// Label for gaps, a late start and intervals without text. Without it they are errors.
+  /// Overlaps always are. Gaps and overlaps up to 1 microsecond are rounding and are closed.
+  std::optional<std::string> fill_label;
+};
+
+Annotation read_labels(const std::filesystem::path& path, const LabelOptions& options = {});
+/// The same from memory; `name` stands for the file in messages and gives the extension.
+Annotation parse_labels(std::string_view bytes, std::string_view name,
+                        const LabelOptions& options = {});
+
+/// Numbers to write next to the segments, one for each (posterior, start_confidence, ...).
+struct SegmentColumn {
+  std::string name;
+  std::vector<double> values;
+};
+
+struct LabelOutput {
+  LabelFormat format = LabelFormat::kAuto;
+  double sample_rate = 0;         ///< as in LabelOptions
+  std::string tier = "segments";  ///< of formats with tiers
+  std::string recording;          ///< the name of its file, for formats that have it
+  /// CSV: further columns. TextGrid: further interval tiers with the numbers as text. Others: none.
+  std::vector<SegmentColumn> columns;
+};
+
+std::string format_labels(const Annotation& annotation, const LabelOutput& output);
+
+// -------------------------------------------------------------------------------------- audio
+
+struct Audio {
+  int sample_rate = 0;         ///< in Hz
+  int channels = 0;            ///< of the file; `samples` holds one
+  double full_scale = 1;       ///< the stored value that 1.0 stands for: 32768 for 16 bit
+  std::vector<float> samples;  ///< in [-1, 1) unless AudioOptions::stored_scale
+  std::string source;          ///< file name for messages
+  int stacked = 1;             ///< channels in `samples`, which alternate; 1 but for kStack
+  std::int64_t frames() const { return static_cast<std::int64_t>(samples.size()) / stacked; }
+  double seconds() const { return static_cast<double>(frames()) / sample_rate; }
+};
+
+struct AudioOptions {
+  static constexpr int kMean = -1;   ///< the mean of all channels
+  static constexpr int kOnly = -2;   ///< the only one; files of several are a DataError
+  static constexpr int kStack = -3;  ///< all of them, side by side
+  int channel = kOnly;               ///< from 0 on, or one of these
+  bool stored_scale = false;         ///< give the stored values (1 unit of an integer file = 1.0)
+};
+
+/// WAV, FLAC and whatever else libsndfile reads; NIST SPHERE by its magic, whatever the extension
+/// (16-bit PCM of both byte orders). Truncated files, files without samples, NaN and infinite
+/// samples are errors.
+Audio read_audio(const std::filesystem::path& path, const AudioOptions& options = {});
+/// AudioOptions::channel from "mean", "stack" or a number from 0 on; `what` begins the DataError.
+int audio_channel(std::string_view text, std::string_view what);
+/// At another sample rate: N samples become N times the ratio of the rates, rounded, at least one.
+/// No delay; the same bits on every run. DataError where the rates are too far apart.
+Audio resample(Audio audio, int sample_rate);
+inline constexpr int kMostResampling = 256;
+
 // ----------------------------------------------------------------------------------- features
 
-enum class FeatureKind { kLogMel, kMfcc, kRaw };
-std::string_view name_of(FeatureKind kind) noexcept;  ///< log_mel, mfcc, raw
+enum class FeatureKind { kLogMel, kMfcc, kRaw, kValues };
+std::string_view name_of(FeatureKind kind) noexcept;  ///< log_mel, mfcc, raw, values
 FeatureKind feature_kind_from_name(std::string_view name);
 
 /// Frame t covers the time [t hop, (t+1) hop); its window of window_ms is centred on the middle of
 /// the frame; a signal is mirrored at its ends. N samples give T = max(1, ceil(N / hop)) frames.
 ///
-/// log_mel: x[n] - preemphasis x[n-1], Hamming window, power spectrum (FFT of the next power of
-/// two), n_mels triangles equally spaced on the HTK mel scale 2595 log10(1 + f / 700) between fmin
-/// and fmax and linear in mel, log(max(energy, 1e-10)).
-/// mfcc: orthonormal DCT-II of that, coefficients 0 .. n_mfcc-1, coefficient n times
-/// 1 + lifter/2 sin(pi n / lifter).
-/// raw: the window cut into raw_bins equal parts, each averaged (0: every sample of the window for
-/// itself). window_ms = hop_ms with raw_bins = 1 is decimation to the frame rate behind a box
-/// filter; raw_bins = 0 then stacks the samples of each frame and loses nothing.
+/// log_mel: pre-emphasis, Hamming window, power spectrum (FFT of the next power of two), n_mels
+/// triangles on the HTK mel scale between fmin and fmax, log(max(energy, 1e-10)).
+/// mfcc: orthonormal DCT-II of that, coefficients 0 .. n_mfcc-1, liftered.
+/// raw: the window cut into raw_bins equal parts, each averaged (0: every sample for itself).
 /// deltas: then the regression slopes over +-2 frames (HTK), and for 2 the slopes of these.
+/// values: the rows of a file of numbers, frame_rate of them a second; no audio.
 /// Stacked channels: the columns of each, side by side, then the slopes of all.
 struct FeatureConfig {
   FeatureKind kind = FeatureKind::kLogMel;
   int sample_rate = 16000;  ///< to which recordings of other rates are resampled
   double window_ms = 25;
-  double hop_ms = 10;
+  double hop_ms = 10;     ///< of values 1000 / frame_rate, whatever stands here
+  double frame_rate = 0;  ///< of values: rows a second
   int n_mels = 40;
   int n_mfcc = 13;
   double fmin = 20;
@@ -71,11 +172,14 @@ class FeatureExtractor {
   double hop_seconds() const noexcept { return config().hop_ms / 1000; }
   /// (T, D) f32, the same bits on every run and thread. DataError when the sample rate differs.
   Tensor extract(const Audio& audio) const;
+  /// The same of values (T, D) f32; UsageError for other kinds.
+  Tensor extract_values(const Tensor& values, std::string_view source) const;
 
  private:
   struct State;
   struct Rows;
   void extract_channel(const Audio& audio, int channel, const Rows& rows) const;
+  void finish(std::span<float> values, std::int64_t frames, std::int64_t width) const;
   std::shared_ptr<const State> state_;
 };
 
@@ -189,11 +293,12 @@ struct AudioCommand {
 
 struct Recording {
   std::string id;
-  std::filesystem::path audio;   ///< empty: see command
+  std::filesystem::path audio;   ///< or values; empty: see command
   std::filesystem::path labels;  ///< empty: none
   Split split = Split::kTrain;
   std::optional<AudioCommand> command{};  ///< what to run instead of reading a file
   std::optional<int> channel{};           ///< as AudioOptions; wins over the configuration's
+  std::string part{};                     ///< of a file that holds several: the sequence's name
 };
 
 /// read_audio() of the recording's file, or of what its command writes. A command that fails is a
@@ -206,67 +311,40 @@ struct ManifestOptions {
   /// A manifest with commands runs them with the rights of this process, so it is refused
   /// (UsageError) unless whoever passes its path says that its author is trusted.
   bool allow_commands = false;
+  bool values = false;  ///< the recordings are files of numbers, not audio
 };
 
-/// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file or a directory:
-/// 1. a manifest has a header line with the columns id, audio, labels, split, channel (any order,
-///    others are ignored; id or audio must be there). Paths are relative to the manifest. Without
-///    an audio column the files are sought as [SPLIT/]ID.{wav,flac,sph,nist} and the labels next to
-///    them. An audio entry that ends in "|" is a command ("flac -dc a.flac |"), run by the shell in
-///    the manifest's directory each time the recording is read; it needs an id;
-/// 2. a directory with manifest.tsv or manifest.csv: that;
-/// 3. train/ and test/ (and dev/; any case, searched recursively): audio and label files are
-///    paired by name;
-/// 4. wav/ and lab/ side by side, or pairs in the directory itself.
-/// Split rule where the split is not given: recording i of the sorted list is test for i % 10 == 0,
-/// dev for i % 10 == 5, else train. Where train and test are given but no dev: recording i of the
-/// sorted training list is dev for i % 10 == 5. Audio without labels and labels without audio are
-/// errors.
+/// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file with a header
+/// line, or a directory: with manifest.tsv or manifest.csv; with train/, test/ and perhaps dev/;
+/// with wav/ and lab/; or with pairs of recordings and labels. docs/data.md says how they are found
+/// and split. Recordings without labels and labels without a recording are errors.
 std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options = {});
 std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split);
 
 /// What a recording is to a model.
 struct RecordingFeatures {
-  Tensor features;      ///< (T, D) f32
-  double seconds = 0;   ///< of the recording
-  int sample_rate = 0;  ///< of its file, whatever that of the features is
+  Tensor features;         ///< (T, D) f32
+  double seconds = 0;      ///< of the recording
+  double sample_rate = 0;  ///< of its file, whatever that of the features is
 };
-/// read_recording(), resample() and extract().
+/// read_recording(), resample() and extract(), or read_values() and extract_values().
 RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor);
 /// "resampled to 16000 Hz: 3 recordings of 44100 Hz"; empty when none was. `recordings` counts
 /// them by their sample rate.
-std::string resampled_text(const std::map<int, std::int64_t>& recordings, int sample_rate);
+std::string resampled_text(const std::map<double, std::int64_t>& recordings, int sample_rate);
 
 struct Example {
   std::string id;
-  Tensor features;      ///< (T, D) f32, not normalised over the corpus
-  Annotation gold;      ///< of the whole recording (covering()), then folded; empty without labels
-  double seconds = 0;   ///< of the audio
-  int sample_rate = 0;  ///< of its file
-  JoinedCounts joined{};  ///< by folding
+  Tensor features;     ///< (T, D) f32, not normalised over the corpus
+  Annotation gold;     ///< of the whole recording (covering()), then folded; empty without labels
+  double seconds = 0;  ///< of the audio
+  double sample_rate = 0;  ///< of its file
+  JoinedCounts joined{};   ///< by folding
 };
 /// Audio, labels and features of all recordings, in their order; files are spread over its threads.
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context = {});
-
-// ------------------------------------------------------------------------------------- batches
-
-struct BucketConfig {
-  std::int64_t batch_size = 16;  ///< at most so many sequences
-  std::int64_t max_frames = 0;   ///< at most so many frames with padding (count x longest); 0: any
-  std::uint64_t seed = 0;
-  double jitter = 0.1;  ///< lengths are sorted after a factor of 1 +- jitter
-};
-/// Batches of indices into `lengths`, of similar length, in random order: a pure function of its
-/// arguments. Each index appears once; a sequence longer than max_frames is a batch of its own.
-std::vector<std::vector<std::int64_t>> make_buckets(std::span<const std::int64_t> lengths,
-                                                    const BucketConfig& config, std::int64_t epoch);
-/// Steps of `shards` batches each, of similar length, in random order; the step of the longest
-/// sequences may have fewer. With one shard the batches of make_buckets().
-std::vector<std::vector<std::vector<std::int64_t>>> make_steps(
-    std::span<const std::int64_t> lengths, const BucketConfig& config, std::int64_t shards,
-    std::int64_t epoch);
 
 }  // namespace segfuse

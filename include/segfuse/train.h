@@ -10,7 +10,6 @@
 
 #include "segfuse/context.h"
 #include "segfuse/data.h"
-#include "segfuse/doctor/numerics.h"
 #include "segfuse/metrics.h"
 
 namespace segfuse {
@@ -71,6 +70,8 @@ TrainResult train(const TrainOptions& options);
 /// signals are passed on. UsageError for less than 2 ranks or where this process is a rank itself;
 /// CommError where there is no launcher.
 int train_on_ranks(int ranks, const std::vector<std::string>& command);
+
+struct NumericsReport;  // segfuse/doctor/numerics.h
 
 struct TrainingNumericsOptions {
   std::filesystem::path config;        ///< as in TrainOptions

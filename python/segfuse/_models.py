@@ -83,7 +83,7 @@ def _is_path(recording: object) -> bool:
     return isinstance(recording, (str, os.PathLike))
 
 
-_MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data/audio.h
+_MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data.h
 
 
 def _samples_of(recording: object, channel: int, name: str) -> np.ndarray:

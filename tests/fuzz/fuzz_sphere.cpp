@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

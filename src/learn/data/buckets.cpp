@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "segfuse/data.h"
+#include "learn/data/buckets.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -2,16 +2,37 @@
 
 #include "base/context/pool.h"
 #include "base/thread_pool.h"
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
 
+namespace {
+
+RecordingFeatures values_of(const Recording& recording, const FeatureExtractor& extractor) {
+  if (recording.command)
+    throw DataError(fmt::format("{}: values are read from files, not from commands", recording.id));
+  const double rate = extractor.config().frame_rate;
+  const Tensor values = read_values(recording.audio, recording.part);
+  return {extractor.extract_values(values, recording.audio.string()),
+          static_cast<double>(values.shape()[0]) / rate, rate};
+}
+
+/// What label files may call the recording.
+std::string name_in_labels(const Recording& recording) {
+  if (!recording.part.empty()) return recording.part;
+  return recording.command ? recording.id : recording.audio.filename().string();
+}
+
+}  // namespace
+
 RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor) {
+  if (extractor.config().kind == FeatureKind::kValues) return values_of(recording, extractor);
   AudioOptions how;
   how.channel = recording.channel.value_or(extractor.config().channel);
   Audio audio = read_recording(recording, how);
-  RecordingFeatures out{Tensor::zeros(DType::kF32, {0}), audio.seconds(), audio.sample_rate};
+  RecordingFeatures out{Tensor::zeros(DType::kF32, {0}), audio.seconds(),
+                        static_cast<double>(audio.sample_rate)};
   out.features = extractor.extract(resample(std::move(audio), extractor.config().sample_rate));
   const std::int64_t columns = extractor.num_features();
   if (columns > 0 && out.features.shape()[1] != columns)
@@ -22,11 +43,11 @@ RecordingFeatures read_features(const Recording& recording, const FeatureExtract
   return out;
 }
 
-std::string resampled_text(const std::map<int, std::int64_t>& recordings, int sample_rate) {
+std::string resampled_text(const std::map<double, std::int64_t>& recordings, int sample_rate) {
   std::string text;
   for (const auto& [rate, count] : recordings)
     if (rate != sample_rate)
-      text += fmt::format("{}{} recording{} of {} Hz", text.empty() ? "" : ", ", count,
+      text += fmt::format("{}{} recording{} of {:.10g} Hz", text.empty() ? "" : ", ", count,
                           count == 1 ? "" : "s", rate);
   return text.empty() ? text : fmt::format("resampled to {} Hz: {}", sample_rate, text);
 }
@@ -46,6 +67,7 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
     if (recording.labels.empty()) return;
     LabelOptions options = labels;
     options.sample_rate = read.sample_rate;
+    options.recording = name_in_labels(recording);
     FrameOptions ends;
     ends.fill_label = labels.fill_label;
     const Annotation whole =

@@ -1,12 +1,11 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/os/file.h"
+#include "learn/data/labels/fields.h"
 #include "learn/data/text.h"
-#include "segfuse/data.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -14,10 +13,6 @@ namespace data {
 namespace {
 
 namespace fs = std::filesystem;
-
-const std::set<std::string> kAudioExtensions = {".wav", ".flac", ".sph", ".nist"};
-const std::set<std::string> kLabelExtensions = {".phn", ".lab", ".textgrid",
-                                                ".csv", ".tsv", ".txt"};
 
 std::optional<Split> split_from_name(const std::string& name) {
   if (name == "train" || name == "training") return Split::kTrain;
@@ -49,25 +44,33 @@ void apply_split_rule(std::vector<Found>& found) {
   }
 }
 
-/// Audio and label files of a directory, keyed by their path without extension.
+/// A folder of recordings, and what its name says.
+struct Folder {
+  std::optional<Split> split;
+  std::string prefix;  ///< of the ids
+  bool values = false;
+};
+
+/// Files of a directory, keyed by their path without what `stem_of` takes off their names.
 struct FileMap {
   std::map<std::string, fs::path> files;
 
-  void collect(const fs::path& directory, const std::set<std::string>& extensions) {
-    collect(directory, directory, extensions);
+  template <class Wanted, class StemOf>
+  void collect(const fs::path& directory, const Wanted& wanted, const StemOf& stem_of) {
+    collect(directory, directory, wanted, stem_of);
   }
 
  private:
-  void collect(const fs::path& directory, const fs::path& folder,
-               const std::set<std::string>& extensions) {
+  template <class Wanted, class StemOf>
+  void collect(const fs::path& directory, const fs::path& folder, const Wanted& wanted,
+               const StemOf& stem_of) {
     for (const fs::path& path : list_directory(folder)) {
       std::error_code failure;
       const bool link = fs::is_symlink(fs::symlink_status(path, failure));
-      if (!link && path_is_directory(path)) collect(directory, path, extensions);
-      if (!extensions.contains(extension_of(path.string())) || !fs::is_regular_file(path, failure))
-        continue;
+      if (!link && path_is_directory(path)) collect(directory, path, wanted, stem_of);
+      if (!wanted(path) || !fs::is_regular_file(path, failure)) continue;
       if (lower(path.stem().string()) == "manifest") continue;
-      const std::string key = (path.parent_path().lexically_relative(directory) / path.stem())
+      const std::string key = (path.parent_path().lexically_relative(directory) / stem_of(path))
                                   .lexically_normal()
                                   .generic_string();
       const auto [at, fresh] = files.emplace(key, path);
@@ -79,22 +82,84 @@ struct FileMap {
   }
 };
 
-void pair_files(const fs::path& audio_directory, const fs::path& label_directory,
-                std::optional<Split> split, const std::string& prefix, std::vector<Found>& out) {
-  FileMap audio;
-  FileMap labels;
-  audio.collect(audio_directory, kAudioExtensions);
-  labels.collect(label_directory, kLabelExtensions);
-  for (const auto& [key, path] : labels.files)
-    if (!audio.files.contains(key))
+/// Whether the path lies in the folder or below it.
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = path.lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+/// Gives the labels of a file that names its recordings to those without labels, as
+/// Annotation.xml does. False when it names none.
+bool share_labels(const fs::path& file, const FileMap& audio, FileMap& labels) {
+  const LabelFormatInfo& format = label_format(inspect_labels(file).format);
+  if (!format.shared) return false;
+  const std::vector<std::string> names = inspect_labels(file).recordings;
+  for (const auto& [key, path] : audio.files) {
+    if (!lies_in(path, file.parent_path()) || labels.files.contains(key)) continue;
+    const bool named = std::ranges::any_of(
+        names, [&](const std::string& name) { return same_recording(name, path.string()); });
+    if (named) labels.files.emplace(key, file);
+  }
+  return !names.empty();
+}
+
+/// Label files by the recordings whose names they have, then those of several recordings.
+template <class IsRecording>
+FileMap find_labels(const fs::path& label_directory, const fs::path& audio_directory,
+                    const FileMap& audio, const IsRecording& is_recording) {
+  FileMap exact, out;
+  exact.collect(
+      label_directory,
+      [&](const fs::path& path) { return is_label_file(path) && !is_recording(path); },
+      [](const fs::path& path) { return path.filename(); });
+  std::vector<fs::path> others;
+  for (const auto& [name, path] : exact.files) {
+    const fs::path folder = fs::path(name).parent_path();
+    std::string key;
+    for (const std::string& stem : {path.stem().string(), label_stem(path)}) {
+      key = (folder / stem).lexically_normal().generic_string();
+      if (audio.files.contains(key)) break;
+    }
+    if (!audio.files.contains(key)) {
+      others.push_back(path);
+      continue;
+    }
+    const auto [at, fresh] = out.files.emplace(key, path);
+    if (!fresh)
+      throw DataError(
+          fmt::format("{}: a second file for the recording {}, besides {}; keep one of them",
+                      path.string(), shown(key), at->second.string()));
+  }
+  for (const fs::path& path : others)
+    if (!share_labels(path, audio, out))
       throw DataError(fmt::format("{}: no audio file for these labels in {}", path.string(),
                                   audio_directory.string()));
+  return out;
+}
+
+/// The recordings of a file: one, or each of its sequences.
+void add_recordings(Found found, std::vector<Found>& out) {
+  const std::vector<std::string> parts = value_parts(found.recording.audio);
+  if (parts.empty()) out.push_back(found);
+  for (const std::string& part : parts) {
+    out.push_back(found);
+    out.back().recording.part = part;
+    out.back().recording.id += "/" + part;
+  }
+}
+
+void pair_files(const fs::path& audio_directory, const fs::path& label_directory,
+                const Folder& folder, std::vector<Found>& out) {
+  FileMap audio;
+  const auto recordings = recordings_of_folder(audio_directory, folder.values);
+  audio.collect(audio_directory, recordings, [](const fs::path& path) { return path.stem(); });
+  const FileMap labels = find_labels(label_directory, audio_directory, audio, recordings);
   for (const auto& [key, path] : audio.files) {
     const auto label = labels.files.find(key);
     if (label == labels.files.end())
       throw DataError(fmt::format("{}: no label file for this recording in {}", path.string(),
                                   label_directory.string()));
-    out.push_back({{prefix + key, path, label->second, Split::kTrain}, split});
+    add_recordings({{folder.prefix + key, path, label->second, Split::kTrain}, folder.split}, out);
   }
 }
 
@@ -105,17 +170,17 @@ std::map<std::string, fs::path> subdirectories(const fs::path& directory) {
   return out;
 }
 
-std::vector<Found> read_directory(const fs::path& directory) {
+std::vector<Found> read_directory(const fs::path& directory, bool values) {
   const std::map<std::string, fs::path> children = subdirectories(directory);
   std::vector<Found> out;
   for (const auto& [name, path] : children)
     if (const std::optional<Split> split = split_from_name(name))
-      pair_files(path, path, split, name + "/", out);
+      pair_files(path, path, {split, name + "/", values}, out);
   if (!out.empty()) return out;
   if (children.contains("wav") && children.contains("lab")) {
-    pair_files(children.at("wav"), children.at("lab"), std::nullopt, "", out);
+    pair_files(children.at("wav"), children.at("lab"), {std::nullopt, "", values}, out);
   } else {
-    pair_files(directory, directory, std::nullopt, "", out);
+    pair_files(directory, directory, {std::nullopt, "", values}, out);
   }
   return out;
 }
@@ -187,8 +252,9 @@ class ManifestReader {
       found.recording.labels =
           seek_labels(row, {base_ / split / found.recording.id, base_ / found.recording.id});
     else
-      found.recording.labels =
-          seek_labels(row, {fs::path(found.recording.audio).replace_extension()});
+      found.recording.labels = seek_labels(
+          row, {fs::path(found.recording.audio).replace_extension()}, found.recording.audio);
+    choose_part(row, found.recording);
     return found;
   }
 
@@ -225,39 +291,65 @@ class ManifestReader {
     return path;
   }
 
-  /// The file beside `stem` with one of the extensions, in either case; empty when there is none.
-  static fs::path with_extension(const fs::path& stem, const std::set<std::string>& extensions) {
+  /// The file beside `stem` with one of the endings, as they are or in either case; empty when
+  /// there is none.
+  static fs::path with_ending(const fs::path& stem, std::span<const std::string_view> endings,
+                              const fs::path& but = {}) {
     std::error_code failure;
     if (!fs::is_directory(stem.parent_path(), failure)) return {};
-    for (const std::string& extension : extensions) {
-      std::string upper = extension;
+    for (const std::string_view ending : endings) {
+      std::string upper(ending);
       for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-      const std::string mixed = extension == ".textgrid" ? ".TextGrid" : extension;
-      for (const std::string& candidate : {extension, upper, mixed}) {
+      for (const std::string& candidate : {std::string(ending), lower(ending), upper}) {
         fs::path path = stem;
         path += candidate;
-        if (fs::exists(path, failure)) return path;
+        if (path != but && fs::exists(path, failure)) return path;
       }
     }
     return {};
   }
 
-  fs::path seek_audio(const TableRow& row, const std::string& id, const std::string& split) const {
-    for (const fs::path& stem : {base_ / split / id, base_ / id}) {
-      const fs::path path = with_extension(stem, kAudioExtensions);
-      if (!path.empty()) return path;
-    }
-    throw DataError(fmt::format("{}:{}: no audio file {}.wav (or .flac .sph .nist)", name_,
-                                row.line, (base_ / split / id).string()));
+  /// Of a file with several sequences: that of the id.
+  void choose_part(const TableRow& row, Recording& recording) const {
+    if (!options_.values || recording.command) return;
+    const std::vector<std::string> parts = value_parts(recording.audio);
+    if (parts.empty()) return;
+    const bool named = std::ranges::find(parts, recording.id) != parts.end();
+    if (!named && parts.size() > 1)
+      throw DataError(fmt::format("{}:{}: {} has {} sequences, and none is called {}", name_,
+                                  row.line, recording.audio.string(), parts.size(),
+                                  shown(recording.id)));
+    recording.part = named ? recording.id : parts[0];
   }
 
-  fs::path seek_labels(const TableRow& row, const std::vector<fs::path>& stems) const {
-    for (const fs::path& stem : stems) {
-      const fs::path path = with_extension(stem, kLabelExtensions);
+  fs::path seek_audio(const TableRow& row, const std::string& id, const std::string& split) const {
+    for (const fs::path& stem : {base_ / split / id, base_ / id}) {
+      const fs::path path = with_ending(stem, options_.values ? value_endings() : audio_endings());
       if (!path.empty()) return path;
     }
-    throw DataError(fmt::format("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)",
-                                name_, row.line, stems[0].string()));
+    throw DataError(
+        fmt::format("{}:{}: no {} file {}{}", name_, row.line, options_.values ? "value" : "audio",
+                    (base_ / split / id).string(),
+                    fmt::join(options_.values ? value_endings() : audio_endings(), "|")));
+  }
+
+  fs::path seek_labels(const TableRow& row, const std::vector<fs::path>& stems,
+                       const fs::path& audio = {}) const {
+    std::vector<std::string_view> endings;
+    for (const LabelFormatInfo& format : label_formats())
+      for (const std::string_view ending : format.endings)
+        if (std::ranges::find(endings, ending) == endings.end()) endings.push_back(ending);
+    for (const fs::path& stem : stems)
+      for (const std::string_view suffix : label_suffixes()) {
+        const fs::path path = with_ending(fs::path(stem) += suffix, endings, audio);
+        if (!path.empty()) return path;
+      }
+    if (!audio.empty()) {  // x.cbin.not.mat
+      const fs::path path = with_ending(audio, endings);
+      if (!path.empty()) return path;
+    }
+    throw DataError(fmt::format("{}:{}: no label file {}{}", name_, row.line, stems[0].string(),
+                                fmt::join(endings, "|")));
   }
 
   std::string name_;
@@ -277,7 +369,7 @@ std::vector<Found> find_recordings(const fs::path& path, const ManifestOptions& 
   if (!path_is_directory(path)) return ManifestReader(path, options).read();
   for (const char* name : {"manifest.tsv", "manifest.csv"})
     if (path_exists(path / name)) return ManifestReader(path / name, options).read();
-  return read_directory(path);
+  return read_directory(path, options.values);
 }
 
 }  // namespace

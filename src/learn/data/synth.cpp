@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "learn/data/audio/parsers.h"
 #include "learn/data/text.h"
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 

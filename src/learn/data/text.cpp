@@ -12,23 +12,6 @@
 namespace segfuse::data {
 namespace {
 
-void append_utf8(std::string& out, std::uint32_t code) {
-  const auto put = [&](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xC0 | (code >> 6));
-  } else {
-    if (code < 0x10000) {
-      put(0xE0 | (code >> 12));
-    } else {
-      put(0xF0 | (code >> 18));
-      put(0x80 | ((code >> 12) & 0x3F));
-    }
-    put(0x80 | ((code >> 6) & 0x3F));
-  }
-  put(0x80 | (code & 0x3F));
-}
-
 std::string from_utf16(std::string_view bytes, bool big_endian, std::string_view name) {
   if (bytes.size() % 2 != 0)
     throw DataError(
@@ -58,6 +41,25 @@ std::string from_utf16(std::string_view bytes, bool big_endian, std::string_view
 }
 
 }  // namespace
+
+void append_utf8(std::string& out, char32_t character) {
+  const bool none = character > 0x10FFFF || (character >= 0xD800 && character < 0xE000);
+  const std::uint32_t code = none ? 0xFFFD : character;
+  const auto put = [&](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (code < 0x80) return put(code);
+  if (code < 0x800) {
+    put(0xC0 | (code >> 6));
+  } else {
+    if (code < 0x10000) {
+      put(0xE0 | (code >> 12));
+    } else {
+      put(0xF0 | (code >> 18));
+      put(0x80 | ((code >> 12) & 0x3F));
+    }
+    put(0x80 | ((code >> 6) & 0x3F));
+  }
+  put(0x80 | (code & 0x3F));
+}
 
 std::string to_utf8(std::string_view bytes, std::string_view name) {
   if (bytes.starts_with("\xFF\xFE")) return from_utf16(bytes, false, name);

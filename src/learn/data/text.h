@@ -12,6 +12,9 @@ namespace segfuse::data {
 /// offset for anything else, NUL characters included.
 std::string to_utf8(std::string_view bytes, std::string_view name);
 
+/// The bytes of a character; what is none becomes U+FFFD.
+void append_utf8(std::string& out, char32_t character);
+
 /// ASCII letters only.
 std::string lower(std::string_view text);
 /// Extension in lower case, with the dot.

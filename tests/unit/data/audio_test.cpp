@@ -5,11 +5,12 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <numbers>
 #include <thread>
 
 #include "base/os/file.h"
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
 
@@ -94,6 +95,40 @@ TEST(ReadAudio, FlacAndChannels) {
   EXPECT_EQ(read_audio(directory / "x.flac", options).samples, (std::vector<float>{-0.25F, 0.75F}));
   options.channel = 2;
   EXPECT_THROW(read_audio(directory / "x.flac", options), DataError);
+}
+
+TEST(ReadAudio, WhateverLibsndfileReadsByTheEndingsOfTheTable) {
+  const test::TemporaryDirectory directory;
+  std::vector<float> tone(8000);
+  for (std::size_t i = 0; i < tone.size(); ++i)
+    tone[i] = static_cast<float>(0.5 * std::sin(0.3 * static_cast<double>(i)));
+  const std::map<std::string, int> formats = {{".wav", SF_FORMAT_WAV | SF_FORMAT_PCM_24},
+                                              {".flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16},
+                                              {".ogg", SF_FORMAT_OGG | SF_FORMAT_VORBIS},
+                                              {".opus", SF_FORMAT_OGG | SF_FORMAT_OPUS},
+                                              {".mp3", SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III},
+                                              {".aiff", SF_FORMAT_AIFF | SF_FORMAT_PCM_16},
+                                              {".caf", SF_FORMAT_CAF | SF_FORMAT_PCM_16},
+                                              {".w64", SF_FORMAT_W64 | SF_FORMAT_PCM_16},
+                                              {".rf64", SF_FORMAT_RF64 | SF_FORMAT_PCM_16},
+                                              {".au", SF_FORMAT_AU | SF_FORMAT_PCM_16}};
+  for (const auto& [ending, format] : formats) {
+    const std::filesystem::path path = directory / ("x" + ending);
+    EXPECT_TRUE(is_audio_file(path)) << ending;
+    write_with_sndfile(path, format, 1, tone);
+    const Audio audio = read_audio(path);
+    EXPECT_EQ(audio.sample_rate, 8000) << ending;
+    EXPECT_NEAR(static_cast<double>(audio.samples.size()), 8000, ending == ".mp3" ? 2400 : 0)
+        << ending;
+    // What was cut off is refused, or it is a stream that says no length.
+    const std::string bytes = read_file(path);
+    const std::filesystem::path cut =
+        directory.write("cut" + ending, bytes.substr(0, bytes.size() / 2));
+    const bool stream = ending == ".ogg" || ending == ".opus" || ending == ".mp3";
+    if (!stream) {
+      EXPECT_THROW(read_audio(cut), DataError) << ending;
+    }
+  }
 }
 
 TEST(ReadAudio, NotANumberInAFloatFileIsNamed) {

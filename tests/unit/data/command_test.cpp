@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "base/os/file.h"
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "learn/data/buckets.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 #include "support/files.h"

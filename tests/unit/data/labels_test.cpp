@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
 

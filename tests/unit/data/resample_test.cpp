@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 #include "support/files.h"

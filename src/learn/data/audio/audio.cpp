@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "base/os/file.h"
+#include "base/text.h"
 #include "learn/data/audio/parsers.h"
 #include "learn/data/text.h"
-#include "segfuse/data.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -59,16 +61,41 @@ void check_info(const SF_INFO& info, const std::string& name) {
     throw DataError(fmt::format("{}: the file holds no samples; expected at least one", name));
 }
 
+/// libsndfile reads what is left of a file that was cut off; its log has what a header announces
+/// and what the file has: "data : 16000 (should be 7988)".
+void check_whole(SNDFILE* file, const std::string& name) {
+  std::string text(16384, '\0');
+  const int size = sf_command(file, SFC_GET_LOG_INFO, text.data(), static_cast<int>(text.size()));
+  text.resize(static_cast<std::size_t>(std::max(size, 0)));
+  for (const std::string_view line : split_lines(text)) {
+    const std::size_t middle = line.find(" (should be ");
+    if (middle == std::string_view::npos) continue;
+    const std::size_t colon = line.rfind(':', middle);
+    if (colon == std::string_view::npos) continue;
+    std::string_view rest = line.substr(middle + 12);
+    rest = rest.substr(0, rest.find(')'));
+    const std::optional<double> announced =
+        parse_double(trim(line.substr(colon + 1, middle - colon - 1)));
+    const std::optional<double> there = parse_double(trim(rest));
+    if (announced && there && *announced > *there)
+      throw DataError(fmt::format(
+          "{}: the header announces {:.10g} bytes, the file has {:.10g}; it was cut off or damaged",
+          name, *announced, *there));
+  }
+}
+
 Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
                    const AudioOptions& options) {
   SF_INFO info{};
   const SndfileHandle file(sf_open(path.c_str(), SFM_READ, &info));
   if (!file)
     throw DataError(
-        fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC or "
-                    "NIST SPHERE",
+        fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "
+                    "MP3, Ogg, AIFF, CAF, NIST SPHERE or another format of libsndfile",
                     name, sf_strerror(nullptr)));
   check_info(info, name);
+  const bool checked = (info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_WAV;  // check_wav_chunks()
+  if (!checked) check_whole(file.get(), name);
   check_channel(options.channel, info.channels, name);
   Audio audio{info.samplerate, info.channels, full_scale_of(info.format), {}, name};
   ChannelMixer mixer(audio, options);
@@ -143,6 +170,7 @@ Audio read_audio_file(const std::filesystem::path& path, const std::string& name
     return read_audio_bytes(read_file(path), name, options);
   const std::string head = read_head(path, name, 16);
   if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
+  if (extension_of(name) == ".cbin") return read_cbin(path, name, options);
   if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), name, options);
   if (head.starts_with("RIFF")) check_wav_chunks(path, name);
   return read_sndfile(path, name, options);

@@ -18,6 +18,13 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options);
 
+/// evTAF: samples of 16 bits, the high byte first, and a text file .rec beside them that says how
+/// many channels and what rate.
+Audio read_cbin(const std::filesystem::path& path, const std::string& name,
+                const AudioOptions& options);
+Audio parse_cbin(std::string_view bytes, std::string_view rec, const std::string& name,
+                 const AudioOptions& options);
+
 /// The same of a file's content.
 Audio read_audio_bytes(std::string_view bytes, const std::string& name,
                        const AudioOptions& options);

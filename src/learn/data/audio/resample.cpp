@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "segfuse/data/audio.h"
+#include "segfuse/data.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "learn/data/audio/parsers.h"
 #include "learn/data/text.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
 namespace segfuse {

@@ -11,7 +11,7 @@
 namespace segfuse {
 namespace {
 
-constexpr std::string_view kKindNames[] = {"log_mel", "mfcc", "raw"};
+constexpr std::string_view kKindNames[] = {"log_mel", "mfcc", "raw", "values"};
 constexpr int kDeltaReach = 2;
 
 double hop_samples(const FeatureConfig& config) {
@@ -24,12 +24,17 @@ void require(bool condition, std::string_view what, double found, std::string_vi
 }
 
 void check_config(const FeatureConfig& config) {
+  require(config.deltas >= 0 && config.deltas <= 2, "deltas", config.deltas, "0, 1 or 2");
+  if (config.kind == FeatureKind::kValues) {
+    require(config.frame_rate > 0, "frame_rate", config.frame_rate,
+            "how many rows of values are a second, more than 0");
+    return;
+  }
   require(config.sample_rate > 0, "sample_rate", config.sample_rate, "more than 0");
   require(config.hop_ms > 0 && hop_samples(config) >= 1, "hop_ms", config.hop_ms,
           "at least one sample");
   const double window = config.sample_rate * config.window_ms / 1000;
   require(window >= 1 && window <= 1e7, "window_ms", config.window_ms, "at least one sample");
-  require(config.deltas >= 0 && config.deltas <= 2, "deltas", config.deltas, "0, 1 or 2");
   require(std::abs(config.preemphasis) <= 1, "preemphasis", config.preemphasis, "-1 to 1");
   if (config.kind == FeatureKind::kRaw) {
     require(config.raw_bins >= 0 && config.raw_bins <= window + 0.5, "raw_bins", config.raw_bins,
@@ -114,7 +119,7 @@ std::string_view name_of(FeatureKind kind) noexcept {
 FeatureKind feature_kind_from_name(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kKindNames); ++i)
     if (kKindNames[i] == name) return static_cast<FeatureKind>(i);
-  throw UsageError(fmt::format("feature kind \"{}\"; expected log_mel, mfcc or raw", name));
+  throw UsageError(fmt::format("feature kind \"{}\"; expected log_mel, mfcc, raw or values", name));
 }
 
 struct FeatureExtractor::State {
@@ -128,6 +133,11 @@ FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
   check_config(config);
   auto state = std::make_shared<State>();
   state->config = config;
+  if (config.kind == FeatureKind::kValues) {
+    state->config.hop_ms = 1000 / config.frame_rate;
+    state_ = std::move(state);
+    return;
+  }
   state->window = std::llround(config.sample_rate * config.window_ms / 1000);
   if (config.kind == FeatureKind::kRaw) {
     state->base = config.raw_bins > 0 ? config.raw_bins : state->window;
@@ -141,7 +151,8 @@ FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
 const FeatureConfig& FeatureExtractor::config() const noexcept { return state_->config; }
 
 std::int64_t FeatureExtractor::num_features() const noexcept {
-  if (state_->config.channel == AudioOptions::kStack) return 0;
+  if (config().kind == FeatureKind::kValues) return 0;
+  if (config().channel == AudioOptions::kStack) return 0;
   return state_->base * (1 + state_->config.deltas);
 }
 
@@ -189,6 +200,8 @@ void FeatureExtractor::extract_channel(const Audio& audio, int channel, const Ro
 
 Tensor FeatureExtractor::extract(const Audio& audio) const {
   const State& state = *state_;
+  if (state.config.kind == FeatureKind::kValues)
+    throw UsageError(fmt::format("{}: the features are values, and this is audio", audio.source));
   if (audio.sample_rate != state.config.sample_rate)
     throw DataError(
         fmt::format("{}: sample rate {} Hz; the features expect {} Hz, resample the file",
@@ -205,10 +218,33 @@ Tensor FeatureExtractor::extract(const Audio& audio) const {
   const std::span<float> values = out.span<float>();
   for (int c = 0; c < audio.stacked; ++c)
     extract_channel(audio, c, {values.data() + c * state.base, frames, columns});
-  if (state.config.normalise_recording) data::normalise_columns(values, frames, columns, width);
-  for (int d = 0; d < state.config.deltas; ++d)
-    add_deltas(values, frames, columns, d * width, width);
+  finish(values, frames, width);
   return out;
+}
+
+Tensor FeatureExtractor::extract_values(const Tensor& values, std::string_view source) const {
+  if (config().kind != FeatureKind::kValues)
+    throw UsageError(
+        fmt::format("{}: the features are {}, of audio; set features.kind = \"values\" for numbers",
+                    source, name_of(config().kind)));
+  const std::int64_t frames = values.shape().at(0);
+  const std::int64_t width = values.shape().at(1);
+  const std::int64_t columns = width * (1 + config().deltas);
+  Tensor out(DType::kF32, {frames, columns});
+  const std::span<const float> from = values.span<float>();
+  const std::span<float> to = out.span<float>();
+  for (std::int64_t t = 0; t < frames; ++t)
+    std::copy_n(from.begin() + t * width, width, to.begin() + t * columns);
+  finish(to, frames, width);
+  return out;
+}
+
+/// What all kinds have in common; the first `width` columns are there.
+void FeatureExtractor::finish(std::span<float> values, std::int64_t frames,
+                              std::int64_t width) const {
+  const std::int64_t columns = width * (1 + config().deltas);
+  if (config().normalise_recording) data::normalise_columns(values, frames, columns, width);
+  for (int d = 0; d < config().deltas; ++d) add_deltas(values, frames, columns, d * width, width);
 }
 
 }  // namespace segfuse

@@ -1,12 +1,11 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
+#include <iterator>
 
 #include "base/os/file.h"
-#include "base/text.h"
 #include "learn/data/labels/parsers.h"
 #include "learn/data/text.h"
-#include "segfuse/data.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -16,39 +15,44 @@ namespace {
 constexpr double kRounding = 1e-6;  // seconds
 constexpr double kLongest = 1e9;    // seconds; more is a broken file, and keeps sums exact
 
-bool has_hash_line(std::string_view text) {
-  for (const std::string_view line : split_lines(text))
-    if (trim(line) == "#") return true;
-  return false;
+/// Text is converted; a reader then gets views that live as long as `converted`.
+RawLabels read(const LabelFormatRow& row, std::string_view bytes, std::string_view name,
+               const LabelOptions& options, bool inspect) {
+  if (row.binary) return row.read({bytes, name, options, inspect});
+  const std::string text = to_utf8(bytes, name);
+  return row.read({text, name, options, inspect});
 }
 
-LabelFormat format_of(std::string_view name) {
-  const std::string extension = extension_of(name);
-  if (extension == ".phn" || extension == ".wrd") return LabelFormat::kPhn;
-  if (extension == ".lab") return LabelFormat::kFestvox;
-  if (extension == ".textgrid") return LabelFormat::kTextGrid;
-  if (extension == ".csv" || extension == ".tsv") return LabelFormat::kCsv;
-  if (extension == ".txt") return LabelFormat::kAudacity;
-  throw UsageError(fmt::format(
-      "{}: the extension does not say which label format this is; known are .phn .wrd .lab "
-      ".TextGrid .csv .tsv .txt",
-      name));
+const LabelFormatRow& row_of(LabelFormat format, std::string_view bytes, std::string_view name) {
+  return format == LabelFormat::kAuto ? recognise(name, bytes) : format_row(format);
 }
 
-RawSegments parse(std::string_view text, std::string_view name, const LabelOptions& options) {
-  LabelFormat format = options.format;
-  if (format == LabelFormat::kAuto) {
-    format = format_of(name);
-    if (extension_of(name) == ".lab" && !has_hash_line(text)) format = LabelFormat::kHtk;
+/// The segments of all tiers, by their starts.
+RawSegments joined(std::vector<RawTier> tiers) {
+  RawSegments out;
+  for (RawTier& tier : tiers)
+    out.segments.insert(out.segments.end(), std::make_move_iterator(tier.raw.segments.begin()),
+                        std::make_move_iterator(tier.raw.segments.end()));
+  std::ranges::stable_sort(out.segments, {}, &LabelSegment::start);
+  return out;
+}
+
+RawSegments choose_tier(RawLabels labels, const std::string& tier, std::string_view name) {
+  if (tier.empty() && labels.tiers_are_one) return joined(std::move(labels.tiers));
+  std::vector<std::string> seen;
+  for (RawTier& found : labels.tiers) {
+    if (tier.empty() ? found.intervals : found.name == tier) {
+      if (!found.intervals)
+        throw DataError(
+            fmt::format("{}: tier {} holds points; an interval tier is needed", name, shown(tier)));
+      return std::move(found.raw);
+    }
+    seen.push_back(shown(found.name));
   }
-  switch (format) {
-    case LabelFormat::kPhn: return parse_phn(text, name, options.sample_rate);
-    case LabelFormat::kFestvox: return parse_festvox(text, name);
-    case LabelFormat::kHtk: return parse_htk(text, name);
-    case LabelFormat::kAudacity: return parse_audacity(text, name);
-    case LabelFormat::kTextGrid: return parse_textgrid(text, name, options.tier);
-    default: return parse_csv(text, name, extension_of(name) == ".tsv" ? '\t' : ',');
-  }
+  if (tier.empty())
+    throw DataError(fmt::format("{}: no interval tier among {} tiers", name, labels.tiers.size()));
+  throw DataError(fmt::format("{}: no tier {}; the file has {}", name, shown(tier),
+                              seen.empty() ? "none" : fmt::format("{}", fmt::join(seen, ", "))));
 }
 
 /// Puts the fill label over [start, end) or refuses the gap.
@@ -88,6 +92,9 @@ Annotation make_contiguous(RawSegments raw, std::string_view name,
           "{}:{}: segment {} starts at {} s, before the one above it ends at {} s", name, line,
           shown(segment.label), format_seconds(segment.start), format_seconds(at)));
     if (segment.label.empty()) continue;  // becomes a gap
+    if (segment.label.find('\0') != std::string::npos)
+      throw DataError(fmt::format("{}:{}: the label {} holds a NUL character", name, line,
+                                  shown(segment.label)));
     if (segment.start > at + kRounding)
       fill_gap(out.segments, at, segment.start, line, name, fill_label);
     else
@@ -112,18 +119,62 @@ Annotation make_contiguous(RawSegments raw, std::string_view name,
 
 Annotation parse_labels(std::string_view bytes, std::string_view name,
                         const LabelOptions& options) {
-  const std::string text = data::to_utf8(bytes, name);
-  return data::make_contiguous(data::parse(text, name, options), name, options.fill_label);
+  const data::LabelFormatRow& row = data::row_of(options.format, bytes, name);
+  data::RawLabels labels = data::read(row, bytes, name, options, false);
+  const std::string tier = row.info.tiers.empty() ? "" : options.tier;
+  return data::make_contiguous(data::choose_tier(std::move(labels), tier, name), name,
+                               options.fill_label);
 }
 
 Annotation read_labels(const std::filesystem::path& path, const LabelOptions& options) {
   return parse_labels(read_file(path), path.string(), options);
 }
 
+LabelContents inspect_label_text(std::string_view bytes, std::string_view name,
+                                 const LabelOptions& options) {
+  const data::LabelFormatRow& row = data::row_of(options.format, bytes, name);
+  data::RawLabels labels = data::read(row, bytes, name, options, true);
+  LabelContents out{row.info.format, {}, labels.tiers_are_one, std::move(labels.recordings)};
+  for (const data::RawTier& raw : labels.tiers) {
+    LabelTier tier{raw.name, raw.intervals, 0, 0, raw.raw.begin, raw.raw.end.value_or(0), {}};
+    for (const LabelSegment& segment : raw.raw.segments) {
+      if (segment.label.empty()) continue;
+      const bool first = tier.segments++ == 0;
+      if (!raw.raw.end) {
+        tier.begin = first ? segment.start : std::min(tier.begin, segment.start);
+        tier.end = std::max(tier.end, segment.end);
+      }
+      tier.labelled_seconds += segment.end - segment.start;
+      ++tier.labels[segment.label];
+    }
+    out.tiers.push_back(std::move(tier));
+  }
+  return out;
+}
+
+LabelContents inspect_labels(const std::filesystem::path& path, const LabelOptions& options) {
+  return inspect_label_text(read_file(path), path.string(), options);
+}
+
+std::string format_labels(const Annotation& annotation, const LabelOutput& output) {
+  for (const SegmentColumn& column : output.columns)
+    if (column.values.size() != annotation.segments.size())
+      throw UsageError(fmt::format("column {} has {} values for {} segments",
+                                   data::shown(column.name), column.values.size(),
+                                   annotation.segments.size()));
+  if (output.format == LabelFormat::kAuto) throw UsageError("no label format was chosen");
+  const data::LabelFormatRow& row = data::format_row(output.format);
+  if (row.write == nullptr)
+    throw UsageError(fmt::format("the format {} can be read only; write {}", row.info.name,
+                                 written_label_formats()));
+  return row.write(annotation, output);
+}
+
 void write_labels(const std::filesystem::path& path, const Annotation& annotation,
                   const LabelOutput& output) {
   LabelOutput chosen = output;
-  if (chosen.format == LabelFormat::kAuto) chosen.format = data::format_of(path.string());
+  if (chosen.format == LabelFormat::kAuto)
+    chosen.format = data::recognise(path.string(), "").info.format;
   write_file_atomically(path, format_labels(annotation, chosen));
 }
 

@@ -134,12 +134,6 @@ class Tokens {
   std::int64_t line_ = 1;
 };
 
-struct Tier {
-  std::string type;
-  std::string name;
-  RawSegments raw;
-};
-
 void check_header(Tokens& tokens, std::string_view text, std::string_view name) {
   if (text.starts_with("ooBinaryFile"))
     throw DataError(
@@ -154,13 +148,14 @@ void check_header(Tokens& tokens, std::string_view text, std::string_view name) 
                                 tokens.line(), shown(object)));
 }
 
-Tier read_tier(Tokens& tokens, std::string_view name) {
-  Tier tier;
-  tier.type = tokens.string("the class of a tier");
-  if (tier.type != "IntervalTier" && tier.type != "TextTier")
+RawTier read_tier(Tokens& tokens, std::string_view name) {
+  RawTier tier;
+  const std::string type = tokens.string("the class of a tier");
+  if (type != "IntervalTier" && type != "TextTier")
     throw DataError(
         fmt::format("{}:{}: the class of a tier is {}; expected \"IntervalTier\" or \"TextTier\"",
-                    name, tokens.line(), shown(tier.type)));
+                    name, tokens.line(), shown(type)));
+  tier.intervals = type == "IntervalTier";
   tier.name = tokens.string("the name of a tier");
   tier.raw.begin = tokens.number("xmin of a tier");
   tier.raw.end = tokens.number("xmax of a tier");
@@ -168,7 +163,7 @@ Tier read_tier(Tokens& tokens, std::string_view name) {
   for (std::int64_t i = 0; i < count; ++i) {
     LabelSegment segment;
     segment.start = tokens.number("xmin of an interval");
-    segment.end = tier.type == "TextTier" ? segment.start : tokens.number("xmax of an interval");
+    segment.end = tier.intervals ? tokens.number("xmax of an interval") : segment.start;
     segment.label = trim(tokens.string("the text of an interval"));
     segment.line = tokens.line();
     tier.raw.segments.push_back(std::move(segment));
@@ -203,35 +198,21 @@ std::string format_tier(const Annotation& annotation, std::string_view name, std
 
 }  // namespace
 
-RawSegments parse_textgrid(std::string_view text, std::string_view name, std::string_view tier) {
-  Tokens tokens(text, name);
-  check_header(tokens, text, name);
+RawLabels read_textgrid(const LabelText& file) {
+  Tokens tokens(file.bytes, file.name);
+  check_header(tokens, file.bytes, file.name);
   tokens.number("xmin");
   tokens.number("xmax");
   if (tokens.flag("the flag for tiers") != "<exists>")
     throw DataError(
-        fmt::format("{}:{}: the TextGrid says that it has no tiers", name, tokens.line()));
+        fmt::format("{}:{}: the TextGrid says that it has no tiers", file.name, tokens.line()));
   const std::int64_t count = tokens.count("the number of tiers");
-  std::string seen;
-  for (std::int64_t i = 0; i < count; ++i) {
-    Tier found = read_tier(tokens, name);
-    const bool intervals = found.type == "IntervalTier";
-    if (tier.empty() ? intervals : found.name == tier) {
-      if (!intervals)
-        throw DataError(
-            fmt::format("{}: tier {} holds points; an interval tier is needed", name, shown(tier)));
-      return std::move(found.raw);
-    }
-    seen += (seen.empty() ? "" : ", ") + shown(found.name);
-  }
-  if (tier.empty())
-    throw DataError(
-        fmt::format("{}:{}: no interval tier among {} tiers", name, tokens.line(), count));
-  throw DataError(fmt::format("{}:{}: no tier {}; the file has {}", name, tokens.line(),
-                              shown(tier), seen.empty() ? "none" : seen));
+  RawLabels out;
+  for (std::int64_t i = 0; i < count; ++i) out.tiers.push_back(read_tier(tokens, file.name));
+  return out;
 }
 
-std::string format_textgrid(const Annotation& annotation, const LabelOutput& output) {
+std::string write_textgrid(const Annotation& annotation, const LabelOutput& output) {
   const double begin = annotation.segments.empty() ? 0 : annotation.segments.front().start;
   std::string out = fmt::format(
       "File type = \"ooTextFile\"\nObject class = \"TextGrid\"\n\nxmin = {}\nxmax = {}\n"

@@ -1,26 +1,15 @@
+// The line-based formats and tables.
+
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "learn/data/labels/parsers.h"
-#include "learn/data/text.h"
-#include "segfuse/data.h"
-#include "segfuse/error.h"
+#include "learn/data/labels/fields.h"
 
-namespace segfuse {
-namespace data {
+namespace segfuse::data {
 namespace {
 
-/// Formats whose fields end at white space cannot hold it inside a label.
-const std::string& plain_label(const LabelSegment& segment, std::string_view separators) {
-  if (segment.label.empty() || segment.label.find_first_of(separators) != std::string::npos)
-    throw UsageError(fmt::format(
-        "label {} cannot stand in this label format; write a TextGrid or a CSV file instead",
-        shown(segment.label)));
-  return segment.label;
-}
-
-std::string format_integers(const Annotation& annotation, double unit) {
+std::string integer_lines(const Annotation& annotation, double unit) {
   std::string out;
   for (const LabelSegment& segment : annotation.segments)
     out += fmt::format("{} {} {}\n", std::llround(segment.start * unit),
@@ -28,7 +17,31 @@ std::string format_integers(const Annotation& annotation, double unit) {
   return out;
 }
 
-std::string format_festvox(const Annotation& annotation) {
+/// Rows of a CSV file that has the three columns in some order and others behind them.
+template <class Row>
+std::string csv_table(const Annotation& annotation, std::string_view header, Row row) {
+  std::string out(header);
+  out += "\n";
+  for (std::size_t i = 0; i < annotation.segments.size(); ++i)
+    out += row(annotation.segments[i], i) + "\n";
+  return out;
+}
+
+std::string file_name(const LabelOutput& output) {
+  return std::filesystem::path(output.recording).filename().string();
+}
+
+}  // namespace
+
+std::string write_phn(const Annotation& annotation, const LabelOutput& output) {
+  return integer_lines(annotation, rate_of(output, ".phn"));
+}
+
+std::string write_htk(const Annotation& annotation, const LabelOutput&) {
+  return integer_lines(annotation, 1e7);
+}
+
+std::string write_festvox(const Annotation& annotation, const LabelOutput&) {
   std::string out = "#\n";
   for (const LabelSegment& segment : annotation.segments)
     out +=
@@ -36,7 +49,7 @@ std::string format_festvox(const Annotation& annotation) {
   return out;
 }
 
-std::string format_audacity(const Annotation& annotation) {
+std::string write_audacity(const Annotation& annotation, const LabelOutput&) {
   std::string out;
   for (const LabelSegment& segment : annotation.segments)
     out += fmt::format("{}\t{}\t{}\n", format_seconds(segment.start), format_seconds(segment.end),
@@ -44,41 +57,71 @@ std::string format_audacity(const Annotation& annotation) {
   return out;
 }
 
-std::string format_csv(const Annotation& annotation, const std::vector<SegmentColumn>& columns) {
-  std::string out = "start,end,label";
-  for (const SegmentColumn& column : columns) out += "," + csv_field(column.name);
-  out += "\n";
+std::string write_ctm(const Annotation& annotation, const LabelOutput& output) {
+  std::string name = std::filesystem::path(file_name(output)).stem().string();
+  if (name.empty() || name.find_first_of(" \t") != std::string::npos) name = "recording";
+  std::string out;
+  for (const LabelSegment& segment : annotation.segments)
+    out +=
+        fmt::format("{} 1 {} {} {}\n", name, format_seconds(segment.start),
+                    format_seconds(segment.end - segment.start), plain_label(segment, " \t\r\n"));
+  return out;
+}
+
+std::string write_csv(const Annotation& annotation, const LabelOutput& output) {
+  std::string header = "start,end,label";
+  for (const SegmentColumn& column : output.columns) header += "," + csv_field(column.name);
+  return csv_table(annotation, header, [&](const LabelSegment& segment, std::size_t i) {
+    std::string row = fmt::format("{},{},{}", format_seconds(segment.start),
+                                  format_seconds(segment.end), csv_field(segment.label));
+    for (const SegmentColumn& column : output.columns)
+      row += fmt::format(",{:.6g}", column.values[i]);
+    return row;
+  });
+}
+
+std::string write_simple_seq(const Annotation& annotation, const LabelOutput&) {
+  return csv_table(annotation, "onset_s,offset_s,label", [](const LabelSegment& s, std::size_t) {
+    return fmt::format("{},{},{}", format_seconds(s.start), format_seconds(s.end),
+                       csv_field(s.label));
+  });
+}
+
+std::string write_generic_seq(const Annotation& annotation, const LabelOutput& output) {
+  const std::string name = csv_field(file_name(output));
+  return csv_table(annotation, "label,onset_s,offset_s,notated_path,annot_path,sequence,annotation",
+                   [&](const LabelSegment& s, std::size_t) {
+                     return fmt::format("{},{},{},{},{},0,0", csv_field(s.label),
+                                        format_seconds(s.start), format_seconds(s.end), name, name);
+                   });
+}
+
+std::string write_das(const Annotation& annotation, const LabelOutput&) {
+  return csv_table(annotation, "name,start_seconds,stop_seconds",
+                   [](const LabelSegment& s, std::size_t) {
+                     return fmt::format("{},{},{}", csv_field(s.label), format_seconds(s.start),
+                                        format_seconds(s.end));
+                   });
+}
+
+std::string write_whisperseg(const Annotation& annotation, const LabelOutput&) {
+  return csv_table(annotation, "onset,offset,cluster", [](const LabelSegment& s, std::size_t) {
+    return fmt::format("{},{},{}", format_seconds(s.start), format_seconds(s.end),
+                       csv_field(s.label));
+  });
+}
+
+std::string write_raven(const Annotation& annotation, const LabelOutput& output) {
+  std::string out =
+      "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\t"
+      "Annotation\n";
   for (std::size_t i = 0; i < annotation.segments.size(); ++i) {
     const LabelSegment& segment = annotation.segments[i];
-    out += fmt::format("{},{},{}", format_seconds(segment.start), format_seconds(segment.end),
-                       csv_field(segment.label));
-    for (const SegmentColumn& column : columns) out += fmt::format(",{:.6g}", column.values[i]);
-    out += "\n";
+    out += fmt::format("{}\tSpectrogram 1\t1\t{}\t{}\t0\t{:.10g}\t{}\n", i + 1,
+                       format_seconds(segment.start), format_seconds(segment.end),
+                       output.sample_rate / 2, plain_label(segment, "\t\r\n"));
   }
   return out;
 }
 
-}  // namespace
-}  // namespace data
-
-std::string format_labels(const Annotation& annotation, const LabelOutput& output) {
-  for (const SegmentColumn& column : output.columns)
-    if (column.values.size() != annotation.segments.size())
-      throw UsageError(fmt::format("column {} has {} values for {} segments",
-                                   data::shown(column.name), column.values.size(),
-                                   annotation.segments.size()));
-  switch (output.format) {
-    case LabelFormat::kPhn:
-      if (!(output.sample_rate > 0))
-        throw UsageError("a .phn file counts samples; the sample rate is needed to write it");
-      return data::format_integers(annotation, output.sample_rate);
-    case LabelFormat::kHtk: return data::format_integers(annotation, 1e7);
-    case LabelFormat::kFestvox: return data::format_festvox(annotation);
-    case LabelFormat::kAudacity: return data::format_audacity(annotation);
-    case LabelFormat::kTextGrid: return data::format_textgrid(annotation, output);
-    case LabelFormat::kCsv: return data::format_csv(annotation, output.columns);
-    default: throw UsageError("no label format was chosen");
-  }
-}
-
-}  // namespace segfuse
+}  // namespace segfuse::data

@@ -4,6 +4,7 @@
 
 #include "base/os/file.h"
 #include "comm/tree.h"
+#include "learn/data/buckets.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -29,10 +30,18 @@ FeatureConfig read_features(const TomlReader& t) {
   auto whole = [&](const char* key, int fallback, int least, int most) {
     return static_cast<int>(t.integer(key, fallback, least, most));
   };
-  f.kind = feature_kind_from_name(t.choice("kind", "log_mel", {"log_mel", "mfcc", "raw"}));
+  f.kind =
+      feature_kind_from_name(t.choice("kind", "log_mel", {"log_mel", "mfcc", "raw", "values"}));
   f.sample_rate = whole("sample_rate", f.sample_rate, 1, 10'000'000);
   f.window_ms = t.number("window_ms", f.window_ms, 1e-3, kHuge);
   f.hop_ms = t.number("hop_ms", f.hop_ms, 1e-3, kHuge);
+  if (f.kind == FeatureKind::kValues) {
+    f.frame_rate = t.number("frame_rate", 0, 0, kHuge);
+    if (!(f.frame_rate > 0))
+      t.refuse("frame_rate", "must say how many rows of values are a second");
+    if (t.has("hop_ms")) t.refuse("hop_ms", "is 1000 / frame_rate for kind = \"values\"");
+    f.hop_ms = 1000 / f.frame_rate;
+  }
   f.n_mels = whole("n_mels", f.n_mels, 1, 1000);
   f.n_mfcc = whole("n_mfcc", f.n_mfcc, 1, 1000);
   f.fmin = t.number("fmin", f.fmin, 0, kHuge);

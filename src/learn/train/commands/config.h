@@ -11,6 +11,10 @@
 #include "learn/optim/adamw.h"
 #include "segfuse/data.h"
 
+namespace segfuse {
+struct BucketConfig;
+}
+
 namespace segfuse::learn {
 
 struct DataSource {
@@ -49,7 +53,7 @@ struct TrainingPlan {
   optim::AdamWConfig adamw;
 };
 
-/// How the batches of the shards are made.
+/// How the batches of the shards are made (learn/data/buckets.h).
 BucketConfig shard_batches(const TrainingPlan& plan);
 
 struct TrainConfig {

@@ -26,53 +26,11 @@ namespace fs = std::filesystem;
 
 // --- decoding ----------------------------------------------------------------------------------
 
-const char* extension_of(LabelFormat format) {
-  switch (format) {
-    case LabelFormat::kTextGrid: return ".TextGrid";
-    case LabelFormat::kCsv: return ".csv";
-    case LabelFormat::kPhn: return ".phn";
-    case LabelFormat::kFestvox:
-    case LabelFormat::kHtk: return ".lab";
-    case LabelFormat::kAudacity: return ".txt";
-    case LabelFormat::kAuto: break;
-  }
-  throw UsageError("no label format was chosen; name one, as LabelFormat::kTextGrid");
-}
-
-bool looks_like_audio(const fs::path& path) {
-  static const std::set<std::string> known = {".wav", ".flac", ".sph", ".nist"};
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return known.contains(extension);
-}
-
-/// Files as they are; of directories the audio files in them, sorted by name.
-std::vector<fs::path> audio_files(const std::vector<fs::path>& inputs) {
-  std::vector<fs::path> files;
-  for (const fs::path& input : inputs) {
-    if (!path_exists(input))
-      throw DataError(fmt::format("{}: no such file or directory", input.string()));
-    if (!path_is_directory(input)) {
-      files.push_back(input);
-      continue;
-    }
-    std::vector<fs::path> inside;
-    std::error_code failure;
-    for (const fs::path& path : list_directory(input))
-      if (looks_like_audio(path) && fs::is_regular_file(path, failure)) inside.push_back(path);
-    if (inside.empty())
-      throw DataError(fmt::format("{}: no audio files (.wav, .flac, .sph, .nist) in this directory",
-                                  input.string()));
-    files.insert(files.end(), inside.begin(), inside.end());
-  }
-  return files;
-}
-
 /// The files of a recording: its labels, and what was asked for beside them (else empty).
 struct DecodedPaths {
   DecodedPaths(const DecodeOptions& options, const fs::path& file) {
     const std::string stem = (options.out / file.stem()).string();
-    labels = stem + extension_of(options.format);
+    labels = learn::labels_path(options.out, file, options.format);
     if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
     if (options.posteriors) posteriors = stem + ".frames.csv";
   }
@@ -123,7 +81,7 @@ class Decoding {
   /// A recording between its file and its labels.
   struct Item {
     DecodedFile file;
-    int sample_rate = 0;  ///< of the file
+    double sample_rate = 0;  ///< of the file
     learn::Sequence sequence;
     learn::Decoded decoded;
   };
@@ -137,7 +95,7 @@ class Decoding {
   learn::LoadedModel& loaded_;
   const learn::TrainedModel& model_;
   const learn::Decoder::Options how_;
-  std::map<int, std::int64_t> rates_;  // of the recordings that were decoded
+  std::map<double, std::int64_t> rates_;  // of the recordings that were decoded
 };
 
 /// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
@@ -197,6 +155,7 @@ void Decoding::write(Item& item) const {
   LabelOutput output;
   output.format = options_.format;
   output.sample_rate = item.sample_rate;
+  output.recording = item.file.audio.filename().string();
   SegmentColumn posterior{"posterior", {}};
   SegmentColumn label{"label_posterior", {}};
   SegmentColumn start{"start_confidence", {}};
@@ -241,12 +200,13 @@ void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>&
 
 std::vector<DecodedFile> decode(const DecodeOptions& options) {
   constexpr std::size_t kPortion = 64;
-  (void)extension_of(options.format);
+  (void)learn::labels_path(options.out, "x", options.format);  // refuses kAuto
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   learn::LoadedModel model(learn::open_model(options.model, options.channel), options.context);
-  const std::vector<fs::path> files = audio_files(options.inputs);
+  const bool values = model.model().config.features.kind == FeatureKind::kValues;
+  const std::vector<fs::path> files = learn::recording_files(options.inputs, values);
   Outputs outputs(options.overwrite);
   announce_decoded(outputs, options, files);
   make_directories(options.out);

@@ -116,12 +116,13 @@ void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig&
         counts_text(unknown));
 }
 
-void tell_resampled(const std::vector<const std::vector<Example>*>& sets, int sample_rate) {
-  std::map<int, std::int64_t> rates;
+void tell_resampled(const std::vector<const std::vector<Example>*>& sets,
+                    const FeatureConfig& features) {
+  if (features.kind == FeatureKind::kValues) return;
+  std::map<double, std::int64_t> rates;
   for (const std::vector<Example>* set : sets)
     for (const Example& example : *set) ++rates[example.sample_rate];
-  if (const std::string text = resampled_text(rates, sample_rate); !text.empty())
-    log(LogLevel::kInfo, "{}", text);
+  tell(resampled_text(rates, features.sample_rate));
 }
 
 void check_labels(const std::vector<Recording>& recordings) {
@@ -199,11 +200,16 @@ Durations duration_rules(const TrainConfig& config, const Corpus& corpus) {
 
 }  // namespace
 
+void tell(const std::string& text) {
+  if (!text.empty()) log(LogLevel::kInfo, "{}", text);
+}
+
 Corpus load_corpus(const TrainConfig& config, const Context& context) {
   if (config.data.path.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   const std::vector<Recording> recordings =
-      load_manifest(config.data.path, {.allow_commands = config.data.allow_commands});
+      load_manifest(config.data.path, {.allow_commands = config.data.allow_commands,
+                                       .values = config.features.kind == FeatureKind::kValues});
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
@@ -216,7 +222,7 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   std::vector<Example> test = load(Split::kTest);
   progress.finish();
   if (train.empty()) throw DataError(fmt::format("{}: no training recordings", config.data.path));
-  tell_resampled({&train, &dev, &test}, config.features.sample_rate);
+  tell_resampled({&train, &dev, &test}, config.features);
   check_columns(train, static_cast<std::size_t>(train[0].features.shape()[1]));
 
   Corpus corpus;
@@ -243,7 +249,9 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   const std::string path = data.empty() ? model.config.data.path : data;
   // A path out of the model file was chosen by whoever made that.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
-  std::vector<Recording> recordings = load_manifest(path, {.allow_commands = allow_commands});
+  std::vector<Recording> recordings =
+      load_manifest(path, {.allow_commands = allow_commands,
+                           .values = model.config.features.kind == FeatureKind::kValues});
   if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())
     throw DataError(
@@ -254,7 +262,7 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
                     {.quiet = context.options().get(options::kQuiet)});
   std::vector<Example> examples = load_with_progress(recordings, model.config, context, progress);
   progress.finish();
-  tell_resampled({&examples}, model.config.features.sample_rate);
+  tell_resampled({&examples}, model.config.features);
   LabelledSet set = make_set(std::move(examples), model.labels, model.normalisation, model.config);
   report_gold({&set}, model.config);
   return set;

@@ -23,6 +23,9 @@ struct Corpus {
   double seconds = 0;  ///< of all audio
 };
 
+/// Into the log, unless it is empty.
+void tell(const std::string& text);
+
 Corpus load_corpus(const TrainConfig& config, const Context& context);
 /// Only the recordings of one split (nothing: of all), for a model that exists.
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,

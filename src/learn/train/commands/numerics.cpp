@@ -6,6 +6,7 @@
 
 #include "base/os/file.h"
 #include "engine/numerics/examine.h"
+#include "learn/data/buckets.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/loop/bound_inputs.h"
 #include "segfuse/error.h"

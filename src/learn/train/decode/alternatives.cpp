@@ -5,8 +5,10 @@
 #include <iterator>
 
 #include "base/json/json.h"
-
+#include "base/os/file.h"
 #include "learn/data/text.h"
+#include "segfuse/data/formats.h"
+#include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
@@ -24,6 +26,36 @@ Json list_of(const std::vector<Alternative>& alternatives, const Alphabet& label
 }
 
 }  // namespace
+
+std::vector<std::filesystem::path> recording_files(const std::vector<std::filesystem::path>& inputs,
+                                                   bool values) {
+  std::vector<std::filesystem::path> files;
+  for (const std::filesystem::path& input : inputs) {
+    if (!path_exists(input))
+      throw DataError(fmt::format("{}: no such file or directory", input.string()));
+    if (!path_is_directory(input)) {
+      files.push_back(input);
+      continue;
+    }
+    std::vector<std::filesystem::path> inside;
+    std::error_code failure;
+    const auto is_recording = recordings_of_folder(input, values);
+    for (const std::filesystem::path& path : list_directory(input))
+      if (is_recording(path) && std::filesystem::is_regular_file(path, failure))
+        inside.push_back(path);
+    if (inside.empty())
+      throw DataError(fmt::format("{}: no {} files ({}) in this directory", input.string(),
+                                  values ? "value" : "audio",
+                                  fmt::join(values ? value_endings() : audio_endings(), ", ")));
+    files.insert(files.end(), inside.begin(), inside.end());
+  }
+  return files;
+}
+
+std::filesystem::path labels_path(const std::filesystem::path& folder,
+                                  const std::filesystem::path& recording, LabelFormat format) {
+  return folder / label_file_name(recording, format);
+}
 
 std::string alternatives_json(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
                               double duration) {

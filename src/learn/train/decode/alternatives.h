@@ -1,12 +1,22 @@
 #pragma once
-// Files beside the labels of a decoded recording: other segmentations, posteriors of frames.
+// What is decoded, and the files of a decoded recording: labels, other segmentations, posteriors.
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "learn/train/decode/decoder.h"
 #include "learn/train/files/model_file.h"
 
 namespace segfuse::learn {
+
+/// Files as they are; of directories the recordings in them, sorted by name.
+std::vector<std::filesystem::path> recording_files(const std::vector<std::filesystem::path>& inputs,
+                                                   bool values);
+
+/// The label file of a recording. UsageError for kAuto.
+std::filesystem::path labels_path(const std::filesystem::path& folder,
+                                  const std::filesystem::path& recording, LabelFormat format);
 
 /// JSON: {"best": [{"log_probability", "segments": [[start, end, label], ..]}, ..], "samples": ..},
 /// times in seconds.

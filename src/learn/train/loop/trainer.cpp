@@ -14,6 +14,7 @@
 #include "base/os/file.h"
 #include "base/os/interrupt.h"
 #include "engine/device/accelerator.h"
+#include "learn/data/buckets.h"
 #include "learn/train/decode/decoder.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/ranks.h"

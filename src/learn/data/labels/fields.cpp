@@ -1,0 +1,119 @@
+#include "learn/data/labels/fields.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/text.h"
+#include "segfuse/error.h"
+
+namespace segfuse::data {
+namespace {
+
+/// The last part of a path of either kind of system.
+std::string_view file_name(std::string_view path) {
+  const std::size_t slash = path.find_last_of("/\\");
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+std::string_view without_ending(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos || dot == 0 ? name : name.substr(0, dot);
+}
+
+}  // namespace
+
+void for_lines(std::string_view text,
+               const std::function<void(std::string_view, std::int64_t)>& visit) {
+  std::int64_t number = 0;
+  for (const std::string_view line : split_lines(text)) {
+    ++number;
+    if (!trim(line).empty()) visit(line, number);
+  }
+}
+
+double number_in(std::string_view field, std::string_view what, std::string_view name,
+                 std::int64_t line) {
+  const std::optional<double> value = parse_double(trim(field));
+  if (!value)
+    throw DataError(
+        fmt::format("{}:{}: {} is {}; expected a number", name, line, what, shown(field)));
+  return *value;
+}
+
+std::int64_t integer_in(std::string_view field, std::string_view what, std::string_view name,
+                        std::int64_t line) {
+  const std::optional<std::int64_t> value = parse_int(field);
+  if (!value)
+    throw DataError(
+        fmt::format("{}:{}: {} is {}; expected a whole number", name, line, what, shown(field)));
+  return *value;
+}
+
+std::string label_in(std::string_view field, std::string_view name, std::int64_t line) {
+  const std::string_view label = trim(field);
+  if (label.empty()) throw DataError(fmt::format("{}:{}: the label is empty", name, line));
+  return std::string(label);
+}
+
+double rate_of(const LabelText& file) {
+  if (file.options.sample_rate > 0) return file.options.sample_rate;
+  if (file.inspect) return 1;
+  throw UsageError(fmt::format(
+      "{}: its times count samples; the sample rate of the audio is needed", file.name));
+}
+
+double rate_of(const LabelOutput& output, std::string_view format) {
+  if (!(output.sample_rate > 0))
+    throw UsageError(
+        fmt::format("a {} file counts samples; the sample rate is needed to write it", format));
+  return output.sample_rate;
+}
+
+void sort_by_start(RawSegments& raw) {
+  std::ranges::stable_sort(raw.segments, {}, &LabelSegment::start);
+}
+
+bool same_recording(std::string_view entry, std::string_view recording) {
+  const std::string_view a = file_name(entry);
+  const std::string_view b = file_name(recording);
+  return a == b || a == without_ending(b) || (without_ending(a) == without_ending(b));
+}
+
+bool Recordings::wants(std::string_view recording) {
+  if (!known_.contains(recording)) {
+    constexpr std::size_t kMost = 1'000'000;
+    if (names_.size() >= kMost)
+      throw DataError(fmt::format("{}: it names more than {} recordings", file_.name, kMost));
+    names_.emplace_back(recording);
+    known_.emplace(recording);
+  }
+  const bool wanted =
+      file_.options.recording.empty() || same_recording(recording, file_.options.recording);
+  found_ = found_ || wanted;
+  return wanted;
+}
+
+std::vector<std::string> Recordings::finish(std::int64_t line) const {
+  if (file_.inspect || names_.empty()) return names_;
+  if (file_.options.recording.empty() && names_.size() > 1)
+    throw DataError(
+        fmt::format("{}:{}: it has labels of {} recordings, {} and others; whose are wanted?",
+                    file_.name, line, names_.size(), shown(names_[0])));
+  if (!found_)
+    throw DataError(fmt::format("{}:{}: it has no labels of the recording {}, but of {}{}",
+                                file_.name, line, shown(file_.options.recording), shown(names_[0]),
+                                names_.size() > 1 ? " and others" : ""));
+  return names_;
+}
+
+const std::string& plain_label(const LabelSegment& segment, std::string_view separators) {
+  if (segment.label.empty() || segment.label.find_first_of(separators) != std::string::npos)
+    throw UsageError(fmt::format(
+        "label {} cannot stand in this label format; write a TextGrid or a CSV file instead",
+        shown(segment.label)));
+  return segment.label;
+}
+
+}  // namespace segfuse::data

@@ -1,0 +1,57 @@
+#pragma once
+// Fields of label files: numbers, labels, rates, and the recordings that a file names.
+
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "learn/data/labels/parsers.h"
+#include "learn/data/text.h"
+
+namespace segfuse::data {
+
+/// Calls visit(line, number) for each line that is not blank; numbers count from 1.
+void for_lines(std::string_view text, const std::function<void(std::string_view, std::int64_t)>&);
+
+/// A field as a number; DataError "FILE:LINE: WHAT is "..."; expected a number".
+double number_in(std::string_view field, std::string_view what, std::string_view name,
+                 std::int64_t line);
+std::int64_t integer_in(std::string_view field, std::string_view what, std::string_view name,
+                        std::int64_t line);
+/// The label without blanks at its ends; one that is empty is refused.
+std::string label_in(std::string_view field, std::string_view name, std::int64_t line);
+
+/// LabelOptions::sample_rate; UsageError where it is missing. Who only wants names gets 1.
+double rate_of(const LabelText& file);
+double rate_of(const LabelOutput& output, std::string_view format);
+
+/// The same of formats whose rows may stand in any order.
+void sort_by_start(RawSegments& raw);
+
+/// Rows of several recordings in one file.
+class Recordings {
+ public:
+  explicit Recordings(const LabelText& file) : file_(file) {}
+  /// Whether a row that names this recording is of the one that is wanted.
+  bool wants(std::string_view recording);
+  /// The names that came. DataError when LabelOptions::recording is not among them, or is empty
+  /// where there are several.
+  std::vector<std::string> finish(std::int64_t line) const;
+
+ private:
+  const LabelText& file_;
+  std::vector<std::string> names_;
+  std::set<std::string, std::less<>> known_;
+  bool found_ = false;
+};
+
+/// Whether a name in a label file means the recording: the same file name, or the same without the
+/// ending, in whatever folder.
+bool same_recording(std::string_view entry, std::string_view recording);
+
+/// Formats whose fields end at one of `separators` cannot hold it inside a label: UsageError.
+const std::string& plain_label(const LabelSegment& segment, std::string_view separators);
+
+}  // namespace segfuse::data

@@ -1,0 +1,128 @@
+// Positions on sequences: BED and GFF3. The "recording" is the sequence, and LabelOptions'
+// sample_rate says how many positions are a second (features.frame_rate).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "learn/data/labels/fields.h"
+#include "segfuse/error.h"
+
+namespace segfuse::data {
+namespace {
+
+/// Fields between tabs, or between blanks where there are none.
+std::vector<std::string_view> fields_of(std::string_view line) {
+  if (line.find('\t') != std::string_view::npos) return split(line, '\t');
+  std::vector<std::string_view> out;
+  for (const Field& field : split_fields(line)) out.push_back(field.text);
+  return out;
+}
+
+bool is_comment(std::string_view line) {
+  return line.starts_with('#') || line.starts_with("track") || line.starts_with("browser");
+}
+
+LabelSegment segment_of(double rate, std::int64_t start, std::int64_t end, std::string label,
+                        std::int64_t line) {
+  return {static_cast<double>(start) / rate, static_cast<double>(end) / rate, std::move(label),
+          line};
+}
+
+/// The tier of that name, made when it is new.
+RawSegments& tier_of(RawLabels& labels, std::string_view name, std::string_view file) {
+  constexpr std::size_t kMost = 10'000;
+  for (RawTier& tier : labels.tiers)
+    if (tier.name == name) return tier.raw;
+  if (labels.tiers.size() >= kMost)
+    throw DataError(fmt::format("{}: more than {} types of features", file, kMost));
+  labels.tiers.push_back({std::string(name), {}});
+  return labels.tiers.back().raw;
+}
+
+/// What a sequence is called: the recording's name without the folder and an ending.
+std::string sequence_name(const LabelOutput& output) {
+  const std::string name = std::filesystem::path(output.recording).stem().string();
+  return name.empty() ? "sequence" : name;
+}
+
+std::int64_t position(double seconds, double rate) { return std::llround(seconds * rate); }
+
+}  // namespace
+
+RawLabels read_bed(const LabelText& file) {
+  RawLabels out{RawSegments{}};
+  const double rate = rate_of(file);
+  Recordings recordings(file);
+  std::int64_t last = 1;
+  for_lines(file.bytes, [&](std::string_view line, std::int64_t number) {
+    last = number;
+    if (is_comment(line)) return;
+    const std::vector<std::string_view> fields = fields_of(line);
+    if (fields.size() < 4)
+      throw DataError(fmt::format(
+          "{}:{}: {} fields; expected \"sequence start end name\", since the names are the labels",
+          file.name, number, fields.size()));
+    const std::int64_t start = integer_in(fields[1], "the start", file.name, number);
+    const std::int64_t end = integer_in(fields[2], "the end", file.name, number);
+    std::string label = label_in(fields[3], file.name, number);
+    if (!recordings.wants(trim(fields[0]))) return;
+    out.tiers[0].raw.segments.push_back(segment_of(rate, start, end, std::move(label), number));
+  });
+  out.recordings = recordings.finish(last);
+  sort_by_start(out.tiers[0].raw);
+  return out;
+}
+
+RawLabels read_gff3(const LabelText& file) {
+  RawLabels out;
+  out.tiers_are_one = true;
+  const double rate = rate_of(file);
+  Recordings recordings(file);
+  std::int64_t last = 1;
+  bool at_sequences = false;
+  for_lines(file.bytes, [&](std::string_view line, std::int64_t number) {
+    at_sequences = at_sequences || line.starts_with("##FASTA") || line.starts_with('>');
+    if (at_sequences || line.starts_with('#')) return;
+    last = number;
+    const std::vector<std::string_view> fields = split(line, '\t');
+    if (fields.size() != 9)
+      throw DataError(fmt::format("{}:{}: {} fields between tabs; a GFF3 line has 9", file.name,
+                                  number, fields.size()));
+    const std::int64_t start = integer_in(fields[3], "the start", file.name, number);
+    const std::int64_t end = integer_in(fields[4], "the end", file.name, number);
+    if (start < 1)
+      throw DataError(
+          fmt::format("{}:{}: the start is {}; positions count from 1", file.name, number, start));
+    std::string label = label_in(fields[2], file.name, number);
+    if (!recordings.wants(trim(fields[0]))) return;
+    RawSegments& tier = tier_of(out, label, file.name);
+    tier.segments.push_back(segment_of(rate, start - 1, end, std::move(label), number));
+  });
+  out.recordings = recordings.finish(last);
+  for (RawTier& tier : out.tiers) sort_by_start(tier.raw);
+  return out;
+}
+
+std::string write_bed(const Annotation& annotation, const LabelOutput& output) {
+  const double rate = rate_of(output, "BED");
+  std::string out;
+  for (const LabelSegment& segment : annotation.segments)
+    out += fmt::format("{}\t{}\t{}\t{}\n", sequence_name(output), position(segment.start, rate),
+                       position(segment.end, rate), plain_label(segment, "\t\r\n"));
+  return out;
+}
+
+std::string write_gff3(const Annotation& annotation, const LabelOutput& output) {
+  const double rate = rate_of(output, "GFF3");
+  std::string out = "##gff-version 3\n";
+  for (const LabelSegment& segment : annotation.segments)
+    out += fmt::format("{}\tsegfuse\t{}\t{}\t{}\t.\t.\t.\t.\n", sequence_name(output),
+                       plain_label(segment, "\t\r\n"), position(segment.start, rate) + 1,
+                       position(segment.end, rate));
+  return out;
+}
+
+}  // namespace segfuse::data

@@ -1,0 +1,93 @@
+#include "learn/data/values/values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/os/file.h"
+#include "learn/data/text.h"
+#include "segfuse/error.h"
+
+namespace segfuse {
+namespace data {
+namespace {
+
+constexpr std::string_view kEndings[] = {".npy", ".npz", ".csv", ".tsv", ".fa", ".fasta", ".fna"};
+
+bool is_fasta(std::string_view ending) {
+  return ending == ".fa" || ending == ".fasta" || ending == ".fna";
+}
+
+Tensor parse(std::string_view bytes, std::string_view name, const std::string& part) {
+  const std::string ending = extension_of(name);
+  if (ending == ".npy") return parse_npy(bytes, name);
+  if (ending == ".npz") return parse_npz(bytes, name, part);
+  if (ending == ".csv" || ending == ".tsv") return parse_number_table(bytes, name);
+  if (is_fasta(ending)) return parse_fasta(bytes, name, part);
+  throw UsageError(fmt::format("{}: no file of values that is known; known are {}", name,
+                               fmt::join(kEndings, " ")));
+}
+
+bool holds_arrays(const std::filesystem::path& folder) {
+  return std::ranges::any_of(list_directory(folder), [](const std::filesystem::path& path) {
+    std::error_code failure;
+    const bool link = is_symlink(symlink_status(path, failure));
+    if (!link && path_is_directory(path)) return holds_arrays(path);
+    return is_values_file(path) && !is_label_file(path);
+  });
+}
+
+}  // namespace
+
+void check_size(double frames, double columns, std::string_view name) {
+  constexpr double kMostColumns = 1e6;
+  if (!(frames >= 1))
+    throw DataError(fmt::format("{}: there are no values; expected at least one row", name));
+  if (!(columns >= 1 && columns <= kMostColumns))
+    throw DataError(
+        fmt::format("{}: {} columns of values; expected 1 to {}", name, columns, kMostColumns));
+}
+
+}  // namespace data
+
+std::span<const std::string_view> value_endings() { return data::kEndings; }
+
+bool is_values_file(const std::filesystem::path& path) {
+  return std::ranges::find(data::kEndings, data::extension_of(path.string())) !=
+         std::end(data::kEndings);
+}
+
+std::function<bool(const std::filesystem::path&)> recordings_of_folder(
+    const std::filesystem::path& folder, bool values) {
+  if (!values) return is_audio_file;
+  const bool tables = !data::holds_arrays(folder);
+  return [tables](const std::filesystem::path& path) {
+    if (!is_values_file(path)) return false;
+    return !is_label_file(path) || (tables && label_stem(path) == path.stem().string());
+  };
+}
+
+std::vector<std::string> value_parts(const std::filesystem::path& path) {
+  if (!data::is_fasta(data::extension_of(path.string()))) return {};
+  const FileMap file(path);
+  return data::fasta_names(file.text(), path.string());
+}
+
+Tensor parse_values(std::string_view bytes, std::string_view name, const std::string& part) {
+  Tensor values = data::parse(bytes, name, part);
+  const std::span<const float> all = values.span<float>();
+  const auto columns = static_cast<std::size_t>(values.shape()[1]);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (!std::isfinite(all[i]))
+      throw DataError(fmt::format("{}: row {}, column {} is {}; expected finite numbers", name,
+                                  i / columns, i % columns, all[i]));
+  return values;
+}
+
+Tensor read_values(const std::filesystem::path& path, const std::string& part) {
+  const FileMap file(path);
+  return parse_values(file.text(), path.string(), part);
+}
+
+}  // namespace segfuse

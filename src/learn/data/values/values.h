@@ -1,0 +1,23 @@
+#pragma once
+// Recordings that are tables of numbers.
+
+#include <string>
+#include <string_view>
+
+#include "segfuse/data/formats.h"
+
+namespace segfuse::data {
+
+/// Each gives (T, D) f32 without checking for NaN.
+Tensor parse_npy(std::string_view bytes, std::string_view name);
+/// The file in a ZIP archive that is an array named `part`, or the only one.
+Tensor parse_npz(std::string_view bytes, std::string_view name, const std::string& part);
+Tensor parse_number_table(std::string_view bytes, std::string_view name);
+Tensor parse_fasta(std::string_view bytes, std::string_view name, const std::string& part);
+/// The names of the sequences, in their order; DataError for a name that comes twice.
+std::vector<std::string> fasta_names(std::string_view bytes, std::string_view name);
+
+/// DataError unless T is at least one and D from 1 to a million.
+void check_size(double frames, double columns, std::string_view name);
+
+}  // namespace segfuse::data
