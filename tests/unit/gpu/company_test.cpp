@@ -229,8 +229,11 @@ TEST_P(GpuSemiCrf, RowsOfLargeBatchesDoNotKnowTheirCompany) {
   const auto p = random_problem<float>(60, 640, 2, 1, false, gaussian, rng);
   expect_rows_alone({gpu}, with_warm_up(320), p, {.alone = {0, 59}, .pads = {}, .others = false},
                     {.loss = false, .best = false});
-  auto q = random_problem<float>(1, 2100, 2, 2, false, gaussian, rng);
+  const auto q = random_problem<double>(1, 2100, 2, 2, false, gaussian, rng);
   expect_rows_alone({gpu}, {}, q, {.pads = {17000}, .others = false});
+  // Partial sums that are more than a row asks for slots of its own.
+  const auto r = random_problem<double>(1, 260, 44, 5, true, gaussian, rng);
+  expect_rows_alone({gpu}, {}, r, {.pads = {300}, .others = false}, {.loss = false, .best = false});
 }
 
 /// Teams that need more shared memory the fewer their members are.
