@@ -15,7 +15,9 @@
 //
 // Scores are stored as float, double, Half or BFloat16; arithmetic is in double. Kernels are
 // compiled for the sizes (C, K) and the device by NVRTC at first use and cached on disk; B and T
-// are free. The same inputs give the same bits on devices of one kind.
+// are free. The same inputs give the same bits on devices of one kind, and what is said of a row
+// depends on that row alone: not on the rows beside it or the frames they are padded to, nor on
+// what else is asked for. Gradients of shared inputs are sums over rows.
 
 #include <cstddef>
 #include <functional>
@@ -38,7 +40,7 @@ struct DeviceSegmentations {
 struct CudaOptions {
   Algorithm algorithm = Algorithm::kFast;  ///< kReference: the log-domain kernels for every row
   int lanes_per_class = 0;  ///< how passes are laid out: a power of two up to 32; 0: chosen
-  /// Cut few long rows in time and run the parts at once. Parts that do not fit together are found
+  /// Cut long rows in time and run the parts at once. Parts that do not fit together are found
   /// and redone, so results are those of the uncut pass to rounding; best paths are the same.
   bool chunked = true;
   /// Several blocks share a pass that is too much for one. False: one block each, for comparison.

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <limits>
+
 #include "semicrf/cuda/engine_state.h"
 #include "semicrf/model/gradients.h"
 
@@ -35,6 +37,7 @@ Call make_call(const Potentials<T>& potentials) {
   call.scores.end = strided(potentials.end);
   call.lengths = row_lengths(potentials.lengths);
   call.chunks.count = 1;
+  call.chunks.least = std::numeric_limits<int>::max();
   return call;
 }
 

@@ -11,11 +11,9 @@ namespace {
 void cut_ways_back(Call& call) {
   const gpu::Sizes& n = call.sizes;
   const int windows = 2 * std::min(n.max_duration, 1 << 20);
-  const auto least = static_cast<int>(ceil_divide(n.frames, 60000));
-  call.best.part_frames = std::max({64, windows, least});
-  call.best.part_overlap = std::max(64, windows);
-  call.best.parts =
-      static_cast<int>(std::max<std::int64_t>(1, ceil_divide(n.frames, call.best.part_frames)));
+  call.best.part_frames = call.best.part_overlap = std::max(64, windows);
+  call.best.parts = static_cast<int>(
+      std::clamp<std::int64_t>(ceil_divide(n.frames, call.best.part_frames), 1, gpu::kMostWays));
 }
 
 void plan_best(gpu::Workspace& workspace, Call& call) {
@@ -75,7 +73,7 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
   if (options.algorithm == Algorithm::kFast && n.by_duration == 0)
     shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
-  if (shape && options.chunked) cut_into_chunks(call, {}, *shape, options.warm_up);
+  if (shape && options.chunked) cut_best_pass(call, *shape, options.warm_up);
   cut_ways_back(call);
   gpu::Workspace workspace(*gpu, stream);
   plan_best(workspace, call);

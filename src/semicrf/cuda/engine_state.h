@@ -133,13 +133,14 @@ inline std::int64_t slices_of(const gpu::Sizes& n) {
   return n.by_duration != 0 ? n.max_duration : 1;
 }
 void cut_into_slices(Call& call, const DeviceWanted& wanted);
-/// Cuts the passes in time when there are too few rows to fill a device: chunks at least twice as
-/// long as their warm-up, as many as keep a large device busy. A function of the sizes alone.
-void cut_into_chunks(Call& call, const DeviceWanted& wanted, const gpu::ScanShape& shape,
-                     std::int64_t warm_up);
+/// Cuts the passes in time: a row into chunks by its own length, K and the pass's shape alone.
+void cut_into_chunks(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up);
+/// The same for the best segmentation, whose sums are exact: how it is cut does not show. Into as
+/// many chunks as keep a large device busy.
+void cut_best_pass(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up);
 /// Deals a pass that does not fit registers out to blocks, by classes, or by durations where
-/// transitions depend on them; call.team.members = 0 where it does not fit shared memory either.
-/// How many blocks does not show in the bits.
+/// transitions depend on them; call.team.members = 0 where there are too many classes for shared
+/// memory either. How many blocks does not show in the bits.
 void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors);
 /// Bytes of shared memory that a block of a team takes.
 std::size_t team_bytes(const Call& call);

@@ -110,7 +110,7 @@ void CudaEngine::State::count(const Call& call, const DeviceWanted& wanted, Stre
     if (n.by_duration == 0)
       launch(common<T>("exact_counts"), {side(call.slots)}, {256}, call, stream);
     if (call.gold.row_pointer != nullptr)
-      launch(common<T>("gold_counts"), {side(call.slots)}, {256}, call, stream);
+      launch(common<T>("gold_counts"), {side(call.slot_groups)}, {256}, call, stream);
     if (wanted.by_row) return;
     reduce<T>(call, stream);
   }
@@ -129,7 +129,7 @@ void CudaEngine::State::reduce(const Call& call, StreamHandle stream) {
 template <class T>
 void CudaEngine::State::clear(Call& call, const DeviceWanted& wanted, StreamHandle stream) {
   double nothing = 0.0;  // told from "not wanted" by its address; no slot is read
-  call.slots = 0;
+  call.slots = call.slot_groups = 0;
   if (wanted.transition) call.transition_partial = &nothing;
   if (wanted.duration) call.duration_partial = &nothing;
   if (wanted.ends)
@@ -145,7 +145,7 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   if (n.batch == 0) return clear<T>(call, wanted, stream);
   cut_into_slices(call, wanted);
   const std::optional<gpu::ScanShape> shape = shape_of(call);
-  if (shape && options.chunked) cut_into_chunks(call, wanted, *shape, options.warm_up);
+  if (shape && options.chunked) cut_into_chunks(call, *shape, options.warm_up);
   if (!shape && options.algorithm == Algorithm::kFast && options.teams)
     plan_team(call, wanted, gpu->multiprocessors());
   gpu::Workspace workspace(*gpu, stream);

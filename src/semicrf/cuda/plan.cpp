@@ -1,6 +1,7 @@
 // How a call is laid out: slices and chunks of time, and the arrays of its workspace.
 
 #include <algorithm>
+#include <limits>
 
 #include "semicrf/cuda/engine_state.h"
 
@@ -20,15 +21,24 @@ namespace {
 
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
-/// Windows and matrices go to shared memory where they fit; no team where the rest does not.
+/// Doubles of a block's state beside what all blocks have.
+std::int64_t team_state(const Call& call) {
+  const std::int64_t own = call.team.per_member;
+  return call.sizes.by_duration != 0
+             ? 2 * own * ceil_divide(call.sizes.max_duration, kDurationParts) * call.sizes.classes
+             : 6 * own + own / 2 + 1;
+}
+
+/// What fits goes to shared memory; no team where there are too many classes. Whether there is one
+/// must not depend on how many members it has.
 void place_team(Call& call) {
-  call.team.matrix_shared = call.team.window_shared = 0;
+  call.team.state_shared = call.team.window_shared = call.team.matrix_shared = 0;
   const auto fits = [&] { return static_cast<std::int64_t>(team_bytes(call)) <= kSharedBytes; };
   if (!fits()) {
     call.team.members = 0;
     return;
   }
-  for (int* part : {&call.team.window_shared, &call.team.matrix_shared}) {
+  for (int* part : {&call.team.state_shared, &call.team.window_shared, &call.team.matrix_shared}) {
     *part = 1;
     if (!fits()) *part = 0;
   }
@@ -62,53 +72,84 @@ std::size_t team_bytes(const Call& call) {
   const std::int64_t own = call.team.per_member;
   const std::int64_t classes = call.sizes.classes;
   const std::int64_t longest = call.sizes.max_duration;
-  std::int64_t doubles = 0;
+  std::int64_t doubles = call.team.state_shared != 0 ? team_state(call) : 0;
   if (call.sizes.by_duration != 0) {
     const std::int64_t cells = own * ceil_divide(longest, kDurationParts) * classes;
-    doubles = (6 + 2 * kDurationParts + 1) * classes + 2 * cells + own + 1;
+    doubles += (6 + 2 * kDurationParts + 1) * classes + kDurationParts + 1;
     if (call.team.window_shared != 0) doubles += 2 * longest * classes;
     if (call.team.matrix_shared != 0) doubles += cells * classes;
   } else {
-    doubles = classes + 6 * own + own / 2 + 1;
+    doubles += classes;
     if (call.team.matrix_shared != 0) doubles += own * classes;
     if (call.team.window_shared != 0) doubles += 2 * own * longest;
   }
   return static_cast<std::size_t>(doubles) * sizeof(double);
 }
 
-/// Time slices: long enough to be worth a block, few enough that a running sum over them is cheap.
+/// Time slices, and the partial sums of what they count. A row's own sums are in as many slots as
+/// its own length asks for; they take no more memory than two arrays of the lattice.
 void cut_into_slices(Call& call, const DeviceWanted& wanted) {
-  constexpr std::int64_t kShortest = 64;
-  constexpr std::int64_t kMost = 256;
-  const std::int64_t frames = std::max(1, call.sizes.frames);
-  const std::int64_t even = ceil_divide(ceil_divide(frames, kMost), 32) * 32;
-  call.slice_frames = static_cast<int>(std::max(kShortest, even));
-  call.slices = static_cast<int>(ceil_divide(frames, call.slice_frames));
-  const std::int64_t classes = call.sizes.classes;
-  const std::int64_t elements =
-      std::max(slices_of(call.sizes) * classes * classes, call.sizes.max_duration * classes);
-  const std::int64_t units = static_cast<std::int64_t>(call.sizes.batch) * call.slices;
-  const std::int64_t room = std::max<std::int64_t>(1, kPartialBytes / 8 / elements);
-  call.gold_parts = static_cast<int>(std::clamp<std::int64_t>(frames / 1024, 1, 64));
-  const std::int64_t slots = std::min({units, std::int64_t{kWantedSlots}, room});
-  const std::int64_t rows = call.sizes.batch;
-  call.slots =
-      static_cast<int>(wanted.by_row ? rows * std::max<std::int64_t>(1, slots / rows) : slots);
+  const gpu::Sizes& n = call.sizes;
+  const std::int64_t frames = std::max(1, n.frames);
+  call.slices = static_cast<int>(
+      std::min<std::int64_t>(ceil_divide(frames, gpu::kShortestSlice), gpu::kMostSlices));
+  call.gold_parts = static_cast<int>(
+      std::clamp<std::int64_t>(frames / gpu::kFramesOfGoldPart, 1, gpu::kMostGoldParts));
+  const std::int64_t classes = n.classes;
+  const std::int64_t pairs = slices_of(n) * classes * classes;
+  const std::int64_t durations = n.max_duration * classes;
+  std::int64_t each = 1;
+  if (wanted.by_row) {
+    const std::int64_t worth = (pairs + durations) / (2 * classes);
+    call.slot_groups = n.batch;
+    call.slot_frames = static_cast<int>(std::max<std::int64_t>(gpu::kShortestSlice, worth));
+    each = std::min<std::int64_t>(ceil_divide(frames, call.slot_frames), gpu::kMostSlices);
+  } else {
+    const std::int64_t room = kPartialBytes / 8 / std::max(pairs, durations);
+    const std::int64_t slots = std::clamp<std::int64_t>(room, 1, kWantedSlots);
+    call.slot_groups = static_cast<int>(std::min<std::int64_t>(n.batch, slots));
+    call.slot_frames = 0;
+    // Slots that only a longer row would fill would be the last ones, and empty.
+    each = std::min<std::int64_t>(slots / call.slot_groups, call.slices);
+  }
+  call.slots = static_cast<int>(call.slot_groups * each);
 }
 
-void cut_into_chunks(Call& call, const DeviceWanted& wanted, const gpu::ScanShape& shape,
-                     std::int64_t warm_up) {
+namespace {
+
+/// Frames from which on it does not show where a pass began, as a rule.
+std::int64_t warm_up_frames(const Call& call, std::int64_t wanted) {
+  const std::int64_t chosen = std::max<std::int64_t>(64, 4 * call.sizes.max_duration);
+  return ceil_divide(wanted != 0 ? wanted : chosen, 4) * 4;
+}
+
+/// No chunks.
+void leave_whole(Call& call, std::int64_t warm_up) {
+  call.chunks = {};
+  call.chunks.count = 1;
+  call.chunks.least = call.chunks.steps = std::numeric_limits<int>::max();
+  call.chunks.warm_up = static_cast<int>(warm_up);
+}
+
+}  // namespace
+
+void cut_into_chunks(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up) {
+  const std::int64_t warm = warm_up_frames(call, warm_up);
+  leave_whole(call, warm);
+  if (warm < call.sizes.max_duration) return;
+  // A block of many threads leaves little of a multiprocessor idle: less is worth warming up for.
+  const std::int64_t least = (shape.threads() > 96 ? 4 : 2) * warm;
+  call.chunks.least = static_cast<int>(std::min<std::int64_t>(least, call.chunks.least));
+  call.chunks.count = std::max(1, call.sizes.frames / call.chunks.least);
+}
+
+void cut_best_pass(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up) {
   // Two for each of 132 processors, unless one keeps all its arithmetic busy.
   const std::int64_t wanted_passes = shape.threads() > 96 ? 132 : 264;
-  const std::int64_t passes = static_cast<std::int64_t>(call.sizes.batch) * (wanted.any() ? 2 : 1);
-  const std::int64_t warm =
-      ceil_divide(warm_up != 0 ? warm_up : std::max<std::int64_t>(64, 4 * call.sizes.max_duration),
-                  4) *
-      4;
+  const std::int64_t warm = warm_up_frames(call, warm_up);
+  leave_whole(call, warm);
   const std::int64_t count =
-      std::min(wanted_passes / passes, call.sizes.frames / std::max<std::int64_t>(1, 2 * warm));
-  call.chunks = {
-      1, call.sizes.frames, static_cast<int>(warm), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
+      std::min(wanted_passes / call.sizes.batch, call.sizes.frames / (2 * warm));
   if (count < 2 || warm < call.sizes.max_duration) return;
   call.chunks.steps = static_cast<int>(ceil_divide(ceil_divide(call.sizes.frames, count), 4) * 4);
   call.chunks.count = static_cast<int>(ceil_divide(call.sizes.frames, call.chunks.steps));
@@ -146,6 +187,9 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
     call.rows.log_partition.stride = 1;
   }
   const bool team = call.team.members > 0;
+  workspace.add(call.team.state, team && call.team.state_shared == 0
+                                     ? 2 * rows * call.team.members * team_state(call)
+                                     : 0);
   // By duration every block keeps a window of its own.
   const bool windows = team && n.by_duration != 0 && call.team.window_shared == 0;
   workspace.add(call.pending, 2 * rows * durations * (windows ? call.team.members : 1));

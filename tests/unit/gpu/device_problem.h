@@ -83,6 +83,30 @@ inline Segmentations on_host(const DeviceSegmentations& y, DeviceArrays& device)
   return out;
 }
 
+/// Room for lists in device memory.
+inline DeviceSegmentationLists lists_in(DeviceArrays& device, std::int64_t rows, std::int64_t n,
+                                        std::int64_t room) {
+  return {{device.space<std::int64_t>(rows + 1), {rows + 1}},
+          {device.space<std::int64_t>(rows * n + 1), {rows * n + 1}},
+          {device.space<std::int32_t>(room), {room}},
+          {device.space<std::int32_t>(room), {room}},
+          {device.space<std::int32_t>(room), {room}},
+          {device.space<double>(rows * n), {rows * n}}};
+}
+
+inline SegmentationLists fetched(const DeviceSegmentationLists& y, DeviceArrays& device) {
+  SegmentationLists out;
+  out.list_pointer = device.read(y.list_pointer.data(), y.list_pointer.extent(0));
+  const std::int64_t lists = out.list_pointer.back();
+  out.score = device.read(y.score.data(), lists);
+  out.segmentations.row_pointer = device.read(y.row_pointer.data(), lists + 1);
+  const std::int64_t n = out.segmentations.row_pointer.back();
+  out.segmentations.start = device.read(y.start.data(), n);
+  out.segmentations.duration = device.read(y.duration.data(), n);
+  out.segmentations.label = device.read(y.label.data(), n);
+  return out;
+}
+
 /// Everything a loss call gives, on the host.
 struct Results {
   std::vector<double> loss, log_partition, score;

@@ -7,6 +7,7 @@
 #include "semicrf/cuda/kernels/best/grid.cuh"
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 
 namespace segfuse::semicrf::gpu {
 
@@ -58,14 +59,16 @@ DEVICE int best_last_label(const Call& call, int row, int length) {
   return best.score > minus_infinity() ? best.choice : -1;
 }
 
-DEVICE int part_begin(const Call& call, int part) { return part * call.best.part_frames; }
+DEVICE int part_begin(const Call& call, int part, int length) {
+  return part * way_frames(call, length);
+}
 DEVICE int part_end(const Call& call, int part, int length) {
-  return min(length, part_begin(call, part) + call.best.part_frames);
+  return min(length, part_begin(call, part, length) + way_frames(call, length));
 }
 
 /// The segments that end in the part's boundaries, the last one first; returns the way on.
-DEVICE Way walk_part(const Call& call, int row, int part, Way at) {
-  const int begin = part_begin(call, part);
+DEVICE Way walk_part(const Call& call, int row, int part, int length, Way at) {
+  const int begin = part_begin(call, part, length);
   int* trace = call.best.trace + 3 * (static_cast<long long>(row) * call.sizes.frames + begin);
   int count = 0;
   while (at.t > begin) {
@@ -85,7 +88,7 @@ KERNEL best_trace(const __grid_constant__ Call call) {
   const int row = blockIdx.x;
   const int part = blockIdx.y;
   const int length = row_length(call, row);
-  if (part > 0 && part_begin(call, part) >= length) return;
+  if (part > 0 && part_begin(call, part, length) >= length) return;
   const int end = part_end(call, part, length);
   const int first = min(length, end + call.best.part_overlap);
   const int last = first == length && length > 0 ? best_last_label(call, row, length) : 0;
@@ -101,7 +104,7 @@ KERNEL best_trace(const __grid_constant__ Call call) {
   while (at.t > end) at = before(call, row, at, duration_at(call, row, at));
   call.best.entry[2 * index] = at.t;
   call.best.entry[2 * index + 1] = at.label;
-  at = walk_part(call, row, part, at);
+  at = walk_part(call, row, part, length, at);
   call.best.exit[2 * index] = at.t;
   call.best.exit[2 * index + 1] = at.label;
 }
@@ -112,7 +115,7 @@ KERNEL best_join(const __grid_constant__ Call call) {
   __shared__ int sums[32];
   const int row = blockIdx.x;
   const int length = row_length(call, row);
-  const int parts = max(1, (length + call.best.part_frames - 1) / call.best.part_frames);
+  const int parts = max(1, parts_of(length, way_frames(call, length)));
   const long long first = static_cast<long long>(row) * call.best.parts;
   int* entry = call.best.entry + 2 * first;
   int* exit = call.best.exit + 2 * first;
@@ -125,7 +128,7 @@ KERNEL best_join(const __grid_constant__ Call call) {
     for (int part = parts - 2; part >= 0; --part) {
       const Way from{exit[2 * part + 2], exit[2 * part + 3]};
       if (entry[2 * part] == from.t && entry[2 * part + 1] == from.label) continue;
-      const Way to = walk_part(call, row, part, from);
+      const Way to = walk_part(call, row, part, length, from);
       exit[2 * part] = to.t;
       exit[2 * part + 1] = to.label;
     }
@@ -173,12 +176,12 @@ KERNEL best_pack(const __grid_constant__ Call call) {
   const int row = blockIdx.x;
   const int part = blockIdx.y;
   const int length = row_length(call, row);
-  if (part_begin(call, part) >= length) return;
+  if (part_begin(call, part, length) >= length) return;
   const int index = row * call.best.parts + part;
   const int count = call.best.part_count[index];
   const long long first = call.best.row_pointer[row] + call.best.part_first[index];
-  const int* trace = call.best.trace +
-                     3 * (static_cast<long long>(row) * call.sizes.frames + part_begin(call, part));
+  const int* trace = call.best.trace + 3 * (static_cast<long long>(row) * call.sizes.frames +
+                                            part_begin(call, part, length));
   double score = 0.0;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int* segment = trace + 3 * i;
@@ -198,7 +201,7 @@ KERNEL best_pack(const __grid_constant__ Call call) {
 KERNEL best_total(const __grid_constant__ Call call) {
   const int row = blockIdx.x;
   const int length = row_length(call, row);
-  const int parts = (length + call.best.part_frames - 1) / call.best.part_frames;
+  const int parts = parts_of(length, way_frames(call, length));
   double score = 0.0;
   for (int part = threadIdx.x; part < parts; part += 32)
     score += call.best.part_score[row * call.best.parts + part];

@@ -149,13 +149,11 @@ KERNEL counts_by_duration(const __grid_constant__ Call call) {
       counts[(static_cast<long long>(k) * x.classes + from) * x.classes + c] = 0.0;
     if (x.part == 0 && first != nullptr) first[static_cast<long long>(k) * x.classes + c] = 0.0;
   }
-  const long long stop = first_unit(call, blockIdx.x + 1);
-  for (long long index = first_unit(call, blockIdx.x); index < stop; ++index) {
-    const Unit unit = unit_of(call, index);
+  for_units(call, blockIdx.x, [&](const Unit& unit) {
     for (int begin = unit.begin; begin < unit.end; begin += kCountedSources)
       count_sources(call, x, stage, unit.row, begin, min(begin + kCountedSources, unit.end), c,
                     mine, counts, first);
-  }
+  });
   __syncthreads();
   for (int k = x.part; k < x.longest && mine && first != nullptr; k += kCountParts) {
     double& sum = first[static_cast<long long>(k) * x.classes + c];

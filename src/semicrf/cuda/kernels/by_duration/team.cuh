@@ -21,14 +21,14 @@ struct DurationTeam {
   bool forward, direct;
   int thread;
   // In shared memory:
-  double* frame;      ///< (2, 3, C) bits of emission, start, end; by turns
-  double* shares;     ///< (2, kLinkParts, C) largest and sum of all parts
-  double* values;     ///< (C) of the newest boundary
-  double* cells;      ///< (parts, each, C)
-  double* durations;  ///< (parts, each, C) bits
-  double* largest;    ///< (parts)
-  int* doubt;         ///< some sum is to be formed from logarithms
+  double* frame;    ///< (2, 3, C) bits of emission, start, end; by turns
+  double* shares;   ///< (2, kLinkParts, C) largest and sum of all parts
+  double* values;   ///< (C) of the newest boundary
+  double* largest;  ///< (parts)
+  int* doubt;       ///< some sum is to be formed from logarithms
   // There or in the workspace:
+  double* cells;           ///< (parts, each, C)
+  double* durations;       ///< (parts, each, C) bits
   double* ring;            ///< (K, C) by source (backward: target): all but what depends on k alone
   double* weights;         ///< forward: 2^(alpha - peak)
   bool weights_in_ring;    ///< weights are (K, C), by boundary mod K; else (T+1, C)
@@ -65,12 +65,19 @@ struct DurationTeam {
     frame = shared;
     shares = frame + 6 * classes;
     values = shares + 2 * kLinkParts * classes;
-    cells = values + classes;
-    durations = cells + own * classes;
-    largest = durations + own * classes;
-    doubt = reinterpret_cast<int*>(largest + parts);
-    double* rest = largest + parts + 1;
+    largest = values + classes;
+    doubt = reinterpret_cast<int*>(largest + kLinkParts);
+    double* rest = largest + kLinkParts + 1;
     const int team = 2 * row + (forward ? 0 : 1);
+    const long long state = 2ll * own * classes;
+    if (call.team.state_shared != 0) {
+      cells = rest;
+      rest += state;
+    } else {
+      cells =
+          call.team.state + (static_cast<long long>(team) * call.team.members + blockIdx.x) * state;
+    }
+    durations = cells + own * classes;
     exchange = call.team.exchange + 6ll * team * kLinkParts * classes;
     ring = call.pending +
            (static_cast<long long>(team) * call.team.members + blockIdx.x) * longest * classes;

@@ -7,6 +7,13 @@
 
 namespace segfuse::semicrf::gpu {
 
+/// How rows are cut (common/cuts.cuh).
+inline constexpr int kShortestSlice = 64;
+inline constexpr int kMostSlices = 256;
+inline constexpr int kFramesOfGoldPart = 1024;
+inline constexpr int kMostGoldParts = 64;
+inline constexpr int kMostWays = 60000;
+
 /// Elements of device memory, as the caller laid them out.
 struct Strided {
   const void* data;
@@ -77,10 +84,11 @@ enum RowFlag {
 
 /// A pass cut in time. Chunk j covers steps [j steps, (j + 1) steps) of the pass; but the first, it
 /// begins `warm_up` steps earlier from a guess, and what the guess led to is compared with what the
-/// chunk before it found.
+/// chunk before it found. Sums: how a row is cut follows from its own length (common/cuts.cuh).
 struct Chunks {
-  int count;  ///< 1: not cut
-  int steps;
+  int count;            ///< of the longest row that may come; 1: not cut
+  int least;            ///< sums: frames of a chunk, at least
+  int steps;            ///< best segmentation: of every chunk
   int warm_up;          ///< a multiple of the passes' stride, at least K
   int redo;             ///< run only rows that are marked to be redone, in one chunk
   double* source;       ///< (B, 2, count, warm_up + 1, C) sources of the warm-up
@@ -118,8 +126,11 @@ struct ByDuration {
 struct Team {
   int members;        ///< blocks of a pass; 0: none are used
   int per_member;     ///< classes of a block, fewer in the last; by duration: parts of durations
-  int matrix_shared;  ///< a block's part of the matrix fits its shared memory
+  int state_shared;   ///< a block's values of its classes (by duration: of its durations) fit its
+                      ///< shared memory
   int window_shared;  ///< and its durations and pending sums do; by duration: its windows
+  int matrix_shared;  ///< and its part of the matrix does
+  double* state;      ///< (B, 2, members) of the blocks' values, where they do not fit
   unsigned* counter;  ///< (B, 2) zero
   double* exchange;   ///< (B, 2, 2, C) values of a boundary, by turns; by duration:
                       ///< (B, 2, 3, 2, parts, C) shares
@@ -203,7 +214,7 @@ struct Best {
   double* ring_base;       ///< (B, chunks, 2, K)
   int* wrong;              ///< (B, chunks) a chunk to be done again
   int parts;               ///< parts in which ways back are followed
-  int part_frames;         ///< boundaries of a part, at least K
+  int part_frames;         ///< boundaries of a part, at least K, more in very long rows
   int part_overlap;        ///< boundaries behind it from which it is entered
   int* entry;              ///< (B, parts, 2) boundary and label where a part was entered
   int* exit;               ///< (B, parts, 2) and where it was left
@@ -230,7 +241,7 @@ struct Call {
   Gold gold;
   int* gold_frames;       ///< (B, T) label | kGoldStart | kGoldEnd; null: no gold
   double* gold_score;     ///< (B, gold_parts), -inf where a segment does not fit
-  int gold_parts;         ///< blocks that share a row's gold segments
+  int gold_parts;         ///< blocks that share the gold segments of the longest row
   const double* weights;  ///< (B) or null
   long long weight_stride;
   unsigned long long* faults;  ///< (kFaults)
@@ -242,9 +253,10 @@ struct Call {
   double* transition_partial;  ///< (slots, slices of K or 1, C, C)
   double* duration_partial;    ///< (slots, K, C)
   double* pending;             ///< (B, 2, K, C) sources of the exact path
-  int slices;                  ///< time slices a row is cut into
-  int slice_frames;            ///< frames of a slice
-  int slots;                   ///< partial sums of shared gradients
+  int slices;                  ///< time slices that a row is cut into, at most
+  int slots;                   ///< partial sums of shared gradients: slot_groups * slots of a group
+  int slot_groups;             ///< runs of rows that have slots of their own
+  int slot_frames;             ///< frames for one slot of a row; 0: rows have all their group's
   Best best;
   FrameLabels labels;
   Chunks chunks;

@@ -6,6 +6,7 @@
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 
 namespace segfuse::semicrf::gpu {
 
@@ -29,7 +30,7 @@ KERNEL compare_chunks(const __grid_constant__ Call call) {
   const bool forward = direction == 0;
   const int chunk = blockIdx.z + 1;
   const int length = row_length(call, row);
-  const int own = chunk * call.chunks.steps;
+  const int own = chunk * chunk_steps(call, length);
   if (own >= length) return;
   const int first = max(0, own - call.chunks.warm_up);
   const int classes = call.sizes.classes;
@@ -74,7 +75,7 @@ KERNEL join_chunks(const __grid_constant__ Call call) {
   const bool forward = direction == 0;
   const int chunk = blockIdx.z;
   const int length = row_length(call, row);
-  const int own = chunk * call.chunks.steps;
+  const int own = chunk * chunk_steps(call, length);
   if (own >= length && chunk > 0) return;
   const int redo = forward ? kRedoForward : kRedoBackward;
   const bool whole = (call.lattice.flags[row] & redo) != 0;
@@ -88,7 +89,7 @@ KERNEL join_chunks(const __grid_constant__ Call call) {
     ratio = scaled(ratio, -excess);
     exponent += excess;
   }
-  const int stop = min(length, own + call.chunks.steps);
+  const int stop = min(length, own + chunk_steps(call, length));
   const long long base = static_cast<long long>(row) * (call.sizes.frames + 1);
   int* scale = (forward ? call.lattice.forward_scale : call.lattice.backward_scale) + base;
   double* ratios = (forward ? call.lattice.forward_ratio : call.lattice.backward_ratio) + base;

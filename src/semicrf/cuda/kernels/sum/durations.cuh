@@ -198,9 +198,7 @@ KERNEL duration_counts(const __grid_constant__ Call call) {
   double sum[kEachDuration] = {};
   double direct[kEachDuration] = {};
   const bool mine = tile.c < classes && tile.k < call.sizes.max_duration;
-  const long long stop = first_unit(call, blockIdx.x + 1);
-  for (long long index = first_unit(call, blockIdx.x); index < stop; ++index) {
-    const Unit unit = unit_of(call, index);
+  for_units(call, blockIdx.x, [&](const Unit& unit) {
     const int length = row_length(call, unit.row);
     const double weight = call.row_weight[unit.row];
     const Posterior posterior(call, unit.row);
@@ -232,7 +230,7 @@ KERNEL duration_counts(const __grid_constant__ Call call) {
         if ((mask >> (s - begin) & 1u) != 0)
           count_directly(call, posterior, weight, s, tile.c, tile.k, length, direct);
     }
-  }
+  });
   double* out = call.duration_partial +
                 static_cast<long long>(blockIdx.x) * call.sizes.max_duration * classes;
 #pragma unroll

@@ -9,6 +9,7 @@
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 #include "semicrf/cuda/kernels/common/prelude.cuh"
 
 namespace segfuse::semicrf::gpu {
@@ -93,8 +94,9 @@ KERNEL slice_cover(const __grid_constant__ Call call) {
   __shared__ double sums[kFrameThreads];
   const int row = blockIdx.y;
   const int slice = blockIdx.x;
-  const int begin = slice * call.slice_frames;
-  const int end = min(begin + call.slice_frames, row_length(call, row));
+  const int length = row_length(call, row);
+  const int begin = slice * slice_frames(length);
+  const int end = min(begin + slice_frames(length), length);
   if (begin >= end || call.row_weight[row] == 0.0) return;
   const FrameTile tile(call.sizes.classes);
   const Posterior posterior(call, row);
@@ -155,41 +157,51 @@ DEVICE void load_posteriors(const Posterior& posterior, const FrameTile& tile, i
   }
 }
 
+/// Zeros past the row's end: those that fall to one of the row's blocks.
+DEVICE void clear_past(const Call& call, int row, int length, const FrameTile& tile) {
+  const long long past = call.sizes.frames - length;
+  const int begin = length + static_cast<int>(past * blockIdx.x / gridDim.x);
+  const int end = length + static_cast<int>(past * (blockIdx.x + 1) / gridDim.x);
+  for (int base = 0; base < call.sizes.classes; base += tile.classes) {
+    const int c = base + tile.c;
+    if (c >= call.sizes.classes || !tile.mine) continue;
+    for (int t = begin + tile.y; t < end; t += tile.rows)
+      store_frame(call, row, t, c, 0.0, 0.0, 0.0, 0.0);
+  }
+}
+
 /// grid (slices, B), over all T frames.
 KERNEL frame_gradients(const __grid_constant__ Call call) {
   DYNAMIC_SHARED(double, memory);
   FrameStage& stage = *reinterpret_cast<FrameStage*>(memory);
   const int row = blockIdx.y;
   const int slice = blockIdx.x;
-  const int begin = slice * call.slice_frames;
-  const int end = min(begin + call.slice_frames, call.sizes.frames);
   const double weight = call.row_weight[row];
   const int length = weight == 0.0 ? 0 : row_length(call, row);
+  const int begin = slice * slice_frames(length);
+  const int end = min(begin + slice_frames(length), length);
   const FrameTile tile(call.sizes.classes);
+  clear_past(call, row, length, tile);
+  if (begin >= end) return;
   const Posterior posterior(call, row);
   for (int base = 0; base < call.sizes.classes; base += tile.classes) {
     const int c = base + tile.c;
     const bool mine = c < call.sizes.classes && tile.mine;
     double label = 0.0;  // of the frame before, in the threads that sum over time
 #pragma unroll 4
-    for (int i = 0; i < slice && mine && tile.y == 0 && begin < length; ++i)
+    for (int i = 0; i < slice && mine && tile.y == 0; ++i)
       label += call.cover[(static_cast<long long>(row) * call.slices + i) * call.sizes.classes + c];
     for (int first = begin; first < end; first += kTileFrames) {
       const int last = min(first + kTileFrames, end);
-      const int inside = min(last, length);  // frames of the row
       __syncthreads();
-      if (mine && first < inside) load_posteriors(posterior, tile, first, inside, c, stage);
+      if (mine) load_posteriors(posterior, tile, first, last, c, stage);
       __syncthreads();
-      for (int t = first; t < inside && mine && tile.y == 0; ++t) {
+      for (int t = first; t < last && mine && tile.y == 0; ++t) {
         label += stage.starts[t - first][tile.c] - stage.ends[t - first][tile.c];
         stage.labels[t - first][tile.c] = label;
       }
       __syncthreads();
       for (int t = first + tile.y; t < last && mine; t += tile.rows) {
-        if (t >= length) {
-          store_frame(call, row, t, c, 0.0, 0.0, 0.0, 0.0);
-          continue;
-        }
         // A forbidden label has no probability: what rounding left over ends here.
         const bool possible = load(call.scores.emission, row, t, c) > minus_infinity();
         store_frame(call, row, t, c, weight,

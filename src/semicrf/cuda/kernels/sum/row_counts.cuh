@@ -1,6 +1,6 @@
 #pragma once
 // Posteriors that are sums over a row: expected durations, and the entropy as log Z less the
-// expected score. Slots hold one row each then: row b has slots [b each, (b + 1) each).
+// expected score. Every row is a group of slots of its own then.
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
@@ -11,9 +11,9 @@ namespace segfuse::semicrf::gpu {
 /// Sum over a row's slots, in order.
 DEVICE double count_of_row(const Call& call, int row, const double* partial, long long size,
                            long long i) {
-  const int each = call.slots / call.sizes.batch;
   double sum = 0.0;
-  for (int slot = row * each; slot < (row + 1) * each; ++slot) sum += partial[slot * size + i];
+#pragma unroll 8
+  for (int slot = row; slot < call.slots; slot += call.sizes.batch) sum += partial[slot * size + i];
   return sum;
 }
 
@@ -38,9 +38,9 @@ KERNEL expected_frames(const __grid_constant__ Call call) {
   __shared__ double scratch[32];
   const int row = blockIdx.y;
   const int slice = blockIdx.x;
-  const int begin = slice * call.slice_frames;
   const int length = call.row_weight[row] == 0.0 ? 0 : row_length(call, row);
-  const int end = min(begin + call.slice_frames, length);
+  const int begin = slice * slice_frames(length);
+  const int end = min(begin + slice_frames(length), length);
   const Posterior posterior(call, row);
   double sum = 0.0;
   for (int c = threadIdx.x; c < call.sizes.classes && begin < end; c += blockDim.x) {

@@ -3,6 +3,7 @@
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 
 namespace segfuse::semicrf::gpu {
 
@@ -34,13 +35,15 @@ KERNEL gold_path(const __grid_constant__ Call call) {
   __shared__ double scratch[32];
   const int row = blockIdx.y;
   const int length = row_length(call, row);
+  const int parts = gold_parts(length);
+  if (static_cast<int>(blockIdx.x) >= parts) return;
   const long long first = call.gold.row_pointer[row];
   const long long last = call.gold.row_pointer[row + 1];
   int* frames = call.gold_frames + static_cast<long long>(row) * call.sizes.frames;
   const bool packed =
       first >= 0 && last >= first && last <= call.gold.count && (last == first) == (length == 0);
   if (!packed && threadIdx.x == 0) report(call, kFaultGold, max(first, 0ll));
-  const int warps = static_cast<int>(gridDim.x * blockDim.x) / 32;
+  const int warps = parts * static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
   double sum = 0.0;
@@ -108,7 +111,7 @@ KERNEL finish_rows(const __grid_constant__ Call call) {
   int status = log_partition > minus_infinity() ? 0 : 1;
   if (call.gold.row_pointer != nullptr) {
     double score = 0.0;
-    for (int part = 0; part < call.gold_parts; ++part)
+    for (int part = 0; part < gold_parts(length); ++part)
       score += call.gold_score[static_cast<long long>(row) * call.gold_parts + part];
     if (status == 0 && !(score > minus_infinity())) status = 2;
     put(call.rows.score, row, score);

@@ -22,6 +22,7 @@
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 #include "semicrf/cuda/kernels/common/range.cuh"
 
 namespace segfuse::semicrf::gpu {
@@ -207,12 +208,12 @@ DEVICE void scan_row(const Call& call) {
   const int length = row_length(call, row);
   const int redo = forward ? kRedoForward : kRedoBackward;
   if (call.chunks.redo != 0 && (call.lattice.flags[row] & redo) == 0) return;
-  const bool cut = call.chunks.count > 1 && call.chunks.redo == 0;
   const int chunk = blockIdx.z;
-  const int own = cut ? chunk * call.chunks.steps : 0;  // the first step of its own
-  const int stop = cut ? min(length, own + call.chunks.steps) : length;
-  if (cut && chunk > 0 && own >= length) return;
-  const int first = max(0, own - (cut ? call.chunks.warm_up : 0));
+  const int steps = call.chunks.redo == 0 ? chunk_steps(call, length) : max(length, 1);
+  const int own = chunk * steps;  // the first step of its own
+  if (chunk > 0 && own >= length) return;
+  const int stop = min(length, own + steps);
+  const int first = max(0, own - call.chunks.warm_up);
   double* const both = values[0];
   for (int i = threadIdx.x; i < 2 * kGroup * Lane::kPart; i += blockDim.x) both[i] = 0.0;
   Lane lane;

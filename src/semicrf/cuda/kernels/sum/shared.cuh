@@ -16,11 +16,9 @@ KERNEL exact_counts(const __grid_constant__ Call call) {
   const long long pairs = static_cast<long long>(classes) * classes;
   const int longest = call.sizes.max_duration;
   const int blocks = (longest + kEachDuration - 1) / kEachDuration;
-  const long long stop = first_unit(call, blockIdx.x + 1);
-  for (long long index = first_unit(call, blockIdx.x); index < stop; ++index) {
-    const Unit unit = unit_of(call, index);
+  for_units(call, blockIdx.x, [&](const Unit& unit) {
     const Posterior posterior(call, unit.row);
-    if (!posterior.exact || unit.begin >= unit.end) continue;
+    if (!posterior.exact) return;
     const double weight = call.row_weight[unit.row];
     const int length = row_length(call, unit.row);
     for (long long i = threadIdx.x; i < pairs && call.transition_partial != nullptr;
@@ -49,20 +47,19 @@ KERNEL exact_counts(const __grid_constant__ Call call) {
       for (int j = 0; j < kEachDuration; ++j)
         if (k + j < longest) out[static_cast<long long>(j) * classes] += sum[j];
     }
-  }
+  });
 }
 
-/// grid (slots): takes the gold segments off the sums of the slot that holds their row's first
-/// unit. A row's segments all weigh the same, so the order in which they are taken off changes no
+/// grid (groups of slots): takes the gold segments of the group's rows off the sums of its first
+/// slot. A row's segments all weigh the same, so the order in which they are taken off changes no
 /// bit.
 KERNEL gold_counts(const __grid_constant__ Call call) {
   const Sizes& n = call.sizes;
   double* transition = call.transition_partial + blockIdx.x * all_transitions(n);
   double* duration =
       call.duration_partial + static_cast<long long>(blockIdx.x) * n.max_duration * n.classes;
-  const long long begin = (first_unit(call, blockIdx.x) + call.slices - 1) / call.slices;
-  const long long end = (first_unit(call, blockIdx.x + 1) + call.slices - 1) / call.slices;
-  for (long long row = begin; row < end; ++row) {
+  const int end = first_row(call, blockIdx.x + 1);
+  for (int row = first_row(call, blockIdx.x); row < end; ++row) {
     const double weight = call.row_weight[row];
     if (weight == 0.0) continue;
     const long long first = call.gold.row_pointer[row];
@@ -84,8 +81,8 @@ KERNEL gold_counts(const __grid_constant__ Call call) {
 constexpr int kReduceElements = 32;
 constexpr int kReduceParts = 8;
 
-/// Sums the slots of transition and duration counts: kReduceParts runs of slots in order, then the
-/// runs in order. Blocks of (32, 8) threads over elements.
+/// Sums the slots of transition and duration counts: every kReduceParts-th in order, then these
+/// sums in order. Blocks of (32, 8) threads over elements.
 KERNEL reduce_shared(const __grid_constant__ Call call) {
   __shared__ double sums[kReduceParts][kReduceElements];
   const long long transitions = all_transitions(call.sizes);
@@ -95,12 +92,11 @@ KERNEL reduce_shared(const __grid_constant__ Call call) {
   const long long at = pair ? i : i - transitions;
   const long long size = pair ? transitions : durations;
   const double* partial = pair ? call.transition_partial : call.duration_partial;
-  const int begin = call.slots * threadIdx.y / kReduceParts;
-  const int end = call.slots * (threadIdx.y + 1) / kReduceParts;
   double sum = 0.0;
   if (i < transitions + durations && partial != nullptr) {
 #pragma unroll 8
-    for (int slot = begin; slot < end; ++slot) sum += partial[slot * size + at];
+    for (int slot = threadIdx.y; slot < call.slots; slot += kReduceParts)
+      sum += partial[slot * size + at];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();

@@ -2,7 +2,10 @@
 // Expected counts of transitions and durations: sums over all rows and boundaries, in partial sums
 // whose number and order depend on the problem alone. Here: units, and the transitions.
 //
-// A unit is a time slice of a row; slot i takes units [i U / slots, (i + 1) U / slots) in order.
+// A unit is a time slice of a row. Rows are dealt out to groups in runs, and a group has some
+// slots; slot j of a group takes every so manieth unit of its rows from the j-th on, in order.
+// Slots are numbered first by j, so that slots without units are the last ones, and adding them
+// changes no bit: how many there are may follow the longest row that may come.
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
@@ -17,17 +20,32 @@ struct Unit {
   int end;
 };
 
-DEVICE long long first_unit(const Call& call, int slot) {
-  return static_cast<long long>(call.sizes.batch) * call.slices * slot / call.slots;
+/// Groups of slots, and how many of them each has.
+DEVICE int slots_of_group(const Call& call) { return call.slots / call.slot_groups; }
+DEVICE int first_row(const Call& call, int group) {
+  return static_cast<int>(static_cast<long long>(call.sizes.batch) * group / call.slot_groups);
 }
 
-DEVICE Unit unit_of(const Call& call, long long index) {
-  Unit unit;
-  unit.row = static_cast<int>(index / call.slices);
-  unit.begin = static_cast<int>(index % call.slices) * call.slice_frames;
-  const int length = call.row_weight[unit.row] == 0.0 ? 0 : row_length(call, unit.row);
-  unit.end = min(unit.begin + call.slice_frames, length);
-  return unit;
+/// Slots that a row deals its units out to, where it has slots of its own.
+DEVICE int slots_of_row(const Call& call, int length) {
+  return call.slot_frames == 0 ? slots_of_group(call)
+                               : max(1, min(parts_of(length, call.slot_frames), kMostSlices));
+}
+
+/// Calls body(unit) for each unit of a slot.
+template <class Body>
+DEVICE void for_units(const Call& call, int slot, Body body) {
+  const int group = slot % call.slot_groups;
+  const int last = first_row(call, group + 1);
+  for (int row = first_row(call, group); row < last; ++row) {
+    const int length = call.row_weight[row] == 0.0 ? 0 : row_length(call, row);
+    const int frames = slice_frames(length);
+    const int hop = slots_of_row(call, length);
+    const int first = slot / call.slot_groups;
+    if (first >= hop) continue;
+    for (int begin = first * frames; begin < length; begin += hop * frames)
+      body(Unit{row, begin, min(begin + frames, length)});
+  }
 }
 
 constexpr int kCountSide = 16;        ///< threads along either side of a tile of class pairs
@@ -89,12 +107,10 @@ DEVICE void transition_counts(const Call& call) {
   const int x = threadIdx.x / kCountSide;
   const int y = threadIdx.x % kCountSide;
   double sum[kEach][kEach] = {};
-  const long long stop = first_unit(call, blockIdx.x + 1);
-  for (long long index = first_unit(call, blockIdx.x); index < stop; ++index) {
-    const Unit unit = unit_of(call, index);
+  for_units(call, blockIdx.x, [&](const Unit& unit) {
     const double weight = call.row_weight[unit.row];
     const Posterior posterior(call, unit.row);
-    if (posterior.exact) continue;
+    if (posterior.exact) return;
     Carried<kEach> next;
     const int first = max(unit.begin, 1);
     next.load(call, posterior, weight, first, unit.end, from, to);
@@ -112,7 +128,7 @@ DEVICE void transition_counts(const Call& call) {
             sum[i][j] = fma(staged.from[s][x + i * kCountSide], staged.to[s][y + j * kCountSide],
                             sum[i][j]);
     }
-  }
+  });
   double* out = call.transition_partial + static_cast<long long>(blockIdx.x) * classes * classes;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {

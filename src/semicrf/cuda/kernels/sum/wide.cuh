@@ -32,7 +32,7 @@ struct WidePass {
   int row, length, classes, longest;
   int begin, own;  ///< classes [begin, begin + own)
   bool forward;
-  double* values;  ///< (C) of the boundary at hand; from here on in shared memory
+  double* values;  ///< (C) of the boundary at hand, in shared memory; from here on where it fits
   double* source;  ///< (own) and so on
   double* grown;
   double* joining;  ///< sources as they join pending
@@ -65,14 +65,22 @@ struct WidePass {
     const int threads = blockDim.x;
     const int thread = threadIdx.x;
     values = shared;
-    source = values + classes;
+    double* rest = values + classes;
+    const long long state = 6 * call.team.per_member + call.team.per_member / 2 + 1;
+    if (call.team.state_shared != 0) {
+      source = rest;
+      rest += state;
+    } else {
+      const int team = 2 * row + (forward ? 0 : 1);
+      source =
+          call.team.state + (static_cast<long long>(team) * call.team.members + blockIdx.x) * state;
+    }
     grown = source + own;
     joining = grown + own;
     factor = joining + own;
     enter = factor + own;
     leave = enter + own;
     absorb = reinterpret_cast<int*>(leave + own);
-    double* rest = leave + own + own / 2 + 1;
     const double* rows = (forward ? call.team.into : call.factors.transition) +
                          static_cast<long long>(begin) * classes;
     matrix = rows;

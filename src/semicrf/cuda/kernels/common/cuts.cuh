@@ -1,0 +1,36 @@
+#pragma once
+// How a row is cut, for work in parallel over time. Everything here follows from the row's own
+// length and the sizes of the model: what is said of a row does not depend on the rows beside it,
+// on the frames they are padded to, or on the device. The host launches for the longest row that
+// may come (plan.cpp); blocks that a row has no part for leave.
+
+#include "semicrf/cuda/kernels/common/arguments.h"
+#include "semicrf/cuda/kernels/common/common.cuh"
+
+namespace segfuse::semicrf::gpu {
+
+DEVICE int parts_of(int whole, int part) { return (whole + part - 1) / part; }
+
+/// Steps of a row's chunks in the passes: a whole number of strides of four.
+DEVICE int chunk_steps(const Call& call, int length) {
+  const int count = length / call.chunks.least;
+  return count < 2 ? max(length, 1) : 4 * parts_of(parts_of(length, count), 4);
+}
+
+/// Frames of a row's time slices: long enough to be worth a block, few enough that a running sum
+/// over them is cheap.
+DEVICE int slice_frames(int length) {
+  return max(kShortestSlice, 32 * parts_of(parts_of(length, kMostSlices), 32));
+}
+
+/// Blocks that share a row's gold segments.
+DEVICE int gold_parts(int length) {
+  return max(1, min(length / kFramesOfGoldPart, kMostGoldParts));
+}
+
+/// Boundaries of a part of the way back.
+DEVICE int way_frames(const Call& call, int length) {
+  return max(call.best.part_frames, parts_of(length, kMostWays));
+}
+
+}  // namespace segfuse::semicrf::gpu
