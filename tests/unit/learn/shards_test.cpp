@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "comm/threads/thread_group.h"
+#include "learn/data/buckets.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/ranks.h"
