@@ -87,7 +87,7 @@ _MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data.h
 
 
 def _samples_of(recording: object, channel: int, name: str) -> np.ndarray:
-    """What the model takes of it, as contiguous float32 in [-1, 1): integers are scaled as files."""
+    """What the model takes of it, as float32 in [-1, 1): integers are scaled as those of files."""
     samples = np.asarray(recording)
     if samples.ndim == 2 and 0 <= channel < samples.shape[1]:
         samples = samples[:, channel]

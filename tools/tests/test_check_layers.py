@@ -156,13 +156,13 @@ class Layers(CheckerTest):
             'src/new/a.cpp:1: "base/gone.h" is not a file under include/ or src/',
         )
 
-    def test_at_most_twenty_six_public_headers(self):
-        names = [f"h{i}.h" for i in range(25)]
+    def test_at_most_twenty_eight_public_headers(self):
+        names = [f"h{i}.h" for i in range(27)]
         public = ", ".join(f'"{name}"' for name in ["error.h", *names])
         self.write("tools/layers.toml", TABLE.replace('"error.h"', public))
         for name in names:
             self.write(f"include/segfuse/{name}", "")
-        self.assert_found("include/segfuse:1: 27 public headers; at most 26")
+        self.assert_found("include/segfuse:1: 29 public headers; at most 28")
 
 
 PYTHON = """
