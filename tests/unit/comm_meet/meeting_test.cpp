@@ -377,8 +377,8 @@ TEST(Meeting, ItIsFoundInTheFolderWhileItLasts) {
   ASSERT_NE(::mkdtemp(name.data()), nullptr);
   const std::filesystem::path folder = name;
   Group group(2);
-  group.change = [&](MeetingOptions& options) { options.folder = folder; };
   group.start_all([&](Meeting& meeting) {
+    meeting.publish(folder);
     if (meeting.rank() == 0) {
       meeting.report({.step = 9, .phase = Phase::kScoring});
       struct stat status{};
