@@ -96,7 +96,7 @@ class LocalRanksTest(RanksTestCase):
 
     def test_ctrl_c_saves_once_and_leaves_nothing(self):
         shared = shared_memory()
-        for name, number, whom in (("ctrl-c", signal.SIGINT, 0), ("scheduler", signal.SIGTERM, 0), ("one", signal.SIGTERM, 2), ("terminal", signal.SIGHUP, 0)):
+        for name, number, whom in (("ctrl-c", signal.SIGINT, 0), ("scheduler", signal.SIGTERM, 0), ("one-rank", signal.SIGTERM, 2), ("terminal", signal.SIGHUP, 0)):
             process = self.ranks(3, name, *FOUR, *ENDLESS)
             self.wait_for_training(process)
             family = [process.pid, *children_of(process.pid)]

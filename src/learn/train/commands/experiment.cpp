@@ -11,8 +11,8 @@
 #include "comm/group.h"
 #include "comm/tree.h"
 #include "learn/train/files/checkpoint.h"
-#include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/company.h"
+#include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {

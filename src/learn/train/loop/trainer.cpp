@@ -146,7 +146,7 @@ class Run {
   [[noreturn]] void refuse_data(const Step& step, const DataError& error);
   [[noreturn]] void refuse(const Step& step, double loss, double norm);
   void watch_scores(const EpochRecord& record);
-  void train_epoch(const std::optional<InterruptScope>& interrupt, Progress& progress);
+  void train_epoch(std::optional<InterruptScope>& interrupt, Progress& progress);
   void score_epoch(EpochRecord& record);
   void share(EpochRecord& record);
   void end_epoch(Progress& progress);
@@ -376,7 +376,7 @@ double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* a
   return loss * static_cast<double>(std::max<std::int64_t>(segments, 1));
 }
 
-void Run::train_epoch(const std::optional<InterruptScope>& interrupt, Progress& progress) {
+void Run::train_epoch(std::optional<InterruptScope>& interrupt, Progress& progress) {
   const std::vector<Step> all = steps(state_.epoch);
   const auto count = static_cast<std::int64_t>(all.size());
   std::optional<Batch> next;
@@ -385,6 +385,7 @@ void Run::train_epoch(const std::optional<InterruptScope>& interrupt, Progress& 
     if (stop_ || (ranks_.alone() && interrupt && interrupt->requested())) {
       step_->fetch(flat_);
       save();
+      if (interrupt && !ranks_.alone()) interrupt->ignore_others();
       ranks_.let_leader_speak();
       throw Interrupted(fmt::format("interrupted in epoch {}; continue with --resume from {}",
                                     state_.epoch + 1, options_.checkpoint.string()));
