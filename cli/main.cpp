@@ -41,6 +41,8 @@ int run_command(int argc, char** argv, segfuse::cli::Common& common) {
     const int status = segfuse::cli::run(argc, argv, common);
     segfuse::cli::flush_output();
     return status;
+  } catch (const segfuse::EndedByRank& error) {
+    return static_cast<int>(error.exit_code());
   } catch (const segfuse::Error& error) {
     return segfuse::cli::fail(common, error.exit_code(), error.what());
   } catch (const std::bad_alloc&) {

@@ -134,8 +134,8 @@ void add_allow_commands(Command command, bool& allow) {
 
 namespace {
 
-/// This process's command line without --ranks and its value.
-std::vector<std::string> without_ranks() {
+/// This process's command line without what says that there are ranks.
+std::vector<std::string> command_of_rank() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
@@ -143,12 +143,25 @@ std::vector<std::string> without_ranks() {
   words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--ranks")
+    if (words[i] == "--ranks" || words[i] == "--devices")
       ++i;
-    else if (!words[i].starts_with("--ranks="))
+    else if (!words[i].starts_with("--ranks=") && !words[i].starts_with("--devices="))
       kept.push_back(words[i]);
   }
   return kept;
+}
+
+/// One device is this process's; several have a rank each, whose exit code is returned.
+std::optional<int> train_on_devices(const std::string& text, TrainOptions& options) {
+  const std::string& device = options.context.options().get(options::kDevice);
+  if (device != Options().get(options::kDevice))
+    throw UsageError(fmt::format(
+        "--devices {} and --device {} (or SEGFUSE_DEVICE) say both where to train; leave one out",
+        text, device));
+  const std::vector<std::string> devices = devices_of(text);
+  if (devices.size() > 1) return train_on_ranks({command_of_rank(), 0, devices});
+  options.context = options.context.with(options::kDevice, devices[0]);
+  return {};
 }
 
 }  // namespace
@@ -156,6 +169,7 @@ std::vector<std::string> without_ranks() {
 void add_train(Command app, Common& common) {
   auto options = std::make_shared<TrainOptions>();
   auto ranks = std::make_shared<int>(0);
+  auto devices = std::make_shared<std::string>();
   Command command = app.add("train", "Train a segmenter and measure it");
   command.option("config", options->config, "Configuration (TOML); see examples/").required();
   command.option("--data", options->data, "Manifest or directory with recordings and labels");
@@ -180,8 +194,16 @@ void add_train(Command app, Common& common) {
       .option("--checkpoint-every", options->checkpoint_minutes,
               "Minutes between two checkpoints within an epoch; 0: at its end only")
       .shows_default();
-  command.option("--ranks", *ranks,
-                 "Train as so many processes of this machine, started by mpirun; same bits");
+  const Option by_number =
+      command.option("--ranks", *ranks, "Train as so many processes of this machine; same bits");
+  command
+      .option("--devices", *devices,
+              "One process for each GPU: all, cuda:0-3 or cuda:0,cuda:2; same bits")
+      .excludes(by_number);
+  command
+      .option("--comm", options->comm,
+              "How ranks exchange gradients: nccl, mpi or tcp; default: the first that can be used")
+      .is_one_of({"nccl", "mpi", "tcp"});
   command
       .option("--comm-timeout", options->rank_timeout,
               "Of several ranks: seconds that one may do the same while others wait; 0: any number")
@@ -191,12 +213,18 @@ void add_train(Command app, Common& common) {
   command.flag("--reference", options->reference,
                "Run the steps in the reference interpreter, in double precision (slow)");
   command.footer("\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
-  command.runs([options, ranks, &common] {
+  command.runs([options, ranks, devices, &common] {
     if (*ranks != 0 && *ranks != 1) {
-      common.status = train_on_ranks(*ranks, without_ranks());
+      common.status = train_on_ranks({command_of_rank(), *ranks, {}});
       return;
     }
     options->context = Context::process_default();
+    if (!devices->empty()) {
+      if (const auto status = train_on_devices(*devices, *options)) {
+        common.status = *status;
+        return;
+      }
+    }
     options->overwrite = common.overwrite;
     const TrainResult result = train(*options);
     if (result.rank > 0) return;  // the first of the ranks speaks

@@ -55,6 +55,15 @@ class DeviceError : public Error {
 class CommError : public Error {
  public:
   explicit CommError(const std::string& message) : Error(ExitCode::kDevice, message) {}
+
+ protected:
+  using Error::Error;
+};
+
+/// Another rank ended the work of all, with this exit code, and says why itself.
+class EndedByRank : public CommError {
+ public:
+  EndedByRank(ExitCode code, const std::string& message) : CommError(code, message) {}
 };
 
 /// The user asked to stop (Ctrl-C); state was saved where the message says.

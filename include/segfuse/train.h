@@ -23,6 +23,9 @@ struct TrainOptions {
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.
   double rank_timeout = 0;
+  /// Of several ranks, how they exchange gradients: "nccl" (each needs a GPU of its own), "mpi",
+  /// "tcp". Empty: NCCL where it can be used, else the MPI that started them, else TCP.
+  std::string comm{};
   bool overwrite = false;       ///< replace a run, and files that are not ours, in `out`
   bool allow_commands = false;  ///< run the commands of the manifest
   bool compare =
@@ -59,17 +62,28 @@ struct TrainResult {
 /// data alone, not on threads or interruptions. Throws Interrupted (exit code 130) after saving
 /// when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
 ///
-/// Processes that an MPI's launcher (mpirun, srun) started together share the training: each
-/// computes some shards of every step (training.shards), the first one writes the files, and the
-/// bits are those of one process with as many shards. All need the same configuration and data
-/// (UsageError). Where one fails, the launcher ends all of them; CommError where they cannot meet.
+/// Processes that a launcher (mpirun, srun, torchrun, train_on_ranks()) started together share the
+/// training: each computes some shards of every step (training.shards), the first one writes the
+/// files, and the bits are those of one process with as many shards. All need the same
+/// configuration and data (UsageError). With the device "cuda" each has the GPU of its number on
+/// its machine. Where one fails all end: EndedByRank on those that need not say why. CommError
+/// where they cannot meet.
 TrainResult train(const TrainOptions& options);
 
-/// Runs a command that trains as `ranks` processes of this machine, which share the training, by
-/// the mpirun or mpiexec of PATH; returns its exit code. The streams are this process's, and
-/// signals are passed on. UsageError for less than 2 ranks or where this process is a rank itself;
-/// CommError where there is no launcher.
-int train_on_ranks(int ranks, const std::vector<std::string>& command);
+struct RanksRequest {
+  std::vector<std::string> command;  ///< a program that calls train(), with its arguments
+  int ranks = 0;                     ///< 2 or more, unless there are devices
+  std::vector<std::string> devices;  ///< a rank on each: the variable SEGFUSE_DEVICE
+};
+/// Runs a command as processes of this machine that share a training; returns its exit code, that
+/// of the first that failed. The first one has the streams of this process, lines of the others
+/// begin with "rank N |", and signals are passed on. Says by which signal a rank was ended.
+/// UsageError for less than 2 ranks or where this process is a rank itself.
+int train_on_ranks(const RanksRequest& request);
+
+/// The devices of "all", "cuda:0-3", "cuda:0,cuda:2" and "cpu". UsageError for what this machine
+/// lacks, DeviceError where it has no GPU.
+std::vector<std::string> devices_of(const std::string& text);
 
 struct NumericsReport;  // segfuse/doctor/numerics.h
 

@@ -45,6 +45,7 @@ class TreeExchange {
 
   /// The shards of this rank.
   ShardRange own_shards() const;
+  std::int64_t shards() const { return shards_; }
 
  private:
   struct Source {

@@ -69,6 +69,8 @@ class KernelLoader {
 std::shared_ptr<KernelLoader> open_cuda_kernels(int ordinal);
 /// Number of CUDA devices, 0 without a driver; `reason` says why there are none.
 int cuda_device_count(std::string* reason = nullptr);
+/// Its UUID in hexadecimal digits; empty where the driver does not say.
+std::string cuda_device_identity(int ordinal);
 
 /// "cuBLASLt 13.1.0", or the sentence that says why it cannot be used.
 std::string cuda_matmul_library();

@@ -1,6 +1,5 @@
 """Ranks that mpirun starts share a training: the same files on any number of them, and after any of them was killed."""
 
-import hashlib
 import json
 import os
 import pathlib
@@ -13,59 +12,15 @@ import time
 import unittest
 
 import tool
+from ranks import LIMIT, RanksTestCase, alive, children_of
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "6"))
 MPIRUN = shutil.which("mpirun.openmpi")
 # The wheel of the Python tests: an MPI with the standard ABI.
 MPICH = tool.SOURCE / ".venv-python/bin/mpiexec.hydra"
-LIMIT = 600  # seconds; ends what hangs
-
-
-def digest(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def tensors(path):
-    """Without the header, which holds the overrides that were typed."""
-    data = path.read_bytes()
-    return hashlib.sha256(data[8 + int.from_bytes(data[:8], "little"):]).hexdigest()
-
-
-def alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def children_of(pid):
-    """All processes below one, the deepest last."""
-    found = [pid]
-    for parent in found:
-        for task in pathlib.Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                found += [int(child) for child in task.read_text().split()]
-            except OSError:
-                pass
-    return found[1:]
-
 
 @unittest.skipIf(MPIRUN is None, "Open MPI's mpirun is not installed")
-class RanksTest(tool.ToolTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.data, cls.config = cls.corpus()
-        cls.config.write_text(cls.config.read_text().replace("epochs = 6", "epochs = 12"))
-        tool.run(*cls.arguments("one"), "--set", "training.shards=4", check=0)
-        cls.files = ["model.safetensors", "checkpoint.safetensors"]
-        cls.expected = [digest(cls.directory / "one" / name) for name in cls.files]
-        cls.expected_tensors = [tensors(cls.directory / "one" / name) for name in cls.files]
-
-    @classmethod
-    def arguments(cls, out, *more):
-        return ["train", str(cls.config), "--data", str(cls.data), "--out", str(cls.directory / out), "--threads", "1", *more]
-
+class RanksTest(RanksTestCase):
     def launch(self, ranks, *commands):
         """mpirun with a command for all ranks, or one for each of several groups: (ranks, arguments)."""
         line = [MPIRUN, "--oversubscribe", "--bind-to", "none"]
@@ -76,22 +31,6 @@ class RanksTest(tool.ToolTest):
         for i, (count, command) in enumerate(commands):
             line += ([":"] if i else []) + ["-n", str(count), tool.SEGFUSE, *command]
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    @staticmethod
-    def wait_for_training(process):
-        for line in process.stderr:
-            if line.startswith("epoch "):
-                break
-
-    def finish(self, process):
-        out, errors = process.communicate(timeout=LIMIT)
-        return process.returncode, out, errors
-
-    def check_files(self, out):
-        self.assertEqual([digest(self.directory / out / name) for name in self.files], self.expected)
-
-    def check_tensors(self, out):
-        self.assertEqual([tensors(self.directory / out / name) for name in self.files], self.expected_tensors)
 
     def test_any_number_of_ranks_writes_the_same_files(self):
         for ranks in (2, 3, 4):
@@ -115,20 +54,6 @@ class RanksTest(tool.ToolTest):
         self.assertEqual(code, 0, errors)
         self.assertIn("the same bits on 1 to 4 ranks: training.shards = 4", errors)
         self.check_tensors("chosen")
-
-    def test_ranks_are_started_here(self):
-        with_launcher = {"PATH": f"{pathlib.Path(MPIRUN).parent}:{os.environ['PATH']}"}
-        result = tool.run(*self.arguments("here", "--ranks", "3"), env=with_launcher, check=0)
-        self.assertIn("starting 3 ranks by mpirun", result.stderr)
-        self.assertEqual(result.stdout.count("report: "), 1)
-        self.check_tensors("here")
-        for ranks, text in (("5000", "between 2 and 4096"), ("-3", "between 2 and 4096"), ("8", "8 shards do not divide")):
-            result = tool.run(*self.arguments("refused", f"--ranks={ranks}"), env=with_launcher)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertIn(text, result.stderr)
-        nobody = tool.run(*self.arguments("refused", "--ranks", "2"), env={"PATH": str(self.directory)})
-        self.assertEqual(nobody.returncode, 4, nobody.stderr)
-        self.assertIn("neither mpirun nor mpiexec is in PATH", nobody.stderr)
 
     def test_a_killed_rank_ends_all_and_nothing_is_lost(self):
         rng = random.Random(20261123)
@@ -188,11 +113,7 @@ class RanksTest(tool.ToolTest):
         self.assertGreaterEqual(len(workers), 3)
         os.kill(workers[1], signal.SIGKILL)
         self.assertNotEqual(self.finish(process)[0], 0)
-        for pid in workers:
-            deadline = time.monotonic() + LIMIT
-            while alive(pid):
-                self.assertLess(time.monotonic(), deadline, f"process {pid} is left")
-                time.sleep(0.05)
+        self.check_gone(workers)
 
     def test_one_ranks_wish_to_end_saves_and_ends_all(self):
         out = "wish"

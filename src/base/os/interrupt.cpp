@@ -31,8 +31,14 @@ InterruptScope::InterruptScope() {
 }
 
 InterruptScope::~InterruptScope() {
-  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &former_[i], nullptr);
+  for (std::size_t i = 0; i < kSignals.size() && !over_; ++i)
+    ::sigaction(kSignals[i], &former_[i], nullptr);
   scope_alive = false;
+}
+
+void InterruptScope::ignore_others() noexcept {
+  for (const int signal : kSignals) ::signal(signal, SIG_IGN);
+  over_ = true;
 }
 
 bool InterruptScope::requested() const noexcept { return interrupt_requested.load(); }

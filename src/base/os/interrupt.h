@@ -19,8 +19,12 @@ class [[nodiscard]] InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   bool requested() const noexcept;
+  /// The process is ending: signals that are still to come find nothing to do, also after the end
+  /// of this. For ranks, each of which gets the same wish a little earlier or later.
+  void ignore_others() noexcept;
 
  private:
+  bool over_ = false;
   static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
   std::array<struct sigaction, kSignals.size()> former_{};
 };

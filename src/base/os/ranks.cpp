@@ -38,6 +38,8 @@ constexpr std::array kFamilies = {
 };
 /// torchrun sets it, and nobody does by hand.
 constexpr const char* kTorchrunsOwn = "TORCHELASTIC_RUN_ID";
+/// "True" where torchrun itself listens at MASTER_PORT.
+constexpr const char* kTorchrunListens = "TORCHELASTIC_USE_AGENT_STORE";
 
 /// An empty variable is one that is not set.
 std::optional<std::string> text_of(const Variables& variables, const char* name) {
@@ -184,6 +186,9 @@ void add_job(const Variables& variables, Ranks& ranks) {
       ranks.job = fmt::format("{} {}", name, *id);
       return;
     }
+  // Its jobs have no name unless they are given one; two of them do not share a port.
+  if (ranks.launcher == "torchrun" && text_of(variables, kTorchrunsOwn) && ranks.port > 0)
+    ranks.job = fmt::format("torchrun at {}:{}", ranks.host, ranks.port);
 }
 
 /// A process under PMIx that nobody told how many there are.
@@ -226,6 +231,8 @@ std::optional<Ranks> ranks_of(const Variables& variables) {
   add_local(variables, ranks);
   add_meeting(variables, ranks);
   add_job(variables, ranks);
+  if (ranks.launcher == "torchrun" && text_of(variables, kTorchrunListens) == "True")
+    ranks.port = 0;
   return ranks;
 }
 

@@ -18,7 +18,7 @@ struct Ranks {
   std::string launcher;                     ///< "torchrun", "Slurm", "Open MPI", ...
   std::string variable;                     ///< of the environment, which says the count
   /// Where rank 0 waits for the others: MASTER_ADDR and MASTER_PORT; else the machine that the
-  /// launcher's words imply. Empty and 0 where nobody says it.
+  /// launcher's words imply. Empty and 0 where nobody says it; 0 where torchrun itself is there.
   std::string host;
   int port = 0;
   std::string job;  ///< the launcher's name for this job, the same on all ranks; empty without one

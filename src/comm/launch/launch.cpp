@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -85,8 +86,13 @@ class Launch {
     out.passed = {{their_end_.get(), meet::kLauncherDescriptor},
                   {board_.descriptor(), meet::kBoardDescriptor}};
     if (rank == 0) out.passed.push_back({listening_.get(), meet::kListeningDescriptor});
-    out.out = spawn::Lines{[this, rank](std::string_view line) { tell(rank, false, line); }};
-    out.err = spawn::Lines{[this, rank](std::string_view line) { tell(rank, true, line); }};
+    if (rank == 0 && request_.first_speaks) {
+      out.out = spawn::Inherit{};
+      out.err = spawn::Inherit{};
+    } else {
+      out.out = spawn::Lines{[this, rank](std::string_view line) { tell(rank, false, line); }};
+      out.err = spawn::Lines{[this, rank](std::string_view line) { tell(rank, true, line); }};
+    }
     out.end_group = true;
     out.grace = kLastGrace;
     out.stop = [this, rank] { return at(rank).ended_by_us = at(rank).ended_by_us || is_over(); };
@@ -169,7 +175,7 @@ class Launch {
 
   LaunchResult result(std::int64_t begun) {
     if (begun < request_.count)
-      return {static_cast<int>(ExitCode::kDevice), begun,
+      return {static_cast<int>(ExitCode::kDevice), begun, false,
               fmt::format("rank {} could not be started: this process may have no more threads",
                           begun)};
     const MutexLock lock(mutex_);
@@ -178,11 +184,20 @@ class Launch {
     const Rank& blamed = at(rank);
     LaunchResult out;
     out.rank = rank;
-    out.exit_code = blamed.result.exit_code && *blamed.result.exit_code != 0
+    out.by_itself = blamed.result.exit_code && *blamed.result.exit_code != 0;
+    out.exit_code = out.by_itself
                         ? *blamed.result.exit_code
-                        : static_cast<int>(ExitCode::kDevice);
+                        : static_cast<int>(was_interrupted(blamed.result) ? ExitCode::kInterrupted
+                                                                          : ExitCode::kDevice);
     out.sentence = sentence_of(rank, blamed);
     return out;
+  }
+
+  /// By a signal that we passed on, before it had asked not to be.
+  static bool was_interrupted(const spawn::Result& result) {
+    return result.signal && PassedSignals::end_was_asked() &&
+           std::ranges::find(PassedSignals::kSignals, *result.signal) !=
+               PassedSignals::kSignals.end();
   }
 
   std::string sentence_of(std::int64_t rank, const Rank& blamed) const {

@@ -22,6 +22,8 @@ struct LaunchRequest {
   /// SIGINT, SIGTERM, SIGHUP and SIGUSR1 go on to the ranks. Where this process was started with
   /// one of them ignored, it stays so.
   bool pass_signals = true;
+  /// Rank 0 has this process's own stdout and stderr: it is the one that speaks.
+  bool first_speaks = false;
   /// A line of a rank; empty: "rank 3 | line" to stdout or stderr. One call at a time.
   std::function<void(std::int64_t rank, bool error, std::string_view line)> line;
   /// Told when a rank runs.
@@ -29,10 +31,11 @@ struct LaunchRequest {
 };
 
 struct LaunchResult {
-  /// 0 when all ranks ended with it; that of the first that failed; 4 where a signal ended it, or
-  /// where it could not be started.
+  /// 0 when all ranks ended with it; that of the first that failed; 130 where a signal that was
+  /// passed on ended it, 4 for another, or where it could not be started.
   int exit_code = 0;
   std::int64_t rank = -1;  ///< which failed first; -1: none
+  bool by_itself = false;  ///< it ended with that code, and has said why
   /// "rank 3 (pid 812) was killed by signal 9 (Killed) in step 1201, backward, 0.2 s after its last
   /// report"; empty when nothing failed.
   std::string sentence;

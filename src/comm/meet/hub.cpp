@@ -206,7 +206,8 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
   if (const auto* trouble = std::get_if<Trouble>(&message)) {
     Failure failure{false, peer.rank,
                     fmt::format("{} failed in {}: {}", roster_.name(peer.rank),
-                                place_of(roster_.state(peer.rank)), trouble->sentence)};
+                                place_of(roster_.state(peer.rank)), trouble->sentence),
+                    trouble->said};
     if (!trouble->hint) return fail(std::move(failure));
     if (hint_) return;
     hint_ = std::move(failure);

@@ -4,13 +4,16 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "comm/meet/job.h"
 #include "comm/meet/member.h"
 
 namespace segfuse::comm::meet {
 namespace {
 
-[[noreturn]] void raise(const Failure& failure) {
+[[noreturn]] void raise(const Failure& failure, std::int64_t own) {
+  if (failure.said != 0 && failure.rank != own)
+    throw EndedByRank(static_cast<ExitCode>(failure.said), failure.sentence);
   if (failure.usage) throw UsageError(failure.sentence);
   throw CommError(failure.sentence);
 }
@@ -23,14 +26,11 @@ class Meeting::Parts {
  public:
   explicit Parts(MeetingOptions options)
       : options_(completed(std::move(options))), hub_(begin_hub()), member_(options_, ways()) {
-    if (!options_.folder.empty() && hub_)
-      write_place(options_.folder, {place_host(), port_, options_.key, options_.count, ::getpid()});
-    try {
-      member_.join();
-    } catch (...) {
+    options_.failed = [this, tell = std::move(options_.failed)](const Failure& failure) {
       forget_place();
-      throw;
-    }
+      if (tell) tell(failure);
+    };
+    member_.join();
   }
   ~Parts() { forget_place(); }
   Parts(const Parts&) = delete;
@@ -39,6 +39,17 @@ class Meeting::Parts {
   const MeetingOptions& options() const { return options_; }
   Member& member() { return member_; }
   int port() const { return port_; }
+  void publish(const std::filesystem::path& folder) {
+    if (!hub_) return;
+    write_place(folder, {place_host(), port_, options_.key, options_.count, ::getpid()});
+    const MutexLock lock(mutex_);
+    folder_ = folder;
+  }
+  void forget_place() noexcept {
+    const MutexLock lock(mutex_);
+    if (!folder_.empty()) remove_place(folder_);
+    folder_.clear();
+  }
 
  private:
   static MeetingOptions completed(MeetingOptions options) {
@@ -66,15 +77,14 @@ class Meeting::Parts {
   std::string place_host() const {
     return options_.host == "localhost" || options_.host == "127.0.0.1" ? "127.0.0.1" : own_host();
   }
-  void forget_place() const noexcept {
-    if (hub_ && !options_.folder.empty()) remove_place(options_.folder);
-  }
 
   MeetingOptions options_;
   int port_ = 0;
   std::vector<Address> ways_;
   std::unique_ptr<Hub> hub_;  ///< goes after the member, which says its last words to it
   Member member_;
+  Mutex mutex_;
+  std::filesystem::path folder_ SEGFUSE_GUARDED_BY(mutex_);  ///< where a place was written
 };
 
 Meeting::Meeting(MeetingOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
@@ -83,11 +93,13 @@ Meeting::~Meeting() = default;
 std::int64_t Meeting::rank() const noexcept { return parts_->options().rank; }
 std::int64_t Meeting::count() const noexcept { return parts_->options().count; }
 int Meeting::port() const noexcept { return parts_->port(); }
+const MeetingOptions& Meeting::options() const noexcept { return parts_->options(); }
+void Meeting::publish(const std::filesystem::path& folder) { parts_->publish(folder); }
 
 void Meeting::report(State state) { parts_->member().report(std::move(state)); }
 std::optional<Failure> Meeting::failure() const { return parts_->member().failure(); }
 void Meeting::check() const {
-  if (const auto failure = this->failure()) raise(*failure);
+  if (const auto failure = this->failure()) raise(*failure, rank());
 }
 
 std::vector<std::string> Meeting::all_gather(const std::string& text) {
@@ -104,16 +116,16 @@ void Meeting::leave() {
   if (!parts_->member().is_over()) check();
 }
 
-void Meeting::fail(std::string_view sentence) noexcept {
+void Meeting::fail(std::string_view sentence, ExitCode said) noexcept {
   try {
-    parts_->member().tell_trouble(sentence, false);
+    parts_->member().tell_trouble({false, std::string(sentence), static_cast<int>(said)});
   } catch (const std::exception&) {
     // Without memory for a message the closing connection has to say it.
   }
 }
 
 void Meeting::throw_cause(std::string_view hint) {
-  raise(parts_->member().tell_trouble(hint, true));
+  raise(parts_->member().tell_trouble({true, std::string(hint)}), rank());
 }
 
 }  // namespace segfuse::comm::meet

@@ -19,6 +19,7 @@
 #include "comm/meet/clock.h"
 #include "comm/meet/state.h"
 #include "comm/meet/wire/message.h"
+#include "segfuse/error.h"
 
 namespace segfuse::comm::meet {
 
@@ -37,7 +38,6 @@ struct MeetingOptions {
   Descriptor listening;          ///< rank 0: a socket that was inherited; none: host and port
   Descriptor launcher;           ///< a pipe that ends with the launcher; none: there is none
   std::shared_ptr<Board> board;  ///< where this rank tells the launcher what it does; may be null
-  std::filesystem::path folder;  ///< rank 0 writes there where it can be asked (job.h); empty: no
   /// Asked while the others are awaited; true ends that with Interrupted.
   std::function<bool()> stop;
   /// Told once of the first thing that goes wrong, by the meeting's thread, which has to come back.
@@ -65,12 +65,17 @@ class Meeting {
   std::int64_t count() const noexcept;
   /// Rank 0's port.
   int port() const noexcept;
+  const MeetingOptions& options() const noexcept;
+
+  /// Rank 0 writes into the folder where it can be asked (job.h), until the first failure or the
+  /// end of this; the others do nothing.
+  void publish(const std::filesystem::path& folder);
 
   /// What this rank does now; costs a microsecond. `seconds` is filled in.
   void report(State state);
   /// The first thing that went wrong anywhere.
   std::optional<Failure> failure() const;
-  /// Throws it: CommError, or UsageError.
+  /// Throws it: UsageError, EndedByRank or CommError.
   void check() const;
 
   /// One text of each rank, 32 KiB at most, in their order; all ranks call it equally often, from
@@ -79,8 +84,9 @@ class Meeting {
   /// The work is done; returns when everybody's is. Throws the failure.
   void leave();
 
-  /// This rank cannot go on, and why. Returns when the others have been told.
-  void fail(std::string_view sentence) noexcept;
+  /// This rank cannot go on, and why. Returns when the others have been told. `said`: it will end
+  /// with that code and say so itself.
+  void fail(std::string_view sentence, ExitCode said = ExitCode::kOk) noexcept;
   /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
   /// just gone, and throws it. Where none shows up, the hint is the cause.
   [[noreturn]] void throw_cause(std::string_view hint);

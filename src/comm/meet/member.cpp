@@ -37,7 +37,7 @@ Member::Member(const MeetingOptions& options, std::function<std::vector<Address>
 
 Member::~Member() {
   if (!thread_.joinable()) return;
-  if (!done()) tell_trouble("it ended before its work was done", false);
+  if (!done()) tell_trouble({false, "it ended before its work was done"});
   {
     const MutexLock lock(mutex_);
     stop_ = true;
@@ -279,19 +279,19 @@ void Member::leave() {
   while (!failure_ && !over_) changed_.wait(lock);
 }
 
-Failure Member::tell_trouble(std::string_view sentence, bool hint) {
+Failure Member::tell_trouble(Trouble trouble) {
   const Time now = options_.clock->now();
   MutexLock lock(mutex_);
   // Where it happened; the last heartbeat may be a second old.
   State state = state_;
   state.seconds = seconds_of(now - since_);
   outbox_.push_back(frame_of(encode(Beat{state})));
-  outbox_.push_back(
-      frame_of(encode(Trouble{hint, std::string(sentence.substr(0, kLongestText / 2))})));
+  trouble.sentence.resize(std::min(trouble.sentence.size(), kLongestText / 2));
+  outbox_.push_back(frame_of(encode(trouble)));
   ::eventfd_write(wake_.get(), 1);
   while (!failure_ && !over_) changed_.wait(lock);
   if (failure_) return *failure_;
-  return {false, options_.rank, std::string(sentence)};
+  return {false, options_.rank, std::move(trouble.sentence), trouble.said};
 }
 
 }  // namespace segfuse::comm::meet

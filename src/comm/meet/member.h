@@ -32,7 +32,7 @@ class Member {
   // Each waits for its end or for a failure.
   std::vector<std::string> gather(const std::string& text);
   void leave();
-  Failure tell_trouble(std::string_view sentence, bool hint);
+  Failure tell_trouble(Trouble trouble);
 
  private:
   void connect();

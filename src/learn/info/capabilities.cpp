@@ -3,8 +3,10 @@
 
 #include "base/console/printable.h"
 #include "base/thread_pool.h"
+#include "comm/nccl/library.h"
 #include "engine/executor.h"
 #include "segfuse/capabilities.h"
+#include "segfuse/error.h"
 #include "segfuse/semicrf_cuda.h"
 
 namespace segfuse {
@@ -25,6 +27,15 @@ Capability jit_capability() {
   return {"CPU JIT", true, compiler};
 }
 
+Capability nccl_capability() {
+  try {
+    const comm::NcclApi& nccl = comm::nccl();
+    return {"NCCL", true, fmt::format("{} ({})", nccl.version, nccl.where)};
+  } catch (const CommError& error) {
+    return {"NCCL", false, error.what()};
+  }
+}
+
 }  // namespace
 
 std::vector<Capability> capabilities() {
@@ -36,7 +47,8 @@ std::vector<Capability> capabilities() {
       {"FFT", true, "KISS FFT, single precision"},
       jit_capability(),
       cuda_capability(),
-      {"MPI, NCCL", false, "not written yet: one process"},
+      {"ranks", true, "TCP here and by torchrun; the launcher's MPI by mpirun or srun"},
+      nccl_capability(),
   };
 }
 

@@ -21,6 +21,7 @@ Driver open_driver() {
   library.load("cuDeviceGetCount", d.device_count);
   library.load("cuDeviceGet", d.device_get);
   library.load("cuDeviceGetName", d.device_name);
+  library.load("cuDeviceGetUuid_v2", d.device_uuid);
   library.load("cuDeviceGetAttribute", d.device_attribute);
   library.load("cuDevicePrimaryCtxRetain", d.primary_context);
   library.load("cuCtxPushCurrent_v2", d.context_push);

@@ -19,6 +19,11 @@ using Graph = void*;
 using GraphExec = void*;
 using DevicePtr = unsigned long long;
 
+/// CUuuid
+struct Uuid {
+  unsigned char bytes[16] = {};
+};
+
 enum class DeviceAttribute : int {
   kMultiprocessors = 16,
   kMajor = 75,
@@ -82,6 +87,7 @@ struct Driver {
   Result (*device_count)(int*);
   Result (*device_get)(Device*, int);
   Result (*device_name)(char*, int, Device);
+  Result (*device_uuid)(Uuid*, Device);
   Result (*device_attribute)(int*, int, Device);
   Result (*primary_context)(Context*, Device);
   Result (*context_push)(Context);

@@ -175,6 +175,16 @@ int cuda_device_count(std::string* reason) {
   }
 }
 
+std::string cuda_device_identity(int ordinal) {
+  cuda::Device device = 0;
+  cuda::Uuid uuid;
+  if (driver().device_get(&device, ordinal) != 0 || driver().device_uuid(&uuid, device) != 0)
+    return "";
+  std::string text;
+  for (const unsigned char byte : uuid.bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
 std::string cuda_matmul_library() {
   std::string reason;
   if (!cuda::cublas_lt_is_there(&reason)) return reason;

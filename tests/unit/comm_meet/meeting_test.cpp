@@ -377,8 +377,8 @@ TEST(Meeting, ItIsFoundInTheFolderWhileItLasts) {
   const segfuse::test::TemporaryDirectory temporary;
   const std::filesystem::path& folder = temporary.path();
   Group group(2);
-  group.change = [&](MeetingOptions& options) { options.folder = folder; };
   group.start_all([&](Meeting& meeting) {
+    meeting.publish(folder);
     if (meeting.rank() == 0) {
       meeting.report({.step = 9, .phase = Phase::kScoring});
       struct stat status{};

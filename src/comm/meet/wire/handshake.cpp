@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kBytes = 32;  // of a nonce, and of a proof
 /// With the version of all messages.
-constexpr std::string_view kMagic = "segfuse meets 1\n";
+constexpr std::string_view kMagic = "segfuse meets 2\n";
 
 std::string text_of(std::uint32_t number) {
   std::string text;

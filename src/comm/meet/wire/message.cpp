@@ -146,7 +146,7 @@ void fields(A& a, Of<State> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Failure> auto& x) {
-  a(x.usage, x.rank, x.sentence);
+  a(x.usage, x.rank, x.sentence, x.said);
 }
 template <class A>
 void fields(A& a, Of<Here> auto& x) {
@@ -164,7 +164,7 @@ void fields(A& a, Of<Text> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Trouble> auto& x) {
-  a(x.hint, x.sentence);
+  a(x.hint, x.sentence, x.said);
   at_most(a, x.sentence, kLongestText);
 }
 template <class A>

@@ -26,6 +26,7 @@ struct Failure {
   bool usage = false;      ///< the ranks were started wrongly: UsageError; else CommError
   std::int64_t rank = -1;  ///< whose fault; -1: no single one's
   std::string sentence{};
+  std::int64_t said = 0;  ///< the exit code with which that rank says it itself; 0: it does not
 };
 
 // From a rank.
@@ -44,6 +45,7 @@ struct Text {  ///< for a gather
 struct Trouble {  ///< its own failure, or what a library told it of another's
   bool hint = false;
   std::string sentence{};
+  std::int64_t said = 0;  ///< as Failure::said
 };
 struct Bye {};  ///< its work is done; to a rank: everybody's is
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -114,7 +115,10 @@ std::vector<Address> resolve(const std::string& host, int port) {
 
 Descriptor listen_at(const std::string& host, int port) {
   std::vector<Address> places = resolve(host, port);
-  if (!std::all_of(places.begin(), places.end(), is_loopback))
+  // The name of a machine may stand for its loopback there, and for its network elsewhere.
+  const bool name =
+      host != "localhost" && host.find_first_not_of("0123456789abcdef.:") != host.npos;
+  if (name || !std::all_of(places.begin(), places.end(), is_loopback))
     places = {any_of(AF_INET6, port), any_of(AF_INET, port)};
   int error = 0;
   for (const Address& place : places) {
@@ -183,6 +187,24 @@ std::string own_host() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0) return "this machine";
   return name;
+}
+
+std::string own_address_for(const std::string& host, int port) {
+  for (const Address& there : resolve(host, port)) {
+    // Connecting a datagram socket sends nothing; the system chooses the way.
+    const Descriptor socket(::socket(there.bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    Address own;
+    own.size = sizeof own.bytes;
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&there.bytes), there.size) != 0 ||
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own.bytes), &own.size) != 0)
+      continue;
+    if (is_loopback(own)) return {};
+    std::array<char, NI_MAXHOST> digits{};
+    if (::getnameinfo(reinterpret_cast<const sockaddr*>(&own.bytes), own.size, digits.data(),
+                      digits.size(), nullptr, 0, NI_NUMERICHOST) == 0)
+      return digits.data();
+  }
+  return {};
 }
 
 std::string listener_at(int port) {

@@ -38,6 +38,9 @@ Descriptor accept_one(int listening);
 void allow_descriptors(std::int64_t count);
 /// As others call this machine.
 std::string own_host();
+/// The address that this machine has for one that is reached by that name, as digits; empty where
+/// it is this machine's own loopback.
+std::string own_address_for(const std::string& host, int port);
 /// "pid 812 (python3)", "a process of user 1000": who listens at a port of this machine; empty
 /// where the system does not say.
 std::string listener_at(int port);

@@ -88,4 +88,25 @@ Visit visit(const Address& address, const std::string& key, const Visitor& visit
   }
 }
 
+Guest admit(Descriptor socket, const std::string& key,
+            const std::function<Verdict(const Visitor&)>& judge, Time until, const Clock& clock,
+            const std::function<void()>& ask) {
+  Connection connection(std::move(socket));
+  const std::string nonce = new_nonce();
+  connection.send(challenge(nonce));
+  try {
+    if (!connection.flush() || !connection.all_sent()) return {};
+    const auto bytes = await(connection, until, clock, ask);
+    const auto said = bytes ? read_answer(*bytes) : std::nullopt;
+    if (!said) return {};
+    const Verdict judged =
+        proves_key(*said, key, nonce) ? judge(said->visitor) : Verdict::kWrongKey;
+    connection.send(verdict(key, judged, nonce, said->nonce));
+    if (!connection.flush() || !connection.all_sent() || judged != Verdict::kWelcome) return {};
+    return {std::move(connection), said->visitor};
+  } catch (const DataError&) {
+    return {};
+  }
+}
+
 }  // namespace segfuse::comm::meet

@@ -25,4 +25,14 @@ struct Visit {
 Visit visit(const Address& address, const std::string& key, const Visitor& visitor, Time until,
             const Clock& clock, const std::function<void()>& ask);
 
+/// Who came, and the connection if the key was proved and `judge` said that the visitor is welcome.
+struct Guest {
+  std::optional<Connection> connection;
+  Visitor visitor;
+};
+/// The other side of an attempt.
+Guest admit(Descriptor socket, const std::string& key,
+            const std::function<Verdict(const Visitor&)>& judge, Time until, const Clock& clock,
+            const std::function<void()>& ask);
+
 }  // namespace segfuse::comm::meet

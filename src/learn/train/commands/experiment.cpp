@@ -9,9 +9,10 @@
 #include "base/console/progress.h"
 #include "base/os/file.h"
 #include "comm/group.h"
+#include "comm/tree.h"
 #include "learn/train/files/checkpoint.h"
+#include "learn/train/loop/company.h"
 #include "learn/train/loop/crf_start.h"
-#include "learn/train/loop/ranks.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -318,8 +319,9 @@ void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint,
   const int ranks = group == nullptr ? 1 : group->size();
   if (config.training.chooses_shards) {
     std::int64_t former = 0;
-    if (resume && (group == nullptr || group->rank() == 0))
-      former = shards_of_checkpoint(checkpoint);
+    agree(group, [&] {
+      if (resume && rank_of(group) == 0) former = shards_of_checkpoint(checkpoint);
+    });
     if (group != nullptr) group->broadcast(std::as_writable_bytes(std::span(&former, 1)), 0);
     agree(group, [&] { set_shards(config, former > 0 ? former : comm::least_shards(ranks)); });
     if (ranks > 1 && former == 0 && group->rank() == 0)
@@ -369,10 +371,9 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   system.model.recipe = system.outcome.recipe;
   system.model.parameters = system.outcome.parameters;
   system.seconds = now() - begin;
-  if (rank_of(options.group) > 0) return system;
   system.evaluation =
       evaluate_model(system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test,
-                     options.execution.context);
+                     options.execution.context, options.group);
   return system;
 }
 

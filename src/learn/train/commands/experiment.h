@@ -59,7 +59,7 @@ void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint,
 std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus);
 
 /// Trains one head on the corpus and measures it on the test set (the development set when there is
-/// none); of a group only the first rank measures.
+/// none); of a group only the first rank has the figures.
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
                   const TrainerOptions& options);
 

@@ -10,7 +10,7 @@
 #include "learn/train/commands/report_builder.h"
 #include "learn/train/commands/report_files.h"
 #include "learn/train/files/run_folder.h"
-#include "learn/train/loop/ranks.h"
+#include "learn/train/loop/company.h"
 #include "learn/train/loop/watch.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
@@ -60,7 +60,7 @@ learn::TrainConfig read_config(const TrainOptions& options) {
 }
 
 /// One rank's part. Only the leading one writes to the folder, and has a result.
-TrainResult train_as(const TrainOptions& options, learn::RankContext& ranks) {
+TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   comm::Group* const group = ranks.group;
   const double begin = now();
   const bool leads = learn::rank_of(group) == 0;
@@ -70,13 +70,14 @@ TrainResult train_as(const TrainOptions& options, learn::RankContext& ranks) {
   Outputs outputs(options.overwrite);
   learn::agree(group, [&] {
     config = read_config(options);
+    options.context = learn::context_of(ranks, options.context);
     heads = heads_of(options, config.model.head);
     if (!leads) return;
     folders = open_folders(options, heads);  // all of them, before the first one trains
     learn::announce_report(outputs, options.out);
   });
   if (group != nullptr) {
-    ranks.watch = std::make_shared<learn::RankWatch>(*group, options.out, options.rank_timeout);
+    ranks.watch->publish(options.out);
     ranks.watch->report(comm::meet::Phase::kReadingData, 0);
   }
   learn::choose_shards(config, leads ? folders[0]->checkpoint() : fs::path(), options.resume,
@@ -93,7 +94,8 @@ TrainResult train_as(const TrainOptions& options, learn::RankContext& ranks) {
     trainer.quiet = options.context.options().get(options::kQuiet);
     trainer.execution = engine::executor_options(options.context);
     trainer.group = group;
-    trainer.watch = ranks.watch.get();
+    trainer.watch = ranks.watch;
+    trainer.comm = options.comm;
     trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
     if (options.reference) trainer.execution.backend = "reference";
     trainer.name = "training " + name_of(head);
@@ -126,12 +128,9 @@ TrainResult train_as(const TrainOptions& options, learn::RankContext& ranks) {
 
 TrainResult train(const TrainOptions& options) {
   TrainResult result;
-  learn::run_on_ranks([&](learn::RankContext& ranks) { result = train_as(options, ranks); });
+  learn::run_on_ranks({options.comm, options.rank_timeout},
+                      [&](const learn::RankContext& ranks) { result = train_as(options, ranks); });
   return result;
-}
-
-int train_on_ranks(int ranks, const std::vector<std::string>& command) {
-  return learn::start_ranks(ranks, command);
 }
 
 }  // namespace segfuse

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -159,6 +160,15 @@ struct Decoder::State {
       if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
   }
 
+  /// One after the other, those of the share.
+  void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, BatchShare share,
+                   const std::function<void(const Batch&)>& work) {
+    refresh();
+    at_batch = -1;
+    for (const auto& rows : batches_by_length(sequences, frames))
+      if (share.has(++at_batch)) work(make_batch(sequences, rows, config));
+  }
+
   std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch) {
     inputs.set("features", batch.features);
     inputs.set("lengths", batch.lengths);
@@ -219,6 +229,7 @@ struct Decoder::State {
   std::unordered_map<std::string, Tensor> parameters;
   Tensor duration_limit;
   Tensor duration;
+  std::int64_t at_batch = -1;
 };
 
 Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Tensor duration_limit,
@@ -388,28 +399,41 @@ void Decoder::State::join(Decoded& decoded) const {
     for (Alternative& alternative : *list) alternative.segments = joined(alternative.segments);
 }
 
-std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
-                                     const Options& options) {
+std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
+    const std::vector<Sequence>& sequences, const Options& options, BatchShare share) {
   const HeadKind head = state_->config.head;
   if (options.minimum_risk && head != HeadKind::kSemiMarkov)
     throw UsageError("a decoder of least risk needs a semi-Markov head; this model has none");
   if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
     throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
   std::vector<Decoded> results(sequences.size());
-  state_->refresh();
-  for (const auto& rows : batches_by_length(sequences, options.batch_frames)) {
-    const Batch batch = make_batch(sequences, rows, state_->config);
+  std::vector<std::pair<std::int64_t, Decoded>> own;
+  state_->for_batches(sequences, options.batch_frames, share, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
-    if (state_->config.head == HeadKind::kSoftmax) {
+    if (head == HeadKind::kSoftmax) {
       state_->decode_frames(batch, scores[0], options, results);
     } else {
       state_->decode_crf(batch, scores, options, results);
     }
-  }
-  if (!state_->config.joins_neighbours.empty() && head == HeadKind::kSemiMarkov)
-    for (Decoded& decoded : results) state_->join(decoded);
+    for (const std::int64_t row : batch.rows) {
+      Decoded& result = results[at(row)];
+      if (!state_->config.joins_neighbours.empty() && head == HeadKind::kSemiMarkov)
+        state_->join(result);
+      own.emplace_back(row, std::move(result));
+    }
+  });
+  return own;
+}
+
+std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
+                                     const Options& options) {
+  std::vector<Decoded> results(sequences.size());
+  for (auto& [row, decoded] : decode_share(sequences, options, {}))
+    results[at(row)] = std::move(decoded);
   return results;
 }
+
+std::int64_t Decoder::batch() const { return state_->at_batch; }
 
 namespace {
 
@@ -442,24 +466,35 @@ double frame_loss(const std::vector<Sequence>& sequences, const Batch& batch, co
 
 }  // namespace
 
-double Decoder::loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames) {
-  double total = 0;
-  state_->refresh();
-  for (const auto& rows : batches_by_length(sequences, batch_frames)) {
-    const Batch batch = make_batch(sequences, rows, state_->config);
+std::vector<BatchLosses> Decoder::loss_share(const std::vector<Sequence>& sequences,
+                                             BatchShare share, std::int64_t batch_frames) {
+  std::vector<BatchLosses> all;
+  state_->for_batches(sequences, batch_frames, share, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    BatchLosses& own = all.emplace_back(BatchLosses{state_->at_batch, {}});
     if (state_->config.head == HeadKind::kSoftmax) {
-      total += frame_loss(sequences, batch, scores[0]);
-      continue;
+      own.losses = {frame_loss(sequences, batch, scores[0])};
+      return;
     }
-    std::vector<double> losses(rows.size());
+    own.losses.resize(batch.rows.size());
     semicrf::LossResult result;
-    result.loss = semicrf::View<double, 1>(losses);
+    result.loss = semicrf::View<double, 1>(own.losses);
     const semicrf::Segmentations gold =
         gold_of(sequences, batch, state_->config.head == HeadKind::kLinearChain);
     state_->engine.loss(state_->potentials(scores, batch), gold, result);
-    for (const double loss : losses) total += loss;
-  }
+  });
+  return all;
+}
+
+double Decoder::loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames) {
+  return sum_of(loss_share(sequences, {}, batch_frames));
+}
+
+double sum_of(std::vector<BatchLosses> all) {
+  std::ranges::sort(all, {}, &BatchLosses::batch);
+  double total = 0;
+  for (const BatchLosses& batch : all)
+    for (const double loss : batch.losses) total += loss;
   return total;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/executor.h"
@@ -42,8 +43,25 @@ struct Decoded {
   double log_probability = 0;  ///< of the decoded segmentation (semi-Markov and linear chain)
 };
 
+/// Of the batches of a call those whose number leaves this remainder.
+struct BatchShare {
+  std::int64_t remainder = 0;
+  std::int64_t divisor = 1;
+  bool has(std::int64_t batch) const { return batch % divisor == remainder; }
+};
+/// What the loss of a set is the sum of.
+struct BatchLosses {
+  std::int64_t batch = 0;
+  std::vector<double> losses;
+};
+/// In the order of the batches.
+double sum_of(std::vector<BatchLosses> all);
+
 class Decoder {
  public:
+  /// With padding, at most so many at a time.
+  static constexpr std::int64_t kBatchFrames = 20000;
+
   /// `parameters` and `duration_limit` are shared, not copied: later changes of their content
   /// count. Runs on the threads of the execution's context.
   Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Tensor duration_limit,
@@ -58,12 +76,21 @@ class Decoder {
     std::int64_t samples = 0;   ///< fills Decoded::samples; the CRF heads
     std::uint64_t seed = 0;     ///< of the samples
     std::int64_t tolerance_frames = 2;
-    std::int64_t batch_frames = 20000;
+    std::int64_t batch_frames = kBatchFrames;
   };
   /// One result a sequence, in their order; a sequence's result does not depend on the others.
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Options& options);
+  /// The same for the sequences of some batches, each with its number.
+  std::vector<std::pair<std::int64_t, Decoded>> decode_share(const std::vector<Sequence>& sequences,
+                                                             const Options& options,
+                                                             BatchShare share);
   /// Sum over sequences of -log p(gold).
-  double loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames = 20000);
+  double loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames = kBatchFrames);
+  /// What that of some batches is made of.
+  std::vector<BatchLosses> loss_share(const std::vector<Sequence>& sequences, BatchShare share,
+                                      std::int64_t batch_frames = kBatchFrames);
+  /// The number of the batch that the last call worked on last.
+  std::int64_t batch() const;
 
  private:
   struct State;

@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "base/console/log.h"
+#include "learn/train/decode/on_ranks.h"
+#include "learn/train/loop/company.h"
 
 namespace segfuse::learn {
 namespace {
@@ -109,8 +111,8 @@ MetricsConfig metrics_config(const TrainConfig& config) {
   return metrics;
 }
 
-Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set,
-                          const Context& context) {
+Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, const Context& context,
+                          comm::Group* group) {
   const auto begin = std::chrono::steady_clock::now();
   const double hop = model.config.features.hop_ms / 1000;
   const double tolerance = model.config.tolerances.front();
@@ -120,7 +122,8 @@ Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set,
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
   Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0, 0, 0};
-  evaluation.decoded = decoder.decode(set.sequences, options);
+  evaluation.decoded = decode_on_ranks(decoder, set.sequences, options, group);
+  if (rank_of(group) > 0) return evaluation;
   evaluation.decode_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (std::size_t i = 0; i < set.sequences.size(); ++i) {

@@ -9,6 +9,10 @@
 #include "learn/train/files/model_file.h"
 #include "segfuse/metrics.h"
 
+namespace segfuse::comm {
+class Group;
+}
+
 namespace segfuse::learn {
 
 /// A labelled recording and what it became as a sequence.
@@ -49,7 +53,8 @@ struct Evaluation {
 std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
 
 MetricsConfig metrics_config(const TrainConfig& config);
-Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set,
-                          const Context& context);
+/// With a group all ranks call it and decode a part each; only the first has a result.
+Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, const Context& context,
+                          comm::Group* group = nullptr);
 
 }  // namespace segfuse::learn

@@ -14,24 +14,26 @@
 
 #include "comm/tree.h"
 #include "segfuse/error.h"
+#include "segfuse/tensor.h"
 
 namespace segfuse::comm {
 class Group;
+class NcclExchange;
+struct NcclApi;
 class TreeExchange;
 namespace meet {
 enum class Phase : std::uint8_t;
 }
 }  // namespace segfuse::comm
 
+namespace segfuse::engine {
+class Accelerator;
+}
+
 namespace segfuse::learn {
 
 class RankWatch;
-
-/// See files/recipe.h.
-using Recipe = std::vector<std::pair<std::string, std::string>>;
-
-/// The place in a group; 0 without one.
-int rank_of(const comm::Group* group);
+class Stragglers;
 
 class TrainingRanks {
  public:
@@ -41,26 +43,37 @@ class TrainingRanks {
 
   bool alone() const { return group_ == nullptr; }
   /// The one that writes files and speaks.
-  bool leads() const { return rank_of(group_) == 0; }
+  bool leads() const;
   comm::ShardRange shards() const;
   /// Tells the other ranks what this one does; nothing without a watch.
   void report(comm::meet::Phase phase, std::int64_t step, std::int64_t shard = -1) const;
 
-  /// Refuses ranks that train something else: UsageError that names what differs.
-  void compare(const Recipe& recipe);
+  /// All ranks call it before the first sum. Gradients on GPUs are summed there by NCCL where each
+  /// rank has a GPU of its own and NCCL is found; else in host memory, and the leading rank says
+  /// why. `comm` as in TrainOptions: UsageError or CommError where NCCL is asked for and cannot be
+  /// used. `accelerator`, this rank's, may be null and outlives this.
+  void choose_exchange(const std::string& comm, engine::Accelerator* accelerator,
+                       const comm::NcclApi* nccl = nullptr);
+
+  /// What each rank says, by rank.
+  std::vector<std::string> gather(std::string_view own);
 
   /// What a rank knows of a step before the update.
   struct Report {
     std::vector<float> losses;  ///< of shards, in their order
     bool stop = false;          ///< whether the process is to end
     std::string failure{};      ///< failure_text() of what the rank ended by
+    double seconds = 0;         ///< that its shards took
   };
   /// Of all ranks together: the losses in the order of shards, and whether any is to end. Where one
-  /// has failed, the leading rank throws its failure and the others wait.
+  /// has failed, the leading rank throws its failure and the others wait. The leading rank says
+  /// which one is slow.
   Report join(const Report& own);
-  /// The sum of the gradients of all ranks; see TreeExchange::sum().
-  void sum(std::span<const std::span<const float>> nodes, std::int64_t present,
-           std::span<float> sum);
+  /// The sum of the gradients of all ranks; see TreeExchange::sum(). Tensors of the accelerator of
+  /// choose_exchange(), or of the host.
+  void sum(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum);
+  /// After the last sum of all ranks.
+  void finish();
 
   /// What the leading rank has, on all.
   std::string from_leader(std::string text);
@@ -72,27 +85,13 @@ class TrainingRanks {
  private:
   comm::Group* group_;
   RankWatch* watch_;
+  void sum_on_host(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum);
+
+  engine::Accelerator* accelerator_ = nullptr;
   std::unique_ptr<comm::TreeExchange> exchange_;
+  std::unique_ptr<comm::NcclExchange> nccl_;  ///< null: by way of the host
   comm::ShardRange shards_;
+  std::unique_ptr<Stragglers> stragglers_;
 };
-
-/// An error on its way to another process.
-std::string failure_text(const Error& error);
-
-/// Runs what each rank does by itself. Where it fails on some, the leading rank throws the first
-/// failure, which is said once, and the others wait for it to end them. Null: one rank.
-void agree(comm::Group* group, const std::function<void()>& work);
-
-/// What a launcher started together.
-struct RankContext {
-  comm::Group* group = nullptr;        ///< null: this process alone
-  std::shared_ptr<RankWatch> watch{};  ///< work() may make one
-};
-/// Runs work() on each rank, or on this process alone. All ranks but the first log errors alone.
-/// CommError where the ranks cannot meet; what work() throws ends all of them.
-void run_on_ranks(const std::function<void(RankContext& context)>& work);
-
-/// See train_on_ranks() in segfuse/train.h.
-int start_ranks(int ranks, const std::vector<std::string>& command);
 
 }  // namespace segfuse::learn

@@ -16,11 +16,14 @@
 #include "engine/device/accelerator.h"
 #include "learn/data/buckets.h"
 #include "learn/train/decode/decoder.h"
+#include "learn/train/decode/on_ranks.h"
 #include "learn/train/files/checkpoint.h"
+#include "learn/train/loop/company.h"
 #include "learn/train/loop/ranks.h"
 #include "learn/train/loop/training_step.h"
 #include "learn/train/loop/watch.h"
 #include "segfuse/error.h"
+#include "segfuse/version.h"
 
 namespace segfuse::learn {
 namespace {
@@ -89,7 +92,8 @@ class Run {
     recipe_ = options.recipe;
     add_data(recipe_, "training", train);
     add_data(recipe_, "development", dev);
-    ranks_.compare(recipe_);
+    compare_recipes();
+    ranks_.choose_exchange(options.comm, accelerator().get(), options.nccl);
     if (options.resume) restore();
     flatten();
     step_.emplace(segmenter, StepOptions{plan.shards, plan.crf_reg, plan.adamw}, flat_, layout_,
@@ -120,6 +124,7 @@ class Run {
   const std::shared_ptr<engine::Accelerator>& accelerator() const {
     return options_.execution.accelerator;
   }
+  void compare_recipes();
   void restore();
   void flatten();
   void save() {
@@ -142,7 +147,7 @@ class Run {
   [[noreturn]] void refuse_data(const Step& step, const DataError& error);
   [[noreturn]] void refuse(const Step& step, double loss, double norm);
   void watch_scores(const EpochRecord& record);
-  void train_epoch(const std::optional<InterruptScope>& interrupt, Progress& progress);
+  void train_epoch(std::optional<InterruptScope>& interrupt, Progress& progress);
   void score_epoch(EpochRecord& record);
   void share(EpochRecord& record);
   void end_epoch(Progress& progress);
@@ -169,6 +174,28 @@ class Run {
   using Clock = std::chrono::steady_clock;
   Clock::time_point saved_ = Clock::now();
 };
+
+/// Refuses ranks that train something else.
+void Run::compare_recipes() {
+  if (ranks_.alone()) return;
+  Recipe own = recipe_;
+  own.emplace_back("version of segfuse", version());
+  const std::vector<std::string> all = ranks_.gather(json_text(recipe_json(own)));
+  const auto parse = [&](std::size_t rank) {
+    const std::string place = fmt::format("the recipe of rank {}", rank);
+    const Json json = parse_json(all[rank], place);
+    return recipe_from_json(JsonPlace(json, place));
+  };
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::string different = differences(parse(0), parse(rank));
+    if (different.empty()) continue;
+    ranks_.let_leader_speak();
+    throw UsageError(fmt::format(
+        "rank {} trains something else than rank 0 (then: rank 0, now: rank {}: {}); start all "
+        "ranks with the same configuration, data and version of segfuse",
+        rank, rank, different));
+  }
+}
 
 void Run::restore() {
   const std::string& path = options_.checkpoint.string();
@@ -323,12 +350,14 @@ std::vector<float> Run::compute(const Step& step, std::optional<Batch>& next, co
 /// A step with all ranks. Returns the loss, summed over its sequences.
 double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* after) {
   TrainingRanks::Report own{{}, stop_};
+  const Clock::time_point begin = Clock::now();
   try {
     own.losses = compute(step, next, after);
   } catch (const Error& error) {
     if (ranks_.alone()) throw;
     own.failure = failure_text(error);
   }
+  own.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   ranks_.report(Phase::kExchange, state_.step + 1);
   const TrainingRanks::Report all = ranks_.join(own);
   stop_ = all.stop;
@@ -348,7 +377,7 @@ double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* a
   return loss * static_cast<double>(std::max<std::int64_t>(segments, 1));
 }
 
-void Run::train_epoch(const std::optional<InterruptScope>& interrupt, Progress& progress) {
+void Run::train_epoch(std::optional<InterruptScope>& interrupt, Progress& progress) {
   const std::vector<Step> all = steps(state_.epoch);
   const auto count = static_cast<std::int64_t>(all.size());
   std::optional<Batch> next;
@@ -357,6 +386,7 @@ void Run::train_epoch(const std::optional<InterruptScope>& interrupt, Progress& 
     if (stop_ || (ranks_.alone() && interrupt && interrupt->requested())) {
       step_->fetch(flat_);
       save();
+      if (interrupt && !ranks_.alone()) interrupt->ignore_others();
       ranks_.let_leader_speak();
       throw Interrupted(fmt::format("interrupted in epoch {}; continue with --resume from {}",
                                     state_.epoch + 1, options_.checkpoint.string()));
@@ -389,14 +419,17 @@ void Run::score_epoch(EpochRecord& record) {
     double segments = 0;
     for (const Sequence& sequence : known_dev_)
       segments += static_cast<double>(sequence.segments.size());
-    if (!known_dev_.empty()) record.dev_loss = decoder_->loss(known_dev_) / std::max(1.0, segments);
-    found = decoder_->decode(dev_, {.posteriors = false});
+    if (!known_dev_.empty())
+      record.dev_loss =
+          loss_on_ranks(*decoder_, known_dev_, options_.group) / std::max(1.0, segments);
+    found = decode_on_ranks(*decoder_, dev_, {.posteriors = false}, options_.group);
   } catch (const DataError& error) {
     throw UsageError(fmt::format(
         "the development set cannot be scored after epoch {}: {}; the training has diverged: lower "
         "training.learning_rate or set training.clip",
         record.epoch, error.what()));
   }
+  if (!ranks_.leads()) return;
   std::vector<std::vector<FrameSegment>> decoded;
   for (const Decoded& d : found) {
     decoded.emplace_back();
@@ -435,7 +468,7 @@ void Run::end_epoch(Progress& progress) {
                      kNaN};
   const bool last = record.epoch == plan_.epochs;
   const bool scored = !dev_.empty() && (last || record.epoch % plan_.select_every == 0);
-  if (scored && ranks_.leads()) {
+  if (scored) {
     ranks_.report(Phase::kScoring, state_.step);
     score_epoch(record);
   }
@@ -481,6 +514,7 @@ TrainingOutcome Run::run() {
     end_epoch(progress);
   }
   progress.finish();
+  ranks_.finish();
   return {state_.best, state_.best_epoch, state_.epoch < plan_.epochs, recipe_, state_.history};
 }
 

@@ -15,7 +15,8 @@
 
 namespace segfuse::comm {
 class Group;
-}
+struct NcclApi;
+}  // namespace segfuse::comm
 
 namespace segfuse::learn {
 
@@ -50,9 +51,11 @@ struct TrainerOptions {
   double checkpoint_seconds = 0;     ///< at most so long between two of them; 0: one an epoch
   bool quiet = false;
   bool interruptible = true;  ///< SIGINT, SIGTERM and SIGHUP end it after saving; one at a time
-  engine::ExecutorOptions execution;  ///< how the programs of a step are run
-  comm::Group* group = nullptr;       ///< ranks that share the shards; null: this process alone
-  RankWatch* watch = nullptr;         ///< told what this rank does; may be null
+  engine::ExecutorOptions execution;    ///< how the programs of a step are run
+  comm::Group* group = nullptr;         ///< ranks that share the shards; null: this process alone
+  RankWatch* watch = nullptr;           ///< told what this rank does; may be null
+  std::string comm{};                   ///< how they exchange: segfuse::TrainOptions::comm
+  const comm::NcclApi* nccl = nullptr;  ///< null: this machine's, where it is needed
   bool name_offender = true;      ///< a step that is not finite is run again to find the operation
   std::string name = "training";  ///< for the progress bar
   Recipe recipe{};                ///< of all but the data; a checkpoint with another one is refused

@@ -115,17 +115,11 @@ void TrainingStep::add(const Batch& batch, const ShardPlace& where) {
     static_cast<void>(add_.run(std::vector{slots_[a.to].whole, slots_[a.from].whole}));
 }
 
-/// Slot 0 gets the sum over all ranks, by way of the host.
+/// Slot 0 gets the sum over all ranks.
 void TrainingStep::exchange(TrainingRanks& ranks) {
   std::vector<Tensor> nodes;
-  for (const comm::TreeSum::Held& held : sum_.held())
-    nodes.push_back(slots_[held.slot].whole.to_host());
-  std::vector<std::span<const float>> spans;
-  for (const Tensor& node : nodes) spans.push_back(node.span<float>());
-  const Tensor& total = slot(0).whole;
-  Tensor host = accelerator() ? Tensor(DType::kF32, {layout_.size}) : total;
-  ranks.sum(spans, present_, host.span<float>());
-  if (accelerator()) accelerator()->upload_into(host, total);
+  for (const comm::TreeSum::Held& held : sum_.held()) nodes.push_back(slots_[held.slot].whole);
+  ranks.sum(nodes, present_, slot(0).whole);
 }
 
 std::vector<float> TrainingStep::losses() {

@@ -1,7 +1,6 @@
 #include "learn/train/loop/watch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -11,25 +10,19 @@
 #include "comm/meet/job.h"
 #include "comm/meet/meeting.h"
 #include "comm/meet/wire/socket.h"
+#include "segfuse/version.h"
 
 namespace segfuse::learn {
 
 namespace meet = comm::meet;
 
-namespace {
+void set_limits(meet::MeetingOptions& options, double timeout) {
+  options.timings.stuck =
+      timeout > 0 ? meet::duration_of(timeout) : meet::Duration(std::chrono::hours(1 << 20));
+  options.values["version of segfuse"] = version();
+}
 
-constexpr std::string_view kSaid = "it ends all ranks, and has said why";
-
-}  // namespace
-
-struct RankWatch::Meeting {
-  explicit Meeting(meet::MeetingOptions options)
-      : folder(options.folder), meeting(std::move(options)) {}
-  std::filesystem::path folder;  ///< where this rank says how to ask it; empty: nowhere
-  meet::Meeting meeting;
-};
-
-RankWatch::RankWatch(comm::Group& group, const std::filesystem::path& folder, double timeout) {
+std::shared_ptr<meet::Meeting> meet_over(comm::Group& group, double timeout) {
   meet::MeetingOptions options;
   options.rank = group.rank();
   options.count = group.size();
@@ -46,15 +39,14 @@ RankWatch::RankWatch(comm::Group& group, const std::filesystem::path& folder, do
   const std::size_t space = way.find(' ');
   options.port = std::stoi(way.substr(0, space));
   options.key = meet::key_of(way.substr(space + 1));
-  if (group.rank() == 0) options.folder = folder;
-  options.timings.stuck =
-      timeout > 0 ? meet::duration_of(timeout) : meet::Duration(std::chrono::hours(1 << 20));
-  options.failed = [&group, folder = options.folder](const meet::Failure& failure) {
-    if (!folder.empty()) meet::remove_place(folder);
-    if (!failure.sentence.ends_with(kSaid)) group.abort(failure.sentence);
+  set_limits(options, timeout);
+  options.failed = [&group](const meet::Failure& failure) {
+    if (failure.said == 0) group.abort(failure.sentence);
   };
-  meeting_ = std::make_unique<Meeting>(std::move(options));
+  return std::make_shared<meet::Meeting>(std::move(options));
 }
+
+RankWatch::RankWatch(std::shared_ptr<meet::Meeting> meeting) : meeting_(std::move(meeting)) {}
 
 RankWatch::~RankWatch() = default;
 
@@ -63,13 +55,20 @@ void RankWatch::report(meet::Phase phase, std::int64_t step, std::int64_t shard)
   state.phase = phase;
   state.step = step;
   state.shard = shard;
-  meeting_->meeting.report(std::move(state));
+  meeting_->report(std::move(state));
 }
 
-void RankWatch::leave() { meeting_->meeting.leave(); }
-void RankWatch::end_all() noexcept {
-  if (!meeting_->folder.empty()) meet::remove_place(meeting_->folder);
-  meeting_->meeting.fail(kSaid);
+void RankWatch::publish(const std::filesystem::path& folder) { meeting_->publish(folder); }
+void RankWatch::leave() { meeting_->leave(); }
+
+void RankWatch::end_all(std::string_view why, ExitCode code) noexcept { meeting_->fail(why, code); }
+
+std::optional<ExitCode> RankWatch::code_of_other() const {
+  const auto failure = meeting_->failure();
+  if (!failure || failure->rank == meeting_->rank()) return {};
+  if (failure->said != 0) return static_cast<ExitCode>(failure->said);
+  if (meeting_->rank() == (failure->rank == 0 ? 1 : 0)) return {};
+  return ExitCode::kDevice;
 }
 
 }  // namespace segfuse::learn

@@ -5,32 +5,48 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "comm/meet/state.h"
+#include "segfuse/error.h"
 
 namespace segfuse::comm {
 class Group;
-}
+namespace meet {
+class Meeting;
+struct MeetingOptions;
+}  // namespace meet
+}  // namespace segfuse::comm
 
 namespace segfuse::learn {
 
+/// A rank that stays in one place for `timeout` seconds while others wait for it is a failure; 0:
+/// it may stay for ever. All ranks have to have the same version of segfuse.
+void set_limits(comm::meet::MeetingOptions& options, double timeout);
+
+/// A meeting of ranks that find each other by what they say in the group, which outlives it and is
+/// aborted by what the meeting notices. CommError where they do not meet.
+std::shared_ptr<comm::meet::Meeting> meet_over(comm::Group& group, double timeout);
+
 class RankWatch {
  public:
-  /// Ranks find each other by what they say in the group, which outlives this. Rank 0 writes to
-  /// `folder` where it can be asked. A rank that stays in one place for `timeout` seconds while
-  /// others wait for it is a failure; 0: it may stay for ever. CommError where they do not meet.
-  RankWatch(comm::Group& group, const std::filesystem::path& folder, double timeout);
+  explicit RankWatch(std::shared_ptr<comm::meet::Meeting> meeting);
   ~RankWatch();
 
   void report(comm::meet::Phase phase, std::int64_t step, std::int64_t shard = -1);
+  /// Rank 0 writes to `folder` where it can be asked.
+  void publish(const std::filesystem::path& folder);
   /// The work is done; returns when that of all ranks is.
   void leave();
-  /// This rank ends all others, and has said why.
-  void end_all() noexcept;
+  /// This rank ends all others: it says why, and ends with that code.
+  void end_all(std::string_view why, ExitCode code) noexcept;
+  /// The exit code where it is for another rank to say what ended all: for the one that failed, or
+  /// for the first of the others where one was lost.
+  std::optional<ExitCode> code_of_other() const;
 
  private:
-  struct Meeting;
-  std::unique_ptr<Meeting> meeting_;
+  std::shared_ptr<comm::meet::Meeting> meeting_;
 };
 
 }  // namespace segfuse::learn

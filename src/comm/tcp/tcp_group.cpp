@@ -1,0 +1,276 @@
+#include "comm/tcp/tcp_group.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <climits>
+#include <deque>
+#include <system_error>
+#include <thread>
+
+#include "base/mutex.h"
+#include "comm/tcp/links.h"
+
+namespace segfuse::comm {
+namespace {
+
+/// How long a rank that waits for bytes does not look at what the meeting says.
+constexpr int kLookMilliseconds = 50;
+
+enum class Call : std::uint32_t { kGather, kBroadcast, kBarrier, kExchange, kFinish };
+
+const char* name_of(Call call) {
+  constexpr std::array kNames = {"gather", "broadcast", "barrier", "exchange", "finish"};
+  const auto number = static_cast<std::size_t>(call);
+  return number < kNames.size() ? kNames[number] : "a call that is not known";
+}
+
+/// What goes before the bytes of each span.
+struct Header {
+  Call call = Call::kGather;
+  std::uint32_t number = 0;  ///< of the call; it starts anew after the largest
+  std::uint64_t bytes = 0;
+};
+static_assert(sizeof(Header) == 16 && std::endian::native == std::endian::little,
+              "what goes over the wire is the memory itself");
+
+struct Sending {
+  Header header;
+  std::span<const std::byte> bytes;
+  std::size_t done = 0;  ///< of both
+};
+
+struct Receiving {
+  std::span<std::byte> bytes{};
+  std::string* text = nullptr;  ///< of any length, in the place of `bytes`
+  Header header{};
+  std::size_t done = 0;  ///< of both
+};
+
+struct Peer {
+  Descriptor socket;
+  std::deque<Sending> out;
+  std::deque<Receiving> in;
+};
+
+class TcpGroup final : public Group {
+ public:
+  TcpGroup(std::shared_ptr<meet::Meeting> meeting, std::vector<Descriptor> sockets)
+      : Group(static_cast<int>(meeting->rank()), static_cast<int>(meeting->count()), "TCP"),
+        meeting_(std::move(meeting)),
+        peers_(sockets.size()) {
+    for (std::size_t rank = 0; rank < sockets.size(); ++rank)
+      peers_[rank].socket = std::move(sockets[rank]);
+  }
+
+  ~TcpGroup() override {
+    if (!finished_) meeting_->fail("it left without finishing");
+  }
+
+ private:
+  std::vector<std::string> do_gather(std::string_view mine) override {
+    return gather_as(Call::kGather, mine);
+  }
+
+  /// From the root to one, from these two to two more, and so on.
+  void do_broadcast(std::span<std::byte> bytes, int root) override {
+    begin(Call::kBroadcast);
+    const auto ranks = static_cast<unsigned>(size());
+    const auto own = static_cast<unsigned>((rank() - root + size()) % size());
+    const auto peer = [&](unsigned place) {
+      return static_cast<int>((place + static_cast<unsigned>(root)) % ranks);
+    };
+    if (own != 0) {
+      receive(peer(own - std::bit_floor(own)), {.bytes = bytes});
+      transfer();
+    }
+    for (unsigned step = std::bit_ceil(own + 1); own + step < ranks; step *= 2)
+      send(peer(own + step), bytes);
+    transfer();
+  }
+
+  void do_barrier() override { gather_as(Call::kBarrier, ""); }
+
+  void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in) override {
+    begin(Call::kExchange);
+    for (const Outgoing& span : out) send(span.to, span.bytes);
+    for (const Incoming& span : in) receive(span.from, {.bytes = span.bytes});
+    transfer();
+  }
+
+  void do_finish() override {
+    gather_as(Call::kFinish, "");
+    finished_ = true;
+  }
+
+  void do_poll() override {
+    if (ended_) throw CommError(reason());
+    meeting_->check();
+  }
+
+  void do_abort(std::string_view reason, ExitCode code) override {
+    {
+      const MutexLock lock(mutex_);
+      if (reason_.empty()) reason_ = reason;
+    }
+    ended_ = true;
+    if (!meeting_->failure()) meeting_->fail(reason, code);
+  }
+
+  std::string reason() {
+    const MutexLock lock(mutex_);
+    return fmt::format("rank {} of {} ended the work of all ranks: {}", rank(), size(), reason_);
+  }
+
+  std::vector<std::string> gather_as(Call call, std::string_view mine) {
+    begin(call);
+    std::vector<std::string> texts(static_cast<std::size_t>(size()));
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      send(peer, std::as_bytes(std::span(mine)));
+      receive(peer, {.text = &texts[static_cast<std::size_t>(peer)]});
+    }
+    transfer();
+    texts[static_cast<std::size_t>(rank())] = mine;
+    return texts;
+  }
+
+  void begin(Call call) {
+    if (std::this_thread::get_id() != thread_)
+      throw InternalError(
+          "a rank of TCP is called from another thread than the one that opened it");
+    if (finished_) throw CommError("the group of TCP ranks has finished");
+    do_poll();
+    call_ = call;
+    ++number_;
+  }
+
+  Peer& at(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+
+  void send(int to, std::span<const std::byte> bytes) {
+    at(to).out.push_back({{call_, number_, bytes.size()}, bytes});
+  }
+  void receive(int from, Receiving one) { at(from).in.push_back(one); }
+
+  /// Returns when all is sent and received.
+  void transfer() {
+    for (int rank = 0; rank < size(); ++rank) send_some(rank);
+    std::vector<pollfd> watched;
+    std::vector<int> ranks;
+    for (;;) {
+      watched.clear();
+      ranks.clear();
+      for (int rank = 0; rank < size(); ++rank) {
+        const Peer& peer = at(rank);
+        const int events = (peer.in.empty() ? 0 : POLLIN) | (peer.out.empty() ? 0 : POLLOUT);
+        if (events == 0) continue;
+        watched.push_back({peer.socket.get(), static_cast<short>(events), 0});
+        ranks.push_back(rank);
+      }
+      if (watched.empty()) return;
+      ::poll(watched.data(), watched.size(), kLookMilliseconds);
+      do_poll();
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        if ((watched[i].revents & ~POLLOUT) != 0) receive_some(ranks[i]);
+        if ((watched[i].revents & ~POLLIN) != 0) send_some(ranks[i]);
+      }
+    }
+  }
+
+  void send_some(int rank) {
+    Peer& peer = at(rank);
+    while (!peer.out.empty()) {
+      Sending& one = peer.out.front();
+      const std::size_t of_header = std::min(one.done, sizeof(Header));
+      const std::span<const std::byte> rest = one.bytes.subspan(one.done - of_header);
+      // Nothing is written through them: sendmsg() knows no other pointers.
+      std::array<iovec, 2> parts = {
+          {{reinterpret_cast<std::byte*>(&one.header) + of_header, sizeof(Header) - of_header},
+           {const_cast<std::byte*>(rest.data()), rest.size()}}};
+      msghdr message{};
+      message.msg_iov = parts.data();
+      message.msg_iovlen = parts.size();
+      const ssize_t count = ::sendmsg(peer.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count < 0) lose(rank, errno);
+      one.done += static_cast<std::size_t>(count);
+      if (one.done == sizeof(Header) + one.bytes.size()) peer.out.pop_front();
+    }
+  }
+
+  /// Takes what is meant for this call, and no byte of the next one.
+  void receive_some(int rank) {
+    Peer& peer = at(rank);
+    while (!peer.in.empty()) {
+      Receiving& one = peer.in.front();
+      const std::span<std::byte> place = place_of(one);
+      const ssize_t count = ::recv(peer.socket.get(), place.data(), place.size(), MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count <= 0) lose(rank, count == 0 ? 0 : errno);
+      one.done += static_cast<std::size_t>(count);
+      if (one.done == sizeof(Header)) compare(rank, one);
+      if (one.done >= sizeof(Header) && one.done - sizeof(Header) == one.header.bytes)
+        peer.in.pop_front();
+    }
+  }
+
+  static std::span<std::byte> place_of(Receiving& one) {
+    if (one.done < sizeof(Header))
+      return std::as_writable_bytes(std::span(&one.header, 1)).subspan(one.done);
+    const std::span<std::byte> all =
+        one.text != nullptr ? std::as_writable_bytes(std::span(*one.text)) : one.bytes;
+    return all.subspan(one.done - sizeof(Header));
+  }
+
+  void compare(int from, Receiving& one) {
+    const Header& header = one.header;
+    if (header.call != call_ || header.number != number_)
+      throw CommError(
+          fmt::format("the ranks make different calls: rank {} {} ({}), rank {} {} ({})", rank(),
+                      name_of(call_), number_, from, name_of(header.call), header.number));
+    if (one.text != nullptr) {
+      if (header.bytes > INT_MAX)
+        throw CommError(fmt::format("rank {} sends a text of {} bytes; expected small ones", from,
+                                    header.bytes));
+      one.text->resize(header.bytes);
+    } else if (header.bytes != one.bytes.size()) {
+      throw CommError(fmt::format("rank {} sends {} bytes, and rank {} expects {}", from,
+                                  header.bytes, rank(), one.bytes.size()));
+    }
+  }
+
+  /// The meeting knows who has gone, or will.
+  [[noreturn]] void lose(int peer, int error) {
+    meeting_->throw_cause(
+        fmt::format("its connection to rank {} {}", peer,
+                    error == 0 ? "closed" : "failed: " + std::generic_category().message(error)));
+  }
+
+  const std::shared_ptr<meet::Meeting> meeting_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::vector<Peer> peers_;
+  Call call_ = Call::kGather;
+  std::uint32_t number_ = 0;
+  bool finished_ = false;
+  std::atomic<bool> ended_ = false;
+  Mutex mutex_;
+  std::string reason_ SEGFUSE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Group> open_tcp_group(std::shared_ptr<meet::Meeting> meeting) {
+  std::vector<Descriptor> sockets = link_ranks(*meeting);
+  return std::make_unique<TcpGroup>(std::move(meeting), std::move(sockets));
+}
+
+}  // namespace segfuse::comm

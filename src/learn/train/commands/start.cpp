@@ -1,0 +1,123 @@
+// Ranks on this machine.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/console/log.h"
+#include "base/os/ranks.h"
+#include "comm/launch/launch.h"
+#include "comm/tree.h"
+#include "engine/device/gpus.h"
+#include "segfuse/error.h"
+#include "segfuse/train.h"
+
+namespace segfuse {
+namespace {
+
+[[noreturn]] void refuse_devices(std::string_view text) {
+  throw UsageError(
+      fmt::format("--devices '{}' names no GPUs; expected all, cpu, or GPUs as in cuda:0-3 or "
+                  "cuda:0,cuda:2",
+                  text));
+}
+
+int ordinal_of(std::string_view digits, std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || digits[0] == '-' || end != digits.data() + digits.size() ||
+      error == std::errc::invalid_argument)
+    refuse_devices(text);
+  return error == std::errc() ? value : 1 << 30;  // more than there are
+}
+
+struct Range {
+  int first = 0;
+  int last = 0;
+};
+/// Of "cuda:2" and "cuda:0-3".
+Range range_of(std::string_view part, std::string_view text) {
+  constexpr std::string_view kStart = "cuda:";
+  if (!part.starts_with(kStart)) refuse_devices(text);
+  part.remove_prefix(kStart.size());
+  const std::size_t dash = part.find('-');
+  const int first = ordinal_of(part.substr(0, dash), text);
+  const int last = dash == part.npos ? first : ordinal_of(part.substr(dash + 1), text);
+  if (last < first) refuse_devices(text);
+  return {first, last};
+}
+
+std::vector<Range> ranges_of(std::string_view text) {
+  std::vector<Range> ranges;
+  for (std::string_view left = text;; left.remove_prefix(left.find(',') + 1)) {
+    ranges.push_back(range_of(left.substr(0, left.find(',')), text));
+    if (left.find(',') == left.npos) return ranges;
+  }
+}
+
+/// A variable for all ranks, where nobody has set it.
+std::string threads_of_each(std::int64_t ranks) {
+  return std::to_string(std::max<std::int64_t>(1, Context().threads() / ranks));
+}
+
+}  // namespace
+
+std::vector<std::string> devices_of(const std::string& text) {
+  if (text == "cpu") return {"cpu"};
+  std::vector<Range> ranges;
+  if (text != "all") ranges = ranges_of(text);
+  std::string reason;
+  const int count = engine::gpu_count(&reason);
+  if (count == 0) throw DeviceError(reason);
+  if (text == "all") ranges = {{0, count - 1}};
+  std::vector<std::string> names;
+  for (const Range& range : ranges) {
+    if (range.last >= count)
+      throw UsageError(
+          fmt::format("--devices {}: this machine has {}", text, engine::gpus_text(count)));
+    for (int gpu = range.first; gpu <= range.last; ++gpu) {
+      std::string name = fmt::format("cuda:{}", gpu);
+      if (std::ranges::find(names, name) != names.end())
+        throw UsageError(fmt::format(
+            "--devices {} names {} twice; each rank needs a GPU of its own", text, name));
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+int train_on_ranks(const RanksRequest& request) {
+  const auto count = static_cast<std::int64_t>(
+      request.devices.empty() ? request.ranks : static_cast<int>(request.devices.size()));
+  if (count < 2 || count > comm::kMostShards)
+    throw UsageError(
+        fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMostShards));
+  if (const auto here = ranks_of_environment())
+    throw UsageError(fmt::format(
+        "ranks were to be started by one of {} processes that {} started together ({}={}); leave "
+        "--ranks and --devices out there",
+        here->count, here->launcher, here->variable, here->count));
+  comm::launch::LaunchRequest launch;
+  launch.arguments = request.command;
+  launch.count = count;
+  launch.first_speaks = true;
+  launch.variables = [&](std::int64_t rank) {
+    std::map<std::string, std::string> variables;
+    if (std::getenv("SEGFUSE_THREADS") == nullptr)
+      variables["SEGFUSE_THREADS"] = threads_of_each(count);
+    if (!request.devices.empty())
+      variables["SEGFUSE_DEVICE"] = request.devices[static_cast<std::size_t>(rank)];
+    return variables;
+  };
+  const comm::launch::LaunchResult result = comm::launch::launch(launch);
+  if (result.exit_code == static_cast<int>(ExitCode::kInterrupted) && !result.by_itself)
+    log(LogLevel::kError, "interrupted before the first step");
+  else if (!result.by_itself && !result.sentence.empty())
+    log(LogLevel::kError, "{}", result.sentence);
+  return result.exit_code;
+}
+
+}  // namespace segfuse

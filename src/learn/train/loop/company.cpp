@@ -1,0 +1,167 @@
+#include "learn/train/loop/company.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "base/console/log.h"
+#include "base/os/ranks.h"
+#include "comm/group.h"
+#include "comm/meet/job.h"
+#include "comm/meet/meeting.h"
+#include "comm/meet/wire/socket.h"
+#include "comm/mpi/choice.h"
+#include "comm/mpi/mpi_group.h"
+#include "comm/tcp/tcp_group.h"
+#include "engine/device/gpus.h"
+#include "learn/train/loop/watch.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+
+std::string failure_text(const Error& error) {
+  return fmt::format("{} {}", static_cast<int>(error.exit_code()), error.what());
+}
+
+void throw_failure(const std::string& failure, const std::string& before) {
+  const std::size_t space = failure.find(' ');
+  const std::string text = before + failure.substr(space + 1);
+  switch (static_cast<ExitCode>(std::stoi(failure.substr(0, space)))) {
+    case ExitCode::kUsage: throw UsageError(text);
+    case ExitCode::kData: throw DataError(text);
+    case ExitCode::kInternal: throw InternalError(text);
+    default: throw CommError(text);
+  }
+}
+
+void agree(comm::Group* group, const std::function<void()>& work) {
+  if (group == nullptr) return work();
+  std::exception_ptr own;
+  std::string said;
+  try {
+    work();
+  } catch (const Error& error) {
+    own = std::current_exception();
+    said = failure_text(error);
+  }
+  const std::vector<std::string> all = group->gather(said);
+  const auto failed =
+      std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  if (failed == all.end()) return;
+  if (group->rank() > 0) group->barrier();
+  if (own) std::rethrow_exception(own);
+  throw_failure(*failed, fmt::format("rank {}: ", failed - all.begin()));
+}
+
+int rank_of(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
+
+namespace {
+
+/// Of a rank whose work cannot be ended otherwise when another one has failed.
+constexpr std::chrono::seconds kLastResort{60};
+
+/// Whether the ranks are those of an MPI. One that started a launcher of ranks on each machine
+/// knows nothing of them.
+bool uses_mpi(const std::string& comm, const Ranks& ranks) {
+  const comm::MpiLauncher mpi = comm::mpi_launcher();
+  const bool started = !mpi.name.empty() && (mpi.ranks == 0 || mpi.ranks == ranks.count);
+  if (comm == "mpi" && !started)
+    throw UsageError(fmt::format(
+        "--comm mpi: {} started these {} ranks ({}={}), and no launcher of an MPI did; start them "
+        "by mpirun or srun --mpi=pmix, or leave --comm out",
+        ranks.launcher, ranks.count, ranks.variable, ranks.count));
+  return started && comm != "tcp";
+}
+
+/// What ended this rank, told to the others.
+void tell_end(RankWatch& watch) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    watch.end_all(error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    watch.end_all("out of memory", ExitCode::kDevice);
+  } catch (const std::exception& error) {
+    watch.end_all(error.what(), ExitCode::kInternal);
+  }
+}
+
+/// As the launcher says it, else by the names of machines.
+std::int64_t local_rank_of(comm::Group& group, const Ranks& ranks) {
+  const std::vector<std::string> hosts = group.gather(comm::meet::own_host());
+  const auto own = hosts.begin() + group.rank();
+  return ranks.local_rank.value_or(std::count(hosts.begin(), own, *own));
+}
+
+void run_as(comm::Group& group, const Ranks& ranks, RankWatch& watch,
+            const std::function<void(const RankContext&)>& work) {
+  if (group.rank() == 0)
+    log(LogLevel::kInfo, "{} ranks, on {}", group.size(), group.engine());
+  else  // what all of them would say is said once
+    set_log_level(std::max(log_level(), LogLevel::kError));
+  try {
+    work({&group, &watch, local_rank_of(group, ranks)});
+    watch.leave();
+  } catch (...) {
+    tell_end(watch);
+    throw;
+  }
+}
+
+void run_over_tcp(const Ranks& ranks, const RankSettings& settings,
+                  const std::function<void(const RankContext&)>& work) {
+  comm::meet::MeetingOptions options = comm::meet::options_of(ranks);
+  set_limits(options, settings.timeout);
+  options.last_resort = kLastResort;
+  const auto meeting = std::make_shared<comm::meet::Meeting>(std::move(options));
+  RankWatch watch(meeting);
+  try {
+    std::unique_ptr<comm::Group> group;
+    try {
+      group = comm::open_tcp_group(meeting);
+    } catch (...) {
+      tell_end(watch);
+      throw;
+    }
+    comm::run_rank(*group, [&] { run_as(*group, ranks, watch, work); });
+  } catch (const EndedByRank&) {
+    throw;
+  } catch (const Error& error) {
+    if (const auto code = watch.code_of_other()) throw EndedByRank(*code, error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+Context context_of(const RankContext& rank, const Context& context) {
+  if (rank.group == nullptr || context.options().get(options::kDevice) != "cuda") return context;
+  const int count = engine::gpu_count();
+  // A scheduler may show each process its own one. Without any the device says what is missing.
+  if (count <= 1) return context;
+  if (rank.local_rank >= count)
+    throw UsageError(fmt::format(
+        "this rank is number {} (from 0 on) of its machine, {}, which has {}; start one rank a GPU "
+        "there, or name one for all by --device cuda:N",
+        rank.local_rank, comm::meet::own_host(), engine::gpus_text(count)));
+  return context.with(options::kDevice, fmt::format("cuda:{}", rank.local_rank));
+}
+
+void run_on_ranks(const RankSettings& settings,
+                  const std::function<void(const RankContext&)>& work) {
+  const std::optional<Ranks> ranks = ranks_of_environment();
+  if (!ranks) return work({});
+  if (!uses_mpi(settings.comm, *ranks)) return run_over_tcp(*ranks, settings, work);
+  const std::unique_ptr<comm::Group> group = comm::open_mpi_group();
+  comm::run_rank(*group, [&] {
+    RankWatch watch(meet_over(*group, settings.timeout));
+    run_as(*group, *ranks, watch, work);
+  });
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,127 @@
+// How the ranks of a training sum their gradients.
+
+#include <fmt/format.h>
+
+#include <map>
+#include <optional>
+
+#include "base/console/log.h"
+#include "comm/group.h"
+#include "comm/meet/wire/socket.h"
+#include "comm/nccl/library.h"
+#include "comm/nccl/nccl_exchange.h"
+#include "comm/tree_exchange.h"
+#include "engine/device/accelerator.h"
+#include "engine/device/gpus.h"
+#include "learn/train/loop/ranks.h"
+#include "learn/train/loop/stragglers.h"
+
+namespace segfuse::learn {
+namespace {
+
+/// What a rank says of its device and its NCCL, so that all decide the same: a letter and a text.
+/// g: the name of its GPU; n: why there is no NCCL, c: the machine, where there is no GPU.
+std::string own_words(engine::Accelerator* accelerator, const comm::NcclApi*& nccl) {
+  const std::string host = comm::meet::own_host();
+  if (accelerator == nullptr) return "c" + host;
+  try {
+    if (nccl == nullptr) nccl = &comm::nccl();
+  } catch (const CommError& error) {
+    return fmt::format("n{}", error.what());
+  }
+  const std::string identity = engine::gpu_identity(accelerator->name());
+  return "g" + (identity.empty() ? fmt::format("{} of {}", accelerator->name(), host) : identity);
+}
+
+struct Obstacle {
+  std::string text;
+  bool usage = true;  ///< it was asked for wrongly
+};
+
+/// Why the ranks cannot use NCCL, if they cannot.
+std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
+  std::map<std::string, std::size_t> owners;
+  for (std::size_t rank = 0; rank < words.size(); ++rank)
+    if (words[rank][0] == 'c')
+      return Obstacle{
+          fmt::format("rank {} (host {}) trains on the CPU; --device cuda gives each "
+                      "rank the GPU of its number",
+                      rank, words[rank].substr(1))};
+  for (std::size_t rank = 0; rank < words.size(); ++rank)
+    if (words[rank][0] == 'n')
+      return Obstacle{fmt::format("rank {}: {}", rank, words[rank].substr(1)), false};
+  for (std::size_t rank = 0; rank < words.size(); ++rank) {
+    const auto [owner, added] = owners.emplace(words[rank], rank);
+    if (!added)
+      return Obstacle{fmt::format("ranks {} and {} share a GPU, and NCCL wants one for each",
+                                  owner->second, rank)};
+  }
+  return {};
+}
+
+}  // namespace
+
+TrainingRanks::TrainingRanks(comm::Group* group, std::int64_t shards, RankWatch* watch)
+    : group_(group != nullptr && group->size() > 1 ? group : nullptr),
+      watch_(watch),
+      shards_{0, shards},
+      stragglers_(std::make_unique<Stragglers>()) {
+  if (group_ == nullptr) return;
+  exchange_ = std::make_unique<comm::TreeExchange>(*group_, shards);
+  shards_ = exchange_->own_shards();
+}
+
+TrainingRanks::~TrainingRanks() = default;
+
+void TrainingRanks::choose_exchange(const std::string& comm, engine::Accelerator* accelerator,
+                                    const comm::NcclApi* nccl) {
+  if (alone()) return;
+  accelerator_ = accelerator;
+  const bool wanted = comm.empty() || comm == "nccl";
+  const std::vector<std::string> words = group_->gather(wanted ? own_words(accelerator, nccl) : "");
+  if (!wanted) return;
+  const auto obstacle = obstacle_of(words);
+  if (obstacle && comm == "nccl") {
+    let_leader_speak();
+    const std::string text = "--comm nccl: " + obstacle->text;
+    if (obstacle->usage) throw UsageError(text);
+    throw CommError(text);
+  }
+  bool any_gpu = false;
+  for (const std::string& word : words) any_gpu = any_gpu || word[0] != 'c';
+  if (obstacle && any_gpu && leads())
+    log(LogLevel::kInfo, "gradients travel through host memory, by {}: {}", group_->engine(),
+        obstacle->text);
+  if (obstacle) return;
+  nccl_ = std::make_unique<comm::NcclExchange>(*group_, exchange_->shards(), *accelerator->device(),
+                                               accelerator->streams()[0],
+                                               comm::NcclOptions{.api = nccl});
+  if (leads())
+    log(LogLevel::kInfo, "gradients are summed on the GPUs, by NCCL {} ({})", nccl_->api().version,
+        nccl_->api().where);
+}
+
+void TrainingRanks::sum(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum) {
+  if (!nccl_) return sum_on_host(nodes, present, sum);
+  std::vector<runtime::Buffer> buffers;
+  for (const Tensor& node : nodes) buffers.push_back(accelerator_->buffer(node));
+  nccl_->sum(buffers, present, accelerator_->buffer(sum));
+  nccl_->wait();
+}
+
+void TrainingRanks::sum_on_host(std::span<const Tensor> nodes, std::int64_t present,
+                                const Tensor& sum) {
+  std::vector<Tensor> on_host;
+  std::vector<std::span<const float>> spans;
+  for (const Tensor& node : nodes) on_host.push_back(node.to_host());
+  for (const Tensor& node : on_host) spans.push_back(node.span<float>());
+  Tensor host = accelerator_ != nullptr ? Tensor(DType::kF32, sum.shape()) : sum;
+  exchange_->sum(spans, present, host.span<float>());
+  if (accelerator_ != nullptr) accelerator_->upload_into(host, sum);
+}
+
+void TrainingRanks::finish() {
+  if (nccl_) nccl_->finish();
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,143 @@
+#pragma once
+// A training that takes no time.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+
+#include "base/rng.h"
+#include "comm/threads/thread_group.h"
+#include "learn/train/loop/crf_start.h"
+#include "learn/train/loop/trainer.h"
+#include "learn/train/loop/training_step.h"
+#include "segfuse/error.h"
+#include "support/tensors.h"
+
+namespace segfuse::learn {
+
+inline ModelConfig tiny(HeadKind head) {
+  ModelConfig m;
+  m.width = 4;
+  m.kernel = 3;
+  m.dilations = {1};
+  m.dropout = 0.3;
+  m.head = head;
+  m.features = 2;
+  m.classes = 3;
+  m.max_duration = 4;
+  return m;
+}
+
+inline std::vector<Sequence> some_sequences() {
+  std::vector<Sequence> all;
+  Rng rng(9);
+  for (const std::int64_t frames : {9, 14, 11, 6, 17, 5, 8, 12, 10, 13, 7}) {
+    Sequence s{
+        "r" + std::to_string(frames), segfuse::testing::uniform(rng, DType::kF32, {frames, 2}), {}};
+    for (std::int64_t t = 0; t < frames;) {
+      const auto length =
+          std::min<std::int64_t>(1 + static_cast<std::int64_t>(rng.below(4)), frames - t);
+      s.segments.push_back({t, length, static_cast<std::int32_t>(rng.below(3))});
+      t += length;
+    }
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
+/// A model with parameters, and its flat state.
+struct Model {
+  explicit Model(HeadKind head) : segmenter(tiny(head)), layout(segmenter.parameters(), is_crf) {
+    Rng rng(4);
+    for (const nn::ParameterSpec& spec : segmenter.parameters())
+      parameters.push_back(segfuse::testing::uniform(rng, DType::kF32, spec.shape));
+    limit = duration_limit_table({4, 4, 4}, 4);
+  }
+  FlatState state() const {
+    return {optim::FlatTensors::copy(layout, parameters), optim::FlatTensors::zeros(layout),
+            optim::FlatTensors::zeros(layout), optim::FlatTensors::copy(layout, parameters)};
+  }
+
+  Segmenter segmenter;
+  optim::FlatLayout layout;
+  std::vector<Tensor> parameters;
+  Tensor limit;
+};
+
+/// A training of a few epochs with a checkpoint of its own.
+struct Training {
+  Model model{HeadKind::kSemiMarkov};
+  TrainingPlan plan;
+  TrainerOptions options;
+  std::vector<Sequence> sequences = some_sequences();
+
+  Training() {
+    static int count = 0;
+    plan.epochs = 2;
+    plan.batch_size = 4;
+    plan.shards = 4;
+    options.quiet = true;
+    options.checkpoint =
+        std::filesystem::temp_directory_path() /
+        ("segfuse_shards_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
+  }
+  ~Training() {
+    std::error_code error;
+    std::filesystem::remove(options.checkpoint, error);
+  }
+  TrainingOutcome run(int threads) {
+    options.execution.context = Context().with(options::kThreads, std::int64_t{threads});
+    std::vector<Tensor> own;
+    for (const Tensor& parameter : model.parameters) own.push_back(parameter.clone());
+    return train(model.segmenter, plan, own, model.limit, sequences, {}, {}, options);
+  }
+  std::string refusal() {
+    try {
+      (void)run(1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+inline void expect_equal(const TrainingOutcome& a, const TrainingOutcome& b) {
+  ASSERT_EQ(a.parameters.size(), b.parameters.size());
+  for (std::size_t i = 0; i < a.parameters.size(); ++i)
+    EXPECT_TRUE(segfuse::testing::same_bits(a.parameters[i], b.parameters[i])) << i;
+  for (std::size_t e = 0; e < a.history.size(); ++e)
+    EXPECT_EQ(a.history[e].train_loss, b.history[e].train_loss);
+}
+
+/// Several ranks as threads of this process; each may have options of its own.
+inline TrainingOutcome run_on_ranks(
+    int ranks, Training& training,
+    const std::function<void(comm::Group&, TrainerOptions&)>& change = {}) {
+  training.options.interruptible = false;
+  TrainingOutcome first;
+  comm::run_ranks(ranks, [&](comm::Group& group) {
+    TrainerOptions options = training.options;
+    options.group = &group;
+    options.execution.context = Context().with(options::kThreads, std::int64_t{1});
+    if (change) change(group, options);
+    std::vector<Tensor> own;
+    for (const Tensor& parameter : training.model.parameters) own.push_back(parameter.clone());
+    const auto score = [&](const std::vector<std::vector<FrameSegment>>& decoded) {
+      EXPECT_EQ(group.rank(), 0) << "only the first rank scores";
+      return DevScores{static_cast<double>(decoded[0].size()), 0, 0};
+    };
+    const TrainingOutcome outcome =
+        train(training.model.segmenter, training.plan, own, training.model.limit,
+              training.sequences, training.sequences, score, options);
+    const std::string mine(reinterpret_cast<const char*>(outcome.parameters[0].data()),
+                           outcome.parameters[0].bytes());
+    for (const std::string& other : group.gather(mine)) EXPECT_EQ(other, mine);
+    if (group.rank() == 0) first = outcome;
+  });
+  return first;
+}
+
+}  // namespace segfuse::learn
