@@ -63,16 +63,17 @@ class LocalRanksTest(RanksTestCase):
     def test_a_killed_rank_ends_all_and_nothing_is_lost(self):
         rng = random.Random(20261124)
         shared = shared_memory()
-        kills = resumed = 0
+        kills = resumed = trainings = 0
         while kills < KILLS:
-            out, count = f"killed-{kills}", 4
+            out, count = f"killed-{trainings}", 4
+            trainings += 1
             while True:
                 process = self.start(*self.arguments(out, "--resume", "--checkpoint-every", "0.000001", *(["--ranks", str(count)] if count > 1 else [])))
                 killed, workers = False, []
                 if kills < KILLS and count > 1:
                     # When it trains, and a little later: during a step, an exchange, a checkpoint.
                     self.wait_for_training(process)
-                    time.sleep(rng.uniform(0, 0.3))
+                    time.sleep(rng.uniform(0, 0.15))
                     workers = children_of(process.pid)
                     victims = [*workers, process.pid]
                     try:

@@ -57,9 +57,10 @@ class RanksTest(RanksTestCase):
 
     def test_a_killed_rank_ends_all_and_nothing_is_lost(self):
         rng = random.Random(20261123)
-        kills = resumed = 0
+        kills = resumed = trainings = 0
         while kills < KILLS:
-            out = f"killed-{kills}"
+            out = f"killed-{trainings}"
+            trainings += 1
             ranks = 4
             while True:
                 process = self.launch(ranks, *self.arguments(out, "--resume", "--checkpoint-every", "0.000001"))
@@ -67,7 +68,7 @@ class RanksTest(RanksTestCase):
                 if kills < KILLS:
                     # When it trains, and a little later: during a step, an exchange, a checkpoint.
                     self.wait_for_training(process)
-                    time.sleep(rng.uniform(0, 0.3))
+                    time.sleep(rng.uniform(0, 0.15))
                     workers = children_of(process.pid)
                     if workers:
                         try:
