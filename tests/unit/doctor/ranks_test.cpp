@@ -87,8 +87,8 @@ TEST_F(DoctorRanks, ARunningJobIsFoundByItsFolderItsFileAndItsPort) {
   options.listening = meet::listen_at("127.0.0.1", 0);
   ::setenv(meet::kKeyVariable, "a secret of some length", 1);
   options.key = meet::key_of_environment("").bytes;
-  options.folder = dir_;
   meet::Meeting meeting(std::move(options));
+  meeting.publish(dir_);
   for (const std::string& target : {dir_.string(), (dir_ / "ranks.json").string(),
                                     fmt::format("127.0.0.1:{}", meeting.port())}) {
     const RanksReport report = examine_ranks(target);
