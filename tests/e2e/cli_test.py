@@ -92,7 +92,7 @@ class CliTest(tool.ToolTest):
             return tool.run("train", self.config, "--data", self.data, "--out", out, "--set", "training.epochs=1",
                             env=variables, check=check).stderr
         of_torchrun = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-        self.assertIn("torchrun started 2 processes together (WORLD_SIZE=2)", train(2, **of_torchrun))
+        self.assertIn("set SEGFUSE_JOB_KEY to a secret", train(2, **of_torchrun))
         self.assertIn("RANK does not say which", train(2, WORLD_SIZE="2"))
         # No mpirun is behind it: the MPI, if there is one, sees one rank.
         if not os.environ.get("SEGFUSE_SANITIZE"):  # what an MPI leaves is not ours
