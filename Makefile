@@ -46,7 +46,8 @@ test-threads: ## what runs on many threads, under the thread sanitizer
 	@tools/build tsan $(JOBS) --target segfuse_test_runtime
 	@tools/build tsan $(JOBS) --target segfuse_test_jit
 	@tools/build tsan $(JOBS) --target segfuse_test_ranks
-	@tools/run_tests build-tsan --only '^(runtime|jit|ranks)$$' --jobs $(JOBS)
+	@tools/build tsan $(JOBS) --target segfuse_test_comm_meet
+	@tools/run_tests build-tsan --only '^(runtime|jit|ranks|comm_meet)$$' --jobs $(JOBS)
 
 bench: ## benchmarks (SUITE=name for one of them)
 	@tools/setup build

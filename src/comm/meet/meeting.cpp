@@ -81,10 +81,11 @@ class Meeting::Parts {
   MeetingOptions options_;
   int port_ = 0;
   std::vector<Address> ways_;
-  std::unique_ptr<Hub> hub_;  ///< goes after the member, which says its last words to it
-  Member member_;
+  // The member's thread tells of failures until it is joined, so what it touches outlives it.
   Mutex mutex_;
   std::filesystem::path folder_ SEGFUSE_GUARDED_BY(mutex_);  ///< where a place was written
+  std::unique_ptr<Hub> hub_;  ///< goes after the member, which says its last words to it
+  Member member_;
 };
 
 Meeting::Meeting(MeetingOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}

@@ -399,6 +399,24 @@ TEST(Meeting, ItIsFoundInTheFolderWhileItLasts) {
   EXPECT_FALSE(std::filesystem::exists(folder / kPlaceFile));
 }
 
+/// Whoever fails goes on at once, while the meeting's thread still removes the place.
+TEST(Meeting, ItsPlaceIsRemovedWhileAFailedRankLeaves) {
+  const segfuse::test::TemporaryDirectory temporary;
+  const std::filesystem::path& folder = temporary.path();  // longer than a short string
+  for (int round = 0; round < 200; ++round) {
+    Group group(2);
+    group.start_all([&](Meeting& meeting) {
+      meeting.publish(folder);
+      meeting.all_gather("x");
+      if (meeting.rank() == 0) meeting.fail("no more data", ExitCode::kData);
+      meeting.check();
+    });
+    group.join();
+    EXPECT_THAT(group.outcome(0).error + group.outcome(1).error, HasSubstr("no more data"));
+    EXPECT_FALSE(std::filesystem::exists(folder / kPlaceFile));
+  }
+}
+
 TEST(Meeting, WaitingForTheOthersCanBeInterrupted) {
   Group group(2);
   group.change = [](MeetingOptions& options) { options.stop = [] { return true; }; };
