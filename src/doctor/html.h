@@ -6,8 +6,6 @@
 
 namespace segfuse::doctor {
 
-/// Text for HTML; control characters become blanks.
-std::string html_escaped(std::string_view text);
 /// The style sheet of every page.
 std::string_view html_style();
 

@@ -5,35 +5,10 @@ import math
 import shutil
 import struct
 import unittest
-import wave
 import zlib
 
 import tool
-
-RATE = 16000
-
-
-def read_wav(path):
-    """Rate and samples of a 16-bit mono WAV."""
-    with wave.open(str(path)) as file:
-        return file.getframerate(), struct.unpack(f"<{file.getnframes()}h", file.readframes(file.getnframes()))
-
-
-def write_wav(path, rate, *channels):
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(len(channels))
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(b"".join(struct.pack(f"<{len(channels)}h", *frame) for frame in zip(*channels, strict=True)))
-
-
-def rows_of(path):
-    """(start, end, label) of a .phn file, in samples."""
-    return [(int(start), int(end), label) for start, end, label in map(str.split, path.read_text().splitlines())]
-
-
-def write_phn(path, rows):
-    path.write_text("".join(f"{start} {end} {label}\n" for start, end, label in rows))
+from small_corpus import RATE, CorpusTest, read_wav, rows_of, write_phn, write_wav
 
 
 def at_rate(samples, rate):
@@ -47,31 +22,7 @@ def at_rate(samples, rate):
     return out
 
 
-class FormatsTest(tool.ToolTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.data, cls.config = cls.corpus()
-
-    def changed(self, name, change):
-        """A copy of the corpus; change(path of a WAV file, rows of its labels) writes both anew."""
-        folder = self.directory / name
-        shutil.copytree(self.data, folder)
-        for path in sorted(folder.rglob("*.wav")):
-            labels = path.with_suffix(".phn")
-            rows = rows_of(labels)
-            labels.unlink()
-            change(path, rows)
-        return folder
-
-    def train(self, name, data, *more, check=0):
-        out = self.directory / name
-        result = tool.run("train", self.config, "--data", data, "--out", out, "--json", "--set", "training.epochs=3", *more,
-                          check=check)
-        return out, json.loads(result.stdout) if check == 0 else None, result.stderr
-
-
-class RatesTest(FormatsTest):
+class RatesTest(CorpusTest):
     def test_recordings_of_another_rate_are_resampled_and_counted(self):
         rate = 44100
 
@@ -80,7 +31,7 @@ class RatesTest(FormatsTest):
             write_wav(path, rate, at_rate(samples, rate))
             write_phn(path.with_suffix(".phn"), [(a * rate // RATE, b * rate // RATE, label) for a, b, label in rows])
 
-        data = self.changed("at-44100", faster)
+        data = self.changed("at-44100", faster, ".wav")
         _, before, errors = self.train("of-16000", self.data)
         self.assertNotIn("resampled", errors)
         model, metrics, errors = self.train("of-44100", data)
@@ -99,7 +50,7 @@ class RatesTest(FormatsTest):
             self.assertEqual(end, len(samples), path)
 
     def test_rates_too_far_apart_are_refused(self):
-        data = self.changed("slow", lambda path, rows: (write_wav(path, 50, read_wav(path)[1]), write_phn(path.with_suffix(".phn"), rows)))
+        data = self.changed("slow", lambda path, rows: (write_wav(path, 50, read_wav(path)[1]), write_phn(path.with_suffix(".phn"), rows)), ".wav")
         _, _, errors = self.train("of-slow", data, check=3)
         self.assertIn("sample rate 50 Hz; it cannot be resampled to 16000 Hz", errors)
 
@@ -109,7 +60,7 @@ class RatesTest(FormatsTest):
             write_wav(path, RATE, samples, samples[::-1])
             write_phn(path.with_suffix(".phn"), rows)
 
-        data = self.changed("stereo", both)
+        data = self.changed("stereo", both, ".wav")
         _, _, errors = self.train("of-stereo", data, check=3)
         self.assertIn('"stack" for all', errors)
         model, _, _ = self.train("of-stack", data, "--set", "features.channel=stack")
@@ -142,7 +93,7 @@ def mat_variable(name, value):
     return struct.pack("<II", 15, len(packed)) + packed
 
 
-class LabelsTest(FormatsTest):
+class LabelsTest(CorpusTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -180,7 +131,7 @@ class LabelsTest(FormatsTest):
             (path.parent / f"{path.stem}.cbin.not.mat").write_bytes(
                 header + b"".join(mat_variable(key, value) for key, value in variables.items()))
 
-        data = self.changed("evtaf", as_cbin)
+        data = self.changed("evtaf", as_cbin, ".wav")
         _, _, errors = self.train("of-evtaf-gaps", data, check=3)
         self.assertIn("name a label to fill gaps with", errors)
         model, metrics, _ = self.train("of-evtaf", data, "--set", "data.fill_label=silence")
@@ -224,7 +175,7 @@ def write_npy(path, rows):
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(values)}f", *values))
 
 
-class ValuesTest(FormatsTest):
+class ValuesTest(CorpusTest):
     VALUES = ("--set", "features.kind=values", "--set", "features.frame_rate=100")
 
     def test_arrays_and_tables_train_decode_and_agree(self):
@@ -243,7 +194,7 @@ class ValuesTest(FormatsTest):
             write_labels(path.parent / f"{path.stem}_labels.csv", rows)
             path.unlink()
 
-        arrays = self.changed("arrays", as_npy)
+        arrays = self.changed("arrays", as_npy, ".wav")
         _, _, errors = self.train("of-arrays-alone", arrays, check=3)
         self.assertIn("no audio file", errors)
         _, _, errors = self.train("without-rate", arrays, "--set", "features.kind=values", check=3)
@@ -251,7 +202,7 @@ class ValuesTest(FormatsTest):
         model, metrics, errors = self.train("of-arrays", arrays, *self.VALUES, "--set", "training.epochs=12")
         self.assertNotIn("resampled", errors)
         self.assertGreater(metrics["frame_accuracy"], 0.5)
-        tables = self.changed("tables", as_table)
+        tables = self.changed("tables", as_table, ".wav")
         again = json.loads(tool.run("eval", model, "--data", tables, "--json", check=0).stdout)
         self.assertEqual(again["label_error_rate"], metrics["label_error_rate"])
         out = self.directory / "decoded-arrays"

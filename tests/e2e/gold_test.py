@@ -5,74 +5,26 @@ import pathlib
 import shutil
 import struct
 import unittest
-import wave
 
 import tool
-
-RATE = 16000
-
-
-def rows_of(path):
-    """(start, end, label) of a .phn file, in samples."""
-    return [(int(start), int(end), label) for start, end, label in map(str.split, path.read_text().splitlines())]
-
-
-def write_rows(path, rows):
-    path.write_text("".join(f"{start} {end} {label}\n" for start, end, label in rows))
-
+from small_corpus import RATE, CorpusTest, read_wav, rows_of, write_phn, write_wav
 
 def write_csv(path, rows):
     path.write_text("start,end,label\n" + "".join(f"{a / RATE},{b / RATE},{label}\n" for a, b, label in rows))
-
-
-def samples_of(path):
-    with wave.open(str(path)) as file:
-        return file.readframes(file.getnframes())
-
-
-def write_channels(path, *channels):
-    """16-bit WAV of channels of one length."""
-    columns = [struct.unpack(f"<{len(c) // 2}h", c) for c in channels]
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(len(columns))
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes(b"".join(struct.pack(f"<{len(columns)}h", *frame) for frame in zip(*columns)))
 
 
 def without_times(metrics):
     return {key: value for key, value in metrics.items() if "seconds" not in key and key not in ("data", "model")}
 
 
-class GoldTest(tool.ToolTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.data, cls.config = cls.corpus()
-
-    def changed(self, name, change):
-        """A copy of the corpus; change(path of a label file, its rows) writes the labels anew."""
-        folder = self.directory / name
-        shutil.copytree(self.data, folder)
-        for path in sorted(folder.rglob("*.phn")):
-            rows = rows_of(path)
-            path.unlink()
-            change(path, rows)
-        return folder
-
-    def train(self, name, data, *more, check=0):
-        out = self.directory / name
-        result = tool.run("train", self.config, "--data", data, "--out", out, "--json", "--set", "training.epochs=3", *more,
-                          check=check)
-        return out, json.loads(result.stdout) if check == 0 else None, result.stderr
-
+class GoldTest(CorpusTest):
     def test_neighbours_of_one_label_stay_apart(self):
         def halve(path, rows):
             halves = []
             for start, end, label in rows:
                 middle = start + (end - start) // 2 // 160 * 160
                 halves += [(start, middle, label), (middle, end, label)] if middle > start else [(start, end, label)]
-            write_rows(path, halves)
+            write_phn(path, halves)
         data = self.changed("halved", halve)
         segments = sum(len(rows_of(path)) for path in (data / "test").glob("*.phn"))
         out, metrics, errors = self.train("of-halves", data, "--set", "model.subsample=1")
@@ -143,7 +95,7 @@ class GoldTest(tool.ToolTest):
         def rename(path, rows):
             if (path.parent.name, path.name) in unseen:
                 rows = [(a, b, "zz" if i == 1 else label) for i, (a, b, label) in enumerate(rows)]
-            write_rows(path, rows)
+            write_phn(path, rows)
         data = self.changed("unseen", rename)
         for more in ((), ("--set", "model.head=linear_chain"), ("--set", "model.head=softmax")):
             out, metrics, errors = self.train("of-unseen", data, *more)
@@ -177,11 +129,11 @@ class GoldTest(tool.ToolTest):
     def test_several_channels_are_never_averaged_without_a_word(self):
         out, _, _ = self.train("mono", self.data)
         audio = sorted((self.data / "test").glob("*.wav"))[0]
-        signal = samples_of(audio)
-        opposite = struct.pack(f"<{len(signal) // 2}h", *(max(-32767, -x) for x in struct.unpack(f"<{len(signal) // 2}h", signal)))
+        _, signal = read_wav(audio)
+        opposite = [max(-32767, -x) for x in signal]
         stereo = self.directory / "stereo"
         stereo.mkdir()
-        write_channels(stereo / audio.name, opposite, signal)
+        write_wav(stereo / audio.name, RATE, opposite, signal)
         refused = tool.run("decode", out, stereo, "--out", self.directory / "no", check=3)
         self.assertIn(f"{audio.name}: the file has 2 channels; choose one", refused.stderr)
         def labels(source, *more):
@@ -199,8 +151,8 @@ class GoldTest(tool.ToolTest):
         for audio in sorted(self.data.rglob("*.wav"))[:1]:
             broken = self.directory / "one-stereo"
             shutil.copytree(self.data, broken)
-            signal = samples_of(audio)
-            write_channels(broken / audio.relative_to(self.data), signal, bytes(len(signal)))
+            _, signal = read_wav(audio)
+            write_wav(broken / audio.relative_to(self.data), RATE, signal, [0] * len(signal))
         _, _, errors = self.train("one", broken, check=3)
         self.assertIn("features.channel = 0", errors)
         self.train("one", broken, "--set", "features.channel=0")

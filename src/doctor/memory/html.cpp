@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/console/markup.h"
 #include "doctor/html.h"
 #include "doctor/record.h"
 #include "segfuse/doctor/memory.h"
@@ -17,7 +18,6 @@ namespace segfuse {
 
 namespace {
 
-using doctor::html_escaped;
 using doctor::in_words;
 
 constexpr int kWidth = 960;
@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 8> kColours = {"#1f5fa8", "#2a9d5c", "#c0
                                                       "#b8860b", "#d6669a", "#3aa6a6", "#6b4f3a"};
 
 std::string shown_label(const std::string& label) {
-  return label.empty() ? "(no label)" : html_escaped(label);
+  return label.empty() ? "(no label)" : escape_markup(label);
 }
 
 using Colours = std::map<std::string, std::string_view>;
@@ -138,7 +138,7 @@ std::string arena_svg(std::span<const MemoryRange> ranges, const Colours& colour
           "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\" "
           "stroke-width=\"{}\"><title>{}{} at {}: {}</title></rect>\n",
           x, row * kRow, end - x, kRow - 3, colour_of(range, colours), end - x > 3 ? 0.5 : 0,
-          html_escaped(range.state), range.state == "live" ? " " + shown_label(range.label) : "",
+          escape_markup(range.state), range.state == "live" ? " " + shown_label(range.label) : "",
           range.offset, in_words(range.bytes));
       x = end;
     }
@@ -223,8 +223,8 @@ std::string memory_report_html(const MemoryReport& report) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<title>Memory: {0}</title><style>{1}</style></head><body>\n<h1>Memory: {0}</h1>\n"
       "<p>{2}{3}, {4} events.</p>\n",
-      html_escaped(report.file), doctor::html_style(), html_escaped(report.source),
-      report.device.empty() ? "" : ", " + html_escaped(report.device), report.events);
+      escape_markup(report.file), doctor::html_style(), escape_markup(report.source),
+      report.device.empty() ? "" : ", " + escape_markup(report.device), report.events);
   html += figures_table(report);
   if (!report.timeline.empty())
     html += "<h2>Over time</h2>\n<p>Filled: live. Dashed: held.</p>\n" + timeline_svg(report);

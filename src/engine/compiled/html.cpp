@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/console/markup.h"
 #include "engine/compiled/emission.h"
 #include "engine/compiled/emit.h"
 #include "engine/compiled/html_parts.h"
@@ -94,7 +95,7 @@ class Page {
         "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<p class=\"soft\">What segfuse's "
         "compiler "
         "makes of this program{2}.</p>\n",
-        html_text(source_.name()), page_style(), html_text(given_sizes()));
+        escape_markup(source_.name()), page_style(), escape_markup(given_sizes()));
   }
 
   std::string given_sizes() const {
@@ -188,31 +189,31 @@ class Page {
   static std::string folded(std::string_view title, std::string_view note, std::string_view text) {
     return fmt::format(
         "<details><summary>{} <span>{}</span></summary><div><pre>{}</pre></div></details>\n",
-        html_text(title), html_text(note), html_text(text));
+        escape_markup(title), escape_markup(note), escape_markup(text));
   }
 
   std::string resources(const TargetCard& card) const {
     if (!how_.resources) return "";
     if (!why_no_resources_.empty())
       return fmt::format("<p class=\"soft\">What the kernels need of a GPU is not known: {}</p>\n",
-                         html_text(why_no_resources_));
+                         escape_markup(why_no_resources_));
     std::string rows;
     for (std::size_t i = 0; i < card.names.size(); ++i)
       if (const auto found = resources_.find(card.texts[i]); found != resources_.end())
-        rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", html_text(card.names[i]),
-                            html_text(found->second));
+        rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape_markup(card.names[i]),
+                            escape_markup(found->second));
     return rows.empty() ? ""
                         : fmt::format(
                               "<table><tr><th>kernel</th><th>needs on {}</th></tr>\n{}"
                               "</table>\n",
-                              html_text(how_.architecture), rows);
+                              escape_markup(how_.architecture), rows);
   }
 
   std::string target(std::string_view name, const TargetCard& card) const {
-    std::string text =
-        fmt::format("<p><b>{}</b> schedule <code>{}</code></p>\n", name, html_text(card.schedule));
+    std::string text = fmt::format("<p><b>{}</b> schedule <code>{}</code></p>\n", name,
+                                   escape_markup(card.schedule));
     for (const std::string& call : card.calls)
-      text += fmt::format("<p>kernel <code>{}</code></p>\n", html_text(call));
+      text += fmt::format("<p>kernel <code>{}</code></p>\n", escape_markup(call));
     return text;
   }
 
@@ -226,10 +227,10 @@ class Page {
         "{4} "
         "written</span></summary><div>\n<p>reads {6}</p>\n<p>writes {7}</p>\n",
         i, compiler::name_of(row.kind), row.exprs, html_bytes(row.read), html_bytes(row.written),
-        numbers_.groups.size() <= 3 ? " open" : "", html_text(values(group.boundary.inputs)),
-        html_text(values(group.boundary.outputs)));
+        numbers_.groups.size() <= 3 ? " open" : "", escape_markup(values(group.boundary.inputs)),
+        escape_markup(values(group.boundary.outputs)));
     if (!space_[i].empty())
-      text += fmt::format("<p>space <code>{}</code></p>\n", html_text(space_[i]));
+      text += fmt::format("<p>space <code>{}</code></p>\n", escape_markup(space_[i]));
     text += folded("Operations", "", operations);
     const TargetCard& cpu = cpu_[i];
     const TargetCard& cuda = cuda_[i];
@@ -262,7 +263,7 @@ class Page {
           "<tr><td><a href=\"#group-{0}\">{0}</a> and <a "
           "href=\"#group-{1}\">{1}</a></td><td>{2}</td>"
           "</tr>\n",
-          one.first.index, one.second.index, html_text(one.reason));
+          one.first.index, one.second.index, escape_markup(one.reason));
     return text + "</table>\n";
   }
 

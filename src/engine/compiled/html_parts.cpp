@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 
+#include "base/console/markup.h"
+
 namespace segfuse::engine {
 
 using compiler::GroupId;
@@ -13,20 +15,6 @@ using compiler::GroupKind;
 using compiler::SegmentedFusion;
 using compiler::SegmentedGroup;
 using ir::ValId;
-
-std::string html_text(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += static_cast<unsigned char>(c) < ' ' && c != '\n' ? ' ' : c;
-    }
-  }
-  return out;
-}
 
 std::string html_bytes(std::int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -254,7 +242,8 @@ class Graph {
         "<path class=\"edge\" stroke-width=\"{:.1f}\" d=\"M{:.1f} {:.1f}C{:.1f} {:.1f} {:.1f} "
         "{:.1f} "
         "{:.1f} {:.1f}\"><title>{}</title></path>\n",
-        width, x0, y0, x0, y0 + kGapY * 0.6, x1, y1 - kGapY * 0.6, x1, y1, html_text(edge.title));
+        width, x0, y0, x0, y0 + kGapY * 0.6, x1, y1 - kGapY * 0.6, x1, y1,
+        escape_markup(edge.title));
   }
   static std::string shortened(const std::string& text) {
     constexpr std::size_t kMost = 24;
@@ -267,10 +256,10 @@ class Graph {
         "<g><title>{} {}</title><rect class=\"box {}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" "
         "height=\"{}\" rx=\"{}\"/><text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>"
         "<text class=\"small\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text></g>",
-        html_text(node.title), html_text(node.below), node.kind, x, y, kNodeWidth, kNodeHeight,
-        node.kind == "value" ? kNodeHeight / 2 : 6, x + kNodeWidth / 2.0, y + 19,
-        html_text(shortened(node.title)), x + kNodeWidth / 2.0, y + 36,
-        html_text(shortened(node.below)));
+        escape_markup(node.title), escape_markup(node.below), node.kind, x, y, kNodeWidth,
+        kNodeHeight, node.kind == "value" ? kNodeHeight / 2 : 6, x + kNodeWidth / 2.0, y + 19,
+        escape_markup(shortened(node.title)), x + kNodeWidth / 2.0, y + 36,
+        escape_markup(shortened(node.below)));
     return node.link.empty() ? text + "\n"
                              : fmt::format("<a href=\"{}\">{}</a>\n", node.link, text);
   }

@@ -9,7 +9,6 @@
 
 namespace segfuse::engine {
 
-std::string html_text(std::string_view text);
 /// "1.5 MiB"
 std::string html_bytes(std::int64_t bytes);
 std::string_view page_style();

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/console/markup.h"
 #include "learn/report/report_json.h"
-#include "learn/report/text.h"
 
 namespace segfuse::learn {
 namespace {

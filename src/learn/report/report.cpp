@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "base/console/markup.h"
 #include "base/json/json.h"
 #include "learn/report/assets.h"
 #include "learn/report/report_json.h"

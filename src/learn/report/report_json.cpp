@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/console/markup.h"
 #include "base/json/json.h"
 #include "learn/report/align.h"
 #include "learn/report/media.h"

@@ -6,11 +6,11 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/console/markup.h"
 #include "learn/report/align.h"
 #include "learn/report/media.h"
 #include "learn/report/report.h"
 #include "learn/report/report_json.h"
-#include "learn/report/text.h"
 
 namespace segfuse::learn {
 namespace {

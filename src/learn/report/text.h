@@ -1,5 +1,5 @@
 #pragma once
-// Text of the report: escaping and numbers as a reader wants them.
+// Text of the report: its data inside the page, and numbers as a reader wants them.
 
 #include <string>
 #include <string_view>
@@ -7,13 +7,6 @@
 #include "learn/report/report.h"
 
 namespace segfuse::learn {
-
-/// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD, and control
-/// characters that XML forbids replaced by U+FFFD too.
-std::string printable_utf8(std::string_view text);
-
-/// For text and quoted attributes of HTML and XML: printable UTF-8 with & < > " ' escaped.
-std::string escape_markup(std::string_view text);
 
 /// JSON text that may stand inside a script element: no `<` is left in it, so neither the end of
 /// the element nor a comment can begin. Parses to the same value.

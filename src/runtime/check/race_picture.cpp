@@ -6,6 +6,7 @@
 #include <span>
 #include <sstream>
 
+#include "base/console/markup.h"
 #include "runtime/check/finding.h"
 
 namespace segfuse::runtime {
@@ -21,17 +22,6 @@ constexpr int kGap = 12;
 constexpr int kRoom = 40;  // for the missing arrow
 constexpr std::size_t kNameLetters = 15;
 constexpr std::size_t kLineLetters = 110;
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      default: result += c;
-    }
-  return result;
-}
 
 std::string shortened(const std::string& name) {
   return name.size() <= kNameLetters ? name : name.substr(0, kNameLetters - 1) + "…";
@@ -122,7 +112,8 @@ class Picture {
           "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"4\" fill=\"{}\" "
           "stroke=\"{}\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
           x_, y - kBoxHeight / 2, kBoxWidth, kBoxHeight, racing ? "#fbb" : "#e4ecf4",
-          racing ? "#c22" : "#9ab", x_ + kBoxWidth / 2, y + 5, escaped(shortened(operation.name)));
+          racing ? "#c22" : "#9ab", x_ + kBoxWidth / 2, y + 5,
+          escape_markup(shortened(operation.name)));
       ends_[{operation.stream, operation.operation}] = x_ + kBoxWidth;
       x_ += kBoxWidth + kGap;
     }
@@ -156,7 +147,8 @@ class Picture {
     std::istringstream words(finding_.describe());
     std::string line, lines, word;
     const auto flush = [&] {
-      lines += fmt::format("<text x=\"12\" y=\"{}\">{}</text>\n", *height + 14, escaped(line));
+      lines +=
+          fmt::format("<text x=\"12\" y=\"{}\">{}</text>\n", *height + 14, escape_markup(line));
       *height += 20;
       line.clear();
     };

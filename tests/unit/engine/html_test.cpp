@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/console/markup.h"
 #include "base/os/file.h"
 #include "compiler/autodiff.h"
 #include "compiler/segment/report.h"
@@ -108,7 +109,7 @@ TEST(CompilerPage, ShowsEveryGroupWithItsKernelsAndReasons) {
   EXPECT_GE(all_between(page, "extern &quot;C&quot; __global__ void", "(").size(), kernels / 2);
   ASSERT_FALSE(emission.segmented().rejections.empty());
   for (const compiler::Rejection& one : emission.segmented().rejections)
-    EXPECT_THAT(page, HasSubstr(html_text(one.reason)));
+    EXPECT_THAT(page, HasSubstr(escape_markup(one.reason)));
   for (const char* name : {"'w'", "'scale'", "'loss'", "'next'"})
     EXPECT_THAT(page, HasSubstr(std::string(">") + name + "</text>"));
 }

@@ -14,6 +14,7 @@
 #include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
+#include "small_data.h"
 #include "support/tensors.h"
 
 namespace segfuse::learn {
@@ -25,38 +26,9 @@ using ::testing::SizeIs;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-ModelConfig tiny() {
-  ModelConfig m;
-  m.width = 4;
-  m.kernel = 3;
-  m.dilations = {1};
-  m.dropout = 0;
-  m.features = 2;
-  m.classes = 3;
-  m.max_duration = 4;
-  return m;
-}
-
-std::vector<Sequence> some_sequences(std::uint64_t seed, std::vector<std::int64_t> lengths) {
-  std::vector<Sequence> all;
-  Rng rng(seed);
-  for (const std::int64_t frames : lengths) {
-    Sequence s{
-        "r" + std::to_string(frames), segfuse::testing::uniform(rng, DType::kF32, {frames, 2}), {}};
-    for (std::int64_t t = 0; t < frames;) {
-      const auto length =
-          std::min<std::int64_t>(1 + static_cast<std::int64_t>(rng.below(4)), frames - t);
-      s.segments.push_back({t, length, static_cast<std::int32_t>(rng.below(3))});
-      t += length;
-    }
-    all.push_back(std::move(s));
-  }
-  return all;
-}
-
 /// A training whose development scores are the test's.
 struct Training {
-  Segmenter segmenter{tiny()};
+  Segmenter segmenter{tiny(0)};
   TrainingPlan plan;
   TrainerOptions options;
   std::vector<Tensor> parameters;
@@ -291,7 +263,7 @@ TEST(Divergence, SeenFirstOnTheDevelopmentSetNamesTheEpochAndTheRecording) {
 // ------------------------------------------------------------------------------------ checkpoints
 
 TEST(Resuming, KeepsEverythingThatTheNextStepDependsOn) {
-  const Segmenter segmenter(tiny());
+  const Segmenter segmenter(tiny(0));
   Rng rng(3);
   TrainingState state;
   for (auto* tensors :

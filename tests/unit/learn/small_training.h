@@ -14,43 +14,15 @@
 #include "learn/train/loop/trainer.h"
 #include "learn/train/loop/training_step.h"
 #include "segfuse/error.h"
+#include "small_data.h"
 #include "support/tensors.h"
 
 namespace segfuse::learn {
 
-inline ModelConfig tiny(HeadKind head) {
-  ModelConfig m;
-  m.width = 4;
-  m.kernel = 3;
-  m.dilations = {1};
-  m.dropout = 0.3;
-  m.head = head;
-  m.features = 2;
-  m.classes = 3;
-  m.max_duration = 4;
-  return m;
-}
-
-inline std::vector<Sequence> some_sequences() {
-  std::vector<Sequence> all;
-  Rng rng(9);
-  for (const std::int64_t frames : {9, 14, 11, 6, 17, 5, 8, 12, 10, 13, 7}) {
-    Sequence s{
-        "r" + std::to_string(frames), segfuse::testing::uniform(rng, DType::kF32, {frames, 2}), {}};
-    for (std::int64_t t = 0; t < frames;) {
-      const auto length =
-          std::min<std::int64_t>(1 + static_cast<std::int64_t>(rng.below(4)), frames - t);
-      s.segments.push_back({t, length, static_cast<std::int32_t>(rng.below(3))});
-      t += length;
-    }
-    all.push_back(std::move(s));
-  }
-  return all;
-}
-
 /// A model with parameters, and its flat state.
 struct Model {
-  explicit Model(HeadKind head) : segmenter(tiny(head)), layout(segmenter.parameters(), is_crf) {
+  explicit Model(HeadKind head)
+      : segmenter(tiny(0.3, head)), layout(segmenter.parameters(), is_crf) {
     Rng rng(4);
     for (const nn::ParameterSpec& spec : segmenter.parameters())
       parameters.push_back(segfuse::testing::uniform(rng, DType::kF32, spec.shape));

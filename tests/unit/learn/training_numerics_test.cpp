@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/rng.h"
 #include "base/thread_pool.h"
 #include "ir/builder.h"
 #include "learn/train/files/checkpoint.h"
@@ -19,6 +18,7 @@
 #include "learn/train/loop/trainer.h"
 #include "learn/train/loop/training_step.h"
 #include "segfuse/error.h"
+#include "small_data.h"
 #include "support/structure.h"
 #include "support/tensors.h"
 
@@ -30,43 +30,13 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-ModelConfig tiny(HeadKind head = HeadKind::kSemiMarkov) {
-  ModelConfig m;
-  m.width = 4;
-  m.kernel = 3;
-  m.dilations = {1};
-  m.dropout = 0.1;
-  m.head = head;
-  m.features = 2;
-  m.classes = 3;
-  m.max_duration = 4;
-  return m;
-}
-
-std::vector<Sequence> some_sequences() {
-  std::vector<Sequence> all;
-  Rng rng(5);
-  for (const std::int64_t frames : {9, 14, 11, 6}) {
-    Sequence s{
-        "r" + std::to_string(frames), segfuse::testing::uniform(rng, DType::kF32, {frames, 2}), {}};
-    for (std::int64_t t = 0; t < frames;) {
-      const auto length =
-          std::min<std::int64_t>(1 + static_cast<std::int64_t>(rng.below(4)), frames - t);
-      s.segments.push_back({t, length, static_cast<std::int32_t>(rng.below(3))});
-      t += length;
-    }
-    all.push_back(std::move(s));
-  }
-  return all;
-}
-
 /// A training of a few epochs in a folder of its own.
 struct Training {
-  Segmenter segmenter{tiny()};
+  Segmenter segmenter{tiny(0.1)};
   TrainingPlan plan;
   TrainerOptions options;
   std::vector<Tensor> parameters;
-  std::vector<Sequence> sequences = some_sequences();
+  std::vector<Sequence> sequences = some_sequences(5, {9, 14, 11, 6});
 
   Training() {
     plan.epochs = 3;
@@ -115,7 +85,7 @@ TEST(CrfPenalty, HoldsTheScoresOfATraining) {
 }
 
 TEST(FixedLength, CutsEveryFrameIntoPiecesOfOneLength) {
-  const std::vector<Sequence> all = some_sequences();  // 9, 14, 11 and 6 frames
+  const std::vector<Sequence> all = some_sequences(5, {9, 14, 11, 6});  // 9, 14, 11 and 6 frames
   const std::vector<Sequence> pieces = pieces_of(all, 7);
   ASSERT_THAT(pieces, SizeIs(6));
   const std::vector<std::string> ids{"r9@0", "r9@2", "r14@0", "r14@7", "r11@0", "r11@4"};
@@ -215,7 +185,7 @@ TEST(NotFinite, NothingIsNamedWhereNothingIs) {
 /// Masks choose, they do not multiply: nothing beyond a sequence's end gets into loss or gradients.
 TEST(Masks, WhateverStandsInPaddingChangesNoBit) {
   for (const HeadKind head : {HeadKind::kSemiMarkov, HeadKind::kLinearChain, HeadKind::kSoftmax}) {
-    ModelConfig config = tiny(head);
+    ModelConfig config = tiny(0.1, head);
     config.attention_blocks = 1;
     config.attention_heads = 2;
     config.subsample = 2;
@@ -227,7 +197,7 @@ TEST(Masks, WhateverStandsInPaddingChangesNoBit) {
       inputs.set(spec.name, nn::initial_value(spec, 3));
     if (inputs.has("duration_limit"))
       inputs.set("duration_limit", duration_limit_table({4, 4, 4}, 4));
-    Batch batch = make_batch(some_sequences(), {0, 1, 3}, config);
+    Batch batch = make_batch(some_sequences(5, {9, 14, 11, 6}), {0, 1, 3}, config);
     std::vector<Tensor> clean;
     for (const double padding : {0.0, 1e30, static_cast<double>(INFINITY), std::nan("")}) {
       batch.features = batch.features.clone();

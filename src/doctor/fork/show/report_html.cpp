@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/console/markup.h"
 #include "doctor/html.h"
 #include "doctor/record.h"
 #include "segfuse/doctor/fork.h"
@@ -15,7 +16,6 @@ namespace segfuse {
 
 namespace {
 
-using doctor::html_escaped;
 using doctor::in_words;
 
 constexpr int kWidth = 960;
@@ -67,7 +67,7 @@ std::vector<Box> boxes_of(const ForkReport& report) {
       continue;
     }
     if (boxes.size() == kMostBoxes) break;
-    boxes.push_back({mapping.begin, mapping.end, mapping.kind, html_escaped(mapping.name)});
+    boxes.push_back({mapping.begin, mapping.end, mapping.kind, escape_markup(mapping.name)});
   }
   for (Box& box : boxes)
     box.width = std::max(3.0, 3 * std::log2(static_cast<double>(box.end - box.begin) / 2048));
@@ -101,7 +101,7 @@ std::string map_svg(const ForkReport& report) {
           "<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"5\" fill=\"{}\"><title>{}: {}"
           "</title></rect>\n",
           x, row * kRow + kRow - 8, box.width - 1, colour_of(finding->risk),
-          fork_risk_name(finding->risk), html_escaped(finding->kind));
+          fork_risk_name(finding->risk), escape_markup(finding->kind));
     x += box.width;
   }
   return fmt::format(
@@ -126,7 +126,7 @@ std::string finding_html(const ForkRegion& region) {
   const auto row = [&](std::string_view name, const std::string& value) {
     if (!value.empty())
       html += fmt::format("<tr><td>{}</td><td class=\"words\">{}</td></tr>\n", name,
-                          html_escaped(value));
+                          escape_markup(value));
   };
   row("mechanism", fmt::format("{}, {}", region.mechanism, in_words(region.end - region.begin)));
   row("owner", fmt::format("{}: {}", region.kind, region.owner));
@@ -139,8 +139,8 @@ std::string finding_html(const ForkRegion& region) {
 std::string pairs_html(const std::vector<std::pair<std::string, std::string>>& pairs) {
   std::string html;
   for (const auto& [name, value] : pairs)
-    html += fmt::format("<tr><td>{}</td><td class=\"words\">{}</td></tr>\n", html_escaped(name),
-                        html_escaped(value));
+    html += fmt::format("<tr><td>{}</td><td class=\"words\">{}</td></tr>\n", escape_markup(name),
+                        escape_markup(value));
   return html;
 }
 
@@ -152,10 +152,10 @@ std::string fork_report_html(const ForkReport& report) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<title>Fork of process {0}</title>\n<style>{1}td.words{{text-align:left}}</style></head>"
       "<body>\n<h1>What a fork of process {0} ({2}) would do</h1>\n<p><b>{3}</b></p>\n",
-      report.pid, doctor::html_style(), html_escaped(report.command),
-      html_escaped(report.forecast.sentence));
+      report.pid, doctor::html_style(), escape_markup(report.command),
+      escape_markup(report.forecast.sentence));
   for (const std::string& warning : report.warnings)
-    html += fmt::format("<p>Risk: {}</p>\n", html_escaped(warning));
+    html += fmt::format("<p>Risk: {}</p>\n", escape_markup(warning));
   html +=
       "<h2>Address space</h2>\n<p>By address from low to high, each mapping as wide as the "
       "logarithm of its size; what lies between is left out.</p>\n" +
@@ -170,7 +170,7 @@ std::string fork_report_html(const ForkReport& report) {
   html += "<h2>Versions and environment</h2>\n<table>\n" + pairs_html(report.versions) +
           pairs_html(report.environment) + "</table>\n";
   for (const std::string& note : report.notes)
-    html += fmt::format("<p>{}</p>\n", html_escaped(note));
+    html += fmt::format("<p>{}</p>\n", escape_markup(note));
   return html + "</body></html>\n";
 }
 

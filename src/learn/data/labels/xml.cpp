@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/console/markup.h"
 #include "learn/data/text.h"
 #include "segfuse/error.h"
 
@@ -54,12 +55,8 @@ std::string_view XmlFile::child_text(const pugi::xml_node& node, const char* key
 
 std::string xml_escaped(std::string_view text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : escape_markup(text)) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
       case '\n': out += "&#10;"; break;
       case '\r': out += "&#13;"; break;
       case '\t': out += "&#9;"; break;
