@@ -111,7 +111,7 @@ TEST(CompilerPage, ShowsEveryGroupWithItsKernelsAndReasons) {
   for (const compiler::Rejection& one : emission.segmented().rejections)
     EXPECT_THAT(page, HasSubstr(escape_markup(one.reason)));
   for (const char* name : {"'w'", "'scale'", "'loss'", "'next'"})
-    EXPECT_THAT(page, HasSubstr(std::string(">") + name + "</text>"));
+    EXPECT_THAT(page, HasSubstr(">" + escape_markup(name) + "</text>"));
 }
 
 TEST(CompilerPage, BytesOfGroupsAddUpToTheReports) {
