@@ -221,7 +221,9 @@ DEVICE void scan_row(const Call& call) {
   const bool writer = lane.active && lane.lane_of_class == 0;
 
   const long long step = forward ? kClasses : -kClasses;
-  const long long first_frame = at_frame(call, row, forward ? first : length - 1 - first) + lane.c;
+  // An empty row has no frame, and a batch of them no emissions.
+  const long long first_frame =
+      length > 0 ? at_frame(call, row, forward ? first : length - 1 - first) + lane.c : 0;
   const double* factor = call.factors.emission + first_frame;
   const double* enter = forward ? call.factors.start : call.factors.end;
   const double* leave = forward ? call.factors.end : call.factors.start;
