@@ -30,9 +30,9 @@ std::string printable_utf8(std::string_view text) {
   return out;
 }
 
-std::string escape_markup(std::string_view text) {
+std::string escape_entities(std::string_view text) {
   std::string out;
-  for (const char c : printable_utf8(text)) {
+  for (const char c : text) {
     switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;
@@ -44,5 +44,7 @@ std::string escape_markup(std::string_view text) {
   }
   return out;
 }
+
+std::string escape_markup(std::string_view text) { return escape_entities(printable_utf8(text)); }
 
 }  // namespace segfuse

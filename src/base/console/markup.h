@@ -10,6 +10,9 @@ namespace segfuse {
 /// characters that XML forbids replaced by U+FFFD too.
 std::string printable_utf8(std::string_view text);
 
+/// & < > " ' as entities, all else as it is: what is read back is the same.
+std::string escape_entities(std::string_view text);
+
 /// For text and quoted attributes of HTML and XML: printable UTF-8 with & < > " ' escaped.
 std::string escape_markup(std::string_view text);
 

@@ -30,5 +30,10 @@ TEST(Markup, EscapesMarkup) {
             "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
 }
 
+TEST(Markup, EntitiesAloneLeaveAllElse) {
+  EXPECT_EQ(escape_entities("a\x7F\x80<\n&"), "a\x7F\x80&lt;\n&amp;");
+  EXPECT_EQ(escape_markup("\x7F\x80<"), kBad + kBad + "&lt;");
+}
+
 }  // namespace
 }  // namespace segfuse

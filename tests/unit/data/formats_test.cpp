@@ -72,7 +72,7 @@ TEST(LabelFormats, EveryOneThatIsWrittenIsRecognisedByNameAndContentAndReadsBack
     EXPECT_EQ(written_label_format(info.name), info.format);
     const bool letters = info.format == LabelFormat::kNotMat;
     const Annotation annotation =
-        letters ? sample({"h", "a", "b", "a"}) : sample({"h#", "a", "\xD1\x89<&'", "a"});
+        letters ? sample({"h", "a", "b", "a"}) : sample({"h#", "a", "\xD1\x89<&'\x7F", "a"});
     LabelOutput output;
     output.format = info.format;
     output.sample_rate = 16000;

@@ -55,7 +55,7 @@ std::string_view XmlFile::child_text(const pugi::xml_node& node, const char* key
 
 std::string xml_escaped(std::string_view text) {
   std::string out;
-  for (const char c : escape_markup(text)) {
+  for (const char c : escape_entities(text)) {
     switch (c) {
       case '\n': out += "&#10;"; break;
       case '\r': out += "&#13;"; break;
