@@ -9,6 +9,7 @@ parameters, and rank 0 decodes unseen rows.
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -126,6 +127,8 @@ def main():
         segfuse.set_threads(1)  # the processes share the cores
     dist.init_process_group("nccl" if on_cuda else "gloo")
     run(options, device)
+    # Modules of FSDP refer to each other and to the group, which has to end before Python does.
+    gc.collect()
     dist.destroy_process_group()
 
 
