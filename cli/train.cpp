@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "folder.h"
 #include "segfuse/error.h"
 
 namespace segfuse::cli {
@@ -97,6 +98,10 @@ Json row_of(const DecodedFile& file) {
     return row;
   }
   row["labels"] = file.labels.string();
+  if (file.skipped) {
+    row["skipped"] = true;
+    return row;
+  }
   row["seconds"] = file.seconds;
   row["segments"] = file.segments;
   row["log_probability"] = file.log_probability;
@@ -107,7 +112,7 @@ Json row_of(const DecodedFile& file) {
 void run_decode(DecodeOptions options, Common& common) {
   if (!common.json)
     options.each = [](const DecodedFile& file) {
-      if (!file.error.empty()) return;
+      if (!file.error.empty() || file.skipped) return;
       put("{}  {} segments\n", file.labels.string(), file.segments);
       std::fflush(stdout);
     };
@@ -115,7 +120,9 @@ void run_decode(DecodeOptions options, Common& common) {
   Json rows = Json::array();
   std::string undone;
   std::size_t count = 0;
+  std::size_t skipped = 0;
   for (const DecodedFile& file : files) {
+    skipped += file.skipped;
     rows.push_back(row_of(file));
     if (file.error.empty()) continue;
     ++count;
@@ -126,7 +133,10 @@ void run_decode(DecodeOptions options, Common& common) {
     add_kernels(all, common);
     rows = std::move(all);
   }
-  if (common.json) print_json(rows);
+  if (common.json)
+    print_json(rows);
+  else if (skipped > 0)
+    put("{} of {} recordings have their labels already and were skipped\n", skipped, files.size());
   if (count == 0) return;
   if (files.size() == 1)
     fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
@@ -168,9 +178,15 @@ void add_train(Command app, Common& common) {
   auto options = std::make_shared<TrainOptions>();
   auto ranks = std::make_shared<int>(0);
   Command command = app.add("train", "Train a segmenter and measure it");
-  command.option("config", options->config, "Configuration (TOML); see examples/").required();
-  command.option("--data", options->data, "Manifest or directory with recordings and labels");
-  command.option("--out", options->out, "Directory for model, metrics and report").required();
+  auto folder = std::make_shared<FolderChoice>();
+  command.option("config", options->config, "Folder of recordings and labels, or a TOML file")
+      .required();
+  command.option("--data", options->data, "Manifest or directory, with a TOML file");
+  command.option("--out", options->out,
+                 "Directory for model, metrics and report; default: NAME-model, a new one");
+  add_folder_choice(command, *folder);
+  command.flag("--print-config", folder->print,
+               "Print the configuration, overrides and defaults included, and end");
   add_allow_commands(command, options->allow_commands);
   command.option("--set", options->overrides, "Override one setting, as in training.epochs=5")
       .takes_one_at_a_time();
@@ -201,13 +217,25 @@ void add_train(Command app, Common& common) {
                "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
   command.flag("--reference", options->reference,
                "Run the steps in the reference interpreter, in double precision (slow)");
-  command.footer("\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
-  command.runs([options, ranks, &common] {
-    if (*ranks != 0 && *ranks != 1) {
-      common.status = train_on_ranks(*ranks, without_ranks());
+  command.footer(
+      "\nExamples:\n  segfuse train recordings\n"
+      "  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
+  command.runs([options, folder, ranks, &common] {
+    options->context = Context::process_default();
+    if (folder->print) {
+      prepare(*options, *folder);
+      put("{}", effective_configuration(*options));
       return;
     }
-    options->context = Context::process_default();
+    const bool names_out = !options->out.empty();
+    choose_out(*options);
+    if (*ranks != 0 && *ranks != 1) {
+      std::vector<std::string> words = without_ranks();
+      if (!names_out) words.insert(words.end(), {"--out", options->out.string()});
+      common.status = train_on_ranks(*ranks, words);
+      return;
+    }
+    prepare(*options, *folder);
     options->overwrite = common.overwrite;
     const TrainResult result = train(*options);
     if (result.rank > 0) return;  // the first of the ranks speaks
@@ -255,6 +283,8 @@ void add_decode(Command app, Common& common) {
   command.option("--seed", options->seed, "Seed of the samples").shows_default();
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries, NAME.frames.csv");
+  command.flag("--resume", options->resume,
+               "Skip recordings whose files are there already, whoever wrote them");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");

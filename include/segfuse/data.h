@@ -283,10 +283,20 @@ struct Recording {
 /// is killed when it has ended.
 Audio read_recording(const Recording& recording, const AudioOptions& options = {});
 
+/// What a folder has that cannot be trained on.
+struct Unpaired {
+  std::vector<std::filesystem::path> recordings;  ///< without labels
+  std::vector<std::filesystem::path> labels;      ///< without a recording
+  bool empty() const { return recordings.empty() && labels.empty(); }
+};
+
 struct ManifestOptions {
   /// A manifest with commands runs them with the rights of this process, so it is refused
   /// (UsageError) unless whoever passes its path says that its author is trusted.
   bool allow_commands = false;
+  /// Where given, what has no partner is left out and noted there; else it is an error.
+  Unpaired* unpaired = nullptr;
+  bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
 };
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file or a directory:

@@ -31,7 +31,8 @@ struct Found {
   std::optional<Split> split;
 };
 
-void apply_split_rule(std::vector<Found>& found) {
+/// Returns whether a split was given.
+bool apply_split_rule(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.recording.id < b.recording.id; });
   const bool given = std::any_of(found.begin(), found.end(),
@@ -47,6 +48,7 @@ void apply_split_rule(std::vector<Found>& found) {
     if (digit == 5 && !has_dev) split = Split::kDev;
     if (digit == 0 && !given) split = Split::kTest;
   }
+  return given;
 }
 
 /// Audio and label files of a directory, keyed by their path without extension.
@@ -80,21 +82,28 @@ struct FileMap {
 };
 
 void pair_files(const fs::path& audio_directory, const fs::path& label_directory,
-                std::optional<Split> split, const std::string& prefix, std::vector<Found>& out) {
+                std::optional<Split> split, const std::string& prefix,
+                const ManifestOptions& options, std::vector<Found>& out) {
   FileMap audio;
   FileMap labels;
   audio.collect(audio_directory, kAudioExtensions);
   labels.collect(label_directory, kLabelExtensions);
-  for (const auto& [key, path] : labels.files)
-    if (!audio.files.contains(key))
+  for (const auto& [key, path] : labels.files) {
+    if (audio.files.contains(key)) continue;
+    if (options.unpaired == nullptr)
       throw DataError(fmt::format("{}: no audio file for these labels in {}", path.string(),
                                   audio_directory.string()));
+    options.unpaired->labels.push_back(path);
+  }
   for (const auto& [key, path] : audio.files) {
     const auto label = labels.files.find(key);
-    if (label == labels.files.end())
+    if (label == labels.files.end() && options.unpaired == nullptr)
       throw DataError(fmt::format("{}: no label file for this recording in {}", path.string(),
                                   label_directory.string()));
-    out.push_back({{prefix + key, path, label->second, Split::kTrain}, split});
+    if (label == labels.files.end())
+      options.unpaired->recordings.push_back(path);
+    else
+      out.push_back({{prefix + key, path, label->second, Split::kTrain}, split});
   }
 }
 
@@ -105,17 +114,18 @@ std::map<std::string, fs::path> subdirectories(const fs::path& directory) {
   return out;
 }
 
-std::vector<Found> read_directory(const fs::path& directory) {
+std::vector<Found> read_directory(const fs::path& directory, const ManifestOptions& options) {
   const std::map<std::string, fs::path> children = subdirectories(directory);
   std::vector<Found> out;
   for (const auto& [name, path] : children)
     if (const std::optional<Split> split = split_from_name(name))
-      pair_files(path, path, split, name + "/", out);
+      pair_files(path, path, split, name + "/", options, out);
   if (!out.empty()) return out;
+  if (options.unpaired != nullptr) *options.unpaired = {};  // is looked for again
   if (children.contains("wav") && children.contains("lab")) {
-    pair_files(children.at("wav"), children.at("lab"), std::nullopt, "", out);
+    pair_files(children.at("wav"), children.at("lab"), std::nullopt, "", options, out);
   } else {
-    pair_files(directory, directory, std::nullopt, "", out);
+    pair_files(directory, directory, std::nullopt, "", options, out);
   }
   return out;
 }
@@ -140,7 +150,13 @@ class ManifestReader {
     std::vector<Found> out;
     std::map<std::string, std::int64_t> seen;
     for (std::size_t i = 1; i < rows_.size(); ++i) {
-      out.push_back(read_row(rows_[i]));
+      Found found = read_row(rows_[i]);
+      if (found.recording.labels.empty()) {
+        options_.unpaired->recordings.push_back(
+            found.recording.command ? fs::path(found.recording.id) : found.recording.audio);
+        continue;
+      }
+      out.push_back(std::move(found));
       const auto [at, fresh] = seen.emplace(out.back().recording.id, rows_[i].line);
       if (!fresh)
         throw DataError(fmt::format("{}:{}: the id {} stands in line {} already", name_,
@@ -256,6 +272,7 @@ class ManifestReader {
       const fs::path path = with_extension(stem, kLabelExtensions);
       if (!path.empty()) return path;
     }
+    if (options_.unpaired != nullptr) return {};
     throw DataError(fmt::format("{}:{}: no label file {}.phn (or .lab .TextGrid .csv .tsv .txt)",
                                 name_, row.line, stems[0].string()));
   }
@@ -277,7 +294,7 @@ std::vector<Found> find_recordings(const fs::path& path, const ManifestOptions& 
   if (!path_is_directory(path)) return ManifestReader(path, options).read();
   for (const char* name : {"manifest.tsv", "manifest.csv"})
     if (path_exists(path / name)) return ManifestReader(path / name, options).read();
-  return read_directory(path);
+  return read_directory(path, options);
 }
 
 }  // namespace
@@ -291,10 +308,16 @@ std::string_view name_of(Split split) noexcept {
 std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options) {
   std::vector<data::Found> found = data::find_recordings(path, options);
+  if (found.empty() && options.unpaired != nullptr && !options.unpaired->empty())
+    throw DataError(fmt::format(
+        "{}: {} recordings and {} label files, and none belong together; labels have the name of "
+        "their recording, as in a.wav and a.TextGrid",
+        path.string(), options.unpaired->recordings.size(), options.unpaired->labels.size()));
   if (found.empty())
     throw DataError(fmt::format("{}: no recordings found; expected audio files with label files",
                                 path.string()));
-  data::apply_split_rule(found);
+  const bool given = data::apply_split_rule(found);
+  if (options.split_was_given != nullptr) *options.split_was_given = given;
   std::vector<Recording> out;
   for (data::Found& item : found) out.push_back(std::move(item.recording));
   return out;

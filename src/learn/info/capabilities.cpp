@@ -5,6 +5,8 @@
 #include "base/thread_pool.h"
 #include "engine/executor.h"
 #include "segfuse/capabilities.h"
+
+#include "base/text.h"
 #include "segfuse/semicrf_cuda.h"
 
 namespace segfuse {
@@ -41,5 +43,9 @@ std::vector<Capability> capabilities() {
 }
 
 std::string terminal_text(std::string_view text) { return printable(text); }
+
+std::string command_suggestion(const std::string& name, const std::vector<std::string>& known) {
+  return suggestion(name, known);
+}
 
 }  // namespace segfuse

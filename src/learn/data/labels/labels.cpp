@@ -108,6 +108,11 @@ Annotation make_contiguous(RawSegments raw, std::string_view name,
   return out;
 }
 
+std::vector<std::string> label_tiers(const std::filesystem::path& path) {
+  if (extension_of(path.string()) != ".textgrid") return {};
+  return textgrid_tiers(to_utf8(read_file(path), path.string()), path.string());
+}
+
 }  // namespace data
 
 Annotation parse_labels(std::string_view bytes, std::string_view name,

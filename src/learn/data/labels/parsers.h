@@ -24,10 +24,15 @@ RawSegments parse_csv(std::string_view text, std::string_view name, char separat
 /// Empty intervals come back with an empty label.
 RawSegments parse_textgrid(std::string_view text, std::string_view name, std::string_view tier);
 
+/// Names of the interval tiers of a label file, in its order; none for formats without tiers.
+std::vector<std::string> label_tiers(const std::filesystem::path& path);
+
 /// Checks order, closes rounding gaps, fills or refuses the others.
 Annotation make_contiguous(RawSegments raw, std::string_view name,
                            const std::optional<std::string>& fill_label);
 
+/// Of a TextGrid, its interval tiers.
+std::vector<std::string> textgrid_tiers(std::string_view text, std::string_view name);
 /// The text of a TextGrid with interval tiers; the first holds the labels.
 std::string format_textgrid(const Annotation& annotation, const LabelOutput& output);
 

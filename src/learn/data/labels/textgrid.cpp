@@ -154,6 +154,17 @@ void check_header(Tokens& tokens, std::string_view text, std::string_view name) 
                                 tokens.line(), shown(object)));
 }
 
+/// Reads what comes before the tiers; their number.
+std::int64_t count_tiers(Tokens& tokens, std::string_view text, std::string_view name) {
+  check_header(tokens, text, name);
+  tokens.number("xmin");
+  tokens.number("xmax");
+  if (tokens.flag("the flag for tiers") != "<exists>")
+    throw DataError(
+        fmt::format("{}:{}: the TextGrid says that it has no tiers", name, tokens.line()));
+  return tokens.count("the number of tiers");
+}
+
 Tier read_tier(Tokens& tokens, std::string_view name) {
   Tier tier;
   tier.type = tokens.string("the class of a tier");
@@ -205,13 +216,7 @@ std::string format_tier(const Annotation& annotation, std::string_view name, std
 
 RawSegments parse_textgrid(std::string_view text, std::string_view name, std::string_view tier) {
   Tokens tokens(text, name);
-  check_header(tokens, text, name);
-  tokens.number("xmin");
-  tokens.number("xmax");
-  if (tokens.flag("the flag for tiers") != "<exists>")
-    throw DataError(
-        fmt::format("{}:{}: the TextGrid says that it has no tiers", name, tokens.line()));
-  const std::int64_t count = tokens.count("the number of tiers");
+  const std::int64_t count = count_tiers(tokens, text, name);
   std::string seen;
   for (std::int64_t i = 0; i < count; ++i) {
     Tier found = read_tier(tokens, name);
@@ -229,6 +234,16 @@ RawSegments parse_textgrid(std::string_view text, std::string_view name, std::st
         fmt::format("{}:{}: no interval tier among {} tiers", name, tokens.line(), count));
   throw DataError(fmt::format("{}:{}: no tier {}; the file has {}", name, tokens.line(),
                               shown(tier), seen.empty() ? "none" : seen));
+}
+
+std::vector<std::string> textgrid_tiers(std::string_view text, std::string_view name) {
+  Tokens tokens(text, name);
+  std::vector<std::string> names;
+  for (std::int64_t left = count_tiers(tokens, text, name); left > 0; --left) {
+    const Tier tier = read_tier(tokens, name);
+    if (tier.type == "IntervalTier") names.push_back(tier.name);
+  }
+  return names;
 }
 
 std::string format_textgrid(const Annotation& annotation, const LabelOutput& output) {

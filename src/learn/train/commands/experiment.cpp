@@ -9,6 +9,7 @@
 #include "base/console/progress.h"
 #include "base/os/file.h"
 #include "comm/group.h"
+#include "learn/data/unlabelled.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/crf_start.h"
 #include "learn/train/loop/ranks.h"
@@ -24,7 +25,7 @@ double now() {
 LabelOptions label_options(const DataSource& data) {
   LabelOptions options;
   options.tier = data.tier;
-  options.fill_label = data.fill_label;
+  options.fill_label = data.unlabelled_unknown ? data::kUnlabelled : data.fill_label;
   return options;
 }
 
@@ -44,7 +45,8 @@ std::vector<Example> load_with_progress(const std::vector<Recording>& recordings
     const std::size_t count = std::min(kPortion, recordings.size() - i);
     for (Example& example : load_examples(std::span(recordings).subspan(i, count), extractor,
                                           label_options(config.data), fold, context))
-      all.push_back(std::move(example));
+      for (Example& part : data::labelled_parts(std::move(example), extractor.hop_seconds()))
+        all.push_back(std::move(part));
     progress.advance(static_cast<std::int64_t>(count));
   }
   return all;
@@ -103,6 +105,27 @@ void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig&
     log(LogLevel::kWarning,
         "labels that the training set lacks; whatever is decoded there counts as wrong: {}",
         counts_text(unknown));
+}
+
+std::string first_of(const std::vector<std::filesystem::path>& paths) {
+  return fmt::format("{}{}", paths.front().string(), paths.size() > 1 ? ", ..." : "");
+}
+
+/// The recordings of a manifest or directory; what data.unpaired leaves out is said.
+std::vector<Recording> find_recordings(const DataSource& data, const std::string& path,
+                                       bool allow_commands) {
+  Unpaired unpaired;
+  ManifestOptions options;
+  options.allow_commands = allow_commands;
+  if (data.skip_unpaired) options.unpaired = &unpaired;
+  std::vector<Recording> recordings = load_manifest(path, options);
+  if (!unpaired.recordings.empty())
+    log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
+        unpaired.recordings.size(), first_of(unpaired.recordings));
+  if (!unpaired.labels.empty())
+    log(LogLevel::kWarning, "{} label files have no recording and are left out ({})",
+        unpaired.labels.size(), first_of(unpaired.labels));
+  return recordings;
 }
 
 void check_labels(const std::vector<Recording>& recordings) {
@@ -184,7 +207,7 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   if (config.data.path.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   const std::vector<Recording> recordings =
-      load_manifest(config.data.path, {.allow_commands = config.data.allow_commands});
+      find_recordings(config.data, config.data.path, config.data.allow_commands);
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
@@ -222,7 +245,7 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   const std::string path = data.empty() ? model.config.data.path : data;
   // A path out of the model file was chosen by whoever made that.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
-  std::vector<Recording> recordings = load_manifest(path, {.allow_commands = allow_commands});
+  std::vector<Recording> recordings = find_recordings(model.config.data, path, allow_commands);
   if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())
     throw DataError(
@@ -344,6 +367,10 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
       evaluate_model(system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test,
                      options.execution.context);
   return system;
+}
+
+void introduce(const std::string& text) {
+  if (!text.empty()) log(LogLevel::kInfo, "{}", text);
 }
 
 }  // namespace segfuse::learn
