@@ -315,8 +315,8 @@ struct Unpaired {
 struct ManifestOptions {
   /// Commands of a manifest run with the rights of this process: UsageError unless allowed.
   bool allow_commands = false;
-  bool values = false;  ///< the recordings are files of numbers, not audio
-  Unpaired* unpaired = nullptr;  ///< notes what has no partner and is left out; else an error
+  bool values = false;              ///< the recordings are files of numbers, not audio
+  Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
   bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
 };
 

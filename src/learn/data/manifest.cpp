@@ -107,10 +107,12 @@ bool share_labels(const fs::path& file, const FileMap& audio, FileMap& labels) {
 }
 
 /// The same of a file that may be none of labels at all, such as a text beside the recordings.
-bool shares_labels(const fs::path& file, const FileMap& audio, FileMap& labels) {
+/// `why` is what makes it unreadable as labels of several recordings.
+bool shares_labels(const fs::path& file, const FileMap& audio, FileMap& labels, std::string& why) {
   try {
     return share_labels(file, audio, labels);
-  } catch (const DataError&) {
+  } catch (const DataError& error) {
+    why = error.what();
     return false;
   }
 }
@@ -143,11 +145,12 @@ FileMap find_labels(const fs::path& label_directory, const fs::path& audio_direc
                       path.string(), shown(key), at->second.string()));
   }
   for (const fs::path& path : others) {
-    if (unpaired != nullptr ? shares_labels(path, audio, out) : share_labels(path, audio, out))
-      continue;
+    std::string why;
+    if (shares_labels(path, audio, out, why)) continue;
     if (unpaired == nullptr)
-      throw DataError(fmt::format("{}: no audio file for these labels in {}", path.string(),
-                                  audio_directory.string()));
+      throw DataError(fmt::format(
+          "{}: no audio file for these labels in {}{}", path.string(), audio_directory.string(),
+          why.empty() ? "" : ", and they are not those of several: " + why));
     unpaired->labels.push_back(path);
   }
   return out;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
