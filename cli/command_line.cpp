@@ -71,6 +71,8 @@ namespace {
 
 constexpr const char* kExamples = R"(
 Examples:
+  segfuse train recordings
+  segfuse init recordings --out recordings.toml
   segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg
   segfuse eval out/ecg --data ludb_lead_ii --split test
   segfuse decode out/ecg recording.wav --out out/labels --format csv
@@ -108,14 +110,67 @@ void add_options(CLI::App& app, Options& values) {
   }
 }
 
+/// Help of a command, with the options that all commands share.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_footer(const CLI::App* app) const override {
+    const CLI::App* root = app;
+    while (root->get_parent() != nullptr) root = root->get_parent();
+    if (root == app) return CLI::Formatter::make_footer(app);
+    std::vector<const CLI::Option*> shared;
+    for (const CLI::Option* option : root->get_options())
+      if (option != root->get_help_ptr() && option != root->get_version_ptr())
+        shared.push_back(option);
+    return make_group("Options of all commands", false, shared) + CLI::Formatter::make_footer(app);
+  }
+};
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+CommandTree tree_of(const CLI::App& app) {
+  CommandTree tree{app.get_name(), app.get_description(), {}, {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) continue;
+    CommandTree::Option one{{}, option->get_description(), option->get_type_size() != 0};
+    for (const std::string& name : option->get_snames()) one.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) one.names.push_back("--" + name);
+    if (!one.names.empty()) tree.options.push_back(std::move(one));
+  }
+  for (const CLI::App* command : commands_of(app)) tree.commands.push_back(tree_of(*command));
+  return tree;
+}
+
+/// The command that the arguments have come to.
+const CLI::App& last_named(const CLI::App& app) {
+  const std::vector<CLI::App*> named = app.get_subcommands();
+  return named.empty() ? app : last_named(*named.front());
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> rest = app.remaining();
-  if (!app.get_subcommands().empty() || rest.empty())
-    return std::string(error.what()) + "; see segfuse --help";
-  std::string names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    names += (names.empty() ? "" : ", ") + command->get_name();
-  return fmt::format("there is no command '{}'; the commands are {}", rest.front(), names);
+  const CLI::App& command = last_named(app);
+  const std::vector<std::string> rest = app.remaining(true);
+  std::vector<std::string> names;
+  for (const CLI::App* below : commands_of(command)) names.push_back(below->get_name());
+  const bool is_root = &command == &app;
+  if (names.empty() || rest.empty() || rest.front().starts_with("-"))
+    return fmt::format("{}; see segfuse {}--help", error.what(),
+                       is_root ? "" : command.get_name() + " ");
+  return fmt::format("there is no command '{}{}'; {}", is_root ? "" : command.get_name() + " ",
+                     rest.front(), command_suggestion(rest.front(), names));
+}
+
+/// The commands, where none was named. As git does: the list is the answer, and still an error.
+bool list_commands(const CLI::App& app, bool json) {
+  const CLI::App& command = last_named(app);
+  const std::vector<const CLI::App*> all = commands_of(command);
+  if (all.empty() || !app.remaining(true).empty()) return false;
+  if (json) return true;
+  put("usage: segfuse {}COMMAND ...\n\n", &command == &app ? "" : command.get_name() + " ");
+  for (const CLI::App* below : all)
+    put("  {:<12} {}\n", below->get_name(), below->get_description());
+  return true;
 }
 
 int run_command(std::vector<std::string> words) {
@@ -133,6 +188,7 @@ int run(int argc, char** argv, Common& common) {
   CLI::App app("segfuse: train, run and explain models that cut sequences into labelled segments",
                "segfuse");
   app.set_version_flag("--version", "segfuse " + version());
+  app.formatter(std::make_shared<Help>());
   app.footer(kExamples);
   app.require_subcommand(1);
   app.fallthrough();
@@ -154,13 +210,21 @@ int run(int argc, char** argv, Common& common) {
   add_compile(commands, common);
   add_run(commands, common);
   add_synth(commands, common);
+  add_init(commands, common);
+  add_config(commands, common);
   add_info(commands, common);
   add_doctor(commands, common);
+  add_completion(commands, common);
+  common.tree = [&app] { return tree_of(app); };
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+        list_commands(app, common.json))
+      return fail(common, ExitCode::kUsage,
+                  "no command was named; segfuse --help has options and examples");
     return fail(common, ExitCode::kUsage, usage_message(app, error));
   }
   if (!common.json) put("{}", kernels_text(common));

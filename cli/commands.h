@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "completion.h"
 #include "segfuse/capabilities.h"
 #include "segfuse/doctor/streams.h"
 #include "segfuse/error.h"
@@ -70,6 +71,8 @@ struct Common {
   int status = 0;          ///< exit code of a command that ran and found what its user asked about
   /// Another command of ours, its program's name first; its exit code.
   std::function<int(std::vector<std::string>)> run_command = nullptr;
+  /// All commands and options.
+  std::function<CommandTree()> tree = nullptr;
   /// With --report-kernels.
   std::unique_ptr<Watch> kernels = nullptr;
 };
@@ -86,6 +89,9 @@ void add_compile(Command app, Common& common);
 void add_run(Command app, Common& common);
 void add_synth(Command app, Common& common);
 void add_info(Command app, Common& common);
+void add_init(Command app, Common& common);
+void add_config(Command app, Common& common);
+void add_completion(Command app, const Common& common);
 void add_doctor(Command app, Common& common);
 void add_numerics(Command doctor, Common& common);
 void add_doctor_fork(Command doctor, Common& common);

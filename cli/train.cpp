@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "folder.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -86,6 +87,10 @@ Json row_of(const DecodedFile& file) {
     return row;
   }
   row["labels"] = file.labels.string();
+  if (file.skipped) {
+    row["skipped"] = true;
+    return row;
+  }
   row["seconds"] = file.seconds;
   row["segments"] = file.segments;
   row["log_probability"] = file.log_probability;
@@ -96,7 +101,7 @@ Json row_of(const DecodedFile& file) {
 void run_decode(DecodeOptions options, Common& common) {
   if (!common.json)
     options.each = [](const DecodedFile& file) {
-      if (!file.error.empty()) return;
+      if (!file.error.empty() || file.skipped) return;
       put("{}  {} segments\n", file.labels.string(), file.segments);
       std::fflush(stdout);
     };
@@ -104,7 +109,9 @@ void run_decode(DecodeOptions options, Common& common) {
   Json rows = Json::array();
   std::string undone;
   std::size_t count = 0;
+  std::size_t skipped = 0;
   for (const DecodedFile& file : files) {
+    skipped += file.skipped;
     rows.push_back(row_of(file));
     if (file.error.empty()) continue;
     ++count;
@@ -115,7 +122,10 @@ void run_decode(DecodeOptions options, Common& common) {
     add_kernels(all, common);
     rows = std::move(all);
   }
-  if (common.json) print_json(rows);
+  if (common.json)
+    print_json(rows);
+  else if (skipped > 0)
+    put("{} of {} recordings have their labels already and were skipped\n", skipped, files.size());
   if (count == 0) return;
   if (files.size() == 1)
     fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
@@ -134,8 +144,9 @@ void add_allow_commands(Command command, bool& allow) {
 
 namespace {
 
-/// This process's command line without what says that there are ranks.
-std::vector<std::string> command_of_rank() {
+/// This process's command line without what says that there are ranks, and with the directory that
+/// was chosen where the user named none.
+std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out) {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
@@ -148,18 +159,21 @@ std::vector<std::string> command_of_rank() {
     else if (!words[i].starts_with("--ranks=") && !words[i].starts_with("--devices="))
       kept.push_back(words[i]);
   }
+  if (!chosen_out.empty()) kept.insert(kept.end(), {"--out", chosen_out.string()});
   return kept;
 }
 
 /// One device is this process's; several have a rank each, whose exit code is returned.
-std::optional<int> train_on_devices(const std::string& text, TrainOptions& options) {
+std::optional<int> train_on_devices(const std::string& text,
+                                    const std::filesystem::path& chosen_out,
+                                    TrainOptions& options) {
   const std::string& device = options.context.options().get(options::kDevice);
   if (device != Options().get(options::kDevice))
     throw UsageError(fmt::format(
         "--devices {} and --device {} (or SEGFUSE_DEVICE) say both where to train; leave one out",
         text, device));
   const std::vector<std::string> devices = devices_of(text);
-  if (devices.size() > 1) return train_on_ranks({command_of_rank(), 0, devices});
+  if (devices.size() > 1) return train_on_ranks({command_of_rank(chosen_out), 0, devices});
   options.context = options.context.with(options::kDevice, devices[0]);
   return {};
 }
@@ -171,9 +185,15 @@ void add_train(Command app, Common& common) {
   auto ranks = std::make_shared<int>(0);
   auto devices = std::make_shared<std::string>();
   Command command = app.add("train", "Train a segmenter and measure it");
-  command.option("config", options->config, "Configuration (TOML); see examples/").required();
-  command.option("--data", options->data, "Manifest or directory with recordings and labels");
-  command.option("--out", options->out, "Directory for model, metrics and report").required();
+  auto folder = std::make_shared<FolderChoice>();
+  command.option("config", options->config, "Folder of recordings and labels, or a TOML file")
+      .required();
+  command.option("--data", options->data, "Manifest or directory, with a TOML file");
+  command.option("--out", options->out,
+                 "Directory for model, metrics and report; default: NAME-model, a new one");
+  add_folder_choice(command, *folder);
+  command.flag("--print-config", folder->print,
+               "Print the configuration, overrides and defaults included, and end");
   add_allow_commands(command, options->allow_commands);
   command.option("--set", options->overrides, "Override one setting, as in training.epochs=5")
       .takes_one_at_a_time();
@@ -212,19 +232,32 @@ void add_train(Command app, Common& common) {
                "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
   command.flag("--reference", options->reference,
                "Run the steps in the reference interpreter, in double precision (slow)");
-  command.footer("\nExample:\n  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
-  command.runs([options, ranks, devices, &common] {
-    if (*ranks != 0 && *ranks != 1) {
-      common.status = train_on_ranks({command_of_rank(), *ranks, {}});
+  command.footer(
+      "\nExamples:\n  segfuse train recordings\n"
+      "  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
+  command.runs([options, folder, ranks, devices, &common] {
+    options->context = Context::process_default();
+    if (folder->print) {
+      prepare(*options, *folder);
+      put("{}", effective_configuration(*options));
       return;
     }
-    options->context = Context::process_default();
+    std::filesystem::path chosen_out;
+    if (options->out.empty()) {
+      choose_out(*options);
+      chosen_out = options->out;
+    }
+    if (*ranks != 0 && *ranks != 1) {
+      common.status = train_on_ranks({command_of_rank(chosen_out), *ranks, {}});
+      return;
+    }
     if (!devices->empty()) {
-      if (const auto status = train_on_devices(*devices, *options)) {
+      if (const auto status = train_on_devices(*devices, chosen_out, *options)) {
         common.status = *status;
         return;
       }
     }
+    prepare(*options, *folder);
     options->overwrite = common.overwrite;
     const TrainResult result = train(*options);
     if (result.rank > 0) return;  // the first of the ranks speaks
@@ -272,6 +305,8 @@ void add_decode(Command app, Common& common) {
   command.option("--seed", options->seed, "Seed of the samples").shows_default();
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries, NAME.frames.csv");
+  command.flag("--resume", options->resume,
+               "Skip recordings whose files are there already, whoever wrote them");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");

@@ -21,4 +21,8 @@ std::vector<Capability> capabilities();
 /// the same JSON.
 std::string terminal_text(std::string_view text);
 
+/// Of a command that is none of `known`: "did you mean 'train'?" or, when nothing is near, the
+/// list.
+std::string command_suggestion(const std::string& name, const std::vector<std::string>& known);
+
 }  // namespace segfuse

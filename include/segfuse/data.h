@@ -301,28 +301,31 @@ struct Recording {
   std::string part{};                     ///< of a file that holds several: the sequence's name
 };
 
-/// read_audio() of the recording's file, or of what its command writes. A command that fails is a
-/// DataError with its exit status and the last line of its messages; so is one that takes longer
-/// than ten minutes or writes more than 2 GiB. What a command leaves running in its process group
-/// is killed when it has ended.
+/// read_audio() of the recording's file, or of what its command writes. A command that fails, takes
+/// longer than ten minutes or writes more than 2 GiB is a DataError. What it leaves running in its
+/// process group is killed when it has ended.
 Audio read_recording(const Recording& recording, const AudioOptions& options = {});
 
-struct ManifestOptions {
-  /// A manifest with commands runs them with the rights of this process, so it is refused
-  /// (UsageError) unless whoever passes its path says that its author is trusted.
-  bool allow_commands = false;
-  bool values = false;  ///< the recordings are files of numbers, not audio
+struct Unpaired {
+  std::vector<std::filesystem::path> recordings;  ///< without labels
+  std::vector<std::filesystem::path> labels;      ///< without a recording
+  bool empty() const { return recordings.empty() && labels.empty(); }
 };
 
-/// Reads what a corpus consists of, sorted by id (bytes). `path` is a TSV/CSV file with a header
-/// line, or a directory: with manifest.tsv or manifest.csv; with train/, test/ and perhaps dev/;
-/// with wav/ and lab/; or with pairs of recordings and labels. docs/data.md says how they are found
-/// and split. Recordings without labels and labels without a recording are errors.
+struct ManifestOptions {
+  /// Commands of a manifest run with the rights of this process: UsageError unless allowed.
+  bool allow_commands = false;
+  bool values = false;              ///< the recordings are files of numbers, not audio
+  Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
+  bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
+};
+
+/// Reads what a corpus consists of, sorted by id (bytes). `path` is a manifest or a directory;
+/// docs/data.md says how recordings and labels are found and split.
 std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options = {});
 std::vector<Recording> recordings_of(std::span<const Recording> recordings, Split split);
 
-/// What a recording is to a model.
 struct RecordingFeatures {
   Tensor features;         ///< (T, D) f32
   double seconds = 0;      ///< of the recording
@@ -330,9 +333,6 @@ struct RecordingFeatures {
 };
 /// read_recording(), resample() and extract(), or read_values() and extract_values().
 RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor);
-/// "resampled to 16000 Hz: 3 recordings of 44100 Hz"; empty when none was. `recordings` counts
-/// them by their sample rate.
-std::string resampled_text(const std::map<double, std::int64_t>& recordings, int sample_rate);
 
 struct Example {
   std::string id;

@@ -16,6 +16,7 @@ namespace segfuse {
 
 struct TrainOptions {
   std::filesystem::path config;        ///< TOML; see examples/
+  std::string config_text;             ///< instead of the file's content, where not empty
   std::vector<std::string> overrides;  ///< "section.key=value", winning over the file
   std::string data;                ///< manifest or directory; empty: the configuration's data.path
   std::filesystem::path out;       ///< directory, made if missing
@@ -30,8 +31,9 @@ struct TrainOptions {
   bool allow_commands = false;  ///< run the commands of the manifest
   bool compare =
       false;  ///< also train the same encoder with a per-frame softmax and a linear chain
-  bool reference = false;  ///< steps run in the interpreter, in double precision: slow
-  Context context = {};    ///< its options say device, back end, threads and progress
+  bool reference = false;    ///< steps run in the interpreter, in double precision: slow
+  std::string introduction;  ///< logged by the first rank, once the directory is its own
+  Context context = {};      ///< its options say device, back end, threads and progress
 };
 
 struct TrainedSystem {
@@ -130,6 +132,7 @@ struct DecodedFile {
   double seconds = 0;
   std::int64_t segments = 0;
   double log_probability = 0;  ///< of the segmentation under the model; NaN for a softmax head
+  bool skipped = false;        ///< DecodeOptions::resume: its files were there
   std::string error;           ///< why there are no labels; empty: there are
 };
 
@@ -145,6 +148,7 @@ struct DecodeOptions {
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   bool overwrite = false;     ///< replace files that are not ours
+  bool resume = false;        ///< skip recordings all of whose files are there, whoever wrote them
   Context context = {};       ///< as in TrainOptions
   /// Called for each recording once its files are written or it is given up, in their order.
   std::function<void(const DecodedFile&)> each = {};
@@ -163,6 +167,51 @@ std::vector<DecodedFile> decode(const DecodeOptions& options);
 /// written, or it is replaced.
 void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,
                    bool overwrite = false);
+
+// --------------------------------------------------------------------------------- configuration
+
+struct FolderOptions {
+  std::filesystem::path folder;  ///< as load_manifest() reads it
+  std::string preset;            ///< one of preset_names(); empty: the one that fits best
+  std::string tier;              ///< of labels with several; empty: the one that can be meant
+  bool allow_commands = false;   ///< run the commands of a manifest
+  Context context = {};          ///< its threads read the files
+};
+
+struct FolderPlan {
+  std::string configuration;  ///< TOML with comments: what train() is to read
+  std::string card;  ///< what is in the folder, what is left out, and what follows, as text
+};
+
+/// Looks at the data of a folder and derives a configuration: sample rate, frames, mel range, K,
+/// tier, fill label, sizes of the training. Recordings without labels and labels without a
+/// recording are left out. The same folder gives the same text. DataError where a file is wrong or
+/// too little is labelled, UsageError where it cannot know which tier is meant.
+FolderPlan plan_folder(const FolderOptions& options);
+
+/// birdsong, speech, ecg, mouse, bat, generic.
+std::vector<std::string> preset_names();
+
+/// What outputs are named after: the last part of the folder's path, or the file's name without
+/// its extension.
+std::string output_name(const std::filesystem::path& source);
+/// A directory that is not there yet, named after the data or the configuration: "song-model",
+/// "song-model-2". UsageError among ranks that others started: each would find its own.
+std::filesystem::path free_output_folder(const std::filesystem::path& source);
+
+struct ConfigurationKey {
+  std::string name;      ///< "section.key"
+  std::string type;      ///< with the values that are allowed
+  std::string fallback;  ///< the default as TOML; empty: none
+  std::string doc;
+};
+/// Every key that a configuration may have, as the reader reads it.
+std::vector<ConfigurationKey> configuration_keys();
+/// They as a page of Markdown: docs/configuration.md.
+std::string configuration_page();
+
+/// What train() would run with: the configuration with overrides and defaults, as TOML.
+std::string effective_configuration(const TrainOptions& options);
 
 // ----------------------------------------------------------------------------- synthetic corpus
 

@@ -2,6 +2,7 @@
 
 #include "base/context/pool.h"
 #include "base/thread_pool.h"
+#include "learn/data/labels/fields.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -16,12 +17,6 @@ RecordingFeatures values_of(const Recording& recording, const FeatureExtractor& 
   const Tensor values = read_values(recording.audio, recording.part);
   return {extractor.extract_values(values, recording.audio.string()),
           static_cast<double>(values.shape()[0]) / rate, rate};
-}
-
-/// What label files may call the recording.
-std::string name_in_labels(const Recording& recording) {
-  if (!recording.part.empty()) return recording.part;
-  return recording.command ? recording.id : recording.audio.filename().string();
 }
 
 }  // namespace
@@ -43,15 +38,6 @@ RecordingFeatures read_features(const Recording& recording, const FeatureExtract
   return out;
 }
 
-std::string resampled_text(const std::map<double, std::int64_t>& recordings, int sample_rate) {
-  std::string text;
-  for (const auto& [rate, count] : recordings)
-    if (rate != sample_rate)
-      text += fmt::format("{}{} recording{} of {:.10g} Hz", text.empty() ? "" : ", ", count,
-                          count == 1 ? "" : "s", rate);
-  return text.empty() ? text : fmt::format("resampled to {} Hz: {}", sample_rate, text);
-}
-
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context) {
@@ -67,7 +53,7 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
     if (recording.labels.empty()) return;
     LabelOptions options = labels;
     options.sample_rate = read.sample_rate;
-    options.recording = name_in_labels(recording);
+    options.recording = data::name_in_labels(recording);
     FrameOptions ends;
     ends.fill_label = labels.fill_label;
     const Annotation whole =

@@ -26,7 +26,8 @@ struct Found {
   std::optional<Split> split;
 };
 
-void apply_split_rule(std::vector<Found>& found) {
+/// Returns whether a split was given.
+bool apply_split_rule(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.recording.id < b.recording.id; });
   const bool given = std::any_of(found.begin(), found.end(),
@@ -42,6 +43,7 @@ void apply_split_rule(std::vector<Found>& found) {
     if (digit == 5 && !has_dev) split = Split::kDev;
     if (digit == 0 && !given) split = Split::kTest;
   }
+  return given;
 }
 
 /// A folder of recordings, and what its name says.
@@ -49,6 +51,7 @@ struct Folder {
   std::optional<Split> split;
   std::string prefix;  ///< of the ids
   bool values = false;
+  Unpaired* unpaired = nullptr;  ///< where given, notes what has no partner
 };
 
 /// Files of a directory, keyed by their path without what `stem_of` takes off their names.
@@ -103,10 +106,21 @@ bool share_labels(const fs::path& file, const FileMap& audio, FileMap& labels) {
   return !names.empty();
 }
 
+/// The same of a file that may be none of labels at all, such as a text beside the recordings.
+/// `why` is what makes it unreadable as labels of several recordings.
+bool shares_labels(const fs::path& file, const FileMap& audio, FileMap& labels, std::string& why) {
+  try {
+    return share_labels(file, audio, labels);
+  } catch (const DataError& error) {
+    why = error.what();
+    return false;
+  }
+}
+
 /// Label files by the recordings whose names they have, then those of several recordings.
 template <class IsRecording>
 FileMap find_labels(const fs::path& label_directory, const fs::path& audio_directory,
-                    const FileMap& audio, const IsRecording& is_recording) {
+                    const FileMap& audio, const IsRecording& is_recording, Unpaired* unpaired) {
   FileMap exact, out;
   exact.collect(
       label_directory,
@@ -130,10 +144,15 @@ FileMap find_labels(const fs::path& label_directory, const fs::path& audio_direc
           fmt::format("{}: a second file for the recording {}, besides {}; keep one of them",
                       path.string(), shown(key), at->second.string()));
   }
-  for (const fs::path& path : others)
-    if (!share_labels(path, audio, out))
-      throw DataError(fmt::format("{}: no audio file for these labels in {}", path.string(),
-                                  audio_directory.string()));
+  for (const fs::path& path : others) {
+    std::string why;
+    if (shares_labels(path, audio, out, why)) continue;
+    if (unpaired == nullptr)
+      throw DataError(fmt::format(
+          "{}: no audio file for these labels in {}{}", path.string(), audio_directory.string(),
+          why.empty() ? "" : ", and they are not those of several: " + why));
+    unpaired->labels.push_back(path);
+  }
   return out;
 }
 
@@ -153,12 +172,17 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
   FileMap audio;
   const auto recordings = recordings_of_folder(audio_directory, folder.values);
   audio.collect(audio_directory, recordings, [](const fs::path& path) { return path.stem(); });
-  const FileMap labels = find_labels(label_directory, audio_directory, audio, recordings);
+  const FileMap labels =
+      find_labels(label_directory, audio_directory, audio, recordings, folder.unpaired);
   for (const auto& [key, path] : audio.files) {
     const auto label = labels.files.find(key);
-    if (label == labels.files.end())
+    if (label == labels.files.end() && folder.unpaired == nullptr)
       throw DataError(fmt::format("{}: no label file for this recording in {}", path.string(),
                                   label_directory.string()));
+    if (label == labels.files.end()) {
+      folder.unpaired->recordings.push_back(path);
+      continue;
+    }
     add_recordings({{folder.prefix + key, path, label->second, Split::kTrain}, folder.split}, out);
   }
 }
@@ -170,17 +194,19 @@ std::map<std::string, fs::path> subdirectories(const fs::path& directory) {
   return out;
 }
 
-std::vector<Found> read_directory(const fs::path& directory, bool values) {
+std::vector<Found> read_directory(const fs::path& directory, const ManifestOptions& options) {
   const std::map<std::string, fs::path> children = subdirectories(directory);
   std::vector<Found> out;
   for (const auto& [name, path] : children)
     if (const std::optional<Split> split = split_from_name(name))
-      pair_files(path, path, {split, name + "/", values}, out);
+      pair_files(path, path, {split, name + "/", options.values, options.unpaired}, out);
   if (!out.empty()) return out;
+  if (options.unpaired != nullptr) *options.unpaired = {};  // is looked for again
+  const Folder rest{std::nullopt, "", options.values, options.unpaired};
   if (children.contains("wav") && children.contains("lab")) {
-    pair_files(children.at("wav"), children.at("lab"), {std::nullopt, "", values}, out);
+    pair_files(children.at("wav"), children.at("lab"), rest, out);
   } else {
-    pair_files(directory, directory, {std::nullopt, "", values}, out);
+    pair_files(directory, directory, rest, out);
   }
   return out;
 }
@@ -205,7 +231,13 @@ class ManifestReader {
     std::vector<Found> out;
     std::map<std::string, std::int64_t> seen;
     for (std::size_t i = 1; i < rows_.size(); ++i) {
-      out.push_back(read_row(rows_[i]));
+      Found found = read_row(rows_[i]);
+      if (found.recording.labels.empty()) {
+        options_.unpaired->recordings.push_back(
+            found.recording.command ? fs::path(found.recording.id) : found.recording.audio);
+        continue;
+      }
+      out.push_back(std::move(found));
       const auto [at, fresh] = seen.emplace(out.back().recording.id, rows_[i].line);
       if (!fresh)
         throw DataError(fmt::format("{}:{}: the id {} stands in line {} already", name_,
@@ -348,6 +380,7 @@ class ManifestReader {
       const fs::path path = with_ending(audio, endings);
       if (!path.empty()) return path;
     }
+    if (options_.unpaired != nullptr) return {};
     throw DataError(fmt::format("{}:{}: no label file {}{}", name_, row.line, stems[0].string(),
                                 fmt::join(endings, "|")));
   }
@@ -369,7 +402,7 @@ std::vector<Found> find_recordings(const fs::path& path, const ManifestOptions& 
   if (!path_is_directory(path)) return ManifestReader(path, options).read();
   for (const char* name : {"manifest.tsv", "manifest.csv"})
     if (path_exists(path / name)) return ManifestReader(path / name, options).read();
-  return read_directory(path, options.values);
+  return read_directory(path, options);
 }
 
 }  // namespace
@@ -383,10 +416,16 @@ std::string_view name_of(Split split) noexcept {
 std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options) {
   std::vector<data::Found> found = data::find_recordings(path, options);
+  if (found.empty() && options.unpaired != nullptr && !options.unpaired->empty())
+    throw DataError(fmt::format(
+        "{}: {} recordings and {} label files, and none belong together; labels have the name of "
+        "their recording, as in a.wav and a.TextGrid",
+        path.string(), options.unpaired->recordings.size(), options.unpaired->labels.size()));
   if (found.empty())
     throw DataError(fmt::format("{}: no recordings found; expected audio files with label files",
                                 path.string()));
-  data::apply_split_rule(found);
+  const bool given = data::apply_split_rule(found);
+  if (options.split_was_given != nullptr) *options.split_was_given = given;
   std::vector<Recording> out;
   for (data::Found& item : found) out.push_back(std::move(item.recording));
   return out;

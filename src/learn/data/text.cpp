@@ -146,4 +146,13 @@ std::string format_seconds(double seconds) {
   return out == "-0" ? "0" : out;
 }
 
+std::string resampled_text(const std::map<double, std::int64_t>& recordings, int sample_rate) {
+  std::string text;
+  for (const auto& [rate, count] : recordings)
+    if (rate != sample_rate)
+      text += fmt::format("{}{} recording{} of {:.10g} Hz", text.empty() ? "" : ", ", count,
+                          count == 1 ? "" : "s", rate);
+  return text.empty() ? text : fmt::format("resampled to {} Hz: {}", sample_rate, text);
+}
+
 }  // namespace segfuse::data

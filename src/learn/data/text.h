@@ -2,6 +2,7 @@
 // Text for the readers and writers: encodings, tables, and pieces of messages.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,5 +40,9 @@ struct TableRow {
 /// Rows of a CSV (RFC 4180: quoted fields, doubled quotes, line ends inside quotes) or, for
 /// separator TAB, of a TSV without quoting. Empty lines are left out.
 std::vector<TableRow> parse_table(std::string_view text, char separator, std::string_view name);
+
+/// "resampled to 16000 Hz: 3 recordings of 44100 Hz"; empty when none was. `recordings` counts
+/// them by their sample rate.
+std::string resampled_text(const std::map<double, std::int64_t>& recordings, int sample_rate);
 
 }  // namespace segfuse::data

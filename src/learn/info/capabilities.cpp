@@ -2,6 +2,7 @@
 #include <sndfile.h>
 
 #include "base/console/printable.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 #include "comm/nccl/library.h"
 #include "engine/executor.h"
@@ -53,5 +54,9 @@ std::vector<Capability> capabilities() {
 }
 
 std::string terminal_text(std::string_view text) { return printable(text); }
+
+std::string command_suggestion(const std::string& name, const std::vector<std::string>& known) {
+  return suggestion(name, known);
+}
 
 }  // namespace segfuse

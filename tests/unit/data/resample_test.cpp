@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
@@ -139,8 +140,8 @@ TEST(ReadFeatures, StackedChannelsStandSideBySide) {
 }
 
 TEST(ResampledText, CountsByRate) {
-  EXPECT_EQ(resampled_text({{16000, 5}}, 16000), "");
-  EXPECT_EQ(resampled_text({{16000, 5}, {44100, 1}, {48000, 3}}, 16000),
+  EXPECT_EQ(data::resampled_text({{16000, 5}}, 16000), "");
+  EXPECT_EQ(data::resampled_text({{16000, 5}, {44100, 1}, {48000, 3}}, 16000),
             "resampled to 16000 Hz: 1 recording of 44100 Hz, 3 recordings of 48000 Hz");
 }
 

@@ -29,6 +29,15 @@ Audio parse_cbin(std::string_view bytes, std::string_view rec, const std::string
 Audio read_audio_bytes(std::string_view bytes, const std::string& name,
                        const AudioOptions& options);
 
+/// What a file says of its samples, without reading them.
+struct AudioInfo {
+  int sample_rate = 0;
+  int channels = 0;
+  std::int64_t frames = 0;  ///< samples of each channel
+  double seconds() const { return static_cast<double>(frames) / sample_rate; }
+};
+AudioInfo audio_info(const std::filesystem::path& path);
+
 /// The file that write_wav() writes; messages call it `name`.
 std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate);
 

@@ -75,6 +75,11 @@ void sort_by_start(RawSegments& raw) {
   std::ranges::stable_sort(raw.segments, {}, &LabelSegment::start);
 }
 
+std::string name_in_labels(const Recording& recording) {
+  if (!recording.part.empty()) return recording.part;
+  return recording.command ? recording.id : recording.audio.filename().string();
+}
+
 bool same_recording(std::string_view entry, std::string_view recording) {
   const std::string_view a = file_name(entry);
   const std::string_view b = file_name(recording);

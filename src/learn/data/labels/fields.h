@@ -51,6 +51,9 @@ class Recordings {
 /// ending, in whatever folder.
 bool same_recording(std::string_view entry, std::string_view recording);
 
+/// The name that label files have for the recording.
+std::string name_in_labels(const Recording& recording);
+
 /// Formats whose fields end at one of `separators` cannot hold it inside a label: UsageError.
 const std::string& plain_label(const LabelSegment& segment, std::string_view separators);
 

@@ -5,112 +5,32 @@
 #include "base/os/file.h"
 #include "comm/tree.h"
 #include "learn/data/buckets.h"
+#include "learn/train/commands/config_keys.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
 
-constexpr double kHuge = 1e9;
-constexpr Selection kSelections[] = {Selection::kLabelError, Selection::kBoundaryF1,
-                                     Selection::kSegmentF1, Selection::kLoss};
-
-DataSource read_data(const TomlReader& t) {
-  DataSource data;
-  data.path = t.string("path", "");
-  data.tier = t.string("tier", "");
-  if (t.has("fill_label")) data.fill_label = t.string("fill_label");
-  data.fold = t.string("fold", "");
-  data.metric_fold = t.string("metric_fold", "");
-  data.metric_merge = t.boolean("metric_merge", data.metric_merge);
-  return data;
-}
-
-FeatureConfig read_features(const TomlReader& t) {
-  FeatureConfig f;
-  auto whole = [&](const char* key, int fallback, int least, int most) {
-    return static_cast<int>(t.integer(key, fallback, least, most));
-  };
-  f.kind =
-      feature_kind_from_name(t.choice("kind", "log_mel", {"log_mel", "mfcc", "raw", "values"}));
-  f.sample_rate = whole("sample_rate", f.sample_rate, 1, 10'000'000);
-  f.window_ms = t.number("window_ms", f.window_ms, 1e-3, kHuge);
-  f.hop_ms = t.number("hop_ms", f.hop_ms, 1e-3, kHuge);
-  if (f.kind == FeatureKind::kValues) {
-    f.frame_rate = t.number("frame_rate", 0, 0, kHuge);
-    if (!(f.frame_rate > 0))
-      t.refuse("frame_rate", "must say how many rows of values are a second");
-    if (t.has("hop_ms")) t.refuse("hop_ms", "is 1000 / frame_rate for kind = \"values\"");
-    f.hop_ms = 1000 / f.frame_rate;
-  }
-  f.n_mels = whole("n_mels", f.n_mels, 1, 1000);
-  f.n_mfcc = whole("n_mfcc", f.n_mfcc, 1, 1000);
-  f.fmin = t.number("fmin", f.fmin, 0, kHuge);
-  f.fmax = t.number("fmax", f.fmax, 0, kHuge);
-  f.preemphasis = t.number("preemphasis", f.preemphasis, 0, 1);
-  f.lifter = t.number("lifter", f.lifter, 0, kHuge);
-  f.raw_bins = whole("raw_bins", f.raw_bins, 0, 1'000'000);
-  f.deltas = whole("deltas", f.deltas, 0, 2);
-  f.normalise_recording = t.boolean("normalise_recording", f.normalise_recording);
-  if (t.holds_string("channel"))
-    f.channel = audio_channel(t.string("channel"), t.where("channel") + ": 'features.channel'");
-  else if (t.has("channel"))
-    f.channel = whole("channel", 0, 0, 1023);
-  return f;
-}
-
-ModelConfig read_model(const TomlReader& t) {
-  ModelConfig m;
-  m.width = t.integer("width", m.width, 1, 100'000);
-  m.stem_kernel = t.integer("stem_kernel", m.stem_kernel, 1, 1001);
-  m.kernel = t.integer("kernel", m.kernel, 1, 1001);
-  if (m.kernel % 2 == 0) t.refuse("kernel", "must be odd");
-  if (m.stem_kernel % 2 == 0) t.refuse("stem_kernel", "must be odd");
-  m.dilations = t.integers("dilations", m.dilations);
+/// What one key alone does not show.
+void check_together(const TomlReader& root, const TrainConfig& config) {
+  const TomlReader model = root.section("model");
+  const ModelConfig& m = config.model;
+  if (m.kernel % 2 == 0) model.refuse("kernel", "must be odd");
+  if (m.stem_kernel % 2 == 0) model.refuse("stem_kernel", "must be odd");
   for (const std::int64_t dilation : m.dilations)
-    if (dilation < 1) t.refuse("dilations", "must be positive");
-  m.attention_blocks = t.integer("attention_blocks", m.attention_blocks, 0, 1000);
-  m.attention_heads = t.integer("attention_heads", m.attention_heads, 1, 1000);
+    if (dilation < 1) model.refuse("dilations", "must be positive");
   if (m.attention_blocks > 0 && m.width % m.attention_heads != 0)
-    t.refuse("attention_heads", "must divide width");
-  m.subsample = t.integer("subsample", m.subsample, 1, 64);
-  m.dropout = t.number("dropout", m.dropout, 0, 0.99);
-  const std::string head =
-      t.choice("head", "semi_markov", {"semi_markov", "linear_chain", "softmax"});
-  m.head = head == "softmax"        ? HeadKind::kSoftmax
-           : head == "linear_chain" ? HeadKind::kLinearChain
-                                    : HeadKind::kSemiMarkov;
-  m.boundary_scores = t.boolean("boundary_scores", m.boundary_scores);
-  return m;
-}
-
-TrainingPlan read_training(const TomlReader& t) {
-  TrainingPlan p;
-  p.epochs = t.integer("epochs", p.epochs, 1, 1'000'000);
-  p.batch_size = t.integer("batch_size", p.batch_size, 1, 1'000'000);
-  p.batch_frames = t.integer("batch_frames", p.batch_frames, 0);
-  p.chooses_shards = !t.has("shards");
-  p.shards = t.integer("shards", p.shards, 1, comm::kMostShards);
-  if (!comm::valid_shards(p.shards)) t.refuse("shards", "must be a power of two");
+    model.refuse("attention_heads", "must divide width");
+  const TomlReader training = root.section("training");
+  const TrainingPlan& p = config.training;
+  if (!comm::valid_shards(p.shards)) training.refuse("shards", "must be a power of two");
   if (p.batch_size % p.shards != 0)
-    t.refuse("shards", fmt::format("must divide training.batch_size, which is {}", p.batch_size));
-  p.learning_rate = t.number("learning_rate", p.learning_rate, 0, kHuge);
-  p.warmup = t.number("warmup", p.warmup, 0, 1);
-  p.clip = t.number("clip", p.clip, 0, kHuge);
-  p.crf_reg = t.number("crf_reg", p.crf_reg, 0, kHuge);
-  p.fixed_length = t.integer("fixed_length", p.fixed_length, 0, 1'000'000'000);
-  p.patience = t.integer("patience", p.patience, 0);
-  p.select_every = t.integer("select_every", p.select_every, 1, 1'000'000);
-  std::vector<std::string> criteria;
-  for (const Selection selection : kSelections) criteria.push_back(name_of(selection));
-  const std::string chosen = t.choice("select_by", name_of(p.select_by), criteria);
-  for (const Selection selection : kSelections)
-    if (name_of(selection) == chosen) p.select_by = selection;
-  p.seed = static_cast<std::uint64_t>(t.integer("seed", 1, 0));
-  p.adamw.weight_decay = t.number("weight_decay", p.adamw.weight_decay, 0, kHuge);
-  p.adamw.beta1 = t.number("beta1", p.adamw.beta1, 0, 0.999999);
-  p.adamw.beta2 = t.number("beta2", p.adamw.beta2, 0, 0.999999);
-  p.adamw.average = t.number("average", p.adamw.average, 0, 0.999999);
-  return p;
+    training.refuse("shards",
+                    fmt::format("must divide training.batch_size, which is {}", p.batch_size));
+  const TomlReader evaluation = root.section("evaluation");
+  if (config.tolerances.empty()) evaluation.refuse("tolerances", "must hold at least one number");
+  for (const double tolerance : config.tolerances)
+    if (!(tolerance >= 0)) evaluation.refuse("tolerances", "must not be negative");
 }
 
 }  // namespace
@@ -121,19 +41,9 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
   TrainConfig config;
   config.text = text;
   config.overrides = overrides;
-  config.title = root.string("title", "");
-  config.data = read_data(root.section("data"));
-  config.features = read_features(root.section("features"));
-  const TomlReader model = root.section("model");
-  config.model = read_model(model);
-  config.max_duration = model.integer("max_duration", 0, 0, 1'000'000);
-  config.join_long = model.choice("long_segments", "cut", {"cut", "joined"}) == "joined";
-  config.training = read_training(root.section("training"));
-  const TomlReader evaluation = root.section("evaluation");
-  config.tolerances = evaluation.numbers("tolerances", config.tolerances);
-  if (config.tolerances.empty()) evaluation.refuse("tolerances", "must hold at least one number");
-  for (const double tolerance : config.tolerances)
-    if (!(tolerance >= 0)) evaluation.refuse("tolerances", "must not be negative");
+  for (const ConfigKey& key : config_keys())
+    key.read(key.section.empty() ? root : root.section(key.section), config);
+  check_together(root, config);
   root.refuse_unknown();
   try {
     static_cast<void>(FeatureExtractor(config.features));

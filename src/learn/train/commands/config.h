@@ -25,6 +25,8 @@ struct DataSource {
   std::string metric_fold;                ///< folding map for the metrics alone
   bool allow_commands = false;            ///< in the manifest; no file can say so, only the user
   bool metric_merge = true;               ///< MetricsConfig::merge_folded
+  bool unlabelled_unknown = false;        ///< what no label covers takes no part; else it is filled
+  bool skip_unpaired = false;  ///< leave out recordings without labels, and labels without them
 };
 
 /// What the best epoch is best in, on the development set. Of equal epochs the first is kept.

@@ -13,6 +13,7 @@
 #include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
+#include "learn/data/text.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
@@ -34,16 +35,44 @@ struct DecodedPaths {
     if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
     if (options.posteriors) posteriors = stem + ".frames.csv";
   }
+  std::vector<fs::path> wanted() const {
+    std::vector<fs::path> paths;
+    for (const fs::path& path : {labels, alternatives, posteriors})
+      if (!path.empty()) paths.push_back(path);
+    return paths;
+  }
   fs::path labels, alternatives, posteriors;
 };
 
+/// What is to be done, and with `resume` what was done before.
+std::vector<DecodedFile> start_files(const DecodeOptions& options,
+                                     const std::vector<fs::path>& files) {
+  std::vector<DecodedFile> results;
+  for (const fs::path& audio : files) {
+    const DecodedPaths paths(options, audio);
+    DecodedFile& file = results.emplace_back();
+    file.audio = audio;
+    file.labels = paths.labels;
+    std::error_code failure;
+    file.skipped = options.resume && std::ranges::all_of(paths.wanted(), [&](const fs::path& path) {
+                     return fs::is_regular_file(path, failure);
+                   });
+  }
+  return results;
+}
+
 /// Refuses files that would replace each other or something of the user's, before any is written.
+/// `all` may have some that are not to be done.
 void announce_decoded(Outputs& outputs, const DecodeOptions& options,
-                      const std::vector<fs::path>& files) {
-  for (const fs::path& file : files) {
-    const DecodedPaths paths(options, file);
-    for (const fs::path& path : {paths.labels, paths.alternatives, paths.posteriors})
-      if (!path.empty()) outputs.announce(path, file.string());
+                      const std::vector<fs::path>& all, const std::vector<DecodedFile>& todo) {
+  Outputs names;
+  for (const fs::path& file : all)
+    for (const fs::path& path : DecodedPaths(options, file).wanted())
+      names.announce(path, file.string());
+  for (const DecodedFile& file : todo) {
+    if (file.skipped) continue;
+    for (const fs::path& path : DecodedPaths(options, file.audio).wanted())
+      outputs.announce(path, file.audio.string());
   }
   outputs.check();
 }
@@ -71,10 +100,10 @@ class Decoding {
                          .seed = options.seed})) {}
 
   /// One portion of files, so that memory stays bounded.
-  void decode(std::span<const fs::path> files, std::vector<DecodedFile>& results);
+  void decode(std::span<DecodedFile> files);
   /// What was resampled; empty when nothing was.
   std::string resampled() const {
-    return resampled_text(rates_, model_.config.features.sample_rate);
+    return data::resampled_text(rates_, model_.config.features.sample_rate);
   }
 
  private:
@@ -134,6 +163,7 @@ void Decoding::find_segments(std::vector<Item>& items) {
     whole.push_back(&item);
     sequences.push_back(item.sequence);
   }
+  if (whole.empty()) return;
   try {
     std::vector<learn::Decoded> decoded = loaded_.decode(sequences, how_);
     for (std::size_t i = 0; i < whole.size(); ++i) whole[i]->decoded = std::move(decoded[i]);
@@ -177,22 +207,24 @@ void Decoding::write(Item& item) const {
                file.seconds);
 }
 
-void Decoding::decode(std::span<const fs::path> files, std::vector<DecodedFile>& results) {
-  std::vector<Item> items(files.size());
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    items[i].file.audio = files[i];
-    items[i].file.labels = DecodedPaths(options_, files[i]).labels;
-  }
-  pool_of(options_.context).run(static_cast<std::int64_t>(files.size()), [&](std::int64_t i) {
+void Decoding::decode(std::span<DecodedFile> files) {
+  std::vector<Item> items;
+  for (DecodedFile& file : files)
+    if (!file.skipped) items.push_back({file, 0, {}, {}});
+  pool_of(options_.context).run(std::ssize(items), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
     attempt(item.file, [&] { read(item); });
   });
   find_segments(items);
-  for (Item& item : items) {
-    if (item.file.error.empty()) ++rates_[item.sample_rate];
-    attempt(item.file, [&] { write(item); });
-    results.push_back(item.file);
-    if (options_.each) options_.each(item.file);
+  auto item = items.begin();
+  for (DecodedFile& file : files) {
+    if (!file.skipped) {
+      if (item->file.error.empty()) ++rates_[item->sample_rate];
+      attempt(item->file, [&] { write(*item); });
+      file = item->file;
+      ++item;
+    }
+    if (options_.each) options_.each(file);
   }
 }
 
@@ -208,15 +240,15 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   const bool values = model.model().config.features.kind == FeatureKind::kValues;
   const std::vector<fs::path> files = learn::recording_files(options.inputs, values);
   Outputs outputs(options.overwrite);
-  announce_decoded(outputs, options, files);
+  std::vector<DecodedFile> results = start_files(options, files);
+  announce_decoded(outputs, options, files, results);
   make_directories(options.out);
   Decoding decoding(options, model, outputs);
   Progress progress("decoding", static_cast<std::int64_t>(files.size()),
                     {.quiet = options.context.options().get(options::kQuiet)});
-  std::vector<DecodedFile> results;
-  for (std::size_t i = 0; i < files.size(); i += kPortion) {
-    const std::size_t count = std::min(kPortion, files.size() - i);
-    decoding.decode(std::span(files).subspan(i, count), results);
+  for (std::size_t i = 0; i < results.size(); i += kPortion) {
+    const std::size_t count = std::min(kPortion, results.size() - i);
+    decoding.decode(std::span(results).subspan(i, count));
     progress.advance(static_cast<std::int64_t>(count));
   }
   progress.finish();

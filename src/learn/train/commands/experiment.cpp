@@ -10,6 +10,8 @@
 #include "base/os/file.h"
 #include "comm/group.h"
 #include "comm/tree.h"
+#include "learn/data/text.h"
+#include "learn/data/unlabelled.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/crf_start.h"
@@ -25,7 +27,7 @@ double now() {
 LabelOptions label_options(const DataSource& data) {
   LabelOptions options;
   options.tier = data.tier;
-  options.fill_label = data.fill_label;
+  options.fill_label = data.unlabelled_unknown ? data::kUnlabelled : data.fill_label;
   return options;
 }
 
@@ -45,7 +47,8 @@ std::vector<Example> load_with_progress(const std::vector<Recording>& recordings
     const std::size_t count = std::min(kPortion, recordings.size() - i);
     for (Example& example : load_examples(std::span(recordings).subspan(i, count), extractor,
                                           label_options(config.data), fold, context))
-      all.push_back(std::move(example));
+      for (Example& part : data::labelled_parts(std::move(example), extractor.hop_seconds()))
+        all.push_back(std::move(part));
     progress.advance(static_cast<std::int64_t>(count));
   }
   return all;
@@ -123,7 +126,29 @@ void tell_resampled(const std::vector<const std::vector<Example>*>& sets,
   std::map<double, std::int64_t> rates;
   for (const std::vector<Example>* set : sets)
     for (const Example& example : *set) ++rates[example.sample_rate];
-  tell(resampled_text(rates, features.sample_rate));
+  tell(data::resampled_text(rates, features.sample_rate));
+}
+
+std::string first_of(const std::vector<std::filesystem::path>& paths) {
+  return fmt::format("{}{}", paths.front().string(), paths.size() > 1 ? ", ..." : "");
+}
+
+/// The recordings of a manifest or directory; what data.unpaired leaves out is said.
+std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
+                                       bool allow_commands) {
+  Unpaired unpaired;
+  ManifestOptions options;
+  options.allow_commands = allow_commands;
+  options.values = config.features.kind == FeatureKind::kValues;
+  if (config.data.skip_unpaired) options.unpaired = &unpaired;
+  std::vector<Recording> recordings = load_manifest(path, options);
+  if (!unpaired.recordings.empty())
+    log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
+        unpaired.recordings.size(), first_of(unpaired.recordings));
+  if (!unpaired.labels.empty())
+    log(LogLevel::kWarning, "{} label files have no recording and are left out ({})",
+        unpaired.labels.size(), first_of(unpaired.labels));
+  return recordings;
 }
 
 void check_labels(const std::vector<Recording>& recordings) {
@@ -209,8 +234,7 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   if (config.data.path.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   const std::vector<Recording> recordings =
-      load_manifest(config.data.path, {.allow_commands = config.data.allow_commands,
-                                       .values = config.features.kind == FeatureKind::kValues});
+      find_recordings(config, config.data.path, config.data.allow_commands);
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
@@ -250,9 +274,7 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   const std::string path = data.empty() ? model.config.data.path : data;
   // A path out of the model file was chosen by whoever made that.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
-  std::vector<Recording> recordings =
-      load_manifest(path, {.allow_commands = allow_commands,
-                           .values = model.config.features.kind == FeatureKind::kValues});
+  std::vector<Recording> recordings = find_recordings(model.config, path, allow_commands);
   if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())
     throw DataError(
@@ -375,6 +397,10 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
       evaluate_model(system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test,
                      options.execution.context, options.group);
   return system;
+}
+
+void introduce(const std::string& text) {
+  if (!text.empty()) log(LogLevel::kInfo, "{}", text);
 }
 
 }  // namespace segfuse::learn

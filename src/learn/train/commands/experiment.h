@@ -63,4 +63,7 @@ std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
                   const TrainerOptions& options);
 
+/// Logs what a training begins with; nothing for an empty text.
+void introduce(const std::string& text);
+
 }  // namespace segfuse::learn

@@ -45,10 +45,20 @@ std::vector<learn::HeadKind> heads_of(const TrainOptions& options, learn::HeadKi
   return heads;
 }
 
-learn::TrainConfig read_config(const TrainOptions& options) {
-  learn::TrainConfig config = learn::read_train_config(options.config, options.overrides);
+/// The configuration with everything that wins over it.
+learn::TrainConfig configured(const TrainOptions& options) {
+  learn::TrainConfig config =
+      options.config_text.empty()
+          ? learn::read_train_config(options.config, options.overrides)
+          : learn::parse_train_config(options.config_text, options.config.string(),
+                                      options.overrides);
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) learn::set_data_path(config, options.data);
+  return config;
+}
+
+learn::TrainConfig read_config(const TrainOptions& options) {
+  learn::TrainConfig config = configured(options);
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (!(options.checkpoint_minutes >= 0))
     throw UsageError(fmt::format("--checkpoint-every is a number of minutes from 0 on, not {}",
@@ -75,6 +85,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
     if (!leads) return;
     folders = open_folders(options, heads);  // all of them, before the first one trains
     learn::announce_report(outputs, options.out);
+    learn::introduce(options.introduction);
   });
   if (group != nullptr) {
     ranks.watch->publish(options.out);
@@ -131,6 +142,10 @@ TrainResult train(const TrainOptions& options) {
   learn::run_on_ranks({options.comm, options.rank_timeout},
                       [&](const learn::RankContext& ranks) { result = train_as(options, ranks); });
   return result;
+}
+
+std::string effective_configuration(const TrainOptions& options) {
+  return learn::settings_text(configured(options));
 }
 
 }  // namespace segfuse

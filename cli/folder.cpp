@@ -1,0 +1,122 @@
+#include "folder.h"
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "segfuse/error.h"
+#include "segfuse/train.h"
+
+namespace segfuse::cli {
+namespace {
+
+FolderPlan plan_of(const std::filesystem::path& folder, const FolderChoice& choice,
+                   bool allow_commands) {
+  FolderOptions options;
+  options.folder = folder;
+  options.preset = choice.preset;
+  options.tier = choice.tier;
+  options.allow_commands = allow_commands;
+  options.context = Context::process_default();
+  return plan_folder(options);
+}
+
+}  // namespace
+
+void add_folder_choice(Command command, FolderChoice& choice) {
+  std::string names;
+  for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
+  command.option("--preset", choice.preset,
+                 "Of a folder: " + names + "; default: the one that fits best");
+  command.option("--tier", choice.tier, "Tier of label files that have several");
+}
+
+void prepare(TrainOptions& options, const FolderChoice& choice) {
+  std::error_code failure;
+  if (!std::filesystem::is_directory(options.config, failure)) {
+    if (!choice.preset.empty())
+      throw UsageError(
+          "--preset is for a folder of recordings; a TOML file says all that a preset says");
+    if (!choice.tier.empty()) options.overrides.push_back("data.tier=" + choice.tier);
+    return;
+  }
+  if (!options.data.empty())
+    throw UsageError(
+        fmt::format("two places for the data: '{}' and --data '{}'; pass one of them, or a TOML "
+                    "file with --data",
+                    options.config.string(), options.data));
+  const FolderPlan plan = plan_of(options.config, choice, options.allow_commands);
+  options.config_text = plan.configuration;
+  options.introduction = plan.card;
+  if (!options.out.empty())
+    options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
+}
+
+void choose_out(TrainOptions& options) {
+  if (!options.out.empty()) return;
+  if (options.resume)
+    throw UsageError("--resume continues the training of a directory: name it with --out");
+  options.out = free_output_folder(options.config);
+}
+
+void add_init(Command app, Common& common) {
+  struct Options {
+    std::filesystem::path folder, out;
+    FolderChoice choice;
+    bool allow_commands = false;
+  };
+  auto options = std::make_shared<Options>();
+  Command command = app.add("init", "Write the configuration that suits a folder of recordings");
+  command.option("folder", options->folder, "Folder of recordings and labels").required();
+  command.option("--out", options->out, "The TOML file; default: NAME.toml");
+  add_folder_choice(command, options->choice);
+  add_allow_commands(command, options->allow_commands);
+  command.footer(
+      "\nExample:\n  segfuse init recordings --out recordings.toml\n"
+      "  segfuse train recordings.toml");
+  command.runs([options, &common] {
+    std::error_code failure;
+    const std::filesystem::path& folder = options->folder;
+    if (!std::filesystem::is_directory(folder, failure))
+      throw UsageError(
+          fmt::format("'{}' is no folder; init looks at the recordings of one", folder.string()));
+    if (options->out.empty()) options->out = output_name(folder) + ".toml";
+    if (!common.overwrite && std::filesystem::exists(options->out, failure))
+      throw UsageError(
+          fmt::format("{}: is there already; name another file with --out, or pass "
+                      "--overwrite",
+                      options->out.string()));
+    const FolderPlan plan = plan_of(folder, options->choice, options->allow_commands);
+    write_outputs({{options->out, plan.configuration}}, common.overwrite);
+    if (common.json) {
+      print_json({{"configuration", options->out.string()}, {"card", plan.card}});
+      return;
+    }
+    put("{}\nconfiguration: {}\n", plan.card, options->out.string());
+  });
+}
+
+void add_config(Command app, Common& common) {
+  auto markdown = std::make_shared<bool>(false);
+  Command command = app.add("config", "Explain the keys of a configuration");
+  command.flag("--markdown", *markdown, "As the page docs/configuration.md");
+  command.footer("\nExample:\n  segfuse config");
+  command.runs([markdown, &common] {
+    if (*markdown) {
+      put("{}", configuration_page());
+      return;
+    }
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const ConfigurationKey& key : configuration_keys()) {
+      rows.push_back({{"key", key.name}, {"type", key.type}, {"doc", key.doc}});
+      rows.back()["default"] =
+          key.fallback.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(key.fallback);
+      if (!common.json)
+        put("{} ({}; default {})\n    {}\n", key.name, key.type,
+            key.fallback.empty() ? "none" : key.fallback, key.doc);
+    }
+    if (common.json) print_json(rows);
+  });
+}
+
+}  // namespace segfuse::cli

@@ -1,0 +1,190 @@
+// What is in a folder, as text.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "learn/data/text.h"
+#include "learn/folder/plan.h"
+
+namespace segfuse::learn {
+namespace {
+
+constexpr std::int64_t kRare = 5;  // segments in training, fewer can hardly be learnt
+constexpr std::size_t kShownClasses = 20;
+constexpr std::size_t kShownNames = 5;
+
+std::string counted(std::int64_t count, const std::string& what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string time_text(double seconds) {
+  if (seconds >= 3600) return fmt::format("{:.2f} h", seconds / 3600);
+  if (seconds >= 120) return fmt::format("{:.1f} min", seconds / 60);
+  return fmt::format("{:.1f} s", seconds);
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(kShownNames, names.size());
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+std::string paths_text(const std::vector<std::filesystem::path>& paths) {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& path : paths) names.push_back(path.filename().string());
+  return names_text(names);
+}
+
+class Card {
+ public:
+  void row(const std::string& name, const std::string& value) {
+    text_ += fmt::format("  {:<13} {}\n", name, value);
+  }
+  void line(const std::string& text) { text_ += text + "\n"; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void add_audio(const Plan& plan, Card& card) {
+  const Survey& survey = *plan.survey;
+  const auto count = static_cast<std::int64_t>(survey.recordings.size());
+  card.row("recordings", fmt::format("{} with labels, {}", count, time_text(plan.seconds)));
+  if (!survey.unpaired.recordings.empty())
+    card.row("left out", fmt::format("{} without labels: {}",
+                                     counted(std::ssize(survey.unpaired.recordings), "recording"),
+                                     paths_text(survey.unpaired.recordings)));
+  if (!survey.unpaired.labels.empty())
+    card.row("left out", fmt::format("{} without a recording: {}",
+                                     counted(std::ssize(survey.unpaired.labels), "label file"),
+                                     paths_text(survey.unpaired.labels)));
+  std::string rates;
+  for (const auto& [rate, number] : plan.rates)
+    rates += fmt::format("{}{} Hz{}", rates.empty() ? "" : ", ", rate,
+                         plan.rates.size() > 1 ? fmt::format(" ({})", number) : "");
+  card.row("sample rate", rates);
+  std::string channels;
+  for (const auto& [number, recordings] : plan.channels)
+    channels += fmt::format("{}{}{}", channels.empty() ? "" : ", ", number,
+                            plan.channels.size() > 1 ? fmt::format(" ({})", recordings) : "");
+  card.row("channels",
+           channels + (plan.channels.rbegin()->first > 1 ? "; their mean is taken" : ""));
+}
+
+void add_tiers(const Survey& survey, Card& card) {
+  if (survey.tiers.size() < 2) return;
+  std::string all;
+  for (const TierStatistics& tier : survey.tiers)
+    all += fmt::format("{}{} ({} segments, {} labels)", all.empty() ? "" : ", ",
+                       data::shown(tier.name), tier.segments, tier.labels);
+  card.row("tiers", all);
+  card.row("tier", fmt::format("{}: {}; --tier chooses another", data::shown(survey.tier),
+                               survey.tier_was_given ? "you asked for it"
+                                                     : "its labels come back most often"));
+}
+
+void add_classes(const Plan& plan, Card& card) {
+  using Entry = std::pair<std::string, const ClassStatistics*>;
+  std::vector<Entry> order;
+  for (const auto& [label, statistics] : plan.classes) order.emplace_back(label, &statistics);
+  std::ranges::stable_sort(order, [](const Entry& a, const Entry& b) {
+    return a.second->seconds.size() > b.second->seconds.size();
+  });
+  card.line(fmt::format("  {:<13} {:>8} {:>9} {:>9} {:>9} {:>9}", "label", "segments", "seconds",
+                        "shortest", "median", "longest"));
+  for (std::size_t i = 0; i < std::min(kShownClasses, order.size()); ++i) {
+    const std::vector<double>& seconds = order[i].second->seconds;
+    card.line(fmt::format("  {:<13} {:>8} {:>9.2f} {:>9.4f} {:>9.4f} {:>9.4f}", order[i].first,
+                          seconds.size(), order[i].second->total(), seconds.front(),
+                          seconds[seconds.size() / 2], seconds.back()));
+  }
+  if (order.size() > kShownClasses)
+    card.line(fmt::format("  and {} labels more", order.size() - kShownClasses));
+}
+
+void add_labels(const Plan& plan, Card& card) {
+  card.row("labels", fmt::format("{}, {}", counted(std::ssize(plan.classes), "label"),
+                                 counted(plan.segments, "segment")));
+  if (plan.fill_label)
+    card.row("unlabelled",
+             fmt::format("{} in {} ({:.0f} %), taken for segments of the label \"{}\"",
+                         time_text(plan.unlabelled_seconds),
+                         counted(plan.unlabelled_recordings, "recording"),
+                         100 * plan.unlabelled_seconds / plan.seconds, *plan.fill_label));
+  add_classes(plan, card);
+}
+
+void add_choices(const Plan& plan, Card& card) {
+  card.row("preset", fmt::format("{}: {}; --preset chooses another", plan.preset.preset->name,
+                                 plan.preset.reason));
+  card.row(
+      "frames",
+      fmt::format("{:g} ms, windows of {:g} ms{}", plan.hop_ms, plan.window_ms,
+                  plan.raw ? ", samples as they are"
+                           : fmt::format(", {} bands from {:g} to {:g} Hz", plan.n_mels, plan.fmin,
+                                         plan.fmax > 0 ? plan.fmax : plan.sample_rate / 2.0)));
+  card.row("longest", fmt::format("{:.3f} s (\"{}\"), {} frames", plan.longest, plan.longest_label,
+                                  plan.longest_frames));
+  card.row("K", plan.max_duration == 0
+                    ? fmt::format("{} frames, the longest segment of the training recordings",
+                                  plan.longest_in_training)
+                    : fmt::format("{} frames; {} longer, cut for the model and joined again",
+                                  plan.max_duration,
+                                  plan.longer_than_k == 1
+                                      ? "1 segment is"
+                                      : fmt::format("{} segments are", plan.longer_than_k)));
+  card.row("split", fmt::format("{} to train on, {} for development, {} for test{}", plan.splits[0],
+                                plan.splits[1], plan.splits[2],
+                                plan.survey->split_was_given ? ", as the folder says" : ""));
+  card.row(
+      "training",
+      fmt::format(
+          "{} epochs, {} a step{}", plan.epochs,
+          counted(plan.batch_size, plan.fixed_length > 0 ? "piece" : "recording"),
+          plan.fixed_length > 0 ? fmt::format(", pieces of {} frames", plan.fixed_length) : ""));
+}
+
+void add_warnings(const Plan& plan, Card& card) {
+  std::vector<std::string> missing, rare;
+  for (const auto& [label, statistics] : plan.classes) {
+    if (statistics.training == 0)
+      missing.push_back(fmt::format("\"{}\"", label));
+    else if (statistics.training < kRare)
+      rare.push_back(fmt::format("\"{}\" ({})", label, statistics.training));
+  }
+  if (!rare.empty())
+    card.line(fmt::format("warning: seen fewer than {} times in training, and hardly learnt: {}",
+                          kRare, names_text(rare)));
+  if (!missing.empty())
+    card.line(fmt::format(
+        "warning: not in the training recordings, so whatever is found there counts as wrong: {}",
+        names_text(missing)));
+  if (plan.splits[1] == 0)
+    card.line("note: too few recordings for a development set; the last epoch is kept");
+  if (plan.splits[2] == 0)
+    card.line("note: no test recordings; the figures are of the development set");
+  if (plan.fixed_length > 0)
+    for (const Surveyed& s : plan.survey->recordings)
+      if (s.recording.split == Split::kTrain &&
+          1000 * s.audio.seconds() / plan.hop_ms < static_cast<double>(plan.fixed_length))
+        card.line(
+            fmt::format("note: shorter than a piece, and not trained on: {}", s.recording.id));
+}
+
+}  // namespace
+
+std::string card_of(const Plan& plan) {
+  Card card;
+  card.line(fmt::format("data card of {}", plan.survey->folder.string()));
+  add_audio(plan, card);
+  add_tiers(*plan.survey, card);
+  add_labels(plan, card);
+  add_choices(plan, card);
+  add_warnings(plan, card);
+  return card.take();
+}
+
+}  // namespace segfuse::learn

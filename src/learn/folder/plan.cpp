@@ -1,0 +1,236 @@
+#include "learn/folder/plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+constexpr double kHops[] = {20, 10, 5, 4, 2.5, 2, 1, 0.5, 0.25, 0.2, 0.1};  // milliseconds
+constexpr double kShort = 0.05;         // the share of segments that may last less than
+constexpr double kFramesOfShort = 2;    // so many frames
+constexpr double kLeastHopSamples = 8;  // of sound
+constexpr int kMostRawSamples = 32;     // of a frame; more are averaged
+constexpr std::int64_t kAlwaysK = 150;  // frames; up to it the longest segment is K
+constexpr double kLongTail = 0.99;      // beyond it, twice what this share of segments lasts
+constexpr std::int64_t kPieceFrames = 2000;
+constexpr double kWork = 1.5e6;  // frames that training sees, all epochs together
+constexpr double kMuch = 2e5;    // frames; they can teach a larger model
+constexpr std::int64_t kLeastEpochs = 10, kMostEpochs = 40;
+constexpr std::int64_t kLeastSteps = 400;  // unless the work forbids it
+constexpr std::int64_t kMostBatch = 16;
+
+double quantile(const std::vector<double>& ascending, double share) {
+  if (ascending.empty()) return 0;
+  const auto at = static_cast<std::size_t>(share * static_cast<double>(ascending.size() - 1));
+  return ascending[at];
+}
+
+/// The one with the most recordings; of equals the lowest.
+int most_common(const std::map<int, std::int64_t>& counts) {
+  return std::ranges::max_element(counts,
+                                  [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+void count_recordings(Plan& plan) {
+  for (const Surveyed& s : plan.survey->recordings) {
+    ++plan.rates[s.audio.sample_rate];
+    ++plan.channels[s.audio.channels];
+    ++plan.splits[static_cast<std::size_t>(s.recording.split)];
+    plan.seconds += s.audio.seconds();
+  }
+  plan.sample_rate = most_common(plan.rates);
+}
+
+/// Durations of labelled segments, ascending.
+std::vector<double> labelled_durations(const Survey& survey) {
+  std::vector<double> durations;
+  for (const Surveyed& s : survey.recordings)
+    for (const LabelSegment& segment : s.gold.segments)
+      if (segment.label != kUnlabelled) durations.push_back(segment.end - segment.start);
+  std::ranges::sort(durations);
+  return durations;
+}
+
+void choose_frames(Plan& plan) {
+  const Preset& preset = *plan.preset.preset;
+  const double rate = plan.sample_rate;
+  plan.raw = preset.raw || rate < 2000;
+  const double shortest = 1000 * quantile(labelled_durations(*plan.survey), kShort);
+  const double least = 1000 * (plan.raw ? 1 : kLeastHopSamples) / rate;
+  plan.hop_ms = std::max(preset.hop_ms, least);
+  for (const double hop : kHops) {
+    if (hop > preset.hop_ms || hop < least) continue;
+    plan.hop_ms = hop;
+    if (shortest >= kFramesOfShort * hop) break;
+  }
+  plan.window_ms = plan.hop_ms * (plan.raw ? 1 : preset.window_hops);
+  plan.tolerances = preset.tolerances;
+  if (plan.raw) {
+    const bool many = rate * plan.hop_ms / 1000 > kMostRawSamples;
+    plan.raw_bins = many ? kMostRawSamples / 2 : 0;
+    return;
+  }
+  plan.n_mels = preset.n_mels;
+  plan.fmin = preset.fmin;
+  if (plan.fmin >= rate / 4)
+    throw UsageError(fmt::format(
+        "{}: the preset '{}' looks at {:g} Hz and above, and recordings of {} Hz end at {:g} Hz; "
+        "choose another one with --preset",
+        plan.survey->folder.string(), preset.name, plan.fmin, plan.sample_rate, rate / 2));
+  plan.fmax = preset.fmax < rate / 2 ? preset.fmax : 0;
+}
+
+/// Labels of whole recordings, with kUnlabelled where there are none.
+std::vector<Annotation> covered(const Plan& plan) {
+  std::vector<Annotation> all;
+  FrameOptions options;
+  options.fill_label = kUnlabelled;
+  for (const Surveyed& s : plan.survey->recordings) {
+    const double hop = plan.hop_ms / 1000;
+    const double seconds = s.audio.seconds();
+    const auto frames =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(seconds / hop - 1e-9)));
+    all.push_back(covering(s.gold, hop, frames, seconds, options));
+  }
+  return all;
+}
+
+/// A label that no recording has.
+std::string unused_label(const std::map<std::string, ClassStatistics>& classes) {
+  std::string name = "gap";
+  for (int number = 2; classes.contains(name); ++number) name = fmt::format("gap{}", number);
+  return name;
+}
+
+std::int64_t frames_of(const Plan& plan, double seconds) {
+  return std::max<std::int64_t>(1, std::llround(1000 * seconds / plan.hop_ms));
+}
+
+void count_segments(Plan& plan) {
+  const std::vector<Annotation> all = covered(plan);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    bool some = false;
+    const bool training = plan.survey->recordings[i].recording.split == Split::kTrain;
+    for (const LabelSegment& segment : all[i].segments) {
+      ClassStatistics& statistics = plan.classes[segment.label];
+      const double seconds = segment.end - segment.start;
+      statistics.seconds.push_back(seconds);
+      if (training)
+        plan.longest_in_training = std::max(plan.longest_in_training, frames_of(plan, seconds));
+      statistics.training += training;
+      some = some || segment.label == kUnlabelled;
+    }
+    plan.unlabelled_recordings += some;
+  }
+  const auto unlabelled = plan.classes.find(kUnlabelled);
+  if (unlabelled != plan.classes.end()) {
+    plan.unlabelled_seconds = unlabelled->second.total();
+    plan.fill_label = unused_label(plan.classes);
+    plan.classes[*plan.fill_label] = std::move(unlabelled->second);
+    plan.classes.erase(kUnlabelled);
+  }
+  for (auto& [label, statistics] : plan.classes) {
+    std::ranges::sort(statistics.seconds);
+    plan.segments += std::ssize(statistics.seconds);
+    if (statistics.seconds.back() <= plan.longest) continue;
+    plan.longest = statistics.seconds.back();
+    plan.longest_label = label;
+  }
+}
+
+/// One long pause would make every step as slow as itself.
+void choose_longest(Plan& plan) {
+  const auto frames = [&](double seconds) { return frames_of(plan, seconds); };
+  plan.longest_frames = frames(plan.longest);
+  if (plan.longest_frames <= kAlwaysK) return;
+  std::vector<double> durations;
+  for (const auto& [label, statistics] : plan.classes)
+    if (!plan.fill_label || label != *plan.fill_label)
+      durations.insert(durations.end(), statistics.seconds.begin(), statistics.seconds.end());
+  std::ranges::sort(durations);
+  const std::int64_t usual = 2 * frames(quantile(durations, kLongTail));
+  const std::int64_t most = std::max(kAlwaysK, usual);
+  if (plan.longest_frames <= most) return;
+  plan.max_duration = most;
+  for (const auto& [label, statistics] : plan.classes)
+    plan.longer_than_k += std::ranges::count_if(
+        statistics.seconds, [&](double seconds) { return frames(seconds) > most; });
+}
+
+void choose_training(Plan& plan) {
+  std::vector<double> lengths;  // frames of the training recordings
+  for (const Surveyed& s : plan.survey->recordings)
+    if (s.recording.split == Split::kTrain)
+      lengths.push_back(1000 * s.audio.seconds() / plan.hop_ms);
+  const double frames = std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  auto sequences = static_cast<double>(lengths.size());
+  double shorter = 0;
+  for (const double length : lengths) shorter += length < kPieceFrames ? length : 0;
+  const double longest = *std::ranges::max_element(lengths);
+  if (longest > 2 * kPieceFrames && shorter < 0.02 * frames) {
+    plan.fixed_length = kPieceFrames;
+    sequences = frames / kPieceFrames;
+  }
+  plan.width = frames > kMuch ? 128 : 64;
+  plan.subsample = frames > kMuch ? 2 : 1;
+  const double epochs = std::clamp(kWork / frames, static_cast<double>(kLeastEpochs),
+                                   static_cast<double>(kMostEpochs));
+  plan.epochs = std::llround(epochs);
+  plan.batch_size = kMostBatch;
+  while (plan.batch_size > 1 &&
+         epochs * sequences / static_cast<double>(plan.batch_size) < kLeastSteps)
+    plan.batch_size /= 2;
+}
+
+void check_enough(const Plan& plan) {
+  if (plan.splits[0] > 0 && plan.splits[1] + plan.splits[2] > 0) return;
+  throw DataError(fmt::format(
+      "{}: {} with labels; training needs at least one to train on and one to measure with: label "
+      "another one, or cut a long one in two",
+      plan.survey->folder.string(),
+      plan.survey->recordings.size() == 1
+          ? "one recording"
+          : fmt::format("{} recordings ({} for training, {} for development, {} for test)",
+                        plan.survey->recordings.size(), plan.splits[0], plan.splits[1],
+                        plan.splits[2])));
+}
+
+}  // namespace
+
+double ClassStatistics::total() const {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+Plan make_plan(const Survey& survey, const std::string& preset) {
+  Plan plan;
+  plan.survey = &survey;
+  count_recordings(plan);
+  check_enough(plan);
+  plan.preset = preset.empty() ? choose_preset(survey)
+                               : PresetChoice{&preset_named(preset), "you asked for it"};
+  choose_frames(plan);
+  count_segments(plan);
+  choose_longest(plan);
+  choose_training(plan);
+  return plan;
+}
+
+}  // namespace segfuse::learn
+
+namespace segfuse {
+
+FolderPlan plan_folder(const FolderOptions& options) {
+  if (!options.preset.empty()) static_cast<void>(learn::preset_named(options.preset));
+  const learn::Survey survey = learn::survey_folder(options);
+  const learn::Plan plan = learn::make_plan(survey, options.preset);
+  return {learn::configuration_of(plan), learn::card_of(plan)};
+}
+
+}  // namespace segfuse

@@ -1,0 +1,150 @@
+#include "learn/folder/survey.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/context/pool.h"
+#include "base/os/file.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "learn/data/labels/fields.h"
+#include "learn/data/text.h"
+#include "segfuse/data/formats.h"
+#include "segfuse/error.h"
+
+namespace segfuse::learn {
+namespace {
+
+/// Of a label that a tier has to be read so often that it is the tier that is meant.
+constexpr double kClearlyMore = 3;
+
+data::AudioInfo info_of(const Recording& recording) {
+  if (!recording.command) return data::audio_info(recording.audio);
+  AudioOptions how;
+  how.channel = AudioOptions::kMean;
+  const Audio audio = read_recording(recording, how);
+  return {audio.sample_rate, audio.channels, static_cast<std::int64_t>(audio.samples.size())};
+}
+
+Annotation labels_of(const Recording& recording, double sample_rate, const std::string& tier) {
+  LabelOptions options;
+  options.sample_rate = sample_rate;
+  options.tier = tier;
+  options.recording = data::name_in_labels(recording);
+  options.fill_label = kUnlabelled;
+  return read_labels(recording.labels, options);
+}
+
+/// Interval tiers of a label file that one is chosen from. A format whose tiers belong together has
+/// a choice only for somebody who names one.
+std::vector<std::string> tiers_of(const Recording& recording, bool is_named) {
+  const LabelContents contents = inspect_labels(recording.labels);
+  std::vector<std::string> names;
+  if (contents.tiers_are_one && !is_named) return names;
+  for (const LabelTier& tier : contents.tiers)
+    if (tier.intervals && !tier.name.empty()) names.push_back(tier.name);
+  return names;
+}
+
+/// Those of all files, in the order of the first file that has them.
+std::vector<std::string> tiers_of(const std::vector<Recording>& recordings, bool is_named) {
+  std::vector<std::string> names;
+  for (const Recording& recording : recordings)
+    for (const std::string& tier : tiers_of(recording, is_named))
+      if (std::ranges::find(names, tier) == names.end()) names.push_back(tier);
+  return names;
+}
+
+TierStatistics statistics_of(const std::vector<Recording>& recordings, const std::string& tier) {
+  TierStatistics statistics{tier, 0, 0};
+  std::set<std::string> labels;
+  for (const Recording& recording : recordings) {
+    const std::vector<std::string> there = tiers_of(recording, true);
+    if (std::ranges::find(there, tier) == there.end()) continue;
+    Annotation annotation;
+    try {
+      annotation = labels_of(recording, 0, tier);
+    } catch (const DataError&) {
+      continue;  // a tier that nobody may want
+    }
+    for (const LabelSegment& segment : annotation.segments) {
+      if (segment.label == kUnlabelled) continue;
+      ++statistics.segments;
+      labels.insert(segment.label);
+    }
+  }
+  statistics.labels = static_cast<std::int64_t>(labels.size());
+  return statistics;
+}
+
+double repeats(const TierStatistics& tier) {
+  return static_cast<double>(tier.segments) /
+         static_cast<double>(std::max<std::int64_t>(1, tier.labels));
+}
+
+[[noreturn]] void ask_for_tier(const FolderOptions& options,
+                               const std::vector<TierStatistics>& tiers) {
+  std::string text;
+  for (const TierStatistics& tier : tiers)
+    text += fmt::format("{}{} ({} segments, {} labels)", text.empty() ? "" : ", ",
+                        data::shown(tier.name), tier.segments, tier.labels);
+  throw UsageError(fmt::format(
+      "{}: the labels have several tiers, and nothing says which one is meant: {}; choose one "
+      "with --tier",
+      options.folder.string(), text));
+}
+
+/// A tier whose labels come back again and again can be learnt; one of words, most of which are
+/// seen once, cannot.
+void choose_tier(const FolderOptions& options, const std::vector<Recording>& recordings,
+                 Survey& survey) {
+  const std::vector<std::string> names = tiers_of(recordings, !options.tier.empty());
+  if (!options.tier.empty()) {
+    if (std::ranges::find(names, options.tier) == names.end())
+      throw UsageError(fmt::format(
+          "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
+          names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
+    survey.tier = options.tier;
+    survey.tier_was_given = true;
+  }
+  if (names.size() < 2) return;
+  for (const std::string& name : names) {
+    const TierStatistics tier = statistics_of(recordings, name);
+    if (tier.segments > 0) survey.tiers.push_back(tier);
+  }
+  if (survey.tier_was_given) return;
+  std::vector<TierStatistics> ordered = survey.tiers;
+  std::ranges::stable_sort(ordered, [](const TierStatistics& a, const TierStatistics& b) {
+    return repeats(a) > repeats(b);
+  });
+  if (ordered.size() > 1 && repeats(ordered[0]) < kClearlyMore * repeats(ordered[1]))
+    ask_for_tier(options, survey.tiers);
+  if (!ordered.empty()) survey.tier = ordered[0].name;
+}
+
+}  // namespace
+
+Survey survey_folder(const FolderOptions& options) {
+  Survey survey;
+  survey.folder = options.folder;
+  ManifestOptions how;
+  how.allow_commands = options.allow_commands;
+  how.unpaired = &survey.unpaired;
+  how.split_was_given = &survey.split_was_given;
+  const std::vector<Recording> recordings = load_manifest(options.folder, how);
+  choose_tier(options, recordings, survey);
+  survey.recordings.resize(recordings.size());
+  pool_of(options.context).run(static_cast<std::int64_t>(recordings.size()), [&](std::int64_t i) {
+    const Recording& recording = recordings[static_cast<std::size_t>(i)];
+    Surveyed& surveyed = survey.recordings[static_cast<std::size_t>(i)];
+    surveyed.recording = recording;
+    surveyed.audio = info_of(recording);
+    surveyed.gold = labels_of(recording, surveyed.audio.sample_rate, survey.tier);
+  });
+  return survey;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,389 @@
+"""A folder is enough: trainings without a configuration, on data as people have it."""
+
+import hashlib
+import json
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+import tool
+
+QUICK = ("--set", "training.epochs=2", "--set", "model.width=8", "--quiet")
+
+
+def digest(path):
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+
+
+def segments_of(path):
+    """Start, end and label of each line of a .phn file of 16 kHz, in seconds."""
+    for line in path.read_text().splitlines():
+        start, end, label = line.split()
+        yield int(start) / 16000, int(end) / 16000, label
+
+
+def textgrid(tiers):
+    """Tiers of intervals, {name: [(start, end, text)]}."""
+    end = max(interval[1] for tier in tiers.values() for interval in tier)
+    text = (
+        f'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n{end}\n<exists>\n{len(tiers)}\n'
+    )
+    for name, intervals in tiers.items():
+        text += f'"IntervalTier"\n"{name}"\n0\n{end}\n{len(intervals)}\n'
+        text += "".join(f'{a}\n{b}\n"{label}"\n' for a, b, label in intervals)
+    return text
+
+
+class FolderTest(tool.ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.data, _ = cls.corpus(train=12, test=4)
+        cls.recordings = sorted((cls.data / "train").glob("*.wav"))
+
+    def folder(self, name, count, suffix=".csv", write=None):
+        """A folder of that many recordings with labels beside them."""
+        folder = self.directory / name
+        folder.mkdir()
+        for audio in self.recordings[:count]:
+            shutil.copy(audio, folder)
+            rows = list(segments_of(audio.with_suffix(".phn")))
+            text = (
+                write(rows)
+                if write
+                else "start,end,label\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows)
+            )
+            (folder / audio.stem).with_suffix(suffix).write_text(text)
+        return folder
+
+    def card(self, folder, *more, check=0):
+        result = tool.run(
+            "init",
+            folder,
+            "--out",
+            self.directory / f"{folder.name}.toml",
+            "--overwrite",
+            *more,
+            check=check,
+        )
+        return result.stdout if check == 0 else result.stderr
+
+    def test_a_folder_trains_like_the_file_that_init_writes(self):
+        folder = self.folder("plain", 12)
+        work = self.directory / "work"
+        work.mkdir()
+        trained = tool.run("train", folder, *QUICK, "--json", cwd=work, check=0)
+        self.assertIn("label_error_rate", json.loads(trained.stdout))
+        self.assertIn(f"data card of {folder}", trained.stderr)
+        self.assertIn("output        plain-model", trained.stderr)
+        for words in (
+            "12 with labels",
+            "16000 Hz",
+            "4 labels",
+            " K ",
+            "9 to train on, 1 for development, 2 for test",
+        ):
+            self.assertIn(words, trained.stderr)
+        self.assertNotIn("nan", trained.stderr)
+        written = tool.run("init", folder, cwd=work, check=0)
+        self.assertIn("configuration: plain.toml", written.stdout)
+        tool.run("train", "plain.toml", "--out", "by-file", *QUICK, cwd=work, check=0)
+        self.assertEqual(
+            digest(work / "plain-model/model.safetensors"),
+            digest(work / "by-file/model.safetensors"),
+        )
+        again = tool.run("train", folder, *QUICK, cwd=work, check=0)
+        self.assertIn("report: plain-model-2/report.html", again.stdout)
+        refused = tool.run("init", folder, cwd=work, check=2)
+        self.assertIn("plain.toml: is there already", refused.stderr)
+        (work / "plain.toml").write_text("mine")
+        tool.run("init", folder, cwd=work, check=2)
+        self.assertEqual((work / "plain.toml").read_text(), "mine")
+        resumed = tool.run("train", folder, "--resume", cwd=work, check=2)
+        self.assertIn("name it with --out", resumed.stderr)
+
+    def test_the_effective_configuration(self):
+        folder = self.folder("shown", 6)
+        first = tool.run(
+            "train",
+            folder,
+            "--print-config",
+            "--set",
+            "training.epochs=7",
+            cwd=self.directory,
+            check=0,
+        ).stdout
+        self.assertIn("epochs = 7", first)
+        self.assertIn("beta2 = ", first)
+        path = self.directory / "effective.toml"
+        path.write_text(first)
+        again = tool.run("train", path, "--print-config", check=0).stdout
+        self.assertEqual(again, first)
+        self.assertFalse((self.directory / "shown-model").exists())
+
+    def test_what_has_no_partner_is_left_aside(self):
+        folder = self.folder("half", 8)
+        for audio in self.recordings[5:8]:
+            (folder / audio.stem).with_suffix(".csv").unlink()
+        (folder / "notes.txt").write_text("not labels")
+        card = self.card(folder)
+        self.assertIn("5 with labels", card)
+        self.assertIn("3 recordings without labels", card)
+        self.assertIn("1 label file without a recording: notes.txt", card)
+        trained = tool.run("train", folder, *QUICK, "--out", self.directory / "half-out", check=0)
+        self.assertIn("3 recordings have no labels and are left out", trained.stderr)
+        # A configuration of one's own still refuses.
+        refused = tool.run(
+            "train",
+            self.directory / "half.toml",
+            "--set",
+            "data.unpaired=refuse",
+            "--out",
+            self.directory / "none",
+            check=3,
+        )
+        self.assertIn("notes.txt: no audio file for these labels", refused.stderr)
+
+    def test_few_recordings(self):
+        folder = self.folder("three", 3)
+        out = self.directory / "three-out"
+        trained = tool.run("train", folder, "--set", "training.epochs=2", "--out", out, check=0)
+        self.assertIn(
+            "too few recordings for a development set; the last epoch is kept", trained.stderr
+        )
+        self.assertNotIn("nan", trained.stderr)
+        self.assertIn("2 to train on, 0 for development, 1 for test", trained.stderr)
+        one = self.folder("one", 1)
+        self.assertIn("at least one to train on and one to measure with", self.card(one, check=3))
+        none = self.directory / "unlabelled"
+        none.mkdir()
+        shutil.copy(self.recordings[0], none)
+        self.assertIn(
+            "1 recordings and 0 label files, and none belong together", self.card(none, check=3)
+        )
+
+    def test_unlabelled_stretches_get_a_name_that_is_free(self):
+        def without_second(rows):
+            rows = [(a, b, "gap" if i == 2 else c) for i, (a, b, c) in enumerate(rows) if i != 1]
+            return "start,end,label\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows)
+
+        folder = self.folder("gaps", 6, write=without_second)
+        card = self.card(folder)
+        self.assertRegex(
+            card,
+            r'unlabelled +[\d.]+ s in 6 recordings \(\d+ %\), taken for segments of the label "gap2"',
+        )
+        self.assertIn('fill_label = "gap2"', (self.directory / "gaps.toml").read_text())
+        tool.run("train", folder, *QUICK, "--out", self.directory / "gaps-out", check=0)
+
+    def test_unknown_stretches_take_no_part(self):
+        def middle(rows):
+            return "start,end,label\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows[2:-2])
+
+        folder = self.folder("middle", 6, write=middle)
+        labels = {}
+        for name in ("gap", "unknown"):
+            out = self.directory / f"middle-{name}"
+            tool.run(
+                "train", folder, *QUICK, "--set", f"data.unlabelled={name}", "--out", out, check=0
+            )
+            decoded = self.directory / f"middle-{name}-labels"
+            tool.run("decode", out, folder, "--out", decoded, "--format", "csv", check=0)
+            header = (out / "model.safetensors").read_bytes()[8:200000]
+            labels[name] = b'unlabelled"' in header, b"\\u0001" in header
+            text = (out / "report.html").read_text()
+            self.assertEqual(
+                "@" in text and 's"' in text and f"{self.recordings[0].stem}@" in text,
+                name == "unknown",
+            )
+            frames = json.loads((out / "metrics.json").read_text())["frame_accuracy"]
+            self.assertTrue(0 <= frames <= 1)
+        self.assertFalse(labels["unknown"][1], "the mark of unlabelled stretches became a label")
+
+    def test_tiers(self):
+        number = iter(range(10**6))
+
+        def words(rows):
+            half = rows[len(rows) // 2][0]
+            return textgrid(
+                {
+                    "words": [
+                        (0, half, f"w{next(number)}"),
+                        (half, rows[-1][1], f"w{next(number)}"),
+                    ],
+                    "phones": rows,
+                }
+            )
+
+        folder = self.folder("words", 6, ".TextGrid", words)
+        card = self.card(folder)
+        self.assertIn('tier          "phones": its labels come back most often', card)
+        self.assertIn('"words" (12 segments, 12 labels)', card)
+        self.assertIn('"words": you asked for it', self.card(folder, "--tier", "words"))
+        self.assertIn("did you mean 'words'?", self.card(folder, "--tier", "wrods", check=2))
+        unclear = self.folder(
+            "unclear", 6, ".TextGrid", lambda rows: textgrid({"a": rows, "b": rows})
+        )
+        self.assertIn("choose one with --tier", self.card(unclear, check=2))
+        self.assertIn('"b": you asked for it', self.card(unclear, "--tier", "b"))
+
+    def test_labels_that_training_lacks_or_hardly_has(self):
+        count = iter(range(100))
+
+        def odd(rows):  # the first recording is for test, the third for training
+            i = next(count)
+            if i in (0, 2):
+                rows[1] = (*rows[1][:2], "unheard" if i == 0 else "rare")
+            return "start,end,label\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows)
+
+        folder = self.folder("odd", 6, write=odd)
+        card = self.card(folder)
+        self.assertIn('hardly learnt: "rare" (1)', card)
+        self.assertIn(
+            'not in the training recordings, so whatever is found there counts as wrong: "unheard"',
+            card,
+        )
+        tool.run("train", folder, *QUICK, "--out", self.directory / "odd-out", check=0)
+
+    def test_presets(self):
+        folder = self.folder("presets", 4)
+        self.assertIn("preset        birdsong", self.card(folder))
+        self.assertIn(
+            "preset        generic: you asked for it", self.card(folder, "--preset", "generic")
+        )
+        self.assertIn("did you mean 'speech'?", self.card(folder, "--preset", "speach", check=2))
+        self.assertIn(
+            "looks at 20000 Hz and above", self.card(folder, "--preset", "mouse", check=2)
+        )
+        refused = tool.run("train", self.directory / "presets.toml", "--preset", "bat", check=2)
+        self.assertIn("--preset is for a folder", refused.stderr)
+        refused = tool.run("train", folder, "--data", folder, check=2)
+        self.assertIn("two places for the data", refused.stderr)
+
+
+class CommandsTest(tool.ToolTest):
+    def test_the_page_of_keys_is_up_to_date(self):
+        page = tool.run("config", "--markdown", check=0).stdout
+        self.assertEqual(
+            page,
+            (tool.SOURCE / "docs/configuration.md").read_text(),
+            "write it again: segfuse config --markdown > docs/configuration.md",
+        )
+        keys = json.loads(tool.run("config", "--json", check=0).stdout)
+        text = tool.run("config", check=0).stdout
+        for key in keys:
+            self.assertIn(f"`{key['key'].split('.')[-1]}`", page)
+            self.assertIn(key["key"], text)
+            self.assertTrue(key["doc"] and key["type"], key)
+        # Every key that a configuration may have stands there: the effective one has them all but those without a default.
+        config = self.directory / "empty.toml"
+        config.write_text("")
+        effective = tool.run("train", config, "--print-config", check=0).stdout
+        section, found = "", set()
+        for line in effective.splitlines():
+            if line.startswith("["):
+                section = line.strip("[]") + "."
+            elif "=" in line:
+                found.add(section + line.split(" = ")[0])
+        self.assertEqual(found, {key["key"] for key in keys if key["default"] is not None})
+
+    def test_commands_are_listed_and_guessed(self):
+        listed = tool.run(check=2)
+        for command in ("train", "init", "decode", "config", "completion"):
+            self.assertRegex(listed.stdout, rf"(?m)^  {command} ")
+        self.assertIn("numerics", tool.run("doctor", check=2).stdout)
+        self.assertIn(
+            "there is no command 'trian'; did you mean 'train'?", tool.run("trian", check=2).stderr
+        )
+        self.assertIn(
+            "there is no command 'doctor frok'; did you mean 'fork'?",
+            tool.run("doctor", "frok", check=2).stderr,
+        )
+        for command in (("train",), ("decode",), ("doctor", "fork")):
+            text = tool.run(*command, "--help", check=0).stdout
+            for option in ("--device", "--threads", "--quiet", "--json"):
+                self.assertIn(option, text)
+
+    def test_completion(self):
+        script = tool.run("completion", "bash", check=0).stdout
+
+        def complete(*words):
+            line = " ".join(f"'{word}'" for word in words)
+            run = f"{script}\nCOMP_WORDS=({line}) COMP_CWORD={len(words) - 1}\n_segfuse\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+            return subprocess.run(
+                ["bash", "-c", run], capture_output=True, text=True, check=True
+            ).stdout.split()
+
+        self.assertEqual(complete("segfuse", "tr"), ["train"])
+        self.assertEqual(complete("segfuse", "doctor", "nu"), ["numerics"])
+        self.assertEqual(complete("segfuse", "train", "x.toml", "--pres"), ["--preset"])
+        self.assertIn("--device", complete("segfuse", "doctor", "fork", "--"))
+        self.assertEqual(complete("segfuse", "info", "--pres"), [])
+        for shell in ("zsh", "fish"):
+            script = tool.run("completion", shell, check=0).stdout
+            for word in ("train", "preset", "numerics", "device"):
+                self.assertIn(word, script)
+            if shutil.which(shell):
+                subprocess.run([shell, "-n"], input=script, text=True, check=True)
+        self.assertIn("bash", tool.run("completion", "tcsh", check=2).stderr)
+
+
+class DecodeTest(tool.ToolTest):
+    def test_decode_goes_on_and_resumes(self):
+        data, config = self.corpus()
+        model = self.directory / "run"
+        tool.run(
+            "train",
+            config,
+            "--data",
+            data,
+            "--out",
+            model,
+            "--set",
+            "training.epochs=1",
+            "--quiet",
+            check=0,
+        )
+        inputs, out = self.directory / "inputs", self.directory / "labels"
+        inputs.mkdir()
+        for audio in sorted((data / "test").glob("*.wav")):
+            shutil.copy(audio, inputs)
+        names = sorted(path.stem for path in inputs.glob("*.wav"))
+        broken = inputs / f"{names[1]}.wav"
+        whole = broken.read_bytes()
+        broken.write_bytes(whole[:100])
+        decode = ("decode", model, inputs, "--out", out, "--format", "csv")
+        first = tool.run(*decode, check=3)
+        self.assertEqual(len(first.stdout.splitlines()), len(names) - 1)
+        self.assertIn(broken.name, first.stderr)
+        broken.write_bytes(whole)
+        mine = out / f"{names[0]}.csv"
+        mine.write_text("mine")
+        refused = tool.run(*decode, check=2)
+        self.assertIn(mine.name, refused.stderr)
+        before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.csv")}
+        resumed = tool.run(*decode, "--resume", check=0)
+        self.assertIn(f"{names[1]}.csv", resumed.stdout)
+        self.assertIn(
+            f"{len(names) - 1} of {len(names)} recordings have their labels already", resumed.stdout
+        )
+        self.assertEqual({name: (out / name).stat().st_mtime_ns for name in before}, before)
+        self.assertEqual(mine.read_text(), "mine")
+        rows = json.loads(tool.run(*decode, "--resume", "--json", check=0).stdout)
+        self.assertEqual([row["skipped"] for row in rows], [True] * len(names))
+        # What was asked for beside the labels is not there yet; labels of others stay in the way.
+        self.assertIn(mine.name, tool.run(*decode, "--resume", "--posteriors", check=2).stderr)
+        mine.unlink()
+        tool.run(*decode, "--resume", "--posteriors", check=0)
+        self.assertEqual(len(list(out.glob("*.frames.csv"))), len(names))
+        # Two recordings of one name are still told apart.
+        (self.directory / "twin").mkdir()
+        twin = shutil.copy(broken, self.directory / "twin")
+        self.assertIn(
+            broken.stem, tool.run(*decode[:3], twin, *decode[3:], "--resume", check=2).stderr
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
