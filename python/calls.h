@@ -55,6 +55,15 @@ void partial_loss(const Problem& problem, const Scope& scope, nb::handle loss,
                   const std::optional<GradientArrays>& gradients, nb::handle tail_gradient,
                   nb::handle weights);
 
+/// Eight arrays or None, in the order of semicrf::Gradients, then the tail's, to be read.
+using DirectionArrays = nb::tuple;
+/// What they are for: semicrf::AlongResult.
+void derivatives_along(const Problem& problem, const Scope& scope, bool partial,
+                       const DirectionArrays& direction,
+                       const std::optional<DirectionArrays>& other, nb::handle derivative,
+                       nb::handle curvature, const std::optional<GradientArrays>& product,
+                       nb::handle tail_product, nb::handle weights);
+
 /// (list_pointer, row_pointer, start, duration, label, score) as NumPy arrays.
 nb::tuple sample(const Problem& problem, const Scope& scope, std::int64_t n, std::uint64_t seed);
 nb::tuple k_best(const Problem& problem, const Scope& scope, std::int64_t n);

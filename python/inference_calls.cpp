@@ -51,6 +51,25 @@ void partial_loss(const Problem& problem, const Scope& scope, nb::handle loss,
   });
 }
 
+void derivatives_along(const Problem& problem, const Scope& scope, bool partial,
+                       const DirectionArrays& direction,
+                       const std::optional<DirectionArrays>& other, nb::handle derivative,
+                       nb::handle curvature, const std::optional<GradientArrays>& product,
+                       nb::handle tail_product, nb::handle weights) {
+  run(problem, [&]<class T>(const sc::Potentials<T>& potentials, CallArrays& arrays) {
+    sc::AlongResult<T> result;
+    result.derivative = arrays.take<double, 1>("derivative", derivative);
+    result.curvature = arrays.take<double, 1>("curvature", curvature);
+    if (other) result.other = arrays.read_direction<T>(*other);
+    result.product = arrays.take_gradients<T>(product);
+    result.tail_product = arrays.take<double, 1>("tail gradient", tail_product);
+    return [&potentials, &scope, partial, result, along = arrays.read_direction<T>(direction),
+            w = arrays.read<double, 1>("weights", weights)](sc::Inference& inference) {
+      inference.derivatives_along(potentials, scope.scope(), partial, along, result, w);
+    };
+  });
+}
+
 nb::tuple sample(const Problem& problem, const Scope& scope, std::int64_t n, std::uint64_t seed) {
   sc::SegmentationLists drawn;
   run(problem, [&](const auto& potentials, CallArrays&) {

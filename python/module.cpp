@@ -123,6 +123,9 @@ void bind_calls(nb::module_& m) {
 void bind_inference(nb::module_& m) {
   m.def("partial_loss", &partial_loss, "problem"_a, "scope"_a, "loss"_a, "gradients"_a.none(),
         "tail_gradient"_a.none(), "weights"_a.none());
+  m.def("derivatives_along", &derivatives_along, "problem"_a, "scope"_a, "partial"_a, "direction"_a,
+        "other"_a.none(), "derivative"_a.none(), "curvature"_a.none(), "product"_a.none(),
+        "tail_product"_a.none(), "weights"_a.none());
   m.def("sample", &sample, "problem"_a, "scope"_a, "n"_a, "seed"_a);
   m.def("k_best", &k_best, "problem"_a, "scope"_a, "n"_a);
   m.def("cross_entropy", &cross_entropy, "p"_a, "q"_a, "result"_a);

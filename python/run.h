@@ -44,6 +44,30 @@ class CallArrays {
     return semicrf::with_leading_axis(matrix);
   }
 
+  /// The direction along transition has its two or three axes.
+  template <class T>
+  semicrf::View<const T, 3> read_transition(nb::handle object) {
+    if (object.is_none()) return {};
+    if (import_input("transition", object).ndim() == 3) return read<T, 3>("transition", object);
+    return semicrf::with_leading_axis(read<T, 2>("transition", object));
+  }
+
+  template <class T>
+  semicrf::Direction<T> read_direction(const nb::tuple& arrays) {
+    if (arrays.size() != 8)
+      throw UsageError(fmt::format("semicrf: {} arrays of a direction, expected 8", arrays.size()));
+    semicrf::Direction<T> v;
+    v.scores.emission = read<T, 3>("direction along emission", arrays[0]);
+    v.scores.transition = read_transition<T>(arrays[1]);
+    v.scores.duration = read<T, 2>("direction along duration", arrays[2]);
+    v.scores.initial = read<T, 1>("direction along initial", arrays[3]);
+    v.scores.final = read<T, 1>("direction along final", arrays[4]);
+    v.scores.start = read<T, 3>("direction along start", arrays[5]);
+    v.scores.end = read<T, 3>("direction along end", arrays[6]);
+    v.tail = read<double, 1>("direction along tail", arrays[7]);
+    return v;
+  }
+
   template <class T>
   semicrf::Gradients<T> take_gradients(const std::optional<GradientArrays>& arrays) {
     semicrf::Gradients<T> g;

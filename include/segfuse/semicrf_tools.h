@@ -66,6 +66,26 @@ struct Scope {
   View<const double, 1> tail;
 };
 
+/// A direction along the scores of a model: views in the shapes of its potentials (lengths are not
+/// read) and tail; an empty view is 0. What it holds for a score of -inf, or past a row's length,
+/// is not used. A NaN or an infinity in it makes NaN of what it reaches, and is no error.
+template <class T>
+struct Direction {
+  Potentials<T> scores;
+  View<const double, 1> tail;  ///< (C)
+};
+
+/// What Inference::derivatives_along computes; an empty view is not computed. Rows without a path,
+/// of an impossible gold or of length 0 have 0.
+template <class T>
+struct AlongResult {
+  View<double, 1> derivative;    ///< (B) d value_b along the direction
+  View<double, 1> curvature;     ///< (B) the same, derived again along `other`
+  Direction<T> other;            ///< of curvature alone
+  Gradients<T> product;          ///< sum_b weight_b * (Hessian of value_b) * direction
+  View<double, 1> tail_product;  ///< (C) its part by the tail
+};
+
 /// Several segmentations of each row. Row b has those numbered list_pointer[b] .. [b+1]; each is
 /// one row of `segmentations`.
 struct SegmentationLists {
@@ -106,6 +126,14 @@ class Inference {
   void partial_loss(const Potentials<T>& potentials, const Scope& scope, const LossResult& result,
                     const Gradients<T>& gradients = {}, const View<double, 1>& tail_gradient = {},
                     const View<const double, 1>& weights = {});
+
+  /// First and second derivatives of log_partition, or of partial_loss, along a direction: what
+  /// forward mode and Hessian-vector products need. `direction` has no part that the potentials and
+  /// the scope do not have. O(T (C^2 + K C)) a row, as log_partition.
+  template <class T>
+  void derivatives_along(const Potentials<T>& potentials, const Scope& scope, bool partial,
+                         const Direction<T>& direction, const AlongResult<T>& result,
+                         const View<const double, 1>& weights = {});
 
   /// As Engine::posteriors, given that y lies in the scope. The last row of `duration` counts the
   /// segments of K frames and more.

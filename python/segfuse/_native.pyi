@@ -124,6 +124,18 @@ def partial_loss(
     tail_gradient: Any,
     weights: Any,
 ) -> None: ...
+def derivatives_along(
+    problem: Problem,
+    scope: Scope,
+    partial: bool,
+    direction: tuple[Any, ...],
+    other: tuple[Any, ...] | None,
+    derivative: Any,
+    curvature: Any,
+    product: tuple[Any, ...] | None,
+    tail_product: Any,
+    weights: Any,
+) -> None: ...
 def sample(problem: Problem, scope: Scope, n: int, seed: int) -> _PackedLists: ...
 def k_best(problem: Problem, scope: Scope, n: int) -> _PackedLists: ...
 def cross_entropy(p: Problem, q: Problem, result: Any) -> None: ...

@@ -147,28 +147,6 @@ def test_gradients_of_each_row_by_a_module():
             torch.testing.assert_close(each[k][i], p.grad)
 
 
-SECOND = {
-    "hessian": lambda f, x: torch.func.hessian(f)(x),
-    "jvp of grad": lambda f, x: torch.func.jvp(torch.func.grad(f), (x,), (torch.ones_like(x),)),
-    "grad of jvp": lambda f, x: torch.func.grad(
-        lambda y: torch.func.jvp(f, (y,), (torch.ones_like(y),))[1]
-    )(x),
-    "grad of grad": lambda f, x: torch.func.grad(lambda y: torch.func.grad(f)(y).sum())(x),
-    "jvp of jvp": lambda f, x: torch.func.jvp(
-        lambda y: torch.func.jvp(f, (y,), (torch.ones_like(y),))[1], (x,), (torch.ones_like(x),)
-    ),
-}
-
-
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-@pytest.mark.parametrize("which", SECOND)
-def test_second_derivatives_are_refused_in_every_mode(which, reduction):
-    scores = scores_of()
-    function = lambda e: FUNCTIONS["loss"](scores | {"emission": e}, reduction).sum()  # noqa: E731
-    with pytest.raises(RuntimeError, match="segfuse computes first derivatives only"):
-        SECOND[which](function, scores["emission"])
-
-
 def test_forward_mode_inside_a_compiled_graph_is_never_zero():
     scores = scores_of()
     function = torch.compile(

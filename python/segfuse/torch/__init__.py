@@ -1,8 +1,9 @@
 """The semi-Markov CRF for PyTorch: a value and functions with autograd, and a module.
 
 They are opaque operations for `torch.compile` and work under autocast (half precision is
-raised to float32). First derivatives by every score are exact, in reverse and in forward mode, and
-under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd and vmap; second ones raise an error.
+raised to float32). First and second derivatives by every score are exact, in reverse and in forward
+mode, and under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd, hessian and vmap; third ones raise an
+error, and second ones do on a CUDA device.
 """
 
 from __future__ import annotations

@@ -53,19 +53,6 @@ RowStatus store_loss(const LossResult& r, std::int64_t b, double all, double con
   return status;
 }
 
-/// sum_b weight_b * counts_b, in row order.
-void store_tail(const View<double, 1>& gradient, const std::vector<double>& counts,
-                const Dims& dims, const View<const double, 1>& weights) {
-  if (gradient.empty()) return;
-  for (std::int64_t c = 0; c < dims.classes; ++c) {
-    double sum = 0.0;
-    for (std::int64_t b = 0; b < dims.batch; ++b)
-      sum += (weights.empty() ? 1.0 : weights(b)) *
-             counts[static_cast<std::size_t>(b * dims.classes + c)];
-    gradient(c) = sum;
-  }
-}
-
 /// Memory in the shapes of the gradients that are wanted.
 template <class T>
 class GradientCopy {
@@ -125,6 +112,18 @@ class GradientCopy {
 };
 
 }  // namespace
+
+void store_tail(const View<double, 1>& gradient, const std::vector<double>& counts,
+                const Dims& dims, const View<const double, 1>& weights) {
+  if (gradient.empty()) return;
+  for (std::int64_t c = 0; c < dims.classes; ++c) {
+    double sum = 0.0;
+    for (std::int64_t b = 0; b < dims.batch; ++b)
+      sum += (weights.empty() ? 1.0 : weights(b)) *
+             counts[static_cast<std::size_t>(b * dims.classes + c)];
+    gradient(c) = sum;
+  }
+}
 
 Inference::Inference(int threads)
     : Inference(Context().with(options::kThreads, std::int64_t{threads})) {}

@@ -76,6 +76,10 @@ inline const RowExpectations& counts_of(const ScopedModel& model, const ScopedRo
   return w.expectations;
 }
 
+/// gradient[c] = sum_b weight_b * counts[b, c], in row order.
+void store_tail(const View<double, 1>& gradient, const std::vector<double>& counts,
+                const Dims& dims, const View<const double, 1>& weights);
+
 struct Inference::State {
   Context context;
   ThreadPool* pool = nullptr;

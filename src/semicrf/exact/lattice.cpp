@@ -441,17 +441,19 @@ void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t firs
   std::copy(lattice.base.begin() + first, lattice.base.begin() + last + 1, lattice.base.begin());
 }
 
+void clear_counts(const LatticeInput& input, RowExpectations& counts, double* tail_count) {
+  const Dims& dims = input.model.dims;
+  for (Buffer* frames : {&counts.label, &counts.start, &counts.end})
+    frames->assign(input.row.length * dims.stride, 0.0);
+  if (counts.want_transition)
+    counts.transition.assign(dims.slices() * dims.classes * dims.stride, 0.0);
+  if (counts.want_duration) counts.duration.assign(dims.max_duration * dims.stride, 0.0);
+  if (tail_count != nullptr) std::fill_n(tail_count, dims.stride, 0.0);
+}
+
 void lattice_backward(const LatticeInput& input, Lattice& lattice, RowExpectations* counts,
                       double* tail_count) {
-  const Dims& dims = input.model.dims;
-  if (counts != nullptr) {
-    for (Buffer* frames : {&counts->label, &counts->start, &counts->end})
-      frames->assign(input.row.length * dims.stride, 0.0);
-    if (counts->want_transition)
-      counts->transition.assign(dims.slices() * dims.classes * dims.stride, 0.0);
-    if (counts->want_duration) counts->duration.assign(dims.max_duration * dims.stride, 0.0);
-    if (tail_count != nullptr) std::fill_n(tail_count, dims.stride, 0.0);
-  }
+  if (counts != nullptr) clear_counts(input, *counts, tail_count);
   Pass{input, lattice}.backward(counts, tail_count);
 }
 

@@ -87,6 +87,9 @@ void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t firs
 void lattice_backward(const LatticeInput& input, Lattice& lattice, RowExpectations* counts,
                       double* tail_count);
 
+/// Zeros in the counts that are wanted, and in tail_count if there.
+void clear_counts(const LatticeInput& input, RowExpectations& counts, double* tail_count);
+
 /// Prefixes that a segment (s, k, c) may follow, its start score included, relative to base[s].
 /// k > K is treated as K.
 double lattice_enter(const LatticeInput& input, const Lattice& lattice, std::int64_t s,

@@ -85,6 +85,47 @@ void add_exp(const double* rows, const double* offset, double scalar, std::int64
   }
 }
 
+void sum_tangents(const double* rows, const double* tangents, std::int64_t n, std::int64_t stride,
+                  double* out) {
+  const Lanes d;
+  const Vec none = hn::Set(d, kNegInf);
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    Vec max = none;
+    for (std::int64_t i = 0; i < n; ++i) max = hn::Max(max, hn::Load(d, rows + i * stride + v));
+    const auto some = hn::Gt(max, none);
+    const Vec reference = hn::IfThenElseZero(some, max);
+    Vec sum = hn::Zero(d);
+    Vec along = hn::Zero(d);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Vec row = hn::Load(d, rows + i * stride + v);
+      const Vec term = hn::Exp(d, hn::Sub(row, reference));
+      sum = hn::Add(sum, term);
+      const Vec product = hn::Mul(term, hn::Load(d, tangents + i * stride + v));
+      along = hn::Add(along, hn::IfThenElseZero(hn::Gt(row, none), product));
+    }
+    const Vec safe = hn::IfThenElse(some, sum, hn::Set(d, 1.0));
+    hn::Store(hn::Div(along, safe), d, out + v);
+  }
+}
+
+void exp_tangents(const ExpTangents& x, std::int64_t n, std::int64_t stride, double* sums) {
+  const Lanes d;
+  const Vec none = hn::Set(d, kNegInf);
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const Vec shift = hn::Add(hn::Load(d, x.offset + v), hn::Set(d, x.scalar));
+    const Vec shift_tangent =
+        hn::Add(hn::Load(d, x.offset_tangent + v), hn::Set(d, x.scalar_tangent));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Vec exponent = hn::Add(hn::Load(d, x.rows + i * stride + v), shift);
+      const Vec tangent = hn::Add(hn::Load(d, x.tangents + i * stride + v), shift_tangent);
+      const Vec term = hn::Mul(hn::Exp(d, exponent), tangent);
+      double* sum = sums + i * stride + v;
+      hn::Store(hn::Add(hn::Load(d, sum), hn::IfThenElseZero(hn::Gt(exponent, none), term)), d,
+                sum);
+    }
+  }
+}
+
 void exps(const double* values, double shift, std::int64_t stride, double* out) {
   const Lanes d;
   for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d)))
@@ -134,6 +175,8 @@ namespace segfuse::semicrf {
 namespace {
 HWY_EXPORT(log_sum);
 HWY_EXPORT(add_exp);
+HWY_EXPORT(sum_tangents);
+HWY_EXPORT(exp_tangents);
 HWY_EXPORT(exps);
 HWY_EXPORT(largest);
 HWY_EXPORT(add_each);
@@ -149,6 +192,15 @@ void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, doubl
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,
                   std::int64_t stride, double* sums) {
   HWY_DYNAMIC_DISPATCH(add_exp)(rows, offset, scalar, n, stride, sums);
+}
+
+void log_sum_tangents(const double* rows, const double* tangents, std::int64_t n,
+                      std::int64_t stride, double* out) {
+  HWY_DYNAMIC_DISPATCH(sum_tangents)(rows, tangents, n, stride, out);
+}
+
+void add_exp_tangents(const ExpTangents& of, std::int64_t n, std::int64_t stride, double* sums) {
+  HWY_DYNAMIC_DISPATCH(exp_tangents)(of, n, stride, sums);
 }
 
 void max_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out) {

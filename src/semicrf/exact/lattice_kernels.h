@@ -16,6 +16,11 @@ void max_rows(const double* rows, std::int64_t n, std::int64_t stride, double* o
 void add_to_rows(const double* values, const double* matrix, std::int64_t n, std::int64_t stride,
                  double* rows);
 
+/// out[c] = sum_i tangents[i, c] exp(rows[i, c]) / sum_i exp(rows[i, c]) over n rows: the
+/// derivative of log_sum_rows; 0 for an empty sum. A tangent whose row is -inf is not read.
+void log_sum_tangents(const double* rows, const double* tangents, std::int64_t n,
+                      std::int64_t stride, double* out);
+
 /// What segments of growing duration score, going away from a boundary: for i = 0 .. n-1,
 ///   content[c] += frame[i * frame_step + c]
 ///   rows[i, c] = beyond[i * beyond_step + c] + shifts[i] + (content[c] + duration[i, c])
@@ -33,6 +38,19 @@ void extend_rows(const Extension& from, std::int64_t n, std::int64_t stride, dou
 /// sums[i, c] += exp(rows[i, c] + offset[c] + scalar) over n rows.
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,
                   std::int64_t stride, double* sums);
+
+/// sums[i, c] += exp(rows[i, c] + offset[c] + scalar) * (tangents[i, c] + offset_tangent[c] +
+/// scalar_tangent) over n rows: the derivative of add_exp_rows. No tangent is read where its row or
+/// the offset is -inf.
+struct ExpTangents {
+  const double* rows;
+  const double* tangents;
+  const double* offset;
+  const double* offset_tangent;
+  double scalar;
+  double scalar_tangent;
+};
+void add_exp_tangents(const ExpTangents& of, std::int64_t n, std::int64_t stride, double* sums);
 
 /// out[i] = exp(values[i] + shift).
 void exp_vector(const double* values, double shift, std::int64_t stride, double* out);

@@ -2,6 +2,7 @@
 // Random constraints and tails, and their meaning by enumeration.
 
 #include <optional>
+#include <tuple>
 
 #include "problems.h"
 #include "segfuse/semicrf_tools.h"
@@ -154,6 +155,32 @@ void for_scopes(const Body& body) {
 /// The problem as the oracle sees it.
 inline Problem<double> wide_problem(const Problem<double>& p, const OwnedScope& scope) {
   return scope.tail.empty() ? p : widened(p, scope.tail);
+}
+
+/// sum_i amount_i * counts of path i, in the order of OwnedGradients::flat, then the tail's.
+inline std::vector<double> counts_of(
+    const Problem<double>& p, const Problem<double>& wide,
+    const std::vector<std::tuple<std::int64_t, Path, double>>& paths) {
+  std::vector<std::vector<double>> parts;
+  for (int kind = 0; kind < 7; ++kind) parts.emplace_back(input(p, kind).size(), 0.0);
+  std::vector<double> tail(p.C, 0.0);
+  auto all = wide;
+  all.with_initial = all.with_final = all.with_start = all.with_end = true;
+  const std::int64_t square = p.C * p.C;
+  for (const auto& [b, path, amount] : paths) {
+    for_features<double>(all, b, path, [&](int kind, std::int64_t i) {
+      if (kind == 1 && p.by_duration) i = std::min(i / square, p.K - 1) * square + i % square;
+      if (kind == 2) i = std::min(i / p.C, p.K - 1) * p.C + i % p.C;
+      parts[kind][i] += amount;
+    });
+    for (const Piece& piece : path)
+      tail[piece.label] +=
+          amount * static_cast<double>(std::max<std::int64_t>(0, piece.duration - p.K));
+  }
+  std::vector<double> flat;
+  for (const auto& part : parts) flat.insert(flat.end(), part.begin(), part.end());
+  flat.insert(flat.end(), tail.begin(), tail.end());
+  return flat;
 }
 
 }  // namespace segfuse::semicrf::testing
