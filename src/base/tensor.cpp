@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -29,7 +28,8 @@ constexpr DTypeInfo kDTypes[] = {
 };
 
 std::shared_ptr<std::byte> allocate(std::size_t bytes) {
-  return {static_cast<std::byte*>(allocate_array(bytes)), [](std::byte* p) { std::free(p); }};
+  return {static_cast<std::byte*>(allocate_array(bytes)),
+          [bytes](std::byte* memory) { free_array(memory, bytes); }};
 }
 
 template <class T>
