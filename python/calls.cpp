@@ -140,20 +140,53 @@ nb::tuple viterbi(const Problem& problem, const Scope* scope, nb::handle score) 
   return to_numpy(std::move(best));
 }
 
+namespace {
+
+sc::DeviceSegmentations columns_of(CallArrays& arrays, nb::handle row_pointer, nb::handle start,
+                                   nb::handle duration, nb::handle label) {
+  return {.row_pointer = arrays.take<std::int64_t, 1>("row_pointer", row_pointer),
+          .start = arrays.take<std::int32_t, 1>("start", start),
+          .duration = arrays.take<std::int32_t, 1>("duration", duration),
+          .label = arrays.take<std::int32_t, 1>("label", label)};
+}
+
+}  // namespace
+
 void viterbi_on_device(const Problem& problem, nb::handle row_pointer, nb::handle start,
                        nb::handle duration, nb::handle label, nb::handle score) {
   run(problem, [&](const auto& potentials, CallArrays& arrays) {
-    const sc::DeviceSegmentations best{
-        .row_pointer = arrays.take<std::int64_t, 1>("row_pointer", row_pointer),
-        .start = arrays.take<std::int32_t, 1>("start", start),
-        .duration = arrays.take<std::int32_t, 1>("duration", duration),
-        .label = arrays.take<std::int32_t, 1>("label", label)};
+    const sc::DeviceSegmentations best = columns_of(arrays, row_pointer, start, duration, label);
     const sc::ViterbiResult result{.score = arrays.take<double, 1>("score", score), .status = {}};
     return Overloads{[](sc::Engine&) { throw UsageError("semicrf: these arrays are on the CPU"); },
                      [&potentials, best, result](OnDevice& on) {
                        on.engine.viterbi(potentials, best, result, on.stream);
                      }};
   });
+}
+
+void segments_on_device(nb::handle labels, nb::handle lengths, const sc::LabelRules& rules,
+                        std::uintptr_t stream, nb::handle row_pointer, nb::handle start,
+                        nb::handle duration, nb::handle label, nb::handle frames) {
+  const Device device = device_of(import_input("labels", labels));
+  if (!device.is_cuda())
+    throw UsageError(
+        fmt::format("semicrf: labels is on {}, expected a CUDA device", to_text(device)));
+  CallArrays arrays(device);
+  const sc::DeviceSegmentations gold = columns_of(arrays, row_pointer, start, duration, label);
+  const auto found = arrays.take<std::int64_t, 1>("frames", frames);
+  Input row_lengths;
+  if (!lengths.is_none()) row_lengths = import_input("lengths", lengths);
+  const sc::Lengths known = lengths.is_none() ? sc::Lengths() : lengths_of(row_lengths);
+  const auto enqueue = [&]<class Int>(const sc::View<const Int, 2>& view) {
+    const nb::gil_scoped_release release;
+    CudaEngines::instance().run(device.index, reinterpret_cast<void*>(stream), [&](OnDevice& on) {
+      on.engine.segmentations_from_labels(view, known, rules, gold, found, on.stream);
+    });
+  };
+  if (has_dtype<std::int32_t>(import_input("labels", labels)))
+    enqueue(arrays.read<std::int32_t, 2>("labels", labels));
+  else
+    enqueue(arrays.read<std::int64_t, 2>("labels", labels));
 }
 
 void check_device(int device, std::uintptr_t stream) {

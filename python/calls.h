@@ -42,6 +42,13 @@ nb::tuple viterbi(const Problem& problem, const Scope* scope, nb::handle score);
 void viterbi_on_device(const Problem& problem, nb::handle row_pointer, nb::handle start,
                        nb::handle duration, nb::handle label, nb::handle score);
 
+/// Gold segmentations from labels (B, T), int32 or int64, in the memory of a CUDA device, into
+/// columns with room for B * T segments. Lengths may be None; frames (B), int64, gets the frames of
+/// each row, or is None. A row with a fault has no segment.
+void segments_on_device(nb::handle labels, nb::handle lengths, const semicrf::LabelRules& rules,
+                        std::uintptr_t stream, nb::handle row_pointer, nb::handle start,
+                        nb::handle duration, nb::handle label, nb::handle frames);
+
 /// Waits for a stream of a CUDA device; DataError for the first fault that its calls have met.
 void check_device(int device, std::uintptr_t stream);
 

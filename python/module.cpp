@@ -44,11 +44,24 @@ void translate_error(const std::exception_ptr& pointer, void*) {
 }
 
 /// With K = 1, a linear chain, every frame is a segment.
-Segments make_segments_from_labels(nb::handle labels, nb::handle lengths, std::int64_t max_duration,
-                                   std::int64_t classes, std::int64_t ignore, bool split) {
+semicrf::LabelRules label_rules(std::int64_t max_duration, std::int64_t classes,
+                                std::int64_t ignore, bool split) {
   const semicrf::LongRuns long_runs =
       split || max_duration == 1 ? semicrf::LongRuns::kSplit : semicrf::LongRuns::kError;
-  return segments_from_labels(labels, lengths, {max_duration, classes, ignore, long_runs});
+  return {max_duration, classes, ignore, long_runs};
+}
+
+Segments make_segments_from_labels(nb::handle labels, nb::handle lengths, std::int64_t max_duration,
+                                   std::int64_t classes, std::int64_t ignore, bool split) {
+  return segments_from_labels(labels, lengths, label_rules(max_duration, classes, ignore, split));
+}
+
+void make_segments_on_device(nb::handle labels, nb::handle lengths, std::int64_t max_duration,
+                             std::int64_t classes, std::int64_t ignore, bool split,
+                             std::uintptr_t stream, nb::handle row_pointer, nb::handle start,
+                             nb::handle duration, nb::handle label, nb::handle frames) {
+  segments_on_device(labels, lengths, label_rules(max_duration, classes, ignore, split), stream,
+                     row_pointer, start, duration, label, frames);
 }
 
 template <class T>
@@ -115,6 +128,9 @@ void bind_calls(nb::module_& m) {
   m.def("viterbi", &viterbi, "problem"_a, "scope"_a.none(), "score"_a.none());
   m.def("viterbi_on_device", &viterbi_on_device, "problem"_a, "row_pointer"_a, "start"_a,
         "duration"_a, "label"_a, "score"_a.none());
+  m.def("segments_on_device", &make_segments_on_device, "labels"_a, "lengths"_a.none(),
+        "max_duration"_a, "classes"_a, "ignore"_a, "split"_a, "stream"_a, "row_pointer"_a,
+        "start"_a, "duration"_a, "label"_a, "frames"_a.none());
   m.def("check_device", &check_device, "device"_a, "stream"_a);
   m.def("sample_prior", &sample_prior, "initial"_a.none(), "transition"_a, "duration"_a, "rows"_a,
         "min_frames"_a, "seed"_a);

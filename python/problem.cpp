@@ -23,13 +23,6 @@ void need_integers(const char* name, const Array& array) {
         fmt::format("semicrf: {} is {}, expected int32 or int64", name, to_text(array.dtype())));
 }
 
-sc::Lengths lengths_of(const Input& array) {
-  need_integers("lengths", array);
-  need_rank("lengths", "(B,)", array, 1);
-  if (has_dtype<std::int32_t>(array)) return view_of<const std::int32_t, 1>(array);
-  return view_of<const std::int64_t, 1>(array);
-}
-
 /// A vector of integers of another type, element by element.
 template <class To, class From>
 void convert(const char* name, const sc::View<const From, 1>& from, std::vector<To>& to) {
@@ -78,6 +71,13 @@ void check_row_pointer(const sc::SegmentationsView& y) {
 }
 
 }  // namespace
+
+sc::Lengths lengths_of(const Input& array) {
+  need_integers("lengths", array);
+  need_rank("lengths", "(B,)", array, 1);
+  if (has_dtype<std::int32_t>(array)) return view_of<const std::int32_t, 1>(array);
+  return view_of<const std::int64_t, 1>(array);
+}
 
 const Input& Problem::take(const char* name, nb::handle object) {
   arrays_.push_back(import_input(name, object));

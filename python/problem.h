@@ -71,6 +71,9 @@ class Segments {
   semicrf::SegmentationsView view_;
 };
 
+/// Lengths (B), int32 or int64, on any device.
+semicrf::Lengths lengths_of(const Input& array);
+
 /// Segments from labels (B, T), int32 or int64; lengths may be None.
 Segments segments_from_labels(nb::handle labels, nb::handle lengths,
                               const semicrf::LabelRules& rules);

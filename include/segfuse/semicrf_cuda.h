@@ -85,11 +85,12 @@ class CudaEngine {
 
   /// As the function of this name: segments from labels per frame (B, T), in device memory. A row
   /// with a label out of place, or with a run that is too long and must not be split, gets no
-  /// segment and is a fault. Int is std::int32_t or std::int64_t.
+  /// segment and is a fault. `frames` (B), where wanted, gets the frames of each row: its length,
+  /// or those before its first `ignore`. Int is std::int32_t or std::int64_t.
   template <class Int>
   void segmentations_from_labels(const View<const Int, 2>& labels, const Lengths& lengths,
                                  const LabelRules& rules, const DeviceSegmentations& out,
-                                 void* stream = nullptr);
+                                 const View<std::int64_t, 1>& frames = {}, void* stream = nullptr);
 
   /// The same where a segment begins at a row's first frame and wherever begins[b, t] is not 0. A
   /// label that changes elsewhere is a fault.
@@ -97,7 +98,9 @@ class CudaEngine {
   void segmentations_from_marked_labels(const View<const Int, 2>& labels,
                                         const View<const std::uint8_t, 2>& begins,
                                         const Lengths& lengths, const LabelRules& rules,
-                                        const DeviceSegmentations& out, void* stream = nullptr);
+                                        const DeviceSegmentations& out,
+                                        const View<std::int64_t, 1>& frames = {},
+                                        void* stream = nullptr);
 
   /// Waits for the stream; throws the DataError of the first fault that a call since the last
   /// check() met, naming input, batch, time and class.

@@ -112,6 +112,20 @@ def viterbi(problem: Problem, scope: Scope | None, score: Any) -> _Packed: ...
 def viterbi_on_device(
     problem: Problem, row_pointer: Any, start: Any, duration: Any, label: Any, score: Any
 ) -> None: ...
+def segments_on_device(
+    labels: Any,
+    lengths: Any,
+    max_duration: int,
+    classes: int,
+    ignore: int,
+    split: bool,
+    stream: int,
+    row_pointer: Any,
+    start: Any,
+    duration: Any,
+    label: Any,
+    frames: Any,
+) -> None: ...
 def check_device(device: int, stream: int) -> None: ...
 def sample_prior(
     initial: Any, transition: Any, duration: Any, rows: int, min_frames: int, seed: int

@@ -1,21 +1,28 @@
-"""CUDA tensors: the same results as on the CPU. What builds gold segmentations there is tested on
-the CPU too."""
+"""CUDA tensors: the same results as on the CPU."""
 
 import numpy as np
 import pytest
 from conftest import SCORES, random_model
 
 import segfuse
+from segfuse._arrays import kind_of
 from segfuse._device import packed_from_labels
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 st = pytest.importorskip("segfuse.torch")
 
 
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+GOLD = torch.tensor([[0, 0, 1, 1, 1], [-100] * 5, [1, 0, 0, -100, -100]])
+ROWS = [[(0, 2, 0), (2, 3, 1)], [], [(0, 1, 1), (1, 2, 0)]]
+
+
+@cuda
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("with_lengths", [False, True])
 @pytest.mark.parametrize("longest", [1, 2, 3, 7])
-def test_segments_from_labels_in_torch(split, with_lengths, longest):
+def test_segments_from_labels_on_the_device(dtype, split, with_lengths, longest):
     rng = np.random.default_rng(longest)
     lengths = np.array([20, 0, 1, 13])
     labels = np.repeat(rng.integers(0, 3, size=(4, 20)), rng.integers(1, 4), axis=1)[:, :20]
@@ -24,19 +31,15 @@ def test_segments_from_labels_in_torch(split, with_lengths, longest):
     expected = segfuse.Segmentations.from_labels(
         labels, max_duration=longest, num_classes=3, long_runs="split" if split else "error"
     )
-    given = torch.from_numpy(lengths) if with_lengths else None
+    given = torch.from_numpy(lengths).cuda() if with_lengths else None
+    there = torch.from_numpy(labels).to("cuda", dtype)
     columns, found_lengths = packed_from_labels(
-        torch.from_numpy(labels), given, longest, ignore=-100, split=split
+        kind_of(there), there.T.contiguous().T, given, longest, 3, ignore=-100, split=split
     )
     assert found_lengths.tolist() == lengths.tolist()
-    pointer, start, duration, label = (column.numpy() for column in columns)
+    pointer, start, duration, label = (column.cpu().numpy() for column in columns)
     n = pointer[-1]
     assert expected == segfuse.Segmentations(pointer, start[:n], duration[:n], label[:n])
-
-
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-GOLD = torch.tensor([[0, 0, 1, 1, 1], [-100] * 5, [1, 0, 0, -100, -100]])
-ROWS = [[(0, 2, 0), (2, 3, 1)], [], [(0, 1, 1), (1, 2, 0)]]
 
 
 def inputs_on(device, model, dtype=torch.float64):

@@ -133,7 +133,9 @@ def gold_of(
         split = split_of(long_runs) or longest == 1
         labels = kind.moved(labels, emission)
         lengths = None if lengths is None else kind.moved(lengths, emission)
-        packed, lengths = packed_from_labels(labels, lengths, longest, ignore=ignore, split=split)
+        packed, lengths = packed_from_labels(
+            kind, labels, lengths, longest, frames[2], ignore=ignore, split=split
+        )
         return _native.Segments(*packed), lengths
     native = native_from_labels(
         labels, lengths, longest, frames[2], ignore=ignore, long_runs=long_runs

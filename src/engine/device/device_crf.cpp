@@ -104,7 +104,7 @@ semicrf::DeviceSegmentations DeviceCrf::gold(std::span<const Array> operands, st
       crf_view<const std::int32_t, 2>(labels),
       crf_view<const std::uint8_t, 2>(operands[scores + 2]),
       semicrf::Lengths(crf_view<const std::int64_t, 1>(operands[scores])),
-      {.max_duration = operands[2].shape()[0], .classes = operands[0].shape()[2]}, gold,
+      {.max_duration = operands[2].shape()[0], .classes = operands[0].shape()[2]}, gold, {},
       stream.get());
   return gold;
 }

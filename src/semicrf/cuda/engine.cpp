@@ -115,15 +115,17 @@ void CudaEngine::viterbi(const Potentials<T>& potentials, const DeviceSegmentati
 template <class Int>
 void CudaEngine::segmentations_from_labels(const View<const Int, 2>& labels, const Lengths& lengths,
                                            const LabelRules& rules, const DeviceSegmentations& out,
-                                           void* stream) {
-  segmentations_from_marked_labels(labels, {}, lengths, rules, out, stream);
+                                           const View<std::int64_t, 1>& frames, void* stream) {
+  segmentations_from_marked_labels(labels, {}, lengths, rules, out, frames, stream);
 }
 
 template <class Int>
 void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labels,
                                                   const View<const std::uint8_t, 2>& begins,
                                                   const Lengths& lengths, const LabelRules& rules,
-                                                  const DeviceSegmentations& out, void* caller) {
+                                                  const DeviceSegmentations& out,
+                                                  const View<std::int64_t, 1>& frames,
+                                                  void* caller) {
   const StreamHandle stream = runtime::legacy_if_null(caller);
   constexpr std::int64_t kMostInt = 1 << 30;
   if (rules.max_duration < 1 || rules.classes < 1)
@@ -156,6 +158,8 @@ void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labe
     call.labels.begins_stride[0] = begins.stride(0);
     call.labels.begins_stride[1] = begins.stride(1);
   }
+  call.labels.frames =
+      reinterpret_cast<long long*>(whole_output("frames", frames, labels.extent(0)));
   call.labels.ignore = rules.ignore;
   call.labels.split = rules.long_runs == LongRuns::kSplit ? 1 : 0;
   set_segmentations(out, call);
@@ -187,13 +191,13 @@ SEGFUSE_INSTANTIATE(double)
 SEGFUSE_INSTANTIATE(Half)
 SEGFUSE_INSTANTIATE(BFloat16)
 
-#define SEGFUSE_INSTANTIATE_LABELS(Int)                                                          \
-  template void CudaEngine::segmentations_from_labels(const View<const Int, 2>&, const Lengths&, \
-                                                      const LabelRules&,                         \
-                                                      const DeviceSegmentations&, void*);        \
-  template void CudaEngine::segmentations_from_marked_labels(                                    \
-      const View<const Int, 2>&, const View<const std::uint8_t, 2>&, const Lengths&,             \
-      const LabelRules&, const DeviceSegmentations&, void*);
+#define SEGFUSE_INSTANTIATE_LABELS(Int)                                                         \
+  template void CudaEngine::segmentations_from_labels(                                          \
+      const View<const Int, 2>&, const Lengths&, const LabelRules&, const DeviceSegmentations&, \
+      const View<std::int64_t, 1>&, void*);                                                     \
+  template void CudaEngine::segmentations_from_marked_labels(                                   \
+      const View<const Int, 2>&, const View<const std::uint8_t, 2>&, const Lengths&,            \
+      const LabelRules&, const DeviceSegmentations&, const View<std::int64_t, 1>&, void*);
 
 SEGFUSE_INSTANTIATE_LABELS(std::int32_t)
 SEGFUSE_INSTANTIATE_LABELS(std::int64_t)

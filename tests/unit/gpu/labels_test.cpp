@@ -44,9 +44,11 @@ Segmentations device_segments(const runtime::DeviceAccess& gpu, const Labels<Int
   const View<const Int, 2> view(device.copy(labels.values), {labels.B, labels.T_});
   Lengths lengths;
   if (with_lengths) lengths = View<const std::int64_t, 1>(device.copy(labels.lengths), {labels.B});
+  auto* const frames = device.space<std::int64_t>(labels.B);
   CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
-  engine.segmentations_from_labels(view, lengths, rules, out);
+  engine.segmentations_from_labels(view, lengths, rules, out, {frames, {labels.B}});
   engine.check();
+  EXPECT_EQ(device.read(frames, labels.B), labels.lengths);
   return on_host(out, device);
 }
 

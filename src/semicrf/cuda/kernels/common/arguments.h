@@ -168,7 +168,8 @@ struct FrameLabels {
   const unsigned char* begins;  ///< (B, T) not 0 where a segment begins; null: where labels change
   long long begins_stride[2];
   long long ignore;
-  int split;  ///< cut long runs instead of reporting them
+  long long* frames;  ///< (B) to be written: frames of each row; null: not wanted
+  int split;          ///< cut long runs instead of reporting them
 };
 
 /// A frame of the gold path: label, and whether a segment begins or ends there.

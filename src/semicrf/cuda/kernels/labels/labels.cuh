@@ -134,7 +134,10 @@ KERNEL count_labels(const __grid_constant__ Call call) {
   const int length = labelled_frames(call, row);
   const bool good = check_labels(call, row, length);
   const int count = good ? label_segments(call, row, length, false) : 0;
-  if (threadIdx.x == 0) call.best.count[row] = count;
+  if (threadIdx.x == 0) {
+    call.best.count[row] = count;
+    if (call.labels.frames != nullptr) call.labels.frames[row] = length;
+  }
 }
 
 /// grid (B), after the row pointers.
