@@ -267,7 +267,7 @@ def _number_only(arguments: Arguments) -> str | None:
 @rows("full full_like scalar_tensor", refuses=_number_only)
 def _full(result: Result, self: Any = None, **given: Any) -> Value:
     native = result.fusion._native
-    number: Any = given.get("fill_value", given.get("s"))
+    number: Any = given["fill_value" if "fill_value" in given else "s"]
     if isinstance(number, Size):
         one = Value(result.fusion, native.size(number._native, result.dtype))
         return sf.broadcast_to(one, result.shape)
