@@ -8,10 +8,11 @@ error, and second ones do on a CUDA device.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from ._ops import DIFFERENTIABLE, NAMES, TENSORS
 __all__ = [
     "BucketDurations",
     "Durations",
+    "Explanation",
     "GeometricDurations",
     "LogNormalDurations",
     "NegativeBinomialDurations",
@@ -48,10 +50,22 @@ __all__ = [
     "SemiMarkovCRF",
     "TableDurations",
     "check",
+    "explain",
     "log_partition",
     "loss",
     "partial_loss",
 ]
+
+if TYPE_CHECKING:
+    from ._compile.explain import Explanation, explain
+
+
+def __getattr__(name: str) -> Any:
+    """What needs PyTorch's compiler, which takes seconds to import, is imported when it is used."""
+    if name in ("Explanation", "explain"):
+        return getattr(importlib.import_module("._compile.explain", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 Reduction = Literal["mean", "sum", "none"]
 Gold: TypeAlias = Any

@@ -1,0 +1,1 @@
+"""The backend of `torch.compile`: graphs of ATen operations as compiled programs."""

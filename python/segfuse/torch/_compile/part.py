@@ -1,0 +1,109 @@
+"""A part of a graph as one compiled program over tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ..._compile.compiled import Compiled
+from ..._program.lift import same_size
+from ..._program.value import Value
+from ...ops import transpose
+from .sizes import expression, hint, plain_symbols, size_of
+from .step import Step
+
+
+@dataclass(frozen=True)
+class Place:
+    """How a tensor that goes in or comes out lies in memory: the program has it with its axes in
+    `order`, so that there are no gaps; None where that is not known, or as it is."""
+
+    node: Node
+    order: list[int] | None
+
+    def back(self) -> list[int]:
+        """The order that undoes `order`."""
+        assert self.order is not None
+        return sorted(range(len(self.order)), key=self.order.__getitem__)
+
+
+class Part:
+    """Takes the tensors of `inputs`, then one tensor of shape (size, 0) for each symbol in
+    `carried`; gives those of `outputs`."""
+
+    def __init__(
+        self,
+        name: str,
+        steps: Mapping[Node, Step],
+        inputs: Sequence[Place],
+        carried: Mapping[Any, torch.SymInt],
+        outputs: Sequence[Place],
+        how: Mapping[str, Any],
+    ) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.steps, self.carried = steps, carried
+        self.inputs, self.outputs = inputs, outputs
+        self._turned = [(i, place.order) for i, place in enumerate(inputs) if place.order]
+        self._turned_back = [(i, place.back()) for i, place in enumerate(outputs) if place.order]
+
+        def function(*values: Value) -> tuple[Value, ...]:
+            return self._write(values)
+
+        function.__name__ = name
+        self.compiled = Compiled(function, **how)
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        given = [x.detach() if x.requires_grad else x for x in tensors]
+        for i, order in self._turned:
+            given[i] = given[i].permute(order)
+        made = list(self.compiled(*given))
+        for i, order in self._turned_back:
+            made[i] = made[i].permute(order)
+        return made
+
+    def _write(self, given: Sequence[Value]) -> tuple[Value, ...]:
+        """The steps on values of a program."""
+        fusion = given[0]._fusion
+        tensors = given[: len(self.inputs)]
+        rest = given[len(self.inputs) :]
+        known = {symbol: x.shape[0] for symbol, x in zip(self.carried, rest, strict=True)}
+        values: dict[Node, Any] = {}
+        for place, x in zip(self.inputs, tensors, strict=True):
+            values[place.node] = x if place.order is None else transpose(x, place.back())
+        for node, x in values.items():
+            for axis, symbol in plain_symbols(node.meta["val"].shape):
+                known.setdefault(symbol, x.shape[axis])
+        for node, x in values.items():
+            for own, size in zip(x.shape, node.meta["val"].shape, strict=True):
+                same_size(fusion, own, size_of(expression(size), known))
+        for node, step in self.steps.items():
+            values[node] = step.write(fusion, values, known)
+        made = [values[place.node] for place in self.outputs]
+        return tuple(
+            x if place.order is None else transpose(x, place.order)
+            for place, x in zip(self.outputs, made, strict=True)
+        )
+
+    def prepare(self) -> None:
+        """Writes the program for sizes like those that PyTorch traced with, so that what cannot be
+        written is found now. Nothing is done where PyTorch has seen no sizes."""
+        examples = []
+        for place in self.inputs:
+            like = place.node.meta["val"]
+            order = range(like.ndim) if place.order is None else place.order
+            examples.append(_example([hint(like.shape[i]) for i in order], like.dtype))
+        examples += [_example([hint(size), 0], torch.float32) for size in self.carried.values()]
+        if all(x is not None for x in examples):
+            self.compiled.fusion(*examples)
+
+
+def _example(sizes: Sequence[int | None], dtype: torch.dtype) -> Tensor | None:
+    """A tensor of that shape without memory of that size."""
+    if any(size is None for size in sizes):
+        return None
+    return torch.zeros((), dtype=dtype).expand(sizes)
