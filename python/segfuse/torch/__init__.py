@@ -35,6 +35,7 @@ from ._durations import (
     make_durations,
 )
 from ._ops import DIFFERENTIABLE, NAMES, TENSORS
+from ._watch.session import check_numerics
 
 __all__ = [
     "BucketDurations",
@@ -47,6 +48,7 @@ __all__ = [
     "SemiMarkovCRF",
     "TableDurations",
     "check",
+    "check_numerics",
     "log_partition",
     "loss",
     "partial_loss",
