@@ -83,6 +83,7 @@ Examples:
   segfuse doctor kernel kernels.cu --arch sm_90
   segfuse doctor numerics examples/layer_norm.sf --size B=4
   segfuse doctor streams -- segfuse train examples/ecg.toml --out out/ecg --device cuda
+  segfuse doctor numerics -- python train.py
 
 Exit codes: 0 done, 2 usage, 3 data, 4 device or communication, 70 our fault, 130 interrupted;
 doctor: 1 a risk, spill, wrong number, race or lost rank was found.)";

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "commands.h"
 #include "segfuse/doctor/numerics.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
+#include "watched.h"
 
 namespace segfuse::cli {
 namespace {
@@ -15,7 +15,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct NumericsArguments {
+  /// A file of ours, or the words of a command.
+  std::vector<std::string> words;
   std::filesystem::path file;
+  bool statistics = false;
   std::vector<std::string> sizes;
   std::filesystem::path program;
   NumericsOptions options;
@@ -64,7 +67,14 @@ NumericsReport examine(const NumericsArguments& arguments) {
   return examine_training_numerics(options);
 }
 
-void run_numerics(const NumericsArguments& arguments, Common& common) {
+void run_numerics(NumericsArguments& arguments, Common& common) {
+  arguments.file = arguments.words.at(0);
+  const std::string kind = arguments.file.extension();
+  if (arguments.words.size() > 1 || (kind != ".sf" && kind != ".toml")) {
+    const Json options{{"statistics", arguments.statistics}};
+    run_watched({"numerics", arguments.words, options.dump()}, common);
+    return;
+  }
   const NumericsReport report = examine(arguments);
   if (common.json) {
     Json json = json_of(report);
@@ -87,8 +97,14 @@ void add_numerics(Command doctor, Common& common) {
       "numerics",
       "The first operation of a program that makes NaN, differs between runs, or is not accurate");
   auto arguments = std::make_shared<NumericsArguments>();
-  command.option("file", arguments->file, "Program (.sf) or configuration of a training (TOML)")
+  command
+      .option(
+          "file", arguments->words,
+          "Program (.sf) or configuration of a training (.toml); behind --, a command that uses "
+          "PyTorch, and what it prints goes to stderr")
       .required();
+  command.flag("--statistics", arguments->statistics,
+               "Of a command: print the largest magnitudes of each step");
   command.option("--size", arguments->sizes, "A size to run with, as B=32 (again for others)");
   command.option("--seed", arguments->options.seed, "Of inputs that the file has no values for")
       .shows_default();
@@ -111,7 +127,8 @@ void add_numerics(Command doctor, Common& common) {
       .shows_default();
   command.footer(
       "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"
-      "  segfuse doctor numerics examples/ecg.toml --data ludb_lead_ii --model out/ecg");
+      "  segfuse doctor numerics examples/ecg.toml --data ludb_lead_ii --model out/ecg\n"
+      "  segfuse doctor numerics -- python train.py");
   command.runs([arguments, &common] { run_numerics(*arguments, common); });
 }
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "calls.h"
+#include "doctor/bind.h"
 #include "models.h"
 #include "programs.h"
 #include "segfuse/version.h"
@@ -189,4 +190,5 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_programs(m);
   segfuse::python::bind_device_programs(m);
   segfuse::python::bind_models(m);
+  segfuse::python::bind_doctor(m);
 }

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,6 +69,13 @@ struct NumericsOptions {
 /// DataError for a file that is no program or whose values do not fit.
 NumericsReport examine_numerics(const std::filesystem::path& file,
                                 const NumericsOptions& options = {});
+/// What usually causes a NaN (else: an infinity) that an operation of another library made, and
+/// what helps. `operation`: ours of that name ("log", "matmul"); any other gets a general sentence.
+/// `gradient`: its derivative made it. `operands`: the elements that it was made of, or nothing.
+std::string numerics_cause(std::string_view operation, DType dtype, bool nan, bool gradient,
+                           std::span<const double> operands);
+/// Of any other fault.
+std::string numerics_cause(NumericsFault fault, std::string_view operation);
 std::string numerics_report_text(const NumericsReport& report);
 
 }  // namespace segfuse

@@ -3,9 +3,12 @@
 //
 // How to read what it says: docs/doctor.md.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "segfuse/doctor/kernel.h"
@@ -16,12 +19,18 @@ struct StreamRace {
   std::string sentence;
   std::string missing;  ///< the wait that would help
   std::string picture;  ///< SVG
+  // Of a traced program only.
+  std::string kind = "race";  ///< or "freed while in use", "event too early", "host"
+  /// What happened where in the program, in this order: "allocated", "used", "freed", "reused", ...
+  std::vector<std::pair<std::string, std::string>> places = {};
+  std::string remedy = {};  ///< the line that mends it
 };
 
 struct StreamReport {
   std::string command;
   std::uint64_t operations = 0;  ///< launches, copies and fills that race checkers looked at
   std::vector<StreamRace> races;
+  std::vector<std::string> notes = {};
 };
 std::string stream_report_text(const StreamReport& report);
 std::string stream_report_json(const StreamReport& report);
@@ -35,6 +44,49 @@ class Watch {
   std::vector<KernelReport> kernels() const;
   /// What race checkers found, which are there with the option check-streams.
   StreamReport streams(std::string command) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A use of memory by an operation: bytes of an allocation, which is known by its first byte.
+struct TracedUse {
+  std::uintptr_t block = 0;
+  std::uintptr_t first = 0;
+  std::size_t bytes = 0;
+  bool write = false;
+};
+
+/// The race checker for a program that uses a GPU through another library: it is told what the
+/// program enqueues, allocates and frees, in the order of the calls. Streams and events are any
+/// numbers that tell them apart. A `place` is a line of the program, below it the lines that called
+/// it. What is freed may be handed out again at once, to the stream that it was allocated for;
+/// nothing but the streams' order protects it, except for record_stream(). Any thread may call.
+class StreamTrace {
+ public:
+  StreamTrace();
+  ~StreamTrace();
+  void name_stream(std::uintptr_t stream, const std::string& name);
+  void operation(std::uintptr_t stream, const std::string& name, const std::string& place,
+                 std::span<const TracedUse> uses);
+  /// The host reads or writes memory that streams use.
+  void host_use(const std::string& place, const TracedUse& use);
+  void record(std::uintptr_t stream, std::uintptr_t event, const std::string& place);
+  /// An event that was never recorded orders nothing; the report says so.
+  void wait(std::uintptr_t stream, std::uintptr_t event, const std::string& place);
+  void destroy_event(std::uintptr_t event);
+  void synchronize_stream(std::uintptr_t stream);
+  void synchronize_event(std::uintptr_t event);
+  void synchronize_device();
+  void allocate(std::uintptr_t block, const std::string& what, const std::string& place);
+  void record_stream(std::uintptr_t block, std::uintptr_t stream);
+  void release(std::uintptr_t block, const std::string& place);
+
+  /// Races found so far.
+  std::uint64_t count() const;
+  /// Each pair of lines once.
+  StreamReport report(std::string command) const;
 
  private:
   struct State;

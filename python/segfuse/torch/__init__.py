@@ -37,6 +37,7 @@ from ._durations import (
     make_durations,
 )
 from ._ops import DIFFERENTIABLE, NAMES, TENSORS
+from ._watch.session import check_numerics
 
 __all__ = [
     "BucketDurations",
@@ -50,6 +51,7 @@ __all__ = [
     "SemiMarkovCRF",
     "TableDurations",
     "check",
+    "check_numerics",
     "explain",
     "log_partition",
     "loss",

@@ -33,6 +33,7 @@ std::string of_nan(ir::Op op, std::span<const double> operands) {
              "scores that are infinite; use where(mask, x, 0)";
     case ir::Op::sub:
     case ir::Op::add:
+    case ir::Op::logsumexp:  // of the softmax of others: ours gives -inf
       return "infinities cancelled, as in exp(x - max(x)) over a row that is -inf throughout; use "
              "logsumexp, which gives -inf there, or leave such rows out";
     case ir::Op::div: return of_division(true, operands);
@@ -85,6 +86,29 @@ std::string cause_of(ir::Op op, DType dtype, bool nan, std::span<const double> o
   }
 }
 
+std::string cause_of_gradient(ir::Op op, DType dtype, bool nan, std::span<const double> operands) {
+  switch (op) {
+    case ir::Op::sqrt:
+    case ir::Op::rsqrt:
+    case ir::Op::pow:
+      return "the derivative at zero is infinite, and times a gradient of zero it is NaN; add a "
+             "small "
+             "number before, or choose operands above zero with where() first";
+    case ir::Op::log:
+    case ir::Op::reciprocal:
+    case ir::Op::div:
+      return "it was divided by zero: the derivative is infinite there, and where() behind the "
+             "operation does not help, since a gradient of zero times an infinity is NaN; use "
+             "where() "
+             "on the operand";
+    case ir::Op::exp:
+    case ir::Op::exp2:
+    case ir::Op::expm1:
+    case ir::Op::logsumexp: return nan ? of_nan(ir::Op::mul, operands) : overflow(dtype);
+    default: return nan ? of_nan(op, operands) : overflow(dtype);  // any other: says less
+  }
+}
+
 std::string cause_of(NumericsFault fault, ir::Op op) {
   const bool adds = ir::info(op).op_class == ir::OpClass::kReduction ||
                     ir::info(op).op_class == ir::OpClass::kOpaque || ir::adds(op);
@@ -116,3 +140,19 @@ std::string cause_of(NumericsFault fault, ir::Op op) {
 }
 
 }  // namespace segfuse::engine::numerics
+
+namespace segfuse {
+
+std::string numerics_cause(std::string_view operation, DType dtype, bool nan, bool gradient,
+                           std::span<const double> operands) {
+  // An operation that is none of ours is like a constant: nothing is known of it.
+  const ir::Op op = ir::op_from_name(operation).value_or(ir::Op::constant);
+  return gradient ? engine::numerics::cause_of_gradient(op, dtype, nan, operands)
+                  : engine::numerics::cause_of(op, dtype, nan, operands);
+}
+
+std::string numerics_cause(NumericsFault fault, std::string_view operation) {
+  return engine::numerics::cause_of(fault, ir::op_from_name(operation).value_or(ir::Op::constant));
+}
+
+}  // namespace segfuse

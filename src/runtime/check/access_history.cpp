@@ -78,6 +78,16 @@ void AccessHistory::forget(Range range) {
   nodes_.erase(nodes_.lower_bound(range.first), nodes_.lower_bound(range.second));
 }
 
+void AccessHistory::forget_before(Range range, const VectorClock& clock) {
+  split(range.first);
+  split(range.second);
+  const auto end = nodes_.lower_bound(range.second);
+  for (auto node = nodes_.lower_bound(range.first); node != end;) {
+    std::erase_if(node->second.uses, [&](const PastUse& use) { return use.before(clock); });
+    node = node->second.uses.empty() ? nodes_.erase(node) : std::next(node);
+  }
+}
+
 void AccessHistory::sweep(const VectorClock& host) {
   std::erase_if(nodes_, [&](const auto& node) {
     return std::ranges::all_of(node.second.uses,

@@ -46,6 +46,8 @@ class AccessHistory {
   /// `clock` is that of the use; what is ordered before `host` can race with nothing to come.
   void add(Range range, const PastUse& use, const VectorClock& clock, const VectorClock& host);
   void forget(Range range);
+  /// Forgets the uses in the range that `clock` is ordered after.
+  void forget_before(Range range, const VectorClock& clock);
   /// Ranges kept, for tests of their number.
   std::size_t ranges() const noexcept { return nodes_.size(); }
 

@@ -323,6 +323,14 @@ void RaceChecker::host_access(const MemoryAccess& access) {
   report(std::move(found), mode_ == CheckMode::kThrow);
 }
 
+void RaceChecker::hand_back(std::byte* address, std::size_t bytes,
+                            std::span<const StreamHandle> streams) {
+  const MutexLock lock(mutex_);
+  VectorClock over = host_;
+  for (const StreamHandle stream : streams) join(over, clock_of(known(stream)));
+  accesses_.forget_before(range_of(address, bytes), over);
+}
+
 /// Memory may be taken away when the host has seen all of its uses complete.
 void RaceChecker::check_release(const std::byte* address, std::size_t bytes, bool may_throw) {
   Finding::Use later;

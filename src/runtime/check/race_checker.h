@@ -42,6 +42,9 @@ class RaceChecker final : public Device {
   void name_stream(StreamHandle stream, std::string name);
   /// The host is about to read or write memory that the device uses, too (pinned memory).
   void host_access(const MemoryAccess& access);
+  /// Memory goes to an allocator that hands it out again only when the work that these streams have
+  /// now is over: no use that comes before that can race with a later one.
+  void hand_back(std::byte* address, std::size_t bytes, std::span<const StreamHandle> streams);
 
   std::string name() const override { return device_.name(); }
   StreamHandle create_stream() override;

@@ -1,0 +1,1 @@
+"""Watching PyTorch programs: numbers that are not finite, bits that differ, streams that race."""

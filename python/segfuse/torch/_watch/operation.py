@@ -1,0 +1,169 @@
+"""What an operation of PyTorch is, as far as the doctor has to know it: once for each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PLAIN = (Tensor, torch.nn.Parameter)
+"""What holds numbers itself: other kinds of tensors dispatch again to such."""
+
+_UNWRITTEN = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+    "empty_permuted", "_efficientzerotensor",
+}  # fmt: skip
+
+_OURS = {
+    "mm": "matmul", "bmm": "matmul", "addmm": "matmul", "baddbmm": "matmul", "mv": "matmul",
+    "dot": "matmul", "addmv": "matmul", "convolution": "matmul", "linear": "matmul",
+    "convolution_backward": "matmul", "_foreach_mul": "mul", "_foreach_div": "div",
+    "_foreach_sqrt": "sqrt", "_foreach_addcdiv": "div", "addcdiv": "div", "addcmul": "mul",
+    "_softmax": "logsumexp", "_log_softmax": "logsumexp", "_softmax_backward_data": "mul",
+    "_log_softmax_backward_data": "mul", "native_layer_norm": "welford", "var": "welford",
+    "native_batch_norm": "welford", "var_mean": "welford", "std": "welford", "mean": "sum",
+    "cumsum": "sum", "linalg_vector_norm": "sum", "norm": "sum", "true_divide": "div",
+    "rsub": "sub", "_to_copy": "cast", "copy": "cast", "index_add": "scatter_add",
+    "index_put": "scatter_add", "log2": "log", "log10": "log", "acos": "sqrt", "asin": "sqrt",
+    "lgamma": "log", "logit": "log", "xlogy": "log", "binary_cross_entropy": "log",
+    "_safe_softmax": "logsumexp", "native_group_norm": "welford", "float_power": "pow",
+    "embedding_dense_backward": "scatter_add", "nll_loss_forward": "sum", "addr": "matmul",
+}  # fmt: skip
+"""Names of segfuse's operations that go wrong for the same reasons."""
+
+_GRADIENTS = {
+    "SqrtBackward": "sqrt", "RsqrtBackward": "rsqrt", "PowBackward": "pow", "LogBackward": "log",
+    "DivBackward": "div", "ReciprocalBackward": "reciprocal", "ExpBackward": "exp",
+    "NormBackward": "sqrt", "LinalgVectorNormBackward": "sqrt", "StdBackward": "sqrt",
+    "LogsumexpBackward": "logsumexp", "Log1PBackward": "log", "Log2Backward": "log",
+    "XlogyBackward": "log", "AcosBackward": "sqrt", "AsinBackward": "sqrt",
+    "Atan2Backward": "div", "CdistBackward": "sqrt", "PdistBackward": "sqrt",
+    "Expm1Backward": "expm1", "Exp2Backward": "exp2", "ProdBackward": "div",
+}  # fmt: skip
+"""Segfuse's names of operations whose derivatives go wrong for the same reasons."""
+
+_DTYPES = {
+    torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
+    torch.complex64: "f32", torch.complex128: "f64",
+}  # fmt: skip
+
+
+def our_dtype(dtype: torch.dtype) -> str:
+    return _DTYPES.get(dtype, "f32")
+
+
+def gradient_of(node: str) -> str | None:
+    """ "SqrtBackward0" is "sqrt"."""
+    return _GRADIENTS.get(node.rstrip("0123456789"))
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Facts of an operator."""
+
+    name: str
+    """ "log" of aten.log.default, "mylib.scale" of others' operators."""
+    house: str
+    """Segfuse's name of what goes wrong for the same reasons; else the name."""
+    makes_numbers: bool
+    """It is no view and leaves no memory unwritten."""
+    leaves_unwritten: bool
+    is_view: bool
+    written: tuple[tuple[int, str], ...]
+    """Places and names of the arguments that it writes."""
+    names: tuple[str, ...]
+    pointwise: bool
+    random: bool
+
+
+_known: dict[Any, Operation] = {}
+
+
+def operation_of(func: Any) -> Operation:
+    known = _known.get(func)
+    if known is None:
+        schema = func._schema
+        space, _, name = schema.name.partition("::")
+        written = tuple(
+            (i, argument.name)
+            for i, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        aliases = any(
+            result.alias_info is not None and not result.alias_info.is_write
+            for result in schema.returns
+        )
+        base = name.rstrip("_")
+        tags = getattr(func, "tags", ())
+        unwritten = name in _UNWRITTEN
+        known = Operation(
+            name=name if space == "aten" else f"{space}.{name}",
+            house=_OURS.get(base, base),
+            makes_numbers=not unwritten and not (aliases and not written),
+            leaves_unwritten=unwritten,
+            is_view=aliases and not written,
+            written=written,
+            names=tuple(argument.name for argument in schema.arguments),
+            pointwise=torch.Tag.pointwise in tags,
+            random=torch.Tag.nondeterministic_seeded in tags,
+        )
+        _known[func] = known
+    return known
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Plain tensors with memory in an argument or a result; of a distributed one, what is here."""
+    if isinstance(value, Tensor):
+        if type(value) not in PLAIN:
+            value = getattr(value, "_local_tensor", None)
+        if type(value) in PLAIN and value.layout is torch.strided:
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def arguments_of(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    for i, value in enumerate(args):
+        yield operation.names[i] if i < len(operation.names) else f"argument {i}", value
+    yield from kwargs.items()
+
+
+def written_of(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[Tensor]:
+    """The tensors that the operation writes in place."""
+    for i, name in operation.written:
+        if i < len(args):
+            yield from tensors_in(args[i])
+        elif name in kwargs:
+            yield from tensors_in(kwargs[name])
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether it has elements that can be NaN and lie in memory of a device."""
+    dtype = tensor.dtype
+    return (
+        (dtype.is_floating_point or dtype.is_complex)
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and tensor.numel() > 0
+    )
+
+
+def describe(tensor: Tensor) -> str:
+    """ "float32[4, 2]"."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def storage_key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def covers_storage(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()

@@ -1,0 +1,224 @@
+"""Where in the user's program an operation comes from: lines, modules, backward's forward."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+
+_HIDDEN, _LIBRARY, _USER = 0, 1, 2
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_STANDARD = tuple(
+    os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
+)
+_MOST_NODES = 200_000
+_STACK = 12
+
+_kinds: dict[str, int] = {}
+
+
+def _kind_of(file: str) -> int:
+    kind = _kinds.get(file)
+    if kind is None:
+        path = os.path.abspath(file)
+        if "site-packages" in path or "dist-packages" in path:
+            kind = _HIDDEN if path.startswith((_TORCH + os.sep, _OURS + os.sep)) else _LIBRARY
+        elif file.startswith("<") or path.startswith((*_STANDARD, _TORCH + os.sep, _OURS + os.sep)):
+            kind = _HIDDEN
+        else:
+            kind = _USER
+        _kinds[file] = kind
+    return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a program."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.number} in {self.function}"
+
+    def with_text(self) -> str:
+        text = linecache.getline(self.file, self.number).strip()
+        path = os.path.relpath(self.file)
+        if path.startswith(".."):
+            path = self.file
+        return f"{path}:{self.number} in {self.function}" + (f": {text}" if text else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The innermost line that is not PyTorch's, and the line of the user's own program behind it
+    where that is another one (a call of a library)."""
+
+    line: Line | None
+    caller: Line | None = None
+
+    def __str__(self) -> str:
+        return "no line of Python" if self.line is None else str(self.line)
+
+    def rows(self) -> list[tuple[str, str]]:
+        rows = [("line", "no line of Python" if self.line is None else self.line.with_text())]
+        if self.caller is not None:
+            rows.append(("called at", self.caller.with_text()))
+        return rows
+
+
+NOWHERE = Place(None)
+_places: dict[tuple[CodeType | None, int, CodeType | None, int], Place] = {}
+
+
+def _line_of(code: CodeType, number: int) -> Line:
+    return Line(code.co_filename, number, code.co_name)
+
+
+def here() -> Place:
+    """The place of the operation that is being dispatched."""
+    frame: FrameType | None = sys._getframe(1)
+    inner, inner_line = None, 0
+    while frame is not None:
+        kind = _kind_of(frame.f_code.co_filename)
+        if kind == _USER:
+            break
+        if kind == _LIBRARY and inner is None:
+            inner, inner_line = frame.f_code, frame.f_lineno
+        frame = frame.f_back
+    outer = None if frame is None else frame.f_code
+    number = 0 if frame is None else frame.f_lineno
+    key = (inner, inner_line, outer, number)
+    place = _places.get(key)
+    if place is None:
+        if inner is None:
+            place = NOWHERE if outer is None else Place(_line_of(outer, number))
+        else:
+            caller = None if outer is None else _line_of(outer, number)
+            place = Place(_line_of(inner, inner_line), caller)
+        _places[key] = place
+    return place
+
+
+_stacks: dict[tuple[tuple[CodeType, int], ...], str] = {}
+
+
+def stack_here() -> str:
+    """The lines of the program that lead here, innermost first, without PyTorch's own."""
+    frames: list[tuple[CodeType, int]] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < _STACK:
+        if _kind_of(frame.f_code.co_filename) != _HIDDEN:
+            frames.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    key = tuple(frames)
+    text = _stacks.get(key)
+    if text is None:
+        text = "\n".join(str(_line_of(code, number)) for code, number in frames)
+        _stacks[key] = text = text or "no line of Python"
+    return text
+
+
+class Modules:
+    """Which module's forward runs in this thread."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._names: weakref.WeakKeyDictionary[nn.Module, dict[int, str]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self.on_result = lambda module, output: None
+
+    def start(self) -> None:
+        self._handles = [
+            nn_module.register_module_forward_pre_hook(self._enter),
+            nn_module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _stack(self) -> list[nn.Module]:
+        stack = getattr(self._local, "stack", None)
+        if stack is None:
+            stack = self._local.stack = []
+        return stack
+
+    def _enter(self, module: nn.Module, _inputs: object) -> None:
+        self._stack().append(module)
+
+    def _leave(self, module: nn.Module, _inputs: object, output: object) -> None:
+        stack = self._stack()
+        while stack and stack.pop() is not module:
+            pass
+        if not stack:
+            self.on_result(module, output)
+
+    def _name_in(self, root: nn.Module, module: nn.Module) -> str:
+        names = self._names.get(root)
+        if names is None or id(module) not in names:
+            names = {id(m): name for name, m in root.named_modules()}
+            names.setdefault(id(module), type(module).__name__)
+            self._names[root] = names
+        return names[id(module)]
+
+    def path(self) -> str:
+        """ "encoder.layers.0 (Linear)"; empty outside of modules."""
+        stack = self._stack()
+        if not stack:
+            return ""
+        kind = type(stack[-1]).__name__
+        name = self._name_in(stack[0], stack[-1])
+        return f"{name} ({kind})" if name else kind
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The forward operation that a node of backward belongs to."""
+
+    name: str
+    place: Place
+    module: str
+
+
+class Nodes:
+    """Forward operations by the sequence numbers of their autograd nodes.
+
+    A node gets its number before its operation is dispatched, so the last number that was given
+    out when an operation comes by is its own; operations without a node come later with the same
+    number. Numbers count by thread: what another thread recorded under a number makes the origin
+    unknown.
+    """
+
+    def __init__(self) -> None:
+        self._origins: OrderedDict[int, tuple[int, Origin | None]] = OrderedDict()
+
+    def note(self, name: str, place: Place, module: str) -> None:
+        number = torch._C._autograd._get_sequence_nr() - 1
+        thread = threading.get_ident()
+        known = self._origins.get(number)
+        if known is not None:
+            if known[0] != thread:
+                self._origins[number] = (known[0], None)
+            return
+        self._origins[number] = (thread, Origin(name, place, module))
+        if len(self._origins) > _MOST_NODES:
+            self._origins.popitem(last=False)
+
+    def origin(self, node: object) -> Origin | None:
+        known = self._origins.get(node._sequence_nr())  # type: ignore[attr-defined]
+        return None if known is None else known[1]

@@ -1,0 +1,64 @@
+"""The doctor's tools as context managers, for a part of a program."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from ..._errors import DataError
+from .finding import Finding
+from .numerics import Numerics
+from .report import numerics_json, numerics_text
+
+
+class check_numerics:  # noqa: N801
+    """Finds the first operation whose result is not finite while its operands are.
+
+    Watches all operations of PyTorch in this thread, and those of backward passes that it starts:
+
+        with segfuse.torch.check_numerics():
+            train()
+
+    On a GPU results are looked at later: nothing waits before an optimizer's step or the end.
+
+    Args:
+        raises: whether a finding raises `segfuse.DataError`, at the end of the optimizer's step in
+            which it was made or at the end of the block. Else look at `findings`.
+        statistics: whether `report()` has the largest magnitudes of each step.
+    """
+
+    def __init__(self, *, raises: bool = True, statistics: bool = False) -> None:
+        self._watch = Numerics(statistics)
+        self._raises = raises
+        if raises:
+            self._watch.on_step = self._raise
+
+    def __enter__(self) -> check_numerics:
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._watch.stop()
+        if kind is None and self._raises:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._watch.findings:
+            raise DataError(self._watch.findings[0].text().rstrip())
+
+    @property
+    def findings(self) -> list[Finding]:
+        """In the order of the operations: the first is what to look at."""
+        return self._watch.findings
+
+    def report(self) -> str:
+        """What `segfuse doctor numerics` prints."""
+        return numerics_text(self._watch)
+
+    def as_json(self) -> dict[str, Any]:
+        return numerics_json(self._watch)

@@ -1,0 +1,202 @@
+"""`segfuse.torch.check_numerics` and `segfuse doctor numerics -- COMMAND`: planted faults are named,
+clean programs are not, and the program's exit code and output stay what they are."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import numeric_faults
+
+import segfuse
+import segfuse.torch
+
+
+def line_of(function):
+    lines, first = inspect.getsourcelines(function)
+    marked = [first + i for i, line in enumerate(lines) if "# fault" in line]
+    return f"{Path(numeric_faults.__file__)}:{marked[0]}" if marked else None
+
+
+def name_of(function):
+    return function.__name__
+
+
+@pytest.mark.parametrize("program", numeric_faults.FAULTS, ids=name_of)
+def test_a_planted_fault_is_named_first(program):
+    torch.manual_seed(0)
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        program()
+    assert watch.findings, watch.report()
+    first = watch.findings[0].as_json()
+    assert first["operation"] == program.operation, watch.report()
+    assert first["fault"] == program.kind, watch.report()
+    assert first["phase"] == program.phase, watch.report()
+    line = line_of(program)
+    if line is not None:
+        assert line in (first["line"], first["forward_line"]), watch.report()
+    assert first["cause"] and first["reached"]
+
+
+def test_there_are_thirty_faults():
+    assert len(numeric_faults.FAULTS) >= 30
+
+
+@pytest.mark.parametrize("program", numeric_faults.CLEAN, ids=name_of)
+def test_a_clean_program_gives_no_report(program):
+    torch.manual_seed(0)
+    with segfuse.torch.check_numerics() as watch:
+        program()
+    assert "nothing found" in watch.report()
+
+
+def test_our_own_layer_is_clean():
+    crf = segfuse.torch.SemiMarkovCRF(3, 4, self_transitions=False)
+    with segfuse.torch.check_numerics():
+        optimizer = torch.optim.Adam(crf.parameters())
+        labels = torch.tensor([[0, 0, 1, 2, 2, 1]])
+        crf(torch.randn(1, 6, crf.num_scores, requires_grad=True), labels).backward()
+        optimizer.step()
+
+
+def test_the_message_has_module_line_element_operands_and_cause():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), numeric_faults.Apply(torch.log))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(2))
+        model[0].bias.zero_()
+    with pytest.raises(segfuse.DataError) as caught, segfuse.torch.check_numerics():
+        model(torch.tensor([[1.0, 2.0], [3.0, -0.25]])).sum().backward()
+    message = str(caught.value)
+    assert "log gave nan at [1, 1]" in message
+    assert "1 (Apply)" in message
+    assert "self float32[2, 2] = -0.25" in message
+    assert "the operand is negative" in message
+    assert "reached   the loss (test_doctor_numerics.py" in message
+
+
+def test_a_finding_stops_at_the_step_it_was_made_in():
+    steps = 0
+
+    def middle(x):
+        nonlocal steps
+        steps += 1
+        return x / 0 if steps == 2 else x
+
+    with pytest.raises(segfuse.DataError, match="step 2"), segfuse.torch.check_numerics():
+        numeric_faults.train_with(middle, steps=5)
+    assert steps == 2
+
+
+def test_watching_changes_no_bit():
+    def weights(watched):
+        torch.manual_seed(3)
+        model = numeric_faults.net(torch.nn.Dropout(0.5))
+        if watched:
+            with segfuse.torch.check_numerics(statistics=True):
+                numeric_faults.train(model, steps=4)
+        else:
+            numeric_faults.train(model, steps=4)
+        return [p.detach().clone() for p in model.parameters()]
+
+    for a, b in zip(weights(False), weights(True), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_statistics_have_a_row_for_each_step():
+    with segfuse.torch.check_numerics(statistics=True) as watch:
+        numeric_faults.train_with(
+            lambda x: x.tanh() * 1e-3 + 200,
+            steps=3,
+            loss_of=lambda m: m(torch.randn(6, 4)).tanh().mean(),
+        )
+    rows = watch.as_json()["statistics"]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["forward"]["value"] > 100
+    assert "gradient" in watch.report()
+
+
+# --- the command ---
+
+
+def doctor(*arguments, cwd, **environment):
+    command = Path(segfuse.__file__).parent / "bin" / "segfuse"
+    return subprocess.run(
+        [command, "doctor", *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+        timeout=300, check=False, env=os.environ | environment,
+    )  # fmt: skip
+
+
+TRAINING = """
+    import sys, torch
+    def half(x):
+        return torch.sqrt(x) if "bad" in sys.argv else x
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        half(model(torch.full((4, 2), -1.0)) * 0 - 1).sum().backward()
+        optimizer.step()
+    print("trained", __name__, sys.argv)
+    sys.exit(7 if "seven" in sys.argv else 0)
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAINING))
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__main__.py").write_text(textwrap.dedent(TRAINING))
+    return tmp_path
+
+
+def test_the_command_names_the_operation_of_a_script(training):
+    run = doctor("numerics", "--", sys.executable, "train.py", "bad", cwd=training)
+    assert run.returncode == 1, run.stderr
+    assert "NaN: sqrt gave nan at [0, 0]" in run.stdout
+    assert "train.py:4 in half: return torch.sqrt(x)" in run.stdout
+    assert "trained __main__ ['train.py', 'bad']" in run.stderr
+
+
+def test_the_command_keeps_the_exit_code_of_a_clean_program(training):
+    run = doctor("numerics", "--json", "--", sys.executable, "-m", "pkg", "seven", cwd=training)
+    assert run.returncode == 7, run.stderr
+    report = json.loads(run.stdout)
+    assert report["exit_code"] == 7
+    assert report["processes"][0]["findings"] == []
+    assert report["processes"][0]["steps"] == 2
+
+
+def test_the_command_watches_the_ranks_of_torchrun(training):
+    code = "import sys; from torch.distributed.run import main; sys.exit(main())"
+    run = doctor("numerics", "--", sys.executable, "-c", code, "--standalone", "--nproc-per-node=2",
+                 "train.py", "bad", cwd=training)  # fmt: skip
+    assert run.returncode == 1, run.stderr
+    assert "(rank 0): " in run.stdout and "(rank 1): " in run.stdout
+
+
+def test_a_sitecustomize_of_the_user_runs_as_always(training):
+    hooks = training / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text("print('hook of the user')\n")
+    run = doctor("numerics", "--", sys.executable, "train.py", cwd=training, PYTHONPATH=str(hooks))
+    assert run.returncode == 0, run.stderr
+    assert "hook of the user" in run.stderr
+    assert "nothing found" in run.stdout
+
+
+def test_a_program_without_pytorch_is_told_so(tmp_path):
+    run = doctor("numerics", "--", sys.executable, "-c", "print(1)", cwd=tmp_path)
+    assert run.returncode == 4
+    assert "no process" in run.stderr
+
+
+def test_a_command_that_does_not_exist(tmp_path):
+    run = doctor("numerics", "--", "no-such-program", "x", cwd=tmp_path)
+    assert run.returncode == 2
+    assert "no-such-program cannot be started" in run.stderr
