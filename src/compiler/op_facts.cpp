@@ -29,6 +29,10 @@ bool costs_more_than_a_load(Op op) { return ir::info(op).instructions > kLoad; }
 
 bool costs_less_than_memory(Op op) { return ir::info(op).instructions <= kMemory; }
 
+bool keeps_positions(Op op) {
+  return op == Op::permute || op == Op::squeeze || op == Op::broadcast;
+}
+
 bool is_monoid(Op op) {
   const auto& walks = ir::info(op).walks;
   return walks.size() == 1 && walks[0].size() == 1 && walks[0][0] != ir::Monoid::kArgmax;

@@ -20,6 +20,10 @@ bool costs_more_than_a_load(ir::Op op);
 /// there and reading it back.
 bool costs_less_than_memory(ir::Op op);
 
+/// Whether a movement leaves every element at the position that it had along every axis: permute,
+/// squeeze, broadcast.
+bool keeps_positions(ir::Op op);
+
 /// Whether a reduction is a single walk with a single state, which is its result.
 bool is_monoid(ir::Op op);
 /// The values that a walk of a reduction carries at most.

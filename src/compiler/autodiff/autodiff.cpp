@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
+#include "compiler/autodiff/padded.h"
 #include "compiler/autodiff/rules.h"
 #include "ir/builder.h"
 #include "segfuse/error.h"
@@ -41,21 +43,35 @@ class Reverse {
   }
 
   ValId adjoint_or_zero(ValId id) {
-    if (adjoint_[id.index].valid()) return adjoint_[id.index];
+    if (const ValId known = adjoint(id); known.valid()) return known;
     return builder_.full(0, fusion_.val(id).shape, fusion_.val(id).dtype);
   }
 
  private:
   void accumulate(ValId id, ValId cotangent) {
     if (!cotangent.valid() || !active_[id.index]) return;
+    if (is_padded(fusion_, cotangent)) {
+      padded_[id].push_back(cotangent);
+      return;
+    }
+    add(id, cotangent);
+  }
+
+  void add(ValId id, ValId cotangent) {
     ValId& sum = adjoint_[id.index];
     sum = sum.valid() ? builder_.add(sum, cotangent) : cotangent;
+  }
+
+  /// Once all users of the value have been visited.
+  ValId adjoint(ValId id) {
+    if (const auto padded = padded_.extract(id)) add(id, sum_of_padded(builder_, padded.mapped()));
+    return adjoint_[id.index];
   }
 
   void visit(ExprId id) {
     const ir::Expr e = fusion_.expr(id);  // a copy: the rules add expressions
     std::vector<ValId> from_results;
-    for (const ValId result : e.results) from_results.push_back(adjoint_[result.index]);
+    for (const ValId result : e.results) from_results.push_back(adjoint(result));
     if (std::none_of(from_results.begin(), from_results.end(), [](ValId v) { return v.valid(); }))
       return;
     std::vector<bool> wanted;
@@ -69,6 +85,7 @@ class Reverse {
   ir::Builder builder_;
   std::vector<bool> active_;
   std::vector<ValId> adjoint_;
+  std::map<ValId, std::vector<ValId>> padded_;  // cotangents that are not in their sums yet
   std::vector<ExprId> order_;
 };
 

@@ -1,6 +1,7 @@
 // That each element of an output is written, and once: the iterations around a store are taken as a
 // product of ranges, and its index has to be their position in a mixed radix that ends with the
-// buffer.
+// buffer. Several stores are parts that lie beside each other: each has one digit of its own, which
+// its loops do not run along.
 
 #include <fmt/core.h>
 
@@ -90,11 +91,22 @@ class Iterations {
     return {};
   }
 
-  /// Whether the index goes over [0, elements) once.
+  /// One of several stores: the constant of its index is that of a digit.
+  struct Part {
+    Extent constant;  ///< digit * step
+    Extent step;
+    std::int64_t count = 0;
+  };
+
+  /// Whether the index goes over [0, elements) once; of a part, over those with its digit.
   bool covers(const Index& index, const std::vector<std::pair<std::size_t, Extent>>& more,
-              const Extent& elements) {
+              const Extent& elements, const std::optional<Part>& part) {
     Form at = written_out(index);
     for (const auto& [coordinate, factor] : more) at.add(coordinate, factor);
+    if (part) {
+      at.constant = at.constant + part->constant * Extent(-1);
+      at.add(range(Extent(part->count)), part->step);
+    }
     simplify(at);
     if (failed_ || !at.constant.is_constant(0)) return false;
     for (std::size_t i = 0; i < ranges_.size(); ++i)
@@ -284,16 +296,19 @@ class Iterations {
 class WriteVerifier {
  public:
   WriteVerifier(const Kernel& kernel, const SizeFacts& facts)
-      : kernel_(kernel), facts_(facts), stores_(kernel.buffers.size(), 0) {}
+      : kernel_(kernel),
+        facts_(facts),
+        stores_(kernel.buffers.size(), 0),
+        constants_(kernel.buffers.size()) {}
 
   void run() {
     walk(kernel_.body, [&](const Statement& s, int) {
-      if (const auto* store = std::get_if<Store>(&s.node)) ++stores_[store->buffer.index];
-      if (const auto* moved = std::get_if<Transpose>(&s.node)) ++stores_[moved->to.index];
+      if (const auto* store = std::get_if<Store>(&s.node)) note(store->buffer, store->index);
+      if (const auto* moved = std::get_if<Transpose>(&s.node)) note(moved->to, moved->to_at);
     });
     for (std::size_t i = 0; i < kernel_.buffers.size(); ++i)
-      if (kernel_.buffers[i].kind == KernelBuffer::Kind::kOutput && stores_[i] != 1)
-        refuse(kernel_.buffers[i], fmt::format("{} statements write it", stores_[i]));
+      if (kernel_.buffers[i].kind == KernelBuffer::Kind::kOutput && stores_[i] == 0)
+        refuse(kernel_.buffers[i], "no statement writes it");
     block(kernel_.body);
   }
 
@@ -302,6 +317,35 @@ class WriteVerifier {
     throw InternalError(
         fmt::format("kernel {}: it does not follow that each element of {} is written once: {}\n{}",
                     kernel_.name, buffer.name, why, print(kernel_)));
+  }
+
+  void note(BufferId buffer, const Index& index) {
+    ++stores_[buffer.index];
+    constants_[buffer.index].push_back(index.constant);
+  }
+
+  /// How the stores to a buffer share it, if they lie beside each other at equal distances.
+  std::optional<Iterations::Part> part_of(BufferId buffer, const Extent& constant) const {
+    const std::vector<Extent>& all = constants_[buffer.index];
+    const auto count = static_cast<std::int64_t>(all.size());
+    for (const Extent& step : all) {
+      bool fits = !facts_.equal(step, 0);
+      for (std::int64_t digit = 0; fits && digit < count; ++digit)
+        fits = std::any_of(all.begin(), all.end(),
+                           [&](const Extent& c) { return facts_.equal(c, step * Extent(digit)); });
+      if (fits) return Iterations::Part{constant, step, count};
+    }
+    return {};
+  }
+
+  bool covers(Iterations& all, BufferId buffer, const Index& index,
+              const std::vector<std::pair<std::size_t, Extent>>& more) const {
+    std::optional<Iterations::Part> part;
+    if (stores_[buffer.index] > 1) {
+      part = part_of(buffer, index.constant);
+      if (!part) return false;
+    }
+    return all.covers(index, more, kernel_.buffer(buffer).elements, part);
   }
 
   void block(const std::vector<Statement>& body) {
@@ -316,16 +360,13 @@ class WriteVerifier {
         around_.pop_back();
       } else if (const auto* store = std::get_if<Store>(&s.node)) {
         check(store->buffer, [&](Iterations& all) {
-          return restrict(all, store->when) &&
-                 all.covers(store->index, {}, kernel_.buffer(store->buffer).elements);
+          return restrict(all, store->when) && covers(all, store->buffer, store->index, {});
         });
       } else if (const auto* moved = std::get_if<Transpose>(&s.node)) {
         check(moved->to, [&](Iterations& all) {
           const auto i = all.run_along(moved->height);
           const auto j = all.run_along(moved->width);
-          return i && j &&
-                 all.covers(moved->to_at, {{*i, moved->to_step}, {*j, 1}},
-                            kernel_.buffer(moved->to).elements);
+          return i && j && covers(all, moved->to, moved->to_at, {{*i, moved->to_step}, {*j, 1}});
         });
       }
     }
@@ -357,7 +398,8 @@ class WriteVerifier {
 
   const Kernel& kernel_;
   const SizeFacts& facts_;
-  std::vector<int> stores_;  // by buffer
+  std::vector<int> stores_;                     // by buffer
+  std::vector<std::vector<Extent>> constants_;  // by buffer: of the stores' positions
   std::vector<const Statement*> around_;
 };
 

@@ -325,7 +325,9 @@ ValueId Emitter::evaluate(const Request& request, bool& loaded) {
   const Expr& expr = context_.fusion.expr(val.definition);
   switch (ir::info(expr.op).op_class) {
     case ir::OpClass::kElementwise: return elementwise(expr, request);
-    case ir::OpClass::kReduction: return reduced(val.definition, val.result, request.at);
+    case ir::OpClass::kReduction:
+      if (!request.when.empty()) return guarded(request);
+      return reduced(val.definition, val.result, request.at);
     case ir::OpClass::kMovement: return movement(expr, request, loaded);
     case ir::OpClass::kCreation: return creation(expr, request);
     case ir::OpClass::kOpaque: break;
@@ -333,13 +335,23 @@ ValueId Emitter::evaluate(const Request& request, bool& loaded) {
   throw InternalError(fmt::format("'{}' cannot be lowered into a kernel", ir::info(expr.op).name));
 }
 
+/// What needs no memory under the request's conditions.
+ValueId Emitter::guarded(const Request& request) {
+  const ValueId value = eval(request.val, request.at);
+  return request.any ? value : conditional(value, request.when, request.otherwise);
+}
+
 ValueId Emitter::elementwise(const Expr& expr, const Request& request) {
-  if (!request.when.empty())
-    return conditional(eval(request.val, request.at), request.when, request.otherwise);
+  if (!request.when.empty() && !request.any) {
+    Request inner = request;
+    inner.any = true;
+    inner.otherwise = 0;
+    return conditional(eval(inner), request.when, request.otherwise);
+  }
   const DType dtype = context_.fusion.val(request.val).dtype;
   std::vector<ValueId> operands;
   for (const ValId operand : expr.operands) {
-    const ValueId value = eval(operand, request.at);
+    const ValueId value = eval({operand, request.at, request.when, 0, request.any});
     operands.push_back(cast(value, carried(kernel().dtype(value))));
   }
   // An explicit cast rounds even where operations carry excess precision.
@@ -348,8 +360,7 @@ ValueId Emitter::elementwise(const Expr& expr, const Request& request) {
 }
 
 ValueId Emitter::creation(const Expr& expr, const Request& request) {
-  if (!request.when.empty())
-    return conditional(eval(request.val, request.at), request.when, request.otherwise);
+  if (!request.when.empty()) return guarded(request);
   const ir::Val& val = context_.fusion.val(request.val);
   switch (ir::as<ir::CreationOp>(expr.op)) {
     case ir::CreationOp::constant: return constant(carried(val.dtype), expr.attr<double>("value"));
@@ -403,14 +414,16 @@ ValueId Emitter::eval_linear(ValId val, const Index& linear, const Request& cont
     if (expr.op == Op::reshape || expr.op == Op::squeeze)
       return eval_linear(expr.operands[0], linear, context, loaded);
   }
-  return eval({val, unflatten(indices(), linear, shape), context.when, context.otherwise});
+  return eval(
+      {val, unflatten(indices(), linear, shape), context.when, context.otherwise, context.any});
 }
 
 ValueId Emitter::movement(const Expr& expr, const Request& request, bool& loaded) {
   using Ints = std::vector<std::int64_t>;
   const Extents before = context_.shape_of(expr.operands[0]);
   const Extents after = context_.shape_of(request.val);
-  Request operand{expr.operands[0], Coordinates(before.size()), request.when, request.otherwise};
+  Request operand{expr.operands[0], Coordinates(before.size()), request.when, request.otherwise,
+                  request.any};
   switch (ir::as<ir::MovementOp>(expr.op)) {
     case ir::MovementOp::permute: {
       const auto& perm = expr.attr<Ints>("perm");
@@ -475,7 +488,7 @@ ValueId Emitter::pad(const Expr& expr, const Request& request) {
   // What lies outside of the outer conditions is another value than what lies outside of these.
   inner.when.insert(inner.when.begin(), request.when.begin(), request.when.end());
   const ValueId padded = eval(inner);
-  return conditional(padded, request.when, request.otherwise);
+  return request.any ? padded : conditional(padded, request.when, request.otherwise);
 }
 
 ValueId Emitter::concat(const Expr& expr, const Request& request) {
@@ -485,7 +498,9 @@ ValueId Emitter::concat(const Expr& expr, const Request& request) {
   ValueId joined;
   for (const ValId part : expr.operands) {
     const Extent size = context_.fusion.canonical(context_.fusion.val(part).shape[axis]);
-    Request inner{part, request.at, request.when, request.otherwise};
+    // One of the conditions holds, or none of the request's: other values are not looked at.
+    Request inner{part, request.at, request.when, request.otherwise,
+                  request.any || request.when.empty()};
     inner.at[axis] = indices().subtract(request.at[axis], Index(begin));
     const Within own{inner.at[axis], size};
     inner.when.push_back(own);
@@ -502,7 +517,8 @@ ValueId Emitter::indexed(const Expr& expr, const Request& request) {
   const Extents before = context_.shape_of(expr.operands[0]);
   const std::size_t rank = context_.fusion.val(expr.operands[1]).shape.size();
   Request index{expr.operands[1], request.at, request.when, 0};
-  Request inner{expr.operands[0], request.at, request.when, request.otherwise};
+  Request inner{expr.operands[0], request.at, request.when, request.otherwise,
+                request.any || request.when.empty()};
   const auto first = request.at.begin() + static_cast<std::ptrdiff_t>(axis);
   if (expr.op == Op::take) {
     index.at.assign(first, first + static_cast<std::ptrdiff_t>(rank));

@@ -23,7 +23,8 @@ struct Request {
   ir::ValId val;
   Coordinates at;
   std::vector<loop::Within> when;  ///< of the loads that it depends on
-  double otherwise = 0;
+  double otherwise = 0;            ///< the value where they do not hold
+  bool any = false;                ///< there it may be any value
   friend bool operator==(const Request&, const Request&) = default;
 };
 
@@ -140,6 +141,7 @@ class Emitter {
   };
 
   loop::ValueId evaluate(const Request& request, bool& loaded);
+  loop::ValueId guarded(const Request& request);
   loop::ValueId eval_linear(ir::ValId val, const loop::Index& linear, const Request& context,
                             bool& loaded);
   loop::ValueId elementwise(const ir::Expr& expr, const Request& request);

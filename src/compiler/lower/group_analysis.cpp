@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -67,7 +68,16 @@ bool GroupAnalysis::is_local(ValId val) const {
       std::find(group.exprs.begin(), group.exprs.end(), definition) == group.exprs.end())
     return false;
   const Expr& expr = fusion.expr(definition);
-  return ir::info(expr.op).op_class != OpClass::kMovement || is_local(expr.operands[0]);
+  if (ir::info(expr.op).op_class != OpClass::kMovement) return true;
+  if (expr.op != Op::concat) return is_local(expr.operands[0]);
+  return std::any_of(expr.operands.begin(), expr.operands.end(),
+                     [&](ValId operand) { return is_local(operand); });
+}
+
+/// Whether a result goes through the movement on its way to where it is stored.
+bool GroupAnalysis::moves_when_stored(ExprId id) const {
+  return keeps_positions(fusion.expr(id).op) ||
+         std::find(domain.stored.begin(), domain.stored.end(), id) != domain.stored.end();
 }
 
 int GroupAnalysis::walks_of(const std::vector<std::size_t>& numbers) const {
@@ -94,9 +104,9 @@ Coordinates GroupAnalysis::domain_axes(loop::Indices& indices, const Coordinates
 Coordinates GroupAnalysis::output_coordinates(loop::Indices& indices, const GroupResult& result,
                                               const Coordinates& at) const {
   Coordinates position = coordinates_of(result.root, at);
-  for (const ExprId id : result.path) {
-    const Expr& expr = fusion.expr(id);
-    const Extents before = context.shape_of(expr.operands[0]);
+  for (const GroupResult::Step& step : result.path) {
+    const Expr& expr = fusion.expr(step.move);
+    const Extents before = context.shape_of(expr.operands[step.operand]);
     const Extents after = context.shape_of(expr.results[0]);
     Coordinates next(after.size());
     if (expr.op == Op::permute) {
@@ -115,6 +125,13 @@ Coordinates GroupAnalysis::output_coordinates(loop::Indices& indices, const Grou
         const auto to = static_cast<std::size_t>(axes[i]);
         if (!before[i].is_constant(1)) next[to] = position[i];
       }
+    } else if (expr.op == Op::concat) {
+      const auto axis = static_cast<std::size_t>(expr.attr<std::int64_t>("axis"));
+      Extent begin = 0;
+      for (std::size_t i = 0; i < step.operand; ++i)
+        begin = begin + context.shape_of(expr.operands[i])[axis];
+      next = position;
+      next[axis] = indices.add(position[axis], Index(begin));
     } else {
       SEGFUSE_CHECK(expr.op == Op::reshape, "'{}' moves a computed value", ir::info(expr.op).name);
       next = unflatten(indices, linearize(indices, position, before), after);
@@ -243,21 +260,33 @@ bool GroupAnalysis::depends_on_column(ValId val) const {
   return std::any_of(all.begin(), all.end(), [&](std::size_t i) { return reductions[i].column; });
 }
 
+/// Goes on from `root` back to what is computed.
+void GroupAnalysis::add_results(GroupResult result) {
+  while (is_local(result.root)) {
+    const ExprId definition = fusion.val(result.root).definition;
+    const Expr& expr = fusion.expr(definition);
+    if (ir::info(expr.op).op_class != OpClass::kMovement || !moves_when_stored(definition)) break;
+    for (std::size_t operand = 1; expr.op == Op::concat && operand < expr.operands.size();
+         ++operand) {
+      GroupResult part = result;
+      part.path.insert(part.path.begin(), {definition, operand});
+      part.root = expr.operands[operand];
+      add_results(std::move(part));
+    }
+    result.path.insert(result.path.begin(), {definition, 0});
+    result.root = expr.operands[0];
+  }
+  result.walk = first_walk(result.root);
+  result.column = depends_on_column(result.root);
+  results.push_back(std::move(result));
+}
+
 void GroupAnalysis::find_results() {
   for (const ValId output : group.boundary.outputs) {
     GroupResult result;
     result.output = output;
     result.root = output;
-    while (is_local(result.root)) {
-      const ExprId definition = fusion.val(result.root).definition;
-      const Expr& expr = fusion.expr(definition);
-      if (ir::info(expr.op).op_class != OpClass::kMovement) break;
-      result.path.insert(result.path.begin(), definition);
-      result.root = expr.operands[0];
-    }
-    result.walk = first_walk(result.root);
-    result.column = depends_on_column(result.root);
-    results.push_back(std::move(result));
+    add_results(std::move(result));
   }
 }
 
@@ -335,8 +364,8 @@ void GroupAnalysis::collapse_axes(const GroupKernel& survey, const std::vector<l
         if (axis >= 0) result.along[static_cast<std::size_t>(axis)] = true;
     };
     note(result.root);
-    for (const ExprId id : result.path)
-      if (fusion.expr(id).op == Op::broadcast) note(fusion.expr(id).results[0]);
+    for (const GroupResult::Step& step : result.path)
+      if (fusion.expr(step.move).op == Op::broadcast) note(fusion.expr(step.move).results[0]);
     for (std::size_t axis = 0; axis < domain.axes.size(); ++axis)
       result.full = result.full || (result.along[axis] && domain.reduced[axis]);
   }
@@ -373,6 +402,21 @@ int unit_axis(const loop::Kernel& kernel, const Index& index,
   return -1;
 }
 
+/// The axis along which neighbours are nearest, where the distance is known; -1 if it is for none.
+int nearest_axis(const loop::Kernel& kernel, const Index& index,
+                 const std::vector<loop::VarId>& vars) {
+  int nearest = -1;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t axis = vars.size(); axis-- > 0;) {
+    const auto stride = kernel.indices.stride(index, vars[axis]);
+    if (!stride || !stride->is_constant() || stride->constant() <= 0 || stride->constant() >= least)
+      continue;
+    least = stride->constant();
+    nearest = static_cast<int>(axis);
+  }
+  return nearest;
+}
+
 }  // namespace
 
 void GroupAnalysis::describe_space(const GroupKernel& survey,
@@ -404,12 +448,14 @@ void GroupAnalysis::describe_space(const GroupKernel& survey,
   int written = -1;
   int read = -1;
   int any = -1;
+  int near = -1;  // elements of several values beside each other: interleaved
   loop::walk(kernel.body, [&](const loop::Statement& statement, int) {
     if (const auto* s = std::get_if<loop::Store>(&statement.node)) {
       if (any < 0) any = unit_axis(kernel, s->index, vars);
       if (!is_full(s->index)) return;
       width(s->buffer);
       if (written < 0) written = unit_axis(kernel, s->index, vars);
+      if (near < 0) near = nearest_axis(kernel, s->index, vars);
     }
     if (const auto* s = std::get_if<loop::Load>(&statement.node)) {
       if (any < 0) any = unit_axis(kernel, s->index, vars);
@@ -421,6 +467,7 @@ void GroupAnalysis::describe_space(const GroupKernel& survey,
     }
   });
   if (space.widest == 0) space.widest = space.narrowest = 4;
+  if (any < 0 && domain.kind == GroupKind::kPointwise) any = near;
   space.inner = space_axis(written >= 0 ? written : read >= 0 ? read : any);
   if (domain.kind == GroupKind::kTiledTranspose) space.cross = space_axis(read);
   if (space.cross == space.inner) space.cross = -1;

@@ -24,11 +24,16 @@ struct SimpleReduction {
   bool column = false;
 };
 
-/// An output of the group: `root` is computed, `path` moves it to where it is stored.
+/// An output of the group, or the part of one that an operand of a concat is: `root` is computed,
+/// `path` moves it to where it is stored.
 struct GroupResult {
+  struct Step {
+    ir::ExprId move;
+    std::size_t operand = 0;  ///< of a concat: which one
+  };
   ir::ValId output;
   ir::ValId root;
-  std::vector<ir::ExprId> path;
+  std::vector<Step> path;
   int walk = 0;             ///< the first one in which `root` is known: those before must be over
   bool full = false;        ///< it runs along a reduced axis, so it is stored inside of its walk
   bool column = false;      ///< needs a column's reduction
@@ -79,6 +84,8 @@ struct GroupAnalysis {
   std::set<ir::ValId> dependencies_of(ir::ValId val, bool same_walk) const;
   bool repeats_expensive() const;
   void find_results();
+  void add_results(GroupResult result);
+  bool moves_when_stored(ir::ExprId id) const;
   void collapse_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars);
   void describe_space(const GroupKernel& survey, const std::vector<loop::VarId>& vars);
   /// All loads and stores, with one variable for each axis of the domain.

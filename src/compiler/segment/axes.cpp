@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compiler/op_facts.h"
 #include "segfuse/error.h"
 
 namespace segfuse::compiler {
@@ -19,42 +20,10 @@ namespace {
 
 constexpr int kMostClasses = 64;  // bits of a mask
 
-/// For each axis of the result of a reshape the axis of the operand that it is, or the last one of
-/// those that it is the innermost part of; -1 for the others.
-struct ReshapedAxes {
-  std::vector<int> from;
-  std::vector<bool> exact;
-};
-
-ReshapedAxes reshaped_axes(const ir::Fusion& fusion, const Extents& from, const Extents& to) {
-  ReshapedAxes result{std::vector<int>(to.size(), -1), std::vector<bool>(to.size(), false)};
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (i < from.size() && j < to.size()) {
-    ir::Extent left = from[i];
-    ir::Extent right = to[j];
-    std::size_t m = i + 1;
-    std::size_t n = j + 1;
-    // Longer products on both sides until they agree; the shorter one in symbols grows first.
-    while (!fusion.equal(left, right) && (m < from.size() || n < to.size())) {
-      const bool grow_left = m < from.size() && (n == to.size() || m - i <= n - j);
-      if (grow_left) {
-        left = left * from[m++];
-      } else {
-        right = right * to[n++];
-      }
-    }
-    result.from[n - 1] = static_cast<int>(m - 1);
-    result.exact[n - 1] = m == i + 1 && n == j + 1;
-    i = m;
-    j = n;
-  }
-  return result;
-}
-
 }  // namespace
 
-GroupAxes::GroupAxes(const GroupView& view) : view_(view), fusion_(view.context.fusion()) {}
+GroupAxes::GroupAxes(const GroupView& view, bool store_concats)
+    : view_(view), fusion_(view.context.fusion()), needs_(view, store_concats) {}
 
 GroupAxes::~GroupAxes() {
   for (const Placed& placed : placed_) view_.context.slots()[placed.val.index] = -1;
@@ -125,13 +94,13 @@ bool GroupAxes::elementwise(ExprId id) {
   Placed result;
   result.val = e.results[0];
   result.place = Place::kLocal;
-  result.touched = true;
+  result.touched = needs_.of(result.val).in_place;
   for (const ValId operand : e.operands) {
     Placed& from = placed_[static_cast<std::size_t>(operand_slot(operand))];
     if (from.place == Place::kStored)
       return refuse("a reshaped value is used again where it was computed");
     if (from.place == Place::kFree) continue;
-    from.touched = true;
+    from.touched = from.touched || result.touched;
     if (result.nodes.empty()) {
       result.nodes = from.nodes;
     } else {
@@ -153,7 +122,7 @@ bool GroupAxes::reduce(ExprId id) {
     operand.nodes = fresh_nodes(operand.val);
     operand.place = Place::kLocal;
   }
-  operand.touched = true;
+  operand.touched = true;  // computed where it is, wherever the result goes
   ReducedNodes reduction{id, from, {}};
   std::vector<int> kept;
   const auto& axes = e.attr<Ints>("axes");
@@ -178,11 +147,11 @@ bool GroupAxes::reduce(ExprId id) {
 }
 
 /// Movement of a value that this kernel computes: the same classes in another order.
-bool GroupAxes::move_local(const Expr& e, ExprId id, const Placed& from) {
+bool GroupAxes::move_local(const Expr& e, const Placed& from) {
   Placed result;
   result.val = e.results[0];
   result.place = from.place;
-  result.touched = true;
+  result.touched = needs_.of(result.val).in_place;
   result.merged = from.merged;
   const std::size_t rank = fusion_.val(result.val).shape.size();
   result.nodes.assign(rank, -1);
@@ -212,7 +181,68 @@ bool GroupAxes::move_local(const Expr& e, ExprId id, const Placed& from) {
     result.place = Place::kStored;
   } else {
     return refuse(fmt::format("'{}' moves elements of a value that is computed in the same kernel",
-                              ir::info(fusion_.expr(id).op).name));
+                              ir::info(e.op).name));
+  }
+  add(std::move(result));
+  return true;
+}
+
+/// Movement of what this kernel computes at the position that is moved to: the axes that stay are
+/// the operand's, the others are new.
+bool GroupAxes::move_again(const Expr& e, ExprId id) {
+  Placed result;
+  result.val = e.results[0];
+  result.place = Place::kLocal;
+  result.touched = needs_.of(result.val).in_place;
+  result.nodes = fresh_nodes(result.val);
+  std::vector<bool> placed(result.nodes.size(), false);
+  std::vector<int>& moved = moved_[id];
+  const std::size_t sources = e.op == Op::concat ? e.operands.size() : 1;
+  for (std::size_t source = 0; source < sources; ++source) {
+    const Placed& from = placed_[static_cast<std::size_t>(slot(e.operands[source]))];
+    if (from.place == Place::kFree) continue;
+    if (from.place == Place::kStored)
+      return refuse("a reshaped value is moved where it was computed");
+    const std::vector<int> to = kept_axes(fusion_, e, source);
+    for (std::size_t axis = 0; axis < to.size(); ++axis) {
+      const int node = from.nodes[axis];
+      if (to[axis] < 0) {
+        if (node >= 0) moved.push_back(node);
+        continue;
+      }
+      const auto at = static_cast<std::size_t>(to[axis]);
+      if (placed[at]) {
+        unite({result.nodes[at]}, {node});
+      } else {
+        result.nodes[at] = node;
+        placed[at] = true;
+      }
+    }
+  }
+  add(std::move(result));
+  return true;
+}
+
+/// A concat whose operands are stored beside each other: all are of one shape.
+bool GroupAxes::join_stored(const Expr& e) {
+  Placed result;
+  result.val = e.results[0];
+  result.place = Place::kStored;
+  result.touched = true;
+  for (const ValId operand : e.operands) {
+    Placed& from = placed_[static_cast<std::size_t>(slot(operand))];
+    if (from.place == Place::kStored)
+      return refuse("a reshaped value is joined where it was computed");
+    if (from.place == Place::kFree) {
+      from.nodes = fresh_nodes(from.val);
+      from.place = Place::kLocal;
+    }
+    from.touched = true;
+    if (result.nodes.empty()) {
+      result.nodes = from.nodes;
+    } else {
+      unite(result.nodes, from.nodes);
+    }
   }
   add(std::move(result));
   return true;
@@ -287,27 +317,32 @@ bool GroupAxes::move(ExprId id) {
   const Expr& e = fusion_.expr(id);
   const std::size_t sources = e.op == Op::concat ? e.operands.size() : 1;
   int first = -1;
+  bool local = false;
   for (std::size_t i = 0; i < sources; ++i) {
     const int s = operand_slot(e.operands[i]);
     const Place place = placed_[static_cast<std::size_t>(s)].place;
-    if (place == Place::kLocal || place == Place::kStored) {
-      if (e.op != Op::concat)
-        return move_local(e, id, Placed(placed_[static_cast<std::size_t>(s)]));
-      return refuse("'concat' joins a value that is computed in the same kernel");
-    }
+    local = local || place == Place::kLocal || place == Place::kStored;
     if (first < 0 || placed_[static_cast<std::size_t>(first)].place == Place::kFree) first = s;
   }
-  move_load(e, id, Placed(placed_[static_cast<std::size_t>(first)]));
+  if (!local) {
+    move_load(e, id, Placed(placed_[static_cast<std::size_t>(first)]));
+  } else if (!needs_.is_stored(id) && !keeps_positions(e.op)) {
+    if (!move_again(e, id)) return false;
+  } else if (e.op == Op::concat) {
+    return join_stored(e);
+  } else {
+    return move_local(e, Placed(placed_[static_cast<std::size_t>(first)]));
+  }
   if (!ir::has_indices(e.op)) return true;
   // The indices run along with the result.
   const int index = operand_slot(e.operands[1]);
   Placed& indices = placed_[static_cast<std::size_t>(index)];
   if (indices.place == Place::kStored) return refuse("a reshaped value is used as indices");
   if (indices.place == Place::kFree) return true;
-  indices.touched = true;
+  const Placed& result = placed_[static_cast<std::size_t>(slot(e.results[0]))];
+  indices.touched = indices.touched || needs_.of(result.val).in_place;
   const auto axis = e.op == Op::gather ? 0 : e.attr<std::int64_t>("axis");
-  const std::vector<int>& all = placed_[static_cast<std::size_t>(slot(e.results[0]))].nodes;
-  const auto begin = all.begin() + axis;
+  const auto begin = result.nodes.begin() + axis;
   unite({begin, begin + static_cast<std::ptrdiff_t>(indices.nodes.size())}, indices.nodes);
   return true;
 }
@@ -427,7 +462,38 @@ const Placed* GroupAxes::spanning() const {
   return loaded;
 }
 
+/// What a reduction gave is there at the position of the row that is walked, and nowhere else.
+std::optional<std::string> GroupAxes::check_moves() const {
+  for (const ExprId id : view_.exprs) {
+    const Expr& e = fusion_.expr(id);
+    if (ir::info(e.op).op_class != ir::OpClass::kReduction) continue;
+    for (const ValId result : e.results)
+      for (int path : needs_.of(result).paths)
+        for (; path >= 0; path = needs_.paths()[static_cast<std::size_t>(path)].after) {
+          const ExprId move = needs_.paths()[static_cast<std::size_t>(path)].move;
+          for (const int moved : moved_.at(move))
+            for (const int node : placed_[static_cast<std::size_t>(slot(result))].nodes)
+              if (node >= 0 && find(node) == find(moved))
+                return fmt::format("'{}' moves what a reduction gave along an axis that it kept",
+                                   ir::info(fusion_.expr(move).op).name);
+        }
+  }
+  return {};
+}
+
+/// What is stored beside each other is written by the same loops.
+std::optional<std::string> GroupAxes::check_joined() const {
+  for (const ExprId id : needs_.stored()) {
+    if (fusion_.expr(id).op != Op::concat) continue;
+    for (const ValId operand : fusion_.expr(id).operands)
+      if (mask(placed_[static_cast<std::size_t>(slot(operand))]) != space_)
+        return "'concat' joins values that do not have all axes of the kernel";
+  }
+  return {};
+}
+
 std::optional<std::string> GroupAxes::run() {
+  if (auto reason = needs_.refused()) return reason;
   for (const ExprId id : view_.exprs)
     if (!visit(id)) return reason_;
   for (const ValId output : view_.boundary.outputs) {  // copies
@@ -435,12 +501,13 @@ std::optional<std::string> GroupAxes::run() {
     placed.touched = true;
   }
   if (conflict()) return "a value is needed at two places of the iteration space at once";
+  if (auto reason = check_moves()) return reason;
   join_loads();
   number_classes();
   if (class_count_ > kMostClasses) return "the iteration space has more than 64 axes";
   if (!spanning()) join_reduced();
   if (!spanning()) return "no value has all axes of the kernel";
-  return {};
+  return check_joined();
 }
 
 }  // namespace segfuse::compiler

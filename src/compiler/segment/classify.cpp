@@ -121,7 +121,7 @@ void Classification::follow_reductions() {
       all |= axes_.mask(reductions[next++].nodes);
     for (const ValId result : e.results) {
       taint_[static_cast<std::size_t>(axes_.slot(result))] = all;
-      renewed_ |= all & mask(result);
+      if (placed(result).touched) renewed_ |= all & mask(result);
     }
   }
 }
@@ -197,7 +197,7 @@ int Classification::most_alive() const {
   std::vector<int> uses(axes_.placed().size(), 0);
   auto full = [&](int slot) {
     const Placed& p = axes_.placed()[static_cast<std::size_t>(slot)];
-    return p.place == Place::kLocal && axes_.mask(p) == axes_.space();
+    return p.touched && p.place == Place::kLocal && axes_.mask(p) == axes_.space();
   };
   for (const ExprId id : view_.exprs)
     for (const ValId operand : context_.fusion().expr(id).operands)
@@ -268,7 +268,9 @@ std::optional<std::string> Classification::check_in_place() const {
         same = axes_.class_of(p.nodes[i]) == axes_.class_of(written.nodes[i]);
       if (domain_.kind != GroupKind::kPointwise && domain_.kind != GroupKind::kRowNorm)
         same = same && (axes_.mask(written) & (rows_ | columns_)) == 0;
-      if (!same && p.touched) return "an input is overwritten in place while it is still read";
+      const bool moved = !axes_.needs().of(p.val).paths.empty();
+      if ((!same && p.touched) || moved)
+        return "an input is overwritten in place while it is still read";
     }
   }
   return {};
@@ -276,6 +278,7 @@ std::optional<std::string> Classification::check_in_place() const {
 
 void Classification::describe() {
   const Placed& spanning = *axes_.spanning();
+  domain_.stored = axes_.needs().stored();
   std::vector<int> position(64, -1);
   for (const int node : spanning.nodes) {
     if (node < 0) continue;
@@ -332,9 +335,17 @@ Verdict classify(const GroupView& view) {
     domain.kind = GroupKind::kLibrary;
     return {std::move(domain), {}};
   }
-  GroupAxes axes(view);
-  if (auto reason = axes.run()) return {{}, std::move(*reason)};
-  return Classification(view, axes).run();
+  Verdict verdict;
+  for (const bool store_concats : {true, false}) {
+    GroupAxes axes(view, store_concats);
+    if (auto reason = axes.run()) {
+      verdict = {{}, std::move(*reason)};
+    } else {
+      verdict = Classification(view, axes).run();
+    }
+    if (verdict.domain || !axes.needs().stores_concat()) break;
+  }
+  return verdict;
 }
 
 }  // namespace segfuse::compiler

@@ -34,6 +34,8 @@ struct IterationDomain {
   std::vector<bool> column_reduced;  ///< the other reductions of a kRowCol
   int inner = -1;                    ///< the axis that is innermost in memory; -1 if there is none
   int live = 0;                      ///< most values over the whole space that are alive at once
+  /// Movements of what is computed here that are done when it is stored.
+  std::vector<ir::ExprId> stored;
   struct ValueAxes {
     ir::ValId val;
     std::vector<int> axes;  ///< by dimension: the axis of the space; -1 for one of size 1
@@ -60,11 +62,12 @@ struct GroupView {
 using Classifier = std::function<Verdict(const GroupView&)>;
 
 /// Axes of values are united when an expression runs along both; the classes are the iteration
-/// space. Refused are: what runs alone in company; a value at two places of the space at once;
-/// spaces that no value spans; moving elements of what is computed here; reductions over axes that
-/// no kind holds; more values alive, with the states of reductions, than registers hold; more
-/// inputs and outputs than a launch takes; what takes a compiler long; an input overwritten before
-/// it is read.
+/// space. Movement of what is computed here is done when it is stored, or by computing it again at
+/// the position that is moved from (needs.cpp). Refused are: what runs alone in company; a value at
+/// two places of the space at once; spaces that no value spans; what would be computed too often,
+/// or a reduction's result moved along an axis that it kept; reductions over axes that no kind
+/// holds; more values alive, with the states of reductions, than registers hold; more inputs and
+/// outputs than a launch takes; what takes a compiler long; an input overwritten before it is read.
 Verdict classify(const GroupView& view);
 
 }  // namespace segfuse::compiler

@@ -32,6 +32,7 @@ class Generator {
     add_input({});
     add_required(time);
     mask_ = result_.fusion.add_input("mask", DType::kBool, {batch, time, 3});
+    places_ = result_.fusion.add_input("places", DType::kI64, {batch, time, 1});
     const auto steps = 6 + rng_.below(18);
     for (std::uint64_t i = 0; i < steps; ++i) step();
     const auto outputs = 1 + rng_.below(4);
@@ -148,7 +149,7 @@ class Generator {
   ValId movement(ValId v) {
     const std::size_t r = rank(v);
     const std::int64_t axis = r > 0 ? any_axis(v) : 0;
-    switch (rng_.below(r > 0 ? 10 : 1)) {
+    switch (rng_.below(r > 0 ? 13 : 1)) {
       case 0: return b_.unsqueeze(v, static_cast<std::int64_t>(rng_.below(r + 1)));
       case 1: {
         Ints perm(r);
@@ -183,11 +184,41 @@ class Generator {
         if (!long_enough(shape(v)[static_cast<std::size_t>(axis)])) return v;
         return b_.take(v, b_.add(indices, b_.constant(1, DType::kI64)), axis);
       }
+      case 9: return picked(v, axis);
+      case 10:
+      case 11: return halves(v, axis);
       default: {
         const Extent size = shape(v)[static_cast<std::size_t>(axis)];
         return tame(b_.scatter_add(v, b_.iota(size, DType::kI32), axis, size + 1));
       }
     }
+  }
+
+  /// One element a row, at a place that is loaded or known.
+  ValId picked(ValId v, std::int64_t axis) {
+    if (!long_enough(shape(v)[static_cast<std::size_t>(axis)])) return v;
+    Extents rows = shape(v);
+    rows[static_cast<std::size_t>(axis)] = 1;
+    if (axis == 2 && rows == b_.fusion().canonical(b_.val(places_).shape)) {
+      const ValId least = b_.maximum(places_, b_.constant(0, DType::kI64));
+      return b_.gather(v, b_.minimum(least, b_.constant(2, DType::kI64)), axis);
+    }
+    return b_.gather(v, b_.broadcast_to(b_.constant(1, DType::kI64), rows), axis);
+  }
+
+  /// Two values made of two parts of one, one behind the other or interleaved, as rotary embeddings
+  /// are.
+  ValId halves(ValId v, std::int64_t axis) {
+    const Extent size = shape(v)[static_cast<std::size_t>(axis)];
+    if (!long_enough(size)) return v;
+    const ValId first = b_.slice_axis(v, axis, Extent(0), size - 1);
+    const ValId second = b_.slice_axis(v, axis, Extent(1), size - 1);
+    const std::vector<ValId> parts{tame(b_.mul(first, second)), tame(b_.sub(second, first))};
+    if (rng_.below(2) == 0) return b_.concat(parts, axis);
+    Extents joined = shape(first);
+    joined.back() = joined.back() * Extent(2);
+    return b_.reshape(b_.concat({b_.unsqueeze(parts[0], -1), b_.unsqueeze(parts[1], -1)}, -1),
+                      joined);
   }
 
   /// Whether an axis has at least three elements whatever B and T are.
@@ -253,6 +284,7 @@ class Generator {
   Builder b_;
   std::vector<ValId> values_;
   ValId mask_;
+  ValId places_;  ///< one a row, made to fit by picked()
 };
 
 }  // namespace

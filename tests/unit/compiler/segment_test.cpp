@@ -504,8 +504,22 @@ std::vector<Kernel> moved_kernels() {
        ""},
       {"padding_of_computed",
        [](Model& m) { m.output(m.b.pad_axis(m.b.log(matrix(m)), 1, 1, 1)); },
+       {kPointwise},
+       ""},
+      {"windows_of_computed",
+       [](Model& m) {
+         const ValId x = m.input("x", {m.size("A"), 16, 8});
+         m.output(m.b.unfold(m.b.log(x), 1, 3, 1, 1));
+       },
        {kPointwise, kPointwise},
-       "'pad' moves elements"},
+       "would be computed more than once"},
+      {"windows_of_what_is_cheap",
+       [](Model& m) {
+         const ValId x = m.input("x", {m.size("A"), 16, 8});
+         m.output(m.b.unfold(m.b.relu(x), 1, 3, 1, 1));
+       },
+       {kPointwise},
+       ""},
       {"concat_of_memory",
        [](Model& m) {
          m.output(m.b.exp(m.b.concat({matrix(m), m.input("y", {m.size("A"), 7})}, 1)));

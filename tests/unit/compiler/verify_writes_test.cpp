@@ -39,10 +39,15 @@ class Written {
   /// Whether it follows that each of `elements` is written once.
   bool follows(const Index& index, const Extent& elements, const std::vector<Around>& loops,
                const std::vector<Within>& when = {}) {
+    return all_follow({index}, elements, loops, when);
+  }
+  /// The same of several stores beside each other.
+  bool all_follow(const std::vector<Index>& stores, const Extent& elements,
+                  const std::vector<Around>& loops, const std::vector<Within>& when = {}) {
     kernel.buffers = {{KernelBuffer::Kind::kOutput, "b0", DType::kF32, elements}};
     kernel.values = {DType::kF32};
-    std::vector<Statement> body{{Constant{ValueId{0}, 1}},
-                                {Store{BufferId{0}, index, ValueId{0}, when}}};
+    std::vector<Statement> body{{Constant{ValueId{0}, 1}}};
+    for (const Index& index : stores) body.push_back({Store{BufferId{0}, index, ValueId{0}, when}});
     for (std::size_t i = loops.size(); i-- > 0;) {
       For loop{For::Kind::kSerial, loops[i].var, loops[i].begin, loops[i].end, std::move(body)};
       body.clear();
@@ -89,6 +94,32 @@ TEST(VerifyWrites, RowsAndColumns) {
   EXPECT_TRUE(w.follows(row, w.n, loops, {{w.at(j), 1}})) << "by the first";
   EXPECT_FALSE(w.follows(there, w.n * w.s, loops, {{w.at(j), 1}})) << "only the first of a row";
   EXPECT_FALSE(w.follows(i.add(row, w.at(j)), w.n, loops)) << "on each other";
+}
+
+TEST(VerifyWrites, PartsBesideEachOther) {
+  Written w;
+  Indices& i = w.kernel.indices;
+  const Index row = w.at(w.outer(w.n));
+  const VarId j = i.add_var("j", w.s);
+  const std::vector<Written::Around> loops{{j, 0, Index(w.s)}};
+  // Three parts of a row, one behind the other.
+  const Extent three = w.s * Extent(3);
+  const Index there = i.add(i.multiply(row, three), w.at(j));
+  auto from = [&](const Index& at, const Extent& begin) { return i.add(at, Index(begin)); };
+  const Index second = from(there, w.s);
+  const Index third = from(there, w.s * Extent(2));
+  EXPECT_TRUE(w.all_follow({there, second, third}, w.n * three, loops));
+  EXPECT_TRUE(w.all_follow({third, there, second}, w.n * three, loops)) << "in any order";
+  EXPECT_FALSE(w.all_follow({there, second}, w.n * three, loops)) << "the last is missing";
+  EXPECT_FALSE(w.all_follow({there, second, second}, w.n * three, loops)) << "one is there twice";
+  EXPECT_FALSE(w.all_follow({there, second, from(third, 1)}, w.n * three, loops)) << "one beside";
+  EXPECT_FALSE(w.all_follow({there, third}, w.n * three, loops)) << "a gap";
+  EXPECT_FALSE(w.all_follow({there, from(there, 1), from(there, 2)}, w.n * three, loops))
+      << "on each other";
+  // And interleaved.
+  const Index apart = i.add(i.multiply(row, three), i.multiply(w.at(j), 3));
+  EXPECT_TRUE(w.all_follow({apart, from(apart, 1), from(apart, 2)}, w.n * three, loops));
+  EXPECT_FALSE(w.all_follow({apart, from(apart, w.s), third}, w.n * three, loops)) << "mixed";
 }
 
 TEST(VerifyWrites, AResultWithoutElementsHasNothingToProve) {
