@@ -21,8 +21,8 @@ def packed_from_labels(
     """(row_pointer, start, duration, label) of the maximal runs, and the lengths of the rows.
 
     `kind` is the library of `labels`, (B, T) int32 or int64 on a device. The columns have room for
-    B * T segments. The engine's `check` tells of a label out of range or a run that is too long; the
-    row has no segment then.
+    B * T segments. A row with a label out of range or a run that is too long has no segment; the
+    engine's `check` names it.
     """
     dtype = str(labels.dtype).rpartition(".")[2]
     if dtype not in ("int32", "int64"):
