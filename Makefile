@@ -11,7 +11,7 @@ else
 SANITIZER_PRESET := asan
 endif
 
-.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy clean
+.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy packages clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -70,6 +70,11 @@ tidy: ## locks (clang's analysis), and clang-tidy over src/ and cli/ if it is in
 	@find src cli -name '*.cpp' | xargs -P $(JOBS) -n 1 \
 	  $$(command -v clang-tidy-19 clang-tidy | head -n 1) -p build --quiet \
 	  --extra-arg=-Wno-unknown-warning-option
+
+packages: ## Python wheels in build-wheels/dist, tried in a bare environment of every Python here
+	@tools/setup build python
+	@JOBS=$(JOBS) tools/wheels
+	@tools/test_wheels
 
 clean: ## remove what was built (not out/)
 	rm -rf build build-*

@@ -6,10 +6,12 @@
 #include <future>
 #include <list>
 #include <unordered_map>
+#include <utility>
 
 #include "base/code/code_store.h"
 #include "base/code/made_kernels.h"
 #include "base/mutex.h"
+#include "base/os/python_packages.h"
 #include "base/os/shared_library.h"
 #include "jit/clang_module.h"
 #include "segfuse/version.h"
@@ -33,13 +35,16 @@ Module open_module() {
     names.emplace_back(named);
   } else {
     for (const auto& place : places_of_module(&kModule, kModule)) names.push_back(place.string());
+    for (std::string& file : files_of_python_packages({"segfuse_jit/libsegfuse_clang.so"}))
+      names.push_back(std::move(file));
     names.emplace_back(kModule);
   }
   const SharedLibrary library = SharedLibrary::open_first_lazily(names);
   if (!library) {
     module.reason = fmt::format(
-        "the compiler of generated CPU code cannot be opened: {}; it is built where the packages "
-        "libclang-19-dev and llvm-19-dev are installed, and SEGFUSE_CLANG may name its file",
+        "the compiler of generated CPU code cannot be opened: {}; install it (pip install "
+        "segfuse-jit), or build segfuse where the packages libclang-19-dev and llvm-19-dev are "
+        "installed; SEGFUSE_CLANG may name its file",
         library.error());
     return module;
   }

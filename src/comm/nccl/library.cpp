@@ -3,9 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/os/python_packages.h"
 #include "base/os/shared_library.h"
 #include "segfuse/error.h"
 
@@ -37,6 +39,8 @@ std::vector<std::string> places() {
   if (const char* home = ::secure_getenv("CUDA_HOME"))
     files.push_back(fmt::format("{}/lib64/{}", home, kFile));
   files.push_back(fmt::format("/usr/local/cuda/lib64/{}", kFile));
+  for (std::string& file : files_of_python_packages({"nvidia/nccl/lib/libnccl.so.2"}))
+    files.push_back(std::move(file));
   return files;
 }
 

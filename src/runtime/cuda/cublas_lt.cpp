@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
+#include "base/os/python_packages.h"
 #include "base/os/shared_library.h"
 #include "segfuse/error.h"
 
@@ -73,6 +75,9 @@ const SharedLibrary& opened() {
     for (const std::string& folder : folders)
       for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
         names.push_back(folder + name);
+    for (std::string& file : files_of_python_packages(
+             {"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"}))
+      names.push_back(std::move(file));
     return SharedLibrary::open_first_lazily(names);
   }();
   return library;

@@ -4,7 +4,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
+#include "base/os/python_packages.h"
 #include "base/os/shared_library.h"
 #include "segfuse/error.h"
 
@@ -40,6 +42,9 @@ std::vector<std::string> candidates() {
   for (const std::string& folder : folders)
     for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
       names.push_back(fmt::format("{}/{}", folder, name));
+  for (std::string& file : files_of_python_packages(
+           {"nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"}))
+    names.push_back(std::move(file));
   return names;
 }
 

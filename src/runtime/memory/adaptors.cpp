@@ -52,7 +52,7 @@ Stack capture_stack(std::size_t frames) {
   const int count = backtrace(found.data(), static_cast<int>(found.size()));
   // Without this function.
   const std::size_t end = std::min(static_cast<std::size_t>(std::max(count, 1)), frames + 1);
-  return {found.begin() + 1, found.begin() + static_cast<std::ptrdiff_t>(end)};
+  return Stack(found.begin() + 1, found.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
 std::string describe_stack(const Stack& stack) {

@@ -1,5 +1,6 @@
 // One suite for the heap's resource and every adaptor around it, and what each adaptor adds.
 
+#include <dlfcn.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -265,6 +266,11 @@ TEST(TrackResource, NamesLeaksWithStacks) {
   EXPECT_EQ(outstanding[0].number, 2U);
   EXPECT_GE(outstanding[0].stack.size(), 2U);
   EXPECT_LE(outstanding[0].stack.size(), 8U);
+  for (void* const frame : outstanding[0].stack) {
+    Dl_info info{};
+    EXPECT_NE(dladdr(frame, &info), 0)
+        << frame << " is not in the code of the program or a library";
+  }
   const std::string text = track.leaks();
   EXPECT_THAT(text, HasSubstr("20 bytes at"));
   EXPECT_THAT(text, HasSubstr("allocation 2, leaked"));

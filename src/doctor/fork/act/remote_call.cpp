@@ -28,7 +28,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kUserCode = 0x33;  ///< the code segment of 64-bit programs
-constexpr int kEventStop = SIGTRAP | (PTRACE_EVENT_STOP << 8);
 
 /// The two bytes of the processor's instruction for system calls.
 bool is_system_call(const Process& process, std::uint64_t address) {

@@ -29,7 +29,7 @@ inline std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(Lanes()
 /// The same value, loaded once: keeps the compiler from loading it again for every use, as loads
 /// are scarcer than multiplications.
 HWY_INLINE Vec in_register(Vec x) {
-#if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
   asm("" : "+v"(x.raw));
 #endif
   return x;
