@@ -188,9 +188,57 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
   return true;
 }
 
+/// Whether the value is made from what a reduction gave, without a change of its axes' sizes.
+bool follows_reduction(Rewriter& r, ValId val) {
+  constexpr std::size_t kMostVisited = 64;
+  std::vector<ValId> open{val};
+  for (std::size_t next = 0; next < open.size() && next < kMostVisited; ++next) {
+    const ExprId definition = r.fusion().val(open[next]).definition;
+    if (!definition.valid()) continue;
+    const Expr& e = r.fusion().expr(definition);
+    const ir::OpClass kind = ir::info(e.op).op_class;
+    if (kind == ir::OpClass::kReduction) return true;
+    if (kind != ir::OpClass::kElementwise && e.op != Op::broadcast && e.op != Op::squeeze &&
+        e.op != Op::permute)
+      continue;
+    for (const ValId operand : e.operands)
+      if (std::find(open.begin(), open.end(), operand) == open.end()) open.push_back(operand);
+  }
+  return false;
+}
+
+/// f(reshape(a), b) is reshape(f(a, reshape(b))), where a depends on the axes that its reductions
+/// had and b may be read along these as well: a norm of groups, scaled by channels.
+bool elementwise_of_reshape(Rewriter& r, const Expr& e) {
+  const Expr* moved = nullptr;
+  for (const ValId operand : e.operands)
+    if (const Expr* reshape = r.is(operand, Op::reshape);
+        reshape && !moved && follows_reduction(r, reshape->operands[0]))
+      moved = reshape;
+  if (!moved) return false;
+  const Extents shape = r.shape(moved->operands[0]);
+  const auto source = [&](ValId operand) {
+    const Expr* reshape = r.is(operand, Op::reshape);
+    return reshape && r.shape(reshape->operands[0]) == shape ? reshape->operands[0] : ValId{};
+  };
+  for (const ValId operand : e.operands)
+    if (!source(operand).valid() && follows_reduction(r, operand)) return false;
+  std::vector<ValId> operands;
+  for (const ValId operand : e.operands) {
+    const auto value = r.uniform(operand);
+    operands.push_back(value                     ? r.full(*value, shape, r.dtype(operand))
+                       : source(operand).valid() ? source(operand)
+                                                 : r.build().reshape(operand, shape));
+  }
+  const ValId result = r.build().make(e.op, operands, e.attrs);
+  r.replace(e.results[0], r.build().reshape(result, r.shape(e.results[0])));
+  return true;
+}
+
 bool rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
-  if (ir::info(e.op).op_class == ir::OpClass::kElementwise) return on_elementwise(r, e);
+  if (ir::info(e.op).op_class == ir::OpClass::kElementwise)
+    return on_elementwise(r, e) || elementwise_of_reshape(r, e);
   if (ir::info(e.op).op_class != ir::OpClass::kMovement) return false;
   switch (ir::as<ir::MovementOp>(e.op)) {
     case ir::MovementOp::permute: return on_permute(r, e);

@@ -105,6 +105,29 @@ ValId projected_rotary(Model& m) {
   return b.permute(y, {0, 2, 1, 3});
 }
 
+/// 32 groups of 8 channels; scale and shift by channel.
+ValId group_norm(Model& m) {
+  Builder& b = m.b;
+  const Extents shape{m.size("N"), 256, m.size("S")};
+  const ValId x = m.input("x", shape);
+  const ValId groups = b.reshape(x, {m.size("N"), 32, Extent(8) * m.size("S")});
+  const ir::Builder::Moments moments = b.welford(groups, {2}, true);
+  const ValId count = b.extent(Extent(8) * m.size("S"), DType::kF32);
+  const ValId variance = b.add(b.div(moments.m2, count), b.constant(1e-5));
+  const ValId normal = b.mul(b.sub(groups, moments.mean), b.rsqrt(variance));
+  const ValId back = b.reshape(normal, shape);
+  const ValId scale = b.unsqueeze(m.input("scale", {256}), 1);
+  return b.relu(b.add(b.mul(back, scale), b.unsqueeze(m.input("shift", {256}), 1)));
+}
+
+TEST(GroupNorm, IsOneKernel) {
+  Model m;
+  m.output(group_norm(m));
+  const SegmentedFusion cut = m.cut();
+  EXPECT_EQ(kinds(cut), std::vector{GroupKind::kRowNorm}) << describe(cut);
+  EXPECT_EQ(report(cut).moved, report(cut).lower_bound);
+}
+
 std::vector<Case> cases() {
   using enum GroupKind;
   return {
