@@ -10,6 +10,7 @@
 #include "models.h"
 #include "programs.h"
 #include "segfuse/version.h"
+#include "xla/handlers.h"
 
 namespace segfuse::python {
 namespace {
@@ -173,4 +174,5 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_programs(m);
   segfuse::python::bind_device_programs(m);
   segfuse::python::bind_models(m);
+  m.def("xla_handlers", &segfuse::python::xla::handlers);
 }
