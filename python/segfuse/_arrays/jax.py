@@ -24,8 +24,8 @@ class JaxKind(Kind):
     def _need_array(self, name: str, array: Any) -> None:
         if isinstance(array, self._jax.core.Tracer):
             raise UsageError(
-                f"{name} is a value inside a JAX transformation; use the functions of segfuse.jax, "
-                "or call this one outside jit, grad and vmap, or through jax.pure_callback"
+                f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
+                "and vmap, take the CRF's functions from segfuse.jax, or use jax.pure_callback"
             )
 
     def place(self, array: Any) -> int:
