@@ -110,8 +110,6 @@ void segment_posteriors(const Problem& problem, const Segments& segments, nb::ha
   });
 }
 
-/// The first segmentation of each list, in the form of viterbi: an empty list is a row without a
-/// path, which is empty and has -inf.
 sc::Segmentations first_of_each(sc::SegmentationLists lists, const sc::View<double, 1>& score) {
   sc::Segmentations& all = lists.segmentations;
   std::vector<std::int64_t> row_pointer{0};

@@ -58,6 +58,11 @@ nb::tuple sample_prior(nb::handle initial, nb::handle transition, nb::handle dur
 
 // Inference within a scope.
 
+/// The first segmentation of each list, in the form of viterbi: an empty list is a row without a
+/// path, which is empty and has -inf.
+semicrf::Segmentations first_of_each(semicrf::SegmentationLists lists,
+                                     const semicrf::View<double, 1>& score);
+
 void partial_loss(const Problem& problem, const Scope& scope, nb::handle loss,
                   const std::optional<GradientArrays>& gradients, nb::handle tail_gradient,
                   nb::handle weights);

@@ -11,6 +11,7 @@
 #include "models.h"
 #include "programs.h"
 #include "segfuse/version.h"
+#include "xla/handlers.h"
 
 namespace segfuse::python {
 namespace {
@@ -191,4 +192,5 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_device_programs(m);
   segfuse::python::bind_models(m);
   segfuse::python::bind_doctor(m);
+  m.def("xla_handlers", &segfuse::python::xla::handlers);
 }

@@ -63,6 +63,8 @@ class Scope:
     @overload
     def __init__(self, problem: Problem, known: Segments, tail: Any) -> None: ...
 
+def xla_handlers() -> dict[str, Any]: ...
+
 class DurationFamily(enum.Enum):
     table = 0
     geometric = 1

@@ -25,7 +25,7 @@ class JaxKind(Kind):
         if isinstance(array, self._jax.core.Tracer):
             raise UsageError(
                 f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
-                "and vmap, or through jax.pure_callback"
+                "and vmap, take the CRF's functions from segfuse.jax, or use jax.pure_callback"
             )
 
     def place(self, array: Any) -> int:

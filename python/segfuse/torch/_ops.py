@@ -289,7 +289,13 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Any = None) -> None:
 
 
 def saved(ctx: Any) -> tuple[Any, ...]:
-    kept = ctx.saved_tensors[: len(ctx.numbers)]
+    """The inputs of a call."""
+    return _inputs_of(ctx, ctx.saved_tensors)
+
+
+def _inputs_of(ctx: Any, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """The same from what `ctx.saved_tensors` gave, which checkpointing wants asked for once."""
+    kept = tensors[: len(ctx.numbers)]
     return tuple(n if x is None else x for x, n in zip(kept, ctx.numbers, strict=True))
 
 
@@ -336,8 +342,9 @@ def gradients_backward(ops: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, 
 def weighted_backward(
     ops: Any, ctx: Any, grad: Tensor | None, *grads: Tensor | None
 ) -> tuple[Any, ...]:
-    weights, *inputs, given = saved(ctx)
-    gradients = ctx.saved_tensors[len(ctx.numbers) :]
+    tensors = ctx.saved_tensors
+    weights, *inputs, given = _inputs_of(ctx, tensors)
+    gradients = tensors[len(ctx.numbers) :]
     found: list[Tensor | None] = [None] * 8
     if grad is not None:
         found = [

@@ -1,0 +1,294 @@
+"""Custom calls: what goes in, what comes out, and how they are differentiated."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from .. import _native
+from .._errors import UsageError
+from .._numbers import whole
+from ..crf import IGNORE, Gradients, Posteriors
+from ..crf._call import SCORES
+from ..crf._segmentations import split_of
+
+Array: TypeAlias = jax.Array
+_Scores: TypeAlias = tuple[Any, ...]
+"""An array or None for each of `_NAMES`; the first three are arrays."""
+
+_NAMES = (*SCORES, "tail")
+_SLOTS = (*_NAMES, "lengths", "labels", "weights", *(f"along_{name}" for name in _NAMES))
+"""What a call may be given; the bits of its attribute `given` are in this order, which the handlers
+know, too."""
+_AXES = {"emission": 3, "duration": 2, "initial": 1, "final": 1, "start": 3, "end": 3, "tail": 1}
+
+for _name, _handler in _native.xla_handlers().items():
+    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+for _class in (Posteriors, Gradients):
+    jax.tree_util.register_dataclass(_class, [f.name for f in fields(_class)], [])
+
+
+class Decoded(NamedTuple):
+    """The best segmentation of each row, in arrays whose shapes do not depend on it.
+
+    Attributes:
+        score: (B,) of the segmentation; -inf where there is none.
+        count: (B,) int32, its segments.
+        start, duration, label: (B, T) int32; from `count` on they hold 0, 0 and `IGNORE`.
+        labels: (B, T) int32, the label of each frame; `IGNORE` behind the row.
+    """
+
+    score: Array
+    count: Array
+    start: Array
+    duration: Array
+    label: Array
+    labels: Array
+
+
+class _Static(NamedTuple):
+    """What a call is compiled for."""
+
+    ignore: int = IGNORE
+    split: bool = False
+
+
+def _double() -> Any:
+    """float64 where JAX is set to keep it, else float32."""
+    return jax.dtypes.canonicalize_dtype(np.float64)
+
+
+def _call(
+    target: str, results: Any, static: _Static, scores: _Scores, more: dict[str, Array | None]
+) -> Any:
+    given: dict[str, Any] = dict(zip(_NAMES, scores, strict=True)) | more
+    operands = [(i, given[name]) for i, name in enumerate(_SLOTS) if given.get(name) is not None]
+    numbers = {
+        "given": sum(1 << i for i, _ in operands),
+        "transition_axes": given["transition"].ndim,
+        "ignore": static.ignore,
+        "split": static.split,
+    }
+    call = jax.ffi.ffi_call(target, results, vmap_method="expand_dims")
+    return call(*(x for _, x in operands), **{k: np.int64(v) for k, v in numbers.items()})
+
+
+def _like(scores: _Scores) -> list[Any]:
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in scores if x is not None]
+
+
+def _rows(scores: _Scores) -> Any:
+    return jax.ShapeDtypeStruct(scores[0].shape[:1], _double())
+
+
+def _in_places(scores: _Scores, values: Any) -> _Scores:
+    """The values one by one where a score is given, else None."""
+    left = iter(values)
+    return tuple(None if x is None else next(left) for x in scores)
+
+
+# The loss of each row with labels, the log-partition without. `integers` are lengths and labels.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _value(static: _Static, scores: _Scores, integers: Any) -> Array:
+    return _call("segfuse_crf_value", _rows(scores), static, scores, _named(integers))
+
+
+def _value_forward(static: _Static, scores: _Scores, integers: Any) -> tuple[Array, Any]:
+    return _value(static, scores, integers), (scores, integers)
+
+
+def _value_backward(static: _Static, kept: Any, grad: Array) -> tuple[Any, None]:
+    scores, integers = kept
+    return _gradients(static, scores, integers, grad), None
+
+
+_value.defvjp(_value_forward, _value_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gradients(static: _Static, scores: _Scores, integers: Any, weights: Array) -> _Scores:
+    """Those of the weighted sum of the values."""
+    more = _named(integers) | {"weights": weights}
+    return _in_places(scores, _call("segfuse_crf_gradients", _like(scores), static, scores, more))
+
+
+def _gradients_forward(
+    static: _Static, scores: _Scores, integers: Any, weights: Array
+) -> tuple[_Scores, Any]:
+    return _gradients(static, scores, integers, weights), (scores, integers, weights)
+
+
+def _gradients_backward(static: _Static, kept: Any, grads: _Scores) -> tuple[Any, None, Array]:
+    scores, integers, weights = kept
+    along = {f"along_{name}": x for name, x in zip(_NAMES, grads, strict=True)}
+    more = _named(integers) | {"weights": weights} | along
+    results = [_rows(scores), *_like(scores)]
+    derivative, *product = _call("segfuse_crf_along", results, static, scores, more)
+    return _in_places(scores, product), None, derivative.astype(weights.dtype)
+
+
+_gradients.defvjp(_gradients_forward, _gradients_backward)
+
+
+def _named(integers: Any) -> dict[str, Array | None]:
+    return dict(zip(("lengths", "labels"), integers, strict=True))
+
+
+def _score(name: str, values: Any) -> Array | None:
+    if values is None:
+        return None
+    array = jnp.asarray(values)
+    if array.dtype in (jnp.float16, jnp.bfloat16):
+        array = array.astype(jnp.float32)
+    if array.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise UsageError(f"{name} is {array.dtype}, expected float32 or float64")
+    axes = (2, 3) if name == "transition" else (_AXES[name],)
+    if array.ndim not in axes:
+        raise UsageError(
+            f"{name} has shape {array.shape}, expected {' or '.join(map(str, axes))} axes"
+        )
+    return array
+
+
+def _scores_of(emission: Any, transition: Any, duration: Any, optional: dict[str, Any]) -> _Scores:
+    """All scores, of one dtype."""
+    given = {"emission": emission, "transition": transition, "duration": duration} | optional
+    for name in ("emission", "transition", "duration"):
+        if given[name] is None:
+            raise UsageError(f"{name} is None, expected an array")
+    scores: _Scores = tuple(_score(name, given[name]) for name in _NAMES)
+    for name, x in zip(_NAMES, scores, strict=True):
+        if x is not None and x.dtype != scores[0].dtype:
+            raise UsageError(
+                f"{name} is {x.dtype}, but emission is {scores[0].dtype}; all scores need the same "
+                "dtype"
+            )
+    return scores
+
+
+def _integers(name: str, values: Any, shape: tuple[int, ...]) -> Array | None:
+    if values is None:
+        return None
+    array = jnp.asarray(values)
+    if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise UsageError(f"{name} is {array.dtype}, expected int32 or int64")
+    if array.shape != shape:
+        raise UsageError(f"{name} has shape {array.shape}, expected {shape}")
+    return array
+
+
+def log_partition(
+    emission: Any,
+    transition: Any,
+    duration: Any,
+    *,
+    initial: Any = None,
+    final: Any = None,
+    start: Any = None,
+    end: Any = None,
+    tail: Any = None,
+    lengths: Any = None,
+) -> Array:
+    """log of the sum of exp(score) over all segmentations; as `segfuse.log_partition`.
+
+    Half precision is raised to float32.
+
+    Returns:
+        (B,), float64 where JAX is set to keep it, else float32.
+
+    Raises:
+        UsageError: while JAX traces, for dtypes and numbers of axes.
+        jax.errors.JaxRuntimeError: at run time, with the sentence of `segfuse.UsageError` (shapes)
+            or `segfuse.DataError` (a NaN, with its place).
+    """
+    optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
+    scores = _scores_of(emission, transition, duration, optional)
+    lengths = _integers("lengths", lengths, scores[0].shape[:1])
+    return _value(_Static(), scores, (lengths, None))
+
+
+def loss(
+    emission: Any,
+    transition: Any,
+    duration: Any,
+    labels: Any,
+    *,
+    initial: Any = None,
+    final: Any = None,
+    start: Any = None,
+    end: Any = None,
+    tail: Any = None,
+    lengths: Any = None,
+    ignore: int = IGNORE,
+    long_runs: str = "error",
+) -> Array:
+    """-log p(gold segmentation) of each row; as `segfuse.loss`.
+
+    Args:
+        labels: (B, T) int32 or int64. Without `lengths` a row ends at its first `ignore`.
+        ignore, long_runs: as in `segfuse.loss`; static.
+
+    Returns:
+        (B,); dtype and errors as of `log_partition`.
+    """
+    optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
+    scores = _scores_of(emission, transition, duration, optional)
+    if labels is None:
+        raise UsageError("labels is None, expected (B, T) integers")
+    gold = _integers("labels", labels, scores[0].shape[:2])
+    lengths = _integers("lengths", lengths, scores[0].shape[:1])
+    return _value(_Static(whole("ignore", ignore), split_of(long_runs)), scores, (lengths, gold))
+
+
+def posteriors(
+    emission: Any,
+    transition: Any,
+    duration: Any,
+    *,
+    initial: Any = None,
+    final: Any = None,
+    start: Any = None,
+    end: Any = None,
+    tail: Any = None,
+    lengths: Any = None,
+) -> Posteriors:
+    """Probabilities under the model, as `segfuse.posteriors`. A pytree; it has no derivative."""
+    optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
+    scores = _scores_of(emission, transition, duration, optional)
+    integers = {"lengths": _integers("lengths", lengths, scores[0].shape[:1])}
+    (batch, frames, classes), dtype = scores[0].shape, scores[0].dtype
+    by_frame = jax.ShapeDtypeStruct((batch, frames, classes), dtype)
+    boundary = jax.ShapeDtypeStruct((batch, frames), dtype)
+    by_duration = jax.ShapeDtypeStruct((batch, scores[2].shape[0], classes), dtype)
+    results = [*[by_frame] * 3, boundary, by_duration, _rows(scores), _rows(scores)]
+    return Posteriors(*_call("segfuse_crf_posteriors", results, _Static(), scores, integers))
+
+
+def viterbi(
+    emission: Any,
+    transition: Any,
+    duration: Any,
+    *,
+    initial: Any = None,
+    final: Any = None,
+    start: Any = None,
+    end: Any = None,
+    tail: Any = None,
+    lengths: Any = None,
+) -> Decoded:
+    """The best segmentation of each row, that of `segfuse.viterbi`. It has no derivative."""
+    optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
+    scores = _scores_of(emission, transition, duration, optional)
+    integers = {"lengths": _integers("lengths", lengths, scores[0].shape[:1])}
+    rows = scores[0].shape[:1]
+    per_row = jax.ShapeDtypeStruct(rows, np.int32)
+    per_frame = jax.ShapeDtypeStruct(scores[0].shape[:2], np.int32)
+    results = [_rows(scores), per_row, *[per_frame] * 4]
+    return Decoded(*_call("segfuse_crf_viterbi", results, _Static(), scores, integers))
