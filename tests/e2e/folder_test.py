@@ -35,7 +35,9 @@ def textgrid(tiers):
     return text
 
 
-class FolderTest(tool.ToolTest):
+class RecordingsTest(tool.ToolTest):
+    """Folders of synthetic recordings."""
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -69,6 +71,8 @@ class FolderTest(tool.ToolTest):
         )
         return result.stdout if check == 0 else result.stderr
 
+
+class FolderTest(RecordingsTest):
     def test_a_folder_trains_like_the_file_that_init_writes(self):
         folder = self.folder("plain", 12)
         work = self.directory / "work"
@@ -383,6 +387,72 @@ class DecodeTest(tool.ToolTest):
         self.assertIn(
             broken.stem, tool.run(*decode[:3], twin, *decode[3:], "--resume", check=2).stderr
         )
+
+
+class GrammarTest(RecordingsTest):
+    """What may follow, begin, end and how long it lasts, from the configuration to the labels."""
+
+    def grammar(self, name, *more, check=0):
+        return tool.run(
+            "train",
+            self.toml,
+            *QUICK,
+            *[word for setting in more for word in ("--set", setting)],
+            "--out",
+            self.directory / name,
+            check=check,
+        )
+
+    def broken(self, model, least):
+        """Decoded segments of the first label that are too short, and pairs that may not be."""
+        out = self.directory / f"{model}-labels"
+        tool.run(
+            "decode", self.directory / model, self.data / "test", "--out", out, "--format", "csv"
+        )
+        short = pairs = 0
+        for path in out.glob("*.csv"):
+            rows = [line.split(",")[:3] for line in path.read_text().splitlines()[1:]]
+            short += sum(float(b) - float(a) < least - 1e-6 for a, b, _ in rows)
+            pairs += sum((a[2], b[2]) not in self.pairs for a, b in zip(rows, rows[1:]))
+        return short, pairs
+
+    def test_what_is_decoded_obeys_the_grammar(self):
+        folder = self.folder("ruled", 12)
+        self.card(folder)
+        self.toml = self.directory / "ruled.toml"
+        self.pairs, firsts, durations = set(), set(), []
+        for audio in self.recordings[:12]:
+            rows = list(segments_of(audio.with_suffix(".phn")))
+            self.pairs |= {(a[2], b[2]) for a, b in zip(rows, rows[1:])}
+            firsts.add(rows[0][2])
+            durations += [b - a for a, b, _ in rows]
+        labels = sorted({label for pair in self.pairs for label in pair})
+        hop = 0.0025
+        least = int(min(durations) / hop - 1) * hop
+        self.assertGreater(least, 0)
+        rules = [
+            f"grammar.next.{a}={json.dumps([b for b in labels if (a, b) in self.pairs])}"
+            for a in labels
+        ] + [f"grammar.shortest.{a}={least:.4f}" for a in labels]
+        rules += ["features.hop_ms=2.5", "training.epochs=1", "training.fixed_length=0"]
+        self.grammar("free", *rules[-3:])
+        self.grammar("ruled-model", *rules)
+        self.assertEqual(self.broken("ruled-model", least), (0, 0))
+        self.assertNotEqual(self.broken("free", least), (0, 0))
+
+        label = labels[0]
+        missing = sorted(firsts)[0]
+        others = json.dumps([name for name in labels if name != missing])
+        for setting, why in (
+            (f"grammar.first={others}", f"'{missing}' at 0 s begins the recording"),
+            (f"grammar.longest.{label}=0.01", "grammar.longest says at most"),
+            (f"grammar.next.{label}=['nobody']", "the training recordings have no label 'nobody'"),
+            (f"grammar.shortest.{label}=0", "must be above 0 seconds"),
+        ):
+            with self.subTest(setting):
+                result = self.grammar("refused", setting, check=None)
+                self.assertIn(result.returncode, (2, 3))
+                self.assertIn(why, result.stderr)
 
 
 if __name__ == "__main__":

@@ -157,6 +157,15 @@ ValId Writer::crf_loss(const Scores& scores, ValId labels) {
     const Extents table{Extent(config_.max_duration), Extent(config_.classes)};
     p.duration = b_.add(p.duration, b_.fusion().add_input("duration_limit", DType::kF32, table));
   }
+  if (config_.ordered) {
+    const Extent c(config_.classes);
+    const auto limited = [&](ValId scores_of, const char* name, const Extents& shape) {
+      return b_.add(scores_of, b_.fusion().add_input(name, DType::kF32, shape));
+    };
+    p.transition = limited(p.transition, "transition_limit", {Extent(1), c, c});
+    p.initial = limited(p.initial, "initial_limit", {c});
+    p.final = limited(p.final, "final_limit", {c});
+  }
   std::vector<ValId> operands{scores.emission, p.transition, p.duration, p.initial, p.final};
   if (scores.start.valid()) operands.insert(operands.end(), {scores.start, scores.end});
   operands.insert(operands.end(), {lengths_, labels, starts});

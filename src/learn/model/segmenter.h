@@ -34,6 +34,7 @@ struct ModelConfig {
   std::int64_t features = 0;      ///< D
   std::int64_t classes = 0;       ///< C
   std::int64_t max_duration = 1;  ///< K, in frames
+  bool ordered = false;           ///< the CRF has an OrderLimit (learn/model/grammar.h)
   /// (C), or empty: what is decoded stays as it is. Else neighbours of one label are joined: all of
   /// them where this holds; else a piece to one before it that is as long as the label may be.
   std::vector<bool> joins_neighbours{};
@@ -56,7 +57,8 @@ class Segmenter {
 
   /// One forward and backward pass. T is a multiple of config.subsample. Inputs: the parameters;
   /// features f32 (B, T, D), anything beyond the lengths; lengths i64 (B); labels i32 (B, T);
-  /// segment_start bool (B, T); duration_limit f32 (K, C), 0 or -inf (semi-Markov); scale f32 [];
+  /// segment_start bool (B, T); duration_limit f32 (K, C), 0 or -inf (semi-Markov); with
+  /// config.ordered transition_limit (1, C, C), initial_limit and final_limit (C); scale f32 [];
   /// seed i64 [2]. Outputs: loss = scale * sum over sequences of -log p(gold), f32 []; its gradient
   /// by each parameter, "gradient.NAME".
   ir::Fusion training() const;

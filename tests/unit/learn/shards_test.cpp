@@ -83,7 +83,8 @@ void expect_step(HeadKind head, std::int64_t shards,
   plan.adamw.average = 0.5;
   const std::vector<Sequence> sequences = some_sequences();
   const FlatState state = model.state();
-  TrainingStep step(model.segmenter, plan, state, model.layout, model.limit, {});
+  TrainingStep step(model.segmenter, plan, state, model.layout, {{"duration_limit", model.limit}},
+                    {});
   step.begin(static_cast<std::int64_t>(rows.size()));
   std::vector<std::vector<Tensor>> gradients;
   double loss = 0;
@@ -181,7 +182,8 @@ TEST(Shards, ATrainingIsTheStepsOfItsShards) {
   schedule.warmup_steps = std::llround(plan.warmup * static_cast<double>(schedule.total_steps));
   FlatState state = model.state();
   state.average = {};
-  TrainingStep step(model.segmenter, {2, 0, plan.adamw}, state, model.layout, model.limit, {});
+  TrainingStep step(model.segmenter, {2, 0, plan.adamw}, state, model.layout,
+                    {{"duration_limit", model.limit}}, {});
   TrainingRanks alone(nullptr, 2);
   std::int64_t done = 0;
   for (std::int64_t epoch = 0; epoch < 2; ++epoch)

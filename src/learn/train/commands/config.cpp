@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/os/file.h"
 #include "comm/tree.h"
 #include "learn/data/buckets.h"
@@ -10,6 +12,30 @@
 
 namespace segfuse::learn {
 namespace {
+
+void check_grammar(const TomlReader& section, const TrainConfig& config) {
+  const Grammar& g = config.grammar;
+  const bool semi = config.model.head == HeadKind::kSemiMarkov;
+  for (const auto& [key, durations] :
+       {std::pair("shortest", &g.shortest), {"longest", &g.longest}}) {
+    if (!durations->empty() && !semi)
+      section.refuse(key, "needs model.head = \"semi_markov\"; the others know no durations");
+    for (const auto& [label, seconds] : *durations)
+      if (!(seconds > 0)) section.section(key).refuse(label, "must be above 0 seconds");
+  }
+  const bool cut = config.training.fixed_length > 0;
+  const auto refuse_order = [&](const char* key) {
+    if (config.model.head == HeadKind::kSoftmax)
+      section.refuse(key, "needs a CRF; model.head = \"softmax\" takes each frame for itself");
+  };
+  if (!g.next.empty()) refuse_order("next");
+  for (const auto& [key, labels] : {std::pair("first", &g.first), {"last", &g.last}})
+    if (!labels->empty()) refuse_order(key);
+  for (const auto& [key, given] : {std::pair("shortest", !g.shortest.empty()),
+                                   {"first", !g.first.empty()},
+                                   {"last", !g.last.empty()}})
+    if (cut && given) section.refuse(key, "needs whole recordings; set training.fixed_length to 0");
+}
 
 /// What one key alone does not show.
 void check_together(const TomlReader& root, const TrainConfig& config) {
@@ -27,6 +53,7 @@ void check_together(const TomlReader& root, const TrainConfig& config) {
   if (p.batch_size % p.shards != 0)
     training.refuse("shards",
                     fmt::format("must divide training.batch_size, which is {}", p.batch_size));
+  check_grammar(root.section("grammar"), config);
   const TomlReader evaluation = root.section("evaluation");
   if (config.tolerances.empty()) evaluation.refuse("tolerances", "must hold at least one number");
   for (const double tolerance : config.tolerances)
@@ -84,13 +111,31 @@ void set_shards(TrainConfig& config, std::int64_t shards) {
   set_text(config, "training.shards", std::to_string(shards));
 }
 
+bool is_ordered(const TrainConfig& config, HeadKind head) {
+  return head != HeadKind::kSoftmax &&
+         config.grammar.orders(config.join_long && head == HeadKind::kSemiMarkov);
+}
+
+namespace {
+
+/// A key as TOML has it: labels may hold anything.
+std::string key_text(const std::string& key) {
+  const bool bare = !key.empty() && std::ranges::all_of(key, [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+  return bare ? key : TomlReader::text_of(key);
+}
+
+}  // namespace
+
 std::string settings_text(const TrainConfig& config) {
   std::string text;
   std::string section;
   for (const TomlReader::Setting& setting : config.settings) {
     if (setting.section != section) text += fmt::format("\n[{}]\n", setting.section);
     section = setting.section;
-    text += fmt::format("{} = {}\n", setting.key, setting.value);
+    text += fmt::format("{} = {}\n", key_text(setting.key), setting.value);
   }
   return text;
 }

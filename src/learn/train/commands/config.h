@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/toml_reader.h"
+#include "learn/model/grammar.h"
 #include "learn/model/segmenter.h"
 #include "learn/optim/adamw.h"
 #include "segfuse/data.h"
@@ -66,11 +67,15 @@ struct TrainConfig {
   std::int64_t max_duration = 0;  ///< in frames; 0: the longest gold segment of the training set
   bool join_long = false;  ///< decoded pieces of a segment that is longer than allowed are joined
   TrainingPlan training;
+  Grammar grammar;
   std::vector<double> tolerances = {0.02};    ///< for boundaries, in seconds
   std::string text;                           ///< the TOML it was read from
   std::vector<std::string> overrides;         ///< \"section.key=value\", winning over the text
   std::vector<TomlReader::Setting> settings;  ///< every key, with overrides and defaults
 };
+
+/// Whether a model of the configuration with this head has an OrderLimit.
+bool is_ordered(const TrainConfig& config, HeadKind head);
 
 /// Reads and checks all of it; DataError with file, line and column for anything wrong or unknown.
 /// Relative paths are kept as they are written.

@@ -259,6 +259,35 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
            "Memory of the running mean of the parameters that decodes; 0: the last ones do.");
 }
 
+void add_grammar_keys(std::vector<ConfigKey>& keys) {
+  Section s(keys, "grammar");
+  s.add("next", "table of lists of labels",
+        "What may follow a label, as in `next.P = [\"-\", \"QRS\"]`; anything may follow a label "
+        "that it does not name.",
+        [](const TomlReader& t, TrainConfig& c) {
+          const TomlReader table = t.section("next");
+          for (const std::string& label : table.keys())
+            c.grammar.next[label] = table.strings(label);
+        });
+  const auto list = [&s](const char* key, auto member, const char* doc) {
+    s.add(key, "list of labels", doc, [key, member](const TomlReader& t, TrainConfig& c) {
+      if (t.has(key)) c.grammar.*member = t.strings(key);
+    });
+  };
+  list("first", &Grammar::first, "What a recording may begin with; without it with anything.");
+  list("last", &Grammar::last, "What a recording may end with; without it with anything.");
+  const auto durations = [&s](const char* key, auto member, const char* doc) {
+    s.add(key, "table of numbers above 0", doc, [key, member](const TomlReader& t, TrainConfig& c) {
+      const TomlReader table = t.section(key);
+      for (const std::string& label : table.keys())
+        (c.grammar.*member)[label] = table.number(label);
+    });
+  };
+  durations("shortest", &Grammar::shortest,
+            "Seconds that a segment of a label lasts at least, as in `shortest.P = 0.04`.");
+  durations("longest", &Grammar::longest, "Seconds that a segment of a label lasts at most.");
+}
+
 std::vector<ConfigKey> all_keys() {
   std::vector<ConfigKey> keys;
   Section(keys, "").text("title", SEGFUSE_AT(title), "Heading of the report.");
@@ -266,6 +295,7 @@ std::vector<ConfigKey> all_keys() {
   add_feature_keys(keys);
   add_model_keys(keys);
   add_training_keys(keys);
+  add_grammar_keys(keys);
   Section(keys, "evaluation")
       .add("tolerances", "list of numbers, at least one",
            "How far a boundary may be off, in seconds; the first one counts in the report.",

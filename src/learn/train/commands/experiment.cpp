@@ -192,36 +192,85 @@ std::vector<bool> never_repeated(const Corpus& corpus) {
   return never;
 }
 
+/// Gold segments as the head sees them: none longer than its label's limit.
+struct Durations {
+  std::int64_t longest = 1;
+  std::vector<std::int64_t> limits, shortest;
+  Tensor table = Tensor::zeros(DType::kF32, {0});
+};
+
+Durations duration_rules(const TrainConfig& config, const Rules& rules, const Corpus& corpus) {
+  Durations durations;
+  durations.shortest = rules.shortest;
+  durations.longest = config.max_duration;
+  if (durations.longest == 0) {
+    for (const Sequence& sequence : corpus.train.sequences)
+      for (const FrameSegment& s : sequence.segments)
+        durations.longest = std::max(durations.longest, s.duration);
+    durations.longest = std::max(durations.longest, std::ranges::max(rules.longest));
+  }
+  const LabelStatistics raw =
+      count_labels(corpus.train.sequences, corpus.labels.size(), durations.longest);
+  durations.limits = duration_limits(raw, durations.longest);
+  for (std::size_t c = 0; c < durations.limits.size(); ++c) {
+    if (rules.longest[c] > durations.longest)
+      throw DataError(fmt::format(
+          "grammar.longest: segments of '{}' may have {} frames, and model.max_duration is {}; "
+          "raise that or set it to 0",
+          corpus.labels.label(static_cast<std::int64_t>(c)), rules.longest[c], durations.longest));
+    if (rules.longest[c] > 0) durations.limits[c] = rules.longest[c];
+  }
+  durations.table = duration_limit_table(durations.limits, durations.longest, durations.shortest);
+  return durations;
+}
+
+/// Labels that follow themselves whatever the grammar says: from frame to frame, or as pieces that
+/// are joined afterwards.
+std::vector<bool> repeated_labels(const TrainConfig& config, HeadKind head, const Rules& rules) {
+  std::vector<bool> repeated;
+  for (const std::int64_t longest : rules.longest)
+    repeated.push_back(head == HeadKind::kLinearChain || (config.join_long && longest == 0));
+  return repeated;
+}
+
 /// Returns how many segments were longer than their labels' limits.
-std::int64_t split_segments(LabelledSet& set, const std::vector<std::int64_t>& limits, bool full) {
+std::int64_t split_segments(LabelledSet& set, const Durations& durations, bool full) {
   std::int64_t cut = 0;
   for (Sequence& sequence : set.sequences) {
-    for (const FrameSegment& s : sequence.segments)
-      cut += s.label != kUnknownLabel && s.duration > limits[static_cast<std::size_t>(s.label)];
-    sequence.segments = split_long(sequence.segments, limits, full);
+    for (const FrameSegment& s : sequence.segments) {
+      if (s.label == kUnknownLabel) continue;
+      const auto label = static_cast<std::size_t>(s.label);
+      if (s.duration <= durations.limits[label]) continue;
+      if (durations.limits[label] + 1 < 2 * durations.shortest[label])
+        throw DataError(fmt::format(
+            "{}: a segment of {} frames is longer than the model knows, {} frames, and its pieces "
+            "would be shorter than the {} frames of grammar.shortest; raise model.max_duration",
+            sequence.id, s.duration, durations.limits[label], durations.shortest[label]));
+      ++cut;
+    }
+    sequence.segments = split_long(sequence.segments, durations.limits, full, durations.shortest);
   }
   return cut;
 }
 
-/// Gold segments as the head sees them: none longer than its label's limit.
-struct Durations {
-  std::int64_t longest = 1;
-  std::vector<std::int64_t> limits;
-  Tensor table = Tensor::zeros(DType::kF32, {0});
-};
-
-Durations duration_rules(const TrainConfig& config, const Corpus& corpus) {
-  Durations durations;
-  durations.longest = config.max_duration;
-  if (durations.longest == 0)
-    for (const Sequence& sequence : corpus.train.sequences)
-      for (const FrameSegment& s : sequence.segments)
-        durations.longest = std::max(durations.longest, s.duration);
-  const LabelStatistics raw =
-      count_labels(corpus.train.sequences, corpus.labels.size(), durations.longest);
-  durations.limits = duration_limits(raw, durations.longest);
-  durations.table = duration_limit_table(durations.limits, durations.longest);
-  return durations;
+/// No gold may break a rule, before it is cut into pieces. Pieces need to follow each other.
+void check_grammar(const TrainConfig& config, const Rules& rules, const Corpus& corpus,
+                   const Durations& durations) {
+  for (const LabelledSet* set : {&corpus.train, &corpus.dev, &corpus.test})
+    for (const Sequence& sequence : set->sequences) {
+      check_gold(rules, corpus.labels, sequence.id, sequence.segments,
+                 config.features.hop_ms / 1000);
+      for (const FrameSegment& s : sequence.segments) {
+        if (s.label == kUnknownLabel || config.join_long) continue;
+        const auto label = static_cast<std::size_t>(s.label);
+        if (s.duration > durations.limits[label] && !rules.next[label][label])
+          throw DataError(fmt::format(
+              "{}: a segment '{}' of {} frames is longer than the model knows, {} frames, and "
+              "grammar.next lets no piece of it follow another; set model.long_segments to "
+              "\"joined\" or raise model.max_duration",
+              sequence.id, corpus.labels.label(s.label), s.duration, durations.limits[label]));
+      }
+    }
 }
 
 }  // namespace
@@ -298,14 +347,21 @@ Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
   sizes.head = head;
   sizes.features = static_cast<std::int64_t>(corpus.normalisation.mean.size());
   sizes.classes = corpus.labels.size();
-  const Durations durations = duration_rules(config, corpus);
+  const bool semi = head == HeadKind::kSemiMarkov;
+  const Rules rules = rules_of(config.grammar, corpus.labels, config.features.hop_ms / 1000,
+                               config.join_long && semi);
+  const Durations durations = duration_rules(config, rules, corpus);
+  if (head == config.model.head) check_grammar(config, rules, corpus, durations);
   sizes.max_duration = durations.longest;
-  if (head == HeadKind::kSemiMarkov) {
+  sizes.ordered = is_ordered(config, head);
+  if (sizes.ordered)
+    start.model.order_limit = order_limit(rules, repeated_labels(config, head, rules));
+  if (semi) {
     start.model.duration_limit = durations.table;
     if (config.join_long) sizes.joins_neighbours = never_repeated(corpus);
     std::int64_t cut = 0;
     for (LabelledSet* set : {&corpus.train, &corpus.dev, &corpus.test})
-      cut += split_segments(*set, durations.limits, config.join_long);
+      cut += split_segments(*set, durations, config.join_long);
     if (cut > 0)
       log(LogLevel::kInfo,
           "{} gold segments are longer than what their labels may last (at most K = {} frames); "
@@ -388,7 +444,7 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(segmenter, config.training, std::move(start.parameters),
-                         system.model.duration_limit, training_sequences(config, corpus),
+                         system.model.limits(), training_sequences(config, corpus),
                          corpus.dev.sequences, make_scorer(config, corpus), with_recipe);
   system.model.recipe = system.outcome.recipe;
   system.model.parameters = system.outcome.parameters;

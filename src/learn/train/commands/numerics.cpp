@@ -85,7 +85,8 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   BoundInputs inputs(fusion);
   for (std::size_t i = 0; i < start.parameters.size(); ++i)
     inputs.set(segmenter.parameters()[i].name, start.parameters[i]);
-  if (inputs.has("duration_limit")) inputs.set("duration_limit", start.model.duration_limit);
+  for (const auto& [name, limit] : start.model.limits().named())
+    if (inputs.has(name)) inputs.set(name, limit);
   const Batch batch = make_batch(sequences, order, segmenter.config());
   bind_batch(inputs, batch, {plan.seed, 0, batch.segments});
   NumericsReport report = engine::numerics::examine(

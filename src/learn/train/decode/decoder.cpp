@@ -88,6 +88,15 @@ void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
   }
 }
 
+/// What the model learnt, and what it may not do.
+Tensor sum_of(const Tensor& learned, const Tensor& limit) {
+  Tensor sum = Tensor::zeros(DType::kF32, learned.shape());
+  const auto values = sum.span<float>();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = learned.span<float>()[i] + limit.span<float>()[i];
+  return sum;
+}
+
 /// Row b by itself.
 semicrf::Potentials<float> row_of(const semicrf::Potentials<float>& all, std::int64_t b,
                                   const std::int64_t* length) {
@@ -132,12 +141,13 @@ std::vector<std::int64_t> limits_of(const Tensor& table) {
   const auto values = table.span<float>();
   const auto classes = static_cast<std::size_t>(table.shape()[1]);
   std::vector<std::int64_t> limits(classes, 0);
-  for (std::size_t i = 0; i < values.size(); ++i) limits[i % classes] += values[i] == 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] == 0) limits[i % classes] = static_cast<std::int64_t>(i / classes) + 1;
   return limits;
 }
 
 struct Decoder::State {
-  State(const Segmenter& model, std::vector<Tensor> values, Tensor limit,
+  State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
         const engine::ExecutorOptions& execution)
       : config(model.config()),
         accelerator(execution.accelerator),
@@ -145,7 +155,7 @@ struct Decoder::State {
         inputs(forward.fusion()),
         engine(execution.context),
         inference(execution.context),
-        duration_limit(std::move(limit)) {
+        limits(std::move(limit)) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::string& name = model.parameters()[i].name;
       if (inputs.has(name)) inputs.set(name, values[i]);
@@ -179,7 +189,7 @@ struct Decoder::State {
     return results;
   }
 
-  /// The CRF over a batch's scores. `duration` keeps the summed duration table alive.
+  /// The CRF over a batch's scores. `duration` and `ordered` keep sums alive.
   semicrf::Potentials<float> potentials(const std::vector<Tensor>& scores, const Batch& batch) {
     semicrf::Potentials<float> p;
     auto vector = [&](const char* name) -> semicrf::View<const float, 1> {
@@ -189,19 +199,22 @@ struct Decoder::State {
     p.transition = view3(parameters.at("crf.transition"));
     p.initial = vector("crf.initial");
     p.final = vector("crf.final");
+    if (!limits.order.empty()) {
+      ordered.transition = sum_of(parameters.at("crf.transition"), limits.order.transition);
+      ordered.initial = sum_of(parameters.at("crf.initial"), limits.order.initial);
+      ordered.final = sum_of(parameters.at("crf.final"), limits.order.final);
+      p.transition = view3(ordered.transition);
+      p.initial = std::as_const(ordered.initial).span<float>();
+      p.final = std::as_const(ordered.final).span<float>();
+    }
     if (scores.size() > 1) {
       p.start = view3(scores[1]);
       p.end = view3(scores[2]);
     }
     const bool semi = config.head == HeadKind::kSemiMarkov;
     const std::int64_t k = semi ? config.max_duration : 1;
-    duration = Tensor::zeros(DType::kF32, {k, config.classes});
-    if (semi) {
-      const auto learned = std::as_const(parameters.at("crf.duration")).span<float>();
-      const auto limit = std::as_const(duration_limit).span<float>();
-      const auto sum = duration.span<float>();
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = learned[i] + limit[i];
-    }
+    duration = semi ? sum_of(parameters.at("crf.duration"), limits.duration)
+                    : Tensor::zeros(DType::kF32, {k, config.classes});
     p.duration = {duration.span<float>().data(), {k, config.classes}};
     p.lengths =
         semicrf::View<const std::int64_t, 1>(std::as_const(batch.lengths).span<std::int64_t>());
@@ -227,14 +240,15 @@ struct Decoder::State {
   semicrf::Engine engine;
   semicrf::Inference inference;
   std::unordered_map<std::string, Tensor> parameters;
-  Tensor duration_limit;
+  Limits limits;
   Tensor duration;
+  OrderLimit ordered;
   std::int64_t at_batch = -1;
 };
 
-Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Tensor duration_limit,
+Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
                  const engine::ExecutorOptions& execution)
-    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(duration_limit),
+    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(limits),
                                      execution)) {}
 Decoder::~Decoder() = default;
 
@@ -374,9 +388,9 @@ void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potenti
 
 /// Puts the pieces of segments that are longer than K together.
 void Decoder::State::join(Decoded& decoded) const {
-  const std::vector<std::int64_t> limits = limits_of(duration_limit);
+  const std::vector<std::int64_t> longest = limits_of(limits.duration);
   const auto joined = [&](const std::vector<FrameSegment>& pieces) {
-    return join_pieces(pieces, config.joins_neighbours, limits);
+    return join_pieces(pieces, config.joins_neighbours, longest);
   };
   std::vector<FrameSegment> pieces;
   for (const DecodedSegment& piece : decoded.segments) pieces.push_back(piece.segment);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "learn/model/grammar.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/loop/corpus.h"
 
@@ -62,9 +63,9 @@ class Decoder {
   /// With padding, at most so many at a time.
   static constexpr std::int64_t kBatchFrames = 20000;
 
-  /// `parameters` and `duration_limit` are shared, not copied: later changes of their content
+  /// `parameters` and `limits` are shared, not copied: later changes of their content
   /// count. Runs on the threads of the execution's context.
-  Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Tensor duration_limit,
+  Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
           const engine::ExecutorOptions& execution);
   ~Decoder();
 

@@ -49,6 +49,7 @@ void read_sizes(const JsonPlace& json, TrainedModel& model) {
       joins->refuse("one for each label, or none");
   }
   m.head = kHeads[json.at("head").one_of(names)];
+  m.ordered = is_ordered(model.config, m.head);
 }
 
 /// Tensors of a model file by name, each of the type and shape that is asked for.
@@ -94,9 +95,16 @@ void read_tensors(const Tensors& tensors, TrainedModel& model) {
   model.normalisation.mean = tensors.column("normalisation.mean", m.features, 0);
   model.normalisation.deviation = tensors.column("normalisation.deviation", m.features, kLeast);
   const bool semi = m.head == HeadKind::kSemiMarkov;
-  model.duration_limit = tensors.get<float>(
-      "duration_limit", DType::kF32, semi ? Shape{m.max_duration, m.classes} : Shape{0},
-      "0 or -inf", [](float v) { return v == 0 || v == -std::numeric_limits<float>::infinity(); });
+  const auto limit = [&](const char* name, const Shape& shape) {
+    return tensors.get<float>(name, DType::kF32, shape, "0 or -inf", [](float v) {
+      return v == 0 || v == -std::numeric_limits<float>::infinity();
+    });
+  };
+  model.duration_limit =
+      limit("duration_limit", semi ? Shape{m.max_duration, m.classes} : Shape{0});
+  if (m.ordered)
+    model.order_limit = {limit("transition_limit", {1, m.classes, m.classes}),
+                         limit("initial_limit", {m.classes}), limit("final_limit", {m.classes})};
   // Of any value: doctor numerics looks at models that have gone wrong.
   const Segmenter segmenter(m);
   for (const nn::ParameterSpec& spec : segmenter.parameters())
@@ -115,6 +123,9 @@ TensorFile file_of(const TrainedModel& model) {
   file.tensors.emplace_back("normalisation.deviation",
                             Tensor::from(model.normalisation.deviation, {width}));
   file.tensors.emplace_back("duration_limit", model.duration_limit);
+  for (const auto& [name, limit] :
+       Limits(Tensor::zeros(DType::kF32, {0}), model.order_limit).named())
+    file.tensors.emplace_back(name, limit);
   const Segmenter segmenter(model.config.model);
   for (std::size_t i = 0; i < model.parameters.size(); ++i)
     file.tensors.emplace_back("parameter." + segmenter.parameters()[i].name, model.parameters[i]);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "learn/model/grammar.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/commands/config.h"
 #include "learn/train/files/recipe.h"
@@ -21,11 +22,14 @@ struct TrainedModel {
   Tensor duration_limit;           ///< f32 (K, C), 0 or -inf; [0] for heads without durations
   std::vector<Tensor> parameters;  ///< in the order of Segmenter::parameters()
   Recipe recipe{};                 ///< of the training; empty in models from before it was kept
+  OrderLimit order_limit{};        ///< of the grammar, where config.model.ordered
+
+  Limits limits() const { return {duration_limit, order_limit}; }
 };
 
 /// Safetensors: "parameter.NAME", "normalisation.mean", "normalisation.deviation",
-/// "duration_limit"; metadata "config" (TOML), "model" (JSON: labels and sizes) and "recipe"
-/// (JSON).
+/// "duration_limit", and with a grammar "transition_limit", "initial_limit", "final_limit";
+/// metadata "config" (TOML), "model" (JSON: labels and sizes) and "recipe" (JSON).
 void write_model(const std::filesystem::path& path, const TrainedModel& model);
 /// DataError when the file is no segfuse model, was written for another version of it, or holds
 /// anything of another type or shape than its configuration asks for, or tables out of range.

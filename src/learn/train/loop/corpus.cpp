@@ -33,7 +33,8 @@ void fill_row(Batch& batch, std::int64_t row, const Sequence& sequence, bool eve
 }  // namespace
 
 std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
-                                     const std::vector<std::int64_t>& limits, bool full) {
+                                     const std::vector<std::int64_t>& limits, bool full,
+                                     const std::vector<std::int64_t>& shortest) {
   std::vector<FrameSegment> parts;
   for (const FrameSegment& segment : segments) {
     if (segment.label == kUnknownLabel) {
@@ -41,12 +42,15 @@ std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
       continue;
     }
     const std::int64_t max_duration = limits[static_cast<std::size_t>(segment.label)];
+    const std::int64_t least =
+        shortest.empty() ? 1 : shortest[static_cast<std::size_t>(segment.label)];
     const std::int64_t count = (segment.duration + max_duration - 1) / max_duration;
     std::int64_t start = segment.start;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t even = segment.duration / count + (i < segment.duration % count ? 1 : 0);
       const std::int64_t left = segment.start + segment.duration - start;
-      const std::int64_t length = full ? std::min(max_duration, left) : even;
+      std::int64_t length = full ? std::min(max_duration, left) : even;
+      if (full && left > length && left - length < least) length = left - least;
       parts.push_back({start, length, segment.label});
       start += length;
     }

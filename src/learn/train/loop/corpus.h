@@ -23,9 +23,11 @@ struct Sequence {
 
 /// Splits every segment longer than limits[label] frames into the fewest parts that fit: lengths
 /// differing by at most one, longer ones first; or with `full` as long as they may be, and the
-/// rest.
+/// rest. With `shortest` the rest takes of the part before it what it lacks; limits are then at
+/// least 2 shortest - 1.
 std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
-                                     const std::vector<std::int64_t>& limits, bool full = false);
+                                     const std::vector<std::int64_t>& limits, bool full = false,
+                                     const std::vector<std::int64_t>& shortest = {});
 
 /// Neighbours of one label become one segment, as ModelConfig::joins_neighbours has it for labels
 /// of at most limits[label] frames. Undoes split_long where a label never follows itself, and with

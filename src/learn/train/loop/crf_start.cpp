@@ -71,12 +71,16 @@ std::vector<std::int64_t> duration_limits(const LabelStatistics& statistics,
   return limits;
 }
 
-Tensor duration_limit_table(const std::vector<std::int64_t>& limits, std::int64_t max_duration) {
+Tensor duration_limit_table(const std::vector<std::int64_t>& limits, std::int64_t max_duration,
+                            const std::vector<std::int64_t>& shortest) {
   const auto classes = static_cast<std::int64_t>(limits.size());
   Tensor table = Tensor::zeros(DType::kF32, {max_duration, classes});
-  for (std::int64_t c = 0; c < classes; ++c)
-    for (std::int64_t d = limits[static_cast<std::size_t>(c)]; d < max_duration; ++d)
-      table.set(d * classes + c, -std::numeric_limits<double>::infinity());
+  for (std::int64_t c = 0; c < classes; ++c) {
+    const std::int64_t least = shortest.empty() ? 1 : shortest[static_cast<std::size_t>(c)];
+    for (std::int64_t d = 1; d <= max_duration; ++d)
+      if (d < least || d > limits[static_cast<std::size_t>(c)])
+        table.set((d - 1) * classes + c, -std::numeric_limits<double>::infinity());
+  }
   return table;
 }
 

@@ -13,7 +13,8 @@ namespace segfuse::learn {
 std::vector<std::int64_t> duration_limits(const LabelStatistics& statistics,
                                           std::int64_t max_duration);
 /// f32 (K, C): 0 where the duration is allowed, -inf elsewhere.
-Tensor duration_limit_table(const std::vector<std::int64_t>& limits, std::int64_t max_duration);
+Tensor duration_limit_table(const std::vector<std::int64_t>& limits, std::int64_t max_duration,
+                            const std::vector<std::int64_t>& shortest = {});
 
 /// Overwrites crf.transition, crf.initial, crf.final and crf.duration in `parameters` (those that
 /// exist) with smoothed log-frequencies. For a linear chain the frequencies are those of frames.

@@ -7,15 +7,16 @@
 #include "base/context/pool.h"
 #include "engine/executor.h"
 #include "engine/numerics/walk.h"
+#include "learn/model/grammar.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 
-/// Limits of durations are -inf on purpose; nothing else that a step gets may be.
+/// Limits are -inf on purpose; nothing else that a step gets may be.
 std::string name_bad_input(const ir::Fusion& fusion, const std::vector<Tensor>& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string& name = fusion.inputs()[i].name;
-    if (!is_float(inputs[i].dtype()) || name == "duration_limit") continue;
+    if (!is_float(inputs[i].dtype()) || is_limit(name)) continue;
     for (std::int64_t at = 0; at < inputs[i].size(); ++at)
       if (!std::isfinite(inputs[i].at(at)))
         return fmt::format("'{}' holds {} at {} before the step", name,

@@ -64,8 +64,8 @@ std::string title_of(Selection selection) {
 class Run {
  public:
   Run(const Segmenter& segmenter, const TrainingPlan& plan, std::vector<Tensor> parameters,
-      const Tensor& duration_limit, const std::vector<Sequence>& train,
-      const std::vector<Sequence>& dev, const Scorer& score, const TrainerOptions& options)
+      const Limits& limits, const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
+      const Scorer& score, const TrainerOptions& options)
       : segmenter_(segmenter),
         plan_(plan),
         train_(train),
@@ -97,8 +97,8 @@ class Run {
     if (options.resume) restore();
     flatten();
     step_.emplace(segmenter, StepOptions{plan.shards, plan.crf_reg, plan.adamw}, flat_, layout_,
-                  duration_limit, options.execution);
-    decoder_ = std::make_unique<Decoder>(segmenter, evaluated(), duration_limit, options.execution);
+                  limits.named(), options.execution);
+    decoder_ = std::make_unique<Decoder>(segmenter, evaluated(), limits, options.execution);
   }
 
   TrainingOutcome run();
@@ -535,13 +535,12 @@ double largest_magnitude(const std::vector<Tensor>& parameters,
 }
 
 TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,
-                      std::vector<Tensor> parameters, const Tensor& duration_limit,
+                      std::vector<Tensor> parameters, const Limits& limits,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
                       const Scorer& score, const TrainerOptions& options) {
   if (train.empty())
     throw UsageError("the training set is empty; at least one recording with labels is needed");
-  return Run(segmenter, plan, std::move(parameters), duration_limit, train, dev, score, options)
-      .run();
+  return Run(segmenter, plan, std::move(parameters), limits, train, dev, score, options).run();
 }
 
 }  // namespace segfuse::learn

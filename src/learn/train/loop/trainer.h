@@ -82,7 +82,7 @@ inline constexpr double kLargeScore = 20;
 /// development set and throws what concerns all. Says once when a parameter of the CRF passes
 /// kLargeScore.
 TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,
-                      std::vector<Tensor> parameters, const Tensor& duration_limit,
+                      std::vector<Tensor> parameters, const Limits& limits,
                       const std::vector<Sequence>& train, const std::vector<Sequence>& dev,
                       const Scorer& score, const TrainerOptions& options);
 

@@ -32,7 +32,7 @@ ir::Fusion with_places(ir::Fusion fusion, const std::vector<nn::ParameterSpec>& 
 
 TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& options,
                            const FlatState& state, const FlatLayout& layout,
-                           const Tensor& duration_limit, const engine::ExecutorOptions& execution)
+                           const NamedTensors& limits, const engine::ExecutorOptions& execution)
     : layout_(layout),
       execution_(execution),
       adamw_(options.adamw),
@@ -53,10 +53,9 @@ TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& option
     step_inputs_.set(name, live_.parameters.parts[i]);
     gradient_inputs_.push_back("gradient." + name);
   }
-  if (step_inputs_.has("duration_limit"))
-    step_inputs_.set("duration_limit", accelerator()
-                                           ? accelerator()->upload(duration_limit, "parameters")
-                                           : duration_limit);
+  for (const auto& [name, limit] : limits)
+    if (step_inputs_.has(name))
+      step_inputs_.set(name, accelerator() ? accelerator()->upload(limit, "parameters") : limit);
   if (options.crf_reg > 0 && layout.last < layout.size)
     regularise_.emplace(optim::regulariser(layout, options.crf_reg), pool_of(execution.context),
                         execution);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/tree.h"
@@ -35,11 +36,14 @@ struct StepOptions {
   optim::AdamWConfig adamw{};
 };
 
+/// Inputs of a program by their names.
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
 class TrainingStep {
  public:
   /// Works on `state` itself; on an accelerator on a copy there, see fetch().
   TrainingStep(const Segmenter& segmenter, const StepOptions& options, const FlatState& state,
-               const optim::FlatLayout& layout, const Tensor& duration_limit,
+               const optim::FlatLayout& layout, const NamedTensors& limits,
                const engine::ExecutorOptions& execution);
 
   /// Sends the tensors of a batch to the accelerator, if there is one.
