@@ -1,6 +1,8 @@
 """The table of ATen operations of `torch.compile(backend="segfuse")`, by PyTorch's own samples."""
 
 import os
+import pathlib
+import re
 
 import pytest
 
@@ -10,6 +12,7 @@ import torch_operations as operations
 
 from segfuse.torch._compile import backend, table
 
+COVERAGE = pathlib.Path(__file__).parents[2] / "docs/coverage.md"
 FEW = (
     "add", "sub", "mul", "div", "pow", "remainder", "fmod", "clamp", "where", "sign", "maximum",
     "sum", "mean", "amax", "argmax", "argmin", "any", "all", "prod", "var_mean", "softmax",
@@ -50,6 +53,13 @@ def test_the_sweep_sees_a_fault(monkeypatch):
     monkeypatch.setitem(table.TABLE, torch.ops.aten.exp.default, bent)
     with pytest.raises(AssertionError, match="exp .*differs by"):
         right_or_left(("exp",), (torch.float32,), 1)
+
+
+def test_coverage_is_current():
+    """docs/coverage.md has the rows of the table, none of them wrong."""
+    text = COVERAGE.read_text()
+    assert set(re.findall(r"^\| `(\S+)` \|", text, re.M)) == {str(op) for op in table.TABLE}
+    assert re.search(r"^\| \d+ \| \d+ \| \d+ \| \d+ \| 0 \|$", text, re.M)
 
 
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, float("inf"), -float("inf"), float("nan"), 1e-40, 3e38]
