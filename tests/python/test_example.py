@@ -19,6 +19,14 @@ def test_fused_layer():
     assert "traces: 1" in run.stdout and "difference from NumPy" in run.stdout
 
 
+def test_torch_compile(torch):
+    command = [sys.executable, str(EXAMPLE.with_name("torch_compile.py")), "--steps", "4"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"segfuse runs \d+ of \d+ operations", run.stdout)
+    assert "largest difference" in run.stdout
+
+
 @pytest.mark.parametrize("matplotlib", [False, True])
 def test_torch_crf(torch, tmp_path, matplotlib):
     if matplotlib:

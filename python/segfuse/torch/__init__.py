@@ -26,6 +26,7 @@ from .._numbers import whole
 from ..crf import IGNORE, Constraints, Posteriors, Segmentations
 from ..crf._segmentations import split_of
 from . import _autograd
+from ._compile import alive
 from ._durations import (
     BucketDurations,
     Durations,
@@ -336,11 +337,15 @@ def check(device: Any = None) -> None:
 
     The functions of this module do not wait for a device, so that a NaN score or a gold segment
     that is too long cannot raise an error there at once; the outputs of such a call are
-    unspecified.
+    unspecified. So it is with an index out of range in a model compiled with backend="segfuse";
+    of those models all devices are waited for.
 
     Raises:
         DataError: the first such number since the last check, with its place.
+        UsageError: an index out of range.
     """
+    for part in list(alive):
+        part.compiled.check()
     stream = torch.cuda.current_stream(device)
     _native.check_device(stream.device.index, stream.cuda_stream)
 

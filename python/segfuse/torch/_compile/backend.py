@@ -99,4 +99,15 @@ def segfuse(
 
 
 def _boxed(module: GraphModule) -> Callable[..., Any]:
-    return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+    """The function of a list, which it empties: what is not needed any more is let go."""
+    boxed = getattr(torch.fx.graph, "_BoxedCodeGen", None)
+    if boxed is None:
+        return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+    module.graph.set_codegen(boxed())
+    module.recompile()
+
+    def call(inputs: list[Any]) -> Any:
+        return module.forward(inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

@@ -35,6 +35,10 @@ class _UndoneError(Exception):
 
 def divide(module: GraphModule, name: str, how: Mapping[str, Any]) -> Divided:
     """The same function with parts in place of what segfuse runs."""
+    if any(_overwrites(node) for node in module.graph.nodes):
+        reason = "the graph overwrites a tensor in place, so its order stays"
+        nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+        return Divided(module, [], [(str(node.target), reason) for node in nodes])
     stages = find_stages(module.graph)
     parts: dict[GroupKey, Part] = {}
     carriers: dict[GroupKey, list[_Carrier]] = {}
@@ -51,6 +55,12 @@ def divide(module: GraphModule, name: str, how: Mapping[str, Any]) -> Divided:
         if node.target is not operator.getitem:
             divided.left.append((str(node.target), reason))
     return divided
+
+
+def _overwrites(node: Node) -> bool:
+    """AOTAutograd has taken such operations out, but for few that it cannot."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ..._compile.compiled import Compiled
 from ..._program.lift import same_size
 from ..._program.value import Value
 from ...ops import transpose
+from . import alive
 from .sizes import expression, hint, plain_symbols, size_of
 from .step import Step
 
@@ -56,6 +57,7 @@ class Part:
 
         function.__name__ = name
         self.compiled = Compiled(function, **how)
+        alive.add(self)
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         given = [x.detach() if x.requires_grad else x for x in tensors]

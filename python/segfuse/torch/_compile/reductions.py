@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -144,9 +145,10 @@ def _moments(x: Value, dim: Any, correction: Any, keepdim: bool) -> tuple[Value,
         )
     else:
         mean, squares = x, x - x
-    correction = 1 if correction is None else correction
-    freedom = sf.full((), 0, x.dtype, like=x) + _count(x, axes) - correction
+    count = sf.full((), 0, x.dtype, like=x) + _count(x, axes)
+    freedom = count - (1 if correction is None else correction)
     variance = squares / sf.maximum(freedom, 0)
+    mean = sf.where(count > 0, mean, math.nan)
     if keepdim:
         for axis in axes:
             mean, variance = sf.expand_dims(mean, axis), sf.expand_dims(variance, axis)
