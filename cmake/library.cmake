@@ -40,3 +40,12 @@ foreach(name segfuse segfuse-doctor)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION lib/pkgconfig)
 endforeach()
+
+# `cpack -G TGZ` in the build folder: what cmake --install places, as one archive.
+set(CPACK_PACKAGE_VENDOR "The segfuse developers")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "An engine for segment models")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGE_FILE_NAME segfuse-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_STRIP_FILES ON)
+set(CPACK_GENERATOR TGZ)
+include(CPack)
