@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from typing import Any
 
+from .determinism import determinism_reporter
 from .report import Reporter, numerics_reporter
 
 
@@ -25,7 +26,7 @@ def _key(process: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in process) or "main"
 
 
-_TOOLS = {"numerics": numerics_reporter}
+_TOOLS = {"determinism": determinism_reporter, "numerics": numerics_reporter}
 
 
 def start() -> None:
