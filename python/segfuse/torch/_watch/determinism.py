@@ -283,5 +283,5 @@ def determinism_reporter(options: dict[str, Any], folder: str, key: str) -> Repo
     path = os.path.join(first, f"trace-{key}.jsonl")
     known = open(path, encoding="utf-8") if os.path.exists(path) else None  # noqa: SIM115
     lines: Iterator[str] = itertools.chain() if known is None else iter(known)
-    files = [] if known is None else [known]
+    files: list[TextIO] = [] if known is None else [known]
     return _Report(Determinism(None, lines), files, options.get("vary", ""))
