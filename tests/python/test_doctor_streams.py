@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import segfuse
+import segfuse.torch
 from segfuse.torch._watch.streams import Recorder
 
 MAIN, SIDE = 1, 2
@@ -178,3 +179,10 @@ def test_a_program_without_a_gpu_is_told_so(tmp_path):
     )  # fmt: skip
     assert done.returncode == 5
     assert "PyTorch sees no CUDA device here, so nothing was looked at" in done.stdout
+
+
+def test_watch_needs_a_gpu():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(segfuse.DeviceError, match="no CUDA device here"):
+        segfuse.torch.watch()

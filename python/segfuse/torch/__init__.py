@@ -35,7 +35,7 @@ from ._durations import (
     make_durations,
 )
 from ._ops import DIFFERENTIABLE, NAMES, TENSORS
-from ._watch.session import check_numerics
+from ._watch.session import check_numerics, watch
 
 __all__ = [
     "BucketDurations",
@@ -52,6 +52,7 @@ __all__ = [
     "log_partition",
     "loss",
     "partial_loss",
+    "watch",
 ]
 
 Reduction = Literal["mean", "sum", "none"]
