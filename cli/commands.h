@@ -96,6 +96,7 @@ void add_doctor(Command app, Common& common);
 void add_numerics(Command doctor, Common& common);
 void add_doctor_fork(Command doctor, Common& common);
 void add_doctor_streams(Command doctor, Common& common);
+void add_doctor_determinism(Command doctor, Common& common);
 void add_doctor_ranks(Command doctor, Common& common);
 
 /// To standard output. Everything that commands say goes here: names out of files and processes

@@ -86,6 +86,7 @@ void add_doctor(Command app, Common& common) {
   add_kernel(doctor, common);
   add_numerics(doctor, common);
   add_doctor_streams(doctor, common);
+  add_doctor_determinism(doctor, common);
   add_doctor_ranks(doctor, common);
 }
 

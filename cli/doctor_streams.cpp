@@ -1,4 +1,5 @@
-// segfuse doctor streams: another of our commands under the race checker, in this process.
+// segfuse doctor streams: another of our commands under the race checker, in this process; a
+// program that uses PyTorch in its own.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -10,9 +11,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "commands.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
+#include "watched.h"
 
 namespace segfuse::cli {
 namespace {
@@ -37,21 +38,20 @@ class OutputToErrors {
   int kept_;
 };
 
-void check_is_ours(const std::string& program) {
+bool is_ours(const std::string& program) {
   std::error_code error;
   const std::filesystem::path name(program);
-  if (name.filename() == "segfuse" || std::filesystem::equivalent(name, "/proc/self/exe", error))
-    return;
-  throw UsageError(fmt::format(
-      "doctor streams: '{}' is not segfuse, and the checker is a part of segfuse's device: it "
-      "watches segfuse's own commands (a program that uses the library sets the option "
-      "check-streams in its Context)",
-      program));
+  return name.filename() == "segfuse" || std::filesystem::equivalent(name, "/proc/self/exe", error);
+}
+
+void write_picture(const std::string& file, const std::string& picture, const Common& common) {
+  if (!file.empty() && !picture.empty()) write_outputs({{file, picture}}, common.overwrite);
 }
 
 void run_streams(const std::vector<std::string>& command, const std::string& picture,
                  Common& common) {
-  check_is_ours(command.at(0));
+  if (!is_ours(command.at(0)))
+    return write_picture(picture, run_watched({"streams", command}, common), common);
   ::setenv("SEGFUSE_CHECK_STREAMS", "1", 1);
   const Watch watch;
   int status = 0;
@@ -64,8 +64,7 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
   }
   const StreamReport report = watch.streams(fmt::format("{}", fmt::join(command, " ")));
   if (failure && report.races.empty()) throw InternalError(*failure);
-  if (!picture.empty() && !report.races.empty())
-    write_outputs({{picture, report.races[0].picture}}, common.overwrite);
+  if (!report.races.empty()) write_picture(picture, report.races[0].picture, common);
   put("{}", common.json ? stream_report_json(report) : stream_report_text(report));
   common.status = report.races.empty() ? status : 1;
 }
@@ -74,7 +73,8 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
 
 void add_doctor_streams(Command doctor, Common& common) {
   Command command = doctor.add(
-      "streams", "Work on streams that does not wait for what it depends on, in a run of segfuse");
+      "streams",
+      "Work on streams that does not wait for what it depends on, in a run of segfuse or PyTorch");
   struct Arguments {
     std::vector<std::string> command;
     std::string picture;
@@ -88,7 +88,8 @@ void add_doctor_streams(Command doctor, Common& common) {
                  "Write a picture of the first race to this file (SVG)");
   command.footer(
       "\nExample:\n  segfuse doctor streams -- segfuse train examples/ecg.toml --data ludb_lead_ii "
-      "--out out/ecg --device cuda");
+      "--out out/ecg --device cuda\n  segfuse doctor streams --picture race.svg -- python "
+      "train.py");
   command.runs(
       [arguments, &common] { run_streams(arguments->command, arguments->picture, common); });
 }

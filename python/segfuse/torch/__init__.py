@@ -38,7 +38,7 @@ from ._durations import (
     make_durations,
 )
 from ._ops import DIFFERENTIABLE, NAMES, TENSORS
-from ._watch.session import check_numerics
+from ._watch.session import check_numerics, watch
 
 __all__ = [
     "BucketDurations",
@@ -57,6 +57,7 @@ __all__ = [
     "log_partition",
     "loss",
     "partial_loss",
+    "watch",
 ]
 
 if TYPE_CHECKING:

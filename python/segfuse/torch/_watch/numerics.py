@@ -556,7 +556,7 @@ class Numerics(TorchDispatchMode):
         self.on_step()
 
     def _on_model_output(self, _module: Any, output: Any) -> None:
-        if not self._marks or self._backward_seen:
+        if self._backward_seen or not (self._marks or self._queue):
             return
         with self._lock, _Inside(self._inside):
             self._flush()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from ..._errors import DataError
+import torch
+
+from ..._errors import DataError, DeviceError
 from .finding import Finding
 from .numerics import Numerics
 from .report import numerics_json, numerics_text
+from .streams import Cuda, Recorder
 
 
 class check_numerics:  # noqa: N801
@@ -62,3 +65,35 @@ class check_numerics:  # noqa: N801
 
     def as_json(self) -> dict[str, Any]:
         return numerics_json(self._watch)
+
+
+class watch:  # noqa: N801
+    """Finds races between streams and memory that is freed while in use, on CUDA devices.
+
+    Watches all operations of PyTorch in this thread, and those of backward passes that it starts:
+
+        with segfuse.torch.watch() as seen:
+            step()
+        print(seen.report())
+    """
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise DeviceError("watch: PyTorch sees no CUDA device here, expected at least one")
+        self._recorder = Recorder(Cuda())
+
+    def __enter__(self) -> watch:
+        self._recorder.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.stop()
+
+    @property
+    def races(self) -> list[dict[str, Any]]:
+        """Each with kind, sentence, places, remedy and picture."""
+        return self._recorder.races()
+
+    def report(self) -> str:
+        """What `segfuse doctor streams` prints."""
+        return self._recorder.trace.text()

@@ -8,7 +8,9 @@ import multiprocessing
 import os
 from typing import Any
 
+from .determinism import determinism_reporter
 from .report import Reporter, numerics_reporter
+from .streams import streams_reporter
 
 
 def _process() -> str:
@@ -25,7 +27,11 @@ def _key(process: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in process) or "main"
 
 
-_TOOLS = {"numerics": numerics_reporter}
+_TOOLS = {
+    "determinism": determinism_reporter,
+    "numerics": numerics_reporter,
+    "streams": streams_reporter,
+}
 
 
 def start() -> None:

@@ -1,0 +1,41 @@
+// segfuse doctor determinism
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "watched.h"
+
+namespace segfuse::cli {
+
+void add_doctor_determinism(Command doctor, Common& common) {
+  Command command =
+      doctor.add("determinism",
+                 "The first operation of a PyTorch program whose result differs between two runs");
+  struct Arguments {
+    std::vector<std::string> command;
+    std::string vary;
+    std::string seed;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command
+      .option("command", arguments->command,
+              "The command, behind --; it is run twice, and what it prints goes to stderr")
+      .required();
+  command
+      .option("--vary", arguments->vary,
+              "What the second run has different: one thread, kernels that the host waits for, or "
+              "the order of sets of strings")
+      .is_one_of({"threads", "launch", "hash"});
+  command.option(
+      "--seed", arguments->seed,
+      "Seed Python's, NumPy's and PyTorch's random numbers with this before the program");
+  command.footer("\nExample:\n  segfuse doctor determinism -- python train.py --steps 20");
+  command.runs([arguments, &common] {
+    nlohmann::ordered_json options = nlohmann::ordered_json::object();
+    if (!arguments->seed.empty()) options["seed"] = arguments->seed;
+    if (!arguments->vary.empty()) options["vary"] = arguments->vary;
+    run_watched({"determinism", arguments->command, options.dump(), arguments->vary}, common);
+  });
+}
+
+}  // namespace segfuse::cli

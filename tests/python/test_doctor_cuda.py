@@ -1,0 +1,72 @@
+"""The doctor's tools for PyTorch on a real GPU."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device here", allow_module_level=True)
+
+import numeric_faults
+
+import segfuse.torch
+from segfuse.torch._watch.streams import Cuda, Recorder
+
+
+def story(recorded):
+    count = 1 << 22
+    side = torch.cuda.Stream()
+    table = torch.arange(count, device="cuda", dtype=torch.float32)
+    indices = torch.arange(count, device="cuda")  # allocated
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        slow = torch.ones(2048, 2048, device="cuda")
+        for _ in range(20):
+            slow = torch.mm(slow, slow) * 1e-4
+        out = table[indices]  # used
+        if recorded:
+            indices.record_stream(side)
+    del indices
+    poison = torch.zeros(count, device="cuda", dtype=torch.int64)  # reused
+    torch.cuda.synchronize()
+    return out, poison
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("run", range(10))
+def test_the_story_of_record_stream(run, recorded):
+    recorder = Recorder(Cuda())
+    recorder.start()
+    try:
+        story(recorded)
+    finally:
+        recorder.stop()
+    kinds = [race["kind"] for race in recorder.races()]
+    assert kinds == ([] if recorded else ["freed while in use"])
+
+
+def on_gpu(programs):
+    """Those that keep to the default device."""
+    own = ("autocast", "data", "unwritten", "accumulator", "half_that", "batches", "index_out")
+    return [p for p in programs if not any(word in p.__name__ for word in own)]
+
+
+@pytest.fixture
+def default_device():
+    with torch.device("cuda"):
+        yield
+
+
+@pytest.mark.parametrize("program", on_gpu(numeric_faults.FAULTS), ids=lambda p: p.__name__)
+def test_a_planted_fault_is_named_first(program, default_device):
+    torch.manual_seed(0)
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        program()
+    assert watch.findings, watch.report()
+    assert watch.findings[0].operation == program.operation, watch.report()
+
+
+@pytest.mark.parametrize("program", on_gpu(numeric_faults.CLEAN), ids=lambda p: p.__name__)
+def test_a_clean_program_gives_no_report(program, default_device):
+    torch.manual_seed(0)
+    with segfuse.torch.check_numerics():
+        program()

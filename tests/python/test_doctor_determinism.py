@@ -1,0 +1,120 @@
+"""`segfuse doctor determinism -- COMMAND`: the first operation that differs between two runs."""
+
+import io
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import segfuse
+from segfuse.torch._watch.determinism import Determinism
+
+
+def doctor(folder, program, *arguments):
+    (folder / "train.py").write_text(textwrap.dedent(program))
+    command = Path(segfuse.__file__).parent / "bin" / "segfuse"
+    return subprocess.run(
+        [command, "doctor", "determinism", "--json", *arguments, "--", sys.executable, "train.py"],
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+TRAINING = """
+    import time, random, numpy as np, torch
+    {seed}
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(20):
+        x = torch.ones(6, 4)
+        {step}
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+SEED = "torch.manual_seed(0)"
+
+
+def finding_of(program):
+    """Of two runs in this process."""
+    code = compile(textwrap.dedent(program), "train.py", "exec")
+    trace = io.StringIO()
+    for watch in (Determinism(trace, None), Determinism(None, iter(trace))):
+        trace.seek(0)
+        watch.start()
+        exec(code, {"__name__": "__main__"})
+        watch.stop()
+    assert watch.finding is not None
+    return watch.finding
+
+
+def test_a_clean_training_has_the_same_bits(tmp_path):
+    run = doctor(tmp_path, TRAINING.format(seed=SEED, step=""))
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads(run.stdout)["processes"][0]
+    assert report["finding"] is None
+    assert report["operations"] > 20 * 30
+
+
+def test_parameters_without_a_seed():
+    found = finding_of(TRAINING.format(seed="", step=""))
+    assert found["operation"] == "uniform_"
+    assert "torch.manual_seed" in found["cause"]
+
+
+def test_the_seed_of_the_command_helps(tmp_path):
+    run = doctor(tmp_path, TRAINING.format(seed="", step=""), "--seed", "3")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "step, kind, operation",
+    [
+        ("x = x + torch.from_numpy(np.random.rand(6, 4).astype('f'))", "given", "add"),
+        ("x = x * random.random()", "given", "mul"),
+        ("x = x + torch.tensor(time.time() % 1)", "given", "add"),
+        ("x = x.exp() if time.time_ns() // 1000 % 1009 > 1 and random.random() < 0.5 else x.sin()",
+         "parted", None),
+        ("torch.seed(); x = x + torch.randn(6, 4)", "operation", "randn"),
+        ("torch.seed()", "operation", "bernoulli_"),
+        ("x = torch.empty(6, 4); x.numpy()[:] = np.random.rand(6, 4); x = x + 1", "unwritten", "add"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named(step, kind, operation):
+    found = finding_of(TRAINING.format(seed=SEED, step=step))
+    assert found["kind"] == kind, found
+    if operation is not None:
+        assert found["operation"].startswith(operation), found
+        assert "train.py:" in dict(found["rows"])["line"]
+
+
+def test_the_order_of_a_set_of_strings(tmp_path):
+    step = "x = torch.stack([torch.full((6, 4), float(ord(c))) for c in set('segmental')])[0]"
+    run = doctor(tmp_path, TRAINING.format(seed=SEED, step=step), "--vary", "hash")
+    assert run.returncode == 1, run.stdout + run.stderr
+    found = json.loads(run.stdout)["processes"][0]["finding"]
+    assert (found["kind"], found["operation"]) == ("given", "full"), found
+
+
+def test_another_order_in_an_operation():
+    program = """
+        import random, torch
+        class Sum(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.sum()
+            @staticmethod
+            def backward(ctx, gradient):
+                order = list(range(4)); random.shuffle(order)
+                return gradient * torch.tensor([1e-3, 1.0, 1e3, 0.1])[torch.tensor(order)]
+        x = torch.arange(4.0, requires_grad=True)
+        Sum.apply(x * 2).backward()
+    """
+    found = finding_of(program)
+    assert found["kind"] == "given"
+    assert "in backward" in dict(found["rows"])["line"]
