@@ -50,7 +50,15 @@ enum class OpaqueOp : std::uint16_t {
 
 /// Which element types an elementwise operation takes and gives; kNone for the operations with
 /// rules of their own.
-enum class DTypeRule : std::uint8_t { kNone, kFloat, kNumeric, kCompare, kTest, kLogical };
+enum class DTypeRule : std::uint8_t {
+  kNone,
+  kFloat,
+  kNumeric,
+  kCompare,
+  kTest,
+  kLogical,
+  kInteger
+};
 /// Where generated tests draw the inputs of an elementwise operation.
 enum class Domain : std::uint8_t { kAny, kPositive, kNonZero };
 /// For operands anywhere in an interval: whether the farthest result is at an end.

@@ -19,6 +19,7 @@ DTYPES = {
     "compare": (*FLOATS, *INTEGERS, "bool"),
     "test": FLOATS,
     "logical": ("bool",),
+    "integer": INTEGERS,
 }
 TOLERANCE = {"float16": 2e-3, "float32": 3e-6, "float64": 1e-11}
 
@@ -54,6 +55,14 @@ REFERENCES = {
     "div": np.divide,
     "pow": np.power,
     "fmod": np.fmod,
+    "atan2": np.arctan2,
+    "floor_div": lambda a, b: np.where(b == 0, 0, a // np.where(b == 0, 1, b)),
+    "floor_mod": lambda a, b: np.where(b == 0, 0, a % np.where(b == 0, 1, b)),
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+    "shift_left": lambda a, b: np.where(b < 0, 0, a << np.maximum(b, 0)),
+    "shift_right": lambda a, b: np.where(b < 0, np.where(a < 0, -1, 0), a >> np.maximum(b, 0)),
     "maximum": np.maximum,
     "minimum": np.minimum,
     "eq": np.equal,
@@ -125,6 +134,13 @@ def windows(x, size, stride):
     return np.lib.stride_tricks.sliding_window_view(x, size, axis=1)[:, ::stride].swapaxes(2, 3)
 
 
+def recurrence(x):
+    y = [np.ones_like(x[:, 0])]
+    for t in range(1, x.shape[1]):
+        y.append(x[:, t] * y[-1] + 1)
+    return np.stack(y, 1)
+
+
 OTHERS = {
     "where": (lambda x: sf.where(x > 0, x, 0), lambda x: np.where(x > 0, x, 0)),
     "cast": (lambda x: (x * 3).astype("int32"), lambda x: np.trunc(x * np.float32(3)).astype("i4")),
@@ -166,6 +182,16 @@ OTHERS = {
     "iota": (lambda x: sf.arange(x.shape[1]), lambda x: np.arange(4)),
     "extent": (lambda x: x * x.shape[1], lambda x: x * 4),
     "matmul": (lambda x: x @ x.mT, lambda x: x @ x.swapaxes(1, 2)),
+    "cumsum": (lambda x: sf.cumsum(x, 1), lambda x: x.cumsum(1)),
+    "cumprod": (lambda x: sf.cumprod(x, -1), lambda x: x.cumprod(-1)),
+    "cummax": (lambda x: sf.cummax(x, 1), lambda x: np.maximum.accumulate(x, 1)),
+    "cummin": (
+        lambda x: sf.cummin(x, 1, reverse=True),
+        lambda x: np.minimum.accumulate(x[:, ::-1], 1)[:, ::-1],
+    ),
+    "cumlogsumexp": (lambda x: sf.cumlogsumexp(x, 0), lambda x: np.log(np.exp(x).cumsum(0))),
+    "linear_scan": (lambda x: sf.linear_scan(x, 1.0, 1), lambda x: recurrence(x)),
+    "sort": (lambda x: sf.sort(x, 1), lambda x: np.sort(x, 1)),
 }
 
 
@@ -299,6 +325,8 @@ def test_exp2_is_as_exact_as_exp(dtype, end, ulps):
         0, -1, np.s_[1:], np.s_[:, 1:3], np.s_[..., -2:], np.s_[::2], np.s_[:, 1::2], np.s_[None, 0],
         np.s_[..., None], np.s_[-2:100, :-100], np.s_[:, ::-1], np.s_[:, :, ::-2], np.s_[2:1],
         np.s_[1, 2, 3], np.s_[:, I3], np.s_[1, I3], np.s_[I3, 1:], np.s_[:, 1:100:3],
+        np.s_[I3, I3], np.s_[:, I3, I3[::-1]], np.s_[I3, :, I3], np.s_[I3, None, I3 - 3],
+        np.s_[I3[:, None], I3[:2]], np.s_[1, I3, I3], np.s_[I3, I3, 1:, None], np.s_[I3, 1, I3],
     ],
     ids=str,
 )  # fmt: skip
@@ -309,7 +337,6 @@ def test_indexing_is_numpys(key):
 def test_indices_that_are_refused():
     for key, words in [
         (np.s_[1, :, I3], "side by side"),
-        (np.s_[I3, I3], "two arrays of indices"),
         (np.s_[..., ...], "two Ellipsis"),
         (np.s_[0, 0, 0, 0], "which has 3 axes"),
         (5, "index 5 is out of range for axis 0 of shape (3, 4, 5)"),
@@ -323,6 +350,62 @@ def test_indices_that_are_refused():
             segfuse.compile(lambda x, key=key: x[key])(X)
     with pytest.raises(segfuse.UsageError, match="a shape that depends on content"):
         segfuse.compile(lambda x: x[x > 0])(X)
+
+
+def test_two_indices_out_of_range_are_refused():
+    pick = segfuse.compile(lambda x, i, j: x[i, j])
+    i, j = np.array([0, 1]), np.array([1, 4])
+    with pytest.raises(segfuse.Error, match="out of range"):
+        pick(X, i, j)
+    np.testing.assert_array_equal(pick(X, i, j - 4), X[i, j - 4])
+
+
+def test_other_elements_are_set_at_a_key():
+    for key, new in [
+        (np.s_[1], 5.0), (np.s_[:, 1:3], 2.0), (np.s_[0, -2:, 1], X[0, :2, 3]), (np.s_[..., 2], X[..., 0]),
+        (np.s_[I3], X[:1] * 0 + 7), (np.s_[:, I3], np.arange(60, dtype="f4").reshape(3, 4, 5)),
+        (np.s_[2:1], 1.0),
+    ]:  # fmt: skip
+        changed, added = X.copy(), X.copy()
+        changed[key] = new
+        np.add.at(added, key, new)
+        np.testing.assert_array_equal(segfuse.compile(lambda x: x.at[key].set(new))(X), changed)
+        found = segfuse.compile(lambda x: x.at[key].add(new))(X)
+        np.testing.assert_allclose(found, added, rtol=1e-6)
+    masked = segfuse.compile(lambda x: x.at[x > 0].multiply(2.0))(X)
+    np.testing.assert_array_equal(masked, np.where(X > 0, X * 2, X))
+    gradient = segfuse.grad(lambda x: (x.at[:, 1].set(0.0) * x).sum())(X)
+    np.testing.assert_allclose(gradient[:, 1], 0)
+    with pytest.raises(segfuse.Error, match="out of range"):
+        segfuse.compile(lambda x, i: x.at[i].set(0.0))(X, np.array([3]))
+
+
+def test_large_integers_are_exact():
+    x = np.array([1, -1])
+    large = 0x5555555555555555
+    np.testing.assert_array_equal(segfuse.compile(lambda x: x & large)(x), x & large)
+    with pytest.raises(segfuse.UsageError, match="int64 holds"):
+        segfuse.compile(lambda x: x + (1 << 63))(x)
+
+
+def test_functions_that_numpy_lacks():
+    x = np.array([[3.0, np.nan, 1.0, 3.0], [2.0, -1.0, 5.0, 4.0]], "f4")
+    values, places = segfuse.compile(lambda x: sf.topk(x, 2))(x)
+    np.testing.assert_array_equal(values, [[np.nan, 3], [5, 4]])
+    np.testing.assert_array_equal(places, [[1, 0], [2, 3]])
+    down = segfuse.compile(lambda x: sf.argsort(x, descending=True))(x)
+    np.testing.assert_array_equal(down, [[1, 0, 3, 2], [2, 3, 0, 1]])
+    decay = segfuse.compile(lambda x: sf.linear_scan(0.5, x, reverse=True))(x[1:])
+    np.testing.assert_allclose(decay, [[2.0 - 0.5 + 1.25 + 0.5, -1 + 2.5 + 1, 7, 4]])
+    with pytest.raises(segfuse.UsageError, match="unique does not take values"):
+        segfuse.compile(np.unique)(x)
+    draws = segfuse.compile(lambda s: sf.random_normal(s, (20000,)))(SEED)
+    assert abs(draws.mean()) < 0.03 and abs(draws.std() - 1) < 0.03
+    logits = np.log(np.array([0.2, 0.5, 0.3], "f4"))
+    drawn = segfuse.compile(lambda s, p: sf.random_categorical(s, sf.broadcast_to(p, (20000, 3))))(
+        SEED, logits
+    )
+    np.testing.assert_allclose(np.bincount(drawn) / 20000, [0.2, 0.5, 0.3], atol=0.02)
 
 
 def test_norms_are_pytorchs(torch):
@@ -392,6 +475,25 @@ def test_norms_of_16_bit_values_are_rounded_once(torch):
     assert segfuse.compile(lambda x: sf.layer_norm(x, 2, 0.5))(x).dtype == torch.bfloat16
 
 
+JAX_NN = (
+    "celu", "elu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "leaky_relu",
+    "log_sigmoid", "logmeanexp", "mish", "relu6", "selu", "soft_sign", "sparse_plus", "sparse_sigmoid",
+    "squareplus", "standardize", "swish",
+)  # fmt: skip
+
+
+def test_attention_is_jaxs(jax):
+    rng = np.random.default_rng(2)
+    q = rng.normal(size=(2, 5, 4, 8)).astype("f4")
+    k, v = (rng.normal(size=(2, 7, 2, 8)).astype("f4") for _ in range(2))
+    bias = rng.normal(size=(2, 4, 5, 7)).astype("f4")
+    mask = rng.random((2, 1, 5, 7)) < 0.7
+    for more in ({}, {"is_causal": True}, {"scale": 0.3}, {"bias": bias}, {"mask": mask}):
+        found = segfuse.compile(lambda q, k, v: sf.dot_product_attention(q, k, v, **more))(q, k, v)
+        expected = jax.nn.dot_product_attention(q, k, v, **more)
+        np.testing.assert_allclose(found, expected, atol=3e-6)
+
+
 def test_activations_are_jaxs(jax):
     x = jax.numpy.linspace(-3, 3, 50)
     for ours, theirs in [
@@ -400,6 +502,7 @@ def test_activations_are_jaxs(jax):
         (sf.silu, jax.nn.silu),
         (sf.relu, jax.nn.relu),
         (sf.softplus, jax.nn.softplus),
+        *((getattr(sf, name), getattr(jax.nn, name)) for name in JAX_NN),
     ]:
         found = segfuse.compile(ours)(x)
         assert isinstance(found, jax.Array)

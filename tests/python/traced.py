@@ -203,7 +203,7 @@ class Writer:
         axis = self.draw(rank) if rank else 0
         kinds = ["unary", "binary", "binary", "binary", "slice", "slice", "slice", "reshape", "reshape",
                  "concat", "pad", "windows", "move", "reduce", "norm", "matmul", "broadcast", "where",
-                 "take", "flip", "index"]  # fmt: skip
+                 "take", "flip", "index", "running", "triangle"]  # fmt: skip
         kind = kinds[self.draw(len(kinds))]
         if rank == 0 and kind not in ("unary", "binary", "broadcast"):
             return False
@@ -332,6 +332,16 @@ class Writer:
 
     def _flip(self, value, array, rank, axis):
         return self.add("x.flip({0}, axis=" + str(axis) + ")", value)
+
+    def _running(self, value, array, rank, axis):
+        texts = ["x.cumsum({0}, axis=", "x.sort({0}, axis=", "x.cumprod(x.sin({0}), axis="]
+        return self.add(texts[self.draw(len(texts))] + str(axis) + ")", value)
+
+    def _triangle(self, value, array, rank, axis):
+        texts = ["x.tril({0}, 1)", "x.triu({0})", "x.roll({0}, 1, axis=" + str(axis) + ")",
+                 "x.repeat({0}, 2, axis=" + str(axis) + ")", "x.arctan2({0}, {0} * {0} + 1.0)"]  # fmt: skip
+        first = 0 if rank >= 2 else 2
+        return self.add(texts[first + self.draw(len(texts) - first)], value)
 
     def program(self, steps):
         tries = 0

@@ -94,7 +94,20 @@ def as_value(fusion: Fusion, operand: Any, dtype: str) -> Value:
         return Value(fusion, _native.cast(operand._native, dtype))
     if isinstance(operand, Size):
         return Value(fusion, fusion._native.size(operand._native, dtype))
+    if dtype == "int64" and isinstance(operand, int) and abs(operand) > 1 << 53:
+        return _large(fusion, operand)
     return Value(fusion, fusion._native.constant(float(operand), dtype))
+
+
+def _large(fusion: Fusion, number: int) -> Value:
+    """An int64 that no float64 holds, in two parts."""
+    if not -(1 << 63) <= number < 1 << 63:
+        raise UsageError(f"found {number}, expected a number that int64 holds")
+    high, low, scale = (
+        Value(fusion, fusion._native.constant(float(part), "int64"))
+        for part in (number >> 32, number & 0xFFFFFFFF, 1 << 32)
+    )
+    return make("add", [make("mul", [high, scale]), low])
 
 
 def lifted(operation: str, operands: Sequence[Any], *, floating: bool = False) -> list[Value]:

@@ -42,6 +42,18 @@ def _needs_content(what: str, instead: str) -> Any:
     return method
 
 
+def _folded(ufunc: Any, method: str, function: Any, inputs: Any, keywords: Any) -> Any:
+    """np.add.reduce(x) and the like."""
+    keywords = {k: v for k, v in keywords.items() if v is not None and v is not np._NoValue}  # type: ignore[attr-defined]
+    axis = keywords.pop("axis", inputs[1] if len(inputs) > 1 else 0)
+    if function is None or set(keywords) - {"keepdims"}:
+        raise UsageError(
+            f"np.{ufunc.__name__}.{method} does not take values of a program so; the functions of "
+            "segfuse.ops do"
+        )
+    return function(inputs[0], axis, **keywords)
+
+
 class Value:
     """An array of a program that is being written: traced by `segfuse.compile`, or made by a
     `Fusion`.
@@ -106,9 +118,12 @@ class Value:
     __mod__, __rmod__ = _binary("remainder"), _swapped("remainder")
     __pow__, __rpow__ = _binary("power"), _swapped("power")
     __matmul__, __rmatmul__ = _binary("matmul"), _swapped("matmul")
-    __and__, __rand__ = _binary("logical_and"), _swapped("logical_and")
-    __or__, __ror__ = _binary("logical_or"), _swapped("logical_or")
-    __xor__, __rxor__ = _binary("logical_xor"), _swapped("logical_xor")
+    __and__, __rand__ = _binary("bitwise_and"), _swapped("bitwise_and")
+    __or__, __ror__ = _binary("bitwise_or"), _swapped("bitwise_or")
+    __xor__, __rxor__ = _binary("bitwise_xor"), _swapped("bitwise_xor")
+    __lshift__, __rlshift__ = _binary("left_shift"), _swapped("left_shift")
+    __rshift__, __rrshift__ = _binary("right_shift"), _swapped("right_shift")
+    __divmod__, __rdivmod__ = _binary("divmod"), _swapped("divmod")
     __lt__, __le__ = _binary("lt"), _binary("le")
     __gt__, __ge__ = _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")
@@ -124,10 +139,10 @@ class Value:
         return functions["abs"](self)
 
     def __invert__(self) -> Value:
-        return functions["logical_not"](self)
+        return functions["bitwise_not"](self)
 
     def __getitem__(self, key: Any) -> Value:
-        """Ints, slices, None, Ellipsis, and one array of indices."""
+        """Ints, slices, None, Ellipsis, and arrays of indices."""
         return functions["index"](self, key)
 
     def __len__(self) -> int:
@@ -139,6 +154,36 @@ class Value:
         return (self[i] for i in range(len(self)))
 
     # --- methods ---
+
+    @property
+    def at(self) -> Any:
+        """`x.at[key].set(v)`, `.add(v)`, `.multiply(v)`, `.max(v)`, `.min(v)`: new values, as in
+        JAX."""
+        return functions["at"](self)
+
+    def cumsum(self, axis: int | None = None) -> Value:
+        """The sums of all elements up to each along `axis`."""
+        return functions["cumsum"](self, axis)
+
+    def cumprod(self, axis: int | None = None) -> Value:
+        """The products of all elements up to each along `axis`."""
+        return functions["cumprod"](self, axis)
+
+    def argsort(self, axis: int | None = -1) -> Value:
+        """Where each element is that comes next in order along `axis`, int64."""
+        return functions["argsort"](self, axis)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Value:
+        """Each element along `axis` so many times."""
+        return functions["repeat"](self, repeats, axis)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
+        """The diagonal of two axes, as a new last axis."""
+        return functions["diagonal"](self, offset, axis1, axis2)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
+        """The sum of the diagonal of two axes."""
+        return functions["trace"](self, offset, axis1, axis2)
 
     def astype(self, dtype: DTypeLike) -> Value:
         """The elements as another type; floats become integers toward zero."""
@@ -220,13 +265,13 @@ class Value:
         """Elements within [min, max]."""
         return functions["clip"](self, min, max)
 
-    def round(self) -> Value:
-        """To the nearest whole number, halves to the even one."""
-        return functions["round"](self)
+    def round(self, decimals: int = 0) -> Value:
+        """To the nearest number with so many decimals, halves to the even one."""
+        return functions["round"](self, decimals)
 
     def dot(self, other: Any) -> Value:
-        """`self @ other`."""
-        return functions["matmul"](self, other)
+        """The sum over the last axis of self and the last but one of other."""
+        return functions["dot"](self, other)
 
     def copy(self) -> Value:
         """The value itself: nothing changes it."""
@@ -245,13 +290,15 @@ class Value:
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise UsageError(
-            f"{self!r} cannot be changed in place; make a new value, with sf.where(condition, a, "
-            "x) or sf.concatenate"
+            f"{self!r} cannot be changed in place; make a new value, with x.at[...].set(v), "
+            "sf.where(condition, a, x) or sf.concatenate"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        function = functions["numpy_function"](ufunc.__name__)
-        if function is None or method != "__call__" or keywords:
+        function = functions["numpy_function"](ufunc.__name__, method)
+        if method in ("reduce", "accumulate"):
+            return _folded(ufunc, method, function, inputs, keywords)
+        if function is None or keywords:
             how = "" if method == "__call__" else f".{method}"
             with_ = f" with {', '.join(sorted(keywords))}" if keywords else ""
             raise UsageError(

@@ -130,6 +130,10 @@ class Adjoint {
   void gather();
   void matmul();
   void semicrf();
+  void scan();
+  void sort();
+  Ex moved_along(Ex x, bool later, double first) const;
+  Ex linear_scan(Ex a, Ex b, bool reverse) const;
   Ex flattened(Ex matrix_stack) const;
 
   Builder& b_;
@@ -414,10 +418,68 @@ void Adjoint::semicrf() {
   for (std::size_t i = 0; i < all.size(); ++i) give(i, value(all[i]));
 }
 
+/// Element t of the scanned axis becomes element t + 1, or t - 1 unless `later`; `first` comes in.
+Ex Adjoint::moved_along(Ex x, bool later, double first) const {
+  const auto along = attr<std::int64_t>("axis");
+  const Extent length = b_.fusion().canonical(b_.val(x.id).shape[axis()]);
+  const ValId wide = b_.pad_axis(x.id, along, Extent(later ? 1 : 0), Extent(later ? 0 : 1), first);
+  return value(b_.slice_axis(wide, along, Extent(later ? 0 : 1), length));
+}
+
+Ex Adjoint::linear_scan(Ex a, Ex b, bool reverse) const {
+  return value(
+      b_.make(Op::linear_scan, {a.id, b.id}, {attr<std::int64_t>("axis"), std::int64_t{reverse}}));
+}
+
+/// What reaches y[t] is g[t] and what y[t + 1] hands back: a linear scan from the other end.
+void Adjoint::scan() {
+  const bool reverse = attr<std::int64_t>("reverse") != 0;
+  const Ex x = operand(0);
+  const Ex y = result();
+  const Ex g = cotangent();
+  const auto before = [&](Ex v, double first) { return moved_along(v, !reverse, first); };
+  const auto after = [&](Ex v) { return moved_along(v, reverse, 0); };
+  if (e_.op == Op::cumsum)
+    return give(0, value(b_.make(Op::cumsum, {g.id},
+                                 {attr<std::int64_t>("axis"), std::int64_t{!reverse}})));
+  if (e_.op == Op::cumprod) return give(0, linear_scan(after(x), g, !reverse) * before(y, 1));
+  if (e_.op == Op::linear_scan) {
+    const Ex all = linear_scan(after(x), g, !reverse);
+    give(0, all * before(y, 0));
+    return give(1, all);
+  }
+  if (e_.op == Op::cumlogsumexp) {
+    const double lowest = -std::numeric_limits<double>::infinity();
+    const Ex share = where(y == lowest, 0.0, exp(y - after(y)));
+    const Ex all = linear_scan(share, g, !reverse);
+    return give(0, where(x == lowest, 0.0, all * exp(x - y)));
+  }
+  // A maximum or minimum: from where it is found to where the next one is.
+  const Ex old = before(y, 0);
+  const Ex kept = e_.op == Op::cummax ? x <= old : x >= old;
+  const Ex ones = value(b_.full(1, b_.val(y.id).shape, b_.val(y.id).dtype));
+  const Ex stays = before(ones, 0) * where(kept, ones, 0.0);  // the first one is always found
+  give(0, where(stays > 0.0, 0.0, linear_scan(after(stays), g, !reverse)));
+}
+
+/// The cotangents go back to where the elements were.
+void Adjoint::sort() {
+  const auto along = attr<std::int64_t>("axis");
+  const ValId back = b_.make_all(Op::sort, {e_.results[1]}, {along, std::int64_t{0}})[1];
+  give(0, value(b_.gather(cotangents_[0], back, along)));
+}
+
 void Adjoint::opaque() {
   switch (ir::as<ir::OpaqueOp>(e_.op)) {
     case ir::OpaqueOp::matmul: return matmul();
     case ir::OpaqueOp::semicrf_loss: return semicrf();
+    case ir::OpaqueOp::cumsum:
+    case ir::OpaqueOp::cumprod:
+    case ir::OpaqueOp::cummax:
+    case ir::OpaqueOp::cummin:
+    case ir::OpaqueOp::cumlogsumexp:
+    case ir::OpaqueOp::linear_scan: return scan();
+    case ir::OpaqueOp::sort: return sort();
     case ir::OpaqueOp::semicrf_loss_grad: break;
   }
   throw UsageError(fmt::format(

@@ -21,6 +21,13 @@ void DevicePlanner::plan_library(ir::ExprId id) {
   if (ir::adds(op)) return ir::has_indices(op) ? add_scatter_add(id) : add_fold(id);
   switch (ir::as<ir::OpaqueOp>(op)) {
     case ir::OpaqueOp::matmul: return add_product(id);
+    case ir::OpaqueOp::cumsum:
+    case ir::OpaqueOp::cumprod:
+    case ir::OpaqueOp::cummax:
+    case ir::OpaqueOp::cummin:
+    case ir::OpaqueOp::cumlogsumexp:
+    case ir::OpaqueOp::linear_scan: return add_scan(id);
+    case ir::OpaqueOp::sort: return add_sort(id);
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);
   }
@@ -115,6 +122,40 @@ void DevicePlanner::add_scatter_add(ir::ExprId id) {
       "scatter_add",
       scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.kernels()->multiprocessors()),
       {updates, indices, sums, to, status}, 3);
+}
+
+void DevicePlanner::add_scan(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const Ref from = packed(ref(expr.operands[0]));
+  const Ref second = packed(ref(expr.operands.back()));
+  const Ref to = place(expr.results[0]);
+  if (num_elements(to.layout.shape) == 0) return touch(to);
+  add_library(std::string(ir::info(expr.op).name),
+              scan_launch(to.dtype, expr.op, line_sizes(id, to.layout.shape),
+                          fusion_.attr<std::int64_t>(id, "reverse") != 0),
+              {from, second, to}, 1);
+}
+
+void DevicePlanner::add_sort(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const Ref from = packed(ref(expr.operands[0]));
+  const Ref values = place(expr.results[0]);
+  const Ref places = place(expr.results[1]);
+  if (num_elements(values.layout.shape) == 0) {
+    touch(values);
+    return touch(places);
+  }
+  add_library("sort",
+              sort_launch(values.dtype, line_sizes(id, values.layout.shape),
+                          fusion_.attr<std::int64_t>(id, "descending") != 0),
+              {from, values, places}, 2);
+}
+
+LineSizes DevicePlanner::line_sizes(ir::ExprId id, const Shape& shape) const {
+  const auto axis = static_cast<std::ptrdiff_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  return {num_elements({shape.begin(), shape.begin() + axis}),
+          shape[static_cast<std::size_t>(axis)],
+          num_elements({shape.begin() + axis + 1, shape.end()})};
 }
 
 void DevicePlanner::add_crf(ir::ExprId id) {

@@ -61,6 +61,9 @@ class DevicePlanner final : public PlanBuilder {
   void add_product(ir::ExprId id);
   void add_fold(ir::ExprId id);
   void add_scatter_add(ir::ExprId id);
+  void add_scan(ir::ExprId id);
+  void add_sort(ir::ExprId id);
+  LineSizes line_sizes(ir::ExprId id, const Shape& shape) const;
   void add_crf(ir::ExprId id);
 
   const compiler::CompiledFusion& compiled_;

@@ -15,6 +15,7 @@ constexpr std::int64_t kThreads = 256;
 constexpr std::int64_t kMostAxes = 8;
 constexpr std::int64_t kMostBlocks = 1 << 20;
 constexpr std::int64_t kTile = 16;
+constexpr std::int64_t kWarp = 32;
 
 std::string replaced(std::string text, std::string_view what, const std::string& with) {
   for (std::size_t at = text.find(what); at != std::string::npos;
@@ -142,6 +143,177 @@ extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments
 }
 )";
 
+// A state is (p, q): that of an element x (and y, if there are TWO operands) is FIRST or x, and
+// LEAF; JOINED makes s of two runs l and r; RESULT is what s stands for.
+constexpr const char* kScanHead = R"(
+struct Arguments {
+  const STORED* a;
+  const STORED* b;
+  STORED* to;
+  long long outer, length, inner, reverse;
+};
+struct State {
+  VALUE p, q;
+};
+static __device__ __forceinline__ State leaf(const Arguments& g, long long at, bool first) {
+  const VALUE x = LOADED(g.a[at]);
+  const VALUE y = TWO ? LOADED(g.b[at]) : x;
+  State s;
+  s.p = first ? FIRST : x;
+  s.q = LEAF;
+  return s;
+}
+static __device__ __forceinline__ State joined(State l, State r) {
+  State s = r;
+  JOINED;
+  return s;
+}
+static __device__ __forceinline__ VALUE result_of(State s) { return RESULT; }
+)";
+
+/// The elements of a line by one thread, which is in order and reads beside its neighbours.
+constexpr const char* kScanColumns = R"(
+extern "C" __global__ void __launch_bounds__(256, 1) scan_columns(const Arguments g) {
+  for (long long line = blockIdx.x * 256ll + threadIdx.x; line < g.outer * g.inner;
+       line += gridDim.x * 256ll) {
+    const long long base = line / g.inner * g.length * g.inner + line % g.inner;
+    State carry;
+    for (long long t = 0; t < g.length; ++t) {
+      const long long at = base + (g.reverse ? g.length - 1 - t : t) * g.inner;
+      const State s = leaf(g, at, t == 0);
+      carry = t == 0 ? s : joined(carry, s);
+      g.to[at] = KEPT(result_of(carry));
+    }
+  }
+}
+)";
+
+/// A line by one block: pieces of 1024 elements, 4 of each thread, whose ends are joined in a tree.
+constexpr const char* kScanRows = R"(
+extern "C" __global__ void __launch_bounds__(256, 1) scan_rows(const Arguments g) {
+  __shared__ State total[256];
+  const int lane = threadIdx.x;
+  for (long long line = blockIdx.x; line < g.outer * g.inner; line += gridDim.x) {
+    const long long base = line / g.inner * g.length * g.inner + line % g.inner;
+    State carry;
+    for (long long piece = 0; piece < g.length; piece += 1024) {
+      const long long begin = piece + lane * 4ll;
+      const bool some = begin < g.length;
+      State own[4];
+      State sum;
+      for (int e = 0; e < 4; ++e) {
+        const long long t = begin + e;
+        if (t >= g.length) continue;
+        const long long at = base + (g.reverse ? g.length - 1 - t : t) * g.inner;
+        const State s = leaf(g, at, t == 0);
+        sum = e == 0 ? s : joined(sum, s);
+        own[e] = sum;
+      }
+      if (some) total[lane] = sum;
+      for (int back = 1; back < 256; back *= 2) {
+        __syncthreads();
+        State left;
+        const bool has = some && lane >= back;
+        if (has) left = total[lane - back];
+        __syncthreads();
+        if (has) total[lane] = joined(left, total[lane]);
+      }
+      __syncthreads();
+      State before;
+      bool has = some && lane > 0;
+      if (has) before = total[lane - 1];
+      if (piece > 0) {
+        before = has ? joined(carry, before) : carry;
+        has = true;
+      }
+      for (int e = 0; e < 4; ++e) {
+        const long long t = begin + e;
+        if (t >= g.length) continue;
+        const long long at = base + (g.reverse ? g.length - 1 - t : t) * g.inner;
+        g.to[at] = KEPT(result_of(has ? joined(before, own[e]) : own[e]));
+      }
+      const long long left_over = (g.length - piece - 1) / 4;
+      const State all = total[left_over < 255 ? left_over : 255];
+      carry = piece > 0 ? joined(carry, all) : all;
+      __syncthreads();
+    }
+  }
+}
+)";
+
+// A block sorts a line in the memory of its results, in Batcher's order of comparisons: the lesser
+// one always moves to the front, so elements beyond the end count as greater than all others.
+constexpr const char* kSort = R"(
+struct Arguments {
+  const STORED* from;
+  STORED* values;
+  long long* places;
+  long long outer, length, inner, descending;
+};
+static __device__ __forceinline__ bool less(VALUE a, VALUE b) {
+  return a < b || (a == a && b != b);
+}
+extern "C" __global__ void __launch_bounds__(256, 1) sort(const Arguments g) {
+  for (long long line = blockIdx.x; line < g.outer * g.inner; line += gridDim.x) {
+    const long long base = line / g.inner * g.length * g.inner + line % g.inner;
+    for (long long t = threadIdx.x; t < g.length; t += 256) {
+      g.values[base + t * g.inner] = g.from[base + t * g.inner];
+      g.places[base + t * g.inner] = t;
+    }
+    __syncthreads();
+    for (long long size = 2; size < 2 * g.length; size *= 2) {
+      for (long long step = size / 2; step > 0; step /= 2) {
+        for (long long pair = threadIdx.x; pair / step * 2 * step < g.length; pair += 256) {
+          const long long begin = pair / step * 2 * step;
+          const long long i = begin + pair % step;
+          const long long j = step == size / 2 ? begin + size - 1 - pair % step : i + step;
+          if (j >= g.length) continue;
+          const long long at = base + i * g.inner;
+          const long long other = base + j * g.inner;
+          const VALUE a = LOADED(g.values[at]);
+          const VALUE b = LOADED(g.values[other]);
+          const bool up = g.descending ? less(a, b) : less(b, a);
+          const bool down = g.descending ? less(b, a) : less(a, b);
+          if (!up && (down || g.places[at] < g.places[other])) continue;
+          const STORED value = g.values[at];
+          g.values[at] = g.values[other];
+          g.values[other] = value;
+          const long long place = g.places[at];
+          g.places[at] = g.places[other];
+          g.places[other] = place;
+        }
+        __syncthreads();
+      }
+    }
+  }
+}
+)";
+
+/// FIRST, LEAF, JOINED and RESULT of each running result.
+struct ScanText {
+  const char* first;
+  const char* leaf;
+  const char* joined;
+  const char* result;
+};
+
+ScanText scan_text(ir::Op op) {
+  switch (op) {
+    case ir::Op::cumsum: return {"x", "x", "s.q = l.q + r.q", "s.q"};
+    case ir::Op::cumprod: return {"x", "x", "s.q = l.q * r.q", "s.q"};
+    case ir::Op::cummax: return {"x", "x", "s.q = r.q > l.q || r.q != r.q ? r.q : l.q", "s.q"};
+    case ir::Op::cummin: return {"x", "x", "s.q = r.q < l.q || r.q != r.q ? r.q : l.q", "s.q"};
+    case ir::Op::linear_scan:  // what is before the first is 0
+      return {"VALUE(0)", "y", "s.p = l.p * r.p;\n  s.q = r.p * l.q + r.q", "s.q"};
+    case ir::Op::cumlogsumexp:
+      return {"x", "VALUE(1)",
+              "s.p = l.p != l.p || l.p > r.p ? l.p : r.p;\n"
+              "  if (s.p - s.p == VALUE(0)) s.q = l.q * exp(l.p - s.p) + r.q * exp(r.p - s.p)",
+              "(s.p - s.p == VALUE(0) ? s.p + log(s.q) : s.p)"};
+    default: throw InternalError("no running result of that name");  // any other is no scan
+  }
+}
+
 constexpr const char* kMatmul = R"(
 struct Arguments {
   const STORED* a;
@@ -254,6 +426,33 @@ LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes&
                                    {s.outer, s.count, s.size, s.inner, rows});
   launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(
                      others * ((s.size + rows - 1) / rows), 1, kMostBlocks)),
+                 1, 1};
+  return launch;
+}
+
+LibraryLaunch scan_launch(DType dtype, ir::Op op, const LineSizes& s, bool reverse) {
+  const ScanText parts = scan_text(op);
+  const bool columns = s.inner >= kWarp;
+  std::string text = std::string(kScanHead) + (columns ? kScanColumns : kScanRows);
+  text = replaced(std::move(text), "TWO", op == ir::Op::linear_scan ? "true" : "false");
+  text = replaced(std::move(text), "FIRST", parts.first);
+  text = replaced(std::move(text), "LEAF", parts.leaf);
+  text = replaced(std::move(text), "JOINED", parts.joined);
+  text = replaced(std::move(text), "RESULT", parts.result);
+  LibraryLaunch launch =
+      launch_of(columns ? "scan_columns" : "scan_rows", with_types(std::move(text), dtype), 3,
+                {s.outer, s.length, s.inner, reverse ? 1 : 0});
+  const std::int64_t lines = s.outer * s.inner;
+  launch.grid = {columns ? blocks_for(lines)
+                         : static_cast<unsigned>(std::clamp<std::int64_t>(lines, 1, kMostBlocks)),
+                 1, 1};
+  return launch;
+}
+
+LibraryLaunch sort_launch(DType dtype, const LineSizes& s, bool descending) {
+  LibraryLaunch launch = launch_of("sort", with_types(kSort, dtype), 3,
+                                   {s.outer, s.length, s.inner, descending ? 1 : 0});
+  launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(s.outer * s.inner, 1, kMostBlocks)),
                  1, 1};
   return launch;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/op.h"
 #include "runtime/kernels.h"
 
 namespace segfuse::engine {
@@ -43,6 +44,17 @@ struct ScatterSizes {
 };
 LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes& sizes,
                                  int multiprocessors);
+
+/// Running results along the lines of (outer, length, inner), in a tree that depends on sizes
+/// alone. Addresses: from, second operand (or from again), to.
+struct LineSizes {
+  std::int64_t outer, length, inner;
+};
+LibraryLaunch scan_launch(DType dtype, ir::Op op, const LineSizes& sizes, bool reverse);
+
+/// Each line in order, one block a line: for lines of up to some ten thousand elements. Addresses:
+/// from, values, places.
+LibraryLaunch sort_launch(DType dtype, const LineSizes& sizes, bool descending);
 
 /// A product as GpuProduct says. Addresses: a, b, out.
 LibraryLaunch matmul_launch(const runtime::GpuProduct& product);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/exec/lines.h"
 #include "engine/exec/matmul.h"
 #include "engine/exec/move.h"
 #include "engine/exec/planner.h"
@@ -87,6 +88,13 @@ void CpuPlanner::plan_expr(ir::ExprId id) {
     case ir::OpClass::kOpaque:
       switch (ir::as<ir::OpaqueOp>(fusion_.expr(id).op)) {
         case ir::OpaqueOp::matmul: return plan_matmul(id);
+        case ir::OpaqueOp::cumsum:
+        case ir::OpaqueOp::cumprod:
+        case ir::OpaqueOp::cummax:
+        case ir::OpaqueOp::cummin:
+        case ir::OpaqueOp::cumlogsumexp:
+        case ir::OpaqueOp::linear_scan: return plan_scan(id);
+        case ir::OpaqueOp::sort: return plan_sort(id);
         case ir::OpaqueOp::semicrf_loss:
         case ir::OpaqueOp::semicrf_loss_grad: return plan_semicrf(id);
       }
@@ -236,6 +244,33 @@ void CpuPlanner::plan_matmul(ir::ExprId id) {
     }
   };
   add_step(id, {a, b}, {out}, multiply_all, {}, workspaces);
+  round(id, expr.results[0]);
+}
+
+void CpuPlanner::plan_scan(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  std::vector<Ref> from;
+  for (const ir::ValId operand : expr.operands) from.push_back(packed(ref(operand)));
+  const Ref to = compute(expr.results[0]);
+  const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const bool reverse = fusion_.attr<std::int64_t>(id, "reverse") != 0;
+  add_step(id, from, {to}, [=, op = expr.op](Run& run) {
+    const Array second = from.size() > 1 ? run.array(from[1]) : Array{};
+    scan(run.pool, op, run.array(from[0]), second, axis, reverse, run.array(to));
+  });
+  round(id, expr.results[0]);
+}
+
+void CpuPlanner::plan_sort(ir::ExprId id) {
+  const ir::Expr& expr = fusion_.expr(id);
+  const Ref from = packed(ref(expr.operands[0]));
+  const Ref values = compute(expr.results[0]);
+  const Ref places = compute(expr.results[1]);
+  const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
+  const bool descending = fusion_.attr<std::int64_t>(id, "descending") != 0;
+  add_step(id, {from}, {values, places}, [=](Run& run) {
+    sort(run.pool, run.array(from), axis, descending, run.array(values), run.array(places));
+  });
   round(id, expr.results[0]);
 }
 

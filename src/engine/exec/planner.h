@@ -55,6 +55,8 @@ class CpuPlanner final : public PlanBuilder {
   void plan_concat(ir::ExprId id);
   void plan_fold(ir::ExprId id);
   void plan_matmul(ir::ExprId id);
+  void plan_scan(ir::ExprId id);
+  void plan_sort(ir::ExprId id);
   void plan_semicrf(ir::ExprId id);
   bool used_outside(ir::ValId val, const Group& group) const;
 

@@ -146,6 +146,7 @@ constexpr bool admits(ir::DTypeRule rule) {
     case ir::DTypeRule::kTest: return std::is_floating_point_v<T>;
     case ir::DTypeRule::kNumeric: return !std::is_same_v<T, std::uint8_t>;
     case ir::DTypeRule::kLogical: return std::is_same_v<T, std::uint8_t>;
+    case ir::DTypeRule::kInteger: return std::is_integral_v<T> && !std::is_same_v<T, std::uint8_t>;
     default: return true;
   }
 }

@@ -175,6 +175,26 @@ std::vector<Tensor> reduction_errors(const Evaluation& e, const std::vector<Tens
   return no_errors(results);
 }
 
+/// Each step rounds what is carried: once for a sum, a product or a recurrence, never for a
+/// maximum.
+Tensor scan_error(const Evaluation& e, const Tensor& result) {
+  const ir::Op op = e.expr().op;
+  if (op == ir::Op::cummax || op == ir::Op::cummin) return no_errors({result})[0];
+  const double u = unit(e.result().dtype);
+  const std::int64_t length =
+      result.shape()[static_cast<std::size_t>(e.attr<std::int64_t>("axis"))];
+  const double steps = 2 * static_cast<double>(length);
+  if (op == ir::Op::cumlogsumexp)
+    return map(result, [&](double r, std::int64_t) {
+      return u * (2 * std::abs(r) + 8 + 4 * steps + std::log(1 + steps));
+    });
+  const auto magnitude = [](double x, std::int64_t) { return std::abs(x); };
+  std::vector<Tensor> magnitudes;
+  for (const Tensor& operand : e.operands) magnitudes.push_back(map(operand, magnitude));
+  const Tensor most = with_operands(e, std::move(magnitudes))[0];
+  return map(most, [&](double r, std::int64_t) { return u * steps * r; });
+}
+
 /// A number that stands in the program is rounded once.
 std::vector<Tensor> literal_errors(const Evaluation& e, const std::vector<Tensor>& results) {
   const double u = std::max(unit(e.result().dtype), rounding(e.result().dtype));
@@ -201,6 +221,13 @@ std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& r
   }
   switch (ir::as<ir::OpaqueOp>(op)) {
     case ir::OpaqueOp::matmul: return {matmul_error(e)};
+    case ir::OpaqueOp::cumsum:
+    case ir::OpaqueOp::cumprod:
+    case ir::OpaqueOp::cummax:
+    case ir::OpaqueOp::cummin:
+    case ir::OpaqueOp::cumlogsumexp:
+    case ir::OpaqueOp::linear_scan: return {scan_error(e, results[0])};
+    case ir::OpaqueOp::sort: return no_errors(results);
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: break;
   }

@@ -491,7 +491,11 @@ void Examination::describe_group(ir::ExprId id, NumericsFinding& finding) const 
   finding.group = fmt::format("{} of {}, {} of {} operation{}", group.index + 1, segmented_.size(),
                               compiler::name_of(kind), size, size == 1 ? "" : "s");
   if (kind == GroupKind::kLibrary) {
-    finding.kernel = compiled().expr(id).op == ir::Op::matmul ? place_.products : "semicrf";
+    const ir::Op op = compiled().expr(id).op;
+    const bool crf = op == ir::Op::semicrf_loss || op == ir::Op::semicrf_loss_grad;
+    finding.kernel = crf                    ? "semicrf"
+                     : op == ir::Op::matmul ? place_.products
+                                            : std::string(ir::info(op).name);
   } else if (kind != GroupKind::kView) {
     finding.kernel = compiler::function_name(kind);
   }

@@ -138,7 +138,14 @@ bool counts(const Live* live, std::int64_t element) {
   }
   if (ir::info(op).op_class != ir::OpClass::kOpaque) return std::nullopt;
   switch (ir::as<ir::OpaqueOp>(op)) {
-    case ir::OpaqueOp::matmul: break;
+    case ir::OpaqueOp::matmul:
+    case ir::OpaqueOp::cumsum:
+    case ir::OpaqueOp::cumprod:
+    case ir::OpaqueOp::cummax:
+    case ir::OpaqueOp::cummin:
+    case ir::OpaqueOp::cumlogsumexp:
+    case ir::OpaqueOp::linear_scan:
+    case ir::OpaqueOp::sort: break;
     case ir::OpaqueOp::semicrf_loss: return check_labels(e, e.operands.size() - 3);
     case ir::OpaqueOp::semicrf_loss_grad: return check_labels(e, e.operands.size() - 4);
   }

@@ -248,7 +248,8 @@ Value grad(const Value& scalar, const Value& wrt) {
 std::vector<OperationInfo> operations() {
   constexpr std::string_view kKinds[] = {"elementwise", "reduction", "movement", "creation",
                                          "library"};
-  constexpr std::string_view kTypes[] = {"", "float", "numeric", "compare", "test", "logical"};
+  constexpr std::string_view kTypes[] = {"",     "float",   "numeric", "compare",
+                                         "test", "logical", "integer"};
   constexpr std::string_view kDomains[] = {"any", "positive", "nonzero"};
   constexpr std::string_view kAttributes[] = {"int", "ints", "float", "dtype", "sizes"};
   std::vector<OperationInfo> all;

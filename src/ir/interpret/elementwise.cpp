@@ -21,7 +21,8 @@ constexpr bool admits(DTypeRule rule) {
   switch (rule) {
     case DTypeRule::kFloat:
     case DTypeRule::kTest: return real;
-    case DTypeRule::kLogical: return !real;
+    case DTypeRule::kLogical:
+    case DTypeRule::kInteger: return !real;
     default: return true;
   }
 }

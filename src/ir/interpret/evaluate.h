@@ -42,6 +42,8 @@ std::vector<Tensor> evaluate_reduction(const Evaluation& e);
 std::vector<Tensor> evaluate_movement(const Evaluation& e);
 std::vector<Tensor> evaluate_creation(const Evaluation& e);
 std::vector<Tensor> evaluate_matmul(const Evaluation& e);
+std::vector<Tensor> evaluate_scan(const Evaluation& e);
+std::vector<Tensor> evaluate_sort(const Evaluation& e);
 
 /// Reduces an integer to what its type can hold, modulo 2^bits; a bool to 0 or 1.
 std::int64_t wrap(DType dtype, std::int64_t value);

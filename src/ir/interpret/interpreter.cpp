@@ -33,6 +33,13 @@ std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque
   const OpaqueOps::Function* function = nullptr;
   switch (as<OpaqueOp>(e.expr().op)) {
     case OpaqueOp::matmul: return evaluate_matmul(e);
+    case OpaqueOp::cumsum:
+    case OpaqueOp::cumprod:
+    case OpaqueOp::cummax:
+    case OpaqueOp::cummin:
+    case OpaqueOp::cumlogsumexp:
+    case OpaqueOp::linear_scan: return evaluate_scan(e);
+    case OpaqueOp::sort: return evaluate_sort(e);
     case OpaqueOp::semicrf_loss: function = &opaque.semicrf_loss; break;
     case OpaqueOp::semicrf_loss_grad: function = &opaque.semicrf_loss_grad; break;
   }

@@ -69,6 +69,10 @@ class Rule {
   Extents unfolded() const;
   Extents folded() const;
   ValueType multiplied() const;
+  /// An operation along one axis of numbers, with an attribute that is 0 or 1.
+  void need_line(std::string_view flag) const;
+  ValueType scanned() const;
+  std::vector<ValueType> sorted() const;
   std::vector<ValueType> semicrf() const;
 
   Fusion& fusion_;
@@ -182,6 +186,9 @@ DType Rule::elementwise_dtype() const {
     case DTypeRule::kCompare: return DType::kBool;
     case DTypeRule::kLogical:
       if (dtype != DType::kBool) fail("needs bool operands; found {}", text(0));
+      return dtype;
+    case DTypeRule::kInteger:
+      if (!is_integer(dtype)) fail("needs integers; found {}", text(0));
       return dtype;
     case DTypeRule::kNone: break;
   }
@@ -473,6 +480,27 @@ ValueType Rule::multiplied() const {
   return {operand(0).dtype, a};
 }
 
+void Rule::need_line(std::string_view flag) const {
+  (void)axis(attr<std::int64_t>("axis"), shape(0).size());
+  if (const auto value = attr<std::int64_t>(flag); value != 0 && value != 1)
+    fail("{} must be 0 or 1; found {}", flag, value);
+  if (operand(0).dtype == DType::kBool) fail("needs numbers; cast {} first", text(0));
+}
+
+ValueType Rule::scanned() const {
+  need_line("reverse");
+  need_same_dtype(0, operands_.size());
+  need_same_shapes();
+  if ((op_ == Op::linear_scan || op_ == Op::cumlogsumexp) && !is_float(operand(0).dtype))
+    fail("needs floating point operands; found {}", text(0));
+  return {operand(0).dtype, shape(0)};
+}
+
+std::vector<ValueType> Rule::sorted() const {
+  need_line("descending");
+  return {{operand(0).dtype, shape(0)}, {DType::kI64, shape(0)}};
+}
+
 std::vector<ValueType> Rule::semicrf() const {
   const std::size_t count = operands_.size() - (op_ == Op::semicrf_loss_grad ? 1 : 0);
   if (count != 8 && count != 10)
@@ -517,6 +545,13 @@ std::vector<ValueType> Rule::semicrf() const {
 std::vector<ValueType> Rule::opaque() const {
   switch (as<OpaqueOp>(op_)) {
     case OpaqueOp::matmul: return {multiplied()};
+    case OpaqueOp::cumsum:
+    case OpaqueOp::cumprod:
+    case OpaqueOp::cummax:
+    case OpaqueOp::cummin:
+    case OpaqueOp::cumlogsumexp:
+    case OpaqueOp::linear_scan: return {scanned()};
+    case OpaqueOp::sort: return sorted();
     case OpaqueOp::semicrf_loss:
     case OpaqueOp::semicrf_loss_grad: break;
   }

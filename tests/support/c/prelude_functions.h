@@ -44,6 +44,7 @@ inline std::vector<PreludeFunction> prelude_functions() {
       if ((rule == kFloat || rule == kTest) && !real) continue;
       if (rule == kNumeric && boolean) continue;
       if (rule == kLogical && !boolean) continue;
+      if (rule == kInteger && (real || boolean)) continue;
       all.push_back({op, type, test ? "bool" : type, operands});
     }
   };

@@ -46,6 +46,7 @@ struct alignas(16) uint4 {
 };
 
 using std::abs;
+using std::atan2;
 using std::ceil;
 using std::cos;
 using std::erf;

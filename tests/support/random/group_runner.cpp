@@ -106,7 +106,7 @@ class Runner {
       case ir::OpClass::kCreation: results = ir::evaluate_creation(e); break;
       case ir::OpClass::kElementwise: results = ir::evaluate_elementwise(e); break;
       case ir::OpClass::kReduction:
-      case ir::OpClass::kOpaque: results = ir::evaluate_matmul(e);
+      case ir::OpClass::kOpaque: results = ir::evaluate(e, {});
     }
     for (std::size_t i = 0; i < results.size(); ++i)
       values_[fusion_.expr(id).results[i]] = results[i];

@@ -104,7 +104,8 @@ class Generator {
     while (true) {
       const ir::OpInfo& op = ops[rng_.below(ops.size())];
       if (op.op_class != ir::OpClass::kElementwise || op.max_operands != 2) continue;
-      if (op.rule == DTypeRule::kLogical || op.op == Op::fmod) continue;  // it jumps
+      if (op.rule == DTypeRule::kLogical || op.rule == DTypeRule::kInteger) continue;
+      if (op.op == Op::fmod || op.op == Op::atan2) continue;  // they jump
       if (exact() && op.rule == DTypeRule::kFloat) continue;
       if (op.rule == DTypeRule::kCompare) {
         if (!exact()) continue;

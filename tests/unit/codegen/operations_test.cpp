@@ -27,6 +27,7 @@ constexpr bool admits(ir::DTypeRule rule) {
     case ir::DTypeRule::kTest: return real;
     case ir::DTypeRule::kLogical: return boolean;
     case ir::DTypeRule::kNumeric: return !boolean;
+    case ir::DTypeRule::kInteger: return !boolean && !real;
     default: return true;
   }
 }

@@ -126,6 +126,7 @@ std::vector<Case> elementwise_cases() {
 #define SEGFUSE_BINARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a, \
                        gradient_b)                                                                \
   if (ir::DTypeRule::rule != ir::DTypeRule::kLogical &&                                           \
+      ir::DTypeRule::rule != ir::DTypeRule::kInteger &&                                           \
       ir::DTypeRule::rule != ir::DTypeRule::kCompare)                                             \
     cases.push_back({#name,                                                                       \
                      {Op::name},                                                                  \
@@ -268,6 +269,33 @@ std::vector<Case> movement_cases() {
   };
 }
 
+Case line_case(const char* name, Op op, std::int64_t flag, Domain domain = Domain::kAny) {
+  std::vector<Shape> shapes{{2, 5, 3}};
+  if (op == Op::linear_scan) shapes.push_back({2, 5, 3});
+  return {
+      name,
+      {op},
+      shapes,
+      [op, flag](Builder& b, Inputs x) { return b.make_all(op, x, {std::int64_t{1}, flag})[0]; },
+      domain};
+}
+
+std::vector<Case> line_cases() {
+  return {line_case("cumsum", Op::cumsum, 0),
+          line_case("cumsum_reversed", Op::cumsum, 1),
+          line_case("cumprod", Op::cumprod, 0),
+          line_case("cumprod_reversed", Op::cumprod, 1),
+          line_case("cummax", Op::cummax, 0),
+          line_case("cummax_reversed", Op::cummax, 1),
+          line_case("cummin", Op::cummin, 0),
+          line_case("cumlogsumexp", Op::cumlogsumexp, 0),
+          line_case("cumlogsumexp_reversed", Op::cumlogsumexp, 1),
+          line_case("linear_scan", Op::linear_scan, 0),
+          line_case("linear_scan_reversed", Op::linear_scan, 1),
+          line_case("sort", Op::sort, 0),
+          line_case("sort_descending", Op::sort, 1)};
+}
+
 std::vector<Case> composed_cases() {
   return {
       {"layer_norm",
@@ -322,7 +350,7 @@ std::vector<Case> composed_cases() {
 
 std::vector<Case> other_cases() {
   std::vector<Case> all;
-  for (const auto& cases : {reduction_cases(), movement_cases(), composed_cases()})
+  for (const auto& cases : {reduction_cases(), movement_cases(), line_cases(), composed_cases()})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }
@@ -345,6 +373,7 @@ TEST(Autodiff, EveryOperationWithAGradientHasACase) {
   for (const ir::OpInfo& op : ir::all_ops()) {
     const bool gives_bool = op.rule == ir::DTypeRule::kLogical || op.rule == ir::DTypeRule::kTest ||
                             op.rule == ir::DTypeRule::kCompare;
+    if (op.rule == ir::DTypeRule::kInteger) continue;
     EXPECT_TRUE(gives_bool || covered.contains(op.op)) << op.name << " has no gradient test";
   }
 }

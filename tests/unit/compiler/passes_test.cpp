@@ -234,9 +234,9 @@ TEST(Passes, EmptyOperandsOfLibraryCallsAndScatter) {
   EXPECT_TRUE(same_outputs(before, interpret(fusion, inputs)));
 }
 
-/// The formulas of the table in single precision.
-float formula(ir::Op op, float a, float b) {
-  using T = float;
+/// The formulas of the table over floats. In a template, so that others are not instantiated.
+template <class T>
+T formula(ir::Op op, T a, T b) {
   static_cast<void>(b);
   switch (op) {
 #define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) \

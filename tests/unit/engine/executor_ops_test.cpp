@@ -138,6 +138,7 @@ class ExecutorOps : public ::testing::TestWithParam<std::string> {
       case ir::DTypeRule::kTest: return {kF16, kBF16, kF32, kF64};
       case ir::DTypeRule::kNumeric: return {kF16, kBF16, kF32, kF64, kI32, kI64};
       case ir::DTypeRule::kCompare: return {kF16, kBF16, kF32, kF64, kI32, kI64, kBool};
+      case ir::DTypeRule::kInteger: return {kI32, kI64};
       default: return {kBool};
     }
   }
@@ -170,7 +171,7 @@ TEST_P(ExecutorOps, ElementwiseOnSpecialValues) {
   const std::vector<double> special = {0, -0.0, 1, -1, kInf, -kInf, std::nan(""), 1e-30, 3e38};
   for (const ir::OpInfo& op : ir::all_ops()) {
     if (op.op_class != ir::OpClass::kElementwise || op.rule == ir::DTypeRule::kNone ||
-        op.rule == ir::DTypeRule::kLogical)
+        op.rule == ir::DTypeRule::kLogical || op.rule == ir::DTypeRule::kInteger)
       continue;
     if (op.op == Op::sin || op.op == Op::cos) continue;  // 3e38 has no sine worth comparing
     std::vector<double> a;
@@ -401,6 +402,49 @@ TEST_P(ExecutorOps, Matmul) {
                 {draw(ir::Domain::kAny, dtype, batched(a)),
                  draw(ir::Domain::kAny, dtype, batched(b))},
                 {ta, tb}, factor);
+        }
+}
+
+// --- along a line
+
+TEST_P(ExecutorOps, RunningResults) {
+  for (const Op op :
+       {Op::cumsum, Op::cumprod, Op::cummax, Op::cummin, Op::cumlogsumexp, Op::linear_scan})
+    for (const DType dtype :
+         types(op == Op::cumlogsumexp || op == Op::linear_scan ? ir::DTypeRule::kFloat
+                                                               : ir::DTypeRule::kNumeric))
+      for (const Shape& shape : {Shape{1}, Shape{0}, Shape{2000}, Shape{3, 7, 5}, Shape{4, 0, 3}})
+        for (std::size_t axis = 0; axis < shape.size(); ++axis)
+          for (const std::int64_t reverse : {0, 1}) {
+            std::vector<Tensor> operands{draw(ir::Domain::kAny, dtype, shape)};
+            if (op == Op::linear_scan) operands.push_back(draw(ir::Domain::kAny, dtype, shape));
+            check(op, operands, {static_cast<std::int64_t>(axis), reverse},
+                  8 + static_cast<double>(shape[axis]));
+          }
+}
+
+TEST_P(ExecutorOps, RunningResultsKeepNaNAndInfinities) {
+  const Tensor x = segfuse::testing::row({1, kInf, 2, -kInf, std::nan(""), 3}, DType::kF32);
+  const Tensor low = segfuse::testing::row({-kInf, -kInf, 1, 2, -kInf}, DType::kF64);
+  const std::int64_t along = 0;
+  for (const Op op : {Op::cumsum, Op::cumprod, Op::cummax, Op::cummin, Op::cumlogsumexp})
+    for (const std::int64_t reverse : {0, 1}) {
+      check(op, {x}, {along, reverse}, 8);
+      check(op, {low}, {along, reverse}, 8);
+    }
+}
+
+TEST_P(ExecutorOps, SortIsStableWithNaNLast) {
+  for (const DType dtype : types(ir::DTypeRule::kNumeric))
+    for (const Shape& shape : {Shape{1}, Shape{0}, Shape{1000}, Shape{3, 17, 5}, Shape{4, 0, 3}})
+      for (std::size_t axis = 0; axis < shape.size(); ++axis)
+        for (const std::int64_t descending : {0, 1}) {
+          Tensor x = draw(ir::Domain::kAny, dtype, shape);
+          for (std::int64_t i = 0; i < x.size(); ++i) {
+            x.set(i, std::floor(4 * x.at(i)));  // many are equal
+            if (is_float(dtype) && i % 7 == 3) x.set(i, std::nan(""));
+          }
+          check(Op::sort, {x}, {static_cast<std::int64_t>(axis), descending}, 0);
         }
 }
 

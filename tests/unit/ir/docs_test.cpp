@@ -31,6 +31,7 @@ std::string_view types_of(DTypeRule rule) {
     case DTypeRule::kCompare: return "any → bool";
     case DTypeRule::kTest: return "floats → bool";
     case DTypeRule::kLogical: return "bool";
+    case DTypeRule::kInteger: return "integers";
     case DTypeRule::kNone: break;
   }
   throw InternalError("an elementwise operation without a rule");

@@ -355,6 +355,39 @@ TEST(Interpreter, MatmulByHandAndTransposed) {
       {0, 0});
 }
 
+TEST(Interpreter, RunningResultsAndSortByHand) {
+  const std::int64_t no = 0;
+  const std::int64_t yes = 1;
+  const double nan = std::nan("");
+  const Tensor x = tensor(DType::kF64, {2, 3}, {1, 3, 2, -1, 0, 4});
+  expect_values(run(Op::cumsum, {x}, {yes, no})[0], {1, 4, 6, -1, -1, 3});
+  expect_values(run(Op::cumsum, {x}, {yes, yes})[0], {6, 5, 2, 3, 4, 4});
+  expect_values(run(Op::cumprod, {x}, {no, no})[0], {1, 3, 2, -1, 0, 8});
+  expect_values(run(Op::cummax, {x}, {yes, no})[0], {1, 3, 3, -1, 0, 4});
+  expect_values(run(Op::cummin, {x}, {yes, yes})[0], {1, 2, 2, -1, 0, 4});
+  const Tensor a = tensor(DType::kF64, {3}, {9, 2, 3});
+  expect_values(run(Op::linear_scan, {a, tensor(DType::kF64, {3}, {1, 1, 1})}, {no, no})[0],
+                {1, 3, 10});
+  const Tensor half = tensor(DType::kF64, {2}, {std::log(2.0), std::log(2.0)});
+  expect_values(run(Op::cumlogsumexp, {half}, {no, no})[0], {std::log(2.0), std::log(4.0)});
+  const auto sorted = run(Op::sort, {tensor(DType::kF64, {5}, {2, nan, 1, 2, -1})}, {no, no});
+  expect_values(sorted[1], {4, 2, 0, 3, 1});
+  const auto down = run(Op::sort, {tensor(DType::kI64, {4}, {2, 1, 2, 5})}, {no, yes});
+  expect_values(down[0], {5, 2, 2, 1});
+  expect_values(down[1], {3, 0, 2, 1});
+}
+
+TEST(Interpreter, IntegerQuotientsAndBitsByHand) {
+  const Tensor a = tensor(DType::kI32, {6}, {7, -7, 7, -7, 5, -2147483648.0});
+  const Tensor b = tensor(DType::kI32, {6}, {2, 2, -2, -2, 0, -1});
+  expect_values(run(Op::floor_div, {a, b}, {})[0], {3, -4, -4, 3, 0, -2147483648.0});
+  expect_values(run(Op::floor_mod, {a, b}, {})[0], {1, 1, -1, -1, 0, 0});
+  expect_values(run(Op::bit_and, {a, b}, {})[0], {2, 0, 6, -8, 0, -2147483648.0});
+  const Tensor n = tensor(DType::kI32, {6}, {1, 1, 31, 32, -1, 31});
+  expect_values(run(Op::shift_left, {a, n}, {})[0], {14, -14, -2147483648.0, 0, 0, 0});
+  expect_values(run(Op::shift_right, {a, n}, {})[0], {3, -4, 0, -1, 0, -1});
+}
+
 TEST(Interpreter, SoftmaxAndLayerNorm) {
   Fusion fusion;
   Builder b(fusion);

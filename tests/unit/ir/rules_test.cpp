@@ -44,6 +44,7 @@ RuleCase case_of(DTypeRule rule) {
     case DTypeRule::kCompare:
       return {"f32", "bool", "f32", "f64",
               "operands must have one element type; found f32[N] and f64[N]"};
+    case DTypeRule::kInteger: return {"i32", "i32", "f32", "f32", "needs integers; found f32[N]"};
     case DTypeRule::kNone: break;
   }
   throw InternalError("no rule");
@@ -136,6 +137,22 @@ const Row kRows[] = {
     {"matmul", "x:f32[3, N, M] y:f32[3, 5, M]", "matmul(%x, %y) {transpose_a=0, transpose_b=1}",
      "f32[3, N, 5]", "x:f32[3, 4] y:f32[5, 6]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}",
      "matmul: the inner sizes must agree; found 4 and 5"},
+    {"cumsum", "x:i32[N, M]", "cumsum(%x) {axis=1, reverse=1}", "i32[N, M]", "x:bool[N]",
+     "cumsum(%x) {axis=0, reverse=0}", "cumsum: needs numbers; cast bool[N] first"},
+    {"cumprod", "x:f16[N]", "cumprod(%x) {axis=0, reverse=0}", "f16[N]", "x:f32[N]",
+     "cumprod(%x) {axis=1, reverse=0}", "cumprod: axis 1 does not exist; the operand has 1 axes"},
+    {"cummax", "x:f64[N]", "cummax(%x) {axis=0, reverse=0}", "f64[N]", "x:f32[N]",
+     "cummax(%x) {axis=0, reverse=2}", "cummax: reverse must be 0 or 1; found 2"},
+    {"cummin", "x:i64[N]", "cummin(%x) {axis=0, reverse=0}", "i64[N]", "x:f32[]",
+     "cummin(%x) {axis=0, reverse=0}", "cummin: axis 0 does not exist; the operand has 0 axes"},
+    {"cumlogsumexp", "x:bf16[N]", "cumlogsumexp(%x) {axis=0, reverse=0}", "bf16[N]", "x:i32[N]",
+     "cumlogsumexp(%x) {axis=0, reverse=0}",
+     "cumlogsumexp: needs floating point operands; found i32[N]"},
+    {"linear_scan", "x:f32[N, M] y:f32[N, M]", "linear_scan(%x, %y) {axis=0, reverse=0}",
+     "f32[N, M]", "x:f32[3] y:f32[4]", "linear_scan(%x, %y) {axis=0, reverse=0}",
+     "linear_scan: operands must have one shape (broadcast first); found f32[3] and f32[4]"},
+    {"sort", "x:f32[N, M]", "sort(%x) {axis=1, descending=1}", "f32[N, M], i64[N, M]", "x:f32[N]",
+     "sort(%x) {axis=0, descending=-1}", "sort: descending must be 0 or 1; found -1"},
     {"semicrf_loss",
      "e:f64[N, M, 4] t:f64[7, 4, 4] d:f64[7, 4] i:f64[4] f:f64[4] l:i64[N] y:i32[N, M] b:bool[N, "
      "M]",

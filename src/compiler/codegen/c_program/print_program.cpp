@@ -44,29 +44,29 @@ constexpr const char* kTaken[] = {"and",       "bitand",
                                   "bytes",     "workspace",
                                   "memcpy",    "workspace_bytes",
                                   "accept",    "access",
-                                  "bind",      "bsearch",
-                                  "calloc",    "clock",
-                                  "close",     "connect",
-                                  "div",       "exit",
-                                  "fork",      "free",
-                                  "fmod",      "gamma",
-                                  "index",     "link",
-                                  "listen",    "malloc",
-                                  "mktime",    "open",
-                                  "pause",     "perror",
-                                  "pipe",      "printf",
-                                  "puts",      "qsort",
-                                  "rand",      "random",
-                                  "read",      "realloc",
-                                  "recv",      "remove",
-                                  "rename",    "scalb",
-                                  "select",    "send",
-                                  "signal",    "sleep",
-                                  "socket",    "srand",
-                                  "stat",      "sync",
-                                  "system",    "time",
-                                  "times",     "wait",
-                                  "write"};
+                                  "atan2",     "bind",
+                                  "bsearch",   "calloc",
+                                  "clock",     "close",
+                                  "connect",   "div",
+                                  "exit",      "fork",
+                                  "free",      "fmod",
+                                  "gamma",     "index",
+                                  "link",      "listen",
+                                  "malloc",    "mktime",
+                                  "open",      "pause",
+                                  "perror",    "pipe",
+                                  "printf",    "puts",
+                                  "qsort",     "rand",
+                                  "random",    "read",
+                                  "realloc",   "recv",
+                                  "remove",    "rename",
+                                  "scalb",     "select",
+                                  "send",      "signal",
+                                  "sleep",     "socket",
+                                  "srand",     "stat",
+                                  "sync",      "system",
+                                  "time",      "times",
+                                  "wait",      "write"};
 
 struct Code {
   const char* name;
@@ -278,8 +278,8 @@ std::string Printer::header() const {
   std::string text =
       one_line(fmt::format("// The program '{}' in C, written by segfuse.", fusion_.name())) + "\n";
   text +=
-      "// C11 (the header C++ too); it needs memcpy, and libm for sin, cos and pow of f64 and "
-      "fmod.\n//\n";
+      "// C11 (the header C++ too); it needs memcpy, and libm for sin, cos and pow of f64, "
+      "fmod and atan2.\n//\n";
   text += describe_values();
   if (!symbols_.empty())
     text += fmt::format("//   {:<12} sizes, from 0 on\n", fmt::join(symbols_, ", "));

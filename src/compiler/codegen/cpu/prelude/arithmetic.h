@@ -139,6 +139,49 @@ SF_INLINE sf_f64 sf_clamp_f64(sf_f64 a, double low, double high) {
   return sf_select_f64(SF_TEST64(a > high), sf_all_f64(high), a);
 }
 
+//: SF_QUOTIENTS
+// Quotients round down and are 0 where the divisor is; shifts may go beyond the bits there are.
+#define SF_QUOTIENTS(name, type, bits, width, test)                                      \
+  SF_INLINE type sf_floor_div_##name(type a, type b) {                                   \
+    const type zero = sf_all_##name(0);                                                  \
+    const sf_bool plain = test(b != zero) & test(b != sf_all_##name(-1));                \
+    const type by = sf_select_##name(plain, b, sf_all_##name(1));                        \
+    const type q = a / by;                                                               \
+    const sf_bool below = test(a != q * by) & (test(a < zero) ^ test(by < zero));        \
+    const type down = sf_select_##name(below, q - sf_all_##name(1), q);                  \
+    const type turned = sf_select_##name(test(b == zero), zero, (type)(0u - (bits)a));   \
+    return sf_select_##name(plain, down, turned);                                        \
+  }                                                                                      \
+  SF_INLINE type sf_floor_mod_##name(type a, type b) {                                   \
+    const type zero = sf_all_##name(0);                                                  \
+    const sf_bool plain = test(b != zero) & test(b != sf_all_##name(-1));                \
+    const type by = sf_select_##name(plain, b, sf_all_##name(1));                        \
+    const type rest = a - a / by * by;                                                   \
+    const sf_bool other = test(rest != zero) & (test(a < zero) ^ test(by < zero));       \
+    return sf_select_##name(plain, sf_select_##name(other, rest + by, rest), zero);      \
+  }                                                                                      \
+  SF_INLINE type sf_bit_and_##name(type a, type b) { return a & b; }                     \
+  SF_INLINE type sf_bit_or_##name(type a, type b) { return a | b; }                      \
+  SF_INLINE type sf_bit_xor_##name(type a, type b) { return a ^ b; }                     \
+  SF_INLINE type sf_shift_left_##name(type a, type b) {                                  \
+    const type zero = sf_all_##name(0);                                                  \
+    const sf_bool inside = test(b >= zero) & test(b < sf_all_##name(width));             \
+    const bits by = (bits)sf_select_##name(inside, b, zero);                             \
+    return sf_select_##name(inside, (type)((bits)a << by), zero);                        \
+  }                                                                                      \
+  SF_INLINE type sf_shift_right_##name(type a, type b) {                                 \
+    const sf_bool inside = test(b >= sf_all_##name(0)) & test(b < sf_all_##name(width)); \
+    return a >> sf_select_##name(inside, b, sf_all_##name(width - 1));                   \
+  }
+
+//: sf_{floor_div,floor_mod,bit_and,bit_or,bit_xor,shift_left,shift_right}_i32
+//+ sf_{select,all}_i32
+SF_QUOTIENTS(i32, sf_i32, sf_u32, 32, SF_TEST32)
+
+//: sf_{floor_div,floor_mod,bit_and,bit_or,bit_xor,shift_left,shift_right}_i64
+//+ sf_{select,all}_i64
+SF_QUOTIENTS(i64, sf_i64, sf_u64, 64, SF_TEST64)
+
 //: sf_{magnitude,copysign}_f32
 // Without its sign; with the sign of another.
 SF_INLINE sf_f32 sf_magnitude_f32(sf_f32 a) {

@@ -234,6 +234,17 @@ SF_INLINE sf_f32 sf_fmod_f32(sf_f32 a, sf_f32 b) {
   return a;
 }
 
+//: sf_atan2_f32
+// In double: the C library, lane by lane.
+SF_INLINE sf_f32 sf_atan2_f32(sf_f32 a, sf_f32 b) {
+  float r[SF_LANES], x[SF_LANES];
+  __builtin_memcpy(r, &a, sizeof r);
+  __builtin_memcpy(x, &b, sizeof r);
+  for (int i = 0; i < SF_LANES; ++i) r[i] = (float)__builtin_atan2((double)r[i], (double)x[i]);
+  __builtin_memcpy(&a, r, sizeof r);
+  return a;
+}
+
 //: sf_pow_f32
 // 2^(b log2 a), in double. log2(x) of a double x > 0 that came from a float.
 SF_INLINE sf_f64 sf_log2_wide(sf_f64 x) {

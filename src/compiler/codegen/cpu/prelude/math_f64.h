@@ -190,6 +190,17 @@ SF_INLINE sf_f64 sf_fmod_f64(sf_f64 a, sf_f64 b) {
   return a;
 }
 
+//: sf_atan2_f64
+// The C library, lane by lane.
+SF_INLINE sf_f64 sf_atan2_f64(sf_f64 a, sf_f64 b) {
+  double r[SF_LANES], x[SF_LANES];
+  __builtin_memcpy(r, &a, sizeof r);
+  __builtin_memcpy(x, &b, sizeof r);
+  for (int i = 0; i < SF_LANES; ++i) r[i] = __builtin_atan2(r[i], x[i]);
+  __builtin_memcpy(&a, r, sizeof r);
+  return a;
+}
+
 //: sf_pow_f64
 // The C library, lane by lane.
 SF_INLINE sf_f64 sf_pow_f64(sf_f64 a, sf_f64 b) {

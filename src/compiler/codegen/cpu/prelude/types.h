@@ -34,6 +34,7 @@ typedef __UINT64_TYPE__ uint64_t;
 #define __builtin_sin sin
 #define __builtin_cos cos
 #define __builtin_pow pow
+#define __builtin_atan2 atan2
 #define __builtin_fmod fmod
 #define __builtin_fmodf fmodf
 #define __builtin_memcpy memcpy

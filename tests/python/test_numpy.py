@@ -1,0 +1,41 @@
+"""The functions of numpy_table.py in each run of the tests, and docs/operations.md."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("backend", "more"), [("loops", []), ("compiled", ["--dtypes", "f4", "--no-gradients"])]
+)
+def test_functions_are_numpys(backend, more):
+    run = subprocess.run(
+        [sys.executable, HERE / "numpy_table.py", *more],
+        env={**os.environ, "SEGFUSE_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"^\d{3,} passed, 0 failed\n\Z", run.stdout, re.M), run.stdout + run.stderr
+
+
+def test_the_list_of_operations_is_current():
+    sys.path.insert(0, str(HERE))
+    import operations_list
+
+    found = (HERE.parents[1] / "docs" / "operations.md").read_text()
+    assert found == operations_list.text(), "run tests/python/operations_list.py --write"
+
+
+def test_names_of_jax(jax):
+    import segfuse.ops as sf
+
+    for module, least in ((jax.numpy, 250), (jax.nn, 30)):
+        names = {n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))}
+        assert len(names & set(sf.__all__)) >= least, sorted(names - set(sf.__all__))
