@@ -3,7 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "watched.h"
+#include "doctor/watched.h"
 
 namespace segfuse::cli {
 

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "doctor/watched.h"
 #include "segfuse/doctor/numerics.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
-#include "watched.h"
 
 namespace segfuse::cli {
 namespace {

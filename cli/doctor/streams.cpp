@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "doctor/watched.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
-#include "watched.h"
 
 namespace segfuse::cli {
 namespace {

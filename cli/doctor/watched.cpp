@@ -1,6 +1,6 @@
 // Runs a program under segfuse's Python package: see the contract in watched.h.
 
-#include "watched.h"
+#include "doctor/watched.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
