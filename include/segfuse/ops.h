@@ -213,6 +213,23 @@ struct Moments {
 };
 Moments welford(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);
 
+// --- running results and order along an axis -----------------------------------------------------
+
+/// y[t] = x[0] + ... + x[t]; with `reverse` from the end on. The others alike.
+Value cumsum(const Value& a, std::int64_t axis, bool reverse = false);
+Value cumprod(const Value& a, std::int64_t axis, bool reverse = false);
+Value cummax(const Value& a, std::int64_t axis, bool reverse = false);
+Value cummin(const Value& a, std::int64_t axis, bool reverse = false);
+Value cumlogsumexp(const Value& a, std::int64_t axis, bool reverse = false);
+/// y[t] = a[t] * y[t - 1] + b[t], with 0 before the first.
+Value linear_scan(const Value& a, const Value& b, std::int64_t axis, bool reverse = false);
+struct Sorted {
+  Value values;
+  Value places;  ///< (i64) where each value was
+};
+/// In ascending order; equal elements keep theirs, NaN is greater than all numbers.
+Sorted sort(const Value& a, std::int64_t axis, bool descending = false);
+
 // --- movement ------------------------------------------------------------------------------------
 
 Value permute(const Value& a, const Axes& perm);

@@ -211,7 +211,8 @@ class RobustTest(tool.ToolTest):
             with self.subTest(arguments=arguments):
                 result = subprocess.run([program, *map(str, arguments), "--quiet"], capture_output=True,
                                         text=True, user=65534, env={"PATH": os.environ["PATH"],
-                                                                    "HOME": str(open_to_all)})
+                                                                    "HOME": str(open_to_all),
+                                                                    "SEGFUSE_BACKEND": "loops"})
                 self.assertEqual(result.returncode, 3, result.stderr)
                 self.assertIn("locked/train", self.sentence(result))
                 self.assertIn("Permission denied", result.stderr)

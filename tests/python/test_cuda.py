@@ -161,7 +161,7 @@ def test_errors_on_the_device():
     with pytest.raises(segfuse.DataError, match="emission at batch 2, time 1, class 1 is NaN"):
         segfuse.log_partition(**there | {"emission": bad})
     segfuse.log_partition(**there)
-    with pytest.raises(segfuse.DataError, match="gold segment"):
+    with pytest.raises(segfuse.DataError, match="the label is not in"):
         segfuse.loss(**there, labels=GOLD + 1)
     with pytest.raises(segfuse.DataError, match="length of batch 1"):
         segfuse.log_partition(**there | {"lengths": torch.tensor([5, 9, 3])})

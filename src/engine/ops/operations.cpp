@@ -143,6 +143,46 @@ Value argmax(const Value& a, std::int64_t axis, bool keep) {
   return call.make([&](Builder& b) { return b.argmax(call.id(0), along, keep); });
 }
 
+namespace {
+
+Value scan(std::string_view name, ir::Op op, const std::vector<Value>& operands, std::int64_t axis,
+           bool reverse) {
+  Call call(name, operands);
+  const std::int64_t along = call.axis(axis, call.rank());
+  return call.make(
+      [&](Builder& b) { return b.make(op, call.ids(), {along, std::int64_t{reverse}}); });
+}
+
+}  // namespace
+
+Value cumsum(const Value& a, std::int64_t axis, bool reverse) {
+  return scan("cumsum", ir::Op::cumsum, {a}, axis, reverse);
+}
+Value cumprod(const Value& a, std::int64_t axis, bool reverse) {
+  return scan("cumprod", ir::Op::cumprod, {a}, axis, reverse);
+}
+Value cummax(const Value& a, std::int64_t axis, bool reverse) {
+  return scan("cummax", ir::Op::cummax, {a}, axis, reverse);
+}
+Value cummin(const Value& a, std::int64_t axis, bool reverse) {
+  return scan("cummin", ir::Op::cummin, {a}, axis, reverse);
+}
+Value cumlogsumexp(const Value& a, std::int64_t axis, bool reverse) {
+  return scan("cumlogsumexp", ir::Op::cumlogsumexp, {a}, axis, reverse);
+}
+Value linear_scan(const Value& a, const Value& b, std::int64_t axis, bool reverse) {
+  return scan("linear_scan", ir::Op::linear_scan, {a, b}, axis, reverse);
+}
+
+Sorted sort(const Value& a, std::int64_t axis, bool descending) {
+  Call call("sort", {a});
+  const std::int64_t along = call.axis(axis, call.rank());
+  const std::vector<ValId> results = call.run([&](Builder& b) {
+    return b.make_all(ir::Op::sort, call.ids(), {along, std::int64_t{descending}});
+  });
+  return {call.value(results[0]), call.value(results[1])};
+}
+
 Moments welford(const Value& a, const OptionalAxes& axes, bool keep) {
   Call call("welford", {a});
   const Axes over = call.axes(axes);

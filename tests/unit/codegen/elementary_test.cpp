@@ -92,18 +92,26 @@ TEST(Elementary, ErrorsOfDoublesAreWithinTheDocumentedBounds) {
 }
 
 template <class T, class Wide>
-double worst_pow(const std::string& type, const std::vector<T>& a, const std::vector<T>& b) {
+double worst_of_two(const std::string& op, Wide (*exact)(Wide, Wide), const std::string& type,
+                    const std::vector<T>& a, const std::vector<T>& b) {
   const CompiledC library(loops_of(type));
   std::vector<T> y(a.size());
-  library.get<PreludeLoop>("run_pow_" + type)(a.data(), b.data(), y.data(),
-                                              static_cast<std::int64_t>(a.size()));
+  library.get<PreludeLoop>("run_" + op + "_" + type)(a.data(), b.data(), y.data(),
+                                                     static_cast<std::int64_t>(a.size()));
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double error = ulps(y[i], std::pow(static_cast<Wide>(a[i]), static_cast<Wide>(b[i])));
-    EXPECT_LT(error, kInf) << "pow(" << a[i] << ", " << b[i] << ") is " << y[i];
+    const double error = ulps(y[i], exact(static_cast<Wide>(a[i]), static_cast<Wide>(b[i])));
+    EXPECT_LT(error, kInf) << op << "(" << a[i] << ", " << b[i] << ") is " << y[i];
     worst = std::max(worst, error);
   }
   return worst;
+}
+
+template <class T, class Wide>
+void check_two(const std::string& op, Wide (*exact)(Wide, Wide), const std::string& type,
+               const std::vector<T>& a, const std::vector<T>& b) {
+  const double worst = worst_of_two<T, Wide>(op, exact, type, a, b);
+  EXPECT_LE(worst, documented_bounds().at(op + "_" + type)) << op;
 }
 
 template <class T>
@@ -132,10 +140,19 @@ void pow_operands(std::vector<T>& a, std::vector<T>& b) {
 TEST(Elementary, PowersAreWithinTheDocumentedBounds) {
   std::vector<float> a, b;
   pow_operands(a, b);
-  EXPECT_LE((worst_pow<float, double>("f32", a, b)), documented_bounds().at("pow_f32"));
+  check_two<float, double>("pow", std::pow, "f32", a, b);
   std::vector<double> c, d;
   pow_operands(c, d);
-  EXPECT_LE((worst_pow<double, long double>("f64", c, d)), documented_bounds().at("pow_f64"));
+  check_two<double, long double>("pow", std::pow, "f64", c, d);
+}
+
+TEST(Elementary, AnglesAreWithinTheDocumentedBounds) {
+  std::vector<float> a, b;
+  pow_operands(a, b);
+  check_two<float, double>("atan2", std::atan2, "f32", a, b);
+  std::vector<double> c, d;
+  pow_operands(c, d);
+  check_two<double, long double>("atan2", std::atan2, "f64", c, d);
 }
 
 }  // namespace

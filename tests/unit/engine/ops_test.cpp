@@ -44,6 +44,9 @@ Tensor checked(const FusionBuilder& f, const std::vector<Tensor>& inputs, double
 Tensor draw(const OperationInfo& op, const Shape& shape, std::uint64_t seed) {
   if (op.types == "logical")
     return tensor(DType::kBool, {2, 2}, {0, 1, static_cast<double>(seed % 2), 1});
+  if (op.types == "integer")
+    return seed % 2 == 1 ? tensor(DType::kI64, {2, 2}, {7, -7, 0, 12})
+                         : tensor(DType::kI64, {2, 2}, {2, 3, 2, 3});
   Rng rng(seed);
   const bool positive = op.domain == "positive";
   Tensor x = uniform(rng, DType::kF32, shape, positive ? 0.2 : 0.3, 2);
@@ -66,7 +69,9 @@ TEST(Ops, EveryElementwiseOperationIsTheBuildersAndRuns) {
     if (op.kind != "elementwise" || op.types.empty()) continue;
     SCOPED_TRACE(op.name);
     ++count;
-    const DType dtype = op.types == "logical" ? DType::kBool : DType::kF32;
+    const DType dtype = op.types == "logical"   ? DType::kBool
+                        : op.types == "integer" ? DType::kI64
+                                                : DType::kF32;
     FusionBuilder f;
     std::vector<Value> x{f.input("a", dtype, {"N", 2})};
     std::vector<Tensor> inputs{draw(op, {2, 2}, 1)};
@@ -117,6 +122,24 @@ std::map<std::string, Case> reductions() {
   };
 }
 
+std::map<std::string, Case> scans() {
+  return {
+      {"cumsum", {{{3, 4}}, [](FusionBuilder&, X x) { return cumsum(x[0], -1); }}},
+      {"cumprod", {{{3, 4}}, [](FusionBuilder&, X x) { return cumprod(x[0], 0, true); }}},
+      {"cummax", {{{3, 4}}, [](FusionBuilder&, X x) { return cummax(x[0], 1); }}},
+      {"cummin", {{{3, 4}}, [](FusionBuilder&, X x) { return cummin(x[0], 1, true); }}},
+      {"cumlogsumexp", {{{3, 4}}, [](FusionBuilder&, X x) { return cumlogsumexp(x[0], 0); }}},
+      {"linear_scan",
+       {{{3, 4}, {3, 4}}, [](FusionBuilder&, X x) { return linear_scan(x[0], x[1], 1); }}},
+      {"sort",
+       {{{3, 4}},
+        [](FusionBuilder&, X x) {
+          const Sorted sorted = sort(x[0], -1, true);
+          return sorted.values + cast(sorted.places, DType::kF32);
+        }}},
+  };
+}
+
 std::map<std::string, Case> movements() {
   return {
       {"where", {{{3}, {3}}, [](FusionBuilder&, X x) { return where(x[0] > x[1], x[0], 0); }}},
@@ -156,6 +179,7 @@ std::map<std::string, Case> movements() {
 TEST(Ops, EveryOtherOperationRuns) {
   std::map<std::string, Case> cases = reductions();
   cases.merge(movements());
+  cases.merge(scans());
   for (const OperationInfo& op : operations()) {
     if (op.kind == "elementwise" && !op.types.empty()) continue;
     if (op.name.starts_with("semicrf_")) continue;  // below
