@@ -316,8 +316,8 @@ def test_what_needs_content_is_refused_in_one_sentence():
         (lambda x: np.asarray(x), "a NumPy array needs the content"),
         (lambda x: x.tolist(), "return the value from the compiled function"),
         (lambda x: x.__setitem__(0, 1), "cannot be changed in place"),
-        (lambda x: np.arctan(x), "np.arctan does not take values of a program"),
-        (lambda x: np.add.reduce(x), "np.add.reduce does not take values"),
+        (lambda x: np.nextafter(x, x), "np.nextafter does not take values of a program"),
+        (lambda x: np.add.at(x, [0], 1), "np.add.at does not take values"),
         (lambda x: np.linalg.inv(x), "np.inv does not take values"),
         (lambda x: np.sum(x, dtype="f8"), "np.sum on values of a program"),
         (lambda x: x + "word", None),
@@ -375,7 +375,7 @@ def test_tensors_with_gradients_are_arguments(torch):
     assert segfuse.compile(lambda x: x)(x).requires_grad
     with torch.no_grad():
         assert not segfuse.compile(lambda x: x)(x).requires_grad
-    assert "PyTorch's arctan does not take" in message(lambda y: torch.arctan(y), X)
+    assert "PyTorch's lgamma does not take" in message(lambda y: torch.lgamma(y), X)
     np.testing.assert_array_equal(segfuse.compile(lambda y: torch.ones(4) + y)(X), X + 1)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._dtypes import is_float
 from .._errors import UsageError
+from .._numbers import whole
 from .._program.lift import floating, lifted, value
 from .._program.sizes import Size
 from .._program.value import Value
@@ -255,7 +256,9 @@ def isin(x: Any, test_elements: Any, invert: bool = False) -> Value:
 
 
 def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Value:
-    """x[i + 1] - x[i] along `axis`, n times; `prepend` and `append` are put around x before."""
+    """x[i + 1] - x[i] along `axis`, n times (at most 64); `prepend` and `append` are put around x
+    before."""
+    n = whole("diff: n", n, 0, 64)
     x = value("diff", x, prepend, append)
     axis = axis_of("diff", x, axis)
     parts = [_beside(x, part, axis) for part in (prepend, x, append) if part is not None]
