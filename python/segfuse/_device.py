@@ -29,12 +29,13 @@ def packed_from_labels(
         raise UsageError(f"labels is {dtype}, expected int32 or int64")
     batch, frames = labels.shape
     pointer = kind.empty((batch + 1,), "int64", labels)
-    columns = tuple(kind.empty((batch * frames,), "int32", labels) for _ in range(3))
+    start, duration, label = (kind.empty((batch * frames,), "int32", labels) for _ in range(3))
     found = kind.empty((batch,), "int64", labels) if lengths is None else None
     stream = kind.stream(labels)[1]
+    columns = (pointer, start, duration, label)
     rules = (longest, classes, ignore, split)
-    _native.segments_on_device(labels, lengths, *rules, stream, pointer, *columns, found)
-    return (pointer, *columns), found if lengths is None else lengths
+    _native.segments_on_device(labels, lengths, *rules, stream, *columns, found)
+    return columns, found if lengths is None else lengths
 
 
 def columns_on(kind: Any, columns: tuple[Any, ...], like: Any) -> tuple[Any, ...]:
