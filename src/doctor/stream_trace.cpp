@@ -162,17 +162,18 @@ struct StreamTrace::State {
     return place;
   }
 
+  Owner owner_of(const std::string& label) const SEGFUSE_REQUIRES(mutex) {
+    const auto found = owners.find(label);
+    return found == owners.end() ? Owner{} : found->second;
+  }
+
   StreamRace explain(const Finding& finding) const SEGFUSE_REQUIRES(mutex) {
     StreamRace race{finding.describe(), finding.missing(), runtime::race_picture(finding)};
     const Labels::Entry earlier = work.entry(finding.earlier.work);
     const Labels::Entry later = work.entry(finding.later.work);
     const std::string used =
         fmt::format("{}, {} on {}", earlier.place, earlier.name, stream_text(finding.earlier));
-    const auto owner = [&](const std::string& label) {
-      const auto found = owners.find(label);
-      return found == owners.end() ? Owner{} : found->second;
-    };
-    const Owner first = owner(finding.earlier.buffer);
+    const Owner first = owner_of(finding.earlier.buffer);
     if (finding.kind == Finding::Kind::kHost) {
       race.kind = "host";
       race.places = {{"used", used}, {"host", last_host}};
@@ -187,7 +188,7 @@ struct StreamTrace::State {
                      {"freed", first.freed},
                      {"reused", fmt::format("{}, {} on {}", later.place, later.name,
                                             stream_text(finding.later))},
-                     {"owner", owner(finding.later.buffer).allocated}};
+                     {"owner", owner_of(finding.later.buffer).allocated}};
       race.remedy = fmt::format(
           "behind {}: TENSOR.record_stream(torch.cuda.current_stream()), where TENSOR is what {} "
           "allocated",
