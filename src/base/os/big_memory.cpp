@@ -120,8 +120,8 @@ void* allocate_small(std::size_t bytes) {
 }  // namespace
 
 void* allocate_array(std::size_t bytes) {
-  if (!is_kept(bytes)) return allocate_small(bytes);
   if (bytes > kMostPages * kHugePage / 2) throw std::bad_alloc();
+  if (!is_kept(bytes)) return allocate_small(bytes);
   const std::size_t pages = pages_for(bytes);
   if (const Block block = kept.take(pages)) return memory_of(block);
   void* memory = map(pages * kHugePage);
