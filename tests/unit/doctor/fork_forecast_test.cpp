@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -28,15 +29,21 @@ constexpr std::uint64_t kMib = 1 << 20;
 struct Forked {
   int failed = 0;
   double seconds = 0;
+  /// Memory that the child shares with no other process.
+  std::uint64_t copied_bytes = 0;
 };
+
+/// Times depend on the machine and on what else it does, so they are compared in the long tests.
+bool times_are_tested() { return std::getenv("SEGFUSE_LONG") != nullptr; }
 
 /// What one fork() in the process does; nothing if the process does not survive it.
 std::optional<Forked> forked(Child& child) {
   child.say("fork 1");
   const std::string line = child.line();
   const auto fields = split(line, '\t');
-  if (fields.size() < 5) return std::nullopt;
-  return Forked{static_cast<int>(*parse_int(fields[3])), *parse_double(fields[4])};
+  if (fields.size() < 6) return std::nullopt;
+  return Forked{static_cast<int>(*parse_int(fields[3])), *parse_double(fields[4]),
+                1024 * static_cast<std::uint64_t>(*parse_int(fields[5]))};
 }
 
 std::vector<std::string> pinning(const std::string& how, std::uint64_t bytes) {
@@ -68,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ForkForecastTest,
                          ::testing::Values("plain", "thp", "shared", "kept", "wiped"),
                          [](const auto& suite) { return std::string(suite.param); });
 
-TEST_P(ForkForecastTest, TheStallIsForetoldWithinAFactorOfThree) {
+TEST_P(ForkForecastTest, TheCopyAndItsStallAreForetold) {
   Child child(pinning(GetParam(), 256 * kMib));
   std::string why;
   if (!has_pinned(child, why)) GTEST_SKIP() << "cannot pin memory here: " << why;
@@ -89,8 +96,11 @@ TEST_P(ForkForecastTest, TheStallIsForetoldWithinAFactorOfThree) {
     const std::optional<Forked> outcome = forked(child);
     ASSERT_TRUE(outcome);
     EXPECT_EQ(outcome->failed, 0);
+    EXPECT_GE(outcome->copied_bytes, report.forecast.copied_bytes);
+    EXPECT_LT(outcome->copied_bytes, report.forecast.copied_bytes + 32 * kMib);
     const double foretold = report.forecast.processor_seconds;
     EXPECT_GE(report.forecast.stall_seconds, foretold);
+    if (!times_are_tested()) return;
     // Below a millisecond the scheduler decides.
     agreed = copied ? outcome->seconds < 3 * foretold && foretold < 3 * outcome->seconds
                     : outcome->seconds < 3 * foretold + 1e-3;
@@ -116,7 +126,7 @@ TEST(ForkForecastHugeTest, PinnedHugePagesStaySlow) {
 }
 
 /// Memory that is not pinned: page tables, measured and not assumed.
-TEST(ForkForecastTablesTest, WhatIsNotPinnedIsForetoldWithinAFactorOfThree) {
+TEST(ForkForecastTablesTest, WhatIsNotPinnedIsForetold) {
   Child child(pinning("free", 512 * kMib));
   child.lines_until_ready();
   bool agreed = false;
@@ -126,6 +136,8 @@ TEST(ForkForecastTablesTest, WhatIsNotPinnedIsForetoldWithinAFactorOfThree) {
     EXPECT_EQ(forecast.copied_bytes, 0u);
     const std::optional<Forked> outcome = forked(child);
     ASSERT_TRUE(outcome);
+    EXPECT_LT(outcome->copied_bytes, 32 * kMib);
+    if (!times_are_tested()) return;
     agreed = outcome->seconds < 3 * forecast.processor_seconds &&
              forecast.processor_seconds < 3 * outcome->seconds;
     said += fmt::format("foretold {:.4f} s, took {:.4f} s\n", forecast.processor_seconds,
