@@ -80,8 +80,8 @@ def options_by_command(command):
 
 
 def _cell(text):
-    """The text in a table, where a bar ends the cell and angle brackets begin HTML."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+    """The text in a table, without a meaning in Markdown."""
+    return re.sub(r"([|*_\[\]])", r"\\\1", text).replace("<", "&lt;")
 
 
 def _table(rows):
