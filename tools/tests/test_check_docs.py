@@ -58,6 +58,13 @@ class Docs(CheckerTest):
         self.write("docs/a.md", "A\n\n    b = 1\n\n- item\n\n    its second paragraph\n")
         self.assert_found("docs/a.md:3: indented code; put it into a fence (```)")
 
+    def test_words(self):
+        self.write("docs/a.md", "It is `told` by\nWhoever has *gone*.\n\n```\ngone\n```\n")
+        self.assert_found(
+            "docs/a.md:2: the word 'Whoever'; say it in plain words",
+            "docs/a.md:2: the word 'gone'; say it in plain words",
+        )
+
     def test_keys_of_configurations(self):
         self.write("docs/configuration.md", KEYS)
         self.write("docs/a.md", '```toml\ntitle = "x"\n[data]\npath = "x"\n```\n')
