@@ -1,5 +1,6 @@
 #include "folder.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,12 +11,22 @@
 namespace segfuse::cli {
 namespace {
 
+double frame_rate_of(const std::string& text) {
+  char* end = nullptr;
+  const double rate = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0')
+    throw UsageError(
+        fmt::format("--frame-rate is '{}'; expected a number, the rows of a second", text));
+  return rate;
+}
+
 FolderPlan plan_of(const std::filesystem::path& folder, const FolderChoice& choice,
                    bool allow_commands) {
   FolderOptions options;
   options.folder = folder;
   options.preset = choice.preset;
   options.tier = choice.tier;
+  if (!choice.frame_rate.empty()) options.frame_rate = frame_rate_of(choice.frame_rate);
   options.allow_commands = allow_commands;
   options.context = Context::process_default();
   return plan_folder(options);
@@ -29,6 +40,8 @@ void add_folder_choice(Command command, FolderChoice& choice) {
   command.option("--preset", choice.preset,
                  "Of a folder: " + names + "; default: the one that fits best");
   command.option("--tier", choice.tier, "Tier of label files that have several");
+  command.option("--frame-rate", choice.frame_rate,
+                 "Rows a second of recordings that are no audio; default: what their labels say");
 }
 
 void prepare(TrainOptions& options, const FolderChoice& choice) {
@@ -38,6 +51,8 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
       throw UsageError(
           "--preset is for a folder of recordings; a TOML file says all that a preset says");
     if (!choice.tier.empty()) options.overrides.push_back("data.tier=" + choice.tier);
+    if (!choice.frame_rate.empty())
+      options.overrides.push_back("features.frame_rate=" + choice.frame_rate);
     return;
   }
   if (!options.data.empty())

@@ -313,9 +313,9 @@ struct Unpaired {
 };
 
 struct ManifestOptions {
-  /// Commands of a manifest run with the rights of this process: UsageError unless allowed.
-  bool allow_commands = false;
+  bool allow_commands = false;      ///< they run with this process's rights; else a UsageError
   bool values = false;              ///< the recordings are files of numbers, not audio
+  bool* are_values = nullptr;       ///< where wanted: values also where there is no audio; says so
   Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
   bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
 };

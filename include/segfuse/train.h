@@ -171,11 +171,13 @@ void write_outputs(const std::vector<std::pair<std::filesystem::path, std::strin
 // --------------------------------------------------------------------------------- configuration
 
 struct FolderOptions {
-  std::filesystem::path folder;  ///< as load_manifest() reads it
-  std::string preset;            ///< one of preset_names(); empty: the one that fits best
-  std::string tier;              ///< of labels with several; empty: the one that can be meant
-  bool allow_commands = false;   ///< run the commands of a manifest
-  Context context = {};          ///< its threads read the files
+  std::filesystem::path folder;        ///< as load_manifest() reads it
+  std::string preset;                  ///< one of preset_names(); empty: the one that fits best
+  std::string tier;                    ///< of labels with several; empty: the one that can be meant
+  std::optional<double> frame_rate{};  ///< rows a second of recordings that are no audio; nothing:
+                                       ///< what their labels say
+  bool allow_commands = false;         ///< run the commands of a manifest
+  Context context = {};                ///< its threads read the files
 };
 
 struct FolderPlan {
@@ -185,8 +187,9 @@ struct FolderPlan {
 
 /// Looks at the data of a folder and derives a configuration: sample rate, frames, mel range, K,
 /// tier, fill label, sizes of the training. Recordings without labels and labels without a
-/// recording are left out. The same folder gives the same text. DataError where a file is wrong or
-/// too little is labelled, UsageError where it cannot know which tier is meant.
+/// recording are left out; where there is no audio, files of numbers are the recordings. The same
+/// folder gives the same text. DataError where a file is wrong or too little is labelled,
+/// UsageError where it cannot know which tier is meant or how many rows are a second.
 FolderPlan plan_folder(const FolderOptions& options);
 
 /// birdsong, speech, ecg, mouse, bat, generic.

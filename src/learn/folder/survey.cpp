@@ -10,6 +10,7 @@
 #include "base/os/file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "learn/data/audio/parsers.h"
 #include "learn/data/labels/fields.h"
 #include "learn/data/text.h"
 #include "segfuse/data/formats.h"
@@ -21,12 +22,16 @@ namespace {
 /// Of a label that a tier has to be read so often that it is the tier that is meant.
 constexpr double kClearlyMore = 3;
 
-data::AudioInfo info_of(const Recording& recording) {
-  if (!recording.command) return data::audio_info(recording.audio);
+Extent extent_of_audio(const Recording& recording) {
+  if (!recording.command) {
+    const data::AudioInfo info = data::audio_info(recording.audio);
+    return {static_cast<double>(info.sample_rate), info.channels, info.frames};
+  }
   AudioOptions how;
   how.channel = AudioOptions::kMean;
   const Audio audio = read_recording(recording, how);
-  return {audio.sample_rate, audio.channels, static_cast<std::int64_t>(audio.samples.size())};
+  return {static_cast<double>(audio.sample_rate), audio.channels,
+          static_cast<std::int64_t>(audio.samples.size())};
 }
 
 Annotation labels_of(const Recording& recording, double sample_rate, const std::string& tier) {
@@ -66,7 +71,7 @@ TierStatistics statistics_of(const std::vector<Recording>& recordings, const std
     if (std::ranges::find(there, tier) == there.end()) continue;
     Annotation annotation;
     try {
-      annotation = labels_of(recording, 0, tier);
+      annotation = labels_of(recording, 1, tier);
     } catch (const DataError&) {
       continue;  // a tier that nobody may want
     }
@@ -125,6 +130,66 @@ void choose_tier(const FolderOptions& options, const std::vector<Recording>& rec
   if (!ordered.empty()) survey.tier = ordered[0].name;
 }
 
+template <class Each>
+void for_each(const FolderOptions& options, Survey& survey, const Each& each) {
+  pool_of(options.context).run(std::ssize(survey.recordings), [&](std::int64_t i) {
+    each(survey.recordings[static_cast<std::size_t>(i)]);
+  });
+}
+
+/// The end of the last label in seconds; nothing where labels count rows.
+std::optional<double> end_of_labels(const Recording& recording, const std::string& tier) {
+  const double end = labels_of(recording, 1, tier).duration;
+  if (labels_of(recording, 2, tier).duration != end) return {};
+  return end;
+}
+
+/// Reads all values, so that whatever is wrong with them is said before the training.
+void survey_values(const FolderOptions& options, Survey& survey) {
+  std::vector<LabelledRows> rows(survey.recordings.size());
+  for_each(options, survey, [&](Surveyed& surveyed) {
+    const Recording& recording = surveyed.recording;
+    const Shape shape = read_values(recording.audio, recording.part).shape();
+    surveyed.extent.frames = shape[0];
+    surveyed.extent.channels = shape[1];
+    const LabelFormat format = inspect_labels(recording.labels).format;
+    rows[static_cast<std::size_t>(&surveyed - survey.recordings.data())] = {
+        recording.audio, shape[0], end_of_labels(recording, survey.tier),
+        label_format(format).times == "positions"};
+  });
+  const Surveyed& first = survey.recordings.front();
+  for (const Surveyed& surveyed : survey.recordings)
+    if (surveyed.extent.channels != first.extent.channels)
+      throw DataError(fmt::format(
+          "{}: its rows have {} values, those of {} have {}; all recordings need the same channels",
+          surveyed.recording.audio.string(), surveyed.extent.channels,
+          first.recording.audio.filename().string(), first.extent.channels));
+  survey.frame_rate = find_frame_rate(options, rows);
+  for_each(options, survey, [&](Surveyed& surveyed) {
+    surveyed.extent.rate = survey.frame_rate.rate;
+    surveyed.gold = labels_of(surveyed.recording, surveyed.extent.rate, survey.tier);
+  });
+}
+
+void survey_audio(const FolderOptions& options, Survey& survey) {
+  if (options.frame_rate)
+    throw UsageError(fmt::format(
+        "{}: --frame-rate is for recordings that are no audio, and there is audio; leave it out, "
+        "or move the files of numbers into a folder of their own",
+        options.folder.string()));
+  for_each(options, survey, [&](Surveyed& surveyed) {
+    surveyed.extent = extent_of_audio(surveyed.recording);
+    surveyed.gold = labels_of(surveyed.recording, surveyed.extent.rate, survey.tier);
+  });
+}
+
+void check_frame_rate(const FolderOptions& options) {
+  if (options.frame_rate && !(*options.frame_rate > 0 && *options.frame_rate <= 1e9))
+    throw UsageError(
+        fmt::format("the frame rate is {}; expected rows a second, above 0 and up to 1e9",
+                    *options.frame_rate));
+}
+
 }  // namespace
 
 Survey survey_folder(const FolderOptions& options) {
@@ -134,16 +199,12 @@ Survey survey_folder(const FolderOptions& options) {
   how.allow_commands = options.allow_commands;
   how.unpaired = &survey.unpaired;
   how.split_was_given = &survey.split_was_given;
+  how.are_values = &survey.values;
+  check_frame_rate(options);
   const std::vector<Recording> recordings = load_manifest(options.folder, how);
   choose_tier(options, recordings, survey);
-  survey.recordings.resize(recordings.size());
-  pool_of(options.context).run(static_cast<std::int64_t>(recordings.size()), [&](std::int64_t i) {
-    const Recording& recording = recordings[static_cast<std::size_t>(i)];
-    Surveyed& surveyed = survey.recordings[static_cast<std::size_t>(i)];
-    surveyed.recording = recording;
-    surveyed.audio = info_of(recording);
-    surveyed.gold = labels_of(recording, surveyed.audio.sample_rate, survey.tier);
-  });
+  for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
+  survey.values ? survey_values(options, survey) : survey_audio(options, survey);
   return survey;
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "learn/data/audio/parsers.h"
 #include "learn/data/unlabelled.h"
+#include "learn/folder/rows.h"
 #include "segfuse/data.h"
 #include "segfuse/train.h"
 
@@ -13,9 +13,17 @@ namespace segfuse::learn {
 
 using data::kUnlabelled;
 
+/// Of a recording's own file.
+struct Extent {
+  double rate = 0;  ///< samples of a channel, or rows, a second
+  std::int64_t channels = 0;
+  std::int64_t frames = 0;  ///< samples of each channel, or rows
+  double seconds() const { return static_cast<double>(frames) / rate; }
+};
+
 struct Surveyed {
   Recording recording;
-  data::AudioInfo audio;
+  Extent extent;
   Annotation gold;  ///< gaps between labels have the label kUnlabelled
 };
 
@@ -33,6 +41,8 @@ struct Survey {
   std::string tier;                   ///< the chosen one; empty: there is nothing to choose
   bool tier_was_given = false;
   bool split_was_given = false;  ///< by the manifest or by folders
+  bool values = false;           ///< the recordings are no audio
+  FrameRate frame_rate;          ///< of values
 };
 
 Survey survey_folder(const FolderOptions& options);

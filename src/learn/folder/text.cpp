@@ -48,6 +48,12 @@ void write_data(const Plan& plan, Lines& out) {
 
 void write_features(const Plan& plan, Lines& out) {
   out.section("features");
+  if (plan.survey->values) {
+    out.set_text("kind", "values", "rows of numbers, no audio");
+    out.set("frame_rate", plan.survey->frame_rate.rate,
+            fmt::format("rows a second: {}", plan.survey->frame_rate.reason));
+    return;
+  }
   out.set_text("kind", plan.raw ? "raw" : "log_mel");
   out.set("sample_rate", std::int64_t{plan.sample_rate},
           plan.rates.size() > 1 ? "of most recordings" : "of all recordings");
@@ -93,6 +99,9 @@ void write_training(const Plan& plan, Lines& out) {
   out.set("batch_size", plan.batch_size);
   if (plan.fixed_length > 0)
     out.set("fixed_length", plan.fixed_length, "frames of the pieces that are trained on");
+  if (plan.select_by_loss)
+    out.set_text("select_by", "loss",
+                 "of epochs; errors in so few development segments say little");
   out.set("learning_rate", "2e-3");
   out.set("warmup", "0.1");
   out.set("weight_decay", plan.preset.preset->weight_decay);

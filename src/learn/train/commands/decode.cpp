@@ -103,6 +103,7 @@ class Decoding {
   void decode(std::span<DecodedFile> files);
   /// What was resampled; empty when nothing was.
   std::string resampled() const {
+    if (model_.config.features.kind == FeatureKind::kValues) return {};
     return data::resampled_text(rates_, model_.config.features.sample_rate);
   }
 
