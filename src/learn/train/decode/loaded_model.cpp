@@ -26,6 +26,7 @@ TrainedModel open_model(const std::filesystem::path& given, const std::string& c
 
 LoadedModel::LoadedModel(TrainedModel model, const Context& context)
     : model_(std::move(model)),
+      rules_(segment_rules(model_)),
       extractor_(model_.config.features),
       decoder_(Segmenter(model_.config.model), model_.parameters, model_.limits(),
                engine::executor_options(context)) {}

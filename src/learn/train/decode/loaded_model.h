@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "learn/train/decode/decoder.h"
+#include "learn/train/decode/orders.h"
 #include "learn/train/files/model_file.h"
 #include "segfuse/model.h"
 
@@ -30,9 +31,16 @@ class LoadedModel {
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how) {
     return decoder_.decode(sequences, how);
   }
+  /// How long segments may be when they are aligned.
+  const SegmentRules& rules() const { return rules_; }
+  std::vector<Decoded> align(const std::vector<Sequence>& sequences,
+                             const std::vector<semicrf::LabelOrders>& orders) {
+    return decoder_.align(sequences, orders, rules_.pieces);
+  }
 
  private:
   TrainedModel model_;
+  SegmentRules rules_;
   FeatureExtractor extractor_;
   Decoder decoder_;
 };
