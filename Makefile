@@ -11,7 +11,7 @@ else
 SANITIZER_PRESET := asan
 endif
 
-.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy docs packages clean
+.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy docs packages debian clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -81,6 +81,10 @@ packages: ## Python wheels in build-wheels/dist, tried in a bare environment of 
 	@tools/setup build python
 	@JOBS=$(JOBS) tools/wheels
 	@tools/test_wheels
+
+debian: ## Debian source and binary packages in build-debian, built from the last commit and tried
+	@tools/setup build debian
+	@DEB_BUILD_OPTIONS="$$DEB_BUILD_OPTIONS parallel=$(JOBS)" tools/debian_package
 
 clean: ## remove what was built (not out/)
 	rm -rf build build-*

@@ -35,8 +35,9 @@ def page_names(root):
     return sorted(path.relative_to(root) for path in found if path.is_file())
 
 
-def blocks_of(text):
-    """The fenced blocks of a page, in order."""
+def blocks_of(text, lost=None):
+    """The fenced blocks of a page, in order. The list `lost` gets the lines of comments for tests
+    that no block follows."""
     blocks, comments, lines = [], [], text.split("\n")
     at = 0
     while at < len(lines):
@@ -54,17 +55,26 @@ def blocks_of(text):
             end = at
             while "-->" not in lines[end] and end + 1 < len(lines):
                 end += 1
-            comments.append("\n".join(lines[at : end + 1]))
+            comments.append((at + 1, "\n".join(lines[at : end + 1])))
             at = end + 1
         else:
             if line.strip():
-                comments = []
+                lost, comments = _lost(lost, comments), []
             at += 1
+    _lost(lost, comments)
     return blocks
 
 
+def _lost(lost, comments):
+    if lost is not None:
+        lost += [
+            line for line, text in comments if re.match(r"\s*<!-- (?:before$|not run:)", text, re.M)
+        ]
+    return lost
+
+
 def _with_comments(block, comments):
-    for comment in comments:
+    for _, comment in comments:
         match = _COMMENT.search(comment)
         content = match.group(1) if match else ""
         if content.startswith(" not run:"):

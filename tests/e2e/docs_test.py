@@ -106,6 +106,13 @@ class Cpp(unittest.TestCase):
 
 
 class Pages(unittest.TestCase):
+    def test_use_it_in_the_readme_is_run_in_every_language(self):
+        text = (tool.SOURCE / "README.md").read_text()
+        section = text.split("\n## Use it\n")[1].split("\n## ")[0]
+        blocks = pages.blocks_of(section)
+        self.assertEqual([block.language for block in blocks], ["sh", "python", "cmake", "cpp"])
+        self.assertEqual([block.not_run for block in blocks], [""] * 4)
+
     def test_few_blocks_do_not_run(self):
         for language, count in NOT_RUN.items():
             skipped = [f"{page}:{block.line}: {block.not_run}" for page, blocks in blocks_in(language).items()

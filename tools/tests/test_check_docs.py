@@ -58,6 +58,14 @@ class Docs(CheckerTest):
         self.write("docs/a.md", "A\n\n    b = 1\n\n- item\n\n    its second paragraph\n")
         self.assert_found("docs/a.md:3: indented code; put it into a fence (```)")
 
+    def test_comments_that_no_block_follows(self):
+        lost = "<!-- before\nx = 1\n-->\n\ntext\n\n```python\nx\n```\n<!-- a note -->\ntext\n"
+        self.write("docs/a.md", lost + "<!-- not run: it is slow -->\n")
+        self.assert_found(
+            "docs/a.md:1: no block of code follows this comment",
+            "docs/a.md:12: no block of code follows this comment",
+        )
+
     def test_words(self):
         self.write("docs/a.md", "It is `told` by\nWhoever has *gone*.\n\n```\ngone\n```\n")
         self.assert_found(
