@@ -45,11 +45,17 @@ std::string text_of(const LabelledRows& recording) {
 }
 
 [[noreturn]] void ask_for_rate(const FolderOptions& options, const std::string& why) {
-  throw UsageError(fmt::format("{}: {}; say how many rows are a second with --frame-rate",
-                               options.folder.string(), why));
+  throw UsageError(fmt::format("{}: {}; say how many rows are a second with {}",
+                               options.folder.string(), why, setting_name(options, "frame rate")));
 }
 
 }  // namespace
+
+std::string setting_name(const FolderOptions& options, std::string_view words) {
+  std::string name(words);
+  std::ranges::replace(name, ' ', options.has_arguments ? '_' : '-');
+  return options.has_arguments ? name + "=" : "--" + name;
+}
 
 double simplest_between(double low, double high) {
   const Decimal rate = decimal_between(low, high);
