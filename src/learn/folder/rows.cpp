@@ -88,9 +88,13 @@ FrameRate find_frame_rate(const FolderOptions& options, const std::vector<Labell
   if (rate > kMostRate)
     ask_for_rate(options,
                  fmt::format("the labels say {:g} rows a second, more than {:g}", rate, kMostRate));
-  return {rate, fmt::format("rows over the end of the last label, which agree in {}",
-                            timed.size() == 1 ? "the only recording"
-                                              : fmt::format("all {} recordings", timed.size()))};
+  const bool equal = std::ranges::all_of(
+      timed, [&](const LabelledRows& recording) { return recording.rows == timed[0].rows; });
+  return {rate, equal ? "rows over the end of the last label, which is taken for the end of "
+                        "recordings that are all equally long"
+                      : fmt::format("rows over the end of the last label, which agree in all {} "
+                                    "recordings",
+                                    timed.size())};
 }
 
 }  // namespace segfuse::learn
