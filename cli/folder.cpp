@@ -20,16 +20,12 @@ double frame_rate_of(const std::string& text) {
   return rate;
 }
 
-FolderPlan plan_of(const std::filesystem::path& folder, const FolderChoice& choice,
-                   bool allow_commands) {
+FolderOptions folder_options(const FolderChoice& choice) {
   FolderOptions options;
-  options.folder = folder;
   options.preset = choice.preset;
   options.tier = choice.tier;
   if (!choice.frame_rate.empty()) options.frame_rate = frame_rate_of(choice.frame_rate);
-  options.allow_commands = allow_commands;
-  options.context = Context::process_default();
-  return plan_folder(options);
+  return options;
 }
 
 }  // namespace
@@ -60,11 +56,7 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
         fmt::format("two places for the data: '{}' and --data '{}'; pass one of them, or a TOML "
                     "file with --data",
                     options.config.string(), options.data));
-  const FolderPlan plan = plan_of(options.config, choice, options.allow_commands);
-  options.config_text = plan.configuration;
-  options.introduction = plan.card;
-  if (!options.out.empty())
-    options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
+  plan_training(options, folder_options(choice));
 }
 
 void choose_out(TrainOptions& options) {
@@ -101,7 +93,11 @@ void add_init(Command app, Common& common) {
           fmt::format("{}: is there already; name another file with --out, or pass "
                       "--overwrite",
                       options->out.string()));
-    const FolderPlan plan = plan_of(folder, options->choice, options->allow_commands);
+    FolderOptions how = folder_options(options->choice);
+    how.folder = folder;
+    how.allow_commands = options->allow_commands;
+    how.context = Context::process_default();
+    const FolderPlan plan = plan_folder(how);
     write_outputs({{options->out, plan.configuration}}, common.overwrite);
     if (common.json) {
       print_json({{"configuration", options->out.string()}, {"card", plan.card}});

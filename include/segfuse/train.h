@@ -18,8 +18,9 @@ struct TrainOptions {
   std::filesystem::path config;        ///< TOML; see examples/
   std::string config_text;             ///< instead of the file's content, where not empty
   std::vector<std::string> overrides;  ///< "section.key=value", winning over the file
-  std::string data;                ///< manifest or directory; empty: the configuration's data.path
-  std::filesystem::path out;       ///< directory, made if missing
+  std::string data;  ///< manifest or directory; empty: the configuration's data.path
+  std::vector<Recording> recordings{};  ///< instead of `data`, where there are any: see hold()
+  std::filesystem::path out;            ///< directory, made if missing
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.
@@ -185,12 +186,14 @@ void write_outputs(const std::vector<std::pair<std::filesystem::path, std::strin
 // --------------------------------------------------------------------------------- configuration
 
 struct FolderOptions {
-  std::filesystem::path folder;        ///< as load_manifest() reads it
-  std::string preset;                  ///< one of preset_names(); empty: the one that fits best
+  std::filesystem::path folder;         ///< as load_manifest() reads it
+  std::vector<Recording> recordings{};  ///< instead, where there are any: see hold()
+  std::string preset;                   ///< one of preset_names(); empty: the one that fits best
   std::string tier;                    ///< of labels with several; empty: the one that can be meant
   std::optional<double> frame_rate{};  ///< rows a second of recordings that are no audio; nothing:
                                        ///< what their labels say
   bool allow_commands = false;         ///< run the commands of a manifest
+  bool has_arguments = false;          ///< messages call settings "frame_rate=", not "--frame-rate"
   Context context = {};                ///< its threads read the files
 };
 
@@ -205,6 +208,11 @@ struct FolderPlan {
 /// folder gives the same text. DataError where a file is wrong or too little is labelled,
 /// UsageError where it cannot know which tier is meant or how many rows are a second.
 FolderPlan plan_folder(const FolderOptions& options);
+
+/// Plans a training on the folder that stands in options.config, or on options.recordings: puts the
+/// configuration in the place of the file's content, and the card into the introduction. What is to
+/// be planned, the commands that are allowed and the context are those of the training.
+void plan_training(TrainOptions& options, FolderOptions how);
 
 /// birdsong, speech, ecg, mouse, bat, generic.
 std::vector<std::string> preset_names();

@@ -158,7 +158,7 @@ class TrainTest(ValuesFolder):
         (folder / "manifest.tsv").write_text("\n".join(lines) + "\n")
         card = self.init(folder)
         self.assertIn("50 rows a second", card)
-        self.assertIn("1 for test, as the folder says", card)
+        self.assertIn("1 for test, as given", card)
         ids = self.folder("by-id", 6)
         (ids / "manifest.csv").write_text("id\n" + "".join(f"{path.stem}\n" for path in sorted(ids.glob("*.npy"))))
         self.assertIn("50 rows a second", self.init(ids))

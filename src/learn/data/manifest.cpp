@@ -5,6 +5,7 @@
 
 #include "base/os/file.h"
 #include "learn/data/labels/fields.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "learn/data/values/values.h"
 #include "segfuse/error.h"
@@ -31,19 +32,10 @@ struct Found {
 bool apply_split_rule(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.recording.id < b.recording.id; });
-  const bool given = std::any_of(found.begin(), found.end(),
-                                 [](const Found& item) { return item.split.has_value(); });
-  const bool has_dev = std::any_of(found.begin(), found.end(),
-                                   [](const Found& item) { return item.split == Split::kDev; });
-  std::size_t index = 0;
-  for (Found& item : found) {
-    Split& split = item.recording.split;
-    split = item.split.value_or(Split::kTrain);
-    if (split != Split::kTrain) continue;
-    const std::size_t digit = index++ % 10;
-    if (digit == 5 && !has_dev) split = Split::kDev;
-    if (digit == 0 && !given) split = Split::kTest;
-  }
+  std::vector<std::optional<Split>> splits;
+  for (const Found& item : found) splits.push_back(item.split);
+  const bool given = deal_splits(splits);
+  for (std::size_t i = 0; i < found.size(); ++i) found[i].recording.split = *splits[i];
   return given;
 }
 

@@ -54,8 +54,8 @@ void add_rows(const Plan& plan, Card& card) {
   std::int64_t frames = 0;
   for (const Surveyed& s : plan.survey->recordings) frames += s.extent.frames;
   card.row("frames", fmt::format("{}, a row each, of {:g} ms", frames, plan.hop_ms));
-  card.row("frame rate", fmt::format("{} rows a second: {}; --frame-rate says another",
-                                     frame_rate.rate, frame_rate.reason));
+  card.row("frame rate", fmt::format("{} rows a second: {}; {} says another", frame_rate.rate,
+                                     frame_rate.reason, plan.survey->setting("frame rate")));
   card.row("channels", fmt::format("{}", plan.channels.begin()->first));
 }
 
@@ -92,9 +92,10 @@ void add_tiers(const Survey& survey, Card& card) {
     all += fmt::format("{}{} ({} segments, {} labels)", all.empty() ? "" : ", ",
                        data::shown(tier.name), tier.segments, tier.labels);
   card.row("tiers", all);
-  card.row("tier", fmt::format("{}: {}; --tier chooses another", data::shown(survey.tier),
+  card.row("tier", fmt::format("{}: {}; {} chooses another", data::shown(survey.tier),
                                survey.tier_was_given ? "you asked for it"
-                                                     : "its labels come back most often"));
+                                                     : "its labels come back most often",
+                               survey.setting("tier")));
 }
 
 void add_classes(const Plan& plan, Card& card) {
@@ -129,8 +130,11 @@ void add_labels(const Plan& plan, Card& card) {
 }
 
 void add_choices(const Plan& plan, Card& card) {
-  card.row("preset", fmt::format("{}: {}; --preset chooses another", plan.preset.preset->name,
-                                 plan.preset.reason));
+  card.row("preset",
+           fmt::format("{}: {}{}", plan.preset.preset->name, plan.preset.reason,
+                       plan.survey->values
+                           ? ""
+                           : fmt::format("; {} chooses another", plan.survey->setting("preset"))));
   if (!plan.survey->values)
     card.row("frames",
              fmt::format(
@@ -150,7 +154,7 @@ void add_choices(const Plan& plan, Card& card) {
                                       : fmt::format("{} segments are", plan.longer_than_k)));
   card.row("split", fmt::format("{} to train on, {} for development, {} for test{}", plan.splits[0],
                                 plan.splits[1], plan.splits[2],
-                                plan.survey->split_was_given ? ", as the folder says" : ""));
+                                plan.survey->split_was_given ? ", as given" : ""));
   card.row("training",
            fmt::format(
                "{} epochs, {} a step{}{}", plan.epochs,
@@ -190,7 +194,7 @@ void add_warnings(const Plan& plan, Card& card) {
 
 std::string card_of(const Plan& plan) {
   Card card;
-  card.line(fmt::format("data card of {}", plan.survey->folder.string()));
+  card.line(fmt::format("data card of {}", plan.survey->place()));
   add_recordings(plan, card);
   add_tiers(*plan.survey, card);
   add_labels(plan, card);

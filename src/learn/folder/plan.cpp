@@ -60,6 +60,24 @@ std::vector<double> labelled_durations(const Survey& survey) {
   return durations;
 }
 
+/// At most those of the preset: short windows tell fewer bands apart, and each needs a bin.
+int most_bands(const Plan& plan) {
+  FeatureConfig config;
+  config.sample_rate = plan.sample_rate;
+  config.hop_ms = plan.hop_ms;
+  config.window_ms = plan.window_ms;
+  config.fmin = plan.fmin;
+  config.fmax = plan.fmax;
+  for (config.n_mels = plan.preset.preset->n_mels; config.n_mels > 1; --config.n_mels) {
+    try {
+      static_cast<void>(FeatureExtractor(config));
+      break;
+    } catch (const UsageError&) {
+    }
+  }
+  return config.n_mels;
+}
+
 /// A row is a frame. A boundary may be off by two of them, or by what the preset says.
 void choose_rows(Plan& plan) {
   const double rate = plan.survey->frame_rate.rate;
@@ -89,14 +107,15 @@ void choose_frames(Plan& plan) {
     plan.raw_bins = many ? kMostRawSamples / 2 : 0;
     return;
   }
-  plan.n_mels = preset.n_mels;
   plan.fmin = preset.fmin;
   if (plan.fmin >= rate / 4)
     throw UsageError(fmt::format(
         "{}: the preset '{}' looks at {:g} Hz and above, and recordings of {} Hz end at {:g} Hz; "
-        "choose another one with --preset",
-        plan.survey->folder.string(), preset.name, plan.fmin, plan.sample_rate, rate / 2));
+        "choose another one with {}",
+        plan.survey->place(), preset.name, plan.fmin, plan.sample_rate, rate / 2,
+        plan.survey->setting("preset")));
   plan.fmax = preset.fmax < rate / 2 ? preset.fmax : 0;
+  plan.n_mels = most_bands(plan);
 }
 
 /// Labels of whole recordings, with kUnlabelled where there are none.
@@ -217,7 +236,7 @@ void check_enough(const Plan& plan) {
   throw DataError(fmt::format(
       "{}: {} with labels; training needs at least one to train on and one to measure with: label "
       "another one, or cut a long one in two",
-      plan.survey->folder.string(),
+      plan.survey->place(),
       plan.survey->recordings.size() == 1
           ? "one recording"
           : fmt::format("{} recordings ({} for training, {} for development, {} for test)",
@@ -239,8 +258,8 @@ Plan make_plan(const Survey& survey, const std::string& preset) {
   if (survey.values && !preset.empty() && preset != kGeneric)
     throw UsageError(
         fmt::format("{}: the preset '{}' is for sound, and the recordings are no audio; leave "
-                    "--preset out, or choose '{}'",
-                    survey.folder.string(), preset, kGeneric));
+                    "{} out, or choose '{}'",
+                    survey.place(), preset, survey.setting("preset"), kGeneric));
   plan.preset = preset.empty() ? choose_preset(survey)
                                : PresetChoice{&preset_named(preset), "you asked for it"};
   choose_frames(plan);
@@ -259,6 +278,18 @@ FolderPlan plan_folder(const FolderOptions& options) {
   const learn::Survey survey = learn::survey_folder(options);
   const learn::Plan plan = learn::make_plan(survey, options.preset);
   return {learn::configuration_of(plan), learn::card_of(plan)};
+}
+
+void plan_training(TrainOptions& options, FolderOptions how) {
+  how.folder = options.recordings.empty() ? options.config : "the recordings";
+  how.recordings = options.recordings;
+  how.allow_commands = options.allow_commands;
+  how.context = options.context;
+  const FolderPlan plan = plan_folder(how);
+  options.config_text = plan.configuration;
+  options.introduction = plan.card;
+  if (!options.out.empty())
+    options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
 }
 
 }  // namespace segfuse

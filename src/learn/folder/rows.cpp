@@ -45,11 +45,17 @@ std::string text_of(const LabelledRows& recording) {
 }
 
 [[noreturn]] void ask_for_rate(const FolderOptions& options, const std::string& why) {
-  throw UsageError(fmt::format("{}: {}; say how many rows are a second with --frame-rate",
-                               options.folder.string(), why));
+  throw UsageError(fmt::format("{}: {}; say how many rows are a second with {}",
+                               options.folder.string(), why, setting_name(options, "frame rate")));
 }
 
 }  // namespace
+
+std::string setting_name(const FolderOptions& options, std::string_view words) {
+  std::string name(words);
+  std::ranges::replace(name, ' ', options.has_arguments ? '_' : '-');
+  return options.has_arguments ? name + "=" : "--" + name;
+}
 
 double simplest_between(double low, double high) {
   const Decimal rate = decimal_between(low, high);
@@ -82,9 +88,13 @@ FrameRate find_frame_rate(const FolderOptions& options, const std::vector<Labell
   if (rate > kMostRate)
     ask_for_rate(options,
                  fmt::format("the labels say {:g} rows a second, more than {:g}", rate, kMostRate));
-  return {rate, fmt::format("rows over the end of the last label, which agree in {}",
-                            timed.size() == 1 ? "the only recording"
-                                              : fmt::format("all {} recordings", timed.size()))};
+  const bool equal = std::ranges::all_of(
+      timed, [&](const LabelledRows& recording) { return recording.rows == timed[0].rows; });
+  return {rate, equal ? "rows over the end of the last label, which is taken for the end of "
+                        "recordings that are all equally long"
+                      : fmt::format("rows over the end of the last label, which agree in all {} "
+                                    "recordings",
+                                    timed.size())};
 }
 
 }  // namespace segfuse::learn

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "segfuse/train.h"
@@ -25,6 +26,9 @@ struct FrameRate {
 /// What the user asked for; else rows over the end of the last label, where all recordings agree
 /// within a row; else one, where labels count positions. UsageError where nothing says it.
 FrameRate find_frame_rate(const FolderOptions& options, const std::vector<LabelledRows>& all);
+
+/// What messages call a setting: "--frame-rate" or "frame_rate=".
+std::string setting_name(const FolderOptions& options, std::string_view words);
 
 /// The decimal number with the fewest digits between the two, or the reciprocal of one where that
 /// has at least two digits less. 0 < low <= high.

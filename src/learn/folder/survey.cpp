@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "learn/data/audio/parsers.h"
-#include "learn/data/labels/fields.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
@@ -23,31 +23,30 @@ namespace {
 constexpr double kClearlyMore = 3;
 
 Extent extent_of_audio(const Recording& recording) {
-  if (!recording.command) {
+  if (!recording.command && !recording.held) {
     const data::AudioInfo info = data::audio_info(recording.audio);
     return {static_cast<double>(info.sample_rate), info.channels, info.frames};
   }
   AudioOptions how;
-  how.channel = AudioOptions::kMean;
+  how.channel = recording.held ? AudioOptions::kStack : AudioOptions::kMean;
   const Audio audio = read_recording(recording, how);
-  return {static_cast<double>(audio.sample_rate), audio.channels,
-          static_cast<std::int64_t>(audio.samples.size())};
+  return {static_cast<double>(audio.sample_rate), audio.channels, audio.frames()};
 }
 
 Annotation labels_of(const Recording& recording, double sample_rate, const std::string& tier) {
   LabelOptions options;
   options.sample_rate = sample_rate;
   options.tier = tier;
-  options.recording = data::name_in_labels(recording);
   options.fill_label = kUnlabelled;
-  return read_labels(recording.labels, options);
+  return data::labels_of(recording, options);
 }
 
 /// Interval tiers of a label file that one is chosen from. A format whose tiers belong together has
 /// a choice only for somebody who names one.
 std::vector<std::string> tiers_of(const Recording& recording, bool is_named) {
-  const LabelContents contents = inspect_labels(recording.labels);
   std::vector<std::string> names;
+  if (recording.held) return names;
+  const LabelContents contents = inspect_labels(recording.labels);
   if (contents.tiers_are_one && !is_named) return names;
   for (const LabelTier& tier : contents.tiers)
     if (tier.intervals && !tier.name.empty()) names.push_back(tier.name);
@@ -98,8 +97,8 @@ double repeats(const TierStatistics& tier) {
                         data::shown(tier.name), tier.segments, tier.labels);
   throw UsageError(fmt::format(
       "{}: the labels have several tiers, and nothing says which one is meant: {}; choose one "
-      "with --tier",
-      options.folder.string(), text));
+      "with {}",
+      options.folder.string(), text, setting_name(options, "tier")));
 }
 
 /// A tier whose labels come back again and again can be learnt; one of words, most of which are
@@ -149,13 +148,13 @@ void survey_values(const FolderOptions& options, Survey& survey) {
   std::vector<LabelledRows> rows(survey.recordings.size());
   for_each(options, survey, [&](Surveyed& surveyed) {
     const Recording& recording = surveyed.recording;
-    const Shape shape = read_values(recording.audio, recording.part).shape();
+    const Shape shape = data::values_of(recording).shape();
     surveyed.extent.frames = shape[0];
     surveyed.extent.channels = shape[1];
-    const LabelFormat format = inspect_labels(recording.labels).format;
+    const bool places = !recording.held &&
+                        label_format(inspect_labels(recording.labels).format).times == "positions";
     rows[static_cast<std::size_t>(&surveyed - survey.recordings.data())] = {
-        recording.audio, shape[0], end_of_labels(recording, survey.tier),
-        label_format(format).times == "positions"};
+        recording.audio, shape[0], end_of_labels(recording, survey.tier), places};
   });
   const Surveyed& first = survey.recordings.front();
   for (const Surveyed& surveyed : survey.recordings)
@@ -173,14 +172,30 @@ void survey_values(const FolderOptions& options, Survey& survey) {
 
 void survey_audio(const FolderOptions& options, Survey& survey) {
   if (options.frame_rate)
-    throw UsageError(fmt::format(
-        "{}: --frame-rate is for recordings that are no audio, and there is audio; leave it out, "
-        "or move the files of numbers into a folder of their own",
-        options.folder.string()));
+    throw UsageError(
+        fmt::format("{}: {} is for recordings that are no audio, and there is audio; leave it out, "
+                    "or move the files of numbers into a folder of their own",
+                    options.folder.string(), setting_name(options, "frame rate")));
   for_each(options, survey, [&](Surveyed& surveyed) {
     surveyed.extent = extent_of_audio(surveyed.recording);
     surveyed.gold = labels_of(surveyed.recording, surveyed.extent.rate, survey.tier);
   });
+}
+
+std::vector<Recording> find_recordings(const FolderOptions& options, Survey& survey) {
+  if (!options.recordings.empty()) {
+    const HeldRecording& first = *options.recordings.front().held;
+    survey.values = std::holds_alternative<Tensor>(first.content);
+    survey.split_was_given = std::ranges::any_of(
+        options.recordings, [](const Recording& recording) { return !!recording.held->split; });
+    return options.recordings;
+  }
+  ManifestOptions how;
+  how.allow_commands = options.allow_commands;
+  how.unpaired = &survey.unpaired;
+  how.split_was_given = &survey.split_was_given;
+  how.are_values = &survey.values;
+  return load_manifest(options.folder, how);
 }
 
 void check_frame_rate(const FolderOptions& options) {
@@ -194,14 +209,9 @@ void check_frame_rate(const FolderOptions& options) {
 
 Survey survey_folder(const FolderOptions& options) {
   Survey survey;
-  survey.folder = options.folder;
-  ManifestOptions how;
-  how.allow_commands = options.allow_commands;
-  how.unpaired = &survey.unpaired;
-  how.split_was_given = &survey.split_was_given;
-  how.are_values = &survey.values;
+  survey.options = options;
   check_frame_rate(options);
-  const std::vector<Recording> recordings = load_manifest(options.folder, how);
+  const std::vector<Recording> recordings = find_recordings(options, survey);
   choose_tier(options, recordings, survey);
   for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
   survey.values ? survey_values(options, survey) : survey_audio(options, survey);

@@ -13,7 +13,7 @@ namespace segfuse::learn {
 
 using data::kUnlabelled;
 
-/// Of a recording's own file.
+/// Of a recording as it is stored.
 struct Extent {
   double rate = 0;  ///< samples of a channel, or rows, a second
   std::int64_t channels = 0;
@@ -34,7 +34,7 @@ struct TierStatistics {
 };
 
 struct Survey {
-  std::filesystem::path folder;
+  FolderOptions options;
   std::vector<Surveyed> recordings;  ///< those with labels, sorted by id
   Unpaired unpaired;
   std::vector<TierStatistics> tiers;  ///< where label files have several
@@ -42,7 +42,10 @@ struct Survey {
   bool tier_was_given = false;
   bool split_was_given = false;  ///< by the manifest or by folders
   bool values = false;           ///< the recordings are no audio
-  FrameRate frame_rate;          ///< of values
+  /// Where they are, for messages.
+  std::string place() const { return options.folder.string(); }
+  std::string setting(std::string_view words) const { return setting_name(options, words); }
+  FrameRate frame_rate;  ///< of values
 };
 
 Survey survey_folder(const FolderOptions& options);

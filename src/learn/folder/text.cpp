@@ -39,8 +39,10 @@ std::string list_of(const std::vector<T>& values) {
 
 void write_data(const Plan& plan, Lines& out) {
   out.section("data");
-  out.set_text("path", plan.survey->folder.string());
-  out.set_text("unpaired", "skip", "recordings without labels and the like are left out");
+  if (plan.survey->options.recordings.empty()) {
+    out.set_text("path", plan.survey->place());
+    out.set_text("unpaired", "skip", "recordings without labels and the like are left out");
+  }
   if (!plan.survey->tier.empty()) out.set_text("tier", plan.survey->tier);
   if (plan.fill_label)
     out.set_text("fill_label", *plan.fill_label, "what no label covers; no file has this label");

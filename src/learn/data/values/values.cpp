@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/os/file.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/error.h"
 
@@ -84,12 +84,7 @@ std::vector<std::string> value_parts(const std::filesystem::path& path) {
 
 Tensor parse_values(std::string_view bytes, std::string_view name, const std::string& part) {
   Tensor values = data::parse(bytes, name, part);
-  const std::span<const float> all = values.span<float>();
-  const auto columns = static_cast<std::size_t>(values.shape()[1]);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (!std::isfinite(all[i]))
-      throw DataError(fmt::format("{}: row {}, column {} is {}; expected finite numbers", name,
-                                  i / columns, i % columns, all[i]));
+  data::check_finite(values, name);
   return values;
 }
 
