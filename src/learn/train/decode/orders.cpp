@@ -136,6 +136,7 @@ class Reader {
       if (std::string_view("{|}").find(word.text[i]) == std::string_view::npos) continue;
       add_until(i);
       tokens_.push_back({word.text.substr(i, 1), {}, line, word.column + i});
+      if (word.text.substr(i, 2) == "}?") tokens_.push_back({"?", {}, line, word.column + ++i});
       begin = i + 1;
     }
     add_until(word.text.size());
