@@ -216,6 +216,12 @@ LabelOrders parse_orders(std::string_view text, const std::string& source, const
   return Reader(decoded, source, labels).read(between);
 }
 
+std::int32_t optional_label(const std::string& name, const Alphabet& labels) {
+  if (const auto label = labels.find(name)) return *label;
+  throw UsageError(fmt::format("the model has no label '{}' that could be optional; {}", name,
+                               suggestion(name, labels.labels())));
+}
+
 SegmentRules segment_rules(const TrainedModel& model) {
   const ModelConfig& config = model.config.model;
   const auto classes = static_cast<std::size_t>(config.classes);
