@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using semicrf::LabelOrders;
 
 constexpr std::string_view kEndings[] = {".txt", ".lab"};
-constexpr std::size_t kMostEdges = std::size_t{1} << 24;
+constexpr std::size_t kMostEdges = std::size_t{1} << 22;
 constexpr int kDeepest = 64;
 
 /// Nodes that a part of an order may begin and end with.
