@@ -24,7 +24,7 @@ struct LabelOrders {
 
 /// The same orders, each by one path only. Nodes that no path reaches are left out. UsageError for
 /// a graph that is not as described, or whose result has more than `most` nodes and edges.
-LabelOrders one_path_each(const LabelOrders& orders, std::int64_t most = std::int64_t{1} << 24);
+LabelOrders one_path_each(const LabelOrders& orders, std::int64_t most = std::int64_t{1} << 22);
 
 /// Which segments may be longer than their label's longest duration: they then consist of pieces,
 /// with the model's transition from the label to itself between them.

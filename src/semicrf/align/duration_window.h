@@ -129,10 +129,10 @@ class DurationWindow {
   std::vector<double> linear_;
 };
 
-/// log(exp(a) + exp(b)).
+/// log(exp(a) + exp(b)); what would add less than 1e-17 is left out.
 inline double log_add(double a, double b) {
   if (a < b) std::swap(a, b);
-  return b == kNegInf ? a : a + std::log1p(std::exp(b - a));
+  return b == kNegInf || b < a - 40.0 ? a : a + std::log1p(std::exp(b - a));
 }
 
 }  // namespace segfuse::semicrf

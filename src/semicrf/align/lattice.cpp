@@ -229,10 +229,17 @@ void AlignLattice::backward(std::int32_t node) {
 void AlignLattice::count(std::int32_t node, double log_partition) {
   const NodeFrames& f = frames_[at(node)];
   std::vector<double>& changes = changes_[at(orders_.nodes[at(node)].label)];
-  for (std::int64_t t = f.enter; t <= f.last_enter; ++t)
-    changes[at(t)] += std::exp(enter<false>(node, t) + inside_[at(node)].at(t) - log_partition);
-  for (std::int64_t t = f.first_end; t <= f.last_end; ++t)
-    changes[at(t)] -= std::exp(value_[at(node)].at(t) + leave(node, t) - log_partition);
+  const auto probability = [&](double score) {  // less than 1e-26 is not seen beside 1
+    return score - log_partition < -60.0 ? 0.0 : std::exp(score - log_partition);
+  };
+  for (std::int64_t t = f.enter; t <= f.last_enter; ++t) {
+    const double from = inside_[at(node)].at(t);
+    if (from > kNegInf) changes[at(t)] += probability(enter<false>(node, t) + from);
+  }
+  for (std::int64_t t = f.first_end; t <= f.last_end; ++t) {
+    const double until = value_[at(node)].at(t);
+    if (until > kNegInf) changes[at(t)] -= probability(until + leave(node, t));
+  }
 }
 
 void AlignLattice::find_posteriors(Alignment& alignment) {

@@ -13,7 +13,6 @@
 #include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
-#include "base/text.h"
 #include "learn/data/text.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
@@ -264,11 +263,7 @@ OrderFiles order_files(const OrderOptions& given, const Alphabet& labels) {
   OrderFiles files{given.folder, {}};
   if (!given.folder.empty() && !path_is_directory(given.folder))
     throw UsageError(fmt::format("{}: no such directory of orders", given.folder.string()));
-  if (given.optional.empty()) return files;
-  files.optional = labels.find(given.optional);
-  if (!files.optional)
-    throw UsageError(fmt::format("the model has no label '{}' that could be optional; {}",
-                                 given.optional, suggestion(given.optional, labels.labels())));
+  if (!given.optional.empty()) files.optional = learn::optional_label(given.optional, labels);
   return files;
 }
 

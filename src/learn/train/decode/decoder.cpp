@@ -15,6 +15,7 @@
 #include "learn/train/loop/bound_inputs.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
+#include "segfuse/semicrf/orders.h"
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::learn {

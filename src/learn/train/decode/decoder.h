@@ -10,7 +10,11 @@
 #include "learn/model/grammar.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/loop/corpus.h"
-#include "segfuse/semicrf/orders.h"
+
+namespace segfuse::semicrf {
+struct LabelOrders;
+enum class PieceRule : std::uint8_t;
+}  // namespace segfuse::semicrf
 
 namespace segfuse::learn {
 

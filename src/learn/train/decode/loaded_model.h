@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "learn/train/decode/decoder.h"
-#include "learn/train/decode/orders.h"
 #include "learn/train/files/model_file.h"
 #include "segfuse/model.h"
 
 namespace segfuse::learn {
+
+struct SegmentRules;
 
 /// A model file, or model.safetensors in a directory.
 std::filesystem::path model_path(const std::filesystem::path& given);
@@ -32,15 +33,12 @@ class LoadedModel {
     return decoder_.decode(sequences, how);
   }
   /// How long segments may be when they are aligned.
-  const SegmentRules& rules() const { return rules_; }
+  SegmentRules rules() const;
   std::vector<Decoded> align(const std::vector<Sequence>& sequences,
-                             const std::vector<semicrf::LabelOrders>& orders) {
-    return decoder_.align(sequences, orders, rules_.pieces);
-  }
+                             const std::vector<semicrf::LabelOrders>& orders);
 
  private:
   TrainedModel model_;
-  SegmentRules rules_;
   FeatureExtractor extractor_;
   Decoder decoder_;
 };

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using semicrf::LabelOrders;
 
 constexpr std::string_view kEndings[] = {".txt", ".lab"};
-constexpr std::size_t kMostEdges = std::size_t{1} << 24;
+constexpr std::size_t kMostEdges = std::size_t{1} << 22;
 constexpr int kDeepest = 64;
 
 /// Nodes that a part of an order may begin and end with.
@@ -136,6 +136,7 @@ class Reader {
       if (std::string_view("{|}").find(word.text[i]) == std::string_view::npos) continue;
       add_until(i);
       tokens_.push_back({word.text.substr(i, 1), {}, line, word.column + i});
+      if (word.text.substr(i, 2) == "}?") tokens_.push_back({"?", {}, line, word.column + ++i});
       begin = i + 1;
     }
     add_until(word.text.size());
@@ -213,6 +214,12 @@ LabelOrders parse_orders(std::string_view text, const std::string& source, const
                          std::optional<std::int32_t> between) {
   const std::string decoded = data::to_utf8(text, source);
   return Reader(decoded, source, labels).read(between);
+}
+
+std::int32_t optional_label(const std::string& name, const Alphabet& labels) {
+  if (const auto label = labels.find(name)) return *label;
+  throw UsageError(fmt::format("the model has no label '{}' that could be optional; {}", name,
+                               suggestion(name, labels.labels())));
 }
 
 SegmentRules segment_rules(const TrainedModel& model) {

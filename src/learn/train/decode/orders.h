@@ -27,6 +27,9 @@ std::filesystem::path order_file(const std::filesystem::path& recording,
 semicrf::LabelOrders parse_orders(std::string_view text, const std::string& source,
                                   const Alphabet& labels, std::optional<std::int32_t> between = {});
 
+/// The label of that name. UsageError where the model has none.
+std::int32_t optional_label(const std::string& name, const Alphabet& labels);
+
 /// How long segments may be, by label.
 struct SegmentRules {
   std::vector<std::int64_t> shortest, longest;  ///< frames of a piece
