@@ -145,6 +145,19 @@ nb::tuple decode_file(LoadedModel& loaded, const std::string& path,
   return tuple_of(loaded.run([&](const Model& model) { return model.decode_file(path, options); }));
 }
 
+nb::tuple align(LoadedModel& loaded, const Samples& samples, int rate, const std::string& order,
+                const std::string& optional) {
+  const Audio audio = audio_of(samples, rate, "the recording");
+  return tuple_of(
+      loaded.run([&](const Model& model) { return model.align(audio, order, optional); }));
+}
+
+nb::tuple align_file(LoadedModel& loaded, const std::string& path, const std::string& order,
+                     const std::string& optional) {
+  return tuple_of(
+      loaded.run([&](const Model& model) { return model.align_file(path, order, optional); }));
+}
+
 /// The text of metrics.json.
 std::string run_training(const std::string& config, const std::vector<std::string>& overrides,
                          const std::string& data, const std::string& out, const nb::dict& how) {
@@ -202,7 +215,9 @@ void bind_models(nb::module_& m) {
                    [](const LoadedModel& l) { return l.model().parameter_count(); })
       .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
       .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
-      .def("decode_file", &decode_file, "path"_a, "options"_a);
+      .def("decode_file", &decode_file, "path"_a, "options"_a)
+      .def("align", &align, "samples"_a, "sample_rate"_a, "order"_a, "optional"_a)
+      .def("align_file", &align_file, "path"_a, "order"_a, "optional"_a);
   m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "how"_a);
   m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,
         "device"_a);

@@ -108,6 +108,18 @@ def _samples_of(recording: object, channel: int, name: str) -> np.ndarray:
     return np.ascontiguousarray(samples, dtype=np.float32)
 
 
+def _path_of(recording: Any, sample_rate: int | None) -> str | None:
+    """The path of a file; None for samples."""
+    if not _is_path(recording):
+        return None
+    if sample_rate is not None:
+        raise UsageError(
+            f"sample_rate={sample_rate} was given for the file "
+            f"{os.fspath(recording)!r}, which says its own; leave it out"
+        )
+    return os.fspath(recording)
+
+
 class Model:
     """A trained model, read from the file that a training wrote.
 
@@ -217,21 +229,59 @@ class Model:
             whole("samples", samples, 0),
             seed_of(seed),
         )
-        if _is_path(recording):
-            if sample_rate is not None:
+        path = _path_of(recording, sample_rate)
+        if path is not None:
+            return Prediction._of(self._native.decode_file(path, how))
+        array, rate = self._array_of(recording, sample_rate, "decode(samples, 16000)")
+        return Prediction._of(self._native.decode([array], rate, "the recording", how)[0])
+
+    def align(
+        self,
+        recording: Any,
+        order: str | Sequence[str],
+        sample_rate: int | None = None,
+        *,
+        optional: str = "",
+    ) -> Prediction:
+        """Finds where the labels of a recording are, given their order.
+
+        All probabilities are those given the order; `start_confidence` is NaN.
+
+        Args:
+            recording: as for `decode`.
+            order: labels, or the text of an order: "a b? {c|d e}" (docs/alignment.md).
+            sample_rate: in Hz, of samples; of a file None.
+            optional: a label that may stand before, between and after the words of the order.
+
+        Raises:
+            UsageError: as `decode`; or the model has no label `optional`.
+            DataError: as `decode`; or the text is no order of the model's labels, or does not fit
+                the length of the recording.
+        """
+        if not isinstance(order, str):
+            unknown = [label for label in order if label not in self.labels]
+            spaced = [label for label in order if len(label.split()) != 1]
+            if unknown or spaced:
                 raise UsageError(
-                    f"sample_rate={sample_rate} was given for the file "
-                    f"{os.fspath(recording)!r}, which says its own; leave it out"
+                    f"the order has {(unknown or spaced)[0]!r}; expected labels of the model "
+                    "without white space"
                 )
-            return Prediction._of(self._native.decode_file(os.fspath(recording), how))
+            order = " ".join(order)
+        path = _path_of(recording, sample_rate)
+        if path is not None:
+            return Prediction._of(self._native.align_file(path, order, optional))
+        array, rate = self._array_of(recording, sample_rate, "align(samples, order, 16000)")
+        return Prediction._of(self._native.align(array, rate, order, optional))
+
+    def _array_of(
+        self, recording: Any, sample_rate: int | None, example: str
+    ) -> tuple[np.ndarray, int]:
         if sample_rate is None:
             raise UsageError(
-                "no sample_rate was given for an array of samples; pass theirs in Hz, as "
-                "decode(samples, 16000)"
+                f"no sample_rate was given for an array of samples; pass theirs in Hz, as {example}"
             )
         array = _samples_of(recording, self._native.channel, "the recording")
-        rate = whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
-        return Prediction._of(self._native.decode([array], rate, "the recording", how)[0])
+        return array, whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
 
     def decode_all(
         self, recordings: Sequence[Any], sample_rate: int, *, posteriors: bool = False
