@@ -126,6 +126,20 @@ class AlignTest(tool.ToolTest):
             self.assertIn(text, result.stderr)
         self.assertFalse((self.directory / "usage").exists())
 
+    def test_segments_longer_than_k_are_one_segment_each(self):
+        for long in ("cut", "joined"):
+            model = self.directory / f"short-{long}"
+            tool.run("train", self.directory / "tiny.toml", "--data", self.data, "--out", model, "--quiet", "--set",
+                     "model.max_duration=6", "--set", f'model.long_segments="{long}"', check=0)
+            out = self.directory / f"short-{long}-out"
+            tool.run("align", model, self.data / "test", "--orders", self.orders, "--out", out, "--format", "csv", check=0)
+            longest = 0
+            for audio in self.recordings:
+                rows = self.rows(out / f"{audio.stem}.csv")
+                self.assertEqual([row["label"] for row in rows], self.gold(audio))
+                longest = max(longest, *(float(row["end"]) - float(row["start"]) for row in rows))
+            self.assertGreater(longest, 0.08)
+
     def test_heads_without_durations_align_as_well(self):
         for head in ("linear_chain", "softmax"):
             model = self.directory / head
