@@ -450,9 +450,7 @@ std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
       const semicrf::Alignment& alignment = found[i];
       if (alignment.status != semicrf::RowStatus::kOk)
         throw DataError(
-            fmt::format("{}: no segmentation in its order is allowed by the model's "
-                        "durations and grammar",
-                        sequences[at(batch.rows[i])].id));
+            "the model's durations and grammar allow no segmentation with labels in this order");
       Decoded& result = results[at(batch.rows[i])];
       result.log_probability = alignment.score - alignment.log_partition;
       for (const semicrf::AlignedSegment& s : alignment.segments)

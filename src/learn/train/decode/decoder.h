@@ -108,7 +108,7 @@ class Decoder {
                                                              BatchShare share);
   /// The likeliest segmentation of each sequence with labels in its order. All probabilities are
   /// those given the order; start confidences are NaN, and there are no posteriors by frame.
-  /// DataError that names a sequence which has no segmentation.
+  /// DataError where a sequence has no segmentation.
   std::vector<Decoded> align(const std::vector<Sequence>& sequences,
                              const std::vector<semicrf::LabelOrders>& orders,
                              const std::vector<semicrf::PieceRule>& pieces,
