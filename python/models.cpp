@@ -202,6 +202,7 @@ void plan(TrainOptions& options, const nb::dict& plan) {
   how.has_arguments = true;
   const nb::gil_scoped_release release;
   plan_training(options, how);
+  if (options.context.options().get(options::kQuiet)) options.introduction.clear();
 }
 
 /// The text of metrics.json, and the directory.
