@@ -11,7 +11,7 @@ else
 SANITIZER_PRESET := asan
 endif
 
-.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy packages clean
+.PHONY: help demo build test test-python test-long test-threads sanitize bench check format tidy docs packages debian clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -71,10 +71,20 @@ tidy: ## locks (clang's analysis), and clang-tidy over src/ and cli/ if it is in
 	  $$(command -v clang-tidy-19 clang-tidy | head -n 1) -p build --quiet \
 	  --extra-arg=-Wno-unknown-warning-option
 
+docs: ## the documentation as a site, in build-docs/
+	@tools/setup docs
+	@# Not --quiet: strict mode would count no warnings.
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -f packaging/site/mkdocs.yml
+	@echo "docs: build-docs/index.html; with search: python3 -m http.server --directory build-docs"
+
 packages: ## Python wheels in build-wheels/dist, tried in a bare environment of every Python here
 	@tools/setup build python
 	@JOBS=$(JOBS) tools/wheels
 	@tools/test_wheels
+
+debian: ## Debian source and binary packages in build-debian, built from the last commit and tried
+	@tools/setup build debian
+	@DEB_BUILD_OPTIONS="$$DEB_BUILD_OPTIONS parallel=$(JOBS)" tools/debian_package
 
 clean: ## remove what was built (not out/)
 	rm -rf build build-*

@@ -163,6 +163,20 @@ struct DecodeOptions {
 /// common, are a UsageError before any is written.
 std::vector<DecodedFile> decode(const DecodeOptions& options);
 
+struct OrderOptions {
+  std::filesystem::path folder;  ///< where the orders are; empty: each beside its recording
+  std::string optional;  ///< a label that may stand before, between and after words; empty: none
+};
+
+/// Finds where the labels of recordings are, given their order: NAME.txt or NAME.lab has the labels
+/// of NAME.wav, separated by white space. `a?` may be left out; `{a b|c}` is one of its variants,
+/// and one word; a word that is a label of the model is that label. As decode() in all else; the
+/// probabilities are those given the order, and there is no confidence of starts. A recording
+/// without an order, and one that cannot have it, stops only itself. UsageError for options of
+/// decode() that ask for other segmentations or for posteriors by frame, and for an optional label
+/// that the model lacks.
+std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions& orders = {});
+
 /// Writes files for a user, each with its content; the directories are there. When one is in the
 /// way that segfuse did not write, or that was changed since, that is a UsageError and nothing is
 /// written, or it is replaced.

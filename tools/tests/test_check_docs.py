@@ -1,0 +1,110 @@
+import pathlib
+import sys
+import unittest
+
+from checker import TOOLS, CheckerTest
+
+sys.path.insert(0, str(TOOLS))
+import pages
+
+KEYS = "## At the top\n\n| `title` | string |\n\n## [data]\n\n| `path` | string |\n"
+
+
+class Docs(CheckerTest):
+    checker = "check_docs"
+
+    def test_links(self):
+        self.write("docs/a.md", "# A\n\nSee [b](b.md#the-end), [it](#a) and\n![p](images/p.svg).\n")
+        self.write("docs/b.md", "# B\n\n## The `end`\n\n<https://x.org> [up](../README.md)\n")
+        self.write("docs/images/p.svg", "")
+        self.write("README.md", "# R\n\n[a]: docs/a.md\n")
+        self.assert_clean()
+        self.write("docs/b.md", "# B\n\n## Another end\n")
+        self.write("README.md", '# R\n\n[a]: docs/c.md\n<img src="p.svg">\n[x](docs/b.md#ende)\n')
+        (self.root / "docs/images/p.svg").unlink()
+        self.assert_found(
+            "docs/a.md:3: docs/b.md has no heading for #the-end",
+            "docs/a.md:4: the link leads to images/p.svg, which does not exist",
+            "README.md:3: the link leads to docs/c.md, which does not exist",
+            "README.md:4: the link leads to p.svg, which does not exist",
+            "README.md:5: docs/b.md has no heading for #ende",
+        )
+
+    def test_links_in_code_and_comments_are_none(self):
+        self.write("docs/a.md", "`[b](b.md)`\n\n```\n[b](b.md)\n```\n\n<!-- [b](b.md) -->\n")
+        self.assert_clean()
+
+    def test_a_link_does_not_leave_the_tree(self):
+        self.write("docs/a.md", "[up](../..)\n")
+        self.assert_found("docs/a.md:1: the link leads out of the tree, to ../..")
+
+    def test_headings_of_one_name_and_with_links(self):
+        self.write("docs/a.md", "# A b\n\n# A b\n\n# [A](#a-b) c?\n\n[x](#a-b-1) [y](#a-c)\n")
+        self.assert_clean()
+        self.write("docs/a.md", "# A b\n\n```\n# A c\n```\n\n[x](#a-b-1) [y](#a-c)\n")
+        self.assert_found(
+            "docs/a.md:7: docs/a.md has no heading for #a-b-1",
+            "docs/a.md:7: docs/a.md has no heading for #a-c",
+        )
+
+    def test_languages(self):
+        self.write("docs/a.md", "```sh\nls\n```\n\n```\ntext\n```\n\n```pyhton\nx\n```\n")
+        self.assert_found(
+            "docs/a.md:9: unknown language 'pyhton'; known are sh, python, cpp, cmake, toml, yaml,"
+            " and none"
+        )
+
+    def test_indented_code(self):
+        self.write("docs/a.md", "A\n\n    b = 1\n\n- item\n\n    its second paragraph\n")
+        self.assert_found("docs/a.md:3: indented code; put it into a fence (```)")
+
+    def test_comments_that_no_block_follows(self):
+        lost = "<!-- before\nx = 1\n-->\n\ntext\n\n```python\nx\n```\n<!-- a note -->\ntext\n"
+        self.write("docs/a.md", lost + "<!-- not run: it is slow -->\n")
+        self.assert_found(
+            "docs/a.md:1: no block of code follows this comment",
+            "docs/a.md:12: no block of code follows this comment",
+        )
+
+    def test_words(self):
+        self.write("docs/a.md", "It is `told` by\nWhoever has *gone*.\n\n```\ngone\n```\n")
+        self.assert_found(
+            "docs/a.md:2: the word 'Whoever'; say it in plain words",
+            "docs/a.md:2: the word 'gone'; say it in plain words",
+        )
+
+    def test_keys_of_configurations(self):
+        self.write("docs/configuration.md", KEYS)
+        self.write("docs/a.md", '```toml\ntitle = "x"\n[data]\npath = "x"\n```\n')
+        self.assert_clean()
+        wrong = '```toml\ntitel = "x"\n[data]\npaht = "x"\n```\n'
+        self.write("docs/a.md", wrong + "\n```toml\n=\n```\n")
+        result = self.run_checker()
+        self.assertIn("docs/a.md:1: docs/configuration.md has no key titel", result.stderr)
+        self.assertIn("docs/a.md:1: docs/configuration.md has no key data.paht", result.stderr)
+        self.assertIn("docs/a.md:7: no TOML:", result.stderr)
+
+    def test_comments_for_tests(self):
+        self.write("docs/a.md", "<!-- not run: a text -->\n```\nx\n```\n")
+        self.assert_found("docs/a.md:2: comments for tests before a block that no test runs")
+        both = "<!-- not run: no -->\n<!-- before\ny = 1\n-->\n\n```python\nx\n```\n"
+        self.write("docs/a.md", both)
+        self.assert_found("docs/a.md:6: the block is not run, but has code to be run before it")
+
+
+class Blocks(unittest.TestCase):
+    def test_comments_belong_to_the_next_block(self):
+        text = (
+            "<!-- before\nx = 1\n-->\n\n```python\nprint(x)\n```\n"
+            "<!-- not run: it takes hours -->\n```sh\nmake\n```\n"
+            "<!-- not run: lost -->\ntext\n\n- item\n\n  ```sh\n  ls\n  ```\n"
+        )
+        first, second, third = pages.blocks_of(text)
+        self.assertEqual(first, pages.Block(6, "python", "print(x)\n", before="x = 1\n"))
+        self.assertEqual(second, pages.Block(10, "sh", "make\n", not_run="it takes hours"))
+        self.assertEqual(third, pages.Block(18, "sh", "ls\n"))
+
+    def test_pages(self):
+        names = pages.page_names(TOOLS.parent)
+        self.assertIn(pathlib.Path("README.md"), names)
+        self.assertIn(pathlib.Path("docs/tour.md"), names)
