@@ -18,7 +18,7 @@
 
 #include "arrays.h"
 #include "engines.h"
-#include "segfuse/data/held.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/model.h"
 #include "segfuse/train.h"
 
