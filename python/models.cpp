@@ -18,7 +18,7 @@
 
 #include "arrays.h"
 #include "engines.h"
-#include "segfuse/data/held.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/model.h"
 #include "segfuse/train.h"
 
@@ -222,6 +222,7 @@ void plan(TrainOptions& options, const nb::dict& plan) {
   how.has_arguments = true;
   const nb::gil_scoped_release release;
   plan_training(options, how);
+  if (options.context.options().get(options::kQuiet)) options.introduction.clear();
 }
 
 /// The text of metrics.json, and the directory.

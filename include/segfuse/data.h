@@ -297,7 +297,7 @@ struct Recording {
   std::optional<AudioCommand> command{};  ///< what to run instead of reading a file
   std::optional<int> channel{};           ///< as AudioOptions; wins over the configuration's
   std::string part{};                     ///< of a file that holds several: the sequence's name
-  std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see data/held.h
+  std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see formats.h
 };
 
 /// read_audio() of its file, or of what its command writes, or what its caller holds. A command

@@ -163,7 +163,7 @@ def train(
         overwrite: replace a run in `out`.
         compare: also train the same encoder with a softmax and with a linear chain.
         device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
-        quiet: no progress on the standard error stream.
+        quiet: no progress and no data card on the standard error stream.
 
     Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
     from the main thread. Arrays are copied.
