@@ -1,6 +1,7 @@
 """Systems side by side, in one training and between two, and what a report says of its run."""
 
 import json
+import os
 import re
 import shutil
 import unittest
@@ -72,6 +73,17 @@ class CompareTest(small_corpus.CorpusTest):
         self.assertIsNone(metrics["intervals"]["label_error_rate"])
         self.assertIsNone(metrics["systems"]["softmax"]["difference"]["label_error_rate"]["interval"])
         self.assertIn("no interval can be given", (out / "report.html").read_text())
+
+    @unittest.skipIf(os.environ.get("SEGFUSE_SANITIZE"), "ranks are tested without sanitizers")
+    def test_ranks_compare_to_the_same_bits(self):
+        counts = []
+        for name, more in (("one process", ()), ("two ranks", ("--ranks", 2))):
+            out = self.directory / name
+            tool.run("train", self.config, "--data", self.data, "--out", out, "--compare", "--set", "training.epochs=1",
+                     "--set", "training.shards=2", *more, check=0)
+            counts.append((out / "recordings.json").read_text())
+        self.assertEqual(*counts)
+        self.assertEqual(json.loads(counts[0])["systems"], ["semi_markov", "linear_chain", "softmax", "softmax_cleaned"])
 
     def test_the_report_says_what_the_run_was_made_of(self):
         run = self.metrics["run"]
