@@ -59,13 +59,13 @@ struct TrainResult {
 
 /// Trains on the training recordings, keeps the epoch that is best on the development recordings
 /// and measures it on the test recordings (on the development ones when there are none, and says
-/// so). Writes to `out`: model.safetensors, metrics.json, report.html, sequence.svg (a picture of
-/// one decoded test recording) and checkpoint.safetensors; with `compare` also softmax/ and
-/// linear_chain/. Nothing that is in the way is replaced (UsageError) unless it is continued or
-/// `overwrite` says so; a model that is overwritten is kept as model.previous.safetensors. While it
-/// runs, no other training can write to `out`. The model's bits depend on the configuration and the
-/// data alone, not on threads or interruptions. Throws Interrupted (exit code 130) after saving
-/// when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
+/// so). Writes to `out`: model.safetensors, metrics.json, recordings.json (for compare()),
+/// report.html, sequence.svg (a picture of one decoded test recording) and checkpoint.safetensors;
+/// with `compare` also softmax/ and linear_chain/. Nothing that is in the way is replaced
+/// (UsageError) unless it is continued or `overwrite` says so; a model that is overwritten is kept
+/// as model.previous.safetensors. While it runs, no other training can write to `out`. The model's
+/// bits depend on the configuration and the data alone, not on threads or interruptions. Throws
+/// Interrupted (exit code 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
 ///
 /// Processes that a launcher (mpirun, srun, torchrun, train_on_ranks()) started together share the
 /// training: each computes some shards of every step (training.shards), the first one writes the

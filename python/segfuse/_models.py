@@ -296,7 +296,8 @@ def train(
 
     Args:
         config: a TOML file; see docs/data.md and examples/.
-        out: a directory, made if missing: model.safetensors, metrics.json, report.html, checkpoint.
+        out: a directory, made if missing: model.safetensors, metrics.json, recordings.json,
+            report.html, checkpoint.
         data: a manifest or a directory of recordings; default: what the configuration says.
         settings: values by "section.key", which win over the file.
         resume: go on from the checkpoint in `out`.
