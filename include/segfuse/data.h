@@ -334,8 +334,8 @@ struct RecordingFeatures {
 RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor);
 
 struct Example {
-  std::string id;
-  Tensor features;     ///< (T, D) f32, not normalised over the corpus
+  std::string id, part_of{};  ///< part_of: the id of the whole recording, where this is a part
+  Tensor features;            ///< (T, D) f32, not normalised over the corpus
   Annotation gold;     ///< of the whole recording (covering()), then folded; empty without labels
   double seconds = 0;  ///< of the audio
   double sample_rate = 0;  ///< of its file

@@ -142,7 +142,8 @@ def train(
     Args:
         config: a folder of recordings with labels, whose configuration follows from what is in it;
             or a TOML file; see docs/data.md and examples/. With `recordings` a TOML file, or None.
-        out: a directory, made if missing: model.safetensors, metrics.json, report.html, checkpoint.
+        out: a directory, made if missing: model.safetensors, metrics.json, recordings.json,
+            report.html, checkpoint.
             Default: NAME-model in the current directory, a new one; with `recordings` none.
         data: a manifest or a directory of recordings; default: what the configuration says.
         recordings: arrays in memory instead of files, at least two. Audio: (samples,) or
