@@ -306,7 +306,7 @@ void add_decode(Command app, Common& common) {
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries, NAME.frames.csv");
   command.flag("--resume", options->resume,
-               "Skip recordings whose files exist already, whatever program wrote them");
+               "Skip recordings whose files are there already, whoever wrote them");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
