@@ -85,6 +85,7 @@ void add_kernels(nlohmann::ordered_json& json, const Common& common);
 void add_train(Command app, Common& common);
 void add_eval(Command app, Common& common);
 void add_decode(Command app, Common& common);
+void add_align(Command app, Common& common);
 void add_compile(Command app, Common& common);
 void add_run(Command app, Common& common);
 void add_synth(Command app, Common& common);

@@ -1,5 +1,6 @@
 #include "folder.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,15 +11,21 @@
 namespace segfuse::cli {
 namespace {
 
-FolderPlan plan_of(const std::filesystem::path& folder, const FolderChoice& choice,
-                   bool allow_commands) {
+double frame_rate_of(const std::string& text) {
+  char* end = nullptr;
+  const double rate = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0')
+    throw UsageError(
+        fmt::format("--frame-rate is '{}'; expected a number, the rows of a second", text));
+  return rate;
+}
+
+FolderOptions folder_options(const FolderChoice& choice) {
   FolderOptions options;
-  options.folder = folder;
   options.preset = choice.preset;
   options.tier = choice.tier;
-  options.allow_commands = allow_commands;
-  options.context = Context::process_default();
-  return plan_folder(options);
+  if (!choice.frame_rate.empty()) options.frame_rate = frame_rate_of(choice.frame_rate);
+  return options;
 }
 
 }  // namespace
@@ -29,6 +36,8 @@ void add_folder_choice(Command command, FolderChoice& choice) {
   command.option("--preset", choice.preset,
                  "Of a folder: " + names + "; default: the one that fits best");
   command.option("--tier", choice.tier, "Tier of label files that have several");
+  command.option("--frame-rate", choice.frame_rate,
+                 "Rows a second of recordings that are no audio; default: what their labels say");
 }
 
 void prepare(TrainOptions& options, const FolderChoice& choice) {
@@ -38,6 +47,8 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
       throw UsageError(
           "--preset is for a folder of recordings; a TOML file says all that a preset says");
     if (!choice.tier.empty()) options.overrides.push_back("data.tier=" + choice.tier);
+    if (!choice.frame_rate.empty())
+      options.overrides.push_back("features.frame_rate=" + choice.frame_rate);
     return;
   }
   if (!options.data.empty())
@@ -45,11 +56,7 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
         fmt::format("two places for the data: '{}' and --data '{}'; pass one of them, or a TOML "
                     "file with --data",
                     options.config.string(), options.data));
-  const FolderPlan plan = plan_of(options.config, choice, options.allow_commands);
-  options.config_text = plan.configuration;
-  options.introduction = plan.card;
-  if (!options.out.empty())
-    options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
+  plan_training(options, folder_options(choice));
 }
 
 void choose_out(TrainOptions& options) {
@@ -86,7 +93,11 @@ void add_init(Command app, Common& common) {
           fmt::format("{}: is there already; name another file with --out, or pass "
                       "--overwrite",
                       options->out.string()));
-    const FolderPlan plan = plan_of(folder, options->choice, options->allow_commands);
+    FolderOptions how = folder_options(options->choice);
+    how.folder = folder;
+    how.allow_commands = options->allow_commands;
+    how.context = Context::process_default();
+    const FolderPlan plan = plan_folder(how);
     write_outputs({{options->out, plan.configuration}}, common.overwrite);
     if (common.json) {
       print_json({{"configuration", options->out.string()}, {"card", plan.card}});

@@ -98,14 +98,14 @@ Json row_of(const DecodedFile& file) {
 }
 
 /// Names as they come; what could not be done stands at the end, where it is seen.
-void run_decode(DecodeOptions options, Common& common) {
+void run_decode(DecodeOptions options, const OrderOptions* orders, Common& common) {
   if (!common.json)
     options.each = [](const DecodedFile& file) {
       if (!file.error.empty() || file.skipped) return;
       put("{}  {} segments\n", file.labels.string(), file.segments);
       std::fflush(stdout);
     };
-  const std::vector<DecodedFile> files = decode(options);
+  const std::vector<DecodedFile> files = orders ? align(options, *orders) : decode(options);
   Json rows = Json::array();
   std::string undone;
   std::size_t count = 0;
@@ -130,8 +130,8 @@ void run_decode(DecodeOptions options, Common& common) {
   if (files.size() == 1)
     fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
   else
-    fmt::print(stderr, "segfuse: {} of {} recordings could not be decoded:{}\n", count,
-               files.size(), terminal_text(undone));
+    fmt::print(stderr, "segfuse: {} of {} recordings could not be {}:{}\n", count, files.size(),
+               orders ? "aligned" : "decoded", terminal_text(undone));
   common.status = static_cast<int>(ExitCode::kData);
 }
 
@@ -286,16 +286,36 @@ void add_eval(Command app, Common& common) {
   });
 }
 
+namespace {
+
+/// What decode and align have in common; returns the name of the format.
+std::shared_ptr<std::string> add_recordings(Command command, DecodeOptions& options) {
+  command.option("model", options.model, "model.safetensors or the directory of a training")
+      .required();
+  command.option("inputs", options.inputs, "Audio files or directories of them").required();
+  command.option("--out", options.out, "Directory for the label files").required();
+  auto format = std::make_shared<std::string>("textgrid");
+  command.option("--format", *format, written_label_formats()).shows_default();
+  command.option("--channel", options.channel, kChannel);
+  command.flag("--resume", options.resume,
+               "Skip recordings whose files are there already, whatever program wrote them");
+  return format;
+}
+
+void run_recordings(DecodeOptions& options, const std::string& format, const OrderOptions* orders,
+                    Common& common) {
+  options.context = Context::process_default();
+  options.overwrite = common.overwrite;
+  options.format = written_label_format(format);
+  run_decode(options, orders, common);
+}
+
+}  // namespace
+
 void add_decode(Command app, Common& common) {
   auto options = std::make_shared<DecodeOptions>();
   Command command = app.add("decode", "Cut recordings into labelled segments");
-  command.option("model", options->model, "model.safetensors or the directory of a training")
-      .required();
-  command.option("inputs", options->inputs, "Audio files or directories of them").required();
-  command.option("--out", options->out, "Directory for the label files").required();
-  auto format = std::make_shared<std::string>("textgrid");
-  command.option("--format", *format, written_label_formats()).shows_default();
-  command.option("--channel", options->channel, kChannel);
+  const auto format = add_recordings(command, *options);
   command.flag("--min-risk", options->minimum_risk,
                "The segmentation with the best expected boundary F1, not the likeliest");
   command.option("--k-best", options->k_best,
@@ -305,16 +325,26 @@ void add_decode(Command app, Common& common) {
   command.option("--seed", options->seed, "Seed of the samples").shows_default();
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries, NAME.frames.csv");
-  command.flag("--resume", options->resume,
-               "Skip recordings whose files are there already, whoever wrote them");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
-  command.runs([options, format, &common] {
-    options->context = Context::process_default();
-    options->overwrite = common.overwrite;
-    options->format = written_label_format(*format);
-    run_decode(*options, common);
+  command.runs([options, format, &common] { run_recordings(*options, *format, nullptr, common); });
+}
+
+void add_align(Command app, Common& common) {
+  auto options = std::make_shared<DecodeOptions>();
+  auto orders = std::make_shared<OrderOptions>();
+  Command command = app.add("align", "Find where the labels of recordings are, given their order");
+  const auto format = add_recordings(command, *options);
+  command.option("--orders", orders->folder,
+                 "Directory of the orders, NAME.txt or NAME.lab; default: beside the recordings");
+  command.option("--optional", orders->optional,
+                 "A label that may stand before, between and after all words of an order");
+  command.footer(
+      "\nAn order has labels between white space; 'a?' may be left out, '{a b|c}' is one of its "
+      "variants.\n\nExample:\n  segfuse align out/speech new --out labels --optional sil");
+  command.runs([options, orders, format, &common] {
+    run_recordings(*options, *format, orders.get(), common);
   });
 }
 

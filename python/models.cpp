@@ -4,7 +4,10 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -15,6 +18,7 @@
 
 #include "arrays.h"
 #include "engines.h"
+#include "segfuse/data/held.h"
 #include "segfuse/model.h"
 #include "segfuse/train.h"
 
@@ -129,12 +133,29 @@ nb::tuple tuple_of(const Prediction& prediction) {
                         array_of(prediction.boundary_posteriors));
 }
 
+/// Rows of values: (T), or (T, D).
+Tensor values_of(const Samples& rows) {
+  const std::vector<float> copy(rows.data(), rows.data() + rows.size());
+  const auto count = static_cast<std::int64_t>(rows.shape(0));
+  return Tensor::from(copy,
+                      {count, rows.ndim() == 2 ? static_cast<std::int64_t>(rows.shape(1)) : 1});
+}
+
+/// Of a model of audio `rate` is that of the samples in Hz; one of values knows its own.
 nb::list decode(LoadedModel& loaded, const std::vector<Samples>& samples, int rate,
                 const std::string& source, const InferenceOptions& options) {
   std::vector<Audio> recordings;
-  for (const Samples& one : samples) recordings.push_back(audio_of(one, rate, source));
-  const std::vector<Prediction> found =
-      loaded.run([&](const Model& model) { return model.decode(recordings, options); });
+  std::vector<Tensor> values;
+  const bool are_values = loaded.model().features().kind == FeatureKind::kValues;
+  for (const Samples& one : samples) {
+    if (are_values)
+      values.push_back(values_of(one));
+    else
+      recordings.push_back(audio_of(one, rate, source));
+  }
+  const std::vector<Prediction> found = loaded.run([&](const Model& model) {
+    return are_values ? model.decode_values(values, options) : model.decode(recordings, options);
+  });
   nb::list out;
   for (const Prediction& one : found) out.append(tuple_of(one));
   return out;
@@ -145,20 +166,63 @@ nb::tuple decode_file(LoadedModel& loaded, const std::string& path,
   return tuple_of(loaded.run([&](const Model& model) { return model.decode_file(path, options); }));
 }
 
-/// The text of metrics.json.
-std::string run_training(const std::string& config, const std::vector<std::string>& overrides,
-                         const std::string& data, const std::string& out, const nb::dict& how) {
+/// Name, array, segments as (start, end, label) and the split or nothing of a recording.
+using Given = std::tuple<std::string, Samples, std::vector<std::tuple<double, double, std::string>>,
+                         std::string>;
+
+std::optional<Split> split_of(const std::string& name) {
+  for (const Split one : {Split::kTrain, Split::kDev, Split::kTest})
+    if (name == name_of(one)) return one;
+  return std::nullopt;
+}
+
+/// `rate` is that of samples of audio; 0: they are values.
+std::vector<Recording> held_recordings(const std::vector<Given>& given, int rate) {
+  std::vector<HeldRecording> all;
+  for (const auto& [name, array, segments, split] : given) {
+    HeldRecording& one = all.emplace_back();
+    one.name = name;
+    if (rate > 0)
+      one.content = audio_of(array, rate, name);
+    else
+      one.content = values_of(array);
+    for (const auto& [start, end, label] : segments)
+      one.labels.push_back({start, end, label, static_cast<std::int64_t>(one.labels.size()) + 1});
+    one.split = split_of(split);
+  }
+  return hold(std::move(all));
+}
+
+/// With a plan: the configuration follows from the data.
+void plan(TrainOptions& options, const nb::dict& plan) {
+  FolderOptions how;
+  how.preset = nb::cast<std::string>(plan["preset"]);
+  how.tier = nb::cast<std::string>(plan["tier"]);
+  how.frame_rate = nb::cast<std::optional<double>>(plan["frame_rate"]);
+  how.has_arguments = true;
+  const nb::gil_scoped_release release;
+  plan_training(options, how);
+}
+
+/// The text of metrics.json, and the directory.
+std::pair<std::string, std::string> run_training(const std::string& config,
+                                                 const std::vector<std::string>& overrides,
+                                                 const std::string& data, const std::string& out,
+                                                 const std::vector<Given>& recordings,
+                                                 const nb::dict& how) {
   TrainOptions options;
   options.config = config;
   options.overrides = overrides;
   options.data = data;
-  options.out = out;
+  options.out = out.empty() ? free_output_folder(config).string() : out;
+  options.recordings = held_recordings(recordings, nb::cast<int>(how["sample_rate"]));
   options.resume = nb::cast<bool>(how["resume"]);
   options.overwrite = nb::cast<bool>(how["overwrite"]);
   options.compare = nb::cast<bool>(how["compare"]);
   options.context = context_for(nb::cast<std::string>(how["device"]), nb::cast<bool>(how["quiet"]));
+  if (how.contains("plan")) plan(options, nb::cast<nb::dict>(how["plan"]));
   const nb::gil_scoped_release release;
-  return train(options).json;
+  return {train(options).json, options.out.string()};
 }
 
 std::string run_evaluation(const std::string& model, const std::string& data,
@@ -167,9 +231,7 @@ std::string run_evaluation(const std::string& model, const std::string& data,
   EvaluateOptions options;
   options.model = model;
   options.data = data;
-  options.split = std::nullopt;
-  for (const Split one : {Split::kTrain, Split::kDev, Split::kTest})
-    if (split == name_of(one)) options.split = one;
+  options.split = split_of(split);
   options.out = out;
   options.overwrite = overwrite;
   options.context = context_for(device, true);
@@ -194,6 +256,7 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("labels", [](const LoadedModel& l) { return l.model().labels().labels(); })
       .def_prop_ro("sample_rate",
                    [](const LoadedModel& l) { return l.model().features().sample_rate; })
+      .def_prop_ro("kind", [](const LoadedModel& l) { return name_of(l.model().features().kind); })
       .def_prop_ro("channel", [](const LoadedModel& l) { return l.model().features().channel; })
       .def_prop_ro("hop_seconds", [](const LoadedModel& l) { return l.model().hop_seconds(); })
       .def_prop_ro("head", [](const LoadedModel& l) { return l.model().head(); })
@@ -203,7 +266,8 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
       .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
       .def("decode_file", &decode_file, "path"_a, "options"_a);
-  m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "how"_a);
+  m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a,
+        "how"_a);
   m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,
         "device"_a);
 }

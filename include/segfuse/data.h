@@ -1,9 +1,8 @@
 #pragma once
 // Recordings and their labels: audio in, label files in and out, features, alphabets, manifests.
 // docs/data.md has the formats and rules in full; data/formats.h the table of label formats.
-// Times are seconds, segments are half-open [start, end). Whatever is wrong inside a file throws
-// DataError naming the file and the line or byte offset; an option that cannot work throws
-// UsageError.
+// Times are seconds, segments half-open [start, end). What is wrong in a file is a DataError naming
+// the file and the line or byte offset; an option that cannot work is a UsageError.
 
 #include <cstdint>
 #include <filesystem>
@@ -299,11 +298,12 @@ struct Recording {
   std::optional<AudioCommand> command{};  ///< what to run instead of reading a file
   std::optional<int> channel{};           ///< as AudioOptions; wins over the configuration's
   std::string part{};                     ///< of a file that holds several: the sequence's name
+  std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see data/held.h
 };
 
-/// read_audio() of the recording's file, or of what its command writes. A command that fails, takes
-/// longer than ten minutes or writes more than 2 GiB is a DataError. What it leaves running in its
-/// process group is killed when it has ended.
+/// read_audio() of its file, or of what its command writes, or what its caller holds. A command
+/// that fails, takes longer than ten minutes or writes more than 2 GiB is a DataError. What it
+/// leaves running in its process group is killed when it has ended.
 Audio read_recording(const Recording& recording, const AudioOptions& options = {});
 
 struct Unpaired {
@@ -313,9 +313,9 @@ struct Unpaired {
 };
 
 struct ManifestOptions {
-  /// Commands of a manifest run with the rights of this process: UsageError unless allowed.
-  bool allow_commands = false;
+  bool allow_commands = false;      ///< they run with this process's rights; else a UsageError
   bool values = false;              ///< the recordings are files of numbers, not audio
+  bool* are_values = nullptr;       ///< where wanted: values also where there is no audio; says so
   Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
   bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
 };

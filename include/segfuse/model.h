@@ -79,6 +79,10 @@ class Model {
   /// The same for each; one that cannot be segmented is the DataError of all.
   std::vector<Prediction> decode(std::span<const Audio> recordings,
                                  const InferenceOptions& options = {}) const;
+  /// The same of values (T, D) f32, for a model of values: a row is a frame. UsageError where the
+  /// model takes audio, DataError for other columns than its own.
+  std::vector<Prediction> decode_values(std::span<const Tensor> recordings,
+                                        const InferenceOptions& options = {}) const;
   /// The same model on another context, with buffers of its own: another device, other threads; or
   /// in a child made by fork(), which has none of the threads that its parent's contexts have.
   Model on(const Context& context) const;

@@ -18,8 +18,9 @@ struct TrainOptions {
   std::filesystem::path config;        ///< TOML; see examples/
   std::string config_text;             ///< instead of the file's content, where not empty
   std::vector<std::string> overrides;  ///< "section.key=value", winning over the file
-  std::string data;                ///< manifest or directory; empty: the configuration's data.path
-  std::filesystem::path out;       ///< directory, made if missing
+  std::string data;  ///< manifest or directory; empty: the configuration's data.path
+  std::vector<Recording> recordings{};  ///< instead of `data`, where there are any: see hold()
+  std::filesystem::path out;            ///< directory, made if missing
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.
@@ -162,6 +163,20 @@ struct DecodeOptions {
 /// common, are a UsageError before any is written.
 std::vector<DecodedFile> decode(const DecodeOptions& options);
 
+struct OrderOptions {
+  std::filesystem::path folder;  ///< where the orders are; empty: each beside its recording
+  std::string optional;  ///< a label that may stand before, between and after words; empty: none
+};
+
+/// Finds where the labels of recordings are, given their order: NAME.txt or NAME.lab has the labels
+/// of NAME.wav, separated by white space. `a?` may be left out; `{a b|c}` is one of its variants,
+/// and one word; a word that is a label of the model is that label. As decode() in all else; the
+/// probabilities are those given the order, and there is no confidence of starts. A recording
+/// without an order, and one that cannot have it, stops only itself. UsageError for options of
+/// decode() that ask for other segmentations or for posteriors by frame, and for an optional label
+/// that the model lacks.
+std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions& orders = {});
+
 /// Writes files for a user, each with its content; the directories are there. When one is in the
 /// way that segfuse did not write, or that was changed since, that is a UsageError and nothing is
 /// written, or it is replaced.
@@ -171,11 +186,15 @@ void write_outputs(const std::vector<std::pair<std::filesystem::path, std::strin
 // --------------------------------------------------------------------------------- configuration
 
 struct FolderOptions {
-  std::filesystem::path folder;  ///< as load_manifest() reads it
-  std::string preset;            ///< one of preset_names(); empty: the one that fits best
-  std::string tier;              ///< of labels with several; empty: the one that can be meant
-  bool allow_commands = false;   ///< run the commands of a manifest
-  Context context = {};          ///< its threads read the files
+  std::filesystem::path folder;         ///< as load_manifest() reads it
+  std::vector<Recording> recordings{};  ///< instead, where there are any: see hold()
+  std::string preset;                   ///< one of preset_names(); empty: the one that fits best
+  std::string tier;                    ///< of labels with several; empty: the one that can be meant
+  std::optional<double> frame_rate{};  ///< rows a second of recordings that are no audio; nothing:
+                                       ///< what their labels say
+  bool allow_commands = false;         ///< run the commands of a manifest
+  bool has_arguments = false;          ///< messages call settings "frame_rate=", not "--frame-rate"
+  Context context = {};                ///< its threads read the files
 };
 
 struct FolderPlan {
@@ -185,9 +204,15 @@ struct FolderPlan {
 
 /// Looks at the data of a folder and derives a configuration: sample rate, frames, mel range, K,
 /// tier, fill label, sizes of the training. Recordings without labels and labels without a
-/// recording are left out. The same folder gives the same text. DataError where a file is wrong or
-/// too little is labelled, UsageError where it cannot know which tier is meant.
+/// recording are left out; where there is no audio, files of numbers are the recordings. The same
+/// folder gives the same text. DataError where a file is wrong or too little is labelled,
+/// UsageError where it cannot know which tier is meant or how many rows are a second.
 FolderPlan plan_folder(const FolderOptions& options);
+
+/// Plans a training on the folder that stands in options.config, or on options.recordings: puts the
+/// configuration in the place of the file's content, and the card into the introduction. What is to
+/// be planned, the commands that are allowed and the context are those of the training.
+void plan_training(TrainOptions& options, FolderOptions how);
 
 /// birdsong, speech, ecg, mouse, bat, generic.
 std::vector<std::string> preset_names();

@@ -11,13 +11,14 @@ from . import crf, ops
 from ._compile.compiled import CacheInfo, Compiled, compile  # noqa: A004
 from ._compile.grad import grad, value_and_grad
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
-from ._models import Model, Prediction, ScoredSegments, Segment, evaluate, train
+from ._models import Model, Prediction, ScoredSegments, Segment
 from ._native import __version__
 from ._program.fusion import Fusion
 from ._program.program import Program
 from ._program.sizes import Size
 from ._program.value import Value
 from ._threads import get_threads, set_threads
+from ._training import evaluate, train
 from .crf import (
     IGNORE,
     Constraints,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._numbers import seed_of, whole
+from ._numbers import real, seed_of, whole
 
 Path = str | os.PathLike[str]
 
@@ -86,8 +85,38 @@ def _is_path(recording: object) -> bool:
 _MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data.h
 
 
-def _samples_of(recording: object, channel: int, name: str) -> np.ndarray:
-    """What the model takes of it, as float32 in [-1, 1): integers are scaled as those of files."""
+def check_shape(array: np.ndarray, name: str, axes: str) -> None:
+    """UsageError unless it has one or two axes, `axes` in words."""
+    if array.ndim not in (1, 2):
+        raise UsageError(f"{name} has shape {array.shape}, expected {axes}")
+
+
+def samples_of(recording: object, name: str) -> np.ndarray:
+    """Samples of audio as float32 in [-1, 1): integers are scaled as those of files."""
+    samples = np.asarray(recording)
+    if samples.dtype in (np.int16, np.int32):
+        samples = samples / 2.0 ** (8 * samples.dtype.itemsize - 1)
+    elif samples.dtype not in (np.float16, np.float32, np.float64):
+        raise UsageError(
+            f"{name} is {samples.dtype}, expected samples of float16, float32 or float64 in "
+            "[-1, 1), or of int16 or int32"
+        )
+    return np.ascontiguousarray(samples, dtype=np.float32)
+
+
+def values_of(recording: object, name: str) -> np.ndarray:
+    """Rows of values as float32, as those of files."""
+    values = np.asarray(recording)
+    check_shape(values, name, "(frames, channels) or (frames,)")
+    if values.dtype not in (np.int16, np.float16, np.float32, np.float64):
+        raise UsageError(
+            f"{name} is {values.dtype}, expected values of float16, float32, float64 or int16"
+        )
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
+    """What a model of audio takes of it."""
     samples = np.asarray(recording)
     if samples.ndim == 2 and 0 <= channel < samples.shape[1]:
         samples = samples[:, channel]
@@ -96,16 +125,9 @@ def _samples_of(recording: object, channel: int, name: str) -> np.ndarray:
             f"{name} has shape {samples.shape}, expected (samples,), one channel; choose one of "
             "several, as recording[:, 0]"
         )
-    if samples.dtype in (np.int16, np.int32):
-        samples = samples / 2.0 ** (8 * samples.dtype.itemsize - 1)
-    elif samples.dtype not in (np.float16, np.float32, np.float64):
-        raise UsageError(
-            f"{name} is {samples.dtype}, expected samples of float16, float32 or float64 in "
-            "[-1, 1), or of int16 or int32"
-        )
     if samples.ndim == 2 and channel == _MEAN:
-        samples = samples.mean(1)
-    return np.ascontiguousarray(samples, dtype=np.float32)
+        return samples_of(samples_of(samples, name).mean(1), name)
+    return samples_of(samples, name)
 
 
 class Model:
@@ -122,17 +144,23 @@ class Model:
 
     Attributes:
         labels: the labels, in the order of the columns of posteriors.
-        sample_rate: in Hz, to which recordings of other rates are resampled.
+        kind: "log_mel", "mfcc" or "raw", of samples of audio; "values": rows of numbers are frames.
+        sample_rate: in Hz, to which recordings of other rates are resampled; 0 for values.
+        frame_rate: the frames of a second, which of values are the rows: 1 / hop_seconds.
         hop_seconds: the time that a frame of the posteriors covers.
         head: "semi_markov", "linear_chain" or "softmax".
         max_duration: K, the longest segment in frames.
         parameter_count: how many numbers were trained.
         configuration: the settings of its training, as TOML.
+        path: the file or directory that it was read from.
         metrics: of the training that returned it, as in metrics.json; else None.
     """
 
-    def __init__(self, native: _native.Model, metrics: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, native: _native.Model, path: str, metrics: dict[str, Any] | None = None
+    ) -> None:
         self._native = native
+        self.path = path
         self.metrics = metrics
 
     @classmethod
@@ -145,15 +173,24 @@ class Model:
         Raises:
             DataError: the file is no model of this version of segfuse.
         """
-        return cls(_native.Model(os.fspath(path), device, "" if channel is None else str(channel)))
+        chosen = "" if channel is None else str(channel)
+        return cls(_native.Model(os.fspath(path), device, chosen), os.fspath(path))
 
     @property
     def labels(self) -> list[str]:
         return self._native.labels
 
     @property
+    def kind(self) -> str:
+        return self._native.kind
+
+    @property
     def sample_rate(self) -> int:
-        return self._native.sample_rate
+        return 0 if self.kind == "values" else self._native.sample_rate
+
+    @property
+    def frame_rate(self) -> float:
+        return 1 / self.hop_seconds
 
     @property
     def hop_seconds(self) -> float:
@@ -176,15 +213,41 @@ class Model:
         return self._native.configuration
 
     def __repr__(self) -> str:
+        rate = (
+            f"{self.sample_rate} Hz" if self.sample_rate else f"{self.frame_rate:g} rows a second"
+        )
         return (
-            f"segfuse.Model({len(self.labels)} labels, {self.head}, {self.sample_rate} Hz, "
+            f"segfuse.Model({len(self.labels)} labels, {self.head}, {rate}, "
             f"{self.parameter_count} parameters)"
         )
+
+    def _array(self, recording: object, name: str) -> np.ndarray:
+        if self.kind == "values":
+            return values_of(recording, name)
+        return _chosen_samples(recording, self._native.channel, name)
+
+    def _rate(self, rate: float | None) -> int:
+        """In Hz; 0 for values, whose rate has to be the model's."""
+        if self.kind == "values":
+            if rate is not None and not math.isclose(
+                real("sample_rate", rate), self.frame_rate, rel_tol=1e-6
+            ):
+                raise UsageError(
+                    f"sample_rate is {rate!r}, and the model was trained on "
+                    f"{self.frame_rate:g} rows a second; pass rows of that rate"
+                )
+            return 0
+        if rate is None:
+            raise UsageError(
+                "no sample_rate was given for an array of samples; pass theirs in Hz, as "
+                "decode(samples, 16000)"
+            )
+        return whole("sample_rate", rate, 1, (1 << 31) - 1)
 
     def decode(
         self,
         recording: Any,
-        sample_rate: int | None = None,
+        sample_rate: float | None = None,
         *,
         minimum_risk: bool = False,
         posteriors: bool = False,
@@ -192,14 +255,18 @@ class Model:
         samples: int = 0,
         seed: int = 0,
     ) -> Prediction:
-        """Segments a recording: the samples of one channel with their rate, or an audio file.
+        """Segments a recording: the samples of one channel with their rate, or a file.
 
-        A recording of another rate than the model's is resampled.
+        Audio of another rate than the model's is resampled. A model of values (`kind`) takes rows
+        of the rate that it was trained on.
 
         Args:
             recording: (samples,) of float32 or float64 in [-1, 1), or of int16 or int32; or a path.
                 (samples, channels) where the model says what it takes of several channels.
-            sample_rate: in Hz, of samples; of a file None.
+                For a model of values: (frames, channels), or (frames,) of one channel, of
+                float16, float32, float64 or int16, as they are.
+            sample_rate: in Hz, of samples; of a file None. Of values the rows of a second, which
+                may be left out.
             minimum_risk: the best expected boundary F1 instead of the likeliest segmentation.
             posteriors: also the probabilities of labels and boundaries by frame.
             k_best: so many of the likeliest segmentations.
@@ -224,127 +291,29 @@ class Model:
                     f"{os.fspath(recording)!r}, which says its own; leave it out"
                 )
             return Prediction._of(self._native.decode_file(os.fspath(recording), how))
-        if sample_rate is None:
-            raise UsageError(
-                "no sample_rate was given for an array of samples; pass theirs in Hz, as "
-                "decode(samples, 16000)"
-            )
-        array = _samples_of(recording, self._native.channel, "the recording")
-        rate = whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
+        rate = self._rate(sample_rate)
+        array = self._array(recording, "the recording")
         return Prediction._of(self._native.decode([array], rate, "the recording", how)[0])
 
     def decode_all(
-        self, recordings: Sequence[Any], sample_rate: int, *, posteriors: bool = False
+        self,
+        recordings: Sequence[Any],
+        sample_rate: float | None = None,
+        *,
+        posteriors: bool = False,
     ) -> list[Prediction]:
-        """Segments several arrays of samples of one rate at once, which is faster than one by one.
+        """Segments several arrays of one rate at once, which is faster than one by one.
 
         The results are those of `decode`.
         """
         how = _native.InferenceOptions(False, posteriors, 0, 0, 0)
-        arrays = [
-            _samples_of(one, self._native.channel, f"recording {i}")
-            for i, one in enumerate(recordings)
-        ]
-        rate = whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
+        rate = self._rate(sample_rate)
+        arrays = [self._array(one, f"recording {i}") for i, one in enumerate(recordings)]
         found = self._native.decode(arrays, rate, "a recording", how)
         return [Prediction._of(one) for one in found]
 
-    def posteriors(self, recording: Any, sample_rate: int | None = None) -> np.ndarray:
+    def posteriors(self, recording: Any, sample_rate: float | None = None) -> np.ndarray:
         """(T, C) float32: P(frame t has label c). The arguments are those of `decode`."""
         found = self.decode(recording, sample_rate, posteriors=True).label_posteriors
         assert found is not None
         return found
-
-
-def _setting(key: str, value: object) -> str:
-    """ "section.key=value" with the value as TOML."""
-    if isinstance(value, bool):
-        return f"{key}={'true' if value else 'false'}"
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        number = value.item() if isinstance(value, np.generic) else value
-        if isinstance(number, float) and not math.isfinite(number):
-            raise UsageError(f"the setting {key} is {number}, expected a finite number")
-        return f"{key}={number!r}"
-    if isinstance(value, (str, os.PathLike)):
-        return f"{key}={json.dumps(os.fspath(value), ensure_ascii=False)}"
-    if isinstance(value, (list, tuple)):
-        return f"{key}=[{', '.join(_setting('', one)[1:] for one in value)}]"
-    raise UsageError(
-        f"the setting {key} is a {type(value).__name__}, expected a number, a text, True or "
-        "False, or a list of them"
-    )
-
-
-def train(
-    config: Path,
-    out: Path,
-    *,
-    data: Path = "",
-    settings: Mapping[str, Any] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    compare: bool = False,
-    device: str = "",
-    quiet: bool = False,
-) -> Model:
-    """Trains as ``segfuse train`` does, and returns the model, with its `metrics`.
-
-    ```python
-    model = segfuse.train("finch.toml", "runs/finch", data="songs",
-                          settings={"training.epochs": 40, "model.width": 64})
-    ```
-
-    Args:
-        config: a TOML file; see docs/data.md and examples/.
-        out: a directory, made if missing: model.safetensors, metrics.json, report.html, checkpoint.
-        data: a manifest or a directory of recordings; default: what the configuration says.
-        settings: values by "section.key", which win over the file.
-        resume: go on from the checkpoint in `out`.
-        overwrite: replace a run in `out`.
-        compare: also train the same encoder with a softmax and with a linear chain.
-        device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
-        quiet: no progress on the standard error stream.
-
-    Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
-    from the main thread.
-
-    Raises:
-        UsageError: the configuration, or something of the user's in `out`.
-        DataError: the recordings or their labels.
-    """
-    overrides = [_setting(key, value) for key, value in (settings or {}).items()]
-    how = {
-        "resume": bool(resume),
-        "overwrite": bool(overwrite),
-        "compare": bool(compare),
-        "device": device,
-        "quiet": bool(quiet),
-    }
-    text = _native.train(os.fspath(config), overrides, os.fspath(data), os.fspath(out), how)
-    model = Model.load(out, device=device)
-    model.metrics = json.loads(text)
-    return model
-
-
-def evaluate(
-    model: Path,
-    data: Path = "",
-    *,
-    split: str = "test",
-    out: Path = "",
-    overwrite: bool = False,
-    device: str = "",
-) -> dict[str, Any]:
-    """Measures a model file on labelled recordings, as ``segfuse eval`` does.
-
-    Returns the content of metrics.json. `data` is a manifest or a directory (default: the one it
-    was trained on), `split` one of "train", "dev", "test", "all", `device` as for `train`; with
-    `out`, metrics.json and report.html are written there, and what is not ours is replaced only
-    with `overwrite`.
-    """
-    if split not in ("train", "dev", "test", "all"):
-        raise UsageError(f"split is {split!r}, expected 'train', 'dev', 'test' or 'all'")
-    text = _native.evaluate(
-        os.fspath(model), os.fspath(data), split, os.fspath(out), bool(overwrite), device
-    )
-    return json.loads(text)

@@ -169,10 +169,7 @@ def bands(samples, hop=160):
 
 
 def write_npy(path, rows):
-    header = repr({"descr": "<f4", "fortran_order": False, "shape": (len(rows), len(rows[0]))}).encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    values = [value for row in rows for value in row]
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(values)}f", *values))
+    path.write_bytes(tool.npy((len(rows), len(rows[0])), [value for row in rows for value in row]))
 
 
 class ValuesTest(CorpusTest):

@@ -5,8 +5,7 @@ import struct
 import unittest
 
 import tool
-
-CODES = {"f": "<f4", "d": "<f8", "q": "<i8"}
+from tool import npy
 
 PROGRAM = """fusion "scaled" {
   symbols N, M
@@ -19,13 +18,6 @@ PROGRAM = """fusion "scaled" {
   output %4
 }
 """
-
-
-def npy(shape, values, code="f"):
-    """The bytes of numpy.save."""
-    header = f"{{'descr': '{CODES[code]}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
-    header = header.ljust(117) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(values)}{code}", *values)
 
 
 def values_of(data, code="f"):

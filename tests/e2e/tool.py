@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -42,6 +43,16 @@ def run(*arguments, check=None, env=None, **options):
         raise AssertionError(f"segfuse {arguments}: exit code {result.returncode}, expected "
                              f"{check}\n{result.stdout}\n{result.stderr}")
     return result
+
+
+CODES = {"f": "<f4", "d": "<f8", "h": "<i2", "q": "<i8"}
+
+
+def npy(shape, values, code="f"):
+    """The bytes of numpy.save."""
+    header = f"{{'descr': '{CODES[code]}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
+    header = header.ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(values)}{code}", *values)
 
 
 class ToolTest(unittest.TestCase):

@@ -358,6 +358,45 @@ def test_two_indices_out_of_range_are_refused():
     with pytest.raises(segfuse.Error, match="out of range"):
         pick(X, i, j)
     np.testing.assert_array_equal(pick(X, i, j - 4), X[i, j - 4])
+    with pytest.raises(segfuse.Error, match="out of range"):
+        pick(X, i, j - 6)
+
+
+def test_indices_below_zero_count_from_the_end():
+    at = np.array([[0, -1], [-3, 2]])
+    given = {
+        "a constant": segfuse.compile(lambda x: (x[at], x[:, at], sf.take(x, at, axis=-1))),
+        "an argument": lambda x: segfuse.compile(
+            lambda x, i: (x[i], x[:, i], sf.take(x, i, axis=-1))
+        )(x, at.astype("i4")),
+    }
+    for name, function in given.items():
+        for got, want in zip(function(X), (X[at], X[:, at], X[..., at]), strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=name)
+    order = np.argsort(X, -1) - X.shape[-1]
+    along = segfuse.compile(lambda x, i: sf.take_along_axis(x, i, -1))(X, order)
+    np.testing.assert_array_equal(along, np.sort(X, -1))
+    gradient = segfuse.grad(lambda x: x[at[0]].sum())(X)
+    np.testing.assert_array_equal(gradient[:, 0, 0], [1, 0, 1])
+    for wrong in (3, -4):
+        with pytest.raises(segfuse.Error, match="out of range"):
+            segfuse.compile(lambda x, i: x[i])(X, np.array([0, wrong]))
+
+
+def test_a_size_by_formula_meets_a_window():
+    """Both are 1 (or 2) in the call: the gradient knows the size as a number."""
+    for rows in (1, 2):
+
+        def loss(v, rows=rows):
+            a = v.reshape(-1, 3)
+            return ((a - sf.sliding_windows(a, rows, axis=0)) ** 2).sum()
+
+        v = np.arange(3.0 * rows) ** 2
+        got = segfuse.grad(loss)(v)
+        a = v.reshape(rows, 3)
+        windows = np.lib.stride_tricks.sliding_window_view(a, rows, 0).transpose(0, 2, 1)
+        np.testing.assert_array_equal(windows.sum(0), a)
+        np.testing.assert_allclose(got, np.zeros_like(v), err_msg=str(rows))
 
 
 def test_other_elements_are_set_at_a_key():

@@ -411,6 +411,21 @@ def test_keywords_and_nested_results():
     close([made["a"], *made["b"], made["c"][0]], [expected["a"], *expected["b"], expected["c"][0]])
 
 
+def test_results_of_one_operation_are_needed_at_different_times():
+    """The gradient of a batch norm with sizes that are symbols: the mean before, the variance after
+    an operation that stays PyTorch's."""
+
+    def function(x):
+        zeros, ones = torch.zeros(3, dtype=x.dtype), torch.ones(3, dtype=x.dtype)
+        return F.batch_norm(x, zeros, ones, training=True) * 2
+
+    x = torch.randn(5, 3, dtype=torch.float64)
+    made = torch.compile(function, backend="segfuse", dynamic=True)(a := x.clone().requires_grad_())
+    expected = function(b := x.clone().requires_grad_())
+    close(made, expected)
+    close(gradients(made.sin(), [a]), gradients(expected.sin(), [b]))
+
+
 def test_a_break_in_the_graph():
     def function(x):
         y = x.sin() * 2

@@ -1,4 +1,5 @@
-"""Some of the random functions of traced.py in each run of the tests; thousands by hand."""
+"""Some of the random functions of traced.py and of torch_programs.py in each run of the tests;
+thousands by hand."""
 
 import os
 import pathlib
@@ -21,3 +22,15 @@ def test_random_functions_agree_with_numpy(backend, values, gradients):
         check=False,
     )
     assert run.stdout.endswith(f"{values + gradients} passed, 0 failed\n"), run.stdout + run.stderr
+
+
+def test_random_pytorch_functions_agree_with_eager():
+    pytest.importorskip("torch")
+    script = pathlib.Path(__file__).with_name("torch_programs.py")
+    run = subprocess.run(
+        [sys.executable, script, "--programs", "12", "--jobs", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.endswith("12 passed, 0 failed\n"), run.stdout + run.stderr

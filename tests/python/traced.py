@@ -46,10 +46,6 @@ class Reference:
         return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
 
     @staticmethod
-    def pad(x, width):
-        return np.pad(x, width)
-
-    @staticmethod
     def sliding_windows(x, size, axis, stride):
         windows = np.lib.stride_tricks.sliding_window_view(x, size, axis)
         windows = np.moveaxis(windows, -1, axis + 1)
@@ -203,7 +199,8 @@ class Writer:
         axis = self.draw(rank) if rank else 0
         kinds = ["unary", "binary", "binary", "binary", "slice", "slice", "slice", "reshape", "reshape",
                  "concat", "pad", "windows", "move", "reduce", "norm", "matmul", "broadcast", "where",
-                 "take", "flip", "index", "running", "triangle"]  # fmt: skip
+                 "take", "flip", "index", "running", "triangle", "named", "along", "pair", "rearranged",
+                 "gathered"]  # fmt: skip
         kind = kinds[self.draw(len(kinds))]
         if rank == 0 and kind not in ("unary", "binary", "broadcast"):
             return False
@@ -342,6 +339,98 @@ class Writer:
                  "x.repeat({0}, 2, axis=" + str(axis) + ")", "x.arctan2({0}, {0} * {0} + 1.0)"]  # fmt: skip
         first = 0 if rank >= 2 else 2
         return self.add(texts[first + self.draw(len(texts) - first)], value)
+
+    def _named(self, value, array, rank, axis):
+        """One argument, element by element, by NumPy's names."""
+        smooth = ["x.log1p({0} * {0})", "x.expm1(x.sin({0}))", "x.cbrt({0} * {0} + 0.1)", "x.arctan({0})",
+                  "x.arcsinh({0})", "x.sinh(x.sin({0}))", "x.cosh(x.sin({0}))", "x.square({0})",
+                  "x.reciprocal({0} * {0} + 0.5)", "x.exp2(x.sin({0}))", "x.log2({0} * {0} + 0.5)",
+                  "x.log10({0} * {0} + 0.5)", "x.arcsin(0.9 * x.sin({0}))", "x.arctanh(0.5 * x.sin({0}))",
+                  "x.arccosh({0} * {0} + 1.5)", "x.deg2rad({0})", "x.sinc({0})", "x.positive({0})"]  # fmt: skip
+        rough = [*smooth, "x.sign({0})", "x.ceil({0})", "x.trunc({0})", "x.rint({0} * 3.0)", "x.fabs({0})",
+                 "x.astype(x.signbit({0}), np.float64) + {0}", "x.isfinite({0}) * {0}", "x.clip({0}, -0.4, 0.6)", "x.heaviside({0}, 0.5)",
+                 "x.nan_to_num({0} / {0})", "x.modf({0})[0]", "x.modf({0})[1]", "x.round({0}, 1)",
+                 "x.floor_divide({0}, 0.3)", "x.astype(x.isnan(x.sqrt({0})), np.float64)",
+                 "x.astype(x.astype(x.floor({0} * 4.0), np.int64) % 3, np.float64)"]  # fmt: skip
+        choice = smooth if self.smooth else rough
+        return self.add(choice[self.draw(len(choice))], value)
+
+    def _pair(self, value, array, rank, axis):
+        """Two arguments that broadcast, by NumPy's names."""
+        other = self.partner(array)
+        smooth = ["x.hypot({0}, {1} * {1} + 1.0)", "x.logaddexp({0}, {1})", "x.logaddexp2({0}, {1})",
+                  "x.power({0} * {0} + 0.5, x.sin({1}))", "x.subtract({0}, {1})",
+                  "x.true_divide({0}, {1} * {1} + 1.0)", "x.float_power({0} * {0} + 0.5, x.sin({1}))"]  # fmt: skip
+        rough = [*smooth, "x.fmax({0}, {1})", "x.fmin({0}, {1})", "x.minimum({0}, {1})", "x.copysign({0}, {1})",
+                 "x.fmod({0}, x.abs({1}) + 0.3)", "x.remainder({0}, x.abs({1}) + 0.3)", "x.astype({0} > {1}, np.float64)",
+                 "x.logical_and({0} > 0.0, {1} < 0.5) * {0}", "x.astype(x.not_equal(x.sign({0}), x.sign({1})), np.float64)",
+                 "x.divmod({0}, x.abs({1}) + 0.3)[1]", "x.astype(x.isclose({0}, {1}), np.float64)",
+                 "x.where(x.isfinite({0} / {1}), {0}, {1})"]  # fmt: skip
+        choice = smooth if self.smooth else rough
+        return self.add(choice[self.draw(len(choice))], value, other)
+
+    def _along(self, value, array, rank, axis):
+        """Something along an axis, by NumPy's names."""
+        if array.size == 0:
+            return False
+        keep = ", keepdims=True" if self.draw(2) else ""
+        at = f"axis={axis if self.draw(3) else axis - rank}"
+        smooth = [f"x.prod(x.sin({{0}}) + 1.5, {at}{keep})", f"x.var({{0}}, {at}{keep})",
+                  f"x.sqrt(x.var({{0}}, {at}{keep}) + 0.1)",
+                  f"x.average({{0}}, {at})", f"x.trapezoid({{0}}, {at})", f"x.diff({{0}}, {at})",
+                  f"x.nansum({{0}}, {at}{keep})", f"x.nanmean({{0}}, {at}{keep})"]  # fmt: skip
+        rough = [*smooth, f"x.ptp({{0}}, {at})", f"x.astype(x.argmax({{0}}, {at}{keep}), np.float64)",
+                 f"x.astype(x.argmin({{0}}, {at}{keep}), np.float64)", f"x.astype(x.any({{0}} > 0.3, {at}{keep}), np.float64)",
+                 f"x.astype(x.all({{0}} > -0.9, {at}{keep}), np.float64)", f"x.astype(x.count_nonzero({{0}} > 0.0, {at}{keep}), np.float64)",
+                 f"x.median({{0}}, {at}{keep})", f"x.percentile({{0}}, 30.0, {at}{keep})",
+                 f"x.quantile({{0}}, 0.8, {at}{keep})", f"x.astype(x.argsort({{0}}, {at}, stable=True), np.float64)",
+                 f"x.nanmax({{0}}, {at}{keep})", f"x.partition({{0}}, 0, {at}).min({at})",
+                 f"x.sort({{0}}, {at})", f"x.astype(x.cumsum({{0}} > 0.0, {at}), np.float64)"]  # fmt: skip
+        choice = smooth if self.smooth else rough
+        return self.add(choice[self.draw(len(choice))], value)
+
+    def _rearranged(self, value, array, rank, axis):
+        if array.size == 0:
+            return False
+        last = array.shape[-1]
+        texts = [f"x.tile({{0}}, {1 + self.draw(3)})", f"x.moveaxis({{0}}, {axis}, {self.draw(rank)})",
+                 "x.ravel({0})", "x.squeeze({0})", "x.atleast_2d({0})", "x.atleast_3d({0})",
+                 f"x.roll({{0}}, {self.draw(9) - 4})", f"x.roll({{0}}, {self.draw(9) - 4}, axis={axis})",
+                 f"x.split({{0}}, [{self.draw(last + 1)}], axis=-1)[{self.draw(2)}]",
+                 f"x.array_split({{0}}, {1 + self.draw(3)}, axis={axis})[-1]", "x.hstack([{0}, {0}])",
+                 "x.vstack([{0}, {0}])", "x.dstack([{0}, {0}])", "x.flipud({0})", f"x.append({{0}}, {{0}}, axis={axis})",
+                 f"x.delete({{0}}, {self.draw(array.shape[axis])}, axis={axis})",
+                 f"x.insert({{0}}, {self.draw(array.shape[axis] + 1)}, 0.5, axis={axis})",
+                 f"x.unstack({{0}}, axis={axis})[-1]", f"x.pad({{0}}, ((1, 0),) + ((0, 0),) * {rank - 1}, constant_values=0.5)", "x.diag(x.ravel({0}))",
+                 f"x.repeat({{0}}, 3, axis={axis})"]  # fmt: skip
+        if rank >= 2:
+            texts += ["x.fliplr({0})", f"x.rot90({{0}}, {self.draw(5)})", f"x.trace({{0}}, {self.draw(3) - 1})",
+                      f"x.diagonal({{0}}, {self.draw(3) - 1})", f"x.tril({{0}}, {self.draw(5) - 2})",
+                      f"x.triu({{0}}, {self.draw(5) - 2})", "x.matrix_transpose({0})",
+                      "x.einsum('...ij->...ji', {0})", "x.einsum('ij...->j...', {0})",
+                      "x.outer({0}[0], {0}[:, 0])", "x.kron({0}, x.ones((1, 2)))"]  # fmt: skip
+        return self.add(texts[self.draw(len(texts))], value)
+
+    def _gathered(self, value, array, rank, axis):
+        if 0 in array.shape:
+            return False
+        size = array.shape[axis]
+        before = ":, " * axis
+        at = sorted(self.draw(size) for _ in range(1 + self.draw(4)))
+        texts = ["{0}[" + before + f"np.array({at})]", "{0}[" + before + f"{-1 - self.draw(size)}]",
+                 "{0}[..., np.array([0, -1])]", f"x.take({{0}}, np.array({at}), axis={axis})",
+                 "x.take_along_axis({0}, x.argsort({0}, axis=" + f"{axis}, stable=True), axis={axis})"]  # fmt: skip
+        if rank >= 2:
+            rows = [self.draw(array.shape[0]) for _ in range(3)]
+            columns = [self.draw(array.shape[1]) - array.shape[1] * self.draw(2) for _ in range(3)]
+            texts += [f"{{0}}[np.array({rows}), np.array({columns})]",
+                      f"{{0}}[np.array({rows})[:, None], np.array({columns})]",
+                      f"{{0}}[np.array({rows})][:, np.array({columns})]"]  # fmt: skip
+        if rank >= 3:
+            texts.append("{0}[np.array([0, -1]), :, np.array([-1, 0])]")
+        if self.smooth:
+            texts = [text for text in texts if "argsort" not in text]
+        return self.add(texts[self.draw(len(texts))], value)
 
     def program(self, steps):
         tries = 0

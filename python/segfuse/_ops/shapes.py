@@ -9,6 +9,7 @@ from .. import _native
 from .._dtypes import DTypeLike
 from .._errors import UsageError
 from .._numbers import whole
+from .._program.index import from_the_end
 from .._program.lift import (
     as_value,
     common_dtype,
@@ -21,7 +22,7 @@ from .._program.lift import (
     shape_text,
     value,
     value_of,
-    with_constant_one,
+    with_constant,
 )
 from .._program.sizes import Size, native_sizes
 from .._program.value import Value
@@ -160,7 +161,7 @@ def broadcast_to(x: Any, shape: Any) -> Value:
     for axis, (own, wanted) in enumerate(zip(x.shape[::-1], sizes[::-1], strict=False), 1):
         wanted_one = isinstance(wanted, (int, Size)) and is_one(wanted)
         if is_one(own) and not wanted_one:
-            x = with_constant_one(x, x.ndim - axis)
+            x = with_constant(x, x.ndim - axis, 1)
     return Value(x._fusion, _native.broadcast_to(x._native, native_sizes(sizes)))
 
 
@@ -235,19 +236,23 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Value:
-    """`axis` of x is replaced by the axes of the indices, which count from 0 and are in range."""
+    """`axis` of x is replaced by the axes of the indices. One below 0 counts from the end."""
     fusion = fusion_of("take", [x, indices])
     x = value("take", x, indices)
     if axis is None:
         x, axis = reshape(x, -1), 0
     at = value_of(fusion, "take", indices)
-    return make("take", [x, as_value(fusion, at, common_dtype([at]))], axis_of("take", x, axis))
+    at = as_value(fusion, at, common_dtype([at]))
+    axis = axis_of("take", x, axis)
+    return make("take", [x, from_the_end(at, x.shape[axis], indices)], axis)
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Value:
-    """Along `axis` the element that each index names; the shape is that of the indices."""
+    """Along `axis` the element that each index names; the shape is that of the indices. An index
+    below 0 counts from the end."""
     x, at = value("take_along_axis", x, indices), value("take_along_axis", indices, x)
-    return make("gather", [x, at], axis_of("take_along_axis", x, axis))
+    axis = axis_of("take_along_axis", x, axis)
+    return make("gather", [x, from_the_end(at, x.shape[axis], indices)], axis)
 
 
 def scatter_add(updates: Any, indices: Any, axis: int, size: Any) -> Value:

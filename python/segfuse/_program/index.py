@@ -30,10 +30,20 @@ def index(x: Value, key: Any) -> Value:
         elif _is_whole(item):
             x = _picked(x, axis, item)
         else:
-            indices = _indices(x, item)
+            indices = from_the_end(_indices(x, item), x.shape[axis], item)
             x = make("take", [x, indices], axis)
             axis += indices.ndim
     return x
+
+
+def from_the_end(indices: Value, size: Any, given: Any) -> Value:
+    """Indices of an axis of `size` counted from 0, where those below 0 count from its end. One that
+    is out of range stays as it is, so that the run names it. `given` is what the caller wrote."""
+    if isinstance(given, (np.ndarray, list, tuple)) and np.min(given, initial=0) >= 0:
+        return indices
+    at = functions["astype"](indices, "int64")
+    counted = at + size
+    return functions["where"]((at < 0) & (counted >= 0), counted, at)
 
 
 def _indices(x: Value, item: Any) -> Value:
@@ -302,7 +312,7 @@ def _at_indices(x: Value, axis: int, item: Any, values: Any, method: str, change
     new = functions["astype"](value(f"at[...].{method}", values, x), x.dtype)
     new = functions["broadcast_to"](new, sizes)
     new = functions["reshape"](new, (*x.shape[:axis], at.shape[0], *x.shape[axis + 1 :]))
-    at = functions["where"](at < 0, at + x.shape[axis], at)
+    at = from_the_end(at, x.shape[axis], item)
     if method == "add":
         return x + make("scatter_add", [new, at], axis, [native_size(x.shape[axis])])
     if method != "set":

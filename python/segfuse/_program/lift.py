@@ -142,16 +142,20 @@ def agree_on_shape(operation: str, values: Sequence[Value]) -> list[Value]:
     for axis in range(1, rank + 1):
         sizes = [shape[-axis] for shape in shapes if len(shape) >= axis]
         first = next((size for size in sizes if not is_one(size)), 1)
+        # A formula that is equal to a number in each call of this trace becomes that number.
+        number = next((n for n in sizes if isinstance(n, int) and (n == 1) == is_one(first)), None)
         for i, shape in enumerate(shapes):
             if len(shape) < axis:
                 continue
             size = shape[-axis]
             if is_one(size):
-                if not is_one(first):
-                    settled[i] = with_constant_one(settled[i], settled[i].ndim - axis)
+                if not is_one(first) or number is not None:
+                    settled[i] = with_constant(settled[i], settled[i].ndim - axis, 1)
             elif not same_size(fusion, first, size):
                 texts = ", ".join(shape_text(fusion, shape) for shape in shapes)
                 raise UsageError(f"{operation}: the shapes {texts} do not broadcast")
+            elif number is not None and fusion._number(size) == number:
+                settled[i] = with_constant(settled[i], settled[i].ndim - axis, number)
     return settled
 
 
@@ -176,9 +180,9 @@ def part(x: Value, axis: int, start: Any, size: Any) -> Value:
     return make("slice", [x], native_sizes(starts), native_sizes(sizes))
 
 
-def with_constant_one(x: Value, axis: int) -> Value:
-    """The value, whose size there is 1 in each call of this trace, with 1 in place of a formula."""
-    return part(x, axis, 0, 1) if isinstance(x.shape[axis], Size) else x
+def with_constant(x: Value, axis: int, size: int) -> Value:
+    """The value, whose size there is that number in each call of this trace, without a formula."""
+    return part(x, axis, 0, size) if isinstance(x.shape[axis], Size) else x
 
 
 def is_one(size: Any) -> bool:

@@ -2,19 +2,17 @@
 
 #include "base/context/pool.h"
 #include "base/thread_pool.h"
-#include "learn/data/labels/fields.h"
-#include "segfuse/data/formats.h"
+#include "learn/data/recordings.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
 
 namespace {
 
-RecordingFeatures values_of(const Recording& recording, const FeatureExtractor& extractor) {
-  if (recording.command)
-    throw DataError(fmt::format("{}: values are read from files, not from commands", recording.id));
+RecordingFeatures features_of_values(const Recording& recording,
+                                     const FeatureExtractor& extractor) {
   const double rate = extractor.config().frame_rate;
-  const Tensor values = read_values(recording.audio, recording.part);
+  const Tensor values = data::values_of(recording);
   return {extractor.extract_values(values, recording.audio.string()),
           static_cast<double>(values.shape()[0]) / rate, rate};
 }
@@ -22,7 +20,8 @@ RecordingFeatures values_of(const Recording& recording, const FeatureExtractor& 
 }  // namespace
 
 RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor) {
-  if (extractor.config().kind == FeatureKind::kValues) return values_of(recording, extractor);
+  if (extractor.config().kind == FeatureKind::kValues)
+    return features_of_values(recording, extractor);
   AudioOptions how;
   how.channel = recording.channel.value_or(extractor.config().channel);
   Audio audio = read_recording(recording, how);
@@ -53,12 +52,10 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
     if (recording.labels.empty()) return;
     LabelOptions options = labels;
     options.sample_rate = read.sample_rate;
-    options.recording = data::name_in_labels(recording);
     FrameOptions ends;
     ends.fill_label = labels.fill_label;
-    const Annotation whole =
-        covering(read_labels(recording.labels, options), extractor.hop_seconds(),
-                 example.features.shape()[0], example.seconds, ends);
+    const Annotation whole = covering(data::labels_of(recording, options), extractor.hop_seconds(),
+                                      example.features.shape()[0], example.seconds, ends);
     example.gold = fold(whole, folding, &example.joined);
   });
   return out;

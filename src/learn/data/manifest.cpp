@@ -5,7 +5,9 @@
 
 #include "base/os/file.h"
 #include "learn/data/labels/fields.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
+#include "learn/data/values/values.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -30,19 +32,10 @@ struct Found {
 bool apply_split_rule(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.recording.id < b.recording.id; });
-  const bool given = std::any_of(found.begin(), found.end(),
-                                 [](const Found& item) { return item.split.has_value(); });
-  const bool has_dev = std::any_of(found.begin(), found.end(),
-                                   [](const Found& item) { return item.split == Split::kDev; });
-  std::size_t index = 0;
-  for (Found& item : found) {
-    Split& split = item.recording.split;
-    split = item.split.value_or(Split::kTrain);
-    if (split != Split::kTrain) continue;
-    const std::size_t digit = index++ % 10;
-    if (digit == 5 && !has_dev) split = Split::kDev;
-    if (digit == 0 && !given) split = Split::kTest;
-  }
+  std::vector<std::optional<Split>> splits;
+  for (const Found& item : found) splits.push_back(item.split);
+  const bool given = deal_splits(splits);
+  for (std::size_t i = 0; i < found.size(); ++i) found[i].recording.split = *splits[i];
   return given;
 }
 
@@ -246,6 +239,22 @@ class ManifestReader {
     return out;
   }
 
+  /// Whether files of numbers are named, and neither audio nor commands.
+  bool names_values() const {
+    bool some = false;
+    for (std::size_t i = 1; i < rows_.size(); ++i) {
+      const std::string audio = field(rows_[i], "audio");
+      if (is_command(audio) || is_audio_file(audio)) return false;
+      some = some || is_values_file(audio);
+      if (!audio.empty()) continue;
+      const std::string id = field(rows_[i], "id");
+      const std::string split = lower(field(rows_[i], "split"));
+      if (!beside(id, split, audio_endings()).empty()) return false;
+      some = some || !beside(id, split, value_endings()).empty();
+    }
+    return some;
+  }
+
  private:
   std::string field(const TableRow& row, const std::string& column) const {
     const auto found = columns_.find(column);
@@ -354,11 +363,17 @@ class ManifestReader {
     recording.part = named ? recording.id : parts[0];
   }
 
+  /// The file of a recording that is named by its id; empty when there is none.
+  fs::path beside(const std::string& id, const std::string& split,
+                  std::span<const std::string_view> endings) const {
+    for (const fs::path& stem : {base_ / split / id, base_ / id})
+      if (fs::path path = with_ending(stem, endings); !path.empty()) return path;
+    return {};
+  }
+
   fs::path seek_audio(const TableRow& row, const std::string& id, const std::string& split) const {
-    for (const fs::path& stem : {base_ / split / id, base_ / id}) {
-      const fs::path path = with_ending(stem, options_.values ? value_endings() : audio_endings());
-      if (!path.empty()) return path;
-    }
+    const fs::path path = beside(id, split, options_.values ? value_endings() : audio_endings());
+    if (!path.empty()) return path;
     throw DataError(
         fmt::format("{}:{}: no {} file {}{}", name_, row.line, options_.values ? "value" : "audio",
                     (base_ / split / id).string(),
@@ -392,17 +407,30 @@ class ManifestReader {
   std::map<std::string, std::size_t> columns_;
 };
 
-std::vector<Found> find_recordings(const fs::path& path, const ManifestOptions& options) {
+/// The manifest that the path is or has; empty: there is none.
+fs::path manifest_of(const fs::path& path) {
+  if (!path_is_directory(path)) return path;
+  for (const char* name : {"manifest.tsv", "manifest.csv"})
+    if (path_exists(path / name)) return path / name;
+  return {};
+}
+
+std::vector<Found> find_recordings(const fs::path& path, ManifestOptions options) {
   if (path.string().find('|') != std::string::npos)
     throw DataError(
         fmt::format("{}: a command; only files and directories can be read", path.string()));
   if (!path_exists(path))
     throw DataError(
         fmt::format("{}: does not exist; expected a manifest or a directory", path.string()));
-  if (!path_is_directory(path)) return ManifestReader(path, options).read();
-  for (const char* name : {"manifest.tsv", "manifest.csv"})
-    if (path_exists(path / name)) return ManifestReader(path / name, options).read();
-  return read_directory(path, options);
+  const fs::path manifest = manifest_of(path);
+  if (options.are_values != nullptr) {
+    options.values =
+        options.values || (manifest.empty() ? is_folder_of_values(path)
+                                            : ManifestReader(manifest, options).names_values());
+    *options.are_values = options.values;
+  }
+  return manifest.empty() ? read_directory(path, options)
+                          : ManifestReader(manifest, options).read();
 }
 
 }  // namespace
@@ -416,14 +444,17 @@ std::string_view name_of(Split split) noexcept {
 std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options) {
   std::vector<data::Found> found = data::find_recordings(path, options);
+  const bool values = options.are_values != nullptr ? *options.are_values : options.values;
   if (found.empty() && options.unpaired != nullptr && !options.unpaired->empty())
     throw DataError(fmt::format(
-        "{}: {} recordings and {} label files, and none belong together; labels have the name of "
-        "their recording, as in a.wav and a.TextGrid",
-        path.string(), options.unpaired->recordings.size(), options.unpaired->labels.size()));
+        "{}: {} recordings{} and {} label files, and none belong together; labels have the name of "
+        "their recording, as in a.{} and a.TextGrid",
+        path.string(), options.unpaired->recordings.size(),
+        values ? " that are no audio (arrays, tables or sequences)" : "",
+        options.unpaired->labels.size(), values ? "npy" : "wav"));
   if (found.empty())
-    throw DataError(fmt::format("{}: no recordings found; expected audio files with label files",
-                                path.string()));
+    throw DataError(fmt::format("{}: no recordings found; expected {} files with label files",
+                                path.string(), values ? "value" : "audio"));
   const bool given = data::apply_split_rule(found);
   if (options.split_was_given != nullptr) *options.split_was_given = given;
   std::vector<Recording> out;

@@ -49,7 +49,17 @@ class Card {
   std::string text_;
 };
 
-void add_audio(const Plan& plan, Card& card) {
+void add_rows(const Plan& plan, Card& card) {
+  const FrameRate& frame_rate = plan.survey->frame_rate;
+  std::int64_t frames = 0;
+  for (const Surveyed& s : plan.survey->recordings) frames += s.extent.frames;
+  card.row("frames", fmt::format("{}, a row each, of {:g} ms", frames, plan.hop_ms));
+  card.row("frame rate", fmt::format("{} rows a second: {}; {} says another", frame_rate.rate,
+                                     frame_rate.reason, plan.survey->setting("frame rate")));
+  card.row("channels", fmt::format("{}", plan.channels.begin()->first));
+}
+
+void add_recordings(const Plan& plan, Card& card) {
   const Survey& survey = *plan.survey;
   const auto count = static_cast<std::int64_t>(survey.recordings.size());
   card.row("recordings", fmt::format("{} with labels, {}", count, time_text(plan.seconds)));
@@ -61,6 +71,7 @@ void add_audio(const Plan& plan, Card& card) {
     card.row("left out", fmt::format("{} without a recording: {}",
                                      counted(std::ssize(survey.unpaired.labels), "label file"),
                                      paths_text(survey.unpaired.labels)));
+  if (survey.values) return add_rows(plan, card);
   std::string rates;
   for (const auto& [rate, number] : plan.rates)
     rates += fmt::format("{}{} Hz{}", rates.empty() ? "" : ", ", rate,
@@ -81,9 +92,10 @@ void add_tiers(const Survey& survey, Card& card) {
     all += fmt::format("{}{} ({} segments, {} labels)", all.empty() ? "" : ", ",
                        data::shown(tier.name), tier.segments, tier.labels);
   card.row("tiers", all);
-  card.row("tier", fmt::format("{}: {}; --tier chooses another", data::shown(survey.tier),
+  card.row("tier", fmt::format("{}: {}; {} chooses another", data::shown(survey.tier),
                                survey.tier_was_given ? "you asked for it"
-                                                     : "its labels come back most often"));
+                                                     : "its labels come back most often",
+                               survey.setting("tier")));
 }
 
 void add_classes(const Plan& plan, Card& card) {
@@ -118,14 +130,18 @@ void add_labels(const Plan& plan, Card& card) {
 }
 
 void add_choices(const Plan& plan, Card& card) {
-  card.row("preset", fmt::format("{}: {}; --preset chooses another", plan.preset.preset->name,
-                                 plan.preset.reason));
-  card.row(
-      "frames",
-      fmt::format("{:g} ms, windows of {:g} ms{}", plan.hop_ms, plan.window_ms,
-                  plan.raw ? ", samples as they are"
-                           : fmt::format(", {} bands from {:g} to {:g} Hz", plan.n_mels, plan.fmin,
-                                         plan.fmax > 0 ? plan.fmax : plan.sample_rate / 2.0)));
+  card.row("preset",
+           fmt::format("{}: {}{}", plan.preset.preset->name, plan.preset.reason,
+                       plan.survey->values
+                           ? ""
+                           : fmt::format("; {} chooses another", plan.survey->setting("preset"))));
+  if (!plan.survey->values)
+    card.row("frames",
+             fmt::format(
+                 "{:g} ms, windows of {:g} ms{}", plan.hop_ms, plan.window_ms,
+                 plan.raw ? ", samples as they are"
+                          : fmt::format(", {} bands from {:g} to {:g} Hz", plan.n_mels, plan.fmin,
+                                        plan.fmax > 0 ? plan.fmax : plan.sample_rate / 2.0)));
   card.row("longest", fmt::format("{:.3f} s (\"{}\"), {} frames", plan.longest, plan.longest_label,
                                   plan.longest_frames));
   card.row("K", plan.max_duration == 0
@@ -138,13 +154,13 @@ void add_choices(const Plan& plan, Card& card) {
                                       : fmt::format("{} segments are", plan.longer_than_k)));
   card.row("split", fmt::format("{} to train on, {} for development, {} for test{}", plan.splits[0],
                                 plan.splits[1], plan.splits[2],
-                                plan.survey->split_was_given ? ", as the folder says" : ""));
-  card.row(
-      "training",
-      fmt::format(
-          "{} epochs, {} a step{}", plan.epochs,
-          counted(plan.batch_size, plan.fixed_length > 0 ? "piece" : "recording"),
-          plan.fixed_length > 0 ? fmt::format(", pieces of {} frames", plan.fixed_length) : ""));
+                                plan.survey->split_was_given ? ", as given" : ""));
+  card.row("training",
+           fmt::format(
+               "{} epochs, {} a step{}{}", plan.epochs,
+               counted(plan.batch_size, plan.fixed_length > 0 ? "piece" : "recording"),
+               plan.fixed_length > 0 ? fmt::format(", pieces of {} frames", plan.fixed_length) : "",
+               plan.select_by_loss ? "; the one with the least development loss is kept" : ""));
 }
 
 void add_warnings(const Plan& plan, Card& card) {
@@ -169,7 +185,7 @@ void add_warnings(const Plan& plan, Card& card) {
   if (plan.fixed_length > 0)
     for (const Surveyed& s : plan.survey->recordings)
       if (s.recording.split == Split::kTrain &&
-          1000 * s.audio.seconds() / plan.hop_ms < static_cast<double>(plan.fixed_length))
+          1000 * s.extent.seconds() / plan.hop_ms < static_cast<double>(plan.fixed_length))
         card.line(
             fmt::format("note: shorter than a piece, and not trained on: {}", s.recording.id));
 }
@@ -178,8 +194,8 @@ void add_warnings(const Plan& plan, Card& card) {
 
 std::string card_of(const Plan& plan) {
   Card card;
-  card.line(fmt::format("data card of {}", plan.survey->folder.string()));
-  add_audio(plan, card);
+  card.line(fmt::format("data card of {}", plan.survey->place()));
+  add_recordings(plan, card);
   add_tiers(*plan.survey, card);
   add_labels(plan, card);
   add_choices(plan, card);

@@ -14,6 +14,7 @@ namespace {
 constexpr double kHops[] = {20, 10, 5, 4, 2.5, 2, 1, 0.5, 0.25, 0.2, 0.1};  // milliseconds
 constexpr double kShort = 0.05;         // the share of segments that may last less than
 constexpr double kFramesOfShort = 2;    // so many frames
+constexpr double kRowsOff = 2;          // of values
 constexpr double kLeastHopSamples = 8;  // of sound
 constexpr int kMostRawSamples = 32;     // of a frame; more are averaged
 constexpr std::int64_t kAlwaysK = 150;  // frames; up to it the longest segment is K
@@ -24,6 +25,7 @@ constexpr double kMuch = 2e5;    // frames; they can teach a larger model
 constexpr std::int64_t kLeastEpochs = 10, kMostEpochs = 40;
 constexpr std::int64_t kLeastSteps = 400;  // unless the work forbids it
 constexpr std::int64_t kMostBatch = 16;
+constexpr std::int64_t kTellingSegments = 50;  // of development; fewer tell little by their errors
 
 double quantile(const std::vector<double>& ascending, double share) {
   if (ascending.empty()) return 0;
@@ -40,12 +42,12 @@ int most_common(const std::map<int, std::int64_t>& counts) {
 
 void count_recordings(Plan& plan) {
   for (const Surveyed& s : plan.survey->recordings) {
-    ++plan.rates[s.audio.sample_rate];
-    ++plan.channels[s.audio.channels];
+    if (!plan.survey->values) ++plan.rates[static_cast<int>(s.extent.rate)];
+    ++plan.channels[s.extent.channels];
     ++plan.splits[static_cast<std::size_t>(s.recording.split)];
-    plan.seconds += s.audio.seconds();
+    plan.seconds += s.extent.seconds();
   }
-  plan.sample_rate = most_common(plan.rates);
+  if (!plan.survey->values) plan.sample_rate = most_common(plan.rates);
 }
 
 /// Durations of labelled segments, ascending.
@@ -58,7 +60,35 @@ std::vector<double> labelled_durations(const Survey& survey) {
   return durations;
 }
 
+/// At most those of the preset: short windows tell fewer bands apart, and each needs a bin.
+int most_bands(const Plan& plan) {
+  FeatureConfig config;
+  config.sample_rate = plan.sample_rate;
+  config.hop_ms = plan.hop_ms;
+  config.window_ms = plan.window_ms;
+  config.fmin = plan.fmin;
+  config.fmax = plan.fmax;
+  for (config.n_mels = plan.preset.preset->n_mels; config.n_mels > 1; --config.n_mels) {
+    try {
+      static_cast<void>(FeatureExtractor(config));
+      break;
+    } catch (const UsageError&) {
+    }
+  }
+  return config.n_mels;
+}
+
+/// A row is a frame. A boundary may be off by two of them, or by what the preset says.
+void choose_rows(Plan& plan) {
+  const double rate = plan.survey->frame_rate.rate;
+  plan.hop_ms = plan.window_ms = 1000 / rate;
+  const double rows = std::ceil(1000 * kRowsOff / rate - 1e-6) / 1000;
+  for (const double tolerance : plan.preset.preset->tolerances)
+    plan.tolerances.push_back(std::max(tolerance, rows));
+}
+
 void choose_frames(Plan& plan) {
+  if (plan.survey->values) return choose_rows(plan);
   const Preset& preset = *plan.preset.preset;
   const double rate = plan.sample_rate;
   plan.raw = preset.raw || rate < 2000;
@@ -77,14 +107,15 @@ void choose_frames(Plan& plan) {
     plan.raw_bins = many ? kMostRawSamples / 2 : 0;
     return;
   }
-  plan.n_mels = preset.n_mels;
   plan.fmin = preset.fmin;
   if (plan.fmin >= rate / 4)
     throw UsageError(fmt::format(
         "{}: the preset '{}' looks at {:g} Hz and above, and recordings of {} Hz end at {:g} Hz; "
-        "choose another one with --preset",
-        plan.survey->folder.string(), preset.name, plan.fmin, plan.sample_rate, rate / 2));
+        "choose another one with {}",
+        plan.survey->place(), preset.name, plan.fmin, plan.sample_rate, rate / 2,
+        plan.survey->setting("preset")));
   plan.fmax = preset.fmax < rate / 2 ? preset.fmax : 0;
+  plan.n_mels = most_bands(plan);
 }
 
 /// Labels of whole recordings, with kUnlabelled where there are none.
@@ -94,9 +125,11 @@ std::vector<Annotation> covered(const Plan& plan) {
   options.fill_label = kUnlabelled;
   for (const Surveyed& s : plan.survey->recordings) {
     const double hop = plan.hop_ms / 1000;
-    const double seconds = s.audio.seconds();
+    const double seconds = s.extent.seconds();
     const auto frames =
-        std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(seconds / hop - 1e-9)));
+        plan.survey->values
+            ? s.extent.frames
+            : std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(seconds / hop - 1e-9)));
     all.push_back(covering(s.gold, hop, frames, seconds, options));
   }
   return all;
@@ -117,7 +150,8 @@ void count_segments(Plan& plan) {
   const std::vector<Annotation> all = covered(plan);
   for (std::size_t i = 0; i < all.size(); ++i) {
     bool some = false;
-    const bool training = plan.survey->recordings[i].recording.split == Split::kTrain;
+    const Split split = plan.survey->recordings[i].recording.split;
+    const bool training = split == Split::kTrain;
     for (const LabelSegment& segment : all[i].segments) {
       ClassStatistics& statistics = plan.classes[segment.label];
       const double seconds = segment.end - segment.start;
@@ -125,6 +159,7 @@ void count_segments(Plan& plan) {
       if (training)
         plan.longest_in_training = std::max(plan.longest_in_training, frames_of(plan, seconds));
       statistics.training += training;
+      statistics.development += split == Split::kDev;
       some = some || segment.label == kUnlabelled;
     }
     plan.unlabelled_recordings += some;
@@ -168,7 +203,7 @@ void choose_training(Plan& plan) {
   std::vector<double> lengths;  // frames of the training recordings
   for (const Surveyed& s : plan.survey->recordings)
     if (s.recording.split == Split::kTrain)
-      lengths.push_back(1000 * s.audio.seconds() / plan.hop_ms);
+      lengths.push_back(1000 * s.extent.seconds() / plan.hop_ms);
   const double frames = std::accumulate(lengths.begin(), lengths.end(), 0.0);
   auto sequences = static_cast<double>(lengths.size());
   double shorter = 0;
@@ -178,6 +213,13 @@ void choose_training(Plan& plan) {
     plan.fixed_length = kPieceFrames;
     sequences = frames / kPieceFrames;
   }
+  std::int64_t development = 0;
+  bool unseen = false;  // such recordings have no loss
+  for (const auto& [label, statistics] : plan.classes) {
+    development += statistics.development;
+    unseen = unseen || (statistics.development > 0 && statistics.training == 0);
+  }
+  plan.select_by_loss = plan.splits[1] > 0 && development < kTellingSegments && !unseen;
   plan.width = frames > kMuch ? 128 : 64;
   plan.subsample = frames > kMuch ? 2 : 1;
   const double epochs = std::clamp(kWork / frames, static_cast<double>(kLeastEpochs),
@@ -194,7 +236,7 @@ void check_enough(const Plan& plan) {
   throw DataError(fmt::format(
       "{}: {} with labels; training needs at least one to train on and one to measure with: label "
       "another one, or cut a long one in two",
-      plan.survey->folder.string(),
+      plan.survey->place(),
       plan.survey->recordings.size() == 1
           ? "one recording"
           : fmt::format("{} recordings ({} for training, {} for development, {} for test)",
@@ -213,6 +255,11 @@ Plan make_plan(const Survey& survey, const std::string& preset) {
   plan.survey = &survey;
   count_recordings(plan);
   check_enough(plan);
+  if (survey.values && !preset.empty() && preset != kGeneric)
+    throw UsageError(
+        fmt::format("{}: the preset '{}' is for sound, and the recordings are no audio; leave "
+                    "{} out, or choose '{}'",
+                    survey.place(), preset, survey.setting("preset"), kGeneric));
   plan.preset = preset.empty() ? choose_preset(survey)
                                : PresetChoice{&preset_named(preset), "you asked for it"};
   choose_frames(plan);
@@ -231,6 +278,18 @@ FolderPlan plan_folder(const FolderOptions& options) {
   const learn::Survey survey = learn::survey_folder(options);
   const learn::Plan plan = learn::make_plan(survey, options.preset);
   return {learn::configuration_of(plan), learn::card_of(plan)};
+}
+
+void plan_training(TrainOptions& options, FolderOptions how) {
+  how.folder = options.recordings.empty() ? options.config : "the recordings";
+  how.recordings = options.recordings;
+  how.allow_commands = options.allow_commands;
+  how.context = options.context;
+  const FolderPlan plan = plan_folder(how);
+  options.config_text = plan.configuration;
+  options.introduction = plan.card;
+  if (!options.out.empty())
+    options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
 }
 
 }  // namespace segfuse

@@ -14,14 +14,15 @@ namespace segfuse::learn {
 struct ClassStatistics {
   std::vector<double> seconds;  ///< durations of its segments, ascending
   std::int64_t training = 0;    ///< of them in training recordings
+  std::int64_t development = 0;
   double total() const;
 };
 
 struct Plan {
   const Survey* survey = nullptr;
   PresetChoice preset;
-  std::map<int, std::int64_t> rates;     ///< recordings by sample rate
-  std::map<int, std::int64_t> channels;  ///< and by number of channels
+  std::map<int, std::int64_t> rates;              ///< recordings by sample rate
+  std::map<std::int64_t, std::int64_t> channels;  ///< and by number of channels
   int sample_rate = 0;
   bool raw = false;
   double hop_ms = 0;
@@ -46,6 +47,7 @@ struct Plan {
   std::int64_t width = 0;
   std::int64_t subsample = 1;
   std::int64_t epochs = 0;
+  bool select_by_loss = false;  ///< too few development segments to tell epochs by their errors
   std::int64_t batch_size = 0;
   std::int64_t fixed_length = 0;
 };

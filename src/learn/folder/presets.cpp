@@ -16,8 +16,6 @@ constexpr int kUltrasonicRate = 120000;  // from it on calls are above hearing
 constexpr double kBatCall = 0.02;        // seconds; calls of mice are longer
 constexpr double kLongestNote = 0.5;     // seconds
 
-std::string all_names() { return quoted_list(preset_names()); }
-
 bool is_transcription(const Recording& recording) {
   const std::string extension = data::extension_of(recording.labels.string());
   return extension == ".phn" || extension == ".wrd" || extension == ".lab" ||
@@ -114,7 +112,7 @@ const std::vector<Preset>& presets() {
        {1, 2, 4, 8},
        0.1,
        0.01},
-      {"generic",
+      {kGeneric,
        "Labelled segments",
        false,
        10,
@@ -141,10 +139,11 @@ const Preset& preset_named(const std::string& name) {
 }
 
 PresetChoice choose_preset(const Survey& survey) {
-  int rate = 0;
+  if (survey.values) return {&preset_named(kGeneric), "the recordings are no audio"};
+  double rate = 0;
   bool transcriptions = true;
   for (const Surveyed& s : survey.recordings) {
-    rate = std::max(rate, s.audio.sample_rate);
+    rate = std::max(rate, s.extent.rate);
     transcriptions = transcriptions && is_transcription(s.recording);
   }
   const double median = median_duration(survey);
@@ -157,7 +156,9 @@ PresetChoice choose_preset(const Survey& survey) {
   if (median < kLongestNote)
     return {&preset_named("birdsong"),
             fmt::format("sound, half of the segments shorter than {:.3g} s", median)};
-  return {&preset_named("generic"), fmt::format("none of {} is obvious", all_names())};
+  std::vector<std::string> others = preset_names();
+  std::erase(others, kGeneric);
+  return {&preset_named(kGeneric), fmt::format("none of {} is obvious", quoted_list(others))};
 }
 
 }  // namespace segfuse::learn

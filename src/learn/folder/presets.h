@@ -24,6 +24,9 @@ struct Preset {
   double weight_decay;
 };
 
+/// The one for all that has none of its own, such as recordings that are no audio.
+inline constexpr const char* kGeneric = "generic";
+
 const std::vector<Preset>& presets();
 /// UsageError for a name that there is none of.
 const Preset& preset_named(const std::string& name);

@@ -10,7 +10,8 @@
 #include "base/os/file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
-#include "learn/data/labels/fields.h"
+#include "learn/data/audio/parsers.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
@@ -21,28 +22,31 @@ namespace {
 /// Of a label that a tier has to be read so often that it is the tier that is meant.
 constexpr double kClearlyMore = 3;
 
-data::AudioInfo info_of(const Recording& recording) {
-  if (!recording.command) return data::audio_info(recording.audio);
+Extent extent_of_audio(const Recording& recording) {
+  if (!recording.command && !recording.held) {
+    const data::AudioInfo info = data::audio_info(recording.audio);
+    return {static_cast<double>(info.sample_rate), info.channels, info.frames};
+  }
   AudioOptions how;
-  how.channel = AudioOptions::kMean;
+  how.channel = recording.held ? AudioOptions::kStack : AudioOptions::kMean;
   const Audio audio = read_recording(recording, how);
-  return {audio.sample_rate, audio.channels, static_cast<std::int64_t>(audio.samples.size())};
+  return {static_cast<double>(audio.sample_rate), audio.channels, audio.frames()};
 }
 
 Annotation labels_of(const Recording& recording, double sample_rate, const std::string& tier) {
   LabelOptions options;
   options.sample_rate = sample_rate;
   options.tier = tier;
-  options.recording = data::name_in_labels(recording);
   options.fill_label = kUnlabelled;
-  return read_labels(recording.labels, options);
+  return data::labels_of(recording, options);
 }
 
 /// Interval tiers of a label file that one is chosen from. A format whose tiers belong together has
 /// a choice only for somebody who names one.
 std::vector<std::string> tiers_of(const Recording& recording, bool is_named) {
-  const LabelContents contents = inspect_labels(recording.labels);
   std::vector<std::string> names;
+  if (recording.held) return names;
+  const LabelContents contents = inspect_labels(recording.labels);
   if (contents.tiers_are_one && !is_named) return names;
   for (const LabelTier& tier : contents.tiers)
     if (tier.intervals && !tier.name.empty()) names.push_back(tier.name);
@@ -66,7 +70,7 @@ TierStatistics statistics_of(const std::vector<Recording>& recordings, const std
     if (std::ranges::find(there, tier) == there.end()) continue;
     Annotation annotation;
     try {
-      annotation = labels_of(recording, 0, tier);
+      annotation = labels_of(recording, 1, tier);
     } catch (const DataError&) {
       continue;  // a tier that nobody may want
     }
@@ -93,8 +97,8 @@ double repeats(const TierStatistics& tier) {
                         data::shown(tier.name), tier.segments, tier.labels);
   throw UsageError(fmt::format(
       "{}: the labels have several tiers, and nothing says which one is meant: {}; choose one "
-      "with --tier",
-      options.folder.string(), text));
+      "with {}",
+      options.folder.string(), text, setting_name(options, "tier")));
 }
 
 /// A tier whose labels come back again and again can be learnt; one of words, most of which are
@@ -125,25 +129,92 @@ void choose_tier(const FolderOptions& options, const std::vector<Recording>& rec
   if (!ordered.empty()) survey.tier = ordered[0].name;
 }
 
-}  // namespace
+template <class Each>
+void for_each(const FolderOptions& options, Survey& survey, const Each& each) {
+  pool_of(options.context).run(std::ssize(survey.recordings), [&](std::int64_t i) {
+    each(survey.recordings[static_cast<std::size_t>(i)]);
+  });
+}
 
-Survey survey_folder(const FolderOptions& options) {
-  Survey survey;
-  survey.folder = options.folder;
+/// The end of the last label in seconds; nothing where labels count rows.
+std::optional<double> end_of_labels(const Recording& recording, const std::string& tier) {
+  const double end = labels_of(recording, 1, tier).duration;
+  if (labels_of(recording, 2, tier).duration != end) return {};
+  return end;
+}
+
+/// Reads all values, so that whatever is wrong with them is said before the training.
+void survey_values(const FolderOptions& options, Survey& survey) {
+  std::vector<LabelledRows> rows(survey.recordings.size());
+  for_each(options, survey, [&](Surveyed& surveyed) {
+    const Recording& recording = surveyed.recording;
+    const Shape shape = data::values_of(recording).shape();
+    surveyed.extent.frames = shape[0];
+    surveyed.extent.channels = shape[1];
+    const bool places = !recording.held &&
+                        label_format(inspect_labels(recording.labels).format).times == "positions";
+    rows[static_cast<std::size_t>(&surveyed - survey.recordings.data())] = {
+        recording.audio, shape[0], end_of_labels(recording, survey.tier), places};
+  });
+  const Surveyed& first = survey.recordings.front();
+  for (const Surveyed& surveyed : survey.recordings)
+    if (surveyed.extent.channels != first.extent.channels)
+      throw DataError(fmt::format(
+          "{}: its rows have {} values, those of {} have {}; all recordings need the same channels",
+          surveyed.recording.audio.string(), surveyed.extent.channels,
+          first.recording.audio.filename().string(), first.extent.channels));
+  survey.frame_rate = find_frame_rate(options, rows);
+  for_each(options, survey, [&](Surveyed& surveyed) {
+    surveyed.extent.rate = survey.frame_rate.rate;
+    surveyed.gold = labels_of(surveyed.recording, surveyed.extent.rate, survey.tier);
+  });
+}
+
+void survey_audio(const FolderOptions& options, Survey& survey) {
+  if (options.frame_rate)
+    throw UsageError(
+        fmt::format("{}: {} is for recordings that are no audio, and there is audio; leave it out, "
+                    "or move the files of numbers into a folder of their own",
+                    options.folder.string(), setting_name(options, "frame rate")));
+  for_each(options, survey, [&](Surveyed& surveyed) {
+    surveyed.extent = extent_of_audio(surveyed.recording);
+    surveyed.gold = labels_of(surveyed.recording, surveyed.extent.rate, survey.tier);
+  });
+}
+
+std::vector<Recording> find_recordings(const FolderOptions& options, Survey& survey) {
+  if (!options.recordings.empty()) {
+    const HeldRecording& first = *options.recordings.front().held;
+    survey.values = std::holds_alternative<Tensor>(first.content);
+    survey.split_was_given = std::ranges::any_of(
+        options.recordings, [](const Recording& recording) { return !!recording.held->split; });
+    return options.recordings;
+  }
   ManifestOptions how;
   how.allow_commands = options.allow_commands;
   how.unpaired = &survey.unpaired;
   how.split_was_given = &survey.split_was_given;
-  const std::vector<Recording> recordings = load_manifest(options.folder, how);
+  how.are_values = &survey.values;
+  return load_manifest(options.folder, how);
+}
+
+void check_frame_rate(const FolderOptions& options) {
+  if (options.frame_rate && !(*options.frame_rate > 0 && *options.frame_rate <= 1e9))
+    throw UsageError(
+        fmt::format("the frame rate is {}; expected rows a second, above 0 and up to 1e9",
+                    *options.frame_rate));
+}
+
+}  // namespace
+
+Survey survey_folder(const FolderOptions& options) {
+  Survey survey;
+  survey.options = options;
+  check_frame_rate(options);
+  const std::vector<Recording> recordings = find_recordings(options, survey);
   choose_tier(options, recordings, survey);
-  survey.recordings.resize(recordings.size());
-  pool_of(options.context).run(static_cast<std::int64_t>(recordings.size()), [&](std::int64_t i) {
-    const Recording& recording = recordings[static_cast<std::size_t>(i)];
-    Surveyed& surveyed = survey.recordings[static_cast<std::size_t>(i)];
-    surveyed.recording = recording;
-    surveyed.audio = info_of(recording);
-    surveyed.gold = labels_of(recording, surveyed.audio.sample_rate, survey.tier);
-  });
+  for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
+  survey.values ? survey_values(options, survey) : survey_audio(options, survey);
   return survey;
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "learn/data/audio/parsers.h"
 #include "learn/data/unlabelled.h"
+#include "learn/folder/rows.h"
 #include "segfuse/data.h"
 #include "segfuse/train.h"
 
@@ -13,9 +13,17 @@ namespace segfuse::learn {
 
 using data::kUnlabelled;
 
+/// Of a recording as it is stored.
+struct Extent {
+  double rate = 0;  ///< samples of a channel, or rows, a second
+  std::int64_t channels = 0;
+  std::int64_t frames = 0;  ///< samples of each channel, or rows
+  double seconds() const { return static_cast<double>(frames) / rate; }
+};
+
 struct Surveyed {
   Recording recording;
-  data::AudioInfo audio;
+  Extent extent;
   Annotation gold;  ///< gaps between labels have the label kUnlabelled
 };
 
@@ -26,13 +34,18 @@ struct TierStatistics {
 };
 
 struct Survey {
-  std::filesystem::path folder;
+  FolderOptions options;
   std::vector<Surveyed> recordings;  ///< those with labels, sorted by id
   Unpaired unpaired;
   std::vector<TierStatistics> tiers;  ///< where label files have several
   std::string tier;                   ///< the chosen one; empty: there is nothing to choose
   bool tier_was_given = false;
   bool split_was_given = false;  ///< by the manifest or by folders
+  bool values = false;           ///< the recordings are no audio
+  /// Where they are, for messages.
+  std::string place() const { return options.folder.string(); }
+  std::string setting(std::string_view words) const { return setting_name(options, words); }
+  FrameRate frame_rate;  ///< of values
 };
 
 Survey survey_folder(const FolderOptions& options);

@@ -39,8 +39,10 @@ std::string list_of(const std::vector<T>& values) {
 
 void write_data(const Plan& plan, Lines& out) {
   out.section("data");
-  out.set_text("path", plan.survey->folder.string());
-  out.set_text("unpaired", "skip", "recordings without labels and the like are left out");
+  if (plan.survey->options.recordings.empty()) {
+    out.set_text("path", plan.survey->place());
+    out.set_text("unpaired", "skip", "recordings without labels and the like are left out");
+  }
   if (!plan.survey->tier.empty()) out.set_text("tier", plan.survey->tier);
   if (plan.fill_label)
     out.set_text("fill_label", *plan.fill_label, "what no label covers; no file has this label");
@@ -48,6 +50,12 @@ void write_data(const Plan& plan, Lines& out) {
 
 void write_features(const Plan& plan, Lines& out) {
   out.section("features");
+  if (plan.survey->values) {
+    out.set_text("kind", "values", "rows of numbers, no audio");
+    out.set("frame_rate", plan.survey->frame_rate.rate,
+            fmt::format("rows a second: {}", plan.survey->frame_rate.reason));
+    return;
+  }
   out.set_text("kind", plan.raw ? "raw" : "log_mel");
   out.set("sample_rate", std::int64_t{plan.sample_rate},
           plan.rates.size() > 1 ? "of most recordings" : "of all recordings");
@@ -93,6 +101,9 @@ void write_training(const Plan& plan, Lines& out) {
   out.set("batch_size", plan.batch_size);
   if (plan.fixed_length > 0)
     out.set("fixed_length", plan.fixed_length, "frames of the pieces that are trained on");
+  if (plan.select_by_loss)
+    out.set_text("select_by", "loss",
+                 "of epochs; errors in so few development segments say little");
   out.set("learning_rate", "2e-3");
   out.set("warmup", "0.1");
   out.set("weight_decay", plan.preset.preset->weight_decay);

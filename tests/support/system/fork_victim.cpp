@@ -7,6 +7,7 @@
 //   plant NAME ADDRESS KIND(-: any) RISK NEIGHBOURS(-1: not told)
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <poll.h>
 #include <pthread.h>

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -102,5 +103,8 @@ class Child {
   std::FILE* input_ = nullptr;
   std::FILE* output_ = nullptr;
 };
+
+/// Times depend on the machine and on what else it does, so they are compared in the long tests.
+inline bool times_are_tested() { return std::getenv("SEGFUSE_LONG") != nullptr; }
 
 }  // namespace segfuse::test

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -32,9 +31,6 @@ struct Forked {
   /// Memory that the child shares with no other process.
   std::uint64_t copied_bytes = 0;
 };
-
-/// Times depend on the machine and on what else it does, so they are compared in the long tests.
-bool times_are_tested() { return std::getenv("SEGFUSE_LONG") != nullptr; }
 
 /// What one fork() in the process does; nothing if the process does not survive it.
 std::optional<Forked> forked(Child& child) {
@@ -100,7 +96,7 @@ TEST_P(ForkForecastTest, TheCopyAndItsStallAreForetold) {
     EXPECT_LT(outcome->copied_bytes, report.forecast.copied_bytes + 32 * kMib);
     const double foretold = report.forecast.processor_seconds;
     EXPECT_GE(report.forecast.stall_seconds, foretold);
-    if (!times_are_tested()) return;
+    if (!test::times_are_tested()) return;
     // Below a millisecond the scheduler decides.
     agreed = copied ? outcome->seconds < 3 * foretold && foretold < 3 * outcome->seconds
                     : outcome->seconds < 3 * foretold + 1e-3;
@@ -137,7 +133,7 @@ TEST(ForkForecastTablesTest, WhatIsNotPinnedIsForetold) {
     const std::optional<Forked> outcome = forked(child);
     ASSERT_TRUE(outcome);
     EXPECT_LT(outcome->copied_bytes, 32 * kMib);
-    if (!times_are_tested()) return;
+    if (!test::times_are_tested()) return;
     agreed = outcome->seconds < 3 * forecast.processor_seconds &&
              forecast.processor_seconds < 3 * outcome->seconds;
     said += fmt::format("foretold {:.4f} s, took {:.4f} s\n", forecast.processor_seconds,

@@ -114,9 +114,13 @@ def _delay_what_is_ready(graph: Graph, found: Stages) -> None:
         if given or (node in found.steps and all(x in ready for x in inputs)):
             ready.add(node)
     for node in reversed(graph.nodes):
-        if node not in ready or node not in found.steps or not node.users:
+        if node not in ready or node not in found.steps or node.target is operator.getitem:
             continue
+        results = [user for user in node.users if user.target is operator.getitem]
+        users = [user for made in results or [node] for user in made.users]
         device = _device(node)
-        if all(user.op != "output" and _device(user) == device for user in node.users):
-            first = min(found.stage_of[user] for user in node.users)
-            found.stage_of[node] = max(found.stage_of[node], first)
+        if users and all(user.op != "output" and _device(user) == device for user in users):
+            first = min(found.stage_of[user] for user in users)
+            # One result of several is never in another group than the operation that makes it.
+            for made in (node, *results):
+                found.stage_of[made] = max(found.stage_of[made], first)

@@ -45,7 +45,9 @@ class MemoryFile {
   int number_;
 };
 
-Audio read_command(const AudioCommand& command, const AudioOptions& options) {
+}  // namespace
+
+Audio data::read_command(const AudioCommand& command, const AudioOptions& options) {
   spawn::Request request = spawn::shell(command.line);
   request.directory = command.directory;
   request.timeout = kPatience;
@@ -68,8 +70,6 @@ Audio read_command(const AudioCommand& command, const AudioOptions& options) {
       result.out, fmt::format("{}: what \"{}\" wrote", command.source, command.line), options);
 }
 
-}  // namespace
-
 namespace data {
 
 Audio read_audio_bytes(std::string_view bytes, const std::string& name,
@@ -79,10 +79,5 @@ Audio read_audio_bytes(std::string_view bytes, const std::string& name,
 }
 
 }  // namespace data
-
-Audio read_recording(const Recording& recording, const AudioOptions& options) {
-  return recording.command ? read_command(*recording.command, options)
-                           : read_audio(recording.audio, options);
-}
 
 }  // namespace segfuse

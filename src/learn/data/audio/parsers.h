@@ -18,6 +18,9 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options);
 
+/// What a command of a manifest writes.
+Audio read_command(const AudioCommand& command, const AudioOptions& options);
+
 /// evTAF: samples of 16 bits, the high byte first, and a text file .rec beside them that says how
 /// many channels and what rate.
 Audio read_cbin(const std::filesystem::path& path, const std::string& name,

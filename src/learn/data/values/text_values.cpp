@@ -45,16 +45,25 @@ std::vector<std::pair<std::string_view, std::int64_t>> sequence_lines(std::strin
   return out;
 }
 
+/// Names of columns are no numbers, and nobody calls a column NaN.
+bool is_header(const TableRow& row) {
+  constexpr std::string_view kNoNames[] = {"nan", "inf", "infinity", "-inf", "-infinity"};
+  bool some = false;
+  for (const std::string& field : row.fields) {
+    const std::string name = lower(trim(field));
+    if (std::ranges::find(kNoNames, name) != std::end(kNoNames)) return false;
+    some = some || !parse_double(name);
+  }
+  return some;
+}
+
 }  // namespace
 
 Tensor parse_number_table(std::string_view bytes, std::string_view name) {
   const std::string text = to_utf8(bytes, name);
   const std::vector<TableRow> rows =
       parse_table(text, extension_of(name) == ".tsv" ? '\t' : ',', name);
-  const bool header =
-      !rows.empty() && std::ranges::any_of(rows[0].fields, [](const std::string& field) {
-        return !parse_double(trim(field));
-      });
+  const bool header = !rows.empty() && is_header(rows[0]);
   const std::size_t first = header ? 1 : 0;
   check_size(static_cast<double>(rows.size() - std::min(first, rows.size())),
              rows.empty() ? 1 : static_cast<double>(rows[0].fields.size()), name);

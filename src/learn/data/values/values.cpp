@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/os/file.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/error.h"
 
@@ -29,16 +29,22 @@ Tensor parse(std::string_view bytes, std::string_view name, const std::string& p
                                fmt::join(kEndings, " ")));
 }
 
-bool holds_arrays(const std::filesystem::path& folder) {
-  return std::ranges::any_of(list_directory(folder), [](const std::filesystem::path& path) {
+/// Whether a file in the folder or below is wanted.
+template <class Wanted>
+bool holds(const std::filesystem::path& folder, const Wanted& wanted) {
+  return std::ranges::any_of(list_directory(folder), [&](const std::filesystem::path& path) {
     std::error_code failure;
     const bool link = is_symlink(symlink_status(path, failure));
-    if (!link && path_is_directory(path)) return holds_arrays(path);
-    return is_values_file(path) && !is_label_file(path);
+    if (!link && path_is_directory(path)) return holds(path, wanted);
+    return wanted(path);
   });
 }
 
 }  // namespace
+
+bool is_folder_of_values(const std::filesystem::path& folder) {
+  return !holds(folder, is_audio_file) && holds(folder, recordings_of_folder(folder, true));
+}
 
 void check_size(double frames, double columns, std::string_view name) {
   constexpr double kMostColumns = 1e6;
@@ -61,7 +67,9 @@ bool is_values_file(const std::filesystem::path& path) {
 std::function<bool(const std::filesystem::path&)> recordings_of_folder(
     const std::filesystem::path& folder, bool values) {
   if (!values) return is_audio_file;
-  const bool tables = !data::holds_arrays(folder);
+  const bool tables = !data::holds(folder, [](const std::filesystem::path& path) {
+    return is_values_file(path) && !is_label_file(path);
+  });
   return [tables](const std::filesystem::path& path) {
     if (!is_values_file(path)) return false;
     return !is_label_file(path) || (tables && label_stem(path) == path.stem().string());
@@ -76,12 +84,7 @@ std::vector<std::string> value_parts(const std::filesystem::path& path) {
 
 Tensor parse_values(std::string_view bytes, std::string_view name, const std::string& part) {
   Tensor values = data::parse(bytes, name, part);
-  const std::span<const float> all = values.span<float>();
-  const auto columns = static_cast<std::size_t>(values.shape()[1]);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (!std::isfinite(all[i]))
-      throw DataError(fmt::format("{}: row {}, column {} is {}; expected finite numbers", name,
-                                  i / columns, i % columns, all[i]));
+  data::check_finite(values, name);
   return values;
 }
 

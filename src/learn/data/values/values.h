@@ -1,6 +1,7 @@
 #pragma once
 // Recordings that are tables of numbers.
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,9 @@ Tensor parse_number_table(std::string_view bytes, std::string_view name);
 Tensor parse_fasta(std::string_view bytes, std::string_view name, const std::string& part);
 /// The names of the sequences, in their order; DataError for a name that comes twice.
 std::vector<std::string> fasta_names(std::string_view bytes, std::string_view name);
+
+/// Whether a folder has recordings, and none of them audio.
+bool is_folder_of_values(const std::filesystem::path& folder);
 
 /// DataError unless T is at least one and D from 1 to a million.
 void check_size(double frames, double columns, std::string_view name);

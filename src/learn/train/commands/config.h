@@ -20,6 +20,7 @@ namespace segfuse::learn {
 
 struct DataSource {
   std::string path;                       ///< manifest or directory (see load_manifest)
+  std::vector<Recording> held;            ///< instead, where there are any
   std::string tier;                       ///< of TextGrid labels
   std::optional<std::string> fill_label;  ///< for gaps
   std::string fold;                       ///< folding map, applied to all labels before training

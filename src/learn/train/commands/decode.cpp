@@ -17,6 +17,7 @@
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
+#include "learn/train/decode/orders.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -85,11 +86,25 @@ void write_extras(const DecodedPaths& paths, Outputs& outputs, const learn::Deco
     outputs.write(paths.posteriors, learn::posteriors_csv(decoded, labels, hop));
 }
 
+/// The orders of labels that recordings are aligned with.
+struct OrderFiles {
+  fs::path folder;  ///< empty: beside the recordings
+  std::optional<std::int32_t> optional;
+
+  semicrf::LabelOrders read(const fs::path& recording, const Alphabet& labels) const {
+    const fs::path path = learn::order_file(recording, folder);
+    return learn::parse_orders(read_file(path), path.string(), labels, optional);
+  }
+};
+
 /// Recordings on their way from files to files.
 class Decoding {
  public:
-  Decoding(const DecodeOptions& options, learn::LoadedModel& loaded, Outputs& outputs)
+  /// With `orders` they are aligned.
+  Decoding(const DecodeOptions& options, const OrderFiles* orders, learn::LoadedModel& loaded,
+           Outputs& outputs)
       : options_(options),
+        orders_(orders),
         outputs_(outputs),
         loaded_(loaded),
         model_(loaded.model()),
@@ -103,6 +118,7 @@ class Decoding {
   void decode(std::span<DecodedFile> files);
   /// What was resampled; empty when nothing was.
   std::string resampled() const {
+    if (model_.config.features.kind == FeatureKind::kValues) return {};
     return data::resampled_text(rates_, model_.config.features.sample_rate);
   }
 
@@ -112,14 +128,17 @@ class Decoding {
     DecodedFile file;
     double sample_rate = 0;  ///< of the file
     learn::Sequence sequence;
+    semicrf::LabelOrders orders;  ///< to align it with
     learn::Decoded decoded;
   };
 
   void read(Item& item) const;
+  std::vector<learn::Decoded> segments_of(const std::vector<const Item*>& items);
   void find_segments(std::vector<Item>& items);
   void write(Item& item) const;
 
   const DecodeOptions& options_;
+  const OrderFiles* orders_;
   Outputs& outputs_;
   learn::LoadedModel& loaded_;
   const learn::TrainedModel& model_;
@@ -151,32 +170,44 @@ void Decoding::read(Item& item) const {
   item.file.seconds = read.seconds;
   item.sample_rate = read.sample_rate;
   item.sequence = loaded_.sequence_of(item.file.audio.string(), std::move(read.features));
+  if (orders_ == nullptr) return;
+  item.orders = orders_->read(item.file.audio, model_.labels);
+  learn::check_frames(item.orders, loaded_.rules(), item.sequence.frames(),
+                      loaded_.extractor().hop_seconds(), item.file.audio.string());
+}
+
+std::vector<learn::Decoded> Decoding::segments_of(const std::vector<const Item*>& items) {
+  std::vector<learn::Sequence> sequences;
+  std::vector<semicrf::LabelOrders> orders;
+  for (const Item* item : items) {
+    sequences.push_back(item->sequence);
+    orders.push_back(item->orders);
+  }
+  return orders_ == nullptr ? loaded_.decode(sequences, how_) : loaded_.align(sequences, orders);
 }
 
 /// All at once; where that is refused, one by one, to find whose fault it is. A recording's result
 /// does not depend on its company.
 void Decoding::find_segments(std::vector<Item>& items) {
-  std::vector<Item*> whole;
-  std::vector<learn::Sequence> sequences;
-  for (Item& item : items) {
-    if (!item.file.error.empty()) continue;
-    whole.push_back(&item);
-    sequences.push_back(item.sequence);
-  }
+  std::vector<const Item*> whole;
+  for (const Item& item : items)
+    if (item.file.error.empty()) whole.push_back(&item);
   if (whole.empty()) return;
   try {
-    std::vector<learn::Decoded> decoded = loaded_.decode(sequences, how_);
-    for (std::size_t i = 0; i < whole.size(); ++i) whole[i]->decoded = std::move(decoded[i]);
+    std::vector<learn::Decoded> decoded = segments_of(whole);
+    auto next = decoded.begin();
+    for (Item& item : items)
+      if (item.file.error.empty()) item.decoded = std::move(*next++);
     return;
   } catch (const DataError&) {
   }
-  for (Item* item : whole)
-    attempt(item->file, [&] {
+  for (Item& item : items)
+    attempt(item.file, [&] {
       try {
-        item->decoded = std::move(loaded_.decode({item->sequence}, how_).front());
+        item.decoded = std::move(segments_of({&item}).front());
       } catch (const DataError& error) {
         throw DataError(fmt::format("{}: the model finds no segmentation: {}",
-                                    item->file.audio.string(), error.what()));
+                                    item.file.audio.string(), error.what()));
       }
     });
 }
@@ -210,7 +241,7 @@ void Decoding::write(Item& item) const {
 void Decoding::decode(std::span<DecodedFile> files) {
   std::vector<Item> items;
   for (DecodedFile& file : files)
-    if (!file.skipped) items.push_back({file, 0, {}, {}});
+    if (!file.skipped) items.push_back({file, 0, {}, {}, {}});
   pool_of(options_.context).run(std::ssize(items), [&](std::int64_t i) {
     Item& item = items[static_cast<std::size_t>(i)];
     attempt(item.file, [&] { read(item); });
@@ -228,9 +259,17 @@ void Decoding::decode(std::span<DecodedFile> files) {
   }
 }
 
-}  // namespace
+OrderFiles order_files(const OrderOptions& given, const Alphabet& labels) {
+  OrderFiles files{given.folder, {}};
+  if (!given.folder.empty() && !path_is_directory(given.folder))
+    throw UsageError(fmt::format("{}: no such directory of orders", given.folder.string()));
+  if (!given.optional.empty()) files.optional = learn::optional_label(given.optional, labels);
+  return files;
+}
 
-std::vector<DecodedFile> decode(const DecodeOptions& options) {
+/// decode(), or with orders align(); `doing` is what the progress is called.
+std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOptions* given,
+                                     const std::string& doing) {
   constexpr std::size_t kPortion = 64;
   (void)learn::labels_path(options.out, "x", options.format);  // refuses kAuto
   if (options.inputs.empty())
@@ -238,13 +277,15 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   learn::LoadedModel model(learn::open_model(options.model, options.channel), options.context);
   const bool values = model.model().config.features.kind == FeatureKind::kValues;
+  std::optional<OrderFiles> orders;
+  if (given != nullptr) orders = order_files(*given, model.model().labels);
   const std::vector<fs::path> files = learn::recording_files(options.inputs, values);
   Outputs outputs(options.overwrite);
   std::vector<DecodedFile> results = start_files(options, files);
   announce_decoded(outputs, options, files, results);
   make_directories(options.out);
-  Decoding decoding(options, model, outputs);
-  Progress progress("decoding", static_cast<std::int64_t>(files.size()),
+  Decoding decoding(options, orders ? &*orders : nullptr, model, outputs);
+  Progress progress(doing, static_cast<std::int64_t>(files.size()),
                     {.quiet = options.context.options().get(options::kQuiet)});
   for (std::size_t i = 0; i < results.size(); i += kPortion) {
     const std::size_t count = std::min(kPortion, results.size() - i);
@@ -255,6 +296,20 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
   if (const std::string text = decoding.resampled(); !text.empty())
     log(LogLevel::kInfo, "{}", text);
   return results;
+}
+
+}  // namespace
+
+std::vector<DecodedFile> decode(const DecodeOptions& options) {
+  return find_labels(options, nullptr, "decoding");
+}
+
+std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions& orders) {
+  if (options.minimum_risk || options.k_best != 0 || options.samples != 0 || options.posteriors)
+    throw UsageError(
+        "an alignment is one segmentation in a given order; least risk, k-best, samples and "
+        "posteriors by frame are for decoding");
+  return find_labels(options, &orders, "aligning");
 }
 
 void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,

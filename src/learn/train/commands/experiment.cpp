@@ -280,10 +280,12 @@ void tell(const std::string& text) {
 }
 
 Corpus load_corpus(const TrainConfig& config, const Context& context) {
-  if (config.data.path.empty())
+  if (config.data.path.empty() && config.data.held.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   const std::vector<Recording> recordings =
-      find_recordings(config, config.data.path, config.data.allow_commands);
+      config.data.held.empty()
+          ? find_recordings(config, config.data.path, config.data.allow_commands)
+          : config.data.held;
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
@@ -321,6 +323,9 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
                           std::optional<Split> split, const Context& context) {
   const std::string path = data.empty() ? model.config.data.path : data;
+  if (path.empty())
+    throw UsageError(
+        "the model was trained on recordings in memory; pass --data to say what it is measured on");
   // A path out of the model file was chosen by whoever made that.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
   std::vector<Recording> recordings = find_recordings(model.config, path, allow_commands);

@@ -50,10 +50,18 @@ learn::TrainConfig configured(const TrainOptions& options) {
   learn::TrainConfig config =
       options.config_text.empty()
           ? learn::read_train_config(options.config, options.overrides)
-          : learn::parse_train_config(options.config_text, options.config.string(),
-                                      options.overrides);
+          : learn::parse_train_config(
+                options.config_text,
+                options.config.empty() ? "the configuration" : options.config.string(),
+                options.overrides);
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) learn::set_data_path(config, options.data);
+  if (options.recordings.empty()) return config;
+  if (!options.data.empty())
+    throw UsageError(
+        fmt::format("two places for the data: '{}' and recordings in memory", options.data));
+  config.data.held = options.recordings;
+  learn::set_data_path(config, "");
   return config;
 }
 

@@ -15,6 +15,7 @@
 #include "learn/train/loop/bound_inputs.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
+#include "segfuse/semicrf/orders.h"
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::learn {
@@ -150,6 +151,7 @@ struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
         const engine::ExecutorOptions& execution)
       : config(model.config()),
+        context(execution.context),
         accelerator(execution.accelerator),
         forward(model.inference(), pool_of(execution.context), execution),
         inputs(forward.fusion()),
@@ -196,6 +198,15 @@ struct Decoder::State {
       return std::span<const float>(std::as_const(parameters.at(name)).span<float>());
     };
     p.emission = view3(scores[0]);
+    p.lengths =
+        semicrf::View<const std::int64_t, 1>(std::as_const(batch.lengths).span<std::int64_t>());
+    if (config.head == HeadKind::kSoftmax) {  // frames are independent
+      ordered.transition = Tensor::zeros(DType::kF32, {1, config.classes, config.classes});
+      p.transition = view3(ordered.transition);
+      duration = Tensor::zeros(DType::kF32, {1, config.classes});
+      p.duration = {duration.span<float>().data(), {1, config.classes}};
+      return p;
+    }
     p.transition = view3(parameters.at("crf.transition"));
     p.initial = vector("crf.initial");
     p.final = vector("crf.final");
@@ -216,8 +227,6 @@ struct Decoder::State {
     duration = semi ? sum_of(parameters.at("crf.duration"), limits.duration)
                     : Tensor::zeros(DType::kF32, {k, config.classes});
     p.duration = {duration.span<float>().data(), {k, config.classes}};
-    p.lengths =
-        semicrf::View<const std::int64_t, 1>(std::as_const(batch.lengths).span<std::int64_t>());
     return p;
   }
 
@@ -234,6 +243,7 @@ struct Decoder::State {
                       std::vector<Decoded>& out);
 
   ModelConfig config;
+  Context context;
   std::shared_ptr<engine::Accelerator> accelerator;
   engine::Executable forward;
   BoundInputs inputs;
@@ -444,6 +454,37 @@ std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
   std::vector<Decoded> results(sequences.size());
   for (auto& [row, decoded] : decode_share(sequences, options, {}))
     results[at(row)] = std::move(decoded);
+  return results;
+}
+
+std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
+                                    const std::vector<semicrf::LabelOrders>& orders,
+                                    const std::vector<semicrf::PieceRule>& pieces,
+                                    std::int64_t batch_frames) {
+  semicrf::AlignOptions options;
+  options.pieces = pieces;
+  std::vector<Decoded> results(sequences.size());
+  state_->for_batches(sequences, batch_frames, {}, [&](const Batch& batch) {
+    const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    std::vector<semicrf::LabelOrders> of_rows;
+    for (const std::int64_t row : batch.rows) of_rows.push_back(orders[at(row)]);
+    const std::vector<semicrf::Alignment> found =
+        semicrf::align(state_->context, state_->potentials(scores, batch),
+                       std::span<const semicrf::LabelOrders>(of_rows), options);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const semicrf::Alignment& alignment = found[i];
+      if (alignment.status != semicrf::RowStatus::kOk)
+        throw DataError(
+            fmt::format("{}: no segmentation in its order is allowed by the model's "
+                        "durations and grammar",
+                        sequences[at(batch.rows[i])].id));
+      Decoded& result = results[at(batch.rows[i])];
+      result.log_probability = alignment.score - alignment.log_partition;
+      for (const semicrf::AlignedSegment& s : alignment.segments)
+        result.segments.push_back(
+            {{s.start, s.duration, s.label}, s.posterior, s.label_posterior, kNaN});
+    }
+  });
   return results;
 }
 

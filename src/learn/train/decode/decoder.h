@@ -11,6 +11,11 @@
 #include "learn/model/segmenter.h"
 #include "learn/train/loop/corpus.h"
 
+namespace segfuse::semicrf {
+struct LabelOrders;
+enum class PieceRule : std::uint8_t;
+}  // namespace segfuse::semicrf
+
 namespace segfuse::learn {
 
 /// The longest duration of each label that a duration_limit_table() allows.
@@ -85,6 +90,13 @@ class Decoder {
   std::vector<std::pair<std::int64_t, Decoded>> decode_share(const std::vector<Sequence>& sequences,
                                                              const Options& options,
                                                              BatchShare share);
+  /// The likeliest segmentation of each sequence with labels in its order. All probabilities are
+  /// those given the order; start confidences are NaN, and there are no posteriors by frame.
+  /// DataError that names a sequence which has no segmentation.
+  std::vector<Decoded> align(const std::vector<Sequence>& sequences,
+                             const std::vector<semicrf::LabelOrders>& orders,
+                             const std::vector<semicrf::PieceRule>& pieces,
+                             std::int64_t batch_frames = kBatchFrames);
   /// Sum over sequences of -log p(gold).
   double loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames = kBatchFrames);
   /// What that of some batches is made of.

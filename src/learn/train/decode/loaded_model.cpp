@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/os/file.h"
+#include "learn/train/decode/orders.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -44,6 +45,13 @@ Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   how.seed = options.seed;
   how.frame_posteriors = options.posteriors;
   return how;
+}
+
+SegmentRules LoadedModel::rules() const { return segment_rules(model_); }
+
+std::vector<Decoded> LoadedModel::align(const std::vector<Sequence>& sequences,
+                                        const std::vector<semicrf::LabelOrders>& orders) {
+  return decoder_.align(sequences, orders, rules().pieces);
 }
 
 Sequence LoadedModel::sequence_of(std::string id, Tensor features) const {

@@ -11,6 +11,8 @@
 
 namespace segfuse::learn {
 
+struct SegmentRules;
+
 /// A model file, or model.safetensors in a directory.
 std::filesystem::path model_path(const std::filesystem::path& given);
 /// The model of such a path, whose parameters are numbers; a `channel` that is not empty wins over
@@ -30,6 +32,10 @@ class LoadedModel {
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how) {
     return decoder_.decode(sequences, how);
   }
+  /// How long segments may be when they are aligned.
+  SegmentRules rules() const;
+  std::vector<Decoded> align(const std::vector<Sequence>& sequences,
+                             const std::vector<semicrf::LabelOrders>& orders);
 
  private:
   TrainedModel model_;

@@ -6,6 +6,8 @@
 #include <mutex>
 
 #include "base/context/pool.h"
+#include "learn/data/recordings.h"
+#include "learn/data/values/values.h"
 #include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
 #include "segfuse/error.h"
@@ -123,6 +125,24 @@ std::vector<Prediction> Model::decode(std::span<const Audio> recordings,
   });
   std::vector<double> seconds;
   for (const Audio& audio : recordings) seconds.push_back(audio.seconds());
+  return state_->decode(sequences, seconds, options);
+}
+
+std::vector<Prediction> Model::decode_values(std::span<const Tensor> recordings,
+                                             const InferenceOptions& options) const {
+  std::vector<learn::Sequence> sequences;
+  std::vector<double> seconds;
+  for (std::size_t i = 0; i < recordings.size(); ++i) {
+    const Tensor& values = recordings[i];
+    const std::string name =
+        recordings.size() == 1 ? "the recording" : fmt::format("recording {}", i);
+    data::check_size(static_cast<double>(values.shape().at(0)),
+                     static_cast<double>(values.shape().at(1)), name);
+    data::check_finite(values, name);
+    sequences.push_back(
+        state_->loaded.sequence_of(name, state_->loaded.extractor().extract_values(values, name)));
+    seconds.push_back(static_cast<double>(values.shape()[0]) * hop_seconds());
+  }
   return state_->decode(sequences, seconds, options);
 }
 

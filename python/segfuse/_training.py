@@ -1,0 +1,229 @@
+"""Trainings and their measurement: the commands as functions, and trainings on arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._errors import UsageError
+from ._models import Model, Path, Segment, check_shape, samples_of, values_of
+from ._numbers import real, whole
+
+_SPLITS = ("train", "dev", "test")
+
+
+def _setting(key: str, value: object) -> str:
+    """ "section.key=value" with the value as TOML."""
+    if isinstance(value, bool):
+        return f"{key}={'true' if value else 'false'}"
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        number = value.item() if isinstance(value, np.generic) else value
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UsageError(f"the setting {key} is {number}, expected a finite number")
+        return f"{key}={number!r}"
+    if isinstance(value, (str, os.PathLike)):
+        return f"{key}={json.dumps(os.fspath(value), ensure_ascii=False)}"
+    if isinstance(value, (list, tuple)):
+        return f"{key}=[{', '.join(_setting('', one)[1:] for one in value)}]"
+    raise UsageError(
+        f"the setting {key} is a {type(value).__name__}, expected a number, a text, True or "
+        "False, or a list of them"
+    )
+
+
+def _segments_of(rows: Iterable[Any], name: str) -> list[tuple[float, float, str]]:
+    """Rows of (start, end, label), in seconds; a `Segment` is one, too."""
+    segments = []
+    for i, row in enumerate(rows):
+        three = row[:3] if isinstance(row, Segment) else row
+        if isinstance(three, str) or not isinstance(three, Sequence) or len(three) != 3:
+            raise UsageError(f"{name}[{i}] is {row!r}, expected (start, end, label)")
+        if not isinstance(three[2], str):
+            raise UsageError(f"{name}[{i}] has the label {three[2]!r}, expected a text")
+        start, end = (real(f"a time of {name}[{i}]", time) for time in three[:2])
+        segments.append((start, end, str(three[2])))
+    return segments
+
+
+def _given(
+    recordings: Sequence[Any],
+    labels: Sequence[Iterable[Any]] | None,
+    splits: Sequence[str] | None,
+    is_audio: bool,
+) -> list[tuple[str, np.ndarray, list[tuple[float, float, str]], str]]:
+    """Recordings in memory, as the library takes them."""
+    if labels is None:
+        raise UsageError("recordings were given without labels; pass labels=, a list for each")
+    count = len(recordings)
+    if count == 0:
+        raise UsageError("recordings is empty, expected at least two arrays")
+    for name, values in (("labels", labels), ("splits", splits)):
+        if values is not None and len(values) != count:
+            raise UsageError(
+                f"there are {count} recordings and {len(values)} {name}, expected one for each"
+            )
+    given = []
+    for i, recording in enumerate(recordings):
+        name = f"recording {i}"
+        if is_audio:
+            check_shape(np.asarray(recording), name, "(samples,) or (samples, channels)")
+            array = samples_of(recording, name)
+        else:
+            array = values_of(recording, name)
+        split = "" if splits is None else splits[i]
+        if splits is not None and split not in _SPLITS:
+            raise UsageError(f"splits[{i}] is {split!r}, expected 'train', 'dev' or 'test'")
+        given.append((name, array, _segments_of(labels[i], f"labels[{i}]"), split))
+    return given
+
+
+def _rates(sample_rate: int | None, frame_rate: float | None) -> int:
+    """Of recordings in memory: the sample rate, or 0 for values."""
+    if (sample_rate is None) == (frame_rate is None):
+        raise UsageError(
+            "recordings need one rate: sample_rate= in Hz for samples of audio, or frame_rate= for "
+            "rows of values, in rows a second"
+        )
+    return 0 if sample_rate is None else whole("sample_rate", sample_rate, 1, (1 << 31) - 1)
+
+
+def _check_place(
+    config: Path | None, out: Path | None, data: Path, in_memory: bool, resume: bool
+) -> None:
+    """What is trained on is said once, and where the model goes where it cannot be chosen."""
+    if in_memory and (data or (config is not None and os.path.isdir(config))):
+        raise UsageError("recordings are arrays, and a folder was named as well; pass one of them")
+    if config is None and not in_memory:
+        raise UsageError("nothing was given to train on; pass a folder, a TOML file or recordings=")
+    if out is None and (in_memory or resume):
+        raise UsageError("no directory was named for the model; pass out=")
+    if data and config is not None and os.path.isdir(config):
+        raise UsageError(
+            f"two places for the data: {os.fspath(config)!r} and data={os.fspath(data)!r}; pass "
+            "one of them"
+        )
+
+
+def train(
+    config: Path | None = None,
+    out: Path | None = None,
+    *,
+    data: Path = "",
+    recordings: Sequence[Any] | None = None,
+    labels: Sequence[Iterable[Any]] | None = None,
+    sample_rate: int | None = None,
+    frame_rate: float | None = None,
+    splits: Sequence[str] | None = None,
+    preset: str = "",
+    tier: str = "",
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    compare: bool = False,
+    device: str = "",
+    quiet: bool = False,
+) -> Model:
+    """Trains as ``segfuse train`` does, and returns the model, with its `metrics`.
+
+    ```python
+    model = segfuse.train("songs")                      # a folder is enough
+    model = segfuse.train("finch.toml", "runs/finch", data="songs",
+                          settings={"training.epochs": 40, "model.width": 64})
+    model = segfuse.train(out="runs/steps", recordings=[x0, x1, x2], frame_rate=50,
+                          labels=[[(0, 0.4, "rest"), (0.4, 1.1, "step")], ...])
+    ```
+
+    Args:
+        config: a folder of recordings with labels, whose configuration follows from what is in it;
+            or a TOML file; see docs/data.md and examples/. With `recordings` a TOML file, or None.
+        out: a directory, made if missing: model.safetensors, metrics.json, report.html, checkpoint.
+            Default: NAME-model in the current directory, a new one; with `recordings` none.
+        data: a manifest or a directory of recordings; default: what the configuration says.
+        recordings: arrays in memory instead of files, at least two. Audio: (samples,) or
+            (samples, channels), of floats in [-1, 1), int16 or int32. Values, one row a frame:
+            (frames, channels) or (frames,), of float16, float32, float64 or int16.
+        labels: of each of `recordings` its segments (start, end, label), times in seconds, in any
+            order and without overlaps; what they leave free is filled as in a folder.
+        sample_rate: in Hz, of `recordings` that are audio.
+        frame_rate: rows a second, of `recordings` that are values and of folders of values
+            (default of folders: what the labels say).
+        splits: "train", "dev" or "test" of each of `recordings`; default: of ten recordings the
+            first is for test, the sixth for development.
+        preset: one of "birdsong", "speech", "ecg", "mouse", "bat", "generic"; default: the one that
+            fits best. Not with a TOML file.
+        tier: of label files that have several; default: the one that can be meant.
+        settings: values by "section.key", which win over the configuration.
+        resume: go on from the checkpoint in `out`.
+        overwrite: replace a run in `out`.
+        compare: also train the same encoder with a softmax and with a linear chain.
+        device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
+        quiet: no progress on the standard error stream.
+
+    Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
+    from the main thread. Arrays are copied.
+
+    Raises:
+        UsageError: the configuration, the arguments, or something of the user's in `out`.
+        DataError: the recordings or their labels.
+    """
+    in_memory = recordings is not None
+    _check_place(config, out, data, in_memory, resume)
+    rate, given = 0, []
+    if recordings is not None:
+        rate = _rates(sample_rate, frame_rate)
+        given = _given(recordings, labels, splits, rate > 0)
+    elif labels is not None or splits is not None or sample_rate is not None:
+        raise UsageError("labels=, splits= and sample_rate= are for recordings=; pass them as well")
+    overrides = [_setting(key, value) for key, value in (settings or {}).items()]
+    how: dict[str, Any] = {
+        "sample_rate": rate,
+        "resume": bool(resume),
+        "overwrite": bool(overwrite),
+        "compare": bool(compare),
+        "device": device,
+        "quiet": bool(quiet),
+    }
+    frames = None if frame_rate is None else real("frame_rate", frame_rate)
+    if config is None or os.path.isdir(config):
+        how["plan"] = {"preset": preset, "tier": tier, "frame_rate": frames}
+    else:
+        if preset:
+            raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
+        overrides += [_setting("data.tier", tier)] if tier else []
+        overrides += [] if frames is None else [_setting("features.frame_rate", frames)]
+    text, folder = _native.train(
+        os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
+    )
+    model = Model.load(folder, device=device)
+    model.metrics = json.loads(text)
+    return model
+
+
+def evaluate(
+    model: Path,
+    data: Path = "",
+    *,
+    split: str = "test",
+    out: Path = "",
+    overwrite: bool = False,
+    device: str = "",
+) -> dict[str, Any]:
+    """Measures a model file on labelled recordings, as ``segfuse eval`` does.
+
+    Returns the content of metrics.json. `data` is a manifest or a directory (default: the one it
+    was trained on), `split` one of "train", "dev", "test", "all", `device` as for `train`; with
+    `out`, metrics.json and report.html are written there, and what is not ours is replaced only
+    with `overwrite`.
+    """
+    if split not in ("train", "dev", "test", "all"):
+        raise UsageError(f"split is {split!r}, expected 'train', 'dev', 'test' or 'all'")
+    text = _native.evaluate(
+        os.fspath(model), os.fspath(data), split, os.fspath(out), bool(overwrite), device
+    )
+    return json.loads(text)

@@ -1,0 +1,23 @@
+#pragma once
+// What recordings hold, in files or in memory.
+
+#include <span>
+#include <string_view>
+
+#include "segfuse/data/held.h"
+
+namespace segfuse::data {
+
+/// read_values() of its file, or what its caller holds. DataError for audio and commands.
+Tensor values_of(const Recording& recording);
+
+/// read_labels() of its file, or what its caller holds: options.recording is set here.
+Annotation labels_of(const Recording& recording, LabelOptions options);
+
+/// DataError naming the first that is not finite.
+void check_finite(const Tensor& values, std::string_view name);
+
+/// Deals those without a split, by their places; returns whether any had one.
+bool deal_splits(std::span<std::optional<Split>> splits);
+
+}  // namespace segfuse::data

@@ -1,0 +1,141 @@
+#pragma once
+// The lattice of one alignment: nodes of an acyclic graph by frames. Nodes are worked on one by
+// one, each over all frames that it can have: a segment's frames add up by differences of sums from
+// the row's beginning, so that all durations of a node are one sliding sum.
+
+#include <cstdint>
+#include <vector>
+
+#include "segfuse/semicrf/orders.h"
+#include "semicrf/align/duration_window.h"
+#include "semicrf/model/problem.h"
+
+namespace segfuse::semicrf {
+
+/// What a row's segments of one label score.
+struct LabelColumn {
+  bool used = false;
+  PieceRule rule = PieceRule::kOne;
+  double self = kNegInf;            ///< the transition between pieces
+  std::vector<double> content;      ///< (L+1) sums of the finite scores of frames before t
+  std::vector<double> start;        ///< (L)
+  std::vector<double> end;          ///< (L+1) of a segment that ends at t; [0] is not used
+  std::vector<std::int64_t> since;  ///< (L+1) the earliest start of a segment that ends at t
+  std::vector<std::int64_t> until;  ///< (L+1) the latest end of a segment that starts at t
+  DurationTable durations;
+
+  bool in_pieces() const { return rule != PieceRule::kOne; }
+  /// The frames of [s, e) and its last frame's score.
+  double frames(std::int64_t s, std::int64_t e) const {
+    return (content[static_cast<std::size_t>(e)] + end[static_cast<std::size_t>(e)]) -
+           content[static_cast<std::size_t>(s)];
+  }
+};
+
+/// Where a node's pieces may start and end, both ends included; empty where no path leads.
+struct NodeFrames {
+  std::int64_t enter = 0;        ///< the earliest start
+  std::int64_t last_enter = -1;  ///< the latest start of a first piece
+  std::int64_t last_start = -1;  ///< the latest start of any piece
+  std::int64_t first_end = 0;
+  std::int64_t last_end = -1;
+  bool empty() const { return last_enter < enter || last_end < first_end; }
+};
+
+/// Scores of some boundaries [first, first + size); -inf elsewhere.
+class Stretch {
+ public:
+  void reset(std::int64_t first, std::int64_t last) {
+    first_ = first;
+    values_.assign(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)), kNegInf);
+  }
+  double at(std::int64_t t) const {
+    const std::int64_t i = t - first_;
+    return i < 0 || i >= std::ssize(values_) ? kNegInf : values_[static_cast<std::size_t>(i)];
+  }
+  /// Does nothing elsewhere.
+  void set(std::int64_t t, double value) {
+    const std::int64_t i = t - first_;
+    if (i >= 0 && i < std::ssize(values_)) values_[static_cast<std::size_t>(i)] = value;
+  }
+
+ private:
+  std::int64_t first_ = 0;
+  std::vector<double> values_;
+};
+
+class AlignLattice {
+ public:
+  /// `orders` has one path for each order. DataError that names the row where it needs more memory
+  /// than the options allow.
+  AlignLattice(const Model& model, const Row& row, const LabelOrders& orders,
+               const AlignOptions& options);
+
+  /// The best segmentation, with its score; kNoPath where there is none.
+  void find_best(Alignment& alignment);
+  /// Fills the posteriors of its segments, and log_partition.
+  void find_posteriors(Alignment& alignment);
+
+ private:
+  struct Before {
+    std::int32_t node;
+    double transition;
+  };
+  struct Piece {  // of the best path
+    std::int32_t node = -1;
+    std::int64_t start = -1;
+    bool goes_on = false;  ///< the next piece is of the same segment
+    bool full = false;     ///< it has the label's longest duration
+    bool operator==(const Piece&) const = default;
+  };
+
+  void load(const Model& model, const Row& row, const AlignOptions& options);
+  void load_column(const Row& row, std::int64_t stride, std::int64_t label);
+  void find_frames();
+  void check_memory(std::int64_t most_bytes) const;
+  const LabelColumn& column(std::int32_t node) const {
+    return columns_[static_cast<std::size_t>(orders_.nodes[static_cast<std::size_t>(node)].label)];
+  }
+
+  template <bool kMax>
+  static double join(double a, double b) {
+    return kMax ? std::max(a, b) : log_add(a, b);
+  }
+  /// Prefixes that a first piece of the node at t may follow.
+  template <bool kMax>
+  double enter(std::int32_t node, std::int64_t t) const;
+  /// Those that end at t in a piece of the node after which another may stand.
+  double repeat(std::int32_t node, std::int64_t t) const;
+  template <bool kMax>
+  void forward(std::int32_t node);
+  template <bool kMax>
+  double total() const;
+  /// Suffixes from t after the node's last piece.
+  double leave(std::int32_t node, std::int64_t t) const;
+  void backward(std::int32_t node);
+  void count(std::int32_t node, double log_partition);
+
+  std::vector<Piece> best_of(const std::vector<Piece>& pieces, std::int64_t t) const;
+  void add_pieces_before(const Piece& piece, std::vector<Piece>& found) const;
+  /// All pieces that [s, e) of a label may consist of.
+  double inner(const LabelColumn& label, std::int64_t s, std::int64_t e);
+  double posterior(const AlignedSegment& segment, double log_partition);
+
+  const LabelOrders& orders_;
+  std::int64_t length_;
+  bool scaled_;
+  std::vector<double> initial_;                      // (C)
+  std::vector<double> final_;                        // (C)
+  std::vector<LabelColumn> columns_;                 // by label; filled where used
+  std::vector<std::vector<std::int32_t>> nodes_of_;  // by label
+  std::vector<std::vector<Before>> before_;          // by node
+  std::vector<std::vector<double>> after_;           // by node: transitions to those that follow
+  std::vector<NodeFrames> frames_;
+  std::vector<Stretch> value_;   // prefixes up to the end of a piece of the node
+  std::vector<Stretch> inside_;  // forward: what stands before a piece that starts at t, with its
+                                 // start score; backward: suffixes from that piece on
+  std::vector<std::vector<double>> changes_;  // by label: (L+1) differences of P(frame has it)
+  DurationWindow window_;
+};
+
+}  // namespace segfuse::semicrf

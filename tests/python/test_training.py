@@ -1,0 +1,280 @@
+"""Trainings without a configuration: folders, and arrays in memory; models of values."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import segfuse
+
+RATE = 50.0
+MEANS = {"rest": (0.0, 0.0, 1.0), "step": (2.0, -1.0, 0.0), "turn": (-2.0, 1.0, 3.0)}
+QUICK = {"training.epochs": 20, "model.width": 16}
+
+
+def recording(seed):
+    """(frames, 3) float32, and segments in seconds."""
+    draw = np.random.default_rng(seed)
+    rows, labels, at, last = [], [], 0, "turn"
+    for _ in range(8):
+        label = str(draw.choice([one for one in MEANS if one != last]))
+        length = int(draw.integers(6, 20))
+        labels.append((at / RATE, (at + length) / RATE, label))
+        rows.append(draw.normal(MEANS[label], 0.4, (length, 3)))
+        at, last = at + length, label
+    return np.concatenate(rows).astype(np.float32), labels
+
+
+ARRAYS, LABELS = map(list, zip(*map(recording, range(12)), strict=True))
+
+
+def write(folder, arrays=ARRAYS, labels=LABELS):
+    folder.mkdir()
+    for i, (array, segments) in enumerate(zip(arrays, labels, strict=True)):
+        np.save(folder / f"r{i:02}.npy", array)
+        text = "".join(f"{a:.6f},{b:.6f},{label}\n" for a, b, label in segments)
+        (folder / f"r{i:02}.csv").write_text("start,end,label\n" + text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("training")
+    write(folder / "steps")
+    segfuse.train(folder / "steps", folder / "of-folder", settings=QUICK, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+    """The same recordings in memory."""
+    return segfuse.train(
+        out=place / "of-arrays",
+        recordings=ARRAYS,
+        labels=LABELS,
+        frame_rate=RATE,
+        settings=QUICK,
+        quiet=True,
+    )
+
+
+def parameters(path):
+    """The bytes of a model file behind its header, which has the place of the data."""
+    data = pathlib.Path(path).read_bytes()
+    return data[8 + int.from_bytes(data[:8], "little") :]
+
+
+def test_a_folder_is_trained_on_as_the_command_does(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [f"--set={key}={value}" for key, value in QUICK.items()]
+    command = [sys.executable, "-m", "segfuse", "train", str(place / "steps"), *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+    expected = (tmp_path / "steps-model/model.safetensors").read_bytes()
+    assert (place / "of-folder/model.safetensors").read_bytes() == expected
+    model = segfuse.train(place / "steps", settings=QUICK, quiet=True)
+    assert model.path == "steps-model-2"
+    assert (tmp_path / "steps-model-2/model.safetensors").read_bytes() == expected
+
+
+def test_arrays_give_the_model_of_their_files(place, trained):
+    models = [place / name / "model.safetensors" for name in ("of-folder", "of-arrays")]
+    assert parameters(models[0]) == parameters(models[1])
+    assert trained.metrics["frame_accuracy"] > 0.9
+    assert trained.metrics["frame_accuracy"] == pytest.approx(
+        json.loads((place / "of-folder/metrics.json").read_text())["frame_accuracy"]
+    )
+
+
+def test_a_model_of_values_says_what_it_is(place, trained):
+    model = segfuse.Model.load(place / "of-arrays/model.safetensors")
+    assert (model.kind, model.sample_rate, model.frame_rate) == ("values", 0, RATE)
+    assert "50 rows a second" in repr(model)
+    assert sorted(model.labels) == sorted(MEANS)
+    assert trained.path == str(place / "of-arrays")
+
+
+def test_values_are_decoded_as_from_files(place, trained):
+    for i in (0, 10):  # for test
+        from_file = trained.decode(place / f"steps/r{i:02}.npy")
+        found = trained.decode(ARRAYS[i], RATE)
+        assert found.segments == from_file.segments
+        assert found.seconds == pytest.approx(len(ARRAYS[i]) / RATE)
+        assert found.segments == trained.decode(ARRAYS[i].astype(np.float64)).segments
+        gold = {(round(a, 3), label) for a, _, label in LABELS[i]}
+        right = sum((round(s.start, 3), s.label) in gold for s in found.segments)
+        assert right > 0.7 * len(gold)
+        posteriors = trained.posteriors(ARRAYS[i], RATE)
+        assert posteriors.shape == (len(ARRAYS[i]), 3)
+        np.testing.assert_allclose(posteriors.sum(1), 1, atol=1e-5)
+    together = trained.decode_all(ARRAYS[:3], RATE)
+    assert [one.segments for one in together] == [trained.decode(x).segments for x in ARRAYS[:3]]
+
+
+def test_what_was_decoded_can_be_trained_on(place, trained, tmp_path):
+    found = [trained.decode(array).segments for array in ARRAYS[:4]]
+    splits = ["train", "train", "dev", "test"]
+    again = segfuse.train(
+        out=tmp_path / "again",
+        recordings=ARRAYS[:4],
+        labels=found,
+        splits=splits,
+        frame_rate=RATE,
+        settings={"training.epochs": 1},
+        quiet=True,
+    )
+    assert again.labels == trained.labels
+    assert segfuse.evaluate(tmp_path / "again", place / "steps")["frame_accuracy"] >= 0
+
+
+def test_audio_in_memory(tmp_path):
+    time = np.arange(8000) / 8000
+    tones = {"low": np.sin(2 * np.pi * 300 * time), "high": np.sin(2 * np.pi * 1500 * time)}
+    recordings = [
+        np.concatenate([tones["low"][: 2000 + 100 * i], tones["high"][:3000]]) for i in range(6)
+    ]
+    labels = [
+        [("low", 0, 2000 + 100 * i), ("high", 2000 + 100 * i, 5000 + 100 * i)] for i in range(6)
+    ]
+    labels = [[(a / 8000, b / 8000, label) for label, a, b in one] for one in labels]
+    how = {"sample_rate": 8000, "settings": {"training.epochs": 3}, "quiet": True}
+    floats = segfuse.train(out=tmp_path / "a", recordings=recordings, labels=labels, **how)
+    assert (floats.kind, floats.sample_rate) == ("log_mel", 8000)
+    stereo = [np.stack([one, one], 1).astype(np.float32) for one in recordings]
+    pairs = segfuse.train(out=tmp_path / "b", recordings=stereo, labels=labels, **how)
+    assert pairs.decode(stereo[0], 8000).segments == floats.decode(recordings[0], 8000).segments
+    with pytest.raises(segfuse.UsageError, match="trained on recordings in memory"):
+        segfuse.evaluate(tmp_path / "a")
+    config = tmp_path / "config.toml"
+    config.write_text(floats.configuration)
+    by_file = segfuse.train(config, tmp_path / "c", recordings=recordings, labels=labels, **how)
+    assert by_file.decode(recordings[0], 8000) == floats.decode(recordings[0], 8000)
+
+
+def with_(**changes):
+    """A call of train() on arrays with some arguments changed."""
+    how = {"recordings": ARRAYS[:4], "labels": LABELS[:4], "frame_rate": RATE, "quiet": True}
+    return lambda p: segfuse.train(**{"out": p / "never", **how, **changes})
+
+
+def spoilt(value):
+    array = ARRAYS[1].copy()
+    array[3, 1] = value
+    return [ARRAYS[0], array, *ARRAYS[2:4]]
+
+
+def relabelled(*rows):
+    return [LABELS[0], list(rows), *LABELS[2:4]]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda p: segfuse.train(), segfuse.UsageError, "nothing was given to train on"),
+        (lambda p: segfuse.train(out=p / "never"), segfuse.UsageError, "nothing was given"),
+        (with_(out=None), segfuse.UsageError, "pass out="),
+        (with_(data="x"), segfuse.UsageError, "a folder was named as well"),
+        (with_(labels=None), segfuse.UsageError, "without labels"),
+        (with_(labels=LABELS[:3]), segfuse.UsageError, "4 recordings and 3 labels"),
+        (with_(splits=["train"]), segfuse.UsageError, "4 recordings and 1 splits"),
+        (with_(splits=["train", "dev", "test", "valid"]), segfuse.UsageError, "is 'valid'"),
+        (with_(recordings=[], labels=[]), segfuse.UsageError, "recordings is empty"),
+        (with_(frame_rate=None), segfuse.UsageError, "need one rate"),
+        (with_(sample_rate=8000), segfuse.UsageError, "need one rate"),
+        (with_(frame_rate=0), segfuse.UsageError, "the frame rate is 0"),
+        (with_(frame_rate="fast"), segfuse.UsageError, "frame_rate is 'fast'"),
+        (with_(preset="bat"), segfuse.UsageError, "'bat' is for sound"),
+        (with_(preset="bird"), segfuse.UsageError, "no preset 'bird'"),
+        (
+            with_(recordings=spoilt(np.nan)),
+            segfuse.DataError,
+            "recording 1: row 3, column 1 is nan",
+        ),
+        (
+            with_(recordings=[*ARRAYS[:3], ARRAYS[3][None]]),
+            segfuse.UsageError,
+            "recording 3 has shape",
+        ),
+        (
+            with_(recordings=[*ARRAYS[:3], ARRAYS[3].astype(np.int64)]),
+            segfuse.UsageError,
+            "recording 3 is int64",
+        ),
+        (
+            with_(recordings=[*ARRAYS[:3], ARRAYS[3][:, :2]]),
+            segfuse.DataError,
+            "recording 3: its rows have 2 values, those of recording 0 have 3",
+        ),
+        (
+            with_(recordings=[*ARRAYS[:3], ARRAYS[3][:0]]),
+            segfuse.DataError,
+            "recording 3: there are no values",
+        ),
+        (with_(labels=relabelled((0, 1))), segfuse.UsageError, r"labels\[1\]\[0\] is \(0, 1\)"),
+        (with_(labels=relabelled("abc")), segfuse.UsageError, r"labels\[1\]\[0\] is 'abc'"),
+        (with_(labels=relabelled((0, 1, 2))), segfuse.UsageError, "has the label 2"),
+        (with_(labels=relabelled((0, "b", "c"))), segfuse.UsageError, "'b', expected a number"),
+        (
+            with_(labels=relabelled((0, np.nan, "a"))),
+            segfuse.DataError,
+            "labels of recording 1: segment 0 is from 0 s to nan s",
+        ),
+        (
+            with_(labels=relabelled((0, 1, "a"), (0.5, 2, "b"))),
+            segfuse.DataError,
+            "starts at 0.5 s",
+        ),
+        (with_(labels=relabelled()), segfuse.DataError, "labels of recording 1:1: no segments"),
+        (with_(labels=relabelled((0, 99, "a"))), segfuse.DataError, "the labels end at 99 s"),
+        (
+            lambda p: segfuse.train(p / "steps", p / "never", data=p / "steps"),
+            segfuse.UsageError,
+            "two places for the data",
+        ),
+        (
+            lambda p: segfuse.train(p / "steps", p / "never", labels=LABELS),
+            segfuse.UsageError,
+            "are for recordings=",
+        ),
+        (lambda p: segfuse.train(p / "steps", resume=True), segfuse.UsageError, "pass out="),
+        (
+            lambda p: segfuse.train(p / "early", p / "never"),
+            segfuse.UsageError,
+            "say how many rows are a second with frame_rate=",
+        ),
+        (
+            lambda p: segfuse.train(p / "none.toml", p / "never", preset="bat"),
+            segfuse.UsageError,
+            "preset= is for folders",
+        ),
+    ],
+)
+def test_bad_trainings_are_one_sentence(place, call, error, words):
+    if not (place / "early").exists():
+        write(place / "early", ARRAYS[:3], [LABELS[0], LABELS[1][:3], LABELS[2]])
+    with pytest.raises(error, match=words) as caught:
+        call(place)
+    assert "\n" not in str(caught.value)
+    assert not (place / "never/model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m: m.decode(ARRAYS[0], 30), segfuse.UsageError, "trained on 50 rows a second"),
+        (lambda m: m.decode(ARRAYS[0], "x"), segfuse.UsageError, "sample_rate is 'x'"),
+        (lambda m: m.decode(ARRAYS[0][None], RATE), segfuse.UsageError, "shape"),
+        (lambda m: m.decode(ARRAYS[0] > 0, RATE), segfuse.UsageError, "is bool"),
+        (lambda m: m.decode(ARRAYS[0][:, :2], RATE), segfuse.DataError, "2 columns"),
+        (lambda m: m.decode(ARRAYS[0][:, 0], RATE), segfuse.DataError, "1 columns"),
+        (lambda m: m.decode(ARRAYS[0][:0], RATE), segfuse.DataError, "no values"),
+        (lambda m: m.decode(ARRAYS[0] * np.inf, RATE), segfuse.DataError, "row 0, column 0 is"),
+        (lambda m: m.decode_all([ARRAYS[0], spoilt(np.nan)[1]]), segfuse.DataError, "recording 1"),
+    ],
+)
+def test_bad_values_are_one_sentence(trained, call, error, words):
+    with pytest.raises(error, match=words) as caught:
+        call(trained)
+    assert "\n" not in str(caught.value)
