@@ -175,9 +175,8 @@ class FeatureExtractor {
   Tensor extract_values(const Tensor& values, std::string_view source) const;
 
  private:
+  friend class BaseFrames;
   struct State;
-  struct Rows;
-  void extract_channel(const Audio& audio, int channel, const Rows& rows) const;
   void finish(std::span<float> values, std::int64_t frames, std::int64_t width) const;
   std::shared_ptr<const State> state_;
 };

@@ -4,6 +4,7 @@
 // docs/semicrf.md has the formulas. Letters, special values and errors as in semicrf.h.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -211,6 +212,14 @@ struct OnlineOptions {
   std::int64_t max_delay = 0;
 };
 
+/// Scores of n frames, (n, C) each; start and end may be empty (0).
+template <class T>
+struct FrameScores {
+  View<const T, 2> emission;
+  View<const T, 2> start = {};
+  View<const T, 2> end = {};
+};
+
 /// Decodes a row that arrives in pieces, of any size: the segments, their times of decision and the
 /// log-partition do not depend on how a row is cut, and without max_delay the segments are those of
 /// Engine::viterbi. Memory: 2 K + 64 frames, and two ints for each undecided frame and label. A
@@ -239,6 +248,50 @@ class OnlineDecoder {
   std::int64_t decided_frames() const;  ///< that the decided segments cover
   double log_partition() const;         ///< of the row, if it ended now
   double best_score() const;            ///< of the best path, if the row ended now
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// What the posterior says of a segment.
+struct SegmentPosterior {
+  double segment = 0;  ///< P(this very segment); 0 for one of more than K frames
+  double label = 0;    ///< mean over its frames of P(frame has this label), each rounded to T
+  double start = 0;    ///< P(a segment starts within the tolerance of its start), rounded to T
+};
+
+/// The posterior of a row that is too long to be held: forward over pieces as they arrive, then
+/// backward over blocks of frames that the caller reads again from where they are kept. Results do
+/// not depend on how the row is cut into pieces; they agree with those of Engine and Inference but
+/// for rounding. Memory: a block and 2 K frames at work, and K frames of each block. Transitions
+/// must not depend on durations.
+class BlockPosterior {
+ public:
+  /// Takes transition, duration, initial and final of `shared`, and copies them. A block has
+  /// `block` frames, or K where that is more.
+  template <class T>
+  explicit BlockPosterior(const Potentials<T>& shared, std::int64_t block = 8192);
+  ~BlockPosterior();
+  BlockPosterior(BlockPosterior&&) noexcept;
+  BlockPosterior& operator=(BlockPosterior&&) noexcept;
+
+  /// Takes the next frames.
+  template <class T>
+  void push(const FrameScores<T>& scores);
+  std::int64_t frames() const;   ///< that have arrived
+  double log_partition() const;  ///< of the row, if it ended now; 0 without frames
+  std::int64_t bytes() const;    ///< that are held
+
+  /// Frames [first, first + n) again, from behind to front, overlapping by 2 K; they are used until
+  /// the next call.
+  template <class T>
+  using Reader = std::function<FrameScores<T>(std::int64_t first, std::int64_t n)>;
+  /// Ends the row, which has a path and at least one frame: one for each of its segments, which
+  /// tile it.
+  template <class T>
+  std::vector<SegmentPosterior> describe(const SegmentationsView& segments, std::int64_t tolerance,
+                                         const Reader<T>& read);
 
  private:
   struct State;

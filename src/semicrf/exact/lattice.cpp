@@ -130,6 +130,9 @@ struct Pass {
   void forward_open(std::int64_t t, std::int64_t n) const;
   void arrive(std::int64_t t) const;
   void backward(RowExpectations* counts, double* tail_count) const;
+  void begin_backward() const;
+  void end_row() const;
+  void back(std::int64_t s, RowExpectations* counts) const;
   std::int64_t leave(std::int64_t s) const;
   void link_back(std::int64_t s) const;
   void link_back_by_duration(std::int64_t s, std::int64_t n) const;
@@ -268,7 +271,7 @@ void Pass::finish_boundary(std::int64_t s) const {
   join(open, sink);
 }
 
-void Pass::backward(RowExpectations* counts, double* tail_count) const {
+void Pass::begin_backward() const {
   const Dims& dims = in.model.dims;
   const std::int64_t values = (length + 1) * stride;
   for (Buffer* b : {&out.rest, &out.sink}) b->assign(values, kNegInf);
@@ -282,28 +285,40 @@ void Pass::backward(RowExpectations* counts, double* tail_count) const {
         out.transposed[(k * classes + to) * stride + from] =
             in.model.transition_slice(k)[from * stride + to];
   make_linear(out.transposed.data(), out.backwards);
+}
+
+/// The suffixes from the last boundary.
+void Pass::end_row() const {
+  std::copy_n(in.model.final.data(), stride, out.rest.data() + length * stride);
+  finish_boundary(length);
+}
+
+/// Boundary s from those behind it.
+void Pass::back(std::int64_t s, RowExpectations* counts) const {
+  const bool by_duration = in.model.dims.by_duration;
+  const std::int64_t n = leave(s);
+  double* inner = out.inner.data() + s * stride;
+  reduce(out.terms.data(), n, inner);
+  if (counts != nullptr) by_duration ? count_by_duration(s, n, *counts) : count(s, n, *counts);
+  if (s > 0) {
+    by_duration ? link_back_by_duration(s, n) : link_back(s);
+    finish_boundary(s);
+  }
+  double* rest = s == 0 ? nullptr : out.rest.data() + s * stride;
+  double* sink = s == 0 ? nullptr : out.sink.data() + s * stride;
+  double* open = s == 0 ? nullptr : open_rest(s);
+  out.rest_base[at(s)] = out.rest_base[at(s + 1)] + rebase({inner, rest, sink, open});
+}
+
+void Pass::backward(RowExpectations* counts, double* tail_count) const {
+  begin_backward();
   out.largest_transition =
       *std::max_element(out.transposed.data(), out.transposed.data() + out.transposed.size());
   if (out.largest_transition == kNegInf) out.largest_transition = 0.0;
   out.linear_counts.assign(counts != nullptr && counts->want_transition ? out.transposed.size() : 0,
                            0.0);
-  std::copy_n(in.model.final.data(), stride, out.rest.data() + length * stride);
-  finish_boundary(length);
-  for (std::int64_t s = length - 1; s >= 0; --s) {
-    const std::int64_t n = leave(s);
-    double* inner = out.inner.data() + s * stride;
-    reduce(out.terms.data(), n, inner);
-    if (counts != nullptr)
-      dims.by_duration ? count_by_duration(s, n, *counts) : count(s, n, *counts);
-    if (s > 0) {
-      dims.by_duration ? link_back_by_duration(s, n) : link_back(s);
-      finish_boundary(s);
-    }
-    double* rest = s == 0 ? nullptr : out.rest.data() + s * stride;
-    double* sink = s == 0 ? nullptr : out.sink.data() + s * stride;
-    double* open = s == 0 ? nullptr : open_rest(s);
-    out.rest_base[at(s)] = out.rest_base[at(s + 1)] + rebase({inner, rest, sink, open});
-  }
+  end_row();
+  for (std::int64_t s = length - 1; s >= 0; --s) back(s, counts);
   if (counts == nullptr) return;
   finish_transitions(*counts);
   count_ends(*counts);
@@ -439,6 +454,16 @@ void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t firs
     std::copy(from + first * stride, from + end, rows->data());
   }
   std::copy(lattice.base.begin() + first, lattice.base.begin() + last + 1, lattice.base.begin());
+}
+
+void lattice_begin_backward(const LatticeInput& input, Lattice& lattice, bool row_ends) {
+  const Pass pass{input, lattice};
+  pass.begin_backward();
+  if (row_ends) pass.end_row();
+}
+
+void lattice_back(const LatticeInput& input, Lattice& lattice, std::int64_t s) {
+  Pass{input, lattice}.back(s, nullptr);
 }
 
 void clear_counts(const LatticeInput& input, RowExpectations& counts, double* tail_count) {

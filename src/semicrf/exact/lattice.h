@@ -82,6 +82,13 @@ void lattice_arrive(const LatticeInput& input, Lattice& lattice, std::int64_t t)
 void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t first,
                   std::int64_t last);
 
+/// The backward pass by hand, over a window of `row.length` frames. begin makes room, and where the
+/// row ends with the window says so; else rest, sink and rest_base of the last K + 1 boundaries
+/// have to be put there. back fills rest, sink (t >= 1) and inner of a boundary from those behind
+/// it.
+void lattice_begin_backward(const LatticeInput& input, Lattice& lattice, bool row_ends);
+void lattice_back(const LatticeInput& input, Lattice& lattice, std::int64_t s);
+
 /// After a finite forward pass: the backward half, and with Sum::kLog the expected counts where
 /// they are asked for. tail_count: (stride) expected frames beyond K by label.
 void lattice_backward(const LatticeInput& input, Lattice& lattice, RowExpectations* counts,

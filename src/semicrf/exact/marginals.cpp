@@ -6,49 +6,19 @@
 
 #include "segfuse/error.h"
 #include "semicrf/exact/inference.h"
-#include "semicrf/exact/lattice_kernels.h"
+#include "semicrf/exact/short_segments.h"
 
 namespace segfuse::semicrf {
 namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-double sum_over(const double* values, std::int64_t n) {
-  double sum = 0.0;
-  for (std::int64_t i = 0; i < n; ++i) sum += values[i];
-  return sum;
-}
-
 /// P(segment (s, d), any label) for d = 1 .. m, after both passes; (length, m).
 std::vector<double> short_segments(const LatticeInput& x, const Lattice& lattice, std::int64_t m) {
-  const Dims& dims = x.model.dims;
-  const std::int64_t stride = dims.stride;
   std::vector<double> out(at(x.row.length * m), 0.0);
-  Buffer content;
-  Buffer terms;
-  Buffer entry;
-  Buffer sums;
-  for (Buffer* b : {&terms, &entry, &sums}) b->assign(stride, kNegInf);
-  for (std::int64_t s = 0; s < x.row.length; ++s) {
-    content.assign(stride, 0.0);
-    for (std::int64_t d = 1; d <= std::min(m, x.row.length - s); ++d) {
-      if (d > 1 && x.is_forced(s + d - 1)) break;
-      const std::int64_t k = std::min(d, dims.max_duration);
-      if (d > k && x.tail == nullptr) break;
-      for (std::int64_t c = 0; c < dims.classes; ++c) {
-        content[c] += x.row.emission[(s + d - 1) * stride + c];
-        terms[c] = content[c] + x.model.duration[(k - 1) * stride + c] +
-                   lattice.sink[(s + d) * stride + c];
-        if (d > k) terms[c] += static_cast<double>(d - k) * x.tail[c];
-        entry[c] = lattice_enter(x, lattice, s, k, c);
-      }
-      sums.assign(stride, 0.0);
-      add_exp_rows(terms.data(), entry.data(),
-                   lattice.base[at(s)] + lattice.rest_base[at(s + d)] - lattice.log_partition, 1,
-                   stride, sums.data());
-      out[at(s * m + d - 1)] = sum_over(sums.data(), dims.classes);
-    }
-  }
+  ShortSegments segments(x, lattice, m);
+  for (std::int64_t s = 0; s < x.row.length; ++s)
+    segments.starting_at(s, std::span(out).subspan(at(s * m), at(m)));
   return out;
 }
 

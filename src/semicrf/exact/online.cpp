@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "segfuse/error.h"
+#include "semicrf/exact/frame_piece.h"
 #include "semicrf/exact/inference.h"
 #include "semicrf/exact/segment_list.h"
 
@@ -104,7 +105,6 @@ struct OnlineDecoder::State {
   const Dims& dims() const { return model.model.dims; }
   std::int64_t local(std::int64_t t) const { return t - offset; }
   LatticeInput input() const { return {model.model, row, model.tail_or_null(), nullptr}; }
-  double* frame(Buffer& buffer) const { return buffer.data() + local(frames) * dims().stride; }
   double value(std::int64_t t, std::int64_t c) const {
     return best.value[local(t) * dims().stride + c];
   }
@@ -368,34 +368,10 @@ template <class T>
 void OnlineDecoder::push(const View<const T, 2>& emission, Segmentations& decided,
                          const View<const T, 2>& start, const View<const T, 2>& end) {
   State& x = *state_;
-  const std::int64_t classes = x.dims().classes;
-  struct Input {
-    const char* name;
-    const View<const T, 2>& view;
-    Buffer& buffer;
-  };
-  const Input inputs[] = {{"emission", emission, x.buffers.emission},
-                          {"start", start, x.buffers.start},
-                          {"end", end, x.buffers.end}};
-  const std::int64_t frames = emission.extent(0);
-  for (const Input& input : inputs) {
-    if (input.view.empty() && (&input != inputs || frames == 0)) continue;
-    if (input.view.extent(0) != frames || input.view.extent(1) != classes)
-      throw UsageError(fmt::format("semicrf: {} has shape ({}, {}), expected ({}, {})", input.name,
-                                   input.view.extent(0), input.view.extent(1), frames, classes));
-  }
-  for (std::int64_t t = 0; t < frames; ++t) {
+  const FramePiece<T> piece({emission, start, end}, x.dims().classes);
+  for (std::int64_t t = 0; t < piece.frames(); ++t) {
     x.make_room();
-    for (const Input& input : inputs) {
-      double* to = x.frame(input.buffer);
-      for (std::int64_t c = 0; c < classes; ++c) {
-        to[c] = input.view.empty() ? 0.0 : static_cast<double>(input.view(t, c));
-        if (!(to[c] < -kNegInf))
-          throw DataError(
-              fmt::format("semicrf: {} at time {}, class {} is {}; scores are finite or -inf",
-                          input.name, x.frames, c, to[c]));
-      }
-    }
+    piece.load(t, x.frames, x.dims().stride, x.buffers, x.local(x.frames));
     x.advance(decided);
   }
 }

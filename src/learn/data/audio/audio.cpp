@@ -84,39 +84,6 @@ void check_whole(SNDFILE* file, const std::string& name) {
   }
 }
 
-Audio read_sndfile(const std::filesystem::path& path, const std::string& name,
-                   const AudioOptions& options) {
-  SF_INFO info{};
-  const SndfileHandle file(sf_open(path.c_str(), SFM_READ, &info));
-  if (!file)
-    throw DataError(
-        fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "
-                    "MP3, Ogg, AIFF, CAF, NIST SPHERE or another format of libsndfile",
-                    name, sf_strerror(nullptr)));
-  check_info(info, name);
-  const bool checked = (info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_WAV;  // check_wav_chunks()
-  if (!checked) check_whole(file.get(), name);
-  check_channel(options.channel, info.channels, name);
-  Audio audio{info.samplerate, info.channels, full_scale_of(info.format), {}, name};
-  ChannelMixer mixer(audio, options);
-  constexpr sf_count_t kBlock = 1 << 14;
-  std::vector<float> block(static_cast<std::size_t>(kBlock * info.channels));
-  sf_count_t total = 0;
-  for (sf_count_t got = 0; (got = sf_readf_float(file.get(), block.data(), kBlock)) > 0;) {
-    mixer.add({block.data(), static_cast<std::size_t>(got * info.channels)});
-    total += got;
-  }
-  // A FLAC that was written into a pipe does not say how long it is.
-  if (info.frames == SF_COUNT_MAX && sf_error(file.get()) == 0 && total > 0) return audio;
-  if (total < info.frames)
-    throw DataError(
-        fmt::format("{}: the header announces {} samples, the file ends or breaks after {}{}; it "
-                    "was cut off or damaged",
-                    name, info.frames, total,
-                    sf_error(file.get()) != 0 ? std::string(": ") + sf_strerror(file.get()) : ""));
-  return audio;
-}
-
 }  // namespace
 
 void check_channel(int channel, int channels, std::string_view name) {
@@ -159,21 +126,93 @@ void ChannelMixer::add(std::span<const float> interleaved) {
 void ChannelMixer::push(float value) {
   if (!std::isfinite(value))
     throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers", audio_.source,
-                                audio_.frames(), value));
+                                pushed_ / audio_.stacked, value));
+  ++pushed_;
   audio_.samples.push_back(value * scale_);
+}
+
+struct AudioReader::File {
+  explicit File(const std::filesystem::path& path)
+      : handle(sf_open(path.c_str(), SFM_READ, &info)) {}
+  SF_INFO info{};
+  SndfileHandle handle;
+};
+
+AudioReader::AudioReader(const std::filesystem::path& path, const std::string& name,
+                         const AudioOptions& options)
+    : file_(std::make_unique<File>(path)) {
+  if (!file_->handle)
+    throw DataError(
+        fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "
+                    "MP3, Ogg, AIFF, CAF, NIST SPHERE or another format of libsndfile",
+                    name, sf_strerror(nullptr)));
+  const SF_INFO& info = file_->info;
+  check_info(info, name);
+  const bool checked = (info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_WAV;  // check_wav_chunks()
+  if (!checked) check_whole(file_->handle.get(), name);
+  check_channel(options.channel, info.channels, name);
+  audio_ = {info.samplerate, info.channels, full_scale_of(info.format), {}, name};
+  mixer_.emplace(audio_, options);
+}
+
+AudioReader::~AudioReader() = default;
+
+std::unique_ptr<AudioReader> AudioReader::open(const std::filesystem::path& path,
+                                               const std::string& name,
+                                               const AudioOptions& options) {
+  std::error_code failure;
+  if (std::filesystem::is_fifo(path, failure)) return nullptr;
+  const std::string head = read_head(path, name, 16);
+  if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
+  if (extension_of(name) == ".cbin" || head.starts_with("NIST_1A")) return nullptr;
+  if (head.starts_with("RIFF")) check_wav_chunks(path, name);
+  return std::unique_ptr<AudioReader>(new AudioReader(path, name, options));
+}
+
+/// A FLAC that was written into a pipe does not say how long it is.
+std::optional<std::int64_t> AudioReader::announced() const {
+  if (file_->info.frames == SF_COUNT_MAX) return std::nullopt;
+  return file_->info.frames;
+}
+
+bool AudioReader::next() {
+  constexpr sf_count_t kBlock = 1 << 14;
+  SNDFILE* const file = file_->handle.get();
+  const auto channels = static_cast<std::size_t>(audio_.channels);
+  block_.resize(std::size_t{kBlock} * channels);
+  audio_.samples.clear();
+  const sf_count_t got = sf_readf_float(file, block_.data(), kBlock);
+  if (got > 0) {
+    mixer_->add({block_.data(), static_cast<std::size_t>(got) * channels});
+    frames_ += got;
+    return true;
+  }
+  if (!announced() && sf_error(file) == 0 && frames_ > 0) return false;
+  if (frames_ < file_->info.frames)
+    throw DataError(
+        fmt::format("{}: the header announces {} samples, the file ends or breaks after {}{}; it "
+                    "was cut off or damaged",
+                    audio_.source, file_->info.frames, frames_,
+                    sf_error(file) != 0 ? std::string(": ") + sf_strerror(file) : ""));
+  return false;
 }
 
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options) {
-  std::error_code failure;
-  if (std::filesystem::is_fifo(path, failure))
-    return read_audio_bytes(read_file(path), name, options);
-  const std::string head = read_head(path, name, 16);
-  if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
-  if (extension_of(name) == ".cbin") return read_cbin(path, name, options);
-  if (head.starts_with("NIST_1A")) return parse_sphere(read_file(path), name, options);
-  if (head.starts_with("RIFF")) check_wav_chunks(path, name);
-  return read_sndfile(path, name, options);
+  const std::unique_ptr<AudioReader> reader = AudioReader::open(path, name, options);
+  if (!reader) {
+    std::error_code failure;
+    if (std::filesystem::is_fifo(path, failure))
+      return read_audio_bytes(read_file(path), name, options);
+    if (extension_of(name) == ".cbin") return read_cbin(path, name, options);
+    return parse_sphere(read_file(path), name, options);
+  }
+  Audio audio = reader->audio();
+  while (reader->next()) {
+    const std::vector<float>& block = reader->audio().samples;
+    audio.samples.insert(audio.samples.end(), block.begin(), block.end());
+  }
+  return audio;
 }
 
 std::string format_wav(std::string_view name, std::span<const float> samples, int sample_rate) {

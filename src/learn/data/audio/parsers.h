@@ -2,9 +2,12 @@
 // Parts of the audio readers.
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "segfuse/data.h"
 
@@ -59,6 +62,66 @@ class ChannelMixer {
   Audio& audio_;
   int channel_;
   float scale_;
+  std::int64_t pushed_ = 0;
+};
+
+/// A recording that is read block by block.
+class AudioReader {
+ public:
+  /// Nothing for files that can only be read whole: pipes, NIST SPHERE, .cbin. DataError as
+  /// read_audio_file().
+  static std::unique_ptr<AudioReader> open(const std::filesystem::path& path,
+                                           const std::string& name, const AudioOptions& options);
+  ~AudioReader();
+  AudioReader(const AudioReader&) = delete;
+  AudioReader& operator=(const AudioReader&) = delete;
+
+  /// What the file says, and in `samples` the block that was read last.
+  const Audio& audio() const { return audio_; }
+  /// False at the end. DataError where the file ends before what its header announces.
+  bool next();
+  /// Samples of each channel that the header announces; nothing where it does not know.
+  std::optional<std::int64_t> announced() const;
+  std::int64_t frames() const { return frames_; }  ///< of each channel, read so far
+
+ private:
+  struct File;
+  AudioReader(const std::filesystem::path& path, const std::string& name,
+              const AudioOptions& options);
+
+  std::unique_ptr<File> file_;
+  Audio audio_;
+  std::optional<ChannelMixer> mixer_;
+  std::vector<float> block_;
+  std::int64_t frames_ = 0;
+};
+
+/// N samples at `from` Hz last as long as so many at `to` Hz.
+std::int64_t length_at(std::int64_t samples, std::int64_t from, std::int64_t to);
+
+/// resample() of a recording that comes block by block.
+class Resampler {
+ public:
+  /// `audio` says what comes; DataError where the rates are too far apart.
+  Resampler(const Audio& audio, int sample_rate);
+  ~Resampler();
+  Resampler(const Resampler&) = delete;
+  Resampler& operator=(const Resampler&) = delete;
+
+  /// Appends to `out` what the samples, of all channels, have become.
+  void push(std::span<const float> samples, std::vector<float>& out);
+  void end(std::vector<float>& out);
+
+ private:
+  struct Filter;
+  void process(std::span<const float> samples, bool last, std::vector<float>& out);
+
+  std::string source_;
+  std::int64_t from_, to_;
+  std::size_t channels_;
+  std::unique_ptr<Filter> filter_;  ///< null where the rates are equal
+  std::int64_t arrived_ = 0;        ///< samples of each channel
+  std::int64_t made_ = 0;
 };
 
 }  // namespace segfuse::data

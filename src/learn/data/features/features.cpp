@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "learn/data/features/spectrum.h"
+#include "learn/data/features/frame_stream.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 
@@ -12,7 +12,6 @@ namespace segfuse {
 namespace {
 
 constexpr std::string_view kKindNames[] = {"log_mel", "mfcc", "raw", "values"};
-constexpr int kDeltaReach = 2;
 
 double hop_samples(const FeatureConfig& config) {
   return config.sample_rate * config.hop_ms / 1000;
@@ -52,64 +51,6 @@ void check_config(const FeatureConfig& config) {
             "1 to n_mels");
 }
 
-/// Index of x[n] in a signal mirrored at both ends (the end samples stand once).
-std::int64_t mirrored(std::int64_t n, std::int64_t size) {
-  if (size == 1) return 0;
-  const std::int64_t period = 2 * (size - 1);
-  n %= period;
-  if (n < 0) n += period;
-  return n < size ? n : period - n;
-}
-
-void copy_window(std::span<const float> signal, std::int64_t begin, std::span<float> out) {
-  const auto size = static_cast<std::int64_t>(signal.size());
-  const auto length = static_cast<std::int64_t>(out.size());
-  if (begin >= 0 && begin + length <= size) {
-    std::copy_n(signal.begin() + begin, length, out.begin());
-    return;
-  }
-  for (std::int64_t i = 0; i < length; ++i)
-    out[static_cast<std::size_t>(i)] = signal[static_cast<std::size_t>(mirrored(begin + i, size))];
-}
-
-std::vector<float> pre_emphasised(std::span<const float> signal, double factor) {
-  std::vector<float> out(signal.begin(), signal.end());
-  const auto weight = static_cast<float>(factor);
-  for (std::size_t i = out.size(); i-- > 1;) out[i] -= weight * out[i - 1];
-  out[0] -= weight * out[0];
-  return out;
-}
-
-/// Writes the means of out.size() equal parts of the window.
-void average_parts(std::span<const float> window, std::span<float> out) {
-  for (std::size_t b = 0; b < out.size(); ++b) {
-    const std::size_t begin = b * window.size() / out.size();
-    const std::size_t end = (b + 1) * window.size() / out.size();
-    double sum = 0;
-    for (std::size_t i = begin; i < end; ++i) sum += static_cast<double>(window[i]);
-    out[b] = static_cast<float>(sum / static_cast<double>(end - begin));
-  }
-}
-
-/// Regression slopes (HTK) of columns [from, from + width) into [from + width, from + 2 width);
-/// frames beyond the ends repeat the end frames.
-void add_deltas(std::span<float> values, std::int64_t frames, std::int64_t columns,
-                std::int64_t from, std::int64_t width) {
-  constexpr float kNorm = 2.0F * (1 + 4);
-  for (std::int64_t t = 0; t < frames; ++t) {
-    float* out = &values[static_cast<std::size_t>(t * columns + from + width)];
-    std::fill_n(out, width, 0.0F);
-    for (int k = 1; k <= kDeltaReach; ++k) {
-      const std::int64_t after = std::min(t + k, frames - 1);
-      const std::int64_t before = std::max<std::int64_t>(t - k, 0);
-      const float* high = &values[static_cast<std::size_t>(after * columns + from)];
-      const float* low = &values[static_cast<std::size_t>(before * columns + from)];
-      for (std::int64_t d = 0; d < width; ++d) out[d] += static_cast<float>(k) * (high[d] - low[d]);
-    }
-    for (std::int64_t d = 0; d < width; ++d) out[d] /= kNorm;
-  }
-}
-
 }  // namespace
 
 std::string_view name_of(FeatureKind kind) noexcept {
@@ -121,13 +62,6 @@ FeatureKind feature_kind_from_name(std::string_view name) {
     if (kKindNames[i] == name) return static_cast<FeatureKind>(i);
   throw UsageError(fmt::format("feature kind \"{}\"; expected log_mel, mfcc, raw or values", name));
 }
-
-struct FeatureExtractor::State {
-  FeatureConfig config;
-  std::int64_t window = 0;  // samples
-  std::int64_t base = 0;    // columns before deltas
-  std::optional<data::MelTransform> mel;
-};
 
 FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
   check_config(config);
@@ -162,42 +96,6 @@ std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const noexce
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(frames)));
 }
 
-/// Rows of the features of one channel, `stride` values apart.
-struct FeatureExtractor::Rows {
-  float* first;
-  std::int64_t count;
-  std::int64_t stride;
-};
-
-void FeatureExtractor::extract_channel(const Audio& audio, int channel, const Rows& rows) const {
-  const State& state = *state_;
-  const bool spectral = state.mel.has_value();
-  std::vector<float> copy;
-  std::span<const float> signal = audio.samples;
-  if (audio.stacked > 1) {
-    for (auto at = static_cast<std::size_t>(channel); at < audio.samples.size();
-         at += static_cast<std::size_t>(audio.stacked))
-      copy.push_back(audio.samples[at]);
-    signal = copy;
-  }
-  if (spectral && state.config.preemphasis != 0)
-    signal = copy = pre_emphasised(signal, state.config.preemphasis);
-  std::vector<float> window(static_cast<std::size_t>(state.window));
-  std::optional<data::MelTransform::Workspace> workspace;
-  if (spectral) workspace.emplace(*state.mel);
-  for (std::int64_t t = 0; t < rows.count; ++t) {
-    const double centre = (static_cast<double>(t) + 0.5) * hop_samples(state.config);
-    const double begin = centre - 0.5 * static_cast<double>(state.window);
-    copy_window(signal, static_cast<std::int64_t>(std::floor(begin + 0.5)), window);
-    const std::span<float> row(rows.first + t * rows.stride, static_cast<std::size_t>(state.base));
-    if (spectral) {
-      state.mel->apply(window, row, *workspace);
-    } else {
-      average_parts(window, row);
-    }
-  }
-}
-
 Tensor FeatureExtractor::extract(const Audio& audio) const {
   const State& state = *state_;
   if (state.config.kind == FeatureKind::kValues)
@@ -216,8 +114,22 @@ Tensor FeatureExtractor::extract(const Audio& audio) const {
   const std::int64_t columns = width * (1 + state.config.deltas);
   Tensor out(DType::kF32, {frames, columns});
   const std::span<float> values = out.span<float>();
-  for (int c = 0; c < audio.stacked; ++c)
-    extract_channel(audio, c, {values.data() + c * state.base, frames, columns});
+  float* next = values.data();
+  std::vector<float> rows;
+  const auto place = [&] {
+    for (std::size_t at = 0; at < rows.size(); at += static_cast<std::size_t>(width))
+      next = std::copy_n(&rows[at], width, next) + (columns - width);
+    rows.clear();
+  };
+  BaseFrames base(*this, audio.stacked);
+  const std::size_t piece = std::size_t{1 << 14} * static_cast<std::size_t>(audio.stacked);
+  for (std::size_t at = 0; at < audio.samples.size(); at += piece) {
+    base.push(std::span(audio.samples).subspan(at, std::min(piece, audio.samples.size() - at)),
+              rows);
+    place();
+  }
+  base.end(rows);
+  place();
   finish(values, frames, width);
   return out;
 }
@@ -244,7 +156,8 @@ void FeatureExtractor::finish(std::span<float> values, std::int64_t frames,
                               std::int64_t width) const {
   const std::int64_t columns = width * (1 + config().deltas);
   if (config().normalise_recording) data::normalise_columns(values, frames, columns, width);
-  for (int d = 0; d < config().deltas; ++d) add_deltas(values, frames, columns, d * width, width);
+  for (int d = 0; d < config().deltas; ++d)
+    data::add_deltas(values, frames, columns, d * width, width);
 }
 
 }  // namespace segfuse

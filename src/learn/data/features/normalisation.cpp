@@ -51,18 +51,27 @@ double usable_deviation(double variance, double mean) {
 
 }  // namespace
 
+ColumnScale scale_of_columns(std::size_t width,
+                             const std::function<void(const RowVisitor&)>& for_all_rows) {
+  const Moments moments = moments_of(width, for_all_rows);
+  ColumnScale out{moments.mean, moments.variance};
+  for (std::size_t d = 0; d < width; ++d)
+    out.deviation[d] = usable_deviation(moments.variance[d], moments.mean[d]);
+  return out;
+}
+
+void ColumnScale::apply(std::span<float> values, std::int64_t columns) const {
+  for (std::size_t at = 0; at < values.size(); at += static_cast<std::size_t>(columns))
+    for (std::size_t d = 0; d < mean.size(); ++d)
+      values[at + d] =
+          static_cast<float>((static_cast<double>(values[at + d]) - mean[d]) / deviation[d]);
+}
+
 void normalise_columns(std::span<float> values, std::int64_t frames, std::int64_t columns,
                        std::int64_t width) {
-  const auto used = static_cast<std::size_t>(width);
-  const Moments moments =
-      moments_of(used, [&](auto visit) { for_rows(values, frames, columns, visit); });
-  for (std::int64_t t = 0; t < frames; ++t)
-    for (std::size_t d = 0; d < used; ++d) {
-      float& value = values[static_cast<std::size_t>(t * columns) + d];
-      const double mean = moments.mean[d];
-      value = static_cast<float>((static_cast<double>(value) - mean) /
-                                 usable_deviation(moments.variance[d], mean));
-    }
+  scale_of_columns(static_cast<std::size_t>(width), [&](const RowVisitor& visit) {
+    for_rows(values, frames, columns, visit);
+  }).apply(values, columns);
 }
 
 }  // namespace data

@@ -2,6 +2,7 @@
 // Log-mel energies and cepstra of one window at a time, and statistics over columns.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -44,6 +45,18 @@ class MelTransform {
   std::vector<Filter> filters_;
   std::vector<float> cosines_;  // (n_mfcc, n_mels), liftered; empty for log-mel
 };
+
+/// Mean 0 and deviation 1 of each column.
+struct ColumnScale {
+  std::vector<double> mean;
+  std::vector<double> deviation;  ///< a constant column has 1
+  /// The first columns of rows that are `columns` apart.
+  void apply(std::span<float> values, std::int64_t columns) const;
+};
+using RowVisitor = std::function<void(const float* row)>;
+/// Of rows of `width` values; for_all_rows calls its argument with each, twice in the same order.
+ColumnScale scale_of_columns(std::size_t width,
+                             const std::function<void(const RowVisitor&)>& for_all_rows);
 
 /// Mean 0 and deviation 1 of the first `width` of `columns` columns; constant ones become 0.
 void normalise_columns(std::span<float> values, std::int64_t frames, std::int64_t columns,

@@ -13,6 +13,7 @@
 #include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/outputs.h"
+#include "learn/data/feature_reader.h"
 #include "learn/data/text.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
@@ -114,8 +115,8 @@ class Decoding {
                          .samples = options.samples,
                          .seed = options.seed})) {}
 
-  /// One portion of files, so that memory stays bounded.
-  void decode(std::span<DecodedFile> files);
+  /// All files, in their order and in portions, so that memory stays bounded.
+  void decode(std::span<DecodedFile> files, Progress& progress);
   /// What was resampled; empty when nothing was.
   std::string resampled() const {
     if (model_.config.features.kind == FeatureKind::kValues) return {};
@@ -132,6 +133,13 @@ class Decoding {
     learn::Decoded decoded;
   };
 
+  std::int64_t announced_frames(const DecodedFile& file) const;
+  /// Whether it is decoded in pieces; an alignment holds its recording.
+  bool is_long(std::int64_t frames) const {
+    return orders_ == nullptr && loaded_.is_long(frames, how_);
+  }
+  void decode_portion(std::span<DecodedFile> files);
+  void decode_long(DecodedFile& file);
   void read(Item& item) const;
   std::vector<learn::Decoded> segments_of(const std::vector<const Item*>& items);
   void find_segments(std::vector<Item>& items);
@@ -238,7 +246,7 @@ void Decoding::write(Item& item) const {
                file.seconds);
 }
 
-void Decoding::decode(std::span<DecodedFile> files) {
+void Decoding::decode_portion(std::span<DecodedFile> files) {
   std::vector<Item> items;
   for (DecodedFile& file : files)
     if (!file.skipped) items.push_back({file, 0, {}, {}, {}});
@@ -259,6 +267,60 @@ void Decoding::decode(std::span<DecodedFile> files) {
   }
 }
 
+/// What the header says; 0 where it says nothing, or the file is not read piece by piece. What is
+/// wrong with it is said when it is read.
+std::int64_t Decoding::announced_frames(const DecodedFile& file) const {
+  if (file.skipped) return 0;
+  try {
+    const auto reader = data::FeatureReader::open(file.audio, loaded_.extractor(), options_.out);
+    return reader ? reader->announced().value_or(0) : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+/// A recording that is not held: its segments are all that is kept of it.
+void Decoding::decode_long(DecodedFile& file) {
+  Item item{file, 0, {}, {}, {}};
+  attempt(item.file, [&] {
+    const auto reader = data::FeatureReader::open(file.audio, loaded_.extractor(), options_.out);
+    if (!reader)
+      throw DataError(fmt::format("{}: the file changed while it was read", file.audio.string()));
+    item.decoded =
+        loaded_.decode(file.audio.string(), [&] { return reader->next(); }, how_, options_.out);
+    item.file.seconds = reader->seconds();
+    item.sample_rate = reader->sample_rate();
+    ++rates_[item.sample_rate];
+    write(item);
+  });
+  file = item.file;
+  if (options_.each) options_.each(file);
+}
+
+void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
+  constexpr std::size_t kMostFiles = 64;
+  constexpr std::int64_t kMostFrames = 4 * learn::Decoder::kBatchFrames;
+  for (std::size_t i = 0; i < files.size();) {
+    std::size_t count = 0;
+    std::int64_t frames = announced_frames(files[i]);
+    if (is_long(frames)) {
+      decode_long(files[i]);
+      count = 1;
+    } else {
+      do {
+        ++count;
+        if (i + count == files.size()) break;
+        const std::int64_t more = announced_frames(files[i + count]);
+        if (is_long(more)) break;
+        frames += more;
+      } while (count < kMostFiles && frames <= kMostFrames);
+      decode_portion(files.subspan(i, count));
+    }
+    i += count;
+    progress.advance(static_cast<std::int64_t>(count));
+  }
+}
+
 OrderFiles order_files(const OrderOptions& given, const Alphabet& labels) {
   OrderFiles files{given.folder, {}};
   if (!given.folder.empty() && !path_is_directory(given.folder))
@@ -270,7 +332,6 @@ OrderFiles order_files(const OrderOptions& given, const Alphabet& labels) {
 /// decode(), or with orders align(); `doing` is what the progress is called.
 std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOptions* given,
                                      const std::string& doing) {
-  constexpr std::size_t kPortion = 64;
   (void)learn::labels_path(options.out, "x", options.format);  // refuses kAuto
   if (options.inputs.empty())
     throw UsageError("no recordings were given; name audio files or directories of them");
@@ -287,11 +348,7 @@ std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOp
   Decoding decoding(options, orders ? &*orders : nullptr, model, outputs);
   Progress progress(doing, static_cast<std::int64_t>(files.size()),
                     {.quiet = options.context.options().get(options::kQuiet)});
-  for (std::size_t i = 0; i < results.size(); i += kPortion) {
-    const std::size_t count = std::min(kPortion, results.size() - i);
-    decoding.decode(std::span(results).subspan(i, count));
-    progress.advance(static_cast<std::int64_t>(count));
-  }
+  decoding.decode(results, progress);
   progress.finish();
   if (const std::string text = decoding.resampled(); !text.empty())
     log(LogLevel::kInfo, "{}", text);

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
-#include <optional>
 
 #include "base/context/pool.h"
 #include "engine/device/accelerator.h"
-#include "engine/executor.h"
-#include "learn/train/loop/bound_inputs.h"
+#include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #include "segfuse/semicrf/orders.h"
@@ -60,14 +57,6 @@ std::vector<FrameSegment> runs(const std::vector<std::int32_t>& labels) {
   return result;
 }
 
-/// Where the first value of (T, C) that is not finite stands; nothing if there is none.
-std::optional<std::size_t> not_finite(std::span<const float> values) {
-  const auto found =
-      std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
-  if (found == values.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - values.begin());
-}
-
 /// DataError that names the recording whose scores (B, T, C) are not finite, and what it is like.
 void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
                   const Tensor& scores) {
@@ -76,16 +65,10 @@ void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
     const Sequence& sequence = sequences[at(batch.rows[row])];
     const auto values = scores.span<float>().subspan(row * at(scores.shape()[1] * classes),
                                                      at(sequence.frames() * classes));
-    const auto bad = not_finite(values);
-    if (!bad) continue;
+    const auto bad = first_not_finite(values);
+    if (bad == values.end()) continue;
     const auto features = std::as_const(sequence.features).span<float>();
-    float largest = 0;
-    for (const float value : features)
-      if (!(std::abs(value) <= largest)) largest = std::abs(value);
-    throw DataError(fmt::format(
-        "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
-        "features is {:g} times the training set's deviation",
-        sequence.id, *bad / at(classes), *bad % at(classes), values[*bad], largest));
+    refuse_score(sequence.id, classes, {at(bad - values.begin()), *bad, largest_size(features)});
   }
 }
 
@@ -138,6 +121,23 @@ std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists
 
 }  // namespace
 
+std::span<const float>::iterator first_not_finite(std::span<const float> values) {
+  return std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+}
+
+float largest_size(std::span<const float> values, float largest) {
+  for (const float value : values)
+    if (!(std::abs(value) <= largest)) largest = std::abs(value);
+  return largest;
+}
+
+void refuse_score(const std::string& id, std::int64_t classes, const BadScore& bad) {
+  throw DataError(fmt::format(
+      "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
+      "features is {:g} times the training set's deviation",
+      id, bad.index / at(classes), bad.index % at(classes), bad.value, bad.largest));
+}
+
 std::vector<std::int64_t> limits_of(const Tensor& table) {
   const auto values = table.span<float>();
   const auto classes = static_cast<std::size_t>(table.shape()[1]);
@@ -147,114 +147,89 @@ std::vector<std::int64_t> limits_of(const Tensor& table) {
   return limits;
 }
 
-struct Decoder::State {
-  State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
-        const engine::ExecutorOptions& execution)
-      : config(model.config()),
-        context(execution.context),
-        accelerator(execution.accelerator),
-        forward(model.inference(), pool_of(execution.context), execution),
-        inputs(forward.fusion()),
-        engine(execution.context),
-        inference(execution.context),
-        limits(std::move(limit)) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const std::string& name = model.parameters()[i].name;
-      if (inputs.has(name)) inputs.set(name, values[i]);
-      parameters.emplace(name, values[i]);
-    }
+Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
+                      const engine::ExecutorOptions& execution)
+    : config(model.config()),
+      context(execution.context),
+      accelerator(execution.accelerator),
+      forward(model.inference(), pool_of(execution.context), execution),
+      inputs(forward.fusion()),
+      engine(execution.context),
+      inference(execution.context),
+      limits(std::move(limit)) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::string& name = model.parameters()[i].name;
+    if (inputs.has(name)) inputs.set(name, values[i]);
+    parameters.emplace(name, values[i]);
   }
+}
 
-  /// The parameters go to the accelerator as they are now.
-  void refresh() {
-    if (!accelerator) return;
-    for (const auto& [name, value] : parameters)
-      if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
+void Decoder::State::refresh() {
+  if (!accelerator) return;
+  for (const auto& [name, value] : parameters)
+    if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
+}
+
+void Decoder::State::for_batches(const std::vector<Sequence>& sequences, std::int64_t frames,
+                                 BatchShare share, const std::function<void(const Batch&)>& work) {
+  refresh();
+  at_batch = -1;
+  for (const auto& rows : batches_by_length(sequences, frames))
+    if (share.has(++at_batch)) work(make_batch(sequences, rows, config));
+}
+
+std::vector<Tensor> Decoder::State::scores(const std::vector<Sequence>& sequences,
+                                           const Batch& batch) {
+  std::vector<Tensor> results = run(batch.features, batch.lengths);
+  for (const Tensor& result : results) check_scores(sequences, batch, result);
+  return results;
+}
+
+semicrf::Potentials<float> Decoder::State::shared() {
+  semicrf::Potentials<float> p;
+  const auto vector = [&](const char* name) -> semicrf::View<const float, 1> {
+    return std::span<const float>(std::as_const(parameters.at(name)).span<float>());
+  };
+  p.transition = view3(parameters.at("crf.transition"));
+  p.initial = vector("crf.initial");
+  p.final = vector("crf.final");
+  if (!limits.order.empty()) {
+    ordered.transition = sum_of(parameters.at("crf.transition"), limits.order.transition);
+    ordered.initial = sum_of(parameters.at("crf.initial"), limits.order.initial);
+    ordered.final = sum_of(parameters.at("crf.final"), limits.order.final);
+    p.transition = view3(ordered.transition);
+    p.initial = std::as_const(ordered.initial).span<float>();
+    p.final = std::as_const(ordered.final).span<float>();
   }
+  const bool semi = config.head == HeadKind::kSemiMarkov;
+  const std::int64_t k = semi ? config.max_duration : 1;
+  duration = semi ? sum_of(parameters.at("crf.duration"), limits.duration)
+                  : Tensor::zeros(DType::kF32, {k, config.classes});
+  p.duration = {duration.span<float>().data(), {k, config.classes}};
+  return p;
+}
 
-  /// One after the other, those of the share.
-  void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, BatchShare share,
-                   const std::function<void(const Batch&)>& work) {
-    refresh();
-    at_batch = -1;
-    for (const auto& rows : batches_by_length(sequences, frames))
-      if (share.has(++at_batch)) work(make_batch(sequences, rows, config));
+semicrf::Potentials<float> Decoder::State::independent() {
+  semicrf::Potentials<float> p;
+  ordered.transition = Tensor::zeros(DType::kF32, {1, config.classes, config.classes});
+  p.transition = view3(ordered.transition);
+  duration = Tensor::zeros(DType::kF32, {1, config.classes});
+  p.duration = {duration.span<float>().data(), {1, config.classes}};
+  return p;
+}
+
+semicrf::Potentials<float> Decoder::State::potentials(const std::vector<Tensor>& scores,
+                                                      const Batch& batch) {
+  semicrf::Potentials<float> p = config.head == HeadKind::kSoftmax ? independent() : shared();
+  p.emission = view3(scores[0]);
+  if (scores.size() > 1) {
+    p.start = view3(scores[1]);
+    p.end = view3(scores[2]);
   }
-
-  std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch) {
-    inputs.set("features", batch.features);
-    inputs.set("lengths", batch.lengths);
-    std::vector<Tensor> results = forward.run(inputs.tensors());
-    for (Tensor& result : results) result = result.to_host();
-    forward.check();
-    for (const Tensor& result : results) check_scores(sequences, batch, result);
-    return results;
-  }
-
-  /// The CRF over a batch's scores. `duration` and `ordered` keep sums alive.
-  semicrf::Potentials<float> potentials(const std::vector<Tensor>& scores, const Batch& batch) {
-    semicrf::Potentials<float> p;
-    auto vector = [&](const char* name) -> semicrf::View<const float, 1> {
-      return std::span<const float>(std::as_const(parameters.at(name)).span<float>());
-    };
-    p.emission = view3(scores[0]);
-    p.lengths =
-        semicrf::View<const std::int64_t, 1>(std::as_const(batch.lengths).span<std::int64_t>());
-    if (config.head == HeadKind::kSoftmax) {  // frames are independent
-      ordered.transition = Tensor::zeros(DType::kF32, {1, config.classes, config.classes});
-      p.transition = view3(ordered.transition);
-      duration = Tensor::zeros(DType::kF32, {1, config.classes});
-      p.duration = {duration.span<float>().data(), {1, config.classes}};
-      return p;
-    }
-    p.transition = view3(parameters.at("crf.transition"));
-    p.initial = vector("crf.initial");
-    p.final = vector("crf.final");
-    if (!limits.order.empty()) {
-      ordered.transition = sum_of(parameters.at("crf.transition"), limits.order.transition);
-      ordered.initial = sum_of(parameters.at("crf.initial"), limits.order.initial);
-      ordered.final = sum_of(parameters.at("crf.final"), limits.order.final);
-      p.transition = view3(ordered.transition);
-      p.initial = std::as_const(ordered.initial).span<float>();
-      p.final = std::as_const(ordered.final).span<float>();
-    }
-    if (scores.size() > 1) {
-      p.start = view3(scores[1]);
-      p.end = view3(scores[2]);
-    }
-    const bool semi = config.head == HeadKind::kSemiMarkov;
-    const std::int64_t k = semi ? config.max_duration : 1;
-    duration = semi ? sum_of(parameters.at("crf.duration"), limits.duration)
-                    : Tensor::zeros(DType::kF32, {k, config.classes});
-    p.duration = {duration.span<float>().data(), {k, config.classes}};
-    return p;
-  }
-
-  void decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
-                     std::vector<Decoded>& out) const;
-  void decode_crf(const Batch& batch, const std::vector<Tensor>& scores, const Options& options,
-                  std::vector<Decoded>& out);
-  void join(Decoded& decoded) const;
-  void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
-                        const std::vector<double>& log_z, const Options& options,
-                        std::vector<Decoded>& out);
-  void add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
-                      const semicrf::Segmentations& best, const Options& options,
-                      std::vector<Decoded>& out);
-
-  ModelConfig config;
-  Context context;
-  std::shared_ptr<engine::Accelerator> accelerator;
-  engine::Executable forward;
-  BoundInputs inputs;
-  semicrf::Engine engine;
-  semicrf::Inference inference;
-  std::unordered_map<std::string, Tensor> parameters;
-  Limits limits;
-  Tensor duration;
-  OrderLimit ordered;
-  std::int64_t at_batch = -1;
-};
+  p.lengths =
+      semicrf::View<const std::int64_t, 1>(std::as_const(batch.lengths).span<std::int64_t>());
+  return p;
+}
 
 Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
                  const engine::ExecutorOptions& execution)

@@ -2,7 +2,10 @@
 // From normalised features to segments with their posteriors.
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +66,9 @@ struct BatchLosses {
 /// In the order of the batches.
 double sum_of(std::vector<BatchLosses> all);
 
+/// The normalised features of a recording, piece by piece: (n, D) f32, without frames at its end.
+using FeaturePieces = std::function<Tensor()>;
+
 class Decoder {
  public:
   /// With padding, at most so many at a time.
@@ -83,7 +89,17 @@ class Decoder {
     std::uint64_t seed = 0;     ///< of the samples
     std::int64_t tolerance_frames = 2;
     std::int64_t batch_frames = kBatchFrames;
+    std::int64_t piece_frames = 4096;  ///< of a long recording that the network takes at a time
+    std::int64_t block_frames = 8192;  ///< and of its posterior, or K where that is more
   };
+  /// Whether decode_long() can do what is asked: no attention, and no more than one segmentation
+  /// with its posteriors.
+  bool can_decode_long(const Options& options) const;
+  /// A recording of any length. Of its frames only some pieces are held at a time; the network's
+  /// scores go to a file without a name in `scratch`, or are held where that is empty. The result
+  /// is that of decode() but for rounding, and does not depend on how the features come.
+  Decoded decode_long(const std::string& id, const FeaturePieces& next, const Options& options,
+                      const std::filesystem::path& scratch = {});
   /// One result a sequence, in their order; a sequence's result does not depend on the others.
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Options& options);
   /// The same for the sequences of some batches, each with its number.

@@ -29,8 +29,15 @@ class LoadedModel {
   Decoder::Options how(const InferenceOptions& options) const;
   /// Normalises the features of a recording. DataError when they have other columns.
   Sequence sequence_of(std::string id, Tensor features) const;
-  std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how) {
-    return decoder_.decode(sequences, how);
+  /// One result a sequence; long ones are decoded piece by piece where that can be done.
+  std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Decoder::Options& how);
+  /// A recording whose features come in pieces, not normalised: what decode() makes of all of them.
+  /// `scratch` as Decoder::decode_long() has it.
+  Decoded decode(const std::string& id, const FeaturePieces& next, const Decoder::Options& how,
+                 const std::filesystem::path& scratch);
+  /// Whether recordings of so many frames are.
+  bool is_long(std::int64_t frames, const Decoder::Options& how) const {
+    return frames > how.batch_frames && decoder_.can_decode_long(how);
   }
   /// How long segments may be when they are aligned.
   SegmentRules rules() const;
@@ -38,6 +45,8 @@ class LoadedModel {
                              const std::vector<semicrf::LabelOrders>& orders);
 
  private:
+  void normalise(const std::string& id, Tensor& features) const;
+
   TrainedModel model_;
   FeatureExtractor extractor_;
   Decoder decoder_;

@@ -1,0 +1,31 @@
+#pragma once
+// What does not fit memory, in a file without a name.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "base/os/descriptor.h"
+
+namespace segfuse {
+
+/// Bytes that are appended and read again. The file goes with the object, or with the process.
+class ScratchFile {
+ public:
+  /// In that folder. Throws FileError.
+  explicit ScratchFile(std::filesystem::path folder);
+
+  /// Throws FileError (a full disk: ENOSPC).
+  void append(std::span<const std::byte> bytes);
+  /// Bytes [offset, offset + bytes.size()), which have been appended. Throws FileError.
+  void read(std::uint64_t offset, std::span<std::byte> bytes) const;
+  std::uint64_t size() const noexcept { return size_; }
+
+ private:
+  std::filesystem::path folder_;
+  Descriptor file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace segfuse

@@ -1,0 +1,140 @@
+#include "learn/data/feature_reader.h"
+
+#include "base/os/scratch_file.h"
+#include "learn/data/audio/parsers.h"
+#include "learn/data/features/frame_stream.h"
+
+namespace segfuse::data {
+namespace {
+
+/// Rows that wait for the statistics of all of them.
+class WaitingRows {
+ public:
+  WaitingRows(std::int64_t width, const std::filesystem::path& scratch)
+      : width_(static_cast<std::size_t>(width)), file_(scratch) {}
+  void add(std::span<const float> rows) { file_.append(std::as_bytes(rows)); }
+  /// Calls visit(rows) for some at a time, from the first one on.
+  template <class Visit>
+  void for_rows(const Visit& visit) {
+    next_ = 0;
+    for (std::vector<float> rows; !(rows = next()).empty();) visit(std::span<float>(rows));
+  }
+  void rewind() { next_ = 0; }
+  bool at_end() const { return next_ == file_.size(); }
+  /// The next ones; empty at the end.
+  std::vector<float> next() {
+    constexpr std::size_t kRows = 4096;
+    const std::size_t left = (file_.size() - next_) / sizeof(float);
+    std::vector<float> rows(std::min(left, kRows * width_));
+    file_.read(next_, std::as_writable_bytes(std::span(rows)));
+    next_ += rows.size() * sizeof(float);
+    return rows;
+  }
+
+ private:
+  std::size_t width_;
+  ScratchFile file_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace
+
+struct FeatureReader::State {
+  State(std::unique_ptr<AudioReader> from, const FeatureExtractor& with,
+        std::filesystem::path folder)
+      : reader(std::move(from)),
+        extractor(with),
+        scratch(std::move(folder)),
+        resampler(reader->audio(), with.config().sample_rate),
+        base(with, reader->audio().stacked),
+        deltas(with.config().deltas, base.width()) {}
+
+  std::unique_ptr<AudioReader> reader;
+  const FeatureExtractor& extractor;
+  std::filesystem::path scratch;
+  Resampler resampler;
+  BaseFrames base;
+  DeltaFrames deltas;
+  std::vector<float> samples;
+  std::vector<float> rows;
+  std::optional<WaitingRows> waiting;
+  ColumnScale scale;
+  bool read_all = false;
+  bool given_all = false;
+
+  void next_rows();
+  void wait_for_all();
+};
+
+/// The next rows without slopes; `read_all` says whether they are the last.
+void FeatureReader::State::next_rows() {
+  samples.clear();
+  rows.clear();
+  read_all = !reader->next();
+  read_all ? resampler.end(samples) : resampler.push(reader->audio().samples, samples);
+  base.push(samples, rows);
+  if (read_all) base.end(rows);
+}
+
+/// Reads everything, for the mean and deviation of each column.
+void FeatureReader::State::wait_for_all() {
+  waiting.emplace(base.width(), scratch);
+  while (!read_all) {
+    next_rows();
+    waiting->add(rows);
+  }
+  const auto width = static_cast<std::size_t>(base.width());
+  scale = scale_of_columns(width, [&](const RowVisitor& visit) {
+    waiting->for_rows([&](std::span<float> some) {
+      for (std::size_t at = 0; at < some.size(); at += width) visit(&some[at]);
+    });
+  });
+  waiting->rewind();
+}
+
+std::unique_ptr<FeatureReader> FeatureReader::open(const std::filesystem::path& audio,
+                                                   const FeatureExtractor& extractor,
+                                                   const std::filesystem::path& scratch) {
+  if (extractor.config().kind == FeatureKind::kValues) return nullptr;
+  AudioOptions how;
+  how.channel = extractor.config().channel;
+  std::unique_ptr<AudioReader> reader = AudioReader::open(audio, audio.string(), how);
+  if (!reader) return nullptr;
+  return std::unique_ptr<FeatureReader>(
+      new FeatureReader(std::make_unique<State>(std::move(reader), extractor, scratch)));
+}
+
+FeatureReader::FeatureReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FeatureReader::~FeatureReader() = default;
+
+std::optional<std::int64_t> FeatureReader::announced() const {
+  const std::optional<std::int64_t> samples = state_->reader->announced();
+  if (!samples) return std::nullopt;
+  return state_->extractor.num_frames(length_at(*samples, state_->reader->audio().sample_rate,
+                                                state_->extractor.config().sample_rate));
+}
+
+Tensor FeatureReader::next() {
+  State& x = *state_;
+  const bool waits = x.extractor.config().normalise_recording;
+  if (waits && !x.waiting) x.wait_for_all();
+  for (;;) {
+    if (x.given_all) return x.deltas.push({}, true);
+    if (waits) {
+      x.rows = x.waiting->next();
+      x.scale.apply(x.rows, x.base.width());
+    } else {
+      x.next_rows();
+    }
+    x.given_all = waits ? x.waiting->at_end() : x.read_all;
+    Tensor out = x.deltas.push(x.rows, x.given_all);
+    if (out.shape()[0] > 0) return out;
+  }
+}
+
+double FeatureReader::seconds() const {
+  return static_cast<double>(state_->reader->frames()) / sample_rate();
+}
+double FeatureReader::sample_rate() const { return state_->reader->audio().sample_rate; }
+
+}  // namespace segfuse::data

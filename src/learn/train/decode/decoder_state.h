@@ -1,0 +1,82 @@
+#pragma once
+// What the decoder works with, for batches and for long recordings.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "learn/train/decode/decoder.h"
+#include "learn/train/loop/bound_inputs.h"
+#include "segfuse/semicrf.h"
+#include "segfuse/semicrf_tools.h"
+
+namespace segfuse::learn {
+
+/// A score of the network that is no number.
+struct BadScore {
+  std::size_t index = 0;  ///< frame * classes + label
+  float value = 0;
+  float largest = 0;  ///< of the recording's features
+};
+[[noreturn]] void refuse_score(const std::string& id, std::int64_t classes, const BadScore& bad);
+/// The first value that is not finite, or the end.
+std::span<const float>::iterator first_not_finite(std::span<const float> values);
+/// The largest size of the values and of `largest`; NaN if one is.
+float largest_size(std::span<const float> values, float largest = 0);
+
+struct Decoder::State {
+  State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
+        const engine::ExecutorOptions& execution);
+  /// The parameters go to the accelerator as they are now.
+  void refresh();
+  /// One after the other, those of the share.
+  void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, BatchShare share,
+                   const std::function<void(const Batch&)>& work);
+
+  /// The network's scores (B, T, C): emission, and start and end where it has them.
+  std::vector<Tensor> run(const Tensor& features, const Tensor& lengths) {
+    inputs.set("features", features);
+    inputs.set("lengths", lengths);
+    std::vector<Tensor> results = forward.run(inputs.tensors());
+    for (Tensor& result : results) result = result.to_host();
+    forward.check();
+    return results;
+  }
+  std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch);
+
+  /// The scores that all frames share. `duration` and `ordered` keep sums alive.
+  semicrf::Potentials<float> shared();
+  /// The same of a model whose frames are independent.
+  semicrf::Potentials<float> independent();
+  /// The CRF over a batch's scores.
+  semicrf::Potentials<float> potentials(const std::vector<Tensor>& scores, const Batch& batch);
+
+  void decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
+                     std::vector<Decoded>& out) const;
+  void decode_crf(const Batch& batch, const std::vector<Tensor>& scores, const Options& options,
+                  std::vector<Decoded>& out);
+  void join(Decoded& decoded) const;
+  void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
+                        const std::vector<double>& log_z, const Options& options,
+                        std::vector<Decoded>& out);
+  void add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
+                      const semicrf::Segmentations& best, const Options& options,
+                      std::vector<Decoded>& out);
+
+  ModelConfig config;
+  Context context;
+  std::shared_ptr<engine::Accelerator> accelerator;
+  engine::Executable forward;
+  BoundInputs inputs;
+  semicrf::Engine engine;
+  semicrf::Inference inference;
+  std::unordered_map<std::string, Tensor> parameters;
+  Limits limits;
+  Tensor duration;
+  OrderLimit ordered;
+  std::int64_t at_batch = -1;
+};
+
+}  // namespace segfuse::learn

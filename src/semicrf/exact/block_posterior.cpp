@@ -1,0 +1,367 @@
+// The posterior of a row in blocks of frames. A forward pass keeps of each block what the next one
+// starts from; the backward pass does the forward pass of a block again.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/check.h"
+#include "segfuse/error.h"
+#include "semicrf/exact/frame_piece.h"
+#include "semicrf/exact/short_segments.h"
+
+namespace segfuse::semicrf {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Rows of some boundaries of a lattice.
+struct Boundaries {
+  std::vector<double> rows;   ///< (n, stride) source, or sink
+  std::vector<double> value;  ///< (stride) of one boundary: value of the last, or rest of the first
+  std::vector<double> base;   ///< (n)
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>((rows.capacity() + value.capacity() + base.capacity()) *
+                                     sizeof(double));
+  }
+};
+
+/// Frames [first, end) of the row: those of a block [own, own_end) and what its segments reach.
+struct Window {
+  std::int64_t first = 0, own = 0, own_end = 0, end = 0;
+  std::int64_t local(std::int64_t t) const { return t - first; }
+};
+
+/// Goes over the boundaries of a row from behind and says what the posterior has of its segments.
+class Description {
+ public:
+  /// `round` makes of a probability what the scores' type holds of it.
+  Description(const SegmentationsView& segments, std::int64_t length, std::int64_t stride,
+              std::int64_t tolerance, double (*round)(double))
+      : y_(segments),
+        round_(round),
+        length_(length),
+        stride_(stride),
+        reach_(std::min(tolerance, length)),
+        most_(std::min(2 * reach_ + 1, length)),
+        next_(segments.start.extent(0)),
+        next_start_(next_),
+        out_(at(next_)) {
+    until_.assign(at(most_ + 1), 0.0);
+    short_.assign(at(most_), 0.0);
+    for (Buffer* b : {&cover_, &starts_, &ends_}) b->assign(stride, 0.0);
+    for (SegmentPosterior& of : out_) of.start = 1;
+  }
+
+  std::int64_t most() const { return most_; }
+  /// P(a segment of c starts at s), and P(one has frame s as its last), to be filled.
+  Buffer& starts() { return starts_; }
+  Buffer& ends() { return ends_; }
+  /// P(segment (s, d)), to be filled; 0 where there is none.
+  std::span<double> shorts() { return short_; }
+
+  /// Frame s, whose emission scores are given; the frames behind it are done. `segment` gives
+  /// P(segment (s, duration, label)).
+  template <class Segment>
+  void add_frame(std::int64_t s, const double* emission, const Segment& segment) {
+    add_labels(emission);
+    add_starts(s);
+    if (y_.start(next_ - 1) != s) return;
+    --next_;
+    SegmentPosterior& of = out_[at(next_)];
+    of.label /= static_cast<double>(y_.duration(next_));
+    of.segment = segment(y_.duration(next_), y_.label(next_));
+  }
+  std::vector<SegmentPosterior> take() { return std::move(out_); }
+
+ private:
+  void add_labels(const double* emission);
+  void add_starts(std::int64_t s);
+
+  const SegmentationsView& y_;
+  double (*round_)(double);
+  std::int64_t length_, stride_;
+  std::int64_t reach_;  ///< w: frames of the tolerance
+  std::int64_t most_;   ///< m: a segment of more frames than that covers a window and frames on
+                        ///< both sides of it
+  std::int64_t next_;   ///< segments from here on have begun
+  std::int64_t next_start_;    ///< and have a `start`
+  std::vector<double> until_;  ///< P(a segment of more than m frames ends at a boundary), a ring
+  std::vector<double> short_;
+  Buffer cover_;  ///< running label posterior
+  Buffer starts_, ends_;
+  double covered_ = 0.0;  ///< P(one segment covers the window and the frame before it)
+  double last_ = 0.0;     ///< P(the last segment starts within a window that reaches the end)
+  std::vector<SegmentPosterior> out_;
+};
+
+/// A forbidden frame is exactly 0, and no rounding is negative.
+void Description::add_labels(const double* emission) {
+  for (std::int64_t c = 0; c < stride_; ++c)
+    cover_[c] = emission[c] == kNegInf ? 0.0 : cover_[c] + ends_[c];
+  out_[at(next_ - 1)].label += round_(std::max(0.0, cover_[y_.label(next_ - 1)]));
+  for (std::int64_t c = 0; c < stride_; ++c) cover_[c] -= starts_[c];
+}
+
+/// The window around s + w: the same sums as starts_within() has, from behind.
+void Description::add_starts(std::int64_t s) {
+  const auto ring = [&](std::int64_t boundary) -> double& {
+    return until_[at(boundary % (most_ + 1))];
+  };
+  double from = sum_over(starts_.data(), stride_);
+  ring(s + 1) = sum_over(ends_.data(), stride_);
+  const std::int64_t shorts = std::min(most_, length_ - s);
+  for (std::int64_t d = 1; d <= shorts; ++d) {
+    ring(s + d) -= short_[at(d - 1)];
+    from -= short_[at(d - 1)];
+  }
+  double within = 0.0;
+  if (s + 2 * reach_ + 1 <= length_) {
+    covered_ += ring(s + most_) - from;
+    within = std::clamp(1.0 - covered_, 0.0, 1.0);  // only rounding is beyond
+  } else {
+    last_ += short_[at(length_ - s - 1)];
+    within = std::min(1.0, last_);
+  }
+  if (s == 0 || next_start_ == 0) return;
+  if (y_.start(next_start_ - 1) != s + reach_) return;
+  out_[at(--next_start_)].start = round_(within);
+}
+
+}  // namespace
+
+struct BlockPosterior::State {
+  State(std::int64_t frames_of_block) : block(frames_of_block) {}
+
+  Model model;
+  std::int64_t block;
+  std::int64_t frames = 0;
+  RowBuffers buffers;
+  Row row;
+  Lattice lattice;
+  Window window;
+  std::vector<Boundaries> starts;  ///< [i]: what block i + 1 starts from
+  std::optional<double> ended;     ///< the log-partition, once the row is described
+
+  const Dims& dims() const { return model.dims; }
+  std::int64_t stride() const { return model.dims.stride; }
+  LatticeInput input() const { return {model, row}; }
+  double scale(std::int64_t from, std::int64_t to) const {
+    return lattice.base[at(window.local(from))] + lattice.rest_base[at(window.local(to))] -
+           lattice.log_partition;
+  }
+  const double* of(const Buffer& buffer, std::int64_t t) const {
+    return buffer.data() + window.local(t) * stride();
+  }
+  double* of(Buffer& buffer, std::int64_t t) const {
+    return buffer.data() + window.local(t) * stride();
+  }
+
+  std::int64_t first_of(std::int64_t own) const { return own - std::min(dims().max_duration, own); }
+  void make_room(std::int64_t length);
+  void enter_block(std::int64_t own, std::int64_t length);
+  void leave_block();
+  void step(std::int64_t t);
+  template <class T>
+  void load(const FramePiece<T>& piece, std::int64_t first);
+  double total() const;
+  void begin_backward(const Boundaries& behind);
+  void keep_behind(Boundaries& behind) const;
+  void describe_block(Description& out);
+  double segment(std::int64_t s, std::int64_t d, std::int64_t c) const;
+};
+
+/// Buffers for a window of so many frames, whose content stays.
+void BlockPosterior::State::make_room(std::int64_t length) {
+  for (Buffer* b : {&buffers.emission, &buffers.start, &buffers.end}) {
+    if (b->size() >= length * stride()) continue;
+    Buffer larger;
+    larger.assign(length * stride(), 0.0);
+    std::copy_n(b->data(), b->size(), larger.data());
+    *b = std::move(larger);
+  }
+  row = {length, buffers.emission.data(), buffers.start.data(), buffers.end.data()};
+}
+
+/// The block that begins at `own`, in a window of some frames.
+void BlockPosterior::State::enter_block(std::int64_t own, std::int64_t length) {
+  window = {first_of(own), own, own, first_of(own) + length};
+  make_room(length);
+  lattice_begin(input(), Sum::kLog, lattice);
+  if (own == 0) return;
+  const Boundaries& start = starts[at(own / block - 1)];
+  std::copy(start.rows.begin(), start.rows.end(), lattice.source.data());
+  std::copy(start.value.begin(), start.value.end(), of(lattice.value, own));
+  std::copy(start.base.begin(), start.base.end(), lattice.base.begin());
+}
+
+/// Keeps what the next block starts from, and moves its frames to the front.
+void BlockPosterior::State::leave_block() {
+  const std::int64_t first = first_of(frames);
+  Boundaries& kept = starts.emplace_back();
+  kept.rows.assign(of(lattice.source, first), of(lattice.source, frames));
+  kept.value.assign(of(lattice.value, frames), of(lattice.value, frames) + stride());
+  kept.base.assign(lattice.base.begin() + window.local(first),
+                   lattice.base.begin() + window.local(frames) + 1);
+  for (Buffer* b : {&buffers.emission, &buffers.start, &buffers.end})
+    std::copy(of(*b, first), of(*b, frames), b->data());
+}
+
+/// From boundary t to the next one; frame t is there.
+void BlockPosterior::State::step(std::int64_t t) {
+  lattice_leave(input(), lattice, window.local(t));
+  lattice_arrive(input(), lattice, window.local(t) + 1);
+}
+
+template <class T>
+void BlockPosterior::State::load(const FramePiece<T>& piece, std::int64_t first) {
+  for (std::int64_t t = 0; t < piece.frames(); ++t)
+    piece.load(t, first + t, stride(), buffers, window.local(first + t));
+}
+
+double BlockPosterior::State::total() const {
+  if (ended) return *ended;
+  if (frames == 0) return 0.0;
+  const double* value = of(lattice.value, frames);
+  double max = kNegInf;
+  for (std::int64_t c = 0; c < dims().classes; ++c) max = std::max(max, value[c] + model.final[c]);
+  if (max == kNegInf) return max;
+  double sum = 0.0;
+  for (std::int64_t c = 0; c < dims().classes; ++c)
+    sum += std::exp(value[c] + model.final[c] - max);
+  return max + std::log(sum) + lattice.base[at(window.local(frames))];
+}
+
+template <class T>
+BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block) {
+  if (block < 1) throw UsageError(fmt::format("semicrf: a block has {} frames", block));
+  Potentials<T> p;
+  p.transition = shared.transition;
+  p.duration = shared.duration;
+  p.initial = shared.initial;
+  p.final = shared.final;
+  p.emission = {nullptr, {1, 0, shared.duration.extent(1)}};
+  const Dims dims = check_potentials(p);
+  if (dims.by_duration)
+    throw UsageError("semicrf: blocks take transitions that do not depend on duration");
+  state_ = std::make_unique<State>(std::max(block, dims.max_duration));
+  load_model(p, dims, state_->model);
+  state_->enter_block(0, state_->block);
+}
+
+BlockPosterior::~BlockPosterior() = default;
+BlockPosterior::BlockPosterior(BlockPosterior&&) noexcept = default;
+BlockPosterior& BlockPosterior::operator=(BlockPosterior&&) noexcept = default;
+
+template <class T>
+void BlockPosterior::push(const FrameScores<T>& scores) {
+  State& x = *state_;
+  SEGFUSE_CHECK(!x.ended, "the row of {} frames has ended", x.frames);
+  const FramePiece<T> piece(scores, x.dims().classes);
+  for (std::int64_t t = 0; t < piece.frames(); ++t) {
+    if (x.frames == x.window.end) {
+      x.leave_block();
+      x.enter_block(x.frames, x.frames - x.first_of(x.frames) + x.block);
+    }
+    piece.load(t, x.frames, x.stride(), x.buffers, x.window.local(x.frames));
+    x.step(x.frames++);
+  }
+}
+
+std::int64_t BlockPosterior::frames() const { return state_->frames; }
+double BlockPosterior::log_partition() const { return state_->total(); }
+
+std::int64_t BlockPosterior::bytes() const {
+  const State& x = *state_;
+  std::int64_t doubles = 0;
+  for (const Buffer* b : {&x.buffers.emission, &x.buffers.start, &x.buffers.end, &x.lattice.value,
+                          &x.lattice.source, &x.lattice.rest, &x.lattice.sink, &x.lattice.inner})
+    doubles += b->size();
+  std::int64_t sum = doubles * static_cast<std::int64_t>(sizeof(double));
+  for (const Boundaries& start : x.starts) sum += start.bytes();
+  return sum;
+}
+
+/// The suffixes from the boundary that ends the block, from what the block behind it has kept.
+void BlockPosterior::State::begin_backward(const Boundaries& behind) {
+  lattice_begin_backward(input(), lattice, window.own_end == frames);
+  if (window.own_end == frames) return;
+  std::copy(behind.rows.begin(), behind.rows.end(), of(lattice.sink, window.own_end));
+  std::copy(behind.value.begin(), behind.value.end(), of(lattice.rest, window.own_end));
+  std::copy(behind.base.begin(), behind.base.end(),
+            lattice.rest_base.begin() + window.local(window.own_end));
+}
+
+/// What the block before it needs of its suffixes.
+void BlockPosterior::State::keep_behind(Boundaries& behind) const {
+  const std::int64_t own = window.own;
+  const std::int64_t kept = std::min(dims().max_duration, frames - own) + 1;
+  behind.rows.assign(of(lattice.sink, own), of(lattice.sink, own) + kept * stride());
+  behind.value.assign(of(lattice.rest, own), of(lattice.rest, own) + stride());
+  behind.base.assign(lattice.rest_base.begin() + window.local(own),
+                     lattice.rest_base.begin() + window.local(own) + kept);
+}
+
+/// P(segment (s, d, c)).
+double BlockPosterior::State::segment(std::int64_t s, std::int64_t d, std::int64_t c) const {
+  if (d > dims().max_duration) return 0.0;
+  double log = of(lattice.source, s)[c] + model.duration[(d - 1) * stride() + c] +
+               of(lattice.sink, s + d)[c] + scale(s, s + d);
+  for (std::int64_t t = s; t < s + d; ++t) log += of(buffers.emission, t)[c];
+  return std::exp(log);
+}
+
+/// The frames of a block, from behind.
+void BlockPosterior::State::describe_block(Description& out) {
+  const LatticeInput in = input();
+  ShortSegments shorts(in, lattice, out.most());
+  for (std::int64_t s = window.own_end - 1; s >= window.own; --s) {
+    lattice_back(in, lattice, window.local(s));
+    for (Buffer* b : {&out.starts(), &out.ends()}) b->assign(stride(), 0.0);
+    add_exp_rows(of(lattice.inner, s), of(lattice.source, s), scale(s, s), 1, stride(),
+                 out.starts().data());
+    add_exp_rows(of(lattice.value, s + 1), of(lattice.rest, s + 1), scale(s + 1, s + 1), 1,
+                 stride(), out.ends().data());
+    std::ranges::fill(out.shorts(), 0.0);
+    shorts.starting_at(window.local(s), out.shorts());
+    out.add_frame(s, of(buffers.emission, s),
+                  [&](std::int64_t d, std::int64_t c) { return segment(s, d, c); });
+  }
+}
+
+template <class T>
+std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView& segments,
+                                                       std::int64_t tolerance,
+                                                       const Reader<T>& read) {
+  State& x = *state_;
+  SEGFUSE_CHECK(x.frames > 0, "a row without frames has no segments");
+  if (!x.ended) x.ended = x.total();
+  Description out(segments, x.frames, x.stride(), tolerance,
+                  [](double p) { return static_cast<double>(static_cast<T>(p)); });
+  Boundaries behind;
+  for (std::int64_t own = (x.frames - 1) / x.block * x.block; own >= 0; own -= x.block) {
+    const std::int64_t own_end = std::min(own + x.block, x.frames);
+    const std::int64_t end = std::min(own_end + x.dims().max_duration, x.frames);
+    x.enter_block(own, end - x.first_of(own));
+    x.window.own_end = own_end;
+    x.lattice.log_partition = *x.ended;
+    const FrameScores<T> scores = read(x.window.first, end - x.window.first);
+    x.load(FramePiece<T>(scores, x.dims().classes), x.window.first);
+    for (std::int64_t t = own; t < own_end; ++t) x.step(t);
+    x.begin_backward(behind);
+    x.describe_block(out);
+    x.keep_behind(behind);
+  }
+  return out.take();
+}
+
+#define SEGFUSE_INSTANTIATE(T)                                                              \
+  template BlockPosterior::BlockPosterior(const Potentials<T>&, std::int64_t);              \
+  template void BlockPosterior::push(const FrameScores<T>&);                                \
+  template std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView&, \
+                                                                  std::int64_t, const Reader<T>&);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+
+}  // namespace segfuse::semicrf

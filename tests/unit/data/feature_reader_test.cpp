@@ -1,0 +1,102 @@
+// Features of recordings that are read piece by piece: the bits of those that are read whole.
+
+#include "learn/data/feature_reader.h"
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+#include "segfuse/error.h"
+#include "support/files.h"
+
+namespace segfuse::data {
+namespace {
+
+struct Case {
+  std::string name;
+  FeatureConfig config;
+  int sample_rate = 8000;  ///< of the file
+};
+
+std::vector<Case> cases() {
+  FeatureConfig plain;
+  plain.sample_rate = 8000;
+  plain.n_mels = 6;
+  std::vector<Case> all = {{"log_mel", plain}};
+  const auto add = [&](std::string name, const auto& change, int rate = 8000) {
+    FeatureConfig config = plain;
+    change(config);
+    all.push_back({std::move(name), config, rate});
+  };
+  add("mfcc with slopes", [](FeatureConfig& c) {
+    c.kind = FeatureKind::kMfcc;
+    c.n_mfcc = 4;
+    c.deltas = 2;
+  });
+  add("raw", [](FeatureConfig& c) {
+    c.kind = FeatureKind::kRaw;
+    c.raw_bins = 3;
+    c.deltas = 1;
+  });
+  add("windows shorter than their distance", [](FeatureConfig& c) {
+    c.window_ms = 4;
+    c.n_mels = 3;
+    c.hop_ms = 9.7;
+  });
+  add("normalised over the recording", [](FeatureConfig& c) {
+    c.normalise_recording = true;
+    c.deltas = 1;
+  });
+  add("another rate", [](FeatureConfig&) {}, 11025);
+  return all;
+}
+
+TEST(FeatureReader, GivesTheBitsOfTheWholeRecording) {
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path path = folder / "x.wav";
+  for (const Case& c : cases()) {
+    const FeatureExtractor extractor(c.config);
+    // Around a window, a frame, a block of the reader, and what is held of the signal.
+    for (const std::int64_t samples :
+         {1, 2, 79, 80, 81, 199, 200, 201, 16383, 16384, 16385, 90001}) {
+      SCOPED_TRACE(c.name + ", " + std::to_string(samples));
+      Rng rng(static_cast<std::uint64_t>(samples), 0);
+      std::vector<float> signal;
+      for (std::int64_t i = 0; i < samples; ++i)
+        signal.push_back(static_cast<float>(rng.uniform() - 0.5));
+      write_wav(path, signal, c.sample_rate);
+      Recording recording;
+      recording.audio = path;
+      const RecordingFeatures whole = read_features(recording, extractor);
+      const auto reader = FeatureReader::open(path, extractor, folder.path());
+      ASSERT_TRUE(reader);
+      EXPECT_EQ(reader->announced(), whole.features.shape()[0]);
+      std::vector<float> values;
+      for (;;) {
+        const Tensor piece = reader->next();
+        EXPECT_EQ(piece.shape()[1], whole.features.shape()[1]);
+        if (piece.shape()[0] == 0) break;
+        EXPECT_LE(piece.shape()[0], 5000);
+        values.insert(values.end(), piece.span<float>().begin(), piece.span<float>().end());
+      }
+      EXPECT_TRUE(std::ranges::equal(values, whole.features.span<float>()));
+      EXPECT_EQ(reader->seconds(), whole.seconds);
+      EXPECT_EQ(reader->sample_rate(), whole.sample_rate);
+    }
+  }
+}
+
+TEST(FeatureReader, LeavesWhatIsReadWholeAndRefusesWhatIsRefusedThere) {
+  const test::TemporaryDirectory folder;
+  FeatureConfig config;
+  const FeatureExtractor extractor(config);
+  folder.write("x.sph", "NIST_1A\n   1024\nend_head\n");
+  EXPECT_FALSE(FeatureReader::open(folder / "x.sph", extractor, folder.path()));
+  folder.write("x.wav", "RIFF and nothing else");
+  EXPECT_THROW((void)FeatureReader::open(folder / "x.wav", extractor, folder.path()), DataError);
+  config.kind = FeatureKind::kValues;
+  config.frame_rate = 10;
+  EXPECT_FALSE(FeatureReader::open(folder / "x.wav", FeatureExtractor(config), folder.path()));
+}
+
+}  // namespace
+}  // namespace segfuse::data

@@ -1,0 +1,135 @@
+// The posterior of a row in blocks, against that of the whole row.
+
+#include <gtest/gtest.h>
+
+#include "segfuse/error.h"
+#include "unit/semicrf/scopes.h"
+
+namespace segfuse::semicrf::testing {
+namespace {
+
+template <class T>
+FrameScores<T> frames_of(const Problem<T>& p, std::int64_t first, std::int64_t n) {
+  const auto rows = [&](const std::vector<T>& all, bool given) {
+    return given ? View<const T, 2>(all.data() + first * p.C, {n, p.C}) : View<const T, 2>();
+  };
+  return {rows(p.emission, true), rows(p.start, p.with_start), rows(p.end, p.with_end)};
+}
+
+struct Description {
+  std::vector<SegmentPosterior> segments;
+  double log_partition = 0.0;
+};
+
+template <class T>
+Description in_blocks(const Problem<T>& p, const Segmentations& path, std::int64_t block,
+                      std::int64_t piece, std::int64_t tolerance) {
+  BlockPosterior posterior(p.potentials(), block);
+  for (std::int64_t first = 0; first < p.T_; first += piece)
+    posterior.push(frames_of(p, first, std::min(piece, p.T_ - first)));
+  Description out;
+  out.log_partition = posterior.log_partition();
+  const BlockPosterior::Reader<T> read = [&](std::int64_t first, std::int64_t n) {
+    return frames_of(p, first, n);
+  };
+  out.segments = posterior.describe(path.view(), tolerance, read);
+  EXPECT_EQ(posterior.log_partition(), out.log_partition);
+  return out;
+}
+
+/// What Engine and Inference say of the same segments.
+Description of_whole(const Problem<double>& p, const Segmentations& path, std::int64_t tolerance) {
+  Description out;
+  const auto potentials = p.potentials();
+  Engine engine(1);
+  Inference inference(1);
+  std::vector<double> z(1), label(static_cast<std::size_t>(p.T_ * p.C));
+  std::vector<double> within(static_cast<std::size_t>(p.T_)), exact(path.label.size());
+  Posteriors<double> posteriors;
+  posteriors.label = {label.data(), {1, p.T_, p.C}};
+  posteriors.log_partition = View<double, 1>(z);
+  engine.posteriors(potentials, posteriors);
+  engine.segment_posteriors<double>(potentials, path.view(), View<double, 1>(exact));
+  inference.boundary_within<double>(potentials, {}, tolerance, {within.data(), {1, p.T_}});
+  out.log_partition = z[0];
+  for (std::size_t i = 0; i < path.label.size(); ++i) {
+    double sum = 0;
+    for (std::int64_t t = path.start[i]; t < path.start[i] + path.duration[i]; ++t)
+      sum += label[static_cast<std::size_t>(t * p.C + path.label[i])];
+    out.segments.push_back(
+        {exact[i], sum / path.duration[i], within[static_cast<std::size_t>(path.start[i])]});
+  }
+  return out;
+}
+
+void expect_near(const Description& a, const Description& b, double tolerance) {
+  EXPECT_NEAR(a.log_partition, b.log_partition, tolerance * std::abs(b.log_partition) + tolerance);
+  ASSERT_EQ(a.segments.size(), b.segments.size());
+  for (std::size_t i = 0; i < a.segments.size(); ++i) {
+    EXPECT_NEAR(a.segments[i].segment, b.segments[i].segment, tolerance) << "segment " << i;
+    EXPECT_NEAR(a.segments[i].label, b.segments[i].label, tolerance) << "segment " << i;
+    EXPECT_NEAR(a.segments[i].start, b.segments[i].start, tolerance) << "segment " << i;
+  }
+}
+
+bool same(const Description& a, const Description& b) {
+  return a.log_partition == b.log_partition &&
+         std::ranges::equal(a.segments, b.segments, [](const auto& x, const auto& y) {
+           return x.segment == y.segment && x.label == y.label && x.start == y.start;
+         });
+}
+
+TEST(BlockPosterior, AgreesWithTheWholeRowAtAnyBlockAndPiece) {
+  std::uint64_t seed = 0;
+  for (const std::int64_t longest : {1, 2, 7}) {
+    for (const std::int64_t frames : {1, 2, 6, 7, 8, 13, 14, 15, 60, 61}) {
+      for (const Draw& draw : all_draws()) {
+        Rng rng(++seed);
+        auto p = random_problem<double>(1, frames, longest, 3, false, draw, rng);
+        p.with_start = rng.below(2) == 0, p.with_end = rng.below(2) == 0;
+        Segmentations path;
+        std::vector<RowStatus> status(1);
+        Engine(1).viterbi(p.potentials(), path, {{}, View<RowStatus, 1>(status)});
+        if (status[0] != RowStatus::kOk) continue;
+        const std::int64_t tolerance = static_cast<std::int64_t>(rng.below(5));
+        SCOPED_TRACE(fmt::format("{} frames, K {}, seed {}, tolerance {}", frames, longest, seed,
+                                 tolerance));
+        const Description whole = of_whole(p, path, tolerance);
+        const Description one = in_blocks(p, path, 100, 100, tolerance);
+        expect_near(one, whole, 1e-9);
+        // One block or many: the forward half has the same bits, the rest too.
+        for (const std::int64_t block : {1, 7, 20})
+          EXPECT_TRUE(same(in_blocks(p, path, block, 5, tolerance), one)) << block;
+        EXPECT_TRUE(same(in_blocks(p, path, 100, 1, tolerance), one));
+      }
+    }
+  }
+}
+
+TEST(BlockPosterior, HoldsABlockAndLittleOfEachOther) {
+  Rng rng(5);
+  const std::int64_t longest = 10, classes = 3, block = 256;
+  const auto held = [&](std::int64_t frames) {
+    auto p = random_problem<float>(1, frames, longest, classes, false, all_draws()[0], rng);
+    BlockPosterior posterior(p.potentials(), block);
+    posterior.push(frames_of(p, 0, frames));
+    return posterior.bytes();
+  };
+  const std::int64_t row = 8 * static_cast<std::int64_t>(sizeof(double));
+  const std::int64_t few = held(10 * block), many = held(40 * block);
+  EXPECT_LE(few, 12 * (block + 3 * longest) * row);
+  EXPECT_LE(many - few, 30 * (longest + 3) * row);
+}
+
+TEST(BlockPosterior, RefusesWhatDoesNotFit) {
+  Rng rng(1);
+  auto p = random_problem<double>(1, 4, 2, 3, false, all_draws()[0], rng);
+  EXPECT_THROW(BlockPosterior(p.potentials(), 0), UsageError);
+  BlockPosterior posterior(p.potentials());
+  EXPECT_THROW(posterior.push(FrameScores<double>{{p.emission.data(), {4, 2}}}), UsageError);
+  p.emission[4] = std::nan("");
+  EXPECT_THROW(posterior.push(frames_of(p, 0, 4)), DataError);
+}
+
+}  // namespace
+}  // namespace segfuse::semicrf::testing
