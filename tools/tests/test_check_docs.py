@@ -84,6 +84,21 @@ class Docs(CheckerTest):
         self.assertIn("docs/a.md:1: docs/configuration.md has no key data.paht", result.stderr)
         self.assertIn("docs/a.md:7: no TOML:", result.stderr)
 
+    def test_keys_in_text(self):
+        self.write("docs/configuration.md", KEYS)
+        self.write("docs/a.md", "`data.path`, `data.path = 1`, `data.h`, `model.load`\n")
+        self.assert_clean()
+        self.write("docs/a.md", "A\n`data.paht = 1`\n")
+        self.assert_found("docs/a.md:2: docs/configuration.md has no key data.paht")
+
+    def test_the_site_names_every_page(self):
+        self.write("docs/a.md", "# A\n")
+        self.write("docs/b.md", "# B\n")
+        self.write("packaging/site/mkdocs.yml", "nav:\n  - One:\n      - a.md\n      - B: b.md\n")
+        self.assert_clean()
+        self.write("docs/c.md", "# C\n")
+        self.assert_found("docs/c.md:1: packaging/site/mkdocs.yml does not name this page")
+
     def test_comments_for_tests(self):
         self.write("docs/a.md", "<!-- not run: a text -->\n```\nx\n```\n")
         self.assert_found("docs/a.md:2: comments for tests before a block that no test runs")
