@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
 
