@@ -209,6 +209,7 @@ int run(int argc, char** argv, Common& common) {
   add_eval(commands, common);
   add_decode(commands, common);
   add_align(commands, common);
+  add_compare(commands, common);
   add_compile(commands, common);
   add_run(commands, common);
   add_synth(commands, common);

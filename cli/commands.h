@@ -86,6 +86,7 @@ void add_train(Command app, Common& common);
 void add_eval(Command app, Common& common);
 void add_decode(Command app, Common& common);
 void add_align(Command app, Common& common);
+void add_compare(Command app, Common& common);
 void add_compile(Command app, Common& common);
 void add_run(Command app, Common& common);
 void add_synth(Command app, Common& common);
@@ -106,6 +107,9 @@ template <class... Args>
 void put(fmt::format_string<Args...> format, Args&&... args) {
   fmt::print("{}", terminal_text(fmt::format(format, std::forward<Args>(args)...)));
 }
+
+/// The measures of a metrics.json as a table, with their intervals.
+void put_metrics(const std::string& text);
 
 /// The flag of every command that reads manifests.
 void add_allow_commands(Command command, bool& allow);

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,42 +26,6 @@ constexpr const char* kChannel =
     "Of files with several: a number from 0 on, \"mean\" or \"stack\"; default: that of the "
     "training";
 
-/// What the keys of a measure end in, one for each tolerance: "20ms", in their order.
-std::vector<std::string> tolerances_of(const Json& metrics) {
-  constexpr std::string_view kKey = "boundary_f1_";
-  std::vector<std::string> all;
-  for (const auto& [key, value] : metrics.items())
-    if (key.starts_with(kKey)) all.push_back(key.substr(kKey.size()));
-  return all;
-}
-
-void print_row(const std::string& name, const Json& metrics) {
-  const auto value = [&](const std::string& key) {
-    return metrics.contains(key) && metrics[key].is_number()
-               ? fmt::format("{:>10.4f}", metrics[key].get<double>())
-               : fmt::format("{:>10}", "-");
-  };
-  std::string row = fmt::format("{:<14}{}", name, value("label_error_rate"));
-  for (const std::string& tolerance : tolerances_of(metrics))
-    row += fmt::format("{:>18}{:>14}", value("boundary_f1_" + tolerance),
-                       value("r_value_" + tolerance));
-  put("{}{}\n", row, value("frame_accuracy"));
-}
-
-/// The figures people ask for first; all of them are in metrics.json.
-void print_metrics(const std::string& text) {
-  const Json metrics = Json::parse(text);
-  std::string header = fmt::format("{:<14}{:>10}", "", "label err");
-  for (const std::string& tolerance : tolerances_of(metrics))
-    header += fmt::format("{:>18}{:>14}", "boundary F1 " + tolerance, "R-value " + tolerance);
-  put("{}{:>10}\n", header, "frame acc");
-  if (metrics.contains("systems")) {
-    for (const auto& [name, system] : metrics["systems"].items()) print_row(name, system);
-  } else {
-    print_row(metrics.value("head", metrics.value("split", "")), metrics);
-  }
-}
-
 constexpr const char* kSplits = "train, dev, test or all";
 std::optional<Split> split_of(const std::string& word) {
   if (word == "all") return std::nullopt;
@@ -76,7 +42,7 @@ void print(const Common& common, const std::string& metrics) {
   } else if (common.json) {
     put("{}", metrics);
   } else {
-    print_metrics(metrics);
+    put_metrics(metrics);
   }
 }
 
@@ -144,13 +110,38 @@ void add_allow_commands(Command command, bool& allow) {
 
 namespace {
 
-/// This process's command line without what says that there are ranks, and with the directory that
-/// was chosen where the user named none.
-std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out) {
+/// This process's command line.
+std::vector<std::string> words_of_process() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
   if (words.empty()) throw InternalError("/proc/self/cmdline cannot be read");
+  return words;
+}
+
+/// As a shell would read it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain = "%+,-./:=@_";
+  const bool plain = !word.empty() && std::ranges::all_of(word, [&](unsigned char c) {
+    return std::isalnum(c) != 0 || kPlain.find(static_cast<char>(c)) != kPlain.npos;
+  });
+  if (plain) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string command_line() {
+  std::string line;
+  for (const std::string& word : words_of_process())
+    line += (line.empty() ? "" : " ") + quoted(word);
+  return line;
+}
+
+/// The command line without what says that there are ranks, and with the directory that was chosen
+/// where the user named none.
+std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out) {
+  std::vector<std::string> words = words_of_process();
   words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -228,8 +219,10 @@ void add_train(Command app, Common& common) {
       .option("--comm-timeout", options->rank_timeout,
               "Of several ranks: seconds that one may do the same while others wait; 0: any number")
       .shows_default();
-  command.flag("--compare", options->compare,
-               "Also train the same encoder with a per-frame softmax and a linear-chain CRF");
+  command.flag(
+      "--compare", options->compare,
+      "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "
+      "cleaned up");
   command.flag("--reference", options->reference,
                "Run the steps in the reference interpreter, in double precision (slow)");
   command.footer(
@@ -259,6 +252,7 @@ void add_train(Command app, Common& common) {
     }
     prepare(*options, *folder);
     options->overwrite = common.overwrite;
+    options->command_line = command_line();
     const TrainResult result = train(*options);
     if (result.rank > 0) return;  // the first of the ranks speaks
     print(common, result.json);
@@ -282,7 +276,31 @@ void add_eval(Command app, Common& common) {
     options->context = Context::process_default();
     options->overwrite = common.overwrite;
     options->split = split_of(*split);
+    options->command_line = command_line();
     print(common, evaluate(*options).json);
+  });
+}
+
+void add_compare(Command app, Common& common) {
+  auto options = std::make_shared<CompareOptions>();
+  Command command = app.add("compare", "Put two runs side by side, with paired differences");
+  command.option("first", options->first, "Directory of a training, or --out of an evaluation")
+      .required();
+  command.option("second", options->second, "Another one, on the same recordings").required();
+  command.option("--system-a", options->first_system,
+                 "Of a training with --compare, as softmax_cleaned; default: its own head");
+  command.option("--system-b", options->second_system, "The same for the second run");
+  command.option("--out", options->out, "Directory for compare.json and compare.html");
+  command.footer(
+      "\nExamples:\n  segfuse compare out/ecg out/ecg-wider\n"
+      "  segfuse compare out/demo out/demo --system-b softmax_cleaned --out out/demo-compared");
+  command.runs([options, &common] {
+    options->overwrite = common.overwrite;
+    const Comparison comparison = compare(*options);
+    if (common.json)
+      put("{}", comparison.json);
+    else
+      put_metrics(comparison.json);
   });
 }
 

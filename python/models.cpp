@@ -18,7 +18,7 @@
 
 #include "arrays.h"
 #include "engines.h"
-#include "segfuse/data/held.h"
+#include "segfuse/data/formats.h"
 #include "segfuse/model.h"
 #include "segfuse/train.h"
 
@@ -166,6 +166,26 @@ nb::tuple decode_file(LoadedModel& loaded, const std::string& path,
   return tuple_of(loaded.run([&](const Model& model) { return model.decode_file(path, options); }));
 }
 
+/// As decode() takes them: samples with their rate, or values.
+nb::tuple align(LoadedModel& loaded, const Samples& samples, int rate, const std::string& order,
+                const std::string& optional) {
+  const bool are_values = loaded.model().features().kind == FeatureKind::kValues;
+  if (are_values) {
+    const Tensor values = values_of(samples);
+    return tuple_of(loaded.run(
+        [&](const Model& model) { return model.align_values(values, order, optional); }));
+  }
+  const Audio audio = audio_of(samples, rate, "the recording");
+  return tuple_of(
+      loaded.run([&](const Model& model) { return model.align(audio, order, optional); }));
+}
+
+nb::tuple align_file(LoadedModel& loaded, const std::string& path, const std::string& order,
+                     const std::string& optional) {
+  return tuple_of(
+      loaded.run([&](const Model& model) { return model.align_file(path, order, optional); }));
+}
+
 /// Name, array, segments as (start, end, label) and the split or nothing of a recording.
 using Given = std::tuple<std::string, Samples, std::vector<std::tuple<double, double, std::string>>,
                          std::string>;
@@ -202,6 +222,7 @@ void plan(TrainOptions& options, const nb::dict& plan) {
   how.has_arguments = true;
   const nb::gil_scoped_release release;
   plan_training(options, how);
+  if (options.context.options().get(options::kQuiet)) options.introduction.clear();
 }
 
 /// The text of metrics.json, and the directory.
@@ -265,7 +286,9 @@ void bind_models(nb::module_& m) {
                    [](const LoadedModel& l) { return l.model().parameter_count(); })
       .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
       .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
-      .def("decode_file", &decode_file, "path"_a, "options"_a);
+      .def("decode_file", &decode_file, "path"_a, "options"_a)
+      .def("align", &align, "samples"_a, "sample_rate"_a, "order"_a, "optional"_a)
+      .def("align_file", &align_file, "path"_a, "order"_a, "optional"_a);
   m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a,
         "how"_a);
   m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,

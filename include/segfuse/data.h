@@ -297,7 +297,7 @@ struct Recording {
   std::optional<AudioCommand> command{};  ///< what to run instead of reading a file
   std::optional<int> channel{};           ///< as AudioOptions; wins over the configuration's
   std::string part{};                     ///< of a file that holds several: the sequence's name
-  std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see data/held.h
+  std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see formats.h
 };
 
 /// read_audio() of its file, or of what its command writes, or what its caller holds. A command
@@ -334,8 +334,8 @@ struct RecordingFeatures {
 RecordingFeatures read_features(const Recording& recording, const FeatureExtractor& extractor);
 
 struct Example {
-  std::string id;
-  Tensor features;     ///< (T, D) f32, not normalised over the corpus
+  std::string id, part_of{};  ///< part_of: the id of the whole recording, where this is a part
+  Tensor features;            ///< (T, D) f32, not normalised over the corpus
   Annotation gold;     ///< of the whole recording (covering()), then folded; empty without labels
   double seconds = 0;  ///< of the audio
   double sample_rate = 0;  ///< of its file

@@ -63,6 +63,19 @@ struct BoundaryCounts : MatchCounts {
   double r_value() const;
 };
 
+/// What all rates of some recordings are quotients of: sums over them.
+struct MetricCounts {
+  std::int64_t frames = 0;
+  std::int64_t correct_frames = 0;
+  LabelErrors labels;
+  std::vector<BoundaryCounts> boundaries;  ///< one for each tolerance
+  MatchCounts exact_segments;
+  std::vector<MatchCounts> segments;  ///< one for each tolerance
+  double frame_accuracy() const;
+  /// Adds the counts of other recordings; InternalError where the tolerances are not as many.
+  void add(const MetricCounts& other);
+};
+
 struct LabelDurations {
   std::int64_t gold = 0;  ///< segments
   std::int64_t predicted = 0;
@@ -86,15 +99,18 @@ class Metrics {
 
   std::int64_t recordings() const noexcept { return recordings_; }
   /// Share of frames with the right label; frame t is read at its middle (t + 1/2) frame_seconds.
-  double frame_accuracy() const;
-  const LabelErrors& label_errors() const noexcept { return label_errors_; }
-  double label_error_rate() const { return label_errors_.rate(); }
+  double frame_accuracy() const { return counts_.frame_accuracy(); }
+  const LabelErrors& label_errors() const noexcept { return counts_.labels; }
+  double label_error_rate() const { return counts_.labels.rate(); }
   /// For tolerances[index].
-  const BoundaryCounts& boundaries(std::size_t index = 0) const { return boundaries_.at(index); }
+  const BoundaryCounts& boundaries(std::size_t index = 0) const {
+    return counts_.boundaries.at(index);
+  }
   /// Segments that agree in label, start and end: in whole frames (edges rounded to frames), or
   /// both edges within tolerances[index].
-  const MatchCounts& exact_segments() const noexcept { return exact_segments_; }
-  const MatchCounts& segments(std::size_t index = 0) const { return segments_.at(index); }
+  const MatchCounts& exact_segments() const noexcept { return counts_.exact_segments; }
+  const MatchCounts& segments(std::size_t index = 0) const { return counts_.segments.at(index); }
+  const MetricCounts& counts() const noexcept { return counts_; }
   std::map<std::string, LabelDurations> durations() const;
   /// (gold label, predicted label) -> pairs in the alignment; "" stands for none (insertions have
   /// no gold label, deletions no predicted one).
@@ -120,12 +136,7 @@ class Metrics {
 
   MetricsConfig config_;
   std::int64_t recordings_ = 0;
-  std::int64_t frames_ = 0;
-  std::int64_t correct_frames_ = 0;
-  LabelErrors label_errors_;
-  std::vector<BoundaryCounts> boundaries_;
-  MatchCounts exact_segments_;
-  std::vector<MatchCounts> segments_;
+  MetricCounts counts_;
   std::map<std::string, Sums> durations_;
   std::map<std::pair<std::string, std::string>, std::int64_t> confusions_;
 };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,19 @@ class Model {
   /// Reads and segments a file.
   Prediction decode_file(const std::filesystem::path& path,
                          const InferenceOptions& options = {}) const;
+
+  /// Finds where the labels of a recording are, given their order in the text form of
+  /// docs/alignment.md; `optional`: a label that may stand before, between and after words. All
+  /// probabilities are those given the order, and start confidences are NaN. DataError where the
+  /// text is no order of this model's labels or the recording cannot have it.
+  Prediction align(const Audio& audio, std::string_view order,
+                   const std::string& optional = {}) const;
+  /// The same of values (T, D) f32, for a model of values.
+  Prediction align_values(const Tensor& values, std::string_view order,
+                          const std::string& optional = {}) const;
+  /// Reads and aligns a file.
+  Prediction align_file(const std::filesystem::path& path, std::string_view order,
+                        const std::string& optional = {}) const;
 
   /// What is inside, for the library itself.
   struct State;

@@ -30,15 +30,18 @@ struct TrainOptions {
   std::string comm{};
   bool overwrite = false;       ///< replace a run, and files that are not ours, in `out`
   bool allow_commands = false;  ///< run the commands of the manifest
-  bool compare =
-      false;  ///< also train the same encoder with a per-frame softmax and a linear chain
+  /// Also train the same encoder with a linear chain and a per-frame softmax, and clean up what the
+  /// softmax finds with the minimum duration and majority vote that are best on the development
+  /// set.
+  bool compare = false;
   bool reference = false;    ///< steps run in the interpreter, in double precision: slow
   std::string introduction;  ///< logged by the first rank, once the directory is its own
+  std::string command_line;  ///< of who asks, for the report; empty: it is not shown
   Context context = {};      ///< its options say device, back end, threads and progress
 };
 
 struct TrainedSystem {
-  std::string head;  ///< semi_markov, linear_chain or softmax
+  std::string head;  ///< semi_markov, linear_chain, softmax or softmax_cleaned
   Metrics metrics;
   std::int64_t parameters = 0;
   std::int64_t best_epoch = 0;
@@ -57,13 +60,13 @@ struct TrainResult {
 
 /// Trains on the training recordings, keeps the epoch that is best on the development recordings
 /// and measures it on the test recordings (on the development ones when there are none, and says
-/// so). Writes to `out`: model.safetensors, metrics.json, report.html, sequence.svg (a picture of
-/// one decoded test recording) and checkpoint.safetensors; with `compare` also softmax/ and
-/// linear_chain/. Nothing that is in the way is replaced (UsageError) unless it is continued or
-/// `overwrite` says so; a model that is overwritten is kept as model.previous.safetensors. While it
-/// runs, no other training can write to `out`. The model's bits depend on the configuration and the
-/// data alone, not on threads or interruptions. Throws Interrupted (exit code 130) after saving
-/// when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
+/// so). Writes to `out`: model.safetensors, metrics.json, recordings.json (for compare()),
+/// report.html, sequence.svg (a picture of one decoded test recording) and checkpoint.safetensors;
+/// with `compare` also softmax/ and linear_chain/. Nothing that is in the way is replaced
+/// (UsageError) unless it is continued or `overwrite` says so; a model that is overwritten is kept
+/// as model.previous.safetensors. While it runs, no other training can write to `out`. The model's
+/// bits depend on the configuration and the data alone, not on threads or interruptions. Throws
+/// Interrupted (exit code 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
 ///
 /// Processes that a launcher (mpirun, srun, torchrun, train_on_ranks()) started together share the
 /// training: each computes some shards of every step (training.shards), the first one writes the
@@ -112,10 +115,11 @@ struct EvaluateOptions {
   std::string data;             ///< manifest or directory; empty: the one it was trained on
   bool allow_commands = false;  ///< run the commands of the manifest; not of one a model names
   std::optional<Split> split = Split::kTest;  ///< nothing: all recordings
-  std::string channel;        ///< of files with several: a number or "mean"; empty: the model's
-  std::filesystem::path out;  ///< directory for metrics.json and report.html; empty: none
-  bool overwrite = false;     ///< replace what is there and not ours, or belongs to a training
-  Context context = {};       ///< as in TrainOptions
+  std::string channel;            ///< of files with several: a number or "mean"; empty: the model's
+  std::filesystem::path out;      ///< directory for metrics.json and report.html; empty: none
+  bool overwrite = false;         ///< replace what is there and not ours, or belongs to a training
+  std::string command_line = {};  ///< as in TrainOptions
+  Context context = {};           ///< as in TrainOptions
 };
 
 struct EvaluateResult {
@@ -126,6 +130,29 @@ struct EvaluateResult {
 
 /// Measures a model on labelled recordings.
 EvaluateResult evaluate(const EvaluateOptions& options);
+
+struct CompareOptions {
+  std::filesystem::path first;   ///< the directory of a training, or --out of an evaluation
+  std::filesystem::path second;  ///< as `first`
+  std::string first_system;      ///< of a training with `compare`; empty: the one it is about
+  std::string second_system;     ///< as `first_system`
+  std::filesystem::path out;     ///< directory for compare.json and compare.html; empty: none
+  bool overwrite = false;        ///< replace what is there and not ours
+};
+
+struct Comparison {
+  std::string first;  ///< how the two are called in `json`
+  std::string second;
+  std::int64_t recordings = 0;
+  /// "systems": the measures of both by name, with intervals, and of the second "difference", which
+  /// is second minus first with an interval over the same draws of recordings; "bootstrap": how
+  /// they were made; "settings": those that differ, each with both values.
+  std::string json;
+};
+
+/// Two runs side by side, from the counts by recording that they left (recordings.json). UsageError
+/// where the recordings, their gold or the tolerances differ: then no difference means anything.
+Comparison compare(const CompareOptions& options);
 
 struct DecodedFile {
   std::filesystem::path audio;

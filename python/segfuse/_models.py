@@ -130,6 +130,18 @@ def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
     return samples_of(samples, name)
 
 
+def _path_of(recording: Any, sample_rate: int | None) -> str | None:
+    """The path of a file; None for samples."""
+    if not _is_path(recording):
+        return None
+    if sample_rate is not None:
+        raise UsageError(
+            f"sample_rate={sample_rate} was given for the file "
+            f"{os.fspath(recording)!r}, which says its own; leave it out"
+        )
+    return os.fspath(recording)
+
+
 class Model:
     """A trained model, read from the file that a training wrote.
 
@@ -226,7 +238,7 @@ class Model:
             return values_of(recording, name)
         return _chosen_samples(recording, self._native.channel, name)
 
-    def _rate(self, rate: float | None) -> int:
+    def _rate(self, rate: float | None, example: str = "decode(samples, 16000)") -> int:
         """In Hz; 0 for values, whose rate has to be the model's."""
         if self.kind == "values":
             if rate is not None and not math.isclose(
@@ -240,7 +252,7 @@ class Model:
         if rate is None:
             raise UsageError(
                 "no sample_rate was given for an array of samples; pass theirs in Hz, as "
-                "decode(samples, 16000)"
+                f"{example}"
             )
         return whole("sample_rate", rate, 1, (1 << 31) - 1)
 
@@ -284,16 +296,51 @@ class Model:
             whole("samples", samples, 0),
             seed_of(seed),
         )
-        if _is_path(recording):
-            if sample_rate is not None:
-                raise UsageError(
-                    f"sample_rate={sample_rate} was given for the file "
-                    f"{os.fspath(recording)!r}, which says its own; leave it out"
-                )
-            return Prediction._of(self._native.decode_file(os.fspath(recording), how))
+        path = _path_of(recording, sample_rate)
+        if path is not None:
+            return Prediction._of(self._native.decode_file(path, how))
         rate = self._rate(sample_rate)
         array = self._array(recording, "the recording")
         return Prediction._of(self._native.decode([array], rate, "the recording", how)[0])
+
+    def align(
+        self,
+        recording: Any,
+        order: str | Sequence[str],
+        sample_rate: float | None = None,
+        *,
+        optional: str = "",
+    ) -> Prediction:
+        """Finds where the labels of a recording are, given their order.
+
+        All probabilities are those given the order; `start_confidence` is NaN.
+
+        Args:
+            recording: as for `decode`.
+            order: labels, or the text of an order: "a b? {c|d e}" (docs/alignment.md).
+            sample_rate: as for `decode`.
+            optional: a label that may stand before, between and after the words of the order.
+
+        Raises:
+            UsageError: as `decode`; or the model has no label `optional`.
+            DataError: as `decode`; or the text is no order of the model's labels, or does not fit
+                the length of the recording.
+        """
+        if not isinstance(order, str):
+            unknown = [label for label in order if label not in self.labels]
+            spaced = [label for label in order if len(label.split()) != 1]
+            if unknown or spaced:
+                raise UsageError(
+                    f"the order has {(unknown or spaced)[0]!r}; expected labels of the model "
+                    "without white space"
+                )
+            order = " ".join(order)
+        path = _path_of(recording, sample_rate)
+        if path is not None:
+            return Prediction._of(self._native.align_file(path, order, optional))
+        rate = self._rate(sample_rate, "align(samples, order, 16000)")
+        array = self._array(recording, "the recording")
+        return Prediction._of(self._native.align(array, rate, order, optional))
 
     def decode_all(
         self,

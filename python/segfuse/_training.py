@@ -142,7 +142,8 @@ def train(
     Args:
         config: a folder of recordings with labels, whose configuration follows from what is in it;
             or a TOML file; see docs/data.md and examples/. With `recordings` a TOML file, or None.
-        out: a directory, made if missing: model.safetensors, metrics.json, report.html, checkpoint.
+        out: a directory, made if missing: model.safetensors, metrics.json, recordings.json,
+            report.html, checkpoint.
             Default: NAME-model in the current directory, a new one; with `recordings` none.
         data: a manifest or a directory of recordings; default: what the configuration says.
         recordings: arrays in memory instead of files, at least two. Audio: (samples,) or
@@ -163,7 +164,7 @@ def train(
         overwrite: replace a run in `out`.
         compare: also train the same encoder with a softmax and with a linear chain.
         device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
-        quiet: no progress on the standard error stream.
+        quiet: no progress and no data card on the standard error stream.
 
     Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
     from the main thread. Arrays are copied.

@@ -120,11 +120,35 @@ class AlignTest(tool.ToolTest):
                      f"{stems[1]}.txt:1:{len(gold[0]) + 2}: the model has no label", f"expected {stems[2]}.txt or"):
             self.assertIn(text, result.stderr)
 
+    def test_an_order_that_the_grammar_forbids_is_refused(self):
+        audio = self.recordings[0]
+        model = self.directory / "ruled"
+        tool.run("train", self.directory / "tiny.toml", "--data", self.data, "--out", model, "--quiet", "--set",
+                 "training.epochs=1", "--set", 'grammar.next.s00=["s01", "s02", "s03"]', check=0)
+        orders = self.folder("forbidden", {f"{audio.stem}.txt": " ".join(["s00", *self.gold(audio), "s00", "s00"])})
+        out = self.directory / "forbidden-out"
+        result = tool.run("align", model, audio, "--orders", orders, "--out", out, check=3)
+        self.assertIn(f"{audio.name}: it cannot be aligned: the model's durations and grammar allow no", result.stderr)
+
     def test_usage(self):
         for more, text in ((("--optional", "zz"), "no label 'zz'"), (("--orders", self.directory / "none"), "no such directory")):
             _, result = self.align("usage", *more, check=2)
             self.assertIn(text, result.stderr)
         self.assertFalse((self.directory / "usage").exists())
+
+    def test_segments_longer_than_k_are_one_segment_each(self):
+        for long in ("cut", "joined"):
+            model = self.directory / f"short-{long}"
+            tool.run("train", self.directory / "tiny.toml", "--data", self.data, "--out", model, "--quiet", "--set",
+                     "model.max_duration=6", "--set", f'model.long_segments="{long}"', check=0)
+            out = self.directory / f"short-{long}-out"
+            tool.run("align", model, self.data / "test", "--orders", self.orders, "--out", out, "--format", "csv", check=0)
+            longest = 0
+            for audio in self.recordings:
+                rows = self.rows(out / f"{audio.stem}.csv")
+                self.assertEqual([row["label"] for row in rows], self.gold(audio))
+                longest = max(longest, *(float(row["end"]) - float(row["start"]) for row in rows))
+            self.assertGreater(longest, 0.08)
 
     def test_heads_without_durations_align_as_well(self):
         for head in ("linear_chain", "softmax"):

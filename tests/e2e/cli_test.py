@@ -100,15 +100,6 @@ class CliTest(tool.ToolTest):
         self.assertFalse(out.exists())
         train(0, OMPI_COMM_WORLD_SIZE="1", OMPI_COMM_WORLD_RANK="0")
 
-    def test_compare_shows_three_heads(self):
-        out = self.directory / "compare"
-        metrics = json.loads(tool.run("train", self.config, "--data", self.data, "--out", out, "--compare", "--json",
-                                      "--set", "training.epochs=2", check=0).stdout)
-        self.assertEqual(list(metrics["systems"]), ["semi_markov", "linear_chain", "softmax"])
-        for head in ("linear_chain", "softmax"):
-            again = json.loads(tool.run("eval", out / head, "--json", check=0).stdout)
-            self.assertEqual(again["label_error_rate"], metrics["systems"][head]["label_error_rate"])
-
     def test_flags_for_the_numbers_of_a_training(self):
         import hashlib
         def train(name, *more, check=0):

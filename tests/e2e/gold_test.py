@@ -14,7 +14,7 @@ def write_csv(path, rows):
 
 
 def without_times(metrics):
-    return {key: value for key, value in metrics.items() if "seconds" not in key and key not in ("data", "model")}
+    return {key: value for key, value in metrics.items() if "seconds" not in key and key not in ("data", "model", "run")}
 
 
 class GoldTest(CorpusTest):

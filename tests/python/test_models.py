@@ -367,3 +367,49 @@ def test_the_command_is_in_the_package():
     program = pathlib.Path(sys.executable).parent / "segfuse"
     if program.exists():
         assert subprocess.run([program, "--version"], check=False).returncode == 0
+
+
+def test_aligns_as_the_command(place, model, tmp_path):
+    path = recordings(place)[0]
+    samples, rate = read(path)
+    order = [line.split()[2] for line in path.with_suffix(".phn").read_text().splitlines()]
+    (tmp_path / f"{path.stem}.txt").write_text(" ".join(order))
+    out = tmp_path / "out"
+    result = run(
+        "align", place / "run", path, "--orders", tmp_path, "--out", out, "--format", "csv"
+    )
+    assert result.returncode == 0, result.stderr
+    with open(out / f"{path.stem}.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for found in (
+        model.align(samples, order, rate),
+        model.align(path, order),
+        model.align(path, " ".join(order)),
+    ):
+        assert [segment.label for segment in found.segments] == order
+        for segment, row in zip(found.segments, rows, strict=True):
+            assert segment.start == pytest.approx(float(row["start"]))
+            assert segment.posterior == pytest.approx(float(row["posterior"]), abs=1e-6)
+            assert math.isnan(segment.start_confidence)
+        assert found.log_probability <= 0
+    shorter = [label for label in order if label != order[0]]
+    found = model.align(path, shorter, optional=order[0])
+    assert [s.label for s in found.segments if s.label != order[0]] == shorter
+
+
+def test_orders_that_are_none_are_refused(place, model):
+    path = recordings(place)[0]
+    for order, kind, words in (
+        ("s00 zz", segfuse.DataError, "the order:1:5: the model has no label"),
+        (["s00", "zz"], segfuse.UsageError, "'zz'"),
+        (["s00"] * 5000, segfuse.DataError, "is it the order of this recording"),
+        ("", segfuse.DataError, "no labels"),
+    ):
+        with pytest.raises(kind, match=words):
+            model.align(path, order)
+    with pytest.raises(segfuse.UsageError, match="no label 'zz'"):
+        model.align(path, ["s00"], optional="zz")
+    with pytest.raises(segfuse.UsageError, match="leave it out"):
+        model.align(path, ["s00"], 16000)
+    with pytest.raises(segfuse.UsageError, match="sample_rate"):
+        model.align(np.zeros(100), ["s00"])

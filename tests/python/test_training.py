@@ -88,6 +88,15 @@ def test_arrays_give_the_model_of_their_files(place, trained):
     )
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_data_card_is_shown_unless_quiet(place, tmp_path, capfd, quiet):
+    how = {"settings": {**QUICK, "training.epochs": 1}, "quiet": quiet}
+    segfuse.train(place / "steps", tmp_path / "run", **how)
+    card = capfd.readouterr().err
+    assert ("50 rows a second" in card) != quiet
+    assert "--" not in card
+
+
 def test_a_model_of_values_says_what_it_is(place, trained):
     model = segfuse.Model.load(place / "of-arrays/model.safetensors")
     assert (model.kind, model.sample_rate, model.frame_rate) == ("values", 0, RATE)

@@ -1,10 +1,15 @@
 #pragma once
 // The formats of label files and recordings, in one table that readers, writers and lists of
-// formats share; and what a label file holds, before it is decided how to read it.
+// formats share; what a label file holds, before it is decided how to read it; and recordings that
+// a caller has in memory.
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "segfuse/data.h"
 
@@ -89,6 +94,19 @@ LabelContents inspect_label_text(std::string_view bytes, std::string_view name,
 /// Writes a new file and renames it, so that no reader sees half of it.
 void write_labels(const std::filesystem::path& path, const Annotation& annotation,
                   const LabelOutput& output = {});
+
+/// A recording that a caller has in memory instead of files, with its labels.
+struct HeldRecording {
+  std::string name;  ///< for messages and reports: "recording 3"
+  /// Samples of `stacked` channels, which alternate, or values (T, D) f32, one row a frame.
+  std::variant<Audio, Tensor> content;
+  std::vector<LabelSegment> labels;  ///< in any order; an empty label is a gap
+  std::optional<Split> split{};      ///< of all or of none; else as docs/data.md deals them
+};
+
+/// They as the recordings of a training, in their order. DataError for what is wrong with one: no
+/// samples or rows, numbers that are not finite, times that are no numbers.
+std::vector<Recording> hold(std::vector<HeldRecording> recordings);
 
 Audio parse_sphere(std::string_view bytes, std::string_view name, const AudioOptions& options = {});
 /// Mono, 16 bit; values are clipped to [-1, 1).

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "segfuse/data/held.h"
+#include "segfuse/data/formats.h"
 
 namespace segfuse::data {
 

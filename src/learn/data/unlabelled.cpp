@@ -34,6 +34,7 @@ std::optional<Example> part_of(const Example& whole, std::size_t begin, std::siz
   const double offset = static_cast<double>(first) * hop;
   Example part;
   part.id = fmt::format("{}@{}s", whole.id, format_seconds(segments[begin].start));
+  part.part_of = whole.id;
   part.features = rows_of(whole.features, first, last - first);
   part.seconds = is_last ? whole.seconds - offset : static_cast<double>(last - first) * hop;
   part.gold.source = whole.gold.source;

@@ -100,6 +100,30 @@ double LabelErrors::rate() const {
   return quotient(errors, std::max<std::int64_t>(gold, 1), 0);
 }
 
+double MetricCounts::frame_accuracy() const { return quotient(correct_frames, frames, 1); }
+
+void MetricCounts::add(const MetricCounts& other) {
+  SEGFUSE_CHECK(
+      boundaries.size() == other.boundaries.size() && segments.size() == other.segments.size(),
+      "added counts have the same tolerances");
+  frames += other.frames;
+  correct_frames += other.correct_frames;
+  labels.gold += other.labels.gold;
+  labels.substitutions += other.labels.substitutions;
+  labels.insertions += other.labels.insertions;
+  labels.deletions += other.labels.deletions;
+  const auto sum = [](MatchCounts& a, const MatchCounts& b) {
+    a.gold += b.gold;
+    a.predicted += b.predicted;
+    a.hits += b.hits;
+  };
+  sum(exact_segments, other.exact_segments);
+  for (std::size_t i = 0; i < boundaries.size(); ++i) {
+    sum(boundaries[i], other.boundaries[i]);
+    sum(segments[i], other.segments[i]);
+  }
+}
+
 double MatchCounts::precision() const { return quotient(hits, predicted, 1); }
 double MatchCounts::recall() const { return quotient(hits, gold, 1); }
 double MatchCounts::f1() const { return quotient(2 * hits, gold + predicted, 1); }
@@ -131,8 +155,8 @@ Metrics::Metrics(MetricsConfig config) : config_(std::move(config)) {
   for (const double tolerance : config_.tolerances)
     if (!(tolerance >= 0))
       throw UsageError(fmt::format("a tolerance of {} s; expected at least 0", tolerance));
-  boundaries_.resize(config_.tolerances.size());
-  segments_.resize(config_.tolerances.size());
+  counts_.boundaries.resize(config_.tolerances.size());
+  counts_.segments.resize(config_.tolerances.size());
 }
 
 void Metrics::add(const Annotation& gold, const Annotation& predicted) {
@@ -160,13 +184,13 @@ void Metrics::add_frames(const Prepared& prepared) {
     for (; middle < segment.end; middle += frame) {
       if (segment.label.empty()) continue;
       while (j < predicted.size() && predicted[j].end <= middle) ++j;
-      ++frames_;
-      if (j < predicted.size() && predicted[j].label == segment.label) ++correct_frames_;
+      ++counts_.frames;
+      if (j < predicted.size() && predicted[j].label == segment.label) ++counts_.correct_frames;
     }
   }
   // Predicted frames behind the end of the gold are wrong.
   const std::int64_t end = predicted.empty() ? 0 : predicted.back().end;
-  for (; middle < end; middle += frame) ++frames_;
+  for (; middle < end; middle += frame) ++counts_.frames;
 }
 
 void Metrics::add_sequences(const Prepared& prepared) {
@@ -182,18 +206,18 @@ void Metrics::add_sequences(const Prepared& prepared) {
   };
   for (const TimedLabel& segment : gold) count(segment, &Sums::gold, &Sums::gold_ns);
   for (const TimedLabel& segment : predicted) count(segment, &Sums::predicted, &Sums::predicted_ns);
-  label_errors_.gold += static_cast<std::int64_t>(gold.size());
+  counts_.labels.gold += static_cast<std::int64_t>(gold.size());
   for (const metrics::AlignedPair& pair : metrics::align_labels(gold, predicted)) {
     const TimedLabel* first = pair.gold < 0 ? nullptr : &gold[static_cast<std::size_t>(pair.gold)];
     const TimedLabel* second =
         pair.predicted < 0 ? nullptr : &predicted[static_cast<std::size_t>(pair.predicted)];
     ++confusions_[{first ? first->label : "", second ? second->label : ""}];
     if (first == nullptr) {
-      ++label_errors_.insertions;
+      ++counts_.labels.insertions;
     } else if (second == nullptr) {
-      ++label_errors_.deletions;
+      ++counts_.labels.deletions;
     } else if (first->label != second->label) {
-      ++label_errors_.substitutions;
+      ++counts_.labels.substitutions;
     } else {
       Sums& sums = durations_[first->label];
       ++sums.matched;
@@ -205,9 +229,9 @@ void Metrics::add_sequences(const Prepared& prepared) {
 void Metrics::add_boundaries(const Prepared& prepared) {
   const std::vector<std::int64_t> gold = internal_boundaries(prepared.gold);
   const std::vector<std::int64_t> predicted = internal_boundaries(prepared.predicted);
-  for (std::size_t i = 0; i < boundaries_.size(); ++i) {
+  for (std::size_t i = 0; i < counts_.boundaries.size(); ++i) {
     const std::int64_t tolerance = to_nanoseconds(config_.tolerances[i]) + kSlack;
-    add_counts(boundaries_[i], gold.size(), predicted.size(),
+    add_counts(counts_.boundaries[i], gold.size(), predicted.size(),
                metrics::match_times(gold, predicted, tolerance));
   }
 }
@@ -216,11 +240,11 @@ void Metrics::add_segments(const Prepared& prepared) {
   const std::vector<TimedLabel> gold = without_deleted(prepared.gold_folded);
   const std::vector<TimedLabel> predicted = without_deleted(prepared.predicted_folded);
   const std::int64_t frame = to_nanoseconds(config_.frame_seconds);
-  add_counts(exact_segments_, gold.size(), predicted.size(),
+  add_counts(counts_.exact_segments, gold.size(), predicted.size(),
              metrics::match_segments(in_frames(gold, frame), in_frames(predicted, frame), 0));
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
+  for (std::size_t i = 0; i < counts_.segments.size(); ++i) {
     const std::int64_t tolerance = to_nanoseconds(config_.tolerances[i]) + kSlack;
-    add_counts(segments_[i], gold.size(), predicted.size(),
+    add_counts(counts_.segments[i], gold.size(), predicted.size(),
                metrics::match_segments(gold, predicted, tolerance));
   }
 }
@@ -229,21 +253,8 @@ void Metrics::merge(const Metrics& other) {
   SEGFUSE_CHECK(config_.tolerances == other.config_.tolerances &&
                     config_.frame_seconds == other.config_.frame_seconds,
                 "merged metrics have one configuration");
-  const auto add = [](MatchCounts& a, const MatchCounts& b) {
-    add_counts(a, static_cast<std::size_t>(b.gold), static_cast<std::size_t>(b.predicted), b.hits);
-  };
   recordings_ += other.recordings_;
-  frames_ += other.frames_;
-  correct_frames_ += other.correct_frames_;
-  label_errors_.gold += other.label_errors_.gold;
-  label_errors_.substitutions += other.label_errors_.substitutions;
-  label_errors_.insertions += other.label_errors_.insertions;
-  label_errors_.deletions += other.label_errors_.deletions;
-  add(exact_segments_, other.exact_segments_);
-  for (std::size_t i = 0; i < boundaries_.size(); ++i) {
-    add(boundaries_[i], other.boundaries_[i]);
-    add(segments_[i], other.segments_[i]);
-  }
+  counts_.add(other.counts_);
   for (const auto& [pair, number] : other.confusions_) confusions_[pair] += number;
   for (const auto& [label, sums] : other.durations_) {
     Sums& mine = durations_[label];
@@ -255,8 +266,6 @@ void Metrics::merge(const Metrics& other) {
     mine.error_ns += sums.error_ns;
   }
 }
-
-double Metrics::frame_accuracy() const { return quotient(correct_frames_, frames_, 1); }
 
 std::map<std::string, LabelDurations> Metrics::durations() const {
   std::map<std::string, LabelDurations> out;

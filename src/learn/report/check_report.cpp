@@ -52,6 +52,9 @@ void check_report(const ReportData& data) {
   for (const ReportMetric& metric : data.metrics) {
     SEGFUSE_CHECK(metric.values.size() == columns, "report: metric {} has {} values, expected {}",
                   printable_utf8(metric.name), metric.values.size(), columns);
+    check_size(metric.intervals.size(), columns, "metrics.intervals");
+    check_size(metric.differences.size(), columns, "metrics.differences");
+    check_size(metric.level.size(), columns, "metrics.level");
   }
   for (const ReportDurations& d : data.durations) {
     check_label(d.label, labels, "durations");

@@ -31,15 +31,29 @@ enum class ReportUnit : std::uint8_t {
 
 enum class ReportBetter : std::uint8_t { kHigher, kLower, kNeither };
 
+/// From a lower to an upper limit, in the unit of the value; NaN where there is none.
+struct ReportInterval {
+  double low = kNoValue;
+  double high = kNoValue;
+};
+
+/// To the reference system, with its interval.
+struct ReportDifference {
+  double value = kNoValue;
+  ReportInterval interval{};
+};
+
 /// One row of the comparison; with `headline` also a tile at the top for the first system.
 struct ReportMetric {
   std::string name;
   ReportUnit unit = ReportUnit::kRatio;
   ReportBetter better = ReportBetter::kHigher;
   std::vector<double> values;  ///< one a system, as ReportData::systems; NaN where not measured
-  double noise = 0;            ///< differences up to this (say, a standard error) are called a tie
   bool headline = false;
-  std::string note;  ///< one line: what is measured
+  std::string note{};                           ///< one line: what is measured
+  std::vector<ReportInterval> intervals{};      ///< of each value; empty: none
+  std::vector<ReportDifference> differences{};  ///< of each value to that of the reference
+  std::vector<bool> level{};  ///< which values may be as good as the best; empty: none is
 };
 
 struct ReportEpoch {
@@ -121,6 +135,26 @@ struct ReportRecording {
   double label_error_rate = kNoValue;
 };
 
+/// A recording with errors.
+struct ReportWorst {
+  std::string name;
+  double seconds = 0;
+  double gold = 0;  ///< segments
+  double errors = 0;
+  double label_error_rate = 0;
+};
+
+/// A gold segment that the model finds unlikely.
+struct ReportDoubt {
+  std::string recording;
+  double start = 0;
+  double end = 0;
+  std::string label;
+  std::string decoded;  ///< what most of it was decoded as
+  double posterior = 0;
+  std::size_t index = 0;  ///< of the recording, for who fills this
+};
+
 struct ReportData {
   std::string title;
   std::string data_set;
@@ -131,6 +165,7 @@ struct ReportData {
   std::vector<std::pair<std::string, std::string>> facts;  ///< further header facts
   std::vector<std::string> notes;                          ///< remarks that a reader must not miss
   std::vector<std::string> systems;                        ///< column names; empty: one column
+  std::string reference;                                   ///< the system that differences are to
   std::vector<ReportMetric> metrics;
   std::vector<ReportEpoch> epochs;
   double selected_epoch = kNoValue;  ///< ReportEpoch::epoch of the kept model
@@ -140,6 +175,9 @@ struct ReportData {
   std::vector<ReportLabelRow> label_rows;
   std::vector<ReportCalibration> calibrations;
   std::vector<ReportRecording> recordings;
+  std::size_t worst_shown = 0;       ///< so many of the last of them are there because they are bad
+  std::vector<ReportWorst> worst;    ///< the worst first
+  std::vector<ReportDoubt> doubted;  ///< the least likely first
   std::vector<std::pair<std::string, std::string>> environment;
   std::string config;  ///< the configuration, TOML text
 };

@@ -62,6 +62,25 @@ const char* name_of(ReportBetter better) {
   return "";
 }
 
+/// Half of its width; empty where there is none.
+std::string interval_text(const ReportInterval& interval, ReportUnit unit) {
+  const double half = (interval.high - interval.low) / 2;
+  return std::isfinite(half) ? "\xC2\xB1" + format_value(half, unit) : "";
+}
+
+std::string signed_text(double value, ReportUnit unit) {
+  return (value > 0 ? "+" : "") + format_value(value, unit);
+}
+
+std::string difference_text(const ReportDifference& difference, ReportUnit unit) {
+  if (!std::isfinite(difference.value)) return "";
+  const std::string text = signed_text(difference.value, unit);
+  const ReportInterval& interval = difference.interval;
+  if (!std::isfinite(interval.low) || !std::isfinite(interval.high)) return text;
+  return text + " (" + signed_text(interval.low, unit) + " to " + signed_text(interval.high, unit) +
+         ")";
+}
+
 Json metrics_json(const ReportData& data) {
   Json out = Json::array();
   for (const ReportMetric& metric : data.metrics) {
@@ -70,6 +89,10 @@ Json metrics_json(const ReportData& data) {
     if (metric.headline) row["headline"] = true;
     for (const double v : metric.values) row["text"].push_back(format_value(v, metric.unit));
     row["mark"] = comparison_marks(metric);
+    for (const ReportInterval& interval : metric.intervals)
+      row["interval"].push_back(interval_text(interval, metric.unit));
+    for (const ReportDifference& difference : metric.differences)
+      row["difference"].push_back(difference_text(difference, metric.unit));
     out.push_back(std::move(row));
   }
   return out;
@@ -267,6 +290,24 @@ Json recordings_json(const ReportData& data, const ReportLimits& limits) {
   return out;
 }
 
+Json worst_json(const ReportData& data) {
+  Json out = Json::array();
+  for (const ReportWorst& w : data.worst)
+    out.push_back(Json::array({text(w.name), format_value(w.seconds, ReportUnit::kSeconds),
+                               format_value(w.gold, ReportUnit::kCount),
+                               format_value(w.errors, ReportUnit::kCount),
+                               format_value(w.label_error_rate, ReportUnit::kPercent)}));
+  return out;
+}
+
+Json doubted_json(const ReportData& data) {
+  Json out = Json::array();
+  for (const ReportDoubt& d : data.doubted)
+    out.push_back(Json::array({text(d.recording), number(d.start), number(d.end), text(d.label),
+                               text(d.decoded), number(round_significant(d.posterior, 3))}));
+  return out;
+}
+
 template <class T>
 void keep_until(std::vector<T>& values, double count) {
   const auto most = static_cast<std::size_t>(std::max(0.0, std::ceil(count)));
@@ -323,7 +364,7 @@ std::vector<std::string> comparison_marks(const ReportMetric& metric) {
   for (std::size_t i = 0; i < metric.values.size(); ++i) {
     const double v = metric.values[i];
     if (!std::isfinite(v)) continue;
-    const bool close = std::abs(v - best) <= metric.noise;
+    const bool close = i < metric.level.size() && metric.level[i];
     if (close || format_value(v, metric.unit) == best_text) level.push_back(i);
   }
   for (const std::size_t i : level) marks[i] = level.size() == 1 ? "best" : "tie";
@@ -343,6 +384,7 @@ Json report_json(const ReportData& data, const ReportLimits& limits) {
   if (!data.facts.empty()) out["facts"] = text_pairs(data.facts);
   if (!data.notes.empty()) out["notes"] = texts(data.notes);
   if (!data.systems.empty()) out["systems"] = texts(data.systems);
+  put_text(out, "reference", data.reference);
   if (!data.metrics.empty()) out["metrics"] = metrics_json(data);
   if (!data.epochs.empty()) out["epochs"] = epochs_json(data, limits.epochs);
   if (!data.labels.empty()) out["labels"] = texts(data.labels);
@@ -354,6 +396,8 @@ Json report_json(const ReportData& data, const ReportLimits& limits) {
     out["recordings"] = recordings_json(data, limits);
     out["recordings_given"] = data.recordings.size();
   }
+  if (!data.worst.empty()) out["worst"] = worst_json(data);
+  if (!data.doubted.empty()) out["doubted"] = doubted_json(data);
   if (!data.environment.empty()) out["environment"] = text_pairs(data.environment);
   put_text(out, "config", data.config);
   return out;

@@ -70,41 +70,43 @@ class Faker {
          ReportUnit::kPercent,
          lower,
          {0.1482, 0.1519, 0.6127},
-         0.004,
          true,
          "edits over gold segments"},
-        {"Boundary F1 at 20 ms", ReportUnit::kRatio, higher, {0.9164, 0.9097, 0.7012}, 0, true, ""},
-        {"R-value at 20 ms", ReportUnit::kRatio, higher, {0.9271, 0.9184, 0.4103}, 0, true, ""},
-        {"Frame accuracy", ReportUnit::kPercent, higher, {0.8712, 0.8715, 0.8598}, 0.001, true, ""},
-        {"Exact-segment F1", ReportUnit::kRatio, higher, {0.7931, 0.7822, 0.4871}, 0, true, ""},
+        {"Boundary F1 at 20 ms", ReportUnit::kRatio, higher, {0.9164, 0.9097, 0.7012}, true, ""},
+        {"R-value at 20 ms", ReportUnit::kRatio, higher, {0.9271, 0.9184, 0.4103}, true, ""},
+        {"Frame accuracy", ReportUnit::kPercent, higher, {0.8712, 0.8715, 0.8598}, true, ""},
+        {"Exact-segment F1", ReportUnit::kRatio, higher, {0.7931, 0.7822, 0.4871}, true, ""},
         {"Mean duration error",
          ReportUnit::kMillis,
          lower,
          {0.0074, 0.0079, 0.0213},
-         0,
          false,
          "mean absolute error of matched segments"},
         {"Log likelihood a frame",
          ReportUnit::kNumber,
          higher,
          {-0.412, -0.447, kNoValue},
-         0,
          false,
          ""},
         {"Parameters",
          ReportUnit::kCount,
          ReportBetter::kNeither,
          {1243882, 1241782, 1240170},
-         0,
          false,
          ""},
         {"Training time",
          ReportUnit::kSeconds,
          ReportBetter::kNeither,
          {187.4, 121.9, 96.3},
-         0,
          false,
          ""}};
+    d.reference = d.systems[0];
+    d.worst = {{"msu_0491", 4.2, 41, 13, 0.317}, {"msu_0077", 3.1, 30, 8, 0.267}};
+    d.doubted = {{"msu_0491", 1.235, 1.31, "a0", "o", 0.0021},
+                 {"msu_0012", 0.4, 0.46, "t", "t'", 0.031}};
+    d.metrics[0].intervals = {{0.1391, 0.1573}, {0.1420, 0.1618}, {0.5902, 0.6352}};
+    d.metrics[0].differences = {{}, {0.0037, {-0.0012, 0.0086}}, {0.4645, {0.4412, 0.4878}}};
+    d.metrics[0].level = {true, true, false};
   }
 
   void epochs(ReportData& d) {

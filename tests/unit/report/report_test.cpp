@@ -62,7 +62,12 @@ ReportData tiny_report() {
   d.facts = {{"Device", "CPU"}};
   d.notes = {"synthetic"};
   d.systems = {"A", "B"};
-  d.metrics = {{"Error", ReportUnit::kPercent, ReportBetter::kLower, {0.125, 0.25}, 0, true, "n"}};
+  d.metrics = {{"Error", ReportUnit::kPercent, ReportBetter::kLower, {0.125, 0.25}, true, "n"}};
+  d.metrics[0].intervals = {{0.1, 0.16}, {}};
+  d.metrics[0].differences = {{}, {0.125, {-0.02, 0.2}}};
+  d.reference = "A";
+  d.worst = {{"one", 0.4, 2, 1, 0.5}};
+  d.doubted = {{"one", 0.2, 0.4, "b", "a", 0.01234}};
   d.epochs = {{1, 2.5, 2.75, 0.5, 0.001}, {2, 1.0 / 3, kNoValue, 0.25, 0.0005}};
   d.selected_epoch = 2;
   d.labels = {"a", "b"};
@@ -163,8 +168,11 @@ TEST(Report, ValuesThatAreNotFinite) {
   EXPECT_EQ(json["recordings"][0]["seconds"], 0.4);
 }
 
-std::vector<std::string> marks(ReportBetter better, std::vector<double> values, double noise = 0) {
-  return comparison_marks({"", ReportUnit::kRatio, better, std::move(values), noise, false, ""});
+std::vector<std::string> marks(ReportBetter better, std::vector<double> values,
+                               std::vector<bool> level = {}) {
+  ReportMetric metric{"", ReportUnit::kRatio, better, std::move(values)};
+  metric.level = std::move(level);
+  return comparison_marks(metric);
 }
 
 TEST(Report, ComparisonMarks) {
@@ -173,7 +181,7 @@ TEST(Report, ComparisonMarks) {
   EXPECT_THAT(marks(high, {0.9, 0.8, 0.85}), ElementsAre("best", "", ""));
   EXPECT_THAT(marks(low, {0.9, 0.8, 0.85}), ElementsAre("", "best", ""));
   EXPECT_THAT(marks(high, {0.9001, 0.9, 0.8}), ElementsAre("tie", "tie", ""));  // same digits
-  EXPECT_THAT(marks(low, {0.5, 0.45, 0.44}, 0.02), ElementsAre("", "tie", "tie"));
+  EXPECT_THAT(marks(low, {0.5, 0.45, 0.44}, {false, true, true}), ElementsAre("", "tie", "tie"));
   EXPECT_THAT(marks(high, {kNoValue, 0.2, 0.1}), ElementsAre("", "best", ""));
   EXPECT_THAT(marks(high, {kNoValue, 0.2, kInf}), ElementsAre("", "", ""));
   EXPECT_THAT(marks(high, {0.9}), ElementsAre(""));
@@ -296,7 +304,11 @@ TEST(Report, DISABLED_SamplesToLookAt) {
   few.recordings = 1;
   ReportData small = fake_report(few);
   small.systems.clear();
-  for (ReportMetric& m : small.metrics) m.values.resize(1);
+  for (ReportMetric& m : small.metrics) {
+    m.values.resize(1);
+    m.intervals.clear();
+    m.differences.clear();
+  }
   write(base / "small.html", render_report(small));
   write(base / "tiny.html", render_report(tiny_report()));
   write(base / "empty.html", render_report({}));

@@ -110,7 +110,9 @@ TEST_F(Script, EmptyAndHostilePagesDraw) {
   ReportData d;
   d.title = d.config = "</script><b id=\"evil\">";
   d.labels = {d.title};
-  d.metrics = {{d.title, ReportUnit::kRatio, ReportBetter::kHigher, {kNoValue}, 0, true, ""}};
+  d.metrics = {{d.title, ReportUnit::kRatio, ReportBetter::kHigher, {kNoValue}, true, ""}};
+  d.worst = {{d.title, 1, 1, 1, 1}};
+  d.doubted = {{d.title, 0, 1, d.title, d.title, 0.5}};
   d.epochs = {{1, kNoValue, kNoValue, kNoValue, kNoValue}};
   d.durations = {{0, 0.01, 0.01, {}, {}, {}}};
   d.confusions.pairs = {0};

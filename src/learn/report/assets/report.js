@@ -19,6 +19,7 @@ function buildPage() {
     [DATA.confusions, () => confusionSection(DATA.confusions)],
     [DATA.label_rows, () => labelsSection(DATA.label_rows)],
     [DATA.calibrations, () => calibrationSection(DATA.calibrations)],
+    [DATA.worst || DATA.doubted, scrutinySection],
     [DATA.environment || DATA.config, environmentSection],
   ];
   for (const [there, build] of parts) {

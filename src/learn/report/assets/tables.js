@@ -17,7 +17,10 @@ function headSection() {
              tiles.map(
                  (m) =>
                      el('div', {class: 'tile', title: m.note}, el('div', {class: 'name'}, m.name),
-                        el('div', {class: 'value'}, m.text[0]),
+                        el('div', {class: 'value'}, m.text[0],
+                           m.interval && m.interval[0] ?
+                               el('span', {class: 'interval'}, ` ${m.interval[0]}`) :
+                               null),
                         el('div', {class: 'hint'}, m.better ? `${m.better} is better` : '')))) :
                                                               null);
 }
@@ -35,9 +38,15 @@ function comparisonSection() {
           m.text.map(
               (t, i) =>
                   el('td', {class: m.mark[i] || null}, t,
+                     m.interval && m.interval[i] ?
+                         el('span', {class: 'interval'}, ` ${m.interval[i]}`) :
+                         null,
                      several ? el('span', {class: 'slot'},
                                   m.mark[i] ? el('span', {class: 'mark'}, m.mark[i]) : '') :
-                               null))));
+                               null,
+                     m.difference && m.difference[i] ?
+                         el('span', {class: 'hint'}, m.difference[i]) :
+                         null))));
   const table =
       el('div', {class: 'scroll'},
          el('table', {},
@@ -51,7 +60,12 @@ function comparisonSection() {
       'metrics', several ? 'Comparison' : 'Measures',
       several ?
           '\u201cbest\u201d marks the single best value of a row. Values that look the same at ' +
-              'these digits, or lie within the stated noise, are marked \u201ctie\u201d.' :
+              'these digits, or whose difference to the best may be chance (its interval holds 0), ' +
+              'are marked \u201ctie\u201d.' +
+              (DATA.reference ?
+                   ` Below a value stands its difference to ${DATA.reference}, in points, and the ` +
+                       'interval of that difference over the same recordings.' :
+                   '') :
           null,
       table);
 }
@@ -280,6 +294,27 @@ function labelsSection(rows) {
           'of matched segments, bias is decoded minus gold.',
       el('div', {class: 'scroll tall', tabindex: 0, role: 'group', 'aria-label': 'Table of labels'},
          el('table', {class: 'sortable'}, el('thead', {}, el('tr', {}, keep(heads))), body)));
+}
+
+// Where to look first: bad recordings, and gold labels that may be wrong.
+function scrutinySection() {
+  const worst = DATA.worst || [], doubted = DATA.doubted || [];
+  const time = (v) => `${v.toFixed(3)}\u00a0s`;
+  return section(
+      'scrutiny', 'Where to look first',
+      'The recordings with the highest label error rate, and the gold segments whose label has the ' +
+          'lowest posterior: the mean, over the frames of the segment, of the probability that the ' +
+          'model gives to the label. Some of these labels may be mistakes in the gold.',
+      el('div', {class: 'two'},
+         plainTable(
+             'Worst recordings',
+             [['recording', true], ['length'], ['segments'], ['errors'], ['label error rate']],
+             worst),
+         plainTable(
+             'Gold labels that the model doubts most',
+             [['recording', true], ['from'], ['to'], ['gold', true], ['decoded', true],
+              ['posterior']],
+             doubted.map(([r, a, b, g, d, p]) => [r, time(a), time(b), g, d, String(p)]))));
 }
 
 function environmentSection() {

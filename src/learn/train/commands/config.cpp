@@ -146,6 +146,10 @@ BucketConfig shard_batches(const TrainingPlan& plan) {
           plan.seed};
 }
 
+bool lower_is_better(Selection selection) {
+  return selection == Selection::kLabelError || selection == Selection::kLoss;
+}
+
 std::string name_of(Selection selection) {
   switch (selection) {
     case Selection::kBoundaryF1: return "boundary_f1";

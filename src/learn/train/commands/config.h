@@ -35,6 +35,7 @@ struct DataSource {
 enum class Selection { kLabelError, kBoundaryF1, kSegmentF1, kLoss };
 /// label_error, boundary_f1, segment_f1, loss.
 std::string name_of(Selection selection);
+bool lower_is_better(Selection selection);
 
 struct TrainingPlan {
   std::int64_t epochs = 20;

@@ -214,8 +214,10 @@ void Decoding::find_segments(std::vector<Item>& items) {
       try {
         item.decoded = std::move(segments_of({&item}).front());
       } catch (const DataError& error) {
-        throw DataError(fmt::format("{}: the model finds no segmentation: {}",
-                                    item.file.audio.string(), error.what()));
+        throw DataError(fmt::format(
+            "{}: {}: {}", item.file.audio.string(),
+            orders_ == nullptr ? "the model finds no segmentation" : "it cannot be aligned",
+            error.what()));
       }
     });
 }

@@ -2,10 +2,10 @@
 
 #include "base/os/file.h"
 #include "learn/train/commands/experiment.h"
-#include "learn/train/commands/report_builder.h"
-#include "learn/train/commands/report_files.h"
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/files/run_folder.h"
+#include "learn/train/report/report_builder.h"
+#include "learn/train/report/report_files.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -30,17 +30,16 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
   const std::string data = options.data.empty() ? model.config.data.path : options.data;
   const learn::LabelledSet set = learn::load_labelled(model, data, options.split, options.context);
   const learn::Evaluation evaluation = learn::evaluate_model(model, set, options.context);
-  Json json = parse_json(evaluation.metrics.to_json(), "metrics");
-  json["model"] = options.model.string();
-  json["data"] = data;
-  json["split"] = options.split ? name_of(*options.split) : "all";
-  json["decode_seconds"] = evaluation.decode_seconds;
-  EvaluateResult result{evaluation.metrics, evaluation.decode_seconds, json_text(json, 2) + "\n"};
+  const std::string split(options.split ? name_of(*options.split) : "all");
+  const learn::RunFacts facts = learn::facts_of(set, split, options.context, options.command_line);
+  EvaluateResult result{
+      evaluation.metrics, evaluation.decode_seconds,
+      learn::evaluation_json(model, set, evaluation, facts, {options.model.string(), data, split})};
   if (!options.out.empty()) {
     make_directories(options.out);
     learn::write_report(outputs, options.out,
-                        learn::build_report(model, set, evaluation, data, learn::today()),
-                        result.json);
+                        learn::build_report(model, set, evaluation, facts, data, learn::today()),
+                        result.json, learn::recordings_json(model, set, evaluation));
   }
   return result;
 }

@@ -168,19 +168,6 @@ std::vector<Tensor> initial_parameters(const Segmenter& segmenter,
   return parameters;
 }
 
-Scorer make_scorer(const TrainConfig& config, const Corpus& corpus) {
-  return [&config, &corpus](const std::vector<std::vector<FrameSegment>>& decoded) {
-    Metrics metrics(metrics_config(config));
-    for (std::size_t i = 0; i < decoded.size(); ++i) {
-      const Annotation& gold = corpus.dev.examples[i].gold;
-      metrics.add(gold, to_annotation(decoded[i], corpus.labels, config.features.hop_ms / 1000,
-                                      gold.duration));
-    }
-    return DevScores{metrics.label_error_rate(), metrics.boundaries().f1(),
-                     metrics.segments().f1()};
-  };
-}
-
 /// Labels that never follow themselves in the training set: neighbours that have one can only be
 /// pieces of a longer segment.
 std::vector<bool> never_repeated(const Corpus& corpus) {
@@ -458,6 +445,19 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
       evaluate_model(system.model, corpus.test.sequences.empty() ? corpus.dev : corpus.test,
                      options.execution.context, options.group);
   return system;
+}
+
+Scorer make_scorer(const TrainConfig& config, const Corpus& corpus) {
+  return [&config, &corpus](const std::vector<std::vector<FrameSegment>>& decoded) {
+    Metrics metrics(metrics_config(config));
+    for (std::size_t i = 0; i < decoded.size(); ++i) {
+      const Annotation& gold = corpus.dev.examples[i].gold;
+      metrics.add(gold, to_annotation(decoded[i], corpus.labels, config.features.hop_ms / 1000,
+                                      gold.duration));
+    }
+    return DevScores{metrics.label_error_rate(), metrics.boundaries().f1(),
+                     metrics.segments().f1()};
+  };
 }
 
 void introduce(const std::string& text) {

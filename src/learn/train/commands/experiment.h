@@ -2,6 +2,7 @@
 // One training run from a configuration to a model and its figures.
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "learn/train/loop/trainer.h"
 
 namespace segfuse::learn {
+
+struct TunedCleanUp;
 
 /// The data of one configuration, loaded and normalised.
 struct Corpus {
@@ -32,12 +35,13 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
                           std::optional<Split> split, const Context& context);
 
 struct System {
-  std::string name;  ///< semi_markov, linear_chain or softmax
+  std::string name;  ///< semi_markov, linear_chain, softmax or softmax_cleaned
   TrainedModel model;
   TrainingOutcome outcome;
   Evaluation evaluation;
   std::int64_t parameter_count = 0;
   double seconds = 0;  ///< training and selection, wall time of this process
+  std::shared_ptr<const TunedCleanUp> clean_up{};  ///< what became of the softmax's segments
 };
 
 /// One head before its first step.
@@ -62,6 +66,21 @@ std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus
 /// none); of a group only the first rank has the figures.
 System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
                   const TrainerOptions& options);
+
+/// How good segments of the development set are.
+Scorer make_scorer(const TrainConfig& config, const Corpus& corpus);
+
+/// Adds a system to a comparison: the softmax, its segments cleaned up with the setting that is
+/// best on the development set by training.select_by (by label_error where that is the loss,
+/// which no segments have). Without development recordings it warns and adds nothing. With a group
+/// all ranks call it; only the first has the figures.
+void add_cleaned(const TrainConfig& config, const Corpus& corpus, const TrainerOptions& options,
+                 std::vector<System>& systems);
+
+/// What the setting is the best in.
+Selection clean_up_criterion(const TrainConfig& config);
+/// A sentence about the setting; empty where there is none.
+std::string clean_up_text(const System& system);
 
 /// Logs what a training begins with; nothing for an empty text.
 void introduce(const std::string& text);

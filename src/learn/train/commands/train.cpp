@@ -7,11 +7,11 @@
 #include <span>
 
 #include "learn/train/commands/experiment.h"
-#include "learn/train/commands/report_builder.h"
-#include "learn/train/commands/report_files.h"
 #include "learn/train/files/run_folder.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/watch.h"
+#include "learn/train/report/report_builder.h"
+#include "learn/train/report/report_files.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -77,6 +77,21 @@ learn::TrainConfig read_config(const TrainOptions& options) {
   return config;
 }
 
+learn::TrainerOptions trainer_options(const TrainOptions& options,
+                                      const learn::RankContext& ranks) {
+  learn::TrainerOptions trainer;
+  trainer.resume = options.resume;
+  trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
+  trainer.quiet = options.context.options().get(options::kQuiet);
+  trainer.execution = engine::executor_options(options.context);
+  trainer.group = ranks.group;
+  trainer.watch = ranks.watch;
+  trainer.comm = options.comm;
+  trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
+  if (options.reference) trainer.execution.backend = "reference";
+  return trainer;
+}
+
 /// One rank's part. Only the leading one writes to the folder, and has a result.
 TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   comm::Group* const group = ranks.group;
@@ -105,18 +120,9 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::agree(group, [&] { corpus = learn::load_corpus(config, options.context); });
 
   std::vector<learn::System> systems;
+  learn::TrainerOptions trainer = trainer_options(options, ranks);
   for (const learn::HeadKind head : heads) {
-    learn::TrainerOptions trainer;
     if (leads) trainer.checkpoint = folders[systems.size()]->checkpoint();
-    trainer.resume = options.resume;
-    trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
-    trainer.quiet = options.context.options().get(options::kQuiet);
-    trainer.execution = engine::executor_options(options.context);
-    trainer.group = group;
-    trainer.watch = ranks.watch;
-    trainer.comm = options.comm;
-    trainer.name_offender = options.context.options().get(options::kCheckNumerics) != "off";
-    if (options.reference) trainer.execution.backend = "reference";
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, trainer));
@@ -125,17 +131,18 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
     if (!options.resume) folder.keep_model();
     learn::write_model(folder.model(), systems.back().model);
   }
+  if (options.compare) learn::add_cleaned(config, corpus, trainer, systems);
   TrainResult result;
   result.rank = learn::rank_of(group);
   result.measured_on = corpus.test.sequences.empty() ? Split::kDev : Split::kTest;
   result.seconds = now() - begin;
   if (!leads) return result;
-  const int threads = options.context.threads();
-  result.json = learn::metrics_json(config, corpus, systems, result.seconds, threads);
-  learn::write_report(
-      outputs, options.out,
-      learn::build_report(config, corpus, systems, result.seconds, threads, learn::today()),
-      result.json);
+  const learn::RunFacts facts =
+      learn::facts_of(corpus, options.context, options.command_line, result.seconds);
+  result.json = learn::metrics_json(config, corpus, systems, facts);
+  learn::write_report(outputs, options.out,
+                      learn::build_report(config, corpus, systems, facts, learn::today()),
+                      result.json, learn::recordings_json(corpus, systems));
   for (const learn::System& system : systems)
     result.systems.push_back({system.name, system.evaluation.metrics, system.parameter_count,
                               system.outcome.best_epoch, system.seconds,

@@ -44,19 +44,6 @@ std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Seque
   return batches;
 }
 
-/// Runs of equal labels in [0, length).
-std::vector<FrameSegment> runs(const std::vector<std::int32_t>& labels) {
-  std::vector<FrameSegment> result;
-  for (std::size_t t = 0; t < labels.size(); ++t) {
-    if (t > 0 && labels[t] == labels[t - 1]) {
-      ++result.back().duration;
-    } else {
-      result.push_back({static_cast<std::int64_t>(t), 1, labels[t]});
-    }
-  }
-  return result;
-}
-
 /// DataError that names the recording whose scores (B, T, C) are not finite, and what it is like.
 void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
                   const Tensor& scores) {
@@ -105,7 +92,16 @@ std::vector<FrameSegment> frame_segments(const semicrf::Segmentations& y, std::i
     else
       labels.push_back(y.label[at(i)]);
   }
-  return semi ? segments : runs(labels);
+  return semi ? segments : runs_of(labels);
+}
+
+/// Of what value(t) is at the segment's frames; NaN where its label is not known.
+template <class Value>
+double mean_over(const FrameSegment& segment, const Value& value) {
+  if (segment.label == kUnknownLabel) return kNaN;
+  double sum = 0;
+  for (std::int64_t t = segment.start; t < segment.start + segment.duration; ++t) sum += value(t);
+  return sum / static_cast<double>(segment.duration);
 }
 
 /// The lists of one row.
@@ -238,7 +234,8 @@ Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Lim
 Decoder::~Decoder() = default;
 
 /// The softmax head: frames are independent, so P(boundary at t) = 1 - sum_c p_{t-1}(c) p_t(c).
-void Decoder::State::decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
+void Decoder::State::decode_frames(const std::vector<Sequence>& sequences, const Batch& batch,
+                                   const Tensor& log_p, const Options& options,
                                    std::vector<Decoded>& out) const {
   const std::int64_t time = log_p.shape()[1];
   const std::int64_t classes = log_p.shape()[2];
@@ -261,17 +258,22 @@ void Decoder::State::decode_frames(const Batch& batch, const Tensor& log_p, cons
         stay += std::exp(double{frame[c]} + scores_tc[at((t - 1) * classes) + c]);
       result.boundary[at(t)] = static_cast<float>(std::max(0.0, 1 - stay));
     }
-    for (const FrameSegment& segment : runs(labels)) {
-      double sum = 0;
-      for (std::int64_t t = segment.start; t < segment.start + segment.duration; ++t)
-        sum += std::exp(double{scores_tc[at(t * classes + segment.label)]});
-      const double mean = sum / static_cast<double>(segment.duration);
+    const auto mean_of = [&](const FrameSegment& segment) {
+      return mean_over(segment, [&](std::int64_t t) {
+        return std::exp(double{scores_tc[at(t * classes + segment.label)]});
+      });
+    };
+    for (const FrameSegment& segment : runs_of(labels)) {
+      const double mean = mean_of(segment);
       result.segments.push_back({segment, mean, mean, 1});
     }
+    for (const FrameSegment& gold : sequences[at(batch.rows[row])].segments)
+      result.gold.push_back(mean_of(gold));
   }
 }
 
-void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
+void Decoder::State::add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
+                                    const semicrf::Potentials<float>& p,
                                     const semicrf::Segmentations& best, const Options& options,
                                     std::vector<Decoded>& out) {
   const auto& shape = p.emission.extents();
@@ -308,13 +310,15 @@ void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potential
       const auto counts = expected.span<float>().subspan(row * at(k * shape[2]), at(k * shape[2]));
       result.duration.assign(counts.begin(), counts.end());
     }
+    const auto mean_of = [&](const FrameSegment& s) {
+      return mean_over(s, [&](std::int64_t t) { return double{label_tc[t * shape[2] + s.label]}; });
+    };
+    for (const FrameSegment& gold : sequences[at(batch.rows[row])].segments)
+      result.gold.push_back(mean_of(gold));
     std::size_t index = at(best.row_pointer[row]);
     for (DecodedSegment& decoded : result.segments) {
       const FrameSegment& s = decoded.segment;
-      double sum = 0;
-      for (std::int64_t t = s.start; t < s.start + s.duration; ++t)
-        sum += label_tc[t * shape[2] + s.label];
-      decoded.label_posterior = sum / static_cast<double>(s.duration);
+      decoded.label_posterior = mean_of(s);
       decoded.posterior = semi ? exact[index++] : decoded.label_posterior;
       decoded.start_confidence = kNaN;
       if (semi) decoded.start_confidence = within.span<float>()[row * at(shape[1]) + at(s.start)];
@@ -322,8 +326,9 @@ void Decoder::State::add_posteriors(const Batch& batch, const semicrf::Potential
   }
 }
 
-void Decoder::State::decode_crf(const Batch& batch, const std::vector<Tensor>& scores,
-                                const Options& options, std::vector<Decoded>& out) {
+void Decoder::State::decode_crf(const std::vector<Sequence>& sequences, const Batch& batch,
+                                const std::vector<Tensor>& scores, const Options& options,
+                                std::vector<Decoded>& out) {
   const semicrf::Potentials<float> p = potentials(scores, batch);
   semicrf::Segmentations best;
   std::vector<double> score(batch.rows.size());
@@ -346,7 +351,7 @@ void Decoder::State::decode_crf(const Batch& batch, const std::vector<Tensor>& s
   engine.log_partition<float>(p, {semicrf::View<double, 1>(log_z), {}});
   for (std::size_t row = 0; row < batch.rows.size(); ++row)
     out[at(batch.rows[row])].log_probability -= log_z[row];
-  add_posteriors(batch, p, best, options, out);
+  add_posteriors(sequences, batch, p, best, options, out);
   add_alternatives(batch, p, log_z, options, out);
 }
 
@@ -410,9 +415,9 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
   state_->for_batches(sequences, options.batch_frames, share, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
     if (head == HeadKind::kSoftmax) {
-      state_->decode_frames(batch, scores[0], options, results);
+      state_->decode_frames(sequences, batch, scores[0], options, results);
     } else {
-      state_->decode_crf(batch, scores, options, results);
+      state_->decode_crf(sequences, batch, scores, options, results);
     }
     for (const std::int64_t row : batch.rows) {
       Decoded& result = results[at(row)];
@@ -450,9 +455,7 @@ std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
       const semicrf::Alignment& alignment = found[i];
       if (alignment.status != semicrf::RowStatus::kOk)
         throw DataError(
-            fmt::format("{}: no segmentation in its order is allowed by the model's "
-                        "durations and grammar",
-                        sequences[at(batch.rows[i])].id));
+            "the model's durations and grammar allow no segmentation with labels in this order");
       Decoded& result = results[at(batch.rows[i])];
       result.log_probability = alignment.score - alignment.log_partition;
       for (const semicrf::AlignedSegment& s : alignment.segments)
@@ -518,6 +521,15 @@ std::vector<BatchLosses> Decoder::loss_share(const std::vector<Sequence>& sequen
 
 double Decoder::loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames) {
   return sum_of(loss_share(sequences, {}, batch_frames));
+}
+
+std::vector<std::vector<FrameSegment>> segments_of(const std::vector<Decoded>& decoded) {
+  std::vector<std::vector<FrameSegment>> all;
+  for (const Decoded& d : decoded) {
+    all.emplace_back();
+    for (const DecodedSegment& s : d.segments) all.back().push_back(s.segment);
+  }
+  return all;
 }
 
 double sum_of(std::vector<BatchLosses> all) {

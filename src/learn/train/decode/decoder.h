@@ -45,12 +45,18 @@ struct Decoded {
   std::vector<DecodedSegment> segments;
   std::vector<Alternative> best;     ///< the likeliest, best first, where they were asked for
   std::vector<Alternative> samples;  ///< drawn, where they were asked for
-  std::vector<float> label;          ///< (T, C) P(frame has this label), where asked for
-  std::vector<float> boundary;       ///< (T) P(a segment starts here); empty for the linear chain
+  /// For each of the sequence's gold segments the mean over its frames of P(frame has its label);
+  /// NaN where the model lacks that. With posteriors.
+  std::vector<double> gold;
+  std::vector<float> label;     ///< (T, C) P(frame has this label), where asked for
+  std::vector<float> boundary;  ///< (T) P(a segment starts here); empty for the linear chain
   std::vector<double>
       duration;                ///< (K, C) expected number of segments; semi-Markov with posteriors
   double log_probability = 0;  ///< of the decoded segmentation (semi-Markov and linear chain)
 };
+
+/// Of each, its decoded segments.
+std::vector<std::vector<FrameSegment>> segments_of(const std::vector<Decoded>& decoded);
 
 /// Of the batches of a call those whose number leaves this remainder.
 struct BatchShare {
@@ -108,7 +114,7 @@ class Decoder {
                                                              BatchShare share);
   /// The likeliest segmentation of each sequence with labels in its order. All probabilities are
   /// those given the order; start confidences are NaN, and there are no posteriors by frame.
-  /// DataError that names a sequence which has no segmentation.
+  /// DataError where a sequence has no segmentation.
   std::vector<Decoded> align(const std::vector<Sequence>& sequences,
                              const std::vector<semicrf::LabelOrders>& orders,
                              const std::vector<semicrf::PieceRule>& pieces,

@@ -53,17 +53,18 @@ struct Decoder::State {
   /// The CRF over a batch's scores.
   semicrf::Potentials<float> potentials(const std::vector<Tensor>& scores, const Batch& batch);
 
-  void decode_frames(const Batch& batch, const Tensor& log_p, const Options& options,
-                     std::vector<Decoded>& out) const;
-  void decode_crf(const Batch& batch, const std::vector<Tensor>& scores, const Options& options,
+  void decode_frames(const std::vector<Sequence>& sequences, const Batch& batch,
+                     const Tensor& log_p, const Options& options, std::vector<Decoded>& out) const;
+  void decode_crf(const std::vector<Sequence>& sequences, const Batch& batch,
+                  const std::vector<Tensor>& scores, const Options& options,
                   std::vector<Decoded>& out);
   void join(Decoded& decoded) const;
   void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
                         const std::vector<double>& log_z, const Options& options,
                         std::vector<Decoded>& out);
-  void add_posteriors(const Batch& batch, const semicrf::Potentials<float>& p,
-                      const semicrf::Segmentations& best, const Options& options,
-                      std::vector<Decoded>& out);
+  void add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
+                      const semicrf::Potentials<float>& p, const semicrf::Segmentations& best,
+                      const Options& options, std::vector<Decoded>& out);
 
   ModelConfig config;
   Context context;

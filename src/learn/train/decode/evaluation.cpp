@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "base/console/log.h"
 #include "learn/train/decode/on_ranks.h"
@@ -50,6 +51,10 @@ void add_calibration(const LabelledSet& set, double tolerance, double hop, Evalu
 
 }  // namespace
 
+const std::string& recording_of(const Example& example) {
+  return example.part_of.empty() ? example.id : example.part_of;
+}
+
 Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
                          double duration) {
   std::vector<FrameSegment> segments;
@@ -91,6 +96,31 @@ std::string limit_text(const TrainedModel& model, const Evaluation& evaluation) 
           : "pieces of longer ones are joined");
 }
 
+namespace {
+
+/// Of the gold segments of an example, from those of its pieces on frames.
+std::vector<double> gold_posterior(const Example& example, const Sequence& sequence,
+                                   const std::vector<double>& of_pieces, double hop) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> all;
+  std::size_t piece = 0;
+  for (const LabelSegment& segment : example.gold.segments) {
+    double sum = 0;
+    double frames = 0;
+    for (; piece < of_pieces.size(); ++piece) {
+      const FrameSegment& s = sequence.segments[piece];
+      const double middle = (static_cast<double>(s.start) + static_cast<double>(s.duration) / 2);
+      if (middle * hop > segment.end + 1e-9) break;
+      sum += of_pieces[piece] * static_cast<double>(s.duration);
+      frames += static_cast<double>(s.duration);
+    }
+    all.push_back(frames > 0 ? sum / frames : kNone);
+  }
+  return all;
+}
+
+}  // namespace
+
 std::string counts_text(const JoinedCounts& counts) {
   constexpr std::size_t kShown = 10;
   std::string text;
@@ -111,6 +141,30 @@ MetricsConfig metrics_config(const TrainConfig& config) {
   return metrics;
 }
 
+Evaluation measure(const TrainedModel& model, const LabelledSet& set,
+                   std::vector<Decoded> decoded) {
+  const double hop = model.config.features.hop_ms / 1000;
+  const MetricsConfig config = metrics_config(model.config);
+  Evaluation evaluation{Metrics(config)};
+  evaluation.decoded = std::move(decoded);
+  for (std::size_t i = 0; i < set.sequences.size(); ++i) {
+    const Example& example = set.examples[i];
+    evaluation.predicted.push_back(
+        to_annotation(evaluation.decoded[i], model.labels, hop, example.gold.duration));
+    Metrics one(config);
+    one.add(example.gold, evaluation.predicted.back());
+    evaluation.metrics.merge(one);
+    const auto [found, is_new] =
+        evaluation.by_recording.try_emplace(recording_of(example), one.counts());
+    if (!is_new) found->second.add(one.counts());
+    evaluation.gold_posterior.push_back(
+        gold_posterior(example, set.sequences[i], evaluation.decoded[i].gold, hop));
+  }
+  count_at_limit(model, set, evaluation);
+  add_calibration(set, model.config.tolerances.front(), hop, evaluation);
+  return evaluation;
+}
+
 Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, const Context& context,
                           comm::Group* group) {
   const auto begin = std::chrono::steady_clock::now();
@@ -120,20 +174,14 @@ Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, con
   Decoder decoder(segmenter, model.parameters, model.limits(), engine::executor_options(context));
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
-  Evaluation evaluation{Metrics(metrics_config(model.config)), {}, {}, {}, {}, 0, 0, 0};
-  evaluation.decoded = decode_on_ranks(decoder, set.sequences, options, group);
-  if (rank_of(group) > 0) return evaluation;
-  evaluation.decode_seconds =
+  std::vector<Decoded> decoded = decode_on_ranks(decoder, set.sequences, options, group);
+  if (rank_of(group) > 0) return Evaluation{Metrics(metrics_config(model.config))};
+  const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  for (std::size_t i = 0; i < set.sequences.size(); ++i) {
-    evaluation.predicted.push_back(
-        to_annotation(evaluation.decoded[i], model.labels, hop, set.examples[i].gold.duration));
-    evaluation.metrics.add(set.examples[i].gold, evaluation.predicted.back());
-  }
-  count_at_limit(model, set, evaluation);
+  Evaluation evaluation = measure(model, set, std::move(decoded));
+  evaluation.decode_seconds = seconds;
   if (const std::string text = limit_text(model, evaluation); !text.empty())
     log(LogLevel::kInfo, "{}", text);
-  add_calibration(set, tolerance, hop, evaluation);
   return evaluation;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 // How good decoded sequences are, against gold annotations.
 
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,8 @@ struct LabelledSet {
   JoinedCounts joined{};     ///< gold segments that folding joined to the one before them
   JoinedCounts unknown{};    ///< gold segments by label, where the model lacks it
 };
+/// The id of the whole recording.
+const std::string& recording_of(const Example& example);
 /// "sil 12, b 3" and the like.
 std::string counts_text(const JoinedCounts& counts);
 
@@ -38,12 +42,17 @@ struct ReliabilityBin {
 
 struct Evaluation {
   Metrics metrics;
-  std::vector<Annotation> predicted;
-  std::vector<Decoded> decoded;
-  std::vector<ReliabilityBin>
-      boundary_bins;  ///< start confidence against a gold boundary within the tolerance
-  std::vector<ReliabilityBin>
-      label_bins;             ///< label posterior of a segment against its frames' gold labels
+  /// By the ids of the recordings; parts of one are together.
+  std::map<std::string, MetricCounts> by_recording{};
+  std::vector<Annotation> predicted{};
+  std::vector<Decoded> decoded{};
+  /// Start confidence against a gold boundary within the tolerance.
+  std::vector<ReliabilityBin> boundary_bins{};
+  /// Label posterior of a segment against its frames' gold labels.
+  std::vector<ReliabilityBin> label_bins{};
+  /// Of each example's gold segments, the mean over the frames of P(frame has its label); NaN where
+  /// the model lacks it or it has no frame.
+  std::vector<std::vector<double>> gold_posterior{};
   double decode_seconds = 0;  ///< wall time
   /// Of a semi-Markov model: segments that last as long as their label may, or longer.
   std::int64_t gold_at_limit = 0;
@@ -53,6 +62,8 @@ struct Evaluation {
 std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
 
 MetricsConfig metrics_config(const TrainConfig& config);
+/// What was decoded from each of the set.
+Evaluation measure(const TrainedModel& model, const LabelledSet& set, std::vector<Decoded> decoded);
 /// With a group all ranks call it and decode a part each; only the first has a result.
 Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, const Context& context,
                           comm::Group* group = nullptr);

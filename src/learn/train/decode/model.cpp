@@ -10,6 +10,7 @@
 #include "learn/data/values/values.h"
 #include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
+#include "learn/train/decode/orders.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -25,6 +26,10 @@ struct Model::State {
   std::vector<Prediction> decode(const std::vector<learn::Sequence>& sequences,
                                  const std::vector<double>& seconds,
                                  const InferenceOptions& options);
+  Prediction align(const learn::Sequence& sequence, double seconds, std::string_view order,
+                   const std::string& optional);
+  learn::Sequence sequence_of(const Audio& audio) const;
+  learn::Sequence sequence_of(const Tensor& values, const std::string& name) const;
 
   Context context;
   learn::LoadedModel loaded;
@@ -90,6 +95,32 @@ std::vector<Prediction> Model::State::decode(const std::vector<learn::Sequence>&
   return out;
 }
 
+Prediction Model::State::align(const learn::Sequence& sequence, double seconds,
+                               std::string_view order, const std::string& optional) {
+  const Alphabet& labels = loaded.model().labels;
+  const double hop = loaded.extractor().hop_seconds();
+  std::optional<std::int32_t> between;
+  if (!optional.empty()) between = learn::optional_label(optional, labels);
+  const semicrf::LabelOrders orders = learn::parse_orders(order, "the order", labels, between);
+  learn::check_frames(orders, loaded.rules(), sequence.frames(), hop, sequence.id);
+  const std::lock_guard lock(mutex);
+  return prediction_of(loaded.align({sequence}, {orders}).front(), labels, hop, seconds);
+}
+
+learn::Sequence Model::State::sequence_of(const Tensor& values, const std::string& name) const {
+  data::check_size(static_cast<double>(values.shape().at(0)),
+                   static_cast<double>(values.shape().at(1)), name);
+  data::check_finite(values, name);
+  return loaded.sequence_of(name, loaded.extractor().extract_values(values, name));
+}
+
+learn::Sequence Model::State::sequence_of(const Audio& audio) const {
+  check_samples(audio);
+  const FeatureExtractor& extractor = loaded.extractor();
+  return loaded.sequence_of(audio.source,
+                            extractor.extract(resample(audio, extractor.config().sample_rate)));
+}
+
 Model Model::load(const std::filesystem::path& path, const Context& context,
                   const std::string& channel) {
   return Model(std::make_shared<State>(learn::open_model(path, channel), context));
@@ -118,10 +149,8 @@ std::vector<Prediction> Model::decode(std::span<const Audio> recordings,
                                       const InferenceOptions& options) const {
   std::vector<learn::Sequence> sequences(recordings.size());
   pool_of(state_->context).run(std::ssize(recordings), [&](std::int64_t i) {
-    const Audio& audio = recordings[static_cast<std::size_t>(i)];
-    check_samples(audio);
-    sequences[static_cast<std::size_t>(i)] = state_->loaded.sequence_of(
-        audio.source, state_->loaded.extractor().extract(resample(audio, features().sample_rate)));
+    const auto at = static_cast<std::size_t>(i);
+    sequences[at] = state_->sequence_of(recordings[at]);
   });
   std::vector<double> seconds;
   for (const Audio& audio : recordings) seconds.push_back(audio.seconds());
@@ -133,27 +162,49 @@ std::vector<Prediction> Model::decode_values(std::span<const Tensor> recordings,
   std::vector<learn::Sequence> sequences;
   std::vector<double> seconds;
   for (std::size_t i = 0; i < recordings.size(); ++i) {
-    const Tensor& values = recordings[i];
     const std::string name =
         recordings.size() == 1 ? "the recording" : fmt::format("recording {}", i);
-    data::check_size(static_cast<double>(values.shape().at(0)),
-                     static_cast<double>(values.shape().at(1)), name);
-    data::check_finite(values, name);
-    sequences.push_back(
-        state_->loaded.sequence_of(name, state_->loaded.extractor().extract_values(values, name)));
-    seconds.push_back(static_cast<double>(values.shape()[0]) * hop_seconds());
+    sequences.push_back(state_->sequence_of(recordings[i], name));
+    seconds.push_back(static_cast<double>(recordings[i].shape()[0]) * hop_seconds());
   }
   return state_->decode(sequences, seconds, options);
 }
 
-Prediction Model::decode_file(const std::filesystem::path& path,
-                              const InferenceOptions& options) const {
+namespace {
+
+/// The features of a file, and its length in seconds.
+std::pair<learn::Sequence, double> read_sequence(const learn::LoadedModel& loaded,
+                                                 const std::filesystem::path& path) {
   Recording recording;
   recording.audio = path;
-  RecordingFeatures read = read_features(recording, state_->loaded.extractor());
-  const learn::Sequence sequence =
-      state_->loaded.sequence_of(path.string(), std::move(read.features));
-  return std::move(state_->decode({sequence}, {read.seconds}, options).front());
+  RecordingFeatures read = read_features(recording, loaded.extractor());
+  return {loaded.sequence_of(path.string(), std::move(read.features)), read.seconds};
+}
+
+}  // namespace
+
+Prediction Model::decode_file(const std::filesystem::path& path,
+                              const InferenceOptions& options) const {
+  const auto [sequence, seconds] = read_sequence(state_->loaded, path);
+  return std::move(state_->decode({sequence}, {seconds}, options).front());
+}
+
+Prediction Model::align(const Audio& audio, std::string_view order,
+                        const std::string& optional) const {
+  return state_->align(state_->sequence_of(audio), audio.seconds(), order, optional);
+}
+
+Prediction Model::align_values(const Tensor& values, std::string_view order,
+                               const std::string& optional) const {
+  const learn::Sequence sequence = state_->sequence_of(values, "the recording");
+  return state_->align(sequence, static_cast<double>(values.shape()[0]) * hop_seconds(), order,
+                       optional);
+}
+
+Prediction Model::align_file(const std::filesystem::path& path, std::string_view order,
+                             const std::string& optional) const {
+  const auto [sequence, seconds] = read_sequence(state_->loaded, path);
+  return state_->align(sequence, seconds, order, optional);
 }
 
 }  // namespace segfuse

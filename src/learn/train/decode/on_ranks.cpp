@@ -48,6 +48,7 @@ void take(std::string_view& bytes, std::vector<T>& values) {
 
 void put(std::string& bytes, const Decoded& decoded) {
   put(bytes, decoded.segments);
+  put(bytes, decoded.gold);
   put(bytes, decoded.label);
   put(bytes, decoded.boundary);
   put(bytes, decoded.duration);
@@ -55,6 +56,7 @@ void put(std::string& bytes, const Decoded& decoded) {
 }
 void take(std::string_view& bytes, Decoded& decoded) {
   take(bytes, decoded.segments);
+  take(bytes, decoded.gold);
   take(bytes, decoded.label);
   take(bytes, decoded.boundary);
   take(bytes, decoded.duration);

@@ -76,6 +76,18 @@ std::vector<FrameSegment> join_pieces(const std::vector<FrameSegment>& segments,
   return whole;
 }
 
+std::vector<FrameSegment> runs_of(const std::vector<std::int32_t>& labels) {
+  std::vector<FrameSegment> result;
+  for (std::size_t t = 0; t < labels.size(); ++t) {
+    if (t > 0 && labels[t] == labels[t - 1]) {
+      ++result.back().duration;
+    } else {
+      result.push_back({static_cast<std::int64_t>(t), 1, labels[t]});
+    }
+  }
+  return result;
+}
+
 std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int64_t frames) {
   std::vector<Sequence> pieces;
   for (const Sequence& whole : sequences) {

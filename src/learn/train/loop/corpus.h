@@ -36,6 +36,9 @@ std::vector<FrameSegment> join_pieces(const std::vector<FrameSegment>& segments,
                                       const std::vector<bool>& joins,
                                       const std::vector<std::int64_t>& limits);
 
+/// Neighbouring frames of one label are one segment.
+std::vector<FrameSegment> runs_of(const std::vector<std::int32_t>& labels);
+
 /// Every sequence cut into pieces of exactly `frames`, the last piece reaching back into the one
 /// before; the ids get the first frame, "a@0". Segments are cut where a piece is. Sequences that
 /// are shorter are left out.

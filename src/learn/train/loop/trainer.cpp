@@ -47,10 +47,6 @@ bool all_known(const Sequence& sequence) {
                               [](const FrameSegment& s) { return s.label == kUnknownLabel; });
 }
 
-bool lower_is_better(Selection selection) {
-  return selection == Selection::kLabelError || selection == Selection::kLoss;
-}
-
 std::string title_of(Selection selection) {
   switch (selection) {
     case Selection::kBoundaryF1: return "dev boundary F1";
@@ -430,19 +426,10 @@ void Run::score_epoch(EpochRecord& record) {
         record.epoch, error.what()));
   }
   if (!ranks_.leads()) return;
-  std::vector<std::vector<FrameSegment>> decoded;
-  for (const Decoded& d : found) {
-    decoded.emplace_back();
-    for (const DecodedSegment& s : d.segments) decoded.back().push_back(s.segment);
-  }
-  const DevScores scores = score_(decoded);
+  const DevScores scores = score_(segments_of(found));
   record.dev_error = scores.label_error;
-  switch (plan_.select_by) {
-    case Selection::kLabelError: record.dev_score = scores.label_error; break;
-    case Selection::kBoundaryF1: record.dev_score = scores.boundary_f1; break;
-    case Selection::kSegmentF1: record.dev_score = scores.segment_f1; break;
-    case Selection::kLoss: record.dev_score = record.dev_loss; break;
-  }
+  const bool by_loss = plan_.select_by == Selection::kLoss;
+  record.dev_score = by_loss ? record.dev_loss : score_of(scores, plan_.select_by);
 }
 
 /// The scores of the leading rank, on all.
@@ -532,6 +519,16 @@ double largest_magnitude(const std::vector<Tensor>& parameters,
     }
   }
   return largest;
+}
+
+double score_of(const DevScores& scores, Selection selection) {
+  switch (selection) {
+    case Selection::kBoundaryF1: return scores.boundary_f1;
+    case Selection::kSegmentF1: return scores.segment_f1;
+    case Selection::kLabelError:
+    case Selection::kLoss: break;
+  }
+  return scores.label_error;
 }
 
 TrainingOutcome train(const Segmenter& segmenter, const TrainingPlan& plan,

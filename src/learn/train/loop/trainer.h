@@ -67,6 +67,8 @@ struct DevScores {
   double boundary_f1 = 0;  ///< at the first tolerance
   double segment_f1 = 0;   ///< at the first tolerance
 };
+/// What the selection looks at; for kLoss, which no segmentation has, the label error rate.
+double score_of(const DevScores& scores, Selection selection);
 /// The scores of `decoded`, one for each recording of the development set.
 using Scorer = std::function<DevScores(const std::vector<std::vector<FrameSegment>>& decoded)>;
 

@@ -1,9 +1,11 @@
-#include "learn/train/commands/report_files.h"
+#include "learn/train/report/report_files.h"
 
 #include <fmt/chrono.h>
 
 #include <algorithm>
 #include <ctime>
+
+#include "learn/train/report/recordings_file.h"
 
 namespace segfuse::learn {
 
@@ -15,6 +17,7 @@ namespace {
 const ReportRecording* typical(const ReportData& report) {
   std::vector<const ReportRecording*> order;
   for (const ReportRecording& r : report.recordings) order.push_back(&r);
+  order.resize(order.size() - report.worst_shown);
   if (order.empty()) return nullptr;
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return a->label_error_rate < b->label_error_rate;
@@ -25,14 +28,15 @@ const ReportRecording* typical(const ReportData& report) {
 }  // namespace
 
 void announce_report(Outputs& outputs, const fs::path& out) {
-  for (const char* name : {"metrics.json", "report.html", "sequence.svg"})
+  for (const char* name : {"metrics.json", kRecordingsFile, "report.html", "sequence.svg"})
     outputs.announce(out / name, "the report");
   outputs.check();
 }
 
 void write_report(Outputs& outputs, const fs::path& out, const ReportData& report,
-                  const std::string& metrics) {
+                  const std::string& metrics, const std::string& recordings) {
   outputs.write(out / "metrics.json", metrics);
+  outputs.write(out / kRecordingsFile, recordings);
   outputs.write(out / "report.html", render_report(report));
   const ReportRecording* shown = typical(report);
   if (shown == nullptr) return;

@@ -1,4 +1,4 @@
-#include "learn/train/commands/report_builder.h"
+#include "learn/train/report/report_builder.h"
 
 #include <fmt/core.h>
 
@@ -7,6 +7,11 @@
 #include <map>
 
 #include "base/json/json.h"
+#include "learn/train/decode/clean_up.h"
+#include "learn/train/report/facts.h"
+#include "learn/train/report/figures.h"
+#include "learn/train/report/recordings_file.h"
+#include "learn/train/report/scrutiny.h"
 
 namespace segfuse::learn {
 namespace {
@@ -20,10 +25,14 @@ std::string title_of(HeadKind head) {
   return "semi-Markov CRF";
 }
 
-std::string title_of(const System& system) { return title_of(system.model.config.model.head); }
+std::string title_of(const System& system) {
+  const std::string title = title_of(system.model.config.model.head);
+  return system.clean_up ? title + ", cleaned up" : title;
+}
 
 std::string lane_of(const System& system, std::size_t systems) {
   if (systems == 1) return "decoded";
+  if (system.clean_up) return "cleaned";
   switch (system.model.config.model.head) {
     case HeadKind::kSoftmax: return "softmax";
     case HeadKind::kLinearChain: return "chain";
@@ -41,62 +50,6 @@ struct View {
   const TrainedModel* model;
   const Evaluation* evaluation;
 };
-
-/// Of a share over that many segments, as if they were independent.
-double standard_error(double share, std::int64_t segments) {
-  const double p = std::clamp(share, 0.0, 1.0);
-  return std::sqrt(p * (1 - p) / static_cast<double>(std::max<std::int64_t>(1, segments)));
-}
-
-ReportMetric metric(std::string name, ReportBetter better, const std::vector<View>& views,
-                    bool headline, const std::function<double(const Metrics&)>& value,
-                    std::string note) {
-  ReportMetric m;
-  m.name = std::move(name);
-  m.unit = ReportUnit::kPercent;
-  m.better = better;
-  m.headline = headline;
-  m.note = std::move(note);
-  for (const View& view : views) m.values.push_back(value(view.evaluation->metrics));
-  m.noise = standard_error(m.values.front(), views.front().evaluation->metrics.label_errors().gold);
-  return m;
-}
-
-std::vector<ReportMetric> metrics_of(const TrainConfig& config, const std::vector<View>& views) {
-  using enum ReportBetter;
-  std::vector<ReportMetric> all;
-  all.push_back(metric(
-      "label error rate", kLower, views, true,
-      [](const Metrics& m) { return m.label_error_rate(); },
-      "substitutions, insertions and deletions per gold segment"));
-  for (std::size_t i = 0; i < config.tolerances.size(); ++i) {
-    const std::string at = " at " + milliseconds(config.tolerances[i]);
-    const bool first = i == 0;
-    all.push_back(metric(
-        "boundary F1" + at, kHigher, views, first,
-        [i](const Metrics& m) { return m.boundaries(i).f1(); }, "optimal one-to-one matching"));
-    all.push_back(metric(
-        "boundary precision" + at, kHigher, views, false,
-        [i](const Metrics& m) { return m.boundaries(i).precision(); }, ""));
-    all.push_back(metric(
-        "boundary recall" + at, kHigher, views, false,
-        [i](const Metrics& m) { return m.boundaries(i).recall(); }, ""));
-    all.push_back(metric(
-        "R-value" + at, kHigher, views, first,
-        [i](const Metrics& m) { return m.boundaries(i).r_value(); }, "punishes over-segmentation"));
-    all.push_back(metric(
-        "segment F1" + at, kHigher, views, first,
-        [i](const Metrics& m) { return m.segments(i).f1(); }, "label and both edges right"));
-  }
-  all.push_back(metric(
-      "exact segment F1", kHigher, views, false,
-      [](const Metrics& m) { return m.exact_segments().f1(); },
-      "label and both edges on the frame"));
-  all.push_back(metric(
-      "frame accuracy", kHigher, views, true, [](const Metrics& m) { return m.frame_accuracy(); },
-      ""));
-  return all;
-}
 
 std::vector<ReportEpoch> epochs_of(const TrainingOutcome& outcome) {
   std::vector<ReportEpoch> epochs;
@@ -231,8 +184,8 @@ double error_rate_of(const TrainConfig& config, const Annotation& gold,
   return metrics.label_error_rate();
 }
 
-ReportRecording recording_of(const LabelledSet& set, const std::vector<View>& views,
-                             std::size_t index) {
+ReportRecording shown_recording(const LabelledSet& set, const std::vector<View>& views,
+                                std::size_t index) {
   const TrainedModel& model = *views[0].model;
   const Example& example = set.examples[index];
   const Sequence& sequence = set.sequences[index];
@@ -270,7 +223,21 @@ ReportRecording recording_of(const LabelledSet& set, const std::vector<View>& vi
   return shown;
 }
 
-ReportData common(const std::vector<View>& views, const LabelledSet& set) {
+/// The worst recordings can be looked at too.
+void add_worst(const LabelledSet& set, const std::vector<View>& views, std::size_t stride,
+               ReportData& report) {
+  constexpr std::size_t kWorst = 6;
+  const std::size_t even = report.recordings.size();
+  for (std::size_t w = 0; w < report.worst.size() && report.worst_shown < kWorst; ++w)
+    for (std::size_t i = 0; i < set.examples.size() && report.worst_shown < kWorst; ++i) {
+      const bool is_there = i % stride == 0 && i / stride < even;
+      if (is_there || recording_of(set.examples[i]) != report.worst[w].name) continue;
+      report.recordings.push_back(shown_recording(set, views, i));
+      ++report.worst_shown;
+    }
+}
+
+ReportData common(const std::vector<View>& views, const LabelledSet& set, const Figures& figures) {
   constexpr std::size_t kRecordings = 12;
   const TrainedModel& model = *views[0].model;
   const Evaluation& evaluation = *views[0].evaluation;
@@ -278,9 +245,12 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set) {
   report.title = model.config.title.empty() ? "segfuse" : model.config.title;
   report.labels = model.labels.labels();
   report.config = settings_text(model.config);
-  report.metrics = metrics_of(model.config, views);
-  if (views.size() > 1)
+  report.metrics = report_metrics(figures);
+  if (views.size() > 1) {
     for (const View& view : views) report.systems.push_back(view.name);
+    report.reference = report.systems[figures.reference];
+  }
+  report.notes.push_back(interval_note(figures.recordings));
   report.durations = durations_of(model, set, evaluation);
   report.confusions = confusions_of(evaluation.metrics, model.labels);
   report.label_rows = label_rows_of(evaluation.metrics, model.labels);
@@ -304,17 +274,34 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set) {
   const std::size_t stride = std::max<std::size_t>(1, set.examples.size() / kRecordings);
   for (std::size_t i = 0; i < set.examples.size() && report.recordings.size() < kRecordings;
        i += stride)
-    report.recordings.push_back(recording_of(set, views, i));
+    report.recordings.push_back(shown_recording(set, views, i));
+  report.worst = worst_recordings(set, evaluation);
+  report.doubted = doubted_labels(set, evaluation);
+  add_worst(set, views, stride, report);
   return report;
 }
 
-Json system_json(const System& system) {
+Json clean_up_json(const System& system) {
+  const TunedCleanUp& tuned = *system.clean_up;
+  const double hop = system.model.config.features.hop_ms / 1000;
+  return {{"minimum_duration", static_cast<double>(tuned.setting.shortest) * hop},
+          {"minimum_frames", tuned.setting.shortest},
+          {"vote", static_cast<double>(tuned.setting.window) * hop},
+          {"vote_frames", tuned.setting.window},
+          {"settings_tried", tuned.tried},
+          {"chosen_by", name_of(clean_up_criterion(system.model.config))},
+          {"dev_score", tuned.score}};
+}
+
+Json system_json(const System& system, const Figures& figures, std::size_t index) {
   Json json = parse_json(system.evaluation.metrics.to_json(), "metrics");
   json["head"] = system.name;
+  add_figures(json, figures, index);
   json["parameters"] = system.parameter_count;
   json["train_seconds"] = system.seconds;
   json["decode_seconds"] = system.evaluation.decode_seconds;
   json["best_epoch"] = system.outcome.best_epoch;
+  if (system.clean_up) json["clean_up"] = clean_up_json(system);
   json["epochs"] = system.outcome.history.size();
   json["max_duration"] = system.model.config.model.max_duration;
   json["segments_at_limit"] = {{"gold", system.evaluation.gold_at_limit},
@@ -322,11 +309,38 @@ Json system_json(const System& system) {
   return json;
 }
 
+std::vector<MeasuredSystem> measured(const std::vector<System>& systems) {
+  std::vector<MeasuredSystem> all;
+  for (const System& system : systems) all.push_back({system.name, system.evaluation.by_recording});
+  return all;
+}
+
+std::vector<MeasuredSystem> measured(const TrainedModel& model, const Evaluation& evaluation) {
+  return {{name_of(model.config.model.head), evaluation.by_recording}};
+}
+
+Figures figures_of(const std::vector<System>& systems) {
+  const auto reference = std::ranges::find(systems, name_of(HeadKind::kSemiMarkov), &System::name);
+  return figures_of(
+      measured(systems), systems[0].model.config.tolerances,
+      reference == systems.end() ? 0 : static_cast<std::size_t>(reference - systems.begin()));
+}
+
+Figures figures_of(const Evaluation& evaluation, const TrainedModel& model) {
+  return figures_of(measured(model, evaluation), model.config.tolerances);
+}
+
+const LabelledSet& measured_set(const Corpus& corpus) {
+  return corpus.test.sequences.empty() ? corpus.dev : corpus.test;
+}
+
 }  // namespace
 
 std::string metrics_json(const TrainConfig& config, const Corpus& corpus,
-                         const std::vector<System>& systems, double total_seconds, int threads) {
-  Json json = system_json(systems[0]);
+                         const std::vector<System>& systems, const RunFacts& facts) {
+  const Figures figures = figures_of(systems);
+  Json json = system_json(systems[0], figures, 0);
+  json["bootstrap"] = bootstrap_json(figures.recordings);
   json["title"] = config.title;
   json["evaluated_on"] = corpus.test.sequences.empty() ? "dev" : "test";
   json["recordings"] = {{"train", corpus.train.sequences.size()},
@@ -334,22 +348,50 @@ std::string metrics_json(const TrainConfig& config, const Corpus& corpus,
                         {"test", corpus.test.sequences.size()}};
   json["audio_seconds"] = corpus.seconds;
   json["labels"] = corpus.labels.size();
-  json["threads"] = threads;
-  json["seconds"] = total_seconds;
+  json["threads"] = facts.threads;
+  json["seconds"] = facts.seconds;
+  json["run"] = facts_json(facts, systems[0].model.config);
+  add_scrutiny(json, measured_set(corpus), systems[0].evaluation);
   if (systems.size() > 1)
-    for (const System& system : systems) json["systems"][system.name] = system_json(system);
+    for (std::size_t i = 0; i < systems.size(); ++i)
+      json["systems"][systems[i].name] = system_json(systems[i], figures, i);
   return json_text(json, 2) + "\n";
 }
 
+std::string evaluation_json(const TrainedModel& model, const LabelledSet& set,
+                            const Evaluation& evaluation, const RunFacts& facts,
+                            const EvaluationNames& names) {
+  Json json = parse_json(evaluation.metrics.to_json(), "metrics");
+  const Figures figures = figures_of(evaluation, model);
+  add_figures(json, figures, 0);
+  json["bootstrap"] = bootstrap_json(figures.recordings);
+  add_scrutiny(json, set, evaluation);
+  json["run"] = facts_json(facts, model.config);
+  json["model"] = names.model;
+  json["data"] = names.data;
+  json["split"] = names.split;
+  json["decode_seconds"] = evaluation.decode_seconds;
+  return json_text(json, 2) + "\n";
+}
+
+std::string recordings_json(const Corpus& corpus, const std::vector<System>& systems) {
+  return text_of(recordings_of(systems[0].model.config, measured_set(corpus), measured(systems)));
+}
+
+std::string recordings_json(const TrainedModel& model, const LabelledSet& set,
+                            const Evaluation& evaluation) {
+  return text_of(recordings_of(model.config, set, measured(model, evaluation)));
+}
+
 ReportData build_report(const TrainConfig& config, const Corpus& corpus,
-                        const std::vector<System>& systems, double total_seconds, int threads,
+                        const std::vector<System>& systems, const RunFacts& facts,
                         const std::string& date) {
   std::vector<View> views;
   for (const System& system : systems)
     views.push_back(
         {title_of(system), lane_of(system, systems.size()), &system.model, &system.evaluation});
   const bool has_test = !corpus.test.sequences.empty();
-  ReportData report = common(views, has_test ? corpus.test : corpus.dev);
+  ReportData report = common(views, has_test ? corpus.test : corpus.dev, figures_of(systems));
   const System& first = systems[0];
   report.date = date;
   report.data_set = config.data.path;
@@ -368,7 +410,7 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
   if (!has_test)
     report.notes.push_back(
         "There are no test recordings: all figures are on the development set, which also chose "
-        "the epoch.");
+        "the epoch and the clean-up of a softmax.");
   if (systems.size() > 1) {
     ReportMetric seconds;
     seconds.name = "training time";
@@ -377,24 +419,25 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
     for (const System& system : systems) seconds.values.push_back(system.seconds);
     report.metrics.push_back(seconds);
     report.notes.push_back(
-        "All systems share the encoder, the data, the seed and the training plan; one run each, so "
-        "small differences may be chance. Differences up to one standard error over the segments "
-        "of "
-        "the test set are marked as ties.");
+        "All systems share the encoder, the data, the seed and the training plan; one run each. "
+        "Intervals are about other recordings; another seed would move the figures as well.");
+    for (const System& system : systems)
+      if (const std::string text = clean_up_text(system); !text.empty())
+        report.notes.push_back(text + ".");
   }
-  report.environment = {{"threads", std::to_string(threads)},
-                        {"total time", fmt::format("{:.0f} s", total_seconds)}};
+  report.environment = facts_rows(facts, first.model.config);
   return report;
 }
 
 ReportData build_report(const TrainedModel& model, const LabelledSet& set,
-                        const Evaluation& evaluation, const std::string& data,
-                        const std::string& date) {
-  ReportData report =
-      common({{title_of(model.config.model.head), "decoded", &model, &evaluation}}, set);
+                        const Evaluation& evaluation, const RunFacts& facts,
+                        const std::string& data, const std::string& date) {
+  ReportData report = common({{title_of(model.config.model.head), "decoded", &model, &evaluation}},
+                             set, figures_of(evaluation, model));
   report.date = date;
   report.data_set = data;
   report.model = title_of(model.config.model.head);
+  report.environment = facts_rows(facts, model.config);
   return report;
 }
 

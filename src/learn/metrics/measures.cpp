@@ -1,0 +1,44 @@
+#include "learn/metrics/measures.h"
+
+#include <fmt/format.h>
+
+namespace segfuse::metrics {
+
+std::string suffix_of(double tolerance) { return fmt::format("{:.6g}ms", tolerance * 1000); }
+
+std::vector<Measure> measures_of(const std::vector<double>& tolerances) {
+  using enum Better;
+  std::vector<Measure> all;
+  all.push_back({"label_error_rate", "label error rate",
+                 "substitutions, insertions and deletions per gold segment", kLower, true,
+                 [](const MetricCounts& c) { return c.labels.rate(); }});
+  for (std::size_t i = 0; i < tolerances.size(); ++i) {
+    const std::string suffix = "_" + suffix_of(tolerances[i]);
+    const std::string at = fmt::format(" at {:g} ms", tolerances[i] * 1000);
+    const bool first = i == 0;
+    const auto add = [&](const char* key, const char* name, const char* note, Better better,
+                         bool headline, std::function<double(const MetricCounts&)> value) {
+      all.push_back({key + suffix, name + at, note, better, headline, std::move(value)});
+    };
+    add("boundary_f1", "boundary F1", "optimal one-to-one matching", kHigher, first,
+        [i](const MetricCounts& c) { return c.boundaries.at(i).f1(); });
+    add("boundary_precision", "boundary precision", "", kHigher, false,
+        [i](const MetricCounts& c) { return c.boundaries.at(i).precision(); });
+    add("boundary_recall", "boundary recall", "", kHigher, false,
+        [i](const MetricCounts& c) { return c.boundaries.at(i).recall(); });
+    add("over_segmentation", "over-segmentation", "decoded boundaries per gold one, less 1",
+        kNeither, false,
+        [i](const MetricCounts& c) { return c.boundaries.at(i).over_segmentation(); });
+    add("r_value", "R-value", "punishes over-segmentation", kHigher, first,
+        [i](const MetricCounts& c) { return c.boundaries.at(i).r_value(); });
+    add("segment_f1", "segment F1", "label and both edges right", kHigher, first,
+        [i](const MetricCounts& c) { return c.segments.at(i).f1(); });
+  }
+  all.push_back({"segment_f1", "exact segment F1", "label and both edges on the frame", kHigher,
+                 false, [](const MetricCounts& c) { return c.exact_segments.f1(); }});
+  all.push_back({"frame_accuracy", "frame accuracy", "", kHigher, true,
+                 [](const MetricCounts& c) { return c.frame_accuracy(); }});
+  return all;
+}
+
+}  // namespace segfuse::metrics

@@ -1,0 +1,202 @@
+"""Systems side by side, in one training and between two, and what a report says of its run."""
+
+import json
+import os
+import re
+import shutil
+import unittest
+
+import small_corpus
+import tool
+
+
+def report_of(folder, name="report.html"):
+    page = (folder / name).read_text()
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+class CompareTest(small_corpus.CorpusTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.a = cls.directory / "run a"
+        cls.command = ("train", cls.config, "--data", cls.data, "--out", cls.a, "--compare", "--set", "training.epochs=2")
+        cls.metrics = json.loads(tool.run(*cls.command, "--json", "--threads", "1", check=0).stdout)
+
+    def test_compare_shows_four_systems(self):
+        metrics = self.metrics
+        systems = metrics["systems"]
+        self.assertEqual(list(systems), ["semi_markov", "linear_chain", "softmax", "softmax_cleaned"])
+        chosen = systems["softmax_cleaned"]["clean_up"]
+        self.assertEqual(chosen["chosen_by"], "label_error")
+        self.assertGreater(chosen["minimum_frames"] + chosen["vote_frames"], 2)
+        self.assertLess(systems["softmax_cleaned"]["label_error_rate"], systems["softmax"]["label_error_rate"])
+        self.assertEqual(metrics["bootstrap"]["recordings"], 4)
+        for name, system in systems.items():
+            low, high = system["intervals"]["label_error_rate"]
+            self.assertTrue(low <= system["label_error_rate"] <= high, name)
+            if name == "semi_markov":
+                self.assertNotIn("difference", system)
+                continue
+            difference = system["difference"]["label_error_rate"]
+            self.assertEqual(system["difference"]["to"], "semi_markov")
+            self.assertEqual(difference["value"], system["label_error_rate"] - metrics["label_error_rate"])
+            self.assertTrue(difference["interval"][0] <= difference["value"] <= difference["interval"][1], name)
+        out = self.directory / "compared again"
+        table = tool.run("train", self.config, "--data", self.data, "--out", out, "--compare", "--threads", 2, "--set",
+                         "training.epochs=2", check=0).stdout
+        for line in ("softmax_cleaned: ", "; the best label_error of ", "minus semi_markov", " ±", "95 % bootstrap interval over 4 rec"):
+            self.assertIn(line, table)
+        again = json.loads((out / "metrics.json").read_text())
+        for name, system in systems.items():
+            for key in ("intervals", "difference", "clean_up", "counts"):
+                self.assertEqual(system.get(key), again["systems"][name].get(key), "bits depend on the threads")
+        self.assertEqual((out / "recordings.json").read_text(), (self.a / "recordings.json").read_text())
+        report = report_of(out)
+        self.assertEqual(report["systems"][-1], "per-frame softmax, cleaned up")
+        self.assertIn("softmax_cleaned: ", " ".join(report["notes"]))
+        error = report["metrics"][0]
+        self.assertTrue(all(text.startswith("±") for text in error["interval"]))
+        self.assertRegex(error["difference"][3], r"^[+−]?[0-9.]+.% \([+−]?[0-9.]+.% to [+−]?[0-9.]+.%\)$")
+        for head in ("linear_chain", "softmax"):
+            again = json.loads(tool.run("eval", self.a / head, "--json", check=0).stdout)
+            self.assertEqual(again["label_error_rate"], metrics["systems"][head]["label_error_rate"])
+
+    def test_one_recording_has_no_interval(self):
+        data, _ = self.corpus(test=1)
+        out = self.directory / "one"
+        said = tool.run("train", self.config, "--data", data, "--out", out, "--compare", "--set", "training.epochs=1",
+                        check=0).stdout
+        self.assertIn("no interval can be given", said)
+        self.assertNotIn("±", said)
+        metrics = json.loads((out / "metrics.json").read_text())
+        self.assertIsNone(metrics["intervals"]["label_error_rate"])
+        self.assertIsNone(metrics["systems"]["softmax"]["difference"]["label_error_rate"]["interval"])
+        self.assertIn("no interval can be given", (out / "report.html").read_text())
+
+    @unittest.skipIf(os.environ.get("SEGFUSE_SANITIZE"), "ranks are tested without sanitizers")
+    def test_ranks_compare_to_the_same_bits(self):
+        counts = []
+        for name, more in (("one process", ()), ("two ranks", ("--ranks", 2))):
+            out = self.directory / name
+            tool.run("train", self.config, "--data", self.data, "--out", out, "--compare", "--set", "training.epochs=1",
+                     "--set", "training.shards=2", *more, check=0)
+            counts.append((out / "recordings.json").read_text())
+        self.assertEqual(*counts)
+        self.assertEqual(json.loads(counts[0])["systems"], ["semi_markov", "linear_chain", "softmax", "softmax_cleaned"])
+
+    def test_the_report_says_what_the_run_was_made_of(self):
+        run = self.metrics["run"]
+        self.assertEqual(run["command_line"].split()[1:3], ["train", str(self.config)])
+        self.assertIn(f"'{self.a}'", run["command_line"])
+        self.assertEqual((run["device"], run["threads"], run["seed"]), ("CPU", 1, 1))
+        self.assertEqual(run["overrides"], ["training.epochs=2"])
+        self.assertIn("epochs = 2", run["configuration"])
+        self.assertEqual(set(run["data_hash"]), {"train", "dev", "test"})
+        report = report_of(self.a)
+        rows = dict(report["environment"])
+        self.assertEqual(rows["command line"], run["command_line"])
+        self.assertEqual(rows["hash of the test data"], run["data_hash"]["test"])
+        self.assertEqual(rows["overrides"], "training.epochs=2")
+        self.assertIn("epochs = 2", report["config"])
+
+    def test_worst_recordings_and_doubted_labels(self):
+        worst = self.metrics["worst_recordings"]
+        rates = [row["label_error_rate"] for row in worst]
+        self.assertEqual(rates, sorted(rates, reverse=True))
+        self.assertEqual(sum(row["errors"] for row in worst),
+                         sum(self.metrics["counts"]["labels"][key] for key in ("substitutions", "insertions", "deletions")))
+        doubted = self.metrics["doubted_labels"]
+        posteriors = [row["posterior"] for row in doubted]
+        self.assertEqual(posteriors, sorted(posteriors))
+        self.assertEqual(len(doubted), 20)
+        report = report_of(self.a)
+        self.assertEqual([row[0] for row in report["worst"]], [row["recording"] for row in worst])
+        self.assertEqual([row[3] for row in report["doubted"]], [row["label"] for row in doubted])
+
+    def test_a_planted_mistake_is_doubted(self):
+        out, _, _ = self.train("teacher", self.data, "--set", "training.epochs=8")
+        planted = []
+
+        def swap_one(path, rows):
+            if path.stem == "r00001" and path.parent.name == "test":
+                middle = len(rows) // 2
+                start, end, label = rows[middle]
+                wrong = next(other for _, _, other in rows if other != label)
+                rows[middle] = (start, end, wrong)
+                planted.append((start / small_corpus.RATE, wrong))
+            small_corpus.write_phn(path, rows)
+
+        data = self.changed("mistaken", swap_one)
+        doubted = json.loads(tool.run("eval", out, "--data", data, "--json", check=0).stdout)["doubted_labels"]
+        self.assertEqual(doubted[0]["recording"].rsplit("/", 1)[-1], "r00001")
+        self.assertAlmostEqual(doubted[0]["start"], planted[0][0], places=6)
+        self.assertEqual(doubted[0]["label"], planted[0][1])
+        self.assertNotEqual(doubted[0]["decoded"], doubted[0]["label"])
+
+    def test_two_runs_side_by_side(self):
+        b, metrics, _ = self.train("run b", self.data, "--set", "training.seed=7")
+        out = self.directory / "side by side"
+        table = tool.run("compare", self.a, b, "--out", out, check=0).stdout
+        compared = json.loads((out / "compare.json").read_text())
+        self.assertEqual(list(compared["systems"]), [str(self.a), str(b)])
+        of_b = compared["systems"][str(b)]
+        self.assertEqual(of_b["label_error_rate"], metrics["label_error_rate"])
+        self.assertEqual(of_b["intervals"], metrics["intervals"])
+        self.assertEqual(compared["systems"][str(self.a)]["intervals"], self.metrics["intervals"])
+        difference = of_b["difference"]["label_error_rate"]
+        self.assertEqual(difference["value"], metrics["label_error_rate"] - self.metrics["label_error_rate"])
+        settings = {row["key"]: (row["first"], row["second"]) for row in compared["settings"]}
+        self.assertEqual(settings["training.seed"], ("1", "7"))
+        self.assertEqual(settings["training.epochs"], ("2", "3"))
+        self.assertEqual(len(settings), 2)
+        for words in ("minus", "training.seed", "over 4 recordings"):
+            self.assertIn(words, table)
+        self.assertEqual(report_of(out, "compare.html")["systems"], [str(self.a), str(b)])
+        self.assertEqual(tool.run("compare", self.a, b, "--json", check=0).stdout, (out / "compare.json").read_text())
+        back = json.loads(tool.run("compare", b, self.a, "--json", check=0).stdout)
+        opposite = back["systems"][str(self.a)]["difference"]["label_error_rate"]["interval"]
+        self.assertEqual(opposite, [-x for x in reversed(difference["interval"])])
+
+    def test_systems_of_one_run_are_compared_as_the_training_did(self):
+        compared = json.loads(tool.run("compare", self.a, self.a, "--system-b", "softmax_cleaned", "--json", check=0).stdout)
+        cleaned = compared["systems"][f"{self.a} (softmax_cleaned)"]
+        expected = self.metrics["systems"]["softmax_cleaned"]
+        self.assertEqual(cleaned["difference"]["label_error_rate"], expected["difference"]["label_error_rate"])
+        self.assertEqual(compared["settings"], [])
+        wrong = tool.run("compare", self.a, self.a, "--system-b", "softmax_clean", check=2).stderr
+        self.assertIn("did you mean 'softmax_cleaned'?", wrong)
+
+    def test_other_recordings_are_refused(self):
+        other, _ = self.corpus(test=3)
+        fewer, _, _ = self.train("fewer", other)
+
+        def relabel(path, rows):
+            if path.stem == "r00002":
+                rows[0] = (rows[0][0], rows[0][1], rows[1][2])
+            small_corpus.write_phn(path, rows)
+
+        relabelled = self.directory / "relabelled"
+        tool.run("eval", self.a, "--data", self.changed("relabelled data", relabel), "--out", relabelled, check=0)
+        tolerant, _, _ = self.train("tolerant", self.data, "--set", "evaluation.tolerances=[0.05]")
+        bare = self.directory / "bare"
+        bare.mkdir()
+        for second, words in ((fewer, "is only in"), (relabelled, "the gold segments of"), (tolerant, "tolerances"),
+                              (bare, "there is no recordings.json")):
+            said = tool.run("compare", self.a, second, check=2).stderr
+            self.assertIn(words, said)
+            self.assertEqual(said.count("\n"), 1, said)
+
+    def test_malformed_counts_are_named(self):
+        broken = self.directory / "broken"
+        shutil.copytree(self.a, broken)
+        path = broken / "recordings.json"
+        good = path.read_text()
+        for old, new in (('"gold": "', '"gold": 3, "was": "'), ('"frames": ', '"frames": -'), ('"hits"', '"hit"'), ("{", "")):
+            path.write_text(good.replace(old, new, 1))
+            said = tool.run("compare", self.a, broken, check=3).stderr
+            self.assertIn("recordings.json", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
