@@ -251,8 +251,7 @@ class Model:
             return 0
         if rate is None:
             raise UsageError(
-                "no sample_rate was given for an array of samples; pass theirs in Hz, as "
-                f"{example}"
+                f"no sample_rate was given for an array of samples; pass theirs in Hz, as {example}"
             )
         return whole("sample_rate", rate, 1, (1 << 31) - 1)
 

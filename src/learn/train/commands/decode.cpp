@@ -16,7 +16,6 @@
 #include "learn/data/feature_reader.h"
 #include "learn/data/text.h"
 #include "learn/train/decode/alternatives.h"
-#include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/decode/orders.h"
 #include "segfuse/error.h"

@@ -82,4 +82,11 @@ std::string posteriors_csv(const Decoded& decoded, const Alphabet& labels, doubl
   return text;
 }
 
+Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                         double duration) {
+  std::vector<FrameSegment> segments;
+  for (const DecodedSegment& d : decoded.segments) segments.push_back(d.segment);
+  return segfuse::to_annotation(segments, labels, hop_seconds, duration);
+}
+
 }  // namespace segfuse::learn

@@ -14,6 +14,10 @@ namespace segfuse::learn {
 std::vector<std::filesystem::path> recording_files(const std::vector<std::filesystem::path>& inputs,
                                                    bool values);
 
+/// Segments in seconds, on the recording's time axis.
+Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                         double duration);
+
 /// The label file of a recording. UsageError for kAuto.
 std::filesystem::path labels_path(const std::filesystem::path& folder,
                                   const std::filesystem::path& recording, LabelFormat format);

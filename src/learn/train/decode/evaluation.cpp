@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/console/log.h"
+#include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/on_ranks.h"
 #include "learn/train/loop/company.h"
 
@@ -53,13 +54,6 @@ void add_calibration(const LabelledSet& set, double tolerance, double hop, Evalu
 
 const std::string& recording_of(const Example& example) {
   return example.part_of.empty() ? example.id : example.part_of;
-}
-
-Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
-                         double duration) {
-  std::vector<FrameSegment> segments;
-  for (const DecodedSegment& d : decoded.segments) segments.push_back(d.segment);
-  return segfuse::to_annotation(segments, labels, hop_seconds, duration);
 }
 
 namespace {

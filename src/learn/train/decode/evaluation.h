@@ -30,10 +30,6 @@ const std::string& recording_of(const Example& example);
 /// "sil 12, b 3" and the like.
 std::string counts_text(const JoinedCounts& counts);
 
-/// Segments in seconds, on the recording's time axis.
-Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
-                         double duration);
-
 struct ReliabilityBin {
   double predicted = 0;  ///< sum of probabilities
   double observed = 0;   ///< number that came true

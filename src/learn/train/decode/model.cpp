@@ -8,6 +8,7 @@
 #include "base/context/pool.h"
 #include "learn/data/recordings.h"
 #include "learn/data/values/values.h"
+#include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/decode/orders.h"
