@@ -130,7 +130,7 @@ def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
     return samples_of(samples, name)
 
 
-def _path_of(recording: Any, sample_rate: int | None) -> str | None:
+def _path_of(recording: Any, sample_rate: float | None) -> str | None:
     """The path of a file; None for samples."""
     if not _is_path(recording):
         return None

@@ -322,7 +322,7 @@ def test_ctrl_c_saves_and_resume_gives_the_same_model(place, tmp_path):
 import segfuse, sys
 config, out, data, resume = sys.argv[1:]
 try:
-    segfuse.train(config, out, data=data, settings={"training.epochs": 40}, resume=resume == "yes")
+    segfuse.train(config, out, data=data, settings={"training.epochs": 200}, resume=resume == "yes")
 except KeyboardInterrupt as interrupt:
     print("interrupted:", interrupt)
     sys.exit(9)
