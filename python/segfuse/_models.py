@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -91,9 +91,22 @@ def check_shape(array: np.ndarray, name: str, axes: str) -> None:
         raise UsageError(f"{name} has shape {array.shape}, expected {axes}")
 
 
+def array_of(recording: object, name: str) -> np.ndarray:
+    """In the byte order of this machine."""
+    if isinstance(recording, np.ma.MaskedArray):
+        raise UsageError(
+            f"{name} is a masked array, expected one without a mask; cut it where it is masked"
+        )
+    try:
+        array = np.asarray(recording)
+    except ValueError:
+        raise UsageError(f"{name} has rows of several lengths, expected an array") from None
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def samples_of(recording: object, name: str) -> np.ndarray:
     """Samples of audio as float32 in [-1, 1): integers are scaled as those of files."""
-    samples = np.asarray(recording)
+    samples = array_of(recording, name)
     if samples.dtype in (np.int16, np.int32):
         samples = samples / 2.0 ** (8 * samples.dtype.itemsize - 1)
     elif samples.dtype not in (np.float16, np.float32, np.float64):
@@ -106,7 +119,7 @@ def samples_of(recording: object, name: str) -> np.ndarray:
 
 def values_of(recording: object, name: str) -> np.ndarray:
     """Rows of values as float32, as those of files."""
-    values = np.asarray(recording)
+    values = array_of(recording, name)
     check_shape(values, name, "(frames, channels) or (frames,)")
     if values.dtype not in (np.int16, np.float16, np.float32, np.float64):
         raise UsageError(
@@ -117,7 +130,7 @@ def values_of(recording: object, name: str) -> np.ndarray:
 
 def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
     """What a model of audio takes of it."""
-    samples = np.asarray(recording)
+    samples = array_of(recording, name)
     if samples.ndim == 2 and 0 <= channel < samples.shape[1]:
         samples = samples[:, channel]
     if samples.ndim != 1 and not (samples.ndim == 2 and channel in (_MEAN, _STACK)):
@@ -128,6 +141,17 @@ def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
     if samples.ndim == 2 and channel == _MEAN:
         return samples_of(samples_of(samples, name).mean(1), name)
     return samples_of(samples, name)
+
+
+def _labels_of(order: Any) -> list[str]:
+    """The labels of an order that is no text."""
+    if isinstance(order, (bytes, set, frozenset, Mapping)) or not isinstance(order, Iterable):
+        raise UsageError(f"the order is {order!r}, expected a text or a sequence of labels")
+    labels = list(order)
+    for label in labels:
+        if not isinstance(label, str):
+            raise UsageError(f"the order has {label!r}, expected labels, which are texts")
+    return labels
 
 
 def _path_of(recording: Any, sample_rate: float | None) -> str | None:
@@ -289,8 +313,8 @@ class Model:
                 segmentation.
         """
         how = _native.InferenceOptions(
-            minimum_risk,
-            posteriors,
+            bool(minimum_risk),
+            bool(posteriors),
             whole("k_best", k_best, 0),
             whole("samples", samples, 0),
             seed_of(seed),
@@ -326,6 +350,7 @@ class Model:
                 the length of the recording.
         """
         if not isinstance(order, str):
+            order = _labels_of(order)
             unknown = [label for label in order if label not in self.labels]
             spaced = [label for label in order if len(label.split()) != 1]
             if unknown or spaced:

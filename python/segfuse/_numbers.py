@@ -19,7 +19,7 @@ def whole(name: str, value: Any, least: int = -MOST_64, most: int = MOST_64) -> 
         raise UsageError(f"{name} is {value!r}, expected an integer") from None
     if least <= number <= most:
         return number
-    if most == MOST_64:
+    if most == MOST_64 and number < least:
         raise UsageError(f"{name} is {number}, expected an integer of at least {least}")
     raise UsageError(f"{name} is {number}, expected an integer from {least} to {most}")
 
@@ -34,3 +34,5 @@ def real(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise UsageError(f"{name} is {value!r}, expected a number") from None
+    except OverflowError:
+        raise UsageError(f"{name} is beyond the numbers that float64 has") from None

@@ -40,6 +40,8 @@ def _setting(key: str, value: object) -> str:
 def _segments_of(rows: Iterable[Any], name: str) -> list[tuple[float, float, str]]:
     """Rows of (start, end, label), in seconds; a `Segment` is one, too."""
     segments = []
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        raise UsageError(f"{name} is {rows!r}, expected a list of (start, end, label)")
     for i, row in enumerate(rows):
         three = row[:3] if isinstance(row, Segment) else row
         if isinstance(three, str) or not isinstance(three, Sequence) or len(three) != 3:
@@ -60,6 +62,9 @@ def _given(
     """Recordings in memory, as the library takes them."""
     if labels is None:
         raise UsageError("recordings were given without labels; pass labels=, a list for each")
+    for name, values in (("recordings", recordings), ("labels", labels), ("splits", splits)):
+        if values is not None and not isinstance(values, (Sequence, np.ndarray)):
+            raise UsageError(f"{name} is {type(values).__name__}, expected a list of one each")
     count = len(recordings)
     if count == 0:
         raise UsageError("recordings is empty, expected at least two arrays")
@@ -72,8 +77,8 @@ def _given(
     for i, recording in enumerate(recordings):
         name = f"recording {i}"
         if is_audio:
-            check_shape(np.asarray(recording), name, "(samples,) or (samples, channels)")
             array = samples_of(recording, name)
+            check_shape(array, name, "(samples,) or (samples, channels)")
         else:
             array = values_of(recording, name)
         split = "" if splits is None else splits[i]
@@ -101,7 +106,7 @@ def _check_place(
         raise UsageError("recordings are arrays, and a folder was named as well; pass one of them")
     if config is None and not in_memory:
         raise UsageError("nothing was given to train on; pass a folder, a TOML file or recordings=")
-    if out is None and (in_memory or resume):
+    if not out and (in_memory or resume):
         raise UsageError("no directory was named for the model; pass out=")
     if data and config is not None and os.path.isdir(config):
         raise UsageError(
@@ -187,12 +192,12 @@ def train(
         "resume": bool(resume),
         "overwrite": bool(overwrite),
         "compare": bool(compare),
-        "device": device,
+        "device": device or "",
         "quiet": bool(quiet),
     }
     frames = None if frame_rate is None else real("frame_rate", frame_rate)
     if config is None or os.path.isdir(config):
-        how["plan"] = {"preset": preset, "tier": tier, "frame_rate": frames}
+        how["plan"] = {"preset": preset or "", "tier": tier or "", "frame_rate": frames}
     else:
         if preset:
             raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
@@ -201,7 +206,7 @@ def train(
     text, folder = _native.train(
         os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
     )
-    model = Model.load(folder, device=device)
+    model = Model.load(folder, device=device or "")
     model.metrics = json.loads(text)
     return model
 

@@ -62,6 +62,29 @@ class AlignTest(tool.ToolTest):
                 self.assertEqual(before["end"], after["start"])
         self.assertLess(sum(errors) / len(errors), 0.03)
 
+    def test_what_is_read_is_never_replaced(self):
+        place = self.directory / "in-place"
+        place.mkdir()
+        audio = self.recordings[0]
+        shutil.copy(audio, place)
+        order = place / f"{audio.stem}.txt"
+        order.write_text(" ".join(self.gold(audio)))
+        before = order.read_bytes()
+        for more in (["--format", "audacity"], ["--format", "audacity", "--overwrite"],
+                     ["--format", "audacity", "--resume"], ["--format", "htk"]):
+            result = tool.run("align", self.model, place, "--out", place, *more, check=2)
+            self.assertIn("choose another directory with --out", result.stderr)
+            self.assertEqual(order.read_bytes(), before)
+        tool.run("align", self.model, place, "--out", place, "--format", "csv", check=0)
+
+    def test_orders_that_are_too_many_are_refused_soon(self):
+        labels = sorted({label for audio in self.recordings for label in self.gold(audio)})
+        one, two = labels[:2]
+        text = f"{{{one}|{two}}}? " * 1000 + f"{one} " + f"{{{one}|{two}}} " * 12
+        orders = self.folder("many", {f"{self.recordings[0].stem}.txt": text})
+        _, result = self.align("many-out", "--orders", orders, inputs=self.recordings[:1], check=3)
+        self.assertIn("expected a shorter order", result.stderr)
+
     def test_formats_and_places_are_those_of_decode(self):
         beside = self.directory / "beside"
         beside.mkdir()

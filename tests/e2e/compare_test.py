@@ -163,7 +163,8 @@ class CompareTest(small_corpus.CorpusTest):
         cleaned = compared["systems"][f"{self.a} (softmax_cleaned)"]
         expected = self.metrics["systems"]["softmax_cleaned"]
         self.assertEqual(cleaned["difference"]["label_error_rate"], expected["difference"]["label_error_rate"])
-        self.assertEqual(compared["settings"], [])
+        heads = {"key": "model.head", "first": '"semi_markov"', "second": '"softmax_cleaned"'}
+        self.assertEqual(compared["settings"], [heads])
         wrong = tool.run("compare", self.a, self.a, "--system-b", "softmax_clean", check=2).stderr
         self.assertIn("did you mean 'softmax_cleaned'?", wrong)
 

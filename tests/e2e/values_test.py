@@ -122,6 +122,16 @@ class TrainTest(ValuesFolder):
             self.assertEqual(len(json.loads(listed.stdout)), 12)
         self.assertEqual(*models)
 
+    def test_recordings_are_never_replaced_by_their_labels(self):
+        folder = self.folder("tables-read", count=4, write=self.as_tables)
+        model = self.directory / "tables-read-model"
+        tool.run("train", folder, "--frame-rate", "50", "--out", model, *QUICK, "--quiet", check=0)
+        before = (folder / "r00.csv").read_bytes()
+        for more in ([], ["--overwrite"]):
+            result = tool.run("decode", model, folder, "--out", folder, "--format", "csv", *more, check=2)
+            self.assertIn("choose another directory with --out", result.stderr)
+            self.assertEqual((folder / "r00.csv").read_bytes(), before)
+
     def test_a_row_of_one_value(self):
         def narrow(stem, rows, labels):
             values = [row[0] for row in rows]

@@ -287,3 +287,35 @@ def test_bad_values_are_one_sentence(trained, call, error, words):
     with pytest.raises(error, match=words) as caught:
         call(trained)
     assert "\n" not in str(caught.value)
+
+
+def test_arguments_of_other_kinds_are_one_sentence(trained, tmp_path):
+    values = ARRAYS[0]
+    for call, words in [
+        (lambda: segfuse.train(out=tmp_path / "x", recordings=iter(ARRAYS), labels=LABELS, frame_rate=50),
+         "recordings is"),
+        (lambda: segfuse.train(out=tmp_path / "x", recordings=ARRAYS, labels=[None] * 12, frame_rate=50),
+         r"labels\[0\] is None"),
+        (lambda: segfuse.train(out="", recordings=ARRAYS, labels=LABELS, frame_rate=50), "pass out="),
+        (lambda: segfuse.train(out=tmp_path / "x", recordings=ARRAYS, labels=LABELS, frame_rate=10**400),
+         "beyond the numbers"),
+        (lambda: trained.decode([[1.0, 2.0, 3.0], [1.0]]), "several lengths"),
+        (lambda: trained.decode(np.ma.masked_array(values, values > 1)), "masked array"),
+        (lambda: trained.align(values, ["rest", 1]), "expected labels"),
+        (lambda: trained.align(values, 5), "the order is 5"),
+        (lambda: trained.align(values, {"rest"}), "expected a text or a sequence"),
+    ]:  # fmt: skip
+        with pytest.raises(segfuse.UsageError, match=words):
+            call()
+
+
+def test_arrays_of_either_byte_order_are_the_same(trained):
+    other = ARRAYS[0].astype(ARRAYS[0].dtype.newbyteorder(">"))
+    found, expected = trained.decode(other, posteriors=np.True_), trained.decode(ARRAYS[0])
+    assert found.segments == expected.segments
+    order = [s.label for s in expected.segments]
+    aligned = trained.align(other, iter(order))
+    assert [s.label for s in aligned.segments] == order
+    assert [(s.start, s.end) for s in aligned.segments] == [
+        (s.start, s.end) for s in expected.segments
+    ]

@@ -1,5 +1,7 @@
 #include "learn/metrics/counts_json.h"
 
+#include <algorithm>
+
 #include "learn/metrics/measures.h"
 
 namespace segfuse::metrics {
@@ -17,7 +19,7 @@ std::int64_t count_of(const JsonPlace& json, std::string_view key) {
 void read_match(const JsonPlace& json, MatchCounts& counts) {
   counts.gold = count_of(json, "gold");
   counts.predicted = count_of(json, "predicted");
-  counts.hits = count_of(json, "hits");
+  counts.hits = json.at("hits").integer(0, std::min(counts.gold, counts.predicted));
 }
 
 }  // namespace
@@ -41,12 +43,13 @@ Json counts_json(const MetricCounts& counts, const std::vector<double>& toleranc
 MetricCounts counts_from_json(const JsonPlace& json, const std::vector<double>& tolerances) {
   MetricCounts counts;
   counts.frames = count_of(json, "frames");
-  counts.correct_frames = count_of(json, "correct_frames");
+  counts.correct_frames = json.at("correct_frames").integer(0, counts.frames);
   const JsonPlace labels = json.at("labels");
   counts.labels.gold = count_of(labels, "gold");
-  counts.labels.substitutions = count_of(labels, "substitutions");
+  counts.labels.substitutions = labels.at("substitutions").integer(0, counts.labels.gold);
   counts.labels.insertions = count_of(labels, "insertions");
-  counts.labels.deletions = count_of(labels, "deletions");
+  counts.labels.deletions =
+      labels.at("deletions").integer(0, counts.labels.gold - counts.labels.substitutions);
   const JsonPlace exact = json.at("segments");
   read_match(exact, counts.exact_segments);
   for (const double tolerance : tolerances) {

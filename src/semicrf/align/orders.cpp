@@ -55,10 +55,11 @@ class Subsets {
       for (const std::int32_t n : group)
         after.insert(after.end(), orders_.nodes[at(n)].next.begin(),
                      orders_.nodes[at(n)].next.end());
+      work(std::ssize(after));
       std::vector<Together> next;
       for (auto& [label, followers] : by_label(orders_, after)) {
         reach(followers);
-        count(1);
+        count(1 + std::ssize(followers));
         next.push_back(std::move(followers));
       }
       found_.at(group).next = std::move(next);
@@ -80,12 +81,22 @@ class Subsets {
     }
     return place->second;
   }
+  /// What is kept, in nodes and edges.
   void count(std::int64_t more) {
     size_ += more;
-    if (size_ > most_)
+    refuse_beyond(size_, most_);
+  }
+  /// What is looked at.
+  void work(std::int64_t more) {
+    constexpr std::int64_t kLooks = 16;  // at each of what may be kept
+    looked_at_ += more;
+    refuse_beyond(looked_at_, kLooks * most_);
+  }
+  void refuse_beyond(std::int64_t found, std::int64_t most) const {
+    if (found > most)
       throw UsageError(fmt::format(
           "semicrf: the orders of labels have more than {} nodes and edges once each order has one "
-          "path; expected fewer variants and optional labels in a row",
+          "path; expected a shorter order, or fewer variants and optional labels in a row",
           most_));
   }
   /// Groups are ordered by their least nodes, so numbers rise along edges.
@@ -108,6 +119,7 @@ class Subsets {
 
   const LabelOrders& orders_;
   std::int64_t most_;
+  std::int64_t looked_at_ = 0;
   std::int64_t size_ = 0;
   std::map<Together, State> found_;
   std::deque<Together> open_;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/os/file.h"
+#include "learn/data/audio/parsers.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
@@ -219,6 +220,91 @@ TEST(ReadAudio, APipeIsReadToItsEnd) {
   const std::vector<float> whole = read_audio(directory / "x.wav").samples;
   const PipeWriter writer(directory / "pipe", read_file(directory / "x.wav"));
   EXPECT_EQ(read_audio(directory / "pipe").samples, whole);
+}
+
+/// An MP3 without the frame that says how long it is.
+std::string without_length(const std::filesystem::path& path) {
+  std::string bytes = read_file(path);
+  const std::size_t next = bytes.find(bytes.substr(0, 2), 40);
+  EXPECT_TRUE(bytes.find("Info") < next || bytes.find("Xing") < next);
+  return bytes.substr(next);
+}
+
+void expect_whole_or_refused(const std::filesystem::path& path, std::int64_t samples) {
+  try {
+    EXPECT_NEAR(static_cast<double>(read_audio(path).samples.size()), static_cast<double>(samples),
+                4 * 1152);
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("no header says its length"));
+  }
+}
+
+TEST(ReadAudio, AnMp3WithoutItsLengthIsReadWholeOrRefused) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.mp3", SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 1,
+                     wave(80'000));
+  const auto whole = static_cast<double>(read_audio(directory / "x.mp3").samples.size());
+  EXPECT_FALSE(data::mpeg_samples(directory / "x.mp3")) << "it says its length";
+  const std::string bare = without_length(directory / "x.mp3");
+  const std::string tag = std::string("ID3\x04\0\0\0\0\x08\0", 10) + std::string(1024, ' ');
+  for (const std::string& bytes : {bare, tag + bare, bare + "TAG" + std::string(125, ' ')}) {
+    const auto path = directory.write("bare.mp3", bytes);
+    const std::optional<std::int64_t> counted = data::mpeg_samples(path);
+    ASSERT_TRUE(counted);
+    EXPECT_NEAR(static_cast<double>(*counted), whole, 4 * 1152);
+    EXPECT_EQ(data::audio_info(path).frames, *counted);
+    expect_whole_or_refused(path, *counted);
+  }
+  // MPEG 1, layer 3, 44.1 kHz, mono: silence at 32 kbit/s. After a frame at 320, libsndfile takes
+  // the file for a tenth of its length.
+  const auto silence = [](std::size_t bytes, const char* head) {
+    std::string frame(bytes, '\0');
+    std::copy_n(head, 4, frame.begin());
+    return frame;
+  };
+  std::string even;
+  for (int i = 0; i < 400; ++i) even += silence(104, "\xFF\xFB\x10\xC4");
+  const auto path = directory.write("even.mp3", tag + even);
+  EXPECT_EQ(data::mpeg_samples(path), 400 * 1152);
+  EXPECT_NEAR(static_cast<double>(read_audio(path).samples.size()), 400 * 1152, 4 * 1152);
+  const auto mixed = directory.write("mixed.mp3", silence(1044, "\xFF\xFB\xE0\xC4") + even);
+  EXPECT_EQ(data::mpeg_samples(mixed), 401 * 1152);
+  expect_whole_or_refused(mixed, 401 * 1152);
+}
+
+TEST(ReadAudio, OggThatIsCutOrChainedIsRefused) {
+  const test::TemporaryDirectory directory;
+  write_with_sndfile(directory / "x.ogg", SF_FORMAT_OGG | SF_FORMAT_VORBIS, 1, wave(80'000));
+  const std::string whole = read_file(directory / "x.ogg");
+  EXPECT_EQ(read_audio(directory / "x.ogg").samples.size(), 80'000U);
+  std::string other = whole;  // of another stream
+  for (std::size_t at = 0; (at = other.find("OggS", at)) != std::string::npos; at += 4)
+    other[at + 14] = static_cast<char>(other[at + 14] + 1);
+  for (const auto& [bytes, words] :
+       {std::pair(whole.substr(0, whole.size() / 2), "the file was cut off"),
+        std::pair(whole + other, "another stream begins here")}) {
+    const auto path = directory.write("bad.ogg", bytes);
+    try {
+      (void)read_audio(path);
+      FAIL() << words;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(words));
+    }
+  }
+}
+
+TEST(ReadAudio, AWavWhoseHeaderWasNotFinishedIsSaidToBeSo) {
+  const test::TemporaryDirectory directory;
+  write_wav(directory / "x.wav", wave(100), 8000);
+  std::string bytes = read_file(directory / "x.wav");
+  bytes.replace(bytes.find("data") + 4, 4, std::string(4, '\0'));
+  const auto path = directory.write("open.wav", bytes);
+  try {
+    (void)read_audio(path);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("did not finish its header"));
+  }
 }
 
 }  // namespace

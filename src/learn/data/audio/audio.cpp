@@ -150,6 +150,8 @@ AudioReader::AudioReader(const std::filesystem::path& path, const std::string& n
   check_info(info, name);
   const bool checked = (info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_WAV;  // check_wav_chunks()
   if (!checked) check_whole(file_->handle.get(), name);
+  if ((info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_OGG) check_ogg_pages(path, name);
+  if ((info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_MPEG) counted_ = mpeg_samples(path);
   check_channel(options.channel, info.channels, name);
   audio_ = {info.samplerate, info.channels, full_scale_of(info.format), {}, name};
   mixer_.emplace(audio_, options);
@@ -171,6 +173,7 @@ std::unique_ptr<AudioReader> AudioReader::open(const std::filesystem::path& path
 
 /// A FLAC that was written into a pipe does not say how long it is.
 std::optional<std::int64_t> AudioReader::announced() const {
+  if (counted_) return counted_;
   if (file_->info.frames == SF_COUNT_MAX) return std::nullopt;
   return file_->info.frames;
 }
@@ -187,6 +190,10 @@ bool AudioReader::next() {
     frames_ += got;
     return true;
   }
+  if (counted_) {
+    check_count();
+    return false;
+  }
   if (!announced() && sf_error(file) == 0 && frames_ > 0) return false;
   if (frames_ < file_->info.frames)
     throw DataError(
@@ -195,6 +202,17 @@ bool AudioReader::next() {
                     audio_.source, file_->info.frames, frames_,
                     sf_error(file) != 0 ? std::string(": ") + sf_strerror(file) : ""));
   return false;
+}
+
+/// libsndfile guesses the length from the first frame, and reads no more than that. The decoder
+/// leaves out its delay and frames that need what came before the file.
+void AudioReader::check_count() const {
+  constexpr std::int64_t kDelay = 4 * 1152;
+  if (frames_ + kDelay >= *counted_) return;
+  throw DataError(fmt::format(
+      "{}: the MP3 has {} samples, {} could be read, since no header says its length; convert it, "
+      "as with ffmpeg -i FILE NEW.wav",
+      audio_.source, *counted_, frames_));
 }
 
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,

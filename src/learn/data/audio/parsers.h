@@ -17,6 +17,14 @@ namespace segfuse::data {
 /// guesses at broken ones; here they are DataErrors with the byte offset.
 void check_wav_chunks(const std::filesystem::path& path, const std::string& name);
 
+/// The samples of each channel in an MPEG audio file, by the headers of its frames. Nothing where
+/// the file has a header with its length (Xing, Info, VBRI), or no frame of a known bit rate.
+std::optional<std::int64_t> mpeg_samples(const std::filesystem::path& path);
+
+/// libsndfile reads one stream of an Ogg file, as far as it goes. DataError where the last page is
+/// missing or a second stream follows.
+void check_ogg_pages(const std::filesystem::path& path, const std::string& name);
+
 /// read_audio() of a file that messages call `name`.
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options);
@@ -88,12 +96,14 @@ class AudioReader {
   struct File;
   AudioReader(const std::filesystem::path& path, const std::string& name,
               const AudioOptions& options);
+  void check_count() const;
 
   std::unique_ptr<File> file_;
   Audio audio_;
   std::optional<ChannelMixer> mixer_;
   std::vector<float> block_;
   std::int64_t frames_ = 0;
+  std::optional<std::int64_t> counted_;  ///< of an MP3 without a header that says its length
 };
 
 /// N samples at `from` Hz last as long as so many at `to` Hz.

@@ -18,6 +18,9 @@ std::uint32_t little(const char* bytes, int count) {
   return value;
 }
 
+/// libsndfile reads a data chunk that announces no bytes where the file announces none either.
+bool read_to_the_end(const std::array<char, 12>& head) { return little(&head[4], 4) == 8; }
+
 /// Returns the bytes of one frame.
 std::uint32_t check_format(std::ifstream& file, std::uint64_t at, std::uint32_t size,
                            const std::string& name) {
@@ -66,6 +69,12 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
         throw DataError(fmt::format("{}: byte {}: data before a fmt chunk", name, at));
       // What programs write that cannot go back to the header.
       const bool streamed = size == 0xFFFFFFFFU || size == 0x7FFFF000U || (size == 0 && left > 0);
+      if (size == 0 && left > 0 && !read_to_the_end(head))
+        throw DataError(
+            fmt::format("{}: byte {}: the data chunk announces 0 bytes, {} follow; the program "
+                        "that wrote the file did not finish its header; write the file anew, as "
+                        "with ffmpeg -ignore_length 1 -i FILE NEW.wav",
+                        name, at, left));
       if (!streamed && size > left)
         throw DataError(
             fmt::format("{}: byte {}: the data chunk announces {} bytes, {} follow; the file was "

@@ -62,6 +62,31 @@ std::vector<DecodedFile> start_files(const DecodeOptions& options,
   return results;
 }
 
+/// What is read: the recordings, and where orders of labels are looked for.
+std::set<fs::path> read_paths(const std::vector<fs::path>& recordings, const fs::path* orders) {
+  std::set<fs::path> paths;
+  for (const fs::path& recording : recordings) {
+    paths.insert(fs::weakly_canonical(recording));
+    if (orders == nullptr) continue;
+    for (const fs::path& order : learn::order_places(recording, *orders))
+      paths.insert(fs::weakly_canonical(order));
+  }
+  return paths;
+}
+
+/// What is read is never written, whatever may be overwritten.
+void keep_inputs(const DecodeOptions& options, const std::vector<fs::path>& recordings,
+                 const fs::path* orders) {
+  const std::set<fs::path> inputs = read_paths(recordings, orders);
+  for (const fs::path& recording : recordings)
+    for (const fs::path& path : DecodedPaths(options, recording).wanted())
+      if (inputs.contains(fs::weakly_canonical(path)))
+        throw UsageError(fmt::format(
+            "{}: the labels of {} would be written here, where a recording{} is read; choose "
+            "another directory with --out, or another --format",
+            path.string(), recording.string(), orders == nullptr ? "" : " or an order of labels"));
+}
+
 /// Refuses files that would replace each other or something of the user's, before any is written.
 /// `all` may have some that are not to be done.
 void announce_decoded(Outputs& outputs, const DecodeOptions& options,
@@ -343,6 +368,7 @@ std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOp
   if (given != nullptr) orders = order_files(*given, model.model().labels);
   const std::vector<fs::path> files = learn::recording_files(options.inputs, values);
   Outputs outputs(options.overwrite);
+  keep_inputs(options, files, given == nullptr ? nullptr : &given->folder);
   std::vector<DecodedFile> results = start_files(options, files);
   announce_decoded(outputs, options, files, results);
   make_directories(options.out);

@@ -192,13 +192,19 @@ class Reader {
 
 }  // namespace
 
-fs::path order_file(const fs::path& recording, const fs::path& folder) {
-  std::vector<fs::path> found;
+std::vector<fs::path> order_places(const fs::path& recording, const fs::path& folder) {
+  std::vector<fs::path> places;
   for (const std::string_view ending : kEndings) {
     fs::path path = folder.empty() ? recording.parent_path() : folder;
     path /= recording.stem().string() + std::string(ending);
-    if (path != recording && path_exists(path)) found.push_back(std::move(path));
+    if (path != recording) places.push_back(std::move(path));
   }
+  return places;
+}
+
+fs::path order_file(const fs::path& recording, const fs::path& folder) {
+  std::vector<fs::path> found = order_places(recording, folder);
+  std::erase_if(found, [](const fs::path& path) { return !path_exists(path); });
   const std::string name = recording.stem().string();
   if (found.empty())
     throw DataError(fmt::format("{}: no order of labels for it; expected {}.txt or {}.lab {}",

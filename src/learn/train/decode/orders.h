@@ -14,6 +14,9 @@
 
 namespace segfuse::learn {
 
+/// Where the order of a recording may be: NAME.txt and NAME.lab in `folder`, or beside it.
+std::vector<std::filesystem::path> order_places(const std::filesystem::path& recording,
+                                                const std::filesystem::path& folder);
 /// The order of a recording: NAME.txt or NAME.lab in `folder`, or where that is empty beside the
 /// recording. DataError where there is none, or both.
 std::filesystem::path order_file(const std::filesystem::path& recording,

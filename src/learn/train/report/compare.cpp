@@ -132,6 +132,9 @@ Comparison compare(const CompareOptions& options) {
   Side a = side_of(options.first, options.first_system);
   Side b = side_of(options.second, options.second_system);
   check_same(a, b);
+  // The settings are those of the run's own head, which need not be the one compared.
+  for (Side* side : {&a, &b})
+    side->file.settings["model.head"] = fmt::format("\"{}\"", side->system.name);
   Comparison result;
   std::tie(result.first, result.second) = names_of(a, b);
   const std::vector<std::string> systems{a.system.name, b.system.name};

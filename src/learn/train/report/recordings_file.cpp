@@ -73,11 +73,20 @@ RecordingsFile read_recordings(const std::filesystem::path& folder) {
   top.at("settings").for_each_member([&](const std::string& key, const JsonPlace& value) {
     file.settings[key] = value.text();
   });
-  for (std::string& system : top.at("systems").texts())
+  for (std::string& system : top.at("systems").texts()) {
+    if (std::ranges::find(file.systems, system, &MeasuredSystem::name) != file.systems.end())
+      throw DataError(fmt::format("{}: the system '{}' stands there twice", name, system));
     file.systems.push_back({std::move(system), {}});
+  }
   top.at("recordings").for_each([&](const JsonPlace& row) {
     const std::string id = row.at("id").text();
-    file.recordings[id] = {row.at("seconds").number(), row.at("gold").text()};
+    const double seconds = row.at("seconds").number();
+    if (!(seconds >= 0 && seconds < 1e12))
+      throw DataError(
+          fmt::format("{}: '{}' has {} seconds; expected 0 or more", name, id, seconds));
+    const MeasuredRecording recorded{seconds, row.at("gold").text()};
+    if (!file.recordings.try_emplace(id, recorded).second)
+      throw DataError(fmt::format("{}: the recording '{}' stands there twice", name, id));
     const JsonPlace counts = row.at("counts");
     for (MeasuredSystem& system : file.systems)
       system.by_recording[id] = metrics::counts_from_json(counts.at(system.name), file.tolerances);
