@@ -62,14 +62,21 @@ std::vector<DecodedFile> start_files(const DecodeOptions& options,
   return results;
 }
 
+/// One path for all that lead there, where the system knows it; pipes have none.
+fs::path place_of(const fs::path& path) {
+  std::error_code failure;
+  fs::path place = fs::weakly_canonical(path, failure);
+  return failure ? path : place;
+}
+
 /// What is read: the recordings, and where orders of labels are looked for.
 std::set<fs::path> read_paths(const std::vector<fs::path>& recordings, const fs::path* orders) {
   std::set<fs::path> paths;
   for (const fs::path& recording : recordings) {
-    paths.insert(fs::weakly_canonical(recording));
+    paths.insert(place_of(recording));
     if (orders == nullptr) continue;
     for (const fs::path& order : learn::order_places(recording, *orders))
-      paths.insert(fs::weakly_canonical(order));
+      paths.insert(place_of(order));
   }
   return paths;
 }
@@ -80,7 +87,7 @@ void keep_inputs(const DecodeOptions& options, const std::vector<fs::path>& reco
   const std::set<fs::path> inputs = read_paths(recordings, orders);
   for (const fs::path& recording : recordings)
     for (const fs::path& path : DecodedPaths(options, recording).wanted())
-      if (inputs.contains(fs::weakly_canonical(path)))
+      if (inputs.contains(place_of(path)))
         throw UsageError(fmt::format(
             "{}: the labels of {} would be written here, where a recording{} is read; choose "
             "another directory with --out, or another --format",
