@@ -8,7 +8,6 @@ Values and gradients are compared in float64, with fixed sizes and with sizes th
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import traceback
@@ -17,7 +16,7 @@ import warnings
 import numpy as np
 import torch
 import torch.nn.functional as F
-from traced import Program, Step, shrunk
+from traced import Program, Step, report, run_all
 
 ONE = """
 torch.relu({0}) | torch.tanh({0}) | torch.sigmoid({0}) | torch.exp(-{0}.abs()) | -{0} | {0}.abs() | {0}.sin()
@@ -179,12 +178,7 @@ def check(seed, device="cpu"):
         except Exception as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
-    found = verdict(program)
-    if found is None:
-        return None
-    kind = found.split(":")[0]
-    small = shrunk(program, lambda p: (verdict(p) or "").split(":")[0] == kind)
-    return f"seed {seed}, dynamic={dynamic}: {verdict(small)}\n{small.text()}"
+    return report(program, verdict, f"seed {seed}, dynamic={dynamic}")
 
 
 def _work(job):
@@ -204,14 +198,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     a = parser.parse_args()
     jobs = [(a.seed + i, a.device) for i in range(a.programs)]
-    failed = 0
-    with multiprocessing.get_context("spawn").Pool(a.jobs) as pool:
-        for report in pool.imap_unordered(_work, jobs, chunksize=4):
-            if report is not None:
-                failed += 1
-                print(report, flush=True)
-    print(f"{len(jobs) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return run_all(_work, jobs, a.jobs)
 
 
 if __name__ == "__main__":

@@ -551,12 +551,29 @@ def check(seed, gradients=False, device="cpu"):
         except segfuse.Error as error:
             return f"refused: {error}"
 
+    return report(program, verdict, f"seed {seed}{' (gradients)' if gradients else ''}")
+
+
+def report(program, verdict, name):
+    """What verdict(program) finds, of the shortest program that has it; None if it finds nothing."""
     found = verdict(program)
     if found is None:
         return None
     kind = found.split(":")[0]
     small = shrunk(program, lambda p: (verdict(p) or "").split(":")[0] == kind)
-    return f"seed {seed}{' (gradients)' if gradients else ''}: {verdict(small)}\n{small.text()}"
+    return f"{name}: {verdict(small)}\n{small.text()}"
+
+
+def run_all(work, jobs, processes):
+    """Prints what work(job) reports and how many passed; returns the exit status."""
+    failed = 0
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for found in pool.imap_unordered(work, jobs, chunksize=8):
+            if found is not None:
+                failed += 1
+                print(found, flush=True)
+    print(f"{len(jobs) - failed} passed, {failed} failed")
+    return 1 if failed else 0
 
 
 def _work(job):
@@ -577,15 +594,7 @@ def main():
     segfuse.set_threads(1)
     jobs = [(a.seed + i, False, a.device) for i in range(a.values)]
     jobs += [(a.seed + i, True, a.device) for i in range(a.gradients)]
-    context = multiprocessing.get_context("spawn")
-    failed = 0
-    with context.Pool(a.jobs) as pool:
-        for report in pool.imap_unordered(_work, jobs, chunksize=8):
-            if report is not None:
-                failed += 1
-                print(report, flush=True)
-    print(f"{len(jobs) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return run_all(_work, jobs, a.jobs)
 
 
 if __name__ == "__main__":
