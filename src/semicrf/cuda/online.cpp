@@ -139,12 +139,7 @@ CudaOnlineDecoder OverDevice::online(const runtime::DeviceAccess& device,
                                      const Potentials<T>& shared, const OnlineOptions& options,
                                      const View<const double, 1>& tail, void* stream,
                                      const Context& context) {
-  Potentials<T> p;
-  p.transition = shared.transition;
-  p.duration = shared.duration;
-  p.initial = shared.initial;
-  p.final = shared.final;
-  p.emission = {nullptr, {1, 0, shared.duration.extent(1)}};
+  Potentials<T> p = shared_scores(shared);
   if (p.transition.extent(0) > 1)
     throw UsageError("semicrf: online decoding takes transitions that do not depend on duration");
   const std::int64_t longest = shared.duration.extent(0);

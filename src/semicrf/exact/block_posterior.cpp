@@ -235,12 +235,7 @@ double BlockPosterior::State::total() const {
 template <class T>
 BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block) {
   if (block < 1) throw UsageError(fmt::format("semicrf: a block has {} frames", block));
-  Potentials<T> p;
-  p.transition = shared.transition;
-  p.duration = shared.duration;
-  p.initial = shared.initial;
-  p.final = shared.final;
-  p.emission = {nullptr, {1, 0, shared.duration.extent(1)}};
+  Potentials<T> p = shared_scores(shared);
   const Dims dims = check_potentials(p);
   if (dims.by_duration)
     throw UsageError("semicrf: blocks take transitions that do not depend on duration");

@@ -340,12 +340,7 @@ double OnlineDecoder::State::total(const Lattice& lattice) const {
 template <class T>
 OnlineDecoder::OnlineDecoder(const Potentials<T>& shared, const OnlineOptions& options,
                              const View<const double, 1>& tail) {
-  Potentials<T> p;
-  p.transition = shared.transition;
-  p.duration = shared.duration;
-  p.initial = shared.initial;
-  p.final = shared.final;
-  p.emission = {nullptr, {1, 0, shared.duration.extent(1)}};
+  Potentials<T> p = shared_scores(shared);
   const Dims dims = check_potentials(p);
   if (dims.by_duration)
     throw UsageError("semicrf: online decoding takes transitions that do not depend on duration");

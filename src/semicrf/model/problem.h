@@ -51,6 +51,18 @@ struct Model {
 template <class T>
 void load_model(const Potentials<T>& potentials, const Dims& dims, Model& model);
 
+/// What all frames share, of scores whose frames come later.
+template <class T>
+Potentials<T> shared_scores(const Potentials<T>& all) {
+  Potentials<T> shared;
+  shared.transition = all.transition;
+  shared.duration = all.duration;
+  shared.initial = all.initial;
+  shared.final = all.final;
+  shared.emission = {nullptr, {1, 0, all.duration.extent(1)}};
+  return shared;
+}
+
 /// One row's frame scores, (length, stride) each; start and end are null when absent.
 struct Row {
   std::int64_t length = 0;
