@@ -81,7 +81,7 @@ def compare(rows, name, ours, theirs, call_of, time_of, error=0.0):
             "ms": time_of(call_of(ours)), "reference_ms": time_of(call_of(theirs)), "error": error}  # fmt: skip
     try:
         made["compiled_ms"] = time_of(call_of(torch.compile(theirs)))
-    except Exception as failure:  # what torch.compile cannot do here is told, and left out
+    except Exception as failure:  # what torch.compile cannot do here is reported, and left out
         print(
             f"torch.compile: {type(failure).__name__}: {str(failure).splitlines()[0]}",
             file=sys.stderr,

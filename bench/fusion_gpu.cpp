@@ -164,7 +164,7 @@ class Inputs {
       return values[static_cast<std::size_t>(position % kPattern)];
     }
   };
-  /// At least that many bytes; memory that was given before may be gone.
+  /// At least that many bytes; memory that was given before may be freed.
   const Slot& get(std::size_t number, DType dtype, std::size_t bytes) {
     Slot& slot = slots_[{number, dtype}];
     if (slot.values.empty()) make(slot, number, dtype);

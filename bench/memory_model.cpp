@@ -235,7 +235,7 @@ class EventPerFree final : public ListPolicy {
       run_.device.wait(handle(stream), freed_[static_cast<std::size_t>(other)]);
       lists_.merge(other, stream);
     }
-    // Whoever takes from this list later has to come after what the others did as well.
+    // What is taken from this list later has to come after what the others did as well.
     run_.device.record(handle(stream), freed_[static_cast<std::size_t>(stream)]);
     return take_or_grow(stream, bytes);
   }

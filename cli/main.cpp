@@ -29,7 +29,7 @@ void on_refused_memory() {
 }
 
 /// Where an exception cannot come up (in a library without exceptions), memory that runs out is
-/// still told apart from a fault of ours.
+/// still not taken for a fault of ours.
 [[noreturn]] void on_terminate() {
   std::fprintf(stderr, "segfuse: %s\n",
                memory_refused ? kOutOfMemory : "unexpected: the process had to end");

@@ -90,7 +90,7 @@ def apart(model):
 
 
 def run(options, device):
-    """All that holds a model: gone, DDP's part of it too, when the process group is destroyed."""
+    """All that holds a model: freed, with DDP's part of it, when the process group is destroyed."""
     torch.manual_seed(0)  # the same model on each rank
     model = Tagger().to(device)
     parallel = fully_shard(model) if options.fsdp else DistributedDataParallel(model)

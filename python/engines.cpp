@@ -51,7 +51,7 @@ int CpuEngine::threads() {
 }
 
 CudaEngines& CudaEngines::instance() {
-  // Never destroyed: at the end of a process the driver may be gone before us.
+  // Never destroyed: at the end of a process the driver may end before us.
   static auto* const engines = new CudaEngines;
   return *engines;
 }

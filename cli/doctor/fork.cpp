@@ -77,7 +77,7 @@ void run_watch(const ForkArguments& arguments, Common& common) {
   watch.interval = std::chrono::milliseconds(static_cast<long>(arguments.interval * 1e3));
   const auto say = [](const std::string& text) {
     put("{}", text);
-    std::fflush(stdout);  // whoever reads a pipe wants each change at once
+    std::fflush(stdout);  // a reader of a pipe wants each change at once
   };
   watch.first = [&](const ForkReport& report) {
     say(json ? fork_report_json(report) : fork_report_text(report) + "\n");

@@ -10,7 +10,7 @@
 //
 //   On a stream of the library (run without). Inputs say which stream they are ready on, if they
 //   are not yet, and have an owner, which is let go when the device has done with them. Results are
-//   in the library's memory; hand_out() makes them ready on the stream of whoever reads them.
+//   in the library's memory; hand_out() makes them ready on the stream that reads them.
 //
 // Nothing waits for the device. What it finds wrong with indices and labels is thrown by check().
 // Any thread; calls of one device run one after another.
@@ -55,9 +55,9 @@ class DeviceFunction {
   std::vector<Shape> prepare(std::span<const Shape> inputs);
 
   /// On the caller's stream, which is not null (the legacy default stream of CUDA is 1) and lives
-  /// until the last DeviceFunction and result of its device are gone: memory that the call used is
-  /// handed on in that stream's order, and waited for at the end. One output for each of the
-  /// program, of its type and shape; inputs that the program overwrites are.
+  /// until the last DeviceFunction and result of its device are destroyed: memory that the call
+  /// used is handed on in that stream's order, and waited for at the end. One output for each of
+  /// the program, of its type and shape; inputs that the program overwrites are.
   void run(std::span<const ForeignArray> inputs, std::span<const ForeignArray> outputs,
            void* stream);
   /// On stream(), which is the library's.
@@ -71,7 +71,7 @@ class DeviceFunction {
   void check();
 
   /// The address of a result, ready on `stream` of somebody else (null: the host waits for it). The
-  /// memory is used again only when the device has gone through all that was enqueued before the
+  /// memory is used again only when the device has done all that was enqueued before the
   /// tensor's last copy went.
   static void* hand_out(const Tensor& result, void* stream);
 

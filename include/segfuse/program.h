@@ -107,7 +107,7 @@ class Program {
   ///
   /// On a GPU (RunOptions::device) inputs may be in its memory (Tensor::device_memory) or on the
   /// host. If one of them is there, so are the outputs: the call returns before they are computed,
-  /// and indices or labels that are out of range are told by check(). Otherwise outputs are on the
+  /// and check() reports indices or labels that are out of range. Otherwise outputs are on the
   /// host.
   std::vector<Tensor> run(std::span<const Tensor> inputs, const RunOptions& how = {}) const;
   /// Waits for the runs so far, and throws what they found wrong with indices and labels.

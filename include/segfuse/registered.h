@@ -8,7 +8,7 @@
 //   std::byte* const flag = flags.allocate(4);
 //   const comm::Registration pinned = flags.register_object(flag);  // as long as it lives
 //
-// A slab is pinned as a whole too: at its first registration, until the last one is gone.
+// A slab is pinned as a whole too: at its first registration, until the last one ends.
 // Registrations are views of it, to the byte, and may overlap.
 //
 // In a forked child every function throws ForkedChildError, and destructors do nothing. Programs
@@ -221,10 +221,10 @@ class Registry {
 inline constexpr std::size_t kCacheLine = 64;
 
 /// The smallest free range that fits, the lowest of equals: addresses depend on the calls alone.
-/// Any thread. All of it is gone, or forgotten, when this object goes.
+/// Any thread. All of it is freed, or forgotten, when this object is destroyed.
 class SubAllocator {
  public:
-  /// `registered_whole`: whoever made this holds one registration of the whole slab.
+  /// `registered_whole`: the maker of this holds one registration of the whole slab.
   explicit SubAllocator(Slab slab, bool registered_whole = false);
   SubAllocator(const SubAllocator&) = delete;
   SubAllocator& operator=(const SubAllocator&) = delete;

@@ -119,7 +119,7 @@ class CudaEngine {
 
 // The further inference of semicrf_tools.h: the same names, meanings and tie rules.
 // What only the device can know (scores, lengths, known labels and boundaries, limits on durations,
-// the values of a tail) is checked there, and told by the next check() as a DataError.
+// the values of a tail) is checked there, and the next check() throws it as a DataError.
 //
 // log_partition, partial_loss and posteriors go through a CudaEngine where the scope has no tail
 // and no boundaries, else, as all other functions, through passes in the log domain, in double, one

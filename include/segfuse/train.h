@@ -176,7 +176,7 @@ struct DecodeOptions {
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   bool overwrite = false;     ///< replace files that are not ours
-  bool resume = false;        ///< skip recordings all of whose files are there, whoever wrote them
+  bool resume = false;        ///< skip recordings all of whose files are there, by any writer
   Context context = {};       ///< as in TrainOptions
   /// Called for each recording once its files are written or it is given up, in their order.
   std::function<void(const DecodedFile&)> each = {};

@@ -110,7 +110,7 @@ bool Outputs::is_ours(const fs::path& path) {
   return noted_[folder].contains(line);
 }
 
-/// Before the file is written, so that whoever is stopped in between leaves nothing unknown.
+/// Before the file is written, so that a process that is stopped in between leaves nothing unknown.
 void Outputs::note(const fs::path& path, std::string_view content) {
   const fs::path folder = folder_of(path);
   std::string line = line_of(path, content);

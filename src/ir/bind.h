@@ -13,7 +13,7 @@
 
 namespace segfuse::ir {
 
-/// The sizes of one run of a Fusion. Holds numbers only: it stays good when the Fusion is gone.
+/// The sizes of one run of a Fusion. Holds numbers only: it outlives the Fusion.
 class Sizes {
  public:
   /// UsageError if the extent holds a symbol that no input sets, or if it does not fit 64 bits.

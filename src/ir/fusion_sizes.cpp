@@ -297,7 +297,7 @@ bool Fusion::settle(const Extent& first, const Extent& second) {
   return true;
 }
 
-/// Writes one symbol in others if `zero` = 0 says what it is. Then whoever is equal to it by this
+/// Writes one symbol in others if `zero` = 0 says what it is. Then what is equal to it by this
 /// equation has the same polynomial. `possible` becomes false if no sizes satisfy it.
 bool Fusion::bind_one(const Extent& zero, bool& possible) {
   const auto& terms = zero.terms();

@@ -114,7 +114,7 @@ CpuTarget this_machine(const SegfuseClangTable& table) {
 }
 
 /// Modules by text, the least recently used at the end. A module that is being made has its place
-/// already, and whoever asks for it waits.
+/// already, and a caller that asks for it waits.
 class CachedCompiler final : public CpuCompiler {
  public:
   explicit CachedCompiler(CpuCompilerOptions options)

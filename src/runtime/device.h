@@ -91,7 +91,7 @@ class Device {
   virtual std::uint64_t identity(StreamHandle stream) {
     return reinterpret_cast<std::uintptr_t>(stream.get());
   }
-  /// Waits for all work of the device, that of streams which are gone, too.
+  /// Waits for all work of the device, that of destroyed streams, too.
   virtual void drain() {}
 
   virtual EventHandle create_event() = 0;

@@ -39,13 +39,13 @@ class Frontier {
   /// Every entry of this one is covered by an entry of `other`.
   bool within(const Frontier& other) const;
 
-  /// Removes the entries for which `gone(entry)` holds.
+  /// Removes the entries for which `remove(entry)` holds.
   template <class Predicate>
-  void drop_if(Predicate gone) {
+  void drop_if(Predicate remove) {
     StreamTick* const data = more_.empty() ? few_.data() : more_.data();
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size_; ++i)
-      if (!gone(data[i])) data[kept++] = data[i];
+      if (!remove(data[i])) data[kept++] = data[i];
     shrink(kept);
   }
 

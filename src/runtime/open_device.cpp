@@ -67,7 +67,7 @@ void OpenDevice::release(StreamHandle stream, std::byte* memory) noexcept {
     else
       device().synchronize(stream);
   } catch (const std::exception&) {
-    // The stream is gone; adopt() has waited for what it did.
+    // The stream is destroyed; adopt() has waited for what it did.
   }
 }
 

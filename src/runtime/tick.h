@@ -12,7 +12,7 @@ using Tick = std::uint64_t;
 /// Streams that may exist at one time in a process, over all devices.
 inline constexpr int kMaxStreams = 64;
 
-/// A stream by number. Numbers are dense and used again after a stream is gone; the generation
+/// A stream by number. Numbers are dense and used again after a stream is destroyed; the generation
 /// tells its users apart.
 struct StreamId {
   std::uint32_t index = kMaxStreams;

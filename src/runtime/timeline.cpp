@@ -217,7 +217,7 @@ bool Timeline::covered(StreamId id, const Frontier& uses) const {
 }
 
 // The first event at or behind a use. It is the one with the least clock of all that ever were, so
-// whoever is known to be ordered after the use is ordered after all in its clock.
+// what is known to be ordered after the use is ordered after all in its clock.
 Timeline::EventPtr Timeline::find_event(const Stream& stream, StreamTick use)
     SEGFUSE_REQUIRES(stream.mutex) {
   const auto at =

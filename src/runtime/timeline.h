@@ -7,7 +7,7 @@
 //
 // An event is (stream, tick, C[stream] when it was recorded). Waiting for it raises C by the
 // event's clock, so order that follows from other order is known and never asked of the device
-// again. Entries only grow. Whoever reads a clock while another thread raises it sees a former
+// again. Entries only grow. A thread that reads a clock while another raises it sees a former
 // value, which claims less: safe.
 //
 // Threads: all functions may be called from any thread. Work on one stream is enqueued under that
@@ -49,7 +49,7 @@ class Timeline {
   /// same handle again gives the same id.
   StreamId adopt(Device& device, StreamHandle handle, std::string name = {});
   /// Waits for the stream and forgets it; destroys it unless it was adopted. Its number is used
-  /// again. Throws the stream's failure, after the stream is gone.
+  /// again. Throws the stream's failure, after the stream is destroyed.
   void retire(StreamId stream);
   /// Called with each stream that retires, when its work is over.
   void on_retire(const void* who, std::function<void(StreamId)> notify);

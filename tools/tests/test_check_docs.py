@@ -73,6 +73,15 @@ class Docs(CheckerTest):
             "docs/a.md:2: the word 'gone'; say it in plain words",
         )
 
+    def test_words_in_comments(self):
+        self.write("src/a.h", 'int gone;  // gone by now\nauto url = "http://told";\n')
+        self.write("python/a.py", '"""Text.\n\nWhoever reads.\n"""\ntold = "gone"  # told\n')
+        self.assert_found(
+            "python/a.py:3: the word 'Whoever'; say it in plain words",
+            "python/a.py:5: the word 'told'; say it in plain words",
+            "src/a.h:1: the word 'gone'; say it in plain words",
+        )
+
     def test_keys_of_configurations(self):
         self.write("docs/configuration.md", KEYS)
         self.write("docs/a.md", '```toml\ntitle = "x"\n[data]\npath = "x"\n```\n')

@@ -98,7 +98,7 @@ struct ForkReport {
 /// has ended, is a kernel thread, or belongs to somebody else.
 ForkReport examine_fork(int pid);
 
-/// Benign regions are counted, or told one by one with `all`.
+/// Benign regions are counted, or listed one by one with `all`.
 std::string fork_report_text(const ForkReport& report, bool all = false);
 std::string fork_report_json(const ForkReport& report);
 std::string fork_report_html(const ForkReport& report);

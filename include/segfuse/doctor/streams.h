@@ -58,7 +58,7 @@ struct TracedUse {
   bool write = false;
 };
 
-/// The race checker for a program that uses a GPU through another library: it is told what the
+/// The race checker for a program that uses a GPU through another library: it hears what the
 /// program enqueues, allocates and frees, in the order of the calls. Streams and events are any
 /// numbers that tell them apart. A `place` is a line of the program, below it the lines that called
 /// it. What is freed may be handed out again at once, to the stream that it was allocated for;

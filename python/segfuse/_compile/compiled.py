@@ -238,7 +238,7 @@ def compile(
     On a CUDA device nothing is copied and nothing waits. PyTorch's tensors are read and made on its
     current stream, as by an operation of its own; arrays of JAX, CuPy and others with DLPack or
     `__cuda_array_interface__` (taken to be on cuda:0) on a stream of ours that theirs is ordered
-    with. Numbers (arrays without axes) may be on the CPU. An index out of range is told by the
+    with. Numbers (arrays without axes) may be on the CPU. An index out of range is reported by the
     result's `check()` method. With `device="cuda"` or `"cuda:N"` arrays of the CPU go there and the
     results come back, both by copies; with `"cpu"` arrays on a GPU are refused.
 
@@ -252,7 +252,7 @@ def compile(
     a number (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
 
     Arrays that `function` takes from outside are read anew at each call from the same object.
-    `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS, then
+    `threads`: 0 takes what `segfuse.set_threads` was given, then the option SEGFUSE_THREADS, then
     all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError`
     that names its operation.
 

@@ -113,7 +113,7 @@ class Fusion:
     ) -> Program:
         """The program so far, ready to run; what is written later does not change it.
 
-        `threads`: 0 takes what `segfuse.set_threads` was told, then the option SEGFUSE_THREADS,
+        `threads`: 0 takes what `segfuse.set_threads` was given, then the option SEGFUSE_THREADS,
         then all cores of this process. With `check_numerics` the first NaN or new infinity is a
         `DataError` that names its operation. With `excess_precision` 16-bit values are rounded
         where a kernel stores them and where they are cast, not after each operation.

@@ -35,7 +35,7 @@ class Program:
         """Runs on arrays, in the order of `inputs` or by name; arrays of the same library come out.
 
         Arrays that are contiguous are read where they are; aliased inputs are overwritten in place.
-        On a CUDA device as for `segfuse.compile`; there an index out of range is told by check().
+        On a CUDA device as for `segfuse.compile`; there check() reports an index out of range.
         """
         return self._run(self._in_order(arrays, named), reference=False)
 

@@ -88,7 +88,7 @@ class SemiCRF:
         transition: (C, C) [from, to], or (K, C, C) where slice d - 1 is for a new segment of d
             frames. The first segment has no transition into it.
         duration: (K, C), row d - 1 is duration d. K is the longest segment in frames. A table of
-            (C, K) cannot be told from one of (K, C) where C equals K.
+            (C, K) looks like one of (K, C) where C equals K.
         initial: (C,) score of the first segment's label; 0 if absent.
         final: (C,) score of the last segment's label; 0 if absent.
         start: (B, T, C) score of a segment's first frame; 0 if absent.

@@ -510,7 +510,7 @@ class SemiMarkovCRF(nn.Module):
     def _model(
         self, emission: Tensor, lengths: Tensor | None, constraints: Constraints | None = None
     ) -> SemiCRF:
-        """As `distribution`, behind which FSDP would free the scores if it was told of it."""
+        """As `distribution`, behind which FSDP would free the scores if it knew of it."""
         return SemiCRF(**self.scores(emission), lengths=lengths, constraints=constraints)
 
     def forward(

@@ -243,7 +243,7 @@ void CodeStore::evict(const Folder& folder, std::uint64_t added) const {
   const std::uint64_t goal = options_.most_bytes - options_.most_bytes / 8;
   for (const Entry& entry : entries) {
     if (total <= goal) break;
-    // Whoever is reading it has it open.
+    // A reader has it open.
     if (folder.remove(entry.name)) total -= entry.bytes;
   }
 }

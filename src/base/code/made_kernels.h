@@ -1,6 +1,6 @@
 #pragma once
-// Generated code of a device, as it is made or loaded: told to whoever listens, like messages to
-// the log sink.
+// Generated code of a device, as it is made or loaded: reported to those who listen, like messages
+// to the log sink.
 
 #include <functional>
 #include <string>

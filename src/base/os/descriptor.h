@@ -19,7 +19,7 @@ class Descriptor {
     return *this;
   }
   int get() const noexcept { return value_; }
-  /// Whoever takes it closes it.
+  /// The caller that takes it closes it.
   int release() noexcept { return std::exchange(value_, -1); }
 
  private:

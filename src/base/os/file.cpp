@@ -52,8 +52,8 @@ Descriptor open_for_reading(const fs::path& path, std::size_t& size, Pipes pipes
   return file;
 }
 
-/// Waits until a pipe has something to read or its writer is gone. Nothing was read so far and
-/// nobody writes: somebody may be about to open it, but not for long.
+/// Waits until a pipe has something to read or its writer has closed it. Nothing was read so far
+/// and nobody writes: somebody may be about to open it, but not for long.
 bool wait_for_writer(int descriptor) {
   constexpr int kMilliseconds = 5000;
   pollfd question{descriptor, POLLIN, 0};

@@ -49,8 +49,8 @@ bool lock_at_once(int descriptor) {
 }
 
 /// A new file in the folder: without a name where the file system has such files, else under a
-/// name that nobody can guess. It is locked as long as it has such a name, so that whoever clears
-/// up knows that its writer lives.
+/// name that nobody can guess. It is locked as long as it has such a name, so that a process
+/// that clears up knows that its writer lives.
 class NewFile {
  public:
   NewFile(int folder, const fs::path& shown) : folder_(folder) {

@@ -85,7 +85,7 @@ std::vector<Word> words_of(const Variables& variables) {
 /// Whether the outer launcher may have started the inner one's helpers, so that both are right.
 bool nested(const Variables& variables, const Word& inner, const Word& outer) {
   const std::string_view name = inner.family->launcher;
-  // By hand these two are set in scripts, which must agree with whoever starts the processes.
+  // By hand these two are set in scripts, which must agree with what starts the processes.
   if (name == "torchrun")
     return text_of(variables, kTorchrunsOwn).has_value() && outer.count <= inner.count;
   return std::string_view(outer.family->launcher) == "Slurm" && outer.count < inner.count;
@@ -191,7 +191,7 @@ void add_job(const Variables& variables, Ranks& ranks) {
     ranks.job = fmt::format("torchrun at {}:{}", ranks.host, ranks.port);
 }
 
-/// A process under PMIx that nobody told how many there are.
+/// A process under PMIx that does not know how many there are.
 void refuse_unknown_count(const Variables& variables) {
   for (const Family& family : kFamilies)
     if (text_of(variables, family.count)) return;

@@ -254,7 +254,7 @@ class Child {
     drain();
     if (!ended_ && has_ended(watched[0].revents != 0)) {
       ended_ = true;
-      // Whoever still holds our pipes gets a little time, no more.
+      // A process that still holds our pipes gets a little time, no more.
       if (!limit_) limit_ = Clock::now() + grace();
     }
   }

@@ -228,7 +228,7 @@ class Launch {
   Descriptor listening_;
   int port_ = 0;
   Descriptor their_end_;
-  Descriptor our_end_;  ///< never written to: its end tells the ranks that we have gone
+  Descriptor our_end_;  ///< never written to: its end says to the ranks that we have ended
   const std::string secret_;
   std::optional<std::int64_t> kills_before_;
   std::vector<Rank> ranks_;

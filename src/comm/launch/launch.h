@@ -26,7 +26,7 @@ struct LaunchRequest {
   bool first_speaks = false;
   /// A line of a rank; empty: "rank 3 | line" to stdout or stderr. One call at a time.
   std::function<void(std::int64_t rank, bool error, std::string_view line)> line;
-  /// Told when a rank runs.
+  /// Called when a rank runs.
   std::function<void(std::int64_t rank, int pid)> started;
 };
 
@@ -43,7 +43,7 @@ struct LaunchResult {
 
 /// Returns when every rank has ended. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT and a key (comm/meet/job.h), and none of the variables by which another
-/// launcher told this process who it is. A rank that learns through the meeting that another failed
+/// launcher numbered this process. A rank that learns through the meeting that another failed
 /// names that one to us, so that an echo is not taken for the cause. One at a time in a process
 /// that passes signals. Throws UsageError for a wrong request, CommError where the system refuses.
 LaunchResult launch(const LaunchRequest& request);

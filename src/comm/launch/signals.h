@@ -8,7 +8,7 @@
 
 namespace segfuse::comm::launch {
 
-/// While alive, the signals only count; whoever passes them on has a cursor. One at a time.
+/// While alive, the signals only count; a caller that passes them on has a cursor. One at a time.
 class [[nodiscard]] PassedSignals {
  public:
   PassedSignals();

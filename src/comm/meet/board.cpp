@@ -84,7 +84,7 @@ void Board::write(std::int64_t rank, const Entry& entry) noexcept {
   Word* const at = slot(at_, rank);
   const Word count = shared(at, 0).load(std::memory_order_relaxed) | 1;
   shared(at, 0).store(count, std::memory_order_relaxed);
-  // Every word is released, so whoever reads a new one sees the odd count before it.
+  // Every word is released, so a reader of a new one sees the odd count before it.
   for (std::size_t i = 1; i < kWords; ++i) shared(at, i).store(words[i], std::memory_order_release);
   shared(at, 0).store(count + 1, std::memory_order_release);
 }

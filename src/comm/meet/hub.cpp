@@ -255,7 +255,7 @@ void Hub::gone(Peer& peer, Time now, std::string_view why) {
   if (stage == Stage::kStranger && !peer.last_words)
     ++away_[static_cast<std::size_t>(Away::kOther)];
   if (stage != Stage::kRank || !peer.said_here || failure_ || over_) return;
-  // Whoever has said that its work is done may still not go: the others count on its word.
+  // A rank whose work is done may still not leave: the others count on its word.
   fail(roster_.lost(peer.rank, now, why));
 }
 

@@ -29,7 +29,7 @@ class Hub {
  public:
   /// Starts the thread.
   explicit Hub(HubOptions options);
-  /// What all were told still goes out, for two seconds at most.
+  /// What was sent to all still goes out, for two seconds at most.
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;

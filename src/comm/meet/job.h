@@ -14,7 +14,7 @@ namespace segfuse::comm::meet {
 
 struct Key {
   std::string bytes;  ///< 32
-  bool weak = false;  ///< whoever can list the jobs of this scheduler knows it
+  bool weak = false;  ///< known to all who can list the jobs of this scheduler
 };
 /// Of a secret text of any length.
 std::string key_of(std::string_view secret);

@@ -1,6 +1,6 @@
 #pragma once
 // Ranks that work together: they find each other, prove a key, agree on what they are about to do,
-// and from then on each knows when another has gone, and which one went first.
+// and from then on each knows when another has left, and which one left first.
 //
 // Control only: no gradients go this way. One thread a rank, and one more on rank 0, through which
 // everything passes. After the proof of the key messages are neither signed nor encrypted.
@@ -40,7 +40,8 @@ struct MeetingOptions {
   std::shared_ptr<Board> board;  ///< where this rank tells the launcher what it does; may be null
   /// Asked while the others are awaited; true ends that with Interrupted.
   std::function<bool()> stop;
-  /// Told once of the first thing that goes wrong, by the meeting's thread, which has to come back.
+  /// Called once for the first thing that goes wrong, by the meeting's thread, which has to come
+  /// back.
   std::function<void(const Failure&)> failed;
   /// When a failure has been known for so long and this object still exists, the process ends
   /// itself: whatever it does cannot be ended otherwise.
@@ -84,11 +85,11 @@ class Meeting {
   /// The work is done; returns when everybody's is. Throws the failure.
   void leave();
 
-  /// This rank cannot go on, and why. Returns when the others have been told. `said`: it will end
+  /// This rank cannot go on, and why. Returns when the others know. `said`: it will end
   /// with that code and say so itself.
   void fail(std::string_view sentence, ExitCode said = ExitCode::kOk) noexcept;
   /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
-  /// just gone, and throws it. Where none shows up, the hint is the cause.
+  /// just left, and throws it. Where none shows up, the hint is the cause.
   [[noreturn]] void throw_cause(std::string_view hint);
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAsk{100};
 
-/// Its other end has gone.
+/// Its other end is closed.
 bool has_ended(const Descriptor& pipe) {
   if (pipe.get() < 0) return false;
   pollfd watched{pipe.get(), POLLIN, 0};

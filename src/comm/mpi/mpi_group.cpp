@@ -210,7 +210,7 @@ class MpiGroup final : public Group {
   template <class Byte, class Body>
   void for_pieces(std::span<Byte> bytes, const Body& body) const {
     const auto most = static_cast<std::size_t>(options_.largest_message);
-    do {  // an empty span is a message as well: whoever expects more hears of it
+    do {  // an empty span is a message as well: a rank that expects more hears of it
       const std::size_t size = std::min(most, bytes.size());
       body(bytes.first(size));
       bytes = bytes.subspan(size);

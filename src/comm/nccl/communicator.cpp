@@ -65,7 +65,7 @@ void Communicator::enqueue(const char* what, NcclStream stream,
     try {
       calls(Calls(*this, stream));
     } catch (...) {
-      // The thread is in a group until it says otherwise, and so would be whoever comes next.
+      // The thread is in a group until it says otherwise, and so would be the next caller.
       static_cast<void>(api_.group_end());
       throw;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Knowing that this process is a forked child: registered memory is not there, and whoever holds
+// Knowing that this process is a forked child: registered memory is not there, and code that holds
 // its locks is not either. A page that the kernel wipes on fork tells, after a raw clone too.
 
 namespace segfuse::comm {

@@ -59,9 +59,9 @@ class OpenFile {
   int number_;
 };
 
-/// A child that keeps its half of the memory until it is told to look at it. It is made by a bare
+/// A child that keeps its half of the memory until it has to look at it. It is made by a bare
 /// clone, so no fork handler runs (some end the process), and it makes system calls alone. Nobody
-/// is told of its end.
+/// hears of its end.
 class Child {
  public:
   explicit Child(const Page& page) {
@@ -89,12 +89,12 @@ class Child {
 
   bool saw_what_was_before() {
     if (pid_ <= 0) return false;
-    const bool told = send(go_, "x", 1, MSG_NOSIGNAL) == 1;
+    const bool sent = send(go_, "x", 1, MSG_NOSIGNAL) == 1;
     close(go_);
     int status = -1;
     while (waitpid(pid_, &status, __WALL) < 0 && errno == EINTR) continue;
     pid_ = 0;
-    return told && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return sent && WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
 
  private:

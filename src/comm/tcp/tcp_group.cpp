@@ -248,7 +248,7 @@ class TcpGroup final : public Group {
     }
   }
 
-  /// The meeting knows who has gone, or will.
+  /// The meeting knows which rank left, or will.
   [[noreturn]] void lose(int peer, int error) {
     meeting_->throw_cause(
         fmt::format("its connection to rank {} {}", peer,

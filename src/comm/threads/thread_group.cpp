@@ -117,7 +117,7 @@ class Meeting {
   ConditionVariable condition_;
   Calls calls_ SEGFUSE_GUARDED_BY(mutex_);  // by rank; of those that have come
   std::size_t come_ SEGFUSE_GUARDED_BY(mutex_) = 0;
-  std::int64_t turn_ SEGFUSE_GUARDED_BY(mutex_) = 0;  // two for each call: come, and gone
+  std::int64_t turn_ SEGFUSE_GUARDED_BY(mutex_) = 0;  // two for each call: all came, all left
   Failure first_ SEGFUSE_GUARDED_BY(mutex_);
 };
 

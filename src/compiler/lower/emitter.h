@@ -93,7 +93,7 @@ class Emitter {
   loop::BufferId row_buffer(std::string name, DType dtype, ir::Extent elements, Hold hold,
                             std::int64_t capacity);
 
-  /// The result of a reduction, told by who walks.
+  /// The result of a reduction, given by who walks.
   std::function<loop::ValueId(ir::ExprId, std::size_t result, const Coordinates& at)> reduced;
 
   // --- what is live from one walk to the next
@@ -111,7 +111,7 @@ class Emitter {
   } cache;
 
   /// A request that was evaluated at the cache's depth or deeper. A dry run records them in order,
-  /// and what to cache is chosen from them; walks are told apart by next_walk().
+  /// and what to cache is chosen from them; next_walk() numbers the walks.
   struct Traced {
     Request request;
     bool loaded = false;  ///< from global memory, without computing

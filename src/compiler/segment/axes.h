@@ -82,7 +82,7 @@ class Needs {
 
 /// How a value is there in the kernel.
 enum class Place : std::uint8_t {
-  kFree,    ///< computed by whoever needs it
+  kFree,    ///< computed where it is needed
   kLoad,    ///< read from memory, through any movement
   kLocal,   ///< computed in the kernel
   kStored,  ///< a local value under another shape, good for being written only

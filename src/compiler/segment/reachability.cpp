@@ -128,7 +128,7 @@ std::vector<Reachability::Node> Reachability::hull(std::span<const Node> set,
   return all;
 }
 
-/// What must be told to those before or after a merged node that knew only one of its halves.
+/// What must be added to those before or after a merged node that knew only one of its halves.
 struct Reachability::News {
   std::vector<Word> whom;  ///< who knew one half
   std::vector<Word> what;  ///< all that the whole brings

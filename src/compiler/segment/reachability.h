@@ -50,7 +50,7 @@ class Reachability {
   std::vector<Node> between(std::span<const Node> set, std::size_t most) const;
 
   std::size_t words_;
-  std::vector<Word> ancestors_;  // rows by name; bits of names that are gone mean nothing
+  std::vector<Word> ancestors_;  // rows by name; bits of former names mean nothing
   std::vector<Word> descendants_;
   std::vector<Word> alive_;  // the names
   mutable std::vector<Node> parent_;

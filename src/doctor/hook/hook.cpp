@@ -38,7 +38,7 @@ struct MemoryRegion {
   std::size_t bytes;
 };
 
-/// How deep this thread is in calls that are told, and what the inner ones did.
+/// How deep this thread is in calls that are reported, and what the inner ones did.
 struct Inside {
   int depth;
   unsigned long long madvised;
@@ -87,8 +87,8 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   /// `kind` is "keep", "release", "wipe" or "unwipe".
-  void told(const char* function, const char* kind, const void* address, std::size_t bytes,
-            bool worked) const {
+  void report(const char* function, const char* kind, const void* address, std::size_t bytes,
+              bool worked) const {
     if (inside.depth != 1 || inside.silent || !listening()) return;
     const int error = errno;
     Message message;
@@ -123,7 +123,7 @@ MemoryRegion* registered(const char* name, Real<Function>& real, void* domain, v
   }
   const Call call;
   MemoryRegion* const region = function(domain, address, bytes, rest...);
-  call.told(name, "keep", address, bytes, region != nullptr);
+  call.report(name, "keep", address, bytes, region != nullptr);
   return region;
 }
 
@@ -172,7 +172,7 @@ SEGFUSE_EXPORT int madvise(void* address, std::size_t bytes, int advice) noexcep
   const Call call;
   const int result = function(address, bytes, advice);
   if (inside.depth > 1) ++inside.madvised;
-  call.told("madvise", kind, address, bytes, result == 0);
+  call.report("madvise", kind, address, bytes, result == 0);
   return result;
 }
 
@@ -193,7 +193,7 @@ SEGFUSE_EXPORT int ibv_dontfork_range(void* address, std::size_t bytes) {
   if (function == nullptr) return missing();
   const Call call;
   const int result = function(address, bytes);
-  call.told("ibv_dontfork_range", "keep", address, bytes, result == 0);
+  call.report("ibv_dontfork_range", "keep", address, bytes, result == 0);
   return result;
 }
 
@@ -202,7 +202,7 @@ SEGFUSE_EXPORT int ibv_dofork_range(void* address, std::size_t bytes) {
   if (function == nullptr) return missing();
   const Call call;
   const int result = function(address, bytes);
-  call.told("ibv_dofork_range", "release", address, bytes, result == 0);
+  call.report("ibv_dofork_range", "release", address, bytes, result == 0);
   return result;
 }
 
@@ -228,7 +228,7 @@ SEGFUSE_EXPORT int ibv_dereg_mr(MemoryRegion* region) {
   const std::size_t bytes = region->bytes;
   const Call call;
   const int result = function(region);
-  call.told("ibv_dereg_mr", "release", address, bytes, result == 0);
+  call.report("ibv_dereg_mr", "release", address, bytes, result == 0);
   return result;
 }
 

@@ -172,10 +172,10 @@ bool listening() noexcept {
 void tell(const Message& message) noexcept {
   const int error = errno;
   pthread_mutex_lock(&mutex);
-  bool told = false;
-  if (state == State::kFile) told = write_to_file(message);
-  if (state == State::kSocket) told = exchange(message);
-  if (!told) __atomic_store_n(&state, State::kNobody, __ATOMIC_RELEASE);
+  bool sent = false;
+  if (state == State::kFile) sent = write_to_file(message);
+  if (state == State::kSocket) sent = exchange(message);
+  if (!sent) __atomic_store_n(&state, State::kNobody, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&mutex);
   errno = error;
 }

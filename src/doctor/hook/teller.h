@@ -29,7 +29,7 @@ class Message {
   std::size_t size_ = 0;
 };
 
-/// Does anybody listen? Whoever does not, is asked once.
+/// Does anybody listen? One that does not is asked once.
 bool listening() noexcept;
 /// Sends and waits for the answer; errno stays. After a failure nobody listens any more.
 void tell(const Message& message) noexcept;

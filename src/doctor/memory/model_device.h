@@ -1,6 +1,6 @@
 #pragma once
 // A device without memory or work, in virtual time: for running a heap's decisions over long
-// programs. What work there is takes as long as it is told; nothing is read or written, so
+// programs. What work there is takes as long as the caller says; nothing is read or written, so
 // addresses need no memory behind them. One thread.
 
 #include <cstdint>

@@ -90,7 +90,7 @@ Accelerator::~Accelerator() {
     try {
       step();
     } catch (const std::exception&) {
-      // A failure of work that nobody waited for, or the device is gone.
+      // A failure of work that nobody waited for, or the device has failed.
     }
   };
   if (!kept_.empty() || !buried_.empty()) end([&] { (void)settle(); });
@@ -197,7 +197,7 @@ void Accelerator::drain() noexcept {
     try {
       timeline().synchronize(stream);
     } catch (const std::exception&) {
-      // Somebody is told another failure.
+      // Another failure is thrown already.
     }
   }
 }

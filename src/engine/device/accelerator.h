@@ -95,7 +95,7 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   /// A tensor over a buffer of the device, which may be foreign.
   Tensor wrap(DType dtype, Shape shape, runtime::Buffer buffer);
   /// Keeps a foreign buffer until its uses are over. finished() gives those for which that was
-  /// seen, by asking the device; they are let go by whoever drops them.
+  /// seen, by asking the device; the owner that drops them lets them go.
   void keep_until_over(runtime::Buffer buffer);
   std::vector<runtime::Buffer> finished();
   /// The memory of a tensor is about to be used by work that is not seen: ready on `stream`, or for

@@ -133,7 +133,7 @@ std::vector<Tensor> DeviceProgram::start(DevicePlan& plan, const std::vector<Ten
   if (!plan.checks.empty()) {
     unchecked_ = &plan;
     last_inputs_ = given;
-    for (Tensor& input : last_inputs_)  // somebody else's memory may be gone when it is looked at
+    for (Tensor& input : last_inputs_)  // somebody else's memory may be freed when it is looked at
       if (accelerator_->buffer(input).is_foreign()) input = Tensor();
   }
   return outputs;

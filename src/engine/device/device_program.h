@@ -43,7 +43,7 @@ class DeviceProgram {
   void check();
   /// Runs it on copies of what is overwritten and throws the results away. The kernels mark values
   /// that hold NaN or infinities; where one appears that the inputs do not explain, the group's
-  /// operands are gone through operation by operation. A sentence about the first operation, input
+  /// operands are looked at operation by operation. A sentence about the first operation, input
   /// or kernel that is to blame; empty: none is. Throws as a run and check() do.
   std::string look(std::span<const Tensor> inputs);
   /// The steps of the last run's plan, in order; empty unless they are measured.

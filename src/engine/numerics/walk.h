@@ -1,6 +1,6 @@
 #pragma once
-// A program gone through operation by operation in the interpreter, each value rounded to its type:
-// what is wrong with the program and its inputs themselves, whoever runs them.
+// A program run operation by operation in the interpreter, each value rounded to its type:
+// what is wrong with the program and its inputs themselves, on any back end.
 
 #include <optional>
 #include <span>

@@ -117,7 +117,7 @@ bool is_formula(std::string_view text) {
          text.find_first_of("(|!") != std::string_view::npos;
 }
 
-/// A formula behind any number of apostrophes: one more is told apart from one less.
+/// A formula behind any number of apostrophes: one more differs from one less.
 bool takes_apostrophe(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of('\''), text.size()));
   return is_formula(text);

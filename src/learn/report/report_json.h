@@ -15,7 +15,7 @@ void check_recording(const ReportRecording& recording, std::size_t labels);
 Json report_json(const ReportData& data, const ReportLimits& limits);
 
 /// Marks of one row of the comparison, one a system: "best" for the single best value, "tie" for
-/// each of several that cannot be told from the best, "" otherwise and when fewer than two systems
+/// each of several that do not differ from the best, "" otherwise and when fewer than two systems
 /// have a value.
 std::vector<std::string> comparison_marks(const ReportMetric& metric);
 

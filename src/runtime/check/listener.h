@@ -1,5 +1,5 @@
 #pragma once
-// What the race checkers of this process look at and find: told to whoever listens.
+// What the race checkers of this process look at and find: for those who listen.
 
 #include <atomic>
 #include <cstdint>

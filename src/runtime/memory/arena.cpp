@@ -97,7 +97,7 @@ Block* Arena::split(Block* block, std::size_t bytes) {
   return rest;
 }
 
-// The block grows by its next neighbour, which is gone then. Neither is in an index.
+// The block grows by its next neighbour, which ends then. Neither is in an index.
 Block* Arena::absorb_next(Block* block) {
   Block* const next = block->after;
   block->bytes += next->bytes;

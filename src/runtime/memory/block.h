@@ -70,7 +70,7 @@ struct alignas(128) Block {
   std::string_view label;
   Block* next_cached = nullptr;
 
-  /// Last uses that the present bytes may still have, of former holders as well: whoever touches
+  /// Last uses that the present bytes may still have, of former holders as well: what touches
   /// the block next has to be ordered after them. Entries implied by another entry are left out.
   Frontier uses;
   StreamTick write;    ///< the last write since the hand-out

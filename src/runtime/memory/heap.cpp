@@ -50,7 +50,7 @@ Heap::~Heap() {
       state_->timeline.synchronize(stream);
     trim();
   } catch (const std::exception&) {
-    // The device is gone, and its memory with it.
+    // The device has failed, and its memory with it.
   }
   for (std::byte* const reservation : state_->reserved)
     state_->device.unreserve(reservation, state_->reserved_bytes);
@@ -93,7 +93,7 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
   return Buffer(block);
 }
 
-// Called when the last handle is gone; nobody else knows the block.
+// Called when the last handle is dropped; nobody else knows the block.
 void Heap::release(Block* block) noexcept {
   State& state = *state_;
   const auto forget = [&](bool cached) {

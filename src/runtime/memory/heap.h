@@ -101,7 +101,7 @@ class OutOfDeviceMemory : public DeviceError {
 class Heap {
  public:
   Heap(Device& device, Timeline& timeline, HeapOptions options = {});
-  /// All buffers are gone by now. Waits until nothing uses its memory.
+  /// All buffers are dropped by now. Waits until nothing uses its memory.
   ~Heap();
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;

@@ -11,7 +11,7 @@
 
 namespace segfuse::runtime {
 
-/// The uses of a block in here are of this stream alone, so whoever enqueues on it next comes after
+/// The uses of a block in here are of this stream alone, so what is enqueued on it next comes after
 /// them. All members are under `lock`.
 struct alignas(128) Magazine {
   SpinLock lock;

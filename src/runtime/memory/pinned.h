@@ -67,7 +67,7 @@ class [[nodiscard]] PinnedBuffer {
 class PinnedPool {
  public:
   PinnedPool(Device& device, Timeline& timeline, PinnedOptions options = {});
-  /// All buffers are gone by now. Waits until nothing uses their memory.
+  /// All buffers are dropped by now. Waits until nothing uses their memory.
   ~PinnedPool();
 
   /// Memory that the host may write at once. DeviceError when there is none, even after waiting for

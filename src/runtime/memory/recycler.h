@@ -1,7 +1,7 @@
 #pragma once
 // Things that are used by streams and used again: logical slots, pinned staging buffers, events.
-// The rule is the heap's: what comes back keeps its frontier, and is handed out to whoever is
-// ordered after it, or is made to be by the fewest waits.
+// The rule is the heap's: what comes back keeps its frontier, and is handed out to the first that
+// is ordered after it, or is made to be by the fewest waits.
 
 #include <array>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// An Engine on the threads of whoever runs programs.
+// An Engine on the threads that run programs.
 
 #include "base/thread_pool.h"
 #include "segfuse/semicrf.h"

@@ -128,7 +128,7 @@ void CudaEngine::State::reduce(const Call& call, StreamHandle stream) {
 /// No rows: shared gradients are sums of nothing.
 template <class T>
 void CudaEngine::State::clear(Call& call, const DeviceWanted& wanted, StreamHandle stream) {
-  double nothing = 0.0;  // told from "not wanted" by its address; no slot is read
+  double nothing = 0.0;  // its address says that it is not "not wanted"; no slot is read
   call.slots = call.slot_groups = 0;
   if (wanted.transition) call.transition_partial = &nothing;
   if (wanted.duration) call.duration_partial = &nothing;

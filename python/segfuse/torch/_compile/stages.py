@@ -2,7 +2,7 @@
 
 Nodes that segfuse runs are members of groups, all others are left to PyTorch. A path from a group
 through PyTorch's operations leads to a later group, so groups need each other in one direction
-only. Views cost nothing: they belong to no group, and whoever reads one, makes it.
+only. Views cost nothing: they belong to no group, and their readers make them.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
             stream, place = self._backend.stream(), stack_here()
             self.trace.operation(stream, name, place, [(*use, w) for use, w in uses.items()])
 
-    # Told by the backend.
+    # Called by the backend.
 
     def record(self, stream: int, event: int) -> None:
         self.trace.record(stream, event, stack_here())
@@ -190,7 +190,7 @@ class _Report:
         return True
 
     def on_change(self, write: Callable[[], None]) -> None:
-        pass  # races are collected, and told at the end
+        pass  # races are collected, and reported at the end
 
     def report(self) -> dict[str, Any]:
         report = json.loads(self._recorder.trace.json())

@@ -36,7 +36,7 @@ class Connection {
   bool all_sent() const noexcept { return waiting_.empty(); }
   /// Nothing more will be sent.
   void end();
-  /// The socket alone: whoever takes it has received all that it wants of whole messages.
+  /// The socket alone: the caller that takes it has received all that it wants of whole messages.
   Descriptor take() && { return std::move(socket_); }
 
  private:

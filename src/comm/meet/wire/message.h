@@ -42,7 +42,7 @@ struct Text {  ///< for a gather
   std::uint64_t round = 0;
   std::string text{};
 };
-struct Trouble {  ///< its own failure, or what a library told it of another's
+struct Trouble {  ///< its own failure, or what a library said to it of another's
   bool hint = false;
   std::string sentence{};
   std::int64_t said = 0;  ///< as Failure::said

@@ -3,8 +3,8 @@
 
 #include "comm/nccl/kernels/arguments.h"
 
-// The device's language under the names used here. For a host's compiler, whoever includes this
-// defines them first.
+// The device's language under the names used here. For a host's compiler, the file that includes
+// this defines them first.
 #ifdef __CUDACC__
 #define DEVICE static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void

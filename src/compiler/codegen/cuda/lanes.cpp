@@ -418,7 +418,7 @@ bool KernelPrinter::is_vector_store(const Store& store) const {
          same_in_vector(store.when);
 }
 
-/// What a run needs before its elements are gone through one by one: arrays for values that live
+/// What a run needs before its elements are computed one by one: arrays for values that live
 /// longer, vectors that are loaded, and vectors that will be stored.
 void KernelPrinter::before_run(const Part& part) {
   for (const Statement* statement : part.run) {

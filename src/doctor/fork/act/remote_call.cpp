@@ -36,7 +36,7 @@ bool is_system_call(const Process& process, std::uint64_t address) {
          bytes[1] == std::byte{0x05};
 }
 
-/// A process that ends has no memory any more, for a moment before it is a zombie or gone.
+/// A process that ends has no memory any more, for a moment before it is a zombie or has ended.
 void refuse_ended(const Process& process) {
   const std::string status = process.try_read("status").value_or("");
   if (status.find("\nVmSize:") == std::string::npos)

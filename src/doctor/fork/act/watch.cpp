@@ -115,7 +115,7 @@ bool watch_fork(int pid, const ForkWatch& watch) {
   bool risk = before.at_risk();
   watch.first(before);
   while (!stop()) {
-    // In small steps, so that whoever asks to stop is heard.
+    // In small steps, so that a request to stop is seen soon.
     for (const auto next = Clock::now() + watch.interval; Clock::now() < next && !stop();)
       std::this_thread::sleep_for(
           std::min<std::chrono::milliseconds>(watch.interval, std::chrono::milliseconds(50)));

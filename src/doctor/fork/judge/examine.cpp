@@ -70,7 +70,7 @@ std::vector<Range> find_ranges(const std::vector<Vma>& vmas, const std::vector<M
             std::max({vma.begin, mappings[m].begin, pin.begin & ~(vma.page - 1)});
         const std::uint64_t end =
             std::min({vma.end, mappings[m].end, (pin.end + vma.page - 1) & ~(vma.page - 1)});
-        // What is kept from children or wiped in them is told already, and is never copied.
+        // What is kept from children or wiped in them is reported already, and is never copied.
         if (begin < end && !vma.kept && !vma.wiped)
           add_range(ranges, {begin, end, i, m, Mechanism::kPinned, pin.who});
       }
@@ -141,17 +141,17 @@ void add_notes(ForkReport& report, const Process& process, const Owners& owners,
                const Software& software) {
   if (!process.memory_is_readable())
     report.notes.push_back(
-        "The process's memory may not be read (ptrace rights): owners are told by mapping only.");
+        "The process's memory may not be read (ptrace rights): owners are known by mapping only.");
   if (!software.glibc)
     report.notes.push_back(
-        "No glibc is mapped under its name: malloc's blocks are told only where they add up as "
+        "No glibc is mapped under its name: malloc's blocks are known only where they add up as "
         "glibc's do.");
   if (!owners.consistent())
     report.notes.push_back(
         "A heap did not add up: it was changing while it was read, or is not glibc's.");
   if (report.forecast.copied_at_most > report.forecast.copied_bytes)
     report.notes.push_back(
-        "VmPin counts pins of RDMA and io_uring; the places of RDMA's are not told by the kernel.");
+        "VmPin counts pins of RDMA and io_uring; the kernel does not say where RDMA's are.");
   const bool has_chunks =
       std::any_of(report.regions.begin(), report.regions.end(),
                   [](const ForkRegion& region) { return region.live_neighbours.has_value(); });

@@ -108,7 +108,7 @@ std::vector<std::string> names_in(const Variables& part, std::string_view text, 
     if (const std::uint64_t at = part.bias + object.value;
         at < end && at + std::max<std::uint64_t>(object.size, 1) > begin)
       inside.push_back(object);
-  // Aliases name one variable; the first of them in the alphabet is told.
+  // Aliases name one variable; the first of them in the alphabet is shown.
   std::sort(inside.begin(), inside.end(), [](const ElfObject& a, const ElfObject& b) {
     return a.value != b.value ? a.value < b.value : a.name < b.name;
   });

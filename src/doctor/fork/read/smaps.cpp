@@ -163,7 +163,7 @@ std::vector<Mapping> cut_mappings(const std::vector<Mapping>& mappings,
     const bool anonymous = vmas[mapping.first].inode == 0 && vmas[mapping.first].name.empty();
     for (auto place = std::upper_bound(places.begin(), places.end(), rest.begin);
          anonymous && place != places.end() && *place < rest.end; ++place) {
-      if (*place == rest.begin) continue;  // told twice
+      if (*place == rest.begin) continue;  // named twice
       Mapping part = rest;
       part.end = *place;
       while (vmas[part.last].begin >= *place) --part.last;

@@ -120,7 +120,7 @@ Software find_software(const Process& process, const std::vector<Vma>& vmas, For
   if (software.rdma_core > 0 && software.rdma_core < 51 && forced)
     report.warnings.push_back(fmt::format(
         "RDMAV_FORK_SAFE is set and rdma-core is {}: every registration takes whole pages from "
-        "children, whoever else lives in them. Unset it{}, or use rdma-core 51 or later.",
+        "children, even pages that hold other data. Unset it{}, or use rdma-core 51 or later.",
         software.rdma_core,
         software.kernel.copies_pinned() ? " (this kernel needs no such help)" : ""));
   else if (software.rdma_core > 0 && software.rdma_core < 51)

@@ -38,7 +38,7 @@ struct LabelText {
   std::string_view bytes;  ///< UTF-8 without byte order mark, or a binary file as it is
   std::string_view name;   ///< for messages
   const LabelOptions& options;
-  bool inspect = false;  ///< whoever asks wants the names of tiers and recordings, not their times
+  bool inspect = false;  ///< the caller wants the names of tiers and recordings, not their times
 };
 
 using LabelReader = RawLabels (*)(const LabelText& file);

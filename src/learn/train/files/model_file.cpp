@@ -105,7 +105,7 @@ void read_tensors(const Tensors& tensors, TrainedModel& model) {
   if (m.ordered)
     model.order_limit = {limit("transition_limit", {1, m.classes, m.classes}),
                          limit("initial_limit", {m.classes}), limit("final_limit", {m.classes})};
-  // Of any value: doctor numerics looks at models that have gone wrong.
+  // Of any value: doctor numerics looks at models that hold NaN.
   const Segmenter segmenter(m);
   for (const nn::ParameterSpec& spec : segmenter.parameters())
     model.parameters.push_back(tensors.get("parameter." + spec.name, DType::kF32, spec.shape));

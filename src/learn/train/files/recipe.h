@@ -1,5 +1,5 @@
 #pragma once
-// What a training run is made of, so that a checkpoint of another one can be told and named.
+// What a training run is made of, so that a checkpoint of another one is recognised and named.
 
 #include <string>
 #include <utility>

@@ -9,7 +9,7 @@ namespace segfuse::learn {
 /// Held while it lives: another process that asks for the same folder is refused.
 class RunFolder {
  public:
-  /// Makes the folder if it is missing; if nothing was written to it, it is gone at the end.
+  /// Makes the folder if it is missing; if nothing was written to it, it is removed at the end.
   /// UsageError when another training holds it.
   explicit RunFolder(const std::filesystem::path& path);
   ~RunFolder();

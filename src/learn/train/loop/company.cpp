@@ -78,7 +78,7 @@ bool uses_mpi(const std::string& comm, const Ranks& ranks) {
   return started && comm != "tcp";
 }
 
-/// What ended this rank, told to the others.
+/// What ended this rank, for the others.
 void tell_end(RankWatch& watch) {
   try {
     throw;

@@ -53,7 +53,7 @@ struct TrainerOptions {
   bool interruptible = true;  ///< SIGINT, SIGTERM and SIGHUP end it after saving; one at a time
   engine::ExecutorOptions execution;    ///< how the programs of a step are run
   comm::Group* group = nullptr;         ///< ranks that share the shards; null: this process alone
-  RankWatch* watch = nullptr;           ///< told what this rank does; may be null
+  RankWatch* watch = nullptr;           ///< hears what this rank does; may be null
   std::string comm{};                   ///< how they exchange: segfuse::TrainOptions::comm
   const comm::NcclApi* nccl = nullptr;  ///< null: this machine's, where it is needed
   bool name_offender = true;      ///< a step that is not finite is run again to find the operation

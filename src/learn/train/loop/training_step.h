@@ -2,7 +2,7 @@
 // One step of a training: the gradients of its shards, their sum in the tree, and the update.
 //
 // A shard is a batch of its own; its gradient is a function of the shard and the parameters alone.
-// The shards are added in the order that comm/tree.h gives, whoever computes them.
+// The shards are added in the order that comm/tree.h gives, on any rank.
 
 #include <memory>
 #include <optional>

@@ -29,7 +29,7 @@ std::shared_ptr<meet::Meeting> meet_over(comm::Group& group, double timeout) {
   const std::vector<std::string> hosts = group.gather(meet::own_host());
   const bool one_machine = std::ranges::all_of(hosts, [&](const auto& h) { return h == hosts[0]; });
   options.host = one_machine ? "127.0.0.1" : hosts[0];
-  // The MPI is trusted with the key: whoever reads its messages reads the gradients as well.
+  // The MPI is trusted with the key: a process that reads its messages reads the gradients as well.
   std::string way;
   if (group.rank() == 0) {
     options.listening = meet::listen_at(options.host, 0);

@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of a training do, told to each other once a second: a rank that goes is named by
+// What the ranks of a training do, sent to each other once a second: a rank that goes is named by
 // the others with the place that it had reached, and `segfuse doctor ranks` shows all of them.
 
 #include <cstdint>

@@ -75,7 +75,7 @@ struct Segment {
 /// row.length > 0. Ties as Engine::viterbi says.
 bool viterbi_row(const Model& model, const Row& row, ViterbiState& state, ThreadPool& pool,
                  std::vector<Segment>& path);
-/// The same, cut as told; for transitions that do not depend on duration.
+/// The same, cut as the caller says; for transitions that do not depend on duration.
 bool viterbi_row(const Model& model, const Row& row, const BestCut& cut, ViterbiState& state,
                  ThreadPool& pool, std::vector<Segment>& path);
 /// Where transitions depend on duration.

@@ -157,7 +157,7 @@ void drop_forbidden(Strand& x, const double* scores, std::int64_t held) {
   }
 }
 
-/// Whether references, or their inverses, have gone too far from 1.
+/// Whether references, or their inverses, are too far from 1.
 HWY_INLINE bool is_far(Vec reference, Vec inverse) {
   const Lanes d;
   return !hn::AllFalse(d, hn::Or(hn::Gt(reference, hn::Set(d, kLargestReference)),

@@ -1,5 +1,5 @@
 #pragma once
-// The device's language under the names that the kernels use. For a host's compiler, whoever
+// The device's language under the names that the kernels use. For a host's compiler, the file that
 // includes a kernel defines them first.
 
 #ifdef __CUDACC__
