@@ -172,6 +172,32 @@ class RobustTest(tool.ToolTest):
         result = tool.run("decode", self.model, "/dev/stdin", "--out", out, check=3, stdin=subprocess.DEVNULL)
         self.assertIn("/dev/stdin", self.sentence(result))
 
+    def test_numbers_of_segmentations_have_a_bound(self):
+        recording = sorted((self.data / "train").glob("*.wav"))[0]
+        for flag, most in (("k-best", 1000), ("samples", 100000)):
+            for count in (most + 1, 10**15, -1):
+                result = tool.run("decode", self.model, recording, "--out", self.directory / "many", f"--{flag}={count}",
+                                  "--quiet", check=2)
+                self.assertIn(f"{flag} asks for {count} segmentations; expected 0 to {most}", self.sentence(result))
+
+    def test_memory_that_one_recording_lacks_stops_only_that(self):
+        folder = self.recordings("long-one")
+        content = sorted(folder.glob("*.wav"))[0].read_bytes()
+        samples = content[44:] * 200
+        (folder / "b-long.wav").write_bytes(content[:4] + struct.pack("<I", 36 + len(samples)) + content[8:40] +
+                                            struct.pack("<I", len(samples)) + samples)
+        attentive = self.directory / "attentive"
+        tool.run("train", self.config, "--data", self.data, "--out", attentive, "--set", "training.epochs=1", "--set",
+                 "model.attention_blocks=1", "--quiet", check=0)
+        out = self.directory / "long-one-out"
+        result = tool.run("decode", attentive, folder, "--out", out, "--quiet", "--threads", 1, check=3,
+                          preexec_fn=limited(resource.RLIMIT_AS, 6 << 30))
+        self.assertRegex(result.stderr, r"b-long\.wav: the model's attention over its \d+ frames needs [\d.]+ GiB, and "
+                                        r"[\d.]+ GiB are left of ")
+        self.assertIn("cut it into recordings of less than ", result.stderr)
+        self.assertIn("1 of 7 recordings could not be decoded", result.stderr)
+        self.assertEqual(len(list(out.glob("*.TextGrid"))), 6)
+
     def test_a_pipe_without_a_writer_is_refused(self):
         pipe = self.directory / "pipe.wav"
         os.mkfifo(pipe)
