@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -75,12 +76,14 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
   Json rows = Json::array();
   std::string undone;
   std::size_t count = 0;
+  std::size_t of_memory = 0;
   std::size_t skipped = 0;
   for (const DecodedFile& file : files) {
     skipped += file.skipped;
     rows.push_back(row_of(file));
     if (file.error.empty()) continue;
     ++count;
+    of_memory += file.out_of_memory;
     undone += "\n  " + file.error;
   }
   if (common.json && common.kernels) {
@@ -98,7 +101,7 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
   else
     fmt::print(stderr, "segfuse: {} of {} recordings could not be {}:{}\n", count, files.size(),
                orders ? "aligned" : "decoded", terminal_text(undone));
-  common.status = static_cast<int>(ExitCode::kData);
+  common.status = static_cast<int>(count == of_memory ? ExitCode::kDevice : ExitCode::kData);
 }
 
 }  // namespace
@@ -131,7 +134,11 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
+/// What tells ranks how the user started them.
+constexpr const char* kStartedAs = "SEGFUSE_STARTED_AS";
+
 std::string command_line() {
+  if (const char* line = std::getenv(kStartedAs)) return line;
   std::string line;
   for (const std::string& word : words_of_process())
     line += (line.empty() ? "" : " ") + quoted(word);
@@ -154,6 +161,11 @@ std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out
   return kept;
 }
 
+int start_ranks(RanksRequest request) {
+  ::setenv(kStartedAs, command_line().c_str(), 1);
+  return train_on_ranks(request);
+}
+
 /// One device is this process's; several have a rank each, whose exit code is returned.
 std::optional<int> train_on_devices(const std::string& text,
                                     const std::filesystem::path& chosen_out,
@@ -164,7 +176,7 @@ std::optional<int> train_on_devices(const std::string& text,
         "--devices {} and --device {} (or SEGFUSE_DEVICE) say both where to train; leave one out",
         text, device));
   const std::vector<std::string> devices = devices_of(text);
-  if (devices.size() > 1) return train_on_ranks({command_of_rank(chosen_out), 0, devices});
+  if (devices.size() > 1) return start_ranks({command_of_rank(chosen_out), 0, devices});
   options.context = options.context.with(options::kDevice, devices[0]);
   return {};
 }
@@ -241,7 +253,7 @@ void add_train(Command app, Common& common) {
       chosen_out = options->out;
     }
     if (*ranks != 0 && *ranks != 1) {
-      common.status = train_on_ranks({command_of_rank(chosen_out), *ranks, {}});
+      common.status = start_ranks({command_of_rank(chosen_out), *ranks, {}});
       return;
     }
     if (!devices->empty()) {
@@ -337,9 +349,9 @@ void add_decode(Command app, Common& common) {
   command.flag("--min-risk", options->minimum_risk,
                "The segmentation with the best expected boundary F1, not the likeliest");
   command.option("--k-best", options->k_best,
-                 "Also write the N likeliest segmentations, NAME.json");
+                 "Also write the N likeliest segmentations, at most 1000, NAME.json");
   command.option("--samples", options->samples,
-                 "Also write N segmentations drawn from the model, NAME.json");
+                 "Also write N segmentations drawn from the model, at most 100000, NAME.json");
   command.option("--seed", options->seed, "Seed of the samples").shows_default();
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries, NAME.frames.csv");

@@ -3,6 +3,7 @@
 #include "models.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,7 +51,7 @@ Context context_for(const std::string& device, bool quiet) {
 /// A model on a context of the process that calls. To be used with the GIL.
 class LoadedModel {
  public:
-  LoadedModel(const std::string& path, std::string device, const std::string& channel)
+  LoadedModel(const std::filesystem::path& path, std::string device, const std::string& channel)
       : device_(std::move(device)) {
     const Context context = context_for(device_, true);
     const nb::gil_scoped_release release;
@@ -161,7 +163,7 @@ nb::list decode(LoadedModel& loaded, const std::vector<Samples>& samples, int ra
   return out;
 }
 
-nb::tuple decode_file(LoadedModel& loaded, const std::string& path,
+nb::tuple decode_file(LoadedModel& loaded, const std::filesystem::path& path,
                       const InferenceOptions& options) {
   return tuple_of(loaded.run([&](const Model& model) { return model.decode_file(path, options); }));
 }
@@ -180,8 +182,8 @@ nb::tuple align(LoadedModel& loaded, const Samples& samples, int rate, const std
       loaded.run([&](const Model& model) { return model.align(audio, order, optional); }));
 }
 
-nb::tuple align_file(LoadedModel& loaded, const std::string& path, const std::string& order,
-                     const std::string& optional) {
+nb::tuple align_file(LoadedModel& loaded, const std::filesystem::path& path,
+                     const std::string& order, const std::string& optional) {
   return tuple_of(
       loaded.run([&](const Model& model) { return model.align_file(path, order, optional); }));
 }
@@ -207,7 +209,7 @@ std::vector<Recording> held_recordings(const std::vector<Given>& given, int rate
     else
       one.content = values_of(array);
     for (const auto& [start, end, label] : segments)
-      one.labels.push_back({start, end, label, static_cast<std::int64_t>(one.labels.size()) + 1});
+      one.labels.push_back({start, end, label, static_cast<std::int64_t>(one.labels.size())});
     one.split = split_of(split);
   }
   return hold(std::move(all));
@@ -226,16 +228,15 @@ void plan(TrainOptions& options, const nb::dict& plan) {
 }
 
 /// The text of metrics.json, and the directory.
-std::pair<std::string, std::string> run_training(const std::string& config,
-                                                 const std::vector<std::string>& overrides,
-                                                 const std::string& data, const std::string& out,
-                                                 const std::vector<Given>& recordings,
-                                                 const nb::dict& how) {
+std::pair<std::string, std::filesystem::path> run_training(
+    const std::filesystem::path& config, const std::vector<std::string>& overrides,
+    const std::filesystem::path& data, const std::filesystem::path& out,
+    const std::vector<Given>& recordings, const nb::dict& how) {
   TrainOptions options;
   options.config = config;
   options.overrides = overrides;
-  options.data = data;
-  options.out = out.empty() ? free_output_folder(config).string() : out;
+  options.data = data.string();
+  options.out = out.empty() ? free_output_folder(config) : out;
   options.recordings = held_recordings(recordings, nb::cast<int>(how["sample_rate"]));
   options.resume = nb::cast<bool>(how["resume"]);
   options.overwrite = nb::cast<bool>(how["overwrite"]);
@@ -243,15 +244,15 @@ std::pair<std::string, std::string> run_training(const std::string& config,
   options.context = context_for(nb::cast<std::string>(how["device"]), nb::cast<bool>(how["quiet"]));
   if (how.contains("plan")) plan(options, nb::cast<nb::dict>(how["plan"]));
   const nb::gil_scoped_release release;
-  return {train(options).json, options.out.string()};
+  return {train(options).json, options.out};
 }
 
-std::string run_evaluation(const std::string& model, const std::string& data,
-                           const std::string& split, const std::string& out, bool overwrite,
-                           const std::string& device) {
+std::string run_evaluation(const std::filesystem::path& model, const std::filesystem::path& data,
+                           const std::string& split, const std::filesystem::path& out,
+                           bool overwrite, const std::string& device) {
   EvaluateOptions options;
   options.model = model;
-  options.data = data;
+  options.data = data.string();
   options.split = split_of(split);
   options.out = out;
   options.overwrite = overwrite;
@@ -272,8 +273,8 @@ void bind_models(nb::module_& m) {
           },
           "minimum_risk"_a, "posteriors"_a, "k_best"_a, "samples"_a, "seed"_a);
   nb::class_<LoadedModel>(m, "Model")
-      .def(nb::init<const std::string&, std::string, const std::string&>(), "path"_a, "device"_a,
-           "channel"_a)
+      .def(nb::init<const std::filesystem::path&, std::string, const std::string&>(), "path"_a,
+           "device"_a, "channel"_a)
       .def_prop_ro("labels", [](const LoadedModel& l) { return l.model().labels().labels(); })
       .def_prop_ro("sample_rate",
                    [](const LoadedModel& l) { return l.model().features().sample_rate; })

@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
 #include "calls.h"
 #include "doctor/bind.h"
 #include "models.h"
@@ -17,6 +19,13 @@ namespace segfuse::python {
 namespace {
 
 using namespace nb::literals;
+
+/// Names of files in a message may hold any byte; Python has those as it has them in paths.
+void set_error(PyObject* type, const char* text) {
+  const nb::object message = nb::steal(
+      PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "surrogateescape"));
+  if (message.is_valid()) PyErr_SetObject(type, message.ptr());
+}
 
 /// Raises the classes of segfuse/_errors.py for those of segfuse/error.h, and InternalError for any
 /// other exception of C++.
@@ -31,7 +40,7 @@ void translate_error(const std::exception_ptr& pointer, void*) {
     if (error.exit_code() == ExitCode::kData) name = "DataError";
     if (error.exit_code() == ExitCode::kDevice) name = "DeviceError";
     const nb::object type = nb::module_::import_("segfuse._errors").attr(name);
-    PyErr_SetString(type.ptr(), error.what());
+    set_error(type.ptr(), error.what());
   } catch (const nb::python_error&) {
     throw;
   } catch (const nb::builtin_exception&) {

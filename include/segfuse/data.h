@@ -24,8 +24,7 @@ namespace segfuse {
 // ------------------------------------------------------------------------------------- labels
 
 struct LabelSegment {
-  double start = 0;
-  double end = 0;
+  double start = 0, end = 0;
   std::string label;
   std::int64_t line = 0;  ///< where it stood in its file; 0 when it came from nowhere
 };
@@ -160,7 +159,7 @@ struct FeatureConfig {
   bool operator==(const FeatureConfig&) const = default;
 };
 
-/// Computes features. Immutable; may be used from many threads at once.
+/// Immutable; may be used from many threads at once.
 class FeatureExtractor {
  public:
   explicit FeatureExtractor(const FeatureConfig& config);
@@ -239,15 +238,15 @@ Annotation fold(const Annotation& annotation, const FoldingMap& map,
 // ----------------------------------------------------------------------------- segments, frames
 
 struct FrameSegment {
-  std::int64_t start = 0;  ///< in frames
-  std::int64_t duration = 0;
+  std::int64_t start = 0, duration = 0;  ///< in frames
   std::int32_t label = 0;
   bool operator==(const FrameSegment&) const = default;
 };
 
 struct FrameOptions {
-  /// The labels may end this much before or behind the recording; the last segment is then
-  /// stretched or cut. More before needs fill_label, more behind is an error.
+  /// The labels may end this much and a frame before or behind the recording (behind it, less than
+  /// a frame where that is longer); the last segment is then stretched or cut. More before needs
+  /// fill_label, more behind is an error.
   double slack_seconds = 0.1;
   std::optional<std::string> fill_label;
   bool allow_unknown = false;  ///< a label that the alphabet lacks becomes kUnknownLabel
@@ -264,7 +263,6 @@ struct FrameLabels {
   std::vector<FrameSegment> segments;  ///< tile [0, T)
   std::int64_t dropped = 0;            ///< segments that found no frame
 };
-
 /// Rounds each boundary to the nearest frame edge (halves go up). A segment that vanishes takes the
 /// frame behind its start and pushes later boundaries, then earlier ones at the end of the
 /// recording, so that each segment has at least one frame. When there are more segments than
@@ -298,6 +296,7 @@ struct Recording {
   std::optional<int> channel{};           ///< as AudioOptions; wins over the configuration's
   std::string part{};                     ///< of a file that holds several: the sequence's name
   std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see formats.h
+  std::vector<std::filesystem::path> other_labels{};   ///< files that were not taken for its labels
 };
 
 /// read_audio() of its file, or of what its command writes, or what its caller holds. A command
@@ -308,6 +307,7 @@ Audio read_recording(const Recording& recording, const AudioOptions& options = {
 struct Unpaired {
   std::vector<std::filesystem::path> recordings;  ///< without labels
   std::vector<std::filesystem::path> labels;      ///< without a recording
+  std::vector<std::filesystem::path> texts{};     ///< of recordings without labels: no times
   bool empty() const { return recordings.empty() && labels.empty(); }
 };
 
@@ -317,6 +317,7 @@ struct ManifestOptions {
   bool* are_values = nullptr;       ///< where wanted: values also where there is no audio; says so
   Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
   bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
+  std::string tier{};  ///< of several label files: the ending of that which is read, as "wrd"
 };
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a manifest or a directory;
@@ -341,7 +342,7 @@ struct Example {
   double sample_rate = 0;  ///< of its file
   JoinedCounts joined{};   ///< by folding
 };
-/// Audio, labels and features of all recordings, in their order; files are spread over its threads.
+/// Of all recordings, in their order; files are spread over the context's threads.
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context = {});

@@ -19,9 +19,9 @@ namespace segfuse {
 struct InferenceOptions {
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   bool posteriors = false;    ///< fills label_posteriors and boundary_posteriors
-  std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into `best`
-  std::int64_t samples = 0;   ///< that many drawn from the model, into `samples`
-  std::uint64_t seed = 0;     ///< of the samples
+  std::int64_t k_best = 0;  ///< that many of the likeliest segmentations, into `best`; at most 1000
+  std::int64_t samples = 0;  ///< that many drawn from the model, into `samples`; at most 100,000
+  std::uint64_t seed = 0;    ///< of the samples
 };
 
 struct PredictedSegment {

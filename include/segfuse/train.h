@@ -162,6 +162,7 @@ struct DecodedFile {
   double log_probability = 0;  ///< of the segmentation under the model; NaN for a softmax head
   bool skipped = false;        ///< DecodeOptions::resume: its files were there
   std::string error;           ///< why there are no labels; empty: there are
+  bool out_of_memory = false;  ///< that is why
 };
 
 struct DecodeOptions {

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._numbers import real, seed_of, whole
+from ._numbers import real, seed_of, text_of, whole
 
 Path = str | os.PathLike[str]
 
@@ -104,6 +104,12 @@ def array_of(recording: object, name: str) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Numbers beyond float32 become infinite, which the library refuses by their place."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
 def samples_of(recording: object, name: str) -> np.ndarray:
     """Samples of audio as float32 in [-1, 1): integers are scaled as those of files."""
     samples = array_of(recording, name)
@@ -114,7 +120,7 @@ def samples_of(recording: object, name: str) -> np.ndarray:
             f"{name} is {samples.dtype}, expected samples of float16, float32 or float64 in "
             "[-1, 1), or of int16 or int32"
         )
-    return np.ascontiguousarray(samples, dtype=np.float32)
+    return _float32(samples)
 
 
 def values_of(recording: object, name: str) -> np.ndarray:
@@ -125,7 +131,7 @@ def values_of(recording: object, name: str) -> np.ndarray:
         raise UsageError(
             f"{name} is {values.dtype}, expected values of float16, float32, float64 or int16"
         )
-    return np.ascontiguousarray(values, dtype=np.float32)
+    return _float32(values)
 
 
 def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
@@ -209,8 +215,9 @@ class Model:
         Raises:
             DataError: the file is no model of this version of segfuse.
         """
-        chosen = "" if channel is None else str(channel)
-        return cls(_native.Model(os.fspath(path), device, chosen), os.fspath(path))
+        chosen = "" if channel is None else text_of("channel", str(channel))
+        native = _native.Model(os.fspath(path), text_of("device", device), chosen)
+        return cls(native, os.fspath(path))
 
     @property
     def labels(self) -> list[str]:
@@ -359,6 +366,8 @@ class Model:
                     "without white space"
                 )
             order = " ".join(order)
+        order = text_of("the order", order)
+        optional = text_of("optional", optional)
         path = _path_of(recording, sample_rate)
         if path is not None:
             return Prediction._of(self._native.align_file(path, order, optional))

@@ -1,6 +1,7 @@
 """The engine on arrays of any library with DLPack. Not a public interface."""
 
 import enum
+import pathlib
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -307,7 +308,7 @@ def train(
     out: str,
     recordings: list[tuple[str, np.ndarray, list[tuple[float, float, str]], str]],
     how: dict[str, Any],
-) -> tuple[str, str]: ...
+) -> tuple[str, pathlib.Path]: ...
 def evaluate(model: str, data: str, split: str, out: str, overwrite: bool, device: str) -> str: ...
 def numerics_cause(
     operation: str, dtype: str, nan: bool, gradient: bool, operands: list[float]

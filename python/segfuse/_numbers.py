@@ -1,4 +1,4 @@
-"""Plain numbers among the arguments."""
+"""Plain numbers and texts among the arguments."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ def whole(name: str, value: Any, least: int = -MOST_64, most: int = MOST_64) -> 
     if most == MOST_64 and number < least:
         raise UsageError(f"{name} is {number}, expected an integer of at least {least}")
     raise UsageError(f"{name} is {number}, expected an integer from {least} to {most}")
+
+
+def text_of(name: str, value: Any) -> str:
+    """The value, which has to be a text that UTF-8 can have: half of a surrogate pair is none."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}, expected a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name} is {value!r}, expected a text in UTF-8") from None
+    return value
 
 
 def seed_of(value: Any) -> int:

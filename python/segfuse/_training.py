@@ -13,7 +13,7 @@ import numpy as np
 from . import _native
 from ._errors import UsageError
 from ._models import Model, Path, Segment, check_shape, samples_of, values_of
-from ._numbers import real, whole
+from ._numbers import real, text_of, whole
 
 _SPLITS = ("train", "dev", "test")
 
@@ -46,10 +46,9 @@ def _segments_of(rows: Iterable[Any], name: str) -> list[tuple[float, float, str
         three = row[:3] if isinstance(row, Segment) else row
         if isinstance(three, str) or not isinstance(three, Sequence) or len(three) != 3:
             raise UsageError(f"{name}[{i}] is {row!r}, expected (start, end, label)")
-        if not isinstance(three[2], str):
-            raise UsageError(f"{name}[{i}] has the label {three[2]!r}, expected a text")
+        label = text_of(f"the label of {name}[{i}]", three[2])
         start, end = (real(f"a time of {name}[{i}]", time) for time in three[:2])
-        segments.append((start, end, str(three[2])))
+        segments.append((start, end, label))
     return segments
 
 
@@ -186,22 +185,29 @@ def train(
         given = _given(recordings, labels, splits, rate > 0)
     elif labels is not None or splits is not None or sample_rate is not None:
         raise UsageError("labels=, splits= and sample_rate= are for recordings=; pass them as well")
-    overrides = [_setting(key, value) for key, value in (settings or {}).items()]
+    overrides = [
+        text_of(f"the setting {key!r}", _setting(key, value))
+        for key, value in (settings or {}).items()
+    ]
     how: dict[str, Any] = {
         "sample_rate": rate,
         "resume": bool(resume),
         "overwrite": bool(overwrite),
         "compare": bool(compare),
-        "device": device or "",
+        "device": text_of("device", device or ""),
         "quiet": bool(quiet),
     }
     frames = None if frame_rate is None else real("frame_rate", frame_rate)
     if config is None or os.path.isdir(config):
-        how["plan"] = {"preset": preset or "", "tier": tier or "", "frame_rate": frames}
+        how["plan"] = {
+            "preset": text_of("preset", preset or ""),
+            "tier": text_of("tier", tier or ""),
+            "frame_rate": frames,
+        }
     else:
         if preset:
             raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
-        overrides += [_setting("data.tier", tier)] if tier else []
+        overrides += [_setting("data.tier", text_of("tier", tier))] if tier else []
         overrides += [] if frames is None else [_setting("features.frame_rate", frames)]
     text, folder = _native.train(
         os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
@@ -230,6 +236,11 @@ def evaluate(
     if split not in ("train", "dev", "test", "all"):
         raise UsageError(f"split is {split!r}, expected 'train', 'dev', 'test' or 'all'")
     text = _native.evaluate(
-        os.fspath(model), os.fspath(data), split, os.fspath(out), bool(overwrite), device
+        os.fspath(model),
+        os.fspath(data),
+        split,
+        os.fspath(out),
+        bool(overwrite),
+        text_of("device", device),
     )
     return json.loads(text)

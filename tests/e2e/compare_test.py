@@ -23,6 +23,24 @@ class CompareTest(small_corpus.CorpusTest):
         cls.command = ("train", cls.config, "--data", cls.data, "--out", cls.a, "--compare", "--set", "training.epochs=2")
         cls.metrics = json.loads(tool.run(*cls.command, "--json", "--threads", "1", check=0).stdout)
 
+    def test_a_former_comparison_is_not_left_beside_another_model(self):
+        out = self.directory / "again"
+        shutil.copytree(self.a, out)
+        before = (out / "model.safetensors").read_bytes()
+        plain = ("train", self.config, "--data", self.data, "--out", out, "--set", "training.epochs=1", "--overwrite")
+        refused = tool.run(*plain, check=2).stderr
+        self.assertRegex(refused, "again/(linear_chain|softmax): there are results of a former run's comparison")
+        self.assertEqual((out / "model.safetensors").read_bytes(), before)
+        tool.run(*plain, "--compare", check=0)
+        for name in ("linear_chain", "softmax"):
+            shutil.rmtree(out / name)
+        tool.run(*plain, check=0)
+
+    def test_places_without_a_run_are_named(self):
+        for place, words in (("nowhere", "nowhere: no such directory"), ("report.html", "report.html: this is a file")):
+            refused = tool.run("compare", self.a, self.a / place, check=2).stderr
+            self.assertIn(words, refused)
+
     def test_compare_shows_four_systems(self):
         metrics = self.metrics
         systems = metrics["systems"]

@@ -166,6 +166,9 @@ class FolderTest(RecordingsTest):
         self.assertIn(
             "1 recordings and 0 label files, and none belong together", self.card(none, check=3)
         )
+        empty = self.directory / "empty"
+        empty.mkdir()
+        self.assertIn("or sequences (FASTA), with label files", self.card(empty, check=3))
 
     def test_unlabelled_stretches_get_a_name_that_is_free(self):
         def without_second(rows):

@@ -54,6 +54,19 @@ class LocalRanksTest(RanksTestCase):
         self.assertIn("the same bits on 1 to 4 ranks: training.shards = 4", errors)
         self.check_tensors("chosen")
         self.assertEqual(json.loads(out)["head"], "semi_markov")
+        # A run's command line is what its user typed.
+        said = json.loads((self.directory / "chosen/metrics.json").read_text())
+        self.assertIn(" --ranks 3 ", said["run"]["command_line"])
+
+    def test_a_folder_is_enough_for_ranks_too(self):
+        folder = self.directory / "folder"
+        folder.mkdir()
+        for path in sorted((self.data / "train").iterdir())[:12]:
+            shutil.copy(path, folder)
+        code, _, errors = self.finish(self.start("train", folder, "--out", self.directory / "folder-out", "--ranks", "2", "--set",
+                                                 "training.epochs=1"))
+        self.assertEqual(code, 0, errors)
+        self.assertIn("2 recordings a step", errors)
 
     def test_no_mpi_is_needed(self):
         code, _, errors = self.finish(self.ranks(2, "bare", *FOUR, env={"PATH": str(self.directory)}))

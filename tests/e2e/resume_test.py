@@ -142,6 +142,12 @@ class ResumeTest(tool.ToolTest):
         self.assertRegex(names, r"label 0: (\w+) then, \1x now")
         self.assertIn("gold segments of the training recordings", refusal(corpus("moved", move)))
         self.assertIn("features of the training recordings", refusal(corpus("drowned", drown)))
+        # What is measured at the end is part of the run.
+        tested = self.directory / "tested"
+        shutil.copytree(self.data, tested)
+        for path in sorted((tested / "test").iterdir()):
+            drown(path)
+        self.assertIn("features of the test recordings", refusal(tested))
         # Where the data lie is no matter, nor what the run is called.
         elsewhere = self.directory / "elsewhere"
         shutil.copytree(self.data, elsewhere)

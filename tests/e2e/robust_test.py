@@ -172,6 +172,55 @@ class RobustTest(tool.ToolTest):
         result = tool.run("decode", self.model, "/dev/stdin", "--out", out, check=3, stdin=subprocess.DEVNULL)
         self.assertIn("/dev/stdin", self.sentence(result))
 
+    def test_numbers_of_segmentations_have_a_bound(self):
+        recording = sorted((self.data / "train").glob("*.wav"))[0]
+        for flag, most in (("k-best", 1000), ("samples", 100000)):
+            for count in (most + 1, 10**15, -1):
+                result = tool.run("decode", self.model, recording, "--out", self.directory / "many", f"--{flag}={count}",
+                                  "--quiet", check=2)
+                self.assertIn(f"{flag} asks for {count} segmentations; expected 0 to {most}", self.sentence(result))
+
+    def with_a_long_one(self, name, times):
+        """Six recordings, and a seventh that is one of them that many times over."""
+        folder = self.recordings(name)
+        content = sorted(folder.glob("*.wav"))[0].read_bytes()
+        size = (len(content) - 44) * times
+        with open(folder / "b-long.wav", "wb") as file:
+            file.write(content[:4] + struct.pack("<I", 36 + size) + content[8:40] + struct.pack("<I", size))
+            for _ in range(times):
+                file.write(content[44:])
+        return folder
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's memory is another")
+    def test_attention_that_memory_cannot_hold_stops_only_its_recording(self):
+        folder = self.with_a_long_one("attended", 200)
+        attentive = self.directory / "attentive"
+        tool.run("train", self.config, "--data", self.data, "--out", attentive, "--set", "training.epochs=1", "--set",
+                 "model.attention_blocks=1", "--quiet", check=0)
+        out = self.directory / "attended-out"
+        result = tool.run("decode", attentive, folder, "--out", out, "--quiet", "--threads", 1, check=3,
+                          preexec_fn=limited(resource.RLIMIT_AS, 6 << 30))
+        self.assertRegex(result.stderr, r"b-long\.wav: the model's attention over its \d+ frames needs [\d.]+ GiB, and "
+                                        r"[\d.]+ GiB are left of ")
+        self.assertIn("cut it into recordings of less than ", result.stderr)
+        self.assertIn("1 of 7 recordings could not be decoded", result.stderr)
+        self.assertEqual(len(list(out.glob("*.TextGrid"))), 6)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's memory is another")
+    def test_memory_that_runs_out_stops_only_its_recording(self):
+        folder = self.with_a_long_one("too-long", 1500)
+        out = self.directory / "too-long-out"
+        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", "--threads", 1, "--posteriors", check=4,
+                          preexec_fn=limited(resource.RLIMIT_AS, 900 << 20))
+        self.assertIn("1 of 7 recordings could not be decoded", result.stderr)
+        self.assertIn("b-long.wav: there is not enough memory for this recording", result.stderr)
+        self.assertEqual(len(list(out.glob("*.TextGrid"))), 6)
+        # Beside data that is wrong the exit code is that of data.
+        (folder / "c.wav").write_text("no audio")
+        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", "--threads", 1, "--posteriors", check=3,
+                          preexec_fn=limited(resource.RLIMIT_AS, 900 << 20))
+        self.assertIn("2 of 8 recordings could not be decoded", result.stderr)
+
     def test_a_pipe_without_a_writer_is_refused(self):
         pipe = self.directory / "pipe.wav"
         os.mkfifo(pipe)

@@ -155,7 +155,16 @@ class TrainTest(ValuesFolder):
         card = self.init(folder)
         self.assertIn("1 rows a second: the labels count positions", card)
         self.assertIn("channels      4\n", card)
+        self.assertNotIn("warning: " + str(folder), card)
         tool.run("train", folder, *QUICK, "--out", self.directory / "genome-model", check=0)
+        # Rows of sequences that are not there are said to be left out.
+        strangers = "".join(f"chr{i}\t0\t8\trepeat\n" for i in range(5))
+        (folder / "all.bed").write_text(bed + strangers)
+        words = ('its rows of 5 names are not used, since no recording or sequence has this name: '
+                 '"chr0", "chr1", "chr2" and 2 more')
+        self.assertIn(words, self.init(folder))
+        trained = tool.run("train", folder, *QUICK, "--out", self.directory / "genome-strangers", check=0)
+        self.assertIn(words, trained.stderr)
 
     def test_a_manifest_names_values(self):
         folder = self.folder("listed", 6)

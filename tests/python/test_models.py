@@ -237,6 +237,9 @@ def test_other_segmentations(place, model):
         (lambda m, x: m.decode("missing.wav"), segfuse.DataError, "missing.wav"),
         (lambda m, x: m.decode("x.wav", 16000), segfuse.UsageError, "leave it out"),
         (lambda m, x: m.decode(x, 16000, k_best=-1), segfuse.UsageError, "k_best is -1"),
+        (lambda m, x: m.decode(x, 16000, k_best=10**6), segfuse.UsageError, "expected 0 to 1000"),
+        (lambda m, x: m.decode("\udce9.wav"), segfuse.DataError, "\udce9.wav: "),
+        (lambda m, x: m.align(x, "\udce9", 16000), segfuse.UsageError, "a text in UTF-8"),
         (lambda m, x: m.decode(x, 16000, seed=1.5), segfuse.UsageError, "seed is 1.5"),
         (lambda m, x: m.decode_all([x, x[None]], 16000), segfuse.UsageError, "recording 1 has"),
     ],
@@ -254,7 +257,13 @@ def test_bad_recordings_are_one_sentence(model, call, error, words):
         (lambda p: segfuse.Model.load(p / "missing"), segfuse.DataError, "missing"),
         (lambda p: segfuse.Model.load(p / "config.toml"), segfuse.DataError, "config.toml"),
         (lambda p: segfuse.Model.load(p / "run", device="cpux"), segfuse.UsageError, "cpux"),
-        (lambda p: segfuse.Model.load(p / "run", channel="left"), segfuse.UsageError, "left"),
+        (
+            lambda p: segfuse.Model.load(p / "run", channel="left"),
+            segfuse.UsageError,
+            "^channel is",
+        ),
+        (lambda p: segfuse.Model.load("\udce9"), segfuse.DataError, "open '\udce9'"),
+        (lambda p: segfuse.Model.load(p / "run", device="\udce9"), segfuse.UsageError, "UTF-8"),
         (lambda p: segfuse.train(p / "no.toml", p / "new"), segfuse.DataError, "no.toml"),
         (lambda p: segfuse.train(p / "config.toml", p / "new"), segfuse.UsageError, "data"),
         (
@@ -302,6 +311,19 @@ def test_bad_models_and_trainings_are_one_sentence(place, call, error, words):
         call(place)
     assert "\n" not in str(caught.value)
     assert sorted(place.rglob("*")) == before
+
+
+def test_names_that_are_not_utf_8_are_names(place, tmp_path):
+    corpus = tmp_path / "caf\udce9"
+    corpus.symlink_to(place / "corpus")
+    out = tmp_path / "run\udce9"
+    model = segfuse.train(
+        place / "config.toml", out, data=corpus, quiet=True, settings={"training.epochs": 1}
+    )
+    assert model.path == str(out)
+    recording = sorted((corpus / "test").glob("*.wav"))[0]
+    assert segfuse.Model.load(out).decode(recording) == model.decode(str(recording))
+    assert segfuse.evaluate(out, corpus, out=tmp_path / "eval\udce9")["label_error_rate"] >= 0
 
 
 def test_texts_and_numbers_arrive_as_they_are(place, tmp_path):

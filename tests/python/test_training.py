@@ -169,7 +169,7 @@ def with_(**changes):
 
 
 def spoilt(value):
-    array = ARRAYS[1].copy()
+    array = ARRAYS[1].astype(np.float64)
     array[3, 1] = value
     return [ARRAYS[0], array, *ARRAYS[2:4]]
 
@@ -223,7 +223,19 @@ def relabelled(*rows):
         ),
         (with_(labels=relabelled((0, 1))), segfuse.UsageError, r"labels\[1\]\[0\] is \(0, 1\)"),
         (with_(labels=relabelled("abc")), segfuse.UsageError, r"labels\[1\]\[0\] is 'abc'"),
-        (with_(labels=relabelled((0, 1, 2))), segfuse.UsageError, "has the label 2"),
+        (with_(labels=relabelled((0, 1, 2))), segfuse.UsageError, r"labels\[1\]\[0\] is 2, exp"),
+        (with_(labels=relabelled((0, 1, "\udce9"))), segfuse.UsageError, "a text in UTF-8"),
+        (
+            with_(recordings=spoilt(1e300)),
+            segfuse.DataError,
+            "recording 1: row 3, column 1 is inf; expected numbers of at most 3.4e38",
+        ),
+        (
+            with_(settings={"data.path": "elsewhere"}),
+            segfuse.UsageError,
+            "two places for the data: data.path is 'elsewhere', and recordings in memory",
+        ),
+        (with_(tier="\udce9"), segfuse.UsageError, "tier is '.udce9', expected a text in UTF-8"),
         (with_(labels=relabelled((0, "b", "c"))), segfuse.UsageError, "'b', expected a number"),
         (
             with_(labels=relabelled((0, np.nan, "a"))),

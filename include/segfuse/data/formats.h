@@ -25,6 +25,7 @@ struct LabelFormatInfo {
   std::string_view tiers;  ///< what LabelOptions::tier chooses from; empty: there is one tier
   bool shared = false;     ///< one file may have the labels of several recordings, by their names
   bool written = false;
+  bool endings_are_tiers = false;  ///< a recording may have a file of each; the finest stands first
 };
 
 /// All of them but kAuto, in the order of LabelFormat.

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/os/file.h"
+#include "learn/data/label_files.h"
 #include "learn/data/labels/fields.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
@@ -26,6 +27,7 @@ std::optional<Split> split_from_name(const std::string& name) {
 struct Found {
   Recording recording;
   std::optional<Split> split;
+  bool names_labels = false;  ///< a manifest says which file has them
 };
 
 /// Returns whether a split was given.
@@ -45,6 +47,7 @@ struct Folder {
   std::string prefix;  ///< of the ids
   bool values = false;
   Unpaired* unpaired = nullptr;  ///< where given, notes what has no partner
+  std::string tier{};            ///< ManifestOptions::tier
 };
 
 /// Files of a directory, keyed by their path without what `stem_of` takes off their names.
@@ -84,24 +87,27 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
+/// Label files by the recordings' keys.
+using LabelMap = std::map<std::string, std::vector<fs::path>>;
+
 /// Gives the labels of a file that names its recordings to those without labels, as
 /// Annotation.xml does. False when it names none.
-bool share_labels(const fs::path& file, const FileMap& audio, FileMap& labels) {
+bool share_labels(const fs::path& file, const FileMap& audio, LabelMap& labels) {
   const LabelFormatInfo& format = label_format(inspect_labels(file).format);
   if (!format.shared) return false;
   const std::vector<std::string> names = inspect_labels(file).recordings;
   for (const auto& [key, path] : audio.files) {
-    if (!lies_in(path, file.parent_path()) || labels.files.contains(key)) continue;
+    if (!lies_in(path, file.parent_path()) || labels.contains(key)) continue;
     const bool named = std::ranges::any_of(
         names, [&](const std::string& name) { return same_recording(name, path.string()); });
-    if (named) labels.files.emplace(key, file);
+    if (named) labels[key] = {file};
   }
   return !names.empty();
 }
 
 /// The same of a file that may be none of labels at all, such as a text beside the recordings.
 /// `why` is what makes it unreadable as labels of several recordings.
-bool shares_labels(const fs::path& file, const FileMap& audio, FileMap& labels, std::string& why) {
+bool shares_labels(const fs::path& file, const FileMap& audio, LabelMap& labels, std::string& why) {
   try {
     return share_labels(file, audio, labels);
   } catch (const DataError& error) {
@@ -112,9 +118,10 @@ bool shares_labels(const fs::path& file, const FileMap& audio, FileMap& labels, 
 
 /// Label files by the recordings whose names they have, then those of several recordings.
 template <class IsRecording>
-FileMap find_labels(const fs::path& label_directory, const fs::path& audio_directory,
-                    const FileMap& audio, const IsRecording& is_recording, Unpaired* unpaired) {
-  FileMap exact, out;
+LabelMap find_labels(const fs::path& label_directory, const fs::path& audio_directory,
+                     const FileMap& audio, const IsRecording& is_recording, Unpaired* unpaired) {
+  FileMap exact;
+  LabelMap out;
   exact.collect(
       label_directory,
       [&](const fs::path& path) { return is_label_file(path) && !is_recording(path); },
@@ -127,15 +134,10 @@ FileMap find_labels(const fs::path& label_directory, const fs::path& audio_direc
       key = (folder / stem).lexically_normal().generic_string();
       if (audio.files.contains(key)) break;
     }
-    if (!audio.files.contains(key)) {
+    if (audio.files.contains(key))
+      out[key].push_back(path);
+    else
       others.push_back(path);
-      continue;
-    }
-    const auto [at, fresh] = out.files.emplace(key, path);
-    if (!fresh)
-      throw DataError(
-          fmt::format("{}: a second file for the recording {}, besides {}; keep one of them",
-                      path.string(), shown(key), at->second.string()));
   }
   for (const fs::path& path : others) {
     std::string why;
@@ -165,18 +167,25 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
   FileMap audio;
   const auto recordings = recordings_of_folder(audio_directory, folder.values);
   audio.collect(audio_directory, recordings, [](const fs::path& path) { return path.stem(); });
-  const FileMap labels =
+  const LabelMap labels =
       find_labels(label_directory, audio_directory, audio, recordings, folder.unpaired);
   for (const auto& [key, path] : audio.files) {
-    const auto label = labels.files.find(key);
-    if (label == labels.files.end() && folder.unpaired == nullptr)
+    const auto label = labels.find(key);
+    LabelFiles files;
+    if (label != labels.end())
+      files = choose_label_file(label->second, folder.tier, folder.unpaired != nullptr, key);
+    if (files.labels.empty() && folder.unpaired == nullptr)
       throw DataError(fmt::format("{}: no label file for this recording in {}", path.string(),
                                   label_directory.string()));
-    if (label == labels.files.end()) {
+    if (files.labels.empty()) {
       folder.unpaired->recordings.push_back(path);
+      folder.unpaired->texts.insert(folder.unpaired->texts.end(), files.others.begin(),
+                                    files.others.end());
       continue;
     }
-    add_recordings({{folder.prefix + key, path, label->second, Split::kTrain}, folder.split}, out);
+    Found found{{folder.prefix + key, path, files.labels, Split::kTrain}, folder.split};
+    found.recording.other_labels = std::move(files.others);
+    add_recordings(std::move(found), out);
   }
 }
 
@@ -192,10 +201,11 @@ std::vector<Found> read_directory(const fs::path& directory, const ManifestOptio
   std::vector<Found> out;
   for (const auto& [name, path] : children)
     if (const std::optional<Split> split = split_from_name(name))
-      pair_files(path, path, {split, name + "/", options.values, options.unpaired}, out);
+      pair_files(path, path, {split, name + "/", options.values, options.unpaired, options.tier},
+                 out);
   if (!out.empty()) return out;
   if (options.unpaired != nullptr) *options.unpaired = {};  // is looked for again
-  const Folder rest{std::nullopt, "", options.values, options.unpaired};
+  const Folder rest{std::nullopt, "", options.values, options.unpaired, options.tier};
   if (children.contains("wav") && children.contains("lab")) {
     pair_files(children.at("wav"), children.at("lab"), rest, out);
   } else {
@@ -287,14 +297,14 @@ class ManifestReader {
       found.recording.channel =
           audio_channel(channel, fmt::format("{}:{}: channel", name_, row.line));
     const std::string labels = field(row, "labels");
-    if (!labels.empty())
+    found.names_labels = !labels.empty();
+    if (found.names_labels)
       found.recording.labels = existing(row, labels, "label");
     else if (found.recording.command)
-      found.recording.labels =
-          seek_labels(row, {base_ / split / found.recording.id, base_ / found.recording.id});
+      seek_labels(row, {base_ / split / found.recording.id, base_ / found.recording.id},
+                  found.recording);
     else
-      found.recording.labels = seek_labels(
-          row, {fs::path(found.recording.audio).replace_extension()}, found.recording.audio);
+      seek_labels(row, {fs::path(found.recording.audio).replace_extension()}, found.recording);
     choose_part(row, found.recording);
     return found;
   }
@@ -332,24 +342,6 @@ class ManifestReader {
     return path;
   }
 
-  /// The file beside `stem` with one of the endings, as they are or in either case; empty when
-  /// there is none.
-  static fs::path with_ending(const fs::path& stem, std::span<const std::string_view> endings,
-                              const fs::path& but = {}) {
-    std::error_code failure;
-    if (!fs::is_directory(stem.parent_path(), failure)) return {};
-    for (const std::string_view ending : endings) {
-      std::string upper(ending);
-      for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-      for (const std::string& candidate : {std::string(ending), lower(ending), upper}) {
-        fs::path path = stem;
-        path += candidate;
-        if (path != but && fs::exists(path, failure)) return path;
-      }
-    }
-    return {};
-  }
-
   /// Of a file with several sequences: that of the id.
   void choose_part(const TableRow& row, Recording& recording) const {
     if (!options_.values || recording.command) return;
@@ -367,7 +359,8 @@ class ManifestReader {
   fs::path beside(const std::string& id, const std::string& split,
                   std::span<const std::string_view> endings) const {
     for (const fs::path& stem : {base_ / split / id, base_ / id})
-      if (fs::path path = with_ending(stem, endings); !path.empty()) return path;
+      if (std::vector<fs::path> paths = files_with_endings(stem, endings); !paths.empty())
+        return paths.front();
     return {};
   }
 
@@ -380,22 +373,26 @@ class ManifestReader {
                     fmt::join(options_.values ? value_endings() : audio_endings(), "|")));
   }
 
-  fs::path seek_labels(const TableRow& row, const std::vector<fs::path>& stems,
-                       const fs::path& audio = {}) const {
+  /// Those of the first place that has some.
+  void seek_labels(const TableRow& row, const std::vector<fs::path>& stems,
+                   Recording& recording) const {
     std::vector<std::string_view> endings;
     for (const LabelFormatInfo& format : label_formats())
       for (const std::string_view ending : format.endings)
         if (std::ranges::find(endings, ending) == endings.end()) endings.push_back(ending);
+    std::vector<fs::path> found;
+    const auto seek = [&](const fs::path& stem) {
+      if (found.empty()) found = files_with_endings(stem, endings);
+      std::erase(found, recording.audio);
+    };
     for (const fs::path& stem : stems)
-      for (const std::string_view suffix : label_suffixes()) {
-        const fs::path path = with_ending(fs::path(stem) += suffix, endings, audio);
-        if (!path.empty()) return path;
-      }
-    if (!audio.empty()) {  // x.cbin.not.mat
-      const fs::path path = with_ending(audio, endings);
-      if (!path.empty()) return path;
-    }
-    if (options_.unpaired != nullptr) return {};
+      for (const std::string_view suffix : label_suffixes()) seek(fs::path(stem) += suffix);
+    if (!recording.audio.empty()) seek(recording.audio);  // x.cbin.not.mat
+    LabelFiles files =
+        choose_label_file(found, options_.tier, options_.unpaired != nullptr, recording.id);
+    recording.labels = files.labels;
+    recording.other_labels = std::move(files.others);
+    if (!recording.labels.empty() || options_.unpaired != nullptr) return;
     throw DataError(fmt::format("{}:{}: no label file {}{}", name_, row.line, stems[0].string(),
                                 fmt::join(endings, "|")));
   }
@@ -406,6 +403,27 @@ class ManifestReader {
   std::vector<TableRow> rows_;
   std::map<std::string, std::size_t> columns_;
 };
+
+/// Of endings that are tiers, such as .phn and .wrd, one is read of all recordings: a corpus of
+/// words here and phones there would teach neither.
+void settle_tiers(const fs::path& place, std::vector<Found>& found,
+                  const ManifestOptions& options) {
+  std::vector<Recording*> open;
+  for (Found& item : found)
+    if (!item.names_labels) open.push_back(&item.recording);
+  const std::string ending = common_ending(open, options.tier);
+  if (ending.empty()) return;
+  std::erase_if(found, [&](Found& item) {
+    if (item.names_labels || take_ending(item.recording, ending)) return false;
+    if (options.unpaired == nullptr)
+      throw DataError(fmt::format(
+          "{}: labels end in {} for some recordings, and {} has {} only; add its labels, or leave "
+          "such recordings out with data.unpaired = \"skip\"",
+          place.string(), ending, item.recording.audio.string(), item.recording.labels.string()));
+    options.unpaired->recordings.push_back(item.recording.audio);
+    return true;
+  });
+}
 
 /// The manifest that the path is or has; empty: there is none.
 fs::path manifest_of(const fs::path& path) {
@@ -429,8 +447,10 @@ std::vector<Found> find_recordings(const fs::path& path, ManifestOptions options
                                             : ManifestReader(manifest, options).names_values());
     *options.are_values = options.values;
   }
-  return manifest.empty() ? read_directory(path, options)
-                          : ManifestReader(manifest, options).read();
+  std::vector<Found> found =
+      manifest.empty() ? read_directory(path, options) : ManifestReader(manifest, options).read();
+  settle_tiers(path, found, options);
+  return found;
 }
 
 }  // namespace
@@ -445,6 +465,12 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
                                      const ManifestOptions& options) {
   std::vector<data::Found> found = data::find_recordings(path, options);
   const bool values = options.are_values != nullptr ? *options.are_values : options.values;
+  if (found.empty() && options.unpaired != nullptr && !options.unpaired->texts.empty())
+    throw DataError(fmt::format(
+        "{}: {} recordings and no labels; {} and the like have no times, as orders of labels for "
+        "segfuse align; labels say where each segment starts and ends",
+        path.string(), options.unpaired->recordings.size(),
+        options.unpaired->texts.front().string()));
   if (found.empty() && options.unpaired != nullptr && !options.unpaired->empty())
     throw DataError(fmt::format(
         "{}: {} recordings{} and {} label files, and none belong together; labels have the name of "
@@ -452,6 +478,11 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
         path.string(), options.unpaired->recordings.size(),
         values ? " that are no audio (arrays, tables or sequences)" : "",
         options.unpaired->labels.size(), values ? "npy" : "wav"));
+  if (found.empty() && options.are_values != nullptr)
+    throw DataError(fmt::format(
+        "{}: no recordings found; expected audio files, or arrays (.npy, .npz), tables (.csv, "
+        ".tsv) or sequences (FASTA), with label files beside them",
+        path.string()));
   if (found.empty())
     throw DataError(fmt::format("{}: no recordings found; expected {} files with label files",
                                 path.string(), values ? "value" : "audio"));

@@ -63,8 +63,12 @@ void check_finite(const Tensor& values, std::string_view name) {
   const auto columns = static_cast<std::size_t>(values.shape()[1]);
   for (std::size_t i = 0; i < all.size(); ++i)
     if (!std::isfinite(all[i]))
-      throw DataError(fmt::format("{}: row {}, column {} is {}; expected finite numbers", name,
-                                  i / columns, i % columns, all[i]));
+      throw DataError(fmt::format("{}: row {}, column {} is {}; expected {}", name, i / columns,
+                                  i % columns, all[i], expected_instead(all[i])));
+}
+
+std::string_view expected_instead(float value) {
+  return std::isnan(value) ? "finite numbers" : "numbers of at most 3.4e38, which float32 holds";
 }
 
 bool deal_splits(std::span<std::optional<Split>> splits) {

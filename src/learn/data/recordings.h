@@ -14,6 +14,8 @@ Tensor values_of(const Recording& recording);
 /// read_labels() of its file, or what its caller holds: options.recording is set here.
 Annotation labels_of(const Recording& recording, LabelOptions options);
 
+/// What a number that is not finite should have been: larger ones become infinite in f32.
+std::string_view expected_instead(float value);
 /// DataError naming the first that is not finite.
 void check_finite(const Tensor& values, std::string_view name);
 

@@ -18,6 +18,7 @@ void append_utf8(std::string& out, char32_t character);
 
 /// ASCII letters only.
 std::string lower(std::string_view text);
+std::string upper(std::string_view text);
 /// Extension in lower case, with the dot.
 std::string extension_of(std::string_view name);
 

@@ -71,6 +71,10 @@ void add_recordings(const Plan& plan, Card& card) {
     card.row("left out", fmt::format("{} without a recording: {}",
                                      counted(std::ssize(survey.unpaired.labels), "label file"),
                                      paths_text(survey.unpaired.labels)));
+  if (!survey.unpaired.texts.empty())
+    card.row("left out", fmt::format("{} without times, which are no labels: {}",
+                                     counted(std::ssize(survey.unpaired.texts), "text"),
+                                     paths_text(survey.unpaired.texts)));
   if (survey.values) return add_rows(plan, card);
   std::string rates;
   for (const auto& [rate, number] : plan.rates)
@@ -93,8 +97,10 @@ void add_tiers(const Survey& survey, Card& card) {
                        data::shown(tier.name), tier.segments, tier.labels);
   card.row("tiers", all);
   card.row("tier", fmt::format("{}: {}; {} chooses another", data::shown(survey.tier),
-                               survey.tier_was_given ? "you asked for it"
-                                                     : "its labels come back most often",
+                               survey.tier_was_given    ? "you asked for it"
+                               : survey.tiers_are_files ? "of the label files beside a recording, "
+                                                          "the finest"
+                                                        : "its labels come back most often",
                                survey.setting("tier")));
 }
 
@@ -171,6 +177,7 @@ void add_warnings(const Plan& plan, Card& card) {
     else if (statistics.training < kRare)
       rare.push_back(fmt::format("\"{}\" ({})", label, statistics.training));
   }
+  for (const std::string& warning : plan.survey->warnings) card.line("warning: " + warning);
   if (!rare.empty())
     card.line(fmt::format("warning: seen fewer than {} times in training, and hardly learnt: {}",
                           kRare, names_text(rare)));

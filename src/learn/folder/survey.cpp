@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "learn/data/audio/parsers.h"
+#include "learn/data/label_files.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/data/formats.h"
@@ -41,11 +42,27 @@ Annotation labels_of(const Recording& recording, double sample_rate, const std::
   return data::labels_of(recording, options);
 }
 
-/// Interval tiers of a label file that one is chosen from. A format whose tiers belong together has
-/// a choice only for somebody who names one.
+/// The file that the tier is, where tiers are files beside each other; else that of the labels.
+Recording with_file_of(Recording recording, const std::string& tier) {
+  for (const std::filesystem::path& other : recording.other_labels)
+    if (data::tier_of_file(other) == tier) recording.labels = other;
+  return recording;
+}
+
+/// Interval tiers that one is chosen from. A format whose tiers belong together has a choice only
+/// for somebody who names one.
 std::vector<std::string> tiers_of(const Recording& recording, bool is_named) {
   std::vector<std::string> names;
   if (recording.held) return names;
+  if (const std::string tier = data::tier_of_file(recording.labels); !tier.empty()) {
+    names.push_back(tier);
+    for (const std::filesystem::path& other : recording.other_labels)
+      if (const std::string name = data::tier_of_file(other); !name.empty()) names.push_back(name);
+    return names;
+  }
+  // Of files of several programs one was chosen by its ending.
+  if (is_named && !recording.other_labels.empty())
+    names.push_back(data::extension_of(recording.labels.string()).substr(1));
   const LabelContents contents = inspect_labels(recording.labels);
   if (contents.tiers_are_one && !is_named) return names;
   for (const LabelTier& tier : contents.tiers)
@@ -70,7 +87,7 @@ TierStatistics statistics_of(const std::vector<Recording>& recordings, const std
     if (std::ranges::find(there, tier) == there.end()) continue;
     Annotation annotation;
     try {
-      annotation = labels_of(recording, 1, tier);
+      annotation = labels_of(with_file_of(recording, tier), 1, tier);
     } catch (const DataError&) {
       continue;  // a tier that nobody may want
     }
@@ -120,6 +137,10 @@ void choose_tier(const FolderOptions& options, const std::vector<Recording>& rec
     if (tier.segments > 0) survey.tiers.push_back(tier);
   }
   if (survey.tier_was_given) return;
+  // Of files beside each other the finest was taken when they were found.
+  survey.tier = data::tier_of_file(recordings.front().labels);
+  survey.tiers_are_files = !survey.tier.empty();
+  if (survey.tiers_are_files) return;
   std::vector<TierStatistics> ordered = survey.tiers;
   std::ranges::stable_sort(ordered, [](const TierStatistics& a, const TierStatistics& b) {
     return repeats(a) > repeats(b);
@@ -195,6 +216,7 @@ std::vector<Recording> find_recordings(const FolderOptions& options, Survey& sur
   how.unpaired = &survey.unpaired;
   how.split_was_given = &survey.split_was_given;
   how.are_values = &survey.values;
+  how.tier = options.tier;
   return load_manifest(options.folder, how);
 }
 
@@ -213,6 +235,7 @@ Survey survey_folder(const FolderOptions& options) {
   check_frame_rate(options);
   const std::vector<Recording> recordings = find_recordings(options, survey);
   choose_tier(options, recordings, survey);
+  survey.warnings = data::labels_of_nobody(recordings);
   for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
   survey.values ? survey_values(options, survey) : survey_audio(options, survey);
   return survey;

@@ -40,12 +40,14 @@ struct Survey {
   std::vector<TierStatistics> tiers;  ///< where label files have several
   std::string tier;                   ///< the chosen one; empty: there is nothing to choose
   bool tier_was_given = false;
+  bool tiers_are_files = false;  ///< beside each other, and the finest of them was chosen
   bool split_was_given = false;  ///< by the manifest or by folders
   bool values = false;           ///< the recordings are no audio
   /// Where they are, for messages.
   std::string place() const { return options.folder.string(); }
   std::string setting(std::string_view words) const { return setting_name(options, words); }
-  FrameRate frame_rate;  ///< of values
+  FrameRate frame_rate;               ///< of values
+  std::vector<std::string> warnings;  ///< of label files
 };
 
 Survey survey_folder(const FolderOptions& options);

@@ -190,6 +190,16 @@ TEST(ToFrames, LabelsThatEndElsewhereThanTheAudio) {
   EXPECT_THAT(starts_of(to_frames(gold, alphabet, 0.01, 120, options)), ElementsAre(0, 50, 100));
 }
 
+TEST(Covering, LabelsOfAWholeRowTooManyAreRefused) {
+  const Alphabet alphabet({"a", "b"});
+  const Annotation gold = annotation({0, 50, 100}, {"a", "b"});
+  EXPECT_EQ(to_frames(gold, alphabet, 1, 100).segments.back().duration, 50);
+  EXPECT_THAT(message_of([&] { to_frames(gold, alphabet, 1, 99); }),
+              HasSubstr("x.phn:2: the labels end at 100 s, the recording at 99 s"));
+  const Annotation longer = annotation({0, 50, 100.5}, {"a", "b"});
+  EXPECT_EQ(to_frames(longer, alphabet, 1, 100).segments.back().duration, 50);
+}
+
 TEST(Covering, HasTheBoundariesThatFramesAreMadeOf) {
   Rng rng(7);
   const Alphabet alphabet({"a", "b", "c"});

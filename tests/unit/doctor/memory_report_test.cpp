@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "doctor/record.h"
+#include "support/files.h"
 #include "unit/doctor/some_heap.h"
 
 namespace segfuse::doctor {
@@ -17,13 +18,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 struct Saved {
-  explicit Saved(const std::string& text) {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path = std::filesystem::temp_directory_path() /
-           ("segfuse-" + std::string(test->test_suite_name()) + test->name() + ".json");
-    std::ofstream(path) << text;
-  }
-  ~Saved() { std::filesystem::remove(path); }
+  explicit Saved(const std::string& text) { path = folder.write("record.json", text); }
+  test::TemporaryDirectory folder;
   std::filesystem::path path;
 };
 

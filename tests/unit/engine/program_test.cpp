@@ -188,7 +188,8 @@ TEST(Program, EmitsItsSegmentsAndWhatPassesDo) {
 }
 
 TEST(Program, FilesAreNamedInErrors) {
-  const auto path = std::filesystem::temp_directory_path() / "segfuse_program_test.sf";
+  const test::TemporaryDirectory folder;
+  const auto path = folder / "segfuse_program_test.sf";
   std::ofstream(path) << sample();
   EXPECT_EQ(Program::from_file(path).emit("ir"), sample());
   std::ofstream(path) << "no program";

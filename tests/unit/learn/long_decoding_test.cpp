@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <string>
 
 #include "base/rng.h"
 #include "learn/train/decode/decoder.h"
+#include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"
 #include "support/files.h"
 
@@ -83,6 +86,25 @@ void expect_same(const Decoded& a, const Decoded& b, double tolerance) {
     EXPECT_PRED2(near, a.segments[i].label_posterior, b.segments[i].label_posterior) << i;
     EXPECT_PRED2(near, a.segments[i].start_confidence, b.segments[i].start_confidence) << i;
   }
+}
+
+TEST(LongDecodings, WhatHasNoSegmentationIsRefusedInTheSameWords) {
+  Small model(config_of(HeadKind::kSemiMarkov, 1, false));
+  model.limits = duration_limit_table(std::vector<std::int64_t>(3, 6), 6, {4, 4, 4});
+  Decoder decoder = model.decoder();
+  const Sequence sequence = noise(3);
+  const auto said = [](const std::function<void()>& work) -> std::string {
+    try {
+      work();
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string whole = said([&] { (void)decoder.decode({sequence}, {}); });
+  EXPECT_EQ(whole,
+            "noise: the model's durations and grammar allow no segmentation of this recording");
+  EXPECT_EQ(said([&] { (void)decoder.decode_long("noise", in_pieces(sequence, 3), {}); }), whole);
 }
 
 class LongDecoding : public ::testing::TestWithParam<std::tuple<HeadKind, int, bool>> {};

@@ -11,6 +11,7 @@
 #include "base/json/json.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/files/safetensors.h"
+#include "support/files.h"
 #include "support/tiny_model.h"
 
 namespace segfuse::learn {
@@ -26,8 +27,8 @@ using test::tiny_model;
 
 class ModelFile : public ::testing::Test {
  protected:
-  fs::path path_ = fs::path(::testing::TempDir()) / "segfuse_model_file_test.safetensors";
-  void TearDown() override { fs::remove(path_); }
+  test::TemporaryDirectory folder_;
+  fs::path path_ = folder_ / "segfuse_model_file_test.safetensors";
 
   TensorFile file() {
     write_model(path_, tiny_model());
@@ -183,9 +184,9 @@ TEST_F(ModelFile, APathThatIsNotUtf8CostsNothing) {
 
 class Checkpoint : public ::testing::Test {
  protected:
-  fs::path path_ = fs::path(::testing::TempDir()) / "segfuse_checkpoint_test.safetensors";
+  test::TemporaryDirectory folder_;
+  fs::path path_ = folder_ / "segfuse_checkpoint_test.safetensors";
   std::vector<nn::ParameterSpec> specs_ = test::tiny_specs();
-  void TearDown() override { fs::remove(path_); }
 
   static TrainingState state() { return test::tiny_state(); }
   std::string said(const std::function<void(TensorFile&)>& change) {

@@ -170,7 +170,7 @@ TEST_P(ModelTest, RefusesWhatIsNoRecording) {
   audio.samples.clear();
   EXPECT_THAT(refusal(audio), HasSubstr("no samples"));
   EXPECT_THAT(message_of<UsageError>([&] { model.decode(noise(1), {.k_best = -1}); }),
-              HasSubstr("from 0 on, not -1 and 0"));
+              HasSubstr("k-best asks for -1 segmentations; expected 0 to 1000"));
 }
 
 TEST(Models, ThatAreNotThereAreNamed) {

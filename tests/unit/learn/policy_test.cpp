@@ -15,6 +15,7 @@
 #include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
 #include "small_data.h"
+#include "support/files.h"
 #include "support/tensors.h"
 
 namespace segfuse::learn {
@@ -39,21 +40,15 @@ struct Training {
   std::size_t scorings = 0;
 
   Training() {
-    static int count = 0;
     plan.epochs = 3;
     plan.batch_size = 4;
     plan.learning_rate = 0.02;
     options.quiet = true;
-    options.checkpoint =
-        std::filesystem::temp_directory_path() /
-        ("segfuse_policy_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
+    options.checkpoint = folder / "checkpoint";
     for (const nn::ParameterSpec& spec : segmenter.parameters())
       parameters.push_back(nn::initial_value(spec, 1));
   }
-  ~Training() {
-    std::error_code error;
-    std::filesystem::remove(options.checkpoint, error);
-  }
+  test::TemporaryDirectory folder;
   TrainingOutcome run() {
     options.execution.context = Context().with(options::kThreads, std::int64_t{1});
     std::vector<Tensor> own;
@@ -280,8 +275,8 @@ TEST(Resuming, KeepsEverythingThatTheNextStepDependsOn) {
   state.history = {{1, 2.5, 3.5, 0.5, 1e-3, 4.5, 5.5, 0.25},
                    {2, 1.5, kNaN, kNaN, 2e-3, 6, 7, kNaN},
                    {3, 1.25, 2.5, 0.25, 3e-3, 5, 6, 0.1875}};
-  const auto path =
-      std::filesystem::temp_directory_path() / ("segfuse_checkpoint_" + std::to_string(::getpid()));
+  const test::TemporaryDirectory folder;
+  const auto path = folder / "checkpoint";
   const Recipe recipe{{"features.kind", "\"log_mel\""}, {"label 0", "a"}};
   write_checkpoint(path, state, segmenter.parameters(), recipe);
   const TrainingState back = read_checkpoint(path, segmenter.parameters(), recipe);

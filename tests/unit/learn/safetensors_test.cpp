@@ -10,6 +10,7 @@
 #include "base/os/file.h"
 #include "base/rng.h"
 #include "segfuse/error.h"
+#include "support/files.h"
 
 namespace segfuse::learn {
 namespace {
@@ -18,8 +19,8 @@ namespace fs = std::filesystem;
 
 class Safetensors : public ::testing::Test {
  protected:
-  fs::path path_ = fs::path(::testing::TempDir()) / "segfuse_safetensors_test.safetensors";
-  void TearDown() override { fs::remove(path_); }
+  test::TemporaryDirectory folder_;
+  fs::path path_ = folder_ / "segfuse_safetensors_test.safetensors";
 };
 
 std::string file_with_header(const std::string& header, std::size_t data_bytes) {

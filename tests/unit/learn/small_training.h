@@ -15,6 +15,7 @@
 #include "learn/train/loop/training_step.h"
 #include "segfuse/error.h"
 #include "small_data.h"
+#include "support/files.h"
 #include "support/tensors.h"
 
 namespace segfuse::learn {
@@ -47,19 +48,13 @@ struct Training {
   std::vector<Sequence> sequences = some_sequences();
 
   Training() {
-    static int count = 0;
     plan.epochs = 2;
     plan.batch_size = 4;
     plan.shards = 4;
     options.quiet = true;
-    options.checkpoint =
-        std::filesystem::temp_directory_path() /
-        ("segfuse_shards_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
+    options.checkpoint = folder / "checkpoint";
   }
-  ~Training() {
-    std::error_code error;
-    std::filesystem::remove(options.checkpoint, error);
-  }
+  test::TemporaryDirectory folder;
   TrainingOutcome run(int threads) {
     options.execution.context = Context().with(options::kThreads, std::int64_t{threads});
     std::vector<Tensor> own;

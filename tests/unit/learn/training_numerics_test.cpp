@@ -19,6 +19,7 @@
 #include "learn/train/loop/training_step.h"
 #include "segfuse/error.h"
 #include "small_data.h"
+#include "support/files.h"
 #include "support/structure.h"
 #include "support/tensors.h"
 
@@ -43,15 +44,11 @@ struct Training {
     plan.batch_size = 2;
     plan.learning_rate = 0.02;
     options.quiet = true;
-    options.checkpoint = std::filesystem::temp_directory_path() /
-                         ("segfuse_training_" + std::to_string(::getpid()) + ".safetensors");
+    options.checkpoint = folder / "training.safetensors";
     for (const nn::ParameterSpec& spec : segmenter.parameters())
       parameters.push_back(nn::initial_value(spec, 1));
   }
-  ~Training() {
-    std::error_code error;
-    std::filesystem::remove(options.checkpoint, error);
-  }
+  test::TemporaryDirectory folder;
 
   std::size_t position(const std::string& name) const {
     for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -167,10 +164,10 @@ TEST(NotFinite, AnInputIsNamedWhereItIsTheCause) {
   Training training;
   training.parameters[training.position("block0.mix.weight")].set(5, std::nan(""));
   EXPECT_THAT(training.refusal(), HasSubstr("'block0.mix.weight' holds nan at [1, 1]"));
-  training = {};
-  training.sequences[0].features.set(3, -INFINITY);
-  training.plan.batch_size = 4;
-  EXPECT_THAT(training.refusal(), HasSubstr("'features' holds -inf at ["));
+  Training another;
+  another.sequences[0].features.set(3, -INFINITY);
+  another.plan.batch_size = 4;
+  EXPECT_THAT(another.refusal(), HasSubstr("'features' holds -inf at ["));
 }
 
 TEST(NotFinite, NothingIsNamedWhereNothingIs) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/memory/headroom.h"
 #include "base/text.h"
 #include "doctor/record.h"
 
@@ -31,40 +32,6 @@ constexpr double kHugeTableFactor = 0.2;
 constexpr double kHugeFactor = 3;
 /// Less than this is not worth a measurement of page tables, which takes a few milliseconds.
 constexpr std::uint64_t kMuchMemory = std::uint64_t{128} << 20;
-constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 62;
-
-std::optional<std::uint64_t> number_in(const std::string& path) {
-  const std::optional<std::string> text = read_system_file(path);
-  if (!text) return std::nullopt;
-  if (trim(*text) == "max") return kUnlimited;
-  const std::optional<std::int64_t> value = parse_int(trim(*text));
-  if (!value || *value < 0) return std::nullopt;
-  return static_cast<std::uint64_t>(*value);
-}
-
-/// What one cgroup still has; nothing where it has no limit.
-std::optional<std::uint64_t> room_of(const std::string& folder, bool unified) {
-  const auto limit = number_in(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
-  const auto used = number_in(folder + (unified ? "/memory.current" : "/memory.usage_in_bytes"));
-  if (!limit || !used || *limit >= kUnlimited) return std::nullopt;
-  // Pages of files are given back before anybody is killed.
-  const std::string stat = read_system_file(folder + "/memory.stat").value_or("");
-  const std::string prefix = unified ? "" : "total_";
-  const std::uint64_t files = status_value(stat, prefix + "inactive_file").value_or(0) +
-                              status_value(stat, prefix + "active_file").value_or(0);
-  const std::uint64_t held = *used - std::min(*used, files);
-  return *limit - std::min(*limit, held);
-}
-
-void tighten(std::optional<Headroom>& best, const std::string& mount, std::string path,
-             bool unified) {
-  while (true) {
-    if (const auto room = room_of(mount + path, unified); room && (!best || *room < best->bytes))
-      best = Headroom{*room, path.empty() ? "/" : path};
-    if (path.empty()) return;
-    path.resize(std::min(path.rfind('/'), path.size()));
-  }
-}
 
 std::uint64_t overlap(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
   const std::uint64_t begin = std::max(a, c);
@@ -107,7 +74,8 @@ void count_copies(ForkForecast& forecast, const std::vector<Vma>& vmas,
 
 std::uint64_t free_huge_pages() {
   const auto of = [](const char* name) {
-    return number_in(std::string("/sys/kernel/mm/hugepages/hugepages-2048kB/") + name).value_or(0);
+    return number_in_file(std::string("/sys/kernel/mm/hugepages/hugepages-2048kB/") + name)
+        .value_or(0);
   };
   const std::uint64_t free = of("free_hugepages");
   return free - std::min(free, of("resv_hugepages")) +
@@ -117,7 +85,7 @@ std::uint64_t free_huge_pages() {
 
 /// With strict accounting (overcommit 2) the child needs room for all private memory at once.
 bool over_commit_limit(const std::vector<Vma>& vmas) {
-  if (number_in("/proc/sys/vm/overcommit_memory").value_or(0) != 2) return false;
+  if (number_in_file("/proc/sys/vm/overcommit_memory").value_or(0) != 2) return false;
   const std::string text = read_system_file("/proc/meminfo").value_or("");
   const std::uint64_t limit = status_value(text, "CommitLimit").value_or(kUnlimited);
   std::uint64_t needed = status_value(text, "Committed_AS").value_or(0);
@@ -155,28 +123,6 @@ std::string sentence_of(const ForkForecast& forecast) {
 }
 
 }  // namespace
-
-std::optional<Headroom> memory_headroom(const std::string& cgroup_text, const std::string& root) {
-  std::optional<Headroom> best;
-  for (const std::string_view line : split_lines(cgroup_text)) {
-    const std::vector<std::string_view> parts = split(line, ':');
-    if (parts.size() < 3) continue;
-    std::string path(line.substr(parts[0].size() + parts[1].size() + 2));
-    if (path == "/") path.clear();
-    if (parts[1].empty()) {
-      tighten(best, root + "/sys/fs/cgroup", path, true);
-      tighten(best, root + "/sys/fs/cgroup/unified", path, true);
-    } else {
-      for (const std::string_view controller : split(parts[1], ','))
-        if (controller == "memory") tighten(best, root + "/sys/fs/cgroup/memory", path, false);
-    }
-  }
-  if (best) best->of = "memory cgroup " + best->of;
-  const std::string memory = read_system_file(root + "/proc/meminfo").value_or("");
-  const auto available = status_value(memory, "MemAvailable");
-  if (available && (!best || *available < best->bytes)) best = Headroom{*available, "the machine"};
-  return best;
-}
 
 namespace {
 

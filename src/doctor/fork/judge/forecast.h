@@ -13,14 +13,6 @@
 
 namespace segfuse::doctor {
 
-struct Headroom {
-  std::uint64_t bytes = 0;  ///< that can still be used, what is given back under pressure included
-  std::string of;           ///< the cgroup, or "the machine"
-};
-/// Of the tightest memory cgroup (version 1 or 2) around the process, or of the machine.
-/// `root` is where the system's files stand ("" but in tests).
-std::optional<Headroom> memory_headroom(const std::string& cgroup_text, const std::string& root);
-
 /// Processor time to make and fill a copy of a GiB in pages of 4 KiB, measured on a few MiB of our
 /// own: between memory that the machine may use for the first time (a guest's, several times as
 /// slow) and memory that it has just used, since nobody knows which of them a fork() will get.

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <system_error>
 
@@ -130,30 +129,6 @@ std::size_t Process::read(std::uint64_t address, std::span<std::byte> into) cons
     filled += static_cast<std::size_t>(count);
   }
   return filled;
-}
-
-std::optional<std::string> read_system_file(const std::string& path) {
-  std::string text;
-  if (!read_at(AT_FDCWD, path, text)) return std::nullopt;
-  return text;
-}
-
-std::optional<std::uint64_t> status_value(std::string_view text, std::string_view key) {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line = text.substr(at, end - at);
-    at = end + 1;
-    if (line.substr(0, key.size()) != key) continue;
-    line.remove_prefix(key.size());
-    if (line.empty() || (line[0] != ':' && line[0] != ' ' && line[0] != '\t')) continue;
-    line.remove_prefix(std::min(line.find_first_of("0123456789"), line.size()));
-    std::uint64_t value = 0;
-    const auto [rest, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-    if (error != std::errc{}) return std::nullopt;
-    const std::string_view unit(rest, static_cast<std::size_t>(line.data() + line.size() - rest));
-    return unit.find("kB") == std::string_view::npos ? value : value << 10;
-  }
-  return std::nullopt;
 }
 
 bool MemoryWindow::word(std::uint64_t address, std::uint64_t& value) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/memory/headroom.h"
+
 namespace segfuse::doctor {
 
 /// Memory of another address space.
@@ -46,12 +48,6 @@ class Process final : public MemoryReader {
   int folder_ = -1;
   int memory_ = -1;
 };
-
-/// A file outside of any process's folder; nothing if it cannot be read.
-[[nodiscard]] std::optional<std::string> read_system_file(const std::string& path);
-
-/// The value of "Key:  123 kB" in bytes, of "Key: 123" as it is; nothing without that key.
-std::optional<std::uint64_t> status_value(std::string_view text, std::string_view key);
 
 /// Eight bytes at a time out of blocks of 64 KiB.
 class MemoryWindow {

@@ -11,6 +11,7 @@
 #include "base/os/file.h"
 #include "base/text.h"
 #include "learn/data/audio/parsers.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
@@ -90,8 +91,9 @@ void check_channel(int channel, int channels, std::string_view name) {
   if (channel == AudioOptions::kOnly && channels > 1)
     throw DataError(fmt::format(
         "{}: the file has {} channels; choose one by its number (features.channel = 0, --channel "
-        "0, "
-        "or a column 'channel' of the manifest), \"mean\" for their mean, or \"stack\" for all",
+        "0, channel= in Python, or a column 'channel' of the manifest), \"mean\" for their mean, "
+        "or "
+        "\"stack\" for all",
         name, channels));
   if (channel < AudioOptions::kStack || channel >= channels)
     throw DataError(fmt::format("{}: channel {} was asked for; the file has {} (counted from 0)",
@@ -125,8 +127,8 @@ void ChannelMixer::add(std::span<const float> interleaved) {
 
 void ChannelMixer::push(float value) {
   if (!std::isfinite(value))
-    throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers", audio_.source,
-                                pushed_ / audio_.stacked, value));
+    throw DataError(fmt::format("{}: sample {} is {}; expected {}", audio_.source,
+                                pushed_ / audio_.stacked, value, expected_instead(value)));
   ++pushed_;
   audio_.samples.push_back(value * scale_);
 }
@@ -141,6 +143,11 @@ struct AudioReader::File {
 AudioReader::AudioReader(const std::filesystem::path& path, const std::string& name,
                          const AudioOptions& options)
     : file_(std::make_unique<File>(path)) {
+  if (!file_->handle && read_head(path, name, 8) == "APETAGEX")
+    throw DataError(fmt::format(
+        "{}: byte 0: an APE tag stands before the audio, and libsndfile ({}) does not look behind "
+        "it; remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
+        name, sf_strerror(nullptr)));
   if (!file_->handle)
     throw DataError(
         fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "

@@ -121,7 +121,8 @@ Annotation parse_labels(std::string_view bytes, std::string_view name,
                         const LabelOptions& options) {
   const data::LabelFormatRow& row = data::row_of(options.format, bytes, name);
   data::RawLabels labels = data::read(row, bytes, name, options, false);
-  const std::string tier = row.info.tiers.empty() ? "" : options.tier;
+  const bool has_tiers = !row.info.tiers.empty() && !row.info.endings_are_tiers;
+  const std::string tier = has_tiers ? options.tier : "";
   return data::make_contiguous(data::choose_tier(std::move(labels), tier, name), name,
                                options.fill_label);
 }

@@ -88,7 +88,8 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
   s.text("path", SEGFUSE_AT(data.path),
          "Manifest or directory with recordings and labels; `--data` wins over it.");
   s.text("tier", SEGFUSE_AT(data.tier),
-         "Tier of the label files that have several; empty: the first interval tier.");
+         "Tier of the label files that have several; empty: the first interval tier. Of several "
+         "label files beside a recording: the ending, as \"wrd\"; empty: the finest.");
   s.add("fill_label", "string",
         "Label for what no label covers: gaps, a late start, an early end. Without it such a "
         "recording is refused.",

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <new>
 #include <set>
 #include <span>
 
@@ -199,6 +200,12 @@ void attempt(DecodedFile& file, const Step& step) {
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::kData && error.exit_code() != ExitCode::kUsage) throw;
     file.error = error.what();
+  } catch (const std::bad_alloc&) {
+    file.out_of_memory = true;
+    file.error = fmt::format(
+        "{}: there is not enough memory for this recording; cut it into shorter ones, use fewer "
+        "threads (--threads), or end other programs",
+        file.audio.string());
   }
 }
 
@@ -239,14 +246,17 @@ void Decoding::find_segments(std::vector<Item>& items) {
       if (item.file.error.empty()) item.decoded = std::move(*next++);
     return;
   } catch (const DataError&) {
+  } catch (const std::bad_alloc&) {
   }
   for (Item& item : items)
     attempt(item.file, [&] {
       try {
         item.decoded = std::move(segments_of({&item}).front());
       } catch (const DataError& error) {
+        const std::string name = item.file.audio.string();
+        if (std::string_view(error.what()).starts_with(name + ": ")) throw;
         throw DataError(fmt::format(
-            "{}: {}: {}", item.file.audio.string(),
+            "{}: {}: {}", name,
             orders_ == nullptr ? "the model finds no segmentation" : "it cannot be aligned",
             error.what()));
       }

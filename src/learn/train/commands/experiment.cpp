@@ -129,28 +129,6 @@ void tell_resampled(const std::vector<const std::vector<Example>*>& sets,
   tell(data::resampled_text(rates, features.sample_rate));
 }
 
-std::string first_of(const std::vector<std::filesystem::path>& paths) {
-  return fmt::format("{}{}", paths.front().string(), paths.size() > 1 ? ", ..." : "");
-}
-
-/// The recordings of a manifest or directory; what data.unpaired leaves out is said.
-std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
-                                       bool allow_commands) {
-  Unpaired unpaired;
-  ManifestOptions options;
-  options.allow_commands = allow_commands;
-  options.values = config.features.kind == FeatureKind::kValues;
-  if (config.data.skip_unpaired) options.unpaired = &unpaired;
-  std::vector<Recording> recordings = load_manifest(path, options);
-  if (!unpaired.recordings.empty())
-    log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
-        unpaired.recordings.size(), first_of(unpaired.recordings));
-  if (!unpaired.labels.empty())
-    log(LogLevel::kWarning, "{} label files have no recording and are left out ({})",
-        unpaired.labels.size(), first_of(unpaired.labels));
-  return recordings;
-}
-
 void check_labels(const std::vector<Recording>& recordings) {
   for (const Recording& recording : recordings)
     if (recording.labels.empty())
@@ -433,6 +411,7 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   system.model = std::move(start.model);
   TrainerOptions with_recipe = options;
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
+  add_data(with_recipe.recipe, "test", corpus.test.sequences);
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(segmenter, config.training, std::move(start.parameters),

@@ -29,6 +29,11 @@ struct Corpus {
 /// Into the log, unless it is empty.
 void tell(const std::string& text);
 
+/// The recordings of a manifest or directory; what data.unpaired leaves out is said, and which of
+/// several label files are read.
+std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
+                                       bool allow_commands);
+
 Corpus load_corpus(const TrainConfig& config, const Context& context);
 /// Only the recordings of one split (nothing: of all), for a model that exists.
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,

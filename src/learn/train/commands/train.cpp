@@ -45,6 +45,22 @@ std::vector<learn::HeadKind> heads_of(const TrainOptions& options, learn::HeadKi
   return heads;
 }
 
+/// What a training with `compare` left in the folder would stand beside the results of another
+/// model, and be taken for its comparison.
+void check_compared(const TrainOptions& options, const std::vector<learn::HeadKind>& heads) {
+  if (options.resume) return;
+  for (const auto head :
+       {learn::HeadKind::kSemiMarkov, learn::HeadKind::kLinearChain, learn::HeadKind::kSoftmax}) {
+    const fs::path folder = options.out / name_of(head);
+    const bool replaced = heads.size() > 1 && head != heads[0];
+    if (!replaced && learn::holds_run(folder))
+      throw UsageError(fmt::format(
+          "{}: there are results of a former run's comparison, which this training would not "
+          "replace; remove this directory, pass --compare, or name another with --out",
+          folder.string()));
+  }
+}
+
 /// The configuration with everything that wins over it.
 learn::TrainConfig configured(const TrainOptions& options) {
   learn::TrainConfig config =
@@ -60,6 +76,11 @@ learn::TrainConfig configured(const TrainOptions& options) {
   if (!options.data.empty())
     throw UsageError(
         fmt::format("two places for the data: '{}' and recordings in memory", options.data));
+  if (!config.data.path.empty())
+    throw UsageError(fmt::format(
+        "two places for the data: data.path is '{}', and recordings in memory were given; leave "
+        "one of them out",
+        config.data.path));
   config.data.held = options.recordings;
   learn::set_data_path(config, "");
   return config;
@@ -106,6 +127,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
     options.context = learn::context_of(ranks, options.context);
     heads = heads_of(options, config.model.head);
     if (!leads) return;
+    check_compared(options, heads);
     folders = open_folders(options, heads);  // all of them, before the first one trains
     learn::announce_report(outputs, options.out);
     learn::introduce(options.introduction);

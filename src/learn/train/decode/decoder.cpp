@@ -134,6 +134,11 @@ void refuse_score(const std::string& id, std::int64_t classes, const BadScore& b
       id, bad.index / at(classes), bad.index % at(classes), bad.value, bad.largest));
 }
 
+void refuse_recording(const std::string& id) {
+  throw DataError(fmt::format(
+      "{}: the model's durations and grammar allow no segmentation of this recording", id));
+}
+
 std::vector<std::int64_t> limits_of(const Tensor& table) {
   const auto values = table.span<float>();
   const auto classes = static_cast<std::size_t>(table.shape()[1]);
@@ -176,6 +181,7 @@ void Decoder::State::for_batches(const std::vector<Sequence>& sequences, std::in
 
 std::vector<Tensor> Decoder::State::scores(const std::vector<Sequence>& sequences,
                                            const Batch& batch) {
+  if (!accelerator) check_attention(config, sequences, batch);
   std::vector<Tensor> results = run(batch.features, batch.lengths);
   for (const Tensor& result : results) check_scores(sequences, batch, result);
   return results;
@@ -340,6 +346,9 @@ void Decoder::State::decode_crf(const std::vector<Sequence>& sequences, const Ba
   }
   const bool semi = config.head == HeadKind::kSemiMarkov;
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    // Scores of epochs come without posteriors, and count such recordings as wrong.
+    if (options.posteriors && std::isinf(score[row]))
+      refuse_recording(sequences[at(batch.rows[row])].id);
     Decoded& decoded = out[at(batch.rows[row])];
     const std::vector<FrameSegment> segments =
         frame_segments(best, best.row_pointer[row], best.row_pointer[row + 1], semi);

@@ -21,10 +21,18 @@ struct BadScore {
   float largest = 0;  ///< of the recording's features
 };
 [[noreturn]] void refuse_score(const std::string& id, std::int64_t classes, const BadScore& bad);
+/// Of a recording whose best segmentation has no probability.
+[[noreturn]] void refuse_recording(const std::string& id);
 /// The first value that is not finite, or the end.
 std::span<const float>::iterator first_not_finite(std::span<const float> values);
 /// The largest size of the values and of `largest`; NaN if one is.
 float largest_size(std::span<const float> values, float largest = 0);
+
+/// DataError naming the batch's longest recording where attention would need more memory than there
+/// is: of every head a score for each pair of positions, before and after the softmax. What runs
+/// out of memory later is killed on many systems, without a word.
+void check_attention(const ModelConfig& config, const std::vector<Sequence>& sequences,
+                     const Batch& batch);
 
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,

@@ -15,13 +15,14 @@ std::filesystem::path model_path(const std::filesystem::path& given) {
   return path_is_directory(given) ? given / "model.safetensors" : given;
 }
 
-TrainedModel open_model(const std::filesystem::path& given, const std::string& channel) {
+TrainedModel open_model(const std::filesystem::path& given, const std::string& channel,
+                        std::string_view channel_is) {
   const std::filesystem::path path = model_path(given);
   TrainedModel model = read_model(path);
   check_parameters(model, path);
   if (channel.empty()) return model;
   try {
-    model.config.features.channel = audio_channel(channel, "--channel");
+    model.config.features.channel = audio_channel(channel, channel_is);
   } catch (const DataError& error) {
     throw UsageError(error.what());
   }
@@ -35,10 +36,13 @@ LoadedModel::LoadedModel(TrainedModel model, const Context& context)
                engine::executor_options(context)) {}
 
 Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
-  if (options.k_best < 0 || options.samples < 0)
-    throw UsageError(
-        fmt::format("the numbers of segmentations (k-best, samples) are from 0 on, not {} and {}",
-                    options.k_best, options.samples));
+  const auto check = [](const char* what, std::int64_t count, std::int64_t most) {
+    if (count < 0 || count > most)
+      throw UsageError(
+          fmt::format("{} asks for {} segmentations; expected 0 to {}", what, count, most));
+  };
+  check("k-best", options.k_best, kMostBest);
+  check("samples", options.samples, kMostSamples);
   Decoder::Options how;
   how.tolerance_frames =
       static_cast<std::int64_t>(model_.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);

@@ -16,11 +16,15 @@ struct SegmentRules;
 /// A model file, or model.safetensors in a directory.
 std::filesystem::path model_path(const std::filesystem::path& given);
 /// The model of such a path, whose parameters are numbers; a `channel` that is not empty wins over
-/// the one it was trained with.
-TrainedModel open_model(const std::filesystem::path& given, const std::string& channel);
+/// the one it was trained with; `channel_is` is what the user calls it.
+TrainedModel open_model(const std::filesystem::path& given, const std::string& channel,
+                        std::string_view channel_is = "--channel");
 
 class LoadedModel {
  public:
+  static constexpr std::int64_t kMostBest = 1000;
+  static constexpr std::int64_t kMostSamples = 100'000;
+
   LoadedModel(TrainedModel model, const Context& context);
 
   const TrainedModel& model() const { return model_; }

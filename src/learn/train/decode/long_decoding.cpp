@@ -226,8 +226,7 @@ void LongCrf::take(const PieceScores& scores) {
 Decoded LongCrf::finish(const std::string& id) {
   Decoded out;
   out.log_probability = best_.best_score();
-  if (best_.finish(decided_) != semicrf::RowStatus::kOk)
-    throw DataError(fmt::format("{}: the model's limits leave no segmentation", id));
+  if (best_.finish(decided_) != semicrf::RowStatus::kOk) refuse_recording(id);
   drain();
   path_.end_row();
   std::vector<semicrf::SegmentPosterior> posteriors(path_.label.size());

@@ -76,9 +76,9 @@ Prediction prediction_of(const learn::Decoded& decoded, const Alphabet& labels, 
 void check_samples(const Audio& audio) {
   for (std::size_t i = 0; i < audio.samples.size(); ++i)
     if (!std::isfinite(audio.samples[i]))
-      throw DataError(fmt::format("{}: sample {} is {}; expected finite numbers",
+      throw DataError(fmt::format("{}: sample {} is {}; expected {}",
                                   audio.source.empty() ? "the recording" : audio.source, i,
-                                  audio.samples[i]));
+                                  audio.samples[i], data::expected_instead(audio.samples[i])));
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ learn::Sequence Model::State::sequence_of(const Audio& audio) const {
 
 Model Model::load(const std::filesystem::path& path, const Context& context,
                   const std::string& channel) {
-  return Model(std::make_shared<State>(learn::open_model(path, channel), context));
+  return Model(std::make_shared<State>(learn::open_model(path, channel, "channel"), context));
 }
 
 Model Model::on(const Context& context) const {

@@ -194,11 +194,12 @@ class Reader {
 
 std::vector<fs::path> order_places(const fs::path& recording, const fs::path& folder) {
   std::vector<fs::path> places;
-  for (const std::string_view ending : kEndings) {
-    fs::path path = folder.empty() ? recording.parent_path() : folder;
-    path /= recording.stem().string() + std::string(ending);
-    if (path != recording) places.push_back(std::move(path));
-  }
+  for (const std::string_view ending : kEndings)
+    for (const std::string& spelt : {std::string(ending), data::upper(ending)}) {
+      fs::path path = folder.empty() ? recording.parent_path() : folder;
+      path /= recording.stem().string() + spelt;
+      if (path != recording) places.push_back(std::move(path));
+    }
   return places;
 }
 

@@ -14,7 +14,8 @@
 
 namespace segfuse::learn {
 
-/// Where the order of a recording may be: NAME.txt and NAME.lab in `folder`, or beside it.
+/// Where the order of a recording may be: NAME.txt and NAME.lab in `folder`, or beside it; the
+/// ending may be in upper case.
 std::vector<std::filesystem::path> order_places(const std::filesystem::path& recording,
                                                 const std::filesystem::path& folder);
 /// The order of a recording: NAME.txt or NAME.lab in `folder`, or where that is empty beside the

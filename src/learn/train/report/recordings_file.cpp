@@ -59,6 +59,11 @@ std::string text_of(const RecordingsFile& file) {
 }
 
 RecordingsFile read_recordings(const std::filesystem::path& folder) {
+  if (!path_is_directory(folder))
+    throw UsageError(fmt::format(
+        "{}: {}; compare needs the directory of a training, or that of `segfuse eval --out`",
+        folder.string(),
+        path_exists(folder) ? "this is a file, and no directory" : "no such directory"));
   const std::filesystem::path path = folder / kRecordingsFile;
   if (!path_exists(path))
     throw UsageError(fmt::format(
