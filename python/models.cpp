@@ -10,6 +10,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "arrays.h"
 #include "engines.h"
 #include "segfuse/data/formats.h"
+#include "segfuse/error.h"
 #include "segfuse/model.h"
 #include "segfuse/train.h"
 
@@ -111,6 +113,14 @@ nb::object array_of(const Tensor& tensor) {
   return flat.attr("reshape")(shape);
 }
 
+/// The trained parameters and their names.
+nb::dict parameters_of(const LoadedModel& loaded) {
+  nb::dict all;
+  for (const auto& [name, tensor] : loaded.model().parameters())
+    all[name.c_str()] = array_of(tensor);
+  return all;
+}
+
 nb::list lists_of(const std::vector<ScoredAnnotation>& annotations) {
   nb::list out;
   for (const ScoredAnnotation& one : annotations) {
@@ -186,6 +196,54 @@ nb::tuple align_file(LoadedModel& loaded, const std::string& path, const std::st
       loaded.run([&](const Model& model) { return model.align_file(path, order, optional); }));
 }
 
+/// A C-contiguous array of NumPy, copied.
+Tensor tensor_of(const nb::handle& array) {
+  const auto text = nb::cast<std::string>(nb::str(array.attr("dtype").attr("name")));
+  const std::map<std::string, DType> types = {{"bool", DType::kBool},   {"int32", DType::kI32},
+                                              {"int64", DType::kI64},   {"float16", DType::kF16},
+                                              {"float32", DType::kF32}, {"float64", DType::kF64}};
+  const auto type = types.find(text);
+  if (type == types.end()) throw UsageError("an array has the type " + text);
+  Shape shape;
+  for (const nb::handle extent : array.attr("shape"))
+    shape.push_back(nb::cast<std::int64_t>(extent));
+  Tensor tensor(type->second, shape);
+  const auto bytes = nb::cast<nb::bytes>(array.attr("tobytes")());
+  if (bytes.size() != tensor.bytes()) throw UsageError("an array has gaps in memory");
+  std::memcpy(tensor.data(), bytes.c_str(), bytes.size());
+  return tensor;
+}
+
+std::vector<std::pair<std::string, Tensor>> tensors_of(const nb::handle& arrays) {
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& [name, array] : nb::cast<nb::dict>(arrays))
+    all.emplace_back(nb::cast<std::string>(name), tensor_of(array));
+  return all;
+}
+
+/// The attributes of segfuse.torch's Traced, which are those of Encoder.
+Encoder encoder_of(const nb::handle& traced) {
+  Encoder encoder;
+  encoder.name = nb::cast<std::string>(traced.attr("name"));
+  encoder.training = nb::cast<std::string>(traced.attr("training"));
+  encoder.inference = nb::cast<std::string>(traced.attr("inference"));
+  encoder.parameters = tensors_of(traced.attr("parameters"));
+  encoder.constants = tensors_of(traced.attr("constants"));
+  encoder.stride = nb::cast<std::int64_t>(traced.attr("stride"));
+  encoder.scores = nb::cast<bool>(traced.attr("scores"));
+  encoder.most_steps = nb::cast<std::int64_t>(traced.attr("most_steps"));
+  return encoder;
+}
+
+/// Calls a function of Python, which has to outlive it: it may be copied without the GIL.
+EncoderSource encoder_source(const nb::handle trace) {
+  if (trace.is_none()) return {};
+  return [trace](std::int64_t columns, const std::vector<std::string>& labels) {
+    const nb::gil_scoped_acquire acquire;
+    return encoder_of(trace(columns, labels));
+  };
+}
+
 /// Name, array, segments as (start, end, label) and the split or nothing of a recording.
 using Given = std::tuple<std::string, Samples, std::vector<std::tuple<double, double, std::string>>,
                          std::string>;
@@ -241,6 +299,7 @@ std::pair<std::string, std::string> run_training(const std::string& config,
   options.overwrite = nb::cast<bool>(how["overwrite"]);
   options.compare = nb::cast<bool>(how["compare"]);
   options.context = context_for(nb::cast<std::string>(how["device"]), nb::cast<bool>(how["quiet"]));
+  options.encoder = encoder_source(how["encoder"]);
   if (how.contains("plan")) plan(options, nb::cast<nb::dict>(how["plan"]));
   const nb::gil_scoped_release release;
   return {train(options).json, options.out.string()};
@@ -284,6 +343,7 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("max_duration", [](const LoadedModel& l) { return l.model().max_duration(); })
       .def_prop_ro("parameter_count",
                    [](const LoadedModel& l) { return l.model().parameter_count(); })
+      .def_prop_ro("parameters", &parameters_of)
       .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
       .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
       .def("decode_file", &decode_file, "path"_a, "options"_a)

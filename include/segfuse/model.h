@@ -16,6 +16,22 @@
 
 namespace segfuse {
 
+/// An encoder of another library, which takes the place of that of [model]: programs as texts in
+/// the form of docs/ir.md. Inputs: "features" f32 (1, stride * H, D) for a symbol H, one recording;
+/// "encoder.NAME" for those of `parameters` and `constants` that it needs; that for training may
+/// take "seed" i64 (2). One output: f32 (1, H, W).
+struct Encoder {
+  std::string name;                                        ///< for reports, as "Tagger"
+  std::string training;                                    ///< with dropout
+  std::string inference;                                   ///< without
+  std::vector<std::pair<std::string, Tensor>> parameters;  ///< f32: where their training begins
+  std::vector<std::pair<std::string, Tensor>> constants;   ///< what no step changes
+  std::int64_t stride = 1;
+  bool scores = false;          ///< W = stride * C, scores of the labels; else a linear layer makes
+                                ///< them of the W features
+  std::int64_t most_steps = 0;  ///< the greatest H that it takes; 0: any
+};
+
 struct InferenceOptions {
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   bool posteriors = false;    ///< fills label_posteriors and boundary_posteriors
@@ -72,6 +88,8 @@ class Model {
   const std::string& head() const;        ///< semi_markov, linear_chain or softmax
   std::int64_t max_duration() const;      ///< K, in frames; 1 for heads without durations
   std::int64_t parameter_count() const;
+  /// What was trained, by name, as in the file without "parameter.".
+  std::vector<std::pair<std::string, Tensor>> parameters() const;
   const std::string& configuration() const;  ///< the settings it was trained with, as TOML
 
   /// Segments a recording; one of another sample rate is resampled. DataError when it has no

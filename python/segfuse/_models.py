@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -166,6 +167,11 @@ def _path_of(recording: Any, sample_rate: float | None) -> str | None:
     return os.fspath(recording)
 
 
+def of_torch() -> Any:
+    """What is about modules of PyTorch, which is imported where one is given."""
+    return importlib.import_module(".torch._encoder", __package__)
+
+
 class Model:
     """A trained model, read from the file that a training wrote.
 
@@ -200,17 +206,44 @@ class Model:
         self.metrics = metrics
 
     @classmethod
-    def load(cls, path: Path, *, device: str = "", channel: int | str | None = None) -> Model:
+    def load(
+        cls,
+        path: Path,
+        *,
+        device: str = "",
+        channel: int | str | None = None,
+        encoder: Any = None,
+    ) -> Model:
         """Reads `path`, a model.safetensors or the directory of a training.
 
         `device` is "cpu", "cuda" or "cuda:1" ("": the default, or SEGFUSE_DEVICE). `channel` (a
-        number from 0, or "mean") is what is taken of files with several channels.
+        number from 0, or "mean") is what is taken of files with several channels. `encoder` is a
+        module like the one that `segfuse.train` was given, which gets the weights (`load_into`);
+        the model needs none to decode.
 
         Raises:
             DataError: the file is no model of this version of segfuse.
         """
         chosen = "" if channel is None else str(channel)
-        return cls(_native.Model(os.fspath(path), device, chosen), os.fspath(path))
+        model = cls(_native.Model(os.fspath(path), device, chosen), os.fspath(path))
+        if encoder is not None:
+            model.load_into(encoder)
+        return model
+
+    def load_into(self, module: Any) -> None:
+        """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of.
+
+        Raises:
+            UsageError: the encoder of the model is no module of PyTorch.
+            DataError: the module has other parameters.
+        """
+        of_torch().load_into(module, self.parameters, self.path)
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """What was trained, as arrays of float32: copies. Those of a module of PyTorch have its
+        names after "encoder."."""
+        return self._native.parameters
 
     @property
     def labels(self) -> list[str]:

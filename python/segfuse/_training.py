@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._models import Model, Path, Segment, check_shape, samples_of, values_of
+from ._models import Model, Path, Segment, check_shape, of_torch, samples_of, values_of
 from ._numbers import real, whole
 
 _SPLITS = ("train", "dev", "test")
@@ -115,6 +115,15 @@ def _check_place(
         )
 
 
+def _encoder(module: Any, scores: bool) -> Any:
+    """What the library calls once it has read the data; None without a module."""
+    if module is None:
+        if scores:
+            raise UsageError("encoder_scores= is for encoder=; pass that as well")
+        return None
+    return of_torch().tracing(module, bool(scores))
+
+
 def train(
     config: Path | None = None,
     out: Path | None = None,
@@ -133,6 +142,8 @@ def train(
     compare: bool = False,
     device: str = "",
     quiet: bool = False,
+    encoder: Any = None,
+    encoder_scores: bool = False,
 ) -> Model:
     """Trains as ``segfuse train`` does, and returns the model, with its `metrics`.
 
@@ -170,6 +181,13 @@ def train(
         compare: also train the same encoder with a softmax and with a linear chain.
         device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
         quiet: no progress and no data card on the standard error stream.
+        encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, width), in the
+            place of the encoder of [model]. It is traced, not run: programs of it are compiled and
+            stored in the model, which needs no PyTorch. A step takes one recording after the other,
+            so none sees the padding of another. Where its training ends the module holds the
+            weights. docs/python.md says which modules there are programs for.
+        encoder_scores: the module's width is the number of labels (sorted), and gives their scores;
+            else a linear layer makes them.
 
     Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
     from the main thread. Arrays are copied.
@@ -194,6 +212,7 @@ def train(
         "compare": bool(compare),
         "device": device or "",
         "quiet": bool(quiet),
+        "encoder": _encoder(encoder, encoder_scores),
     }
     frames = None if frame_rate is None else real("frame_rate", frame_rate)
     if config is None or os.path.isdir(config):
@@ -208,6 +227,8 @@ def train(
     )
     model = Model.load(folder, device=device or "")
     model.metrics = json.loads(text)
+    if encoder is not None:
+        model.load_into(encoder)
     return model
 
 

@@ -139,6 +139,14 @@ std::int64_t Model::max_duration() const {
   const learn::ModelConfig& config = state_->loaded.model().config.model;
   return config.head == learn::HeadKind::kSemiMarkov ? config.max_duration : 1;
 }
+std::vector<std::pair<std::string, Tensor>> Model::parameters() const {
+  const learn::TrainedModel& model = state_->loaded.model();
+  const learn::Segmenter segmenter(model.config.model);
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    all.emplace_back(segmenter.parameters()[i].name, model.parameters[i]);
+  return all;
+}
 std::int64_t Model::parameter_count() const { return state_->parameters; }
 const std::string& Model::configuration() const { return state_->configuration; }
 
