@@ -57,6 +57,12 @@ class LoadedModel {
     const nb::gil_scoped_release release;
     state_ = std::make_unique<State>(context, Model::load(path, context, channel));
   }
+  /// One that was trained elsewhere.
+  LoadedModel(const ModelParts& parts, std::string device) : device_(std::move(device)) {
+    const Context context = context_for(device_, true);
+    const nb::gil_scoped_release release;
+    state_ = std::make_unique<State>(context, Model::of(parts, context));
+  }
   ~LoadedModel() { leave_what_was_inherited(); }
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
@@ -244,6 +250,24 @@ EncoderSource encoder_source(const nb::handle trace) {
   };
 }
 
+/// `crf` has the scores by name; empty: a softmax. `trace` outlives the call.
+LoadedModel* model_of(const nb::handle trace, const std::vector<std::string>& labels,
+                      const std::vector<std::string>& settings, std::int64_t channels,
+                      const nb::dict& crf, const std::string& device) {
+  ModelParts parts;
+  parts.encoder = encoder_source(trace);
+  parts.labels = labels;
+  parts.settings = settings;
+  parts.channels = channels;
+  for (const auto& [name, tensor] : tensors_of(crf)) {
+    if (name == "transition") parts.transition = tensor;
+    if (name == "duration") parts.duration = tensor;
+    if (name == "initial") parts.initial = tensor;
+    if (name == "final") parts.final = tensor;
+  }
+  return new LoadedModel(parts, device);
+}
+
 /// Name, array, segments as (start, end, label) and the split or nothing of a recording.
 using Given = std::tuple<std::string, Samples, std::vector<std::tuple<double, double, std::string>>,
                          std::string>;
@@ -333,6 +357,14 @@ void bind_models(nb::module_& m) {
   nb::class_<LoadedModel>(m, "Model")
       .def(nb::init<const std::string&, std::string, const std::string&>(), "path"_a, "device"_a,
            "channel"_a)
+      .def_static("of", &model_of, nb::rv_policy::take_ownership, "trace"_a.none(), "labels"_a,
+                  "settings"_a, "channels"_a, "crf"_a, "device"_a)
+      .def(
+          "save",
+          [](const LoadedModel& l, const std::string& path, bool overwrite) {
+            l.model().save(path, overwrite);
+          },
+          "path"_a, "overwrite"_a)
       .def_prop_ro("labels", [](const LoadedModel& l) { return l.model().labels().labels(); })
       .def_prop_ro("sample_rate",
                    [](const LoadedModel& l) { return l.model().features().sample_rate; })

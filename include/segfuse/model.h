@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,21 @@ struct Encoder {
   bool scores = false;          ///< W = stride * C, scores of the labels; else a linear layer makes
                                 ///< them of the W features
   std::int64_t most_steps = 0;  ///< the greatest H that it takes; 0: any
+};
+
+/// Called with D, the columns of the features, and the C labels in their order.
+using EncoderSource =
+    std::function<Encoder(std::int64_t columns, const std::vector<std::string>& labels)>;
+
+/// A model that was trained elsewhere. Its encoder gives the scores of labels.
+struct ModelParts {
+  EncoderSource encoder;
+  std::vector<std::string> labels;    ///< in the order of the scores
+  std::vector<std::string> settings;  ///< "section.key=value": the features, ...
+  std::int64_t channels = 0;          ///< of values: D
+  /// f32 transition (C, C), duration (K, C), initial (C), final (C), all finite; K is 1 without
+  /// durations. No transition: a softmax, each frame for itself.
+  Tensor transition{}, duration{}, initial{}, final{};
 };
 
 struct InferenceOptions {
@@ -81,6 +97,13 @@ class Model {
   /// with several, instead of what the model was trained with; empty: that.
   static Model load(const std::filesystem::path& path, const Context& context = {},
                     const std::string& channel = {});
+
+  /// UsageError where the parts do not fit together. Features are taken as they are, without a
+  /// normalisation.
+  static Model of(const ModelParts& parts, const Context& context = {});
+  /// Writes the model as load() reads it; a directory gets model.safetensors. UsageError where
+  /// there is a file already, unless `overwrite`.
+  void save(const std::filesystem::path& path, bool overwrite = false) const;
 
   const Alphabet& labels() const;
   const FeatureConfig& features() const;  ///< what samples are turned into

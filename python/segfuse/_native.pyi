@@ -269,6 +269,16 @@ class InferenceOptions:
 
 class Model:
     def __init__(self, path: str, device: str, channel: str) -> None: ...
+    @staticmethod
+    def of(
+        trace: Any,
+        labels: list[str],
+        settings: list[str],
+        channels: int,
+        crf: dict[str, Any],
+        device: str,
+    ) -> Model: ...
+    def save(self, path: str, overwrite: bool) -> None: ...
     @property
     def labels(self) -> list[str]: ...
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,29 +11,19 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._models import Model, Path, Segment, check_shape, of_torch, samples_of, values_of
+from ._models import (
+    Model,
+    Path,
+    Segment,
+    check_shape,
+    of_torch,
+    samples_of,
+    setting,
+    values_of,
+)
 from ._numbers import real, whole
 
 _SPLITS = ("train", "dev", "test")
-
-
-def _setting(key: str, value: object) -> str:
-    """ "section.key=value" with the value as TOML."""
-    if isinstance(value, bool):
-        return f"{key}={'true' if value else 'false'}"
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        number = value.item() if isinstance(value, np.generic) else value
-        if isinstance(number, float) and not math.isfinite(number):
-            raise UsageError(f"the setting {key} is {number}, expected a finite number")
-        return f"{key}={number!r}"
-    if isinstance(value, (str, os.PathLike)):
-        return f"{key}={json.dumps(os.fspath(value), ensure_ascii=False)}"
-    if isinstance(value, (list, tuple)):
-        return f"{key}=[{', '.join(_setting('', one)[1:] for one in value)}]"
-    raise UsageError(
-        f"the setting {key} is a {type(value).__name__}, expected a number, a text, True or "
-        "False, or a list of them"
-    )
 
 
 def _segments_of(rows: Iterable[Any], name: str) -> list[tuple[float, float, str]]:
@@ -204,7 +193,7 @@ def train(
         given = _given(recordings, labels, splits, rate > 0)
     elif labels is not None or splits is not None or sample_rate is not None:
         raise UsageError("labels=, splits= and sample_rate= are for recordings=; pass them as well")
-    overrides = [_setting(key, value) for key, value in (settings or {}).items()]
+    overrides = [setting(key, value) for key, value in (settings or {}).items()]
     how: dict[str, Any] = {
         "sample_rate": rate,
         "resume": bool(resume),
@@ -220,8 +209,8 @@ def train(
     else:
         if preset:
             raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
-        overrides += [_setting("data.tier", tier)] if tier else []
-        overrides += [] if frames is None else [_setting("features.frame_rate", frames)]
+        overrides += [setting("data.tier", tier)] if tier else []
+        overrides += [] if frames is None else [setting("features.frame_rate", frames)]
     text, folder = _native.train(
         os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
     )

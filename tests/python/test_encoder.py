@@ -1,8 +1,12 @@
 """`segfuse.train(encoder=module)`: encoders of PyTorch in the trainer."""
 
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import segfuse
-from segfuse.torch import _encoder
+from segfuse.torch import SemiMarkovCRF, _encoder
 
 RATE = 50.0
 MEANS = {"rest": (0.0, 0.0, 1.0), "step": (2.0, -1.0, 0.0), "turn": (-2.0, 1.0, 3.0)}
@@ -324,3 +328,117 @@ def test_recordings_longer_than_a_table_are_refused(tmp_path):
         model.decode(np.zeros((300, 3), np.float32))
     with pytest.raises(segfuse.DataError, match="has not"):
         segfuse.Model.load(model.path, encoder=nn.Linear(3, 4))
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """A module, a layer, and what they make of a recording in PyTorch."""
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
+    crf = SemiMarkovCRF(3, 12, durations="poisson", self_transitions=False)
+    with torch.no_grad():
+        crf.initial += torch.randn(3)
+        emission = 2 * module(torch.from_numpy(ARRAYS[0])[None])
+        module[2].weight *= 2
+        module[2].bias *= 2
+    return module, crf, emission
+
+
+VALUES = {"kind": "values", "frame_rate": RATE}
+
+
+def test_a_model_of_parts_decodes_as_they_do(parts, tmp_path):
+    module, crf, emission = parts
+    labels = ["x", "a b", "m"]
+    model = segfuse.Model.from_torch(module, labels=labels, features=VALUES, crf=crf, channels=3)
+    found = model.decode(ARRAYS[0], posteriors=True)
+    best = crf.decode(emission)[0]
+    assert [(round(s.start * RATE), s.label) for s in found.segments] == [
+        (start, labels[label]) for start, _, label in best
+    ]
+    np.testing.assert_allclose(found.label_posteriors, crf.posteriors(emission).label[0], atol=1e-4)
+    model.save(tmp_path / "parts.safetensors")
+    again = segfuse.Model.load(tmp_path / "parts.safetensors")
+    assert again.labels == labels
+    assert again.decode(ARRAYS[0]).segments == found.segments
+    with pytest.raises(segfuse.UsageError, match="there is a file already"):
+        again.save(tmp_path / "parts.safetensors")
+    again.save(tmp_path / "parts.safetensors", overwrite=True)
+
+
+def test_without_a_layer_each_frame_has_its_best_label(parts):
+    module, _, emission = parts
+    how = {"labels": ["x", "y", "z"], "features": VALUES, "channels": 3}
+    model = segfuse.Model.from_torch(module, **how)
+    assert model.head == "softmax"
+    found = model.posteriors(ARRAYS[0])
+    np.testing.assert_allclose(found, emission[0].softmax(-1), atol=1e-5)
+    with pytest.raises(segfuse.UsageError, match="the CRF has 4 classes, and there are 3 labels"):
+        segfuse.Model.from_torch(module, **how, crf=SemiMarkovCRF(4, 5))
+    with pytest.raises(segfuse.UsageError, match="crf is a Linear, expected a segfuse.torch"):
+        segfuse.Model.from_torch(module, **how, crf=nn.Linear(3, 3))
+    with pytest.raises(segfuse.UsageError, match="number of their channels"):
+        segfuse.Model.from_torch(module, **{**how, "channels": 0})
+    with pytest.raises(segfuse.UsageError, match="3 numbers a step, and scores of 2 labels are 2"):
+        segfuse.Model.from_torch(module, **{**how, "labels": ["x", "y"]})
+
+
+def test_a_model_of_parts_takes_audio(tmp_path):
+    torch.manual_seed(1)
+    features = {"kind": "log_mel", "sample_rate": 8000, "n_mels": 10}
+    model = segfuse.Model.from_torch(nn.Linear(10, 2), labels=["a", "b"], features=features)
+    model.save(tmp_path)
+    samples = np.sin(np.arange(8000, dtype=np.float32))
+    found = segfuse.Model.load(tmp_path).decode(samples, 8000)
+    assert found.segments == model.decode(samples, 8000).segments
+    assert found.seconds == 1.0
+
+
+def test_a_changed_program_in_a_file_is_refused(strided, tmp_path):
+    data = pathlib.Path(strided[0].path, "model.safetensors").read_bytes()
+    for old, new in ((b"unfold", b"unfolt"), (b"f32[1, 2*H, 3]", b"f32[2, 2*H, 3]")):
+        assert old in data
+        (tmp_path / "m.safetensors").write_bytes(data.replace(old, new))
+        with pytest.raises(segfuse.DataError, match="m.safetensors") as refused:
+            segfuse.Model.load(tmp_path / "m.safetensors")
+        assert "\n" not in str(refused.value)
+
+
+def test_ctrl_c_saves_and_resume_gives_the_same_model(tmp_path):
+    settings = {**LONGER, "training.epochs": 60}
+
+    def module():
+        torch.manual_seed(7)
+        return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.1))
+
+    def interrupt():
+        while not (tmp_path / "cut/checkpoint.safetensors").exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    whole = train(tmp_path / "whole", module(), settings=settings)
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "cut", module(), settings=settings)
+    watcher.join()
+    assert not (tmp_path / "cut/model.safetensors").exists()
+    other = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.1))  # other first weights
+    resumed = train(tmp_path / "cut", other, settings=settings, resume=True)
+    files = [pathlib.Path(m.path, "model.safetensors").read_bytes() for m in (whole, resumed)]
+    assert files[0] == files[1]
+    np.testing.assert_array_equal(other[0].weight.detach(), whole.parameters["encoder.0.weight"])
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return F.dropout(self.layer(x), 0.5)
+
+
+def test_dropout_that_eval_does_not_end_is_refused(tmp_path):
+    with pytest.raises(segfuse.UsageError, match="at random in eval"):
+        train(tmp_path / "run", Dropping())

@@ -132,6 +132,31 @@ def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> Non
             known[name].copy_(torch.from_numpy(np.array(array)))
 
 
+_NEVER = -1e9
+"""A score that no segmentation with another choice loses to; files hold finite numbers."""
+
+
+def crf_scores(layer: Any, classes: int) -> dict[str, np.ndarray]:
+    """The scores of a layer by name, as of a model; none without a layer."""
+    if layer is None:
+        return {}
+    for name in ("num_classes", "max_duration", "scores"):
+        if not hasattr(layer, name):
+            raise UsageError(
+                f"crf is a {type(layer).__name__}, expected a segfuse.torch.SemiMarkovCRF"
+            )
+    if layer.num_classes != classes:
+        raise UsageError(f"the CRF has {layer.num_classes} classes, and there are {classes} labels")
+    if layer.boundary_scores or layer.tail_logit is not None:
+        raise UsageError("the CRF has a tail or boundary scores, which a model of parts has not")
+    with torch.no_grad():
+        found = layer.scores(torch.zeros(1, 1, classes).to(layer.transition))
+    return {
+        name: _array(found[name].cpu().float().clamp(min=_NEVER))
+        for name in ("transition", "duration", "initial", "final")
+    }
+
+
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_parameters()
     yield from module.named_buffers()
@@ -197,7 +222,7 @@ def _check_scores(module: nn.Module, example: Tensor, stride: int, labels: Seque
     if width != stride * len(labels):
         raise UsageError(
             f"the encoder gives {width} numbers a step, and scores of {len(labels)} labels are "
-            f"{stride * len(labels)}; without encoder_scores= a linear layer makes the scores"
+            f"{stride * len(labels)}"
         )
 
 
@@ -219,7 +244,7 @@ class _Tracer:
     def program(self, training: bool) -> str:
         _set_mode(self._module, training)
         exported = self._exported()
-        return _Writer(self, exported, self._stride).text(training)
+        return _Writer(self, exported, self._stride, training).text()
 
     def _exported(self) -> ExportedProgram:
         frames = self._stride * Dim("steps") if self._stride > 1 else Dim.DYNAMIC
@@ -243,14 +268,17 @@ class _Tracer:
 class _Writer:
     """Writes an exported graph as a program."""
 
-    def __init__(self, tracer: _Tracer, exported: ExportedProgram, stride: int) -> None:
-        self._tracer, self._exported, self._stride = tracer, exported, stride
+    def __init__(
+        self, tracer: _Tracer, exported: ExportedProgram, stride: int, training: bool
+    ) -> None:
+        self._tracer, self._exported = tracer, exported
+        self._stride, self._training = stride, training
         self._fusion = Fusion("encoder")
         self._seed: Value | None = None
         self._values: dict[Node, Any] = {}
         self._known: dict[Any, Any] = {}
 
-    def text(self, training: bool) -> str:
+    def text(self) -> str:
         changed = [
             spec.target
             for spec in self._exported.graph_signature.output_specs
@@ -344,6 +372,11 @@ class _Writer:
     def _dropped(self, x: Node, rate: float, training: bool | None = True) -> tuple[Value, None]:
         if not training or rate == 0:
             return self._values[x], None
+        if not self._training:
+            raise UsageError(
+                "the encoder drops values at random in eval() as well; give functional.dropout the "
+                "argument training=self.training"
+            )
         if self._seed is None:
             self._seed = self._fusion.input("seed", "int64", (2,))
         return dropout(self._values[x], self._seed, float(rate)), None
@@ -365,4 +398,4 @@ def tracing(module: Any, scores: bool) -> Trace:
     return lambda columns, labels: trace(module, columns, labels, scores)
 
 
-__all__ = ["PREFIX", "Traced", "check", "load_into", "trace", "tracing"]
+__all__ = ["PREFIX", "Traced", "check", "crf_scores", "load_into", "trace", "tracing"]

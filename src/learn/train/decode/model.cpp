@@ -10,6 +10,7 @@
 #include "learn/data/values/values.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
+#include "learn/train/decode/given_model.h"
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/decode/orders.h"
 #include "segfuse/error.h"
@@ -125,6 +126,14 @@ learn::Sequence Model::State::sequence_of(const Audio& audio) const {
 Model Model::load(const std::filesystem::path& path, const Context& context,
                   const std::string& channel) {
   return Model(std::make_shared<State>(learn::open_model(path, channel), context));
+}
+
+Model Model::of(const ModelParts& parts, const Context& context) {
+  return Model(std::make_shared<State>(learn::model_of(parts), context));
+}
+
+void Model::save(const std::filesystem::path& path, bool overwrite) const {
+  learn::save_model(state_->loaded.model(), path, overwrite);
 }
 
 Model Model::on(const Context& context) const {
