@@ -11,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "arrays.h"
 #include "engines.h"
 #include "segfuse/data/formats.h"
+#include "segfuse/error.h"
 #include "segfuse/model.h"
 #include "segfuse/train.h"
 
@@ -56,6 +58,12 @@ class LoadedModel {
     const Context context = context_for(device_, true);
     const nb::gil_scoped_release release;
     state_ = std::make_unique<State>(context, Model::load(path, context, channel));
+  }
+  /// One that was trained elsewhere.
+  LoadedModel(const ModelParts& parts, std::string device) : device_(std::move(device)) {
+    const Context context = context_for(device_, true);
+    const nb::gil_scoped_release release;
+    state_ = std::make_unique<State>(context, Model::of(parts, context));
   }
   ~LoadedModel() { leave_what_was_inherited(); }
   LoadedModel(const LoadedModel&) = delete;
@@ -111,6 +119,14 @@ nb::object array_of(const Tensor& tensor) {
   nb::list shape;
   for (const std::int64_t extent : tensor.shape()) shape.append(extent);
   return flat.attr("reshape")(shape);
+}
+
+/// The trained parameters and their names.
+nb::dict parameters_of(const LoadedModel& loaded) {
+  nb::dict all;
+  for (const auto& [name, tensor] : loaded.model().parameters())
+    all[name.c_str()] = array_of(tensor);
+  return all;
 }
 
 nb::list lists_of(const std::vector<ScoredAnnotation>& annotations) {
@@ -188,6 +204,72 @@ nb::tuple align_file(LoadedModel& loaded, const std::filesystem::path& path,
       loaded.run([&](const Model& model) { return model.align_file(path, order, optional); }));
 }
 
+/// A C-contiguous array of NumPy, copied.
+Tensor tensor_of(const nb::handle& array) {
+  const auto text = nb::cast<std::string>(nb::str(array.attr("dtype").attr("name")));
+  const std::map<std::string, DType> types = {{"bool", DType::kBool},   {"int32", DType::kI32},
+                                              {"int64", DType::kI64},   {"float16", DType::kF16},
+                                              {"float32", DType::kF32}, {"float64", DType::kF64}};
+  const auto type = types.find(text);
+  if (type == types.end()) throw UsageError("an array has the type " + text);
+  Shape shape;
+  for (const nb::handle extent : array.attr("shape"))
+    shape.push_back(nb::cast<std::int64_t>(extent));
+  Tensor tensor(type->second, shape);
+  const auto bytes = nb::cast<nb::bytes>(array.attr("tobytes")());
+  if (bytes.size() != tensor.bytes()) throw UsageError("an array has gaps in memory");
+  std::memcpy(tensor.data(), bytes.c_str(), bytes.size());
+  return tensor;
+}
+
+std::vector<std::pair<std::string, Tensor>> tensors_of(const nb::handle& arrays) {
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& [name, array] : nb::cast<nb::dict>(arrays))
+    all.emplace_back(nb::cast<std::string>(name), tensor_of(array));
+  return all;
+}
+
+/// The attributes of segfuse.torch's Traced, which are those of Encoder.
+Encoder encoder_of(const nb::handle& traced) {
+  Encoder encoder;
+  encoder.name = nb::cast<std::string>(traced.attr("name"));
+  encoder.training = nb::cast<std::string>(traced.attr("training"));
+  encoder.inference = nb::cast<std::string>(traced.attr("inference"));
+  encoder.parameters = tensors_of(traced.attr("parameters"));
+  encoder.constants = tensors_of(traced.attr("constants"));
+  encoder.stride = nb::cast<std::int64_t>(traced.attr("stride"));
+  encoder.scores = nb::cast<bool>(traced.attr("scores"));
+  encoder.most_steps = nb::cast<std::int64_t>(traced.attr("most_steps"));
+  return encoder;
+}
+
+/// Calls a function of Python, which has to outlive it: it may be copied without the GIL.
+EncoderSource encoder_source(const nb::handle trace) {
+  if (trace.is_none()) return {};
+  return [trace](std::int64_t columns, const std::vector<std::string>& labels) {
+    const nb::gil_scoped_acquire acquire;
+    return encoder_of(trace(columns, labels));
+  };
+}
+
+/// `crf` has the scores by name; empty: a softmax. `trace` outlives the call.
+LoadedModel* model_of(const nb::handle trace, const std::vector<std::string>& labels,
+                      const std::vector<std::string>& settings, std::int64_t channels,
+                      const nb::dict& crf, const std::string& device) {
+  ModelParts parts;
+  parts.encoder = encoder_source(trace);
+  parts.labels = labels;
+  parts.settings = settings;
+  parts.channels = channels;
+  for (const auto& [name, tensor] : tensors_of(crf)) {
+    if (name == "transition") parts.transition = tensor;
+    if (name == "duration") parts.duration = tensor;
+    if (name == "initial") parts.initial = tensor;
+    if (name == "final") parts.final = tensor;
+  }
+  return new LoadedModel(parts, device);
+}
+
 /// Name, array, segments as (start, end, label) and the split or nothing of a recording.
 using Given = std::tuple<std::string, Samples, std::vector<std::tuple<double, double, std::string>>,
                          std::string>;
@@ -242,6 +324,7 @@ std::pair<std::string, std::filesystem::path> run_training(
   options.overwrite = nb::cast<bool>(how["overwrite"]);
   options.compare = nb::cast<bool>(how["compare"]);
   options.context = context_for(nb::cast<std::string>(how["device"]), nb::cast<bool>(how["quiet"]));
+  options.encoder = encoder_source(how["encoder"]);
   if (how.contains("plan")) plan(options, nb::cast<nb::dict>(how["plan"]));
   const nb::gil_scoped_release release;
   return {train(options).json, options.out};
@@ -275,6 +358,14 @@ void bind_models(nb::module_& m) {
   nb::class_<LoadedModel>(m, "Model")
       .def(nb::init<const std::filesystem::path&, std::string, const std::string&>(), "path"_a,
            "device"_a, "channel"_a)
+      .def_static("of", &model_of, nb::rv_policy::take_ownership, "trace"_a.none(), "labels"_a,
+                  "settings"_a, "channels"_a, "crf"_a, "device"_a)
+      .def(
+          "save",
+          [](const LoadedModel& l, const std::filesystem::path& path, bool overwrite) {
+            l.model().save(path, overwrite);
+          },
+          "path"_a, "overwrite"_a)
       .def_prop_ro("labels", [](const LoadedModel& l) { return l.model().labels().labels(); })
       .def_prop_ro("sample_rate",
                    [](const LoadedModel& l) { return l.model().features().sample_rate; })
@@ -285,6 +376,7 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("max_duration", [](const LoadedModel& l) { return l.model().max_duration(); })
       .def_prop_ro("parameter_count",
                    [](const LoadedModel& l) { return l.model().parameter_count(); })
+      .def_prop_ro("parameters", &parameters_of)
       .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
       .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
       .def("decode_file", &decode_file, "path"_a, "options"_a)

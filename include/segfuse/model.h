@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,37 @@
 #include "segfuse/tensor.h"
 
 namespace segfuse {
+
+/// An encoder of another library, which takes the place of that of [model]: programs as texts in
+/// the form of docs/ir.md. Inputs: "features" f32 (1, stride * H, D) for a symbol H, one recording;
+/// "encoder.NAME" for those of `parameters` and `constants` that it needs; that for training may
+/// take "seed" i64 (2). One output: f32 (1, H, W).
+struct Encoder {
+  std::string name;                                        ///< for reports, as "Tagger"
+  std::string training;                                    ///< with dropout
+  std::string inference;                                   ///< without
+  std::vector<std::pair<std::string, Tensor>> parameters;  ///< f32: where their training begins
+  std::vector<std::pair<std::string, Tensor>> constants;   ///< what no step changes
+  std::int64_t stride = 1;
+  bool scores = false;          ///< W = stride * C, scores of the labels; else a linear layer makes
+                                ///< them of the W features
+  std::int64_t most_steps = 0;  ///< the greatest H that it takes; 0: any
+};
+
+/// Called with D, the columns of the features, and the C labels in their order.
+using EncoderSource =
+    std::function<Encoder(std::int64_t columns, const std::vector<std::string>& labels)>;
+
+/// A model that was trained elsewhere. Its encoder gives the scores of labels.
+struct ModelParts {
+  EncoderSource encoder;
+  std::vector<std::string> labels;    ///< in the order of the scores
+  std::vector<std::string> settings;  ///< "section.key=value": the features, ...
+  std::int64_t channels = 0;          ///< of values: D
+  /// f32 transition (C, C), duration (K, C), initial (C), final (C), all finite; K is 1 without
+  /// durations. No transition: a softmax, each frame for itself.
+  Tensor transition{}, duration{}, initial{}, final{};
+};
 
 struct InferenceOptions {
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
@@ -66,12 +98,21 @@ class Model {
   static Model load(const std::filesystem::path& path, const Context& context = {},
                     const std::string& channel = {});
 
+  /// UsageError where the parts do not fit together. Features are taken as they are, without a
+  /// normalisation.
+  static Model of(const ModelParts& parts, const Context& context = {});
+  /// Writes the model as load() reads it; a directory gets model.safetensors. UsageError where
+  /// there is a file already, unless `overwrite`.
+  void save(const std::filesystem::path& path, bool overwrite = false) const;
+
   const Alphabet& labels() const;
   const FeatureConfig& features() const;  ///< what samples are turned into
   double hop_seconds() const;             ///< of a frame of the posteriors
   const std::string& head() const;        ///< semi_markov, linear_chain or softmax
   std::int64_t max_duration() const;      ///< K, in frames; 1 for heads without durations
   std::int64_t parameter_count() const;
+  /// What was trained, by name, as in the file without "parameter.".
+  std::vector<std::pair<std::string, Tensor>> parameters() const;
   const std::string& configuration() const;  ///< the settings it was trained with, as TOML
 
   /// Segments a recording; one of another sample rate is resampled. DataError when it has no

@@ -14,6 +14,8 @@
 
 namespace segfuse {
 
+struct Encoder;  // segfuse/model.h, where it is EncoderSource
+
 struct TrainOptions {
   std::filesystem::path config;        ///< TOML; see examples/
   std::string config_text;             ///< instead of the file's content, where not empty
@@ -21,6 +23,8 @@ struct TrainOptions {
   std::string data;  ///< manifest or directory; empty: the configuration's data.path
   std::vector<Recording> recordings{};  ///< instead of `data`, where there are any: see hold()
   std::filesystem::path out;            ///< directory, made if missing
+  /// In the place of that of [model], where there is one; called once the data is read.
+  std::function<Encoder(std::int64_t, const std::vector<std::string>&)> encoder{};
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.

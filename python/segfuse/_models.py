@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -172,6 +174,30 @@ def _path_of(recording: Any, sample_rate: float | None) -> str | None:
     return os.fspath(recording)
 
 
+def setting(key: str, value: object) -> str:
+    """ "section.key=value" with the value as TOML."""
+    if isinstance(value, bool):
+        return f"{key}={'true' if value else 'false'}"
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        number = value.item() if isinstance(value, np.generic) else value
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UsageError(f"the setting {key} is {number}, expected a finite number")
+        return f"{key}={number!r}"
+    if isinstance(value, (str, os.PathLike)):
+        return f"{key}={json.dumps(os.fspath(value), ensure_ascii=False)}"
+    if isinstance(value, (list, tuple)):
+        return f"{key}=[{', '.join(setting('', one)[1:] for one in value)}]"
+    raise UsageError(
+        f"the setting {key} is a {type(value).__name__}, expected a number, a text, True or "
+        "False, or a list of them"
+    )
+
+
+def of_torch() -> Any:
+    """What is about modules of PyTorch, which is imported where one is given."""
+    return importlib.import_module(".torch._encoder", __package__)
+
+
 class Model:
     """A trained model, read from the file that a training wrote.
 
@@ -206,18 +232,100 @@ class Model:
         self.metrics = metrics
 
     @classmethod
-    def load(cls, path: Path, *, device: str = "", channel: int | str | None = None) -> Model:
+    def load(
+        cls,
+        path: Path,
+        *,
+        device: str = "",
+        channel: int | str | None = None,
+        encoder: Any = None,
+    ) -> Model:
         """Reads `path`, a model.safetensors or the directory of a training.
 
         `device` is "cpu", "cuda" or "cuda:1" ("": the default, or SEGFUSE_DEVICE). `channel` (a
-        number from 0, or "mean") is what is taken of files with several channels.
+        number from 0, or "mean") is what is taken of files with several channels. `encoder` is a
+        module like the one that `segfuse.train` was given, which gets the weights (`load_into`);
+        the model needs none to decode.
 
         Raises:
             DataError: the file is no model of this version of segfuse.
         """
         chosen = "" if channel is None else text_of("channel", str(channel))
         native = _native.Model(os.fspath(path), text_of("device", device), chosen)
-        return cls(native, os.fspath(path))
+        model = cls(native, os.fspath(path))
+        if encoder is not None:
+            model.load_into(encoder)
+        return model
+
+    @classmethod
+    def from_torch(
+        cls,
+        encoder: Any,
+        *,
+        labels: Sequence[str],
+        features: Mapping[str, Any],
+        crf: Any = None,
+        channels: int = 0,
+        device: str = "",
+    ) -> Model:
+        """The model of a module and a CRF layer that were trained in PyTorch.
+
+        The module is traced as in `segfuse.train`, where `docs/python.md` says what is taken. The
+        features come to it as they are: where it was trained on normalised ones it has to
+        normalise them itself.
+
+        Args:
+            encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, labels).
+            labels: of the columns of its results.
+            features: settings of [features], as {"kind": "log_mel", "sample_rate": 16000} or
+                {"kind": "values", "frame_rate": 50}.
+            crf: a `segfuse.torch.SemiMarkovCRF` without tail and boundary scores; without one each
+                frame has its best label.
+            channels: of values, the columns of a recording.
+            device: as in `load`.
+
+        Raises:
+            UsageError: the module cannot be traced, or the parts do not fit together.
+        """
+        torch = of_torch()
+        settings = [setting(f"features.{key}", value) for key, value in dict(features).items()]
+        if isinstance(labels, str):
+            raise UsageError(f"labels is {labels!r}, expected a list of texts")
+        names = _labels_of(labels)
+        native = _native.Model.of(
+            torch.tracing(encoder, True),
+            names,
+            settings,
+            whole("channels", channels, 0),
+            torch.crf_scores(crf, len(names)),
+            device,
+        )
+        return cls(native, f"a {type(encoder).__name__}")
+
+    def save(self, path: Path, *, overwrite: bool = False) -> None:
+        """Writes the model to a file that `load` and `segfuse decode` read; a directory gets
+        model.safetensors.
+
+        Raises:
+            UsageError: there is a file already, and not `overwrite`.
+        """
+        self._native.save(os.fspath(path), bool(overwrite))
+        self.path = os.fspath(path)
+
+    def load_into(self, module: Any) -> None:
+        """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of.
+
+        Raises:
+            UsageError: the encoder of the model is no module of PyTorch.
+            DataError: the module has other parameters.
+        """
+        of_torch().load_into(module, self.parameters, self.path)
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """What was trained, as arrays of float32: copies. Those of a module of PyTorch have its
+        names after "encoder."."""
+        return self._native.parameters
 
     @property
     def labels(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,29 +11,19 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._models import Model, Path, Segment, check_shape, samples_of, values_of
+from ._models import (
+    Model,
+    Path,
+    Segment,
+    check_shape,
+    of_torch,
+    samples_of,
+    setting,
+    values_of,
+)
 from ._numbers import real, text_of, whole
 
 _SPLITS = ("train", "dev", "test")
-
-
-def _setting(key: str, value: object) -> str:
-    """ "section.key=value" with the value as TOML."""
-    if isinstance(value, bool):
-        return f"{key}={'true' if value else 'false'}"
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        number = value.item() if isinstance(value, np.generic) else value
-        if isinstance(number, float) and not math.isfinite(number):
-            raise UsageError(f"the setting {key} is {number}, expected a finite number")
-        return f"{key}={number!r}"
-    if isinstance(value, (str, os.PathLike)):
-        return f"{key}={json.dumps(os.fspath(value), ensure_ascii=False)}"
-    if isinstance(value, (list, tuple)):
-        return f"{key}=[{', '.join(_setting('', one)[1:] for one in value)}]"
-    raise UsageError(
-        f"the setting {key} is a {type(value).__name__}, expected a number, a text, True or "
-        "False, or a list of them"
-    )
 
 
 def _segments_of(rows: Iterable[Any], name: str) -> list[tuple[float, float, str]]:
@@ -114,6 +103,15 @@ def _check_place(
         )
 
 
+def _encoder(module: Any, scores: bool) -> Any:
+    """What the library calls once it has read the data; None without a module."""
+    if module is None:
+        if scores:
+            raise UsageError("encoder_scores= is for encoder=; pass that as well")
+        return None
+    return of_torch().tracing(module, bool(scores))
+
+
 def train(
     config: Path | None = None,
     out: Path | None = None,
@@ -132,6 +130,8 @@ def train(
     compare: bool = False,
     device: str = "",
     quiet: bool = False,
+    encoder: Any = None,
+    encoder_scores: bool = False,
 ) -> Model:
     """Trains as ``segfuse train`` does, and returns the model, with its `metrics`.
 
@@ -169,6 +169,13 @@ def train(
         compare: also train the same encoder with a softmax and with a linear chain.
         device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
         quiet: no progress and no data card on the standard error stream.
+        encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, width), in the
+            place of the encoder of [model]. It is traced, not run: programs of it are compiled and
+            stored in the model, which needs no PyTorch. A step takes one recording after the other,
+            so none sees the padding of another. Where its training ends the module holds the
+            weights. docs/python.md says which modules there are programs for.
+        encoder_scores: the module's width is the number of labels (sorted), and gives their scores;
+            else a linear layer makes them.
 
     Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
     from the main thread. Arrays are copied.
@@ -186,7 +193,7 @@ def train(
     elif labels is not None or splits is not None or sample_rate is not None:
         raise UsageError("labels=, splits= and sample_rate= are for recordings=; pass them as well")
     overrides = [
-        text_of(f"the setting {key!r}", _setting(key, value))
+        text_of(f"the setting {key!r}", setting(key, value))
         for key, value in (settings or {}).items()
     ]
     how: dict[str, Any] = {
@@ -196,6 +203,7 @@ def train(
         "compare": bool(compare),
         "device": text_of("device", device or ""),
         "quiet": bool(quiet),
+        "encoder": _encoder(encoder, encoder_scores),
     }
     frames = None if frame_rate is None else real("frame_rate", frame_rate)
     if config is None or os.path.isdir(config):
@@ -207,13 +215,15 @@ def train(
     else:
         if preset:
             raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
-        overrides += [_setting("data.tier", text_of("tier", tier))] if tier else []
-        overrides += [] if frames is None else [_setting("features.frame_rate", frames)]
+        overrides += [setting("data.tier", text_of("tier", tier))] if tier else []
+        overrides += [] if frames is None else [setting("features.frame_rate", frames)]
     text, folder = _native.train(
         os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
     )
     model = Model.load(folder, device=device or "")
     model.metrics = json.loads(text)
+    if encoder is not None:
+        model.load_into(encoder)
     return model
 
 

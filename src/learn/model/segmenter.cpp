@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "compiler/autodiff.h"
 #include "ir/builder.h"
+#include "learn/model/given_encoder.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -35,6 +37,7 @@ struct CrfParameters {
 /// Writes the network of one configuration into one Fusion.
 class Writer {
  public:
+  /// `fusion` is empty, or has the given encoder.
   Writer(const ModelConfig& config, ir::Fusion& fusion, bool training)
       : config_(config), b_(fusion), net_(b_, training ? make_seed(fusion) : ValId{}) {}
 
@@ -44,22 +47,27 @@ class Writer {
   /// Declares the data inputs. They come after the parameters in Fusion::inputs() only by name;
   /// callers bind by name.
   void declare_data() {
-    batch_ = b_.fusion().symbol("B");
+    batch_ = config_.given ? Extent(1) : Extent(b_.fusion().symbol("B"));
     const Extent steps = b_.fusion().symbol("H");  // time steps of the encoder
     time_ = steps * Extent(config_.subsample);
-    features_ =
-        b_.fusion().add_input("features", DType::kF32, {batch_, time_, Extent(config_.features)});
+    if (!config_.given)
+      features_ =
+          b_.fusion().add_input("features", DType::kF32, {batch_, time_, Extent(config_.features)});
     lengths_ = b_.fusion().add_input("lengths", DType::kI64, {batch_});
     steps_ = steps;
   }
 
   Scores scores();
+  /// Behind an encoder whose result is `steps`.
+  Scores scores_of(ValId steps);
   CrfParameters crf();
   ValId loss(const Scores& scores);
 
  private:
   static ValId make_seed(ir::Fusion& fusion) {
-    return fusion.add_input("seed", DType::kI64, {Extent(2)});
+    const auto known = std::ranges::find(fusion.inputs(), "seed", &ir::Input::name);
+    return known != fusion.inputs().end() ? known->val
+                                          : fusion.add_input("seed", DType::kI64, {Extent(2)});
   }
   ValId frame_mask();
   /// Chosen, not multiplied: what is not finite beyond a sequence's end must not get in.
@@ -120,7 +128,12 @@ Scores Writer::scores() {
   for (std::size_t i = 0; i < config_.dilations.size(); ++i)
     x = conv_block(i, x, config_.dilations[i]);
   for (std::int64_t i = 0; i < config_.attention_blocks; ++i) x = attention_block(i, x);
-  x = net_.dropout(b_.relu(net_.layer_norm("norm", x)), config_.dropout);
+  return scores_of(net_.dropout(b_.relu(net_.layer_norm("norm", x)), config_.dropout));
+}
+
+Scores Writer::scores_of(ValId x) {
+  if (config_.given && config_.given->encoder().scores)
+    return {b_.reshape(x, {batch_, time_, Extent(config_.classes)}), {}, {}};
   Scores scores{head("emission", x, 1), {}, {}};
   if (config_.boundary_scores && config_.head == HeadKind::kSemiMarkov) {
     scores.start = head("start", x, 0.1);
@@ -189,18 +202,55 @@ void check(const ModelConfig& config) {
   if (config.width < 1 || config.subsample < 1)
     throw UsageError(fmt::format("model.width is {} and model.subsample {}; both must be positive",
                                  config.width, config.subsample));
+  if (!config.given) return;
+  const GivenEncoder& given = *config.given;
+  if (given.columns() != config.features)
+    throw UsageError(fmt::format("the encoder takes {} columns; the features have {}",
+                                 given.columns(), config.features));
+  if (given.encoder().stride != config.subsample)
+    throw UsageError(fmt::format("the encoder has the stride {}; model.subsample is {}",
+                                 given.encoder().stride, config.subsample));
+  if (!given.encoder().scores) return;
+  if (given.width() != config.subsample * config.classes)
+    throw UsageError(fmt::format(
+        "the encoder gives {} numbers a step; scores of {} labels in {} frames are {}",
+        given.width(), config.classes, config.subsample, config.subsample * config.classes));
+  if (config.boundary_scores)
+    throw UsageError(
+        "model.boundary_scores needs an encoder that gives features; this one gives the scores of "
+        "labels");
 }
+
+/// A network as far as its scores, and what they are.
+struct Network {
+  Network(const ModelConfig& config, const char* name, bool training)
+      : start(config.given ? config.given->start(training) : GivenEncoder::Start{}),
+        writer(config, start.fusion, training) {
+    start.fusion.set_name(name);
+    writer.declare_data();
+    if (config.given) {
+      for (std::size_t i = 0; i < start.parameters.size(); ++i)
+        writer.net().adopt(config.given->parameters()[i], start.parameters[i]);
+      scores = writer.scores_of(start.steps);
+    } else {
+      scores = writer.scores();
+    }
+  }
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  GivenEncoder::Start start;
+  Writer writer;
+  Scores scores;
+};
 
 }  // namespace
 
 Segmenter::Segmenter(ModelConfig config) : config_(std::move(config)) {
   check(config_);
-  ir::Fusion scratch;
-  Writer writer(config_, scratch, false);
-  writer.declare_data();
-  (void)writer.scores();
-  if (config_.head != HeadKind::kSoftmax) (void)writer.crf();
-  parameters_ = writer.net().parameters();
+  Network network(config_, "parameters", false);
+  if (config_.head != HeadKind::kSoftmax) (void)network.writer.crf();
+  parameters_ = network.writer.net().parameters();
 }
 
 std::int64_t Segmenter::max_duration() const noexcept {
@@ -213,33 +263,46 @@ std::int64_t Segmenter::parameter_count() const {
       [](std::int64_t sum, const nn::ParameterSpec& p) { return sum + num_elements(p.shape); });
 }
 
+std::vector<Tensor> Segmenter::initial(std::uint64_t seed) const {
+  const std::size_t given = config_.given ? config_.given->parameters().size() : 0;
+  std::vector<Tensor> values;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    values.push_back(i < given ? config_.given->initial(i)
+                               : nn::initial_value(parameters_[i], seed));
+  return values;
+}
+
+std::vector<std::pair<std::string, Tensor>> Segmenter::constants() const {
+  if (!config_.given) return {};
+  return config_.given->constants();
+}
+
 bool is_crf(const nn::ParameterSpec& spec) { return spec.name.starts_with("crf."); }
 
 ir::Fusion Segmenter::training() const {
-  ir::Fusion fusion("training");
-  Writer writer(config_, fusion, true);
-  writer.declare_data();
-  const ValId loss = writer.loss(writer.scores());
+  Network network(config_, "training", true);
+  Writer& writer = network.writer;
+  ir::Fusion& fusion = network.start.fusion;
+  const ValId loss = writer.loss(network.scores);
   const std::vector<ValId> gradients = compiler::gradients(fusion, loss, writer.net().values());
   fusion.add_output(loss, "loss");
   for (std::size_t i = 0; i < gradients.size(); ++i)
     fusion.add_output(gradients[i], "gradient." + writer.net().parameters()[i].name);
-  return fusion;
+  return std::move(fusion);
 }
 
 ir::Fusion Segmenter::inference() const {
-  ir::Fusion fusion("inference");
-  Writer writer(config_, fusion, false);
-  writer.declare_data();
-  Scores scores = writer.scores();
+  Network network(config_, "inference", false);
+  ir::Fusion& fusion = network.start.fusion;
+  Scores scores = network.scores;
   if (config_.head == HeadKind::kSoftmax)
-    scores.emission = writer.builder().log_softmax(scores.emission, 2);
+    scores.emission = network.writer.builder().log_softmax(scores.emission, 2);
   fusion.add_output(scores.emission, "emission");
   if (scores.start.valid()) {
     fusion.add_output(scores.start, "start");
     fusion.add_output(scores.end, "end");
   }
-  return fusion;
+  return std::move(fusion);
 }
 
 }  // namespace segfuse::learn

@@ -2,13 +2,17 @@
 // The model: an encoder over frames and a head that scores segmentations, as Fusions.
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/fusion.h"
 #include "learn/nn/layers.h"
 
 namespace segfuse::learn {
+
+class GivenEncoder;
 
 enum class HeadKind {
   kSemiMarkov,   ///< semi-Markov CRF: durations up to max_duration
@@ -38,6 +42,9 @@ struct ModelConfig {
   /// (C), or empty: what is decoded stays as it is. Else neighbours of one label are joined: all of
   /// them where this holds; else a piece to one before it that is as long as the label may be.
   std::vector<bool> joins_neighbours{};
+  /// Instead of the encoder above; `subsample` is its stride. It has one recording at a time (B is
+  /// 1), so that none can see the padding of another.
+  std::shared_ptr<const GivenEncoder> given{};
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
@@ -54,6 +61,10 @@ class Segmenter {
   std::int64_t max_duration() const noexcept;
   const std::vector<nn::ParameterSpec>& parameters() const noexcept { return parameters_; }
   std::int64_t parameter_count() const;
+  /// The first values of the parameters; those of the CRF follow from the data.
+  std::vector<Tensor> initial(std::uint64_t seed) const;
+  /// Inputs of the programs that no step changes.
+  std::vector<std::pair<std::string, Tensor>> constants() const;
 
   /// One forward and backward pass. T is a multiple of config.subsample. Inputs: the parameters;
   /// features f32 (B, T, D), anything beyond the lengths; lengths i64 (B); labels i32 (B, T);

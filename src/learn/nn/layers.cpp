@@ -47,6 +47,11 @@ ValId Net::parameter(const std::string& name, Shape shape, Init init, bool decay
   return id;
 }
 
+void Net::adopt(ParameterSpec spec, ValId input) {
+  parameters_.push_back(std::move(spec));
+  values_.push_back(input);
+}
+
 ValId Net::linear(const std::string& name, ValId x, std::int64_t outputs, double gain) {
   const Scope scope(*this, name);
   const std::int64_t inputs = channels(b_, x);

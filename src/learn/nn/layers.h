@@ -53,6 +53,9 @@ class Net {
 
   ir::ValId parameter(const std::string& name, Shape shape, Init init, bool decay = false);
 
+  /// A parameter that the Fusion has as an input already.
+  void adopt(ParameterSpec spec, ir::ValId input);
+
   /// (..., I) -> (..., O): x W + b, W normal with variance gain^2 / I.
   ir::ValId linear(const std::string& name, ir::ValId x, std::int64_t outputs, double gain = 1);
   /// (B, T, I) -> (B, T, O): odd kernel, zeros beyond both ends. Padding frames must be zero.

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/os/file.h"
 #include "comm/tree.h"
 #include "learn/data/buckets.h"
+#include "learn/model/given_encoder.h"
 #include "learn/train/commands/config_keys.h"
 #include "segfuse/error.h"
 
@@ -109,6 +111,51 @@ void set_shards(TrainConfig& config, std::int64_t shards) {
         shards, plan.batch_size, shards));
   plan.shards = shards;
   set_text(config, "training.shards", std::to_string(shards));
+}
+
+namespace {
+
+/// Keys of [model] that an encoder leaves to the configuration.
+bool is_of_head(const std::string& key) {
+  constexpr std::array kHead = {"head", "boundary_scores", "max_duration", "long_segments"};
+  return std::ranges::find(kHead, key) != kHead.end();
+}
+
+}  // namespace
+
+void prepare_for_encoder(TrainConfig& config) {
+  for (const std::string& override : config.overrides) {
+    if (!override.starts_with("model.")) continue;
+    const std::string key = override.substr(6, override.find('=') - 6);
+    if (!is_of_head(key))
+      throw UsageError(fmt::format(
+          "model.{} is of the encoder that an encoder of yours replaces; leave it out", key));
+  }
+  TrainingPlan& plan = config.training;
+  if (plan.batch_frames > 0)
+    throw UsageError(
+        fmt::format("training.batch_frames is {}; an encoder that is given has one recording at a "
+                    "time, so leave it out, and lower training.fixed_length if memory is short",
+                    plan.batch_frames));
+  if (!comm::valid_shards(plan.batch_size))
+    throw UsageError(fmt::format(
+        "training.batch_size is {}; with an encoder that is given it is a power of two, at most {}",
+        plan.batch_size, comm::kMostShards));
+  if (!plan.chooses_shards && plan.shards != plan.batch_size)
+    throw UsageError(
+        fmt::format("training.shards is {}; an encoder that is given has one "
+                    "recording at a time, so leave it out",
+                    plan.shards));
+  plan.chooses_shards = false;
+  set_shards(config, plan.batch_size);
+}
+
+void set_encoder(TrainConfig& config, std::shared_ptr<const GivenEncoder> encoder) {
+  config.model.subsample = encoder->encoder().stride;
+  config.model.given = std::move(encoder);
+  std::erase_if(config.settings, [](const TomlReader::Setting& setting) {
+    return setting.section == "model" && !is_of_head(setting.key);
+  });
 }
 
 bool is_ordered(const TrainConfig& config, HeadKind head) {

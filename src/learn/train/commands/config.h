@@ -2,6 +2,7 @@
 // The configuration of one training run, read from TOML and written back into the model file.
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -91,6 +92,12 @@ void set_data_path(TrainConfig& config, const std::string& path);
 
 /// As if the configuration had them. UsageError where they do not divide the batch.
 void set_shards(TrainConfig& config, std::int64_t shards);
+/// For an encoder that is given: it has one recording at a time, so each is a shard of its own.
+/// UsageError where the configuration asks for other shards, for batches that cannot be cut so, or
+/// in an override for a key of the encoder.
+void prepare_for_encoder(TrainConfig& config);
+/// Puts an encoder in the place of that of [model], whose keys leave the settings.
+void set_encoder(TrainConfig& config, std::shared_ptr<const GivenEncoder> encoder);
 
 /// The settings as TOML: what the run was made with, not what stood in the file.
 std::string settings_text(const TrainConfig& config);

@@ -139,9 +139,7 @@ void check_labels(const std::vector<Recording>& recordings) {
 
 std::vector<Tensor> initial_parameters(const Segmenter& segmenter,
                                        const LabelStatistics& statistics, std::uint64_t seed) {
-  std::vector<Tensor> parameters;
-  for (const nn::ParameterSpec& spec : segmenter.parameters())
-    parameters.push_back(nn::initial_value(spec, seed));
+  std::vector<Tensor> parameters = segmenter.initial(seed);
   start_crf(segmenter, statistics, parameters);
   return parameters;
 }

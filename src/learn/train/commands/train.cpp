@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "learn/model/given_encoder.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/files/run_folder.h"
 #include "learn/train/loop/company.h"
@@ -125,6 +126,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::agree(group, [&] {
     config = read_config(options);
     options.context = learn::context_of(ranks, options.context);
+    if (options.encoder) learn::prepare_for_encoder(config);
     heads = heads_of(options, config.model.head);
     if (!leads) return;
     check_compared(options, heads);
@@ -139,7 +141,13 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::choose_shards(config, leads ? folders[0]->checkpoint() : fs::path(), options.resume,
                        group);
   learn::Corpus corpus;
-  learn::agree(group, [&] { corpus = learn::load_corpus(config, options.context); });
+  learn::agree(group, [&] {
+    corpus = learn::load_corpus(config, options.context);
+    if (options.encoder)
+      learn::set_encoder(config,
+                         std::make_shared<learn::GivenEncoder>(options.encoder(
+                             std::ssize(corpus.normalisation.mean), corpus.labels.labels())));
+  });
 
   std::vector<learn::System> systems;
   learn::TrainerOptions trainer = trainer_options(options, ranks);

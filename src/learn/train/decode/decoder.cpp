@@ -26,7 +26,7 @@ semicrf::View<const float, 3> view3(const Tensor& t) {
   return {t.span<float>().data(), {t.shape()[0], t.shape()[1], t.shape()[2]}};
 }
 
-/// Rows sorted by length, cut into batches of at most `frames` with padding.
+/// Rows sorted by length, cut into batches of at most `frames` with padding; 0: of one row.
 std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Sequence>& sequences,
                                                          std::int64_t frames) {
   std::vector<std::int64_t> order(sequences.size());
@@ -37,7 +37,8 @@ std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Seque
   std::vector<std::vector<std::int64_t>> batches;
   for (const std::int64_t row : order) {
     const std::int64_t longest = sequences[at(row)].frames();
-    if (batches.empty() || static_cast<std::int64_t>(batches.back().size() + 1) * longest > frames)
+    if (batches.empty() || frames == 0 ||
+        static_cast<std::int64_t>(batches.back().size() + 1) * longest > frames)
       batches.emplace_back();
     batches.back().push_back(row);
   }
@@ -163,6 +164,10 @@ Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits
     if (inputs.has(name)) inputs.set(name, values[i]);
     parameters.emplace(name, values[i]);
   }
+  for (const auto& [name, value] : model.constants()) {
+    if (inputs.has(name)) inputs.set(name, value);
+    parameters.emplace(name, value);
+  }
 }
 
 void Decoder::State::refresh() {
@@ -175,7 +180,7 @@ void Decoder::State::for_batches(const std::vector<Sequence>& sequences, std::in
                                  BatchShare share, const std::function<void(const Batch&)>& work) {
   refresh();
   at_batch = -1;
-  for (const auto& rows : batches_by_length(sequences, frames))
+  for (const auto& rows : batches_by_length(sequences, config.given ? 0 : frames))
     if (share.has(++at_batch)) work(make_batch(sequences, rows, config));
 }
 

@@ -10,6 +10,7 @@
 #include "learn/data/values/values.h"
 #include "learn/train/decode/alternatives.h"
 #include "learn/train/decode/evaluation.h"
+#include "learn/train/decode/given_model.h"
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/decode/orders.h"
 #include "segfuse/error.h"
@@ -127,6 +128,14 @@ Model Model::load(const std::filesystem::path& path, const Context& context,
   return Model(std::make_shared<State>(learn::open_model(path, channel, "channel"), context));
 }
 
+Model Model::of(const ModelParts& parts, const Context& context) {
+  return Model(std::make_shared<State>(learn::model_of(parts), context));
+}
+
+void Model::save(const std::filesystem::path& path, bool overwrite) const {
+  learn::save_model(state_->loaded.model(), path, overwrite);
+}
+
 Model Model::on(const Context& context) const {
   return Model(std::make_shared<State>(state_->loaded.model(), context));
 }
@@ -138,6 +147,14 @@ const std::string& Model::head() const { return state_->head; }
 std::int64_t Model::max_duration() const {
   const learn::ModelConfig& config = state_->loaded.model().config.model;
   return config.head == learn::HeadKind::kSemiMarkov ? config.max_duration : 1;
+}
+std::vector<std::pair<std::string, Tensor>> Model::parameters() const {
+  const learn::TrainedModel& model = state_->loaded.model();
+  const learn::Segmenter segmenter(model.config.model);
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    all.emplace_back(segmenter.parameters()[i].name, model.parameters[i]);
+  return all;
 }
 std::int64_t Model::parameter_count() const { return state_->parameters; }
 const std::string& Model::configuration() const { return state_->configuration; }

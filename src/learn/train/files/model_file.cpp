@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/json/json.h"
+#include "learn/model/given_encoder.h"
 #include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
 
@@ -50,6 +51,45 @@ void read_sizes(const JsonPlace& json, TrainedModel& model) {
   }
   m.head = kHeads[json.at("head").one_of(names)];
   m.ordered = is_ordered(model.config, m.head);
+}
+
+std::string encoder_json(const Encoder& encoder) {
+  Json json = {{"name", encoder.name},           {"training", encoder.training},
+               {"inference", encoder.inference}, {"stride", encoder.stride},
+               {"scores", encoder.scores},       {"most_steps", encoder.most_steps}};
+  for (const auto& [key, tensors] :
+       {std::pair("parameters", &encoder.parameters), {"constants", &encoder.constants}}) {
+    json[key] = Json::array();
+    for (const auto& [name, tensor] : *tensors) json[key].push_back(name);
+  }
+  return json_text(json);
+}
+
+/// The encoder that a file brings with it.
+void read_encoder(const TensorFile& file, const std::string& source, TrainConfig& config) {
+  const auto text = file.metadata.find("encoder");
+  if (text == file.metadata.end()) return;
+  const std::string place = source + ": the metadata 'encoder'";
+  const Json parsed = parse_json(text->second, place);
+  const JsonPlace json(parsed, place);
+  constexpr std::int64_t kMost = 1'000'000;
+  Encoder encoder;
+  encoder.name = json.at("name").text();
+  encoder.training = json.at("training").text();
+  encoder.inference = json.at("inference").text();
+  encoder.stride = json.at("stride").integer(1, kMost);
+  encoder.scores = json.at("scores").boolean();
+  encoder.most_steps =
+      json.at("most_steps").integer(0, std::numeric_limits<std::int64_t>::max() / kMost);
+  for (const std::string& name : json.at("parameters").texts())
+    encoder.parameters.emplace_back(name, file.at("parameter.encoder." + name, source));
+  for (const std::string& name : json.at("constants").texts())
+    encoder.constants.emplace_back(name, file.at("constant.encoder." + name, source));
+  try {
+    set_encoder(config, std::make_shared<GivenEncoder>(std::move(encoder), false));
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{}: {}", place, error.what()));
+  }
 }
 
 /// Tensors of a model file by name, each of the type and shape that is asked for.
@@ -127,6 +167,11 @@ TensorFile file_of(const TrainedModel& model) {
        Limits(Tensor::zeros(DType::kF32, {0}), model.order_limit).named())
     file.tensors.emplace_back(name, limit);
   const Segmenter segmenter(model.config.model);
+  if (const auto& given = model.config.model.given) {
+    file.metadata["encoder"] = encoder_json(given->encoder());
+    for (const auto& [name, tensor] : given->constants())
+      file.tensors.emplace_back("constant." + name, tensor);
+  }
   for (std::size_t i = 0; i < model.parameters.size(); ++i)
     file.tensors.emplace_back("parameter." + segmenter.parameters()[i].name, model.parameters[i]);
   return file;
@@ -156,6 +201,7 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
   try {
     model.config =
         parse_train_config(config->second, source + " (config)", json.at("overrides").texts());
+    read_encoder(file, source, model.config);
     read_sizes(json, model);
     read_tensors(Tensors(file, source), model);
     if (const auto recipe = file.metadata.find("recipe"); recipe != file.metadata.end()) {

@@ -29,7 +29,8 @@ struct TrainedModel {
 
 /// Safetensors: "parameter.NAME", "normalisation.mean", "normalisation.deviation",
 /// "duration_limit", and with a grammar "transition_limit", "initial_limit", "final_limit";
-/// metadata "config" (TOML), "model" (JSON: labels and sizes) and "recipe" (JSON).
+/// metadata "config" (TOML), "model" (JSON: labels and sizes) and "recipe" (JSON). An encoder that
+/// was given: metadata "encoder" (JSON with its programs), "constant.encoder.NAME".
 void write_model(const std::filesystem::path& path, const TrainedModel& model);
 /// DataError when the file is no segfuse model, was written for another version of it, or holds
 /// anything of another type or shape than its configuration asks for, or tables out of range.

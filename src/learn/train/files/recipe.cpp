@@ -6,6 +6,7 @@
 
 #include "base/code/fnv.h"
 #include "base/os/file.h"
+#include "learn/model/given_encoder.h"
 
 namespace segfuse::learn {
 namespace {
@@ -39,6 +40,8 @@ Recipe recipe_of(const TrainConfig& config, const Alphabet& labels) {
                                               : setting.value);
   for (std::int64_t i = 0; i < labels.size(); ++i)
     recipe.emplace_back(fmt::format("label {}", i), labels.label(i));
+  if (config.model.given)
+    recipe.emplace_back("programs and constants of the encoder", config.model.given->hash());
   if (!config.data.metric_fold.empty()) {
     Hash content;
     content.add(read_file(config.data.metric_fold));

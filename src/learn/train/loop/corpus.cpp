@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "learn/model/given_encoder.h"
 #include "learn/train/loop/bound_inputs.h"
 
 namespace segfuse::learn {
@@ -28,6 +29,14 @@ void fill_row(Batch& batch, std::int64_t row, const Sequence& sequence, bool eve
   }
   batch.lengths.span<std::int64_t>()[static_cast<std::size_t>(row)] = sequence.frames();
   batch.segments += static_cast<std::int64_t>(sequence.segments.size());
+}
+
+void check_length(const Sequence& sequence, const ModelConfig& model) {
+  if (!model.given) return;
+  const std::int64_t most = model.given->encoder().most_steps * model.subsample;
+  if (most > 0 && sequence.frames() > most)
+    throw DataError(fmt::format("{}: {} frames; the encoder takes at most {}", sequence.id,
+                                sequence.frames(), most));
 }
 
 }  // namespace
@@ -114,8 +123,10 @@ std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int
 Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,
                  const ModelConfig& model) {
   std::int64_t longest = 1;
-  for (const std::int64_t row : rows)
+  for (const std::int64_t row : rows) {
+    check_length(sequences[static_cast<std::size_t>(row)], model);
     longest = std::max(longest, sequences[static_cast<std::size_t>(row)].frames());
+  }
   const std::int64_t time = (longest + model.subsample - 1) / model.subsample * model.subsample;
   const auto count = static_cast<std::int64_t>(rows.size());
   Batch batch{rows,

@@ -53,9 +53,11 @@ TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& option
     step_inputs_.set(name, live_.parameters.parts[i]);
     gradient_inputs_.push_back("gradient." + name);
   }
-  for (const auto& [name, limit] : limits)
-    if (step_inputs_.has(name))
-      step_inputs_.set(name, accelerator() ? accelerator()->upload(limit, "parameters") : limit);
+  for (const NamedTensors& fixed : {limits, segmenter.constants()})
+    for (const auto& [name, tensor] : fixed)
+      if (step_inputs_.has(name))
+        step_inputs_.set(name,
+                         accelerator() ? accelerator()->upload(tensor, "parameters") : tensor);
   if (options.crf_reg > 0 && layout.last < layout.size)
     regularise_.emplace(optim::regulariser(layout, options.crf_reg), pool_of(execution.context),
                         execution);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/json/json.h"
+#include "learn/model/given_encoder.h"
 #include "learn/train/decode/clean_up.h"
 #include "learn/train/report/facts.h"
 #include "learn/train/report/figures.h"
@@ -383,6 +384,16 @@ std::string recordings_json(const TrainedModel& model, const LabelledSet& set,
   return text_of(recordings_of(model.config, set, measured(model, evaluation)));
 }
 
+namespace {
+
+std::string encoder_text(const ModelConfig& model) {
+  if (model.given) return fmt::format("the encoder {}", model.given->encoder().name);
+  return fmt::format("{} residual convolution blocks of width {}", model.dilations.size(),
+                     model.width);
+}
+
+}  // namespace
+
 ReportData build_report(const TrainConfig& config, const Corpus& corpus,
                         const std::vector<System>& systems, const RunFacts& facts,
                         const std::string& date) {
@@ -395,8 +406,7 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
   const System& first = systems[0];
   report.date = date;
   report.data_set = config.data.path;
-  report.model = fmt::format("{}, {} residual convolution blocks of width {}, K = {} frames",
-                             title_of(first), config.model.dilations.size(), config.model.width,
+  report.model = fmt::format("{}, {}, K = {} frames", title_of(first), encoder_text(config.model),
                              first.model.config.model.max_duration);
   report.parameters = static_cast<double>(first.parameter_count);
   report.seconds = first.seconds;

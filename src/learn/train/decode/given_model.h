@@ -1,0 +1,16 @@
+#pragma once
+// Models that were trained elsewhere.
+
+#include <filesystem>
+
+#include "learn/train/files/model_file.h"
+#include "segfuse/model.h"
+
+namespace segfuse::learn {
+
+/// As Model::of().
+TrainedModel model_of(const ModelParts& parts);
+/// As Model::save().
+void save_model(const TrainedModel& model, const std::filesystem::path& path, bool overwrite);
+
+}  // namespace segfuse::learn
