@@ -22,7 +22,10 @@ struct ModelConfig {
   std::int64_t stem_kernel = 3;
   std::int64_t kernel = 5;
   std::vector<std::int64_t> dilations = {1, 2, 4, 8};  ///< one residual convolution block each
-  std::int64_t attention_blocks = 0;                   ///< after the convolutions
+  nn::Recurrence recurrence = nn::Recurrence::kLstm;
+  std::int64_t recurrent_blocks = 0;   ///< in both directions, after the convolutions
+  std::int64_t recurrent_states = 64;  ///< of each direction
+  std::int64_t attention_blocks = 0;   ///< after these
   std::int64_t attention_heads = 4;
   std::int64_t subsample = 1;  ///< frames stacked at the input and unstacked at the output
   double dropout = 0.1;
@@ -39,6 +42,9 @@ struct ModelConfig {
   /// them where this holds; else a piece to one before it that is as long as the label may be.
   std::vector<bool> joins_neighbours{};
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+
+  /// Whether the scores of a frame depend on all frames of its sequence, however far.
+  bool sees_all() const { return recurrent_blocks > 0 || attention_blocks > 0; }
 };
 
 /// Whether a parameter is one of the CRF's scores: transition, initial, final, duration.

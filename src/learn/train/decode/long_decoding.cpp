@@ -253,7 +253,7 @@ Decoded LongCrf::finish(const std::string& id) {
 }  // namespace
 
 bool Decoder::can_decode_long(const Options& options) const {
-  return state_->config.attention_blocks == 0 && !options.minimum_risk && options.k_best == 0 &&
+  return !state_->config.sees_all() && !options.minimum_risk && options.k_best == 0 &&
          options.samples == 0 && !options.frame_posteriors;
 }
 
