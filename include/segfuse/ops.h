@@ -120,8 +120,8 @@ class FusionBuilder {
   Value iota(const Size& length, DType dtype = DType::kI64);  ///< 0, 1, 2, ...
   Value size(const Size& size, DType dtype = DType::kI64);    ///< as a scalar
 
-  /// Any operation by its name in the table, with all its attributes in their order; elementwise
-  /// operands are broadcast. The results.
+  /// Any operation by its name in the table, with all its attributes in their order, but scan(),
+  /// which takes a program; elementwise operands are broadcast. The results.
   std::vector<Value> apply(std::string_view operation, std::span<const Value> operands,
                            std::span<const Attribute> attributes = {});
 
@@ -140,6 +140,7 @@ class FusionBuilder {
   std::string text() const;
 
   explicit FusionBuilder(std::shared_ptr<Value::State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<Value::State>& state() const { return state_; }
 
  private:
   std::shared_ptr<Value::State> state_;
@@ -223,6 +224,21 @@ Value cummin(const Value& a, std::int64_t axis, bool reverse = false);
 Value cumlogsumexp(const Value& a, std::int64_t axis, bool reverse = false);
 /// y[t] = a[t] * y[t - 1] + b[t], with 0 before the first.
 Value linear_scan(const Value& a, const Value& b, std::int64_t axis, bool reverse = false);
+
+/// What a scan gives.
+struct Scanned {
+  std::vector<Value> carries;  ///< of the last step
+  std::vector<Value> stacked;  ///< (length, ...): what each step gave
+};
+/// `body` once a step, for `length` steps along the first axis of the sequences, from the last on
+/// if `reverse`. The inputs of the body are the carries, one step of each sequence, and the
+/// constants, in this order; its outputs are the next carries, of the types that they come in, and
+/// then what is stacked, in the order of the sequences. A name of a size in the body is the size of
+/// that name in the program of the operands. The body is copied: what is written later does not
+/// count. It must not draw random numbers.
+Scanned scan(const FusionBuilder& body, std::span<const Value> carries,
+             std::span<const Value> sequences, std::span<const Value> constants, const Size& length,
+             bool reverse = false);
 struct Sorted {
   Value values;
   Value places;  ///< (i64) where each value was

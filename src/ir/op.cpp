@@ -15,6 +15,7 @@ AttrType attr_type(std::string_view name) {
   if (name == "ints") return AttrType::kInts;
   if (name == "float") return AttrType::kFloat;
   if (name == "dtype") return AttrType::kDType;
+  if (name == "body") return AttrType::kBody;
   SEGFUSE_CHECK(name == "extents", "attribute type '{}' in ops.def", name);
   return AttrType::kExtents;
 }

@@ -2,6 +2,7 @@
 // What an operation is: its kind, its class and its attributes, all from ops.def.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "segfuse/tensor.h"
 
 namespace segfuse::ir {
+
+class Fusion;
 
 enum class Op : std::uint16_t {
 #define SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient) name,
@@ -67,7 +70,7 @@ enum class Extremes : std::uint8_t { kAtEnds, kWithin };
 enum class Moves : std::uint8_t { kByPosition, kByIndex, kAddsByPosition, kAddsByIndex };
 /// What one state of a reduction accumulates; kArgmax holds a value and its position.
 enum class Monoid : std::uint8_t { kSum, kProduct, kMax, kMin, kArgmax };
-enum class AttrType : std::uint8_t { kInt, kInts, kFloat, kDType, kExtents };
+enum class AttrType : std::uint8_t { kInt, kInts, kFloat, kDType, kExtents, kBody };
 
 /// How exact the results of an operation over floats are.
 struct Accuracy {
@@ -87,9 +90,16 @@ struct AttrSpec {
   AttrType type;
 };
 
+/// A Fusion inside an expression: what a scan does at each step. It does not change, and copies
+/// share it. Its sizes are its own. Equal: the same text.
+struct Body {
+  std::shared_ptr<const Fusion> fusion;
+  friend bool operator==(const Body& a, const Body& b);
+};
+
 /// One attribute; the alternative is that of AttrType, in order.
 using Attr =
-    std::variant<std::int64_t, std::vector<std::int64_t>, double, DType, Extents, NeverHeld>;
+    std::variant<std::int64_t, std::vector<std::int64_t>, double, DType, Extents, Body, NeverHeld>;
 using Attrs = std::vector<Attr>;
 
 struct OpInfo {

@@ -95,6 +95,8 @@ std::string Describer::attribute(const std::string& where, const Attr& attr) {
   if (const auto* extents = std::get_if<Extents>(&attr)) return text(where, *extents);
   if (const auto* value = std::get_if<double>(&attr))
     return std::isnan(*value) ? "nan" : fmt::format("{:x}", std::bit_cast<std::uint64_t>(*value));
+  if (const auto* body = std::get_if<Body>(&attr))
+    return fmt::format("body {:x}", structural_hash(*body->fusion));
   return fmt::format("[{}]", fmt::join(std::get<std::vector<std::int64_t>>(attr), ","));
 }
 

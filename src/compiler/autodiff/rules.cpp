@@ -479,6 +479,7 @@ void Adjoint::opaque() {
     case ir::OpaqueOp::cummin:
     case ir::OpaqueOp::cumlogsumexp:
     case ir::OpaqueOp::linear_scan: return scan();
+    case ir::OpaqueOp::scan: break;  // has rules of its own
     case ir::OpaqueOp::sort: return sort();
     case ir::OpaqueOp::semicrf_loss_grad: break;
   }
@@ -503,6 +504,8 @@ std::vector<ValId> Adjoint::run() {
 std::vector<ValId> operand_cotangents(Builder& builder, ir::ExprId id,
                                       const std::vector<ValId>& result_cotangents,
                                       const std::vector<bool>& wanted) {
+  if (builder.fusion().expr(id).op == Op::scan)
+    return scan_cotangents(builder, id, result_cotangents, wanted);
   const Expr expr =
       builder.fusion().expr(id);  // a copy: storage moves while the rule adds expressions
   return Adjoint(builder, expr, result_cotangents, wanted).run();

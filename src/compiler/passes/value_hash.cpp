@@ -26,12 +26,22 @@ std::uint64_t hash_extents(const ir::Fusion& fusion, const ir::Extents& extents)
   return all;
 }
 
+std::uint64_t hash_body(const ir::Fusion& body) {
+  const std::vector<std::uint64_t> hashes = value_hashes(body);
+  std::uint64_t all = 11;
+  for (const ir::Input& input : body.inputs())
+    all = mix(all, static_cast<std::uint64_t>(body.val(input.val).dtype));
+  for (const ir::Output& output : body.outputs()) all = mix(all, hashes[output.val.index]);
+  return all;
+}
+
 std::uint64_t hash_attr(const ir::Fusion& fusion, const ir::Attr& attr) {
   if (const auto* one = std::get_if<std::int64_t>(&attr)) return static_cast<std::uint64_t>(*one);
   if (const auto* dtype = std::get_if<DType>(&attr)) return static_cast<std::uint64_t>(*dtype);
   if (const auto* extents = std::get_if<ir::Extents>(&attr)) return hash_extents(fusion, *extents);
   if (const auto* real = std::get_if<double>(&attr))
     return std::isnan(*real) ? 1 : std::bit_cast<std::uint64_t>(*real);
+  if (const auto* body = std::get_if<ir::Body>(&attr)) return hash_body(*body->fusion);
   std::uint64_t all = 7;
   for (const std::int64_t axis : std::get<std::vector<std::int64_t>>(attr))
     all = mix(all, static_cast<std::uint64_t>(axis));

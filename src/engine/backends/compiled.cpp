@@ -30,7 +30,9 @@ std::unique_ptr<Backend> make(const BackendSetup& setup) {
                                                                setup.options.excess_precision)](
                            std::span<const Tensor> inputs, const CpuContext& context,
                            const CpuPlanOptions& options) {
-    return make_plan(*kernels, inputs, context, options);
+    std::vector<Shape> shapes;
+    for (const Tensor& input : inputs) shapes.push_back(input.shape());
+    return make_plan(*kernels, shapes, context, options);
   };
   return std::make_unique<CpuProgram>(setup, planner);
 }

@@ -25,7 +25,8 @@ std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context, st
 CpuKernels::CpuKernels(ir::Fusion fusion, std::shared_ptr<jit::CpuCompiler> compiler,
                        bool excess_precision)
     : compiled_(std::move(fusion), {.excess_precision = excess_precision}),
-      compiler_(std::move(compiler)) {}
+      compiler_(std::move(compiler)),
+      excess_precision_(excess_precision) {}
 
 const CpuGroup& CpuKernels::code(const compiler::ScheduledGroup& scheduled) {
   const auto known = made_.find(&scheduled);
@@ -42,13 +43,21 @@ const CpuGroup& CpuKernels::code(const compiler::ScheduledGroup& scheduled) {
   return made_.emplace(&scheduled, std::move(group)).first->second;
 }
 
-std::vector<const CpuGroup*> CpuKernels::prepare(std::span<const Tensor> inputs, ir::Sizes& sizes) {
-  sizes = ir::bind_inputs(fusion(), inputs);
+CpuKernels& CpuKernels::body(ir::ExprId id) {
+  std::unique_ptr<CpuKernels>& known = bodies_[id];
+  if (!known)
+    known = std::make_unique<CpuKernels>(*fusion().attr<ir::Body>(id, "body").fusion, compiler_,
+                                         excess_precision_);
+  return *known;
+}
+
+std::vector<const CpuGroup*> CpuKernels::prepare(std::span<const Shape> inputs, ir::Sizes& sizes) {
+  sizes = ir::bind(fusion(), inputs);
   std::vector<const CpuGroup*> all(compiled_.groups().size(), nullptr);
   for (const compiler::SegmentedGroup& group : compiled_.groups())
     if (compiled_.has_kernels(group.id))
       all[group.id.index] = &code(compiled_.lower(group.id, sizes));
-  sizes = ir::bind_inputs(fusion(), inputs);  // kernels may need sizes that follow from others
+  sizes = ir::bind(fusion(), inputs);  // kernels may need sizes that follow from others
   return all;
 }
 

@@ -39,16 +39,20 @@ class CpuKernels {
 
   const compiler::CompiledFusion& compiled() const { return compiled_; }
   const ir::Fusion& fusion() const { return compiled_.fusion(); }
-  /// By group, for inputs of these types and shapes, to which `sizes` is bound; nothing for views
+  /// By group, for inputs of these shapes, to which `sizes` is bound; nothing for views
   /// and library calls. Lives as long as this. UsageError for inputs that do not fit.
-  std::vector<const CpuGroup*> prepare(std::span<const Tensor> inputs, ir::Sizes& sizes);
+  std::vector<const CpuGroup*> prepare(std::span<const Shape> inputs, ir::Sizes& sizes);
+  /// Those of the body of a scan. They live as long as this.
+  CpuKernels& body(ir::ExprId id);
 
  private:
   const CpuGroup& code(const compiler::ScheduledGroup& scheduled);
 
   compiler::CompiledFusion compiled_;
   std::shared_ptr<jit::CpuCompiler> compiler_;
+  bool excess_precision_;
   std::map<const compiler::ScheduledGroup*, CpuGroup> made_;
+  std::map<ir::ExprId, std::unique_ptr<CpuKernels>> bodies_;
 };
 
 }  // namespace segfuse::engine

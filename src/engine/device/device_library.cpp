@@ -27,6 +27,9 @@ void DevicePlanner::plan_library(ir::ExprId id) {
     case ir::OpaqueOp::cummin:
     case ir::OpaqueOp::cumlogsumexp:
     case ir::OpaqueOp::linear_scan: return add_scan(id);
+    case ir::OpaqueOp::scan:
+      throw UsageError(
+          "scan: programs with a scan run on the CPU only; found a GPU, expected device \"cpu\"");
     case ir::OpaqueOp::sort: return add_sort(id);
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);

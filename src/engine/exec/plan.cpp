@@ -120,11 +120,12 @@ CpuPlanner::CpuPlanner(const ir::Fusion& fusion, const ir::Sizes& sizes, const C
                        const CpuPlanOptions& options)
     : PlanBuilder(fusion, sizes, {}, options), context_(context), check_(options.check) {}
 
-CpuPlanner::CpuPlanner(const CpuKernels& kernels, const ir::Sizes& sizes, const CpuContext& context,
+CpuPlanner::CpuPlanner(CpuKernels& kernels, const ir::Sizes& sizes, const CpuContext& context,
                        const CpuPlanOptions& options)
     : PlanBuilder(kernels.fusion(), sizes, kernels.compiled().segmented().in_place, options),
       context_(context),
       check_(options.check),
+      kernels_(&kernels),
       generated_(true) {}
 
 std::function<void(runtime::StreamHandle)> CpuPlanner::waiter() const {

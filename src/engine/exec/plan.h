@@ -89,9 +89,9 @@ class CpuPlan {
 CpuPlan make_plan(const ir::Fusion& fusion, std::span<const Group> groups, const ir::Sizes& sizes,
                   const CpuContext& context, const CpuPlanOptions& options);
 
-/// The same with generated kernels. Halves are stored as they are. The plan holds the code, not the
-/// CpuKernels.
-CpuPlan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs, const CpuContext& context,
+/// The same with generated kernels, for inputs of these shapes. Halves are stored as they are. The
+/// plan holds the code, not the CpuKernels.
+CpuPlan make_plan(CpuKernels& kernels, std::span<const Shape> inputs, const CpuContext& context,
                   const CpuPlanOptions& options);
 
 }  // namespace segfuse::engine

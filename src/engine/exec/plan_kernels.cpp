@@ -69,6 +69,7 @@ void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks)
 }  // namespace
 
 void CpuPlanner::plan_library(ir::ExprId id) {
+  if (fusion_.expr(id).op == ir::Op::scan) return plan_steps(id);
   const std::vector<ir::ValId> operands = fusion_.expr(id).operands;
   std::vector<Ref> before;
   for (const ir::ValId operand : operands) {
@@ -131,7 +132,7 @@ CpuPlan CpuPlanner::run(const compiler::CompiledFusion& compiled,
   return finish();
 }
 
-CpuPlan make_plan(CpuKernels& kernels, std::span<const Tensor> inputs, const CpuContext& context,
+CpuPlan make_plan(CpuKernels& kernels, std::span<const Shape> inputs, const CpuContext& context,
                   const CpuPlanOptions& options) {
   ir::Sizes sizes;
   const std::vector<const CpuGroup*> codes = kernels.prepare(inputs, sizes);

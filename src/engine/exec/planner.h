@@ -13,7 +13,7 @@ class CpuPlanner final : public PlanBuilder {
   CpuPlanner(const ir::Fusion& fusion, const ir::Sizes& sizes, const CpuContext& context,
              const CpuPlanOptions& options);
   /// With generated kernels.
-  CpuPlanner(const CpuKernels& kernels, const ir::Sizes& sizes, const CpuContext& context,
+  CpuPlanner(CpuKernels& kernels, const ir::Sizes& sizes, const CpuContext& context,
              const CpuPlanOptions& options);
   CpuPlan run(std::span<const Group> groups);
   CpuPlan run(const compiler::CompiledFusion& compiled, std::span<const CpuGroup* const> codes);
@@ -57,11 +57,19 @@ class CpuPlanner final : public PlanBuilder {
   void plan_matmul(ir::ExprId id);
   void plan_scan(ir::ExprId id);
   void plan_sort(ir::ExprId id);
+  void plan_steps(ir::ExprId id);
+  CpuPlan plan_body(ir::ExprId id, std::span<const Shape> shapes);
+  void add_scan_step(ir::ExprId id, const std::vector<Ref>& operands,
+                     const std::vector<Ref>& results, std::function<void(Run&)> go,
+                     std::span<const Ref> workspaces);
+  /// A value packed and in its own type.
+  Ref stored(ir::ValId val);
   void plan_semicrf(ir::ExprId id);
   bool used_outside(ir::ValId val, const Group& group) const;
 
   CpuContext context_;
   StepCheck check_;
+  CpuKernels* kernels_ = nullptr;  ///< null: built-in loops
   bool generated_ = false;
   std::optional<std::uint32_t> constants_;  ///< the buffer
   std::vector<std::byte> constant_bytes_;

@@ -228,6 +228,7 @@ std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& r
     case ir::OpaqueOp::cumlogsumexp:
     case ir::OpaqueOp::linear_scan: return {scan_error(e, results[0])};
     case ir::OpaqueOp::sort: return no_errors(results);
+    case ir::OpaqueOp::scan:  // judged step by step
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: break;
   }
@@ -414,6 +415,7 @@ std::optional<double> stated_ulps(ir::Op op, DType dtype, Functions functions) {
 
 std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,
                           const ir::OpaqueOps& opaque, Functions functions) {
+  if (e.expr().op == ir::Op::scan) return judge_scan(e, operands, opaque, functions);
   const std::vector<Tensor> results = ir::evaluate(e, opaque);
   std::vector<Tensor> errors = own_errors(e, results, functions);
   if (std::any_of(operands.begin(), operands.end(),
@@ -438,10 +440,17 @@ std::vector<Judged> judge(const Evaluation& e, std::span<const Judged> operands,
 std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
                               const ir::OpaqueOps& opaque, Functions functions) {
   const ir::Sizes sizes = ir::bind_inputs(fusion, inputs);
+  std::vector<Judged> exact;
+  for (const Tensor& input : inputs)
+    exact.push_back({ir::widen(input), Tensor::zeros(DType::kF64, input.shape())});
+  return judge_values(fusion, sizes, exact, opaque, functions);
+}
+
+std::vector<Judged> judge_values(const ir::Fusion& fusion, const ir::Sizes& sizes,
+                                 std::span<const Judged> inputs, const ir::OpaqueOps& opaque,
+                                 Functions functions) {
   std::vector<Judged> all(fusion.storage().vals.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    all[fusion.inputs()[i].val.index] = {ir::widen(inputs[i]),
-                                         Tensor::zeros(DType::kF64, inputs[i].shape())};
+  for (std::size_t i = 0; i < inputs.size(); ++i) all[fusion.inputs()[i].val.index] = inputs[i];
   for (const ir::ExprId id : fusion.live_exprs()) {
     std::vector<Judged> operands;
     std::vector<Tensor> values;

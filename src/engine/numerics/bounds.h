@@ -37,6 +37,14 @@ std::vector<Judged> judge(const ir::Evaluation& e, std::span<const Judged> opera
 std::vector<Judged> judge_all(const ir::Fusion& fusion, std::span<const Tensor> inputs,
                               const ir::OpaqueOps& opaque, Functions functions = Functions::kOurs);
 
+/// The same from judged inputs, for sizes that are known.
+std::vector<Judged> judge_values(const ir::Fusion& fusion, const ir::Sizes& sizes,
+                                 std::span<const Judged> inputs, const ir::OpaqueOps& opaque,
+                                 Functions functions);
+/// A scan, step after step: the errors of carries go on.
+std::vector<Judged> judge_scan(const ir::Evaluation& e, std::span<const Judged> operands,
+                               const ir::OpaqueOps& opaque, Functions functions);
+
 /// The first element of `found` that is further from `judged` than it may be; -1: none.
 std::int64_t first_beyond(const Tensor& found, const Judged& judged);
 

@@ -154,6 +154,8 @@ std::vector<Value> FusionBuilder::apply(std::string_view operation, std::span<co
   const std::optional<ir::Op> op = ir::op_from_name(operation);
   if (!op)
     throw UsageError(fmt::format("there is no operation '{}'; docs/ir.md lists them", operation));
+  if (*op == ir::Op::scan)
+    throw UsageError("scan: its body is a program, which is no attribute here; call scan()");
   ir::Fusion& fusion = state_->fusion;
   ir::Builder builder(fusion);
   std::vector<ir::ValId> ids;
@@ -251,7 +253,7 @@ std::vector<OperationInfo> operations() {
   constexpr std::string_view kTypes[] = {"",     "float",   "numeric", "compare",
                                          "test", "logical", "integer"};
   constexpr std::string_view kDomains[] = {"any", "positive", "nonzero"};
-  constexpr std::string_view kAttributes[] = {"int", "ints", "float", "dtype", "sizes"};
+  constexpr std::string_view kAttributes[] = {"int", "ints", "float", "dtype", "sizes", "body"};
   std::vector<OperationInfo> all;
   for (const ir::OpInfo& op : ir::all_ops()) {
     OperationInfo& row = all.emplace_back();

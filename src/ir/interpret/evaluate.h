@@ -1,6 +1,7 @@
 #pragma once
 // Evaluation of single expressions over wide tensors: f64 for floats, i64 for integers and bools.
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Evaluation {
   const Sizes& sizes;
   ExprId id;
   std::span<const Tensor> operands;  ///< wide
+  bool round_to_dtype = false;       ///< within a scan, as InterpretOptions has it
 
   const Expr& expr() const { return fusion.expr(id); }
   const Val& operand(std::size_t i) const { return fusion.val(expr().operands[i]); }
@@ -43,7 +45,23 @@ std::vector<Tensor> evaluate_movement(const Evaluation& e);
 std::vector<Tensor> evaluate_creation(const Evaluation& e);
 std::vector<Tensor> evaluate_matmul(const Evaluation& e);
 std::vector<Tensor> evaluate_scan(const Evaluation& e);
+std::vector<Tensor> evaluate_loop(const Evaluation& e, const OpaqueOps& opaque);
 std::vector<Tensor> evaluate_sort(const Evaluation& e);
+
+/// All values of a Fusion, by ValId and wide; those of the inputs are given.
+std::vector<Tensor> evaluate_all(const Fusion& fusion, const Sizes& sizes,
+                                 std::span<const Tensor> inputs, const OpaqueOps& opaque,
+                                 bool round_to_dtype);
+
+/// The elements of one step along the first axis, copied, and the way back.
+Tensor step_of(const Tensor& all, std::int64_t step);
+void set_step(Tensor& all, std::int64_t step, const Tensor& one);
+/// What the body of a scan makes of carries, one step of each sequence, and constants.
+using StepFunction = std::function<std::vector<Tensor>(std::span<const Tensor> inputs)>;
+/// The results of a scan, whose steps `step` does.
+std::vector<Tensor> run_steps(const Evaluation& e, const StepFunction& step);
+/// The sizes of its body.
+Sizes body_sizes(const Evaluation& e);
 
 /// Reduces an integer to what its type can hold, modulo 2^bits; a bool to 0 or 1.
 std::int64_t wrap(DType dtype, std::int64_t value);

@@ -39,6 +39,7 @@ std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque
     case OpaqueOp::cummin:
     case OpaqueOp::cumlogsumexp:
     case OpaqueOp::linear_scan: return evaluate_scan(e);
+    case OpaqueOp::scan: return evaluate_loop(e, opaque);
     case OpaqueOp::sort: return evaluate_sort(e);
     case OpaqueOp::semicrf_loss: function = &opaque.semicrf_loss; break;
     case OpaqueOp::semicrf_loss_grad: function = &opaque.semicrf_loss_grad; break;
@@ -86,24 +87,34 @@ std::vector<Tensor> evaluate_creation(const Evaluation& e) {
   return {out};
 }
 
-std::vector<Tensor> interpret(const Fusion& fusion, std::span<const Tensor> inputs,
-                              const OpaqueOps& opaque, const InterpretOptions& options) {
-  const Sizes sizes = bind_inputs(fusion, inputs);
+std::vector<Tensor> evaluate_all(const Fusion& fusion, const Sizes& sizes,
+                                 std::span<const Tensor> inputs, const OpaqueOps& opaque,
+                                 bool round_to_dtype) {
   std::vector<Tensor> values(fusion.storage().vals.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    values[fusion.inputs()[i].val.index] = widen(inputs[i]);
+  for (std::size_t i = 0; i < inputs.size(); ++i) values[fusion.inputs()[i].val.index] = inputs[i];
   for (const ExprId id : fusion.live_exprs()) {
     const Expr& expr = fusion.expr(id);
     std::vector<Tensor> operands;
     for (const ValId operand : expr.operands) operands.push_back(values[operand.index]);
-    const std::vector<Tensor> results = evaluate({fusion, sizes, id, operands}, opaque);
+    const std::vector<Tensor> results =
+        evaluate({fusion, sizes, id, operands, round_to_dtype}, opaque);
     SEGFUSE_CHECK(results.size() == expr.results.size(), "results of {}", info(expr.op).name);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const DType dtype = fusion.val(expr.results[i]).dtype;
-      const bool round = options.round_to_dtype && is_float(dtype);
+      const bool round = round_to_dtype && is_float(dtype);
       values[expr.results[i].index] = round ? results[i].to(dtype).to(DType::kF64) : results[i];
     }
   }
+  return values;
+}
+
+std::vector<Tensor> interpret(const Fusion& fusion, std::span<const Tensor> inputs,
+                              const OpaqueOps& opaque, const InterpretOptions& options) {
+  const Sizes sizes = bind_inputs(fusion, inputs);
+  std::vector<Tensor> wide_inputs;
+  for (const Tensor& input : inputs) wide_inputs.push_back(widen(input));
+  const std::vector<Tensor> values =
+      evaluate_all(fusion, sizes, wide_inputs, opaque, options.round_to_dtype);
   std::vector<Tensor> outputs;
   for (const Output& output : fusion.outputs()) {
     const DType dtype = fusion.val(output.val).dtype;

@@ -551,6 +551,7 @@ std::vector<ValueType> Rule::opaque() const {
     case OpaqueOp::cummin:
     case OpaqueOp::cumlogsumexp:
     case OpaqueOp::linear_scan: return {scanned()};
+    case OpaqueOp::scan: return infer_scan(fusion_, operands_, attrs_);
     case OpaqueOp::sort: return sorted();
     case OpaqueOp::semicrf_loss:
     case OpaqueOp::semicrf_loss_grad: break;

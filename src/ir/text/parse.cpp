@@ -27,6 +27,10 @@ class Parser {
   Fusion run();
 
  private:
+  /// "fusion" to its "}".
+  Fusion block();
+  Body body();
+
   // --- tokens
   Token advance() { return std::exchange(token_, lexer_.next()); }
   bool peek(std::string_view mark) const { return token_.is(Kind::kMark, mark); }
@@ -72,6 +76,7 @@ class Parser {
   Fusion fusion_;
   std::map<std::string, ValId, std::less<>> values_;
   std::set<std::string, std::less<>> symbols_;
+  int nesting_ = 0;  ///< of bodies
 };
 
 // --- tokens
@@ -239,6 +244,7 @@ Attr Parser::attribute(AttrType type) {
     case AttrType::kFloat: return real();
     case AttrType::kDType: return dtype();
     case AttrType::kExtents: return extents();
+    case AttrType::kBody: return body();
     case AttrType::kInts: break;
   }
   std::vector<std::int64_t> all;
@@ -424,15 +430,35 @@ void Parser::statement() {
                           word.kind == Kind::kName ? word.text : "", known));
 }
 
-Fusion Parser::run() {
+/// Names and sizes of a body are its own.
+Body Parser::body() {
+  if (nesting_ == kMaxNesting) fail(token_, fmt::format("at most {} nested bodies", kMaxNesting));
+  Fusion outer = std::exchange(fusion_, Fusion());
+  auto values = std::exchange(values_, {});
+  auto symbols = std::exchange(symbols_, {});
+  ++nesting_;
+  Body made{std::make_shared<const Fusion>(block())};
+  --nesting_;
+  fusion_ = std::move(outer);
+  values_ = std::move(values);
+  symbols_ = std::move(symbols);
+  return made;
+}
+
+Fusion Parser::block() {
   if (!token_.is(Kind::kName, "fusion")) fail(token_, "'fusion'");
   advance();
   if (token_.kind == Kind::kString) fusion_.set_name(unquoted(advance().text));
   if (!peek("{")) fail(token_, "'{'");
   advance();
   while (!accept("}")) statement();
-  if (token_.kind != Kind::kEnd) fail(token_, "the end of the text");
   return std::move(fusion_);
+}
+
+Fusion Parser::run() {
+  Fusion fusion = block();
+  if (token_.kind != Kind::kEnd) fail(token_, "the end of the text");
+  return fusion;
 }
 
 }  // namespace

@@ -25,6 +25,16 @@ std::string quoted(std::string_view text) {
 
 std::string number(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
+/// A text of several lines within a statement: no line end behind it.
+std::string indented(const std::string& text) {
+  std::string all;
+  for (const char c : text.substr(0, text.size() - 1)) {
+    all += c;
+    if (c == '\n') all += "  ";
+  }
+  return all;
+}
+
 class Printer {
  public:
   explicit Printer(const Fusion& fusion) : fusion_(fusion), names_(fusion.storage().vals.size()) {}
@@ -89,6 +99,7 @@ std::string Printer::attribute(const Attr& attr) const {
   if (const auto* value = std::get_if<double>(&attr)) return number(*value);
   if (const auto* dtype = std::get_if<DType>(&attr)) return std::string(name_of(*dtype));
   if (const auto* extents = std::get_if<Extents>(&attr)) return fusion_.to_string(*extents);
+  if (const auto* body = std::get_if<Body>(&attr)) return indented(print(*body->fusion));
   return fmt::format("[{}]", fmt::join(std::get<std::vector<std::int64_t>>(attr), ", "));
 }
 

@@ -73,6 +73,7 @@ class Writer {
   /// Chosen, not multiplied: what is not finite beyond a sequence's end must not get in.
   ValId masked(ValId x) { return b_.where(inside_, x, b_.constant(0)); }
   ValId conv_block(std::size_t index, ValId x, std::int64_t dilation);
+  ValId recurrent_block(std::int64_t index, ValId x);
   ValId attention_block(std::int64_t index, ValId x);
   ValId head(const std::string& name, ValId x, double gain);
   ValId softmax_loss(const Scores& scores, ValId labels);
@@ -102,6 +103,14 @@ ValId Writer::conv_block(std::size_t index, ValId x, std::int64_t dilation) {
   return b_.add(x, y);
 }
 
+ValId Writer::recurrent_block(std::int64_t index, ValId x) {
+  const Net::Scope scope(net_, "recurrent" + std::to_string(index));
+  const ValId y =
+      net_.bidirectional("both", masked(net_.layer_norm("norm", x)), config_.recurrence,
+                         config_.recurrent_states, b_.broadcast_to(inside_, {batch_, steps_, 1}));
+  return b_.add(x, net_.linear("out", net_.dropout(y, config_.dropout), config_.width, 0.5));
+}
+
 ValId Writer::attention_block(std::int64_t index, ValId x) {
   const Net::Scope scope(net_, "attention" + std::to_string(index));
   const ValId bias = b_.where(inside_, b_.constant(0), b_.constant(kPaddingBias));  // (B, H, 1)
@@ -127,6 +136,7 @@ Scores Writer::scores() {
   x = net_.conv1d("stem", x, config_.width, config_.stem_kernel, 1);
   for (std::size_t i = 0; i < config_.dilations.size(); ++i)
     x = conv_block(i, x, config_.dilations[i]);
+  for (std::int64_t i = 0; i < config_.recurrent_blocks; ++i) x = recurrent_block(i, x);
   for (std::int64_t i = 0; i < config_.attention_blocks; ++i) x = attention_block(i, x);
   return scores_of(net_.dropout(b_.relu(net_.layer_norm("norm", x)), config_.dropout));
 }

@@ -26,7 +26,10 @@ struct ModelConfig {
   std::int64_t stem_kernel = 3;
   std::int64_t kernel = 5;
   std::vector<std::int64_t> dilations = {1, 2, 4, 8};  ///< one residual convolution block each
-  std::int64_t attention_blocks = 0;                   ///< after the convolutions
+  nn::Recurrence recurrence = nn::Recurrence::kLstm;
+  std::int64_t recurrent_blocks = 0;   ///< in both directions, after the convolutions
+  std::int64_t recurrent_states = 64;  ///< of each direction
+  std::int64_t attention_blocks = 0;   ///< after these
   std::int64_t attention_heads = 4;
   std::int64_t subsample = 1;  ///< frames stacked at the input and unstacked at the output
   double dropout = 0.1;
@@ -46,6 +49,9 @@ struct ModelConfig {
   /// 1), so that none can see the padding of another.
   std::shared_ptr<const GivenEncoder> given{};
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+
+  /// Whether the scores of a frame may depend on all frames of its sequence, however far.
+  bool sees_all() const { return given || recurrent_blocks > 0 || attention_blocks > 0; }
 };
 
 /// Whether a parameter is one of the CRF's scores: transition, initial, final, duration.

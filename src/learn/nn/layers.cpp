@@ -14,8 +14,6 @@ using ir::Extent;
 using ir::Extents;
 using ir::ValId;
 
-namespace {
-
 std::int64_t channels(const ir::Builder& b, ValId x) {
   const Extent last = b.fusion().canonical(b.val(x).shape.back());
   if (!last.is_constant())
@@ -23,6 +21,8 @@ std::int64_t channels(const ir::Builder& b, ValId x) {
                                  b.fusion().to_string(last)));
   return last.constant();
 }
+
+namespace {
 
 /// A stream number for each parameter that does not depend on the others.
 std::uint64_t stream_of(const std::string& name) { return fnv1a(name); }
@@ -32,8 +32,20 @@ std::uint64_t stream_of(const std::string& name) { return fnv1a(name); }
 Tensor initial_value(const ParameterSpec& spec, std::uint64_t seed) {
   if (spec.init.kind == Init::Kind::kConstant)
     return Tensor::full(DType::kF32, spec.shape, spec.init.value);
+  if (spec.init.kind == Init::Kind::kSecond) {
+    Tensor tensor = Tensor::zeros(DType::kF32, spec.shape);
+    for (std::int64_t i = tensor.size() / 4; i < tensor.size() / 2; ++i)
+      tensor.set(i, spec.init.value);
+    return tensor;
+  }
   Tensor tensor(DType::kF32, spec.shape);
   Rng rng(seed, stream_of(spec.name));
+  if (spec.init.kind == Init::Kind::kUniform) {
+    const double width = spec.init.value - spec.init.low;
+    for (float& x : tensor.span<float>())
+      x = static_cast<float>(spec.init.low + rng.uniform() * width);
+    return tensor;
+  }
   for (float& x : tensor.span<float>()) x = static_cast<float>(rng.normal() * spec.init.value);
   return tensor;
 }

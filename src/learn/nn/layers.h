@@ -12,8 +12,21 @@ namespace segfuse::nn {
 
 /// How a parameter starts.
 struct Init {
-  enum class Kind { kConstant, kNormal } kind = Kind::kConstant;
-  double value = 0;  ///< the constant, or the standard deviation
+  enum class Kind {
+    kConstant,
+    kNormal,
+    kUniform,  ///< between low and value
+    kSecond,   ///< the constant in the second of four equal parts, 0 elsewhere
+  } kind = Kind::kConstant;
+  double value = 0;  ///< the constant, the standard deviation, or the upper end
+  double low = 0;
+};
+
+/// What goes along the frames.
+enum class Recurrence {
+  kLstm,  ///< Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
+  kGru,   ///< Cho et al. 2014, with the reset gate behind the product, as cuDNN and PyTorch have it
+  kSsm,   ///< a diagonal linear recurrence: h[t] = a h[t - 1] + sqrt(1 - a^2) u[t], 0 < a < 1
 };
 
 struct ParameterSpec {
@@ -69,14 +82,38 @@ class Net {
   /// padding.
   ir::ValId self_attention(const std::string& name, ir::ValId x, std::int64_t heads,
                            ir::ValId key_bias);
+  /// (B, T, C) -> (B, T, 2 * states): a recurrence from the first frame on beside one from the last
+  /// on. `inside` (B, T, 1) is true for frames of the sequence, which come first: the second one
+  /// begins with the last of them. Beyond them the result is 0.
+  ///
+  /// Parameters of each of "forward" and "backward", I the channels of x, H the states:
+  ///   lstm: input.weight (I, 4 H), input.bias (4 H), state.weight (H, 4 H); gates in the order
+  ///         input, forget, cell, output (of PyTorch: weight_ih and weight_hh transposed, and the
+  ///         sum of its two biases)
+  ///   gru:  input.weight (I, 3 H), input.bias (3 H), state.weight (H, 3 H), state.bias (H); gates
+  ///         in the order reset, update, new (of PyTorch the same; its biases of reset and update
+  ///         are summed, state.bias is the third part of bias_hh)
+  ///   ssm:  input.weight (I, H), input.bias (H), time_scale (H): a = exp(-exp(-time_scale))
+  /// Weights begin uniform in +-1 / sqrt(H), biases with 0 and those of forget gates with 1, time
+  /// scales uniform between those of 1 and 1000 frames; input.weight of an ssm as that of linear().
+  ir::ValId bidirectional(const std::string& name, ir::ValId x, Recurrence kind,
+                          std::int64_t states, ir::ValId inside);
 
  private:
+  /// One direction; x and the result (T, B, ...), `inside` (T, B, 1).
+  ir::ValId recurrence(const std::string& name, ir::ValId x, Recurrence kind, std::int64_t states,
+                       ir::ValId inside, bool reverse);
+  ir::ValId state_space(ir::ValId u, std::int64_t states, bool reverse);
+
   ir::Builder& b_;
   ir::ValId seed_;
   std::string prefix_;
   std::vector<ParameterSpec> parameters_;
   std::vector<ir::ValId> values_;
 };
+
+/// The size of the last axis. UsageError unless it is a number.
+std::int64_t channels(const ir::Builder& builder, ir::ValId x);
 
 /// The first value of a parameter: a function of (spec, seed) alone.
 Tensor initial_value(const ParameterSpec& spec, std::uint64_t seed);

@@ -280,6 +280,28 @@ Case line_case(const char* name, Op op, std::int64_t flag, Domain domain = Domai
       domain};
 }
 
+/// A carry that every step reads, a sequence and a constant; what is stacked is none of them.
+Case scan_case(const char* name, std::int64_t reverse) {
+  const auto build = [reverse](Builder& b, Inputs x) {
+    ir::Fusion body("step");
+    const Extents state{3};
+    const ValId h = body.add_input("h", DType::kF64, state);
+    const ValId v = body.add_input("v", DType::kF64, {2});
+    const ValId w = body.add_input("w", DType::kF64, {5, 3});
+    Builder s(body);
+    const ValId both = s.reshape(s.concat({h, v}, 0), {1, 5});
+    const ValId next = s.tanh(s.reshape(s.matmul(both, w), state));
+    body.add_output(next);
+    body.add_output(s.mul(next, h));
+    const std::vector<ValId> all =
+        b.make_all(Op::scan, x,
+                   {std::int64_t{1}, std::int64_t{1}, Extents{4}, reverse,
+                    ir::Body{std::make_shared<const ir::Fusion>(std::move(body))}});
+    return b.add(b.sum(all[1], {0}), all[0]);
+  };
+  return {name, {Op::scan}, {{3}, {4, 2}, {5, 3}}, build};
+}
+
 std::vector<Case> line_cases() {
   return {line_case("cumsum", Op::cumsum, 0),
           line_case("cumsum_reversed", Op::cumsum, 1),
@@ -292,6 +314,8 @@ std::vector<Case> line_cases() {
           line_case("cumlogsumexp_reversed", Op::cumlogsumexp, 1),
           line_case("linear_scan", Op::linear_scan, 0),
           line_case("linear_scan_reversed", Op::linear_scan, 1),
+          scan_case("scan", 0),
+          scan_case("scan_reversed", 1),
           line_case("sort", Op::sort, 0),
           line_case("sort_descending", Op::sort, 1)};
 }

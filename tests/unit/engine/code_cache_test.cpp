@@ -42,7 +42,9 @@ class CodeCache : public ::testing::Test {
                                      uniform(rng, DType::kF32, {c}),
                                      uniform(rng, DType::kF32, {c})};
     ir::Sizes sizes;
-    for (const CpuGroup* group : code.prepare(inputs, sizes)) {
+    std::vector<Shape> shapes;
+    for (const Tensor& input : inputs) shapes.push_back(input.shape());
+    for (const CpuGroup* group : code.prepare(shapes, sizes)) {
       if (group == nullptr) continue;
       for (const CpuKernel& kernel : group->kernels) ASSERT_NE(kernel.function, nullptr);
     }

@@ -131,6 +131,18 @@ std::map<std::string, Case> scans() {
       {"cumlogsumexp", {{{3, 4}}, [](FusionBuilder&, X x) { return cumlogsumexp(x[0], 0); }}},
       {"linear_scan",
        {{{3, 4}, {3, 4}}, [](FusionBuilder&, X x) { return linear_scan(x[0], x[1], 1); }}},
+      {"scan",
+       {{{4}, {3, 4}, {4}},
+        [](FusionBuilder&, X x) {
+          FusionBuilder step("step");
+          const Value h = step.input("h", DType::kF32, {"M"});
+          const Value v = step.input("v", DType::kF32, {"M"});
+          const Value next = h * step.input("w", DType::kF32, {"M"}) + v;
+          step.output(next);
+          step.output(tanh(next));
+          const Scanned all = scan(step, {&x[0], 1}, {&x[1], 1}, {&x[2], 1}, 3, true);
+          return all.carries[0] + all.stacked[0];
+        }}},
       {"sort",
        {{{3, 4}},
         [](FusionBuilder&, X x) {

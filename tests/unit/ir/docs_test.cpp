@@ -78,8 +78,13 @@ std::string operand_count(const OpInfo& op) {
   return fmt::format("{} to {}", op.min_operands, op.max_operands);
 }
 
+std::string result_count(const OpInfo& op) {
+  return op.max_results >= 1000 ? "1 or more" : std::to_string(op.max_results);
+}
+
 std::string attribute_list(const OpInfo& op) {
-  static constexpr std::string_view kNames[] = {"whole", "wholes", "real", "dtype", "sizes"};
+  static constexpr std::string_view kNames[] = {"whole", "wholes", "real",
+                                                "dtype", "sizes",  "program"};
   std::string list;
   for (const AttrSpec& attr : op.attrs)
     list += fmt::format("{}`{}` {}", list.empty() ? "" : ", ", attr.name,
@@ -107,7 +112,7 @@ std::string other_table(const std::map<std::string, std::string>& meanings) {
     EXPECT_TRUE(meaning != meanings.end() && !meaning->second.empty())
         << "say what '" << op.name << "' means in docs/ir.md";
     table += fmt::format("| {} | {} | {} | {} | {} | {} |\n", op.name, class_name(op.op_class),
-                         operand_count(op), op.max_results, attribute_list(op),
+                         operand_count(op), result_count(op), attribute_list(op),
                          meaning == meanings.end() ? "" : meaning->second);
   }
   return table;

@@ -151,6 +151,14 @@ const Row kRows[] = {
     {"linear_scan", "x:f32[N, M] y:f32[N, M]", "linear_scan(%x, %y) {axis=0, reverse=0}",
      "f32[N, M]", "x:f32[3] y:f32[4]", "linear_scan(%x, %y) {axis=0, reverse=0}",
      "linear_scan: operands must have one shape (broadcast first); found f32[3] and f32[4]"},
+    {"scan", "h:f32[M] x:f32[N, M] w:f32[M, 3]",
+     "scan(%h, %x, %w) {carries=1, sequences=1, length=[N], reverse=1, body=fusion \"step\" { "
+     "symbols K %h = input \"h\" : f32[K] %x = input \"x\" : f32[K] "
+     "%w = input \"w\" : f32[K, 3] %s = add(%h, %x) %e = sum(%w) {axes=[0]} output %s output %e }}",
+     "f32[M], f32[N, 3]", "h:f32[M] x:f32[N, 3]",
+     "scan(%h, %x) {carries=1, sequences=1, length=[N], reverse=0, body=fusion { symbols K "
+     "%h = input \"h\" : f32[K] %x = input \"x\" : f32[4] output %h }}",
+     "scan: the body takes sequence 0 as [4]; found [3]"},
     {"sort", "x:f32[N, M]", "sort(%x) {axis=1, descending=1}", "f32[N, M], i64[N, M]", "x:f32[N]",
      "sort(%x) {axis=0, descending=-1}", "sort: descending must be 0 or 1; found -1"},
     {"semicrf_loss",
@@ -235,6 +243,14 @@ struct Refusal {
   const char* message;
 };
 
+void expect_refusals(std::span<const Refusal> refusals) {
+  for (const Refusal& refusal : refusals) {
+    const std::string text = program(refusal.inputs, refusal.expression, "");
+    EXPECT_THAT(message_of<DataError>([&] { (void)parse(text); }), HasSubstr(refusal.message))
+        << text;
+  }
+}
+
 TEST(RulesTable, RefusesTheRestToo) {
   const Refusal refusals[] = {
       {"x:f32[N] y:f32[N, 1]", "add(%x, %y)",
@@ -289,11 +305,78 @@ TEST(RulesTable, RefusesTheRestToo) {
       {"x:f32[4, 2, 2] y:f32[5, 2, 2]", "matmul(%x, %y) {transpose_a=0, transpose_b=0}",
        "the leading axes must agree; found 4 and 5"},
   };
-  for (const Refusal& refusal : refusals) {
-    const std::string text = program(refusal.inputs, refusal.expression, "");
-    EXPECT_THAT(message_of<DataError>([&] { (void)parse(text); }), HasSubstr(refusal.message))
-        << text;
-  }
+  expect_refusals(refusals);
+}
+
+/// A body of one input "a" of this type, with its expressions and outputs.
+std::string scan_of(const char* attributes, const char* type, const char* rest) {
+  return std::string("{") + attributes + ", body=fusion { symbols K %a = input \"a\" : " + type +
+         " " + rest + " }}";
+}
+
+TEST(RulesTable, RefusesBodiesThatDoNotFit) {
+  const char* const map = "carries=0, sequences=1, length=[N], reverse=0";
+  const char* const state = "carries=1, sequences=0, length=[3], reverse=0";
+  const struct {
+    const char* inputs;
+    const char* operands;
+    std::string attributes;
+    const char* message;
+  } rows[] = {
+      {"x:f32[N]", "%x",
+       scan_of("carries=0, sequences=0, length=[N], reverse=0", "f32[]", "output %a"),
+       "scan: needs a carry or a sequence"},
+      {"x:f32[N]", "%x",
+       scan_of("carries=0, sequences=2, length=[N], reverse=0", "f32[]", "output %a"),
+       "1 operands were given for 0 carries and 2 sequences"},
+      {"x:f32[N]", "%x",
+       scan_of("carries=0, sequences=1, length=[N], reverse=2", "f32[]", "output %a"),
+       "reverse must be 0 or 1; found 2"},
+      {"x:f32[N]", "%x",
+       scan_of("carries=-1, sequences=1, length=[N], reverse=0", "f32[]", "output %a"),
+       "the number of carries is -1; it must not be negative"},
+      {"x:f32[N]", "%x",
+       scan_of("carries=0, sequences=1, length=[], reverse=0", "f32[]", "output %a"),
+       "length must be one size; found 0"},
+      {"x:f32[6]", "%x",
+       scan_of("carries=0, sequences=1, length=[7], reverse=0", "f32[]", "output %a"),
+       "sequence 0 has 6 steps and the scan 7"},
+      {"x:f32[]", "%x", scan_of(map, "f32[]", "output %a"), "sequence 0 has no axis to go along"},
+      {"x:f32[N]", "%x", scan_of(map, "f64[]", "output %a"),
+       "sequence 0 is f32[N]; the body takes f64"},
+      {"x:f32[N] y:f32[N]", "%x, %y", scan_of(map, "f32[]", "output %a"),
+       "the body takes 1 inputs and gets 2"},
+      {"x:f32[N, M]", "%x", scan_of(map, "f32[]", "output %a"),
+       "the input 'a' of the body has the shape [] and gets [M]"},
+      {"x:f32[N]", "%x", scan_of(map, "f32[]", ""), "the body gives nothing"},
+      {"x:f32[N]", "%x", scan_of(state, "f32[K]", "%b = sum(%a) {axes=[0]} output %b"),
+       "the body takes carry 0 as f32[K] and gives f32[]; they must be alike"},
+      {"x:f32[N]", "%x", scan_of(state, "f32[K]", ""),
+       "the body gives 0 outputs, fewer than the 1 carries"},
+      {"x:f32[N]", "%x", scan_of(state, "f32[K]", "output %a alias %a -> %a"),
+       "the body must not overwrite its inputs"},
+      {"x:i64[2]", "%x",
+       scan_of(map, "i64[]",
+               "%z = broadcast(%a) {axes=[], shape=[2]} "
+               "%r = random_uniform(%z) {shape=[2], stream=0} output %r"),
+       "the body draws random numbers"},
+      {"x:f32[N]", "%x", scan_of(map, "f32[]", "%k = iota {length=[K], dtype=f32} output %k"),
+       "the size K of the body stands alone in no axis of its inputs"},
+      {"x:f32[5]", "%x",
+       scan_of(state, "f32[K]",
+               "%b = concat(%a, %a) {axis=0} %c = reshape(%b) {shape=[6]} "
+               "output %a"),
+       "scan: the body takes carry 0 as [3]; found [5]"},
+      {"x:f32[N]", "%x", scan_of(map, "f32[]", "output %b"),
+       "expected a value that is defined above"},
+  };
+  std::vector<std::string> expressions;
+  std::vector<Refusal> refusals;
+  for (const auto& row : rows)
+    expressions.push_back(std::string("scan(") + row.operands + ") " + row.attributes);
+  for (std::size_t i = 0; i < expressions.size(); ++i)
+    refusals.push_back({rows[i].inputs, expressions[i].c_str(), rows[i].message});
+  expect_refusals(refusals);
 }
 
 }  // namespace

@@ -146,6 +146,9 @@ TEST(LongDecoding, IsRefusedWhereAFrameDependsOnAllOthers) {
   EXPECT_TRUE(Small(config).decoder().can_decode_long({}));
   EXPECT_FALSE(Small(config).decoder().can_decode_long({.minimum_risk = true}));
   EXPECT_FALSE(Small(config).decoder().can_decode_long({.k_best = 2}));
+  config.recurrent_blocks = 1;
+  EXPECT_FALSE(Small(config).decoder().can_decode_long({}));
+  config.recurrent_blocks = 0;
   config.attention_blocks = 1;
   Decoder decoder = Small(config).decoder();
   EXPECT_FALSE(decoder.can_decode_long({}));

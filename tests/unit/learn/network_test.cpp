@@ -202,6 +202,11 @@ learn::ModelConfig small_model(learn::HeadKind head) {
   m.width = 6;
   m.kernel = 3;
   m.dilations = {1, 2};
+  m.recurrence = head == learn::HeadKind::kSemiMarkov    ? nn::Recurrence::kLstm
+                 : head == learn::HeadKind::kLinearChain ? nn::Recurrence::kGru
+                                                         : nn::Recurrence::kSsm;
+  m.recurrent_blocks = 1;
+  m.recurrent_states = 5;
   m.attention_blocks = 1;
   m.attention_heads = 2;
   m.subsample = 2;
@@ -227,8 +232,14 @@ TEST(Segmenter, ProgramsVerifyAndShareTheirParameters) {
   }
 }
 
-TEST(Segmenter, EmissionsOfASequenceDoNotDependOnItsPadding) {
-  const learn::Segmenter segmenter(small_model(learn::HeadKind::kSemiMarkov));
+class SegmenterOf : public ::testing::TestWithParam<learn::HeadKind> {};
+INSTANTIATE_TEST_SUITE_P(Heads, SegmenterOf,
+                         ::testing::Values(learn::HeadKind::kSemiMarkov,
+                                           learn::HeadKind::kLinearChain,
+                                           learn::HeadKind::kSoftmax));
+
+TEST_P(SegmenterOf, EmissionsOfASequenceDoNotDependOnItsPadding) {
+  const learn::Segmenter segmenter(small_model(GetParam()));
   ThreadPool pool(2);
   engine::Executable forward(segmenter.inference(), pool);
   learn::BoundInputs inputs(forward.fusion());

@@ -207,8 +207,7 @@ TEST(Shards, ATrainingIsTheStepsOfItsShards) {
 }
 
 /// From a checkpoint within the first epoch.
-TEST(Shards, ATrainingGoesOnWhereItWas) {
-  Training training;
+void expect_goes_on(Training& training) {
   training.options.checkpoint_seconds = 1e-9;  // after every step
   const std::filesystem::path& checkpoint = training.options.checkpoint;
   const std::filesystem::path kept = checkpoint.string() + ".kept";
@@ -234,6 +233,40 @@ TEST(Shards, ATrainingGoesOnWhereItWas) {
                    [](const auto&) { return DevScores{}; }, training.options),
                expected);
 }
+
+TEST(Shards, ATrainingGoesOnWhereItWas) {
+  Training training;
+  expect_goes_on(training);
+}
+
+class RecurrentShards : public ::testing::TestWithParam<nn::Recurrence> {
+ protected:
+  static ModelConfig config() {
+    ModelConfig config = tiny(0.3);
+    config.recurrence = GetParam();
+    config.recurrent_blocks = 2;
+    config.recurrent_states = 3;
+    return config;
+  }
+};
+
+TEST_P(RecurrentShards, AnyNumberOfThreadsAndRanksMakesTheSameBits) {
+  Training training(config());
+  const TrainingOutcome one = training.run(1);
+  expect_equal(one, training.run(2));
+  const TrainingOutcome alone = run_on_ranks(1, training);
+  expect_equal(run_on_ranks(2, training), alone);
+  EXPECT_EQ(alone.history[1].train_loss, one.history[1].train_loss);
+}
+
+TEST_P(RecurrentShards, ATrainingGoesOnWhereItWas) {
+  Training training(config());
+  expect_goes_on(training);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RecurrentShards,
+                         ::testing::Values(nn::Recurrence::kLstm, nn::Recurrence::kGru,
+                                           nn::Recurrence::kSsm));
 
 TEST(Shards, AnyNumberOfRanksMakesTheSameBits) {
   for (const std::int64_t shards : {8, 16}) {

@@ -22,8 +22,9 @@ namespace segfuse::learn {
 
 /// A model with parameters, and its flat state.
 struct Model {
-  explicit Model(HeadKind head)
-      : segmenter(tiny(0.3, head)), layout(segmenter.parameters(), is_crf) {
+  explicit Model(HeadKind head) : Model(tiny(0.3, head)) {}
+  explicit Model(const ModelConfig& config)
+      : segmenter(config), layout(segmenter.parameters(), is_crf) {
     Rng rng(4);
     for (const nn::ParameterSpec& spec : segmenter.parameters())
       parameters.push_back(segfuse::testing::uniform(rng, DType::kF32, spec.shape));
@@ -42,12 +43,12 @@ struct Model {
 
 /// A training of a few epochs with a checkpoint of its own.
 struct Training {
-  Model model{HeadKind::kSemiMarkov};
+  Model model;
   TrainingPlan plan;
   TrainerOptions options;
   std::vector<Sequence> sequences = some_sequences();
 
-  Training() {
+  explicit Training(const ModelConfig& config = tiny(0.3)) : model(config) {
     plan.epochs = 2;
     plan.batch_size = 4;
     plan.shards = 4;

@@ -183,6 +183,11 @@ TEST(NotFinite, NothingIsNamedWhereNothingIs) {
 TEST(Masks, WhateverStandsInPaddingChangesNoBit) {
   for (const HeadKind head : {HeadKind::kSemiMarkov, HeadKind::kLinearChain, HeadKind::kSoftmax}) {
     ModelConfig config = tiny(0.1, head);
+    config.recurrence = head == HeadKind::kSemiMarkov    ? nn::Recurrence::kLstm
+                        : head == HeadKind::kLinearChain ? nn::Recurrence::kGru
+                                                         : nn::Recurrence::kSsm;
+    config.recurrent_blocks = 1;
+    config.recurrent_states = 3;
     config.attention_blocks = 1;
     config.attention_heads = 2;
     config.subsample = 2;

@@ -189,8 +189,18 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
         [](const TomlReader& t, TrainConfig& c) {
           c.model.dilations = t.integers("dilations", c.model.dilations);
         });
+  s.choice("recurrence", SEGFUSE_AT(model.recurrence),
+           std::vector<std::pair<std::string, nn::Recurrence>>{{"lstm", nn::Recurrence::kLstm},
+                                                               {"gru", nn::Recurrence::kGru},
+                                                               {"ssm", nn::Recurrence::kSsm}},
+           "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. The first "
+           "two run on the CPU only.");
+  s.whole("recurrent_blocks", SEGFUSE_AT(model.recurrent_blocks), 0, 100,
+          "Blocks of a recurrence in both directions, behind the convolutions.");
+  s.whole("recurrent_states", SEGFUSE_AT(model.recurrent_states), 1, 100'000,
+          "States of each direction.");
   s.whole("attention_blocks", SEGFUSE_AT(model.attention_blocks), 0, 1000,
-          "Blocks of self-attention behind the convolutions.");
+          "Blocks of self-attention behind the convolutions and recurrences.");
   s.whole("attention_heads", SEGFUSE_AT(model.attention_heads), 1, 1000,
           "Heads of each; they divide `width`.");
   s.whole("subsample", SEGFUSE_AT(model.subsample), 1, 64,

@@ -252,8 +252,8 @@ Decoded LongCrf::finish(const std::string& id) {
 }  // namespace
 
 bool Decoder::can_decode_long(const Options& options) const {
-  return !state_->config.given && state_->config.attention_blocks == 0 && !options.minimum_risk &&
-         options.k_best == 0 && options.samples == 0 && !options.frame_posteriors;
+  return !state_->config.sees_all() && !options.minimum_risk && options.k_best == 0 &&
+         options.samples == 0 && !options.frame_posteriors;
 }
 
 Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
