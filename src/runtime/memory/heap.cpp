@@ -355,4 +355,9 @@ void Heap::set_limits(std::size_t soft_limit, std::size_t hard_limit) {
   state_->options.hard_limit = hard_limit == 0 ? state_->device.memory().total : hard_limit;
 }
 
+std::size_t Heap::hard_limit() const {
+  const MutexLock lock(state_->mutex);
+  return state_->options.hard_limit;
+}
+
 }  // namespace segfuse::runtime

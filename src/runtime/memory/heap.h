@@ -115,6 +115,7 @@ class Heap {
   /// Gives memory that nothing uses any more back to the device; does not wait.
   void trim();
   void set_limits(std::size_t soft_limit, std::size_t hard_limit);
+  std::size_t hard_limit() const;
 
   Device& device() const;
   Timeline& timeline() const;
