@@ -157,8 +157,9 @@ def test_a_fraction_of_memory_is_a_limit():
 
 
 def test_graphs_and_pools_are_refused():
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="a CUDA graph or a MemPool asks for a pool"):
+    refused = pytest.raises(RuntimeError, match="a CUDA graph or a MemPool asks for a pool")
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side), refused:
         graph.capture_begin()
     torch.zeros(3, device="cuda").sum().item()
 

@@ -27,7 +27,9 @@ std::uint64_t next_serial() {
 
 }  // namespace
 
-TensorMemory::TensorMemory(OpenDevice& device) : device_(&device), serial_(next_serial()) {}
+TensorMemory::TensorMemory(OpenDevice& device) : device_(&device), serial_(next_serial()) {
+  device.heap().set_may_ask(true);
+}
 
 std::uint32_t TensorMemory::know_or_refuse(StreamHandle stream) {
   for (std::size_t i = 0; i < known_.size(); ++i)

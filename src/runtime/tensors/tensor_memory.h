@@ -22,7 +22,7 @@ namespace segfuse::runtime {
 
 class TensorMemory {
  public:
-  /// `device` stays open as long as this object.
+  /// `device` stays open as long as this object; its heap may ask what is over from now on.
   explicit TensorMemory(OpenDevice& device);
   TensorMemory(const TensorMemory&) = delete;
   TensorMemory& operator=(const TensorMemory&) = delete;

@@ -24,7 +24,7 @@ constexpr std::size_t kBytes = kCount * sizeof(int);
 struct Library {
   explicit Library(const std::shared_ptr<sim::Schedule>& schedule, bool checked = false)
       : open(std::make_unique<sim::SimDevice>(sim::SimOptions{
-                 .schedule = schedule, .granule = 4096, .limit = std::size_t{16} << 20}),
+                 .schedule = schedule, .granule = 4096, .limit = std::size_t{256} << 20}),
              nullptr, options(checked)),
         memory(open) {}
   static OpenDeviceOptions options(bool checked) {
@@ -196,6 +196,26 @@ TEST(TensorMemory, TrimGivesBackWhatNothingUses) {
   library.memory.trim();
   EXPECT_EQ(library.open.heap().statistics().mapped_bytes, 0U);
   library.open.heap().verify();
+}
+
+/// Robson's sequence: blocks fill some memory; again and again every second one is freed, and
+/// blocks of twice the size are asked for.
+TEST(TensorMemory, IdleMemoryIsMappedElsewhereBeforeTheHeapGrows) {
+  Library library(sim::eager());
+  constexpr std::size_t kTotal = std::size_t{48} << 20;
+  library.open.heap().set_limits(kTotal, 0);
+  std::vector<std::byte*> live;
+  for (std::size_t size = std::size_t{256} << 10; size <= (std::size_t{4} << 20); size *= 2) {
+    while (library.open.heap().statistics().live_bytes + size <= kTotal)
+      live.push_back(library.memory.allocate(size, library.first));
+    EXPECT_LE(library.open.heap().statistics().mapped_bytes, kTotal * 3 / 2) << size;
+    for (std::size_t i = 0; i < live.size(); i += 2) library.memory.release(live[i]);
+    std::vector<std::byte*> rest;
+    for (std::size_t i = 1; i < live.size(); i += 2) rest.push_back(live[i]);
+    live = std::move(rest);
+  }
+  library.open.heap().verify();
+  for (std::byte* const at : live) library.memory.release(at);
 }
 
 /// A program that orders its uses by events, and frees whatever it likes at any time.
