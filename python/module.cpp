@@ -10,6 +10,7 @@
 
 #include "calls.h"
 #include "doctor/bind.h"
+#include "memory/bind.h"
 #include "models.h"
 #include "programs.h"
 #include "segfuse/version.h"
@@ -201,5 +202,6 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_device_programs(m);
   segfuse::python::bind_models(m);
   segfuse::python::bind_doctor(m);
+  segfuse::python::bind_memory(m);
   m.def("xla_handlers", &segfuse::python::xla::handlers);
 }

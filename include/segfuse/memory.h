@@ -200,3 +200,53 @@ class Device {
 };
 
 }  // namespace segfuse::memory
+
+// Memory for a library that enqueues its own work, such as PyTorch: handed out in the order of
+// streams, freed without the name of a stream. Who may still use what is freed is found out from
+// the streams that the library enters, and from its waits (docs/memory.md). Streams are CUstream
+// handles; null is the legacy default stream. Any thread. A device is opened at its first use, and
+// stays open until the process ends.
+namespace segfuse::tensor_memory {
+
+/// Memory for work enqueued on `stream` from now on, aligned to 256 bytes, its content undefined;
+/// null for 0 bytes. Throws DeviceError ("CUDA out of memory. ...") when there is none, UsageError
+/// when the program has work on too many streams.
+void* allocate(int device, std::size_t bytes, void* stream);
+/// No work that uses the memory is enqueued from now on. An address from elsewhere is left alone.
+void release(int device, void* address) noexcept;
+/// Work of `stream` until the memory is freed may use it.
+void record_stream(const void* address, void* stream);
+
+/// The calling thread enqueues on `stream` from now on.
+void enter(int device, void* stream);
+/// `stream` may have, or has had, work with all memory that is live.
+void mark(int device, void* stream);
+/// So may all streams that are known: the host waits.
+void mark_all();
+
+/// Most bytes to hold on a device; 0: what it has. Of all devices that have no limit of their own.
+void set_limit(std::size_t bytes);
+void set_limit(int device, std::size_t bytes);
+/// The same as a part of what the device has, in (0, 1].
+void set_fraction(int device, double part);
+/// The host waits for all streams; then memory that nothing uses goes back to its device.
+void trim();
+
+struct Statistics {
+  std::size_t held = 0;       ///< bytes of device memory
+  std::size_t peak_held = 0;  ///< since the beginning, or reset_peaks()
+  std::size_t live = 0;       ///< of these, handed out, with rounding
+  std::size_t requested = 0;  ///< of the live
+  std::size_t blocks = 0;     ///< that are live
+  std::size_t limit = 0;
+  std::uint64_t grown = 0;       ///< times memory was asked of the device
+  std::uint64_t waits = 0;       ///< of streams, for memory
+  std::uint64_t host_waits = 0;  ///< for memory
+};
+Statistics statistics(int device);
+void reset_peaks(int device);
+/// Keeps the last `events` allocations and frees of a device for segfuse::tensor_memory_record()
+/// of doctor/memory.h; 0 turns it off, as it is at first.
+void keep_history(int device, std::size_t events);
+
+}  // namespace segfuse::tensor_memory

@@ -5,7 +5,9 @@
 #include "base/os/file.h"
 #include "doctor/pickle.h"
 #include "doctor/record_json.h"
+#include "runtime/tensors/tensor_memory.h"
 #include "runtime/timeline.h"
+#include "segfuse/doctor/memory.h"
 
 namespace segfuse::doctor {
 
@@ -62,3 +64,11 @@ MemoryRecord read_record(const std::filesystem::path& file) {
 }
 
 }  // namespace segfuse::doctor
+
+namespace segfuse {
+
+std::string tensor_memory_record(int device) {
+  return doctor::to_json(doctor::capture(runtime::cuda_tensor_memory(device).device().heap()));
+}
+
+}  // namespace segfuse

@@ -13,7 +13,7 @@ namespace segfuse::runtime {
 namespace {
 
 /// Of the streams that a timeline can have, these at most are of others.
-constexpr std::size_t kMaxAdopted = 32;
+constexpr std::size_t kMaxAdopted = 40;
 
 }  // namespace
 

@@ -412,6 +412,14 @@ void Timeline::poll() {
   }
 }
 
+void Timeline::ask(const Device& device) {
+  for (const StreamId stream : streams(device)) {
+    const StreamTick last = tail(stream);
+    if (!over(last)) event_behind(last);
+  }
+  poll();
+}
+
 TimelineCounts Timeline::counts() const {
   return {state_->records.load(), state_->waits.load(), state_->host_waits.load()};
 }

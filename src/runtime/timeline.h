@@ -97,6 +97,8 @@ class Timeline {
   void synchronize(const Frontier& uses);
   /// Asks the device what is over, without waiting. Results then depend on timing.
   void poll();
+  /// The same, of all that is enqueued on a device's streams now: records events where none are.
+  void ask(const Device& device);
 
   TimelineCounts counts() const;
 

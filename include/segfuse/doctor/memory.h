@@ -86,6 +86,10 @@ struct MemoryReport {
 /// DataError with the place of what is wrong in it.
 MemoryReport examine_memory(const std::filesystem::path& file, bool with_replay = false);
 
+/// What the memory of segfuse/memory.h on a CUDA device is and did, as a record that
+/// examine_memory() reads.
+std::string tensor_memory_record(int device);
+
 std::string memory_report_text(const MemoryReport& report);
 std::string memory_report_json(const MemoryReport& report);
 /// A page that needs no network and no script: figures, level over time, map of addresses.

@@ -61,6 +61,7 @@ void Buffer::record_stream(Timeline& timeline, StreamId stream) const {
   if (block_ == nullptr) throw UsageError("record_stream: the buffer is empty; allocate it first");
   const StreamTick use = timeline.touch(stream);
   const std::lock_guard lock(block_->uses_lock);
+  block_->uses.drop_if([&](StreamTick former) { return timeline.covered(stream, former); });
   block_->uses.raise(use);
 }
 

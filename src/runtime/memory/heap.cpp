@@ -231,6 +231,24 @@ std::size_t Heap::State::unmap_idle(std::size_t bytes) {
   return released;
 }
 
+// Memory that nothing uses is taken from where it is of no use. Not before a quarter more is held
+// than was ever in use: otherwise memory would go to and fro in each step of a training.
+bool Heap::State::move_idle(std::size_t bytes) {
+  const std::size_t most = counts.peak_taken_bytes;
+  if (mapped() + bytes <= most + most / 4 + 4 * step) return false;
+  if (options.may_ask) {
+    mutex.unlock();
+    try {
+      timeline.ask(device);
+    } catch (...) {
+      mutex.lock();
+      throw;
+    }
+    mutex.lock();
+  }
+  return unmap_idle(bytes) > 0;
+}
+
 Frontier Heap::State::worth_waiting_for(std::size_t bytes) const {
   struct Candidate {
     int uses = 0;
@@ -318,6 +336,9 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
     }
     if (const auto run = own.find_waiting(bytes, uncovered)) return take_waiting(own, *run);
     if (!device_full) {
+      const auto wanted = growth(own, bytes, stream, options.hard_limit);
+      if (wanted && move_idle(wanted->bytes)) continue;
+      // The lock was let go.
       if (const auto more = growth(own, bytes, stream, options.hard_limit)) {
         device_full = !map(own, *more);
         continue;
@@ -353,6 +374,16 @@ void Heap::set_limits(std::size_t soft_limit, std::size_t hard_limit) {
   const MutexLock lock(state_->mutex);
   state_->options.soft_limit = soft_limit;
   state_->options.hard_limit = hard_limit == 0 ? state_->device.memory().total : hard_limit;
+}
+
+void Heap::set_may_ask(bool may_ask) {
+  const MutexLock lock(state_->mutex);
+  state_->options.may_ask = may_ask;
+}
+
+std::size_t Heap::hard_limit() const {
+  const MutexLock lock(state_->mutex);
+  return state_->options.hard_limit;
 }
 
 }  // namespace segfuse::runtime

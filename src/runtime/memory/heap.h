@@ -33,6 +33,9 @@ struct HeapOptions {
   std::size_t reserve_factor = 4;
   /// Whether the host may wait for work of the device when there is no other way.
   bool may_wait = true;
+  /// Whether the device is asked what is over before memory grows beyond the soft limit, so that
+  /// idle memory is found without a host wait. Addresses then depend on how fast the device is.
+  bool may_ask = false;
   /// Bytes kept in the magazine of one stream.
   std::size_t magazine_bytes = std::size_t{8} << 20;
 };
@@ -115,6 +118,8 @@ class Heap {
   /// Gives memory that nothing uses any more back to the device; does not wait.
   void trim();
   void set_limits(std::size_t soft_limit, std::size_t hard_limit);
+  void set_may_ask(bool may_ask);
+  std::size_t hard_limit() const;
 
   Device& device() const;
   Timeline& timeline() const;

@@ -42,6 +42,7 @@ struct Heap::State {
   /// These let go of the lock for their device calls.
   bool map(Arena& arena, const Arena::Growth& growth) SEGFUSE_REQUIRES(mutex);
   std::size_t unmap_idle(std::size_t bytes) SEGFUSE_REQUIRES(mutex);
+  bool move_idle(std::size_t bytes) SEGFUSE_REQUIRES(mutex);
   /// Uses to wait for so that `bytes` can be unmapped; empty when even all would not do.
   Frontier worth_waiting_for(std::size_t bytes) const SEGFUSE_REQUIRES(mutex);
 

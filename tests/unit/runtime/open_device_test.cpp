@@ -109,7 +109,7 @@ TEST(OpenDevice, StreamsThatAreTooManyGetMemoryFromThePool) {
     pooled += device.pool.size();
     open.release(stream, memory);
   }
-  EXPECT_EQ(pooled, 48U);
+  EXPECT_EQ(pooled, 40U);
   open.release(streams.back(), first);  // by a stream that the timeline does not know
   EXPECT_TRUE(device.pool.empty());
   EXPECT_EQ(open.heap().statistics().live_bytes, 0U);

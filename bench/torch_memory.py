@@ -1,0 +1,211 @@
+"""PyTorch's CUDA memory from its own allocators and from segfuse's: one line of JSON for each part.
+
+usage: torch_memory.py ALLOCATOR PART...
+
+ALLOCATOR: default, record (default, with record_stream), expandable, async or segfuse.
+PART: story[:RUNS[:SECONDS]], pair, robson, streams, transformer, convolutions.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+
+CHOICE = sys.argv[1]
+CONFIG = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
+if CHOICE in CONFIG:
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = CONFIG[CHOICE]
+
+import torch
+from torch import nn
+
+from segfuse.torch import allocator
+
+if CHOICE == "segfuse":
+    allocator.enable()
+
+MIB = 1 << 20
+
+
+def reset():
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    if CHOICE == "segfuse":
+        allocator.reset_peaks()
+    else:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def memory():
+    """Most that was held, and the largest sum of what was asked for where that is known; in MiB."""
+    if CHOICE == "segfuse":
+        return {"held": allocator.statistics()["peak_held"] / MIB}
+    return {
+        "held": torch.cuda.max_memory_reserved() / MIB,
+        "allocated": torch.cuda.max_memory_allocated() / MIB,
+    }
+
+
+def story_once(count, recorded):
+    side = torch.cuda.Stream()
+    table = torch.arange(count, device="cuda", dtype=torch.float32)
+    indices = torch.arange(count, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        slow = torch.ones(2048, 2048, device="cuda")
+        for _ in range(20):
+            slow = torch.mm(slow, slow) * 1e-4
+        out = table[indices]
+        if recorded:
+            indices.record_stream(side)
+    del indices
+    poison = torch.zeros(count, device="cuda", dtype=torch.int64)
+    torch.cuda.synchronize()
+    wrong = (out != table).sum().item()
+    del poison
+    return wrong
+
+
+def story(runs=20, seconds=60):
+    count, done, wrong, bad = 1 << 20, 0, 0, 0
+    begin = time.perf_counter()
+    while done < runs and time.perf_counter() - begin < seconds:
+        found = story_once(count, CHOICE == "record")
+        done, wrong, bad = done + 1, wrong + found, bad + (found > 0)
+    return {"runs": done, "bad runs": bad, "wrong": wrong, "of": done * count, **memory()}
+
+
+def pair_of(shape, repeats=20000):
+    best = float("inf")
+    for _ in range(7):
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            torch.empty(shape, device="cuda")
+        best = min(best, (time.perf_counter() - begin) / repeats)
+    return best * 1e6
+
+
+def pair():
+    """Microseconds of an allocation and its free from Python, the best of seven."""
+    sizes = {"1 KiB": 256, "256 KiB": 1 << 16, "8 MiB": 1 << 21}
+    found = {name: pair_of(shape) for name, shape in sizes.items()}
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        kept = torch.ones(10, device="cuda")
+    torch.cuda.synchronize()
+    found["1 KiB, second stream idle"] = pair_of(256)
+    with torch.cuda.stream(side):
+        found["1 KiB, on the second stream"] = pair_of(256)
+    del kept
+    return found
+
+
+def robson():
+    """Blocks fill 512 MiB; again and again every second one is freed and twice the size wanted."""
+    size, total, live = MIB, 512 * MIB, []
+    worst = 0.0
+    while size <= 64 * MIB:
+        while sum(map(torch.numel, live)) + size <= total:
+            live.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        torch.cuda.synchronize()
+        worst = max(worst, memory()["held"] * MIB / sum(map(torch.numel, live)))
+        live, size = live[::2], 2 * size
+    return {"held over live": worst}
+
+
+def steps(step, count=30):
+    losses = [step(i) for i in range(5)]
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    losses += [step(i) for i in range(count)]
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - begin) / count
+    return {"ms": seconds * 1e3, "loss": losses[-1].item(), **memory()}
+
+
+def streams():
+    """Batches are copied and prepared on one stream while another one trains."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(2048, 4096), nn.GELU(), nn.Linear(4096, 4096), nn.GELU(), nn.Linear(4096, 10)
+    ).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    data = [torch.randn(8192, 2048).pin_memory() for _ in range(4)]
+    target = torch.randint(0, 10, (8192,), device="cuda")
+    prepare, main = torch.cuda.Stream(), torch.cuda.current_stream()
+
+    def step(i):
+        with torch.cuda.stream(prepare):
+            batch = data[i % 4].to("cuda", non_blocking=True)
+            batch = (batch - batch.mean(0)) / (batch.std(0) + 1e-5)
+            if CHOICE == "record":
+                batch.record_stream(main)
+        main.wait_stream(prepare)
+        loss = nn.functional.cross_entropy(net(batch), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return steps(step)
+
+
+def transformer():
+    torch.manual_seed(0)
+    net = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True), 4
+    ).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    sizes = (128, 256, 192, 384, 64)
+    inputs = [torch.randn(32, t, 512, device="cuda") for t in sizes]
+
+    def step(i):
+        x = inputs[i % len(inputs)]
+        loss = (net(x) - x.flip(1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return steps(step)
+
+
+def convolutions():
+    torch.manual_seed(0)
+    layers, channels = [], 3
+    for width in (64, 128, 256, 256):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
+                   nn.MaxPool2d(2)]  # fmt: skip
+        channels = width
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
+    sizes = (32, 64, 48, 96)
+    inputs = [torch.randn(64, 3, s, s, device="cuda") for s in sizes]
+    target = torch.randint(0, 10, (64,), device="cuda")
+
+    def step(i):
+        loss = nn.functional.cross_entropy(net(inputs[i % 4]), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return steps(step)
+
+
+PARTS = {f.__name__: f for f in (story, pair, robson, streams, transformer, convolutions)}
+
+
+def main():
+    for part in sys.argv[2:]:
+        name, *numbers = part.split(":")
+        reset()
+        result = PARTS[name](*map(int, numbers))
+        line = {"card": torch.cuda.get_device_name(), "allocator": CHOICE, "part": name, **result}
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

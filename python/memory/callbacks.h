@@ -1,0 +1,25 @@
+#pragma once
+// The functions that torch.cuda.memory.CUDAPluggableAllocator calls. Streams are cudaStream_t. They
+// throw exceptions of C++, of which PyTorch makes a RuntimeError with the same text.
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#define SEGFUSE_TORCH_CALLBACK extern "C" __attribute__((visibility("default")))
+
+/// Never null but for 0 bytes.
+SEGFUSE_TORCH_CALLBACK void* segfuse_torch_allocate(std::size_t bytes, int device, void* stream);
+SEGFUSE_TORCH_CALLBACK void segfuse_torch_release(void* address, std::size_t bytes, int device,
+                                                  void* stream);
+SEGFUSE_TORCH_CALLBACK void segfuse_torch_record_stream(void* address, void* stream);
+SEGFUSE_TORCH_CALLBACK void segfuse_torch_empty_cache();
+SEGFUSE_TORCH_CALLBACK void segfuse_torch_memory_fraction(double part, int device);
+
+namespace segfuse::python {
+
+/// Refuses: a graph, or a pool of its own, is about to be begun.
+void segfuse_torch_begin_pool(int device, std::pair<unsigned long long, unsigned long long> pool,
+                              std::function<bool(void*)> filter);
+
+}  // namespace segfuse::python

@@ -1,0 +1,84 @@
+#pragma once
+// Device memory for a library whose work the runtime does not see, such as PyTorch: handed out by
+// address in the order of a stream of the library, and freed without the name of a stream.
+//
+// A free counts as a use at the tail of the stream that the memory was allocated for, and of every
+// stream that may have had work with it: those that were entered, allocated for, or made to wait
+// since the allocation, those that some thread is in, and all known ones if the host has waited.
+// Work of another stream can only be in the right order after the memory's first write if that
+// stream waited for an event, or if the host waited before the work was enqueued; so whoever
+// reports streams that are entered, waits and host waits need not report uses.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "runtime/open_device.h"
+
+namespace segfuse::runtime {
+
+class TensorMemory {
+ public:
+  /// `device` stays open as long as this object; its heap may ask what is over from now on.
+  explicit TensorMemory(OpenDevice& device);
+  TensorMemory(const TensorMemory&) = delete;
+  TensorMemory& operator=(const TensorMemory&) = delete;
+
+  /// For work enqueued on `stream` from now on; null for 0 bytes. Throws OutOfDeviceMemory, and
+  /// UsageError when there are too many streams.
+  std::byte* allocate(std::size_t bytes, StreamHandle stream);
+  /// No work that uses the memory is enqueued from now on. Addresses from elsewhere are left alone.
+  void release(std::byte* address) noexcept;
+
+  /// The stream becomes the one that the calling thread enqueues on.
+  void enter(StreamHandle stream);
+  /// The stream may have had, or has from now on, work with all memory that is live.
+  void mark(StreamHandle stream);
+  /// So may all known streams: the host has waited, or is about to.
+  void mark_all();
+  /// A free of this memory counts as a use by the stream. Addresses from elsewhere are left alone.
+  void record_stream(const std::byte* address, StreamHandle stream);
+
+  bool holds(const std::byte* address) const;
+  std::size_t live() const;
+  /// The host waits for all known streams; then memory that nothing uses goes back to the device.
+  void trim();
+  OpenDevice& device() const { return *device_; }
+
+ private:
+  using Streams = std::uint64_t;  ///< a bit for each number of a stream
+  static_assert(kMaxStreams <= 64);
+
+  struct Known {
+    StreamHandle handle;
+    StreamId id;
+    std::uint64_t marked = 0;  ///< epoch of the last sign of work
+    int threads = 0;           ///< that are in it
+  };
+  struct Held {
+    Buffer buffer;
+    std::uint32_t home = 0;   ///< place in known_
+    std::uint64_t epoch = 0;  ///< of the allocation
+    Streams recorded = 0;     ///< by record_stream: places in known_
+  };
+
+  std::uint32_t know(StreamHandle stream) SEGFUSE_REQUIRES(mutex_);
+  /// The same, but kMaxStreams when there are too many; allocate() says so from then on.
+  std::uint32_t know_or_refuse(StreamHandle stream) SEGFUSE_REQUIRES(mutex_);
+
+  OpenDevice* device_;
+  std::uint64_t serial_;  ///< unlike that of any other, before and after
+  mutable Mutex mutex_;   ///< not held while the heap is called
+  std::vector<Known> known_ SEGFUSE_GUARDED_BY(mutex_);
+  bool too_many_ SEGFUSE_GUARDED_BY(mutex_) = false;
+  std::uint64_t epoch_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<const std::byte*, Held> held_ SEGFUSE_GUARDED_BY(mutex_);
+};
+
+/// That of a CUDA device, which stays open until the process ends. Throws as open_cuda does.
+TensorMemory& cuda_tensor_memory(int ordinal);
+
+}  // namespace segfuse::runtime
