@@ -59,6 +59,7 @@ enum class LabelFormat {
   kCtm,
   kBed,
   kGff3,
+  kWfdb,
 };
 
 struct LabelOptions {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/os/file.h"
 #include "learn/data/labels/fields.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "learn/data/values/values.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -110,14 +112,26 @@ bool shares_labels(const fs::path& file, const FileMap& audio, FileMap& labels, 
   }
 }
 
+/// What belongs to WFDB records: their signals and the headers of their parts.
+std::set<fs::path> parts_of_records(const FileMap& audio) {
+  std::set<fs::path> out;
+  for (const auto& [key, path] : audio.files)
+    if (is_wfdb(path))
+      for (fs::path& part : wfdb_parts(path)) out.insert(std::move(part));
+  return out;
+}
+
 /// Label files by the recordings whose names they have, then those of several recordings.
 template <class IsRecording>
 FileMap find_labels(const fs::path& label_directory, const fs::path& audio_directory,
-                    const FileMap& audio, const IsRecording& is_recording, Unpaired* unpaired) {
+                    const FileMap& audio, const IsRecording& is_recording,
+                    const std::set<fs::path>& parts, Unpaired* unpaired) {
   FileMap exact, out;
   exact.collect(
       label_directory,
-      [&](const fs::path& path) { return is_label_file(path) && !is_recording(path); },
+      [&](const fs::path& path) {
+        return is_label_file(path) && !is_recording(path) && !parts.contains(path);
+      },
       [](const fs::path& path) { return path.filename(); });
   std::vector<fs::path> others;
   for (const auto& [name, path] : exact.files) {
@@ -146,6 +160,8 @@ FileMap find_labels(const fs::path& label_directory, const fs::path& audio_direc
           why.empty() ? "" : ", and they are not those of several: " + why));
     unpaired->labels.push_back(path);
   }
+  for (const auto& [key, path] : audio.files)
+    if (has_wfdb_annotations(path)) out.files.emplace(key, path);
   return out;
 }
 
@@ -165,8 +181,10 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
   FileMap audio;
   const auto recordings = recordings_of_folder(audio_directory, folder.values);
   audio.collect(audio_directory, recordings, [](const fs::path& path) { return path.stem(); });
+  const std::set<fs::path> parts = parts_of_records(audio);
+  std::erase_if(audio.files, [&](const auto& file) { return parts.contains(file.second); });
   const FileMap labels =
-      find_labels(label_directory, audio_directory, audio, recordings, folder.unpaired);
+      find_labels(label_directory, audio_directory, audio, recordings, parts, folder.unpaired);
   for (const auto& [key, path] : audio.files) {
     const auto label = labels.files.find(key);
     if (label == labels.files.end() && folder.unpaired == nullptr)
@@ -395,6 +413,7 @@ class ManifestReader {
       const fs::path path = with_ending(audio, endings);
       if (!path.empty()) return path;
     }
+    if (has_wfdb_annotations(audio)) return audio;
     if (options_.unpaired != nullptr) return {};
     throw DataError(fmt::format("{}:{}: no label file {}{}", name_, row.line, stems[0].string(),
                                 fmt::join(endings, "|")));
