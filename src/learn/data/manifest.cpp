@@ -452,6 +452,14 @@ std::vector<Found> find_recordings(const fs::path& path, ManifestOptions options
                           : ManifestReader(manifest, options).read();
 }
 
+/// A folder of Parquet alone deserves more than that there are no recordings.
+void refuse_parquet(const fs::path& folder) {
+  if (!path_is_directory(folder)) return;
+  for (const fs::path& path : list_directory(folder))
+    if (extension_of(path.string()) == ".parquet")
+      throw DataError(fmt::format("{}: {}", path.string(), kParquet));
+}
+
 }  // namespace
 }  // namespace data
 
@@ -471,6 +479,7 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
         path.string(), options.unpaired->recordings.size(),
         values ? " that are no audio (arrays, tables or sequences)" : "",
         options.unpaired->labels.size(), values ? "npy" : "wav"));
+  if (found.empty()) data::refuse_parquet(path);
   if (found.empty())
     throw DataError(fmt::format("{}: no recordings found; expected {} files with label files",
                                 path.string(), values ? "value" : "audio"));

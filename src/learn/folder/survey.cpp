@@ -13,6 +13,7 @@
 #include "learn/data/audio/parsers.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -41,48 +42,79 @@ Annotation labels_of(const Recording& recording, double sample_rate, const std::
   return data::labels_of(recording, options);
 }
 
-/// Interval tiers of a label file that one is chosen from. A format whose tiers belong together has
-/// a choice only for somebody who names one.
-std::vector<std::string> tiers_of(const Recording& recording, bool is_named) {
-  std::vector<std::string> names;
-  if (recording.held) return names;
-  const LabelContents contents = inspect_labels(recording.labels);
-  if (contents.tiers_are_one && !is_named) return names;
-  for (const LabelTier& tier : contents.tiers)
-    if (tier.intervals && !tier.name.empty()) names.push_back(tier.name);
-  return names;
-}
+/// Recordings, each with what its label file holds; nothing for those in memory.
+class Tiers {
+ public:
+  Tiers(const std::vector<Recording>& recordings, const FolderOptions& options)
+      : recordings_(recordings), contents_(recordings.size()) {
+    pool_of(options.context).run(std::ssize(recordings), [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (!recordings[at].held) contents_[at] = inspect_labels(recordings[at].labels);
+    });
+  }
 
-/// Those of all files, in the order of the first file that has them.
-std::vector<std::string> tiers_of(const std::vector<Recording>& recordings, bool is_named) {
-  std::vector<std::string> names;
-  for (const Recording& recording : recordings)
-    for (const std::string& tier : tiers_of(recording, is_named))
-      if (std::ranges::find(names, tier) == names.end()) names.push_back(tier);
-  return names;
-}
-
-TierStatistics statistics_of(const std::vector<Recording>& recordings, const std::string& tier) {
-  TierStatistics statistics{tier, 0, 0};
-  std::set<std::string> labels;
-  for (const Recording& recording : recordings) {
-    const std::vector<std::string> there = tiers_of(recording, true);
-    if (std::ranges::find(there, tier) == there.end()) continue;
-    Annotation annotation;
-    try {
-      annotation = labels_of(recording, 1, tier);
-    } catch (const DataError&) {
-      continue;  // a tier that nobody may want
+  /// Interval tiers that one is chosen from, in the order of the first file that has them. A format
+  /// whose tiers belong together has a choice only for somebody who names one.
+  std::vector<std::string> names(bool is_named) const {
+    std::vector<std::string> names;
+    for (const LabelContents& contents : contents_) {
+      if (contents.tiers_are_one && !is_named) continue;
+      for (const LabelTier& tier : contents.tiers)
+        if (is_choice(tier) && std::ranges::find(names, tier.name) == names.end())
+          names.push_back(tier.name);
     }
-    for (const LabelSegment& segment : annotation.segments) {
-      if (segment.label == kUnlabelled) continue;
-      ++statistics.segments;
-      labels.insert(segment.label);
+    return names;
+  }
+
+  TierStatistics statistics_of(const std::string& name) const {
+    TierStatistics statistics{name, 0, 0, 0};
+    std::set<std::string> labels;
+    for (std::size_t i = 0; i < contents_.size(); ++i) {
+      if (find(contents_[i], name) == nullptr) continue;
+      ++statistics.recordings;
+      add(recordings_[i], statistics, labels);
+    }
+    statistics.labels = static_cast<std::int64_t>(labels.size());
+    return statistics;
+  }
+
+  /// Whether all label files are the annotators of WFDB records, which describe the same signals.
+  bool are_annotators() const {
+    return std::ranges::all_of(contents_, [](const LabelContents& contents) {
+      return contents.format == LabelFormat::kWfdb;
+    });
+  }
+
+  /// LabelTier::all_looked_at of the tier, or of the first one.
+  bool all_looked_at(const std::string& name) const {
+    return std::ranges::all_of(contents_, [&](const LabelContents& contents) {
+      const LabelTier* const tier = find(contents, name);
+      return tier == nullptr || tier->all_looked_at;
+    });
+  }
+
+ private:
+  static bool is_choice(const LabelTier& tier) { return tier.intervals && !tier.name.empty(); }
+  static const LabelTier* find(const LabelContents& contents, const std::string& name) {
+    for (const LabelTier& tier : contents.tiers)
+      if (is_choice(tier) && tier.name == name) return &tier;
+    return nullptr;
+  }
+  static void add(const Recording& recording, TierStatistics& statistics,
+                  std::set<std::string>& labels) {
+    try {
+      for (const LabelSegment& segment : labels_of(recording, 1, statistics.name).segments) {
+        if (segment.label == kUnlabelled) continue;
+        ++statistics.segments;
+        labels.insert(segment.label);
+      }
+    } catch (const DataError&) {  // a tier that nobody may want
     }
   }
-  statistics.labels = static_cast<std::int64_t>(labels.size());
-  return statistics;
-}
+
+  const std::vector<Recording>& recordings_;
+  std::vector<LabelContents> contents_;
+};
 
 double repeats(const TierStatistics& tier) {
   return static_cast<double>(tier.segments) /
@@ -103,30 +135,64 @@ double repeats(const TierStatistics& tier) {
 
 /// A tier whose labels come back again and again can be learnt; one of words, most of which are
 /// seen once, cannot.
-void choose_tier(const FolderOptions& options, const std::vector<Recording>& recordings,
-                 Survey& survey) {
-  const std::vector<std::string> names = tiers_of(recordings, !options.tier.empty());
-  if (!options.tier.empty()) {
-    if (std::ranges::find(names, options.tier) == names.end())
-      throw UsageError(fmt::format(
-          "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
-          names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
-    survey.tier = options.tier;
-    survey.tier_was_given = true;
-  }
-  if (names.size() < 2) return;
-  for (const std::string& name : names) {
-    const TierStatistics tier = statistics_of(recordings, name);
-    if (tier.segments > 0) survey.tiers.push_back(tier);
-  }
-  if (survey.tier_was_given) return;
+void choose_by_repeats(const FolderOptions& options, Survey& survey) {
   std::vector<TierStatistics> ordered = survey.tiers;
   std::ranges::stable_sort(ordered, [](const TierStatistics& a, const TierStatistics& b) {
     return repeats(a) > repeats(b);
   });
   if (ordered.size() > 1 && repeats(ordered[0]) < kClearlyMore * repeats(ordered[1]))
     ask_for_tier(options, survey.tiers);
-  if (!ordered.empty()) survey.tier = ordered[0].name;
+  if (ordered.empty()) return;
+  survey.tier = ordered[0].name;
+  survey.tier_reason = "its labels come back most often";
+}
+
+/// That of most recordings; of equals the first, which is what the reader prefers.
+void choose_annotator(Survey& survey) {
+  if (survey.tiers.empty()) return;
+  const auto best = std::ranges::max_element(survey.tiers, {}, &TierStatistics::recordings);
+  survey.tier = best->name;
+  survey.tier_reason = best->recordings == static_cast<std::int64_t>(survey.recordings.size())
+                           ? "the first annotator that all recordings have"
+                           : "the first annotator that most recordings have";
+}
+
+void choose_tier(const FolderOptions& options, const Tiers& tiers, Survey& survey) {
+  const std::vector<std::string> names = tiers.names(!options.tier.empty());
+  if (!options.tier.empty()) {
+    if (std::ranges::find(names, options.tier) == names.end())
+      throw UsageError(fmt::format(
+          "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
+          names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
+    survey.tier = options.tier;
+    survey.tier_reason = "you asked for it";
+  }
+  if (names.size() > 1)
+    for (const std::string& name : names)
+      if (const TierStatistics tier = tiers.statistics_of(name); tier.segments > 0)
+        survey.tiers.push_back(tier);
+  if (survey.tier.empty() && tiers.are_annotators() && !names.empty()) {
+    if (names.size() == 1) survey.tier = names[0];
+    choose_annotator(survey);
+  } else if (survey.tier.empty() && names.size() > 1) {
+    choose_by_repeats(options, survey);
+  }
+  survey.all_looked_at = tiers.all_looked_at(survey.tier);
+}
+
+/// The lead whose annotator was chosen, where it has one place in all recordings.
+void choose_channel(Survey& survey) {
+  for (const Surveyed& surveyed : survey.recordings) {
+    const std::filesystem::path& header = surveyed.recording.audio;
+    const std::optional<int> lead = surveyed.recording.held || !data::is_wfdb(header)
+                                        ? std::nullopt
+                                        : data::wfdb_lead(header, survey.tier);
+    if (!lead || lead != survey.channel.value_or(*lead)) {
+      survey.channel.reset();
+      return;
+    }
+    survey.channel = lead;
+  }
 }
 
 template <class Each>
@@ -212,8 +278,9 @@ Survey survey_folder(const FolderOptions& options) {
   survey.options = options;
   check_frame_rate(options);
   const std::vector<Recording> recordings = find_recordings(options, survey);
-  choose_tier(options, recordings, survey);
   for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
+  choose_tier(options, Tiers(recordings, options), survey);
+  choose_channel(survey);
   survey.values ? survey_values(options, survey) : survey_audio(options, survey);
   return survey;
 }

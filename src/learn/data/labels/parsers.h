@@ -21,6 +21,7 @@ struct RawTier {
   std::string name;
   RawSegments raw;
   bool intervals = true;
+  bool all_looked_at = true;  ///< as LabelTier has it
 };
 
 struct RawLabels {

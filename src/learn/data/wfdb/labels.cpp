@@ -102,6 +102,13 @@ std::vector<std::string> wfdb_annotators(const fs::path& header) {
   return out;
 }
 
+std::optional<int> wfdb_lead(const fs::path& header, std::string_view tier) {
+  const WfdbHeader read = parse_wfdb_header(read_file(header), header.string());
+  for (std::size_t i = 0; i < read.signals.size(); ++i)
+    if (lower(read.signals[i].description) == lower(tier)) return static_cast<int>(i);
+  return std::nullopt;
+}
+
 bool is_wfdb(const fs::path& path) { return extension_of(path.string()) == ".hea"; }
 
 bool has_wfdb_annotations(const fs::path& recording) {

@@ -142,6 +142,7 @@ std::vector<RawTier> wfdb_tiers(const WfdbAnnotations& annotations, const std::s
     out.push_back({annotator, until_the_next(beats, ticks, seconds)});
   if (!rhythms.empty())
     out.push_back({annotator + ".rhythm", until_the_next(rhythms, ticks, seconds)});
+  for (RawTier& tier : out) tier.all_looked_at = false;
   if (out.empty()) out.push_back({annotator, {}, false});
   return out;
 }

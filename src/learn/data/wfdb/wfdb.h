@@ -93,6 +93,9 @@ std::string wfdb_symbol(int code, const std::map<int, std::string>& own = {});
 std::vector<RawTier> wfdb_tiers(const WfdbAnnotations& annotations, const std::string& annotator,
                                 double rate, double seconds, std::string_view name);
 
+/// The signal whose name the tier has, in any case: LUDB has an annotator for each lead.
+std::optional<int> wfdb_lead(const std::filesystem::path& header, std::string_view tier);
+
 /// The annotators beside a header, by the endings of their files, without the dot.
 std::vector<std::string> wfdb_annotators(const std::filesystem::path& header);
 /// By the ending.

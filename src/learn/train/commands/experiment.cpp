@@ -146,7 +146,7 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
     log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
         unpaired.recordings.size(), first_of(unpaired.recordings));
   if (!unpaired.labels.empty())
-    log(LogLevel::kWarning, "{} label files have no recording and are left out ({})",
+    log(LogLevel::kWarning, "{} files that may hold labels have no recording and are left out ({})",
         unpaired.labels.size(), first_of(unpaired.labels));
   return recordings;
 }
