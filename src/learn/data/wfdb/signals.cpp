@@ -156,11 +156,21 @@ void check_sum(const WfdbSignal& signal, std::uint32_t found, std::string_view n
       signed_value(wanted, 16)));
 }
 
+/// A file that the line of a header names.
+std::string named_file(const std::string& file, std::string_view name, std::int64_t line,
+                       const WfdbFiles& files) {
+  try {
+    return files(file);
+  } catch (const FileError& error) {
+    throw DataError(fmt::format("{}:{}: {}", name, line, error.what()));
+  }
+}
+
 /// A file of signals in memory, without what stands before its samples.
 std::string content_of(const WfdbHeader& header, const Group& group, std::string_view name,
                        const WfdbFiles& files) {
   const WfdbSignal& signal = header.signals[group.first];
-  std::string bytes = files(signal.file);
+  std::string bytes = named_file(signal.file, name, signal.line, files);
   if (bytes.size() <= static_cast<std::uint64_t>(signal.offset))
     throw DataError(fmt::format("{}:{}: samples begin at byte {} of {}, which has {}", name,
                                 signal.line, signal.offset, shown(signal.file), bytes.size()));
@@ -242,7 +252,7 @@ void add_record(const WfdbHeader& header, const std::string& name, const WfdbFil
 WfdbHeader part_of(const WfdbHeader& whole, const WfdbPart& part, const WfdbHeader* first,
                    const std::string& name, const WfdbFiles& files) {
   const std::string file = part.name + ".hea";
-  const WfdbHeader header = parse_wfdb_header(files(file), file);
+  const WfdbHeader header = parse_wfdb_header(named_file(file, name, part.line, files), file);
   const auto refuse = [&](const std::string& what) {
     throw DataError(fmt::format("{}:{}: {}", name, part.line, what));
   };
