@@ -112,6 +112,19 @@ class WfdbTest(tool.ToolTest):
         self.assertIn("r7.atr: byte", result.stderr)
         self.assertIn("it was cut off", result.stderr)
 
+    def test_records_without_the_annotator_are_left_out(self):
+        def ends(waves):
+            return {"atr": [(w[0], CODES["N"], "") for w in waves], "qrs": [(w[1], CODES["N"], "") for w in waves]}
+
+        folder = self.records("some", ends)
+        for number in (2, 3):
+            (folder / f"r{number}.atr").unlink()
+        result = tool.run("train", folder, "--tier", "atr", "--out", self.directory / "some-model", *QUICK[:-1], check=0)
+        self.assertIn("10 with labels", result.stderr)
+        self.assertIn("2 recordings without labels: r2.hea, r3.hea", result.stderr)
+        card = tool.run("init", folder, "--out", self.directory / "some.toml", check=0).stdout
+        self.assertIn('"qrs": the first annotator that all recordings have', card)
+
     def test_signals_that_were_changed_are_refused(self):
         folder = self.records("changed", lambda waves: {"atr": [(w[0], CODES["N"], "") for w in waves]})
         signals = bytearray((folder / "r4.dat").read_bytes())

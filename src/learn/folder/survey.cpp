@@ -148,16 +148,17 @@ void choose_by_repeats(const FolderOptions& options, Survey& survey) {
 }
 
 /// That of most recordings; of equals the first, which is what the reader prefers.
-void choose_annotator(Survey& survey) {
+void choose_annotator(std::int64_t recordings, Survey& survey) {
   if (survey.tiers.empty()) return;
   const auto best = std::ranges::max_element(survey.tiers, {}, &TierStatistics::recordings);
   survey.tier = best->name;
-  survey.tier_reason = best->recordings == static_cast<std::int64_t>(survey.recordings.size())
+  survey.tier_reason = best->recordings == recordings
                            ? "the first annotator that all recordings have"
                            : "the first annotator that most recordings have";
 }
 
-void choose_tier(const FolderOptions& options, const Tiers& tiers, Survey& survey) {
+void choose_tier(const FolderOptions& options, const Tiers& tiers, std::int64_t recordings,
+                 Survey& survey) {
   const std::vector<std::string> names = tiers.names(!options.tier.empty());
   if (!options.tier.empty()) {
     if (std::ranges::find(names, options.tier) == names.end())
@@ -173,7 +174,7 @@ void choose_tier(const FolderOptions& options, const Tiers& tiers, Survey& surve
         survey.tiers.push_back(tier);
   if (survey.tier.empty() && tiers.are_annotators() && !names.empty()) {
     if (names.size() == 1) survey.tier = names[0];
-    choose_annotator(survey);
+    choose_annotator(recordings, survey);
   } else if (survey.tier.empty() && names.size() > 1) {
     choose_by_repeats(options, survey);
   }
@@ -278,8 +279,11 @@ Survey survey_folder(const FolderOptions& options) {
   survey.options = options;
   check_frame_rate(options);
   const std::vector<Recording> recordings = find_recordings(options, survey);
-  for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
-  choose_tier(options, Tiers(recordings, options), survey);
+  const Tiers tiers(recordings, options);
+  choose_tier(options, tiers, std::ssize(recordings), survey);
+  std::vector<Recording> kept = recordings;
+  data::leave_out_unannotated(kept, survey.tier, survey.unpaired);
+  for (const Recording& recording : kept) survey.recordings.push_back({recording, {}, {}});
   choose_channel(survey);
   survey.values ? survey_values(options, survey) : survey_audio(options, survey);
   return survey;

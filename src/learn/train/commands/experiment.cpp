@@ -12,6 +12,7 @@
 #include "comm/tree.h"
 #include "learn/data/text.h"
 #include "learn/data/unlabelled.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/crf_start.h"
@@ -142,6 +143,8 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
   options.values = config.features.kind == FeatureKind::kValues;
   if (config.data.skip_unpaired) options.unpaired = &unpaired;
   std::vector<Recording> recordings = load_manifest(path, options);
+  if (config.data.skip_unpaired)
+    data::leave_out_unannotated(recordings, config.data.tier, unpaired);
   if (!unpaired.recordings.empty())
     log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
         unpaired.recordings.size(), first_of(unpaired.recordings));
