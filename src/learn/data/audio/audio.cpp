@@ -146,9 +146,9 @@ AudioReader::AudioReader(const std::filesystem::path& path, const std::string& n
     : file_(std::make_unique<File>(path)) {
   if (!file_->handle && read_head(path, name, 8) == "APETAGEX")
     throw DataError(fmt::format(
-        "{}: byte 0: an APE tag stands before the audio, and libsndfile ({}) does not look behind "
-        "it; remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
-        name, sf_strerror(nullptr)));
+        "{}: byte 0: an APE tag stands before the audio, and libsndfile does not look behind it; "
+        "remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
+        name));
   if (!file_->handle)
     throw DataError(
         fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "
