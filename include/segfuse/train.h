@@ -21,6 +21,11 @@ struct TrainOptions {
   std::string data;  ///< manifest or directory; empty: the configuration's data.path
   std::vector<Recording> recordings{};  ///< instead of `data`, where there are any: see hold()
   std::filesystem::path out;            ///< directory, made if missing
+  /// A model, or a directory that holds it, whose weights the training begins with; wins over
+  /// training.init. Its features and encoder must be those of the training (UsageError), which
+  /// plan_training() sees to. Its normalisation is kept, its labels may be others, its file is only
+  /// read.
+  std::filesystem::path init{};
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.

@@ -128,6 +128,7 @@ def train(
     preset: str = "",
     tier: str = "",
     settings: Mapping[str, Any] | None = None,
+    init: Path = "",
     resume: bool = False,
     overwrite: bool = False,
     compare: bool = False,
@@ -165,6 +166,7 @@ def train(
             fits best. Not with a TOML file.
         tier: of label files that have several; default: the one that can be meant.
         settings: values by "section.key", which win over the configuration.
+        init: a model file, or the directory of a training, whose weights the training begins with.
         resume: go on from the checkpoint in `out`.
         overwrite: replace a run in `out`.
         compare: also train the same encoder with a softmax and with a linear chain.
@@ -187,6 +189,7 @@ def train(
     elif labels is not None or splits is not None or sample_rate is not None:
         raise UsageError("labels=, splits= and sample_rate= are for recordings=; pass them as well")
     overrides = [_setting(key, value) for key, value in (settings or {}).items()]
+    overrides += [_setting("training.init", os.fspath(init))] if init else []
     how: dict[str, Any] = {
         "sample_rate": rate,
         "resume": bool(resume),

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "learn/train/commands/initial_model.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -290,6 +291,7 @@ void plan_training(TrainOptions& options, FolderOptions how) {
   options.introduction = plan.card;
   if (!options.out.empty())
     options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
+  learn::follow_initial_model(options);
 }
 
 }  // namespace segfuse
