@@ -96,6 +96,22 @@ def test_a_training_returns_its_model_and_metrics(place, tmp_path):
     )
 
 
+def test_a_training_begins_with_a_model(place, tmp_path):
+    still = {"training.epochs": 1, "training.average": 0, "training.learning_rate": 0}
+    how = {"data": place / "corpus", "quiet": True}
+    out = tmp_path / "run"
+    model = segfuse.train(place / "config.toml", out, init=place / "run", settings=still, **how)
+    assert model.metrics["run"]["initial_model"]["labels"].startswith("4 of 4 labels known from")
+    audio = recordings(place)[0]
+    former = segfuse.Model.load(place / "run")
+    assert same(model.decode(audio), former.decode(audio))
+    wider = {**still, "model.width": 24}
+    with pytest.raises(segfuse.UsageError, match="model.width"):
+        segfuse.train(
+            place / "config.toml", tmp_path / "new", init=place / "run", settings=wider, **how
+        )
+
+
 def test_a_model_says_what_it_is(model):
     assert len(model.labels) == 4
     assert (model.sample_rate, model.hop_seconds, model.head) == (16000, 0.01, "semi_markov")

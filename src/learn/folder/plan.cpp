@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/os/ranks.h"
+#include "learn/train/commands/initial_model.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -306,6 +307,7 @@ void plan_training(TrainOptions& options, FolderOptions how) {
   options.introduction = plan.card;
   if (!options.out.empty())
     options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
+  learn::follow_initial_model(options);
 }
 
 }  // namespace segfuse

@@ -55,6 +55,7 @@ struct TrainingPlan {
   std::int64_t patience = 0;  ///< epochs without a better development score; 0: never stop early
   std::int64_t select_every = 1;  ///< epochs between two scorings of the development set
   Selection select_by = Selection::kLabelError;
+  std::string init;  ///< model.safetensors or its directory (initial_model.h); empty: none
   std::uint64_t seed = 1;
   optim::AdamWConfig adamw;
 };

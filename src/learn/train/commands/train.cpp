@@ -8,6 +8,7 @@
 
 #include "learn/model/given_encoder.h"
 #include "learn/train/commands/experiment.h"
+#include "learn/train/commands/initial_model.h"
 #include "learn/train/files/run_folder.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/watch.h"
@@ -62,15 +63,23 @@ void check_compared(const TrainOptions& options, const std::vector<learn::HeadKi
   }
 }
 
+/// None of the folders may hold the model that the training begins with.
+void keep_initial_models(const learn::TrainConfig& config, const TrainOptions& options,
+                         const std::vector<learn::HeadKind>& heads) {
+  learn::keep_initial_model(config, options.out);
+  for (const learn::HeadKind head : heads)
+    learn::keep_initial_model(config, options.out / name_of(head));
+}
+
 /// The configuration with everything that wins over it.
 learn::TrainConfig configured(const TrainOptions& options) {
   learn::TrainConfig config =
       options.config_text.empty()
-          ? learn::read_train_config(options.config, options.overrides)
+          ? learn::read_train_config(options.config, learn::overrides_of(options))
           : learn::parse_train_config(
                 options.config_text,
                 options.config.empty() ? "the configuration" : options.config.string(),
-                options.overrides);
+                learn::overrides_of(options));
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) learn::set_data_path(config, options.data);
   if (options.recordings.empty()) return config;
@@ -126,10 +135,16 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::agree(group, [&] {
     config = read_config(options);
     options.context = learn::context_of(ranks, options.context);
+    if (options.encoder && !config.training.init.empty())
+      throw UsageError(fmt::format(
+          "two places for the first weights of the encoder: training.init is '{}', and an encoder "
+          "was given; leave one of them out",
+          config.training.init));
     if (options.encoder) learn::prepare_for_encoder(config);
     heads = heads_of(options, config.model.head);
     if (!leads) return;
     check_compared(options, heads);
+    keep_initial_models(config, options, heads);
     folders = open_folders(options, heads);  // all of them, before the first one trains
     learn::announce_report(outputs, options.out);
     learn::introduce(options.introduction);
