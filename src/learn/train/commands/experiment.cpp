@@ -12,7 +12,6 @@
 #include "comm/tree.h"
 #include "learn/data/text.h"
 #include "learn/data/unlabelled.h"
-#include "learn/data/wfdb/wfdb.h"
 #include "learn/train/files/checkpoint.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/crf_start.h"
