@@ -7,6 +7,7 @@
 #include "base/os/file.h"
 #include "base/text.h"
 #include "learn/data/text.h"
+#include "learn/data/unlabelled.h"
 #include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"

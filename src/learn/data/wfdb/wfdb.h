@@ -101,8 +101,5 @@ std::vector<std::string> wfdb_annotators(const std::filesystem::path& header);
 /// By the ending.
 bool is_wfdb(const std::filesystem::path& path);
 bool has_wfdb_annotations(const std::filesystem::path& recording);
-/// Recordings that have annotators, but none for this tier, move to those without labels.
-void leave_out_unannotated(std::vector<Recording>& recordings, const std::string& tier,
-                           Unpaired& unpaired);
 
 }  // namespace segfuse::data

@@ -4,7 +4,7 @@
 
 #include "base/console/log.h"
 #include "learn/data/label_files.h"
-#include "learn/data/wfdb/wfdb.h"
+#include "learn/data/unlabelled.h"
 #include "learn/train/commands/experiment.h"
 
 namespace segfuse::learn {
