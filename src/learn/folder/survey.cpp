@@ -14,6 +14,7 @@
 #include "learn/data/label_files.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
+#include "learn/data/unlabelled.h"
 #include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 
-#include "learn/model/given_encoder.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/commands/initial_model.h"
 #include "learn/train/files/run_folder.h"
@@ -159,9 +158,8 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::agree(group, [&] {
     corpus = learn::load_corpus(config, options.context);
     if (options.encoder)
-      learn::set_encoder(config,
-                         std::make_shared<learn::GivenEncoder>(options.encoder(
-                             std::ssize(corpus.normalisation.mean), corpus.labels.labels())));
+      learn::set_encoder(
+          config, options.encoder(std::ssize(corpus.normalisation.mean), corpus.labels.labels()));
   });
 
   std::vector<learn::System> systems;
