@@ -14,6 +14,7 @@
 #include "learn/train/report/report_builder.h"
 #include "learn/train/report/report_files.h"
 #include "segfuse/error.h"
+#include "segfuse/model.h"
 #include "segfuse/train.h"
 
 namespace segfuse {
