@@ -383,6 +383,34 @@ def test_without_a_layer_each_frame_has_its_best_label(parts):
         segfuse.Model.from_torch(module, **{**how, "labels": ["x", "y"]})
 
 
+def test_a_loaded_module_has_frozen_weights_and_buffers_as_well(tmp_path):
+    how = {"labels": list("abcde"), "features": VALUES, "channels": 3}
+    model = segfuse.Model.from_torch(make("positions"), **how)
+    model.save(tmp_path)
+    module = Positions()  # other numbers
+    with torch.no_grad():
+        module.batch.running_var.fill_(7)
+    segfuse.Model.load(tmp_path, encoder=module)
+    with torch.no_grad():
+        scores = module.eval()(torch.from_numpy(ARRAYS[0])[None])[0]
+    np.testing.assert_allclose(model.posteriors(ARRAYS[0]), scores.softmax(-1), atol=1e-5)
+    module.table = torch.randn(100, 3)
+    with pytest.raises(segfuse.DataError, match="'table' is .260, 3. in the model and .100, 3."):
+        model.load_into(module)
+    del module.table
+    with pytest.raises(segfuse.DataError, match="'table', the module has not"):
+        model.load_into(module)
+
+
+def test_a_head_on_a_frozen_module_is_trained(tmp_path):
+    module = nn.Linear(3, 4).requires_grad_(False)
+    model = train(tmp_path / "run", module, settings={"training.epochs": 1})
+    assert "encoder.weight" not in model.parameters
+    other = nn.Linear(3, 4)
+    model.load_into(other)
+    assert torch.equal(other.weight, module.weight)
+
+
 def test_a_model_of_parts_takes_audio(tmp_path):
     torch.manual_seed(1)
     features = {"kind": "log_mel", "sample_rate": 8000, "n_mels": 10}

@@ -35,6 +35,9 @@ _EXAMPLES = (240, 48)
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_LITERALS = ("lifted_tensor", "_tensor_constant")
+"""How names begin that PyTorch gives to tensors which the code of a module holds."""
+
 _NOTHING = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size")
 
 
@@ -127,28 +130,40 @@ def _initialise(module: nn.Module, columns: int) -> None:
 
 
 def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Copies the parameters of a model into the module that it was made of.
+    """Copies the parameters and constants of a model into the module that it was made of.
 
     Raises:
-        DataError: the model has other parameters.
+        DataError: the model has other ones.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(f"encoder is a {type(module).__name__}, expected a torch.nn.Module")
-    known = dict(module.named_parameters(remove_duplicate=False))
     given = {n.removeprefix(PREFIX): x for n, x in arrays.items() if n.startswith(PREFIX)}
     if not given:
         raise UsageError(f"{source}: the encoder of the model is no module of PyTorch")
+    given = {n: x for n, x in given.items() if not n.rpartition(".")[2].startswith(_LITERALS)}
+    known: dict[str, Tensor] = {}
     for name, array in given.items():
-        if name not in known:
+        found = _attribute(module, name)
+        if found is None:
             raise DataError(f"{source}: the model has the parameter {name!r}, the module has not")
-        if tuple(known[name].shape) != array.shape:
+        if tuple(found.shape) != array.shape:
             raise DataError(
                 f"{source}: the parameter {name!r} is {array.shape} in the model and "
-                f"{tuple(known[name].shape)} in the module"
+                f"{tuple(found.shape)} in the module"
             )
+        known[name] = found
     with torch.no_grad():
         for name, array in given.items():
             known[name].copy_(torch.from_numpy(np.array(array)))
+
+
+def _attribute(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter, a buffer or a tensor that is neither."""
+    try:
+        found = operator.attrgetter(name)(module)
+    except AttributeError:
+        return None
+    return found if isinstance(found, Tensor) else None
 
 
 _NEVER = -1e9
