@@ -458,6 +458,35 @@ def test_ctrl_c_saves_and_resume_gives_the_same_model(tmp_path):
     np.testing.assert_array_equal(other[0].weight.detach(), whole.parameters["encoder.0.weight"])
 
 
+class Branches(nn.Module):
+    def __init__(self, condition, stride=1):
+        super().__init__()
+        self.condition = condition
+        self.layer = nn.Conv1d(3, 2 * stride, 2 * stride - 1, stride, stride - 1)
+
+    def forward(self, x):
+        y = self.layer(x.transpose(1, 2)).transpose(1, 2)
+        return 2 * y if self.condition(x.shape[1]) else y
+
+
+@pytest.mark.parametrize(
+    ("condition", "stride", "frames"),
+    [
+        (lambda t: t > 100, 1, 100),
+        (lambda t: t % 2 == 0, 1, 121),
+        (lambda t: t == 37, 1, 37),
+        (lambda t: t > 100, 2, 100),
+    ],
+)
+def test_what_depends_on_the_number_of_frames_is_refused(condition, stride, frames):
+    how = {"labels": ["a", "b"], "features": VALUES, "channels": 3}
+    with pytest.raises(
+        segfuse.UsageError, match=f"something else for {frames} frames than for 240"
+    ):
+        segfuse.Model.from_torch(Branches(condition, stride), **how)
+    segfuse.Model.from_torch(Branches(lambda _: True, stride), **how)
+
+
 def test_lazy_layers_learn_the_number_of_features(tmp_path):
     module = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
     model = train(tmp_path / "run", module, settings={"training.epochs": 1})
