@@ -129,6 +129,14 @@ nb::dict parameters_of(const LoadedModel& loaded) {
   return all;
 }
 
+/// What the encoder needs and no step changed: those of float32, as a module's buffers.
+nb::dict constants_of(const LoadedModel& loaded) {
+  nb::dict all;
+  for (const auto& [name, tensor] : loaded.model().constants())
+    if (tensor.dtype() == DType::kF32) all[name.c_str()] = array_of(tensor);
+  return all;
+}
+
 nb::list lists_of(const std::vector<ScoredAnnotation>& annotations) {
   nb::list out;
   for (const ScoredAnnotation& one : annotations) {
@@ -377,6 +385,7 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("parameter_count",
                    [](const LoadedModel& l) { return l.model().parameter_count(); })
       .def_prop_ro("parameters", &parameters_of)
+      .def_prop_ro("constants", &constants_of)
       .def_prop_ro("configuration", [](const LoadedModel& l) { return l.model().configuration(); })
       .def("decode", &decode, "samples"_a, "sample_rate"_a, "source"_a, "options"_a)
       .def("decode_file", &decode_file, "path"_a, "options"_a)

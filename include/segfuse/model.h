@@ -113,6 +113,8 @@ class Model {
   std::int64_t parameter_count() const;
   /// What was trained, by name, as in the file without "parameter.".
   std::vector<std::pair<std::string, Tensor>> parameters() const;
+  /// What its encoder needs and no step changed (Encoder::constants), by name as above.
+  std::vector<std::pair<std::string, Tensor>> constants() const;
   const std::string& configuration() const;  ///< the settings it was trained with, as TOML
 
   /// Segments a recording; one of another sample rate is resampled. DataError when it has no

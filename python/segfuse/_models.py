@@ -313,13 +313,15 @@ class Model:
         self.path = os.fspath(path)
 
     def load_into(self, module: Any) -> None:
-        """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of.
+        """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of: those
+        that were trained, frozen ones, and buffers, as the statistics of a batch norm.
 
         Raises:
             UsageError: the encoder of the model is no module of PyTorch.
-            DataError: the module has other parameters.
+            DataError: the module lacks one of them, or has it in another shape.
         """
-        of_torch().load_into(module, self.parameters, self.path)
+        arrays = {**self._native.constants, **self._native.parameters}
+        of_torch().load_into(module, arrays, self.path)
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:

@@ -383,6 +383,34 @@ def test_without_a_layer_each_frame_has_its_best_label(parts):
         segfuse.Model.from_torch(module, **{**how, "labels": ["x", "y"]})
 
 
+def test_a_loaded_module_has_frozen_weights_and_buffers_as_well(tmp_path):
+    how = {"labels": list("abcde"), "features": VALUES, "channels": 3}
+    model = segfuse.Model.from_torch(make("positions"), **how)
+    model.save(tmp_path)
+    module = Positions()  # other numbers
+    with torch.no_grad():
+        module.batch.running_var.fill_(7)
+    segfuse.Model.load(tmp_path, encoder=module)
+    with torch.no_grad():
+        scores = module.eval()(torch.from_numpy(ARRAYS[0])[None])[0]
+    np.testing.assert_allclose(model.posteriors(ARRAYS[0]), scores.softmax(-1), atol=1e-5)
+    module.table = torch.randn(100, 3)
+    with pytest.raises(segfuse.DataError, match="'table' is .260, 3. in the model and .100, 3."):
+        model.load_into(module)
+    del module.table
+    with pytest.raises(segfuse.DataError, match="'table', the module has not"):
+        model.load_into(module)
+
+
+def test_a_head_on_a_frozen_module_is_trained(tmp_path):
+    module = nn.Linear(3, 4).requires_grad_(False)
+    model = train(tmp_path / "run", module, settings={"training.epochs": 1})
+    assert "encoder.weight" not in model.parameters
+    other = nn.Linear(3, 4)
+    model.load_into(other)
+    assert torch.equal(other.weight, module.weight)
+
+
 def test_a_model_of_parts_takes_audio(tmp_path):
     torch.manual_seed(1)
     features = {"kind": "log_mel", "sample_rate": 8000, "n_mels": 10}
@@ -428,6 +456,35 @@ def test_ctrl_c_saves_and_resume_gives_the_same_model(tmp_path):
     files = [pathlib.Path(m.path, "model.safetensors").read_bytes() for m in (whole, resumed)]
     assert files[0] == files[1]
     np.testing.assert_array_equal(other[0].weight.detach(), whole.parameters["encoder.0.weight"])
+
+
+class Branches(nn.Module):
+    def __init__(self, condition, stride=1):
+        super().__init__()
+        self.condition = condition
+        self.layer = nn.Conv1d(3, 2 * stride, 2 * stride - 1, stride, stride - 1)
+
+    def forward(self, x):
+        y = self.layer(x.transpose(1, 2)).transpose(1, 2)
+        return 2 * y if self.condition(x.shape[1]) else y
+
+
+@pytest.mark.parametrize(
+    ("condition", "stride", "frames"),
+    [
+        (lambda t: t > 100, 1, 100),
+        (lambda t: t % 2 == 0, 1, 121),
+        (lambda t: t == 37, 1, 37),
+        (lambda t: t > 100, 2, 100),
+    ],
+)
+def test_what_depends_on_the_number_of_frames_is_refused(condition, stride, frames):
+    how = {"labels": ["a", "b"], "features": VALUES, "channels": 3}
+    with pytest.raises(
+        segfuse.UsageError, match=f"something else for {frames} frames than for 240"
+    ):
+        segfuse.Model.from_torch(Branches(condition, stride), **how)
+    segfuse.Model.from_torch(Branches(lambda _: True, stride), **how)
 
 
 def test_lazy_layers_learn_the_number_of_features(tmp_path):

@@ -35,6 +35,9 @@ _EXAMPLES = (240, 48)
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_LITERALS = ("lifted_tensor", "_tensor_constant")
+"""How names begin that PyTorch gives to tensors which the code of a module holds."""
+
 _NOTHING = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size")
 
 
@@ -67,6 +70,7 @@ def trace(module: Any, columns: int, labels: Sequence[str], scores: bool) -> Tra
         _check_scores(own, example, stride, labels)
     tracer = _Tracer(own, stride, example)
     inference = tracer.program(training=False)
+    tracer.compare(columns)
     training = tracer.program(training=True)
     return Traced(
         type(module).__name__,
@@ -127,28 +131,40 @@ def _initialise(module: nn.Module, columns: int) -> None:
 
 
 def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Copies the parameters of a model into the module that it was made of.
+    """Copies the parameters and constants of a model into the module that it was made of.
 
     Raises:
-        DataError: the model has other parameters.
+        DataError: the model has other ones.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(f"encoder is a {type(module).__name__}, expected a torch.nn.Module")
-    known = dict(module.named_parameters(remove_duplicate=False))
     given = {n.removeprefix(PREFIX): x for n, x in arrays.items() if n.startswith(PREFIX)}
     if not given:
         raise UsageError(f"{source}: the encoder of the model is no module of PyTorch")
+    given = {n: x for n, x in given.items() if not n.rpartition(".")[2].startswith(_LITERALS)}
+    known: dict[str, Tensor] = {}
     for name, array in given.items():
-        if name not in known:
+        found = _attribute(module, name)
+        if found is None:
             raise DataError(f"{source}: the model has the parameter {name!r}, the module has not")
-        if tuple(known[name].shape) != array.shape:
+        if tuple(found.shape) != array.shape:
             raise DataError(
                 f"{source}: the parameter {name!r} is {array.shape} in the model and "
-                f"{tuple(known[name].shape)} in the module"
+                f"{tuple(found.shape)} in the module"
             )
+        known[name] = found
     with torch.no_grad():
         for name, array in given.items():
             known[name].copy_(torch.from_numpy(np.array(array)))
+
+
+def _attribute(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter, a buffer or a tensor that is neither."""
+    try:
+        found = operator.attrgetter(name)(module)
+    except AttributeError:
+        return None
+    return found if isinstance(found, Tensor) else None
 
 
 _NEVER = -1e9
@@ -259,11 +275,37 @@ class _Tracer:
         self.tensors: dict[str, Tensor] = {}
         """Those that a program needs, by name."""
         self.most_steps = 0
+        self._graph: ExportedProgram
 
     def program(self, training: bool) -> str:
         _set_mode(self._module, training)
-        exported = self._exported()
-        return _Writer(self, exported, self._stride, training).text()
+        self._graph = self._exported()
+        return _Writer(self, self._graph, self._stride, training).text()
+
+    def compare(self, columns: int) -> None:
+        """UsageError where the module does other things for other numbers of frames than the last
+        graph, which was made for one number. What the module refuses itself is not compared."""
+        draw = torch.Generator().manual_seed(2)
+        for steps in _lengths(self._graph, self._stride, self.most_steps):
+            frames = self._stride * steps
+            example = torch.randn(1, frames, columns, generator=draw)
+            try:
+                with torch.no_grad():
+                    expected = self._module(example)
+            except Exception:  # noqa: BLE001  (a module may raise anything)
+                continue
+            try:
+                with torch.no_grad():
+                    found = _run(self._graph, example)
+                same = found.shape == expected.shape and _alike(found, expected)
+            except Exception:  # noqa: BLE001  (shapes of another number of frames)
+                same = False
+            if not same:
+                raise UsageError(
+                    f"the encoder does something else for {frames} frames than for "
+                    f"{self._example.shape[1]}, or with each call; expected the same operations "
+                    "for any number, without an `if` that looks at it and without a state"
+                )
 
     def _exported(self) -> ExportedProgram:
         frames = self._stride * Dim("steps") if self._stride > 1 else Dim.DYNAMIC
@@ -282,6 +324,49 @@ class _Tracer:
 
     def limit(self, most: int) -> None:
         self.most_steps = min(self.most_steps or most, most)
+
+
+_COMPARED = (1, 2, 3, 7, 50, 121, 500)
+"""Numbers of steps for which a module is run, and its graph as well."""
+
+
+def _lengths(exported: ExportedProgram, stride: int, most: int) -> list[int]:
+    """Those, and for each condition on sizes that was met where it begins and ceases to hold."""
+    chosen = set(_COMPARED)
+    features = [n for n in exported.graph.nodes if n.op == "placeholder"][-1].meta["val"]
+    frames = features.shape[1].node
+    for guard in frames.shape_env.guards:
+        free = sorted(guard.expr.free_symbols, key=str)
+        if len(free) != 1:
+            continue
+        counts_steps = free[0] in symbols(frames.expr) and frames.expr != free[0]
+        unit = 1 if counts_steps else stride
+        holds = [bool(guard.expr.subs(free[0], unit * n)) for n in range(2, _EXAMPLES[0] * 5)]
+        changes = [n for n in range(1, len(holds)) if holds[n] != holds[n - 1]][:4]
+        chosen |= {n + 2 for n in changes} | {n + 1 for n in changes}
+    return sorted((n for n in chosen if most == 0 or n <= most), reverse=True)
+
+
+def _run(exported: ExportedProgram, example: Tensor) -> Tensor:
+    """What the graph makes of a recording, whatever was assumed of its length."""
+    values: dict[Node, Any] = {}
+    specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            spec = specs[node.name]
+            known = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+            values[node] = example if spec.kind is InputKind.USER_INPUT else known
+        elif node.op == "call_function" and getattr(node.target, "_opname", "") not in _NOTHING:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
+        elif node.op == "output":
+            return values[node.args[0][0]]
+    raise AssertionError("a graph without an output")
+
+
+def _alike(found: Tensor, expected: Tensor) -> bool:
+    scale = float(expected.abs().nan_to_num(0, 0, 0).max())
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * scale + 1e-6, equal_nan=True)
 
 
 class _Writer:

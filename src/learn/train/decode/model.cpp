@@ -156,6 +156,9 @@ std::vector<std::pair<std::string, Tensor>> Model::parameters() const {
     all.emplace_back(segmenter.parameters()[i].name, model.parameters[i]);
   return all;
 }
+std::vector<std::pair<std::string, Tensor>> Model::constants() const {
+  return learn::Segmenter(state_->loaded.model().config.model).constants();
+}
 std::int64_t Model::parameter_count() const { return state_->parameters; }
 const std::string& Model::configuration() const { return state_->configuration; }
 
