@@ -87,6 +87,20 @@ class BesideTest(tool.ToolTest):
         self.assertIn('"phn": of the label files', self.card(folder))
         self.assertIn("2 labels, 16 segments", self.card(folder, "--tier", "wrd"))
 
+    def test_labels_of_another_tier_are_said(self):
+        folder = self.timit("named")
+        lines = ["id\taudio\tlabels"]
+        for number, audio in enumerate(sorted(folder.rglob("*.WAV"))):
+            name = audio.relative_to(folder)
+            lines.append(f"{number}\t{name}\t{name.with_suffix('.WRD' if number < 3 else '.PHN')}")
+        (folder / "manifest.tsv").write_text("\n".join(lines) + "\n")
+        arguments = ("train", self.config, "--data", folder, "--out", self.directory / "named-out", *QUICK[:-1])
+        said = tool.run(*arguments, "--set", "data.tier=phn", check=0).stderr
+        self.assertIn('the tier is "phn", and 3 of 8 recordings have labels of another tier', said)
+        self.assertNotIn("another tier", tool.run(*arguments, "--overwrite", check=0).stderr)
+        card = tool.run("init", folder, "--out", self.directory / "named.toml", "--overwrite", "--tier", "phn", check=0)
+        self.assertIn("3 of 8 recordings have labels of another tier", card.stdout + card.stderr)
+
     def test_labels_of_two_programs_are_not_chosen_from(self):
         folder = self.directory / "two"
         folder.mkdir()

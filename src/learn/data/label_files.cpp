@@ -157,6 +157,23 @@ std::string tier_of_file(const fs::path& labels) {
   return rank_of(labels) < 0 ? "" : extension_of(labels.string()).substr(1);
 }
 
+std::vector<std::string> labels_of_other_tiers(std::span<const Recording> recordings,
+                                               const std::string& tier) {
+  std::int64_t others = 0;
+  const Recording* first = nullptr;
+  for (const Recording& recording : recordings) {
+    if (tier.empty() || recording.held) continue;
+    const std::string name = tier_of_file(recording.labels);
+    if (name.empty() || name == lower(tier)) continue;
+    if (++others == 1) first = &recording;
+  }
+  if (first == nullptr) return {};
+  return {fmt::format(
+      "{}: the tier is {}, and {} of {} recordings have labels of another tier, which are read all "
+      "the same; where their labels mean something else, leave these recordings out",
+      first->labels.string(), shown(tier), others, recordings.size())};
+}
+
 std::vector<std::string> labels_of_nobody(std::span<const Recording> recordings) {
   constexpr std::size_t kShown = 3;
   std::map<fs::path, std::vector<std::string>> wanted;

@@ -41,4 +41,8 @@ std::string tier_of_file(const std::filesystem::path& labels);
 /// A sentence for each file with labels of recordings, or sequences, that are not among these.
 std::vector<std::string> labels_of_nobody(std::span<const Recording> recordings);
 
+/// A sentence where label files that are tiers, such as .phn, are other ones than the chosen tier.
+std::vector<std::string> labels_of_other_tiers(std::span<const Recording> recordings,
+                                               const std::string& tier);
+
 }  // namespace segfuse::data

@@ -316,6 +316,8 @@ Survey survey_folder(const FolderOptions& options) {
   const Tiers tiers(recordings, options);
   choose_tier(options, tiers, std::ssize(recordings), survey);
   survey.warnings = data::labels_of_nobody(recordings);
+  for (std::string& sentence : data::labels_of_other_tiers(recordings, survey.tier))
+    survey.warnings.push_back(std::move(sentence));
   std::vector<Recording> kept = recordings;
   data::leave_out_unannotated(kept, survey.tier, survey.unpaired);
   for (const Recording& recording : kept) survey.recordings.push_back({recording, {}, {}});

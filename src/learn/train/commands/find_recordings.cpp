@@ -50,6 +50,8 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
   tell_other_labels(recordings);
   for (const std::string& sentence : data::labels_of_nobody(recordings))
     log(LogLevel::kWarning, "{}", sentence);
+  for (const std::string& sentence : data::labels_of_other_tiers(recordings, config.data.tier))
+    log(LogLevel::kWarning, "{}", sentence);
   return recordings;
 }
 
