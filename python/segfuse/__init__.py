@@ -11,7 +11,7 @@ from . import crf, ops
 from ._compile.compiled import CacheInfo, Compiled, compile  # noqa: A004
 from ._compile.grad import grad, value_and_grad
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
-from ._models import Model, Prediction, ScoredSegments, Segment
+from ._models import LiveSegment, LiveStream, Model, Prediction, ScoredSegments, Segment
 from ._native import __version__
 from ._program.fusion import Fusion
 from ._program.program import Program
@@ -66,6 +66,8 @@ __all__ = [
     "Gradients",
     "IGNORE",
     "InternalError",
+    "LiveSegment",
+    "LiveStream",
     "Model",
     "Posteriors",
     "Prediction",
