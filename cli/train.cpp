@@ -208,6 +208,8 @@ void add_train(Command app, Common& common) {
         options->overrides.push_back("training.fixed_length=" + value);
       },
       "Train on pieces of exactly this many frames; shorter recordings are left out");
+  command.option("--init", options->init,
+                 "Begin with the weights of this model, a file or the directory of a training");
   command.flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command
       .option("--checkpoint-every", options->checkpoint_minutes,

@@ -49,6 +49,9 @@ ops::Attribute to_attribute(const std::string& operation, const std::string& nam
   if (type == "ints") return as(std::vector<std::int64_t>{});
   if (type == "float") return as(double{});
   if (type == "dtype") return dtype_of_name(as(std::string{}));
+  if (type == "body")
+    throw UsageError(
+        fmt::format("{}: its {} is a program; call segfuse.{}", operation, name, operation));
   return as(std::vector<Size>{});
 }
 
@@ -145,6 +148,15 @@ void bind_builder(nb::module_& m) {
       [](const std::vector<Value>& outputs, const std::vector<Value>& cotangents,
          const std::vector<Value>& wrt) { return ops::vjp(outputs, cotangents, wrt); },
       "outputs"_a, "cotangents"_a, "wrt"_a);
+  m.def(
+      "scan",
+      [](const FusionBuilder& body, const std::vector<Value>& carries,
+         const std::vector<Value>& sequences, const std::vector<Value>& constants,
+         const Size& length, bool reverse) {
+        const ops::Scanned all = ops::scan(body, carries, sequences, constants, length, reverse);
+        return std::pair(all.carries, all.stacked);
+      },
+      "body"_a, "carries"_a, "sequences"_a, "constants"_a, "length"_a, "reverse"_a);
   m.def("operations", [] {
     nb::list all;
     for (const OperationInfo& row : table())

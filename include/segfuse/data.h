@@ -17,80 +17,10 @@
 #include <vector>
 
 #include "segfuse/context.h"
+#include "segfuse/data/labels.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
-
-// ------------------------------------------------------------------------------------- labels
-
-struct LabelSegment {
-  double start = 0, end = 0;
-  std::string label;
-  std::int64_t line = 0;  ///< where it stood in its file; 0 when it came from nowhere
-};
-
-/// Segments in order without gap or overlap: segments[i].end == segments[i + 1].start exactly.
-struct Annotation {
-  std::vector<LabelSegment> segments;
-  double duration = 0;  ///< end of the last segment
-  std::string source;   ///< file name for messages
-};
-
-/// The formats of label files: label_formats() in data/formats.h says what each is.
-enum class LabelFormat {
-  kAuto,  ///< by the file's name, and by its content where several formats share an ending
-  kTextGrid,
-  kPhn,
-  kFestvox,
-  kHtk,
-  kAudacity,
-  kCsv,
-  kSimpleSeq,
-  kGenericSeq,
-  kDas,
-  kWhisperSeg,
-  kRaven,
-  kNotMat,
-  kYarden,
-  kBirdsongRec,
-  kEaf,
-  kEmu,
-  kCtm,
-  kBed,
-  kGff3,
-};
-
-struct LabelOptions {
-  LabelFormat format = LabelFormat::kAuto;
-  double sample_rate = 0;  ///< of the recording, in Hz; where times count its samples or frames
-  std::string tier;        ///< where there are several; empty: the first that has intervals
-  std::string recording;   ///< the name of its file, where labels of several stand in one
-  /// Label for gaps, a late start and intervals without text. Without it they are errors.
-  /// Overlaps always are. Gaps and overlaps up to 1 microsecond are rounding and are closed.
-  std::optional<std::string> fill_label;
-};
-
-Annotation read_labels(const std::filesystem::path& path, const LabelOptions& options = {});
-/// The same from memory; `name` stands for the file in messages and gives the extension.
-Annotation parse_labels(std::string_view bytes, std::string_view name,
-                        const LabelOptions& options = {});
-
-/// Numbers to write next to the segments, one for each (posterior, start_confidence, ...).
-struct SegmentColumn {
-  std::string name;
-  std::vector<double> values;
-};
-
-struct LabelOutput {
-  LabelFormat format = LabelFormat::kAuto;
-  double sample_rate = 0;         ///< as in LabelOptions
-  std::string tier = "segments";  ///< of formats with tiers
-  std::string recording;          ///< the name of its file, for formats that have it
-  /// CSV: further columns. TextGrid: further interval tiers with the numbers as text. Others: none.
-  std::vector<SegmentColumn> columns;
-};
-
-std::string format_labels(const Annotation& annotation, const LabelOutput& output);
 
 // -------------------------------------------------------------------------------------- audio
 
@@ -159,7 +89,7 @@ struct FeatureConfig {
   bool operator==(const FeatureConfig&) const = default;
 };
 
-/// Immutable; may be used from many threads at once.
+/// Computes features. Immutable; may be used from many threads at once.
 class FeatureExtractor {
  public:
   explicit FeatureExtractor(const FeatureConfig& config);
@@ -238,7 +168,8 @@ Annotation fold(const Annotation& annotation, const FoldingMap& map,
 // ----------------------------------------------------------------------------- segments, frames
 
 struct FrameSegment {
-  std::int64_t start = 0, duration = 0;  ///< in frames
+  std::int64_t start = 0;  ///< in frames
+  std::int64_t duration = 0;
   std::int32_t label = 0;
   bool operator==(const FrameSegment&) const = default;
 };
@@ -263,6 +194,7 @@ struct FrameLabels {
   std::vector<FrameSegment> segments;  ///< tile [0, T)
   std::int64_t dropped = 0;            ///< segments that found no frame
 };
+
 /// Rounds each boundary to the nearest frame edge (halves go up). A segment that vanishes takes the
 /// frame behind its start and pushes later boundaries, then earlier ones at the end of the
 /// recording, so that each segment has at least one frame. When there are more segments than
@@ -342,7 +274,8 @@ struct Example {
   double sample_rate = 0;  ///< of its file
   JoinedCounts joined{};   ///< by folding
 };
-/// Of all recordings, in their order; files are spread over the context's threads.
+/// Audio, labels and features of all recordings, in their order; files are spread over the
+/// context's threads.
 std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context = {});

@@ -25,6 +25,11 @@ struct TrainOptions {
   std::filesystem::path out;            ///< directory, made if missing
   /// In the place of that of [model], where there is one; called once the data is read.
   std::function<Encoder(std::int64_t, const std::vector<std::string>&)> encoder{};
+  /// A model, or a directory that holds it, whose weights the training begins with; wins over
+  /// training.init. Its features and encoder must be those of the training (UsageError), which
+  /// plan_training() sees to. Its normalisation is kept, its labels may be others, its file is only
+  /// read.
+  std::filesystem::path init{};
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.

@@ -10,6 +10,7 @@ with the operations of `segfuse.ops`; `segfuse.Fusion` writes such programs valu
 from . import crf, ops
 from ._compile.compiled import CacheInfo, Compiled, compile  # noqa: A004
 from ._compile.grad import grad, value_and_grad
+from ._compile.scan import scan
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
 from ._models import LiveSegment, LiveStream, Model, Prediction, ScoredSegments, Segment
 from ._native import __version__
@@ -108,6 +109,7 @@ __all__ = [
     "posteriors",
     "sample",
     "sample_prior",
+    "scan",
     "score",
     "segment_posteriors",
     "set_threads",

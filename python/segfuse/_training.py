@@ -125,6 +125,7 @@ def train(
     preset: str = "",
     tier: str = "",
     settings: Mapping[str, Any] | None = None,
+    init: Path = "",
     resume: bool = False,
     overwrite: bool = False,
     compare: bool = False,
@@ -164,6 +165,7 @@ def train(
             fits best. Not with a TOML file.
         tier: of label files that have several; default: the one that can be meant.
         settings: values by "section.key", which win over the configuration.
+        init: a model file, or the directory of a training, whose weights the training begins with.
         resume: go on from the checkpoint in `out`.
         overwrite: replace a run in `out`.
         compare: also train the same encoder with a softmax and with a linear chain.
@@ -196,6 +198,7 @@ def train(
         text_of(f"the setting {key!r}", setting(key, value))
         for key, value in (settings or {}).items()
     ]
+    overrides += [setting("training.init", os.fspath(init))] if init else []
     how: dict[str, Any] = {
         "sample_rate": rate,
         "resume": bool(resume),

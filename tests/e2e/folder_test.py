@@ -134,7 +134,7 @@ class FolderTest(RecordingsTest):
         card = self.card(folder)
         self.assertIn("5 with labels", card)
         self.assertIn("3 recordings without labels", card)
-        self.assertIn("1 label file without a recording: notes.txt", card)
+        self.assertIn("1 file that no recording belongs to: notes.txt", card)
         trained = tool.run("train", folder, *QUICK, "--out", self.directory / "half-out", check=0)
         self.assertIn("3 recordings have no labels and are left out", trained.stderr)
         # A configuration of one's own still refuses.

@@ -172,6 +172,13 @@ class RobustTest(tool.ToolTest):
         result = tool.run("decode", self.model, "/dev/stdin", "--out", out, check=3, stdin=subprocess.DEVNULL)
         self.assertIn("/dev/stdin", self.sentence(result))
 
+    def test_a_tag_before_the_audio_is_named(self):
+        path = self.directory / "tagged.mp3"
+        path.write_bytes(b"APETAGEX" + struct.pack("<IIII", 2000, 32, 0, 0xA0000000) + bytes(8) + b"\xff\xfb\x90\x64" + bytes(413))
+        result = tool.run("decode", self.model, path, "--out", self.directory / "tagged", "--quiet", check=3)
+        # libmpg123 writes warnings of its own.
+        self.assertIn("an APE tag stands before the audio", result.stderr)
+
     def test_numbers_of_segmentations_have_a_bound(self):
         recording = sorted((self.data / "train").glob("*.wav"))[0]
         for flag, most in (("k-best", 1000), ("samples", 100000)):

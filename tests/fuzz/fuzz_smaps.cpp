@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/memory/headroom.h"
 #include "doctor/fork/read/glibc_heap.h"
 #include "doctor/fork/read/pins.h"
 #include "doctor/fork/read/smaps.h"
@@ -69,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const Pin& pin : parse_registered_buffers(bytes, "x")) check(pin.end > pin.begin);
   check(rdma_core_release(std::string(bytes.substr(0, 200))) >= 0);
   parse_kernel(std::string(bytes.substr(0, 200)));
-  status_value(bytes, "Rss");
+  segfuse::status_value(bytes, "Rss");
   walk(bytes);
   return 0;
 }

@@ -430,6 +430,13 @@ def test_ctrl_c_saves_and_resume_gives_the_same_model(tmp_path):
     np.testing.assert_array_equal(other[0].weight.detach(), whole.parameters["encoder.0.weight"])
 
 
+def test_lazy_layers_learn_the_number_of_features(tmp_path):
+    module = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
+    model = train(tmp_path / "run", module, settings={"training.epochs": 1})
+    assert model.parameters["encoder.0.weight"].shape == (4, 3)
+    assert model.parameters["encoder.0.weight"][0, 0] == module[0].weight[0, 0].item()
+
+
 class Dropping(nn.Module):
     def __init__(self):
         super().__init__()

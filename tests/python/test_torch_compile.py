@@ -14,6 +14,7 @@ from torch import nn
 
 import segfuse
 import segfuse.torch as st
+from segfuse.torch._compile.stages import find_stages
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -334,6 +335,22 @@ def test_what_segfuse_has_not_stays_pytorchs():
         return torch.linalg.norm(z.int().to(torch.int8).float() / 7), (z + 1).log()
 
     check(function, torch.randn(3, 7))
+
+
+@pytest.mark.parametrize("index_device, reason", [("cuda", None), ("cpu", "lies on cpu")])
+def test_an_index_on_the_cpu_for_data_on_a_gpu_stays_pytorchs(index_device, reason):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        graph = torch.fx.Graph()
+        data, index = graph.placeholder("data"), graph.placeholder("index")
+        data.meta["val"] = torch.empty(5, 3, device="cuda")
+        index.meta["val"] = torch.empty(2, dtype=torch.int64, device=index_device)
+        taken = graph.call_function(torch.ops.aten.index.Tensor, (data, [index]))
+        taken.meta["val"] = torch.empty(2, 3, device="cuda")
+        found = find_stages(graph)
+    assert (taken in found.steps) == (reason is None)
+    assert reason is None or reason in found.reasons[taken]
 
 
 def test_random_numbers_are_pytorchs():

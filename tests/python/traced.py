@@ -51,16 +51,34 @@ class Reference:
         windows = np.moveaxis(windows, -1, axis + 1)
         return windows[(slice(None),) * axis + (slice(None, None, stride),)]
 
+    @staticmethod
+    def scan(f, carry, xs, reverse=False):
+        ys = []
+        for x in xs[::-1] if reverse else xs:
+            carry, y = f(carry, x)
+            ys.append(y)
+        return carry, np.stack(ys[::-1] if reverse else ys)
+
     def __getattr__(self, name):
         return getattr(np, name)
 
 
+class Ours:
+    """segfuse.ops, and segfuse.scan beside them."""
+
+    scan = staticmethod(segfuse.scan)
+
+    def __getattr__(self, name):
+        return getattr(sf, name)
+
+
 REFERENCE = Reference()
+OURS = Ours()
 
 
 @dataclasses.dataclass
 class Step:
-    """`text` with {0}, {1}, ... for the values at `operands`; `x` is segfuse.ops or NumPy."""
+    """`text` with {0}, {1}, ... for the values at `operands`; `x` is Ours or NumPy."""
 
     text: str
     operands: tuple[int, ...]
@@ -76,7 +94,7 @@ class Program:
         for step in self.steps:
             names = {f"v{i}": value for i, value in enumerate(values)}
             text = step.text.format(*(f"v{i}" for i in step.operands))
-            values.append(eval(text, {"x": library, "np": np}, names))
+            values.append(eval(text, {"x": library, "np": np, **names}))
         return values
 
     def results(self):
@@ -180,7 +198,7 @@ class Writer:
         names = [f"o{i}" for i in range(len(operands))]
         arrays = {name: array for name, (_, array) in zip(names, operands, strict=True)}
         with np.errstate(all="ignore"):
-            result = eval(text.format(*names), {"x": REFERENCE, "np": np}, arrays)
+            result = eval(text.format(*names), {"x": REFERENCE, "np": np, **arrays})
         result = np.asarray(result)
         if (
             result.size > 6000
@@ -200,7 +218,7 @@ class Writer:
         kinds = ["unary", "binary", "binary", "binary", "slice", "slice", "slice", "reshape", "reshape",
                  "concat", "pad", "windows", "move", "reduce", "norm", "matmul", "broadcast", "where",
                  "take", "flip", "index", "running", "triangle", "named", "along", "pair", "rearranged",
-                 "gathered"]  # fmt: skip
+                 "gathered", "scanned"]  # fmt: skip
         kind = kinds[self.draw(len(kinds))]
         if rank == 0 and kind not in ("unary", "binary", "broadcast"):
             return False
@@ -432,6 +450,22 @@ class Writer:
             texts = [text for text in texts if "argsort" not in text]
         return self.add(texts[self.draw(len(texts))], value)
 
+    def _scanned(self, value, array, rank, axis):
+        if 0 in array.shape:
+            return False
+        beside = self.beside(array.shape[1:])
+        c = "{1}" if rank > 1 else "{1}.sum()"  # in the shape of the carry
+        how = f"reverse={self.draw(2) == 1})[{self.draw(2)}]"
+        texts = ["x.scan(lambda h, v: (h * 0.5 + v, h * v), {0}[0], {0}, " + how,
+                 f"x.scan(lambda h, v: (x.tanh(h * {c} + v), h - v * {c}), {{0}}[-1], {{0}}, " + how,
+                 f"x.scan(lambda h, v: (x.sin(v) - h * 0.5, h.sum() * {c}), {{0}}[0] * 2.0, {{0}}, " + how,
+                 f"x.scan(lambda h, v: (h, x.sigmoid(v + {c})), {{0}}[0].sum(), {{0}}, " + how]  # fmt: skip
+        if rank >= 2:
+            texts += ["x.scan(lambda h, v: (h[..., ::-1] * 0.5 + v, x.flip(h, 0)), {0}[0], {0}, " + how,
+                      "x.scan(lambda h, v: x.scan(lambda g, u: (g * u.sum() + 0.1, g + {1}.sum()), h, v), "
+                      "{0}[0].sum(), {0}, " + how]  # fmt: skip
+        return self.add(texts[self.draw(len(texts))], value, beside)
+
     def program(self, steps):
         tries = 0
         while len(self.steps) < steps and tries < 10 * steps:
@@ -472,7 +506,7 @@ def depends_on_rounding(program, n, want):
 def disagreement(program, device="cpu"):
     """What is wrong with the compiled function's values; None if nothing is."""
     want = program.function(REFERENCE)(*program.inputs)
-    compiled = segfuse.compile(program.function(sf))
+    compiled = segfuse.compile(program.function(OURS))
     got = compiled(*on(device, program.inputs))
     for n, (a, b) in enumerate(zip(got, want, strict=True)):
         a, b = back(a), np.asarray(b)
@@ -490,7 +524,8 @@ def wrong_gradient(program, device="cpu"):
     used = {i for step in program.steps for i in step.operands}
     floats = [i for i in floats if i in used]
     reference = program.scalar(REFERENCE)
-    gradients = segfuse.grad(program.scalar(sf), argnums=tuple(floats))(*on(device, program.inputs))
+    scalar = program.scalar(OURS)
+    gradients = segfuse.grad(scalar, argnums=tuple(floats))(*on(device, program.inputs))
     rng = np.random.default_rng(1)
     for i, gradient in zip(floats, gradients, strict=True):
         gradient = back(gradient)
@@ -543,6 +578,8 @@ def check(seed, gradients=False, device="cpu"):
     program = random_program(seed, smooth=gradients)
     if not program.steps:
         return None
+    if device != "cpu" and any("x.scan(" in step.text for step in program.steps):
+        return None  # on the CPU only
     judge = wrong_gradient if gradients else disagreement
 
     def verdict(candidate):

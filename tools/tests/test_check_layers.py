@@ -157,12 +157,12 @@ class Layers(CheckerTest):
         )
 
     def test_at_most_twenty_eight_public_headers(self):
-        names = [f"h{i}.h" for i in range(27)]
+        names = [f"h{i}.h" for i in range(28)]
         public = ", ".join(f'"{name}"' for name in ["error.h", *names])
         self.write("tools/layers.toml", TABLE.replace('"error.h"', public))
         for name in names:
             self.write(f"include/segfuse/{name}", "")
-        self.assert_found("include/segfuse:1: 29 public headers; at most 28")
+        self.assert_found("include/segfuse:1: 30 public headers; at most 29")
 
 
 PYTHON = """

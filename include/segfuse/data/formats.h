@@ -69,8 +69,9 @@ std::string label_stem(const std::filesystem::path& path);
 std::string label_file_name(const std::filesystem::path& recording, LabelFormat format);
 
 struct LabelTier {
-  std::string name;       ///< empty: the file names none
-  bool intervals = true;  ///< false: points in time, or labels without times
+  std::string name;           ///< empty: the file names none
+  bool intervals = true;      ///< false: points in time, or labels without times
+  bool all_looked_at = true;  ///< false: what no label covers may hold something all the same
   std::int64_t segments = 0;
   double labelled_seconds = 0;  ///< sum over the segments
   double begin = 0;             ///< of the first segment; or of the tier if the format says so

@@ -36,6 +36,18 @@ class Fusion:
         self._captured: dict[int, tuple[Any, Value]] = {}
         self._inputs: list[Value] = []
         self._outputs: list[Value] = []
+        self._around: Fusion | None = None  # of the body of a scan: the program of the scan
+        self._inherited: dict[int, tuple[Value, Value]] = {}  # values of it: there, here
+
+    @classmethod
+    def _body(cls, name: str, around: Fusion) -> Fusion:
+        """A program for each step of a scan. Names of sizes mean the same as around it."""
+        body = cls(name)
+        body._around = around
+        body._numbers = around._numbers
+        body._not_one = around._not_one
+        body._guards = around._guards
+        return body
 
     @property
     def name(self) -> str:
@@ -167,12 +179,32 @@ class Fusion:
             raise UsageError(
                 f"{operation}: found {_arrays.describe(value)}, expected a segfuse.Value"
             )
+        if value._fusion is not self and value._fusion._is_around(self):
+            return self._inherit(value, operation)
         if value._fusion is not self:
             raise UsageError(
                 f"{operation}: found a value of the Fusion {value._fusion.name!r}, expected one of "
                 f"{self.name!r}; a traced value means nothing outside the call that traces it"
             )
         return value
+
+    def _is_around(self, other: Fusion) -> bool:
+        """Whether `other` is this program, or within the body of a scan of it."""
+        inner: Fusion | None = other
+        while inner is not None and inner is not self:
+            inner = inner._around
+        return inner is self
+
+    def _inherit(self, value: Value, operation: str) -> Value:
+        """A value of the program around: a constant of all steps."""
+        assert self._around is not None
+        there = self._around._own(value, operation)
+        known = self._inherited.get(there._native.id())
+        if known is None:
+            name = f"around_{len(self._inherited)}"
+            here = Value(self, self._native.input(name, there.dtype, there._native.shape()))
+            known = self._inherited[there._native.id()] = (there, here)
+        return known[1]
 
     def _size(self, native: _native.Size) -> Any:
         """The size, or the int that it is."""
@@ -231,6 +263,8 @@ class Fusion:
 
     def _capture(self, array: Any) -> Value:
         """An array from outside: an input that every run gives again."""
+        if self._around is not None:
+            return self._inherit(self._around._capture(array), "scan")
         known = self._captured.get(id(array))
         if known is not None:
             return known[1]

@@ -21,12 +21,13 @@ def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
     for operand in operands:
         if not isinstance(operand, (Value, Size)):
             continue
-        if found is not None and operand._fusion is not found:
+        if found is None or found._is_around(operand._fusion):
+            found = operand._fusion
+        elif not operand._fusion._is_around(found):
             raise UsageError(
                 f"{operation}: found values of two Fusions, {found.name!r} and "
                 f"{operand._fusion.name!r}; a value means nothing outside the call that traces it"
             )
-        found = operand._fusion
     if found is None:
         kinds = ", ".join(_arrays.describe(operand) for operand in operands)
         raise UsageError(

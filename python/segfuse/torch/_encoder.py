@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 from .._errors import DataError, UsageError
 from .._program.fusion import Fusion
@@ -58,6 +59,7 @@ def trace(module: Any, columns: int, labels: Sequence[str], scores: bool) -> Tra
         UsageError: the module has an operation that there is no program for, or gives something
             else.
     """
+    _initialise(module, columns)
     check(module)
     own = _copy(module)
     example, stride = _example(own, columns)
@@ -96,6 +98,8 @@ def check(module: Any) -> None:
                 "keep the statistics that it has by .eval() of this layer"
             )
     for name, x in _tensors(module):
+        if is_lazy(x):
+            continue
         if x.device.type == "meta":
             raise UsageError(f"the encoder's {name} is on the device meta, and has no values")
         if x.is_floating_point() and x.dtype is not torch.float32:
@@ -105,6 +109,21 @@ def check(module: Any) -> None:
             )
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise UsageError(f"the encoder's {name} holds NaN or an infinity")
+
+
+def _initialise(module: nn.Module, columns: int) -> None:
+    """Lazy layers get their weights, now that the number of features is known."""
+    lazy = [x for _, x in _tensors(module) if is_lazy(x)]
+    if not lazy:
+        return
+    try:
+        with torch.no_grad():
+            module(torch.zeros(1, _EXAMPLES[0], columns, device=lazy[0].device))
+    except Exception as error:  # noqa: BLE001  (a module may raise anything)
+        raise UsageError(
+            f"the encoder's lazy layers do not take (1, {_EXAMPLES[0]}, {columns}): "
+            f"{_first_line(error)}"
+        ) from None
 
 
 def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> None:

@@ -182,7 +182,7 @@ class ScanAdjoint {
     auto steps = std::count_if(given_.begin(), given_.end(),
                                [&](const Given& given) { return !is_constant(given); });
     std::erase_if(given_, [&](const Given& given) {
-      if (steps == 1 && !is_constant(given)) return false;  // something has to be gone along
+      if (steps == 1 && !is_constant(given)) return false;  // a scan needs an input by steps
       if (given.role == Role::kCarry || given.role == Role::kSum) return false;
       if (!back_.val(given.input).uses.empty() || back_.is_output(given.input)) return false;
       if (!is_spare(back_, given.input)) return false;

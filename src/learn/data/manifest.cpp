@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/os/file.h"
 #include "learn/data/label_files.h"
@@ -9,6 +10,7 @@
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "learn/data/values/values.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -116,15 +118,27 @@ bool shares_labels(const fs::path& file, const FileMap& audio, LabelMap& labels,
   }
 }
 
+/// What belongs to WFDB records: their signals and the headers of their parts.
+std::set<fs::path> parts_of_records(const FileMap& audio) {
+  std::set<fs::path> out;
+  for (const auto& [key, path] : audio.files)
+    if (is_wfdb(path))
+      for (fs::path& part : wfdb_parts(path)) out.insert(std::move(part));
+  return out;
+}
+
 /// Label files by the recordings whose names they have, then those of several recordings.
 template <class IsRecording>
 LabelMap find_labels(const fs::path& label_directory, const fs::path& audio_directory,
-                     const FileMap& audio, const IsRecording& is_recording, Unpaired* unpaired) {
+                     const FileMap& audio, const IsRecording& is_recording,
+                     const std::set<fs::path>& parts, Unpaired* unpaired) {
   FileMap exact;
   LabelMap out;
   exact.collect(
       label_directory,
-      [&](const fs::path& path) { return is_label_file(path) && !is_recording(path); },
+      [&](const fs::path& path) {
+        return is_label_file(path) && !is_recording(path) && !parts.contains(path);
+      },
       [](const fs::path& path) { return path.filename(); });
   std::vector<fs::path> others;
   for (const auto& [name, path] : exact.files) {
@@ -148,6 +162,8 @@ LabelMap find_labels(const fs::path& label_directory, const fs::path& audio_dire
           why.empty() ? "" : ", and they are not those of several: " + why));
     unpaired->labels.push_back(path);
   }
+  for (const auto& [key, path] : audio.files)
+    if (has_wfdb_annotations(path)) out.try_emplace(key, std::vector{path});
   return out;
 }
 
@@ -167,8 +183,10 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
   FileMap audio;
   const auto recordings = recordings_of_folder(audio_directory, folder.values);
   audio.collect(audio_directory, recordings, [](const fs::path& path) { return path.stem(); });
+  const std::set<fs::path> parts = parts_of_records(audio);
+  std::erase_if(audio.files, [&](const auto& file) { return parts.contains(file.second); });
   const LabelMap labels =
-      find_labels(label_directory, audio_directory, audio, recordings, folder.unpaired);
+      find_labels(label_directory, audio_directory, audio, recordings, parts, folder.unpaired);
   for (const auto& [key, path] : audio.files) {
     const auto label = labels.find(key);
     LabelFiles files;
@@ -388,6 +406,7 @@ class ManifestReader {
     for (const fs::path& stem : stems)
       for (const std::string_view suffix : label_suffixes()) seek(fs::path(stem) += suffix);
     if (!recording.audio.empty()) seek(recording.audio);  // x.cbin.not.mat
+    if (found.empty() && has_wfdb_annotations(recording.audio)) found = {recording.audio};
     LabelFiles files =
         choose_label_file(found, options_.tier, options_.unpaired != nullptr, recording.id);
     recording.labels = files.labels;
@@ -453,6 +472,14 @@ std::vector<Found> find_recordings(const fs::path& path, ManifestOptions options
   return found;
 }
 
+/// A folder of Parquet alone deserves more than that there are no recordings.
+void refuse_parquet(const fs::path& folder) {
+  if (!path_is_directory(folder)) return;
+  for (const fs::path& path : list_directory(folder))
+    if (extension_of(path.string()) == ".parquet")
+      throw DataError(fmt::format("{}: {}", path.string(), kParquet));
+}
+
 }  // namespace
 }  // namespace data
 
@@ -478,6 +505,7 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
         path.string(), options.unpaired->recordings.size(),
         values ? " that are no audio (arrays, tables or sequences)" : "",
         options.unpaired->labels.size(), values ? "npy" : "wav"));
+  if (found.empty()) data::refuse_parquet(path);
   if (found.empty() && options.are_values != nullptr)
     throw DataError(fmt::format(
         "{}: no recordings found; expected audio files, or arrays (.npy, .npz), tables (.csv, "

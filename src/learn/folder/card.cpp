@@ -59,6 +59,13 @@ void add_rows(const Plan& plan, Card& card) {
   card.row("channels", fmt::format("{}", plan.channels.begin()->first));
 }
 
+std::string channel_text(const Plan& plan) {
+  if (plan.channel.empty()) return "";
+  if (plan.channel == "mean") return "; their mean is taken";
+  if (plan.channel == "stack") return "; all of them are taken, side by side";
+  return fmt::format("; number {} (from 0) is taken, which the tier is of", plan.channel);
+}
+
 void add_recordings(const Plan& plan, Card& card) {
   const Survey& survey = *plan.survey;
   const auto count = static_cast<std::int64_t>(survey.recordings.size());
@@ -68,8 +75,8 @@ void add_recordings(const Plan& plan, Card& card) {
                                      counted(std::ssize(survey.unpaired.recordings), "recording"),
                                      paths_text(survey.unpaired.recordings)));
   if (!survey.unpaired.labels.empty())
-    card.row("left out", fmt::format("{} without a recording: {}",
-                                     counted(std::ssize(survey.unpaired.labels), "label file"),
+    card.row("left out", fmt::format("{} that no recording belongs to: {}",
+                                     counted(std::ssize(survey.unpaired.labels), "file"),
                                      paths_text(survey.unpaired.labels)));
   if (!survey.unpaired.texts.empty())
     card.row("left out", fmt::format("{} without times, which are no labels: {}",
@@ -85,8 +92,7 @@ void add_recordings(const Plan& plan, Card& card) {
   for (const auto& [number, recordings] : plan.channels)
     channels += fmt::format("{}{}{}", channels.empty() ? "" : ", ", number,
                             plan.channels.size() > 1 ? fmt::format(" ({})", recordings) : "");
-  card.row("channels",
-           channels + (plan.channels.rbegin()->first > 1 ? "; their mean is taken" : ""));
+  card.row("channels", channels + channel_text(plan));
 }
 
 void add_tiers(const Survey& survey, Card& card) {
@@ -97,11 +103,7 @@ void add_tiers(const Survey& survey, Card& card) {
                        data::shown(tier.name), tier.segments, tier.labels);
   card.row("tiers", all);
   card.row("tier", fmt::format("{}: {}; {} chooses another", data::shown(survey.tier),
-                               survey.tier_was_given    ? "you asked for it"
-                               : survey.tiers_are_files ? "of the label files beside a recording, "
-                                                          "the finest"
-                                                        : "its labels come back most often",
-                               survey.setting("tier")));
+                               survey.tier_reason, survey.setting("tier")));
 }
 
 void add_classes(const Plan& plan, Card& card) {
@@ -126,6 +128,12 @@ void add_classes(const Plan& plan, Card& card) {
 void add_labels(const Plan& plan, Card& card) {
   card.row("labels", fmt::format("{}, {}", counted(std::ssize(plan.classes), "label"),
                                  counted(plan.segments, "segment")));
+  if (plan.unlabelled_seconds > 0 && !plan.fill_label)
+    card.row("unlabelled",
+             fmt::format("{} in {} ({:.0f} %), which nobody has looked at: they are left out",
+                         time_text(plan.unlabelled_seconds),
+                         counted(plan.unlabelled_recordings, "recording"),
+                         100 * plan.unlabelled_seconds / plan.seconds));
   if (plan.fill_label)
     card.row("unlabelled",
              fmt::format("{} in {} ({:.0f} %), taken for segments of the label \"{}\"",

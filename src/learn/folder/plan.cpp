@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/os/ranks.h"
+#include "learn/train/commands/initial_model.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -119,6 +120,15 @@ void choose_frames(Plan& plan) {
   plan.n_mels = most_bands(plan);
 }
 
+/// Channels of a signal say more side by side; of sound, mostly the same.
+void choose_channel(Plan& plan) {
+  if (plan.survey->values || plan.channels.rbegin()->first < 2) return;
+  if (plan.survey->channel)
+    plan.channel = std::to_string(*plan.survey->channel);
+  else
+    plan.channel = plan.raw && plan.channels.size() == 1 ? "stack" : "mean";
+}
+
 /// Labels of whole recordings, with kUnlabelled where there are none.
 std::vector<Annotation> covered(const Plan& plan) {
   std::vector<Annotation> all;
@@ -157,7 +167,7 @@ void count_segments(Plan& plan) {
       ClassStatistics& statistics = plan.classes[segment.label];
       const double seconds = segment.end - segment.start;
       statistics.seconds.push_back(seconds);
-      if (training)
+      if (training && (plan.survey->all_looked_at || segment.label != kUnlabelled))
         plan.longest_in_training = std::max(plan.longest_in_training, frames_of(plan, seconds));
       statistics.training += training;
       statistics.development += split == Split::kDev;
@@ -168,8 +178,10 @@ void count_segments(Plan& plan) {
   const auto unlabelled = plan.classes.find(kUnlabelled);
   if (unlabelled != plan.classes.end()) {
     plan.unlabelled_seconds = unlabelled->second.total();
-    plan.fill_label = unused_label(plan.classes);
-    plan.classes[*plan.fill_label] = std::move(unlabelled->second);
+    if (plan.survey->all_looked_at) {
+      plan.fill_label = unused_label(plan.classes);
+      plan.classes[*plan.fill_label] = std::move(unlabelled->second);
+    }
     plan.classes.erase(kUnlabelled);
   }
   for (auto& [label, statistics] : plan.classes) {
@@ -267,6 +279,7 @@ Plan make_plan(const Survey& survey, const std::string& preset) {
   plan.preset = preset.empty() ? choose_preset(survey)
                                : PresetChoice{&preset_named(preset), "you asked for it"};
   choose_frames(plan);
+  choose_channel(plan);
   count_segments(plan);
   choose_longest(plan);
   choose_training(plan);
@@ -294,6 +307,7 @@ void plan_training(TrainOptions& options, FolderOptions how) {
   options.introduction = plan.card;
   if (!options.out.empty())
     options.introduction += fmt::format("  {:<13} {}", "output", options.out.string());
+  learn::follow_initial_model(options);
 }
 
 }  // namespace segfuse

@@ -24,6 +24,7 @@ struct Plan {
   std::map<int, std::int64_t> rates;              ///< recordings by sample rate
   std::map<std::int64_t, std::int64_t> channels;  ///< and by number of channels
   int sample_rate = 0;
+  std::string channel;  ///< of features.channel; empty: there is only one
   bool raw = false;
   double hop_ms = 0;
   double window_ms = 0;
@@ -31,7 +32,7 @@ struct Plan {
   double fmin = 0, fmax = 0;
   int n_mels = 0;
   std::vector<double> tolerances;
-  std::optional<std::string> fill_label;
+  std::optional<std::string> fill_label;  ///< nothing: what no label covers is left out
   double unlabelled_seconds = 0;
   std::int64_t unlabelled_recordings = 0;  ///< that have some
   std::map<std::string, ClassStatistics> classes;

@@ -14,6 +14,8 @@
 #include "learn/data/label_files.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
+#include "learn/data/unlabelled.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -49,57 +51,100 @@ Recording with_file_of(Recording recording, const std::string& tier) {
   return recording;
 }
 
-/// Interval tiers that one is chosen from. A format whose tiers belong together has a choice only
-/// for somebody who names one.
-std::vector<std::string> tiers_of(const Recording& recording, bool is_named) {
-  std::vector<std::string> names;
-  if (recording.held) return names;
-  if (const std::string tier = data::tier_of_file(recording.labels); !tier.empty()) {
-    names.push_back(tier);
-    for (const std::filesystem::path& other : recording.other_labels)
-      if (const std::string name = data::tier_of_file(other); !name.empty()) names.push_back(name);
+/// Recordings, each with what its label file holds; nothing for those in memory.
+class Tiers {
+ public:
+  Tiers(const std::vector<Recording>& recordings, const FolderOptions& options)
+      : recordings_(recordings), contents_(recordings.size()) {
+    pool_of(options.context).run(std::ssize(recordings), [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (!recordings[at].held && data::tier_of_file(recordings[at].labels).empty())
+        contents_[at] = inspect_labels(recordings[at].labels);
+    });
+  }
+
+  /// Interval tiers that one is chosen from, in the order of the first file that has them. A format
+  /// whose tiers belong together has a choice only for somebody who names one.
+  std::vector<std::string> names(bool is_named) const {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < contents_.size(); ++i)
+      for (const std::string& name : names_of(i, is_named))
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     return names;
   }
-  // Of files of several programs one was chosen by its ending.
-  if (is_named && !recording.other_labels.empty())
-    names.push_back(data::extension_of(recording.labels.string()).substr(1));
-  const LabelContents contents = inspect_labels(recording.labels);
-  if (contents.tiers_are_one && !is_named) return names;
-  for (const LabelTier& tier : contents.tiers)
-    if (tier.intervals && !tier.name.empty()) names.push_back(tier.name);
-  return names;
-}
 
-/// Those of all files, in the order of the first file that has them.
-std::vector<std::string> tiers_of(const std::vector<Recording>& recordings, bool is_named) {
-  std::vector<std::string> names;
-  for (const Recording& recording : recordings)
-    for (const std::string& tier : tiers_of(recording, is_named))
-      if (std::ranges::find(names, tier) == names.end()) names.push_back(tier);
-  return names;
-}
-
-TierStatistics statistics_of(const std::vector<Recording>& recordings, const std::string& tier) {
-  TierStatistics statistics{tier, 0, 0};
-  std::set<std::string> labels;
-  for (const Recording& recording : recordings) {
-    const std::vector<std::string> there = tiers_of(recording, true);
-    if (std::ranges::find(there, tier) == there.end()) continue;
-    Annotation annotation;
-    try {
-      annotation = labels_of(with_file_of(recording, tier), 1, tier);
-    } catch (const DataError&) {
-      continue;  // a tier that nobody may want
+  TierStatistics statistics_of(const std::string& name) const {
+    TierStatistics statistics{name, 0, 0, 0};
+    std::set<std::string> labels;
+    for (std::size_t i = 0; i < contents_.size(); ++i) {
+      const std::vector<std::string> names = names_of(i, true);
+      if (std::ranges::find(names, name) == names.end()) continue;
+      ++statistics.recordings;
+      add(with_file_of(recordings_[i], name), statistics, labels);
     }
-    for (const LabelSegment& segment : annotation.segments) {
-      if (segment.label == kUnlabelled) continue;
-      ++statistics.segments;
-      labels.insert(segment.label);
+    statistics.labels = static_cast<std::int64_t>(labels.size());
+    return statistics;
+  }
+
+  /// Of files beside each other the tier that was taken when they were found, which is the finest;
+  /// else empty.
+  std::string taken_file() const {
+    const Recording& first = recordings_.front();
+    return first.held ? std::string() : data::tier_of_file(first.labels);
+  }
+
+  /// Whether all label files are the annotators of WFDB records, which describe the same signals.
+  bool are_annotators() const {
+    return std::ranges::all_of(contents_, [](const LabelContents& contents) {
+      return contents.format == LabelFormat::kWfdb;
+    });
+  }
+
+  /// LabelTier::all_looked_at of the tier, or of the first one.
+  bool all_looked_at(const std::string& name) const {
+    return std::ranges::all_of(contents_, [&](const LabelContents& contents) {
+      const auto tier = std::ranges::find_if(
+          contents.tiers, [&](const LabelTier& one) { return is_choice(one) && one.name == name; });
+      return tier == contents.tiers.end() || tier->all_looked_at;
+    });
+  }
+
+ private:
+  static bool is_choice(const LabelTier& tier) { return tier.intervals && !tier.name.empty(); }
+  std::vector<std::string> names_of(std::size_t i, bool is_named) const {
+    const Recording& recording = recordings_[i];
+    std::vector<std::string> names;
+    if (recording.held) return names;
+    if (const std::string tier = data::tier_of_file(recording.labels); !tier.empty()) {
+      names.push_back(tier);
+      for (const std::filesystem::path& other : recording.other_labels)
+        if (const std::string name = data::tier_of_file(other); !name.empty())
+          names.push_back(name);
+      return names;
+    }
+    // Of files of several programs one was chosen by its ending.
+    if (is_named && !recording.other_labels.empty())
+      names.push_back(data::extension_of(recording.labels.string()).substr(1));
+    if (contents_[i].tiers_are_one && !is_named) return names;
+    for (const LabelTier& tier : contents_[i].tiers)
+      if (is_choice(tier)) names.push_back(tier.name);
+    return names;
+  }
+  static void add(const Recording& recording, TierStatistics& statistics,
+                  std::set<std::string>& labels) {
+    try {
+      for (const LabelSegment& segment : labels_of(recording, 1, statistics.name).segments) {
+        if (segment.label == kUnlabelled) continue;
+        ++statistics.segments;
+        labels.insert(segment.label);
+      }
+    } catch (const DataError&) {  // a tier that nobody may want
     }
   }
-  statistics.labels = static_cast<std::int64_t>(labels.size());
-  return statistics;
-}
+
+  const std::vector<Recording>& recordings_;
+  std::vector<LabelContents> contents_;
+};
 
 double repeats(const TierStatistics& tier) {
   return static_cast<double>(tier.segments) /
@@ -120,34 +165,68 @@ double repeats(const TierStatistics& tier) {
 
 /// A tier whose labels come back again and again can be learnt; one of words, most of which are
 /// seen once, cannot.
-void choose_tier(const FolderOptions& options, const std::vector<Recording>& recordings,
-                 Survey& survey) {
-  const std::vector<std::string> names = tiers_of(recordings, !options.tier.empty());
-  if (!options.tier.empty()) {
-    if (std::ranges::find(names, options.tier) == names.end())
-      throw UsageError(fmt::format(
-          "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
-          names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
-    survey.tier = options.tier;
-    survey.tier_was_given = true;
-  }
-  if (names.size() < 2) return;
-  for (const std::string& name : names) {
-    const TierStatistics tier = statistics_of(recordings, name);
-    if (tier.segments > 0) survey.tiers.push_back(tier);
-  }
-  if (survey.tier_was_given) return;
-  // Of files beside each other the finest was taken when they were found.
-  survey.tier = data::tier_of_file(recordings.front().labels);
-  survey.tiers_are_files = !survey.tier.empty();
-  if (survey.tiers_are_files) return;
+void choose_by_repeats(const FolderOptions& options, Survey& survey) {
   std::vector<TierStatistics> ordered = survey.tiers;
   std::ranges::stable_sort(ordered, [](const TierStatistics& a, const TierStatistics& b) {
     return repeats(a) > repeats(b);
   });
   if (ordered.size() > 1 && repeats(ordered[0]) < kClearlyMore * repeats(ordered[1]))
     ask_for_tier(options, survey.tiers);
-  if (!ordered.empty()) survey.tier = ordered[0].name;
+  if (ordered.empty()) return;
+  survey.tier = ordered[0].name;
+  survey.tier_reason = "its labels come back most often";
+}
+
+/// That of most recordings; of equals the first, which is what the reader prefers.
+void choose_annotator(std::int64_t recordings, Survey& survey) {
+  if (survey.tiers.empty()) return;
+  const auto best = std::ranges::max_element(survey.tiers, {}, &TierStatistics::recordings);
+  survey.tier = best->name;
+  survey.tier_reason = best->recordings == recordings
+                           ? "the first annotator that all recordings have"
+                           : "the first annotator that most recordings have";
+}
+
+void choose_tier(const FolderOptions& options, const Tiers& tiers, std::int64_t recordings,
+                 Survey& survey) {
+  const std::vector<std::string> names = tiers.names(!options.tier.empty());
+  if (!options.tier.empty()) {
+    if (std::ranges::find(names, options.tier) == names.end())
+      throw UsageError(fmt::format(
+          "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
+          names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
+    survey.tier = options.tier;
+    survey.tier_reason = "you asked for it";
+  }
+  if (names.size() > 1)
+    for (const std::string& name : names)
+      if (const TierStatistics tier = tiers.statistics_of(name); tier.segments > 0)
+        survey.tiers.push_back(tier);
+  if (survey.tier.empty() && tiers.are_annotators() && !names.empty()) {
+    if (names.size() == 1) survey.tier = names[0];
+    choose_annotator(recordings, survey);
+  } else if (survey.tier.empty() && names.size() > 1 && !tiers.taken_file().empty()) {
+    survey.tier = tiers.taken_file();
+    survey.tier_reason = "of the label files beside a recording, the finest";
+  } else if (survey.tier.empty() && names.size() > 1) {
+    choose_by_repeats(options, survey);
+  }
+  survey.all_looked_at = tiers.all_looked_at(survey.tier);
+}
+
+/// The lead whose annotator was chosen, where it has one place in all recordings.
+void choose_channel(Survey& survey) {
+  for (const Surveyed& surveyed : survey.recordings) {
+    const std::filesystem::path& header = surveyed.recording.audio;
+    const std::optional<int> lead = surveyed.recording.held || !data::is_wfdb(header)
+                                        ? std::nullopt
+                                        : data::wfdb_lead(header, survey.tier);
+    if (!lead || lead != survey.channel.value_or(*lead)) {
+      survey.channel.reset();
+      return;
+    }
+    survey.channel = lead;
+  }
 }
 
 template <class Each>
@@ -234,9 +313,13 @@ Survey survey_folder(const FolderOptions& options) {
   survey.options = options;
   check_frame_rate(options);
   const std::vector<Recording> recordings = find_recordings(options, survey);
-  choose_tier(options, recordings, survey);
+  const Tiers tiers(recordings, options);
+  choose_tier(options, tiers, std::ssize(recordings), survey);
   survey.warnings = data::labels_of_nobody(recordings);
-  for (const Recording& recording : recordings) survey.recordings.push_back({recording, {}, {}});
+  std::vector<Recording> kept = recordings;
+  data::leave_out_unannotated(kept, survey.tier, survey.unpaired);
+  for (const Recording& recording : kept) survey.recordings.push_back({recording, {}, {}});
+  choose_channel(survey);
   survey.values ? survey_values(options, survey) : survey_audio(options, survey);
   return survey;
 }

@@ -1,6 +1,7 @@
 #pragma once
 // What is in a folder of recordings, before anything is decided.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct TierStatistics {
   std::string name;
   std::int64_t segments = 0;
   std::int64_t labels = 0;
+  std::int64_t recordings = 0;  ///< that have it
 };
 
 struct Survey {
@@ -39,10 +41,11 @@ struct Survey {
   Unpaired unpaired;
   std::vector<TierStatistics> tiers;  ///< where label files have several
   std::string tier;                   ///< the chosen one; empty: there is nothing to choose
-  bool tier_was_given = false;
-  bool tiers_are_files = false;  ///< beside each other, and the finest of them was chosen
-  bool split_was_given = false;  ///< by the manifest or by folders
-  bool values = false;           ///< the recordings are no audio
+  std::string tier_reason;            ///< why that one
+  bool all_looked_at = true;          ///< what no label covers is known to hold nothing
+  std::optional<int> channel;         ///< the one that the labels are of, where they say so
+  bool split_was_given = false;       ///< by the manifest or by folders
+  bool values = false;                ///< the recordings are no audio
   /// Where they are, for messages.
   std::string place() const { return options.folder.string(); }
   std::string setting(std::string_view words) const { return setting_name(options, words); }

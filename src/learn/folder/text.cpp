@@ -44,6 +44,9 @@ void write_data(const Plan& plan, Lines& out) {
     out.set_text("unpaired", "skip", "recordings without labels and the like are left out");
   }
   if (!plan.survey->tier.empty()) out.set_text("tier", plan.survey->tier);
+  if (!plan.survey->all_looked_at)
+    out.set_text("unlabelled", "unknown",
+                 "what no label covers was not looked at, and is left out");
   if (plan.fill_label)
     out.set_text("fill_label", *plan.fill_label, "what no label covers; no file has this label");
 }
@@ -59,8 +62,11 @@ void write_features(const Plan& plan, Lines& out) {
   out.set_text("kind", plan.raw ? "raw" : "log_mel");
   out.set("sample_rate", std::int64_t{plan.sample_rate},
           plan.rates.size() > 1 ? "of most recordings" : "of all recordings");
-  if (plan.channels.rbegin()->first > 1)
-    out.set_text("channel", "mean", "or the number of one channel, from 0 on");
+  if (plan.survey->channel && !plan.channel.empty())
+    out.set("channel", plan.channel, "the one that the labels are of");
+  else if (!plan.channel.empty())
+    out.set_text("channel", plan.channel,
+                 "\"mean\", \"stack\" for all side by side, or the number of one, from 0 on");
   out.set("hop_ms", plan.hop_ms, "boundaries lie between frames of this length");
   out.set("window_ms", plan.window_ms);
   if (plan.raw) {

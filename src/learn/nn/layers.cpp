@@ -6,6 +6,7 @@
 
 #include "base/code/fnv.h"
 #include "base/rng.h"
+#include "ir/builder.h"
 #include "segfuse/error.h"
 
 namespace segfuse::nn {

@@ -5,8 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "ir/builder.h"
+#include "ir/id.h"
 #include "segfuse/tensor.h"
+
+namespace segfuse::ir {
+class Builder;
+}
 
 namespace segfuse::nn {
 

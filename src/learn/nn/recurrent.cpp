@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "ir/builder.h"
 #include "learn/nn/layers.h"
 
 namespace segfuse::nn {

@@ -6,7 +6,7 @@
 // stream that may have had work with it: those that were entered, allocated for, or made to wait
 // since the allocation, those that some thread is in, and all known ones if the host has waited.
 // Work of another stream can only be in the right order after the memory's first write if that
-// stream waited for an event, or if the host waited before the work was enqueued; so whoever
+// stream waited for an event, or if the host waited before the work was enqueued; so a caller that
 // reports streams that are entered, waits and host waits need not report uses.
 
 #include <array>

@@ -96,6 +96,15 @@ TEST(Npy, OthersAreRefusedInOneSentence) {
     EXPECT_THROW(parse_values(whole.substr(0, size), "x.npy"), DataError) << size;
 }
 
+TEST(Parquet, IsRefusedWithTheWayToGo) {
+  EXPECT_THAT(message_of([] { parse_values("PAR1", "x.parquet"); }),
+              HasSubstr("x.parquet: Parquet is not read; read it in Python with pyarrow"));
+  const test::TemporaryDirectory folder;
+  folder.write("a.parquet", "PAR1");
+  EXPECT_THAT(message_of([&] { load_manifest(folder.path()); }),
+              HasSubstr("a.parquet: Parquet is not read"));
+}
+
 TEST(ValueTables, AreColumnsWithOrWithoutAHeader) {
   EXPECT_EQ(all(parse_values("ax,ay\n1,2\n-3,4e-1\n", "x.csv")),
             (std::vector<float>{1, 2, -3, 0.4F}));

@@ -8,12 +8,15 @@
 #include <memory>
 
 #include "compiler/autodiff.h"
+#include "engine/device/accelerator.h"
 #include "engine/executor.h"
 #include "ir/body.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
+#include "runtime/check/listener.h"
+#include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
 #include "support/tensors.h"
 
@@ -337,6 +340,32 @@ TEST_P(Scan, WithinAScan) {
     }
     EXPECT_NEAR(found[1].at(at), change, 1e-6);
   }
+}
+
+TEST(ScanChecks, OnStreamsItHasTheSameBitsAndNoRace) {
+  const auto host = Accelerator::make("cpu", nullptr, std::make_unique<runtime::CpuDevice>(),
+                                      {.streams = 2, .check_streams = true});
+  const runtime::RaceListener listener;
+  ThreadPool pool(2);
+  Made made = with_scan(DType::kF32, 5, false);  // and one that does not depend on it
+  Builder b(made.fusion);
+  made.fusion.add_output(
+      b.make_all(Op::scan, made.inputs,
+                 {std::int64_t{2}, std::int64_t{1}, Extents{5}, std::int64_t{1},
+                  ir::Body{std::make_shared<const Fusion>(make_body(DType::kF32))}})[2]);
+  add_outputs(made, true);
+  const std::vector<Tensor> inputs = draw(made.fusion, 6);
+  for (const char* backend : {"compiled", "loops"}) {
+    Executable on_streams(made.fusion, pool, {.backend = backend, .poison = true, .host = host});
+    const auto expected = Executable(made.fusion, pool, {.backend = backend}).run(inputs);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const auto found = on_streams.run(inputs);
+      for (std::size_t o = 0; o < found.size(); ++o)
+        EXPECT_TRUE(same_bits(found[o], expected[o])) << o;
+    }
+  }
+  EXPECT_TRUE(listener.findings().empty());
+  EXPECT_GT(listener.operations(), 0U);
 }
 
 TEST(ScanChecks, NaNWithinAStepIsOfTheScan) {

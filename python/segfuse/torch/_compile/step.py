@@ -139,6 +139,7 @@ def step_of(node: Node, known: Mapping[Node, Step]) -> Step:
     made = node.meta.get("val")
     is_one = isinstance(made, torch.Tensor)
     results = [_result(x) for x in ([made] if is_one else made)]
+    _need_one_device(content, made if is_one else made[0])
     arguments = {name: _map(x, _reference) for name, x in bound.items()}
     return Step(row, arguments, _compute(row, content), results, is_one)
 
@@ -199,6 +200,17 @@ def _need_plain(x: torch.Tensor) -> None:
     for size in x.shape:
         if not writable(expression(size)):
             raise RefusedError(f"the size {size} is no sum of products")
+
+
+def _need_one_device(content: Mapping[str, Any], made: torch.Tensor) -> None:
+    """`RefusedError` where arrays lie on two devices, as CUDA data and an index on the CPU do;
+    numbers may stay where they are."""
+    operands: list[Any] = []
+    for x in content.values():
+        operands += x if isinstance(x, (list, tuple)) else [x]
+    for x in operands:
+        if isinstance(x, torch.Tensor) and x.ndim > 0 and x.device != made.device:
+            raise RefusedError(f"an operand lies on {x.device}, its result on {made.device}")
 
 
 def _result(made: Any) -> tuple[str, Shape]:

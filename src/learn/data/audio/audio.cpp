@@ -13,6 +13,7 @@
 #include "learn/data/audio/parsers.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -145,9 +146,9 @@ AudioReader::AudioReader(const std::filesystem::path& path, const std::string& n
     : file_(std::make_unique<File>(path)) {
   if (!file_->handle && read_head(path, name, 8) == "APETAGEX")
     throw DataError(fmt::format(
-        "{}: byte 0: an APE tag stands before the audio, and libsndfile ({}) does not look behind "
-        "it; remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
-        name, sf_strerror(nullptr)));
+        "{}: byte 0: an APE tag stands before the audio, and libsndfile does not look behind it; "
+        "remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
+        name));
   if (!file_->handle)
     throw DataError(
         fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "
@@ -173,7 +174,8 @@ std::unique_ptr<AudioReader> AudioReader::open(const std::filesystem::path& path
   if (std::filesystem::is_fifo(path, failure)) return nullptr;
   const std::string head = read_head(path, name, 16);
   if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
-  if (extension_of(name) == ".cbin" || head.starts_with("NIST_1A")) return nullptr;
+  const std::string ending = extension_of(name);
+  if (ending == ".cbin" || ending == ".hea" || head.starts_with("NIST_1A")) return nullptr;
   if (head.starts_with("RIFF")) check_wav_chunks(path, name);
   return std::unique_ptr<AudioReader>(new AudioReader(path, name, options));
 }
@@ -230,6 +232,7 @@ Audio read_audio_file(const std::filesystem::path& path, const std::string& name
     if (std::filesystem::is_fifo(path, failure))
       return read_audio_bytes(read_file(path), name, options);
     if (extension_of(name) == ".cbin") return read_cbin(path, name, options);
+    if (extension_of(name) == ".hea") return read_wfdb(path, name, options);
     return parse_sphere(read_file(path), name, options);
   }
   Audio audio = reader->audio();

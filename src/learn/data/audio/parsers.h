@@ -76,7 +76,7 @@ class ChannelMixer {
 /// A recording that is read block by block.
 class AudioReader {
  public:
-  /// Nothing for files that can only be read whole: pipes, NIST SPHERE, .cbin. DataError as
+  /// Nothing for files that can only be read whole: pipes, NIST SPHERE, .cbin, WFDB. DataError as
   /// read_audio_file().
   static std::unique_ptr<AudioReader> open(const std::filesystem::path& path,
                                            const std::string& name, const AudioOptions& options);

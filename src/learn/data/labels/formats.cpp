@@ -30,6 +30,7 @@ constexpr std::string_view kEaf[] = {".eaf"};
 constexpr std::string_view kEmu[] = {"_annot.json"};
 constexpr std::string_view kCtm[] = {".ctm"};
 constexpr std::string_view kBed[] = {".bed"};
+constexpr std::string_view kWfdb[] = {".hea"};
 constexpr std::string_view kGff3[] = {".gff3", ".gff"};
 
 std::string_view first_line(std::string_view bytes) {
@@ -159,11 +160,15 @@ const std::array kRows = {
     LabelFormatRow{{LabelFormat::kGff3, "gff3", kGff3, "Sequence Ontology; types are labels", "",
                     "positions", "types of features; all of them together", true, true},
                    read_gff3,
-                   write_gff3}};
+                   write_gff3},
+    LabelFormatRow{
+        {LabelFormat::kWfdb, "wfdb", kWfdb, "PhysioNet; the annotation files beside a header", "",
+         "samples", "its annotators, `NAME.rhythm` for rhythms", false, false},
+        read_wfdb_labels}};
 
-constexpr std::string_view kAudio[] = {".wav",  ".flac", ".mp3", ".ogg",  ".oga",
-                                       ".opus", ".aiff", ".aif", ".caf",  ".w64",
-                                       ".rf64", ".au",   ".sph", ".nist", ".cbin"};
+constexpr std::string_view kAudio[] = {".wav",  ".flac", ".mp3",  ".ogg", ".oga",  ".opus",
+                                       ".aiff", ".aif",  ".caf",  ".w64", ".rf64", ".au",
+                                       ".sph",  ".nist", ".cbin", ".hea"};
 
 constexpr std::string_view kSuffixes[] = {"", "_annotations", "_annotation", "_annot", "_labels"};
 

@@ -137,7 +137,8 @@ LabelContents inspect_label_text(std::string_view bytes, std::string_view name,
   data::RawLabels labels = data::read(row, bytes, name, options, true);
   LabelContents out{row.info.format, {}, labels.tiers_are_one, std::move(labels.recordings)};
   for (const data::RawTier& raw : labels.tiers) {
-    LabelTier tier{raw.name, raw.intervals, 0, 0, raw.raw.begin, raw.raw.end.value_or(0), {}};
+    LabelTier tier{raw.name, raw.intervals, raw.all_looked_at,       0,
+                   0,        raw.raw.begin, raw.raw.end.value_or(0), {}};
     for (const LabelSegment& segment : raw.raw.segments) {
       if (segment.label.empty()) continue;
       const bool first = tier.segments++ == 0;

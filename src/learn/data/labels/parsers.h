@@ -21,6 +21,7 @@ struct RawTier {
   std::string name;
   RawSegments raw;
   bool intervals = true;
+  bool all_looked_at = true;  ///< as LabelTier has it
 };
 
 struct RawLabels {
@@ -73,6 +74,8 @@ RawLabels read_emu(const LabelText& file);
 RawLabels read_ctm(const LabelText& file);
 RawLabels read_bed(const LabelText& file);
 RawLabels read_gff3(const LabelText& file);
+/// The annotators that stand beside the header file.name on disk.
+RawLabels read_wfdb_labels(const LabelText& file);
 
 std::string write_textgrid(const Annotation& annotation, const LabelOutput& output);
 std::string write_phn(const Annotation& annotation, const LabelOutput& output);

@@ -25,6 +25,11 @@ Tensor parse_fasta(std::string_view bytes, std::string_view name, const std::str
 /// The names of the sequences, in their order; DataError for a name that comes twice.
 std::vector<std::string> fasta_names(std::string_view bytes, std::string_view name);
 
+/// What to do with a file that none of these reads.
+inline constexpr std::string_view kParquet =
+    "Parquet is not read; read it in Python with pyarrow, and train on its columns as arrays: "
+    "segfuse.train(recordings=arrays, labels=...), as docs/python.md has it";
+
 /// Whether a folder has recordings, and none of them audio.
 bool is_folder_of_values(const std::filesystem::path& folder);
 

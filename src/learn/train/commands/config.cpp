@@ -158,6 +158,10 @@ void set_encoder(TrainConfig& config, std::shared_ptr<const GivenEncoder> encode
   });
 }
 
+void set_encoder(TrainConfig& config, Encoder encoder) {
+  set_encoder(config, std::make_shared<const GivenEncoder>(std::move(encoder)));
+}
+
 bool is_ordered(const TrainConfig& config, HeadKind head) {
   return head != HeadKind::kSoftmax &&
          config.grammar.orders(config.join_long && head == HeadKind::kSemiMarkov);

@@ -14,8 +14,9 @@
 #include "segfuse/data.h"
 
 namespace segfuse {
+struct Encoder;
 struct BucketConfig;
-}
+}  // namespace segfuse
 
 namespace segfuse::learn {
 
@@ -55,6 +56,7 @@ struct TrainingPlan {
   std::int64_t patience = 0;  ///< epochs without a better development score; 0: never stop early
   std::int64_t select_every = 1;  ///< epochs between two scorings of the development set
   Selection select_by = Selection::kLabelError;
+  std::string init;  ///< model.safetensors or its directory (initial_model.h); empty: none
   std::uint64_t seed = 1;
   optim::AdamWConfig adamw;
 };
@@ -98,6 +100,8 @@ void set_shards(TrainConfig& config, std::int64_t shards);
 void prepare_for_encoder(TrainConfig& config);
 /// Puts an encoder in the place of that of [model], whose keys leave the settings.
 void set_encoder(TrainConfig& config, std::shared_ptr<const GivenEncoder> encoder);
+/// UsageError for one that cannot be trained.
+void set_encoder(TrainConfig& config, Encoder encoder);
 
 /// The settings as TOML: what the run was made with, not what stood in the file.
 std::string settings_text(const TrainConfig& config);

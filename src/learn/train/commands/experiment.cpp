@@ -7,13 +7,9 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
-#include "base/os/file.h"
-#include "comm/group.h"
-#include "comm/tree.h"
 #include "learn/data/text.h"
 #include "learn/data/unlabelled.h"
-#include "learn/train/files/checkpoint.h"
-#include "learn/train/loop/company.h"
+#include "learn/train/commands/initial_model.h"
 #include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"
 
@@ -236,6 +232,19 @@ void check_grammar(const TrainConfig& config, const Rules& rules, const Corpus& 
     }
 }
 
+/// That of the model which the training begins with: its weights know no other.
+Normalisation normalisation_of(const Corpus& corpus, const std::vector<Tensor>& features) {
+  if (!corpus.init) return compute_normalisation(features);
+  const std::int64_t columns = features[0].shape()[1];
+  if (columns != corpus.init->model.config.model.features)
+    throw DataError(fmt::format(
+        "{}: the model has {} columns of features, the recordings have {}; it needs recordings "
+        "with as many channels or values as it was trained on",
+        corpus.init->name, corpus.init->model.config.model.features, columns));
+  tell(labels_known_text(*corpus.init, corpus.labels));
+  return corpus.init->model.normalisation;
+}
+
 }  // namespace
 
 void tell(const std::string& text) {
@@ -245,6 +254,8 @@ void tell(const std::string& text) {
 Corpus load_corpus(const TrainConfig& config, const Context& context) {
   if (config.data.path.empty() && config.data.held.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
+  Corpus corpus;
+  corpus.init = read_initial_model(config);
   const std::vector<Recording> recordings =
       config.data.held.empty()
           ? find_recordings(config, config.data.path, config.data.allow_commands)
@@ -264,7 +275,6 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   tell_resampled({&train, &dev, &test}, config.features);
   check_columns(train, static_cast<std::size_t>(train[0].features.shape()[1]));
 
-  Corpus corpus;
   std::vector<Annotation> golds;
   std::vector<Tensor> features;
   for (const Example& example : train) {
@@ -272,7 +282,7 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
     features.push_back(example.features);
   }
   corpus.labels = Alphabet::of(golds);
-  corpus.normalisation = compute_normalisation(features);
+  corpus.normalisation = normalisation_of(corpus, features);
   features.clear();
   for (const auto* set : {&train, &dev, &test})
     for (const Example& example : *set) corpus.seconds += example.seconds;
@@ -342,41 +352,10 @@ Start start_of(const TrainConfig& config, HeadKind head, Corpus& corpus) {
   }
   const LabelStatistics statistics =
       count_labels(corpus.train.sequences, sizes.classes, sizes.max_duration);
-  start.parameters = initial_parameters(Segmenter(sizes), statistics, config.training.seed);
+  const Segmenter segmenter(sizes);
+  start.parameters = initial_parameters(segmenter, statistics, config.training.seed);
+  if (corpus.init) copy_initial_model(*corpus.init, segmenter, corpus.labels, start.parameters);
   return start;
-}
-
-namespace {
-
-/// What a checkpoint was trained with, if there is one; else 0.
-std::int64_t shards_of_checkpoint(const std::filesystem::path& path) {
-  if (!path_exists(path)) return 0;
-  const Recipe recipe = recipe_of_checkpoint(path);
-  const auto found = std::ranges::find(recipe, "training.shards", &Recipe::value_type::first);
-  if (found == recipe.end()) return 1;
-  const std::int64_t shards = std::strtoll(found->second.c_str(), nullptr, 10);
-  return comm::valid_shards(shards) ? shards : 0;
-}
-
-}  // namespace
-
-void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint, bool resume,
-                   comm::Group* group) {
-  const int ranks = group == nullptr ? 1 : group->size();
-  if (config.training.chooses_shards) {
-    std::int64_t former = 0;
-    agree(group, [&] {
-      if (resume && rank_of(group) == 0) former = shards_of_checkpoint(checkpoint);
-    });
-    if (group != nullptr) group->broadcast(std::as_writable_bytes(std::span(&former, 1)), 0);
-    agree(group, [&] { set_shards(config, former > 0 ? former : comm::least_shards(ranks)); });
-    if (ranks > 1 && former == 0 && group->rank() == 0)
-      log(LogLevel::kInfo, "the same bits on 1 to {0} ranks: training.shards = {0}",
-          config.training.shards);
-  }
-  agree(group, [&] {  // refuses too many ranks
-    static_cast<void>(comm::deal_shards(config.training.shards, ranks));
-  });
 }
 
 std::vector<Sequence> training_sequences(const TrainConfig& config, const Corpus& corpus) {
@@ -410,6 +389,7 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   TrainerOptions with_recipe = options;
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   add_data(with_recipe.recipe, "test", corpus.test.sequences);
+  if (corpus.init) with_recipe.recipe.emplace_back("SHA-256 of training.init", corpus.init->sha256);
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(segmenter, config.training, std::move(start.parameters),

@@ -14,6 +14,7 @@
 
 namespace segfuse::learn {
 
+struct InitialModel;
 struct TunedCleanUp;
 
 /// The data of one configuration, loaded and normalised.
@@ -23,7 +24,8 @@ struct Corpus {
   LabelledSet test;
   Alphabet labels;
   Normalisation normalisation;
-  double seconds = 0;  ///< of all audio
+  double seconds = 0;                          ///< of all audio
+  std::shared_ptr<const InitialModel> init{};  ///< whose normalisation this is; may be null
 };
 
 /// Into the log, unless it is empty.

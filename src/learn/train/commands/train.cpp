@@ -6,14 +6,15 @@
 #include <memory>
 #include <span>
 
-#include "learn/model/given_encoder.h"
 #include "learn/train/commands/experiment.h"
+#include "learn/train/commands/initial_model.h"
 #include "learn/train/files/run_folder.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/watch.h"
 #include "learn/train/report/report_builder.h"
 #include "learn/train/report/report_files.h"
 #include "segfuse/error.h"
+#include "segfuse/model.h"
 #include "segfuse/train.h"
 
 namespace segfuse {
@@ -62,15 +63,23 @@ void check_compared(const TrainOptions& options, const std::vector<learn::HeadKi
   }
 }
 
+/// None of the folders may hold the model that the training begins with.
+void keep_initial_models(const learn::TrainConfig& config, const TrainOptions& options,
+                         const std::vector<learn::HeadKind>& heads) {
+  learn::keep_initial_model(config, options.out);
+  for (const learn::HeadKind head : heads)
+    learn::keep_initial_model(config, options.out / name_of(head));
+}
+
 /// The configuration with everything that wins over it.
 learn::TrainConfig configured(const TrainOptions& options) {
   learn::TrainConfig config =
       options.config_text.empty()
-          ? learn::read_train_config(options.config, options.overrides)
+          ? learn::read_train_config(options.config, learn::overrides_of(options))
           : learn::parse_train_config(
                 options.config_text,
                 options.config.empty() ? "the configuration" : options.config.string(),
-                options.overrides);
+                learn::overrides_of(options));
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) learn::set_data_path(config, options.data);
   if (options.recordings.empty()) return config;
@@ -126,10 +135,16 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::agree(group, [&] {
     config = read_config(options);
     options.context = learn::context_of(ranks, options.context);
+    if (options.encoder && !config.training.init.empty())
+      throw UsageError(fmt::format(
+          "two places for the first weights of the encoder: training.init is '{}', and an encoder "
+          "was given; leave one of them out",
+          config.training.init));
     if (options.encoder) learn::prepare_for_encoder(config);
     heads = heads_of(options, config.model.head);
     if (!leads) return;
     check_compared(options, heads);
+    keep_initial_models(config, options, heads);
     folders = open_folders(options, heads);  // all of them, before the first one trains
     learn::announce_report(outputs, options.out);
     learn::introduce(options.introduction);
@@ -144,9 +159,8 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   learn::agree(group, [&] {
     corpus = learn::load_corpus(config, options.context);
     if (options.encoder)
-      learn::set_encoder(config,
-                         std::make_shared<learn::GivenEncoder>(options.encoder(
-                             std::ssize(corpus.normalisation.mean), corpus.labels.labels())));
+      learn::set_encoder(
+          config, options.encoder(std::ssize(corpus.normalisation.mean), corpus.labels.labels()));
   });
 
   std::vector<learn::System> systems;

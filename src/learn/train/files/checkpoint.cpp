@@ -133,8 +133,13 @@ TrainingState state_of(const TensorFile& file, const std::string& source,
     if (!different.empty())
       throw UsageError(fmt::format(
           "{}: the checkpoint belongs to a run with another configuration or other data ({}); give "
-          "what it was trained with, or train into another --out",
-          source, different));
+          "what it was trained with, or train into another --out{}",
+          source, different,
+          different.find("training.epochs: ") == different.npos
+              ? ""
+              : "; the learning rate of every step depends on the number of epochs, so more of "
+                "them "
+                "are another run, which can begin with this one's model: --init"));
     TrainingState state;
     from_json(json, state);
     const bool averaged = json.at("averaged").boolean();

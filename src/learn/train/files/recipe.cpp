@@ -34,6 +34,7 @@ Recipe recipe_of(const TrainConfig& config, const Alphabet& labels) {
   Recipe recipe;
   for (const TomlReader::Setting& setting : config.settings)
     if (setting.name() != "title" && setting.name() != "data.path" &&
+        setting.name() != "training.init" &&
         (setting.name() != "training.shards" || config.training.shards > 1))
       recipe.emplace_back(setting.name(), setting.name() == "model.head"
                                               ? name_of(config.model.head)

@@ -14,8 +14,9 @@ namespace segfuse::learn {
 /// Names and values, in order. Two runs with equal recipes give the same bits.
 using Recipe = std::vector<std::pair<std::string, std::string>>;
 
-/// The settings, the labels in their order and the folding map of the metrics. The title and the
-/// data's path are left out: what lies there counts (add_data), not where. The number of epochs
+/// The settings, the labels in their order and the folding map of the metrics. The title, the
+/// data's path and that of the initial model are left out: what lies there counts (add_data,
+/// InitialModel::hash), not where. The number of epochs
 /// counts: the learning rate of every step depends on it. One shard a step is not named: runs from
 /// before there were shards go on.
 Recipe recipe_of(const TrainConfig& config, const Alphabet& labels);

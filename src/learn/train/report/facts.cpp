@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/code/fnv.h"
+#include "learn/train/commands/initial_model.h"
 #include "learn/train/files/recipe.h"
 #include "segfuse/semicrf_cuda.h"
 #include "segfuse/version.h"
@@ -37,6 +38,10 @@ RunFacts facts_of(const Corpus& corpus, const Context& context, const std::strin
   facts.device = device_text(context);
   facts.threads = context.threads();
   facts.seconds = seconds;
+  if (corpus.init) {
+    facts.init_labels = labels_known_text(*corpus.init, corpus.labels);
+    facts.init_sha256 = corpus.init->sha256;
+  }
   for (const auto& [name, set] : {std::pair("train", &corpus.train), std::pair("dev", &corpus.dev),
                                   std::pair("test", &corpus.test)})
     if (!set->sequences.empty()) facts.data.emplace_back(name, data_hash(set->sequences));
@@ -60,6 +65,10 @@ Json facts_json(const RunFacts& facts, const TrainConfig& config) {
   json["threads"] = facts.threads;
   json["seed"] = config.training.seed;
   for (const auto& [set, hash] : facts.data) json["data_hash"][set] = hash;
+  if (!facts.init_sha256.empty())
+    json["initial_model"] = {{"path", config.training.init},
+                             {"sha256", facts.init_sha256},
+                             {"labels", facts.init_labels}};
   json["overrides"] = config.overrides;
   json["configuration"] = settings_text(config);
   return json;
@@ -74,6 +83,10 @@ std::vector<std::pair<std::string, std::string>> facts_rows(const RunFacts& fact
   rows.emplace_back("seed", std::to_string(config.training.seed));
   for (const auto& [set, hash] : facts.data)
     rows.emplace_back("hash of the " + set + " data", hash);
+  if (!facts.init_sha256.empty()) {
+    rows.emplace_back("initial model", facts.init_labels);
+    rows.emplace_back("SHA-256 of the initial model", facts.init_sha256);
+  }
   rows.emplace_back("overrides", config.overrides.empty()
                                      ? "none"
                                      : fmt::format("{}", fmt::join(config.overrides, ", ")));

@@ -17,6 +17,8 @@ struct RunFacts {
   int threads = 1;
   double seconds = 0;                                     ///< of all; 0: not measured
   std::vector<std::pair<std::string, std::string>> data;  ///< sets and their hashes
+  std::string init_labels{};  ///< what the model of training.init knew, as a sentence; empty: none
+  std::string init_sha256{};  ///< of that model's file
 };
 RunFacts facts_of(const Corpus& corpus, const Context& context, const std::string& command_line,
                   double seconds);

@@ -1,0 +1,141 @@
+"""Folders of WFDB records: one command trains, and what is wrong is one sentence."""
+
+import json
+import struct
+import unittest
+
+import tool
+
+RATE = 250
+SECONDS = 8
+NOTE, RHYTHM, BEGIN, END = 22, 28, 39, 40
+CODES = {"N": 1, "V": 5, "p": 24, "t": 27}
+QUICK = ("--set", "training.epochs=3", "--set", "model.width=8", "--quiet")
+
+
+def annotations(points):
+    """(tick, code, text) in the MIT format."""
+    out, at = b"", 0
+    for tick, code, text in points:
+        step, at = tick - at, tick
+        if step > 1023:
+            out += struct.pack("<HHH", 59 << 10, step >> 16, step & 0xFFFF)
+            step = 0
+        out += struct.pack("<H", code << 10 | step)
+        if text:
+            out += struct.pack("<H", 63 << 10 | len(text)) + text.encode() + bytes(len(text) % 2)
+    return out + b"\0\0"
+
+
+def waves_of(number):
+    """(onset, end, symbol) in ticks, from 1 s to a second before the end."""
+    at, out = RATE, []
+    while at < RATE * (SECONDS - 2):
+        for symbol, length, pause in (("p", 22, 10 + number), ("N", 24, 20), ("t", 45, 40)):
+            out.append((at, at + length, symbol))
+            at += length + pause
+    return out
+
+
+def leads_of(waves):
+    """Two leads in stored units: bumps that differ in height."""
+    height = {"p": 40, "N": 300, "t": -90}
+    leads = [[100] * (RATE * SECONDS), [50] * (RATE * SECONDS)]
+    for onset, end, symbol in waves:
+        for tick in range(onset, end):
+            rise = min(tick - onset, end - 1 - tick) / (end - onset)
+            leads[0][tick] += round(height[symbol] * rise)
+            leads[1][tick] += round(height[symbol] * rise / 2)
+    return leads
+
+
+def write_signals(folder, name, leads):
+    frames = list(zip(*leads, strict=True))
+    (folder / f"{name}.dat").write_bytes(b"".join(struct.pack("<2h", *frame) for frame in frames))
+    lines = [f"{name} 2 {RATE} {len(frames)}"]
+    for lead, values in zip(("I", "II"), leads, strict=True):
+        checksum = (sum(values) + 2**15) % 2**16 - 2**15
+        lines.append(f"{name}.dat 16 200(100)/mV 12 0 {values[0]} {checksum} 0 {lead}")
+    (folder / f"{name}.hea").write_text("\n".join(lines) + "\n# made for a test\n")
+
+
+class WfdbTest(tool.ToolTest):
+    def records(self, name, annotators):
+        """Twelve records; annotators(waves) gives the points of each annotator."""
+        folder = self.directory / name
+        folder.mkdir()
+        for number in range(12):
+            waves = waves_of(number)
+            write_signals(folder, f"r{number}", leads_of(waves))
+            for annotator, points in annotators(waves).items():
+                (folder / f"r{number}.{annotator}").write_bytes(annotations(points))
+        (folder / "RECORDS").write_text("r0\n")
+        return folder
+
+    def test_waves_of_a_lead_train_and_decode(self):
+        def brackets(waves):
+            points = []
+            for onset, end, symbol in waves:
+                points += [(onset, BEGIN, ""), ((onset + end) // 2, CODES[symbol], ""), (end, END, "")]
+            return {"i": points, "ii": points}
+
+        folder = self.records("waves", brackets)
+        model = self.directory / "waves-model"
+        result = tool.run("train", folder, "--out", model, *QUICK[:-1], "--json", check=0)
+        for words in ('"ii": the first annotator that all recordings have; --tier chooses another',
+                      "2; number 1 (from 0) is taken, which the tier is of", "ecg: 250 Hz", "4 labels",
+                      "which nobody has looked at: they are left out"):
+            self.assertIn(words, result.stderr)
+        self.assertLess(json.loads(result.stdout)["label_error_rate"], 0.7)
+        out = self.directory / "decoded"
+        tool.run("decode", model, folder / "r3.hea", "--out", out, "--format", "csv", check=0)
+        self.assertIn("N", (out / "r3.csv").read_text())
+        result = json.loads(tool.run("eval", model, "--data", folder, "--json", check=0).stdout)
+        self.assertGreater(result["frame_accuracy"], 0.3)
+
+    def test_beats_and_rhythms(self):
+        def beats(waves):
+            points = [(onset + 12, CODES["N"], "") for onset, _, symbol in waves if symbol == "N"]
+            middle = len(points) // 2
+            points[middle] = (points[middle][0], CODES["V"], "")
+            return {"atr": sorted([(10, RHYTHM, "(N"), (900, RHYTHM, "(AFIB"), *points])}
+
+        folder = self.records("beats", beats)
+        card = tool.run("init", folder, "--out", self.directory / "beats.toml", check=0).stdout
+        self.assertIn('"atr" (', card)
+        self.assertIn('"atr.rhythm" (24 segments, 2 labels)', card)
+        self.assertIn("2; all of them are taken, side by side", card)
+        result = tool.run("train", folder, "--tier", "atr.rhythm", "--out", self.directory / "rhythm", *QUICK[:-1], check=0)
+        self.assertIn("AFIB", result.stderr)
+        (folder / "r7.atr").write_bytes((folder / "r7.atr").read_bytes()[:-3])
+        result = tool.run("train", folder, "--out", self.directory / "none", *QUICK, check=3)
+        self.assertIn("r7.atr: byte", result.stderr)
+        self.assertIn("it was cut off", result.stderr)
+
+    def test_records_without_the_annotator_are_left_out(self):
+        def ends(waves):
+            return {"atr": [(w[0], CODES["N"], "") for w in waves], "qrs": [(w[1], CODES["N"], "") for w in waves]}
+
+        folder = self.records("some", ends)
+        for number in (2, 3):
+            (folder / f"r{number}.atr").unlink()
+        result = tool.run("train", folder, "--tier", "atr", "--out", self.directory / "some-model", *QUICK[:-1], check=0)
+        self.assertIn("10 with labels", result.stderr)
+        self.assertIn("2 recordings without labels: r2.hea, r3.hea", result.stderr)
+        card = tool.run("init", folder, "--out", self.directory / "some.toml", check=0).stdout
+        self.assertIn('"qrs": the first annotator that all recordings have', card)
+
+    def test_signals_that_were_changed_are_refused(self):
+        folder = self.records("changed", lambda waves: {"atr": [(w[0], CODES["N"], "") for w in waves]})
+        signals = bytearray((folder / "r4.dat").read_bytes())
+        signals[1001] ^= 1
+        (folder / "r4.dat").write_bytes(signals)
+        result = tool.run("train", folder, "--out", self.directory / "none", *QUICK, check=3)
+        self.assertIn("r4.hea:2: the checksum of", result.stderr)
+        (folder / "r4.hea").unlink()
+        result = tool.run("train", folder, "--out", self.directory / "eleven", *QUICK[:-1], check=0)
+        self.assertIn("11 with labels", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
