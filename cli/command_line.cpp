@@ -76,6 +76,7 @@ Examples:
   segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg
   segfuse eval out/ecg --data ludb_lead_ii --split test
   segfuse decode out/ecg recording.wav --out out/labels --format csv
+  arecord -t raw -f S16_LE -r 16000 | segfuse stream out/speech
   segfuse compile examples/layer_norm.sf --emit=ir
   segfuse run program.sf --input x=x.npy --out results
   segfuse doctor memory memory.json --html memory.html
@@ -209,6 +210,7 @@ int run(int argc, char** argv, Common& common) {
   add_eval(commands, common);
   add_decode(commands, common);
   add_align(commands, common);
+  add_stream(commands);
   add_compare(commands, common);
   add_compile(commands, common);
   add_run(commands, common);

@@ -86,6 +86,7 @@ void add_train(Command app, Common& common);
 void add_eval(Command app, Common& common);
 void add_decode(Command app, Common& common);
 void add_align(Command app, Common& common);
+void add_stream(Command app);
 void add_compare(Command app, Common& common);
 void add_compile(Command app, Common& common);
 void add_run(Command app, Common& common);
@@ -111,6 +112,11 @@ void put(fmt::format_string<Args...> format, Args&&... args) {
 /// The measures of a metrics.json as a table, with their intervals.
 void put_metrics(const std::string& text);
 
+/// The option --channel of every command that decodes.
+inline constexpr const char* kChannel =
+    "Of files with several: a number from 0 on, \"mean\" or \"stack\"; default: that of the "
+    "training";
+
 /// The flag of every command that reads manifests.
 void add_allow_commands(Command command, bool& allow);
 
@@ -120,6 +126,9 @@ int run(int argc, char** argv, Common& common);
 
 /// NAME=NUMBER, again and again. UsageError for what is none.
 std::map<std::string, std::int64_t> parse_sizes(const std::vector<std::string>& texts);
+
+/// The number that an option was given; `what` says what it counts, in the UsageError.
+double number_of(const char* option, const std::string& text, const char* what);
 
 /// To standard output. Text that is not UTF-8 (a path may hold any byte) is replaced.
 void print_json(const nlohmann::ordered_json& json, int indent = 2);

@@ -1,6 +1,5 @@
 #include "folder.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,20 +10,12 @@
 namespace segfuse::cli {
 namespace {
 
-double frame_rate_of(const std::string& text) {
-  char* end = nullptr;
-  const double rate = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0')
-    throw UsageError(
-        fmt::format("--frame-rate is '{}'; expected a number, the rows of a second", text));
-  return rate;
-}
-
 FolderOptions folder_options(const FolderChoice& choice) {
   FolderOptions options;
   options.preset = choice.preset;
   options.tier = choice.tier;
-  if (!choice.frame_rate.empty()) options.frame_rate = frame_rate_of(choice.frame_rate);
+  if (!choice.frame_rate.empty())
+    options.frame_rate = number_of("--frame-rate", choice.frame_rate, "the rows of a second");
   return options;
 }
 

@@ -1,9 +1,10 @@
-// What all commands write to standard output.
+// What all commands read of their arguments, and write to standard output.
 
 #include <fmt/core.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -23,6 +24,14 @@ void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   throw DataError(fmt::format("cannot write to standard output: {}",
                               std::generic_category().message(errno != 0 ? errno : EIO)));
+}
+
+double number_of(const char* option, const std::string& text, const char* what) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0')
+    throw UsageError(fmt::format("{} is '{}'; expected a number, {}", option, text, what));
+  return number;
 }
 
 int fail(const Common& common, ExitCode code, const std::string& message) {

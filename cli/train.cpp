@@ -23,10 +23,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kChannel =
-    "Of files with several: a number from 0 on, \"mean\" or \"stack\"; default: that of the "
-    "training";
-
 constexpr const char* kSplits = "train, dev, test or all";
 std::optional<Split> split_of(const std::string& word) {
   if (word == "all") return std::nullopt;

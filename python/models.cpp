@@ -212,6 +212,60 @@ nb::tuple align_file(LoadedModel& loaded, const std::filesystem::path& path,
       loaded.run([&](const Model& model) { return model.align_file(path, order, optional); }));
 }
 
+nb::list tuples_of(const std::vector<LabelSegment>& segments) {
+  nb::list out;
+  for (const LabelSegment& s : segments) out.append(nb::make_tuple(s.start, s.end, s.label));
+  return out;
+}
+
+/// A recording that is decoded while it comes, in the process that began it.
+class Stream {
+ public:
+  Stream(LoadedModel& loaded, std::optional<double> lookahead)
+      : are_values_(loaded.model().features().kind == FeatureKind::kValues),
+        live_(loaded.run([&](const Model& model) {
+          return std::make_unique<LiveDecoder>(model, LiveOptions{lookahead});
+        })) {}
+  ~Stream() {
+    if (born_ != generation()) (void)live_.release();  // its threads cannot be waited for
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /// As decode() takes them.
+  nb::list push(const Samples& samples, int rate) {
+    check_process();
+    Audio audio;
+    Tensor values;
+    if (are_values_)
+      values = values_of(samples);
+    else
+      audio = audio_of(samples, rate, "the stream");
+    return tuples_of(
+        call([&] { return are_values_ ? live_->push_values(values) : live_->push(audio); }));
+  }
+  nb::list finish() {
+    check_process();
+    return tuples_of(call([&] { return live_->finish(); }));
+  }
+  double seconds() const { return live_->seconds(); }
+
+ private:
+  void check_process() const {
+    if (born_ != generation())
+      throw UsageError("the stream was begun before fork(), in the parent; begin another one here");
+  }
+  template <class Call>
+  static std::vector<LabelSegment> call(const Call& work) {
+    const nb::gil_scoped_release release;
+    return work();
+  }
+
+  bool are_values_;
+  std::unique_ptr<LiveDecoder> live_;
+  int born_ = generation();
+};
+
 /// A C-contiguous array of NumPy, copied.
 Tensor tensor_of(const nb::handle& array) {
   const auto text = nb::cast<std::string>(nb::str(array.attr("dtype").attr("name")));
@@ -391,6 +445,11 @@ void bind_models(nb::module_& m) {
       .def("decode_file", &decode_file, "path"_a, "options"_a)
       .def("align", &align, "samples"_a, "sample_rate"_a, "order"_a, "optional"_a)
       .def("align_file", &align_file, "path"_a, "order"_a, "optional"_a);
+  nb::class_<Stream>(m, "Stream")
+      .def(nb::init<LoadedModel&, std::optional<double>>(), "model"_a, "lookahead"_a.none())
+      .def("push", &Stream::push, "samples"_a, "sample_rate"_a)
+      .def("finish", &Stream::finish)
+      .def_prop_ro("seconds", &Stream::seconds);
   m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a,
         "how"_a);
   m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -155,6 +156,45 @@ class Model {
  private:
   explicit Model(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
+};
+
+struct LiveOptions {
+  /// Seconds; nothing: a segment is given when nothing that may follow can change it, and the
+  /// segments are those of Model::decode(). Else a boundary is decided at the latest when so much
+  /// behind it has arrived, as it looks best then, and what follows goes on from there: segments
+  /// may differ from those of the whole recording. Resampling and, where the model joins pieces of
+  /// long segments, the next segment come on top.
+  std::optional<double> lookahead{};
+};
+
+/// Decodes a recording while it comes, in pieces of any size; the segments do not depend on how it
+/// is cut. Its memory does not grow with the recording, but for what is undecided: two numbers of
+/// four bytes for each label and frame. Calls of several threads run one after another. Segments
+/// have no probabilities: these depend on what is still to come.
+class LiveDecoder {
+ public:
+  /// UsageError for a model whose encoder or features need the whole recording (attention,
+  /// recurrent blocks, an encoder of another library, features.normalise_recording), and for a
+  /// lookahead that is shorter than the model's longest segment and what its network looks ahead.
+  explicit LiveDecoder(const Model& model, const LiveOptions& options = {});
+  ~LiveDecoder();
+  LiveDecoder(LiveDecoder&&) noexcept;
+  LiveDecoder& operator=(LiveDecoder&&) noexcept;
+
+  /// The next samples, as Model::decode() takes them; rate and channels are those of the first
+  /// piece. Returns the segments that are final now, in order: together with those before they tile
+  /// the time. DataError for a sample that is not finite; nothing of the piece is then taken.
+  std::vector<LabelSegment> push(const Audio& samples);
+  /// The same of the next rows (n, D) f32, for a model of values.
+  std::vector<LabelSegment> push_values(const Tensor& rows);
+  /// Ends the recording and returns the rest. DataError where nothing came or no segmentation is
+  /// possible. UsageError for any call behind it.
+  std::vector<LabelSegment> finish();
+  double seconds() const;  ///< of what has come
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace segfuse

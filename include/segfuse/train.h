@@ -214,6 +214,33 @@ struct OrderOptions {
 /// that the model lacks.
 std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions& orders = {});
 
+struct StreamOptions {
+  std::filesystem::path model;  ///< as above
+  std::string channel = {};     ///< as above
+  /// What comes: "wav", "s16le" or "f32le" (samples of all channels alternate), "text" (a line of
+  /// numbers, between commas or white space, is a row of values). Empty: text for a model of
+  /// values; else WAV where it begins with "RIFF", and s16le where it does not.
+  std::string encoding = {};
+  int sample_rate = 0;                ///< of audio without a header; 0: the model's
+  int channels = 0;                   ///< of what has no header; 0: 1
+  std::optional<double> lookahead{};  ///< as LiveOptions has it
+  int input = 0;                      ///< file descriptor
+  Context context = {};               ///< as in TrainOptions
+  /// Called for each segment when it is final, in order.
+  std::function<void(const LabelSegment&)> each = {};
+};
+
+struct StreamSummary {
+  std::int64_t segments = 0;
+  double seconds = 0;  ///< of what came
+};
+
+/// Segments audio or values while they come, until their end. Memory as LiveDecoder has it. An
+/// input that ends in the middle of a sample, or before the end that its header announces, is a
+/// DataError once the segments of what came were given. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the
+/// input: the rest is given, then Interrupted is thrown (exit code 130).
+StreamSummary stream(const StreamOptions& options);
+
 /// Writes files for a user, each with its content; the directories are there. When one is in the
 /// way that segfuse did not write, or that was changed since, that is a UsageError and nothing is
 /// written, or it is replaced.

@@ -29,8 +29,8 @@ STYLE = """.md-typeset table code { white-space: nowrap; }
 """
 PYTHON = {
     "segfuse": (
-        "Model train evaluate Prediction Segment ScoredSegments compile Compiled CacheInfo grad"
-        " value_and_grad Fusion Program Value Size set_threads get_threads"
+        "Model train evaluate Prediction Segment ScoredSegments LiveStream LiveSegment compile"
+        " Compiled CacheInfo grad value_and_grad Fusion Program Value Size set_threads get_threads"
         " Error UsageError DataError DeviceError InternalError"
     ),
     "segfuse.crf": (

@@ -12,7 +12,7 @@ from ._compile.compiled import CacheInfo, Compiled, compile  # noqa: A004
 from ._compile.grad import grad, value_and_grad
 from ._compile.scan import scan
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
-from ._models import Model, Prediction, ScoredSegments, Segment
+from ._models import LiveSegment, LiveStream, Model, Prediction, ScoredSegments, Segment
 from ._native import __version__
 from ._program.fusion import Fusion
 from ._program.program import Program
@@ -67,6 +67,8 @@ __all__ = [
     "Gradients",
     "IGNORE",
     "InternalError",
+    "LiveSegment",
+    "LiveStream",
     "Model",
     "Posteriors",
     "Prediction",

@@ -36,6 +36,14 @@ class Segment(NamedTuple):
     start_confidence: float
 
 
+class LiveSegment(NamedTuple):
+    """A segment of a recording that still comes. Times are in seconds."""
+
+    start: float
+    end: float
+    label: str
+
+
 class ScoredSegments(NamedTuple):
     """A segmentation as (start, end, label) in seconds, and its log-probability."""
 
@@ -443,6 +451,34 @@ class Model:
         array = self._array(recording, "the recording")
         return Prediction._of(self._native.decode([array], rate, "the recording", how)[0])
 
+    def stream(
+        self, sample_rate: float | None = None, *, lookahead: float | None = None
+    ) -> LiveStream:
+        """Begins a recording that is decoded while it comes.
+
+        ```python
+        with model.stream(16000, lookahead=2) as live:
+            for block in blocks:  # arrays of any length
+                for segment in live.push(block):
+                    print(segment.start, segment.end, segment.label)
+            rest = live.finish()
+        ```
+
+        Args:
+            sample_rate: in Hz, of the samples that will come; None: the model's. Of values as for
+                `decode`.
+            lookahead: in seconds. None: a segment is given when nothing that may follow can change
+                it, and the segments are those of `decode`. Else a boundary is decided at the latest
+                when so much behind it has arrived; the segments may then differ.
+
+        Raises:
+            UsageError: the model's encoder or features need the whole recording, or the lookahead
+                is shorter than the model's longest segment and what its network looks ahead.
+        """
+        rate = self._rate(self.sample_rate or None if sample_rate is None else sample_rate)
+        seconds = None if lookahead is None else real("lookahead", lookahead)
+        return LiveStream(self, _native.Stream(self._native, seconds), rate)
+
     def align(
         self,
         recording: Any,
@@ -507,3 +543,67 @@ class Model:
         found = self.decode(recording, sample_rate, posteriors=True).label_posteriors
         assert found is not None
         return found
+
+
+class LiveStream:
+    """A recording that is decoded while it comes; made by `Model.stream`.
+
+    The segments of all calls together tile the time, and do not depend on how the recording is cut.
+    They have no probabilities, which depend on what is still to come. Calls of several threads run
+    one after another; other threads of Python run meanwhile. At the end of a `with` block the
+    stream is closed; segments that `finish` was not asked for are dropped.
+
+    Attributes:
+        seconds: the length of what has come.
+    """
+
+    def __init__(self, model: Model, native: _native.Stream, rate: int) -> None:
+        self._model = model
+        self._native: _native.Stream | None = native
+        self._rate = rate
+        self._seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._native.seconds if self._native is not None else self._seconds
+
+    def _open(self) -> _native.Stream:
+        if self._native is None:
+            raise UsageError("the stream has ended; begin another one with model.stream()")
+        return self._native
+
+    def push(self, samples: Any) -> list[LiveSegment]:
+        """Takes the next samples or values, as `Model.decode` does; (0,) of them are none.
+
+        Returns the segments that are final now, in order.
+
+        Raises:
+            UsageError: an array of another shape or dtype; or the stream has ended.
+            DataError: a sample is not finite. Nothing of `samples` is then taken.
+        """
+        native = self._open()
+        array = self._model._array(samples, "the next piece of the stream")
+        return [LiveSegment(*one) for one in native.push(array, self._rate)]
+
+    def finish(self) -> list[LiveSegment]:
+        """Ends the recording and returns the rest of its segments.
+
+        Raises:
+            UsageError: the stream has ended before.
+            DataError: nothing has come, or no segmentation is possible.
+        """
+        native = self._open()
+        try:
+            return [LiveSegment(*one) for one in native.finish()]
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the recording without the rest of its segments; more than once does nothing."""
+        self._seconds, self._native = self.seconds, None
+
+    def __enter__(self) -> LiveStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

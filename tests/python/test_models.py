@@ -1,6 +1,7 @@
 """Trained models in Python: the same segments as the command's, and what is refused."""
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -451,3 +452,87 @@ def test_orders_that_are_none_are_refused(place, model):
         model.align(path, ["s00"], 16000)
     with pytest.raises(segfuse.UsageError, match="sample_rate"):
         model.align(np.zeros(100), ["s00"])
+
+
+def in_pieces(samples, sizes=(1, 7, 333, 5000)):
+    at, turn = 0, 0
+    while at < len(samples):
+        size = sizes[turn % len(sizes)]
+        yield samples[at : at + size]
+        at, turn = at + size, turn + 1
+
+
+def streamed(model, samples, *arguments, **how):
+    """All segments, and how many came before the end."""
+    with model.stream(*arguments, **how) as live:
+        found = [one for piece in in_pieces(samples) for one in live.push(piece)]
+        early = len(found)
+        found += live.finish()
+        assert live.seconds == pytest.approx(len(samples) / (arguments[0] if arguments else 16000))
+    return found, early
+
+
+def test_a_stream_has_the_segments_of_decode(place, model):
+    samples = np.concatenate([read(path)[0] for path in recordings(place)])[:-5]
+    for rate in (16000, 12000):
+        wanted = [one[:3] for one in model.decode(samples, rate).segments]
+        found, _ = streamed(model, samples, rate)
+        assert [tuple(one) for one in found] == wanted
+    assert streamed(model, samples) == streamed(model, samples, 16000)
+    floats, _ = streamed(model, (samples / 32768).astype(np.float32))
+    assert floats == streamed(model, samples)[0]
+    late, early = streamed(model, samples, lookahead=2)
+    assert 0 < early < len(late)
+    assert late[0].start == 0
+    assert all(a.end == b.start for a, b in itertools.pairwise(late))
+
+
+def test_a_stream_s_mistakes(place, model):
+    with pytest.raises(segfuse.UsageError, match="expected at least"):
+        model.stream(lookahead=0.01)
+    with pytest.raises(segfuse.UsageError, match="lookahead"):
+        model.stream(lookahead="long")
+    live = model.stream(16000)
+    assert live.push(np.zeros(0, np.float32)) == []
+    with pytest.raises(segfuse.UsageError, match="shape"):
+        live.push(np.zeros((2, 2, 2), np.float32))
+    live.push(np.zeros(100, np.float32))
+    with pytest.raises(segfuse.DataError, match="sample 101 is nan"):
+        live.push(np.array([0, np.nan], np.float32))
+    assert live.seconds == 100 / 16000  # nothing of that was taken
+    assert live.finish()[-1].end == 100 / 16000
+    for call in (live.finish, lambda: live.push(np.zeros(3, np.float32))):
+        with pytest.raises(segfuse.UsageError, match="has ended"):
+            call()
+    with pytest.raises(segfuse.DataError, match="nothing came"):
+        model.stream().finish()
+
+
+def test_a_stream_stays_in_its_process(model):
+    live = model.stream()
+    child = os.fork()
+    if child == 0:
+        try:
+            live.push(np.zeros(10, np.float32))
+        except segfuse.UsageError:
+            model.stream().push(np.zeros(10, np.float32))
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    live.push(np.zeros(10, np.float32))
+
+
+def test_streams_of_several_threads(place, model):
+    samples, rate = read(recordings(place)[0])
+    wanted = streamed(model, samples, rate)
+    found = [None] * 3
+
+    def work(i):
+        found[i] = streamed(model, samples, rate)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted] * 3

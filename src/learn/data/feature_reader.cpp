@@ -1,8 +1,7 @@
 #include "learn/data/feature_reader.h"
 
 #include "base/os/scratch_file.h"
-#include "learn/data/audio/parsers.h"
-#include "learn/data/features/frame_stream.h"
+#include "learn/data/features/sample_rows.h"
 
 namespace segfuse::data {
 namespace {
@@ -45,17 +44,14 @@ struct FeatureReader::State {
       : reader(std::move(from)),
         extractor(with),
         scratch(std::move(folder)),
-        resampler(reader->audio(), with.config().sample_rate),
-        base(with, reader->audio().stacked),
+        base(reader->audio(), with),
         deltas(with.config().deltas, base.width()) {}
 
   std::unique_ptr<AudioReader> reader;
   const FeatureExtractor& extractor;
   std::filesystem::path scratch;
-  Resampler resampler;
-  BaseFrames base;
+  SampleRows base;
   DeltaFrames deltas;
-  std::vector<float> samples;
   std::vector<float> rows;
   std::optional<WaitingRows> waiting;
   ColumnScale scale;
@@ -68,12 +64,9 @@ struct FeatureReader::State {
 
 /// The next rows without slopes; `read_all` says whether they are the last.
 void FeatureReader::State::next_rows() {
-  samples.clear();
   rows.clear();
   read_all = !reader->next();
-  read_all ? resampler.end(samples) : resampler.push(reader->audio().samples, samples);
-  base.push(samples, rows);
-  if (read_all) base.end(rows);
+  read_all ? base.end(rows) : base.push(reader->audio().samples, rows);
 }
 
 /// Reads everything, for the mean and deviation of each column.

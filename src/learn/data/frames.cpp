@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
@@ -115,6 +116,13 @@ FrameLabels to_frames(const Annotation& annotation, const Alphabet& alphabet, do
   return out;
 }
 
+LabelSegment data::to_seconds(const FrameSegment& segment, const Alphabet& alphabet,
+                              double hop_seconds) {
+  return {static_cast<double>(segment.start) * hop_seconds,
+          static_cast<double>(segment.start + segment.duration) * hop_seconds,
+          alphabet.label(segment.label), 0};
+}
+
 Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet& alphabet,
                          double hop_seconds, double duration) {
   Annotation out;
@@ -125,9 +133,7 @@ Annotation to_annotation(std::span<const FrameSegment> segments, const Alphabet&
           fmt::format("segment of {} frames at frame {}; expected segments that tile, next at {}",
                       segment.duration, segment.start, at));
     at += segment.duration;
-    out.segments.push_back({static_cast<double>(segment.start) * hop_seconds,
-                            static_cast<double>(at) * hop_seconds, alphabet.label(segment.label),
-                            0});
+    out.segments.push_back(data::to_seconds(segment, alphabet, hop_seconds));
   }
   if (out.segments.empty()) return out;
   LabelSegment& last = out.segments.back();

@@ -58,13 +58,23 @@ Annotation labels_of(const Recording& recording, LabelOptions options) {
   return make_contiguous(std::move(raw), labels_name(recording.id), options.fill_label);
 }
 
-void check_finite(const Tensor& values, std::string_view name) {
+void check_finite(const Tensor& values, std::string_view name, std::int64_t first_row) {
   const std::span<const float> all = values.span<float>();
   const auto columns = static_cast<std::size_t>(values.shape()[1]);
   for (std::size_t i = 0; i < all.size(); ++i)
     if (!std::isfinite(all[i]))
-      throw DataError(fmt::format("{}: row {}, column {} is {}; expected {}", name, i / columns,
-                                  i % columns, all[i], expected_instead(all[i])));
+      throw DataError(fmt::format("{}: row {}, column {} is {}; expected {}", name,
+                                  static_cast<std::size_t>(first_row) + i / columns, i % columns,
+                                  all[i], expected_instead(all[i])));
+}
+
+void check_finite(const Audio& audio, std::int64_t first) {
+  for (std::size_t i = 0; i < audio.samples.size(); ++i)
+    if (!std::isfinite(audio.samples[i]))
+      throw DataError(fmt::format("{}: sample {} is {}; expected {}",
+                                  audio.source.empty() ? "the recording" : audio.source,
+                                  static_cast<std::size_t>(first) + i, audio.samples[i],
+                                  expected_instead(audio.samples[i])));
 }
 
 std::string_view expected_instead(float value) {

@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "learn/train/decode/decoder.h"
+#include "learn/train/live/live_decoding.h"
 #include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"
 #include "support/files.h"
@@ -141,6 +142,68 @@ TEST_P(LongDecoding, HasTheSameBitsHoweverFeaturesComeAndTheSegmentsOfTheWhole) 
   }
 }
 
+std::vector<FrameSegment> live_segments(Decoder& decoder, const Sequence& sequence,
+                                        std::int64_t piece, std::optional<std::int64_t> lookahead) {
+  const auto live = decoder.live("noise", 4, lookahead);
+  const FeaturePieces next = in_pieces(sequence, piece);
+  std::vector<FrameSegment> all;
+  std::int64_t arrived = 0;
+  const auto add = [&](const std::vector<FrameSegment>& some) {
+    all.insert(all.end(), some.begin(), some.end());
+  };
+  for (Tensor features = next(); features.shape()[0] > 0; features = next()) {
+    arrived += features.shape()[0];
+    add(live->push(features));
+    const std::int64_t given = all.empty() ? 0 : all.back().start + all.back().duration;
+    EXPECT_LT(given, arrived);
+    if (lookahead) {
+      // The segment that covers the last frame that is due may still go on, for K frames at most.
+      EXPECT_GT(given, arrived - *lookahead - 7);
+    }
+  }
+  add(live->finish());
+  return all;
+}
+
+TEST_P(LongDecoding, LiveItHasTheSegmentsOfTheWhole) {
+  const auto [head, subsample, boundaries] = GetParam();
+  const Small model(config_of(head, subsample, boundaries));
+  Decoder decoder = model.decoder();
+  for (const std::int64_t frames : {1, 2, 5, 17, 40, 200}) {
+    SCOPED_TRACE(frames);
+    const Sequence sequence = noise(frames);
+    const Decoded whole = decoder.decode({sequence}, {}).front();
+    for (const std::int64_t piece : {1, 3, 64})
+      EXPECT_TRUE(std::ranges::equal(whole.segments,
+                                     live_segments(decoder, sequence, piece, std::nullopt), {},
+                                     &DecodedSegment::segment));
+  }
+}
+
+TEST_P(LongDecoding, LiveItDecidesWithinTheLookahead) {
+  const auto [head, subsample, boundaries] = GetParam();
+  if (head != HeadKind::kSemiMarkov) GTEST_SKIP() << "a run of one label has no longest duration";
+  const Small model(config_of(head, subsample, boundaries));
+  Decoder decoder = model.decoder();
+  const Sequence sequence = noise(300);
+  const std::int64_t least = decoder.least_lookahead(4);
+  EXPECT_THROW((void)decoder.live("noise", 4, least - 1), UsageError);
+  const auto found = live_segments(decoder, sequence, 1, least);
+  EXPECT_EQ(live_segments(decoder, sequence, 64, least), found);
+  EXPECT_EQ(found.back().start + found.back().duration, 300);
+}
+
+TEST(LongDecoding, LiveItJoinsPieces) {
+  ModelConfig config = config_of(HeadKind::kSemiMarkov, 1, false);
+  config.joins_neighbours = {true, false, true};
+  const Small model(config);
+  Decoder decoder = model.decoder();
+  const Sequence sequence = noise(200);
+  const Decoded whole = decoder.decode({sequence}, {}).front();
+  EXPECT_TRUE(std::ranges::equal(whole.segments, live_segments(decoder, sequence, 3, std::nullopt),
+                                 {}, &DecodedSegment::segment));
+}
+
 TEST(LongDecoding, IsRefusedWhereAFrameDependsOnAllOthers) {
   ModelConfig config = config_of(HeadKind::kSemiMarkov, 1, false);
   EXPECT_TRUE(Small(config).decoder().can_decode_long({}));
@@ -153,6 +216,7 @@ TEST(LongDecoding, IsRefusedWhereAFrameDependsOnAllOthers) {
   Decoder decoder = Small(config).decoder();
   EXPECT_FALSE(decoder.can_decode_long({}));
   EXPECT_THROW((void)decoder.decode_long("x", in_pieces(noise(3), 3), {}), UsageError);
+  EXPECT_THROW((void)decoder.live("x", 4, std::nullopt), UsageError);
 }
 
 TEST(LongDecoding, NamesTheFrameWhoseScoreIsNoNumber) {

@@ -45,8 +45,9 @@ std::vector<std::pair<std::string_view, std::int64_t>> sequence_lines(std::strin
   return out;
 }
 
-/// Names of columns are no numbers, and nobody calls a column NaN.
-bool is_header(const TableRow& row) {
+}  // namespace
+
+bool names_columns(const TableRow& row) {
   constexpr std::string_view kNoNames[] = {"nan", "inf", "infinity", "-inf", "-infinity"};
   bool some = false;
   for (const std::string& field : row.fields) {
@@ -57,33 +58,34 @@ bool is_header(const TableRow& row) {
   return some;
 }
 
-}  // namespace
+void append_numbers(const TableRow& row, std::size_t columns, std::string_view name,
+                    std::vector<float>& to) {
+  if (row.fields.size() != columns)
+    throw DataError(fmt::format("{}:{}: {} fields; the first line has {}", name, row.line,
+                                row.fields.size(), columns));
+  for (std::size_t c = 0; c < columns; ++c) {
+    const std::optional<double> value = parse_double(trim(row.fields[c]));
+    if (!value)
+      throw DataError(fmt::format("{}:{}: field {} is {}; expected a number", name, row.line, c + 1,
+                                  shown(row.fields[c])));
+    to.push_back(static_cast<float>(*value));
+  }
+}
 
 Tensor parse_number_table(std::string_view bytes, std::string_view name) {
   const std::string text = to_utf8(bytes, name);
   const std::vector<TableRow> rows =
       parse_table(text, extension_of(name) == ".tsv" ? '\t' : ',', name);
-  const bool header = !rows.empty() && is_header(rows[0]);
+  const bool header = !rows.empty() && names_columns(rows[0]);
   const std::size_t first = header ? 1 : 0;
   check_size(static_cast<double>(rows.size() - std::min(first, rows.size())),
              rows.empty() ? 1 : static_cast<double>(rows[0].fields.size()), name);
   const std::size_t columns = rows[0].fields.size();
-  Tensor out(DType::kF32,
-             {static_cast<std::int64_t>(rows.size() - first), static_cast<std::int64_t>(columns)});
-  const std::span<float> to = out.span<float>();
-  for (std::size_t r = first; r < rows.size(); ++r) {
-    if (rows[r].fields.size() != columns)
-      throw DataError(fmt::format("{}:{}: {} fields; the first line has {}", name, rows[r].line,
-                                  rows[r].fields.size(), columns));
-    for (std::size_t c = 0; c < columns; ++c) {
-      const std::optional<double> value = parse_double(trim(rows[r].fields[c]));
-      if (!value)
-        throw DataError(fmt::format("{}:{}: field {} is {}; expected a number", name, rows[r].line,
-                                    c + 1, shown(rows[r].fields[c])));
-      to[(r - first) * columns + c] = static_cast<float>(*value);
-    }
-  }
-  return out;
+  std::vector<float> numbers;
+  numbers.reserve((rows.size() - first) * columns);
+  for (std::size_t r = first; r < rows.size(); ++r) append_numbers(rows[r], columns, name, numbers);
+  return Tensor::from(numbers, {static_cast<std::int64_t>(rows.size() - first),
+                                static_cast<std::int64_t>(columns)});
 }
 
 std::vector<std::string> fasta_names(std::string_view bytes, std::string_view name) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,8 @@ double sum_of(std::vector<BatchLosses> all);
 /// The normalised features of a recording, piece by piece: (n, D) f32, without frames at its end.
 using FeaturePieces = std::function<Tensor()>;
 
+class LiveDecoding;
+
 class Decoder {
  public:
   /// With padding, at most so many at a time.
@@ -106,6 +109,14 @@ class Decoder {
   /// is that of decode() but for rounding, and does not depend on how the features come.
   Decoded decode_long(const std::string& id, const FeaturePieces& next, const Options& options,
                       const std::filesystem::path& scratch = {});
+  /// A recording that is decoded while it comes; this decoder outlives it. With `lookahead` (at
+  /// least least_lookahead()) a boundary is decided at the latest when so many frames behind it
+  /// have arrived. The network takes `piece_frames` at a time. UsageError where can_decode_long()
+  /// is false.
+  std::unique_ptr<LiveDecoding> live(const std::string& id, std::int64_t piece_frames,
+                                     std::optional<std::int64_t> lookahead);
+  /// In frames: the network's, and that of the longest segment.
+  std::int64_t least_lookahead(std::int64_t piece_frames) const;
   /// One result a sequence, in their order; a sequence's result does not depend on the others.
   std::vector<Decoded> decode(const std::vector<Sequence>& sequences, const Options& options);
   /// The same for the sequences of some batches, each with its number.

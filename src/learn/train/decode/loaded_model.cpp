@@ -7,6 +7,7 @@
 
 #include "base/os/file.h"
 #include "learn/train/decode/orders.h"
+#include "learn/train/live/live_decoding.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -52,6 +53,15 @@ Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   how.seed = options.seed;
   how.frame_posteriors = options.posteriors;
   return how;
+}
+
+std::unique_ptr<LiveDecoding> LoadedModel::live(const std::string& id, std::int64_t piece_frames,
+                                                std::optional<std::int64_t> lookahead) {
+  return decoder_.live(id, piece_frames, lookahead);
+}
+
+std::int64_t LoadedModel::least_lookahead(std::int64_t piece_frames) const {
+  return decoder_.least_lookahead(piece_frames);
 }
 
 SegmentRules LoadedModel::rules() const { return segment_rules(model_); }

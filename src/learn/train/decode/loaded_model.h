@@ -2,6 +2,7 @@
 // A trained model that is ready to decode.
 
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -43,17 +44,45 @@ class LoadedModel {
   bool is_long(std::int64_t frames, const Decoder::Options& how) const {
     return frames > how.batch_frames && decoder_.can_decode_long(how);
   }
+  /// Decoder::live().
+  std::unique_ptr<LiveDecoding> live(const std::string& id, std::int64_t piece_frames,
+                                     std::optional<std::int64_t> lookahead);
+  std::int64_t least_lookahead(std::int64_t piece_frames) const;
+  /// In place, the features of a recording or of a part of it. DataError when they have other
+  /// columns.
+  void normalise(const std::string& id, Tensor& features) const;
   /// How long segments may be when they are aligned.
   SegmentRules rules() const;
   std::vector<Decoded> align(const std::vector<Sequence>& sequences,
                              const std::vector<semicrf::LabelOrders>& orders);
 
  private:
-  void normalise(const std::string& id, Tensor& features) const;
-
   TrainedModel model_;
   FeatureExtractor extractor_;
   Decoder decoder_;
 };
 
 }  // namespace segfuse::learn
+
+namespace segfuse {
+
+struct Model::State {
+  State(learn::TrainedModel model, Context of);
+
+  std::vector<Prediction> decode(const std::vector<learn::Sequence>& sequences,
+                                 const std::vector<double>& seconds,
+                                 const InferenceOptions& options);
+  Prediction align(const learn::Sequence& sequence, double seconds, std::string_view order,
+                   const std::string& optional);
+  learn::Sequence sequence_of(const Audio& audio) const;
+  learn::Sequence sequence_of(const Tensor& values, const std::string& name) const;
+
+  Context context;
+  learn::LoadedModel loaded;
+  std::string configuration;
+  std::string head;
+  std::int64_t parameters = 0;
+  std::mutex mutex;  // the decoder keeps its buffers
+};
+
+}  // namespace segfuse

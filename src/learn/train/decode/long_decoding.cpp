@@ -5,105 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "base/os/scratch_file.h"
 #include "learn/train/decode/decoder_state.h"
+#include "learn/train/live/piece_network.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-/// Steps of the encoder on each side that a step of its output depends on.
-std::int64_t reach_of(const ModelConfig& config) {
-  const std::int64_t dilations =
-      std::accumulate(config.dilations.begin(), config.dilations.end(), std::int64_t{0});
-  return (config.stem_kernel - 1) / 2 + dilations * ((config.kernel - 1) / 2);
-}
-
-/// The network's scores of some frames: (n, C) each, start and end null where it has none.
-struct PieceScores {
-  std::int64_t frames = 0;
-  const float* emission = nullptr;
-  const float* start = nullptr;
-  const float* end = nullptr;
-};
-
-/// The network over a recording that comes in pieces. Its own pieces lie on a grid of positions and
-/// have one shape, so that a frame's scores have the same bits however the features come.
-class PieceNetwork {
- public:
-  PieceNetwork(const ModelConfig& config, std::string id, std::int64_t frames)
-      : id_(std::move(id)),
-        columns_(config.features),
-        classes_(config.classes),
-        piece_((frames + config.subsample - 1) / config.subsample * config.subsample),
-        reach_(reach_of(config) * config.subsample) {}
-
-  /// The next features; calls run(features, lengths) for the network's scores, and
-  /// take(PieceScores) with those of the next frames.
-  template <class Run, class Take>
-  void push(const Tensor& features, const Run& run, const Take& take) {
-    const auto values = features.span<float>();
-    if (features.shape()[1] != columns_)
-      throw InternalError(fmt::format("{}: {} columns of features, the model has {}", id_,
-                                      features.shape()[1], columns_));
-    held_.insert(held_.end(), values.begin(), values.end());
-    largest_ = largest_size(values, largest_);
-    arrived_ += features.shape()[0];
-    while (arrived_ >= next_ + piece_ + reach_) work(next_ + piece_ + reach_, run, take);
-  }
-  template <class Run, class Take>
-  void finish(const Run& run, const Take& take) {
-    while (next_ < arrived_) work(std::min(arrived_, next_ + piece_ + reach_), run, take);
-  }
-  std::int64_t arrived() const { return arrived_; }
-
- private:
-  template <class Run, class Take>
-  void work(std::int64_t end, const Run& run, const Take& take);
-
-  std::string id_;
-  std::int64_t columns_, classes_;
-  std::int64_t piece_;        ///< frames of a piece
-  std::int64_t reach_;        ///< frames on each side that it depends on
-  std::int64_t arrived_ = 0;  ///< frames
-  std::int64_t next_ = 0;     ///< first frame without scores
-  std::int64_t first_ = 0;    ///< first frame that is held
-  std::vector<float> held_;
-  float largest_ = 0;
-};
-
-/// The piece at next_, which may look at frames before `end`.
-template <class Run, class Take>
-void PieceNetwork::work(std::int64_t end, const Run& run, const Take& take) {
-  const std::int64_t begin = std::max<std::int64_t>(0, next_ - reach_);
-  Tensor features = Tensor::zeros(DType::kF32, {1, piece_ + 2 * reach_, columns_});
-  std::copy_n(held_.begin() + (begin - first_) * columns_, (end - begin) * columns_,
-              features.span<float>().begin());
-  const std::vector<Tensor> scores =
-      run(features, Tensor::from(std::vector<std::int64_t>{end - begin}, {1}));
-  const std::int64_t frames = std::min(piece_, end - next_);
-  const float* own[3] = {};
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    const auto values = std::as_const(scores[i]).span<float>().subspan(
-        at((next_ - begin) * classes_), at(frames * classes_));
-    if (const auto bad = first_not_finite(values); bad != values.end())
-      refuse_score(id_, classes_,
-                   {at(next_ * classes_) + at(bad - values.begin()), *bad, largest_});
-    own[i] = values.data();
-  }
-  take(PieceScores{frames, own[0], own[1], own[2]});
-  next_ += frames;
-  const std::int64_t needed = std::max<std::int64_t>(0, next_ - reach_);
-  held_.erase(held_.begin(), held_.begin() + (needed - first_) * columns_);
-  first_ = needed;
-}
 
 /// Rows of numbers that are appended, and read again in ranges.
 class RowStore {
@@ -138,13 +51,11 @@ class LongFrames {
   explicit LongFrames(std::int64_t classes) : classes_(classes) {}
   void take(const PieceScores& scores) {
     for (std::int64_t t = 0; t < scores.frames; ++t) {
-      const float* frame = scores.emission + t * classes_;
-      const auto label =
-          static_cast<std::int32_t>(std::max_element(frame, frame + classes_) - frame);
+      const std::int32_t label = scores.best(t, classes_);
       if (segments_.empty() || segments_.back().segment.label != label)
         segments_.push_back({{frames_, 0, label}, 0, 0, 1});
       ++segments_.back().segment.duration;
-      segments_.back().label_posterior += std::exp(double{frame[label]});
+      segments_.back().label_posterior += std::exp(double{scores.emission[t * classes_ + label]});
       ++frames_;
     }
   }
@@ -278,12 +189,7 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
   const auto take = [&](const PieceScores& scores) {
     frames ? frames->take(scores) : crf->take(scores);
   };
-  for (Tensor piece = next(); piece.shape()[0] > 0; piece = next()) {
-    network.push(piece, run, take);
-    if (network.arrived() > std::numeric_limits<std::int32_t>::max())
-      throw DataError(fmt::format("{}: the recording has more than {} frames", id,
-                                  std::numeric_limits<std::int32_t>::max()));
-  }
+  for (Tensor piece = next(); piece.shape()[0] > 0; piece = next()) network.push(piece, run, take);
   network.finish(run, take);
   Decoded out = frames ? frames->finish() : crf->finish(id);
   if (!config.joins_neighbours.empty() && semi) state.join(out);

@@ -2,9 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
-#include <mutex>
-
 #include "base/context/pool.h"
 #include "learn/data/recordings.h"
 #include "learn/data/values/values.h"
@@ -16,30 +13,6 @@
 #include "segfuse/error.h"
 
 namespace segfuse {
-
-struct Model::State {
-  State(learn::TrainedModel model, Context of)
-      : context(std::move(of)), loaded(std::move(model), context) {
-    configuration = learn::settings_text(loaded.model().config);
-    head = learn::name_of(loaded.model().config.model.head);
-    for (const Tensor& parameter : loaded.model().parameters) parameters += parameter.size();
-  }
-
-  std::vector<Prediction> decode(const std::vector<learn::Sequence>& sequences,
-                                 const std::vector<double>& seconds,
-                                 const InferenceOptions& options);
-  Prediction align(const learn::Sequence& sequence, double seconds, std::string_view order,
-                   const std::string& optional);
-  learn::Sequence sequence_of(const Audio& audio) const;
-  learn::Sequence sequence_of(const Tensor& values, const std::string& name) const;
-
-  Context context;
-  learn::LoadedModel loaded;
-  std::string configuration;
-  std::string head;
-  std::int64_t parameters = 0;
-  std::mutex mutex;  // the decoder keeps its buffers
-};
 
 namespace {
 
@@ -73,16 +46,14 @@ Prediction prediction_of(const learn::Decoded& decoded, const Alphabet& labels, 
   return out;
 }
 
-/// As read_audio() has it for files.
-void check_samples(const Audio& audio) {
-  for (std::size_t i = 0; i < audio.samples.size(); ++i)
-    if (!std::isfinite(audio.samples[i]))
-      throw DataError(fmt::format("{}: sample {} is {}; expected {}",
-                                  audio.source.empty() ? "the recording" : audio.source, i,
-                                  audio.samples[i], data::expected_instead(audio.samples[i])));
-}
-
 }  // namespace
+
+Model::State::State(learn::TrainedModel model, Context of)
+    : context(std::move(of)), loaded(std::move(model), context) {
+  configuration = learn::settings_text(loaded.model().config);
+  head = learn::name_of(loaded.model().config.model.head);
+  for (const Tensor& parameter : loaded.model().parameters) parameters += parameter.size();
+}
 
 std::vector<Prediction> Model::State::decode(const std::vector<learn::Sequence>& sequences,
                                              const std::vector<double>& seconds,
@@ -117,7 +88,7 @@ learn::Sequence Model::State::sequence_of(const Tensor& values, const std::strin
 }
 
 learn::Sequence Model::State::sequence_of(const Audio& audio) const {
-  check_samples(audio);
+  data::check_finite(audio);
   const FeatureExtractor& extractor = loaded.extractor();
   return loaded.sequence_of(audio.source,
                             extractor.extract(resample(audio, extractor.config().sample_rate)));

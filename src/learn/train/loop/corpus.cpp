@@ -67,21 +67,29 @@ std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
   return parts;
 }
 
+void PieceJoiner::push(const FrameSegment& piece, std::vector<FrameSegment>& whole) {
+  if (open_ && open_->label == piece.label) {
+    open_->duration += piece.duration;
+  } else {
+    finish(whole);
+    open_ = piece;
+  }
+  const auto label = static_cast<std::size_t>(piece.label);
+  if (!joins_[label] && piece.duration < limits_[label]) finish(whole);
+}
+
+void PieceJoiner::finish(std::vector<FrameSegment>& whole) {
+  if (open_) whole.push_back(*open_);
+  open_.reset();
+}
+
 std::vector<FrameSegment> join_pieces(const std::vector<FrameSegment>& segments,
                                       const std::vector<bool>& joins,
                                       const std::vector<std::int64_t>& limits) {
   std::vector<FrameSegment> whole;
-  std::int64_t former = 0;  // frames of the piece before
-  for (const FrameSegment& piece : segments) {
-    const auto label = static_cast<std::size_t>(piece.label);
-    if (!whole.empty() && whole.back().label == piece.label &&
-        (joins[label] || former >= limits[label])) {
-      whole.back().duration += piece.duration;
-    } else {
-      whole.push_back(piece);
-    }
-    former = piece.duration;
-  }
+  PieceJoiner joiner(joins, limits);
+  for (const FrameSegment& piece : segments) joiner.push(piece, whole);
+  joiner.finish(whole);
   return whole;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 // A corpus in memory, ready for training, and its batches as tensors.
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "learn/model/segmenter.h"
@@ -28,6 +30,21 @@ struct Sequence {
 std::vector<FrameSegment> split_long(const std::vector<FrameSegment>& segments,
                                      const std::vector<std::int64_t>& limits, bool full = false,
                                      const std::vector<std::int64_t>& shortest = {});
+
+/// join_pieces() of pieces that come one by one.
+class PieceJoiner {
+ public:
+  PieceJoiner(std::vector<bool> joins, std::vector<std::int64_t> limits)
+      : joins_(std::move(joins)), limits_(std::move(limits)) {}
+  /// Appends the segments that nothing which follows can be joined to.
+  void push(const FrameSegment& piece, std::vector<FrameSegment>& whole);
+  void finish(std::vector<FrameSegment>& whole);
+
+ private:
+  std::vector<bool> joins_;
+  std::vector<std::int64_t> limits_;
+  std::optional<FrameSegment> open_;
+};
 
 /// Neighbours of one label become one segment, as ModelConfig::joins_neighbours has it for labels
 /// of at most limits[label] frames. Undoes split_long where a label never follows itself, and with

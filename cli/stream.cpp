@@ -1,0 +1,43 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "commands.h"
+#include "segfuse/train.h"
+
+namespace segfuse::cli {
+
+void add_stream(Command app) {
+  auto options = std::make_shared<StreamOptions>();
+  auto lookahead = std::make_shared<std::string>();
+  Command command = app.add("stream", "Label standard input while it comes");
+  command.option("model", options->model, "model.safetensors or the directory of a training")
+      .required();
+  command
+      .option("--encoding", options->encoding,
+              "What comes; default: text for a model of values, else wav if it begins so, or s16le")
+      .is_one_of({"wav", "s16le", "f32le", "text"});
+  command.option("--rate", options->sample_rate,
+                 "Of samples without a header, in Hz; default: the model's");
+  command.option("--channels", options->channels, "Of what has no header, alternating; default: 1");
+  command.option("--channel", options->channel, kChannel);
+  command.option("--lookahead", *lookahead,
+                 "Seconds after which a boundary is decided at the latest; default: when nothing "
+                 "that follows can change it");
+  command.footer(
+      "\nOne JSON object a line and segment: {\"start\": 0.0, \"end\": 0.35, \"label\": \"a\"}, in "
+      "seconds,\nas soon as it is final.\n\nExample:\n"
+      "  arecord -t raw -f S16_LE -r 16000 | segfuse stream out/speech --lookahead 2");
+  command.runs([options, lookahead] {
+    if (!lookahead->empty())
+      options->lookahead = number_of("--lookahead", *lookahead, "the seconds");
+    options->context = Context::process_default();
+    options->each = [](const LabelSegment& segment) {
+      print_json({{"start", segment.start}, {"end", segment.end}, {"label", segment.label}}, -1);
+      flush_output();
+    };
+    stream(*options);
+  });
+}
+
+}  // namespace segfuse::cli

@@ -1,0 +1,56 @@
+#pragma once
+// The network over a recording that comes in pieces.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "learn/model/segmenter.h"
+
+namespace segfuse::learn {
+
+/// The network's scores of some frames: (n, C) each, start and end null where it has none.
+struct PieceScores {
+  std::int64_t frames = 0;
+  const float* emission = nullptr;
+  const float* start = nullptr;
+  const float* end = nullptr;
+
+  /// The label of frame t that scores best.
+  std::int32_t best(std::int64_t t, std::int64_t classes) const;
+};
+
+/// The network over a recording that comes in pieces. Its own pieces lie on a grid of positions and
+/// have one shape, so that a frame's scores have the same bits however the features come.
+class PieceNetwork {
+ public:
+  /// The network's scores for features (1, T, D) and lengths (1).
+  using Run = std::function<std::vector<Tensor>(const Tensor&, const Tensor&)>;
+  /// Takes the scores of the next frames.
+  using Take = std::function<void(const PieceScores&)>;
+
+  /// Its pieces have `frames` frames, rounded up to what the network stacks.
+  PieceNetwork(const ModelConfig& config, std::string id, std::int64_t frames);
+
+  /// The next features. DataError for a score that is no number, and for too many frames.
+  void push(const Tensor& features, const Run& run, const Take& take);
+  void finish(const Run& run, const Take& take);
+  /// A frame has its scores at the latest when so many that follow it have arrived.
+  std::int64_t delay() const { return piece_ - 1 + reach_; }
+
+ private:
+  void work(std::int64_t end, const Run& run, const Take& take);
+
+  std::string id_;
+  std::int64_t columns_, classes_;
+  std::int64_t piece_;        ///< frames of a piece
+  std::int64_t reach_;        ///< frames on each side that it depends on
+  std::int64_t arrived_ = 0;  ///< frames
+  std::int64_t next_ = 0;     ///< first frame without scores
+  std::int64_t first_ = 0;    ///< first frame that is held
+  std::vector<float> held_;
+  float largest_ = 0;
+};
+
+}  // namespace segfuse::learn
