@@ -36,7 +36,8 @@ bool holds_labels(const fs::path& path) {
 /// Text without a line that begins with a number, which all label files of these endings have: it
 /// is meant to be something else, and not broken.
 bool has_no_times(const fs::path& path) {
-  for (const std::string_view line : split_lines(read_file(path))) {
+  const std::string text = read_file(path);
+  for (const std::string_view line : split_lines(text)) {
     const std::vector<Field> fields = split_fields(line);
     if (!fields.empty() && parse_double(fields[0].text)) return false;
   }
