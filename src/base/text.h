@@ -2,6 +2,7 @@
 // Small text tools: suggestions for mistyped names, splitting, and number parsing that can say
 // where. Nothing here depends on the locale. Views returned point into the argument.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,6 +34,9 @@ std::string_view trim(std::string_view text);
 std::vector<std::string_view> split(std::string_view text, char separator);
 /// The lines of `text` without their ends (LF or CRLF). A last line without an end counts.
 std::vector<std::string_view> split_lines(std::string_view text);
+/// The lines point into the text, so it cannot be a temporary one.
+template <std::same_as<std::string> Text>
+std::vector<std::string_view> split_lines(Text&&) = delete;
 
 /// A word of a line and its place, counted in bytes from 1.
 struct Field {
