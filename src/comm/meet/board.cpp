@@ -18,11 +18,15 @@ namespace segfuse::comm::meet {
 namespace {
 
 using Word = std::uint64_t;
-constexpr std::size_t kWords = 64;  // of a rank
+// A rank has two entries and writes into the older one, so a rank that dies while it writes leaves
+// the entry before. Word 0 of an entry is the number of the writing, from 2 on: 0 before the
+// first, 1 while the entry is being written. Then the time, the cause, the bytes of the state, the
+// state.
+constexpr std::size_t kWords = 64;  // of an entry
 using Words = std::array<Word, kWords>;
-constexpr std::size_t kSlot = kWords * sizeof(Word);
-// Word 0 counts writings, two for each: odd amid one. Then the time, the cause, the bytes of the
-// state, the state.
+constexpr std::size_t kEntries = 2;
+constexpr Word kBusy = 1;
+constexpr std::size_t kSlot = kEntries * kWords * sizeof(Word);
 constexpr std::size_t kHead = 4;
 constexpr std::size_t kMost = (kWords - kHead) * sizeof(Word);
 static_assert(std::atomic_ref<Word>::is_always_lock_free, "processes share these words");
@@ -31,8 +35,8 @@ static_assert(std::atomic_ref<Word>::is_always_lock_free, "processes share these
   throw CommError(fmt::format("the board of this machine's ranks: {}", what));
 }
 
-Word* slot(void* at, std::int64_t rank) {
-  return static_cast<Word*>(at) + static_cast<std::size_t>(rank) * kWords;
+Word* entry_of(void* at, std::int64_t rank, std::size_t i) {
+  return static_cast<Word*>(at) + (static_cast<std::size_t>(rank) * kEntries + i) * kWords;
 }
 std::atomic_ref<Word> shared(Word* words, std::size_t i) { return std::atomic_ref<Word>(words[i]); }
 
@@ -81,29 +85,46 @@ void Board::write(std::int64_t rank, const Entry& entry) noexcept {
   words[3] = bytes.size();
   if (bytes.size() > kMost) return;
   std::memcpy(&words[kHead], bytes.data(), bytes.size());
-  Word* const at = slot(at_, rank);
-  const Word count = shared(at, 0).load(std::memory_order_relaxed) | 1;
-  shared(at, 0).store(count, std::memory_order_relaxed);
-  // Every word is released, so a reader of a new one sees the odd count before it.
+  Word newest = kBusy;
+  std::size_t oldest = 0;
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    const Word number = shared(entry_of(at_, rank, i), 0).load(std::memory_order_relaxed);
+    if (number <= newest) continue;
+    newest = number;
+    oldest = 1 - i;
+  }
+  Word* const at = entry_of(at_, rank, oldest);
+  shared(at, 0).store(kBusy, std::memory_order_relaxed);
+  // Every word is released, so a reader of a new one sees kBusy before it.
   for (std::size_t i = 1; i < kWords; ++i) shared(at, i).store(words[i], std::memory_order_release);
-  shared(at, 0).store(count + 1, std::memory_order_release);
+  shared(at, 0).store(newest + 1, std::memory_order_release);
 }
 
 std::optional<Board::Entry> Board::read(std::int64_t rank) const {
-  Word* const at = slot(at_, rank);
-  Words words{};
+  // A writer that lives may write both entries while we read; the next attempt finds newer ones.
   for (int attempt = 0; attempt < 1000; ++attempt) {
-    const Word before = shared(at, 0).load(std::memory_order_acquire);
-    if (before == 0) return {};
-    for (std::size_t i = 1; i < kWords; ++i)
-      words[i] = shared(at, i).load(std::memory_order_acquire);
-    if (before % 2 != 0 || shared(at, 0).load(std::memory_order_relaxed) != before) continue;
-    if (words[3] > kMost) return {};
-    std::string bytes(words[3], '\0');
-    std::memcpy(bytes.data(), &words[kHead], bytes.size());
+    Words newest{};
+    bool changed = false;
+    for (std::size_t i = 0; i < kEntries; ++i) {
+      Word* const at = entry_of(at_, rank, i);
+      Words words{};
+      for (std::size_t w = 0; w < kWords; ++w)
+        words[w] = shared(at, w).load(std::memory_order_acquire);
+      if (words[0] == kBusy || shared(at, 0).load(std::memory_order_relaxed) != words[0])
+        changed = true;
+      else if (words[0] > newest[0])
+        newest = words;
+    }
+    if (newest[0] == 0) {
+      if (changed) continue;
+      return {};
+    }
+    if (newest[3] > kMost) return {};
+    std::string bytes(newest[3], '\0');
+    std::memcpy(bytes.data(), &newest[kHead], bytes.size());
     try {
-      return Entry{decode_state(bytes), Time(Duration(static_cast<Duration::rep>(words[1]))),
-                   static_cast<std::int64_t>(words[2])};
+      return Entry{decode_state(bytes), Time(Duration(static_cast<Duration::rep>(newest[1]))),
+                   static_cast<std::int64_t>(newest[2])};
     } catch (const DataError&) {
       return {};
     }

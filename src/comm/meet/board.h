@@ -31,7 +31,8 @@ class Board {
   };
   /// By the rank itself, one thread at a time.
   void write(std::int64_t rank, const Entry& entry) noexcept;
-  /// By anybody; nothing where nothing was written, or where its writer died amid it.
+  /// By anybody: the last entry that was written whole, also where the rank died while it wrote
+  /// another. Nothing where none was.
   std::optional<Entry> read(std::int64_t rank) const;
 
  private:

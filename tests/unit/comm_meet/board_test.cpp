@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -52,6 +54,30 @@ TEST(Board, WhatIsReadWasWrittenAtOnce) {
   }
   stop = true;
   writer.join();
+}
+
+// The fault: a rank that was killed while it wrote left no entry, and the launcher could not say in
+// which step it was.
+TEST(Board, AWriterThatDiesWhileItWritesLeavesTheEntryBefore) {
+  for (int round = 0; round < 50; ++round) {
+    Board board(1);
+    board.write(0, {{.step = 0, .shard = 0}, Time(Duration(0)), 0});
+    const pid_t pid = ::fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0)
+      for (std::int64_t i = 1;; ++i)
+        board.write(0, {{.step = i, .shard = i}, Time(Duration(i)), i});
+    for (auto entry = board.read(0); !entry || entry->state.step < 100; entry = board.read(0)) {
+    }
+    ASSERT_EQ(::kill(pid, SIGKILL), 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    const auto entry = board.read(0);
+    ASSERT_TRUE(entry) << "round " << round;
+    EXPECT_GE(entry->state.step, 100);
+    EXPECT_EQ(entry->state.shard, entry->state.step);
+    EXPECT_EQ(entry->cause, entry->state.step);
+  }
 }
 
 TEST(Board, WhatIsNoneIsRefused) {
