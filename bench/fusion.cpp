@@ -18,7 +18,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "compiler/autodiff.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 

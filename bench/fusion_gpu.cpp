@@ -209,11 +209,11 @@ class Program {
     for (std::size_t i = 0; i < fusion_.inputs().size(); ++i) {
       const ValId val = fusion_.inputs()[i].val;
       inputs_.push_back(&inputs.get(i, fusion_.val(val).dtype,
-                                    std::max(static_cast<std::size_t>(bytes_of(val)), kLeast)));
+                                    std::max(static_cast<std::size_t>(bytes_of(val)), kMin)));
       memory_[val] = inputs_.back()->memory;
     }
-    status_ = gpu_.memory->allocate(gpu_.home, kLeast);
-    gpu_.device->fill(gpu_.home, status_, 0, kLeast);
+    status_ = gpu_.memory->allocate(gpu_.home, kMin);
+    gpu_.device->fill(gpu_.home, status_, 0, kMin);
     std::vector<std::vector<void*>> workspaces;
     for (const compiler::LoweredGroup& group : compiled.groups) {
       workspaces.emplace_back();
@@ -257,15 +257,15 @@ class Program {
   }
 
  private:
-  static constexpr std::size_t kLeast = 16;
+  static constexpr std::size_t kMin = 16;
 
   double bytes_of(ValId val) const {
     return static_cast<double>(num_elements(compiled_.sizes.of(fusion_.val(val).shape))) *
            static_cast<double>(size_of(fusion_.val(val).dtype));
   }
   void* poisoned(std::size_t bytes) {
-    owned_.push_back(gpu_.memory->allocate(gpu_.home, std::max(bytes, kLeast)));
-    gpu_.device->fill(gpu_.home, owned_.back(), 0xff, std::max(bytes, kLeast));
+    owned_.push_back(gpu_.memory->allocate(gpu_.home, std::max(bytes, kMin)));
+    gpu_.device->fill(gpu_.home, owned_.back(), 0xff, std::max(bytes, kMin));
     return owned_.back();
   }
   void* memory_of(ValId val) {
@@ -411,10 +411,10 @@ double check_gradients(const Program& program, ThreadPool& pool) {
 }
 
 double check_transposed(const Program& program) {
-  constexpr std::int64_t kMost = 1 << 16;  // rows at either end
+  constexpr std::int64_t kMax = 1 << 16;  // rows at either end
   const std::int64_t rows = program.compiled().work.sizes.at("N");
   const std::int64_t columns = program.compiled().work.sizes.at("C");
-  const std::int64_t count = std::min(rows, kMost);
+  const std::int64_t count = std::min(rows, kMax);
   double worst = 0;
   for (const std::int64_t c : some_columns(columns))
     for (const std::int64_t first : {std::int64_t{0}, rows - count}) {

@@ -9,7 +9,7 @@
 #include "base/code/made_kernels.h"
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "fusion_works.h"
 #include "runtime/cuda/nvrtc.h"
 #include "segfuse/error.h"

@@ -19,7 +19,7 @@
 #include "base/rng.h"
 #include "compiler/autodiff.h"
 #include "engine/device/accelerator.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 
@@ -77,7 +77,7 @@ Block make_block(std::int64_t batch, std::int64_t time, std::int64_t width) {
 
 /// Largest difference from the interpreter in double, over the largest value of each output, on a
 /// block of the same form that the interpreter can do.
-double error_on_small_block(ThreadPool& pool, const engine::ExecutorOptions& how = {}) {
+double error_on_small_block(ThreadPool& pool, const engine::ExecutableOptions& how = {}) {
   const Block block = make_block(2, 9, 16);
   const std::vector<Tensor> fast = engine::Executable(block.fusion, pool, how).run(block.inputs);
   const std::vector<Tensor> exact = ir::interpret(block.fusion, block.inputs);

@@ -18,7 +18,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "engine/device/accelerator.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "learn/model/segmenter.h"
 #include "learn/optim/adamw.h"
 #include "learn/optim/flat.h"

@@ -52,7 +52,7 @@ int audio_channel(std::string_view text, std::string_view what);
 /// At another sample rate: N samples become N times the ratio of the rates, rounded, at least one.
 /// No delay; the same bits on every run. DataError where the rates are too far apart.
 Audio resample(Audio audio, int sample_rate);
-inline constexpr int kMostResampling = 256;
+inline constexpr int kMaxResampling = 256;
 
 // ----------------------------------------------------------------------------------- features
 

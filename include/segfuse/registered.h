@@ -36,7 +36,7 @@ enum class ForkPolicy {
   kAbsent,  ///< nothing: touching it faults (MADV_DONTFORK, once, before any pin)
   kShared,  ///< the same memory
   /// A copy, which the kernel makes at once where it is pinned, at seconds a GiB. Where something
-  /// pins, only with a kernel that is seen to do so (docs/fork.md), and up to kMostCopied.
+  /// pins, only with a kernel that is seen to do so (docs/fork.md), and up to kMaxCopied.
   kCopied,
 };
 
@@ -53,7 +53,7 @@ struct SlabOptions {
 };
 
 /// Of all slabs of a registry that fork() copies, together.
-inline constexpr std::size_t kMostCopied = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxCopied = std::size_t{256} << 20;
 
 /// Bytes [begin, end) that so many registrations cover.
 struct CountedRange {

@@ -17,8 +17,8 @@ namespace segfuse {
 namespace {
 
 constexpr std::string_view kPrefix = "SEGFUSE_";
-constexpr double kMostThreads = 4096;
-constexpr double kMostCacheMib = 1 << 20;
+constexpr double kMaxThreads = 4096;
+constexpr double kMaxCacheMib = 1 << 20;
 
 std::string environment_name(std::string_view option) {
   std::string name(kPrefix);
@@ -35,7 +35,7 @@ std::vector<OptionInfo> make_table() {
        "worker threads; 0 takes all cores of this process",
        {},
        0,
-       kMostThreads},
+       kMaxThreads},
       {"log",
        "",
        std::string("info"),
@@ -69,7 +69,7 @@ std::vector<OptionInfo> make_table() {
        "MiB of compiled code that are kept; what was not used for the longest time goes first",
        {},
        1,
-       kMostCacheMib},
+       kMaxCacheMib},
   };
   for (OptionInfo& info : table) info.environment = environment_name(info.name);
   return table;

@@ -25,21 +25,21 @@ std::int64_t count_nodes(std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 bool valid_shards(std::int64_t shards) {
-  return shards >= 1 && shards <= kMostShards &&
+  return shards >= 1 && shards <= kMaxShards &&
          std::has_single_bit(static_cast<std::uint64_t>(shards));
 }
 
 std::int64_t least_shards(std::int64_t ranks) {
-  if (ranks < 1 || ranks > kMostShards)
+  if (ranks < 1 || ranks > kMaxShards)
     throw UsageError(
-        fmt::format("a training on {} ranks; between 1 and {} are possible", ranks, kMostShards));
+        fmt::format("a training on {} ranks; between 1 and {} are possible", ranks, kMaxShards));
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(ranks)));
 }
 
 std::vector<ShardRange> deal_shards(std::int64_t shards, std::int64_t ranks) {
   if (!valid_shards(shards))
     throw UsageError(
-        fmt::format("{} shards; expected a power of two from 1 to {}", shards, kMostShards));
+        fmt::format("{} shards; expected a power of two from 1 to {}", shards, kMaxShards));
   if (ranks < 1 || ranks > shards)
     throw UsageError(fmt::format(
         "{} shards feed {} ranks at most, and there are {}; set training.shards to {} and start "

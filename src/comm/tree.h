@@ -28,9 +28,9 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
-inline constexpr std::int64_t kMostShards = 4096;
+inline constexpr std::int64_t kMaxShards = 4096;
 
-/// Whether there may be so many shards: a power of two, at most kMostShards.
+/// Whether there may be so many shards: a power of two, at most kMaxShards.
 bool valid_shards(std::int64_t shards);
 /// The least valid number of shards that feeds `ranks` ranks.
 std::int64_t least_shards(std::int64_t ranks);

@@ -16,9 +16,9 @@ namespace segfuse::doctor {
 
 namespace {
 
-constexpr std::size_t kMostValues = std::size_t{1} << 26;
+constexpr std::size_t kMaxValues = std::size_t{1} << 26;
 constexpr int kDeepest = 64;
-constexpr std::size_t kMostKeys = 4096;
+constexpr std::size_t kMaxKeys = 4096;
 constexpr const char* kReads =
     "dicts, lists, tuples, strings, numbers, None and bool are read, nothing else; convert a "
     "snapshot of PyTorch that you trust as docs/memory.md says";
@@ -80,8 +80,8 @@ class Reader {
     if (stack_.empty()) refuse("a pickle that ends without a value");
     counts_.resize(values_.size());
     depths_.resize(values_.size());
-    if (count_of(stack_.back(), 0) > kMostValues)
-      refuse(fmt::format("more than {} values, of which many are the same", kMostValues));
+    if (count_of(stack_.back(), 0) > kMaxValues)
+      refuse(fmt::format("more than {} values, of which many are the same", kMaxValues));
     return json_of(stack_.back());
   }
 
@@ -242,7 +242,7 @@ class Reader {
     if (counts_[id] != 0 && depth <= depths_[id]) return counts_[id];
     std::uint64_t count = 1;
     for (const Id item : values_[id].items)
-      count = std::min<std::uint64_t>(count + count_of(item, depth + 1), kMostValues + 1);
+      count = std::min<std::uint64_t>(count + count_of(item, depth + 1), kMaxValues + 1);
     counts_[id] = count;
     depths_[id] = depth;
     return count;
@@ -265,8 +265,8 @@ class Reader {
       case Kind::kDict: break;
     }
     // Keys are looked for one by one.
-    if (value.items.size() / 2 > kMostKeys)
-      refuse(fmt::format("a dict with more than {} keys", kMostKeys));
+    if (value.items.size() / 2 > kMaxKeys)
+      refuse(fmt::format("a dict with more than {} keys", kMaxKeys));
     Json dict = Json::object();
     for (std::size_t i = 0; i + 1 < value.items.size(); i += 2)
       dict[key_of(values_[value.items[i]])] = json_of(value.items[i + 1]);

@@ -131,7 +131,7 @@ struct StreamTrace::State {
   }
 
   void take_findings() SEGFUSE_REQUIRES(mutex) {
-    if (seen >= runtime::RaceChecker::kMostFindings || checker.count() == seen) return;
+    if (seen >= runtime::RaceChecker::kMaxFindings || checker.count() == seen) return;
     const std::vector<Finding> all = checker.findings();
     for (; seen < all.size(); ++seen) {
       const Finding& finding = all[seen];

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "engine/plan/step_time.h"
 #include "ir/fusion.h"
 #include "segfuse/tensor.h"
@@ -42,14 +42,14 @@ class Backend {
 struct BackendSetup {
   const ir::Fusion& fusion;
   ThreadPool& pool;
-  const ExecutorOptions& options;
+  const ExecutableOptions& options;
 };
 
 struct BackendInfo {
   std::string_view name;  ///< as users choose it
-  /// Runs on ExecutorOptions::accelerator and takes tensors in its memory.
+  /// Runs on ExecutableOptions::accelerator and takes tensors in its memory.
   bool on_device = false;
-  /// Does what ExecutorOptions::check_numerics asks for. Before a run of any other, the program
+  /// Does what ExecutableOptions::check_numerics asks for. Before a run of any other, the program
   /// runs in loops that do.
   bool checks_numerics = false;
   std::unique_ptr<Backend> (*make)(const BackendSetup& setup) = nullptr;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kMostAxes = 64;
+constexpr std::size_t kMaxAxes = 64;
 
 struct TypeRow {
   std::string_view descr;
@@ -115,7 +115,7 @@ class HeaderReader {
     expect('(');
     while (!found(')')) {
       const auto size = parse_int(word());
-      if (!size || *size < 0 || shape.size() == kMostAxes) fail();
+      if (!size || *size < 0 || shape.size() == kMaxAxes) fail();
       shape.push_back(*size);
       if (!found(',') && peek() != ')') fail();
     }

@@ -128,14 +128,14 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
   RunOptions wanted = options;
   wanted.threads = 0;
   if (last != nullptr && last->options == wanted) return *last;
-  const engine::ExecutorOptions how{
+  const engine::ExecutableOptions how{
       .backend = wanted.backend,
       .check_numerics = wanted.check_numerics,
       .excess_precision = wanted.excess_precision,
       .accelerator = engine::open_accelerator(wanted.device, wanted.context),
       .host = engine::open_host(wanted.context),
       .context = wanted.context};
-  const auto key = [](const engine::ExecutorOptions& of) {
+  const auto key = [](const engine::ExecutableOptions& of) {
     return std::tie(of.backend, of.check_numerics, of.excess_precision, of.accelerator, of.host);
   };
   for (Prepared& known : all)

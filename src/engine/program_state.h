@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/thread_pool.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/fusion.h"
 #include "segfuse/program.h"
 
@@ -16,7 +16,7 @@ struct Program::State {
   /// contexts.
   struct Prepared {
     RunOptions options;  ///< of the last run with it; threads are the pool's
-    engine::ExecutorOptions how;
+    engine::ExecutableOptions how;
     engine::Executable executable;
   };
   explicit State(ir::Fusion program) : fusion(std::move(program)) {}

@@ -117,14 +117,14 @@ class Placer {
     std::vector<Scratch> all;
     std::vector<std::size_t> index(plan_.buffers.size(), 0);
     for (std::uint32_t b = 0; b < plan_.buffers.size(); ++b) {
-      if (plan_.buffers[b].kind != Buffer::Kind::kScratch) continue;
+      if (plan_.buffers[b].kind != BufferSpec::Kind::kScratch) continue;
       index[b] = all.size();
       all.push_back({b, (plan_.buffers[b].bytes + alignment - 1) / alignment * alignment, {}});
     }
     for (std::uint32_t i = 0; i < plan_.steps.size(); ++i)
       for (const auto* ids : {&plan_.steps[i].reads, &plan_.steps[i].writes})
         for (const BufferId id : *ids)
-          if (plan_.buffers[id.index].kind == Buffer::Kind::kScratch)
+          if (plan_.buffers[id.index].kind == BufferSpec::Kind::kScratch)
             all[index[id.index]].uses.push_back(i);
     return all;
   }

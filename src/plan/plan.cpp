@@ -26,8 +26,8 @@ std::string names(const Plan& plan, const std::vector<BufferId>& ids) {
 void verify(const Plan& plan) {
   std::vector<bool> written(plan.buffers.size(), false);
   for (std::size_t i = 0; i < plan.buffers.size(); ++i)
-    written[i] = plan.buffers[i].kind != Buffer::Kind::kScratch &&
-                 plan.buffers[i].kind != Buffer::Kind::kOutput;
+    written[i] = plan.buffers[i].kind != BufferSpec::Kind::kScratch &&
+                 plan.buffers[i].kind != BufferSpec::Kind::kOutput;
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const auto require = [&](bool holds, std::string_view what) {
@@ -45,8 +45,8 @@ void verify(const Plan& plan) {
       require(written[id.index],
               fmt::format("it reads {}, which nothing has written", plan.buffers[id.index].name));
     for (const BufferId id : step.writes) {
-      const Buffer::Kind kind = plan.buffers[id.index].kind;
-      require(kind != Buffer::Kind::kInput && kind != Buffer::Kind::kConstant,
+      const BufferSpec::Kind kind = plan.buffers[id.index].kind;
+      require(kind != BufferSpec::Kind::kInput && kind != BufferSpec::Kind::kConstant,
               fmt::format("it writes {}, which is only read", plan.buffers[id.index].name));
       written[id.index] = true;
     }
@@ -60,7 +60,7 @@ void verify(const Plan& plan) {
 
 std::string to_string(const Plan& plan) {
   std::string text = fmt::format("plan {}\n", plan.name);
-  for (const Buffer& buffer : plan.buffers)
+  for (const BufferSpec& buffer : plan.buffers)
     text += fmt::format("  {} {} {}\n", kBufferKinds[static_cast<std::size_t>(buffer.kind)],
                         buffer.name, buffer.bytes);
   for (const Step& step : plan.steps)

@@ -17,7 +17,7 @@ struct BufferId {
   auto operator<=>(const BufferId&) const = default;
 };
 
-struct Buffer {
+struct BufferSpec {
   enum class Kind : std::uint8_t {
     kInput,     ///< given to a run, only read
     kOutput,    ///< given to a run, written by it
@@ -55,7 +55,7 @@ struct SourceUnit {
 
 struct Plan {
   std::string name;
-  std::vector<Buffer> buffers;
+  std::vector<BufferSpec> buffers;
   std::vector<Step> steps;
   std::vector<SourceUnit> sources;
 };

@@ -38,21 +38,21 @@ PlanRunner::PlanRunner(plan::Plan plan, std::vector<PlanFunction> functions, Hea
   }
   placement_ = plan::place(plan_, static_cast<int>(streams_.size()));
   std::size_t number = 0;
-  for (const plan::Buffer& buffer : plan_.buffers)
-    given_.push_back(buffer.kind == plan::Buffer::Kind::kScratch ? 0 : number++);
+  for (const plan::BufferSpec& buffer : plan_.buffers)
+    given_.push_back(buffer.kind == plan::BufferSpec::Kind::kScratch ? 0 : number++);
 }
 
 void PlanRunner::check(std::span<const Buffer> given) const {
-  const auto wanted =
-      static_cast<std::size_t>(std::ranges::count_if(plan_.buffers, [](const plan::Buffer& buffer) {
-        return buffer.kind != plan::Buffer::Kind::kScratch;
+  const auto wanted = static_cast<std::size_t>(
+      std::ranges::count_if(plan_.buffers, [](const plan::BufferSpec& buffer) {
+        return buffer.kind != plan::BufferSpec::Kind::kScratch;
       }));
   if (given.size() != wanted)
     throw UsageError(
         fmt::format("plan {}: {} buffers were given, it has {}", plan_.name, given.size(), wanted));
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
-    const plan::Buffer& buffer = plan_.buffers[b];
-    if (buffer.kind != plan::Buffer::Kind::kScratch && given[given_[b]].bytes() < buffer.bytes)
+    const plan::BufferSpec& buffer = plan_.buffers[b];
+    if (buffer.kind != plan::BufferSpec::Kind::kScratch && given[given_[b]].bytes() < buffer.bytes)
       throw UsageError(fmt::format("plan {}: {} has {} bytes, the plan needs {}", plan_.name,
                                    buffer.name, given[given_[b]].bytes(), buffer.bytes));
   }
@@ -101,9 +101,9 @@ PlanRunner::Bound PlanRunner::bind(const plan::Step& step, const Buffer& arena,
                                    std::span<const Buffer> given) const {
   Bound bound;
   const auto add = [&](plan::BufferId id, bool write) {
-    const plan::Buffer& buffer = plan_.buffers[id.index];
+    const plan::BufferSpec& buffer = plan_.buffers[id.index];
     std::byte* address = nullptr;
-    if (buffer.kind == plan::Buffer::Kind::kScratch) {
+    if (buffer.kind == plan::BufferSpec::Kind::kScratch) {
       address = arena.address() + placement_.offsets[id.index];
       bound.scratch = true;
     } else {
@@ -209,10 +209,10 @@ void FrozenPlan::run() {
   if (!is_one_launch()) return runner_->run(given_);
   std::vector<Use> uses;
   std::size_t number = 0;
-  for (const plan::Buffer& buffer : runner_->plan_.buffers) {
-    if (buffer.kind == plan::Buffer::Kind::kScratch) continue;
-    const bool only_read =
-        buffer.kind == plan::Buffer::Kind::kInput || buffer.kind == plan::Buffer::Kind::kConstant;
+  for (const plan::BufferSpec& buffer : runner_->plan_.buffers) {
+    if (buffer.kind == plan::BufferSpec::Kind::kScratch) continue;
+    const bool only_read = buffer.kind == plan::BufferSpec::Kind::kInput ||
+                           buffer.kind == plan::BufferSpec::Kind::kConstant;
     uses.push_back({given_[number++], !only_read});
   }
   if (arena_) uses.push_back(writes(arena_));

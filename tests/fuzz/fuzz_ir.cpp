@@ -8,7 +8,7 @@
 
 #include "engine/compiled/emit.h"
 #include "engine/exec/semicrf_ops.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/bind.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
@@ -20,9 +20,9 @@ using namespace segfuse;  // NOLINT(google-build-using-namespace): a program of 
 
 namespace {
 
-constexpr std::size_t kMostOperations = 60;      // of what is compiled
-constexpr std::int64_t kMostElements = 1 << 14;  // of what is run, in all values together
-constexpr std::uint64_t kCompiledOnce = 64;      // of so many, one is run by machine code
+constexpr std::size_t kMaxOperations = 60;      // of what is compiled
+constexpr std::int64_t kMaxElements = 1 << 14;  // of what is run, in all values together
+constexpr std::uint64_t kCompiledOnce = 64;     // of so many, one is run by machine code
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -46,7 +46,7 @@ bool is_small(const ir::Fusion& fusion, const ir::Sizes& sizes) {
   std::int64_t elements = 0;
   for (const ir::ValId id : fusion.vals()) {
     const std::int64_t of_one = num_elements(sizes.of(fusion.val(id).shape));
-    if (of_one > kMostElements - elements) return false;
+    if (of_one > kMaxElements - elements) return false;
     elements += of_one;
   }
   return true;
@@ -92,7 +92,7 @@ void check(const ir::Fusion& fusion) {
   require(ir::print(again) == text);
   const auto hash = ir::structural_hash(fusion);
   require(hash == ir::structural_hash(again));
-  if (fusion.exprs().size() > kMostOperations) return;
+  if (fusion.exprs().size() > kMaxOperations) return;
   try {
     compile(fusion);
   } catch (const UsageError&) {  // what has no kernels

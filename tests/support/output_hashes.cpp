@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "support/gpu/program_gpu.h"
 #include "support/random/random_fusion.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 using segfuse::Tensor;
 using segfuse::engine::Executable;
-using segfuse::engine::ExecutorOptions;
+using segfuse::engine::ExecutableOptions;
 using segfuse::testing::Numbers;
 
 void add(std::uint64_t& hash, const void* data, std::size_t bytes) {  // FNV-1a
@@ -27,7 +27,7 @@ void add(std::uint64_t& hash, const void* data, std::size_t bytes) {  // FNV-1a
   for (std::size_t i = 0; i < bytes; ++i) hash = (hash ^ begin[i]) * 0x100000001b3;
 }
 
-std::uint64_t hash_of(std::uint64_t seed, Numbers numbers, const ExecutorOptions& options) {
+std::uint64_t hash_of(std::uint64_t seed, Numbers numbers, const ExecutableOptions& options) {
   std::uint64_t hash = 0xcbf29ce484222325;
   const auto program = segfuse::testing::random_fusion(seed, numbers);
   segfuse::ThreadPool pool(2);
@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   static constexpr std::pair<const char*, Numbers> kNumbers[] = {
       {"f64", Numbers::kSmooth}, {"f32", Numbers::kSmooth32}, {"exact", Numbers::kExact}};
   for (const std::string& backend : backends) {
-    ExecutorOptions options;
+    ExecutableOptions options;
     if (backend == "simulated")
       options.accelerator = segfuse::testing::make_sim_accelerator().accelerator;
     else

@@ -25,7 +25,7 @@ constexpr bool kKeeps = true;
 /// A kept block in one word: its address, which is a multiple of kHugePage, and in the bits below
 /// that its number of huge pages. 0: none.
 using Block = std::uintptr_t;
-constexpr std::size_t kMostPages = kHugePage - 1;
+constexpr std::size_t kMaxPages = kHugePage - 1;
 
 std::size_t pages_of(Block block) { return block & (kHugePage - 1); }
 void* memory_of(Block block) {
@@ -56,7 +56,7 @@ class Kept {
   /// False if there is no room.
   bool keep(Block block) {
     const std::size_t size = pages_of(block) * kHugePage;
-    if (bytes_.fetch_add(size, std::memory_order_relaxed) + size <= kMostKept)
+    if (bytes_.fetch_add(size, std::memory_order_relaxed) + size <= kMaxKept)
       for (std::atomic<Block>& slot : slots_) {
         Block none = 0;
         if (slot.compare_exchange_strong(none, block, std::memory_order_acq_rel)) return true;
@@ -120,7 +120,7 @@ void* allocate_small(std::size_t bytes) {
 }  // namespace
 
 void* allocate_array(std::size_t bytes) {
-  if (bytes > kMostPages * kHugePage / 2) throw std::bad_alloc();
+  if (bytes > kMaxPages * kHugePage / 2) throw std::bad_alloc();
   if (!is_kept(bytes)) return allocate_small(bytes);
   const std::size_t pages = pages_for(bytes);
   if (const Block block = kept.take(pages)) return memory_of(block);

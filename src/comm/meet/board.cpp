@@ -28,7 +28,7 @@ constexpr std::size_t kEntries = 2;
 constexpr Word kBusy = 1;
 constexpr std::size_t kSlot = kEntries * kWords * sizeof(Word);
 constexpr std::size_t kHead = 4;
-constexpr std::size_t kMost = (kWords - kHead) * sizeof(Word);
+constexpr std::size_t kMax = (kWords - kHead) * sizeof(Word);
 static_assert(std::atomic_ref<Word>::is_always_lock_free, "processes share these words");
 
 [[noreturn]] void refuse(std::string_view what) {
@@ -83,7 +83,7 @@ void Board::write(std::int64_t rank, const Entry& entry) noexcept {
   words[1] = static_cast<Word>(entry.written.time_since_epoch().count());
   words[2] = static_cast<Word>(entry.cause);
   words[3] = bytes.size();
-  if (bytes.size() > kMost) return;
+  if (bytes.size() > kMax) return;
   std::memcpy(&words[kHead], bytes.data(), bytes.size());
   Word newest = kBusy;
   std::size_t oldest = 0;
@@ -119,7 +119,7 @@ std::optional<Board::Entry> Board::read(std::int64_t rank) const {
       if (changed) continue;
       return {};
     }
-    if (newest[3] > kMost) return {};
+    if (newest[3] > kMax) return {};
     std::string bytes(newest[3], '\0');
     std::memcpy(bytes.data(), &newest[kHead], bytes.size());
     try {

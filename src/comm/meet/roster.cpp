@@ -22,9 +22,9 @@ std::string name_of_rank(std::int64_t rank, const std::string& host, std::int64_
 }
 
 std::string list_of(const std::vector<std::int64_t>& ranks) {
-  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kMax = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t shown = std::min(ranks.size(), kMost);
+  const std::size_t shown = std::min(ranks.size(), kMax);
   for (std::size_t i = 0; i < shown; ++i) {
     const bool last = i + 1 == ranks.size();
     text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);

@@ -18,15 +18,15 @@ bool by_four(const void* address) { return reinterpret_cast<std::uintptr_t>(addr
 
 }  // namespace
 
-static_assert(gpu::kMostHeld == 13 && kMostShards == 4096);
+static_assert(gpu::kMaxHeld == 13 && kMaxShards == 4096);
 
 std::vector<unsigned char> additions_after(std::span<const TreeNode> nodes, std::int64_t shards,
                                            std::int64_t present) {
-  if (nodes.size() > gpu::kMostNodes)
+  if (nodes.size() > gpu::kMaxNodes)
     throw CommError(fmt::format(
         "the ranks' {} shards make {} sums to be added on GPUs, and at most {} can be; use fewer "
         "ranks, or a number of ranks that is a power of two",
-        shards, nodes.size(), gpu::kMostNodes));
+        shards, nodes.size(), gpu::kMaxNodes));
   TreeSum tree(shards, present);
   std::vector<unsigned char> additions;
   for (const TreeNode& node : nodes)

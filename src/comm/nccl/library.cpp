@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kVariable = "SEGFUSE_NCCL";
 constexpr const char* kFile = "libnccl.so.2";
-constexpr int kLeastVersion = 22000;
+constexpr int kMinVersion = 22000;
 
 std::string version_text(int version) {
   if (version < 10000)  // up to 2.8
@@ -58,9 +58,9 @@ std::optional<NcclApi> open_nccl(const std::string& file, std::string& reason) {
   int version = 0;
   try {
     library.load("ncclGetVersion", api.get_version);
-    if (api.get_version(&version) != NcclResult::kSuccess || version < kLeastVersion) {
+    if (api.get_version(&version) != NcclResult::kSuccess || version < kMinVersion) {
       reason = fmt::format("{} is NCCL {}, and segfuse needs {} or later", file,
-                           version_text(version), version_text(kLeastVersion));
+                           version_text(version), version_text(kMinVersion));
       return {};
     }
 #define X(member, function, arguments) library.load(#function, api.member);
@@ -92,7 +92,7 @@ const NcclApi& nccl() {
   throw CommError(fmt::format(
       "no NCCL of {} or later can be used (tried: {}); install it (pip install nvidia-nccl-cu13) "
       "and name its {} in {}",
-      version_text(kLeastVersion), fmt::join(tried, "; "), kFile, kVariable));
+      version_text(kMinVersion), fmt::join(tried, "; "), kFile, kVariable));
 }
 
 }  // namespace segfuse::comm

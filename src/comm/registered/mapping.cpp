@@ -23,8 +23,8 @@ namespace segfuse::comm {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::size_t kMostBytes = std::size_t{1} << 46;  // more than any address space has
-constexpr int kMostNodes = 64;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 46;  // more than any address space has
+constexpr int kMaxNodes = 64;
 constexpr std::size_t kLongestOwner = 200;  // of 249 bytes for a name of such a file
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -45,17 +45,17 @@ std::byte* reserve(std::size_t bytes) {
 void check(const SlabOptions& options) {
   if (options.bytes == 0)
     throw UsageError(fmt::format("slab '{}': 0 bytes; expected at least 1", options.owner));
-  if (options.bytes > kMostBytes)
+  if (options.bytes > kMaxBytes)
     throw UsageError(fmt::format("slab '{}': {} bytes; expected at most {}", options.owner,
-                                 options.bytes, kMostBytes));
+                                 options.bytes, kMaxBytes));
   if (options.owner.empty() || options.owner.size() > kLongestOwner ||
       options.owner.find_first_of(std::string_view("\n\0", 2)) != std::string::npos)
     throw UsageError(
         fmt::format("slab: the owner's name has {} bytes; expected 1 to {}, in one line",
                     options.owner.size(), kLongestOwner));
-  if (options.numa < -1 || options.numa >= kMostNodes)
+  if (options.numa < -1 || options.numa >= kMaxNodes)
     throw UsageError(fmt::format("slab '{}': node {}; expected 0 to {}, or -1 for any",
-                                 options.owner, options.numa, kMostNodes - 1));
+                                 options.owner, options.numa, kMaxNodes - 1));
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ bool Mapping::map_private(std::byte* at, bool huge) {
 void Mapping::place_near(const SlabOptions& options) const {
   // Preferred, not bound: a full node makes it slower, not impossible.
   const unsigned long nodes = 1UL << options.numa;
-  if (syscall(SYS_mbind, payload_.data(), payload_.size(), MPOL_PREFERRED, &nodes, kMostNodes + 1,
+  if (syscall(SYS_mbind, payload_.data(), payload_.size(), MPOL_PREFERRED, &nodes, kMaxNodes + 1,
               0U) == 0)
     return;
   throw DeviceError(fmt::format("slab '{}': its memory cannot come from node {}: {}", options.owner,

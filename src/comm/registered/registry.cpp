@@ -225,11 +225,11 @@ void Registry::check_copied(const SlabOptions& options) const {
   std::size_t copied = 0;
   for (const auto& slab : slabs())
     if (slab->policy == ForkPolicy::kCopied) copied += slab->mapping.payload().size();
-  if (options.bytes > kMostCopied - std::min(kMostCopied, copied))
+  if (options.bytes > kMaxCopied - std::min(kMaxCopied, copied))
     throw UsageError(fmt::format(
         "slab '{}': {} bytes that every fork() copies, beside {} there are; expected at most {} in "
         "all",
-        options.owner, options.bytes, copied, kMostCopied));
+        options.owner, options.bytes, copied, kMaxCopied));
 }
 
 Slab Registry::make_slab(const SlabOptions& options) {

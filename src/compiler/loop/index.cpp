@@ -32,12 +32,12 @@ std::optional<Extent> divide_exactly(const Extent& a, const Extent& b) {
   if (b.terms().empty()) return {};
   if (b.terms().size() == 1) return divide_by_term(a, b.terms()[0]);
   // Long division: the last terms tell by how much.
-  constexpr int kMostTerms = 64;
+  constexpr int kMaxTerms = 64;
   Extent quotient;
   Extent rest = a;
   for (int terms = 0; !rest.terms().empty(); ++terms) {
     const auto factor = divide_by_term(Extent::of(rest.terms().back()), b.terms().back());
-    if (!factor || terms == kMostTerms) return {};
+    if (!factor || terms == kMaxTerms) return {};
     quotient = quotient + *factor;
     rest = rest - *factor * b;
   }

@@ -190,9 +190,9 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
 
 /// Whether the value is made from what a reduction gave, without a change of its axes' sizes.
 bool follows_reduction(Rewriter& r, ValId val) {
-  constexpr std::size_t kMostVisited = 64;
+  constexpr std::size_t kMaxVisited = 64;
   std::vector<ValId> open{val};
-  for (std::size_t next = 0; next < open.size() && next < kMostVisited; ++next) {
+  for (std::size_t next = 0; next < open.size() && next < kMaxVisited; ++next) {
     const ExprId definition = r.fusion().val(open[next]).definition;
     if (!definition.valid()) continue;
     const Expr& e = r.fusion().expr(definition);

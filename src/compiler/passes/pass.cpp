@@ -13,7 +13,7 @@
 namespace segfuse::compiler {
 namespace {
 
-constexpr int kMostRounds = 100;  // two or three are usual
+constexpr int kMaxRounds = 100;  // two or three are usual
 
 constexpr Pass kPasses[] = {
     {"dead-code", "a legal Fusion", "every expression is live", remove_dead_code},
@@ -54,7 +54,7 @@ std::vector<PassTime> run_passes(ir::Fusion& fusion, const PassOptions& options)
   for (const Pass& pass : kPasses) times.push_back({&pass});
   bool changed = true;
   for (int round = 0; changed; ++round) {
-    SEGFUSE_CHECK(round < kMostRounds, "the passes over '{}' come to rest", fusion.name());
+    SEGFUSE_CHECK(round < kMaxRounds, "the passes over '{}' come to rest", fusion.name());
     changed = false;
     for (PassTime& time : times) {
       if (time.runs++ == 0) time.before = fusion.exprs().size();

@@ -14,7 +14,7 @@ using ir::ValId;
 
 namespace {
 
-constexpr int kMostSweeps = 10000;
+constexpr int kMaxSweeps = 10000;
 
 Axes all_axes(std::size_t rank) {
   Axes axes(rank);
@@ -75,7 +75,7 @@ bool rewrite(ir::Fusion& fusion, Rule rule) {
   bool changed = false;
   bool again = true;
   for (int sweep = 0; again; ++sweep) {
-    SEGFUSE_CHECK(sweep < kMostSweeps, "a rule over '{}' comes to rest", fusion.name());
+    SEGFUSE_CHECK(sweep < kMaxSweeps, "a rule over '{}' comes to rest", fusion.name());
     again = false;
     for (const ExprId id : fusion.live_exprs())
       if (fusion.contains(id) && rule(rewriter, id)) again = true;

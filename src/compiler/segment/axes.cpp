@@ -18,7 +18,7 @@ using Ints = std::vector<std::int64_t>;
 
 namespace {
 
-constexpr int kMostClasses = 64;  // bits of a mask
+constexpr int kMaxClasses = 64;  // bits of a mask
 
 }  // namespace
 
@@ -438,7 +438,7 @@ void GroupAxes::number_classes() {
       if (node < 0) continue;
       int& number = classes_[static_cast<std::size_t>(find(node))];
       if (number < 0) number = class_count_++;
-      if (number < kMostClasses) space_ |= std::uint64_t{1} << number;
+      if (number < kMaxClasses) space_ |= std::uint64_t{1} << number;
     }
   }
 }
@@ -504,7 +504,7 @@ std::optional<std::string> GroupAxes::run() {
   if (auto reason = check_moves()) return reason;
   join_loads();
   number_classes();
-  if (class_count_ > kMostClasses) return "the iteration space has more than 64 axes";
+  if (class_count_ > kMaxClasses) return "the iteration space has more than 64 axes";
   if (!spanning()) join_reduced();
   if (!spanning()) return "no value has all axes of the kernel";
   return check_joined();

@@ -15,12 +15,12 @@ using ir::ValId;
 
 namespace {
 
-constexpr int kMostLive = 64;       // registers of a thread, generously
+constexpr int kMaxLive = 64;        // registers of a thread, generously
 constexpr int kStateRegisters = 3;  // of a state that is carried along: twice for what is lost
-constexpr std::size_t kMostBuffers = 256;  // parameters: a launch takes 4 KB everywhere
-constexpr int kMostWork = 1024;            // of the text that is compiled, in cheap operations
-constexpr int kFunctionWork = 32;          // of an elementary function in it
-constexpr std::int64_t kMostInOneRow = std::int64_t{1} << 16;  // elements that one block may walk
+constexpr std::size_t kMaxBuffers = 256;  // parameters: a launch takes 4 KB everywhere
+constexpr int kMaxWork = 1024;            // of the text that is compiled, in cheap operations
+constexpr int kFunctionWork = 32;         // of an elementary function in it
+constexpr std::int64_t kMaxInOneRow = std::int64_t{1} << 16;  // elements that one block may walk
 
 class Classification {
  public:
@@ -171,7 +171,7 @@ std::optional<std::string> Classification::choose_kind() {
     return {};
   }
   const Placed& spanning = *axes_.spanning();
-  if (rows_ == axes_.space() && context_.elements(spanning.val) > kMostInOneRow)
+  if (rows_ == axes_.space() && context_.elements(spanning.val) > kMaxInOneRow)
     return "one row holds the whole tensor, so one block would do all the work";
   const bool inner_reduced = !inner_.empty() && ((rows_ >> inner_[0]) & 1U) != 0;
   domain_.kind = inner_reduced ? GroupKind::kRowNorm : GroupKind::kColNorm;
@@ -231,22 +231,22 @@ std::optional<std::string> Classification::check_amounts() {
   domain_.live = most_alive();
   const int carried = kStateRegisters * states();
   if (view_.exprs.size() == 1) return {};
-  if (domain_.live > kMostLive)
+  if (domain_.live > kMaxLive)
     return fmt::format("{} values over the whole space are alive at once, more than {}",
-                       domain_.live, kMostLive);
-  if (domain_.live + carried > kMostLive)
+                       domain_.live, kMaxLive);
+  if (domain_.live + carried > kMaxLive)
     return fmt::format(
         "{} values over the whole space are alive at once beside {} states of reductions, more "
         "than {} registers",
-        domain_.live, states(), kMostLive);
+        domain_.live, states(), kMaxLive);
   const std::size_t buffers = view_.boundary.inputs.size() + view_.boundary.outputs.size();
-  if (buffers > kMostBuffers)
-    return fmt::format("{} inputs and outputs, more than {}", buffers, kMostBuffers);
+  if (buffers > kMaxBuffers)
+    return fmt::format("{} inputs and outputs, more than {}", buffers, kMaxBuffers);
   int work = 0;
   for (const ExprId id : view_.exprs)
     work += costs_more_than_a_load(context_.fusion().expr(id).op) ? kFunctionWork : 1;
-  if (work > kMostWork)
-    return fmt::format("as much to compile as {} additions, more than {}", work, kMostWork);
+  if (work > kMaxWork)
+    return fmt::format("as much to compile as {} additions, more than {}", work, kMaxWork);
   return {};
 }
 

@@ -153,11 +153,11 @@ std::int64_t SegmentContext::value_of(const ir::Extent& extent) const {
 }
 
 std::int64_t SegmentContext::elements(ValId id) const {
-  constexpr std::int64_t kMost = std::int64_t{1} << 50;  // sums of many stay in 64 bits
+  constexpr std::int64_t kMax = std::int64_t{1} << 50;  // sums of many stay in 64 bits
   std::int64_t count = 1;
   for (const ir::Extent& extent : fusion_.val(id).shape) {
-    const std::int64_t size = std::min(value_of(extent), kMost);
-    count = size > 0 && count > kMost / size ? kMost : count * size;
+    const std::int64_t size = std::min(value_of(extent), kMax);
+    count = size > 0 && count > kMax / size ? kMax : count * size;
   }
   return count;
 }

@@ -15,9 +15,9 @@ using Ints = std::vector<std::int64_t>;
 
 namespace {
 
-constexpr std::size_t kMostPaths = 16;  // positions at which one value is computed
-constexpr double kMostAgain = 32;       // instructions, for an element of the largest value
-constexpr double kMostDear = 0.125;     // of the elements, for functions that cost more than memory
+constexpr std::size_t kMaxPaths = 16;  // positions at which one value is computed
+constexpr double kMaxAgain = 32;       // instructions, for an element of the largest value
+constexpr double kMaxDear = 0.125;     // of the elements, for functions that cost more than memory
 
 bool is_movement(Op op) { return ir::info(op).op_class == OpClass::kMovement; }
 
@@ -163,7 +163,7 @@ void Needs::follow() {
       all.in_place = all.in_place || one.in_place;
       all.paths.insert(one.paths.begin(), one.paths.end());
     }
-    if (all.paths.size() > kMostPaths) too_many_ = true;
+    if (all.paths.size() > kMaxPaths) too_many_ = true;
     if (too_many_) return;
     if (ir::info(e.op).op_class == OpClass::kReduction)
       all = {all.in_place || !all.paths.empty(), {}};
@@ -219,11 +219,11 @@ std::optional<std::string> Needs::refused() const {
     }
     if (need.in_place) here += once;
     const double more = std::max(0.0, here - once) / largest;
-    if (!costs_less_than_memory(e.op) && more > kMostDear)
+    if (!costs_less_than_memory(e.op) && more > kMaxDear)
       return "a function of a value that is moved would be computed more than once";
     again += more * ir::info(e.op).instructions;
   }
-  if (again > kMostAgain) return "values that are moved would be computed again and again";
+  if (again > kMaxAgain) return "values that are moved would be computed again and again";
   return {};
 }
 

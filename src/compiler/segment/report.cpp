@@ -68,14 +68,14 @@ std::string space(const ir::Fusion& fusion, const IterationDomain& domain) {
 }
 
 std::string operations(const ir::Fusion& fusion, const std::vector<ExprId>& exprs) {
-  constexpr std::size_t kMost = 12;
+  constexpr std::size_t kMax = 12;
   std::vector<std::string_view> names;
   for (const ExprId id : exprs) {
-    if (names.size() == kMost) break;
+    if (names.size() == kMax) break;
     names.push_back(ir::info(fusion.expr(id).op).name);
   }
   const std::string more =
-      exprs.size() > kMost ? fmt::format(" and {} more", exprs.size() - kMost) : "";
+      exprs.size() > kMax ? fmt::format(" and {} more", exprs.size() - kMax) : "";
   return fmt::format("{}{}", fmt::join(names, " "), more);
 }
 

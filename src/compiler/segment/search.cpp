@@ -14,8 +14,8 @@ using Node = Reachability::Node;
 
 namespace {
 
-constexpr std::size_t kMostSiblings = 8;  // users of one value that are all tried with each other
-constexpr std::size_t kMostInHull = 8;    // groups that are merged in one step
+constexpr std::size_t kMaxSiblings = 8;   // users of one value that are all tried with each other
+constexpr std::size_t kMaxInHull = 8;     // groups that are merged in one step
 constexpr std::size_t kLargePart = 2048;  // expressions: more than any kernel has
 constexpr std::size_t kSmallPart = 32;
 
@@ -236,7 +236,7 @@ void MergeSearch::offer_diamond(Number top, Number bottom) {
   if (groups_[bottom].domain.kind == GroupKind::kLibrary) return;
   if (tried_.contains(key(top, bottom))) return;
   const Node nodes[] = {groups_[top].node, groups_[bottom].node};
-  const std::vector<Number> set = alive_groups_of(reach_.hull(nodes, kMostInHull));
+  const std::vector<Number> set = alive_groups_of(reach_.hull(nodes, kMaxInHull));
   if (set.empty()) return;
   const std::vector<ExprId> all = joined(set);
   std::int64_t saving = -traffic(context_.boundary(all));
@@ -249,12 +249,12 @@ void MergeSearch::offer_diamonds(Number group) {
   std::vector<Number> below;  // users of users, as often as there are ways
   for (const ValId output : groups_[group].boundary.outputs) {
     const std::vector<Number> users = users_of(output);
-    if (users.size() < 2 || users.size() > kMostSiblings) continue;
+    if (users.size() < 2 || users.size() > kMaxSiblings) continue;
     for (const Number user : users) {
       if (user == group) continue;
       for (const ValId result : groups_[user].boundary.outputs) {
         const std::vector<Number> next = users_of(result);
-        if (next.size() <= kMostSiblings) below.insert(below.end(), next.begin(), next.end());
+        if (next.size() <= kMaxSiblings) below.insert(below.end(), next.begin(), next.end());
       }
     }
   }
@@ -286,7 +286,7 @@ void MergeSearch::offer_neighbours(Number group) {
     const auto me = std::find(users.begin(), users.end(), group) - users.begin();
     for (std::size_t i = 0; i < users.size(); ++i) {
       const auto distance = std::abs(static_cast<std::ptrdiff_t>(i) - me);
-      if (users.size() <= kMostSiblings || distance == 1) offer(users[i], group);
+      if (users.size() <= kMaxSiblings || distance == 1) offer(users[i], group);
     }
   }
   for (const ValId output : boundary.outputs)
@@ -306,7 +306,7 @@ void MergeSearch::consider(const Pair& pair) {
   std::vector<Number> set{pair.first, pair.second};
   std::string reason;
   if (!reach_.may_merge(nodes)) {
-    const std::vector<Node> hull = reach_.hull(nodes, kMostInHull);
+    const std::vector<Node> hull = reach_.hull(nodes, kMaxInHull);
     set = alive_groups_of(hull);
     const bool library = std::any_of(set.begin(), set.end(), [&](Number g) {
       return groups_[g].domain.kind == GroupKind::kLibrary;

@@ -22,7 +22,7 @@ constexpr std::uint64_t kCode = 2;
 constexpr std::uint64_t kLz4 = 0x2000;
 constexpr std::uint64_t kZstd = 0x8000;
 /// More than any part has: a size that is larger is not believed.
-constexpr std::uint64_t kMostUnpacked = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxUnpacked = std::uint64_t{1} << 30;
 
 /// Empty if it does not fit, or `why` says that it cannot be done here.
 std::string unpack_zstd(std::string_view packed, std::size_t size, std::string& why) {
@@ -52,7 +52,7 @@ void add_part(Fatbin& fatbin, const Part& part, const std::string& file) {
     std::string why = "it does not unpack";
     const std::string_view packed =
         part.bytes.substr(0, part.packed > 0 ? part.packed : part.bytes.size());
-    if (part.unpacked > kMostUnpacked) {
+    if (part.unpacked > kMaxUnpacked) {
       content.clear();
     } else {
       content = (part.flags & kLz4) != 0 ? unpack_lz4(packed, part.unpacked)

@@ -27,8 +27,8 @@ class Streams {
   Streams(runtime::Timeline& timeline, runtime::Device& device)
       : timeline_(timeline), device_(device) {}
   runtime::StreamId operator[](std::uint32_t number) {
-    constexpr std::uint32_t kMost = runtime::kMaxStreams / 2;
-    const auto [found, added] = ids_.try_emplace(number % kMost);
+    constexpr std::uint32_t kMax = runtime::kMaxStreams / 2;
+    const auto [found, added] = ids_.try_emplace(number % kMax);
     if (added) found->second = timeline_.create(device_);
     return found->second;
   }

@@ -112,7 +112,7 @@ constexpr int kNodeWidth = 168;
 constexpr int kNodeHeight = 46;
 constexpr int kGapX = 26;
 constexpr int kGapY = 46;
-constexpr std::size_t kMostNodes = 400;
+constexpr std::size_t kMaxNodes = 400;
 
 struct Node {
   std::string title, below, kind, link;
@@ -246,8 +246,8 @@ class Graph {
         escape_markup(edge.title));
   }
   static std::string shortened(const std::string& text) {
-    constexpr std::size_t kMost = 24;
-    return text.size() > kMost ? text.substr(0, kMost - 1) + "…" : text;
+    constexpr std::size_t kMax = 24;
+    return text.size() > kMax ? text.substr(0, kMax - 1) + "…" : text;
   }
   std::string draw(const Node& node) const {
     const double x = node.place;
@@ -276,7 +276,7 @@ class Graph {
 
 std::string graph_svg(const Emission& emission) {
   Graph graph(emission);
-  if (graph.size() > kMostNodes)
+  if (graph.size() > kMaxNodes)
     return fmt::format("<p>{} groups and values are too many for a picture.</p>\n", graph.size());
   return "<div class=\"graph\">\n" + graph.svg() + "</div>\n";
 }

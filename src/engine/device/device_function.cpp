@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kVectorBytes = 16;
 constexpr std::size_t kProductBytes = 256;
 /// What was handed out and is free again waits for an idle device; beyond this the host does.
-constexpr std::size_t kMostWaiting = std::size_t{256} << 20;
+constexpr std::size_t kMaxWaiting = std::size_t{256} << 20;
 
 bool is_contiguous(const ForeignArray& array) {
   std::int64_t expected = 1;
@@ -268,7 +268,7 @@ std::vector<Tensor> DeviceFunction::run(std::span<const ForeignArray> inputs) {
     for (Buffer& buffer : s.foreign) s.accelerator->keep_until_over(std::move(buffer));
     s.foreign.clear();
     for (Buffer& buffer : s.accelerator->finished()) s.over.push_back(std::move(buffer));
-    if (s.accelerator->waiting_bytes() > kMostWaiting) s.free_what_waits();
+    if (s.accelerator->waiting_bytes() > kMaxWaiting) s.free_what_waits();
     over.swap(s.over);
   };
   std::vector<Tensor> made;

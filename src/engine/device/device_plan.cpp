@@ -11,11 +11,11 @@ namespace segfuse::engine {
 
 using compiler::GroupKind;
 using compiler::SegmentedGroup;
-using plan::Buffer;
+using plan::BufferSpec;
 
 namespace {
 
-constexpr std::size_t kMostChecks = 4096;
+constexpr std::size_t kMaxChecks = 4096;
 
 }  // namespace
 
@@ -73,10 +73,10 @@ void DevicePlanner::add_library(std::string name, LibraryLaunch library,
 
 Ref DevicePlanner::status_word(DeviceCheck check) {
   if (made_.checks.empty())
-    status_ = add_buffer(Buffer::Kind::kInOut, "status", kMostChecks * sizeof(std::int32_t));
-  if (made_.checks.size() == kMostChecks)
+    status_ = add_buffer(BufferSpec::Kind::kInOut, "status", kMaxChecks * sizeof(std::int32_t));
+  if (made_.checks.size() == kMaxChecks)
     throw UsageError(
-        fmt::format("the program has more than {} operations that check indices", kMostChecks));
+        fmt::format("the program has more than {} operations that check indices", kMaxChecks));
   Ref word{status_, DType::kI32, contiguous({1})};
   word.layout.offset = static_cast<std::int64_t>(made_.checks.size());
   made_.checks.push_back(std::move(check));
@@ -115,7 +115,7 @@ void DevicePlanner::plan_looks() {
   }
   if (!made_.looked_at.empty()) {
     const std::size_t bytes = made_.looked_at.size() * sizeof(std::int32_t);
-    words_ = add_buffer(Buffer::Kind::kInOut, "words", bytes);
+    words_ = add_buffer(BufferSpec::Kind::kInOut, "words", bytes);
     made_.words = allocate(bytes, "words");
     fill({words_, DType::kI32, contiguous({1})}, 0, "no faults");
     for (const ir::Input& input : fusion_.inputs()) look(input.val);
@@ -125,7 +125,7 @@ void DevicePlanner::plan_looks() {
   for (const std::vector<ir::ValId>* vals : {&boundary.inputs, &boundary.outputs})
     for (const ir::ValId val : *vals) {
       const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype(val), shape(val)), 1);
-      kept_[val.index] = add_buffer(Buffer::Kind::kInOut, "kept", bytes);
+      kept_[val.index] = add_buffer(BufferSpec::Kind::kInOut, "kept", bytes);
       made_.kept.emplace_back(val, allocate(bytes, "kept"));
     }
 }
@@ -203,7 +203,7 @@ DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
   plan_groups(compiled_);
   plan_outputs();
   if (!made_.checks.empty()) {
-    made_.status = accelerator_.allocate(kMostChecks * sizeof(std::int32_t), "status");
+    made_.status = accelerator_.allocate(kMaxChecks * sizeof(std::int32_t), "status");
     accelerator_.executor().fill(accelerator_.streams()[0], made_.status, 0);
   }
   made_.output_shapes = std::move(result_.output_shapes);

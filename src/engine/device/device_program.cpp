@@ -13,7 +13,7 @@ namespace segfuse::engine {
 
 namespace {
 
-constexpr std::size_t kMostPlans = 256;  // shapes remembered
+constexpr std::size_t kMaxPlans = 256;  // shapes remembered
 
 bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr; }
 
@@ -68,7 +68,7 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans
         static_cast<void>(ir::bind_inputs(program_, inputs));  // throws
     return known->second;
   }
-  if (plans.size() >= kMostPlans) {
+  if (plans.size() >= kMaxPlans) {
     check();
     last_plan_ = nullptr;
     plans.clear();

@@ -12,8 +12,8 @@ namespace segfuse::engine {
 namespace {
 
 constexpr std::int64_t kThreads = 256;
-constexpr std::int64_t kMostAxes = 8;
-constexpr std::int64_t kMostBlocks = 1 << 20;
+constexpr std::int64_t kMaxAxes = 8;
+constexpr std::int64_t kMaxBlocks = 1 << 20;
 constexpr std::int64_t kTile = 16;
 constexpr std::int64_t kWarp = 32;
 
@@ -49,7 +49,7 @@ LibraryLaunch launch_of(const std::string& entry, const std::string& code, std::
 
 unsigned blocks_for(std::int64_t elements) {
   return static_cast<unsigned>(
-      std::clamp<std::int64_t>((elements + kThreads - 1) / kThreads, 1, kMostBlocks));
+      std::clamp<std::int64_t>((elements + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
 constexpr const char* kCopyView = R"(
@@ -384,10 +384,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) convert(const Arguments a) 
 
 LibraryLaunch copy_view_launch(std::size_t element_bytes, const std::vector<std::int64_t>& sizes,
                                const std::vector<std::int64_t>& strides) {
-  if (sizes.size() > kMostAxes)
+  if (sizes.size() > kMaxAxes)
     throw UsageError(fmt::format(
         "a view of {} axes that cannot be joined cannot be copied on a GPU; at most {} can",
-        sizes.size(), kMostAxes));
+        sizes.size(), kMaxAxes));
   const std::string type = element_bytes == 1   ? "unsigned char"
                            : element_bytes == 2 ? "unsigned short"
                            : element_bytes == 4 ? "unsigned"
@@ -396,7 +396,7 @@ LibraryLaunch copy_view_launch(std::size_t element_bytes, const std::vector<std:
   std::vector<std::int64_t> words = {count, static_cast<std::int64_t>(sizes.size())};
   for (const std::vector<std::int64_t>* part : {&sizes, &strides}) {
     words.insert(words.end(), part->begin(), part->end());
-    words.resize(words.size() + kMostAxes - part->size(), 1);
+    words.resize(words.size() + kMaxAxes - part->size(), 1);
   }
   LibraryLaunch launch = launch_of("copy_view", replaced(kCopyView, "STORED", type), 2, words);
   launch.grid = {blocks_for(count), 1, 1};
@@ -425,7 +425,7 @@ LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes&
   LibraryLaunch launch = launch_of("scatter_add", with_types(std::move(text), dtype), 5,
                                    {s.outer, s.count, s.size, s.inner, rows});
   launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(
-                     others * ((s.size + rows - 1) / rows), 1, kMostBlocks)),
+                     others * ((s.size + rows - 1) / rows), 1, kMaxBlocks)),
                  1, 1};
   return launch;
 }
@@ -444,7 +444,7 @@ LibraryLaunch scan_launch(DType dtype, ir::Op op, const LineSizes& s, bool rever
                 {s.outer, s.length, s.inner, reverse ? 1 : 0});
   const std::int64_t lines = s.outer * s.inner;
   launch.grid = {columns ? blocks_for(lines)
-                         : static_cast<unsigned>(std::clamp<std::int64_t>(lines, 1, kMostBlocks)),
+                         : static_cast<unsigned>(std::clamp<std::int64_t>(lines, 1, kMaxBlocks)),
                  1, 1};
   return launch;
 }
@@ -452,7 +452,7 @@ LibraryLaunch scan_launch(DType dtype, ir::Op op, const LineSizes& s, bool rever
 LibraryLaunch sort_launch(DType dtype, const LineSizes& s, bool descending) {
   LibraryLaunch launch = launch_of("sort", with_types(kSort, dtype), 3,
                                    {s.outer, s.length, s.inner, descending ? 1 : 0});
-  launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(s.outer * s.inner, 1, kMostBlocks)),
+  launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(s.outer * s.inner, 1, kMaxBlocks)),
                  1, 1};
   return launch;
 }
@@ -468,7 +468,7 @@ LibraryLaunch matmul_launch(const runtime::GpuProduct& p) {
                                    {p.batch, p.m, p.n, p.k, p.a.batch_stride, a_row, a_column,
                                     p.b.batch_stride, b_row, b_column});
   const std::int64_t tiles = p.batch * ((p.m + kTile - 1) / kTile) * ((p.n + kTile - 1) / kTile);
-  launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, kMostBlocks)), 1, 1};
+  launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, kMaxBlocks)), 1, 1};
   launch.block = {static_cast<unsigned>(kTile), static_cast<unsigned>(kTile), 1};
   return launch;
 }

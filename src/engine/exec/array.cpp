@@ -112,9 +112,9 @@ Nest collapse(const Shape& shape, const std::vector<Shape>& strides) {
 
 Odometer::Odometer(const Nest& nest, std::size_t depth, std::int64_t position, std::size_t first)
     : depth_(depth) {
-  if (depth > kMostAxes)
+  if (depth > kMaxAxes)
     throw UsageError(
-        fmt::format("a view has {} separate axes; at most {} can be walked", depth, kMostAxes));
+        fmt::format("a view has {} separate axes; at most {} can be walked", depth, kMaxAxes));
   const bool two = nest.strides.size() > first + 1;
   for (std::size_t axis = depth; axis-- > 0;) {
     axes_[axis] = {nest.sizes[axis],

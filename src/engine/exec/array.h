@@ -65,7 +65,7 @@ Nest collapse(const Shape& shape, const std::vector<Shape>& strides);
 /// two of its arrays. Allocates nothing.
 class Odometer {
  public:
-  static constexpr std::size_t kMostAxes = 16;
+  static constexpr std::size_t kMaxAxes = 16;
 
   /// Follows array `first` and, if there is one, the next.
   Odometer(const Nest& nest, std::size_t depth, std::int64_t position, std::size_t first = 0);
@@ -88,8 +88,8 @@ class Odometer {
 
   std::size_t depth_;
   std::int64_t offsets_[2] = {0, 0};
-  std::array<Axis, kMostAxes> axes_;  // only the first depth_ are set
-  std::array<std::int64_t, kMostAxes> index_;
+  std::array<Axis, kMaxAxes> axes_;  // only the first depth_ are set
+  std::array<std::int64_t, kMaxAxes> index_;
 };
 
 }  // namespace segfuse::engine

@@ -81,7 +81,7 @@ class Buffers {
     if (blas().take_buffer == nullptr) {
       add(wanted - tried_.load());
     } else {
-      fill(std::min(wanted, kMost));
+      fill(std::min(wanted, kMax));
     }
     tried_ = wanted;
   }
@@ -89,7 +89,7 @@ class Buffers {
   void give() { free_.release(); }
 
  private:
-  static constexpr int kMost = 128;  // the library has places for so many, at the least
+  static constexpr int kMax = 128;  // the library has places for so many, at the least
   // 128 MiB on x86-64, less elsewhere.
   static constexpr std::size_t kBytes = std::size_t{136} << 20;
 

@@ -6,7 +6,7 @@
 namespace segfuse::engine {
 namespace {
 
-constexpr std::size_t kMostPlans = 64;  // shapes remembered
+constexpr std::size_t kMaxPlans = 64;  // shapes remembered
 
 }  // namespace
 
@@ -32,7 +32,7 @@ CpuPlan& CpuProgram::plan_for(std::span<const Tensor> inputs) {
   // Passes may have left out what cannot run with these sizes.
   static_cast<void>(ir::bind_inputs(fusion_, inputs));
   CpuPlan plan = planner_(inputs, CpuContext{pool_, semicrf_}, options_);
-  if (plans_.size() >= kMostPlans) plans_.clear();
+  if (plans_.size() >= kMaxPlans) plans_.clear();
   last_plan_ = nullptr;
   return plans_.emplace(std::move(key), std::move(plan)).first->second;
 }

@@ -9,7 +9,7 @@
 namespace segfuse::engine {
 namespace {
 
-constexpr std::size_t kMostExprs = 40;  // in one group: bounds the scratch that a block needs
+constexpr std::size_t kMaxExprs = 40;  // in one group: bounds the scratch that a block needs
 
 /// A set of small numbers.
 class BitSet {
@@ -81,7 +81,7 @@ class Grouper {
     for (const std::size_t group : operand_groups(i)) {
       const std::size_t mine = owner_[i];
       if (group == mine || owner_[group] != group || !pointwise(group)) continue;
-      if (members_[group].size() + members_[mine].size() > kMostExprs) continue;
+      if (members_[group].size() + members_[mine].size() > kMaxExprs) continue;
       if (shapes_[group] == shapes_[i] && mergeable(group, mine)) merge(group, mine);
     }
   }

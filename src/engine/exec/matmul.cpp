@@ -5,7 +5,7 @@
 
 #include "engine/exec/blas.h"
 #include "engine/exec/move.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 
 namespace segfuse::engine {
 namespace {

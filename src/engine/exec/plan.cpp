@@ -44,8 +44,8 @@ CpuPlan::CpuPlan(BuiltPlan built, std::vector<std::byte> constants)
 void CpuPlan::run(std::span<std::byte* const> given, std::byte* arena) {
   std::size_t next = 0;
   for (std::size_t b = 0; b < bases_.size(); ++b) switch (built_.plan.buffers[b].kind) {
-      case plan::Buffer::Kind::kScratch: bases_[b] = arena + placement_.offsets[b]; break;
-      case plan::Buffer::Kind::kConstant: bases_[b] = constants_.data(); break;
+      case plan::BufferSpec::Kind::kScratch: bases_[b] = arena + placement_.offsets[b]; break;
+      case plan::BufferSpec::Kind::kConstant: bases_[b] = constants_.data(); break;
       default: bases_[b] = given[next++];
     }
   for (const plan::Step& step : built_.plan.steps) {
@@ -73,10 +73,10 @@ std::vector<runtime::Buffer> CpuPlan::lend(Accelerator& host, std::span<std::byt
   std::vector<Range> ranges;
   std::size_t next = 0;
   for (std::size_t b = 0; b < empty_.size(); ++b) {
-    const plan::Buffer& buffer = built_.plan.buffers[b];
-    if (buffer.kind == plan::Buffer::Kind::kScratch) continue;
+    const plan::BufferSpec& buffer = built_.plan.buffers[b];
+    if (buffer.kind == plan::BufferSpec::Kind::kScratch) continue;
     std::byte* at =
-        buffer.kind == plan::Buffer::Kind::kConstant ? constants_.data() : given[next++];
+        buffer.kind == plan::BufferSpec::Kind::kConstant ? constants_.data() : given[next++];
     ranges.push_back({at == nullptr ? &empty_[b] : at, buffer.bytes});
   }
   std::map<std::byte*, Range*> by_address;
@@ -139,7 +139,7 @@ Ref CpuPlanner::scalar(DType dtype, double value) {
   Tensor tensor(dtype, {});
   tensor.set(0, value);
   tensor = tensor.to(type);  // rounded to a half first
-  if (!constants_) constants_ = add_buffer(plan::Buffer::Kind::kConstant, "constants", 0);
+  if (!constants_) constants_ = add_buffer(plan::BufferSpec::Kind::kConstant, "constants", 0);
   Ref ref{*constants_, type, contiguous({})};
   ref.layout.offset = static_cast<std::int64_t>(constant_bytes_.size() / size_of(type));
   constant_bytes_.resize(constant_bytes_.size() + kAlignment);

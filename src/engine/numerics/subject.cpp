@@ -30,7 +30,7 @@ Subject device_subject(std::shared_ptr<Accelerator> accelerator, const Context& 
 }
 
 Place place_of(const Context& context) {
-  const ExecutorOptions how = executor_options(context);
+  const ExecutableOptions how = executable_options(context);
   const std::shared_ptr<Accelerator>& accelerator = how.accelerator;
   if (!find_backend(how.backend, accelerator != nullptr).on_device)
     return {.subject = cpu_subject(how.backend, context)};

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "engine/numerics/bounds.h"
 #include "ir/fusion.h"
 #include "segfuse/tensor.h"

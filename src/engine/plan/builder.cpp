@@ -9,7 +9,7 @@
 
 namespace segfuse::engine {
 
-using plan::Buffer;
+using plan::BufferSpec;
 
 namespace {
 
@@ -34,14 +34,14 @@ PlanBuilder::PlanBuilder(const ir::Fusion& fusion, const ir::Sizes& sizes,
   result_.plan.name = fusion.name();
 }
 
-std::uint32_t PlanBuilder::add_buffer(Buffer::Kind kind, std::string name, std::size_t bytes) {
+std::uint32_t PlanBuilder::add_buffer(BufferSpec::Kind kind, std::string name, std::size_t bytes) {
   result_.plan.buffers.push_back({kind, std::move(name), std::max<std::size_t>(bytes, 1)});
   return static_cast<std::uint32_t>(result_.plan.buffers.size() - 1);
 }
 
 Ref PlanBuilder::scratch(DType dtype, Shape shape, std::string name) {
   const std::size_t bytes = bytes_of(dtype, shape);
-  const Ref made{add_buffer(Buffer::Kind::kScratch, std::move(name), bytes), dtype,
+  const Ref made{add_buffer(BufferSpec::Kind::kScratch, std::move(name), bytes), dtype,
                  contiguous(std::move(shape))};
   poison(made);
   return made;
@@ -168,8 +168,8 @@ void PlanBuilder::plan_inputs() {
     const bool overwritten =
         std::any_of(fusion_.aliases().begin(), fusion_.aliases().end(),
                     [&](const ir::Alias& alias) { return alias.input == val; });
-    add_buffer(overwritten ? Buffer::Kind::kInOut : Buffer::Kind::kInput, fusion_.inputs()[i].name,
-               bytes_of(dtype(val), shape(val)));
+    add_buffer(overwritten ? BufferSpec::Kind::kInOut : BufferSpec::Kind::kInput,
+               fusion_.inputs()[i].name, bytes_of(dtype(val), shape(val)));
     refs_[val.index] = input_ref(i);
   }
   for (std::size_t i = 0; i < fusion_.outputs().size(); ++i) {
@@ -179,7 +179,7 @@ void PlanBuilder::plan_inputs() {
     for (const ir::Alias& alias : in_place_)
       if (alias.output == val) result_.in_place.back() = input_of(alias.input);
     if (result_.in_place.back()) continue;
-    output_buffers_[i] = add_buffer(Buffer::Kind::kOutput, fusion_.outputs()[i].name,
+    output_buffers_[i] = add_buffer(BufferSpec::Kind::kOutput, fusion_.outputs()[i].name,
                                     bytes_of(dtype(val), shape(val)));
     if (fusion_.val(val).definition.valid()) direct_outputs_.emplace(val.index, i);
   }

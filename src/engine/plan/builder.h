@@ -65,7 +65,7 @@ class PlanBuilder {
   virtual void after_group(const compiler::SegmentedGroup&, compiler::GroupKind) {}
 
   // --- buffers and values
-  std::uint32_t add_buffer(plan::Buffer::Kind kind, std::string name, std::size_t bytes);
+  std::uint32_t add_buffer(plan::BufferSpec::Kind kind, std::string name, std::size_t bytes);
   /// New contiguous memory of a run's own.
   Ref scratch(DType dtype, Shape shape, std::string name);
   /// Where a result is made: an output's own memory if it can be, else scratch.

@@ -17,16 +17,16 @@ constexpr double kHops[] = {20, 10, 5, 4, 2.5, 2, 1, 0.5, 0.25, 0.2, 0.1};  // m
 constexpr double kShort = 0.05;         // the share of segments that may last less than
 constexpr double kFramesOfShort = 2;    // so many frames
 constexpr double kRowsOff = 2;          // of values
-constexpr double kLeastHopSamples = 8;  // of sound
-constexpr int kMostRawSamples = 32;     // of a frame; more are averaged
+constexpr double kMinHopSamples = 8;    // of sound
+constexpr int kMaxRawSamples = 32;      // of a frame; more are averaged
 constexpr std::int64_t kAlwaysK = 150;  // frames; up to it the longest segment is K
 constexpr double kLongTail = 0.99;      // beyond it, twice what this share of segments lasts
 constexpr std::int64_t kPieceFrames = 2000;
 constexpr double kWork = 1.5e6;  // frames that training sees, all epochs together
 constexpr double kMuch = 2e5;    // frames; they can teach a larger model
-constexpr std::int64_t kLeastEpochs = 10, kMostEpochs = 40;
-constexpr std::int64_t kLeastSteps = 400;  // unless the work forbids it
-constexpr std::int64_t kMostBatch = 16;
+constexpr std::int64_t kMinEpochs = 10, kMaxEpochs = 40;
+constexpr std::int64_t kMinSteps = 400;  // unless the work forbids it
+constexpr std::int64_t kMaxBatch = 16;
 constexpr std::int64_t kTellingSegments = 50;  // of development; fewer tell little by their errors
 
 double quantile(const std::vector<double>& ascending, double share) {
@@ -95,7 +95,7 @@ void choose_frames(Plan& plan) {
   const double rate = plan.sample_rate;
   plan.raw = preset.raw || rate < 2000;
   const double shortest = 1000 * quantile(labelled_durations(*plan.survey), kShort);
-  const double least = 1000 * (plan.raw ? 1 : kLeastHopSamples) / rate;
+  const double least = 1000 * (plan.raw ? 1 : kMinHopSamples) / rate;
   plan.hop_ms = std::max(preset.hop_ms, least);
   for (const double hop : kHops) {
     if (hop > preset.hop_ms || hop < least) continue;
@@ -105,8 +105,8 @@ void choose_frames(Plan& plan) {
   plan.window_ms = plan.hop_ms * (plan.raw ? 1 : preset.window_hops);
   plan.tolerances = preset.tolerances;
   if (plan.raw) {
-    const bool many = rate * plan.hop_ms / 1000 > kMostRawSamples;
-    plan.raw_bins = many ? kMostRawSamples / 2 : 0;
+    const bool many = rate * plan.hop_ms / 1000 > kMaxRawSamples;
+    plan.raw_bins = many ? kMaxRawSamples / 2 : 0;
     return;
   }
   plan.fmin = preset.fmin;
@@ -235,12 +235,12 @@ void choose_training(Plan& plan) {
   plan.select_by_loss = plan.splits[1] > 0 && development < kTellingSegments && !unseen;
   plan.width = frames > kMuch ? 128 : 64;
   plan.subsample = frames > kMuch ? 2 : 1;
-  const double epochs = std::clamp(kWork / frames, static_cast<double>(kLeastEpochs),
-                                   static_cast<double>(kMostEpochs));
+  const double epochs =
+      std::clamp(kWork / frames, static_cast<double>(kMinEpochs), static_cast<double>(kMaxEpochs));
   plan.epochs = std::llround(epochs);
-  plan.batch_size = kMostBatch;
+  plan.batch_size = kMaxBatch;
   while (plan.batch_size > 1 &&
-         epochs * sequences / static_cast<double>(plan.batch_size) < kLeastSteps)
+         epochs * sequences / static_cast<double>(plan.batch_size) < kMinSteps)
     plan.batch_size /= 2;
   // Ranks share the recordings of a step, in halves of halves.
   const std::optional<Ranks> ranks = ranks_of_environment();

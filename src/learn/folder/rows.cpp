@@ -12,7 +12,7 @@
 namespace segfuse::learn {
 namespace {
 
-constexpr double kMostRate = 1e9;  // as features.frame_rate
+constexpr double kMaxRate = 1e9;  // as features.frame_rate
 
 struct Decimal {
   double value = 0;
@@ -85,9 +85,9 @@ FrameRate find_frame_rate(const FolderOptions& options, const std::vector<Labell
                              "end before their recording",
                              text_of(*lowest), text_of(*highest)));
   const double rate = simplest_between(low, high);
-  if (rate > kMostRate)
+  if (rate > kMaxRate)
     ask_for_rate(options,
-                 fmt::format("the labels say {:g} rows a second, more than {:g}", rate, kMostRate));
+                 fmt::format("the labels say {:g} rows a second, more than {:g}", rate, kMaxRate));
   const bool equal = std::ranges::all_of(
       timed, [&](const LabelledRows& recording) { return recording.rows == timed[0].rows; });
   return {rate, equal ? "rows over the end of the last label, which is taken for the end of "

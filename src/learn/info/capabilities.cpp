@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "comm/nccl/library.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "segfuse/capabilities.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf_cuda.h"

@@ -300,7 +300,7 @@ void RaceChecker::report(std::vector<Finding> found, bool may_throw) {
   for (Finding& finding : found) {
     if (count_ < kFindingsWithHistory) finding.history = history();
     ++count_;
-    if (findings_.size() >= kMostFindings) continue;
+    if (findings_.size() >= kMaxFindings) continue;
     findings_.push_back(finding);
     tell_race(finding);
   }

@@ -34,7 +34,7 @@ class RaceChecker final : public Device {
   /// The device must have no streams, events or memory yet that are to be used through the checker.
   explicit RaceChecker(Device& device, CheckMode mode = CheckMode::kCollect);
 
-  /// The first kMostFindings of them, in the order they were found.
+  /// The first kMaxFindings of them, in the order they were found.
   std::vector<Finding> findings() const;
   /// All that were found.
   std::uint64_t count() const;
@@ -78,7 +78,7 @@ class RaceChecker final : public Device {
   std::byte* allocate_pinned(std::size_t bytes) override;
   void release_pinned(std::byte* address, std::size_t bytes) noexcept override;
 
-  static constexpr std::size_t kMostFindings = 1000;
+  static constexpr std::size_t kMaxFindings = 1000;
   static constexpr std::size_t kFindingsWithHistory = 16;
   static constexpr std::size_t kHistory = 256;
 

@@ -14,18 +14,18 @@ namespace segfuse::runtime::cuda {
 namespace {
 
 // Numbers of the library's documentation, under its names.
-constexpr int kReal32 = 0;         // CUDA_R_32F
-constexpr int kReal64 = 1;         // CUDA_R_64F
-constexpr int kReal16 = 2;         // CUDA_R_16F
-constexpr int kBrain16 = 14;       // CUDA_R_16BF
-constexpr int kCompute32 = 68;     // CUBLAS_COMPUTE_32F
-constexpr int kCompute64 = 70;     // CUBLAS_COMPUTE_64F
-constexpr int kTransposeA = 3;     // CUBLASLT_MATMUL_DESC_TRANSA
-constexpr int kTransposeB = 4;     // CUBLASLT_MATMUL_DESC_TRANSB
-constexpr int kBatchCount = 5;     // CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT
-constexpr int kBatchStride = 6;    // CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
-constexpr int kMostWorkspace = 1;  // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
-constexpr int kAlignmentA = 5;     // CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, then B, C, D
+constexpr int kReal32 = 0;        // CUDA_R_32F
+constexpr int kReal64 = 1;        // CUDA_R_64F
+constexpr int kReal16 = 2;        // CUDA_R_16F
+constexpr int kBrain16 = 14;      // CUDA_R_16BF
+constexpr int kCompute32 = 68;    // CUBLAS_COMPUTE_32F
+constexpr int kCompute64 = 70;    // CUBLAS_COMPUTE_64F
+constexpr int kTransposeA = 3;    // CUBLASLT_MATMUL_DESC_TRANSA
+constexpr int kTransposeB = 4;    // CUBLASLT_MATMUL_DESC_TRANSB
+constexpr int kBatchCount = 5;    // CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT
+constexpr int kBatchStride = 6;   // CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
+constexpr int kMaxWorkspace = 1;  // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+constexpr int kAlignmentA = 5;    // CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, then B, C, D
 
 constexpr std::uint64_t kWorkspace = std::uint64_t{32} << 20;
 
@@ -171,7 +171,7 @@ class Prepared final : public GpuMatmul {
   bool choose(const GpuProduct& p) {
     Object preference(lt().preference_destroy);
     check_status(lt().preference_create(preference.slot()), "asking for a way");
-    set(lt().preference_set, preference, kMostWorkspace, kWorkspace);
+    set(lt().preference_set, preference, kMaxWorkspace, kWorkspace);
     int which = kAlignmentA;
     for (const std::uint32_t bytes :
          {p.b.alignment, p.a.alignment, p.out_alignment, p.out_alignment})

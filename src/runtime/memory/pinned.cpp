@@ -13,7 +13,7 @@ namespace segfuse::runtime {
 
 namespace {
 
-constexpr std::size_t kLeast = 4096;
+constexpr std::size_t kMin = 4096;
 
 }  // namespace
 
@@ -98,7 +98,7 @@ std::size_t PinnedPool::trim_others(const Class* keep, bool wait) {
 
 PinnedBuffer PinnedPool::allocate(std::size_t bytes) {
   if (bytes <= options_.limit) {
-    Class& own = class_of(std::bit_ceil(std::max(bytes, kLeast)));
+    Class& own = class_of(std::bit_ceil(std::max(bytes, kMin)));
     // Waiting for memory of the same size comes before giving up that of other sizes, which would
     // have to be made again.
     for (const bool wait : {false, true}) {

@@ -102,7 +102,7 @@ void reference_expectations(const Model& model, const Row& row, double log_parti
                             ReferenceState& state, RowExpectations& out) {
   const auto [classes, stride] = std::pair(model.dims.classes, model.dims.stride);
   compute_backward(model, row, state);
-  for (Buffer* frames : {&out.label, &out.start, &out.end})
+  for (AlignedDoubles* frames : {&out.label, &out.start, &out.end})
     frames->assign(row.length * stride, 0.0);
   if (out.want_transition) out.transition.assign(model.dims.slices() * classes * stride, 0.0);
   if (out.want_duration) out.duration.assign(model.dims.max_duration * stride, 0.0);

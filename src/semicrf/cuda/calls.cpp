@@ -20,10 +20,10 @@ Call make_call(const Potentials<T>& potentials) {
     throw UsageError(
         fmt::format("semicrf: {} rows in one call; on the device at most {}, split the batch",
                     dims.batch, kLargestGridSide));
-  constexpr std::int64_t kMostInt = 1 << 30;
-  if (dims.frames >= kMostInt || dims.classes >= kMostInt || dims.max_duration >= kMostInt)
+  constexpr std::int64_t kMaxInt = 1 << 30;
+  if (dims.frames >= kMaxInt || dims.classes >= kMaxInt || dims.max_duration >= kMaxInt)
     throw UsageError(fmt::format("semicrf: T = {}, C = {}, K = {}; each must be below {}",
-                                 dims.frames, dims.classes, dims.max_duration, kMostInt));
+                                 dims.frames, dims.classes, dims.max_duration, kMaxInt));
   Call call{};
   call.sizes = {static_cast<int>(dims.batch), static_cast<int>(dims.frames),
                 static_cast<int>(dims.classes), static_cast<int>(dims.max_duration),

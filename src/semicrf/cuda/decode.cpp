@@ -13,7 +13,7 @@ void cut_ways_back(Call& call) {
   const int windows = 2 * std::min(n.max_duration, 1 << 20);
   call.best.part_frames = call.best.part_overlap = std::max(64, windows);
   call.best.parts = static_cast<int>(
-      std::clamp<std::int64_t>(ceil_divide(n.frames, call.best.part_frames), 1, gpu::kMostWays));
+      std::clamp<std::int64_t>(ceil_divide(n.frames, call.best.part_frames), 1, gpu::kMaxWays));
 }
 
 void plan_best(gpu::Workspace& workspace, Call& call) {

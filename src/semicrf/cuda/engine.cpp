@@ -127,21 +127,21 @@ void CudaEngine::segmentations_from_marked_labels(const View<const Int, 2>& labe
                                                   const View<std::int64_t, 1>& frames,
                                                   void* caller) {
   const StreamHandle stream = runtime::legacy_if_null(caller);
-  constexpr std::int64_t kMostInt = 1 << 30;
+  constexpr std::int64_t kMaxInt = 1 << 30;
   if (rules.max_duration < 1 || rules.classes < 1)
     throw UsageError(
         fmt::format("semicrf: label rules need max_duration and classes of at least 1, not {}, {}",
                     rules.max_duration, rules.classes));
-  if (labels.extent(1) >= kMostInt)
+  if (labels.extent(1) >= kMaxInt)
     throw UsageError(
-        fmt::format("semicrf: T = {}; it must be below {}", labels.extent(1), kMostInt));
+        fmt::format("semicrf: T = {}; it must be below {}", labels.extent(1), kMaxInt));
   if (!lengths.empty() && lengths.size() != labels.extent(0))
     throw UsageError(
         fmt::format("semicrf: {} lengths for {} rows of labels", lengths.size(), labels.extent(0)));
   Call call{};
   call.sizes = {static_cast<int>(labels.extent(0)), static_cast<int>(labels.extent(1)),
-                static_cast<int>(std::min(rules.classes, kMostInt)),
-                static_cast<int>(std::min(rules.max_duration, kMostInt)), 0};
+                static_cast<int>(std::min(rules.classes, kMaxInt)),
+                static_cast<int>(std::min(rules.max_duration, kMaxInt)), 0};
   call.lengths = row_lengths(lengths);
   if constexpr (std::is_same_v<Int, std::int64_t>)
     call.labels.wide = reinterpret_cast<const long long*>(labels.data());

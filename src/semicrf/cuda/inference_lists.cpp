@@ -12,12 +12,12 @@ namespace {
 
 /// Where lists of at most n segmentations a row go.
 void set_lists(ScopeCall& call, const DeviceSegmentationLists& out, std::int64_t n) {
-  constexpr std::int64_t kMostLists = 1 << 30;
+  constexpr std::int64_t kMaxLists = 1 << 30;
   const std::int64_t rows = call.sizes.batch;
-  if (n > kMostLists / std::max<std::int64_t>(1, rows))
+  if (n > kMaxLists / std::max<std::int64_t>(1, rows))
     throw UsageError(
         fmt::format("semicrf: {} segmentations of each of {} rows; at most {} in one call", n, rows,
-                    kMostLists));
+                    kMaxLists));
   const std::int64_t lists = rows * n;
   const std::int64_t room = out.start.extent(0);
   call.lists.list_pointer = reinterpret_cast<long long*>(

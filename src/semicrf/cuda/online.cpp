@@ -111,13 +111,13 @@ OnlineState CudaOnlineDecoder::State::fetch() {
 /// Rows of the history for n more frames.
 void CudaOnlineDecoder::State::make_room(std::int64_t n) {
   if (frames + n + 1 - first <= rows) return;
-  constexpr std::int64_t kLeast = 256;
-  constexpr std::int64_t kMostFrames = 1 << 30;
-  if (frames + n >= kMostFrames)
+  constexpr std::int64_t kMin = 256;
+  constexpr std::int64_t kMaxFrames = 1 << 30;
+  if (frames + n >= kMaxFrames)
     throw UsageError(fmt::format("semicrf: a row of {} frames; on the device it must be below {}",
-                                 frames + n, kMostFrames));
+                                 frames + n, kMaxFrames));
   const std::int64_t decided = rows == 0 ? 0 : fetch().decided.t;
-  rows = std::max(kLeast, 2 * (frames + n + 1 - decided));
+  rows = std::max(kMin, 2 * (frames + n + 1 - decided));
   const std::unique_ptr<gpu::Workspace> old = std::move(history);
   call.old_duration = call.duration;
   call.old_before = call.before;
@@ -147,10 +147,10 @@ CudaOnlineDecoder OverDevice::online(const runtime::DeviceAccess& device,
     throw UsageError(
         fmt::format("semicrf: a delay of {} frames is shorter than the longest duration, {}",
                     options.max_delay, longest));
-  constexpr std::int64_t kMostInt = 1 << 30;
+  constexpr std::int64_t kMaxInt = 1 << 30;
   auto state =
       std::make_unique<CudaOnlineDecoder::State>(device, runtime::legacy_if_null(stream), context);
-  state->call.max_delay = static_cast<int>(std::min(options.max_delay, kMostInt));
+  state->call.max_delay = static_cast<int>(std::min(options.max_delay, kMaxInt));
   state->begin(p, {{}, tail});
   return CudaOnlineDecoder(std::move(state));
 }

@@ -92,9 +92,9 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted) {
   const gpu::Sizes& n = call.sizes;
   const std::int64_t frames = std::max(1, n.frames);
   call.slices = static_cast<int>(
-      std::min<std::int64_t>(ceil_divide(frames, gpu::kShortestSlice), gpu::kMostSlices));
+      std::min<std::int64_t>(ceil_divide(frames, gpu::kShortestSlice), gpu::kMaxSlices));
   call.gold_parts = static_cast<int>(
-      std::clamp<std::int64_t>(frames / gpu::kFramesOfGoldPart, 1, gpu::kMostGoldParts));
+      std::clamp<std::int64_t>(frames / gpu::kFramesOfGoldPart, 1, gpu::kMaxGoldParts));
   const std::int64_t classes = n.classes;
   const std::int64_t pairs = slices_of(n) * classes * classes;
   const std::int64_t durations = n.max_duration * classes;
@@ -103,7 +103,7 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted) {
     const std::int64_t worth = (pairs + durations) / (2 * classes);
     call.slot_groups = n.batch;
     call.slot_frames = static_cast<int>(std::max<std::int64_t>(gpu::kShortestSlice, worth));
-    each = std::min<std::int64_t>(ceil_divide(frames, call.slot_frames), gpu::kMostSlices);
+    each = std::min<std::int64_t>(ceil_divide(frames, call.slot_frames), gpu::kMaxSlices);
   } else {
     const std::int64_t room = kPartialBytes / 8 / std::max(pairs, durations);
     const std::int64_t slots = std::clamp<std::int64_t>(room, 1, kWantedSlots);

@@ -8,7 +8,7 @@ namespace segfuse::semicrf::gpu {
 namespace {
 
 constexpr int kRegistersOfBlock = 65536;
-constexpr int kMostRegisters = 255;
+constexpr int kMaxRegisters = 255;
 
 /// The program whose root is `file` of cuda/kernels, for scores stored as `input`.
 std::string source_of(std::string_view file, const std::string& input) {
@@ -29,8 +29,7 @@ int best_registers(const ScanShape& s) {
 
 /// Registers are handed out to warps in fours.
 int register_limit(const ScanShape& s) {
-  return std::min(kMostRegisters,
-                  kRegistersOfBlock / (ceil_divide(s.threads(), 128) * 128) / 8 * 8);
+  return std::min(kMaxRegisters, kRegistersOfBlock / (ceil_divide(s.threads(), 128) * 128) / 8 * 8);
 }
 
 /// Cycles a frame: issue slots of the busiest of the four schedulers at two a double operation, and

@@ -49,14 +49,14 @@ class Description {
         out_(at(next_)) {
     until_.assign(at(most_ + 1), 0.0);
     short_.assign(at(most_), 0.0);
-    for (Buffer* b : {&cover_, &starts_, &ends_}) b->assign(stride, 0.0);
+    for (AlignedDoubles* b : {&cover_, &starts_, &ends_}) b->assign(stride, 0.0);
     for (SegmentPosterior& of : out_) of.start = 1;
   }
 
   std::int64_t most() const { return most_; }
   /// P(a segment of c starts at s), and P(one has frame s as its last), to be filled.
-  Buffer& starts() { return starts_; }
-  Buffer& ends() { return ends_; }
+  AlignedDoubles& starts() { return starts_; }
+  AlignedDoubles& ends() { return ends_; }
   /// P(segment (s, d)), to be filled; 0 where there is none.
   std::span<double> shorts() { return short_; }
 
@@ -88,8 +88,8 @@ class Description {
   std::int64_t next_start_;    ///< and have a `start`
   std::vector<double> until_;  ///< P(a segment of more than m frames ends at a boundary), a ring
   std::vector<double> short_;
-  Buffer cover_;  ///< running label posterior
-  Buffer starts_, ends_;
+  AlignedDoubles cover_;  ///< running label posterior
+  AlignedDoubles starts_, ends_;
   double covered_ = 0.0;  ///< P(one segment covers the window and the frame before it)
   double last_ = 0.0;     ///< P(the last segment starts within a window that reaches the end)
   std::vector<SegmentPosterior> out_;
@@ -150,10 +150,10 @@ struct BlockPosterior::State {
     return lattice.base[at(window.local(from))] + lattice.rest_base[at(window.local(to))] -
            lattice.log_partition;
   }
-  const double* of(const Buffer& buffer, std::int64_t t) const {
+  const double* of(const AlignedDoubles& buffer, std::int64_t t) const {
     return buffer.data() + window.local(t) * stride();
   }
-  double* of(Buffer& buffer, std::int64_t t) const {
+  double* of(AlignedDoubles& buffer, std::int64_t t) const {
     return buffer.data() + window.local(t) * stride();
   }
 
@@ -173,9 +173,9 @@ struct BlockPosterior::State {
 
 /// Buffers for a window of so many frames, whose content stays.
 void BlockPosterior::State::make_room(std::int64_t length) {
-  for (Buffer* b : {&buffers.emission, &buffers.start, &buffers.end}) {
+  for (AlignedDoubles* b : {&buffers.emission, &buffers.start, &buffers.end}) {
     if (b->size() >= length * stride()) continue;
-    Buffer larger;
+    AlignedDoubles larger;
     larger.assign(length * stride(), 0.0);
     std::copy_n(b->data(), b->size(), larger.data());
     *b = std::move(larger);
@@ -203,7 +203,7 @@ void BlockPosterior::State::leave_block() {
   kept.value.assign(of(lattice.value, frames), of(lattice.value, frames) + stride());
   kept.base.assign(lattice.base.begin() + window.local(first),
                    lattice.base.begin() + window.local(frames) + 1);
-  for (Buffer* b : {&buffers.emission, &buffers.start, &buffers.end})
+  for (AlignedDoubles* b : {&buffers.emission, &buffers.start, &buffers.end})
     std::copy(of(*b, first), of(*b, frames), b->data());
 }
 
@@ -269,8 +269,9 @@ double BlockPosterior::log_partition() const { return state_->total(); }
 std::int64_t BlockPosterior::bytes() const {
   const State& x = *state_;
   std::int64_t doubles = 0;
-  for (const Buffer* b : {&x.buffers.emission, &x.buffers.start, &x.buffers.end, &x.lattice.value,
-                          &x.lattice.source, &x.lattice.rest, &x.lattice.sink, &x.lattice.inner})
+  for (const AlignedDoubles* b :
+       {&x.buffers.emission, &x.buffers.start, &x.buffers.end, &x.lattice.value, &x.lattice.source,
+        &x.lattice.rest, &x.lattice.sink, &x.lattice.inner})
     doubles += b->size();
   std::int64_t sum = doubles * static_cast<std::int64_t>(sizeof(double));
   for (const Boundaries& start : x.starts) sum += start.bytes();
@@ -312,7 +313,7 @@ void BlockPosterior::State::describe_block(Description& out) {
   ShortSegments shorts(in, lattice, out.most());
   for (std::int64_t s = window.own_end - 1; s >= window.own; --s) {
     lattice_back(in, lattice, window.local(s));
-    for (Buffer* b : {&out.starts(), &out.ends()}) b->assign(stride(), 0.0);
+    for (AlignedDoubles* b : {&out.starts(), &out.ends()}) b->assign(stride(), 0.0);
     add_exp_rows(of(lattice.inner, s), of(lattice.source, s), scale(s, s), 1, stride(),
                  out.starts().data());
     add_exp_rows(of(lattice.value, s + 1), of(lattice.rest, s + 1), scale(s + 1, s + 1), 1,

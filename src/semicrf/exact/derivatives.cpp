@@ -16,7 +16,7 @@ struct LoadedDirection {
   Model model;
   RowBuffers frames;
   Row row;
-  Buffer tail;
+  AlignedDoubles tail;
   LatticeDirection lattice() const {
     return {model, row, tail.size() == 0 ? nullptr : tail.data()};
   }
@@ -51,7 +51,7 @@ void check_direction(const Direction<T>& along, const Scope& scope, const Dims& 
 /// out = the direction where the score is not -inf, else 0; (n, stride) each.
 template <class Get>
 void load(const double* scores, std::int64_t n, const Dims& dims, bool given, const Get& get,
-          Buffer& out) {
+          AlignedDoubles& out) {
   out.assign(n * dims.stride, 0.0);
   for (std::int64_t i = 0; i < n && given; ++i)
     for (std::int64_t c = 0; c < dims.classes; ++c)
@@ -87,7 +87,8 @@ void load_shared(const Direction<T>& along, const ScopedModel& scoped, LoadedDir
 template <class T>
 void load_frames(const Direction<T>& along, const Dims& dims, std::int64_t b, const Row& row,
                  LoadedDirection& to) {
-  const auto take = [&](const View<const T, 3>& from, const double* scores, Buffer& frames) {
+  const auto take = [&](const View<const T, 3>& from, const double* scores,
+                        AlignedDoubles& frames) {
     load(
         scores, row.length, dims, !from.empty(), [&](auto t, auto c) { return from(b, t, c); },
         frames);
@@ -106,7 +107,8 @@ double dot(const double* a, const double* b, std::int64_t n) {
 }
 
 /// The counts along a direction, summed up.
-double along_counts(const LoadedDirection& to, const RowExpectations& e, const Buffer& tail_count) {
+double along_counts(const LoadedDirection& to, const RowExpectations& e,
+                    const AlignedDoubles& tail_count) {
   const std::int64_t stride = to.model.dims.stride;
   const std::int64_t frames = to.row.length * stride;
   double sum = dot(e.label.data(), to.row.emission, frames) +
@@ -127,7 +129,7 @@ struct Side {
   LoadedDirection other;
   LatticeTangent tangent;
   RowExpectations counts;
-  Buffer tail_count;
+  AlignedDoubles tail_count;
 };
 
 template <class T>
@@ -168,7 +170,7 @@ struct SideModel {
 
 /// The first side's counts less the second's, into the first.
 void subtract_counts(Side& from, const Side& what) {
-  const auto subtract = [](Buffer& a, const Buffer& b) {
+  const auto subtract = [](AlignedDoubles& a, const AlignedDoubles& b) {
     for (std::int64_t i = 0; i < b.size(); ++i) a[i] -= b[i];
   };
   subtract(from.counts.label, what.counts.label);

@@ -7,7 +7,7 @@
 namespace segfuse::semicrf {
 namespace {
 
-void subtract(Buffer& from, const Buffer& what) {
+void subtract(AlignedDoubles& from, const AlignedDoubles& what) {
   for (std::int64_t i = 0; i < from.size(); ++i) from[i] -= what[i];
 }
 
@@ -17,7 +17,7 @@ const RowExpectations& difference_of_counts(const ScopedModel& constrained, cons
   const RowExpectations& with = counts_of(constrained, w.scoped, wanted, w);
   w.without.want_transition = wanted.transition;
   w.without.want_duration = wanted.duration;
-  Buffer tail;
+  AlignedDoubles tail;
   tail.assign(all.model.dims.stride, 0.0);
   lattice_backward(lattice_of(all, w.other), w.second, &w.without, tail.data());
   subtract(w.without.label, with.label);

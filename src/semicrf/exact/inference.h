@@ -22,7 +22,7 @@ struct LatticeWorkspace {
   Lattice second;
   RowExpectations expectations;
   RowExpectations without;
-  Buffer tail_count;
+  AlignedDoubles tail_count;
 };
 
 template <class T>

@@ -274,7 +274,7 @@ void Pass::finish_boundary(std::int64_t s) const {
 void Pass::begin_backward() const {
   const Dims& dims = in.model.dims;
   const std::int64_t values = (length + 1) * stride;
-  for (Buffer* b : {&out.rest, &out.sink}) b->assign(values, kNegInf);
+  for (AlignedDoubles* b : {&out.rest, &out.sink}) b->assign(values, kNegInf);
   if (in.tail != nullptr) out.open_rest.assign(values, kNegInf);
   out.inner.assign(length * stride, kNegInf);
   out.rest_base.assign(at(length) + 1, 0.0);
@@ -447,7 +447,7 @@ void lattice_arrive(const LatticeInput& input, Lattice& lattice, std::int64_t t)
 void lattice_move(const LatticeInput& input, Lattice& lattice, std::int64_t first,
                   std::int64_t last) {
   const std::int64_t stride = input.model.dims.stride;
-  for (Buffer* rows : {&lattice.value, &lattice.source, &lattice.open}) {
+  for (AlignedDoubles* rows : {&lattice.value, &lattice.source, &lattice.open}) {
     if (rows->size() == 0) continue;
     const double* from = rows->data();
     const std::int64_t end = std::min((last + 1) * stride, rows->size());
@@ -468,7 +468,7 @@ void lattice_back(const LatticeInput& input, Lattice& lattice, std::int64_t s) {
 
 void clear_counts(const LatticeInput& input, RowExpectations& counts, double* tail_count) {
   const Dims& dims = input.model.dims;
-  for (Buffer* frames : {&counts.label, &counts.start, &counts.end})
+  for (AlignedDoubles* frames : {&counts.label, &counts.start, &counts.end})
     frames->assign(input.row.length * dims.stride, 0.0);
   if (counts.want_transition)
     counts.transition.assign(dims.slices() * dims.classes * dims.stride, 0.0);

@@ -33,14 +33,16 @@ struct Lattice {
   Sum sum = Sum::kLog;
   double log_partition = kNegInf;  ///< or the best score
   /// Boundaries t in [0, L], (L+1, stride) each:
-  Buffer value;      ///< prefixes whose last segment has label c and ends at t; t >= 1
-  Buffer open;       ///< with a tail: prefixes with a segment of c of at least K frames up to t
-  Buffer rest;       ///< suffixes from t after a segment of c; t >= 1
-  Buffer sink;       ///< rest plus the end score of frame t-1; t >= 1
-  Buffer open_rest;  ///< with a tail: suffixes from t that may go on in a segment of K frames
+  AlignedDoubles value;  ///< prefixes whose last segment has label c and ends at t; t >= 1
+  AlignedDoubles open;   ///< with a tail: prefixes with a segment of c of at least K frames up to t
+  AlignedDoubles rest;   ///< suffixes from t after a segment of c; t >= 1
+  AlignedDoubles sink;   ///< rest plus the end score of frame t-1; t >= 1
+  AlignedDoubles
+      open_rest;  ///< with a tail: suffixes from t that may go on in a segment of K frames
   /// Boundaries in [0, L), (L, stride) each; only where transitions do not depend on duration:
-  Buffer source;  ///< prefixes up to t and the start score of a segment of c at t
-  Buffer inner;   ///< suffixes from t whose first segment has label c, without its start score
+  AlignedDoubles source;  ///< prefixes up to t and the start score of a segment of c at t
+  AlignedDoubles
+      inner;  ///< suffixes from t whose first segment has label c, without its start score
   std::vector<double> base;               ///< of value, open and source
   std::vector<double> rest_base;          ///< of the others
   std::vector<std::int64_t> first_start;  ///< [t]: earliest start of a table segment that ends at t
@@ -49,21 +51,21 @@ struct Lattice {
   /// A transition matrix, or all slices of one, also as exponentials relative to its columns.
   struct Matrix {
     const double* log = nullptr;
-    Buffer linear;
-    Buffer column_max;  ///< (slices, stride)
+    AlignedDoubles linear;
+    AlignedDoubles column_max;  ///< (slices, stride)
   };
   // Scratch.
   Matrix transition;
   Matrix backwards;
-  Buffer transposed;
-  Buffer weights;
-  Buffer linear_counts;
+  AlignedDoubles transposed;
+  AlignedDoubles weights;
+  AlignedDoubles linear_counts;
   double largest_transition = 0.0;
-  Buffer terms;
-  Buffer pairs;
-  Buffer entered;
-  Buffer content;
-  Buffer shifts;
+  AlignedDoubles terms;
+  AlignedDoubles pairs;
+  AlignedDoubles entered;
+  AlignedDoubles content;
+  AlignedDoubles shifts;
 };
 
 /// Fills the forward half and returns the log-partition (the best score with Sum::kMax).

@@ -95,7 +95,7 @@ struct TangentPass {
 /// A power of two not below the direction's largest part, so that a base is few of them.
 double TangentPass::unit() const {
   double largest = 0.0;
-  for (const Buffer* b :
+  for (const AlignedDoubles* b :
        {&to.model.transition, &to.model.duration, &to.model.initial, &to.model.final})
     largest = std::max(largest, largest_in(b->data(), b->size()));
   for (const double* frames : {to.row.emission, to.row.start, to.row.end})
@@ -107,19 +107,19 @@ double TangentPass::unit() const {
 
 void TangentPass::prepare() const {
   const std::int64_t values = (length + 1) * stride;
-  for (Buffer* b : {&out.value, &out.rest, &out.sink}) b->assign(values, 0.0);
+  for (AlignedDoubles* b : {&out.value, &out.rest, &out.sink}) b->assign(values, 0.0);
   out.source.assign(length * stride, 0.0);
   if (in.tail != nullptr)
-    for (Buffer* b : {&out.open, &out.open_rest}) b->assign(values, 0.0);
+    for (AlignedDoubles* b : {&out.open, &out.open_rest}) b->assign(values, 0.0);
   for (std::vector<double>* b : {&out.base, &out.rest_base}) b->assign(at(length) + 1, 0.0);
   out.unit = unit();
-  for (Buffer* b : {&out.terms, &out.dterms}) b->resize((longest + 1) * stride);
-  for (Buffer* b : {&out.pairs, &out.dpairs})
+  for (AlignedDoubles* b : {&out.terms, &out.dterms}) b->resize((longest + 1) * stride);
+  for (AlignedDoubles* b : {&out.pairs, &out.dpairs})
     b->resize(std::max<std::int64_t>(classes, 2) * stride);
-  for (Buffer* b : {&out.entered, &out.dentered}) b->resize(longest * stride);
-  for (Buffer* b : {&out.inner, &out.dinner}) b->resize(stride);
+  for (AlignedDoubles* b : {&out.entered, &out.dentered}) b->resize(longest * stride);
+  for (AlignedDoubles* b : {&out.inner, &out.dinner}) b->resize(stride);
   out.content.resize(2 * stride);
-  for (Buffer* b : {&out.shifts, &out.dshifts}) b->resize(longest);
+  for (AlignedDoubles* b : {&out.shifts, &out.dshifts}) b->resize(longest);
 }
 
 /// The product of a vector with a matrix, both in the log domain, and its tangent.

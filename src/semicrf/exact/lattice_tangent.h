@@ -23,23 +23,23 @@ struct LatticeDirection {
 struct LatticeTangent {
   double log_partition = 0.0;
   /// Tangents of the lattice's members of these names, in the same shapes.
-  Buffer value;
-  Buffer open;
-  Buffer source;
-  Buffer rest;
-  Buffer sink;
-  Buffer open_rest;
+  AlignedDoubles value;
+  AlignedDoubles open;
+  AlignedDoubles source;
+  AlignedDoubles rest;
+  AlignedDoubles sink;
+  AlignedDoubles open_rest;
   std::vector<double> base;       ///< of value, open and source
   std::vector<double> rest_base;  ///< of the others
   // Scratch: a name with `d` holds the tangents of the other.
   double unit = 1.0;
-  Buffer terms, dterms;
-  Buffer pairs, dpairs;
-  Buffer entered, dentered;
-  Buffer inner, dinner;
-  Buffer content;
-  Buffer shifts, dshifts;
-  Buffer transposed;  ///< the direction along transitions
+  AlignedDoubles terms, dterms;
+  AlignedDoubles pairs, dpairs;
+  AlignedDoubles entered, dentered;
+  AlignedDoubles inner, dinner;
+  AlignedDoubles content;
+  AlignedDoubles shifts, dshifts;
+  AlignedDoubles transposed;  ///< the direction along transitions
 };
 
 /// After lattice_forward with Sum::kLog and a finite result: the derivative of the log-partition.

@@ -75,7 +75,7 @@ struct OnlineDecoder::State {
       : options(o), model(std::move(m)), history(model.model.dims.classes) {
     const Dims& dims = model.model.dims;
     capacity = 2 * dims.max_duration + 64;
-    for (Buffer* b : {&buffers.emission, &buffers.start, &buffers.end})
+    for (AlignedDoubles* b : {&buffers.emission, &buffers.start, &buffers.end})
       b->assign(capacity * dims.stride, 0.0);
     // The best score of any duration above k frames.
     longer.assign((dims.max_duration + 1) * dims.stride, kNegInf);
@@ -94,7 +94,7 @@ struct OnlineDecoder::State {
   std::int64_t capacity = 0;
   Lattice sum;
   Lattice best;
-  Buffer longer;
+  AlignedDoubles longer;
   History history;
   std::vector<std::int64_t> open_frames;  ///< of the best segment beyond K, by label
   std::int64_t frames = 0;                ///< that have arrived
@@ -143,7 +143,7 @@ void OnlineDecoder::State::make_room() {
   const std::int64_t keep = dims().max_duration + 1;
   const std::int64_t first = local(frames) + 1 - keep;
   for (Lattice* lattice : {&sum, &best}) lattice_move(input(), *lattice, first, local(frames));
-  for (Buffer* b : {&buffers.emission, &buffers.start, &buffers.end})
+  for (AlignedDoubles* b : {&buffers.emission, &buffers.start, &buffers.end})
     std::copy(b->data() + first * dims().stride, b->data() + local(frames) * dims().stride,
               b->data());
   offset += first;

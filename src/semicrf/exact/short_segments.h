@@ -20,7 +20,8 @@ class ShortSegments {
   /// Those of at most `most` frames.
   ShortSegments(const LatticeInput& input, const Lattice& lattice, std::int64_t most)
       : x_(input), lattice_(lattice), most_(most) {
-    for (Buffer* b : {&terms_, &entry_, &sums_}) b->assign(input.model.dims.stride, kNegInf);
+    for (AlignedDoubles* b : {&terms_, &entry_, &sums_})
+      b->assign(input.model.dims.stride, kNegInf);
   }
 
   /// out[d - 1] = P(segment (s, d), any label) for those that are possible; leaves the others.
@@ -30,7 +31,7 @@ class ShortSegments {
   const LatticeInput& x_;
   const Lattice& lattice_;
   std::int64_t most_;
-  Buffer content_, terms_, entry_, sums_;
+  AlignedDoubles content_, terms_, entry_, sums_;
 };
 
 inline void ShortSegments::starting_at(std::int64_t s, std::span<double> out) {

@@ -50,8 +50,8 @@ class GradientReducer {
   std::int64_t duration_ = 0;
   std::int64_t slot_size_ = 0;
   std::int64_t wave_ = 1;
-  Buffer slots_;
-  Buffer total_;
+  AlignedDoubles slots_;
+  AlignedDoubles total_;
 };
 
 }  // namespace segfuse::semicrf

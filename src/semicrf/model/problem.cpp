@@ -51,7 +51,8 @@ void load_table(const char* name, const View<const T, 2>& table, std::int64_t st
 }
 
 template <class T>
-void load_vector(const char* name, const View<const T, 1>& values, const Dims& dims, Buffer& out) {
+void load_vector(const char* name, const View<const T, 1>& values, const Dims& dims,
+                 AlignedDoubles& out) {
   out.assign(dims.stride, kNegInf);
   for (std::int64_t c = 0; c < dims.classes; ++c) {
     out[c] = values.empty() ? 0.0 : static_cast<double>(values(c));
@@ -83,7 +84,8 @@ bool load_frame(const T* from, std::int64_t step, std::int64_t classes, std::int
 
 template <class T>
 const double* load_frames(const char* name, const View<const T, 3>& view, const Dims& dims,
-                          std::int64_t row, std::int64_t length, ThreadPool* pool, Buffer& buffer) {
+                          std::int64_t row, std::int64_t length, ThreadPool* pool,
+                          AlignedDoubles& buffer) {
   if (view.empty()) return nullptr;
   buffer.resize(length * dims.stride);
   for_frames(pool, length, [&](std::int64_t begin, std::int64_t end) {

@@ -9,7 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "segfuse/semicrf.h"
-#include "semicrf/model/buffer.h"
+#include "semicrf/model/aligned_doubles.h"
 
 namespace segfuse::semicrf {
 
@@ -37,10 +37,10 @@ void check_weights(const View<const double, 1>& weights, const Dims& dims);
 /// The scores that all rows share.
 struct Model {
   Dims dims;
-  Buffer transition;  ///< (slices, C, stride) [., from, to]
-  Buffer duration;    ///< (K, stride)
-  Buffer initial;     ///< (stride)
-  Buffer final;       ///< (stride)
+  AlignedDoubles transition;  ///< (slices, C, stride) [., from, to]
+  AlignedDoubles duration;    ///< (K, stride)
+  AlignedDoubles initial;     ///< (stride)
+  AlignedDoubles final;       ///< (stride)
   const double* transition_slice(std::int64_t duration_index) const {
     const std::int64_t slice = dims.by_duration ? duration_index : 0;
     return transition.data() + slice * dims.classes * dims.stride;
@@ -72,9 +72,9 @@ struct Row {
 };
 
 struct RowBuffers {
-  Buffer emission;
-  Buffer start;
-  Buffer end;
+  AlignedDoubles emission;
+  AlignedDoubles start;
+  AlignedDoubles end;
 };
 
 std::int64_t row_length(const Lengths& lengths, const Dims& dims, std::int64_t row);
@@ -95,11 +95,11 @@ Row load_row(const Potentials<T>& potentials, const Dims& dims, std::int64_t row
 
 /// Expected counts of one row under the model, filled by an algorithm.
 struct RowExpectations {
-  Buffer label;       ///< (length, stride) P(label_t = c)
-  Buffer start;       ///< (length, stride) P(a segment of c starts at t)
-  Buffer end;         ///< (length, stride) P(a segment of c has its last frame at t)
-  Buffer transition;  ///< (slices, C, stride); only when wanted
-  Buffer duration;    ///< (K, stride); only when wanted
+  AlignedDoubles label;       ///< (length, stride) P(label_t = c)
+  AlignedDoubles start;       ///< (length, stride) P(a segment of c starts at t)
+  AlignedDoubles end;         ///< (length, stride) P(a segment of c has its last frame at t)
+  AlignedDoubles transition;  ///< (slices, C, stride); only when wanted
+  AlignedDoubles duration;    ///< (K, stride); only when wanted
   bool want_transition = true;
   bool want_duration = true;
   bool want_boundaries = true;  ///< else only the first row of start and the last of end count

@@ -24,7 +24,7 @@ inline bool is_plain(const Scope& scope) {
 /// The scores that all rows share, within a scope.
 struct ScopedModel {
   Model model;
-  Buffer tail;  ///< (stride); empty without a tail
+  AlignedDoubles tail;  ///< (stride); empty without a tail
   const double* tail_or_null() const { return tail.size() == 0 ? nullptr : tail.data(); }
 };
 void constrain_model(const Constraints& constraints, ScopedModel& scoped);

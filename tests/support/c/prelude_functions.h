@@ -81,14 +81,14 @@ double ulps(T found, Wide exact) {
   if (exact == 0) return found == 0 && std::signbit(found) == std::signbit(exact) ? 0 : kWrong;
   if (std::isinf(rounded)) return found == rounded ? 0 : kWrong;
   constexpr int kDigits = std::numeric_limits<T>::digits;
-  constexpr int kLeast = std::numeric_limits<T>::min_exponent - 1;
+  constexpr int kMin = std::numeric_limits<T>::min_exponent - 1;
   Wide unit;
   if constexpr (std::is_same_v<Wide, double>) {  // by bits: there are 2^32 of them
     const int exponent = static_cast<int>(std::bit_cast<std::uint64_t>(exact) >> 52 & 0x7FF) - 1023;
-    const auto biased = static_cast<std::uint64_t>(std::max(exponent, kLeast) - kDigits + 1 + 1023);
+    const auto biased = static_cast<std::uint64_t>(std::max(exponent, kMin) - kDigits + 1 + 1023);
     unit = std::bit_cast<double>(biased << 52);
   } else {
-    unit = std::scalbn(Wide{1}, std::max(std::ilogb(exact), kLeast) - (kDigits - 1));
+    unit = std::scalbn(Wide{1}, std::max(std::ilogb(exact), kMin) - (kDigits - 1));
   }
   return static_cast<double>(std::abs(static_cast<Wide>(found) - exact) / unit);
 }

@@ -15,7 +15,7 @@ inline Plan random_plan(std::uint64_t seed, int steps, int buffers) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   Plan plan{fmt::format("random {}", seed), {}, {}, {}};
-  using Kind = Buffer::Kind;
+  using Kind = BufferSpec::Kind;
   std::vector<bool> written;
   for (int b = 0; b < buffers; ++b) {
     const std::size_t dice = below(8);

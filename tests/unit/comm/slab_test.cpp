@@ -108,10 +108,10 @@ TEST(Slab, CopiesForChildrenNeedAKernelThatIsSeenToMakeThem) {
   const std::byte* const data = slab.data();
   EXPECT_EQ(WEXITSTATUS(forked([&] { return std::to_integer<int>(data[0]); })), 1);
   SlabOptions many = copied;
-  many.bytes = kMostCopied;
+  many.bytes = kMaxCopied;
   EXPECT_THROW(registry.make_slab(many), UsageError);
-  many.bytes = kMostCopied - kPage;
-  EXPECT_EQ(registry.make_slab(many).bytes(), kMostCopied - kPage);
+  many.bytes = kMaxCopied - kPage;
+  EXPECT_EQ(registry.make_slab(many).bytes(), kMaxCopied - kPage);
 }
 
 TEST(Slab, MemoryComesFromTheNodeThatIsNamed) {

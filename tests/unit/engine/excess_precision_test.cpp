@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "segfuse/program.h"
 #include "support/tensors.h"

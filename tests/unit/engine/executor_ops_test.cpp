@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "engine/exec/semicrf_ops.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 #include "segfuse/error.h"

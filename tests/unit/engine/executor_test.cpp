@@ -1,6 +1,6 @@
 // Whole programs: views, fusion over broadcasts, aliases, memory, checks of numbers, library calls.
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 
 #include <gmock/gmock.h>
 

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "support/error_bounds.h"

@@ -9,7 +9,7 @@
 
 #include "compiler/autodiff.h"
 #include "engine/device/accelerator.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/body.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/autodiff.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 #include "support/error_bounds.h"

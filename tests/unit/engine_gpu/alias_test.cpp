@@ -58,7 +58,7 @@ TEST_P(OnDevice, ResultsOfLibrariesAndViewsOverwriteInputs) {
   p.output(flat);
   p.fusion.add_alias(product, one);
   p.fusion.add_alias(flat, other);
-  for (const ExecutorOptions& how : {on_device(), ExecutorOptions{}}) {
+  for (const ExecutableOptions& how : {on_device(), ExecutableOptions{}}) {
     std::vector<Tensor> inputs;
     for (const Tensor& input : p.inputs) inputs.push_back(input.clone());
     const std::vector<Tensor> outputs = Executable(p.fusion, pool, how).run(inputs);
@@ -110,9 +110,9 @@ TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
   both.output(sum);
   both.fusion.add_alias(sum, a);
   both.fusion.add_alias(sum, c);
-  for (const ExecutorOptions& how :
-       {on_device(), ExecutorOptions{}, ExecutorOptions{.backend = "loops"},
-        ExecutorOptions{.backend = "reference"}}) {
+  for (const ExecutableOptions& how :
+       {on_device(), ExecutableOptions{}, ExecutableOptions{.backend = "loops"},
+        ExecutableOptions{.backend = "reference"}}) {
     const auto after = [&](const TestProgram& p) {
       std::vector<Tensor> inputs{p.inputs[0].clone(), p.inputs[1].clone()};
       Executable(p.fusion, pool, how).run(inputs);
@@ -126,9 +126,9 @@ TEST_P(OnDevice, AliasedInputsMayBeSwappedAndShareAResult) {
 
 TEST_P(OnDevice, ChecksAndTheReferenceRunOnTheHost) {
   const TestProgram p = overwriting();
-  for (const ExecutorOptions& how :
-       {ExecutorOptions{.check_numerics = true, .accelerator = accelerator},
-        ExecutorOptions{.backend = "reference", .accelerator = accelerator}}) {
+  for (const ExecutableOptions& how :
+       {ExecutableOptions{.check_numerics = true, .accelerator = accelerator},
+        ExecutableOptions{.backend = "reference", .accelerator = accelerator}}) {
     Executable executable(p.fusion, pool, how);
     const std::vector<Tensor> inputs{accelerator->upload(p.inputs[0]),
                                      accelerator->upload(p.inputs[1])};

@@ -252,7 +252,7 @@ TEST_P(OnDevice, RandomProgramsAgreeWithTheInterpreter) {
   const std::uint64_t count = number_of("SEGFUSE_RANDOM_FUSIONS", simulated() ? 12 : 100);
   const std::uint64_t first = number_of("SEGFUSE_RANDOM_SEED", 8001);
   const auto functions = numerics::Functions::kDevice;
-  const ExecutorOptions poisoned{.poison = true, .accelerator = accelerator};
+  const ExecutableOptions poisoned{.poison = true, .accelerator = accelerator};
   const auto run = [this](Executable& executable, const std::vector<Tensor>& inputs) {
     std::vector<Tensor> outputs = executable.run(inputs);
     executable.check();

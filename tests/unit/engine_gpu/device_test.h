@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/exec/semicrf_ops.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/text.h"
@@ -56,7 +56,7 @@ class OnDevice : public ::testing::TestWithParam<const char*> {
   }
   bool simulated() const { return std::string(GetParam()) == "simulated"; }
 
-  ExecutorOptions on_device() const { return {.accelerator = accelerator}; }
+  ExecutableOptions on_device() const { return {.accelerator = accelerator}; }
 
   /// Runs with all inputs on the host, and with all on the device: both as the interpreter.
   void compare(const ir::Fusion& fusion, const std::vector<Tensor>& inputs, double tolerance) {

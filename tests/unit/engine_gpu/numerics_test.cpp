@@ -187,7 +187,7 @@ std::string refusal(Executable& executable, const std::vector<Tensor>& inputs) {
 
 TEST_P(OnDevice, LookingChangesNoBit) {
   Executable plain(some_program(), pool, on_device());
-  ExecutorOptions how = on_device();
+  ExecutableOptions how = on_device();
   how.check_numerics = true;
   Executable checked(some_program(), pool, how);
   how = on_device();
@@ -212,7 +212,7 @@ TEST_P(OnDevice, LookingChangesNoBit) {
 }
 
 TEST_P(OnDevice, AnOverflowIsNamedWithWhatItWasMadeOf) {
-  ExecutorOptions how = on_device();
+  ExecutableOptions how = on_device();
   how.check_numerics = true;
   Executable checked(some_program(), pool, how);
   for (const bool there : {false, true}) {
@@ -249,7 +249,7 @@ TEST_P(OnDevice, MasksAreNoFaults) {
   output %5
   output %8
 })");
-  ExecutorOptions how = on_device();
+  ExecutableOptions how = on_device();
   how.check_numerics = true;
   Executable checked(fusion, pool, how);
   const double inf = std::numeric_limits<double>::infinity();

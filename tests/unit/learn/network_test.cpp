@@ -5,7 +5,7 @@
 #include <map>
 
 #include "base/rng.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"

@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 #include "compiler/autodiff.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"

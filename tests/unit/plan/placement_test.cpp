@@ -92,10 +92,10 @@ TEST(Placement, ScratchSharesBytesOnlyWhereOrderIsThereAnyway) {
       return steps;
     };
     for (std::uint32_t a = 0; a < plan.buffers.size(); ++a) {
-      if (plan.buffers[a].kind != Buffer::Kind::kScratch) continue;
+      if (plan.buffers[a].kind != BufferSpec::Kind::kScratch) continue;
       EXPECT_LE(placement.offsets[a] + plan.buffers[a].bytes, placement.arena_bytes);
       for (std::uint32_t b = 0; b < plan.buffers.size(); ++b) {
-        if (b == a || plan.buffers[b].kind != Buffer::Kind::kScratch) continue;
+        if (b == a || plan.buffers[b].kind != BufferSpec::Kind::kScratch) continue;
         const bool overlap = placement.offsets[a] < placement.offsets[b] + plan.buffers[b].bytes &&
                              placement.offsets[b] < placement.offsets[a] + plan.buffers[a].bytes;
         const auto uses_a = uses(a);
@@ -131,7 +131,7 @@ TEST(Placement, OneStreamNeedsLittleMoreThanTheLeast) {
 TEST(Placement, IndependentChainsRunBesideEachOther) {
   Plan plan{"chains", {}, {}, {}};
   for (std::uint32_t chain = 0; chain < 3; ++chain)
-    plan.buffers.push_back({Buffer::Kind::kInOut, std::to_string(chain), 8});
+    plan.buffers.push_back({BufferSpec::Kind::kInOut, std::to_string(chain), 8});
   for (int depth = 0; depth < 4; ++depth)
     for (std::uint32_t chain = 0; chain < 3; ++chain)
       plan.steps.push_back({Step::Kind::kCall, "s", 0, 0, {}, {{chain}}});

@@ -13,9 +13,9 @@ using testing::HasSubstr;
 
 Plan two_steps() {
   Plan plan{"p", {}, {}, {}};
-  plan.buffers = {{Buffer::Kind::kInput, "x", 8},
-                  {Buffer::Kind::kScratch, "h", 8},
-                  {Buffer::Kind::kOutput, "y", 8}};
+  plan.buffers = {{BufferSpec::Kind::kInput, "x", 8},
+                  {BufferSpec::Kind::kScratch, "h", 8},
+                  {BufferSpec::Kind::kOutput, "y", 8}};
   Step first{Step::Kind::kCall, "first", 0, 0, {{0}}, {{1}}};
   Step second{Step::Kind::kCall, "second", 1, 0, {{1}}, {{2}}};
   plan.steps = {first, second};

@@ -17,7 +17,7 @@ plan::Plan copies_and_fills(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t n) { return static_cast<std::uint32_t>(random() % n); };
   plan::Plan plan{"copies", {}, {}, {}};
-  using Kind = plan::Buffer::Kind;
+  using Kind = plan::BufferSpec::Kind;
   for (std::uint32_t b = 0; b < 8; ++b)
     plan.buffers.push_back({b < 3 ? Kind::kOutput : Kind::kScratch, std::to_string(b), 4096});
   for (std::uint32_t b = 0; b < 8; ++b)

@@ -98,7 +98,7 @@ Given give(Machine& machine, const plan::Plan& plan, Contents& contents) {
   for (std::uint32_t b = 0; b < plan.buffers.size(); ++b) {
     const std::size_t words = plan.buffers[b].bytes / 8;
     contents[b].assign(words, 0);
-    if (plan.buffers[b].kind == plan::Buffer::Kind::kScratch) continue;
+    if (plan.buffers[b].kind == plan::BufferSpec::Kind::kScratch) continue;
     contents[b].assign(words, b + 1);
     Buffer buffer = machine.heap.allocate(words * 8, machine.streams.back(), "given");
     std::byte* const at = buffer.address();
@@ -212,7 +212,7 @@ TEST(PlanRunner, AFaultAtAnyCallLosesNothing) {
 }
 
 TEST(PlanRunner, WrongBuffersAreNamed) {
-  plan::Plan plan{"p", {{plan::Buffer::Kind::kInOut, "state", 64}}, {}, {}};
+  plan::Plan plan{"p", {{plan::BufferSpec::Kind::kInOut, "state", 64}}, {}, {}};
   Machine machine(sim::lazy(), 1);
   PlanRunner runner(plan, {}, machine.heap, machine.executor, machine.streams);
   EXPECT_THROW(runner.run({}), UsageError);

@@ -89,7 +89,7 @@ using RacePairs = std::set<std::pair<UseId, UseId>>;
 
 class RaceOracle {
  public:
-  static constexpr std::size_t kMost = 512;
+  static constexpr std::size_t kMax = 512;
 
   RaceOracle(const std::vector<ProgramOp>& program, std::size_t streams, std::size_t memory)
       : memory_(memory) {
@@ -103,13 +103,13 @@ class RaceOracle {
   bool any() const { return any_; }
 
  private:
-  using Ancestors = std::bitset<kMost>;
+  using Ancestors = std::bitset<kMax>;
   struct Use {
     std::size_t node = 0;
     UseId id;
     std::vector<int> bytes;  ///< 0: none, 1: read, 2: write
   };
-  static constexpr std::size_t kNone = kMost;
+  static constexpr std::size_t kNone = kMax;
 
   void build(const std::vector<ProgramOp>& program, std::size_t streams) {
     using Kind = ProgramOp::Kind;

@@ -40,8 +40,8 @@ TEST(SizeClass, Table) {
 }
 
 TEST(SizeClass, NoOverflow) {
-  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
-  for (const std::size_t bytes : {kMost, kMost - 1, kMost / 2 + 1, kMost / 2})
+  constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
+  for (const std::size_t bytes : {kMax, kMax - 1, kMax / 2 + 1, kMax / 2})
     EXPECT_GE(rounded_bytes(bytes), bytes);
 }
 

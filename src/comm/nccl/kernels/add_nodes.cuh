@@ -37,7 +37,7 @@ DEVICE FourWords sum_of(const FourWords& left, const FourWords& right) {
 
 template <class Words>
 DEVICE void add_at(const AddArguments& a, long long at) {
-  Words held[kMostHeld];
+  Words held[kMaxHeld];
   int depth = 0;
   for (int node = 0; node < a.count; ++node) {
     Words value = reinterpret_cast<const Words*>(a.nodes[node])[at];

@@ -320,10 +320,10 @@ KernelFacts facts_of(const Kernel& kernel) {
 // ---- the launch
 
 unsigned CudaLaunch::blocks(const SizeOf& size) const {
-  constexpr std::int64_t kMost = 2147483647;
+  constexpr std::int64_t kMax = 2147483647;
   const std::int64_t rows = size(outer_count);
   return static_cast<unsigned>(std::clamp<std::int64_t>(
-      (rows + rows_at_once - 1) / static_cast<std::int64_t>(rows_at_once), 1, kMost));
+      (rows + rows_at_once - 1) / static_cast<std::int64_t>(rows_at_once), 1, kMax));
 }
 
 std::size_t CudaLaunch::shared_bytes(const SizeOf& size) const {
@@ -398,11 +398,11 @@ int largest_vector(const Kernel& kernel, const SizeOf& size) {
 
 /// Whether positions fit 32 bits at these sizes.
 bool fits_narrow(const Kernel& kernel, const SizeOf& size) {
-  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - (1 << 24);
-  bool fits = size(kernel.outer_count) < kMost;
+  constexpr std::int64_t kMax = (std::int64_t{1} << 31) - (1 << 24);
+  bool fits = size(kernel.outer_count) < kMax;
   for (const loop::KernelBuffer& buffer : kernel.buffers)
-    fits = fits && size(buffer.elements) < kMost;
-  for (const Extent& extent : kernel.sizes()) fits = fits && size(extent) < kMost;
+    fits = fits && size(buffer.elements) < kMax;
+  for (const Extent& extent : kernel.sizes()) fits = fits && size(extent) < kMax;
   return fits;
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 /// A process is looked at so often for one place in the program: each look takes milliseconds.
 constexpr std::uint64_t kLooks = 3;
-constexpr std::size_t kMostSites = 4000;
+constexpr std::size_t kMaxSites = 4000;
 /// Frames from the caller on that tell places apart.
 constexpr std::size_t kFramesOfPlace = 3;
 constexpr std::uint64_t kPage = 4096;
@@ -77,7 +77,7 @@ class Tracer {
       trace.notes.push_back(fmt::format("{} messages could not be read.", malformed_));
     if (dropped_ > 0)
       trace.notes.push_back(
-          fmt::format("{} calls from more than {} places were not kept.", dropped_, kMostSites));
+          fmt::format("{} calls from more than {} places were not kept.", dropped_, kMaxSites));
     if (senders_.empty())
       trace.notes.push_back(
           "No process registered memory or forked, as far as could be seen: calls of programs that "
@@ -93,7 +93,7 @@ class Tracer {
       key += fmt::format("|{}:{:#x}", message.stack[i].library, message.stack[i].offset);
     const auto found = by_place_.find(key);
     if (found != by_place_.end()) return found->second;
-    if (sites_.size() >= kMostSites) {
+    if (sites_.size() >= kMaxSites) {
       ++dropped_;
       return std::nullopt;
     }

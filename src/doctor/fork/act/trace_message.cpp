@@ -10,7 +10,7 @@ namespace segfuse::doctor {
 
 namespace {
 
-constexpr std::size_t kMostFrames = 64;
+constexpr std::size_t kMaxFrames = 64;
 /// Libraries that call on behalf of others.
 constexpr std::array<std::string_view, 8> kBetween = {"libibverbs.so", "libmlx4",      "libmlx5",
                                                       "libefa.so",     "librdmacm.so", "libc.so",
@@ -70,7 +70,7 @@ bool read_line(std::string_view name, std::string_view value, TraceMessage& mess
   } else if (name == "frame") {
     ForkFrame frame;
     if (!read_frame(value, frame)) return false;
-    if (message.stack.size() < kMostFrames) message.stack.push_back(std::move(frame));
+    if (message.stack.size() < kMaxFrames) message.stack.push_back(std::move(frame));
   }
   return true;
 }

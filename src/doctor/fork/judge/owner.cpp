@@ -223,12 +223,11 @@ const Vma* Owners::file_before(std::size_t index) const {
 
 /// ": counters, table and 3 more"; empty where the file has no symbols for them.
 std::string Owners::names_of(const Variables& part, std::uint64_t begin, std::uint64_t end) {
-  constexpr std::size_t kMostNamed = 4;
+  constexpr std::size_t kMaxNamed = 4;
   const auto [file, missing] = files_.try_emplace(part.head);
   if (missing) file->second = file_of_variables(*memory_, part);
   std::size_t count = 0;
-  const std::vector<std::string> names =
-      names_in(part, file->second, begin, end, kMostNamed, count);
+  const std::vector<std::string> names = names_in(part, file->second, begin, end, kMaxNamed, count);
   if (names.empty()) return "";
   std::string text = fmt::format(": {}", fmt::join(names, ", "));
   if (count > names.size()) text += fmt::format(" and {} more", count - names.size());
@@ -292,13 +291,13 @@ bool Owners::is_guarded(const Mapping& mapping) const {
 }
 
 std::optional<Owner> Owners::in_python(std::uint64_t begin, std::uint64_t end) const {
-  constexpr int kMostPools = 4096;
+  constexpr int kMaxPools = 4096;
   Owner owner{.kind = OwnerKind::kPythonPool};
   std::uint64_t live = 0;
   std::uint64_t pools = 0;
   std::uint64_t block_bytes = 0;
   std::uint64_t at = begin;
-  for (int i = 0; i < kMostPools && at < end; ++i) {
+  for (int i = 0; i < kMaxPools && at < end; ++i) {
     const std::optional<PythonPool> pool = python_pool_of(*memory_, at);
     at = pool ? pool->end() : (at | (kPage - 1)) + 1;
     if (!pool) continue;

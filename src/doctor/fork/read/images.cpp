@@ -15,7 +15,7 @@ namespace segfuse::doctor {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint16_t kMostParts = 64;
+constexpr std::uint16_t kMaxParts = 64;
 /// So much of a file's front says that it is the one that was loaded: headers and build id.
 constexpr std::size_t kFront = 1024;
 
@@ -48,7 +48,7 @@ void add_variables(const MemoryReader& memory, const std::vector<Vma>& vmas, con
   Elf64_Ehdr file{};
   if (!read_record(memory, head.begin, file) || std::memcmp(file.e_ident, ELFMAG, SELFMAG) != 0 ||
       file.e_ident[EI_CLASS] != ELFCLASS64 || file.e_phentsize != sizeof(Elf64_Phdr) ||
-      file.e_phnum > kMostParts || file.e_phoff > kPage)
+      file.e_phnum > kMaxParts || file.e_phoff > kPage)
     return;
   std::vector<Elf64_Phdr> parts(file.e_phnum);
   const auto bytes = std::as_writable_bytes(std::span(parts));

@@ -15,7 +15,7 @@ namespace segfuse::doctor {
 
 namespace {
 
-constexpr std::size_t kMostText = std::size_t{1} << 30;
+constexpr std::size_t kMaxText = std::size_t{1} << 30;
 
 /// The whole of an open file; false with errno set.
 bool read_all(int descriptor, std::string& text) {
@@ -28,7 +28,7 @@ bool read_all(int descriptor, std::string& text) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return false;
     filled += static_cast<std::size_t>(count);
-    if (count == 0 || filled > kMostText) break;
+    if (count == 0 || filled > kMaxText) break;
   }
   text.resize(filled);
   return true;

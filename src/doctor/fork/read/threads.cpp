@@ -19,13 +19,13 @@ constexpr std::uint64_t kPage = 4096;
 /// Words that are looked at, at the upper end of a mapping and below a thread's descriptor.
 constexpr std::uint64_t kSearched = 4 * kPage;
 /// Above a stack pointer: frames of a thread, and all that touches its stack.
-constexpr std::uint64_t kMostAbovePointer = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxAbovePointer = std::uint64_t{64} << 20;
 // Of glibc's struct pthread on x86-64.
 constexpr std::uint64_t kListOffset = 0x2c0;    ///< of all threads
 constexpr std::uint64_t kNumberOffset = 0x2d0;  ///< the thread's
 constexpr std::uint64_t kDescriptor = 0x900;    ///< bytes of it
-constexpr std::size_t kMostThreads = 65536;
-constexpr std::uint64_t kLeastStack = 16384;  ///< PTHREAD_STACK_MIN
+constexpr std::size_t kMaxThreads = 65536;
+constexpr std::uint64_t kMinStack = 16384;  ///< PTHREAD_STACK_MIN
 
 /// "number arguments... sp pc" of /proc/PID/task/TID/syscall; 0 while the thread runs.
 std::uint64_t stack_pointer_of(const Process& process, const std::string& thread) {
@@ -83,7 +83,7 @@ void follow_lists(const MemoryReader& memory, std::map<int, std::uint64_t>& desc
   std::set<std::uint64_t> seen;
   std::vector<std::uint64_t> open;
   for (const auto& [number, descriptor] : descriptors) open.push_back(descriptor + kListOffset);
-  while (!open.empty() && seen.size() < kMostThreads) {
+  while (!open.empty() && seen.size() < kMaxThreads) {
     const std::uint64_t entry = open.back();
     open.pop_back();
     if (entry < kPage || !seen.insert(entry).second) continue;
@@ -105,7 +105,7 @@ void find_stack(const MemoryReader& memory, ThreadPlace& thread) {
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     const std::uint64_t begin = words[i];
     const std::uint64_t bytes = words[i + 1];
-    if (begin >= descriptor || bytes < kLeastStack || bytes > (std::uint64_t{1} << 46)) continue;
+    if (begin >= descriptor || bytes < kMinStack || bytes > (std::uint64_t{1} << 46)) continue;
     const std::uint64_t end = begin + bytes;
     if (end < descriptor + kNumberOffset || end > thread.stack_end + kPage) continue;
     thread.stack_begin = begin & ~(kPage - 1);
@@ -174,7 +174,7 @@ std::vector<ThreadPlace> find_threads(const Process& process, const std::vector<
     if (mapping == nullptr || !vmas[mapping->first].name.empty() || vmas[mapping->first].shared)
       continue;
     const std::uint64_t begin = thread.stack_pointer & ~std::uint64_t{63};
-    find_descriptors(process, begin, std::min(mapping->end, begin + kMostAbovePointer), descriptors,
+    find_descriptors(process, begin, std::min(mapping->end, begin + kMaxAbovePointer), descriptors,
                      numbers.back());
   }
   // The first thread has the kernel's stack, but in a child that another thread forked.

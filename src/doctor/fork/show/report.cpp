@@ -13,7 +13,7 @@ namespace {
 using doctor::in_words;
 
 /// So many regions are spelled out; the others are counted.
-constexpr std::size_t kMostShown = 40;
+constexpr std::size_t kMaxShown = 40;
 
 std::string region_text(const ForkRegion& region) {
   std::string text =
@@ -101,7 +101,7 @@ std::string fork_report_text(const ForkReport& report, bool all) {
       benign_bytes += region.end - region.begin;
       if (!all) continue;
     }
-    if (all || shown < kMostShown) {
+    if (all || shown < kMaxShown) {
       text += "\n" + region_text(region);
       ++shown;
     }

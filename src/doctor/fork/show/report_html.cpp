@@ -20,7 +20,7 @@ using doctor::in_words;
 
 constexpr int kWidth = 960;
 constexpr int kRow = 26;
-constexpr int kMostBoxes = 1500;
+constexpr int kMaxBoxes = 1500;
 
 struct Colour {
   std::string_view kind;
@@ -60,13 +60,13 @@ struct Box {
 /// everything for a linear scale. Beyond a number of boxes, neighbours of one kind are one.
 std::vector<Box> boxes_of(const ForkReport& report) {
   std::vector<Box> boxes;
-  const bool join = report.map.size() > kMostBoxes;
+  const bool join = report.map.size() > kMaxBoxes;
   for (const ForkMapping& mapping : report.map) {
     if (join && !boxes.empty() && boxes.back().kind == mapping.kind) {
       boxes.back().end = mapping.end;
       continue;
     }
-    if (boxes.size() == kMostBoxes) break;
+    if (boxes.size() == kMaxBoxes) break;
     boxes.push_back({mapping.begin, mapping.end, mapping.kind, escape_markup(mapping.name)});
   }
   for (Box& box : boxes)
@@ -147,7 +147,7 @@ std::string pairs_html(const std::vector<std::pair<std::string, std::string>>& p
 }  // namespace
 
 std::string fork_report_html(const ForkReport& report) {
-  constexpr std::size_t kMostFindings = 500;
+  constexpr std::size_t kMaxFindings = 500;
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<title>Fork of process {0}</title>\n<style>{1}td.words{{text-align:left}}</style></head>"
@@ -162,11 +162,11 @@ std::string fork_report_html(const ForkReport& report) {
       key() + map_svg(report) + "<h2>Findings</h2>\n";
   if (report.regions.empty())
     html += "<p>No memory is kept from children, wiped in them, or known to be pinned.</p>\n";
-  for (std::size_t i = 0; i < std::min(report.regions.size(), kMostFindings); ++i)
+  for (std::size_t i = 0; i < std::min(report.regions.size(), kMaxFindings); ++i)
     html += finding_html(report.regions[i]);
-  if (report.regions.size() > kMostFindings)
+  if (report.regions.size() > kMaxFindings)
     html += fmt::format("<p>And {} more; the JSON has all.</p>\n",
-                        report.regions.size() - kMostFindings);
+                        report.regions.size() - kMaxFindings);
   html += "<h2>Versions and environment</h2>\n<table>\n" + pairs_html(report.versions) +
           pairs_html(report.environment) + "</table>\n";
   for (const std::string& note : report.notes)

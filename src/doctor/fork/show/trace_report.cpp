@@ -12,8 +12,8 @@ namespace doctor {
 
 namespace {
 
-constexpr std::size_t kMostShown = 30;
-constexpr std::size_t kMostFrames = 8;
+constexpr std::size_t kMaxShown = 30;
+constexpr std::size_t kMaxFrames = 8;
 
 std::string frame_text(const ForkFrame& frame) {
   std::string text = frame.function.empty() ? fmt::format("{:#x}", frame.offset) : frame.function;
@@ -33,7 +33,7 @@ std::string place_text(const ForkSite& site) {
 std::string stack_text(const ForkSite& site) {
   std::string text;
   for (std::size_t i = site.caller + 1;
-       i < std::min(site.stack.size(), site.caller + 1 + kMostFrames); ++i)
+       i < std::min(site.stack.size(), site.caller + 1 + kMaxFrames); ++i)
     text += fmt::format("  {:<9} {}\n", text.empty() ? "from" : "", frame_text(site.stack[i]));
   return text;
 }
@@ -103,11 +103,11 @@ std::string fork_trace_text(const ForkTrace& trace) {
   std::size_t risks = 0;
   for (std::size_t i = 0; i < trace.sites.size(); ++i) {
     if (trace.sites[i].risk != ForkRisk::kBenign) ++risks;
-    if (i < kMostShown) text += "\n" + site_text(trace.sites[i]);
+    if (i < kMaxShown) text += "\n" + site_text(trace.sites[i]);
   }
-  if (trace.sites.size() > kMostShown)
-    text += fmt::format("\nand {} places more (--json has all)\n", trace.sites.size() - kMostShown);
-  for (std::size_t i = 0; i < std::min(trace.forks.size(), kMostShown); ++i)
+  if (trace.sites.size() > kMaxShown)
+    text += fmt::format("\nand {} places more (--json has all)\n", trace.sites.size() - kMaxShown);
+  for (std::size_t i = 0; i < std::min(trace.forks.size(), kMaxShown); ++i)
     text += "\n" + fork_text(trace.forks[i]);
   text += "\n";
   for (const std::string& note : trace.notes) text += fmt::format("note: {}\n", note);

@@ -43,11 +43,11 @@ Audio read_cbin(const std::filesystem::path& path, const std::string& name,
 
 Audio parse_cbin(std::string_view bytes, std::string_view rec, const std::string& name,
                  const AudioOptions& options) {
-  constexpr double kMostRate = 1e8;
+  constexpr double kMaxRate = 1e8;
   const std::optional<double> rate = setting(rec, "adfreq", name);
-  if (!rate || *rate > kMostRate)
+  if (!rate || *rate > kMaxRate)
     throw DataError(fmt::format("{}: its .rec file has no line \"ADFREQ = RATE\" with 1 to {} Hz",
-                                name, kMostRate));
+                                name, kMaxRate));
   const double channels = setting(rec, "chans", name).value_or(1);
   if (channels > 1024)
     throw DataError(fmt::format("{}: its .rec file says {} channels", name, channels));

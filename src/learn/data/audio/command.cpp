@@ -18,7 +18,7 @@ namespace segfuse {
 namespace {
 
 constexpr std::chrono::minutes kPatience{10};
-constexpr std::size_t kMostBytes = std::size_t{2} << 30;
+constexpr std::size_t kMaxBytes = std::size_t{2} << 30;
 
 /// A file without a name that holds `bytes`.
 class MemoryFile {
@@ -51,7 +51,7 @@ Audio data::read_command(const AudioCommand& command, const AudioOptions& option
   spawn::Request request = spawn::shell(command.line);
   request.directory = command.directory;
   request.timeout = kPatience;
-  request.output_cap = kMostBytes;
+  request.output_cap = kMaxBytes;
   request.end_group = true;
   const spawn::Result result = spawn::run(request);
   const std::string_view said = spawn::last_line(result.err);

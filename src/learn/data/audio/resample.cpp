@@ -15,11 +15,11 @@ void check_rates(const Audio& audio, int sample_rate) {
     throw UsageError(
         fmt::format("{}: it cannot have a sample rate of {} Hz", audio.source, sample_rate));
   const std::int64_t low = std::min(audio.sample_rate, sample_rate);
-  if (low <= 0 || std::max(audio.sample_rate, sample_rate) > low * kMostResampling)
+  if (low <= 0 || std::max(audio.sample_rate, sample_rate) > low * kMaxResampling)
     throw DataError(fmt::format(
         "{}: sample rate {} Hz; it cannot be resampled to {} Hz, since the rates may differ by a "
         "factor of {} at most; set features.sample_rate to one that is nearer",
-        audio.source, audio.sample_rate, sample_rate, kMostResampling));
+        audio.source, audio.sample_rate, sample_rate, kMaxResampling));
 }
 
 }  // namespace

@@ -16,12 +16,12 @@ namespace {
 /// A number of samples; those of a file are less than a day at a high rate.
 std::int64_t samples_in(const XmlFile& xml, const pugi::xml_node& node, const char* key,
                         std::string_view name) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  constexpr std::int64_t kMax = std::int64_t{1} << 40;
   const std::int64_t value =
       integer_in(trim(xml.child_text(node, key)), key, name, xml.line_of(node));
-  if (value < 0 || value > kMost)
+  if (value < 0 || value > kMax)
     throw DataError(fmt::format("{}:{}: {} is {}; expected 0 to {}", name, xml.line_of(node), key,
-                                value, kMost));
+                                value, kMax));
   return value;
 }
 

@@ -12,7 +12,7 @@
 namespace segfuse::data {
 namespace {
 
-constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxSamples = std::int64_t{1} << 40;
 
 /// The first label; EMU puts the one of the level itself there.
 std::string first_label(const JsonPlace& item) {
@@ -35,13 +35,13 @@ RawTier level_of(const JsonPlace& level, double rate) {
     segment.label = first_label(item);
     segment.line = 1;
     if (tier.intervals) {
-      const std::int64_t start = item.at("sampleStart").integer(0, kMostSamples);
-      const std::int64_t length = item.at("sampleDur").integer(0, kMostSamples);
+      const std::int64_t start = item.at("sampleStart").integer(0, kMaxSamples);
+      const std::int64_t length = item.at("sampleDur").integer(0, kMaxSamples);
       segment.start = static_cast<double>(start) / rate;
       segment.end = static_cast<double>(start + length + 1) / rate;  // the last sample is in it
     } else if (type == "EVENT") {
       segment.start = segment.end =
-          static_cast<double>(item.at("samplePoint").integer(0, kMostSamples)) / rate;
+          static_cast<double>(item.at("samplePoint").integer(0, kMaxSamples)) / rate;
     }
     tier.raw.segments.push_back(std::move(segment));
   });

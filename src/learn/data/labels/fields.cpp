@@ -88,9 +88,9 @@ bool same_recording(std::string_view entry, std::string_view recording) {
 
 bool Recordings::wants(std::string_view recording) {
   if (!known_.contains(recording)) {
-    constexpr std::size_t kMost = 1'000'000;
-    if (names_.size() >= kMost)
-      throw DataError(fmt::format("{}: it names more than {} recordings", file_.name, kMost));
+    constexpr std::size_t kMax = 1'000'000;
+    if (names_.size() >= kMax)
+      throw DataError(fmt::format("{}: it names more than {} recordings", file_.name, kMax));
     names_.emplace_back(recording);
     known_.emplace(recording);
   }

@@ -33,11 +33,11 @@ LabelSegment segment_of(double rate, std::int64_t start, std::int64_t end, std::
 
 /// The tier of that name, made when it is new.
 RawSegments& tier_of(RawLabels& labels, std::string_view name, std::string_view file) {
-  constexpr std::size_t kMost = 10'000;
+  constexpr std::size_t kMax = 10'000;
   for (RawTier& tier : labels.tiers)
     if (tier.name == name) return tier.raw;
-  if (labels.tiers.size() >= kMost)
-    throw DataError(fmt::format("{}: more than {} types of features", file, kMost));
+  if (labels.tiers.size() >= kMax)
+    throw DataError(fmt::format("{}: more than {} types of features", file, kMax));
   labels.tiers.push_back({std::string(name), {}});
   return labels.tiers.back().raw;
 }

@@ -15,9 +15,9 @@
 namespace segfuse::data {
 namespace {
 
-constexpr std::size_t kMostInflated = std::size_t{256} << 20;
-constexpr std::size_t kMostArrays = 2'000'000;
-constexpr int kMostNested = 16;
+constexpr std::size_t kMaxInflated = std::size_t{256} << 20;
+constexpr std::size_t kMaxArrays = 2'000'000;
+constexpr int kMaxNested = 16;
 
 enum DataType : std::uint32_t {
   kInt8 = 1,
@@ -80,7 +80,7 @@ class Elements {
 
   /// One array more; an empty cell of eight bytes takes much more memory than that.
   void count_array() const {
-    if (++arrays_ > kMostArrays) fail(offset(), fmt::format("more than {} arrays", kMostArrays));
+    if (++arrays_ > kMaxArrays) fail(offset(), fmt::format("more than {} arrays", kMaxArrays));
   }
 
   bool at_end() const { return at_ >= bytes_.size(); }
@@ -277,8 +277,8 @@ MatVariable read_array(const Elements& outer, const Element& array, int depth) {
     out.value.kind = MatValue::Kind::kNumbers;
     return out;
   }
-  if (depth > kMostNested)
-    outer.fail(array.offset, fmt::format("arrays in arrays, more than {} deep", kMostNested));
+  if (depth > kMaxNested)
+    outer.fail(array.offset, fmt::format("arrays in arrays, more than {} deep", kMaxNested));
   Elements elements = outer.inside(array);
   const Element flags = elements.next("the flags of an array");
   if (elements.count(flags, "the flags of an array") < 1)
@@ -319,7 +319,7 @@ std::string inflated(const Elements& elements, const Element& packed, std::size_
   }
   if (out.size() > left)
     elements.fail(packed.offset,
-                  fmt::format("compressed variables of more than {} bytes", kMostInflated));
+                  fmt::format("compressed variables of more than {} bytes", kMaxInflated));
   if (state != Z_STREAM_END)
     elements.fail(packed.offset, "a compressed variable is damaged or was cut off");
   left -= out.size();
@@ -349,7 +349,7 @@ std::vector<MatVariable> parse_mat(std::string_view bytes, std::string_view name
   std::size_t arrays = 0;
   Elements elements(bytes.substr(kHeader), kHeader, swap, name, arrays);
   std::vector<MatVariable> out;
-  std::size_t left = kMostInflated;
+  std::size_t left = kMaxInflated;
   while (!elements.at_end()) {
     Element element = elements.next("a variable");
     if (element.type == kCompressed) {

@@ -48,12 +48,12 @@ bool is_folder_of_values(const std::filesystem::path& folder) {
 }
 
 void check_size(double frames, double columns, std::string_view name) {
-  constexpr double kMostColumns = 1e6;
+  constexpr double kMaxColumns = 1e6;
   if (!(frames >= 1))
     throw DataError(fmt::format("{}: there are no values; expected at least one row", name));
-  if (!(columns >= 1 && columns <= kMostColumns))
+  if (!(columns >= 1 && columns <= kMaxColumns))
     throw DataError(
-        fmt::format("{}: {} columns of values; expected 1 to {}", name, columns, kMostColumns));
+        fmt::format("{}: {} columns of values; expected 1 to {}", name, columns, kMaxColumns));
 }
 
 }  // namespace data

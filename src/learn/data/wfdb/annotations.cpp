@@ -20,8 +20,8 @@ enum Code {
   kChannel = 62,
   kText = 63,
 };
-constexpr int kMostCode = 49;
-constexpr std::int64_t kMostTicks = std::int64_t{1} << 46;
+constexpr int kMaxCode = 49;
+constexpr std::int64_t kMaxTicks = std::int64_t{1} << 46;
 
 class Words {
  public:
@@ -110,7 +110,7 @@ void take_definitions(WfdbAnnotations& out, std::string_view name) {
       const std::vector<Field> fields = split_fields(a.text);
       const std::optional<std::int64_t> code =
           fields.size() < 2 ? std::nullopt : parse_int(fields[0].text);
-      if (!code || *code < 1 || *code > kMostCode)
+      if (!code || *code < 1 || *code > kMaxCode)
         throw DataError(
             fmt::format("{}: byte {}: {} defines no annotation; expected a code from 1 "
                         "to 49 and its symbol",
@@ -138,19 +138,19 @@ WfdbAnnotations parse_wfdb_annotations(std::string_view bytes, std::string_view 
       words.refuse(at, fmt::format("code {}, which belongs to the annotation before it, and there "
                                    "is none",
                                    code));
-    if (code > kMostCode && code < kSkip)
+    if (code > kMaxCode && code < kSkip)
       words.refuse(at, fmt::format("code {}; expected 0 to {}, or those of SKIP, NUM, SUB, CHN and "
                                    "AUX; the file is damaged, or holds no annotations of WFDB",
-                                   code, kMostCode));
+                                   code, kMaxCode));
     if (code == kSkip) {
       time += skip_of(words);
     } else if (code == kText) {
       out.all.back().text = text_of(words.text(static_cast<std::size_t>(value)));
     } else if (code < kSkip) {
       time += value;
-      if (time < 0 || time > kMostTicks)
+      if (time < 0 || time > kMaxTicks)
         words.refuse(at,
-                     fmt::format("an annotation at tick {}; expected 0 to {}", time, kMostTicks));
+                     fmt::format("an annotation at tick {}; expected 0 to {}", time, kMaxTicks));
       if (!out.all.empty() && time < out.all.back().time)
         words.refuse(at, fmt::format("an annotation at tick {}, before the one above it at {}",
                                      time, out.all.back().time));

@@ -12,10 +12,10 @@
 namespace segfuse::data {
 namespace {
 
-constexpr std::int64_t kMostSignals = 1024;
-constexpr std::int64_t kMostParts = 1'000'000;
-constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
-constexpr std::int64_t kMostOffset = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxSignals = 1024;
+constexpr std::int64_t kMaxParts = 1'000'000;
+constexpr std::int64_t kMaxSamples = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxOffset = std::int64_t{1} << 40;
 
 /// The words of one line, with the sentences of what is wrong.
 class HeaderLine {
@@ -74,7 +74,7 @@ std::int64_t read_record_line(const HeaderLine& line, WfdbHeader& out) {
   out.name = name;
   if (!line.has(1))
     line.refuse("the record line ends after the name; expected the number of signals");
-  const std::int64_t signals = line.integer(line.word(1), "the number of signals", 0, kMostSignals);
+  const std::int64_t signals = line.integer(line.word(1), "the number of signals", 0, kMaxSignals);
   if (line.has(2)) {
     std::string_view rate = line.word(2);
     cut(rate, '/');
@@ -85,10 +85,10 @@ std::int64_t read_record_line(const HeaderLine& line, WfdbHeader& out) {
   }
   if (line.has(3)) {
     const std::int64_t samples =
-        line.integer(line.word(3), "the number of samples", 0, kMostSamples);
+        line.integer(line.word(3), "the number of samples", 0, kMaxSamples);
     if (samples > 0) out.samples = samples;
   }
-  if (parts) return line.integer(*parts, "the number of segments", 1, kMostParts);
+  if (parts) return line.integer(*parts, "the number of segments", 1, kMaxParts);
   if (signals == 0) line.refuse("the record has no signals; expected at least one");
   return signals;
 }
@@ -97,9 +97,9 @@ std::int64_t read_record_line(const HeaderLine& line, WfdbHeader& out) {
 void read_format(const HeaderLine& line, WfdbSignal& out) {
   std::string_view text = line.word(1);
   if (const auto offset = cut(text, '+'))
-    out.offset = line.integer(*offset, "the byte offset", 0, kMostOffset);
+    out.offset = line.integer(*offset, "the byte offset", 0, kMaxOffset);
   if (const auto skew = cut(text, ':'))
-    if (const std::int64_t by = line.integer(*skew, "the skew", -kMostOffset, kMostOffset); by != 0)
+    if (const std::int64_t by = line.integer(*skew, "the skew", -kMaxOffset, kMaxOffset); by != 0)
       line.refuse(fmt::format(
           "the signal is skewed by {} samples, which is not read; rewrite the record without skew, "
           "as with WFDB's xform",
@@ -139,7 +139,7 @@ bool read_gain(const HeaderLine& line, WfdbSignal& out) {
 
 /// FILE FORMAT [GAIN [BITS [ZERO [FIRST [CHECKSUM [BLOCK [DESCRIPTION]]]]]]]
 WfdbSignal read_signal_line(const HeaderLine& line, std::size_t number) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 32;
+  constexpr std::int64_t kMax = std::int64_t{1} << 32;
   WfdbSignal out;
   out.line = line.line();
   out.file = line.word(0);
@@ -150,11 +150,10 @@ WfdbSignal read_signal_line(const HeaderLine& line, std::size_t number) {
   read_format(line, out);
   const bool has_baseline = line.has(2) && read_gain(line, out);
   if (line.has(3)) line.integer(line.word(3), "the resolution in bits", 0, 64);
-  if (line.has(4))
-    out.zero = line.integer(line.word(4), "the zero of the converter", -kMost, kMost);
+  if (line.has(4)) out.zero = line.integer(line.word(4), "the zero of the converter", -kMax, kMax);
   if (!has_baseline) out.baseline = static_cast<double>(out.zero);
-  if (line.has(5)) out.first = line.integer(line.word(5), "the first value", -kMost, kMost);
-  if (line.has(6)) out.checksum = line.integer(line.word(6), "the checksum", -kMost, kMost);
+  if (line.has(5)) out.first = line.integer(line.word(5), "the first value", -kMax, kMax);
+  if (line.has(6)) out.checksum = line.integer(line.word(6), "the checksum", -kMax, kMax);
   out.description = line.has(8) ? std::string(line.rest(8)) : fmt::format("signal {}", number);
   return out;
 }
@@ -162,7 +161,7 @@ WfdbSignal read_signal_line(const HeaderLine& line, std::size_t number) {
 WfdbPart read_part_line(const HeaderLine& line) {
   WfdbPart out{std::string(line.word(0)), 0, line.line()};
   if (!line.has(1)) line.refuse("the line of a segment has no number of samples");
-  out.samples = line.integer(line.word(1), "the number of samples", 0, kMostSamples);
+  out.samples = line.integer(line.word(1), "the number of samples", 0, kMaxSamples);
   if (out.samples == 0)
     line.refuse(
         "the record has a layout segment, and its segments other signals; such records are not "

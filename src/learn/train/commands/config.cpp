@@ -140,7 +140,7 @@ void prepare_for_encoder(TrainConfig& config) {
   if (!comm::valid_shards(plan.batch_size))
     throw UsageError(fmt::format(
         "training.batch_size is {}; with an encoder that is given it is a power of two, at most {}",
-        plan.batch_size, comm::kMostShards));
+        plan.batch_size, comm::kMaxShards));
   if (!plan.chooses_shards && plan.shards != plan.batch_size)
     throw UsageError(
         fmt::format("training.shards is {}; an encoder that is given has one "

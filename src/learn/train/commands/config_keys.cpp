@@ -11,7 +11,7 @@ namespace segfuse::learn {
 namespace {
 
 constexpr double kHuge = 1e9;
-constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
 
 /// Rows of one section. `get` gives the place of the value in a configuration.
 class Section {
@@ -33,8 +33,8 @@ class Section {
   template <class Get>
   void whole(const std::string& key, Get get, std::int64_t least, std::int64_t most,
              const std::string& doc) {
-    const std::string type = most == kMost ? fmt::format("integer, at least {}", least)
-                                           : fmt::format("integer, {} to {}", least, most);
+    const std::string type = most == kMax ? fmt::format("integer, at least {}", least)
+                                          : fmt::format("integer, {} to {}", least, most);
     add(key, type, doc, [key, get, least, most](const TomlReader& t, TrainConfig& c) {
       auto& value = get(c);
       value = static_cast<std::remove_reference_t<decltype(value)>>(
@@ -224,14 +224,14 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
 void add_plan_keys(Section& s) {
   s.whole("epochs", SEGFUSE_AT(training.epochs), 1, 1'000'000, "Passes over the training set.");
   s.whole("batch_size", SEGFUSE_AT(training.batch_size), 1, 1'000'000, "Sequences of a step.");
-  s.whole("batch_frames", SEGFUSE_AT(training.batch_frames), 0, kMost,
+  s.whole("batch_frames", SEGFUSE_AT(training.batch_frames), 0, kMax,
           "Frames of a step at most, with padding; 0: any number.");
-  s.add("shards", fmt::format("power of two, 1 to {}", comm::kMostShards),
+  s.add("shards", fmt::format("power of two, 1 to {}", comm::kMaxShards),
         "Parts of a step that ranks can share; they divide `batch_size`. Without it as many as "
         "there are ranks.",
         [](const TomlReader& t, TrainConfig& c) {
           c.training.chooses_shards = !t.has("shards");
-          c.training.shards = t.integer("shards", c.training.shards, 1, comm::kMostShards);
+          c.training.shards = t.integer("shards", c.training.shards, 1, comm::kMaxShards);
         });
   s.number("learning_rate", SEGFUSE_AT(training.learning_rate), 0, kHuge,
            "Largest learning rate of AdamW.");
@@ -250,7 +250,7 @@ void add_plan_keys(Section& s) {
 void add_training_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "training");
   add_plan_keys(s);
-  s.whole("patience", SEGFUSE_AT(training.patience), 0, kMost,
+  s.whole("patience", SEGFUSE_AT(training.patience), 0, kMax,
           "Epochs without a better development score after which training ends; 0: never.");
   s.whole("select_every", SEGFUSE_AT(training.select_every), 1, 1'000'000,
           "Epochs between two scorings of the development set.");
@@ -263,7 +263,7 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
   s.text("init", SEGFUSE_AT(training.init),
          "Model whose weights the training begins with: a file or the directory of a training; "
          "empty: random ones.");
-  s.whole("seed", SEGFUSE_AT(training.seed), 0, kMost, "Of all random numbers.");
+  s.whole("seed", SEGFUSE_AT(training.seed), 0, kMax, "Of all random numbers.");
   s.number("weight_decay", SEGFUSE_AT(training.adamw.weight_decay), 0, kHuge, "Of AdamW.");
   s.number("beta1", SEGFUSE_AT(training.adamw.beta1), 0, 0.999999,
            "Of AdamW: memory of the gradient.");

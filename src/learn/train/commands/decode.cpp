@@ -341,8 +341,8 @@ void Decoding::decode_long(DecodedFile& file) {
 }
 
 void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
-  constexpr std::size_t kMostFiles = 64;
-  constexpr std::int64_t kMostFrames = 4 * learn::Decoder::kBatchFrames;
+  constexpr std::size_t kMaxFiles = 64;
+  constexpr std::int64_t kMaxFrames = 4 * learn::Decoder::kBatchFrames;
   for (std::size_t i = 0; i < files.size();) {
     std::size_t count = 0;
     std::int64_t frames = announced_frames(files[i]);
@@ -356,7 +356,7 @@ void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
         const std::int64_t more = announced_frames(files[i + count]);
         if (is_long(more)) break;
         frames += more;
-      } while (count < kMostFiles && frames <= kMostFrames);
+      } while (count < kMaxFiles && frames <= kMaxFrames);
       decode_portion(files.subspan(i, count));
     }
     i += count;

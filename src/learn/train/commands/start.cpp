@@ -92,9 +92,9 @@ std::vector<std::string> devices_of(const std::string& text) {
 int train_on_ranks(const RanksRequest& request) {
   const auto count = static_cast<std::int64_t>(
       request.devices.empty() ? request.ranks : static_cast<int>(request.devices.size()));
-  if (count < 2 || count > comm::kMostShards)
+  if (count < 2 || count > comm::kMaxShards)
     throw UsageError(
-        fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMostShards));
+        fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMaxShards));
   if (const auto here = ranks_of_environment())
     throw UsageError(fmt::format(
         "ranks were to be started by one of {} processes that {} started together ({}={}); leave "

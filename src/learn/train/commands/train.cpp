@@ -114,7 +114,7 @@ learn::TrainerOptions trainer_options(const TrainOptions& options,
   trainer.resume = options.resume;
   trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
   trainer.quiet = options.context.options().get(options::kQuiet);
-  trainer.execution = engine::executor_options(options.context);
+  trainer.execution = engine::executable_options(options.context);
   trainer.group = ranks.group;
   trainer.watch = ranks.watch;
   trainer.comm = options.comm;

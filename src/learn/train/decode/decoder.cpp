@@ -150,7 +150,7 @@ std::vector<std::int64_t> limits_of(const Tensor& table) {
 }
 
 Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
-                      const engine::ExecutorOptions& execution)
+                      const engine::ExecutableOptions& execution)
     : config(model.config()),
       context(execution.context),
       accelerator(execution.accelerator),
@@ -239,7 +239,7 @@ semicrf::Potentials<float> Decoder::State::potentials(const std::vector<Tensor>&
 }
 
 Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
-                 const engine::ExecutorOptions& execution)
+                 const engine::ExecutableOptions& execution)
     : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(limits),
                                      execution)) {}
 Decoder::~Decoder() = default;

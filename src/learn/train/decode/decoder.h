@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "learn/model/grammar.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/loop/corpus.h"
@@ -86,7 +86,7 @@ class Decoder {
   /// `parameters` and `limits` are shared, not copied: later changes of their content
   /// count. Runs on the threads of the execution's context.
   Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
-          const engine::ExecutorOptions& execution);
+          const engine::ExecutableOptions& execution);
   ~Decoder();
 
   struct Options {

@@ -36,7 +36,7 @@ void check_attention(const ModelConfig& config, const std::vector<Sequence>& seq
 
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
-        const engine::ExecutorOptions& execution);
+        const engine::ExecutableOptions& execution);
   /// The parameters go to the accelerator as they are now.
   void refresh();
   /// One after the other, those of the share.

@@ -34,7 +34,7 @@ LoadedModel::LoadedModel(TrainedModel model, const Context& context)
     : model_(std::move(model)),
       extractor_(model_.config.features),
       decoder_(Segmenter(model_.config.model), model_.parameters, model_.limits(),
-               engine::executor_options(context)) {}
+               engine::executable_options(context)) {}
 
 Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   const auto check = [](const char* what, std::int64_t count, std::int64_t most) {
@@ -42,8 +42,8 @@ Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
       throw UsageError(
           fmt::format("{} asks for {} segmentations; expected 0 to {}", what, count, most));
   };
-  check("k-best", options.k_best, kMostBest);
-  check("samples", options.samples, kMostSamples);
+  check("k-best", options.k_best, kMaxBest);
+  check("samples", options.samples, kMaxSamples);
   Decoder::Options how;
   how.tolerance_frames =
       static_cast<std::int64_t>(model_.config.tolerances.front() / extractor_.hop_seconds() + 1e-9);

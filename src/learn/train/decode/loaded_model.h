@@ -23,8 +23,8 @@ TrainedModel open_model(const std::filesystem::path& given, const std::string& c
 
 class LoadedModel {
  public:
-  static constexpr std::int64_t kMostBest = 1000;
-  static constexpr std::int64_t kMostSamples = 100'000;
+  static constexpr std::int64_t kMaxBest = 1000;
+  static constexpr std::int64_t kMaxSamples = 100'000;
 
   LoadedModel(TrainedModel model, const Context& context);
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using semicrf::LabelOrders;
 
 constexpr std::string_view kEndings[] = {".txt", ".lab"};
-constexpr std::size_t kMostEdges = std::size_t{1} << 22;
+constexpr std::size_t kMaxEdges = std::size_t{1} << 22;
 constexpr int kDeepest = 64;
 
 /// Nodes that a part of an order may begin and end with.
@@ -39,10 +39,10 @@ class Graph {
   }
   Part then(Part a, const Part& b) {
     edges_ += a.last.size() * b.first.size();
-    if (edges_ > kMostEdges)
+    if (edges_ > kMaxEdges)
       throw DataError(fmt::format(
           "{}: more than {} ways from label to label; expected fewer optional labels in a row",
-          source_, kMostEdges));
+          source_, kMaxEdges));
     for (const std::int32_t from : a.last) {
       std::vector<std::int32_t>& next = orders_.nodes[static_cast<std::size_t>(from)].next;
       next.insert(next.end(), b.first.begin(), b.first.end());

@@ -13,7 +13,7 @@ namespace segfuse::learn {
 namespace {
 
 constexpr int kVersion = 2;  // 1 had a hash instead of the recipe
-constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
 
 struct Group {
   const char* name;
@@ -54,7 +54,7 @@ EpochRecord read_epoch(const JsonPlace& row) {
   std::vector<double> values;
   row.for_each([&](const JsonPlace& value) { values.push_back(number(value)); });
   if (values.size() != 8) row.refuse("the 8 numbers of an epoch");
-  if (!(values[0] >= 1 && values[0] <= kMostSteps)) row.refuse("an epoch from 1 on first");
+  if (!(values[0] >= 1 && values[0] <= kMaxSteps)) row.refuse("an epoch from 1 on first");
   return {static_cast<std::int64_t>(values[0]),
           values[1],
           values[2],
@@ -66,7 +66,7 @@ EpochRecord read_epoch(const JsonPlace& row) {
 }
 
 void from_json(const JsonPlace& json, TrainingState& s) {
-  const auto count = [&](std::string_view key) { return json.at(key).integer(0, kMostSteps); };
+  const auto count = [&](std::string_view key) { return json.at(key).integer(0, kMaxSteps); };
   s.step = count("step");
   s.epoch = count("epoch");
   s.batch = count("batch");

@@ -28,8 +28,8 @@ Json sizes_of(const TrainedModel& model) {
           {"joins_neighbours", m.joins_neighbours}};
 }
 
-constexpr std::int64_t kMostColumns = 1'000'000;  // of the features
-constexpr std::int64_t kMostFrames = 1'000'000;   // of a segment, as in the configuration
+constexpr std::int64_t kMaxColumns = 1'000'000;  // of the features
+constexpr std::int64_t kMaxFrames = 1'000'000;   // of a segment, as in the configuration
 
 void read_sizes(const JsonPlace& json, TrainedModel& model) {
   constexpr std::array kHeads = {HeadKind::kSemiMarkov, HeadKind::kLinearChain, HeadKind::kSoftmax};
@@ -38,11 +38,11 @@ void read_sizes(const JsonPlace& json, TrainedModel& model) {
   model.labels = Alphabet(json.at("labels").texts());
   if (model.labels.size() == 0) json.at("labels").refuse("at least one label");
   ModelConfig& m = model.config.model;
-  m.features = json.at("features").integer(1, kMostColumns);
+  m.features = json.at("features").integer(1, kMaxColumns);
   const std::int64_t columns = FeatureExtractor(model.config.features).num_features();
   if (columns > 0 && m.features != columns)
     json.at("features").refuse(fmt::format("the {} columns of the configuration", columns));
-  m.max_duration = json.at("max_duration").integer(1, kMostFrames);
+  m.max_duration = json.at("max_duration").integer(1, kMaxFrames);
   m.classes = model.labels.size();
   if (const auto joins = json.find("joins_neighbours")) {
     joins->for_each([&](const JsonPlace& label) { m.joins_neighbours.push_back(label.boolean()); });
@@ -72,15 +72,15 @@ void read_encoder(const TensorFile& file, const std::string& source, TrainConfig
   const std::string place = source + ": the metadata 'encoder'";
   const Json parsed = parse_json(text->second, place);
   const JsonPlace json(parsed, place);
-  constexpr std::int64_t kMost = 1'000'000;
+  constexpr std::int64_t kMax = 1'000'000;
   Encoder encoder;
   encoder.name = json.at("name").text();
   encoder.training = json.at("training").text();
   encoder.inference = json.at("inference").text();
-  encoder.stride = json.at("stride").integer(1, kMost);
+  encoder.stride = json.at("stride").integer(1, kMax);
   encoder.scores = json.at("scores").boolean();
   encoder.most_steps =
-      json.at("most_steps").integer(0, std::numeric_limits<std::int64_t>::max() / kMost);
+      json.at("most_steps").integer(0, std::numeric_limits<std::int64_t>::max() / kMax);
   for (const std::string& name : json.at("parameters").texts())
     encoder.parameters.emplace_back(name, file.at("parameter.encoder." + name, source));
   for (const std::string& name : json.at("constants").texts())
@@ -130,10 +130,10 @@ class Tensors {
 };
 
 void read_tensors(const Tensors& tensors, TrainedModel& model) {
-  constexpr double kLeast = std::numeric_limits<double>::min();
+  constexpr double kMin = std::numeric_limits<double>::min();
   const ModelConfig& m = model.config.model;
   model.normalisation.mean = tensors.column("normalisation.mean", m.features, 0);
-  model.normalisation.deviation = tensors.column("normalisation.deviation", m.features, kLeast);
+  model.normalisation.deviation = tensors.column("normalisation.deviation", m.features, kMin);
   const bool semi = m.head == HeadKind::kSemiMarkov;
   const auto limit = [&](const char* name, const Shape& shape) {
     return tensors.get<float>(name, DType::kF32, shape, "0 or -inf", [](float v) {

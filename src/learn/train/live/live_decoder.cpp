@@ -98,8 +98,8 @@ std::optional<std::int64_t> LiveDecoder::State::lookahead_frames(double lookahea
         "and what its network and features look ahead",
         lookahead, std::ceil(least * 1000) / 1000));
   const double frames = std::floor((lookahead - delay.seconds) / hop - delay.frames + 1e-6);
-  constexpr double kMost = 1 << 30;  // as good as none
-  return std::max(needed, static_cast<std::int64_t>(std::min(frames, kMost)));
+  constexpr double kMax = 1 << 30;  // as good as none
+  return std::max(needed, static_cast<std::int64_t>(std::min(frames, kMax)));
 }
 
 void LiveDecoder::State::check_open() const {

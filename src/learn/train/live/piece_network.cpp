@@ -44,9 +44,9 @@ void PieceNetwork::push(const Tensor& features, const Run& run, const Take& take
   held_.insert(held_.end(), values.begin(), values.end());
   largest_ = largest_size(values, largest_);
   arrived_ += features.shape()[0];
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (arrived_ > kMost)
-    throw DataError(fmt::format("{}: the recording has more than {} frames", id_, kMost));
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  if (arrived_ > kMax)
+    throw DataError(fmt::format("{}: the recording has more than {} frames", id_, kMax));
   while (arrived_ >= next_ + piece_ + reach_) work(next_ + piece_ + reach_, run, take);
 }
 

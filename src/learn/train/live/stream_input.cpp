@@ -27,8 +27,8 @@ std::size_t bytes_of(SampleEncoding encoding) { return encoding == SampleEncodin
 
 /// Who writes a WAV file into a pipe does not know its length, and announces nothing or the most.
 constexpr std::uint32_t kUnknownLength = 0x7FFF0000;
-constexpr std::size_t kMostHeader = 1 << 20;
-constexpr std::size_t kMostLine = 1 << 24;
+constexpr std::size_t kMaxHeader = 1 << 20;
+constexpr std::size_t kMaxLine = 1 << 24;
 
 }  // namespace
 
@@ -68,11 +68,11 @@ void SampleBytes::read_format(std::string_view chunk) {
         "{}: its header says format {} with {} bits; expected integers of 16 bits (format 1) or "
         "floats of 32 (format 3)",
         name_, kind, bits));
-  constexpr std::uint32_t kMostRate = 100'000'000;
-  if (channels == 0 || rate == 0 || rate > kMostRate)
+  constexpr std::uint32_t kMaxRate = 100'000'000;
+  if (channels == 0 || rate == 0 || rate > kMaxRate)
     throw DataError(
         fmt::format("{}: its header says {} channels and {} Hz; expected at least 1 and 1 to {}",
-                    name_, channels, rate, kMostRate));
+                    name_, channels, rate, kMaxRate));
   format_.channels = channels;
   format_.sample_rate = static_cast<int>(rate);
   agree("Hz", given_.sample_rate, format_.sample_rate);
@@ -93,9 +93,9 @@ bool SampleBytes::read_chunk(std::size_t& at) {
     return true;
   }
   const std::size_t whole = 8 + std::size_t{size} + (size & 1U);
-  if (at + whole > kMostHeader)
-    throw DataError(fmt::format("{}: its header has more than {} bytes before the samples", name_,
-                                kMostHeader));
+  if (at + whole > kMaxHeader)
+    throw DataError(
+        fmt::format("{}: its header has more than {} bytes before the samples", name_, kMaxHeader));
   if (held_.size() < at + whole) return false;
   if (id == "fmt ") read_format(std::string_view(held_).substr(at + 8, size));
   at += whole;
@@ -201,9 +201,8 @@ Tensor NumberLines::push(std::string_view bytes) {
     at = end + 1;
   }
   held_.erase(0, at);
-  if (held_.size() > kMostLine)
-    throw DataError(
-        fmt::format("{}:{}: a line of more than {} bytes", name_, line_ + 1, kMostLine));
+  if (held_.size() > kMaxLine)
+    throw DataError(fmt::format("{}:{}: a line of more than {} bytes", name_, line_ + 1, kMaxLine));
   return take();
 }
 

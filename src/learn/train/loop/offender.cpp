@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/context/pool.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "engine/numerics/walk.h"
 #include "learn/model/grammar.h"
 #include "segfuse/error.h"

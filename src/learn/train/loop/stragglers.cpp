@@ -5,9 +5,9 @@
 namespace segfuse::learn {
 namespace {
 
-constexpr double kFar = 1.1;        // times what the next slowest one takes
-constexpr double kMost = 0.8;       // of the steps
-constexpr double kLeast = 0.000'5;  // seconds a shard that are worth a word
+constexpr double kFar = 1.1;      // times what the next slowest one takes
+constexpr double kMax = 0.8;      // of the steps
+constexpr double kMin = 0.000'5;  // seconds a shard that are worth a word
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::optional<std::string> Stragglers::add(const std::vector<Work>& ranks) {
       next = seconds;
     }
   }
-  if (working > 1 && slowest > kFar * next && slowest - next > kLeast) {
+  if (working > 1 && slowest > kFar * next && slowest - next > kMin) {
     ++sums_[who].times;
     sums_[who].own += slowest;
     sums_[who].next += next;
@@ -41,7 +41,7 @@ std::optional<std::string> Stragglers::judge() {
   std::optional<std::string> sentence;
   for (std::size_t rank = 0; rank < sums_.size(); ++rank) {
     const Sum& sum = sums_[rank];
-    if (sum.times <= kMost * kSteps || said_ == rank) continue;
+    if (sum.times <= kMax * kSteps || said_ == rank) continue;
     said_ = rank;
     sentence = fmt::format(
         "rank {} is slow: in {} of {} steps it took the longest for a shard, {:.1f} ms against "

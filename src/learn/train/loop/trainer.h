@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "learn/model/segmenter.h"
 #include "learn/train/commands/config.h"
 #include "learn/train/files/recipe.h"
@@ -51,7 +51,7 @@ struct TrainerOptions {
   double checkpoint_seconds = 0;     ///< at most so long between two of them; 0: one an epoch
   bool quiet = false;
   bool interruptible = true;  ///< SIGINT, SIGTERM and SIGHUP end it after saving; one at a time
-  engine::ExecutorOptions execution;    ///< how the programs of a step are run
+  engine::ExecutableOptions execution;  ///< how the programs of a step are run
   comm::Group* group = nullptr;         ///< ranks that share the shards; null: this process alone
   RankWatch* watch = nullptr;           ///< hears what this rank does; may be null
   std::string comm{};                   ///< how they exchange: segfuse::TrainOptions::comm

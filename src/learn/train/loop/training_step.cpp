@@ -32,7 +32,7 @@ ir::Fusion with_places(ir::Fusion fusion, const std::vector<nn::ParameterSpec>& 
 
 TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& options,
                            const FlatState& state, const FlatLayout& layout,
-                           const NamedTensors& limits, const engine::ExecutorOptions& execution)
+                           const NamedTensors& limits, const engine::ExecutableOptions& execution)
     : layout_(layout),
       execution_(execution),
       adamw_(options.adamw),

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/tree.h"
-#include "engine/executor.h"
+#include "engine/executable.h"
 #include "learn/model/segmenter.h"
 #include "learn/optim/adamw.h"
 #include "learn/optim/flat.h"
@@ -44,7 +44,7 @@ class TrainingStep {
   /// Works on `state` itself; on an accelerator on a copy there, see fetch().
   TrainingStep(const Segmenter& segmenter, const StepOptions& options, const FlatState& state,
                const optim::FlatLayout& layout, const NamedTensors& limits,
-               const engine::ExecutorOptions& execution);
+               const engine::ExecutableOptions& execution);
 
   /// Sends the tensors of a batch to the accelerator, if there is one.
   void stage(Batch& batch) const;
@@ -85,7 +85,7 @@ class TrainingStep {
   std::string offender();
 
   const optim::FlatLayout& layout_;
-  engine::ExecutorOptions execution_;
+  engine::ExecutableOptions execution_;
   optim::AdamWConfig adamw_;
   FlatState live_;
   engine::Executable forward_backward_;

@@ -42,11 +42,11 @@ void make_grid(const Search& x) {
   double largest = 0.0;
   for (const double* frames : {x.row.emission, x.row.start, x.row.end})
     if (frames != nullptr) largest = std::max(largest, largest_size(frames, size));
-  for (const Buffer* shared :
+  for (const AlignedDoubles* shared :
        {&x.model.transition, &x.model.duration, &x.model.initial, &x.model.final})
     largest = std::max(largest, largest_size(shared->data(), shared->size()));
   x.state.grid = grid_of(largest, x.longest);
-  const auto copy = [&](const Buffer& from, Buffer& to) {
+  const auto copy = [&](const AlignedDoubles& from, AlignedDoubles& to) {
     to.resize(from.size());
     for (std::int64_t i = 0; i < from.size(); ++i) to[i] = x.state.grid(from[i]);
   };

@@ -39,7 +39,8 @@ struct PartDifference {
 /// One part at work.
 struct BestPart {
   BestPass pass;
-  Buffer value, source, base;  ///< of the boundaries before its own, `incoming.first` the first
+  AlignedDoubles value, source,
+      base;  ///< of the boundaries before its own, `incoming.first` the first
   BestLattice incoming;
   std::int64_t begin = 0;  ///< own boundaries are (begin, end]
   std::int64_t end = 0;
@@ -48,15 +49,16 @@ struct BestPart {
 };
 
 struct ViterbiState {
-  Buffer value;   ///< (L+1, stride) best prefix that ends at t with label c, relative to base
-  Buffer source;  ///< (L+1, stride) best entry into label c at t, relative to base
-  Buffer base;    ///< (L+1)
-  Buffer fine;    ///< (L+1) what base lacks where the row is cut
+  AlignedDoubles
+      value;  ///< (L+1, stride) best prefix that ends at t with label c, relative to base
+  AlignedDoubles source;  ///< (L+1, stride) best entry into label c at t, relative to base
+  AlignedDoubles base;    ///< (L+1)
+  AlignedDoubles fine;    ///< (L+1) what base lacks where the row is cut
   bool cut = false;
   int redone = 0;  ///< parts that had to be done again
   ScoreGrid grid;
-  Buffer transition, duration, final;  ///< on the grid
-  Buffer into;                         ///< (C, stride) transition, [to, from]
+  AlignedDoubles transition, duration, final;  ///< on the grid
+  AlignedDoubles into;                         ///< (C, stride) transition, [to, from]
   BestPass pass;
   std::vector<std::unique_ptr<BestPart>> parts;
 

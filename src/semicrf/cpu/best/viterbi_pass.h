@@ -48,9 +48,9 @@ struct BestPass {
   const double* duration = nullptr;
   ScoreGrid grid;
 
-  Buffer window;            ///< (., stride) sources with start scores less origin, oldest first
-  Buffer origin;            ///< (stride) content since it is in here
-  Buffer best;              ///< (stride)
+  AlignedDoubles window;    ///< (., stride) sources with start scores less origin, oldest first
+  AlignedDoubles origin;    ///< (stride) content since it is in here
+  AlignedDoubles best;      ///< (stride)
   std::int64_t newest = 0;  ///< row of the window
   std::int64_t known = 0;   ///< rows of the window
   double base = 0.0;

@@ -22,7 +22,7 @@ std::int64_t chunk_length(const Dims& dims) {
   return std::max(kShortestChunk, kWindowsInChunk * dims.max_duration);
 }
 
-void copy(const Buffer& from, std::int64_t size, Buffer& to) {
+void copy(const AlignedDoubles& from, std::int64_t size, AlignedDoubles& to) {
   to.resize(from.size());
   std::copy_n(from.data(), size, to.data());
 }
@@ -45,7 +45,7 @@ void copy_window(const ScaledWindow& from, std::int64_t stride, ScaledWindow& to
 }
 
 /// Whether two windows are the same but for their scale; log_ratio becomes log(a / b).
-bool same_direction(const Buffer& a, const Buffer& b, double& log_ratio) {
+bool same_direction(const AlignedDoubles& a, const AlignedDoubles& b, double& log_ratio) {
   const double* top = std::max_element(a.data(), a.data() + a.size());
   const double other = b[top - a.data()];
   if (!(*top > 0.0) || !(other > 0.0)) return false;
@@ -129,7 +129,7 @@ struct Crossing {
   RowChunk& into;
   ScaledPass& from_pass;
   ScaledPass& into_pass;
-  const Buffer& outgoing;
+  const AlignedDoubles& outgoing;
   std::int64_t from_boundary;
   std::int64_t into_boundary;
 };
@@ -234,7 +234,7 @@ bool chunked_forward(ScaledRow& row, ChunkedState& state, ThreadPool& pool) {
 bool chunked_expectations(ScaledRow& row, ChunkedState& state, ThreadPool& pool) {
   const Dims& dims = row.model->dims;
   RowExpectations& out = *row.out;
-  for (Buffer* frames : {&out.label, &out.start, &out.end})
+  for (AlignedDoubles* frames : {&out.label, &out.start, &out.end})
     frames->resize(row.row.length * dims.stride);
   for (std::int64_t i = 0; i < state.count; ++i)
     state.chunks[static_cast<std::size_t>(i)]->row.keep_backward = row.keep_backward;
@@ -243,11 +243,11 @@ bool chunked_expectations(ScaledRow& row, ChunkedState& state, ThreadPool& pool)
   state.chunks[static_cast<std::size_t>(state.count - 1)]->backward_log = 0.0;
   if (!settle(state, dims.stride, pool, scaled_expectations, false, backward_crossing))
     return false;
-  const auto add_up = [&](Buffer ScaledState::* counts, const Buffer& factors, std::int64_t size,
-                          Buffer& sum) {
+  const auto add_up = [&](AlignedDoubles ScaledState::* counts, const AlignedDoubles& factors,
+                          std::int64_t size, AlignedDoubles& sum) {
     sum.assign(size, 0.0);
     for (std::int64_t i = 0; i < state.count; ++i) {
-      const Buffer& part = state.chunks[static_cast<std::size_t>(i)]->state.*counts;
+      const AlignedDoubles& part = state.chunks[static_cast<std::size_t>(i)]->state.*counts;
       for (std::int64_t j = 0; j < size; ++j) sum[j] += part[j] * factors[j];
     }
   };

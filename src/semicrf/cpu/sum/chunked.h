@@ -21,10 +21,10 @@ namespace segfuse::semicrf {
 struct RowChunk {
   ScaledState state;
   ScaledRow row;
-  ScaledWindow neighbour;    ///< to start again from
-  Buffer neighbour_value;    ///< (2, stride) value and linked of the boundary they share
-  Buffer backward_outgoing;  ///< the backward window at the part's first boundary
-  double forward_log = 0.0;  ///< log of true over stored forward values, exponents apart
+  ScaledWindow neighbour;            ///< to start again from
+  AlignedDoubles neighbour_value;    ///< (2, stride) value and linked of the boundary they share
+  AlignedDoubles backward_outgoing;  ///< the backward window at the part's first boundary
+  double forward_log = 0.0;          ///< log of true over stored forward values, exponents apart
   double backward_log = 0.0;
   bool again = false;
 };

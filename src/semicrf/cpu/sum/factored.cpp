@@ -113,7 +113,7 @@ void add_outer_products(const Sweep& sweep, const std::int64_t* boundaries, cons
 void collect_transitions(const Sweep& sweep, RowExpectations& out) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t stride = sweep.stride;
-  Buffer& counts = sweep.state.counts;
+  AlignedDoubles& counts = sweep.state.counts;
   counts.assign(stride * stride, 0.0);
   out.transition.assign(sweep.classes * stride, 0.0);
   std::int64_t boundaries[kBlock];
@@ -147,7 +147,7 @@ void run_backward(const Model& model, const FactoredTables& tables, const Row& r
                   FactoredState& state, RowExpectations& out) {
   const FlushDenormals flush;
   const Sweep sweep{model, tables, row, state};
-  Buffer& counts = state.counts;
+  AlignedDoubles& counts = state.counts;
   const std::int64_t durations = model.dims.max_duration * sweep.stride;
   if (out.want_duration) {
     counts.assign(durations, 0.0);
@@ -178,11 +178,11 @@ HWY_EXPORT(run_forward);
 HWY_EXPORT(run_backward);
 
 /// Sizes a pass and sets its first boundary.
-void begin_pass(const Model& model, const Row& row, const Buffer& boundary, std::int64_t first,
-                Pass& pass, Window& window) {
+void begin_pass(const Model& model, const Row& row, const AlignedDoubles& boundary,
+                std::int64_t first, Pass& pass, Window& window) {
   const Dims& dims = model.dims;
   const std::int64_t size = (row.length + 1) * dims.stride;
-  for (Buffer* buffer : {&pass.linked, &pass.value, &pass.linear, &window.rows})
+  for (AlignedDoubles* buffer : {&pass.linked, &pass.value, &pass.linear, &window.rows})
     buffer->resize(size);
   if (pass.enter != nullptr) pass.source.resize(size);
   pass.base.assign(static_cast<std::size_t>(row.length) + 1, 0.0);
@@ -227,7 +227,7 @@ void factored_expectations(const Model& model, const FactoredTables& tables, con
   state.backward.enter = row.end;
   state.backward.leave = row.start;
   begin_pass(model, row, model.final, row.length, state.backward, state.window);
-  for (Buffer* frames : {&out.label, &out.start, &out.end})
+  for (AlignedDoubles* frames : {&out.label, &out.start, &out.end})
     frames->resize(row.length * model.dims.stride);
   HWY_DYNAMIC_DISPATCH(run_backward)(model, tables, row, state, out);
 }

@@ -34,14 +34,14 @@ inline constexpr std::int64_t kTile = 4;
 
 /// The shared scores as factors at most 1 and the maxima taken out of them.
 struct FactoredTables {
-  Buffer duration;      ///< (K + kTile, stride) exp(duration - duration_max), then zeros
-  Buffer duration_max;  ///< (stride)
-  Buffer into;          ///< (C, stride) [from, to] exp(transition - into_max[to])
-  Buffer into_max;      ///< (stride)
-  Buffer out_of;        ///< (C, stride) [to, from] exp(transition - out_of_max[from])
-  Buffer out_of_max;    ///< (stride)
-  Buffer transition;    ///< (C, stride) exp(transition - transition_max)
-  Buffer transposed;    ///< (C, stride) [to, from] transition
+  AlignedDoubles duration;      ///< (K + kTile, stride) exp(duration - duration_max), then zeros
+  AlignedDoubles duration_max;  ///< (stride)
+  AlignedDoubles into;          ///< (C, stride) [from, to] exp(transition - into_max[to])
+  AlignedDoubles into_max;      ///< (stride)
+  AlignedDoubles out_of;        ///< (C, stride) [to, from] exp(transition - out_of_max[from])
+  AlignedDoubles out_of_max;    ///< (stride)
+  AlignedDoubles transition;    ///< (C, stride) exp(transition - transition_max)
+  AlignedDoubles transposed;    ///< (C, stride) [to, from] transition
   double transition_max = 0.0;
 };
 
@@ -52,29 +52,30 @@ struct Pass {
   int step = -1;                  ///< where earlier results lie: -1 forward, +1 backward
   const double* enter = nullptr;  ///< frame scores added to a source; null when absent
   const double* leave = nullptr;
-  Buffer linked;
-  Buffer source;  ///< linked + enter; unused without enter scores
-  Buffer value;
-  Buffer linear;             ///< exp(value), within a factor of 2 of 1 at the largest
+  AlignedDoubles linked;
+  AlignedDoubles source;  ///< linked + enter; unused without enter scores
+  AlignedDoubles value;
+  AlignedDoubles linear;     ///< exp(value), within a factor of 2 of 1 at the largest
   std::vector<double> base;  ///< (L+1) true value = base + stored value
   /// Frame whose emission joins when going from boundary t + step to t.
   std::int64_t frame(std::int64_t t) const { return step < 0 ? t - 1 : t; }
-  const Buffer& sources() const { return enter != nullptr ? source : linked; }
+  const AlignedDoubles& sources() const { return enter != nullptr ? source : linked; }
 };
 
 /// The sliding window of a pass, and its per-class sums.
 struct Window {
-  Buffer rows;       ///< (L+1, stride) exp(source + content - reference)
-  Buffer reference;  ///< (stride)
-  Buffer sum;        ///< (stride) sum over the window, times exp(duration - duration_max)
-  Buffer padding;    ///< (stride) 1 in padding, else 0
-  Buffer ahead;      ///< (kTile, stride) the tile's sums over the rows known when it began
+  AlignedDoubles rows;       ///< (L+1, stride) exp(source + content - reference)
+  AlignedDoubles reference;  ///< (stride)
+  AlignedDoubles sum;        ///< (stride) sum over the window, times exp(duration - duration_max)
+  AlignedDoubles padding;    ///< (stride) 1 in padding, else 0
+  AlignedDoubles ahead;      ///< (kTile, stride) the tile's sums over the rows known when it began
   std::int64_t tile_done = kTile;  ///< boundaries of the tile that are finished
 };
 
 /// Boundaries whose segments are not yet counted by duration: `first`, first - 1, ...
 struct DurationTile {
-  Buffer weights;  ///< (kTile, stride) probability of a segment over window entry and factor
+  AlignedDoubles
+      weights;  ///< (kTile, stride) probability of a segment over window entry and factor
   std::int64_t first = 0;
   std::int64_t pending = 0;
 };
@@ -84,9 +85,9 @@ struct FactoredState {
   Pass backward;
   Window window;
   DurationTile tile;
-  Buffer scratch;
-  Buffer counts;
-  Buffer cover;
+  AlignedDoubles scratch;
+  AlignedDoubles counts;
+  AlignedDoubles cover;
   double log_rest = 0.0;  ///< log-partition minus forward.base[L]
 };
 

@@ -14,7 +14,7 @@ double max_of_column(const double* table, std::int64_t rows, std::int64_t stride
 
 /// out = exp(table - column maximum), padding and `extra` more rows 0.
 void scaled_columns(const double* table, std::int64_t rows, std::int64_t extra, const Dims& dims,
-                    Buffer& out, Buffer& max) {
+                    AlignedDoubles& out, AlignedDoubles& max) {
   out.assign((rows + extra) * dims.stride, 0.0);
   max.assign(dims.stride, 0.0);
   for (std::int64_t c = 0; c < dims.classes; ++c) {

@@ -180,7 +180,7 @@ bool factors_of(const double* scores, std::int64_t rows, std::int64_t classes, s
 }
 
 /// exp(transition + duration) by slice; false when a finite sum is out of range.
-bool slice_factors(const Model& model, Buffer& out) {
+bool slice_factors(const Model& model, AlignedDoubles& out) {
   const Dims& dims = model.dims;
   bool good = true;
   for (std::int64_t k = 0; k < dims.max_duration; ++k) {
@@ -219,7 +219,7 @@ double enough_for(const double* factors, std::int64_t columns, std::int64_t next
 }
 
 /// Sizes a pass and its window and sets the first boundary.
-void begin_pass(const ScaledRow& x, ScaledPass& pass, const Buffer& boundary) {
+void begin_pass(const ScaledRow& x, ScaledPass& pass, const AlignedDoubles& boundary) {
   const Dims& dims = x.model->dims;
   const std::int64_t length = x.row.length;
   const std::int64_t boundaries = pass.mask < 0 ? length + 1 : pass.mask + 1;
@@ -272,7 +272,8 @@ bool kept_bounds(const ScaledRow& x) {
 }
 
 /// out = counts * factors.
-void multiply(const Buffer& counts, const Buffer& factors, std::int64_t size, Buffer& out) {
+void multiply(const AlignedDoubles& counts, const AlignedDoubles& factors, std::int64_t size,
+              AlignedDoubles& out) {
   out.resize(size);
   for (std::int64_t i = 0; i < size; ++i) out[i] = counts[i] * factors[i];
 }
@@ -365,7 +366,7 @@ void make_scaled_tables(const Model& model, ScaledTables& tables) {
 }
 
 void window_at_boundary(const ScaledWindow& window, std::int64_t longest, std::int64_t stride,
-                        Buffer& out) {
+                        AlignedDoubles& out) {
   out.resize(longest * stride);
   const std::int64_t held = std::min(longest, window.steps + 1);
   for (std::int64_t k = 0; k < longest; ++k) {
@@ -425,7 +426,7 @@ void scaled_expectations(ScaledRow* const* rows, std::int64_t n) {
       state.tile_done = state.taken_out = state.last_lag = 0;
     }
     if (x.part.total == x.row.length)  // else another made room for the whole row
-      for (Buffer* frames : {&x.out->label, &x.out->start, &x.out->end})
+      for (AlignedDoubles* frames : {&x.out->label, &x.out->start, &x.out->end})
         frames->resize(x.row.length * dims.stride);
   }
   HWY_DYNAMIC_DISPATCH(backward_rows)(rows, n);

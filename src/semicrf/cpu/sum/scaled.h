@@ -55,13 +55,13 @@ inline constexpr std::int64_t kLockstep = 2;
 
 /// The shared scores as factors. With transitions by duration the slices hold the durations too.
 struct ScaledTables {
-  Buffer duration;  ///< (K + kSumTile, stride) exp(duration), then zeros
-  Buffer into;      ///< (slices, C, stride) [from, to] exp(transition)
-  Buffer out_of;    ///< (slices, C, stride) [to, from]
-  Buffer initial;   ///< (stride)
-  Buffer final;     ///< (stride)
-  Buffer enough;    ///< (stride) beside a window entry this large, older ones below
-                    ///< kSmallestEntry do not matter
+  AlignedDoubles duration;  ///< (K + kSumTile, stride) exp(duration), then zeros
+  AlignedDoubles into;      ///< (slices, C, stride) [from, to] exp(transition)
+  AlignedDoubles out_of;    ///< (slices, C, stride) [to, from]
+  AlignedDoubles initial;   ///< (stride)
+  AlignedDoubles final;     ///< (stride)
+  AlignedDoubles enough;    ///< (stride) beside a window entry this large, older ones below
+                            ///< kSmallestEntry do not matter
   bool in_range = false;
 };
 
@@ -69,9 +69,9 @@ void make_scaled_tables(const Model& model, ScaledTables& tables);
 
 /// A row's frame scores as factors, (L, stride): emission[t] * 2^exponent[t].
 struct FrameFactors {
-  Buffer emission;
-  Buffer start;  ///< without exponents; unused without start scores
-  Buffer end;
+  AlignedDoubles emission;
+  AlignedDoubles start;  ///< without exponents; unused without start scores
+  AlignedDoubles end;
   std::vector<std::int32_t> exponent;
   std::vector<std::uint8_t> forbids;  ///< some label is forbidden; its factor is stored as 1
 };
@@ -82,8 +82,8 @@ struct ScaledPass {
   int step = -1;                  ///< where earlier results lie: -1 forward, +1 backward
   const double* enter = nullptr;  ///< factors of a source by frame; null when absent
   const double* leave = nullptr;
-  Buffer value;
-  Buffer linked;
+  AlignedDoubles value;
+  AlignedDoubles linked;
   std::int64_t mask = ~std::int64_t{0};
   std::vector<std::int64_t> exponent;  ///< (L+1)
   std::int64_t row(std::int64_t t) const { return t & mask; }
@@ -93,12 +93,14 @@ struct ScaledPass {
 
 /// The sliding window of a pass: its newest entries, in the order in which they came.
 struct ScaledWindow {
-  Buffer entries;    ///< (capacity, stride)
-  Buffer reference;  ///< (stride)
-  Buffer inverse;    ///< (stride) 1 / reference
-  Buffer ahead;      ///< (kSumTile, stride) the tile's sums over the entries known when it began
-  Buffer dropped;    ///< (stride) boundaries for which dropped entries count; empty if none may be
-  Buffer extremes;   ///< (4, kLanes) smallest and largest values and entries so far
+  AlignedDoubles entries;    ///< (capacity, stride)
+  AlignedDoubles reference;  ///< (stride)
+  AlignedDoubles inverse;    ///< (stride) 1 / reference
+  AlignedDoubles
+      ahead;  ///< (kSumTile, stride) the tile's sums over the entries known when it began
+  AlignedDoubles
+      dropped;  ///< (stride) boundaries for which dropped entries count; empty if none may be
+  AlignedDoubles extremes;  ///< (4, kLanes) smallest and largest values and entries so far
   std::int64_t capacity = 0;
   std::int64_t kept = 0;    ///< entries that must stay
   std::int64_t newest = 0;  ///< row of the newest entry
@@ -111,7 +113,8 @@ struct ScaledWindow {
 
 /// Boundaries whose segments are not yet counted by duration, oldest first.
 struct PendingDurations {
-  Buffer weights;  ///< (kCountTile, stride) probability of a segment over entry and duration factor
+  AlignedDoubles
+      weights;  ///< (kCountTile, stride) probability of a segment over entry and duration factor
   std::int64_t count = 0;
 };
 
@@ -121,19 +124,19 @@ struct ScaledState {
   ScaledPass backward;
   ScaledWindow window;
   PendingDurations pending;
-  Buffer duration_counts;    ///< (K, stride) without the duration factors
-  Buffer transition_counts;  ///< (slices, stride, stride) without the transition factors
-  Buffer left;               ///< (kCountTile, stride) forward values on the normaliser's scale
-  Buffer cover;              ///< (stride) running label posterior
+  AlignedDoubles duration_counts;    ///< (K, stride) without the duration factors
+  AlignedDoubles transition_counts;  ///< (slices, stride, stride) without the transition factors
+  AlignedDoubles left;   ///< (kCountTile, stride) forward values on the normaliser's scale
+  AlignedDoubles cover;  ///< (stride) running label posterior
   // For transitions by duration.
-  Buffer products;             ///< (9, stride) operands of one slice
-  Buffer segments;             ///< (kCountTile, stride) segments of one duration
+  AlignedDoubles products;     ///< (9, stride) operands of one slice
+  AlignedDoubles segments;     ///< (kCountTile, stride) segments of one duration
   std::int64_t tile_done = 0;  ///< backward boundaries so far
   std::int64_t taken_out = 0;  ///< exponent taken out since the tile began
   std::int64_t last_lag = 0;   ///< exponent of the last boundary
   // For a part of a row: (K, stride) windows, newest first.
-  Buffer incoming;  ///< of the pass, where the part's own boundaries begin
-  Buffer outgoing;  ///< of the forward pass, where they end
+  AlignedDoubles incoming;  ///< of the pass, where the part's own boundaries begin
+  AlignedDoubles outgoing;  ///< of the forward pass, where they end
   // Normaliser = rest * 2^rest_exponent, on the scale of forward times backward values.
   double rest = 0.0;
   std::int64_t rest_exponent = 0;
@@ -169,7 +172,7 @@ void scaled_forward(ScaledRow* const* rows, std::int64_t n);
 
 /// The window of a pass on the scale of its boundary: (K, stride), newest first.
 void window_at_boundary(const ScaledWindow& window, std::int64_t longest, std::int64_t stride,
-                        Buffer& out);
+                        AlignedDoubles& out);
 
 /// After scaled_forward with finite results: runs the backward pass and fills `out`.
 void scaled_expectations(ScaledRow* const* rows, std::int64_t n);

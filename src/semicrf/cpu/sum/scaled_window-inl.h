@@ -25,7 +25,7 @@ struct Strand {
   ScaledPass& pass;
   ScaledWindow& window;
   PendingDurations& pending;
-  Buffer& duration_counts;
+  AlignedDoubles& duration_counts;
   const double* scores;  ///< emission, for what it forbids
   std::int64_t stride;
   std::int64_t classes;

@@ -290,8 +290,8 @@ TEST(Heap, Test10AllocationSucceedsWheneverARunFits) {
 
 TEST(Heap, Test16ExabyteRequestsAreRefusedCleanly) {
   Bench bench;
-  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
-  for (const std::size_t bytes : {kMost, kMost - 255, kMost / 2, std::size_t{1} << 60}) {
+  constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
+  for (const std::size_t bytes : {kMax, kMax - 255, kMax / 2, std::size_t{1} << 60}) {
     EXPECT_THROW((void)bench.heap.allocate(bytes, bench.a), OutOfDeviceMemory);
     bench.heap.verify();
   }

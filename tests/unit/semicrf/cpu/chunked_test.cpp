@@ -48,7 +48,7 @@ struct LongRow {
   }
 };
 
-double largest_difference(const Buffer& a, const Buffer& b) {
+double largest_difference(const AlignedDoubles& a, const AlignedDoubles& b) {
   double worst = 0.0;
   EXPECT_EQ(a.size(), b.size());
   for (std::int64_t i = 0; i < a.size(); ++i) {

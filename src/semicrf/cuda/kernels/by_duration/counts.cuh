@@ -48,13 +48,13 @@ KERNEL starts_by_duration(const __grid_constant__ Call call) {
   const int length = row_length(call, row);
   if (s >= length || call.row_weight[row] == 0.0) return;
   const long long here = at_boundary(call, row, s);
-  const double limit = x.direct ? minus_infinity() : kMostBits;
+  const double limit = x.direct ? minus_infinity() : kMaxBits;
   for (int c = x.lane; c < x.classes; c += kLinkLanes) {
     SegmentBits segment(call, row, s, c);
     double sum = 0.0;
     for (int k = 1; k <= min(x.longest, length - s); ++k) {
       const double bits = segment.next(k);
-      if (!(bits > (x.direct ? minus_infinity() : -1100.0 - kMostBits))) continue;
+      if (!(bits > (x.direct ? minus_infinity() : -1100.0 - kMaxBits))) continue;
       if (s == 0) {
         sum += exp2(bits);
       } else if (bits <= limit) {
@@ -102,7 +102,7 @@ DEVICE void count_sources(const Call& call, const Link& x, CountStage& stage, in
                           int end, int c, bool mine, double* counts, double* first) {
   const int length = row_length(call, row);
   const double weight = call.row_weight[row];
-  const double limit = x.direct ? minus_infinity() : kMostBits;
+  const double limit = x.direct ? minus_infinity() : kMaxBits;
   double reached[kCountEach];  // content so far, by source
 #pragma unroll
   for (int j = 0; j < kCountEach; ++j)

@@ -7,7 +7,7 @@
 //
 // The sums are formed in the linear domain: 2^M once per call, 2^(alpha - its largest) once per
 // boundary, 2^(the rest - its largest) once per (k, c). What underflows there is below
-// 2^-700; a sum below kLeastSum is formed again from logarithms.
+// 2^-700; a sum below kMinSum is formed again from logarithms.
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
@@ -17,8 +17,8 @@ namespace segfuse::semicrf::gpu {
 
 constexpr int kLinkLanes = 32;  ///< classes side by side
 constexpr int kLinkParts = 16;  ///< parts into which durations are dealt out
-constexpr double kLeastSum = 0x1p-300;
-constexpr double kMostBits = 300.0;  ///< of a factor that multiplies a linear sum
+constexpr double kMinSum = 0x1p-300;
+constexpr double kMaxBits = 300.0;  ///< of a factor that multiplies a linear sum
 
 /// A tile of classes and a part of the durations: this thread's.
 struct Link {
@@ -136,7 +136,7 @@ DEVICE double prefix_sum(const Call& call, const Link& x, int row, int t, int c,
   }
   sum = sum_of_parts(sum, scratch);
   const bool trusted =
-      largest == minus_infinity() || (sum >= kLeastSum && !x.direct && sum < 0x1p1000);
+      largest == minus_infinity() || (sum >= kMinSum && !x.direct && sum < 0x1p1000);
   const double linear = largest == minus_infinity() ? largest : largest + log2(sum);
   if (__syncthreads_and(trusted)) return linear;
   const double exact = prefix_from_logarithms(call, x, row, t, c, ring, scratch);
@@ -192,7 +192,7 @@ DEVICE double suffix_sum(const Call& call, const Link& x, int known, int from, d
     while (c >= x.classes) c -= x.classes, ++k;
   }
   sum = warp_sum(sum);
-  if (sum >= kLeastSum && !x.direct) return largest + log2(sum);
+  if (sum >= kMinSum && !x.direct) return largest + log2(sum);
   double most = minus_infinity();
   for (int i = x.lane; i < cells; i += kLinkLanes) {
     const int d = i / x.classes + 1;

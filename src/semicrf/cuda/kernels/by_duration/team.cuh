@@ -160,7 +160,7 @@ struct DurationTeam {
       double most;
       const double sum = sum_of_shares(c, most);
       const bool trusted =
-          again || most == minus_infinity() || (sum >= kLeastSum && sum < 0x1p1000 && !direct);
+          again || most == minus_infinity() || (sum >= kMinSum && sum < 0x1p1000 && !direct);
       values[c] = most == minus_infinity() ? most : most + log2(sum);
       if (trusted) continue;
       values[c] = minus_infinity() - minus_infinity();

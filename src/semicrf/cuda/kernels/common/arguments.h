@@ -9,10 +9,10 @@ namespace segfuse::semicrf::gpu {
 
 /// How rows are cut (common/cuts.cuh).
 inline constexpr int kShortestSlice = 64;
-inline constexpr int kMostSlices = 256;
+inline constexpr int kMaxSlices = 256;
 inline constexpr int kFramesOfGoldPart = 1024;
-inline constexpr int kMostGoldParts = 64;
-inline constexpr int kMostWays = 60000;
+inline constexpr int kMaxGoldParts = 64;
+inline constexpr int kMaxWays = 60000;
 
 /// Elements of device memory, as the caller laid them out.
 struct Strided {

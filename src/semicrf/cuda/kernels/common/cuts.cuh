@@ -20,17 +20,15 @@ DEVICE int chunk_steps(const Call& call, int length) {
 /// Frames of a row's time slices: long enough to be worth a block, few enough that a running sum
 /// over them is cheap.
 DEVICE int slice_frames(int length) {
-  return max(kShortestSlice, 32 * parts_of(parts_of(length, kMostSlices), 32));
+  return max(kShortestSlice, 32 * parts_of(parts_of(length, kMaxSlices), 32));
 }
 
 /// Blocks that share a row's gold segments.
-DEVICE int gold_parts(int length) {
-  return max(1, min(length / kFramesOfGoldPart, kMostGoldParts));
-}
+DEVICE int gold_parts(int length) { return max(1, min(length / kFramesOfGoldPart, kMaxGoldParts)); }
 
 /// Boundaries of a part of the way back.
 DEVICE int way_frames(const Call& call, int length) {
-  return max(call.best.part_frames, parts_of(length, kMostWays));
+  return max(call.best.part_frames, parts_of(length, kMaxWays));
 }
 
 }  // namespace segfuse::semicrf::gpu

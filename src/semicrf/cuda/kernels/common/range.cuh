@@ -6,11 +6,11 @@
 namespace segfuse::semicrf::gpu {
 
 constexpr int kTarget = 200;  ///< exponent to which the common scale brings the largest value
-constexpr int kLeast = 1023 - 700;
-constexpr int kMost = 1023 + 600;
+constexpr int kMin = 1023 - 700;
+constexpr int kMax = 1023 + 600;
 
 DEVICE bool out_of_range(double x) {
-  return static_cast<unsigned>(exponent_bits(x) - kLeast) > static_cast<unsigned>(kMost - kLeast);
+  return static_cast<unsigned>(exponent_bits(x) - kMin) > static_cast<unsigned>(kMax - kMin);
 }
 
 }  // namespace segfuse::semicrf::gpu

@@ -13,7 +13,7 @@ namespace segfuse::semicrf::gpu {
 constexpr int kEachDuration = 8;   ///< durations of one thread
 constexpr int kCountSources = 32;  ///< sources staged at once
 constexpr int kLargestSourceBits = 700;
-constexpr int kLeastGrown = 1023 - 1000;  ///< biased exponent of a product of frames to divide by
+constexpr int kMinGrown = 1023 - 1000;  ///< biased exponent of a product of frames to divide by
 
 /// How a block's threads lie over (durations, classes); both are runtime sizes chosen by the host:
 /// blockDim = (class tile, duration tiles of 8).
@@ -138,7 +138,7 @@ DEVICE void relate_durations(const Call& call, int row, int begin, int end, int 
     for (int i = 0; i < kCountSources; ++i) {
       double& x = stage.source[i * tile.class_tile + local];
       const int shrunk = exponent_bits(grown);
-      if (shrunk < kLeastGrown || exponent_bits(x) - shrunk > kLargestSourceBits) {
+      if (shrunk < kMinGrown || exponent_bits(x) - shrunk > kLargestSourceBits) {
         direct |= x == 0.0 ? 0u : 1u << i;
         x = 0.0;
       } else if (x != 0.0) {

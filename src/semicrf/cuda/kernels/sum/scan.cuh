@@ -28,8 +28,8 @@
 namespace segfuse::semicrf::gpu {
 
 constexpr int kStride = 4;
-constexpr int kSmallFactor = 1023 - 110;   ///< biased exponent: smaller ones are absorbed at once
-constexpr int kLeastPending = 1023 - 500;  ///< before absorbing up to kStride factors
+constexpr int kSmallFactor = 1023 - 110;  ///< biased exponent: smaller ones are absorbed at once
+constexpr int kMinPending = 1023 - 500;   ///< before absorbing up to kStride factors
 
 template <int kClasses, int kGroup, int kTaps>
 struct Scan {
@@ -298,7 +298,7 @@ DEVICE void scan_row(const Call& call) {
     if (begin + kStride < stop) {
       const int largest = largest_exponent<Lane::kWarps>(warp_exponent);
       const int shift = largest == 0 ? 0 : max(-1000, min(1000, 1023 + kTarget - largest));
-      if (!absorb && lane.least_pending() < kLeastPending) lane.bad = 1;
+      if (!absorb && lane.least_pending() < kMinPending) lane.bad = 1;
       const double factor_of_shift = power_of_two(shift);
       lane.scale_pending(lane.grown * factor_of_shift);
       source *= factor_of_shift;

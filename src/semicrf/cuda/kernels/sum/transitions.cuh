@@ -29,7 +29,7 @@ DEVICE int first_row(const Call& call, int group) {
 /// Slots that a row deals its units out to, where it has slots of its own.
 DEVICE int slots_of_row(const Call& call, int length) {
   return call.slot_frames == 0 ? slots_of_group(call)
-                               : max(1, min(parts_of(length, call.slot_frames), kMostSlices));
+                               : max(1, min(parts_of(length, call.slot_frames), kMaxSlices));
 }
 
 /// Calls body(unit) for each unit of a slot.

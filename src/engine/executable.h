@@ -22,7 +22,7 @@ namespace segfuse::engine {
 
 class Accelerator;
 
-struct ExecutorOptions {
+struct ExecutableOptions {
   /// The name of one in backends/: "compiled" (machine code), "loops" (built in) or "reference"
   /// (the interpreter in double precision). Results differ in last digits only.
   std::string backend = "compiled";
@@ -52,14 +52,14 @@ struct ExecutorOptions {
 
 /// As the options `backend`, `check-numerics` (op), `device` and `check-streams` of a context say.
 /// DeviceError when that device cannot be used.
-ExecutorOptions executor_options(const Context& context);
+ExecutableOptions executable_options(const Context& context);
 
 /// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
 /// kept; working memory is kept too. One run at a time.
 class Executable {
  public:
   /// `pool` outlives this. UsageError for a backend that is not there.
-  Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions options = {});
+  Executable(ir::Fusion fusion, ThreadPool& pool, ExecutableOptions options = {});
   ~Executable();
   Executable(Executable&&) noexcept;
   Executable& operator=(Executable&&) noexcept;
@@ -82,7 +82,7 @@ class Executable {
   const ir::Fusion& fusion() const noexcept;
   /// Bytes of working memory held now.
   std::size_t workspace_bytes() const noexcept;
-  /// With ExecutorOptions::profile: the steps of the last run's plan, in order.
+  /// With ExecutableOptions::profile: the steps of the last run's plan, in order.
   std::vector<StepTime> step_times() const;
 
  private:

@@ -1,4 +1,4 @@
-#include "engine/executor.h"
+#include "engine/executable.h"
 
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ std::vector<Tensor> on_host(std::span<const Tensor> inputs) {
 }  // namespace
 
 struct Executable::State {
-  State(ir::Fusion program, ThreadPool& pool, ExecutorOptions how)
+  State(ir::Fusion program, ThreadPool& pool, ExecutableOptions how)
       : fusion(std::move(program)),
         options(std::move(how)),
         info(find_backend(options.backend, options.accelerator != nullptr)) {
@@ -32,10 +32,10 @@ struct Executable::State {
       ir::Fusion looked_at = fusion;
       for (const ir::Alias& alias : fusion.aliases()) looked_at.remove_alias(alias.input);
       checker = std::make_unique<State>(std::move(looked_at), pool,
-                                        ExecutorOptions{.backend = "loops",
-                                                        .check_numerics = true,
-                                                        .host = options.host,
-                                                        .context = options.context});
+                                        ExecutableOptions{.backend = "loops",
+                                                          .check_numerics = true,
+                                                          .host = options.host,
+                                                          .context = options.context});
     }
     backend = info.make({fusion, pool, options});
   }
@@ -69,19 +69,19 @@ struct Executable::State {
   }
 
   ir::Fusion fusion;
-  ExecutorOptions options;
+  ExecutableOptions options;
   const BackendInfo& info;
   std::unique_ptr<State> checker;  ///< the same program in loops, looked at; nothing is kept of it
   std::unique_ptr<Backend> backend;
 };
 
-Executable::Executable(ir::Fusion fusion, ThreadPool& pool, ExecutorOptions options)
+Executable::Executable(ir::Fusion fusion, ThreadPool& pool, ExecutableOptions options)
     : state_(std::make_unique<State>(std::move(fusion), pool, std::move(options))) {}
 Executable::~Executable() = default;
 Executable::Executable(Executable&&) noexcept = default;
 Executable& Executable::operator=(Executable&&) noexcept = default;
 
-ExecutorOptions executor_options(const Context& context) {
+ExecutableOptions executable_options(const Context& context) {
   const Options& chosen = context.options();
   return {.backend = chosen.get(options::kBackend),
           .check_numerics = chosen.get(options::kCheckNumerics) == "op",

@@ -16,7 +16,7 @@ inline std::int64_t padded(std::int64_t classes) {
 }
 
 /// Doubles aligned to 64 bytes. resize() keeps no contents and only grows the allocation.
-class Buffer {
+class AlignedDoubles {
  public:
   void resize(std::int64_t size) {
     if (size > capacity_) {
