@@ -1,5 +1,6 @@
 #include "folder.h"
 
+#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,18 @@ FolderOptions folder_options(const FolderChoice& choice) {
   return options;
 }
 
+/// A manifest is no configuration.
+void refuse_table(const std::filesystem::path& path) {
+  std::string ending = path.extension().string();
+  for (char& letter : ending)
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  if (ending != ".csv" && ending != ".tsv") return;
+  throw UsageError(fmt::format(
+      "'{}' is a table, and training takes a folder or a TOML file; call a manifest "
+      "manifest{} and pass the folder that it is in, or pass a TOML file with --data {}",
+      path.string(), ending, path.string()));
+}
+
 }  // namespace
 
 void add_folder_choice(Command command, FolderChoice& choice) {
@@ -34,6 +47,7 @@ void add_folder_choice(Command command, FolderChoice& choice) {
 void prepare(TrainOptions& options, const FolderChoice& choice) {
   std::error_code failure;
   if (!std::filesystem::is_directory(options.config, failure)) {
+    refuse_table(options.config);
     if (!choice.preset.empty())
       throw UsageError(
           "--preset is for a folder of recordings; a TOML file says all that a preset says");

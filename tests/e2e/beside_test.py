@@ -60,6 +60,7 @@ class BesideTest(tool.ToolTest):
         card = self.card(folder, "--tier", "wrd")
         self.assertIn('tier          "wrd": you asked for it', card)
         self.assertIn("2 labels, 16 segments", card)
+        self.assertIn('tier          "wrd": you asked for it', self.card(folder, "--tier", "WRD"))
         self.assertIn("did you mean 'wrd'?", self.card(folder, "--tier", "wrt", check=2))
         out = self.directory / "words-out"
         tool.run("train", self.config, "--data", folder, "--set", "data.tier=wrd",
@@ -98,6 +99,13 @@ class BesideTest(tool.ToolTest):
         said = tool.run(*arguments, "--set", "data.tier=phn", check=0).stderr
         self.assertIn('the tier is "phn", and 3 of 8 recordings have labels of another tier', said)
         self.assertNotIn("another tier", tool.run(*arguments, "--overwrite", check=0).stderr)
+        for path in (folder / "manifest.tsv", folder / "none.CSV"):
+            refused = tool.run("train", path, "--print-config", check=2)
+            self.assertIn(f"'{path}' is a table, and training takes a folder or a TOML file", refused.stderr)
+        # Nobody chose between files beside each other.
+        card = self.card(folder)
+        self.assertIn('"phn": the first kind of label files that most recordings have', card)
+        self.assertNotIn("finest", card)
         card = tool.run("init", folder, "--out", self.directory / "named.toml", "--overwrite", "--tier", "phn", check=0)
         self.assertIn("3 of 8 recordings have labels of another tier", card.stdout + card.stderr)
 

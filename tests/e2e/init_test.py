@@ -138,9 +138,16 @@ class InitTest(CorpusTest):
         damaged = self.directory / "damaged.safetensors"
         damaged.write_bytes(self.source.read_bytes()[:500])
         self.assertIn("damaged.safetensors", self.begin("refused", init=damaged, check=3)[2])
+        audio = sorted(self.data.rglob("*.wav"))[0]
+        self.assertIn(f"{audio}: byte 8: this is no safetensors file", self.begin("refused", init=audio, check=3)[2])
         # Into its own folder, whatever is allowed to be replaced there.
         for more in (["--overwrite"], ["--resume"]):
             self.assertIn("would replace it", self.begin("source", *more, check=2)[2])
+
+    def test_a_comparison_is_said_to_lean(self):
+        _, _, errors = self.begin("leaning", "--compare", *ONE_EPOCH)
+        self.assertIn("the comparison favours that one; leave --init out", errors)
+        self.assertNotIn("favours", self.begin("upright", *ONE_EPOCH)[2])
 
     def test_another_head_keeps_encoder_and_emission(self):
         out, _, _ = self.begin("softmax", *STILL, "--set", "model.head=softmax")

@@ -87,10 +87,33 @@ class Tiers {
   }
 
   /// Of files beside each other the tier that was taken when they were found, which is the finest;
-  /// else empty.
+  /// empty where no recording has several.
   std::string taken_file() const {
-    const Recording& first = recordings_.front();
-    return first.held ? std::string() : data::tier_of_file(first.labels);
+    for (const Recording& recording : recordings_) {
+      const bool several = std::ranges::any_of(recording.other_labels, is_tier_file);
+      if (!recording.held && several && is_tier_file(recording.labels))
+        return data::tier_of_file(recording.labels);
+    }
+    return {};
+  }
+
+  /// Whether all label files are tiers by their endings, as .phn.
+  bool are_tier_files() const {
+    return std::ranges::all_of(recordings_, [](const Recording& recording) {
+      return !recording.held && is_tier_file(recording.labels);
+    });
+  }
+
+  /// The tier of label files that is called so in any case; else the name as it is.
+  std::string named(const std::string& name) const {
+    const std::string small = data::lower(name);
+    for (const Recording& recording : recordings_) {
+      if (recording.held) continue;
+      if (data::tier_of_file(recording.labels) == small) return small;
+      for (const std::filesystem::path& other : recording.other_labels)
+        if (data::tier_of_file(other) == small) return small;
+    }
+    return name;
   }
 
   /// Whether all label files are the annotators of WFDB records, which describe the same signals.
@@ -110,6 +133,9 @@ class Tiers {
   }
 
  private:
+  static bool is_tier_file(const std::filesystem::path& path) {
+    return !data::tier_of_file(path).empty();
+  }
   static bool is_choice(const LabelTier& tier) { return tier.intervals && !tier.name.empty(); }
   std::vector<std::string> names_of(std::size_t i, bool is_named) const {
     const Recording& recording = recordings_[i];
@@ -178,24 +204,24 @@ void choose_by_repeats(const FolderOptions& options, Survey& survey) {
 }
 
 /// That of most recordings; of equals the first, which is what the reader prefers.
-void choose_annotator(std::int64_t recordings, Survey& survey) {
+void choose_by_count(std::int64_t recordings, std::string_view what, Survey& survey) {
   if (survey.tiers.empty()) return;
   const auto best = std::ranges::max_element(survey.tiers, {}, &TierStatistics::recordings);
   survey.tier = best->name;
-  survey.tier_reason = best->recordings == recordings
-                           ? "the first annotator that all recordings have"
-                           : "the first annotator that most recordings have";
+  survey.tier_reason = fmt::format("the first {} that {} recordings have", what,
+                                   best->recordings == recordings ? "all" : "most");
 }
 
 void choose_tier(const FolderOptions& options, const Tiers& tiers, std::int64_t recordings,
                  Survey& survey) {
   const std::vector<std::string> names = tiers.names(!options.tier.empty());
   if (!options.tier.empty()) {
-    if (std::ranges::find(names, options.tier) == names.end())
+    survey.tier = std::ranges::find(names, options.tier) == names.end() ? tiers.named(options.tier)
+                                                                        : options.tier;
+    if (std::ranges::find(names, survey.tier) == names.end())
       throw UsageError(fmt::format(
           "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
           names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
-    survey.tier = options.tier;
     survey.tier_reason = "you asked for it";
   }
   if (names.size() > 1)
@@ -204,10 +230,12 @@ void choose_tier(const FolderOptions& options, const Tiers& tiers, std::int64_t 
         survey.tiers.push_back(tier);
   if (survey.tier.empty() && tiers.are_annotators() && !names.empty()) {
     if (names.size() == 1) survey.tier = names[0];
-    choose_annotator(recordings, survey);
+    choose_by_count(recordings, "annotator", survey);
   } else if (survey.tier.empty() && names.size() > 1 && !tiers.taken_file().empty()) {
     survey.tier = tiers.taken_file();
     survey.tier_reason = "of the label files beside a recording, the finest";
+  } else if (survey.tier.empty() && names.size() > 1 && tiers.are_tier_files()) {
+    choose_by_count(recordings, "kind of label files", survey);
   } else if (survey.tier.empty() && names.size() > 1) {
     choose_by_repeats(options, survey);
   }

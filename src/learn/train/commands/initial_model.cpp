@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/code/sha256.h"
+#include "base/console/log.h"
 #include "base/os/file.h"
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/files/safetensors.h"
@@ -141,6 +142,14 @@ void follow_initial_model(TrainOptions& options) {
       "above",
       options.introduction.empty() || options.introduction.ends_with('\n') ? "" : "\n", "init",
       config.training.init, of_model.features.hop_ms);
+}
+
+void tell_of_uneven_start(const TrainConfig& config) {
+  if (config.training.init.empty()) return;
+  log(LogLevel::kWarning,
+      "all compared systems begin with the encoder of {}, which was trained for its own head: the "
+      "comparison favours that one; leave --init out for an even one",
+      config.training.init);
 }
 
 void keep_initial_model(const TrainConfig& config, const fs::path& out) {

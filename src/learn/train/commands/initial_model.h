@@ -32,6 +32,9 @@ std::vector<std::string> overrides_of(const TrainOptions& options);
 /// that model's hop; says so in the introduction. Nothing where there is no such model.
 void follow_initial_model(TrainOptions& options);
 
+/// Warns where systems that are compared begin with a model, whose head is the better off for it.
+void tell_of_uneven_start(const TrainConfig& config);
+
 /// UsageError where a training into `out` would replace its own training.init.
 void keep_initial_model(const TrainConfig& config, const std::filesystem::path& out);
 

@@ -144,6 +144,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
     heads = heads_of(options, config.model.head);
     if (!leads) return;
     check_compared(options, heads);
+    if (options.compare) learn::tell_of_uneven_start(config);
     keep_initial_models(config, options, heads);
     folders = open_folders(options, heads);  // all of them, before the first one trains
     learn::announce_report(outputs, options.out);

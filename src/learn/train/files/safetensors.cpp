@@ -78,7 +78,12 @@ class Reader {
           fmt::format("{}: {} bytes are too short for a safetensors file", name_, bytes_.size()));
     std::uint64_t length = 0;
     std::memcpy(&length, bytes_.data(), kPrefix);
-    if (length > kMaxHeader || length > bytes_.size() - kPrefix)
+    const bool too_long = length > kMaxHeader || length > bytes_.size() - kPrefix;
+    if (too_long && bytes_.size() > kPrefix && bytes_[kPrefix] != '{')
+      throw DataError(
+          fmt::format("{}: byte {}: this is no safetensors file, whose header begins here with {{",
+                      name_, kPrefix));
+    if (too_long)
       throw DataError(fmt::format("{}: byte 0: the header claims {} bytes, the file holds {}",
                                   name_, length, bytes_.size() - kPrefix));
     data_ = bytes_.substr(kPrefix + length);
