@@ -225,7 +225,7 @@ class MutatedTest(tool.ToolTest):
             named = "standard input" if piped else str(inputs)
             if len(last) != 1:
                 wrong = "not one sentence"
-            elif named not in said:
+            elif named not in said and not (name == "model" and "the network's score of" in said):  # a weight is finite, but huge
                 wrong = "the file is not named"
         if not wrong:
             shutil.rmtree(place)
