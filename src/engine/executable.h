@@ -22,6 +22,10 @@ namespace segfuse::engine {
 
 class Accelerator;
 
+/// On the CPU a row of a matrix product has bits that depend on what is in the row and on its
+/// number modulo this, not on the rows beside it or on how many there are.
+constexpr std::int64_t kRowPeriod = 48;
+
 struct ExecutableOptions {
   /// The name of one in backends/: "compiled" (machine code), "loops" (built in) or "reference"
   /// (the interpreter in double precision). Results differ in last digits only.

@@ -67,7 +67,6 @@ std::int64_t even_band(std::int64_t size, std::int64_t wanted) {
 // row's place among the 6, 8, 12 or 16 that a kernel holds in registers. With panels that begin at
 // the first row of a matrix, are a multiple of kRowPeriod long and never small, a row's result
 // depends on its content and its index alone, not on the rows beside it.
-constexpr std::int64_t kRowPeriod = 48;
 constexpr std::int64_t kPanelRows = 4 * kRowPeriod;
 constexpr std::int64_t kSmallProduct = 1 << 20;  // OpenBLAS: 100^3
 

@@ -133,7 +133,7 @@ TEST_P(LongDecoding, HasTheSameBitsHoweverFeaturesComeAndTheSegmentsOfTheWhole) 
     for (const std::int64_t piece : {1, 3, 64})
       expect_same(decoder.decode_long("noise", in_pieces(sequence, piece), options, folder.path()),
                   once, 0);
-    expect_same(once, decoder.decode({sequence}, options).front(), 2e-4);
+    expect_same(once, decoder.decode({sequence}, options).front(), 1e-12);
     Decoder::Options bare = options;
     bare.posteriors = false;
     const Decoded without = decoder.decode_long("noise", in_pieces(sequence, 5), bare);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/executable.h"
 #include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
 
@@ -34,7 +35,8 @@ PieceNetwork::PieceNetwork(const ModelConfig& config, std::string id, std::int64
       columns_(config.features),
       classes_(config.classes),
       piece_((frames + config.subsample - 1) / config.subsample * config.subsample),
-      reach_(reach_of(config) * config.subsample) {}
+      reach_(reach_of(config) * config.subsample),
+      period_(engine::kRowPeriod * config.subsample) {}
 
 void PieceNetwork::push(const Tensor& features, const Run& run, const Take& take) {
   const auto values = features.span<float>();
@@ -54,10 +56,15 @@ void PieceNetwork::finish(const Run& run, const Take& take) {
   while (next_ < arrived_) work(std::min(arrived_, next_ + piece_ + reach_), run, take);
 }
 
+/// The first frame that the network takes for the piece at next_.
+std::int64_t PieceNetwork::first_needed() const {
+  return std::max<std::int64_t>(0, next_ - reach_) / period_ * period_;
+}
+
 /// The piece at next_, which may look at frames before `end`.
 void PieceNetwork::work(std::int64_t end, const Run& run, const Take& take) {
-  const std::int64_t begin = std::max<std::int64_t>(0, next_ - reach_);
-  Tensor features = Tensor::zeros(DType::kF32, {1, piece_ + 2 * reach_, columns_});
+  const std::int64_t begin = first_needed();
+  Tensor features = Tensor::zeros(DType::kF32, {1, period_ + piece_ + 2 * reach_, columns_});
   std::copy_n(held_.begin() + (begin - first_) * columns_, (end - begin) * columns_,
               features.span<float>().begin());
   const std::vector<Tensor> scores =
@@ -74,7 +81,7 @@ void PieceNetwork::work(std::int64_t end, const Run& run, const Take& take) {
   }
   take(PieceScores{frames, own[0], own[1], own[2]});
   next_ += frames;
-  const std::int64_t needed = std::max<std::int64_t>(0, next_ - reach_);
+  const std::int64_t needed = first_needed();
   held_.erase(held_.begin(), held_.begin() + (needed - first_) * columns_);
   first_ = needed;
 }

@@ -21,8 +21,9 @@ struct PieceScores {
   std::int32_t best(std::int64_t t, std::int64_t classes) const;
 };
 
-/// The network over a recording that comes in pieces. Its own pieces lie on a grid of positions and
-/// have one shape, so that a frame's scores have the same bits however the features come.
+/// The network over a recording that comes in pieces. Its own pieces have one shape and begin at
+/// multiples of engine::kRowPeriod steps of the encoder: on the CPU a frame's scores have the bits
+/// that they have in the whole recording.
 class PieceNetwork {
  public:
   /// The network's scores for features (1, T, D) and lengths (1).
@@ -41,11 +42,13 @@ class PieceNetwork {
 
  private:
   void work(std::int64_t end, const Run& run, const Take& take);
+  std::int64_t first_needed() const;
 
   std::string id_;
   std::int64_t columns_, classes_;
   std::int64_t piece_;        ///< frames of a piece
   std::int64_t reach_;        ///< frames on each side that it depends on
+  std::int64_t period_;       ///< frames; at multiples of it what the network takes may begin
   std::int64_t arrived_ = 0;  ///< frames
   std::int64_t next_ = 0;     ///< first frame without scores
   std::int64_t first_ = 0;    ///< first frame that is held
