@@ -111,6 +111,9 @@ TEST(GoingOn, WhatWasSaidInAnOlderGenerationDoesNotCount) {
   one->send(Trouble{true, "its connection to rank 2 closed", 0, 0});
   one->send(Bye{0});
   one->send(Text{0, "old 1", 0});
+  one->send(Beat{{.step = 5}});
+  while (group.look().rows[1].state.step != 5) continue;
+  EXPECT_FALSE(group.look().rows[1].left);
   one->send(Text{0, "new 1", 1});
   EXPECT_THAT(await<Texts>(*one).texts, ElementsAre("new 0", "new 1"));
   // The hint of the generation before has no time to become a failure.
@@ -437,7 +440,7 @@ TEST_F(GoingOnProcesses, WhatCannotBeMendedEndsAsBefore) {
   EXPECT_EQ(few.rank, 2);
   for (const std::int64_t rank : {0, 1})
     EXPECT_THAT(errors[rank], HasSubstr("2 of 3 ranks would be left, and --min-ranks is 3"));
-  const auto own = run(3, 1, {"fail=2@3"});
+  const auto own = run(6, 1, {"fail=2@3"});
   EXPECT_EQ(own.exit_code, 3) << own.sentence;
   EXPECT_EQ(own.rank, 2);
   EXPECT_TRUE(lost.empty()) << lost.begin()->second;
