@@ -320,7 +320,8 @@ namespace {
 std::shared_ptr<std::string> add_recordings(Command command, DecodeOptions& options) {
   command.option("model", options.model, "model.safetensors or the directory of a training")
       .required();
-  command.option("inputs", options.inputs, "Audio files or directories of them").required();
+  command.option("inputs", options.inputs, "Audio files, directories of them, - for standard input")
+      .required();
   command.option("--out", options.out, "Directory for the label files").required();
   auto format = std::make_shared<std::string>("textgrid");
   command.option("--format", *format, written_label_formats()).shows_default();

@@ -125,6 +125,20 @@ std::string read_file(const fs::path& path) {
   return read_rest(open_for_reading(path, size, Pipes::kAccept).get(), path);
 }
 
+void read_in_parts(const fs::path& path,
+                   const std::function<void(std::span<const std::byte>)>& take) {
+  std::size_t size = 0;
+  const Descriptor file = open_for_reading(path, size, Pipes::kAccept);
+  std::vector<std::byte> part(std::size_t{1} << 16);
+  for (bool empty = true;;) {
+    const ssize_t count = ::read(file.get(), part.data(), part.size());
+    if (count <= 0 && !try_again(path, file.get(), count, empty)) return;
+    if (count <= 0) continue;
+    empty = false;
+    take(std::span(part).first(static_cast<std::size_t>(count)));
+  }
+}
+
 std::string read_rest(int descriptor, const fs::path& shown) {
   struct stat status{};
   if (::fstat(descriptor, &status) != 0) fail(shown, "read");

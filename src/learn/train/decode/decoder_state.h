@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "learn/train/decode/decoder.h"
+#include "learn/train/decode/frame_rows.h"
 #include "learn/train/loop/bound_inputs.h"
 #include "segfuse/semicrf.h"
 #include "segfuse/semicrf_tools.h"
@@ -33,6 +34,9 @@ float largest_size(std::span<const float> values, float largest = 0);
 /// out of memory later is killed on many systems, without a word.
 void check_attention(const ModelConfig& config, const std::vector<Sequence>& sequences,
                      const Batch& batch);
+
+/// Room for the posterior of so many frames, and what puts it there.
+FrameVisitor frames_into(Decoded& out, std::int64_t frames, std::int64_t classes, bool boundary);
 
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
@@ -71,8 +75,8 @@ struct Decoder::State {
                         const std::vector<double>& log_z, const Options& options,
                         std::vector<Decoded>& out);
   void add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
-                      const semicrf::Potentials<float>& p, const semicrf::Segmentations& best,
-                      const Options& options, std::vector<Decoded>& out);
+                      const semicrf::Potentials<float>& p, const Options& options,
+                      std::vector<double>& log_z, std::vector<Decoded>& out);
 
   ModelConfig config;
   Context context;
