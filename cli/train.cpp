@@ -161,7 +161,7 @@ std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out
   return kept;
 }
 
-int start_ranks(RanksRequest request) {
+int start_ranks(const RanksRequest& request) {
   ::setenv(kStartedAs, command_line().c_str(), 1);
   return train_on_ranks(request);
 }
@@ -176,7 +176,8 @@ std::optional<int> train_on_devices(const std::string& text,
         "--devices {} and --device {} (or SEGFUSE_DEVICE) say both where to train; leave one out",
         text, device));
   const std::vector<std::string> devices = devices_of(text);
-  if (devices.size() > 1) return start_ranks({command_of_rank(chosen_out), 0, devices});
+  if (devices.size() > 1)
+    return start_ranks({command_of_rank(chosen_out), 0, devices, options.min_ranks});
   options.context = options.context.with(options::kDevice, devices[0]);
   return {};
 }
@@ -233,6 +234,9 @@ void add_train(Command app, Common& common) {
       .option("--comm-timeout", options->rank_timeout,
               "Of several ranks: seconds that one may do the same while others wait; 0: any number")
       .shows_default();
+  command.option(
+      "--min-ranks", options->min_ranks,
+      "While so many ranks are left, go on without one that is lost (over TCP); same bits");
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "
@@ -255,7 +259,7 @@ void add_train(Command app, Common& common) {
       chosen_out = options->out;
     }
     if (*ranks != 0 && *ranks != 1) {
-      common.status = start_ranks({command_of_rank(chosen_out), *ranks, {}});
+      common.status = start_ranks({command_of_rank(chosen_out), *ranks, {}, options->min_ranks});
       return;
     }
     if (!devices->empty()) {

@@ -36,6 +36,9 @@ struct TrainOptions {
   /// Of several ranks, how they exchange gradients: "nccl" (each needs a GPU of its own), "mpi",
   /// "tcp". Empty: NCCL where it can be used, else the MPI that started them, else TCP.
   std::string comm{};
+  /// Of several ranks that exchange over TCP: while so many are left, the first among them, they go
+  /// on without one that is lost and do its step again; same bits. 0: all end.
+  int min_ranks = 0;
   bool overwrite = false;       ///< replace a run, and files that are not ours, in `out`
   bool allow_commands = false;  ///< run the commands of the manifest
   /// Also train the same encoder with a linear chain and a per-frame softmax, and clean up what the
@@ -88,6 +91,7 @@ struct RanksRequest {
   std::vector<std::string> command;  ///< a program that calls train(), with its arguments
   int ranks = 0;                     ///< 2 or more, unless there are devices
   std::vector<std::string> devices;  ///< a rank on each: the variable SEGFUSE_DEVICE
+  int min_ranks = 0;                 ///< TrainOptions::min_ranks of the command
 };
 /// Runs a command as processes of this machine that share a training; returns its exit code, that
 /// of the first that failed. The first one has the streams of this process, lines of the others

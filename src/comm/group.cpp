@@ -34,14 +34,49 @@ void Group::exchange(std::span<const Outgoing> out, std::span<const Incoming> in
 
 void Group::finish() { do_finish(); }
 
+void Group::commit() { do_commit(); }
+
+bool Group::regroup() { return do_regroup(); }
+
+bool Group::do_regroup() {
+  throw InternalError(fmt::format("ranks of {} cannot go on without one that is lost", engine_));
+}
+
+void Group::set_place(int rank, int size, std::int64_t generation) {
+  rank_ = rank;
+  size_ = size;
+  generation_ = generation;
+}
+
 void Group::poll() { do_poll(); }
 
 void Group::abort(std::string_view reason, ExitCode code) { do_abort(reason, code); }
 
+void together(Group& group, const std::function<void()>& work) {
+  if (group.in_unit_) return work();
+  struct Unit {
+    explicit Unit(bool& flag) : open(flag) { open = true; }
+    ~Unit() { open = false; }
+    Unit(const Unit&) = delete;
+    Unit& operator=(const Unit&) = delete;
+    bool& open;
+  };
+  const Unit unit(group.in_unit_);
+  for (;;) {
+    try {
+      work();
+      return group.commit();
+    } catch (const RanksChanged&) {
+      // Outside: regroup() may throw what ends this rank.
+    }
+    if (group.regroup()) return;
+  }
+}
+
 void run_rank(Group& group, const std::function<void()>& work) {
   try {
     work();
-    group.finish();
+    together(group, [&] { group.finish(); });
   } catch (const Error& error) {
     group.abort(error.what(), error.exit_code());
     throw;

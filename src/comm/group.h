@@ -6,6 +6,10 @@
 // Every call but poll() and abort() is one of all ranks: all make the same calls in the same order,
 // and each returns when this rank's part is done. A call that fails ends with a CommError that says
 // what went wrong first, on whichever rank that was; no later call of the group succeeds.
+//
+// A group may go on without a rank that is lost (tcp/ with MeetingOptions::min_ranks). Then a call
+// ends with RanksChanged, and nothing is known of what other ranks did in it. So what belongs
+// together is a unit, which all that are left do again: see together().
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/ranks_changed.h"
 #include "segfuse/error.h"
 
 namespace segfuse::comm {
@@ -41,6 +46,10 @@ class Group {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  /// How often ranks were lost; rank() and size() change with it, but rank 0 stays rank 0.
+  std::int64_t generation() const noexcept { return generation_; }
+  /// Whether a loss may be no end.
+  bool goes_on() const noexcept { return goes_on_; }
   /// For logs: "threads", "Open MPI 4.1.4".
   const std::string& engine() const noexcept { return engine_; }
 
@@ -56,6 +65,13 @@ class Group {
   /// The last call: returns when all ranks have made it. A group that goes without it is aborted,
   /// so that a rank which ended by an exception leaves nobody waiting.
   void finish();
+
+  /// The end of a unit: returns when all ranks have come to it. RanksChanged where one did not;
+  /// then regroup() says whether the unit is done all the same.
+  void commit();
+  /// After RanksChanged: those that are left are the group from now on. True where this rank was in
+  /// commit() and another one has left it: then all had come to it, and the unit is done.
+  bool regroup();
 
   /// Throws what a call would throw if the work of all ranks was ended, and returns at once if not:
   /// for ranks that wait for each other by something else than this group.
@@ -74,14 +90,31 @@ class Group {
   virtual void do_barrier() = 0;
   virtual void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in) = 0;
   virtual void do_finish() = 0;
+  virtual void do_commit() {}  ///< of groups that cannot go on without a rank
+  virtual bool do_regroup();
   virtual void do_poll() = 0;
   virtual void do_abort(std::string_view reason, ExitCode code) = 0;
 
+  /// Who this rank is after regroup().
+  void set_place(int rank, int size, std::int64_t generation);
+  void set_goes_on() { goes_on_ = true; }
+
  private:
+  friend void together(Group& group, const std::function<void()>& work);
+
   int rank_;
   int size_;
+  std::int64_t generation_ = 0;
+  bool goes_on_ = false;
+  bool in_unit_ = false;
   std::string engine_;
 };
+
+/// A unit: work() of all ranks, again by those that are left where one is lost meanwhile, until all
+/// have done it. So work() can be done again, and what it leaves behind does not depend on how
+/// often it was. A unit in a unit is a part of that one. No more than work() where the group cannot
+/// go on without a rank.
+void together(Group& group, const std::function<void()>& work);
 
 /// Runs work() as this rank and finishes the group. What work() throws aborts the group, with its
 /// exit code where it is an Error, and is thrown on.

@@ -48,6 +48,7 @@ RankReport report_of(const meet::Row& row) {
   out.here = row.here;
   out.done = row.left;
   out.awaited = row.awaited;
+  out.lost = row.lost;
   out.host = row.host;
   out.pid = row.pid;
   out.step = row.state.step;
@@ -74,6 +75,7 @@ RanksReport examine_ranks(const std::string& target) {
   RanksReport report;
   report.where = fmt::format("{}:{}", place.host, place.port);
   report.failure = rows.failure;
+  report.generation = rows.generation;
   for (const meet::Row& row : rows.rows) report.ranks.push_back(report_of(row));
   return report;
 }
@@ -81,11 +83,15 @@ RanksReport examine_ranks(const std::string& target) {
 std::string ranks_report_text(const RanksReport& report) {
   std::string awaited;
   std::size_t widest = 4;
+  std::size_t left = 0;
   for (const RankReport& rank : report.ranks) {
     if (rank.awaited) awaited += fmt::format("{}{}", awaited.empty() ? "" : ", ", rank.rank);
     widest = std::max(widest, rank.host.size());
+    left += rank.lost ? 0 : 1;
   }
   std::string text = fmt::format("{} ranks meet at {}\n", report.ranks.size(), report.where);
+  if (report.generation > 0)
+    text += fmt::format("generation {}: {} of them are left\n", report.generation, left);
   if (!report.failure.empty()) text += fmt::format("failed: {}\n", report.failure);
   if (!awaited.empty()) text += fmt::format("awaited by others: {}\n", awaited);
   text += fmt::format("{:>5}  {:<{}}  {:>7}  {:>8}  {:>7}  {:>9}  {}\n", "rank", "host", widest,
@@ -99,7 +105,10 @@ std::string ranks_report_text(const RanksReport& report) {
         fmt::format("{:>5}  {:<{}}  {:>7}  {:>8}  {:>7}  {:>9}  {}{}", rank.rank, rank.host, widest,
                     rank.pid, rank.step, duration_text(rank.seconds), memory_text(rank.free_bytes),
                     rank.work, rank.awaited ? "; others wait for it" : "");
-    if (rank.silent > 2) text += fmt::format("; silent for {}", duration_text(rank.silent));
+    if (rank.lost)
+      text += "; lost, the others go on";
+    else if (rank.silent > 2)
+      text += fmt::format("; silent for {}", duration_text(rank.silent));
     text += "\n";
   }
   return text;
@@ -118,10 +127,12 @@ std::string ranks_report_json(const RanksReport& report) {
                   {"silent_seconds", rank.silent},
                   {"free_bytes", rank.free_bytes < 0 ? Json() : Json(rank.free_bytes)},
                   {"done", rank.done},
+                  {"lost", rank.lost},
                   {"awaited", rank.awaited}});
     ranks.push_back(std::move(one));
   }
   const Json json{{"where", report.where},
+                  {"generation", report.generation},
                   {"failure", report.failure.empty() ? Json() : Json(report.failure)},
                   {"ranks", std::move(ranks)}};
   return json_text(json, 2) + "\n";

@@ -12,6 +12,7 @@ struct RankReport {
   bool here = false;  ///< false: it has not come to the meeting, and nothing else is known
   bool done = false;  ///< its work is over
   bool awaited = false;
+  bool lost = false;  ///< the others go on without it; what follows is the last of it
   std::string host{};
   std::int64_t pid = 0;
   std::int64_t step = 0;
@@ -22,8 +23,9 @@ struct RankReport {
 };
 
 struct RanksReport {
-  std::string where{};    ///< "node1:29500"
-  std::string failure{};  ///< the first thing that went wrong; empty: nothing
+  std::string where{};          ///< "node1:29500"
+  std::string failure{};        ///< what ends the job; empty: nothing
+  std::int64_t generation = 0;  ///< how many ranks were lost
   std::vector<RankReport> ranks{};
 };
 

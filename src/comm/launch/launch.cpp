@@ -134,7 +134,10 @@ class Launch {
     at(rank).ended = Clock::now();
     if (at(rank).pid < 0) started(rank, -1);
     at(rank).result = std::move(result);
-    if (!at(rank).result.ok()) note_failure(rank);
+    if (!at(rank).result.ok())
+      note_failure(rank);
+    else if (rank == 0)
+      note_end();
   }
 
   void started(std::int64_t rank, int pid) {
@@ -149,9 +152,28 @@ class Launch {
     request_.line ? request_.line(rank, error, line) : print_line(rank, error, line);
   }
 
+  /// The job is done. A rank that was left behind, and is stopped, has no other end.
+  void note_end() {
+    const MutexLock lock(mutex_);
+    if (request_.min_ranks > 0) limit_ = Clock::now() + request_.grace;
+  }
+
+  /// Whether the others may go on without that rank: not where it had not begun, or has learnt that
+  /// all end.
+  bool is_spared(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
+    if (request_.min_ranks == 0 || rank == 0 || rank >= std::ssize(ranks_)) return false;
+    const auto entry = board_.read(rank);
+    if (!entry || entry->cause != meet::Board::kNone) return false;
+    return request_.count - ++lost_ >= request_.min_ranks;
+  }
+
   void note_failure(std::int64_t rank) {
     const MutexLock lock(mutex_);
-    if (first_ >= 0) return;
+    if (first_ >= 0 || limit_) return;
+    if (is_spared(rank)) {
+      if (request_.lost) request_.lost(rank, sentence_of(rank, at(rank)));
+      return;
+    }
     first_ = rank;
     // After Ctrl-C ranks end one after another, each when its work is saved.
     const bool interrupted = rank < static_cast<std::int64_t>(ranks_.size()) && signals_ &&
@@ -236,6 +258,7 @@ class Launch {
   Mutex mutex_;
   std::int64_t to_prepare_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::int64_t first_ SEGFUSE_GUARDED_BY(mutex_) = -1;
+  std::int64_t lost_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::optional<Clock::time_point> limit_ SEGFUSE_GUARDED_BY(mutex_);
 };
 

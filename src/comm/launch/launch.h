@@ -28,6 +28,12 @@ struct LaunchRequest {
   std::function<void(std::int64_t rank, bool error, std::string_view line)> line;
   /// Called when a rank runs.
   std::function<void(std::int64_t rank, int pid)> started;
+  /// While so many ranks are left, rank 0 among them, one that ends is no failure: the others may
+  /// go on (MeetingOptions::min_ranks), and where they do not they end by themselves, rank 0 too.
+  /// Its end is the job's. 0: the first that fails ends all.
+  std::int64_t min_ranks = 0;
+  /// Called with LaunchResult::sentence of a rank that ended badly while enough were left.
+  std::function<void(std::int64_t rank, std::string_view sentence)> lost;
 };
 
 struct LaunchResult {

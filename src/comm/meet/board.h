@@ -24,10 +24,14 @@ class Board {
   int descriptor() const noexcept { return memory_.get(); }
   std::int64_t ranks() const noexcept { return ranks_; }
 
+  static constexpr std::int64_t kNone = -1;
+  static constexpr std::int64_t kNobody = -2;
   struct Entry {
     State state;
     Time written{};
-    std::int64_t cause = -1;  ///< the rank of which this one learnt that it failed first
+    /// The rank of which this one learnt that it failed first and ended all; kNobody where that was
+    /// no single one's fault, kNone where it learnt of no end.
+    std::int64_t cause = kNone;
   };
   /// By the rank itself, one thread at a time.
   void write(std::int64_t rank, const Entry& entry) noexcept;

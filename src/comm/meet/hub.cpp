@@ -172,6 +172,7 @@ void Hub::greet(Peer& peer, const std::string& bytes, Time now) {
   peer.stage = Stage::kLook;
   Rows rows = roster_.rows(now);
   if (failure_) rows.failure = failure_->sentence;
+  rows.generation = generation_;
   for (const Rows& piece : in_pieces(rows)) peer.connection.send(encode(piece));
   peer.last_words = true;
 }
@@ -197,11 +198,12 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
   if (const auto* beat = std::get_if<Beat>(&message))
     return roster_.moved(peer.rank, beat->state, now);
   if (const auto* text = std::get_if<Text>(&message)) return gather(peer, *text);
-  if (std::holds_alternative<Bye>(message)) {
+  if (const auto* bye = std::get_if<Bye>(&message)) {
+    if (bye->generation != generation_) return;
     roster_.left(peer.rank, now);
     if (!roster_.all_left() || failure_) return;
     over_ = true;
-    return tell_all(Bye{});
+    return tell_all(Bye{generation_});
   }
   if (const auto* trouble = std::get_if<Trouble>(&message)) {
     Failure failure{false, peer.rank,
@@ -209,7 +211,8 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
                                 place_of(roster_.state(peer.rank)), trouble->sentence),
                     trouble->said};
     if (!trouble->hint) return fail(std::move(failure));
-    if (hint_) return;
+    // Who was left behind by a former generation closes connections, and that is known.
+    if (hint_ || trouble->generation != generation_) return;
     hint_ = std::move(failure);
     hint_since_ = now;
     return;
@@ -230,21 +233,29 @@ void Hub::meet(Peer& peer, const Here& here, Time now) {
 
 void Hub::gather(Peer& peer, const Text& text) {
   auto& place = texts_[static_cast<std::size_t>(peer.rank)];
-  if (text.round != round_ || place) throw DataError("a text of another gather");
+  if (text.generation < generation_) return;  // its rank will say it again
+  if (text.generation > generation_ || text.round != round_ || place)
+    throw DataError("a text of another gather");
   place = text.text;
-  if (!std::all_of(texts_.begin(), texts_.end(), [](const auto& one) { return one.has_value(); }))
+  const std::vector<std::int64_t> ranks = roster_.ranks();
+  const auto text_of_rank = [&](std::int64_t rank) -> std::optional<std::string>& {
+    return texts_[static_cast<std::size_t>(rank)];
+  };
+  if (!std::ranges::all_of(ranks,
+                           [&](std::int64_t rank) { return text_of_rank(rank).has_value(); }))
     return;
-  Texts piece{round_, 0, {}};
+  Texts piece{round_, 0, {}, generation_};
   std::size_t bytes = 0;
-  for (std::size_t rank = 0; rank < texts_.size(); ++rank) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    std::optional<std::string>& one = text_of_rank(ranks[i]);
     if (bytes > kTextsAtOnce) {
       tell_all(piece);
-      piece = {round_, static_cast<std::int64_t>(rank), {}};
+      piece = {round_, static_cast<std::int64_t>(i), {}, generation_};
       bytes = 0;
     }
-    bytes += texts_[rank]->size() + 4;
-    piece.texts.push_back(std::move(*texts_[rank]));
-    texts_[rank].reset();
+    bytes += one->size() + 4;
+    piece.texts.push_back(std::move(*one));
+    one.reset();
   }
   tell_all(piece);
   ++round_;
@@ -256,7 +267,7 @@ void Hub::gone(Peer& peer, Time now, std::string_view why) {
     ++away_[static_cast<std::size_t>(Away::kOther)];
   if (stage != Stage::kRank || !peer.said_here || failure_ || over_) return;
   // A rank whose work is done may still not leave: the others count on its word.
-  fail(roster_.lost(peer.rank, now, why));
+  lose(roster_.lost(peer.rank, now, why), now);
 }
 
 void Hub::watch(Time now) {
@@ -267,7 +278,7 @@ void Hub::watch(Time now) {
         {false, -1,
          fmt::format("{} of {} did not come to the meeting at {} within {}", roster_.missing(),
                      options_.count, options_.where, text_of(options_.timings.join))});
-  if (auto failure = roster_.judge(now)) return fail(std::move(*failure));
+  if (auto failure = roster_.judge(now)) return lose(std::move(*failure), now);
   if (hint_ && now - hint_since_ >= options_.timings.hint()) fail(*hint_);
 }
 
@@ -292,6 +303,40 @@ void Hub::fail(Failure failure) {
   failure.sentence.resize(std::min(failure.sentence.size(), kLongestText));
   failure_ = std::move(failure);
   tell_all(Ended{*failure_});
+}
+
+bool Hub::can_go_on(const Failure& loss) const {
+  // Rank 0 is the one that writes, and where the others meet.
+  return agreed_ && !failure_ && options_.min_ranks > 0 && loss.rank > 0 &&
+         std::ssize(roster_.ranks()) > options_.min_ranks;
+}
+
+/// Those that are left go on without that rank where they may; else it ends all.
+void Hub::lose(Failure failure, Time now) {
+  if (!can_go_on(failure)) {
+    if (agreed_ && options_.min_ranks > 0 && failure.rank > 0)
+      failure.sentence +=
+          fmt::format("; {} of {} ranks would be left, and --min-ranks is {}",
+                      roster_.ranks().size() - 1, options_.count, options_.min_ranks);
+    return fail(std::move(failure));
+  }
+  failure.sentence.resize(std::min(failure.sentence.size(), kLongestText / 2));
+  roster_.lose(failure.rank, now);
+  ++generation_;
+  round_ = 0;
+  for (auto& text : texts_) text.reset();
+  hint_.reset();
+  for (const auto& peer : peers_) {
+    if (peer->stage != Stage::kRank || peer->rank != failure.rank) continue;
+    // It may be there still, and has to end.
+    peer->connection.send(encode(Changed{generation_, failure}));
+    peer->stage = Stage::kLook;
+    peer->last_words = true;
+    peer->since = now;
+  }
+  log(LogLevel::kWarning, "{}; {} of {} ranks go on (generation {})", failure.sentence,
+      roster_.ranks().size(), options_.count, generation_);
+  tell_all(Changed{generation_, std::move(failure)});
 }
 
 void Hub::tell_all(const Message& message) {

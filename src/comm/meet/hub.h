@@ -22,7 +22,8 @@ struct HubOptions {
   Timings timings;
   const Clock* clock = nullptr;
   Descriptor listening;
-  std::string where;  ///< "node1:29500", for sentences
+  std::string where;           ///< "node1:29500", for sentences
+  std::int64_t min_ranks = 0;  ///< MeetingOptions::min_ranks
 };
 
 class Hub {
@@ -66,6 +67,8 @@ class Hub {
   void watch_strangers(Time now);
   void beat(Time now);
   void fail(Failure failure);
+  void lose(Failure failure, Time now);
+  bool can_go_on(const Failure& loss) const;
   void tell_all(const Message& message);
   void flush_all(Time now);
   void say_goodbye();
@@ -83,6 +86,7 @@ class Hub {
   std::optional<Failure> failure_;
   std::optional<Failure> hint_;
   Time hint_since_{};
+  std::int64_t generation_ = 0;  ///< how often ranks were lost
   std::uint64_t round_ = 0;
   std::vector<std::optional<std::string>> texts_;
   std::array<std::int64_t, 5> away_{};

@@ -179,6 +179,7 @@ Rows look(const Place& place, const Clock& clock, const Timings& timings) {
           throw CommError(fmt::format("rank 0 at {} answers with something else", where));
         all.count = rows->count;
         all.failure = rows->failure;
+        all.generation = rows->generation;
         all.rows.insert(all.rows.end(), rows->rows.begin(), rows->rows.end());
       } else if (open && wait_for(met.connection->descriptor(), POLLIN, until, clock, {})) {
         open = met.connection->receive();

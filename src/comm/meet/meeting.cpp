@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "comm/meet/job.h"
 #include "comm/meet/member.h"
+#include "comm/ranks_changed.h"
 
 namespace segfuse::comm::meet {
 namespace {
@@ -66,7 +67,8 @@ class Meeting::Parts {
     ways_ = ways_to(options_.listening.get());
     return std::make_unique<Hub>(HubOptions{options_.count, options_.key, options_.timings,
                                             options_.clock, std::move(options_.listening),
-                                            fmt::format("{}:{}", options_.host, port_)});
+                                            fmt::format("{}:{}", options_.host, port_),
+                                            options_.min_ranks});
   }
   /// Rank 0 reaches itself whatever others call its machine.
   std::function<std::vector<Address>()> ways() {
@@ -101,7 +103,12 @@ void Meeting::report(State state) { parts_->member().report(std::move(state)); }
 std::optional<Failure> Meeting::failure() const { return parts_->member().failure(); }
 void Meeting::check() const {
   if (const auto failure = this->failure()) raise(*failure, rank());
+  if (const auto loss = parts_->member().loss()) throw RanksChanged(loss->sentence);
 }
+std::vector<std::int64_t> Meeting::ranks() const { return parts_->member().ranks(); }
+std::int64_t Meeting::generation() const { return parts_->member().generation(); }
+void Meeting::renew() { parts_->member().renew(); }
+bool Meeting::is_over() const { return parts_->member().is_over(); }
 
 std::vector<std::string> Meeting::all_gather(const std::string& text) {
   if (text.size() > kLongestText)
@@ -126,7 +133,9 @@ void Meeting::fail(std::string_view sentence, ExitCode said) noexcept {
 }
 
 void Meeting::throw_cause(std::string_view hint) {
-  raise(parts_->member().tell_trouble({true, std::string(hint)}), rank());
+  const Failure cause = parts_->member().tell_trouble({true, std::string(hint)});
+  check();
+  raise(cause, rank());
 }
 
 }  // namespace segfuse::comm::meet

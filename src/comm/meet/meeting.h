@@ -46,6 +46,9 @@ struct MeetingOptions {
   /// When a failure has been known for so long and this object still exists, the process ends
   /// itself: whatever it does cannot be ended otherwise.
   std::optional<Duration> last_resort;
+  /// While so many ranks are left, rank 0 among them, they go on without one that is lost: each
+  /// learns it by RanksChanged and calls renew(). 0: a loss ends all.
+  std::int64_t min_ranks = 0;
 };
 
 /// Host, port, key and what else the environment says of ranks that a launcher started. Throws
@@ -76,20 +79,30 @@ class Meeting {
   void report(State state);
   /// The first thing that went wrong anywhere.
   std::optional<Failure> failure() const;
-  /// Throws it: UsageError, EndedByRank or CommError.
+  /// Throws it: UsageError, EndedByRank or CommError; RanksChanged for a loss that is not known
+  /// yet.
   void check() const;
 
-  /// One text of each rank, 32 KiB at most, in their order; all ranks call it equally often, from
-  /// one thread each. Throws the failure.
+  /// The ranks that this one works with, in order; all of them until renew() was called.
+  std::vector<std::int64_t> ranks() const;
+  /// How many losses this rank knows of.
+  std::int64_t generation() const;
+  /// From now on this rank is one of those that are left.
+  void renew();
+  /// Everybody's work is done.
+  bool is_over() const;
+
+  /// One text of each of ranks(), 32 KiB at most, in their order; all ranks call it equally often,
+  /// from one thread each. Throws as check() does.
   std::vector<std::string> all_gather(const std::string& text);
-  /// The work is done; returns when everybody's is. Throws the failure.
+  /// The work is done; returns when everybody's is. Throws as check() does.
   void leave();
 
   /// This rank cannot go on, and why. Returns when the others know. `said`: it will end
   /// with that code and say so itself.
   void fail(std::string_view sentence, ExitCode said = ExitCode::kOk) noexcept;
   /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
-  /// just left, and throws it. Where none shows up, the hint is the cause.
+  /// just left, and throws it as check() does. Where none shows up, the hint is the cause.
   [[noreturn]] void throw_cause(std::string_view hint);
 
  private:

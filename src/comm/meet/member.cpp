@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "comm/meet/board.h"
@@ -33,7 +34,11 @@ Member::Member(const MeetingOptions& options, std::function<std::vector<Address>
     : options_(options),
       ways_(std::move(ways)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      where_(fmt::format("{}:{}", options.host, options.port)) {}
+      where_(fmt::format("{}:{}", options.host, options.port)) {
+  left_.resize(static_cast<std::size_t>(options.count));
+  std::iota(left_.begin(), left_.end(), 0);
+  ranks_ = left_;
+}
 
 Member::~Member() {
   if (!thread_.joinable()) return;
@@ -168,6 +173,8 @@ void Member::hear(const Message& message) {
     set_failure(ended->failure);
   } else if (const auto* texts = std::get_if<Texts>(&message)) {
     take_texts(*texts);
+  } else if (const auto* changed = std::get_if<Changed>(&message)) {
+    take_change(*changed);
   } else if (std::holds_alternative<Bye>(message)) {
     const MutexLock lock(mutex_);
     over_ = true;
@@ -179,11 +186,35 @@ void Member::hear(const Message& message) {
 
 void Member::take_texts(Texts texts) {
   const MutexLock lock(mutex_);
-  if (texts.round != round_ || texts.first != static_cast<std::int64_t>(texts_.size()) ||
-      texts_.size() + texts.texts.size() > static_cast<std::size_t>(options_.count))
+  if (texts.generation != generation_ || texts.round != round_ ||
+      texts.first != static_cast<std::int64_t>(texts_.size()) ||
+      texts_.size() + texts.texts.size() > ranks_.size())
     throw DataError("a text of another gather");
   for (std::string& text : texts.texts) texts_.push_back(std::move(text));
   changed_.notify_all();
+}
+
+void Member::take_change(const Changed& changed) {
+  MutexLock lock(mutex_);
+  if (changed.loss.rank == options_.rank) {
+    left_behind_ = true;
+    lock.unlock();
+    return set_failure(changed.loss);
+  }
+  if (changed.generation != newest_ + 1 || std::erase(left_, changed.loss.rank) != 1)
+    throw DataError("a change of the ranks that does not follow the one before");
+  newest_ = changed.generation;
+  loss_ = changed.loss;
+  changed_.notify_all();
+}
+
+void Member::renew() {
+  const MutexLock lock(mutex_);
+  generation_ = newest_;
+  ranks_ = left_;
+  loss_.reset();
+  round_ = 0;
+  texts_.clear();
 }
 
 void Member::beat(Time now) {
@@ -236,6 +267,7 @@ void Member::report(State state) {
   state.doing.resize(std::min(state.doing.size(), kLongestDoing));
   const Time now = options_.clock->now();
   const MutexLock lock(mutex_);
+  state.generation = generation_;
   if (!state.same_place(state_)) since_ = now;
   state_ = std::move(state);
   write_board();
@@ -243,7 +275,9 @@ void Member::report(State state) {
 
 void Member::write_board() {
   if (!options_.board) return;
-  Board::Entry entry{state_, options_.clock->now(), failure_ ? failure_->rank : -1};
+  Board::Entry entry{state_, options_.clock->now()};
+  if (failure_ && !left_behind_)
+    entry.cause = failure_->rank >= 0 ? failure_->rank : Board::kNobody;
   entry.state.seconds = seconds_of(entry.written - since_);
   options_.board->write(options_.rank, entry);
 }
@@ -251,6 +285,21 @@ void Member::write_board() {
 std::optional<Failure> Member::failure() const {
   const MutexLock lock(mutex_);
   return failure_;
+}
+
+std::optional<Failure> Member::loss() const {
+  const MutexLock lock(mutex_);
+  return loss_;
+}
+
+std::int64_t Member::generation() const {
+  const MutexLock lock(mutex_);
+  return generation_;
+}
+
+std::vector<std::int64_t> Member::ranks() const {
+  const MutexLock lock(mutex_);
+  return ranks_;
 }
 
 bool Member::is_over() const {
@@ -265,18 +314,19 @@ bool Member::done() const {
 
 std::vector<std::string> Member::gather(const std::string& text) {
   MutexLock lock(mutex_);
-  outbox_.push_back(frame_of(encode(Text{round_, text})));
+  if (loss_) return {};
+  outbox_.push_back(frame_of(encode(Text{round_, text, generation_})));
   ::eventfd_write(wake_.get(), 1);
-  while (!failure_ && texts_.size() < static_cast<std::size_t>(options_.count)) changed_.wait(lock);
+  while (!failure_ && !loss_ && texts_.size() < ranks_.size()) changed_.wait(lock);
   ++round_;
   return std::exchange(texts_, {});
 }
 
 void Member::leave() {
   MutexLock lock(mutex_);
-  outbox_.push_back(frame_of(encode(Bye{})));
+  outbox_.push_back(frame_of(encode(Bye{generation_})));
   ::eventfd_write(wake_.get(), 1);
-  while (!failure_ && !over_) changed_.wait(lock);
+  while (!failure_ && !loss_ && !over_) changed_.wait(lock);
 }
 
 Failure Member::tell_trouble(Trouble trouble) {
@@ -287,9 +337,10 @@ Failure Member::tell_trouble(Trouble trouble) {
   state.seconds = seconds_of(now - since_);
   outbox_.push_back(frame_of(encode(Beat{state})));
   trouble.sentence.resize(std::min(trouble.sentence.size(), kLongestText / 2));
+  trouble.generation = generation_;
   outbox_.push_back(frame_of(encode(trouble)));
   ::eventfd_write(wake_.get(), 1);
-  while (!failure_ && !over_) changed_.wait(lock);
+  while (!failure_ && !over_ && !(trouble.hint && loss_)) changed_.wait(lock);
   if (failure_) return *failure_;
   return {false, options_.rank, std::move(trouble.sentence), trouble.said};
 }

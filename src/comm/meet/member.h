@@ -28,8 +28,14 @@ class Member {
   void report(State state);
   std::optional<Failure> failure() const;
   bool is_over() const;
+  /// The loss that this rank has not taken note of, the last one; see renew().
+  std::optional<Failure> loss() const;
+  /// This rank is one of the newest generation from now on.
+  void renew();
+  std::int64_t generation() const;
+  std::vector<std::int64_t> ranks() const;
 
-  // Each waits for its end or for a failure.
+  // Each waits for its end, for a failure or for a loss.
   std::vector<std::string> gather(const std::string& text);
   void leave();
   Failure tell_trouble(Trouble trouble);
@@ -41,6 +47,7 @@ class Member {
   void turn();
   void hear(const Message& message);
   void take_texts(Texts texts);
+  void take_change(const Changed& changed);
   void judge(Time now);
   void beat(Time now);
   void set_failure(Failure failure);
@@ -71,6 +78,12 @@ class Member {
   std::vector<std::string> texts_ SEGFUSE_GUARDED_BY(mutex_);
   std::uint64_t round_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   bool over_ SEGFUSE_GUARDED_BY(mutex_) = false;
+  std::int64_t generation_ SEGFUSE_GUARDED_BY(mutex_) = 0;     ///< of what this rank does
+  std::int64_t newest_ SEGFUSE_GUARDED_BY(mutex_) = 0;         ///< that rank 0 has named
+  std::vector<std::int64_t> left_ SEGFUSE_GUARDED_BY(mutex_);  ///< the ranks of the newest
+  std::vector<std::int64_t> ranks_ SEGFUSE_GUARDED_BY(mutex_);
+  std::optional<Failure> loss_ SEGFUSE_GUARDED_BY(mutex_);
+  bool left_behind_ SEGFUSE_GUARDED_BY(mutex_) = false;  ///< this one is lost for the others
   bool stop_ SEGFUSE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

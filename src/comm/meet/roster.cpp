@@ -64,7 +64,23 @@ void Roster::left(std::int64_t rank, Time now) {
 }
 
 bool Roster::all_left() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.left; });
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Member& m) { return m.left || m.lost; });
+}
+
+void Roster::lose(std::int64_t rank, Time now) {
+  at(rank).lost = true;
+  for (Member& member : members_) {
+    member.left = false;
+    member.since = now;
+  }
+}
+
+std::vector<std::int64_t> Roster::ranks() const {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t rank = 0; rank < count(); ++rank)
+    if (!is_lost(rank)) ranks.push_back(rank);
+  return ranks;
 }
 
 void Roster::forgive(Time now) {
@@ -98,7 +114,7 @@ Failure Roster::lost(std::int64_t rank, Time now, std::string_view why) const {
 std::optional<Failure> Roster::judge(Time now) const {
   for (std::int64_t rank = 0; rank < count(); ++rank) {
     const Member& member = at(rank);
-    if (!member.here || member.left || now - member.heard <= timings_.silence()) continue;
+    if (!counts(member) || member.left || now - member.heard <= timings_.silence()) continue;
     return lost(rank, now, fmt::format("{} heartbeats are missing", timings_.missing));
   }
   return stuck(now);
@@ -112,7 +128,7 @@ std::vector<std::int64_t> Roster::awaited() const {
   bool anybody_waits = false;
   for (std::int64_t rank = 0; rank < count(); ++rank) {
     const Member& member = at(rank);
-    if (!member.here) continue;
+    if (!counts(member)) continue;
     if (!waits(member)) {
       working.push_back(rank);
       continue;
@@ -137,7 +153,7 @@ std::optional<Failure> Roster::stuck(Time now) const {
   std::int64_t waiting = 0;
   const Member* example = nullptr;  // the furthest of those who have waited long enough
   for (const Member& member : members_) {
-    if (!member.here || !waits(member)) continue;
+    if (!waits(member)) continue;
     ++waiting;
     if (!long_enough(member)) continue;
     if (example == nullptr || order_of(member.state) > order_of(example->state)) example = &member;
@@ -145,10 +161,12 @@ std::optional<Failure> Roster::stuck(Time now) const {
   if (example == nullptr) return {};
   const std::vector<std::int64_t> late = awaited();
   if (late.empty()) {
-    if (!std::all_of(members_.begin(), members_.end(), long_enough)) return {};
+    if (!std::all_of(members_.begin(), members_.end(),
+                     [&](const Member& m) { return m.lost || long_enough(m); }))
+      return {};
     return Failure{false, -1,
                    fmt::format("{} has not ended for {}, and all {} ranks have joined it",
-                               goal_of(example->state), text_of(now - example->since), count())};
+                               goal_of(example->state), text_of(now - example->since), waiting)};
   }
   std::int64_t worst = -1;
   for (const std::int64_t rank : late)
@@ -178,7 +196,8 @@ Rows Roster::rows(Time now) const {
             0,
             member.here,
             member.left,
-            std::find(late.begin(), late.end(), rank) != late.end()};
+            std::find(late.begin(), late.end(), rank) != late.end(),
+            member.lost};
     if (member.here) {
       row.state.seconds = seconds_of(now - member.since);
       row.silent = seconds_of(now - member.heard);

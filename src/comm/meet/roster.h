@@ -40,6 +40,11 @@ class Roster {
   void left(std::int64_t rank, Time now);
   bool has_left(std::int64_t rank) const { return at(rank).left; }
   bool all_left() const;
+  /// The others go on without it: from now on it is none of them, and nobody has waited yet.
+  void lose(std::int64_t rank, Time now);
+  bool is_lost(std::int64_t rank) const { return at(rank).lost; }
+  /// Those that are not lost.
+  std::vector<std::int64_t> ranks() const;
 
   const Here& here(std::int64_t rank) const { return at(rank).said; }
   const State& state(std::int64_t rank) const { return at(rank).state; }
@@ -56,6 +61,7 @@ class Roster {
   struct Member {
     bool here = false;
     bool left = false;
+    bool lost = false;
     Here said{};
     State state{};
     Time heard{};
@@ -63,8 +69,9 @@ class Roster {
   };
   Member& at(std::int64_t rank) { return members_[static_cast<std::size_t>(rank)]; }
   const Member& at(std::int64_t rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  static bool counts(const Member& member) { return member.here && !member.lost; }
   static bool waits(const Member& member) {
-    return !member.left && member.state.phase == Phase::kExchange;
+    return counts(member) && !member.left && member.state.phase == Phase::kExchange;
   }
   /// Where somebody waits: those that are not in the exchange; else those that are furthest behind
   /// in it, unless all are in one place.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <string>
 
 #include "comm/meet/roster.h"
@@ -15,29 +16,32 @@ using namespace meet;
 
 constexpr std::int64_t kOtherDescriptors = 512;  // of this process
 
-class Links {
+class Linking {
  public:
-  explicit Links(Meeting& meeting)
+  explicit Linking(Meeting& meeting)
       : meeting_(meeting),
         options_(meeting.options()),
         clock_(*options_.clock),
-        limit_(clock_.now() + options_.timings.join),
-        sockets_(static_cast<std::size_t>(meeting.count())) {
+        ranks_(meeting.ranks()),
+        own_(std::ranges::find(ranks_, meeting.rank()) - ranks_.begin()),
+        sockets_(ranks_.size()) {
     allow_descriptors(meeting.count() * 2 + kOtherDescriptors);
   }
 
   /// Each rank visits those before it, then waits for those behind it: so nobody waits for one who
   /// waits for it.
-  std::vector<Descriptor> make() {
+  Links make(const std::string& word) {
     const Descriptor listening = listen_at(options_.host, 0);
     const std::vector<std::string> places =
         meeting_.all_gather(place_of_own(port_of(listening.get())));
-    for (std::int64_t rank = 0; rank < meeting_.rank(); ++rank)
-      visit_rank(rank, places[static_cast<std::size_t>(rank)]);
-    for (std::int64_t missing = meeting_.count() - 1 - meeting_.rank(); missing > 0;)
+    // All are here now; before that each may have worked for as long as it liked.
+    limit_ = clock_.now() + options_.timings.join;
+    for (std::int64_t place = 0; place < own_; ++place)
+      visit_rank(place, places[static_cast<std::size_t>(place)]);
+    for (std::int64_t missing = std::ssize(ranks_) - 1 - own_; missing > 0;)
       missing -= take_one(listening.get()) ? 1 : 0;
-    meeting_.all_gather("");  // nobody speaks before all listen
-    return std::move(sockets_);
+    std::vector<std::string> words = meeting_.all_gather(word);  // nobody speaks before all listen
+    return {std::move(sockets_), std::move(words)};
   }
 
  private:
@@ -48,21 +52,24 @@ class Links {
     return fmt::format("{} {}", port, own.empty() ? options_.host : own);
   }
 
-  void visit_rank(std::int64_t rank, const std::string& place) {
-    const std::size_t space = place.find(' ');
+  void visit_rank(std::int64_t place, const std::string& where) {
+    const std::size_t space = where.find(' ');
     const Visitor visitor{Role::kRank, static_cast<std::uint32_t>(meeting_.rank()),
-                          static_cast<std::uint32_t>(meeting_.count())};
+                          static_cast<std::uint32_t>(meeting_.count()),
+                          static_cast<std::uint32_t>(meeting_.generation())};
     std::string why = "its address is not known";
     for (const Address& address :
-         resolve(place.substr(space + 1), std::stoi(place.substr(0, space)))) {
+         resolve(where.substr(space + 1), std::stoi(where.substr(0, space)))) {
       Visit met = visit(address, options_.key, visitor, limit_, clock_, [this] { ask(); });
       why = met.why;
       if (!met.connection) continue;
-      sockets_[static_cast<std::size_t>(rank)] = std::move(*met.connection).take();
+      at(place) = std::move(*met.connection).take();
       return;
     }
-    throw CommError(fmt::format("rank {} cannot reach rank {} at {}, port {}: {}", meeting_.rank(),
-                                rank, place.substr(space + 1), place.substr(0, space), why));
+    // It may have been lost just now, which the meeting hears a little later.
+    meeting_.throw_cause(fmt::format("it cannot reach rank {} at {}, port {}: {}",
+                                     ranks_[static_cast<std::size_t>(place)],
+                                     where.substr(space + 1), where.substr(0, space), why));
   }
 
   /// Whether a rank was let in.
@@ -73,26 +80,32 @@ class Links {
     Descriptor socket = accept_one(listening);
     if (socket.get() < 0) return false;
     const auto judge = [this](const Visitor& visitor) {
-      const std::int64_t rank = visitor.rank;
+      const std::int64_t place = place_of(visitor.rank);
       if (visitor.role != Role::kRank || visitor.count != meeting_.count() ||
-          rank <= meeting_.rank() || rank >= meeting_.count())
+          visitor.generation != meeting_.generation() || place <= own_)
         return Verdict::kWrongCount;
-      return at(rank).get() >= 0 ? Verdict::kTaken : Verdict::kWelcome;
+      return at(place).get() >= 0 ? Verdict::kTaken : Verdict::kWelcome;
     };
     Guest guest =
         admit(std::move(socket), options_.key, judge,
               std::min(limit_, clock_.now() + options_.timings.slow), clock_, [this] { ask(); });
     if (!guest.connection) return false;
-    at(guest.visitor.rank) = std::move(*guest.connection).take();
+    at(place_of(guest.visitor.rank)) = std::move(*guest.connection).take();
     return true;
   }
 
-  Descriptor& at(std::int64_t rank) { return sockets_[static_cast<std::size_t>(rank)]; }
+  Descriptor& at(std::int64_t place) { return sockets_[static_cast<std::size_t>(place)]; }
+
+  /// -1: it is none of these ranks.
+  std::int64_t place_of(std::int64_t rank) const {
+    const auto found = std::ranges::find(ranks_, rank);
+    return found == ranks_.end() ? -1 : found - ranks_.begin();
+  }
 
   std::string missing() {
     std::vector<std::int64_t> ranks;
-    for (std::int64_t rank = meeting_.rank() + 1; rank < meeting_.count(); ++rank)
-      if (at(rank).get() < 0) ranks.push_back(rank);
+    for (std::int64_t place = own_ + 1; place < std::ssize(ranks_); ++place)
+      if (at(place).get() < 0) ranks.push_back(ranks_[static_cast<std::size_t>(place)]);
     return list_of(ranks);
   }
 
@@ -105,12 +118,16 @@ class Links {
   Meeting& meeting_;
   const MeetingOptions& options_;
   const Clock& clock_;
-  const Time limit_;
+  Time limit_{};
+  const std::vector<std::int64_t> ranks_;
+  const std::int64_t own_;  ///< place among them
   std::vector<Descriptor> sockets_;
 };
 
 }  // namespace
 
-std::vector<Descriptor> link_ranks(meet::Meeting& meeting) { return Links(meeting).make(); }
+Links link_ranks(meet::Meeting& meeting, const std::string& word) {
+  return Linking(meeting).make(word);
+}
 
 }  // namespace segfuse::comm

@@ -24,10 +24,10 @@ namespace {
 /// How long a rank that waits for bytes does not look at what the meeting says.
 constexpr int kLookMilliseconds = 50;
 
-enum class Call : std::uint32_t { kGather, kBroadcast, kBarrier, kExchange, kFinish };
+enum class Call : std::uint32_t { kGather, kBroadcast, kBarrier, kExchange, kFinish, kCommit };
 
 const char* name_of(Call call) {
-  constexpr std::array kNames = {"gather", "broadcast", "barrier", "exchange", "finish"};
+  constexpr std::array kNames = {"gather", "broadcast", "barrier", "exchange", "finish", "commit"};
   const auto number = static_cast<std::size_t>(call);
   return number < kNames.size() ? kNames[number] : "a call that is not known";
 }
@@ -62,12 +62,11 @@ struct Peer {
 
 class TcpGroup final : public Group {
  public:
-  TcpGroup(std::shared_ptr<meet::Meeting> meeting, std::vector<Descriptor> sockets)
+  explicit TcpGroup(std::shared_ptr<meet::Meeting> meeting)
       : Group(static_cast<int>(meeting->rank()), static_cast<int>(meeting->count()), "TCP"),
-        meeting_(std::move(meeting)),
-        peers_(sockets.size()) {
-    for (std::size_t rank = 0; rank < sockets.size(); ++rank)
-      peers_[rank].socket = std::move(sockets[rank]);
+        meeting_(std::move(meeting)) {
+    if (meeting_->options().min_ranks > 0) set_goes_on();
+    link();
   }
 
   ~TcpGroup() override {
@@ -106,8 +105,55 @@ class TcpGroup final : public Group {
   }
 
   void do_finish() override {
-    gather_as(Call::kFinish, "");
+    // Ranks that go on without others have left the meeting first, and none can be lost any more.
+    if (!goes_on() || !meeting_->is_over()) gather_as(Call::kFinish, "");
     finished_ = true;
+  }
+
+  void do_commit() override {
+    if (!goes_on() || meeting_->is_over()) return;
+    commits_ = true;
+    gather_as(Call::kCommit, "");
+    commits_ = false;
+    ++units_;
+  }
+
+  bool do_regroup() override {
+    meeting_->renew();
+    return link();
+  }
+
+  /// Connects the ranks that are left; whether the unit to whose end this one has come is done.
+  bool link() {
+    for (;; meeting_->renew()) {
+      // What is on its way belongs to the generation before.
+      peers_.clear();
+      number_ = 0;
+      try {
+        Links links = link_ranks(*meeting_, std::to_string(units_));
+        const std::vector<std::int64_t> ranks = meeting_->ranks();
+        set_place(static_cast<int>(std::ranges::find(ranks, meeting_->rank()) - ranks.begin()),
+                  static_cast<int>(ranks.size()), meeting_->generation());
+        for (Descriptor& socket : links.sockets) peers_.push_back({std::move(socket), {}, {}});
+        return take_units(links.words);
+      } catch (const RanksChanged&) {
+        // Once more, without that one too.
+      }
+    }
+  }
+
+  /// A rank leaves commit() when all have come to it: one that has done a unit more than this one
+  /// says that this one's is done as well.
+  bool take_units(const std::vector<std::string>& words) {
+    std::int64_t most = units_;
+    for (const std::string& word : words) most = std::max<std::int64_t>(most, std::stoll(word));
+    const bool done = most > units_;
+    if (most - units_ > (commits_ ? 1 : 0))
+      throw InternalError(fmt::format("rank {} has done {} units, and another one {}",
+                                      meeting_->rank(), units_, most));
+    units_ = most;
+    commits_ = false;
+    return done;
   }
 
   void do_poll() override {
@@ -261,6 +307,8 @@ class TcpGroup final : public Group {
   Call call_ = Call::kGather;
   std::uint32_t number_ = 0;
   bool finished_ = false;
+  std::int64_t units_ = 0;  ///< that all have done
+  bool commits_ = false;    ///< this rank has come to the end of one more
   std::atomic<bool> ended_ = false;
   Mutex mutex_;
   std::string reason_ SEGFUSE_GUARDED_BY(mutex_);
@@ -269,8 +317,7 @@ class TcpGroup final : public Group {
 }  // namespace
 
 std::unique_ptr<Group> open_tcp_group(std::shared_ptr<meet::Meeting> meeting) {
-  std::vector<Descriptor> sockets = link_ranks(*meeting);
-  return std::make_unique<TcpGroup>(std::move(meeting), std::move(sockets));
+  return std::make_unique<TcpGroup>(std::move(meeting));
 }
 
 }  // namespace segfuse::comm

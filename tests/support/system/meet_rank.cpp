@@ -5,18 +5,25 @@
 //   kill=R@S stop=R@S    SIGKILL, SIGSTOP
 //   exit=R@S:CODE        ends without a word
 //   fail=R@S             says that it cannot go on, and ends with 3
-//   hang=R@S             reads data for ever
+//   hang=R@S             reads data for ever; when all others wait for it, an hour passes by the
+//                        clock of rank 0, whatever the load of the machine
 //   value=R:TEXT         rank R has another value than the others
 //   launch=N             is no rank: starts N, with the other arguments
-//   stuck=SECONDS        the limit for that
+//   min=M                while so many ranks are left they go on; a step is a sum over all, and at
+//                        the end rank 0 says what came out
 
 #include <fmt/core.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +32,8 @@
 #include "comm/launch/launch.h"
 #include "comm/meet/job.h"
 #include "comm/meet/meeting.h"
+#include "comm/tcp/tcp_group.h"
+#include "comm/tree_exchange.h"
 #include "segfuse/error.h"
 
 namespace {
@@ -45,6 +54,38 @@ const char* meant(const std::string& name, std::int64_t rank, std::int64_t step)
   return text.c_str() + start.size();
 }
 
+/// The system's, but for the time that it is told to jump over.
+class JumpingClock final : public comm::meet::Clock {
+ public:
+  comm::meet::Time now() const override { return clock_.now() + comm::meet::Duration(passed_); }
+  std::chrono::milliseconds patience(comm::meet::Time until) const override {
+    return clock_.patience(until - comm::meet::Duration(passed_));
+  }
+  void jump(comm::meet::Duration by) { passed_ += by.count(); }
+
+ private:
+  comm::meet::SteadyClock clock_;
+  std::atomic<comm::meet::Duration::rep> passed_ = 0;
+};
+JumpingClock the_clock;
+
+/// Where all but one wait for that one in this step: an hour passes.
+void pass_an_hour(const comm::meet::Meeting& meeting, std::int64_t step) {
+  const auto& options = meeting.options();
+  for (;;) {
+    const comm::meet::Rows rows =
+        comm::meet::look({options.host, meeting.port(), options.key, meeting.count(), 1},
+                         comm::meet::SteadyClock(), {});
+    const auto waits = [&](const comm::meet::Row& row) {
+      return row.state.step == step && (row.state.phase == Phase::kExchange || row.awaited);
+    };
+    if (std::ranges::all_of(rows.rows, waits) &&
+        std::ranges::count(rows.rows, true, &comm::meet::Row::awaited) == 1)
+      return the_clock.jump(std::chrono::hours(1));
+    ::usleep(10'000);
+  }
+}
+
 int work(comm::meet::Meeting& meeting, const InterruptScope& interrupt) {
   const std::int64_t rank = meeting.rank();
   const long steps = arguments.contains("steps") ? std::atol(arguments["steps"].c_str()) : -1;
@@ -61,6 +102,8 @@ int work(comm::meet::Meeting& meeting, const InterruptScope& interrupt) {
       return 3;
     }
     meeting.report({.step = step, .bucket = 0, .phase = Phase::kExchange});
+    if (rank == 0 && arguments["hang"].ends_with(fmt::format("@{}", step)))
+      pass_an_hour(meeting, step);
     bool stop = false;
     for (const std::string& text : meeting.all_gather(interrupt.requested() ? "stop" : "go"))
       stop = stop || text == "stop";
@@ -71,6 +114,69 @@ int work(comm::meet::Meeting& meeting, const InterruptScope& interrupt) {
   return 0;
 }
 
+/// What goes wrong in this step.
+void perhaps_go_wrong(const comm::meet::Meeting& meeting, std::int64_t step) {
+  const std::int64_t rank = meeting.rank();
+  if (meant("kill", rank, step) != nullptr) ::raise(SIGKILL);
+  if (meant("stop", rank, step) != nullptr) ::raise(SIGSTOP);
+  if (meant("fail", rank, step) != nullptr) throw DataError("there is no paper");
+  if (meant("hang", rank, step) != nullptr)
+    for (;;) meeting.check(), ::usleep(1000);
+}
+
+/// The sum of a step over eight shards, which depends on all steps before.
+double sum_of_step(comm::Group& group, std::int64_t step, double before) {
+  constexpr std::int64_t kShards = 8;
+  constexpr std::size_t kWords = 9000;  // three blocks, the last one short
+  comm::TreeExchange exchange(group, kShards);
+  const comm::ShardRange own = exchange.own_shards();
+  comm::TreeSum tree(kShards, kShards);
+  std::vector<std::vector<float>> slots;
+  for (std::int64_t shard = own.begin; shard < own.end; ++shard) {
+    slots.resize(std::max(slots.size(), tree.next_slot() + 1));
+    std::vector<float>& values = slots[tree.next_slot()];
+    values.resize(kWords);
+    for (std::size_t i = 0; i < kWords; ++i)
+      values[i] = static_cast<float>(before + 1.0 / static_cast<double>(shard * 7 + step + 1) +
+                                     1e-3 * static_cast<double>(i % 97));
+    for (const comm::TreeSum::Addition a : tree.push({0, shard}))
+      for (std::size_t i = 0; i < kWords; ++i) slots[a.to][i] += slots[a.from][i];
+  }
+  std::vector<std::span<const float>> nodes;
+  for (const comm::TreeSum::Held& held : tree.held()) nodes.emplace_back(slots[held.slot]);
+  std::vector<float> sum(kWords);
+  exchange.sum(nodes, kShards, sum);
+  double all = 0;
+  for (const float value : sum) all += static_cast<double>(value);
+  return all / 1e5;
+}
+
+/// Steps of ranks that go on without those that are lost.
+void work_together(const std::shared_ptr<comm::meet::Meeting>& meeting) {
+  const std::unique_ptr<comm::Group> group = comm::open_tcp_group(meeting);
+  comm::run_rank(*group, [&] {
+    const long steps = std::atol(arguments["steps"].c_str());
+    double value = 0;
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      double next = 0;
+      comm::together(*group, [&] {
+        meeting->report({.step = step, .phase = Phase::kBackward});
+        perhaps_go_wrong(*meeting, step);
+        meeting->report({.step = step, .phase = Phase::kExchange});
+        std::string first = group->gather(std::to_string(step))[0];
+        if (first != std::to_string(step)) throw InternalError("a rank is in step " + first);
+        next = sum_of_step(*group, step, value);
+        std::uint64_t bits = group->rank() == 0 ? std::bit_cast<std::uint64_t>(next) : 0;
+        group->broadcast(std::as_writable_bytes(std::span(&bits, 1)), 0);
+        if (bits != std::bit_cast<std::uint64_t>(next)) throw InternalError("the sums differ");
+      });
+      value = next;
+    }
+    comm::together(*group, [&] { meeting->leave(); });
+    if (meeting->rank() == 0) fmt::print("{:a} by {}\n", value, group->size());
+  });
+}
+
 int be_rank() {
   const InterruptScope interrupt;
   const auto ranks = ranks_of_environment();
@@ -78,10 +184,15 @@ int be_rank() {
   comm::meet::MeetingOptions options = comm::meet::options_of(*ranks);
   options.values = {{"version", "1"}, {"data", "abc"}};
   options.last_resort = std::chrono::seconds(10);
-  if (arguments.contains("stuck"))
-    options.timings.stuck = std::chrono::seconds(std::atol(arguments["stuck"].c_str()));
+  options.clock = &the_clock;
+  options.timings.stuck = std::chrono::minutes(30);
   const std::string& value = arguments["value"];
   if (value.starts_with(fmt::format("{}:", ranks->rank))) options.values["data"] = value.substr(2);
+  if (arguments.contains("min")) {
+    options.min_ranks = std::atol(arguments["min"].c_str());
+    work_together(std::make_shared<comm::meet::Meeting>(std::move(options)));
+    return 0;
+  }
   comm::meet::Meeting meeting(std::move(options));
   const int code = work(meeting, interrupt);
   if (code != 3) meeting.leave();
@@ -91,6 +202,7 @@ int be_rank() {
 int be_launcher(int argc, char** argv) {
   comm::launch::LaunchRequest request;
   request.count = std::atol(arguments["launch"].c_str());
+  request.min_ranks = std::atol(arguments["min"].c_str());
   for (int i = 0; i < argc; ++i)
     if (!std::string(argv[i]).starts_with("launch=")) request.arguments.emplace_back(argv[i]);
   const comm::launch::LaunchResult result = comm::launch::launch(request);

@@ -255,7 +255,7 @@ TEST_F(Launch, AStoppedRankIsNamedAndLeftByNobody) {
 }
 
 TEST_F(Launch, ARankThatHangsIsNamedWithWhatItDoes) {
-  const LaunchResult result = launch(ranks(3, {"hang=2@4", "stuck=1"}));
+  const LaunchResult result = launch(ranks(3, {"hang=2@4"}));
   EXPECT_EQ(result.exit_code, 4);
   for (const std::int64_t rank : {0, 1, 2})
     EXPECT_THAT(errors_[rank], HasSubstr("has been reading data (recording 'x.flac') for"));

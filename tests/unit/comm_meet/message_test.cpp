@@ -28,13 +28,14 @@ State some_state() {
 std::vector<Message> one_of_each() {
   return {Here{"node", 812, {{"a", kNasty}, {"b", ""}}},
           Beat{some_state()},
-          Text{7, kNasty},
-          Trouble{true, "why"},
-          Bye{},
+          Text{7, kNasty, 3},
+          Trouble{true, "why", 0, 3},
+          Bye{3},
           Agreed{"node", 1},
-          Texts{7, 3, {"", kNasty, "x"}},
+          Texts{7, 3, {"", kNasty, "x"}, 3},
           Ended{{true, 4, "because"}},
-          Rows{2, "failed", {{0, "a", 1, some_state(), 0.5, true, false, true}, {}}}};
+          Rows{2, "failed", {{0, "a", 1, some_state(), 0.5, true, false, true, false}, {}}, 3},
+          Changed{3, {false, 4, "it was lost"}}};
 }
 
 TEST(Message, EachComesBackAsItWent) {
@@ -64,7 +65,7 @@ TEST(Message, NoPartOfAMessageIsOne) {
 }
 
 TEST(Message, WhatCannotBeIsRefused) {
-  EXPECT_THROW(decode("\x09"), DataError);
+  EXPECT_THROW(decode("\x0a"), DataError);
   EXPECT_THROW(decode("\xff"), DataError);
   std::string ended = encode(Ended{{false, 1, ""}});
   ended[1] = 2;  // neither yes nor no
@@ -86,7 +87,7 @@ TEST(Message, WhatCannotBeIsRefused) {
 
 TEST(Message, ACountThatNothingFollowsTakesNoMemory) {
   std::string texts = encode(Texts{0, 0, {}});
-  texts.replace(texts.size() - 4, 4, "\xff\xff\xff\xff");
+  texts.replace(texts.size() - 12, 4, "\xff\xff\xff\xff");
   EXPECT_THROW(decode(texts), DataError);
 }
 
@@ -99,6 +100,7 @@ TEST(Message, ALongTableComesInPieces) {
                          {.doing = std::string(kLongestDoing, 'd')},
                          0,
                          true,
+                         false,
                          false,
                          false});
   std::int64_t next = 0;
@@ -115,12 +117,13 @@ TEST(Handshake, TheRightKeyIsProvedAndOnlyThat) {
   const std::string own = new_nonce();
   EXPECT_NE(hosts, own);
   EXPECT_EQ(read_challenge(challenge(hosts)), hosts);
-  const Visitor visitor{Role::kRank, 3, 4};
+  const Visitor visitor{Role::kRank, 3, 4, 5};
   const std::string bytes = answer("key", hosts, visitor, own);
   const auto said = read_answer(bytes);
   ASSERT_TRUE(said);
   EXPECT_EQ(said->visitor.rank, 3U);
   EXPECT_EQ(said->visitor.count, 4U);
+  EXPECT_EQ(said->visitor.generation, 5U);
   EXPECT_EQ(said->nonce, own);
   EXPECT_TRUE(proves_key(*said, "key", hosts));
   EXPECT_FALSE(proves_key(*said, "Key", hosts));
@@ -148,7 +151,7 @@ TEST(Handshake, RankZeroProvesTheKeyToo) {
   changed[0] = static_cast<char>(Verdict::kTaken);
   EXPECT_FALSE(read_verdict(changed, "key", hosts, own));
   // A visitor's own proof, sent back.
-  const std::string reflected = bytes.substr(0, 1) + answer("key", own, {}, hosts).substr(9 + 32);
+  const std::string reflected = bytes.substr(0, 1) + answer("key", own, {}, hosts).substr(13 + 32);
   EXPECT_FALSE(read_verdict(reflected, "key", hosts, own));
   EXPECT_FALSE(read_challenge("HTTP/1.1 400 Bad Request"));
 }

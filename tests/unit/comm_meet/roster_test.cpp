@@ -75,6 +75,28 @@ TEST(Roster, WhoDoesNotMoveWhileOthersWaitIsNamedWithWhatItDoes) {
             "not joined bucket 2 of step 1201; 3 ranks wait");
 }
 
+TEST(Roster, AfterALossNobodyHasWaitedAndNobodyLeft) {
+  Book book(3);
+  for (const std::int64_t rank : {0, 1}) book.roster.moved(rank, exchange(7, 2), at(10));
+  book.roster.moved(2, {.step = 7, .phase = Phase::kForward}, at(10));
+  book.roster.left(1, at(60));
+  book.hear_all(75);
+  book.roster.lose(2, at(75));
+  EXPECT_EQ(book.roster.ranks(), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_FALSE(book.roster.has_left(1));
+  EXPECT_EQ(book.blame(75), "nobody");
+  book.hear_all(130, 2);
+  EXPECT_EQ(book.blame(130), "nobody") << "the lost one is silent, and is none of them";
+  book.hear_all(135, 2);
+  EXPECT_EQ(book.blame(135),
+            "bucket 2 of step 7 has not ended for 60 s, and all 2 ranks have joined it");
+  const Rows rows = book.roster.rows(at(135));
+  EXPECT_TRUE(rows.rows[2].lost);
+  EXPECT_FALSE(rows.rows[2].awaited);
+  for (const std::int64_t rank : {0, 1}) book.roster.left(rank, at(136));
+  EXPECT_TRUE(book.roster.all_left());
+}
+
 TEST(Roster, NobodyIsStuckWhereNobodyWaits) {
   Book book(2);
   for (const std::int64_t rank : {0, 1}) book.roster.moved(rank, {.phase = Phase::kScoring}, at(1));

@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace meet = comm::meet;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -69,6 +70,13 @@ TEST_F(DoctorRanks, TheTableNamesWhoIsAwaited) {
   RanksReport failed = example();
   failed.failure = "rank 1 was lost";
   EXPECT_THAT(ranks_report_text(failed), HasSubstr("failed: rank 1 was lost\n"));
+  RanksReport gone_on = example();
+  gone_on.generation = 1;
+  gone_on.ranks[1].lost = true;
+  gone_on.ranks[1].awaited = false;
+  EXPECT_THAT(ranks_report_text(gone_on),
+              AllOf(HasSubstr("3 ranks meet at a:29500\ngeneration 1: 2 of them are left\n"),
+                    HasSubstr("(recording 'x.flac'); lost, the others go on\n")));
 }
 
 TEST_F(DoctorRanks, TheSameAsJson) {
@@ -77,6 +85,8 @@ TEST_F(DoctorRanks, TheSameAsJson) {
   EXPECT_EQ(json["ranks"].size(), 3U);
   EXPECT_EQ(json["ranks"][1]["is"], "reading data (recording 'x.flac')");
   EXPECT_EQ(json["ranks"][1]["awaited"], true);
+  EXPECT_EQ(json["ranks"][1]["lost"], false);
+  EXPECT_EQ(json["generation"], 0);
   EXPECT_TRUE(json["ranks"][0]["free_bytes"].is_null());
   EXPECT_EQ(json["ranks"][2]["here"], false);
 }

@@ -8,8 +8,9 @@ namespace segfuse::comm::meet {
 namespace {
 
 constexpr std::size_t kBytes = 32;  // of a nonce, and of a proof
+constexpr std::size_t kWords = 13;  // bytes of what a visitor says of itself
 /// With the version of all messages.
-constexpr std::string_view kMagic = "segfuse meets 2\n";
+constexpr std::string_view kMagic = "segfuse meets 3\n";
 
 std::string text_of(std::uint32_t number) {
   std::string text;
@@ -25,7 +26,7 @@ std::uint32_t number_of(std::string_view text) {
 
 std::string words_of(const Visitor& visitor) {
   return std::string(1, static_cast<char>(visitor.role)) + text_of(visitor.rank) +
-         text_of(visitor.count);
+         text_of(visitor.count) + text_of(visitor.generation);
 }
 
 // The first words differ, so that no side's proof is ever one of the other's.
@@ -56,13 +57,14 @@ std::string answer(std::string_view key, const std::string& challenge_nonce, con
 }
 
 std::optional<Answer> read_answer(std::string_view bytes) {
-  if (bytes.size() != 9 + 2 * kBytes || bytes[0] > static_cast<char>(Role::kLook) || bytes[0] < 0)
+  if (bytes.size() != kWords + 2 * kBytes || bytes[0] > static_cast<char>(Role::kLook) ||
+      bytes[0] < 0)
     return {};
   Answer answer;
   answer.visitor = {static_cast<Role>(bytes[0]), number_of(bytes.substr(1)),
-                    number_of(bytes.substr(5))};
-  answer.nonce = bytes.substr(9, kBytes);
-  answer.proof = bytes.substr(9 + kBytes);
+                    number_of(bytes.substr(5)), number_of(bytes.substr(9))};
+  answer.nonce = bytes.substr(kWords, kBytes);
+  answer.proof = bytes.substr(kWords + kBytes);
   return answer;
 }
 

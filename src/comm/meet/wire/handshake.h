@@ -20,7 +20,8 @@ enum class Role : std::uint8_t { kRank, kLook };
 struct Visitor {
   Role role = Role::kRank;
   std::uint32_t rank = 0;
-  std::uint32_t count = 1;  ///< of ranks, as its environment says
+  std::uint32_t count = 1;       ///< of ranks, as its environment says
+  std::uint32_t generation = 0;  ///< of the group of ranks
 };
 
 enum class Verdict : std::uint8_t {

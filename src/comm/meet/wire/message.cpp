@@ -159,16 +159,18 @@ void fields(A& a, Of<Beat> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Text> auto& x) {
-  a(x.round, x.text);
+  a(x.round, x.text, x.generation);
   at_most(a, x.text, kLongestText);
 }
 template <class A>
 void fields(A& a, Of<Trouble> auto& x) {
-  a(x.hint, x.sentence, x.said);
+  a(x.hint, x.sentence, x.said, x.generation);
   at_most(a, x.sentence, kLongestText);
 }
 template <class A>
-void fields(A&, Of<Bye> auto&) {}
+void fields(A& a, Of<Bye> auto& x) {
+  a(x.generation);
+}
 template <class A>
 void fields(A& a, Of<Agreed> auto& x) {
   a(x.host, x.pid);
@@ -176,7 +178,11 @@ void fields(A& a, Of<Agreed> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Texts> auto& x) {
-  a(x.round, x.first, x.texts);
+  a(x.round, x.first, x.texts, x.generation);
+}
+template <class A>
+void fields(A& a, Of<Changed> auto& x) {
+  a(x.generation, x.loss);
 }
 template <class A>
 void fields(A& a, Of<Ended> auto& x) {
@@ -184,11 +190,11 @@ void fields(A& a, Of<Ended> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Row> auto& x) {
-  a(x.rank, x.host, x.pid, x.state, x.silent, x.here, x.left, x.awaited);
+  a(x.rank, x.host, x.pid, x.state, x.silent, x.here, x.left, x.awaited, x.lost);
 }
 template <class A>
 void fields(A& a, Of<Rows> auto& x) {
-  a(x.count, x.failure, x.rows);
+  a(x.count, x.failure, x.rows, x.generation);
 }
 
 template <std::size_t... I>
@@ -244,7 +250,7 @@ std::vector<Rows> in_pieces(const Rows& rows) {
   std::vector<Rows> pieces;
   for (const Row& row : rows.rows) {
     if (pieces.empty() || pieces.back().rows.size() == kRowsAtOnce)
-      pieces.push_back({rows.count, rows.failure.substr(0, kLongestText / 2), {}});
+      pieces.push_back({rows.count, rows.failure.substr(0, kLongestText / 2), {}, rows.generation});
     pieces.back().rows.push_back(row);
   }
   return pieces;

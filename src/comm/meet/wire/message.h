@@ -38,26 +38,35 @@ struct Here {  ///< once
 struct Beat {  ///< also to a rank: that of rank 0
   State state{};
 };
-struct Text {  ///< for a gather
-  std::uint64_t round = 0;
+struct Text {               ///< for a gather
+  std::uint64_t round = 0;  ///< of its generation
   std::string text{};
+  std::int64_t generation = 0;
 };
 struct Trouble {  ///< its own failure, or what a library said to it of another's
   bool hint = false;
   std::string sentence{};
   std::int64_t said = 0;  ///< as Failure::said
+  std::int64_t generation = 0;
 };
-struct Bye {};  ///< its work is done; to a rank: everybody's is
+struct Bye {  ///< its work is done; to a rank: everybody's is
+  std::int64_t generation = 0;
+};
 
 // To a rank.
 struct Agreed {  ///< all have come, and the values are equal
   std::string host{};
   std::int64_t pid = 0;
 };
-struct Texts {  ///< of ranks from `first` on
+struct Texts {  ///< of the ranks of the generation, from the `first` of them on
   std::uint64_t round = 0;
   std::int64_t first = 0;
   std::vector<std::string> texts{};
+  std::int64_t generation = 0;
+};
+struct Changed {  ///< a rank was lost, and those that are left are this generation
+  std::int64_t generation = 0;
+  Failure loss{};
 };
 struct Ended {
   Failure failure{};
@@ -73,14 +82,16 @@ struct Row {
   bool here = false;     ///< it has come
   bool left = false;     ///< its work is done
   bool awaited = false;  ///< others wait for it
+  bool lost = false;     ///< the others go on without it
 };
 struct Rows {
   std::int64_t count = 0;  ///< of all ranks
   std::string failure{};   ///< empty: none
   std::vector<Row> rows{};
+  std::int64_t generation = 0;  ///< of the ranks that are left
 };
 
-using Message = std::variant<Here, Beat, Text, Trouble, Bye, Agreed, Texts, Ended, Rows>;
+using Message = std::variant<Here, Beat, Text, Trouble, Bye, Agreed, Texts, Ended, Rows, Changed>;
 
 std::string encode(const Message& message);
 /// Throws DataError.

@@ -35,7 +35,9 @@ void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint,
     agree(group, [&] {
       if (resume && rank_of(group) == 0) former = shards_of_checkpoint(checkpoint);
     });
-    if (group != nullptr) group->broadcast(std::as_writable_bytes(std::span(&former, 1)), 0);
+    together(group, [&] {
+      if (group != nullptr) group->broadcast(std::as_writable_bytes(std::span(&former, 1)), 0);
+    });
     agree(group, [&] { set_shards(config, former > 0 ? former : comm::least_shards(ranks)); });
     if (ranks > 1 && former == 0 && group->rank() == 0)
       log(LogLevel::kInfo, "the same bits on 1 to {0} ranks: training.shards = {0}",

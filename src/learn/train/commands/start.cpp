@@ -95,6 +95,9 @@ int train_on_ranks(const RanksRequest& request) {
   if (count < 2 || count > comm::kMaxShards)
     throw UsageError(
         fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMaxShards));
+  if (request.min_ranks < 0 || request.min_ranks > count)
+    throw UsageError(fmt::format("--min-ranks {}: there are {} ranks; expected 1 to {}",
+                                 request.min_ranks, count, count));
   if (const auto here = ranks_of_environment())
     throw UsageError(fmt::format(
         "ranks were to be started by one of {} processes that {} started together ({}={}); leave "
@@ -104,6 +107,10 @@ int train_on_ranks(const RanksRequest& request) {
   launch.arguments = request.command;
   launch.count = count;
   launch.first_speaks = true;
+  launch.min_ranks = request.min_ranks;
+  launch.lost = [](std::int64_t /*rank*/, std::string_view sentence) {
+    log(LogLevel::kWarning, "{}", sentence);
+  };
   launch.variables = [&](std::int64_t rank) {
     std::map<std::string, std::string> variables;
     if (std::getenv("SEGFUSE_THREADS") == nullptr)

@@ -113,14 +113,16 @@ std::vector<Decoded> decode_on_ranks(Decoder& decoder, const std::vector<Sequenc
   if (group == nullptr) return decoder.decode(sequences, options);
   if (options.k_best > 0 || options.samples > 0)
     throw InternalError("alternatives of sequences are not shared by ranks");
-  const std::vector<std::string> results = results_of(*group, decoder, [&] {
+  std::vector<std::string> results;
+  const auto own_share = [&] {
     std::string bytes;
     for (const auto& [row, decoded] : decoder.decode_share(sequences, options, share_of(*group))) {
       put(bytes, row);
       put(bytes, decoded);
     }
     return bytes;
-  });
+  };
+  comm::together(*group, [&] { results = results_of(*group, decoder, own_share); });
   if (group->rank() > 0) return {};
   std::vector<Decoded> decoded(sequences.size());
   for (const std::string& of_rank : results)
@@ -135,7 +137,8 @@ std::vector<Decoded> decode_on_ranks(Decoder& decoder, const std::vector<Sequenc
 double loss_on_ranks(Decoder& decoder, const std::vector<Sequence>& sequences, comm::Group* group,
                      std::int64_t batch_frames) {
   if (group == nullptr) return decoder.loss(sequences, batch_frames);
-  const std::vector<std::string> results = results_of(*group, decoder, [&] {
+  std::vector<std::string> results;
+  const auto own_share = [&] {
     std::string bytes;
     for (const auto& [batch, losses] :
          decoder.loss_share(sequences, share_of(*group), batch_frames)) {
@@ -143,7 +146,8 @@ double loss_on_ranks(Decoder& decoder, const std::vector<Sequence>& sequences, c
       put(bytes, losses);
     }
     return bytes;
-  });
+  };
+  comm::together(*group, [&] { results = results_of(*group, decoder, own_share); });
   std::vector<BatchLosses> all;
   for (const std::string& of_rank : results)
     for (std::string_view left = of_rank; !left.empty();) {

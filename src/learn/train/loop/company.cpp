@@ -39,6 +39,11 @@ void throw_failure(const std::string& failure, const std::string& before) {
   }
 }
 
+void together(comm::Group* group, const std::function<void()>& work) {
+  if (group == nullptr) return work();
+  comm::together(*group, work);
+}
+
 void agree(comm::Group* group, const std::function<void()>& work) {
   if (group == nullptr) return work();
   std::exception_ptr own;
@@ -49,13 +54,15 @@ void agree(comm::Group* group, const std::function<void()>& work) {
     own = std::current_exception();
     said = failure_text(error);
   }
-  const std::vector<std::string> all = group->gather(said);
-  const auto failed =
-      std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
-  if (failed == all.end()) return;
-  if (group->rank() > 0) group->barrier();
-  if (own) std::rethrow_exception(own);
-  throw_failure(*failed, fmt::format("rank {}: ", failed - all.begin()));
+  together(group, [&] {
+    const std::vector<std::string> all = group->gather(said);
+    const auto failed =
+        std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+    if (failed == all.end()) return;
+    if (group->rank() > 0) group->barrier();
+    if (own) std::rethrow_exception(own);
+    throw_failure(*failed, fmt::format("rank {}: ", failed - all.begin()));
+  });
 }
 
 int rank_of(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
@@ -78,6 +85,23 @@ bool uses_mpi(const std::string& comm, const Ranks& ranks) {
   return started && comm != "tcp";
 }
 
+/// Refuses a least number of ranks where it can mean nothing.
+void check_min_ranks(const RankSettings& settings, const std::optional<Ranks>& ranks) {
+  if (settings.min_ranks == 0) return;
+  const std::string start = fmt::format("--min-ranks {}: ", settings.min_ranks);
+  if (!ranks)
+    throw UsageError(start + "this is one process; start several, as by --ranks, or leave it out");
+  if (settings.min_ranks < 0 || settings.min_ranks > ranks->count)
+    throw UsageError(
+        fmt::format("{}there are {} ranks; expected 1 to {}", start, ranks->count, ranks->count));
+  if (uses_mpi(settings.comm, *ranks))
+    throw UsageError(start +
+                     "an MPI ends all ranks when one is lost; start them by --ranks or by hand, "
+                     "or leave it out");
+  if (settings.comm == "nccl")
+    throw UsageError(start + "ranks go on over TCP alone; leave --comm nccl out");
+}
+
 /// What ended this rank, for the others.
 void tell_end(RankWatch& watch) {
   try {
@@ -93,9 +117,13 @@ void tell_end(RankWatch& watch) {
 
 /// As the launcher says it, else by the names of machines.
 std::int64_t local_rank_of(comm::Group& group, const Ranks& ranks) {
-  const std::vector<std::string> hosts = group.gather(comm::meet::own_host());
-  const auto own = hosts.begin() + group.rank();
-  return ranks.local_rank.value_or(std::count(hosts.begin(), own, *own));
+  std::int64_t before = 0;
+  comm::together(group, [&] {
+    const std::vector<std::string> hosts = group.gather(comm::meet::own_host());
+    const auto own = hosts.begin() + group.rank();
+    before = std::count(hosts.begin(), own, *own);
+  });
+  return ranks.local_rank.value_or(before);
 }
 
 void run_as(comm::Group& group, const Ranks& ranks, RankWatch& watch,
@@ -106,7 +134,7 @@ void run_as(comm::Group& group, const Ranks& ranks, RankWatch& watch,
     set_log_level(std::max(log_level(), LogLevel::kError));
   try {
     work({&group, &watch, local_rank_of(group, ranks)});
-    watch.leave();
+    comm::together(group, [&] { watch.leave(); });
   } catch (...) {
     tell_end(watch);
     throw;
@@ -118,6 +146,8 @@ void run_over_tcp(const Ranks& ranks, const RankSettings& settings,
   comm::meet::MeetingOptions options = comm::meet::options_of(ranks);
   set_limits(options, settings.timeout);
   options.last_resort = kLastResort;
+  options.min_ranks = settings.min_ranks;
+  options.values["--min-ranks"] = std::to_string(settings.min_ranks);
   const auto meeting = std::make_shared<comm::meet::Meeting>(std::move(options));
   RankWatch watch(meeting);
   try {
@@ -155,6 +185,7 @@ Context context_of(const RankContext& rank, const Context& context) {
 void run_on_ranks(const RankSettings& settings,
                   const std::function<void(const RankContext&)>& work) {
   const std::optional<Ranks> ranks = ranks_of_environment();
+  check_min_ranks(settings, ranks);
   if (!ranks) return work({});
   if (!uses_mpi(settings.comm, *ranks)) return run_over_tcp(*ranks, settings, work);
   const std::unique_ptr<comm::Group> group = comm::open_mpi_group();

@@ -24,6 +24,9 @@ std::string failure_text(const Error& error);
 /// There it is thrown, with something before its sentence.
 [[noreturn]] void throw_failure(const std::string& text, const std::string& before = "");
 
+/// comm::together(); null: this process alone.
+void together(comm::Group* group, const std::function<void()>& work);
+
 /// Runs what each rank does by itself. Where it fails on some, the leading rank throws the first
 /// failure, which is said once, and the others wait for it to end them. Null: one rank.
 void agree(comm::Group* group, const std::function<void()>& work);
@@ -40,6 +43,7 @@ Context context_of(const RankContext& rank, const Context& context);
 struct RankSettings {
   std::string comm;    ///< TrainOptions::comm
   double timeout = 0;  ///< TrainOptions::rank_timeout
+  int min_ranks = 0;   ///< TrainOptions::min_ranks
 };
 /// Runs work() on each rank, or on this process alone. Ranks of an MPI's launcher use that MPI, all
 /// others TCP. All ranks but the first log errors alone. UsageError for settings that do not fit,

@@ -64,21 +64,34 @@ std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
 TrainingRanks::TrainingRanks(comm::Group* group, std::int64_t shards, RankWatch* watch)
     : group_(group != nullptr && group->size() > 1 ? group : nullptr),
       watch_(watch),
-      shards_{0, shards},
-      stragglers_(std::make_unique<Stragglers>()) {
-  if (group_ == nullptr) return;
-  exchange_ = std::make_unique<comm::TreeExchange>(*group_, shards);
-  shards_ = exchange_->own_shards();
+      all_shards_(shards),
+      shards_{0, shards} {
+  deal();
 }
 
 TrainingRanks::~TrainingRanks() = default;
+
+void TrainingRanks::deal() {
+  stragglers_ = std::make_unique<Stragglers>();
+  if (alone()) return;
+  exchange_ = std::make_unique<comm::TreeExchange>(*group_, all_shards_);
+  shards_ = exchange_->own_shards();
+  generation_ = group_->generation();
+}
+
+bool TrainingRanks::deal_again() {
+  if (alone() || group_->generation() == generation_) return false;
+  deal();
+  return true;
+}
 
 void TrainingRanks::choose_exchange(const std::string& comm, engine::Accelerator* accelerator,
                                     const comm::NcclApi* nccl) {
   if (alone()) return;
   accelerator_ = accelerator;
-  const bool wanted = comm.empty() || comm == "nccl";
-  const std::vector<std::string> words = group_->gather(wanted ? own_words(accelerator, nccl) : "");
+  // A communicator of NCCL does not go on without a rank.
+  const bool wanted = (comm.empty() || comm == "nccl") && !group_->goes_on();
+  const std::vector<std::string> words = gather(wanted ? own_words(accelerator, nccl) : "");
   if (!wanted) return;
   const auto obstacle = obstacle_of(words);
   if (obstacle && comm == "nccl") {

@@ -24,9 +24,15 @@ void TrainingRanks::report(comm::meet::Phase phase, std::int64_t step, std::int6
 
 comm::ShardRange TrainingRanks::shards() const { return shards_; }
 
+void TrainingRanks::together(const std::function<void()>& work) const {
+  learn::together(group_, work);
+}
+
 std::vector<std::string> TrainingRanks::gather(std::string_view own) {
   if (alone()) return {std::string(own)};
-  return group_->gather(own);
+  std::vector<std::string> all;
+  together([&] { all = group_->gather(own); });
+  return all;
 }
 
 TrainingRanks::Report TrainingRanks::join(const Report& own) {
@@ -64,22 +70,24 @@ TrainingRanks::Report TrainingRanks::join(const Report& own) {
 
 std::string TrainingRanks::from_leader(std::string text) {
   if (alone()) return text;
-  std::uint64_t size = text.size();
-  group_->broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
-  text.resize(size);
-  group_->broadcast(std::as_writable_bytes(std::span(text)), 0);
+  together([&] {
+    std::uint64_t size = text.size();
+    group_->broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
+    text.resize(size);
+    group_->broadcast(std::as_writable_bytes(std::span(text)), 0);
+  });
   return text;
 }
 
 std::string TrainingRanks::first_of(std::string_view own) {
   if (alone()) return std::string(own);
-  for (std::string& text : group_->gather(own))
+  for (std::string& text : gather(own))
     if (!text.empty()) return std::move(text);
   return "";
 }
 
 void TrainingRanks::let_leader_speak() {
-  if (!leads()) group_->barrier();
+  if (!leads()) together([&] { group_->barrier(); });
 }
 
 }  // namespace segfuse::learn

@@ -42,6 +42,11 @@ class TrainingRanks {
   ~TrainingRanks();
 
   bool alone() const { return group_ == nullptr; }
+  /// Work of all ranks that those which are left do again where one is lost: see comm/group.h. Each
+  /// call below is a unit of its own.
+  void together(const std::function<void()>& work) const;
+  /// At the beginning of a unit: deals the shards out anew where ranks were lost, and says so.
+  bool deal_again();
   /// The one that writes files and speaks.
   bool leads() const;
   comm::ShardRange shards() const;
@@ -83,10 +88,13 @@ class TrainingRanks {
   void let_leader_speak();
 
  private:
-  comm::Group* group_;
-  RankWatch* watch_;
+  void deal();
   void sum_on_host(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum);
 
+  comm::Group* group_;
+  RankWatch* watch_;
+  std::int64_t all_shards_;
+  std::int64_t generation_ = 0;  ///< of the group for which they are dealt out
   engine::Accelerator* accelerator_ = nullptr;
   std::unique_ptr<comm::TreeExchange> exchange_;
   std::unique_ptr<comm::NcclExchange> nccl_;  ///< null: by way of the host

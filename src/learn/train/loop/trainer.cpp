@@ -136,6 +136,7 @@ class Run {
   }
   Batch stage(const std::vector<std::int64_t>& rows) const;
   std::vector<float> compute(const Step& step, std::optional<Batch>& next, const Step* after);
+  double sum_step(const Step& step, std::optional<Batch>& next, const Step* after, double& norm);
   double run_step(const Step& step, std::optional<Batch>& next, const Step* after);
   std::string name_of(const std::vector<std::int64_t>& rows) const;
   [[noreturn]] void out_of_memory(const std::vector<std::int64_t>& rows,
@@ -343,8 +344,11 @@ std::vector<float> Run::compute(const Step& step, std::optional<Batch>& next, co
   }
 }
 
-/// A step with all ranks. Returns the loss, summed over its sequences.
-double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* after) {
+/// The gradient of a step, with all ranks, and its norm; returns the loss. It leaves the state as
+/// it is, so that it can be done again.
+double Run::sum_step(const Step& step, std::optional<Batch>& next, const Step* after,
+                     double& norm) {
+  if (ranks_.deal_again()) next.reset();  // it may be of another rank's shard
   TrainingRanks::Report own{{}, stop_};
   const Clock::time_point begin = Clock::now();
   try {
@@ -359,10 +363,19 @@ double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* a
   stop_ = all.stop;
   double loss = 0;
   for (const float of_shard : all.losses) loss += static_cast<double>(of_shard);
+  norm = step_->reduce(ranks_);
+  if (!std::isfinite(loss) || !std::isfinite(norm)) refuse(step, loss, norm);
+  return loss;
+}
+
+/// A step with all ranks. Returns the loss, summed over its sequences.
+double Run::run_step(const Step& step, std::optional<Batch>& next, const Step* after) {
+  double loss = 0;
+  double norm = 0;
   const std::int64_t segments = place_of(step, 0).segments;
   try {
-    const double norm = step_->reduce(ranks_);
-    if (!std::isfinite(loss) || !std::isfinite(norm)) refuse(step, loss, norm);
+    // What all have done is done: the update is each rank's own, and the same on all.
+    ranks_.together([&] { loss = sum_step(step, next, after, norm); });
     const double clip = plan_.clip > 0 && norm > plan_.clip ? plan_.clip / norm : 1;
     ranks_.report(Phase::kUpdate, state_.step + 1);
     step_->update(optim::learning_rate(schedule_, state_.step), clip, state_.step + 1);

@@ -67,7 +67,11 @@ std::optional<ExitCode> RankWatch::code_of_other() const {
   const auto failure = meeting_->failure();
   if (!failure || failure->rank == meeting_->rank()) return {};
   if (failure->said != 0) return static_cast<ExitCode>(failure->said);
-  if (meeting_->rank() == (failure->rank == 0 ? 1 : 0)) return {};
+  for (const std::int64_t rank : meeting_->ranks()) {
+    if (rank == failure->rank) continue;
+    if (rank == meeting_->rank()) return {};
+    break;
+  }
   return ExitCode::kDevice;
 }
 
