@@ -115,6 +115,22 @@ class LongTest(tool.ToolTest):
         failed = self.decode_input(out, input=b"no sound", check=3)
         self.assertIn("/dev/stdin: byte 0: not an audio file", failed)
 
+    def test_folders_in_a_folder_are_decoded_into_such_folders(self):
+        folder, out = self.directory / "deep", self.directory / "deep" / "labels"
+        (folder / "one" / "two").mkdir(parents=True)
+        for place in ("", "one/", "one/two/"):
+            self.recording(f"deep/{place}x.wav", 100)
+        for more in ([], ["--resume"]):  # what was decoded is not searched
+            tool.run("decode", self.model, folder, "--out", out, "--format", "csv", *more, check=0)
+            found = sorted(str(path.relative_to(out)) for path in out.rglob("*.csv"))
+            self.assertEqual(found, ["one/two/x.csv", "one/x.csv", "x.csv"])
+        (folder / "one" / "x.flac").write_bytes((folder / "x.wav").read_bytes())
+        refused = tool.run("decode", self.model, folder, "--out", self.directory / "both", "--format", "csv", check=2)
+        self.assertIn("one/x.csv", refused.stderr)
+        empty = self.directory / "nothing" / "in"
+        empty.mkdir(parents=True)
+        self.assertIn("or below", tool.run("decode", self.model, empty.parent, "--out", out, check=3).stderr)
+
     def decode_input(self, out, check=0, **how):
         result = subprocess.run([tool.SEGFUSE, "decode", str(self.model), "-", "--out", str(out), "--format", "csv"],
                                 stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, **how)
@@ -164,11 +180,15 @@ class LongTest(tool.ToolTest):
         self.assertLess(self.peak(day, "day"), 300e6)
         day.unlink()
         self.assertLess(self.peak(self.recording("hour.wav", 360000), "hour", "--k-best", "1"), 8e9)  # whole
-        # What stands behind the cut is not felt ten seconds before it, in six digits.
-        rows = [(self.directory / f"{name}/{name}.csv").read_text().splitlines() for name in ("day", "hour")]
-        settled = sum(float(row.split(",")[1]) < 3590 for row in rows[1][1:])
+        # What stands behind the cut is not felt ten seconds before it.
+        rows = [[row.split(",") for row in (self.directory / f"{name}/{name}.csv").read_text().splitlines()[1:]]
+                for name in ("day", "hour")]
+        settled = sum(float(row[1]) < 3590 for row in rows[1])
         self.assertGreater(settled, 3590)
-        self.assertEqual(rows[0][:settled + 1], rows[1][:settled + 1])
+        for one, other in zip(rows[0][:settled], rows[1][:settled], strict=True):
+            self.assertEqual(one[:3], other[:3])
+            for a, b in zip(one[3:], other[3:], strict=True):
+                self.assertAlmostEqual(float(a), float(b), delta=2e-6)
 
 
 if __name__ == "__main__":

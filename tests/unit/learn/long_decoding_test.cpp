@@ -9,7 +9,7 @@
 
 #include "base/rng.h"
 #include "learn/train/decode/decoder.h"
-#include "learn/train/decode/frame_rows.h"
+#include "learn/train/decode/posterior/frame_rows.h"
 #include "learn/train/live/live_decoding.h"
 #include "learn/train/loop/crf_start.h"
 #include "segfuse/error.h"

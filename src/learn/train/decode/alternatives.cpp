@@ -7,7 +7,7 @@
 #include "base/json/json.h"
 #include "base/os/file.h"
 #include "learn/data/text.h"
-#include "learn/train/decode/frame_rows.h"
+#include "learn/train/decode/posterior/frame_rows.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "learn/train/decode/decoder.h"
-#include "learn/train/decode/frame_rows.h"
 #include "learn/train/loop/bound_inputs.h"
 #include "segfuse/semicrf.h"
 #include "segfuse/semicrf_tools.h"
@@ -34,9 +33,6 @@ float largest_size(std::span<const float> values, float largest = 0);
 /// out of memory later is killed on many systems, without a word.
 void check_attention(const ModelConfig& config, const std::vector<Sequence>& sequences,
                      const Batch& batch);
-
-/// Room for the posterior of so many frames, and what puts it there.
-FrameVisitor frames_into(Decoded& out, std::int64_t frames, std::int64_t classes, bool boundary);
 
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,

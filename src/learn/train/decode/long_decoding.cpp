@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "learn/train/decode/decoder_state.h"
-#include "learn/train/decode/path_posterior.h"
+#include "learn/train/decode/posterior/path_posterior.h"
 #include "learn/train/live/piece_network.h"
 #include "segfuse/error.h"
 

@@ -5,10 +5,13 @@
 #include <cstdint>
 
 #include "learn/train/decode/decoder.h"
-#include "learn/train/decode/frame_rows.h"
+#include "learn/train/decode/posterior/frame_rows.h"
 #include "learn/train/live/piece_network.h"
 
 namespace segfuse::learn {
+
+/// Room for the posterior of so many frames, and what puts it there.
+FrameVisitor frames_into(Decoded& out, std::int64_t frames, std::int64_t classes, bool boundary);
 
 /// Of the CRF heads.
 class PathPosterior {

@@ -1,10 +1,20 @@
-#include "learn/train/decode/path_posterior.h"
+#include "learn/train/decode/posterior/path_posterior.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 namespace segfuse::learn {
+
+FrameVisitor frames_into(Decoded& out, std::int64_t frames, std::int64_t classes, bool boundary) {
+  out.label.resize(static_cast<std::size_t>(frames * classes));
+  if (boundary) out.boundary.resize(static_cast<std::size_t>(frames));
+  return [&out, classes, boundary](std::int64_t t, std::span<const double> label, double starts) {
+    std::ranges::transform(label, out.label.begin() + t * classes,
+                           [](double p) { return static_cast<float>(p); });
+    if (boundary) out.boundary[static_cast<std::size_t>(t)] = static_cast<float>(starts);
+  };
+}
 
 void PathPosterior::describe(const semicrf::SegmentationsView& path, const Reader& read,
                              const FrameVisitor& visit, Decoded& out) {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "learn/train/decode/row_store.h"
+#include "learn/train/decode/posterior/row_store.h"
 
 namespace segfuse::learn {
 

@@ -7,7 +7,7 @@
 
 #include "base/context/pool.h"
 #include "learn/train/decode/decoder_state.h"
-#include "learn/train/decode/path_posterior.h"
+#include "learn/train/decode/posterior/path_posterior.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -87,16 +87,6 @@ std::vector<double> gold_means(const Sequence& sequence, const std::vector<float
 }
 
 }  // namespace
-
-FrameVisitor frames_into(Decoded& out, std::int64_t frames, std::int64_t classes, bool boundary) {
-  out.label.resize(at(frames * classes));
-  if (boundary) out.boundary.resize(at(frames));
-  return [&out, classes, boundary](std::int64_t t, std::span<const double> label, double starts) {
-    std::ranges::transform(label, out.label.begin() + t * classes,
-                           [](double p) { return static_cast<float>(p); });
-    if (boundary) out.boundary[at(t)] = static_cast<float>(starts);
-  };
-}
 
 void Decoder::State::decode_frames(const std::vector<Sequence>& sequences, const Batch& batch,
                                    const Tensor& log_p, const Options& options,

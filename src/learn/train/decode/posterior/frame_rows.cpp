@@ -1,4 +1,4 @@
-#include "learn/train/decode/frame_rows.h"
+#include "learn/train/decode/posterior/frame_rows.h"
 
 #include <algorithm>
 
