@@ -133,6 +133,8 @@ std::string quoted(const std::string& word) {
 /// What tells ranks how the user started them.
 constexpr const char* kStartedAs = "SEGFUSE_STARTED_AS";
 
+}  // namespace
+
 std::string command_line() {
   if (const char* line = std::getenv(kStartedAs)) return line;
   std::string line;
@@ -140,6 +142,8 @@ std::string command_line() {
     line += (line.empty() ? "" : " ") + quoted(word);
   return line;
 }
+
+namespace {
 
 /// The command line without what says that there are ranks, and with the directory that was chosen
 /// where the user named none.

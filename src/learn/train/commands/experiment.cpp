@@ -256,10 +256,11 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   Corpus corpus;
   corpus.init = read_initial_model(config);
-  const std::vector<Recording> recordings =
-      config.data.held.empty()
-          ? find_recordings(config, config.data.path, config.data.allow_commands)
-          : config.data.held;
+  std::vector<Recording> recordings = config.data.held;
+  if (recordings.empty())
+    recordings = find_recordings(config, config.data.path, config.data.allow_commands);
+  else
+    choose_recordings(recordings, config);
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),

@@ -4,6 +4,7 @@
 
 #include "base/console/log.h"
 #include "learn/data/label_files.h"
+#include "learn/data/recordings.h"
 #include "learn/data/unlabelled.h"
 #include "learn/train/commands/experiment.h"
 
@@ -52,7 +53,25 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
     log(LogLevel::kWarning, "{}", sentence);
   for (const std::string& sentence : data::labels_of_other_tiers(recordings, config.data.tier))
     log(LogLevel::kWarning, "{}", sentence);
+  choose_recordings(recordings, config);
   return recordings;
+}
+
+void choose_recordings(std::vector<Recording>& recordings, const TrainConfig& config) {
+  const DataSource& source = config.data;
+  const auto count = [&](Split split) {
+    return std::ranges::count(recordings, split, &Recording::split);
+  };
+  if (source.folds > 0) {
+    data::deal_folds(recordings, source.folds, source.test_fold);
+    log(LogLevel::kInfo, "data.folds: fold {} of {} is the test set, {} of {} recordings",
+        source.test_fold, source.folds, count(Split::kTest), recordings.size());
+  }
+  if (source.train_share == 1) return;
+  const auto all = count(Split::kTrain);
+  data::keep_share(recordings, source.train_share, config.training.seed);
+  log(LogLevel::kInfo, "data.train_share: {} of {} training recordings are trained on",
+      count(Split::kTrain), all);
 }
 
 }  // namespace segfuse::learn
