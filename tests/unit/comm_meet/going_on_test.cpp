@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -285,6 +286,55 @@ TEST(GoingOn, LinksAreOfOneGeneration) {
   await<Bye>(*one);
   group.join();
   EXPECT_EQ(group.outcome(0).error, "");
+}
+
+/// Rank 2 of 3 over TCP comes to the end of the first unit, says so to `hearing` alone, and goes,
+/// where `one_passes` once one has left the unit. How often ranks 0 and 1 did it.
+std::array<int, 2> units_with(const std::vector<std::size_t>& hearing, bool one_passes) {
+  Lasting ranks(3, 1);
+  Group& group = ranks.group;
+  std::array<std::atomic<int>, 2> times{};
+  std::atomic<int> passed = 0;
+  for (const std::int64_t rank : {0, 1})
+    group.start(rank, [&, rank](Meeting& meeting) {
+      const auto linked = open_tcp_group(std::shared_ptr<Meeting>(&meeting, [](Meeting*) {}));
+      run_rank(*linked, [&] {
+        together(*linked, [&] { ++times[static_cast<std::size_t>(rank)]; });
+        ++passed;
+        together(*linked, [&] { meeting.leave(); });
+        EXPECT_EQ(linked->size(), 2);
+      });
+    });
+  auto two = puppet(group, 2, 3);
+  two->send(Text{0, "1 127.0.0.1", 0});
+  const std::vector<std::string> places = await<Texts>(*two).texts;
+  std::vector<Descriptor> sockets;
+  for (const std::size_t rank : {0U, 1U}) {
+    const SteadyClock clock;
+    Visit met = visit(resolve("127.0.0.1", std::stoi(places.at(rank))).at(0), test::kKey,
+                      {Role::kRank, 2, 3, 0}, clock.now() + seconds(60), clock, {});
+    EXPECT_EQ(met.why, "");
+    sockets.push_back(std::move(*met.connection).take());
+  }
+  two->send(Text{1, "0", 0});
+  await<Texts>(*two);
+  constexpr std::array<std::uint32_t, 4> kCommit = {5, 1, 0, 0};  // the call, its number, no bytes
+  for (const std::size_t rank : hearing)
+    EXPECT_EQ(::send(sockets[rank].get(), kCommit.data(), sizeof kCommit, 0), ssize_t{16});
+  while (times[0] == 0 || times[1] == 0 || (one_passes && passed == 0)) ::usleep(1000);
+  two.reset();
+  group.join();
+  for (const std::int64_t rank : {0, 1}) EXPECT_EQ(group.outcome(rank).error, "");
+  return {times[0], times[1]};
+}
+
+TEST(GoingOn, AUnitIsDoneForAllOnceOneRankHasLeftIt) {
+  EXPECT_THAT(units_with({1}, true), ElementsAre(1, 1));
+  EXPECT_THAT(units_with({0}, true), ElementsAre(1, 1));
+}
+
+TEST(GoingOn, AUnitThatNobodyHasLeftIsDoneAgain) {
+  EXPECT_THAT(units_with({}, false), ElementsAre(2, 2));
 }
 
 /// Processes that work in steps.
