@@ -31,6 +31,7 @@ struct DataSource {
   bool metric_merge = true;               ///< MetricsConfig::merge_folded
   bool unlabelled_unknown = false;        ///< what no label covers takes no part; else it is filled
   bool skip_unpaired = false;  ///< leave out recordings without labels, and labels without them
+  bool card_said_it = false;   ///< what is left out, and what is odd about labels, was said before
 };
 
 /// What the best epoch is best in, on the development set. Of equal epochs the first is kept.

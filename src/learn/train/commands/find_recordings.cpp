@@ -4,7 +4,6 @@
 
 #include "base/console/log.h"
 #include "learn/data/label_files.h"
-#include "learn/data/unlabelled.h"
 #include "learn/train/commands/experiment.h"
 
 namespace segfuse::learn {
@@ -39,15 +38,15 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
   if (config.data.skip_unpaired) options.unpaired = &unpaired;
   options.tier = config.data.tier;
   std::vector<Recording> recordings = load_manifest(path, options);
-  if (config.data.skip_unpaired)
-    data::leave_out_unannotated(recordings, config.data.tier, unpaired);
+  data::leave_out_other_tiers(recordings, config.data.tier, options.unpaired);
+  tell_other_labels(recordings);
+  if (config.data.card_said_it) return recordings;
   if (!unpaired.recordings.empty())
     log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
         unpaired.recordings.size(), first_of(unpaired.recordings));
   if (!unpaired.labels.empty())
     log(LogLevel::kWarning, "{} files that may hold labels have no recording and are left out ({})",
         unpaired.labels.size(), first_of(unpaired.labels));
-  tell_other_labels(recordings);
   for (const std::string& sentence : data::labels_of_nobody(recordings))
     log(LogLevel::kWarning, "{}", sentence);
   for (const std::string& sentence : data::labels_of_other_tiers(recordings, config.data.tier))

@@ -177,7 +177,7 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
                     "with these options",
                     id));
   state.refresh();
-  PieceNetwork network(config, id, options.piece_frames);
+  PieceNetwork network(config, id, options.piece_frames, state.source);
   std::optional<LongFrames> frames;
   std::optional<LongCrf> crf;
   const bool semi = config.head == HeadKind::kSemiMarkov;
