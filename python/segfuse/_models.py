@@ -92,6 +92,7 @@ def _is_path(recording: object) -> bool:
     return isinstance(recording, (str, os.PathLike))
 
 
+_MOST_CHANNELS = (1 << 31) - 1
 _MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data.h
 
 
@@ -296,7 +297,15 @@ class Model:
             UsageError: the module cannot be traced, or the parts do not fit together.
         """
         torch = of_torch()
-        settings = [setting(f"features.{key}", value) for key, value in dict(features).items()]
+        if not isinstance(features, Mapping):
+            raise UsageError(
+                f'features is {features!r}, expected settings as {{"kind": "log_mel", '
+                '"sample_rate": 16000}'
+            )
+        settings = [
+            setting(text_of("a name of features", f"features.{key}"), value)
+            for key, value in features.items()
+        ]
         if isinstance(labels, str):
             raise UsageError(f"labels is {labels!r}, expected a list of texts")
         names = _labels_of(labels)
@@ -304,9 +313,9 @@ class Model:
             torch.tracing(encoder, True),
             names,
             settings,
-            whole("channels", channels, 0),
+            whole("channels", channels, 0, _MOST_CHANNELS),
             torch.crf_scores(crf, len(names)),
-            device,
+            text_of("device", device),
         )
         return cls(native, f"a {type(encoder).__name__}")
 
@@ -324,12 +333,18 @@ class Model:
         """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of: those
         that were trained, frozen ones, and buffers, as the statistics of a batch norm.
 
+        What the module has beside them keeps its values; of parameters a UserWarning says so.
+
         Raises:
             UsageError: the encoder of the model is no module of PyTorch.
             DataError: the module lacks one of them, or has it in another shape.
         """
-        arrays = {**self._native.constants, **self._native.parameters}
-        of_torch().load_into(module, arrays, self.path)
+        torch = of_torch()
+        loaded = torch.load_into(module, self._encoder_arrays(), self.path)
+        torch.warn_of_others(module, loaded, self.path)
+
+    def _encoder_arrays(self) -> dict[str, np.ndarray]:
+        return {**self._native.constants, **self._native.parameters}
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -372,6 +387,11 @@ class Model:
     @property
     def configuration(self) -> str:
         return self._native.configuration
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "a segfuse.Model cannot be pickled or copied; save() it, and load() it elsewhere"
+        )
 
     def __repr__(self) -> str:
         rate = (

@@ -226,7 +226,7 @@ def train(
     model = Model.load(folder, device=device or "")
     model.metrics = json.loads(text)
     if encoder is not None:
-        model.load_into(encoder)
+        of_torch().load_into(encoder, model._encoder_arrays(), model.path)
     return model
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -143,12 +144,66 @@ class Bands(nn.Module):
         return self.out(x.permute(0, 2, 1, 3).flatten(2))
 
 
+class Songs(nn.Module):
+    """Convolutions and pooling over time and features, then both directions of time."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, (3, 2), padding=(1, 1))
+        self.pool = nn.MaxPool2d((3, 2), stride=(1, 2), padding=(1, 0))
+        self.both = nn.LSTM(8, 3, num_layers=2, batch_first=True, bidirectional=True, dropout=0.2)
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.pool(torch.relu(self.conv(x[:, None])))
+        x, _ = self.both(x.permute(0, 2, 1, 3).flatten(2))
+        return self.out(x)
+
+
+class Hourglass(nn.Module):
+    """Fewer steps by pooling, and as many as before by transposed convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv1d(3, 6, 5, padding=2)
+        self.most, self.mean = nn.MaxPool1d(2), nn.AvgPool1d(3, 1, 1, count_include_pad=False)
+        self.inner = nn.Conv1d(6, 8, 3, padding=2, dilation=2)
+        self.back = nn.ConvTranspose1d(8, 6, 4, stride=2, padding=1, groups=2)
+        self.out = nn.ConvTranspose1d(6, 4, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        whole = torch.relu(self.first(x.transpose(1, 2)))
+        inner = torch.relu(self.inner(self.mean(self.most(whole))))
+        return self.out(self.back(inner) + whole).transpose(1, 2)
+
+
+class Recurrent(nn.Module):
+    """Recurrent layers of all kinds, with states that go from one to the next."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True)
+        self.plain = nn.RNN(4, 4, nonlinearity="relu", bias=False)
+        self.last = nn.RNN(4, 3, num_layers=2, bidirectional=True, batch_first=True)
+        self.narrow = nn.LSTM(6, 5, proj_size=2, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        y, state = self.gru(x)
+        y = y + self.plain(y.transpose(0, 1), state)[0].transpose(0, 1)
+        y, _ = self.last(y)
+        y, (h, c) = self.narrow(y)
+        return y + h.sum() + c[:, :, :4].mean(0)[:, None]
+
+
 KINDS = {
     "convolutions": Convolutions,
     "strided": Strided,
     "attention": Attention,
     "positions": Positions,
     "bands": Bands,
+    "songs": Songs,
+    "hourglass": Hourglass,
+    "recurrent": Recurrent,
 }
 
 
@@ -160,7 +215,7 @@ def make(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_is_its_module(kind):
     module = make(kind)
-    traced = _encoder.trace(module, 3, ["a", "b"], False)
+    traced = _encoder.trace(module, 3, list("abcd"), kind == "hourglass")
     program = segfuse.Fusion.from_text(traced.inference)
     weights = {"encoder." + n: x for n, x in {**traced.parameters, **traced.constants}.items()}
     module.eval()
@@ -170,10 +225,27 @@ def test_a_program_is_its_module(kind):
         (y,) = program(features=x.numpy(), **needed)
         with torch.no_grad():
             expected = module(x).numpy()
+        if kind == "hourglass":  # two of its frames are a step
+            expected = expected.reshape(1, steps, 8)
         assert y.shape == expected.shape
         np.testing.assert_allclose(y, expected, atol=2e-5)
-    assert ("seed" in traced.training) == (kind in ("strided", "attention"))
+    assert ("seed" in traced.training) == (kind in ("strided", "attention", "songs"))
     assert "seed" not in traced.inference
+
+
+def test_an_encoder_that_takes_even_numbers_of_frames(tmp_path):
+    module = make("hourglass").eval()
+    with pytest.raises(segfuse.UsageError, match="takes multiples of 2 frames only"):
+        train(tmp_path / "features", module)
+    how = {"labels": list("abcd"), "features": VALUES, "channels": 3}
+    model = segfuse.Model.from_torch(module, **how)
+    for frames in (40, 41):
+        x = torch.from_numpy(ARRAYS[0][:frames])[None]
+        with torch.no_grad():
+            scores = module(F.pad(x, (0, 0, 0, frames % 2)))[0, :frames]
+        np.testing.assert_allclose(
+            model.posteriors(ARRAYS[0][:frames]), scores.softmax(-1), atol=1e-5
+        )
 
 
 def test_the_same_architecture_learns_the_same(tmp_path):
@@ -281,7 +353,7 @@ class Function(nn.Module):
     ("module", "sentence"),
     [
         (lambda: 3, "expected a torch.nn.Module"),
-        (lambda: nn.LSTM(3, 4), "is a LSTM, which is a loop over frames"),
+        (lambda: nn.LSTMCell(3, 4), "is a LSTMCell, which takes one frame"),
         (lambda: nn.Sequential(nn.BatchNorm1d(3)), r"0 is a BatchNorm1d .* use GroupNorm"),
         (lambda: nn.Linear(3, 4).double(), "is float64, expected float32; call .float"),
         (lambda: nn.Linear(3, 4, device="meta"), "is on the device meta"),
@@ -506,3 +578,55 @@ class Dropping(nn.Module):
 def test_dropout_that_eval_does_not_end_is_refused(tmp_path):
     with pytest.raises(segfuse.UsageError, match="at random in eval"):
         train(tmp_path / "run", Dropping())
+
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+def test_a_recurrent_encoder_learns_and_its_file_is_read_without_pytorch(tmp_path):
+    torch.manual_seed(4)
+    module = Both()
+    settings = {**LONGER, "training.learning_rate": 0.02, "training.epochs": 6}
+    model = train(tmp_path / "run", module, settings=settings)
+    assert model.metrics["frame_accuracy"] > 0.9
+    again = segfuse.Model.load(tmp_path / "run", encoder=Both())
+    assert again.decode(ARRAYS[0]).segments == model.decode(ARRAYS[0]).segments
+
+
+def test_parameters_that_the_model_does_not_have_are_said(tmp_path):
+    how = {"labels": list("abcd"), "features": VALUES, "channels": 3}
+    model = segfuse.Model.from_torch(nn.Sequential(nn.Linear(3, 4)), **how)
+    with pytest.warns(UserWarning, match="the module's parameter '1.weight' and 1 more"):
+        model.load_into(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"features": None}, "features is None, expected settings"),
+        ({"features": {3: 4}}, "features"),
+        ({"channels": 2**40}, "channels is 1099511627776, expected an integer from 0"),
+        ({"device": 3}, "device is 3, expected a text"),
+        ({"labels": "abc"}, "expected a list of texts"),
+        ({"labels": ["a", "", "d"]}, "empty"),
+        ({"labels": ["a", "a", "d"]}, "twice|several|same"),
+    ],
+)
+def test_arguments_that_make_no_model_are_named(wrong, sentence):
+    how = {"labels": list("abc"), "features": VALUES, "channels": 3}
+    with pytest.raises(segfuse.UsageError, match=sentence) as refused:
+        segfuse.Model.from_torch(nn.Linear(3, 3), **{**how, **wrong})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_says_how_it_goes_elsewhere():
+    how = {"labels": list("abc"), "features": VALUES, "channels": 3}
+    model = segfuse.Model.from_torch(nn.Linear(3, 3), **how)
+    with pytest.raises(segfuse.UsageError, match="save"):
+        pickle.dumps(model)

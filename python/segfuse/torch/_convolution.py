@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._errors import UsageError
-from .._program.lift import make
+from .._program.lift import make, part
 from .._program.value import Value
-from ..ops import matmul, pad, reshape, transpose
+from ..ops import flip, matmul, pad, reshape, transpose
 
 
 def convolution(
@@ -24,14 +23,23 @@ def convolution(
     groups: int,
 ) -> Value:
     """aten.convolution of (N, channels, sizes...) with weights (outputs, channels / groups,
-    kernel...)."""
-    if transposed:
-        raise UsageError("it is transposed")
+    kernel...); transposed, with (channels, outputs / groups, kernel...)."""
     axes = x.ndim - 2
+    if transposed:
+        gaps = each_axis(dilation, axes)
+        sides = (
+            each_axis(stride, axes),
+            each_axis(padding, axes),
+            each_axis(output_padding, axes),
+            gaps,
+        )
+        x = _spread(x, [int(size) for size in weight.shape[2:]], *sides)
+        weight = _turned(weight, groups)
+        stride, padding, dilation = [1] * axes, [0] * axes, gaps
     kernel = [int(size) for size in weight.shape[2:]]
     x = transpose(x, (0, *range(2, x.ndim), 1))
-    x = pad(x, [(0, 0), *((p, p) for p in _each(padding, axes)), (0, 0)])
-    steps = zip(kernel, _each(stride, axes), _each(dilation, axes), strict=True)
+    x = pad(x, [(0, 0), *((p, p) for p in each_axis(padding, axes)), (0, 0)])
+    steps = zip(kernel, each_axis(stride, axes), each_axis(dilation, axes), strict=True)
     for i, (size, step, gap) in enumerate(steps):
         x = make("unfold", [x], 1 + 2 * i, size, step, gap)
     # (N, windows, kernel, windows, kernel, ..., channels)
@@ -46,7 +54,45 @@ def convolution(
     return transpose(y, (0, y.ndim - 1, *range(1, y.ndim - 1)))
 
 
-def _each(given: Sequence[int], axes: int) -> list[int]:
+def _spread(
+    x: Value,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Value:
+    """What a plain convolution makes the transposed one of: zeros between the elements, and as many
+    around them as windows reach beyond."""
+    for i, (size, step, less, more, gap) in enumerate(
+        zip(kernel, stride, padding, output_padding, dilation, strict=True)
+    ):
+        axis, shape = 2 + i, x.shape
+        if step > 1:
+            x = reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+            x = pad(x, [(0, step - 1) if j == axis + 1 else (0, 0) for j in range(x.ndim)])
+            x = reshape(x, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
+        before = gap * (size - 1) - less
+        after = before + more - (step - 1)
+        widths = [(max(before, 0), max(after, 0)) if j == axis else (0, 0) for j in range(x.ndim)]
+        x = pad(x, widths)
+        start = max(-before, 0)
+        x = part(x, axis, start, x.shape[axis] - start - max(-after, 0))
+    return x
+
+
+def _turned(weight: Value, groups: int) -> Value:
+    """(outputs, channels / groups, kernel...), the kernel from its end, of the weights of a
+    transposed convolution."""
+    channels, share = int(weight.shape[0]), int(weight.shape[1])
+    kernel = [int(size) for size in weight.shape[2:]]
+    w = reshape(weight, (groups, channels // groups, share, *kernel))
+    w = transpose(w, (0, 2, 1, *range(3, w.ndim)))
+    w = reshape(w, (groups * share, channels // groups, *kernel))
+    return flip(w, tuple(range(2, w.ndim)))
+
+
+def each_axis(given: Sequence[int], axes: int) -> list[int]:
     """PyTorch may give one number for all axes."""
     return list(given) * axes if len(given) == 1 and axes > 1 else list(given)
 

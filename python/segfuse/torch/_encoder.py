@@ -21,22 +21,33 @@ from torch.nn.parameter import is_lazy
 from .._errors import DataError, UsageError
 from .._program.fusion import Fusion
 from .._program.value import Value
-from ..ops import dropout
+from ..ops import dropout, reshape
 from ._compile.backend import decompositions
 from ._compile.sizes import plain_symbols, symbols
 from ._compile.step import RefusedError, Step, step_of
 from ._convolution import convolution
+from ._pooling import TwoAxes, max_pool, mean_pool
+from ._recurrent import kept_whole
+from ._recurrent import write as recurrent_layer
 
 PREFIX = "encoder."
 """Of the names of a module's tensors in a model."""
 
-_EXAMPLES = (240, 48)
-"""Frames to trace with, which many strides divide; the second for modules that take few."""
+_EXAMPLES = (240, 48, 960)
+"""Frames to trace with, which many strides divide; the second for modules that take few, the third
+for those that halve them more often."""
 
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _LITERALS = ("lifted_tensor", "_tensor_constant")
 """How names begin that PyTorch gives to tensors which the code of a module holds."""
+
+_WHOLE: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.convolution.default: convolution,
+    torch.ops.aten.max_pool2d_with_indices.default: max_pool,
+    torch.ops.aten.avg_pool2d.default: mean_pool,
+    torch.ops.segfuse.recurrence.default: recurrent_layer,
+}
+"""What is written as a whole from the values of its arguments."""
 
 _NOTHING = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size")
 
@@ -68,7 +79,14 @@ def trace(module: Any, columns: int, labels: Sequence[str], scores: bool) -> Tra
     example, stride = _example(own, columns)
     if scores:
         _check_scores(own, example, stride, labels)
-    tracer = _Tracer(own, stride, example)
+    multiple = _multiple(own, example, stride)
+    if multiple > stride and not scores:
+        raise UsageError(
+            f"the encoder takes multiples of {multiple} frames only; let it give the scores of the "
+            "labels (encoder_scores), whose recordings are filled up with zeros, or pad its input "
+            "and cut its result within it"
+        )
+    tracer = _Tracer(own, multiple, example, multiple // stride)
     inference = tracer.program(training=False)
     tracer.compare(columns)
     training = tracer.program(training=True)
@@ -78,7 +96,7 @@ def trace(module: Any, columns: int, labels: Sequence[str], scores: bool) -> Tra
         inference,
         {name: _array(x) for name, x in tracer.tensors.items() if x.requires_grad},
         {name: _array(x) for name, x in tracer.tensors.items() if not x.requires_grad},
-        stride,
+        multiple,
         scores,
         tracer.most_steps,
     )
@@ -90,10 +108,10 @@ def check(module: Any) -> None:
         raise UsageError(f"encoder is a {type(module).__name__}, expected a torch.nn.Module")
     for name, part in module.named_modules():
         where = f"the encoder's {name or 'module'}"
-        if isinstance(part, _RECURRENT):
+        if isinstance(part, nn.RNNCellBase):
             raise UsageError(
-                f"{where} is a {type(part).__name__}, which is a loop over frames; there are "
-                "programs for convolutions, attention and functions of single frames"
+                f"{where} is a {type(part).__name__}, which takes one frame, and a loop over "
+                "frames cannot be traced for any number of them; use the layer, as nn.LSTM"
             )
         if isinstance(part, _BATCH_NORM) and (part.training or not part.track_running_stats):
             raise UsageError(
@@ -130,8 +148,9 @@ def _initialise(module: nn.Module, columns: int) -> None:
         ) from None
 
 
-def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Copies the parameters and constants of a model into the module that it was made of.
+def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> set[str]:
+    """Copies the parameters and constants of a model into the module that it was made of; their
+    names.
 
     Raises:
         DataError: the model has other ones.
@@ -156,6 +175,20 @@ def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> Non
     with torch.no_grad():
         for name, array in given.items():
             known[name].copy_(torch.from_numpy(np.array(array)))
+    return set(given)
+
+
+def warn_of_others(module: nn.Module, loaded: set[str], source: str) -> None:
+    """UserWarning where a module has parameters that the model has not."""
+    same = {id(_attribute(module, name)) for name in loaded}
+    others = [name for name, x in module.named_parameters() if id(x) not in same]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        warnings.warn(
+            f"{source}: the model does not have the module's parameter {others[0]!r}{more}; they "
+            "keep their values",
+            stacklevel=3,
+        )
 
 
 def _attribute(module: nn.Module, name: str) -> Tensor | None:
@@ -235,6 +268,25 @@ def _example(module: nn.Module, columns: int) -> tuple[Tensor, int]:
     )
 
 
+def _multiple(module: nn.Module, example: Tensor, stride: int) -> int:
+    """Of which numbers of frames the module takes any multiple: its stride, or more where layers
+    that halve the frames have to fit together."""
+    frames = example.shape[1]
+
+    def takes(count: int) -> bool:
+        try:
+            with torch.no_grad():
+                made = module(example[:, :count])
+        except Exception:  # noqa: BLE001  (a module may raise anything)
+            return False
+        return isinstance(made, Tensor) and made.dim() == 3 and made.shape[1] * stride == count
+
+    for multiple in range(stride, frames // 4 + 1, stride):
+        if frames % multiple == 0 and all(takes(frames - i * multiple) for i in (1, 2, 3)):
+            return multiple
+    return stride
+
+
 def _check_result(made: Any, frames: int, columns: int) -> None:
     given = f"the encoder maps (1, {frames}, {columns}) to"
     expected = f"expected (1, {frames}, width), or fewer steps that divide the frames"
@@ -270,8 +322,10 @@ def _set_mode(module: nn.Module, training: bool) -> None:
 class _Tracer:
     """Traces one module, with dropout and without."""
 
-    def __init__(self, module: nn.Module, stride: int, example: Tensor) -> None:
+    def __init__(self, module: nn.Module, stride: int, example: Tensor, group: int = 1) -> None:
         self._module, self._stride, self._example = module, stride, example
+        self._group = group
+        """Steps of the module that are one step of the program."""
         self.tensors: dict[str, Tensor] = {}
         """Those that a program needs, by name."""
         self.most_steps = 0
@@ -280,7 +334,7 @@ class _Tracer:
     def program(self, training: bool) -> str:
         _set_mode(self._module, training)
         self._graph = self._exported()
-        return _Writer(self, self._graph, self._stride, training).text()
+        return _Writer(self, self._graph, self._stride, training).text(self._group)
 
     def compare(self, columns: int) -> None:
         """UsageError where the module does other things for other numbers of frames than the last
@@ -310,7 +364,12 @@ class _Tracer:
     def _exported(self) -> ExportedProgram:
         frames = self._stride * Dim("steps") if self._stride > 1 else Dim.DYNAMIC
         try:
-            with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+            with (
+                warnings.catch_warnings(),
+                sdpa_kernel(SDPBackend.MATH),
+                kept_whole(self._module),
+                TwoAxes(),
+            ):
                 # Attention is products and a softmax, and PyTorch warns of itself.
                 warnings.simplefilter("ignore", FutureWarning)
                 exported = export(
@@ -382,7 +441,7 @@ class _Writer:
         self._values: dict[Node, Any] = {}
         self._known: dict[Any, Any] = {}
 
-    def text(self) -> str:
+    def text(self, group: int) -> str:
         changed = [
             spec.target
             for spec in self._exported.graph_signature.output_specs
@@ -399,8 +458,13 @@ class _Writer:
             if node.op == "call_function":
                 self._write(node, steps)
             elif node.op == "output":
-                self._fusion.output(self._values[node.args[0][0]])
+                self._fusion.output(self._grouped(self._values[node.args[0][0]], group))
         return self._fusion.text()
+
+    def _grouped(self, y: Value, group: int) -> Value:
+        if group == 1:
+            return y
+        return reshape(y, (1, self._fusion.size("H"), group * int(y.shape[2])))
 
     def _inputs(self) -> None:
         specs = {spec.arg.name: spec for spec in self._exported.graph_signature.input_specs}
@@ -459,8 +523,8 @@ class _Writer:
             self._values[node] = self._values[node.args[0]][node.args[1]]
             return
         try:
-            if node.target is torch.ops.aten.convolution.default:
-                self._values[node] = convolution(*map(self._given, node.args))
+            if node.target in _WHOLE:
+                self._values[node] = _WHOLE[node.target](*map(self._given, node.args))
                 return
             steps[node] = step_of(node, steps)
             self._values[node] = steps[node].write(self._fusion, self._values, self._known)
@@ -471,6 +535,8 @@ class _Writer:
             ) from None
 
     def _given(self, argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [self._given(each) for each in argument]
         return self._values[argument] if isinstance(argument, Node) else argument
 
     def _dropped(self, x: Node, rate: float, training: bool | None = True) -> tuple[Value, None]:
@@ -502,4 +568,13 @@ def tracing(module: Any, scores: bool) -> Trace:
     return lambda columns, labels: trace(module, columns, labels, scores)
 
 
-__all__ = ["PREFIX", "Traced", "check", "crf_scores", "load_into", "trace", "tracing"]
+__all__ = [
+    "PREFIX",
+    "Traced",
+    "check",
+    "crf_scores",
+    "load_into",
+    "trace",
+    "tracing",
+    "warn_of_others",
+]
