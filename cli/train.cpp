@@ -80,7 +80,7 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
     if (file.error.empty()) continue;
     ++count;
     of_memory += file.out_of_memory;
-    undone += "\n  " + file.error;
+    undone += "\n  " + terminal_line(file.error);
   }
   if (common.json && common.kernels) {
     Json all{{"files", rows}};
@@ -93,10 +93,10 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
     put("{} of {} recordings have their labels already and were skipped\n", skipped, files.size());
   if (count == 0) return;
   if (files.size() == 1)
-    fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
+    fmt::print(stderr, "segfuse: {}\n", terminal_line(files[0].error));
   else
     fmt::print(stderr, "segfuse: {} of {} recordings could not be {}:{}\n", count, files.size(),
-               orders ? "aligned" : "decoded", terminal_text(undone));
+               orders ? "aligned" : "decoded", undone);
   common.status = static_cast<int>(count == of_memory ? ExitCode::kDevice : ExitCode::kData);
 }
 

@@ -46,8 +46,8 @@ std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Seque
 }
 
 /// DataError that names the recording whose scores (B, T, C) are not finite, and what it is like.
-void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
-                  const Tensor& scores) {
+void check_scores(const std::vector<Sequence>& sequences, const Batch& batch, const Tensor& scores,
+                  const std::string& source) {
   const std::int64_t classes = scores.shape()[2];
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
     const Sequence& sequence = sequences[at(batch.rows[row])];
@@ -56,7 +56,8 @@ void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
     const auto bad = first_not_finite(values);
     if (bad == values.end()) continue;
     const auto features = std::as_const(sequence.features).span<float>();
-    refuse_score(sequence.id, classes, {at(bad - values.begin()), *bad, largest_size(features)});
+    refuse_score(source, sequence.id, classes,
+                 {at(bad - values.begin()), *bad, largest_size(features)});
   }
 }
 
@@ -81,11 +82,20 @@ float largest_size(std::span<const float> values, float largest) {
   return largest;
 }
 
-void refuse_score(const std::string& id, std::int64_t classes, const BadScore& bad) {
-  throw DataError(fmt::format(
-      "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
-      "features is {:g} times the training set's deviation",
-      id, bad.index / at(classes), bad.index % at(classes), bad.value, bad.largest));
+void refuse_score(const std::string& source, const std::string& id, std::int64_t classes,
+                  const BadScore& bad) {
+  constexpr float kUsual = 1e6F;  // no weights that a training finds make infinities of it
+  const std::string score = fmt::format("score of frame {} and label {}", bad.index / at(classes),
+                                        bad.index % at(classes));
+  const std::string features = fmt::format(
+      "the largest of the recording's features is {:g} times the training set's deviation",
+      bad.largest);
+  if (!source.empty() && bad.largest < kUsual)
+    throw DataError(fmt::format(
+        "{}: its {} of {} is {}, and {}; the training diverged or the model's file is damaged",
+        source, score, id, bad.value, features));
+  throw DataError(fmt::format("{}: the network's {} is {}; {}{}", id, score, bad.value, features,
+                              source.empty() ? "" : fmt::format(" of the model {}", source)));
 }
 
 void refuse_recording(const std::string& id) {
@@ -103,8 +113,9 @@ std::vector<std::int64_t> limits_of(const Tensor& table) {
 }
 
 Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
-                      const engine::ExecutableOptions& execution)
+                      const engine::ExecutableOptions& execution, std::string file)
     : config(model.config()),
+      source(std::move(file)),
       context(execution.context),
       accelerator(execution.accelerator),
       forward(model.inference(), pool_of(execution.context), execution),
@@ -141,7 +152,7 @@ std::vector<Tensor> Decoder::State::scores(const std::vector<Sequence>& sequence
                                            const Batch& batch) {
   if (!accelerator) check_attention(config, sequences, batch);
   std::vector<Tensor> results = run(batch.features, batch.lengths);
-  for (const Tensor& result : results) check_scores(sequences, batch, result);
+  for (const Tensor& result : results) check_scores(sequences, batch, result, source);
   return results;
 }
 
@@ -192,9 +203,9 @@ semicrf::Potentials<float> Decoder::State::potentials(const std::vector<Tensor>&
 }
 
 Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
-                 const engine::ExecutableOptions& execution)
-    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(limits),
-                                     execution)) {}
+                 const engine::ExecutableOptions& execution, std::string source)
+    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(limits), execution,
+                                     std::move(source))) {}
 Decoder::~Decoder() = default;
 
 std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(

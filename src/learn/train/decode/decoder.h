@@ -87,9 +87,10 @@ class Decoder {
   static constexpr std::int64_t kBatchFrames = 20000;
 
   /// `parameters` and `limits` are shared, not copied: later changes of their content
-  /// count. Runs on the threads of the execution's context.
+  /// count. Runs on the threads of the execution's context. `source` is the model's file, for
+  /// messages; empty where there is none.
   Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
-          const engine::ExecutableOptions& execution);
+          const engine::ExecutableOptions& execution, std::string source = {});
   ~Decoder();
 
   struct Options {

@@ -118,7 +118,7 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
                     "with these options",
                     id));
   state.refresh();
-  PieceNetwork network(config, id, options.piece_frames);
+  PieceNetwork network(config, id, options.piece_frames, state.source);
   const bool semi = config.head == HeadKind::kSemiMarkov;
   const auto run = [&](const Tensor& x, const Tensor& lengths) { return state.run(x, lengths); };
   const auto go_through = [&](const PieceNetwork::Take& take) {
