@@ -298,7 +298,8 @@ class MutatedTest(tool.ToolTest):
         elif not writes and state_of(inputs) != before or sorted(p.name for p in place.iterdir()) != ["in", "out"]:
             wrong = "files beside --out changed"
         elif result.returncode != 0:
-            last = [line for line in said.splitlines() if line.startswith("segfuse: ")]
+            last = [line for line in said.splitlines()
+                    if line.startswith("segfuse: ") and not line.startswith(("segfuse: warning: ", "segfuse: resuming after "))]
             named = "standard input" if piped else str(inputs)
             if len(last) != 1:
                 wrong = "not one sentence"

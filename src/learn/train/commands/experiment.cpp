@@ -387,6 +387,7 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   system.name = name_of(head);
   Start start = start_of(config, head, corpus);
   system.model = std::move(start.model);
+  system.model.source = options.checkpoint.string();
   TrainerOptions with_recipe = options;
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   add_data(with_recipe.recipe, "test", corpus.test.sequences);
