@@ -212,6 +212,8 @@ int run(int argc, char** argv, Common& common) {
   add_align(commands, common);
   add_stream(commands);
   add_compare(commands, common);
+  add_study(commands, common);
+  add_learncurve(commands, common);
   add_compile(commands, common);
   add_run(commands, common);
   add_synth(commands, common);

@@ -88,6 +88,8 @@ void add_decode(Command app, Common& common);
 void add_align(Command app, Common& common);
 void add_stream(Command app);
 void add_compare(Command app, Common& common);
+void add_study(Command app, Common& common);
+void add_learncurve(Command app, Common& common);
 void add_compile(Command app, Common& common);
 void add_run(Command app, Common& common);
 void add_synth(Command app, Common& common);
@@ -111,6 +113,11 @@ void put(fmt::format_string<Args...> format, Args&&... args) {
 
 /// The measures of a metrics.json as a table, with their intervals.
 void put_metrics(const std::string& text);
+/// The points of a study.json as a table, and its runs where there is one point.
+void put_study(const std::string& text);
+
+/// This process's command line as a shell would read it.
+std::string command_line();
 
 /// The option --channel of every command that decodes.
 inline constexpr const char* kChannel =

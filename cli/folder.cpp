@@ -64,11 +64,11 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
   plan_training(options, folder_options(choice));
 }
 
-void choose_out(TrainOptions& options) {
+void choose_out(TrainOptions& options, const std::string& kind) {
   if (!options.out.empty()) return;
   if (options.resume)
     throw UsageError("--resume continues the training of a directory: name it with --out");
-  options.out = free_output_folder(options.config);
+  options.out = free_output_folder(options.config, kind);
 }
 
 void add_init(Command app, Common& common) {

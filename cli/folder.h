@@ -22,6 +22,6 @@ void add_folder_choice(Command command, FolderChoice& choice);
 void prepare(TrainOptions& options, const FolderChoice& choice);
 
 /// A directory to write to, where the user named none.
-void choose_out(TrainOptions& options);
+void choose_out(TrainOptions& options, const std::string& kind = "model");
 
 }  // namespace segfuse::cli

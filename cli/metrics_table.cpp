@@ -150,7 +150,54 @@ void put_settings(const Json& comparison) {
   if (!rows.empty()) put_table(rows);
 }
 
+/// Of a study's point and one of its systems, what a row is called.
+std::string row_name(const Json& point, const std::string& system, bool several) {
+  const std::string name = point.value("name", "");
+  if (name.empty()) return several ? system : "all runs";
+  return several ? name + " " + system : name;
+}
+
+/// "0.1493, sd 0.0102, 0.1401 to 0.1602", of the seeds.
+void put_spread(const std::string& name, const Json& system) {
+  if (!system.contains("over_seeds")) return;
+  const Json& spread = system["over_seeds"]["label_error_rate"];
+  const auto number = [&](const char* key) { return spread.value(key, 0.0); };
+  put("{}: label error rate {:.4f} over seeds, sd {:.4f}, {:.4f} to {:.4f}\n", name, number("mean"),
+      number("standard_deviation"), number("lowest"), number("highest"));
+}
+
 }  // namespace
+
+void put_study(const std::string& text) {
+  const Json study = Json::parse(text);
+  const Json& points = study["points"];
+  NamedMetrics rows;
+  for (const Json& point : points)
+    for (const auto& [name, system] : point["systems"].items())
+      rows.emplace_back(row_name(point, name, point["systems"].size() > 1), &system);
+  if (points.size() == 1)
+    for (const Json& run : points[0]["runs"]) rows.emplace_back(run.value("folder", ""), &run);
+  put_values(rows, columns_of(*rows[0].second));
+  put("\n");
+  for (const auto& [name, system] : rows) put_spread(name, *system);
+  const bool chosen = study.contains("chosen");
+  for (const Json& point : points) {
+    std::string settings;
+    for (const Json& one : point["overrides"])
+      settings += (settings.empty() ? "" : ", ") + one.get<std::string>();
+    const std::string score = has_number(point, "dev_score")
+                                  ? fmt::format("{:.4f}", point["dev_score"].get<double>())
+                                  : "-";
+    if (chosen)
+      put("{}: {}; dev {} {}{}\n", point.value("name", ""), settings,
+          study.value("selected_by", ""), score,
+          point["name"] == study["chosen"]["name"] ? ", the best" : "");
+    else if (points.size() > 1)
+      put("{}: {:g} training recordings\n", point.value("name", ""),
+          point.value("train_recordings", 0.0));
+  }
+  put_method(points[0]);
+}
 
 void put_metrics(const std::string& text) {
   const Json metrics = Json::parse(text);

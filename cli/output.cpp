@@ -42,7 +42,9 @@ int fail(const Common& common, ExitCode code, const std::string& message) {
   } catch (const std::exception&) {
     // Nobody reads standard output; the sentence goes to standard error.
   }
-  std::fprintf(stderr, "segfuse: %s\n", terminal_text(message).c_str());
+  // A compiler's log has lines; what is wrong with an input is one sentence.
+  const bool line = code == ExitCode::kUsage || code == ExitCode::kData;
+  std::fprintf(stderr, "segfuse: %s\n", (line ? terminal_line : terminal_text)(message).c_str());
   return static_cast<int>(code);
 }
 

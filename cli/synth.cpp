@@ -6,7 +6,6 @@
 
 #include "commands.h"
 #include "segfuse/data.h"
-#include "segfuse/train.h"
 
 namespace segfuse::cli {
 
@@ -18,6 +17,8 @@ void add_synth(Command app, Common& common) {
     std::int64_t test = 20;
     std::uint64_t seed = 1;
     double snr_db = 10;
+    double shape = 0;
+    bool alike = false;
   };
   auto a = std::make_shared<Arguments>();
   Command command = app.add("synth", "Write recordings sampled from a known semi-Markov model");
@@ -27,11 +28,17 @@ void add_synth(Command app, Common& common) {
   command.option("--test", a->test, "Test recordings").shows_default();
   command.option("--seed", a->seed, "Seed of the model and the samples").shows_default();
   command.option("--snr", a->snr_db, "Signal-to-noise ratio in dB").shows_default();
+  command.option("--shape", a->shape,
+                 "Of the durations of all labels: 1 is geometric, large is regular; default: "
+                 "random, 2 to 12");
+  command.flag("--alike", a->alike,
+               "Labels in pairs of one sound, of which the second lasts three times as long");
   command.footer(
       "\nExample:\n  segfuse synth out/synth && segfuse train examples/synth.toml --data out/synth "
       "--out out/run");
   command.runs([a, &common] {
-    SynthConfig config = random_synth_config(a->labels, a->seed);
+    SynthConfig config = random_synth_config(a->labels, a->seed, a->alike);
+    if (a->shape != 0) config.shape.assign(config.labels.size(), a->shape);
     config.train = a->train;
     config.test = a->test;
     config.snr_db = a->snr_db;

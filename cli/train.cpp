@@ -80,7 +80,7 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
     if (file.error.empty()) continue;
     ++count;
     of_memory += file.out_of_memory;
-    undone += "\n  " + file.error;
+    undone += "\n  " + terminal_line(file.error);
   }
   if (common.json && common.kernels) {
     Json all{{"files", rows}};
@@ -93,10 +93,10 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
     put("{} of {} recordings have their labels already and were skipped\n", skipped, files.size());
   if (count == 0) return;
   if (files.size() == 1)
-    fmt::print(stderr, "segfuse: {}\n", terminal_text(files[0].error));
+    fmt::print(stderr, "segfuse: {}\n", terminal_line(files[0].error));
   else
     fmt::print(stderr, "segfuse: {} of {} recordings could not be {}:{}\n", count, files.size(),
-               orders ? "aligned" : "decoded", terminal_text(undone));
+               orders ? "aligned" : "decoded", undone);
   common.status = static_cast<int>(count == of_memory ? ExitCode::kDevice : ExitCode::kData);
 }
 
@@ -133,6 +133,8 @@ std::string quoted(const std::string& word) {
 /// What tells ranks how the user started them.
 constexpr const char* kStartedAs = "SEGFUSE_STARTED_AS";
 
+}  // namespace
+
 std::string command_line() {
   if (const char* line = std::getenv(kStartedAs)) return line;
   std::string line;
@@ -140,6 +142,8 @@ std::string command_line() {
     line += (line.empty() ? "" : " ") + quoted(word);
   return line;
 }
+
+namespace {
 
 /// The command line without what says that there are ranks, and with the directory that was chosen
 /// where the user named none.
@@ -324,7 +328,8 @@ namespace {
 std::shared_ptr<std::string> add_recordings(Command command, DecodeOptions& options) {
   command.option("model", options.model, "model.safetensors or the directory of a training")
       .required();
-  command.option("inputs", options.inputs, "Audio files or directories of them").required();
+  command.option("inputs", options.inputs, "Audio files, directories of them, - for standard input")
+      .required();
   command.option("--out", options.out, "Directory for the label files").required();
   auto format = std::make_shared<std::string>("textgrid");
   command.option("--format", *format, written_label_formats()).shows_default();

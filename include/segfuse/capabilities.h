@@ -20,6 +20,8 @@ std::vector<Capability> capabilities();
 /// characters but tabs and line ends become \u001b, bytes that are not UTF-8 \xff. JSON text stays
 /// the same JSON.
 std::string terminal_text(std::string_view text);
+/// The same in one line, for sentences: a name may have the end of a line in it.
+std::string terminal_line(std::string_view text);
 
 /// Of a command that is none of `known`: "did you mean 'train'?" or, when nothing is near, the
 /// list.

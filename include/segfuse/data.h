@@ -280,4 +280,38 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
                                    const FeatureExtractor& extractor, const LabelOptions& labels,
                                    const FoldingMap& folding, const Context& context = {});
 
+// ----------------------------------------------------------------------------- synthetic corpus
+
+/// A semi-Markov model and how to render it. Label c lasts 1 + NB(shape, mean - 1) frames
+/// (negative binomial), or is drawn from durations[c] (weight of 1, 2, ... frames) when given.
+struct SynthConfig {
+  std::vector<std::string> labels;
+  std::vector<double> initial;                  ///< weights (C)
+  std::vector<std::vector<double>> transition;  ///< weights (C, C), zero diagonal
+  std::vector<double> mean_frames;              ///< (C), at least 1
+  std::vector<double> shape;                    ///< (C), positive; large: Poisson, 1: geometric
+  std::vector<std::vector<double>> durations;   ///< explicit tables, or empty
+  std::vector<std::int64_t> sounds{};  ///< (C): the label whose sound it has; empty: its own
+  int sample_rate = 16000;
+  double hop_ms = 10;
+  std::int64_t min_frames = 200;  ///< of a recording, uniform; its last segment is cut
+  std::int64_t max_frames = 400;
+  double snr_db = 10;
+  double coarticulation_ms = 20;  ///< over which one sound glides into the next
+  std::int64_t train = 80;        ///< recordings
+  std::int64_t test = 20;
+  std::uint64_t seed = 1;
+};
+/// A model with random transitions and durations over `labels` labels. With `alike` they come in
+/// pairs of one sound, of which the second lasts three times as long on average.
+SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed, bool alike = false);
+/// Segments of recording `index`, tiling its frames; a pure function of its arguments.
+std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::int64_t index);
+/// Writes train/ and test/ with WAV and .phn, and truth.json with all true parameters. A label
+/// sounds as three sines and noise of its own, which glide into the next; white noise is added. The
+/// same configuration gives the same files. Files that are there and not ours are a UsageError, or
+/// are replaced.
+void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory,
+                            bool overwrite = false);
+
 }  // namespace segfuse

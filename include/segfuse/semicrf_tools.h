@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "segfuse/semicrf.h"
@@ -210,6 +211,8 @@ struct OnlineOptions {
   /// looks best then, and the rest of the row goes on from there. The result may then be worse than
   /// the best segmentation; best_score() is its score. log_partition() stays exact.
   std::int64_t max_delay = 0;
+  /// Without, log_partition() is NaN, and a frame costs half.
+  bool log_partition = true;
 };
 
 /// Scores of n frames, (n, C) each; start and end may be empty (0).
@@ -261,17 +264,28 @@ struct SegmentPosterior {
   double start = 0;    ///< P(a segment starts within the tolerance of its start), rounded to T
 };
 
-/// The posterior of a row that is too long to be held: forward over pieces as they arrive, then
+/// Numbers that are appended, and read again; a file, say.
+class NumberStore {
+ public:
+  virtual ~NumberStore() = default;
+  virtual void append(std::span<const double> numbers) = 0;
+  /// Those from number `first` on.
+  virtual void read(std::int64_t first, std::span<double> numbers) = 0;
+};
+
+/// The posterior of a row that may be too long to be held: forward over pieces as they arrive, then
 /// backward over blocks of frames that the caller reads again from where they are kept. Results do
-/// not depend on how the row is cut into pieces; they agree with those of Engine and Inference but
-/// for rounding. Memory: a block and 2 K frames at work, and K frames of each block. Transitions
-/// must not depend on durations.
+/// not depend on how the row is cut into pieces or blocks; they agree with those of Engine and
+/// Inference but for rounding. Memory: a block and 2 K frames at work, and K frames of each block.
+/// Transitions must not depend on durations.
 class BlockPosterior {
  public:
   /// Takes transition, duration, initial and final of `shared`, and copies them. A block has
-  /// `block` frames, or K where that is more.
+  /// `block` frames, or K where that is more. The K frames of each block go to `kept`, which is
+  /// empty and outlives this object; they are held where it is null.
   template <class T>
-  explicit BlockPosterior(const Potentials<T>& shared, std::int64_t block = 8192);
+  explicit BlockPosterior(const Potentials<T>& shared, std::int64_t block = 8192,
+                          NumberStore* kept = nullptr);
   ~BlockPosterior();
   BlockPosterior(BlockPosterior&&) noexcept;
   BlockPosterior& operator=(BlockPosterior&&) noexcept;
@@ -287,11 +301,16 @@ class BlockPosterior {
   /// the next call.
   template <class T>
   using Reader = std::function<FrameScores<T>(std::int64_t first, std::int64_t n)>;
+  /// Takes of frame t P(t has the label) for each label, and P(a segment starts at t), rounded to
+  /// T; from the last frame to the first.
+  using FrameVisitor =
+      std::function<void(std::int64_t t, std::span<const double> label, double boundary)>;
   /// Ends the row, which has a path and at least one frame: one for each of its segments, which
-  /// tile it.
+  /// tile it. The last block is not read again.
   template <class T>
   std::vector<SegmentPosterior> describe(const SegmentationsView& segments, std::int64_t tolerance,
-                                         const Reader<T>& read);
+                                         const Reader<T>& read, const FrameVisitor& visit = {});
+  double score() const;  ///< of the segments that were described; -inf with one of more than K
 
  private:
   struct State;

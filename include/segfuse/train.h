@@ -1,6 +1,5 @@
 #pragma once
-// Training, evaluation and decoding of segmenters: from files to files; and files to try it on,
-// whose truth is known.
+// Training, evaluation and decoding of segmenters: from files to files.
 
 #include <filesystem>
 #include <functional>
@@ -167,6 +166,25 @@ struct Comparison {
 /// where the recordings, their gold or the tolerances differ: then no difference means anything.
 Comparison compare(const CompareOptions& options);
 
+struct StudyOptions {
+  TrainOptions training;       ///< what all runs have; `out` is the directory of the study
+  std::vector<double> shares;  ///< of the training recordings, above 0, rising; empty: all of them
+  std::int64_t folds = 0;      ///< 2 or more: every recording is in the test set of one of them
+  std::int64_t seeds = 1;      ///< so many, from training.seed on
+  std::vector<std::string> search;  ///< "section.key=a,b,c": each value, with each of the others
+};
+
+/// Several trainings of one configuration, and what they say together. Every run is a train() with
+/// overrides of its own: `data.train_share` (with as many steps as the whole set has),
+/// `data.folds` and `data.test_fold`, `training.seed`, or the settings of the search, which goes
+/// with seeds alone. Runs that differ in their fold or seed only are one point, whose counts of a
+/// recording are added up. Writes a directory for each run, study.json, study.html, and for each
+/// point of several runs a recordings.json (for compare()). With `training.resume` a started run
+/// goes on and a finished one is only measured again; without it, and without
+/// `training.overwrite`, no run may be there (UsageError), nor one of another study in any case.
+/// Returns the text of study.json.
+std::string study(const StudyOptions& options);
+
 struct DecodedFile {
   std::filesystem::path audio;
   std::filesystem::path labels;
@@ -290,7 +308,8 @@ std::vector<std::string> preset_names();
 std::string output_name(const std::filesystem::path& source);
 /// A directory that is not there yet, named after the data or the configuration: "song-model",
 /// "song-model-2". UsageError among ranks that others started: each would find its own.
-std::filesystem::path free_output_folder(const std::filesystem::path& source);
+std::filesystem::path free_output_folder(const std::filesystem::path& source,
+                                         const std::string& kind = "model");
 
 struct ConfigurationKey {
   std::string name;      ///< "section.key"
@@ -305,37 +324,5 @@ std::string configuration_page();
 
 /// What train() would run with: the configuration with overrides and defaults, as TOML.
 std::string effective_configuration(const TrainOptions& options);
-
-// ----------------------------------------------------------------------------- synthetic corpus
-
-/// A semi-Markov model and how to render it. Label c lasts 1 + NB(shape, mean - 1) frames
-/// (negative binomial), or is drawn from durations[c] (weight of 1, 2, ... frames) when given.
-struct SynthConfig {
-  std::vector<std::string> labels;
-  std::vector<double> initial;                  ///< weights (C)
-  std::vector<std::vector<double>> transition;  ///< weights (C, C), zero diagonal
-  std::vector<double> mean_frames;              ///< (C), at least 1
-  std::vector<double> shape;                    ///< (C), positive; large: Poisson, 1: geometric
-  std::vector<std::vector<double>> durations;   ///< explicit tables, or empty
-  int sample_rate = 16000;
-  double hop_ms = 10;
-  std::int64_t min_frames = 200;  ///< of a recording, uniform; its last segment is cut
-  std::int64_t max_frames = 400;
-  double snr_db = 10;
-  double coarticulation_ms = 20;  ///< over which one sound glides into the next
-  std::int64_t train = 80;        ///< recordings
-  std::int64_t test = 20;
-  std::uint64_t seed = 1;
-};
-/// A model with random transitions and durations over `labels` labels.
-SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed);
-/// Segments of recording `index`, tiling its frames; a pure function of its arguments.
-std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::int64_t index);
-/// Writes train/ and test/ with WAV and .phn, and truth.json with all true parameters. A label
-/// sounds as three sines and noise of its own, which glide into the next; white noise is added. The
-/// same configuration gives the same files. Files that are there and not ours are a UsageError, or
-/// are replaced.
-void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory,
-                            bool overwrite = false);
 
 }  // namespace segfuse

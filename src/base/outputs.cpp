@@ -24,12 +24,12 @@ fs::path folder_of(const fs::path& path) {
 
 /// A line as b2sum writes it: names with line ends or backslashes are escaped and marked by a
 /// backslash in front.
-std::string line_of(const fs::path& path, std::string_view content) {
+std::string line_of(const fs::path& path, std::string_view hash) {
   std::string name;
   for (const char c : path.filename().string())
     name += c == '\\' ? "\\\\" : c == '\n' ? "\\n" : c == '\r' ? "\\r" : std::string(1, c);
   const bool escaped = name != path.filename().string();
-  return fmt::format("{}{}  {}", escaped ? "\\" : "", blake2b_hex(content), name);
+  return fmt::format("{}{}  {}", escaped ? "\\" : "", hash, name);
 }
 
 std::set<std::string> lines_of(const fs::path& folder, const std::string& list) {
@@ -78,9 +78,13 @@ void Outputs::check() {
 }
 
 void Outputs::write(const fs::path& path, std::string_view content) {
+  write(path, [&](const Put& put) { put(content); });
+}
+
+void Outputs::write(const fs::path& path, const std::function<void(const Put&)>& content) {
   if (is_stream(path)) {
     std::ofstream out(path, std::ios::binary);
-    out << content;
+    content([&](std::string_view part) { out << part; });
     out.flush();
     if (!out) throw DataError(fmt::format("{}: cannot be written", path.string()));
     return;
@@ -91,8 +95,14 @@ void Outputs::write(const fs::path& path, std::string_view content) {
         "{} is there, and segfuse did not write it or it was changed since; write to another "
         "place, or replace it by --overwrite",
         path.string()));
-  note(path, content);
-  write_file_atomically(path, content);
+  write_file_atomically(path, [&](FileWriter& out) SEGFUSE_REQUIRES(mutex_) {
+    Blake2b hash;
+    content([&](std::string_view part) {
+      hash.update(part);
+      out.write(part);
+    });
+    note(path, line_of(path, hash.finish_hex()));
+  });
 }
 
 bool Outputs::stands_in_the_way(const fs::path& path) {
@@ -102,7 +112,7 @@ bool Outputs::stands_in_the_way(const fs::path& path) {
 
 bool Outputs::is_ours(const fs::path& path) {
   const FileMap content(path);
-  const std::string line = line_of(path, content.text());
+  const std::string line = line_of(path, blake2b_hex(content.text()));
   const fs::path folder = folder_of(path);
   if (noted_[folder].contains(line)) return true;
   // Another process may have written it.
@@ -110,10 +120,9 @@ bool Outputs::is_ours(const fs::path& path) {
   return noted_[folder].contains(line);
 }
 
-/// Before the file is written, so that a process that is stopped in between leaves nothing unknown.
-void Outputs::note(const fs::path& path, std::string_view content) {
+/// Before the file is there, so that a process that is stopped in between leaves nothing unknown.
+void Outputs::note(const fs::path& path, std::string line) {
   const fs::path folder = folder_of(path);
-  std::string line = line_of(path, content);
   if (!noted_.contains(folder)) noted_[folder] = lines_of(folder, list_);
   if (noted_[folder].contains(line)) return;
   try {

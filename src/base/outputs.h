@@ -2,6 +2,7 @@
 // Files that a command writes for its user. Nothing is replaced that segfuse did not write.
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -30,11 +31,14 @@ class Outputs {
   /// Writes the file in one step (write_file_atomically) and notes that it is ours. UsageError when
   /// a file is there and not ours. Devices and pipes are written to as they are.
   void write(const std::filesystem::path& path, std::string_view content);
+  /// The same of what `content` gives part by part.
+  using Put = std::function<void(std::string_view)>;
+  void write(const std::filesystem::path& path, const std::function<void(const Put&)>& content);
 
  private:
   bool stands_in_the_way(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
   bool is_ours(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
-  void note(const std::filesystem::path& path, std::string_view content) SEGFUSE_REQUIRES(mutex_);
+  void note(const std::filesystem::path& path, std::string line) SEGFUSE_REQUIRES(mutex_);
 
   bool overwrite_;
   std::string list_;

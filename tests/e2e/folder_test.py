@@ -136,7 +136,8 @@ class FolderTest(RecordingsTest):
         self.assertIn("3 recordings without labels", card)
         self.assertIn("1 file that no recording belongs to: notes.txt", card)
         trained = tool.run("train", folder, *QUICK, "--out", self.directory / "half-out", check=0)
-        self.assertIn("3 recordings have no labels and are left out", trained.stderr)
+        self.assertEqual(trained.stderr.count("3 recordings without labels"), 1)
+        self.assertNotIn("are left out", trained.stderr)  # a second time
         # A configuration of one's own still refuses.
         refused = tool.run(
             "train",
@@ -183,6 +184,18 @@ class FolderTest(RecordingsTest):
         )
         self.assertIn('fill_label = "gap2"', (self.directory / "gaps.toml").read_text())
         tool.run("train", folder, *QUICK, "--out", self.directory / "gaps-out", check=0)
+
+    def test_labels_that_were_cut_off_are_said(self):
+        count = iter(range(100))
+
+        def cut(rows):
+            return "".join(f"{int(a * 16000)} {int(b * 16000)} {c}\n" for a, b, c in (rows[:2] if next(count) == 3 else rows))
+
+        folder = self.folder("cut", 6, suffix=".phn", write=cut)
+        card = self.card(folder)
+        path = (folder / self.recordings[3].stem).with_suffix(".phn")
+        self.assertRegex(card, rf"warning: {path}: its last label ends at [\d.]+ s, the recording at [\d.]+ s; .*counts as \"gap\"")
+        self.assertEqual(card.count("its last label"), 1)
 
     def test_unknown_stretches_take_no_part(self):
         def middle(rows):

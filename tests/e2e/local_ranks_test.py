@@ -63,10 +63,21 @@ class LocalRanksTest(RanksTestCase):
         folder.mkdir()
         for path in sorted((self.data / "train").iterdir())[:12]:
             shutil.copy(path, folder)
-        code, _, errors = self.finish(self.start("train", folder, "--out", self.directory / "folder-out", "--ranks", "2", "--set",
-                                                 "training.epochs=1"))
-        self.assertEqual(code, 0, errors)
-        self.assertIn("2 recordings a step", errors)
+        def train(out, *more):
+            return self.finish(self.start("train", folder, "--out", self.directory / out, "--set", "training.epochs=1", *more))
+
+        # What is derived from the folder does not depend on who trains.
+        models = []
+        for ranks in (1, 2):
+            code, _, errors = train(f"folder-{ranks}", "--ranks", str(ranks), "--set", "training.batch_size=2", "--set",
+                                    "training.shards=2")
+            self.assertEqual(code, 0, errors)
+            self.assertIn("1 recording a step", errors)
+            models.append((self.directory / f"folder-{ranks}/model.safetensors").read_bytes())
+        self.assertEqual(models[0], models[1])
+        code, _, errors = train("folder-refused", "--ranks", "2")
+        self.assertEqual(code, 2, errors)
+        self.assertIn("training.batch_size, which is 1; set training.batch_size to a multiple of 2", errors)
 
     def test_no_mpi_is_needed(self):
         code, _, errors = self.finish(self.ranks(2, "bare", *FOUR, env={"PATH": str(self.directory)}))

@@ -1,7 +1,8 @@
 """Long recordings: decoded piece by piece, in memory that does not grow with them."""
 
-import csv
+import json
 import os
+import subprocess
 import threading
 import unittest
 import wave
@@ -9,6 +10,7 @@ import wave
 import small_corpus
 import tool
 
+HOURS = int(os.environ.get("SEGFUSE_HOURS", "0"))
 FRAMES = 20000  # longer recordings are decoded in pieces
 RATE = small_corpus.RATE
 
@@ -18,12 +20,18 @@ class LongTest(tool.ToolTest):
     def setUpClass(cls):
         super().setUpClass()
         data, config = cls.corpus()
-        cls.model = cls.directory / "model"
-        tool.run("train", config, "--data", data, "--out", cls.model, "--set", "training.epochs=3", check=0)
+        cls.data, cls.config = data, config
+        cls.model = cls.train("model")
         cls.sounds = b""
         for path in sorted(data.rglob("*.wav")):
             with wave.open(str(path)) as file:
                 cls.sounds += file.readframes(file.getnframes())
+
+    @classmethod
+    def train(cls, name, *more):
+        out = cls.directory / name
+        tool.run("train", cls.config, "--data", cls.data, "--out", out, "--set", "training.epochs=3", *more, check=0)
+        return out
 
     def recording(self, name, frames):
         """Of so many frames of 10 ms."""
@@ -34,15 +42,16 @@ class LongTest(tool.ToolTest):
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(RATE)
-            file.writeframes((self.sounds * (size // len(self.sounds) + 1))[:size])
+            for at in range(0, size, len(self.sounds)):
+                file.writeframes(self.sounds[:size - at])
         return path
 
-    def decode(self, path, out, *more):
-        tool.run("decode", self.model, path, "--out", self.directory / out, "--format", "csv", *more, check=0)
+    def decode(self, path, out, *more, model=None):
+        tool.run("decode", model or self.model, path, "--out", self.directory / out, "--format", "csv", *more, check=0)
         return (self.directory / out / path.with_suffix(".csv").name).read_bytes()
 
     def through_a_pipe(self, path, out):
-        """Which is read whole."""
+        """Which can be read once."""
         pipe = self.directory / out / "in" / path.name
         pipe.parent.mkdir(parents=True)
         os.mkfifo(pipe)
@@ -52,19 +61,81 @@ class LongTest(tool.ToolTest):
         writer.join()
         return labels
 
-    def test_the_same_bytes_as_read_whole_and_the_segments_of_the_whole(self):
+    def test_the_same_bytes_as_read_and_decoded_whole(self):
         for frames in (FRAMES - 1, FRAMES + 1, 6 * 4096, 3 * 8192 + 1):
             with self.subTest(frames=frames):
                 path = self.recording(f"r{frames}.wav", frames)
-                pieces = self.decode(path, f"pieces{frames}")
+                pieces = self.decode(path, f"pieces{frames}", "--posteriors")
                 self.assertEqual(pieces, self.through_a_pipe(path, f"pipe{frames}"))
                 # Alternatives need all scores at once.
-                whole = self.decode(path, f"whole{frames}", "--k-best", "1")
-                rows = [list(csv.reader(text.decode().splitlines())) for text in (pieces, whole)]
-                self.assertEqual([row[:3] for row in rows[0]], [row[:3] for row in rows[1]])
-                for mine, other in zip(rows[0][1:], rows[1][1:], strict=True):
-                    for a, b in zip(mine[3:], other[3:], strict=True):
-                        self.assertAlmostEqual(float(a), float(b), delta=1e-3)
+                self.assertEqual(pieces, self.decode(path, f"whole{frames}", "--posteriors", "--k-best", "1"))
+                by_frame = [self.directory / out / f"r{frames}.frames.csv" for out in (f"pieces{frames}", f"whole{frames}")]
+                self.assertEqual(by_frame[0].read_bytes(), by_frame[1].read_bytes())
+                self.assertEqual(by_frame[0].read_text().count("\n"), frames + 1)
+                best = json.loads((self.directory / f"whole{frames}" / f"r{frames}.json").read_text())["best"][0]
+                self.assertEqual(len(best["segments"]) + 1, pieces.count(b"\n"))
+
+    def test_every_head_has_the_same_bytes_in_pieces(self):
+        path = self.recording("heads.wav", FRAMES + 1)
+        short = self.recording("heads-short.wav", FRAMES - 1)
+        for head in ("linear_chain", "softmax"):
+            with self.subTest(head):
+                model = self.train(head, "--set", f"model.head={head}")
+                pieces = self.decode(path, head, "--posteriors", model=model)
+                rows = (self.directory / head / "heads.frames.csv").read_text().splitlines()
+                self.assertEqual(len(rows), FRAMES + 2)
+                self.assertEqual("boundary" in rows[0], head == "softmax")
+                # What the recordings have in common is the same but near the cut.
+                whole = self.decode(short, head, "--posteriors", model=model)
+                same = (self.directory / head / "heads-short.frames.csv").read_text().splitlines()
+                count = 0 if head == "linear_chain" else FRAMES - 100
+                self.assertEqual(rows[:count], same[:count])
+                if head == "softmax":
+                    continue
+                more = self.decode(path, f"{head}-whole", "--posteriors", "--k-best", "1", model=model)
+                self.assertEqual(pieces, more)
+                self.assertEqual((self.directory / f"{head}-whole" / "heads.frames.csv").read_text().splitlines(), rows)
+                self.assertNotEqual(pieces, whole)
+
+    def test_standard_input_is_decoded_as_a_file_is(self):
+        out = self.directory / "stdin"
+        for frames in (100, FRAMES + 1):
+            path = self.recording(f"s{frames}.wav", frames)
+            wanted = self.decode(path, "files")
+            with open(path, "rb") as file:  # a file
+                self.decode_input(out, stdin=file)
+            self.assertEqual((out / "stdin.csv").read_bytes(), wanted)
+            with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as cat:  # a pipe
+                self.decode_input(out, stdin=cat.stdout)
+            self.assertEqual((out / "stdin.csv").read_bytes(), wanted)
+            # A program that writes into a pipe does not know the length.
+            streamed = path.read_bytes()
+            self.decode_input(out, input=streamed[:4] + b"\xff" * 4 + streamed[8:40] + b"\xff" * 4 + streamed[44:])
+            self.assertEqual((out / "stdin.csv").read_bytes(), wanted)
+        failed = self.decode_input(out, input=b"no sound", check=3)
+        self.assertIn("/dev/stdin: byte 0: not an audio file", failed)
+
+    def test_folders_in_a_folder_are_decoded_into_such_folders(self):
+        folder, out = self.directory / "deep", self.directory / "deep" / "labels"
+        (folder / "one" / "two").mkdir(parents=True)
+        for place in ("", "one/", "one/two/"):
+            self.recording(f"deep/{place}x.wav", 100)
+        for more in ([], ["--resume"]):  # what was decoded is not searched
+            tool.run("decode", self.model, folder, "--out", out, "--format", "csv", *more, check=0)
+            found = sorted(str(path.relative_to(out)) for path in out.rglob("*.csv"))
+            self.assertEqual(found, ["one/two/x.csv", "one/x.csv", "x.csv"])
+        (folder / "one" / "x.flac").write_bytes((folder / "x.wav").read_bytes())
+        refused = tool.run("decode", self.model, folder, "--out", self.directory / "both", "--format", "csv", check=2)
+        self.assertIn("one/x.csv", refused.stderr)
+        empty = self.directory / "nothing" / "in"
+        empty.mkdir(parents=True)
+        self.assertIn("or below", tool.run("decode", self.model, empty.parent, "--out", out, check=3).stderr)
+
+    def decode_input(self, out, check=0, **how):
+        result = subprocess.run([tool.SEGFUSE, "decode", str(self.model), "-", "--out", str(out), "--format", "csv"],
+                                stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, **how)
+        self.assertEqual(result.returncode, check, result.stderr)
+        return result.stderr.decode()
 
     def test_several_recordings_keep_their_order_and_one_that_breaks_stops_only_itself(self):
         folder = self.directory / "several"
@@ -82,21 +153,42 @@ class LongTest(tool.ToolTest):
         self.assertEqual((out / "b.csv").read_bytes(), (out / "d.csv").read_bytes())
         self.assertEqual(list(out.glob(".segfuse-*[!s]")), [])
 
-    def peak(self, path, out):
-        """Most memory that decoding had at once, in bytes."""
-        before = os.posix_spawn(tool.SEGFUSE, [tool.SEGFUSE, "decode", str(self.model), str(path), "--out",
-                                               str(self.directory / out), "--format", "csv", "--threads", "1"],
-                                {**os.environ}, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
-        _, status, usage = os.wait4(before, 0)
+    def peak(self, path, out, *more):
+        """Most memory that decoding had at once, in bytes. With "-" the recording comes through a pipe."""
+        arguments = ["decode", str(self.model), *([] if "-" in more else [str(path)]), *more, "--threads", "1",
+                     "--out", str(self.directory / out), "--format", "csv"]
+        actions = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as cat:
+            actions.append((os.POSIX_SPAWN_DUP2, cat.stdout.fileno(), 0))
+            child = os.posix_spawn(tool.SEGFUSE, [tool.SEGFUSE, *arguments], {**os.environ}, file_actions=actions)
+            _, status, usage = os.wait4(child, 0)
         self.assertEqual(status, 0)
         return usage.ru_maxrss * 1024
 
     @unittest.skipIf(os.environ.get("SEGFUSE_SANITIZE"), "a sanitizer's memory is not that of a run")
     def test_memory_does_not_grow_with_the_recording(self):
-        small = self.peak(self.recording("small.wav", FRAMES + 1), "small")
-        large = self.peak(self.recording("large.wav", 6 * FRAMES), "large")
-        # The features of five times as many frames are 6 MB, the network's values 100.
-        self.assertLess(large - small, 12e6)
+        small = self.recording("small.wav", FRAMES + 1)
+        large = self.recording("large.wav", 6 * FRAMES)
+        for name, more in (("bare", []), ("posteriors", ["--posteriors"]), ("input", ["-"])):
+            with self.subTest(name):
+                # The features of five times as many frames are 6 MB, the network's values 100.
+                self.assertLess(self.peak(large, f"{name}-large", *more) - self.peak(small, f"{name}-small", *more), 6e6)
+
+    @unittest.skipUnless(HOURS > 1, "minutes; SEGFUSE_HOURS=24 runs it")
+    def test_a_day(self):
+        day = self.recording("day.wav", HOURS * 360000)
+        self.assertLess(self.peak(day, "day"), 300e6)
+        day.unlink()
+        self.assertLess(self.peak(self.recording("hour.wav", 360000), "hour", "--k-best", "1"), 8e9)  # whole
+        # What stands behind the cut is not felt ten seconds before it.
+        rows = [[row.split(",") for row in (self.directory / f"{name}/{name}.csv").read_text().splitlines()[1:]]
+                for name in ("day", "hour")]
+        settled = sum(float(row[1]) < 3590 for row in rows[1])
+        self.assertGreater(settled, 3590)
+        for one, other in zip(rows[0][:settled], rows[1][:settled], strict=True):
+            self.assertEqual(one[:3], other[:3])
+            for a, b in zip(one[3:], other[3:], strict=True):
+                self.assertAlmostEqual(float(a), float(b), delta=2e-6)
 
 
 if __name__ == "__main__":

@@ -169,9 +169,13 @@ class StreamTest(tool.ToolTest):
         self.assertIn("does not begin with the header", self.stream([half], "--encoding", "wav", check=3))
         self.assertIn("8000 were asked for", self.stream([header, half], "--rate", 8000, check=2))
         self.assertIn("integers of 16 bits", self.stream([header[:34] + b"\x08" + header[35:], half], check=3))
+        # What came before it in the same piece is not lost.
+        first = [x / 32768 for x in array.array("h", half)]
         for bad in (float("nan"), float("inf")):
-            values = array.array("f", [0] * 5000 + [bad, 0]).tobytes()
-            self.assertIn("sample 5000 is", self.stream(self.cut(values), "--encoding", "f32le", check=3))
+            values = array.array("f", [*first, bad, 0]).tobytes()
+            for pieces in (self.cut(values), [values]):
+                self.assertIn(f"sample {RATE} is", self.stream(pieces, "--encoding", "f32le", check=3))
+                self.assertEqual(self.segments, whole)
         self.assertIn("trained on audio", self.stream([], "--encoding", "text", check=2))
 
     def test_models_that_need_the_whole_recording_are_refused(self):
@@ -244,6 +248,11 @@ class ValuesStreamTest(values_test.ValuesFolder):
             for one, other in zip(found, wanted, strict=True):
                 self.assertAlmostEqual(one[0], other[0], places=6)
                 self.assertAlmostEqual(one[1], other[1], places=6)
+        # The rows before one that is wrong are not lost.
+        good = "\n".join(text.splitlines()[:200]) + "\n"
+        alone = tool.run("stream", work / "model", input=good, check=0).stdout
+        for bad in ("1,2\n", "1,x,3\n", "1,1e39,3\n"):
+            self.assertEqual(tool.run("stream", work / "model", input=good + bad + "1,2,3\n", check=3).stdout, alone)
         for data, words in (("1,2,3\n1,2\n", ":2: 2 fields"), ("1,2,3\n1,x,3\n", ":2: field 2 is"),
                             ("1,2,3\n1,1e39,3\n", "row 1, column 1 is inf"), ("1,2\n", "columns"), ("", "nothing came")):
             result = tool.run("stream", work / "model", input=data, check=3)

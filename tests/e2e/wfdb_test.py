@@ -4,6 +4,7 @@ import json
 import struct
 import unittest
 
+import small_corpus
 import tool
 
 RATE = 250
@@ -124,6 +125,38 @@ class WfdbTest(tool.ToolTest):
         self.assertIn("2 recordings without labels: r2.hea, r3.hea", result.stderr)
         card = tool.run("init", folder, "--out", self.directory / "some.toml", check=0).stdout
         self.assertIn('"qrs": the first annotator that all recordings have', card)
+
+    def test_a_tier_of_other_programs_labels_is_left_out(self):
+        folder = self.records("mixed", lambda waves: {"atr": [(w[0], CODES["N"], "") for w in waves]})
+        for number in range(4):
+            small_corpus.write_wav(folder / f"s{number}.wav", 8000, [100 * (i % 7) for i in range(16000)])
+            small_corpus.write_phn(folder / f"s{number}.phn", [(0, 8000, "a"), (8000, 16000, "b")])
+        toml = self.directory / "mixed.toml"
+
+        def card(*more):
+            return tool.run("init", folder, "--out", toml, "--overwrite", *more, check=0).stdout
+
+        for tier, kept, gone in (("atr", 12, "4 recordings without labels: s0.wav"), ("phn", 4, "12 recordings without labels: r0.hea")):
+            with self.subTest(tier=tier):
+                said = card("--tier", tier)
+                self.assertIn(f"{kept} with labels", said)
+                self.assertEqual(said.count(gone), 1, said)
+                self.assertNotIn("another tier", said)
+                config = self.directory / "mixed-refused.toml"
+                config.write_text(toml.read_text().replace('unpaired = "skip"', 'unpaired = "refuse"'))
+                refused = tool.run("train", config, "--out", self.directory / "none", *QUICK, check=3)
+                self.assertIn(f'the tier "{tier}" is not in it, and labels of other recordings have it', refused.stderr)
+        # Beside TextGrids likewise, whose tiers have other names.
+        for number in range(12):
+            for path in folder.glob(f"r{number}.*"):
+                path.unlink()
+            small_corpus.write_wav(folder / f"t{number}.wav", 8000, [100 * (i % 7) for i in range(16000)])
+            (folder / f"t{number}.TextGrid").write_text(
+                'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n2\n<exists>\n1\n"IntervalTier"\n"words"\n0\n2\n2\n'
+                '0\n1\n"x"\n1\n2\n"y"\n')
+        (folder / "RECORDS").unlink()
+        self.assertIn("12 recordings without labels: t0.wav", card("--tier", "phn"))
+        self.assertIn("4 recordings without labels: s0.wav", card("--tier", "words"))
 
     def test_signals_that_were_changed_are_refused(self):
         folder = self.records("changed", lambda waves: {"atr": [(w[0], CODES["N"], "") for w in waves]})

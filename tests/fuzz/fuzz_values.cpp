@@ -14,7 +14,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace segfuse;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  for (const char* name : {"x.npy", "x.npz", "x.csv", "x.fa"})
+  for (const char* name : {"x.npy", "x.npz", "x.csv", "x.tsv", "x.fa", "x.fasta", "x.fna"})
     for (const char* part : {"", "a"}) {
       try {
         const Tensor values = parse_values(bytes, name, part);

@@ -65,7 +65,7 @@ struct AlignOptions {
 };
 
 /// Aligns each row with its orders: a Viterbi pass, and forward and backward sums over the same
-/// lattice of nodes x frames; O(T N K) for N nodes, where frames that no path can reach at a node
+/// lattice of nodes x frames; O(T N K) for N nodes, where frames that cannot matter at a node
 /// are left out. Exact. Ties: going from the last piece to the first, the smallest duration, then
 /// the smallest label, then a piece of the same segment. Transitions must not depend on durations.
 /// `orders` has one element a row. Rows run in parallel on the context's threads; a row's result

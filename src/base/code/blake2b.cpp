@@ -101,12 +101,16 @@ void Blake2b::compress(bool last) {
   filled_ = 0;
 }
 
+std::string Blake2b::finish_hex() {
+  std::string hex;
+  for (const char c : finish()) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
+}
+
 std::string blake2b_hex(std::string_view bytes) {
   Blake2b hash;
   hash.update(bytes);
-  std::string hex;
-  for (const char c : hash.finish()) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return hex;
+  return hash.finish_hex();
 }
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) noexcept {

@@ -17,6 +17,8 @@ class Blake2b {
   void update(std::string_view bytes);
   /// The digest of all that came; once.
   std::string finish();
+  /// The same as hexadecimal digits.
+  std::string finish_hex();
 
  private:
   void compress(bool last);

@@ -40,6 +40,14 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   return overlong || outside ? 0 : length;
 }
 
+std::string printable_line(std::string_view text) {
+  std::string out = printable(text);
+  constexpr std::string_view kEnd = "\\u000a";
+  for (std::size_t at = 0; (at = out.find('\n', at)) != std::string::npos; at += kEnd.size())
+    out.replace(at, 1, kEnd);
+  return out;
+}
+
 std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/memory/headroom.h"
 #include "base/os/descriptor.h"
 #include "base/os/folder.h"
 
@@ -113,6 +114,18 @@ Folder folder_of(const fs::path& target, const fs::path& shown) {
   }
 }
 
+/// What does not fit into memory is refused before it is read: later the process may be killed.
+void check_room(std::uint64_t bytes, const fs::path& path) {
+  constexpr std::uint64_t kFew = std::uint64_t{1} << 28;  // not worth a look at what is left
+  constexpr double kGib = 1 << 30;
+  if (bytes < kFew) return;
+  const std::optional<Headroom> left = memory_headroom();
+  if (!left || bytes <= left->bytes) return;
+  throw DataError(fmt::format(
+      "cannot read '{}': it has {:.1f} GiB, and {:.1f} GiB of memory are left of {}", path.string(),
+      static_cast<double>(bytes) / kGib, static_cast<double>(left->bytes) / kGib, left->of));
+}
+
 }  // namespace
 
 FileError::FileError(const fs::path& path, std::string_view action, int error_number)
@@ -125,9 +138,24 @@ std::string read_file(const fs::path& path) {
   return read_rest(open_for_reading(path, size, Pipes::kAccept).get(), path);
 }
 
+void read_in_parts(const fs::path& path,
+                   const std::function<void(std::span<const std::byte>)>& take) {
+  std::size_t size = 0;
+  const Descriptor file = open_for_reading(path, size, Pipes::kAccept);
+  std::vector<std::byte> part(std::size_t{1} << 16);
+  for (bool empty = true;;) {
+    const ssize_t count = ::read(file.get(), part.data(), part.size());
+    if (count <= 0 && !try_again(path, file.get(), count, empty)) return;
+    if (count <= 0) continue;
+    empty = false;
+    take(std::span(part).first(static_cast<std::size_t>(count)));
+  }
+}
+
 std::string read_rest(int descriptor, const fs::path& shown) {
   struct stat status{};
   if (::fstat(descriptor, &status) != 0) fail(shown, "read");
+  check_room(static_cast<std::uint64_t>(status.st_size), shown);
   std::string content(static_cast<std::size_t>(status.st_size) + 1, '\0');
   std::size_t filled = 0;
   // Files under /proc have size 0 and content, and a file may grow while it is read.

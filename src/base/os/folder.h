@@ -56,6 +56,9 @@ class Folder {
 
 /// What is left to read of an open file. Throws FileError.
 std::string read_rest(int descriptor, const std::filesystem::path& shown);
+/// The content of read_file(), some bytes at a time.
+void read_in_parts(const std::filesystem::path& path,
+                   const std::function<void(std::span<const std::byte>)>& take);
 
 /// Whether the file, or folder, belongs to this user and nobody else can write to it.
 bool only_ours(const struct stat& status) noexcept;

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "base/os/file.h"
+#include "base/os/folder.h"
 
 namespace segfuse {
 
@@ -33,6 +33,10 @@ void ScratchFile::append(std::span<const std::byte> bytes) {
   }
 }
 
+void ScratchFile::append_file(const std::filesystem::path& path) {
+  read_in_parts(path, [&](std::span<const std::byte> part) { append(part); });
+}
+
 void ScratchFile::read(std::uint64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t done =
@@ -42,6 +46,10 @@ void ScratchFile::read(std::uint64_t offset, std::span<std::byte> bytes) const {
     offset += static_cast<std::uint64_t>(done);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
+}
+
+std::filesystem::path ScratchFile::path() const {
+  return std::filesystem::path("/proc/self/fd") / std::to_string(file_.get());
 }
 
 }  // namespace segfuse

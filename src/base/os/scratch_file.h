@@ -18,9 +18,13 @@ class ScratchFile {
 
   /// Throws FileError (a full disk: ENOSPC).
   void append(std::span<const std::byte> bytes);
+  /// What read_file() would read, without holding it.
+  void append_file(const std::filesystem::path& path);
   /// Bytes [offset, offset + bytes.size()), which have been appended. Throws FileError.
   void read(std::uint64_t offset, std::span<std::byte> bytes) const;
   std::uint64_t size() const noexcept { return size_; }
+  /// Where this process can open it once more, to read.
+  std::filesystem::path path() const;
 
  private:
   std::filesystem::path folder_;

@@ -27,6 +27,22 @@ std::string numerics_fault_name(NumericsFault fault) {
   return "error";
 }
 
+namespace {
+
+/// Values in the comments of a file that do not fit its program are the file's fault.
+std::vector<Tensor> inputs_of(const std::filesystem::path& file, const ir::Fusion& fusion,
+                              const SizeExamples& sizes, std::uint64_t seed,
+                              std::span<const engine::numerics::GivenValues> given,
+                              std::vector<std::string>& notes) {
+  try {
+    return engine::numerics::make_inputs(fusion, sizes, seed, given, notes);
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{}: {}", file.string(), error.what()));
+  }
+}
+
+}  // namespace
+
 NumericsReport examine_numerics(const std::filesystem::path& file, const NumericsOptions& options) {
   using namespace engine;
   if (options.runs < 2)
@@ -36,8 +52,8 @@ NumericsReport examine_numerics(const std::filesystem::path& file, const Numeric
   const ir::Fusion fusion = ir::parse(text, file.string());
   ir::verify(fusion);
   std::vector<std::string> notes;
-  const std::vector<Tensor> inputs = numerics::make_inputs(
-      fusion, options.sizes, options.seed, numerics::read_values(text, file.string()), notes);
+  const std::vector<Tensor> inputs = inputs_of(file, fusion, options.sizes, options.seed,
+                                               numerics::read_values(text, file.string()), notes);
   NumericsReport report =
       numerics::examine(fusion, inputs, numerics::place_of(options.context), options.runs);
   report.name = file.string();
@@ -54,7 +70,7 @@ std::map<std::string, Tensor> values_in_comments(const std::filesystem::path& fi
   const ir::Fusion fusion = ir::parse(text, file.string());
   ir::verify(fusion);
   std::vector<std::string> notes;
-  const std::vector<Tensor> inputs = numerics::make_inputs(fusion, sizes, 1, given, notes);
+  const std::vector<Tensor> inputs = inputs_of(file, fusion, sizes, 1, given, notes);
   std::map<std::string, Tensor> found;
   for (std::size_t i = 0; i < inputs.size(); ++i)
     for (const numerics::GivenValues& values : given)

@@ -1,5 +1,7 @@
 #include "learn/data/feature_reader.h"
 
+#include <utility>
+
 #include "base/os/scratch_file.h"
 #include "learn/data/features/sample_rows.h"
 
@@ -36,18 +38,52 @@ class WaitingRows {
   std::uint64_t next_ = 0;
 };
 
+/// The samples of a recording, block by block.
+class Samples {
+ public:
+  /// Of a file; ok() is false for one that can only be read whole.
+  Samples(const std::filesystem::path& audio, const AudioOptions& how)
+      : reader_(AudioReader::open(audio, audio.string(), how)) {}
+  /// Of what comes through a pipe, whatever it is.
+  Samples(const std::filesystem::path& pipe, const AudioOptions& how,
+          const std::filesystem::path& scratch)
+      : copy_(scratch) {
+    copy_->append_file(pipe);
+    reader_ = AudioReader::open(copy_->path(), pipe.string(), how);
+    if (!reader_) held_ = read_audio_file(copy_->path(), pipe.string(), how);
+  }
+  bool ok() const { return reader_ != nullptr || held_; }
+  /// Its samples are those of the block that was read last.
+  const Audio& audio() const { return reader_ ? reader_->audio() : *held_; }
+  bool next() {
+    if (reader_) return reader_->next();
+    frames_ = std::ssize(held_->samples) / held_->stacked;
+    return !std::exchange(given_, true);
+  }
+  std::optional<std::int64_t> announced() const {
+    return reader_ ? reader_->announced() : std::nullopt;
+  }
+  std::int64_t frames() const { return reader_ ? reader_->frames() : frames_; }
+
+ private:
+  std::optional<ScratchFile> copy_;
+  std::unique_ptr<AudioReader> reader_;
+  std::optional<Audio> held_;
+  bool given_ = false;
+  std::int64_t frames_ = 0;
+};
+
 }  // namespace
 
 struct FeatureReader::State {
-  State(std::unique_ptr<AudioReader> from, const FeatureExtractor& with,
-        std::filesystem::path folder)
-      : reader(std::move(from)),
+  State(Samples from, const FeatureExtractor& with, std::filesystem::path folder)
+      : samples(std::move(from)),
         extractor(with),
         scratch(std::move(folder)),
-        base(reader->audio(), with),
+        base(samples.audio(), with),
         deltas(with.config().deltas, base.width()) {}
 
-  std::unique_ptr<AudioReader> reader;
+  Samples samples;
   const FeatureExtractor& extractor;
   std::filesystem::path scratch;
   SampleRows base;
@@ -65,8 +101,8 @@ struct FeatureReader::State {
 /// The next rows without slopes; `read_all` says whether they are the last.
 void FeatureReader::State::next_rows() {
   rows.clear();
-  read_all = !reader->next();
-  read_all ? base.end(rows) : base.push(reader->audio().samples, rows);
+  read_all = !samples.next();
+  read_all ? base.end(rows) : base.push(samples.audio().samples, rows);
 }
 
 /// Reads everything, for the mean and deviation of each column.
@@ -91,19 +127,21 @@ std::unique_ptr<FeatureReader> FeatureReader::open(const std::filesystem::path& 
   if (extractor.config().kind == FeatureKind::kValues) return nullptr;
   AudioOptions how;
   how.channel = extractor.config().channel;
-  std::unique_ptr<AudioReader> reader = AudioReader::open(audio, audio.string(), how);
-  if (!reader) return nullptr;
+  std::error_code failure;
+  Samples samples =
+      std::filesystem::is_fifo(audio, failure) ? Samples(audio, how, scratch) : Samples(audio, how);
+  if (!samples.ok()) return nullptr;
   return std::unique_ptr<FeatureReader>(
-      new FeatureReader(std::make_unique<State>(std::move(reader), extractor, scratch)));
+      new FeatureReader(std::make_unique<State>(std::move(samples), extractor, scratch)));
 }
 
 FeatureReader::FeatureReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
 FeatureReader::~FeatureReader() = default;
 
 std::optional<std::int64_t> FeatureReader::announced() const {
-  const std::optional<std::int64_t> samples = state_->reader->announced();
+  const std::optional<std::int64_t> samples = state_->samples.announced();
   if (!samples) return std::nullopt;
-  return state_->extractor.num_frames(length_at(*samples, state_->reader->audio().sample_rate,
+  return state_->extractor.num_frames(length_at(*samples, state_->samples.audio().sample_rate,
                                                 state_->extractor.config().sample_rate));
 }
 
@@ -126,8 +164,8 @@ Tensor FeatureReader::next() {
 }
 
 double FeatureReader::seconds() const {
-  return static_cast<double>(state_->reader->frames()) / sample_rate();
+  return static_cast<double>(state_->samples.frames()) / sample_rate();
 }
-double FeatureReader::sample_rate() const { return state_->reader->audio().sample_rate; }
+double FeatureReader::sample_rate() const { return state_->samples.audio().sample_rate; }
 
 }  // namespace segfuse::data

@@ -11,9 +11,9 @@ namespace segfuse::data {
 
 class FeatureReader {
  public:
-  /// Nothing for what can only be read whole: values, pipes, NIST SPHERE, .cbin. Where features are
-  /// normalised over the recording they wait in a file without a name in `scratch`. Errors are
-  /// those of read_features().
+  /// Nothing for what can only be read whole: values, NIST SPHERE, .cbin. What comes through a pipe
+  /// is copied into a file without a name in `scratch`, and features that are normalised over the
+  /// recording wait in one. Errors are those of read_features().
   static std::unique_ptr<FeatureReader> open(const std::filesystem::path& audio,
                                              const FeatureExtractor& extractor,
                                              const std::filesystem::path& scratch);

@@ -158,6 +158,73 @@ std::string tier_of_file(const fs::path& labels) {
   return rank_of(labels) < 0 ? "" : extension_of(labels.string()).substr(1);
 }
 
+namespace {
+
+/// The tiers of a recording's label files, and what says so.
+struct TiersOfFile {
+  LabelFormat format = LabelFormat::kAuto;
+  bool some = false;  ///< the format has tiers
+  std::vector<std::string> names;
+};
+
+TiersOfFile tiers_of(const Recording& recording) {
+  TiersOfFile out;
+  if (recording.held) return out;
+  if (const std::string own = tier_of_file(recording.labels); !own.empty()) {
+    out = {LabelFormat::kPhn, true, {own}};
+    for (const fs::path& other : recording.other_labels) out.names.push_back(tier_of_file(other));
+    return out;
+  }
+  const LabelContents contents = inspect_labels(recording.labels);
+  out.format = contents.format;
+  out.some = !label_format(contents.format).tiers.empty();
+  for (const LabelTier& tier : contents.tiers) out.names.push_back(tier.name);
+  // Of files of several programs one was chosen by its ending.
+  if (!recording.other_labels.empty())
+    out.names.push_back(extension_of(recording.labels.string()).substr(1));
+  return out;
+}
+
+bool has_tier(const TiersOfFile& file, const std::string& tier) {
+  if (!file.some) return true;
+  const std::string& name = file.format == LabelFormat::kPhn ? lower(tier) : tier;
+  return std::ranges::find(file.names, name) != file.names.end();
+}
+
+}  // namespace
+
+void leave_out_other_tiers(std::vector<Recording>& recordings, const std::string& tier,
+                           Unpaired* unpaired) {
+  const auto ending = [](const Recording& recording) {
+    return recording.held ? std::string() : extension_of(recording.labels.string());
+  };
+  const bool mixed = std::ranges::any_of(recordings, [&](const Recording& recording) {
+    return ending(recording) != ending(recordings.front());
+  });
+  const bool records = std::ranges::any_of(
+      recordings, [&](const Recording& recording) { return ending(recording) == ".hea"; });
+  if (tier.empty() || (!mixed && !records)) return;
+  std::vector<TiersOfFile> files;
+  std::set<LabelFormat> having;  // formats with tiers, some of whose files have this one
+  for (const Recording& recording : recordings) {
+    files.push_back(tiers_of(recording));
+    if (files.back().some && has_tier(files.back(), tier)) having.insert(files.back().format);
+  }
+  std::size_t i = 0;
+  std::erase_if(recordings, [&](const Recording& recording) {
+    const TiersOfFile& file = files[i++];
+    const bool goes = file.format == LabelFormat::kWfdb || !having.contains(file.format);
+    if (having.empty() || has_tier(file, tier) || !goes) return false;
+    if (unpaired == nullptr)
+      throw DataError(fmt::format(
+          "{}: the tier {} is not in it, and labels of other recordings have it; add such labels, "
+          "or leave such recordings out with data.unpaired = \"skip\"",
+          recording.labels.string(), shown(tier)));
+    unpaired->recordings.push_back(recording.audio);
+    return true;
+  });
+}
+
 std::vector<std::string> labels_of_other_tiers(std::span<const Recording> recordings,
                                                const std::string& tier) {
   std::int64_t others = 0;

@@ -41,6 +41,13 @@ std::string tier_of_file(const std::filesystem::path& labels);
 /// A sentence for each file with labels of recordings, or sequences, that are not among these.
 std::vector<std::string> labels_of_nobody(std::span<const Recording> recordings);
 
+/// Recordings that have labels, but none of this tier, move to those without: WFDB records without
+/// such an annotator, and those whose labels are of a format none of whose files has the tier,
+/// where another format's has. Formats without tiers have the labels of any. DataError where
+/// `unpaired` is null.
+void leave_out_other_tiers(std::vector<Recording>& recordings, const std::string& tier,
+                           Unpaired* unpaired);
+
 /// A sentence where label files that are tiers, such as .phn, are other ones than the chosen tier.
 std::vector<std::string> labels_of_other_tiers(std::span<const Recording> recordings,
                                                const std::string& tier);

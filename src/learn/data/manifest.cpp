@@ -123,7 +123,8 @@ std::set<fs::path> parts_of_records(const FileMap& audio) {
   std::set<fs::path> out;
   for (const auto& [key, path] : audio.files)
     if (is_wfdb(path))
-      for (fs::path& part : wfdb_parts(path)) out.insert(std::move(part));
+      for (fs::path& part : wfdb_parts(path))
+        if (part != path) out.insert(std::move(part));  // else it is refused when it is read
   return out;
 }
 
@@ -357,7 +358,22 @@ class ManifestReader {
     if (!fs::exists(path, failure))
       throw DataError(fmt::format("{}:{}: the {} file {} does not exist", name_, row.line, what,
                                   path.string()));
+    refuse_part_of_record(row, path);
     return path;
+  }
+
+  /// The header of a WFDB record stands for its signals and annotations.
+  void refuse_part_of_record(const TableRow& row, const fs::path& path) const {
+    const fs::path header = fs::path(path).replace_extension(".hea");
+    if (is_audio_file(path) || is_values_file(path) || is_label_file(path) || !path_exists(header))
+      return;
+    const std::string ending = extension_of(path.string());
+    throw DataError(fmt::format(
+        "{}:{}: {} is a part of a WFDB record; name its header {}{}", name_, row.line,
+        path.string(), header.filename().string(),
+        ending == ".dat" || ending.empty()
+            ? ""
+            : fmt::format(", and choose the annotator by the tier {}", shown(ending.substr(1)))));
   }
 
   /// Of a file with several sequences: that of the id.

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <set>
 
+#include "base/code/fnv.h"
+#include "base/rng.h"
 #include "learn/data/audio/parsers.h"
 #include "learn/data/labels/fields.h"
 #include "learn/data/labels/parsers.h"
@@ -93,6 +96,34 @@ bool deal_splits(std::span<std::optional<Split>> splits) {
     if (digit == 0 && !given) split = Split::kTest;
   }
   return given;
+}
+
+void deal_folds(std::span<Recording> recordings, std::int64_t folds, std::int64_t test_fold) {
+  if (std::ssize(recordings) < folds)
+    throw UsageError(fmt::format(
+        "there are {} recordings for {} folds; every fold needs at least one, so ask for fewer",
+        recordings.size(), folds));
+  std::vector<std::optional<Split>> splits(recordings.size());
+  for (std::size_t i = 0; i < splits.size(); ++i)
+    if (static_cast<std::int64_t>(i) % folds == test_fold - 1) splits[i] = Split::kTest;
+  deal_splits(splits);
+  for (std::size_t i = 0; i < splits.size(); ++i) recordings[i].split = *splits[i];
+}
+
+void keep_share(std::vector<Recording>& recordings, double share, std::uint64_t seed) {
+  std::vector<std::pair<std::uint32_t, std::string>> order;
+  for (const Recording& recording : recordings)
+    if (recording.split == Split::kTrain)
+      order.emplace_back(philox(fnv1a(recording.id), seed)[0], recording.id);
+  std::ranges::sort(order);
+  const double kept = std::round(share * static_cast<double>(order.size()));
+  std::set<std::string> dropped;
+  for (std::size_t i = std::max<std::size_t>(1, static_cast<std::size_t>(kept)); i < order.size();
+       ++i)
+    dropped.insert(order[i].second);
+  std::erase_if(recordings, [&](const Recording& recording) {
+    return recording.split == Split::kTrain && dropped.contains(recording.id);
+  });
 }
 
 }  // namespace data

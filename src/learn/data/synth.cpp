@@ -13,7 +13,6 @@
 #include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
-#include "segfuse/train.h"
 
 namespace segfuse {
 namespace {
@@ -75,6 +74,13 @@ void check_synth(const SynthConfig& config) {
     require(row[c] == 0, "the diagonal of transition must be zero: a segment ends by changing");
   }
   check_durations(config);
+  require(config.sounds.empty() || config.sounds.size() == labels,
+          "sounds needs one label for each");
+  require(std::ranges::all_of(config.sounds,
+                              [&](std::int64_t label) {
+                                return label >= 0 && label < static_cast<std::int64_t>(labels);
+                              }),
+          "sounds has to name labels");
   require(config.sample_rate >= 100 && config.hop_ms > 0 &&
               std::abs(config.sample_rate * config.hop_ms / 1000 -
                        static_cast<double>(hop_samples(config))) < 1e-9 &&
@@ -143,7 +149,11 @@ std::vector<Voice> voices_of(const SynthConfig& config) {
     }
   }
   for (Voice& voice : voices) voice.noise = 0.05 * rng.uniform();
-  return voices;
+  if (config.sounds.empty()) return voices;
+  std::vector<Voice> shared;
+  for (const std::int64_t label : config.sounds)
+    shared.push_back(voices[static_cast<std::size_t>(label)]);
+  return shared;
 }
 
 /// Mixture of a sample's voice between two labels: share of the later one.
@@ -200,6 +210,7 @@ std::string truth_json(const SynthConfig& config) {
     out["mean_frames"] = config.mean_frames;
     out["shape"] = config.shape;
   }
+  if (!config.sounds.empty()) out["sounds"] = config.sounds;
   for (const Voice& voice : voices_of(config)) {
     out["formants_hz"].push_back(std::vector<double>(voice.hertz, voice.hertz + kFormants));
     out["noise"].push_back(voice.noise);
@@ -218,7 +229,20 @@ std::string truth_json(const SynthConfig& config) {
 
 }  // namespace
 
-SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed) {
+namespace {
+
+void pair_labels(SynthConfig& config) {
+  for (std::size_t c = 0; c < config.labels.size(); ++c) {
+    const bool is_second = c % 2 == 1;
+    config.sounds.push_back(static_cast<std::int64_t>(is_second ? c - 1 : c));
+    config.mean_frames[c] =
+        is_second ? 3 * config.mean_frames[c - 1] : 4 + 0.4 * (config.mean_frames[c] - 4);
+  }
+}
+
+}  // namespace
+
+SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed, bool alike) {
   require(labels >= 2 && labels <= 10'000, "2 to 10000 labels can be made");
   SynthConfig config;
   config.seed = seed;
@@ -234,6 +258,7 @@ SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed) {
     config.mean_frames.push_back(4 + 20 * rng.uniform());
     config.shape.push_back(2 + 10 * rng.uniform());
   }
+  if (alike) pair_labels(config);
   return config;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 // Stretches of a recording, and recordings, that nobody has looked at.
 
-#include <string>
 #include <vector>
 
 #include "segfuse/data.h"
@@ -16,9 +15,5 @@ inline constexpr const char* kUnlabelled = "\x01unlabelled";
 /// "a@1.25s". A recording without such segments stays as it is; stretches that are shorter than a
 /// frame are left out.
 std::vector<Example> labelled_parts(Example example, double hop_seconds);
-
-/// WFDB records that have annotators, but none for this tier, move to those without labels.
-void leave_out_unannotated(std::vector<Recording>& recordings, const std::string& tier,
-                           Unpaired& unpaired);
 
 }  // namespace segfuse::data

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/console/printable.h"
 #include "learn/data/text.h"
 #include "learn/folder/plan.h"
 
@@ -26,7 +27,8 @@ std::string time_text(double seconds) {
 
 std::string names_text(const std::vector<std::string>& names) {
   const std::size_t shown = std::min(kShownNames, names.size());
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + printable_line(names[i]);
   if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }
@@ -117,9 +119,9 @@ void add_classes(const Plan& plan, Card& card) {
                         "shortest", "median", "longest"));
   for (std::size_t i = 0; i < std::min(kShownClasses, order.size()); ++i) {
     const std::vector<double>& seconds = order[i].second->seconds;
-    card.line(fmt::format("  {:<13} {:>8} {:>9.2f} {:>9.4f} {:>9.4f} {:>9.4f}", order[i].first,
-                          seconds.size(), order[i].second->total(), seconds.front(),
-                          seconds[seconds.size() / 2], seconds.back()));
+    card.line(fmt::format("  {:<13} {:>8} {:>9.2f} {:>9.4f} {:>9.4f} {:>9.4f}",
+                          printable_line(order[i].first), seconds.size(), order[i].second->total(),
+                          seconds.front(), seconds[seconds.size() / 2], seconds.back()));
   }
   if (order.size() > kShownClasses)
     card.line(fmt::format("  and {} labels more", order.size() - kShownClasses));
@@ -177,6 +179,26 @@ void add_choices(const Plan& plan, Card& card) {
                plan.select_by_loss ? "; the one with the least development loss is kept" : ""));
 }
 
+/// Labels that end long before their recording, where those of most do not: a file may have lost
+/// its end, which nothing in it says.
+void add_early_ends(const Plan& plan, Card& card) {
+  const double slack = FrameOptions().slack_seconds + plan.hop_ms / 1000;
+  std::vector<const Surveyed*> early;
+  for (const Surveyed& s : plan.survey->recordings)
+    if (s.gold.duration + slack < s.extent.seconds()) early.push_back(&s);
+  if (!plan.fill_label || early.empty() || 2 * early.size() > plan.survey->recordings.size())
+    return;
+  const Surveyed& first = *early.front();
+  card.line(fmt::format(
+      "warning: {}: its last label ends at {} s, the recording at {} s{}; labels of most "
+      "recordings "
+      "reach the end: if a file was cut off, mend it, since the rest counts as \"{}\"",
+      first.recording.labels.string(), data::format_seconds(first.gold.duration),
+      data::format_seconds(first.extent.seconds()),
+      early.size() > 1 ? fmt::format(", and likewise for {} more", early.size() - 1) : "",
+      *plan.fill_label));
+}
+
 void add_warnings(const Plan& plan, Card& card) {
   std::vector<std::string> missing, rare;
   for (const auto& [label, statistics] : plan.classes) {
@@ -186,6 +208,7 @@ void add_warnings(const Plan& plan, Card& card) {
       rare.push_back(fmt::format("\"{}\" ({})", label, statistics.training));
   }
   for (const std::string& warning : plan.survey->warnings) card.line("warning: " + warning);
+  add_early_ends(plan, card);
   if (!rare.empty())
     card.line(fmt::format("warning: seen fewer than {} times in training, and hardly learnt: {}",
                           kRare, names_text(rare)));

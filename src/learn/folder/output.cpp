@@ -15,12 +15,13 @@ std::string output_name(const std::filesystem::path& source) {
   return stem.empty() ? "segfuse" : stem;
 }
 
-std::filesystem::path free_output_folder(const std::filesystem::path& source) {
+std::filesystem::path free_output_folder(const std::filesystem::path& source,
+                                         const std::string& kind) {
   const std::optional<Ranks> ranks = ranks_of_environment();
   if (ranks && ranks->count > 1)
     throw UsageError(
         "several ranks write to one directory, which all of them name: pass --out DIR");
-  const std::string name = output_name(source) + "-model";
+  const std::string name = output_name(source) + "-" + kind;
   std::string candidate = name;
   for (int number = 2; path_exists(candidate); ++number)
     candidate = fmt::format("{}-{}", name, number);

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/os/ranks.h"
 #include "learn/train/commands/initial_model.h"
 #include "segfuse/error.h"
 
@@ -242,9 +241,6 @@ void choose_training(Plan& plan) {
   while (plan.batch_size > 1 &&
          epochs * sequences / static_cast<double>(plan.batch_size) < kMinSteps)
     plan.batch_size /= 2;
-  // Ranks share the recordings of a step, in halves of halves.
-  const std::optional<Ranks> ranks = ranks_of_environment();
-  while (ranks && plan.batch_size < ranks->count) plan.batch_size *= 2;
 }
 
 void check_enough(const Plan& plan) {

@@ -343,11 +343,11 @@ Survey survey_folder(const FolderOptions& options) {
   const std::vector<Recording> recordings = find_recordings(options, survey);
   const Tiers tiers(recordings, options);
   choose_tier(options, tiers, std::ssize(recordings), survey);
-  survey.warnings = data::labels_of_nobody(recordings);
-  for (std::string& sentence : data::labels_of_other_tiers(recordings, survey.tier))
-    survey.warnings.push_back(std::move(sentence));
   std::vector<Recording> kept = recordings;
-  data::leave_out_unannotated(kept, survey.tier, survey.unpaired);
+  data::leave_out_other_tiers(kept, survey.tier, &survey.unpaired);
+  survey.warnings = data::labels_of_nobody(kept);
+  for (std::string& sentence : data::labels_of_other_tiers(kept, survey.tier))
+    survey.warnings.push_back(std::move(sentence));
   for (const Recording& recording : kept) survey.recordings.push_back({recording, {}, {}});
   choose_channel(survey);
   survey.values ? survey_values(options, survey) : survey_audio(options, survey);

@@ -54,6 +54,7 @@ std::vector<Capability> capabilities() {
 }
 
 std::string terminal_text(std::string_view text) { return printable(text); }
+std::string terminal_line(std::string_view text) { return printable_line(text); }
 
 std::string command_suggestion(const std::string& name, const std::vector<std::string>& known) {
   return suggestion(name, known);

@@ -56,6 +56,18 @@ void check_report(const ReportData& data) {
     check_size(metric.differences.size(), columns, "metrics.differences");
     check_size(metric.level.size(), columns, "metrics.level");
   }
+  for (const ReportChart& chart : data.charts)
+    for (const ReportLine& line : chart.lines) {
+      SEGFUSE_CHECK(line.values.size() == chart.x.size(),
+                    "report: line {} has {} values, expected {}", printable_utf8(line.name),
+                    line.values.size(), chart.x.size());
+      check_size(line.intervals.size(), chart.x.size(), "lines.intervals");
+    }
+  for (const ReportTable& table : data.tables)
+    for (const std::vector<std::string>& row : table.rows)
+      SEGFUSE_CHECK(row.size() == table.head.size(),
+                    "report: table {} has a row of {}, expected {}", printable_utf8(table.title),
+                    row.size(), table.head.size());
   for (const ReportDurations& d : data.durations) {
     check_label(d.label, labels, "durations");
     SEGFUSE_CHECK(d.step > 0, "report: durations of label {} have step {}", d.label, d.step);

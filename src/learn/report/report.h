@@ -155,6 +155,29 @@ struct ReportDoubt {
   std::size_t index = 0;  ///< of the recording, for who fills this
 };
 
+/// How a value changes over something, in lines with intervals. Values are ratios.
+struct ReportLine {
+  std::string name;
+  std::vector<double> values;             ///< one for each x
+  std::vector<ReportInterval> intervals;  ///< of each value; empty: none
+};
+struct ReportChart {
+  std::string title;
+  std::string x_title;
+  std::string y_title;
+  bool doubling = false;  ///< a step on the x axis doubles x, which is above 0
+  std::vector<double> x;
+  std::vector<ReportLine> lines;
+};
+
+/// Rows of texts under a head.
+struct ReportTable {
+  std::string title;
+  std::string note;
+  std::vector<std::string> head;
+  std::vector<std::vector<std::string>> rows;
+};
+
 struct ReportData {
   std::string title;
   std::string data_set;
@@ -167,6 +190,8 @@ struct ReportData {
   std::vector<std::string> systems;                        ///< column names; empty: one column
   std::string reference;                                   ///< the system that differences are to
   std::vector<ReportMetric> metrics;
+  std::vector<ReportChart> charts;
+  std::vector<ReportTable> tables;
   std::vector<ReportEpoch> epochs;
   double selected_epoch = kNoValue;  ///< ReportEpoch::epoch of the kept model
   std::vector<std::string> labels;

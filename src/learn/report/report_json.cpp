@@ -98,6 +98,39 @@ Json metrics_json(const ReportData& data) {
   return out;
 }
 
+Json charts_json(const ReportData& data) {
+  Json out = Json::array();
+  for (const ReportChart& chart : data.charts) {
+    Json lines = Json::array();
+    for (const ReportLine& line : chart.lines) {
+      Json row{{"name", text(line.name)}, {"values", numbers(line.values)}};
+      for (const ReportInterval& interval : line.intervals)
+        row["intervals"].push_back(Json::array({number(interval.low), number(interval.high)}));
+      lines.push_back(std::move(row));
+    }
+    out.push_back({{"title", text(chart.title)},
+                   {"x_title", text(chart.x_title)},
+                   {"y_title", text(chart.y_title)},
+                   {"doubling", chart.doubling},
+                   {"x", numbers(chart.x)},
+                   {"lines", std::move(lines)}});
+  }
+  return out;
+}
+
+Json tables_json(const ReportData& data) {
+  Json out = Json::array();
+  for (const ReportTable& table : data.tables) {
+    Json rows = Json::array();
+    for (const std::vector<std::string>& row : table.rows) rows.push_back(texts(row));
+    out.push_back({{"title", text(table.title)},
+                   {"note", text(table.note)},
+                   {"head", texts(table.head)},
+                   {"rows", std::move(rows)}});
+  }
+  return out;
+}
+
 /// Every `stride`-th epoch, the last and the selected one always among them.
 Json epochs_json(const ReportData& data, std::int64_t max_epochs) {
   const auto count = static_cast<std::int64_t>(data.epochs.size());
@@ -386,6 +419,8 @@ Json report_json(const ReportData& data, const ReportLimits& limits) {
   if (!data.systems.empty()) out["systems"] = texts(data.systems);
   put_text(out, "reference", data.reference);
   if (!data.metrics.empty()) out["metrics"] = metrics_json(data);
+  if (!data.charts.empty()) out["charts"] = charts_json(data);
+  if (!data.tables.empty()) out["tables"] = tables_json(data);
   if (!data.epochs.empty()) out["epochs"] = epochs_json(data, limits.epochs);
   if (!data.labels.empty()) out["labels"] = texts(data.labels);
   if (!data.durations.empty()) out["durations"] = durations_json(data, limits);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "segfuse/error.h"
 
@@ -12,6 +11,10 @@ namespace segfuse::semicrf {
 namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// The best path is further below the bound of sums with each segment; from here on the other bound
+/// is worth its time.
+constexpr std::int64_t kManyNodes = 300;
 
 }  // namespace
 
@@ -24,12 +27,19 @@ AlignLattice::AlignLattice(const Model& model, const Row& row, const LabelOrders
       nodes_of_(at(model.dims.classes)),
       before_(orders.nodes.size()),
       after_(orders.nodes.size()),
+      reach_(orders.nodes.size()),
       frames_(orders.nodes.size()),
+      most_cells_(options.most_bytes / static_cast<std::int64_t>(sizeof(double))),
       value_(orders.nodes.size()),
       inside_(orders.nodes.size()) {
   load(model, row, options);
   find_frames();
-  check_memory(options.most_bytes);
+  if (!scaled_) return;
+  std::vector<bool> in_pieces;
+  for (const LabelColumn& label : columns_) in_pieces.push_back(label.in_pieces());
+  bound_ = bound_of_sums(model, row, orders_, in_pieces);
+  if (std::ssize(orders_.nodes) >= kManyNodes)
+    score_bound_ = bound_of_scores(model, row, orders_, in_pieces);
 }
 
 void AlignLattice::load(const Model& model, const Row& row, const AlignOptions& options) {
@@ -84,11 +94,11 @@ void AlignLattice::find_frames() {
   };
   for (std::int32_t n = 0; n < count; ++n) {
     const LabelColumn& label = column(n);
-    NodeFrames& mine = frames_[at(n)];
+    NodeFrames& mine = reach_[at(n)];
     mine = {orders_.nodes[at(n)].first ? 0 : length_ + 1, orders_.nodes[at(n)].first ? 0 : -1, -1,
             length_ + 1, -1};
     for (const Before& from : before_[at(n)]) {
-      const NodeFrames& theirs = frames_[at(from.node)];
+      const NodeFrames& theirs = reach_[at(from.node)];
       if (from.transition == kNegInf || theirs.empty()) continue;
       mine.enter = std::min(mine.enter, theirs.first_end);
       mine.last_enter = std::max(mine.last_enter, theirs.last_end);
@@ -99,11 +109,11 @@ void AlignLattice::find_frames() {
   }
   for (std::int32_t n = count - 1; n >= 0; --n) {
     const LabelColumn& label = column(n);
-    NodeFrames& mine = frames_[at(n)];
+    NodeFrames& mine = reach_[at(n)];
     std::int64_t first = orders_.nodes[at(n)].last ? length_ : length_ + 1;
     std::int64_t last = orders_.nodes[at(n)].last ? length_ : -1;
     for (const std::int32_t next : orders_.nodes[at(n)].next) {
-      const NodeFrames& theirs = frames_[at(next)];
+      const NodeFrames& theirs = reach_[at(next)];
       if (theirs.empty()) continue;
       first = std::min(first, theirs.enter);
       last = std::max(last, theirs.last_enter);
@@ -121,17 +131,43 @@ void AlignLattice::find_frames() {
   }
 }
 
-void AlignLattice::check_memory(std::int64_t most_bytes) const {
-  std::int64_t cells = 0;
-  for (const NodeFrames& f : frames_)
-    if (!f.empty()) cells += (f.last_end - f.first_end) + (f.last_start - f.enter) + 2;
-  if (cells <= most_bytes / static_cast<std::int64_t>(sizeof(double))) return;
-  throw DataError(
-      fmt::format("aligning {} places of labels with {} frames needs {:.1f} GB of memory, at most "
-                  "{:.1f} GB are "
-                  "allowed; cut the recording and its order into parts",
-                  orders_.nodes.size(), length_, static_cast<double>(cells) * 8e-9,
-                  static_cast<double>(most_bytes) * 1e-9));
+NodeFrames AlignLattice::frames_now(std::int32_t node) const {
+  NodeFrames now = reach_[at(node)];
+  if (now.empty()) return now;
+  const LabelColumn& label = column(node);
+  const bool first = orders_.nodes[at(node)].first;
+  std::int64_t enter = first ? 0 : length_ + 1;
+  std::int64_t last_enter = first ? 0 : -1;
+  for (const Before& from : before_[at(node)]) {
+    const NodeFrames& theirs = frames_[at(from.node)];
+    if (from.transition == kNegInf || theirs.empty()) continue;
+    enter = std::min(enter, theirs.first_end);
+    last_enter = std::max(last_enter, theirs.last_end);
+  }
+  now.enter = std::max(now.enter, enter);
+  now.last_enter = std::min(now.last_enter, last_enter);
+  now.first_end = std::max(now.first_end, now.enter + label.durations.shortest);
+  if (label.in_pieces()) return now;
+  now.last_start = now.last_enter;
+  now.last_end = std::min(now.last_end, now.last_start + label.durations.longest);
+  return now;
+}
+
+/// Of what a forward pass found, these ends of pieces and what leads there.
+void AlignLattice::keep(std::int32_t node, std::int64_t first_end, std::int64_t last_end) {
+  NodeFrames& f = frames_[at(node)];
+  f.first_end = first_end;
+  f.last_end = last_end;
+  f.last_start = std::min(f.last_start, last_end - column(node).durations.shortest);
+  f.last_enter = std::min(f.last_enter, f.last_start);
+  value_[at(node)].trim(f.first_end, f.last_end);
+  inside_[at(node)].trim(f.enter, f.empty() ? f.enter - 1 : f.last_start);
+  cells_ += value_[at(node)].size() + inside_[at(node)].size();
+  if (cells_ > most_cells_)
+    throw DataError(
+        fmt::format("aligning {} places of labels with {} frames needs more than {:.1f} GB of "
+                    "memory; cut the recording and its order into parts",
+                    orders_.nodes.size(), length_, static_cast<double>(most_cells_) * 8e-9));
 }
 
 // --- sums and maxima ---------------------------------------------------------------------------
@@ -158,28 +194,41 @@ double AlignLattice::repeat(std::int32_t node, std::int64_t t) const {
 
 template <bool kMax>
 void AlignLattice::forward(std::int32_t node) {
+  frames_[at(node)] = frames_now(node);
   const NodeFrames& f = frames_[at(node)];
   const LabelColumn& label = column(node);
   Stretch& value = value_[at(node)];
   Stretch& inside = inside_[at(node)];
-  value.reset(f.first_end, f.empty() ? f.first_end - 1 : f.last_end);
-  inside.reset(f.enter, f.empty() ? f.enter - 1 : f.last_start);
-  if (f.empty()) return;
-  window_.reset(label.durations, scaled_);
   const std::int64_t end = std::min(f.last_end, f.last_start + label.durations.longest);
-  for (std::int64_t t = f.enter; t <= end; ++t) {
+  value.reset(f.first_end, f.first_end - 1);
+  inside.reset(f.enter, f.enter - 1);
+  const RestBound* bound = bound_for<kMax>();
+  const double* rest =
+      bound != nullptr ? bound->after[at(orders_.nodes[at(node)].label)].data() : nullptr;
+  std::int64_t first_kept = length_ + 1;
+  std::int64_t last_kept = -1;
+  window_.reset(label.durations, scaled_);
+  for (std::int64_t t = f.enter; !f.empty() && t <= end; ++t) {
     if (t >= f.first_end) {
       const std::int64_t n = t - std::max(f.enter, label.since[at(t)]);
-      value.set(
-          t, (kMax ? window_.max(n) : window_.sum(n)) + (label.content[at(t)] + label.end[at(t)]));
+      const double sum =
+          (kMax ? window_.max(n) : window_.sum(n)) + (label.content[at(t)] + label.end[at(t)]);
+      if (t <= f.last_end) value.append(sum);
+      if (rest == nullptr || sum + rest[t] >= least_) {
+        first_kept = std::min(first_kept, t);
+        last_kept = t;
+      } else if (t - std::max(f.last_enter, last_kept) >= label.durations.longest) {
+        break;  // all that follows comes from what is left out
+      }
     }
     double before = t <= f.last_enter ? enter<kMax>(node, t) : kNegInf;
     if (label.in_pieces() && t >= f.first_end && t <= f.last_start)
       before = join<kMax>(before, repeat(node, t) + label.self);
     const double q = before + (label.start[at(t)] - label.content[at(t)]);
-    inside.set(t, q);
+    if (t <= f.last_start) inside.append(q);
     window_.push(q);
   }
+  keep(node, first_kept, last_kept);
 }
 
 template <bool kMax>
@@ -189,6 +238,30 @@ double AlignLattice::total() const {
     if (orders_.nodes[n].last)
       sum = join<kMax>(sum, value_[n].at(length_) + final_[at(orders_.nodes[n].label)]);
   return sum;
+}
+
+template <bool kMax>
+double AlignLattice::run_forward(double least) {
+  least_ = least;
+  cells_ = 0;
+  for (std::size_t n = 0; n < orders_.nodes.size(); ++n)
+    forward<kMax>(static_cast<std::int32_t>(n));
+  return total<kMax>();
+}
+
+template <bool kMax>
+double AlignLattice::forward_within(double guess, double margin, double known) {
+  if (const RestBound* bound = bound_for<kMax>()) {
+    double least = std::max(bound->whole - guess, known) - margin;
+    for (int tries = 0; tries < 8; ++tries) {
+      const double found = run_forward<kMax>(least);
+      if (std::max(known, found) - margin >= least) return found;
+      least = found > kNegInf
+                  ? found - margin
+                  : std::max(bound->whole - 2.0 * (bound->whole - least), known - margin);
+    }
+  }
+  return run_forward<kMax>(kNegInf);
 }
 
 double AlignLattice::leave(std::int32_t node, std::int64_t t) const {
@@ -226,152 +299,9 @@ void AlignLattice::backward(std::int32_t node) {
   }
 }
 
-void AlignLattice::count(std::int32_t node, double log_partition) {
-  const NodeFrames& f = frames_[at(node)];
-  std::vector<double>& changes = changes_[at(orders_.nodes[at(node)].label)];
-  const auto probability = [&](double score) {  // less than 1e-26 is not seen beside 1
-    return score - log_partition < -60.0 ? 0.0 : std::exp(score - log_partition);
-  };
-  for (std::int64_t t = f.enter; t <= f.last_enter; ++t) {
-    const double from = inside_[at(node)].at(t);
-    if (from > kNegInf) changes[at(t)] += probability(enter<false>(node, t) + from);
-  }
-  for (std::int64_t t = f.first_end; t <= f.last_end; ++t) {
-    const double until = value_[at(node)].at(t);
-    if (until > kNegInf) changes[at(t)] -= probability(until + leave(node, t));
-  }
-}
-
-void AlignLattice::find_posteriors(Alignment& alignment) {
-  const auto nodes = static_cast<std::int32_t>(orders_.nodes.size());
-  for (std::int32_t n = 0; n < nodes; ++n) forward<false>(n);
-  const double z = alignment.log_partition = total<false>();
-  changes_.assign(columns_.size(), {});
-  for (std::size_t c = 0; c < columns_.size(); ++c)
-    if (columns_[c].used) changes_[c].assign(at(length_ + 1), 0.0);
-  for (std::int32_t n = nodes - 1; n >= 0; --n) {
-    if (!frames_[at(n)].empty()) {
-      backward(n);
-      count(n, z);
-    } else {
-      inside_[at(n)].reset(0, -1);
-    }
-  }
-  for (std::vector<double>& of_label : changes_)
-    for (std::size_t t = 1; t < of_label.size(); ++t) of_label[t] += of_label[t - 1];
-  for (AlignedSegment& s : alignment.segments) {
-    double sum = 0.0;
-    for (std::int64_t t = s.start; t < s.start + s.duration; ++t)
-      sum += std::clamp(changes_[at(s.label)][at(t)], 0.0, 1.0);
-    s.label_posterior = sum / static_cast<double>(s.duration);
-    s.posterior = std::min(1.0, posterior(s, z));
-  }
-}
-
-double AlignLattice::inner(const LabelColumn& label, std::int64_t s, std::int64_t e) {
-  const std::int64_t longest = label.durations.longest;
-  if (label.since[at(e)] > s) return kNegInf;
-  const bool one =
-      label.rule == PieceRule::kOne || (label.rule == PieceRule::kAfterFull && e - s <= longest);
-  if (one)
-    return e - s > longest ? kNegInf
-                           : label.start[at(s)] + (label.frames(s, e) + label.durations.of(e - s));
-  std::vector<double> before(at(e - s), kNegInf);  // a piece that starts at s + i, with its start
-  window_.reset(label.durations, scaled_);
-  for (std::int64_t t = s; t < e; ++t) {
-    double q = t == s ? 0.0 : kNegInf;
-    if (label.rule == PieceRule::kAny && t > s)
-      q = window_.sum(t - s) + (label.content[at(t)] + label.end[at(t)]) + label.self;
-    if (label.rule == PieceRule::kAfterFull && t - s >= longest)
-      q = before[at(t - longest - s)] + label.durations.of(longest) +
-          (label.content[at(t)] + label.end[at(t)]) + label.self;
-    q += label.start[at(t)] - label.content[at(t)];
-    before[at(t - s)] = q;
-    window_.push(q);
-  }
-  return window_.sum(e - s) + (label.content[at(e)] + label.end[at(e)]);
-}
-
-double AlignLattice::posterior(const AlignedSegment& segment, double log_partition) {
-  const std::int64_t s = segment.start;
-  const std::int64_t e = s + segment.duration;
-  const double score = inner(columns_[at(segment.label)], s, e) - log_partition;
-  double sum = 0.0;
-  for (const std::int32_t node : nodes_of_[at(segment.label)]) {
-    const NodeFrames& f = frames_[at(node)];
-    if (f.empty() || s < f.enter || s > f.last_enter || e < f.first_end || e > f.last_end) continue;
-    sum += std::exp(enter<false>(node, s) + score + leave(node, e));
-  }
-  return sum;
-}
-
-// --- the best path ------------------------------------------------------------------------------
-
-/// Of the pieces that may end at t (their starts are not known yet), those that ties choose: they
-/// differ in what stands before them.
-std::vector<AlignLattice::Piece> AlignLattice::best_of(const std::vector<Piece>& pieces,
-                                                       std::int64_t t) const {
-  const auto key = [&](const Piece& piece) {
-    return std::tuple(t - piece.start, orders_.nodes[at(piece.node)].label, !piece.goes_on);
-  };
-  std::vector<Piece> best;
-  for (Piece piece : pieces) {
-    const LabelColumn& label = column(piece.node);
-    const double value = value_[at(piece.node)].at(t);
-    const double after = label.content[at(t)] + label.end[at(t)];
-    std::int64_t d = piece.full ? label.durations.longest : label.durations.shortest;
-    for (; !piece.full && d < label.durations.longest; ++d)
-      if ((inside_[at(piece.node)].at(t - d) + label.durations.of(d)) + after == value) break;
-    piece.start = t - d;
-    if (!best.empty() && key(best.front()) < key(piece)) continue;
-    if (!best.empty() && key(piece) < key(best.front())) best.clear();
-    best.push_back(piece);
-  }
-  return best;
-}
-
-/// What may stand before a piece on the best path.
-void AlignLattice::add_pieces_before(const Piece& piece, std::vector<Piece>& found) const {
-  const LabelColumn& label = column(piece.node);
-  const std::int64_t t = piece.start;
-  const double self = repeat(piece.node, t) + label.self;
-  const double first =
-      t <= frames_[at(piece.node)].last_enter ? enter<true>(piece.node, t) : kNegInf;
-  const double best = std::max(first, self);
-  const auto add = [&](const Piece& other) {
-    if (std::ranges::find(found, other) == found.end()) found.push_back(other);
-  };
-  for (const Before& from : before_[at(piece.node)])
-    if (value_[at(from.node)].at(t) + from.transition == best) add({from.node});
-  if (self == best) add({piece.node, -1, true, label.rule == PieceRule::kAfterFull});
-}
-
-void AlignLattice::find_best(Alignment& alignment) {
-  for (std::size_t n = 0; n < orders_.nodes.size(); ++n)
-    forward<true>(static_cast<std::int32_t>(n));
-  alignment.score = total<true>();
-  if (alignment.score == kNegInf) {
-    alignment.status = RowStatus::kNoPath;
-    alignment.log_partition = kNegInf;
-    return;
-  }
-  std::vector<Piece> ends;
-  for (std::size_t n = 0; n < orders_.nodes.size(); ++n)
-    if (orders_.nodes[n].last &&
-        value_[n].at(length_) + final_[at(orders_.nodes[n].label)] == alignment.score)
-      ends.push_back({static_cast<std::int32_t>(n)});
-  for (std::int64_t t = length_; t > 0;) {
-    const std::vector<Piece> pieces = best_of(ends, t);
-    const Piece& piece = pieces.front();
-    if (!piece.goes_on) alignment.segments.push_back({t, 0, orders_.nodes[at(piece.node)].label});
-    AlignedSegment& segment = alignment.segments.back();
-    segment.duration += t - piece.start;
-    segment.start = t = piece.start;
-    ends.clear();
-    for (const Piece& one : pieces)
-      if (t > 0) add_pieces_before(one, ends);
-  }
-  std::ranges::reverse(alignment.segments);
-}
+template double AlignLattice::forward_within<true>(double, double, double);
+template double AlignLattice::forward_within<false>(double, double, double);
+template double AlignLattice::enter<true>(std::int32_t, std::int64_t) const;
+template double AlignLattice::enter<false>(std::int32_t, std::int64_t) const;
 
 }  // namespace segfuse::semicrf

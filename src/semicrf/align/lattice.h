@@ -1,13 +1,17 @@
 #pragma once
 // The lattice of one alignment: nodes of an acyclic graph by frames. Nodes are worked on one by
-// one, each over all frames that it can have: a segment's frames add up by differences of sums from
-// the row's beginning, so that all durations of a node are one sliding sum.
+// one, each over the frames that it can have: a segment's frames add up by differences of sums from
+// the row's beginning, so that all durations of a node are one sliding sum. Frames are left out at
+// a node where even the greatest rest (rest_bound.h) adds up to a part of e^-60 of all.
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "segfuse/semicrf/orders.h"
 #include "semicrf/align/duration_window.h"
+#include "semicrf/align/rest_bound.h"
 #include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
@@ -49,6 +53,16 @@ class Stretch {
     first_ = first;
     values_.assign(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)), kNegInf);
   }
+  /// The next one.
+  void append(double value) { values_.push_back(value); }
+  /// Those from `first` to `last`, in memory of their size.
+  void trim(std::int64_t first, std::int64_t last) {
+    std::vector<double> kept;
+    for (std::int64_t t = first; t <= last; ++t) kept.push_back(at(t));
+    values_ = std::move(kept);
+    first_ = first;
+  }
+  std::int64_t size() const { return std::ssize(values_); }
   double at(std::int64_t t) const {
     const std::int64_t i = t - first_;
     return i < 0 || i >= std::ssize(values_) ? kNegInf : values_[static_cast<std::size_t>(i)];
@@ -66,7 +80,7 @@ class Stretch {
 
 class AlignLattice {
  public:
-  /// `orders` has one path for each order. DataError that names the row where it needs more memory
+  /// `orders` has one path for each order. All calls throw DataError where they need more memory
   /// than the options allow.
   AlignLattice(const Model& model, const Row& row, const LabelOrders& orders,
                const AlignOptions& options);
@@ -92,11 +106,18 @@ class AlignLattice {
   void load(const Model& model, const Row& row, const AlignOptions& options);
   void load_column(const Row& row, std::int64_t stride, std::int64_t label);
   void find_frames();
-  void check_memory(std::int64_t most_bytes) const;
+  /// Where the node's pieces may start and end, given what was kept of the nodes before it.
+  NodeFrames frames_now(std::int32_t node) const;
+  void keep(std::int32_t node, std::int64_t first_end, std::int64_t last_end);
   const LabelColumn& column(std::int32_t node) const {
     return columns_[static_cast<std::size_t>(orders_.nodes[static_cast<std::size_t>(node)].label)];
   }
 
+  template <bool kMax>
+  const RestBound* bound_for() const {
+    if (kMax && score_bound_) return &*score_bound_;
+    return bound_ ? &*bound_ : nullptr;
+  }
   template <bool kMax>
   static double join(double a, double b) {
     return kMax ? std::max(a, b) : log_add(a, b);
@@ -110,6 +131,13 @@ class AlignLattice {
   void forward(std::int32_t node);
   template <bool kMax>
   double total() const;
+  /// Forward over all nodes, but for paths of less; the total.
+  template <bool kMax>
+  double run_forward(double least);
+  /// Forward without what is more than `margin` below the result, which is `known` at least. How
+  /// far the result is below the bound is guessed, and what is found says whether that was right.
+  template <bool kMax>
+  double forward_within(double guess, double margin, double known);
   /// Suffixes from t after the node's last piece.
   double leave(std::int32_t node, std::int64_t t) const;
   void backward(std::int32_t node);
@@ -130,7 +158,13 @@ class AlignLattice {
   std::vector<std::vector<std::int32_t>> nodes_of_;  // by label
   std::vector<std::vector<Before>> before_;          // by node
   std::vector<std::vector<double>> after_;           // by node: transitions to those that follow
-  std::vector<NodeFrames> frames_;
+  std::vector<NodeFrames> reach_;                    // what durations allow
+  std::vector<NodeFrames> frames_;                   // and what the last pass kept of that
+  std::optional<RestBound> bound_;                   // of sums; none: nothing is left out
+  std::optional<RestBound> score_bound_;             // of scores, for the best path of long orders
+  double least_ = kNegInf;                           // paths of less are left out
+  std::int64_t most_cells_;
+  std::int64_t cells_ = 0;       // that the pass has kept
   std::vector<Stretch> value_;   // prefixes up to the end of a piece of the node
   std::vector<Stretch> inside_;  // forward: what stands before a piece that starts at t, with its
                                  // start score; backward: suffixes from that piece on

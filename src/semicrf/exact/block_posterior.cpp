@@ -19,11 +19,44 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 struct Boundaries {
   std::vector<double> rows;   ///< (n, stride) source, or sink
   std::vector<double> value;  ///< (stride) of one boundary: value of the last, or rest of the first
-  std::vector<double> base;   ///< (n)
-  std::int64_t bytes() const {
-    return static_cast<std::int64_t>((rows.capacity() + value.capacity() + base.capacity()) *
-                                     sizeof(double));
+  std::vector<double> base;   ///< (n + 1)
+  /// Calls visit(part), one after the other.
+  template <class Visit>
+  void for_parts(const Visit& visit) {
+    for (std::vector<double>* part : {&rows, &value, &base}) visit(std::span<double>(*part));
   }
+  std::int64_t size() const { return std::ssize(rows) + std::ssize(value) + std::ssize(base); }
+};
+
+class HeldNumbers : public NumberStore {
+ public:
+  void append(std::span<const double> numbers) override {
+    numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
+  }
+  void read(std::int64_t first, std::span<double> numbers) override {
+    std::copy_n(numbers_.begin() + first, numbers.size(), numbers.begin());
+  }
+  std::int64_t size() const { return std::ssize(numbers_); }
+
+ private:
+  std::vector<double> numbers_;
+};
+
+/// A long sum of scores. Whole numbers are kept apart, so that what is rounded stays small.
+class PathScore {
+ public:
+  void add(double score) {
+    left_ += score;
+    if (!std::isfinite(left_)) return;
+    const double whole = std::nearbyint(left_);
+    left_ -= whole;
+    whole_ += whole;
+  }
+  double total() const { return whole_ + left_; }
+
+ private:
+  double whole_ = 0.0;
+  double left_ = 0.0;
 };
 
 /// Frames [first, end) of the row: those of a block [own, own_end) and what its segments reach.
@@ -36,12 +69,15 @@ struct Window {
 class Description {
  public:
   /// `round` makes of a probability what the scores' type holds of it.
-  Description(const SegmentationsView& segments, std::int64_t length, std::int64_t stride,
-              std::int64_t tolerance, double (*round)(double))
+  Description(const SegmentationsView& segments, std::int64_t length, const Dims& dims,
+              std::int64_t tolerance, double (*round)(double),
+              const BlockPosterior::FrameVisitor& visit)
       : y_(segments),
         round_(round),
+        visit_(visit),
         length_(length),
-        stride_(stride),
+        stride_(dims.stride),
+        classes_(dims.classes),
         reach_(std::min(tolerance, length)),
         most_(std::min(2 * reach_ + 1, length)),
         next_(segments.start.extent(0)),
@@ -49,7 +85,8 @@ class Description {
         out_(at(next_)) {
     until_.assign(at(most_ + 1), 0.0);
     short_.assign(at(most_), 0.0);
-    for (AlignedDoubles* b : {&cover_, &starts_, &ends_}) b->assign(stride, 0.0);
+    for (AlignedDoubles* b : {&cover_, &starts_, &ends_}) b->assign(stride_, 0.0);
+    if (visit_) labels_.assign(at(classes_), 0.0);
     for (SegmentPosterior& of : out_) of.start = 1;
   }
 
@@ -59,12 +96,14 @@ class Description {
   AlignedDoubles& ends() { return ends_; }
   /// P(segment (s, d)), to be filled; 0 where there is none.
   std::span<double> shorts() { return short_; }
+  /// The segment that the next frame from behind is in.
+  std::int64_t segment() const { return next_ - 1; }
 
   /// Frame s, whose emission scores are given; the frames behind it are done. `segment` gives
   /// P(segment (s, duration, label)).
   template <class Segment>
   void add_frame(std::int64_t s, const double* emission, const Segment& segment) {
-    add_labels(emission);
+    add_labels(s, emission);
     add_starts(s);
     if (y_.start(next_ - 1) != s) return;
     --next_;
@@ -75,12 +114,13 @@ class Description {
   std::vector<SegmentPosterior> take() { return std::move(out_); }
 
  private:
-  void add_labels(const double* emission);
+  void add_labels(std::int64_t s, const double* emission);
   void add_starts(std::int64_t s);
 
   const SegmentationsView& y_;
   double (*round_)(double);
-  std::int64_t length_, stride_;
+  const BlockPosterior::FrameVisitor& visit_;
+  std::int64_t length_, stride_, classes_;
   std::int64_t reach_;  ///< w: frames of the tolerance
   std::int64_t most_;   ///< m: a segment of more frames than that covers a window and frames on
                         ///< both sides of it
@@ -90,16 +130,22 @@ class Description {
   std::vector<double> short_;
   AlignedDoubles cover_;  ///< running label posterior
   AlignedDoubles starts_, ends_;
-  double covered_ = 0.0;  ///< P(one segment covers the window and the frame before it)
-  double last_ = 0.0;     ///< P(the last segment starts within a window that reaches the end)
+  double covered_ = 0.0;        ///< P(one segment covers the window and the frame before it)
+  double last_ = 0.0;           ///< P(the last segment starts within a window that reaches the end)
+  std::vector<double> labels_;  ///< of a frame, for the visitor
   std::vector<SegmentPosterior> out_;
 };
 
 /// A forbidden frame is exactly 0, and no rounding is negative.
-void Description::add_labels(const double* emission) {
+void Description::add_labels(std::int64_t s, const double* emission) {
+  const auto label = [&](std::int64_t c) { return round_(std::max(0.0, cover_[c])); };
   for (std::int64_t c = 0; c < stride_; ++c)
     cover_[c] = emission[c] == kNegInf ? 0.0 : cover_[c] + ends_[c];
-  out_[at(next_ - 1)].label += round_(std::max(0.0, cover_[y_.label(next_ - 1)]));
+  out_[at(next_ - 1)].label += label(y_.label(next_ - 1));
+  if (visit_) {
+    for (std::int64_t c = 0; c < classes_; ++c) labels_[at(c)] = label(c);
+    visit_(s, labels_, round_(sum_over(starts_.data(), classes_)));
+  }
   for (std::int64_t c = 0; c < stride_; ++c) cover_[c] -= starts_[c];
 }
 
@@ -131,7 +177,8 @@ void Description::add_starts(std::int64_t s) {
 }  // namespace
 
 struct BlockPosterior::State {
-  State(std::int64_t frames_of_block) : block(frames_of_block) {}
+  State(std::int64_t frames_of_block, NumberStore* store)
+      : block(frames_of_block), kept(store == nullptr ? &held : store) {}
 
   Model model;
   std::int64_t block;
@@ -140,8 +187,10 @@ struct BlockPosterior::State {
   Row row;
   Lattice lattice;
   Window window;
-  std::vector<Boundaries> starts;  ///< [i]: what block i + 1 starts from
-  std::optional<double> ended;     ///< the log-partition, once the row is described
+  HeldNumbers held;
+  NumberStore* kept;            ///< what blocks start from, but the first, one after the other
+  std::optional<double> ended;  ///< the log-partition, once the row is described
+  PathScore score;
 
   const Dims& dims() const { return model.dims; }
   std::int64_t stride() const { return model.dims.stride; }
@@ -161,13 +210,15 @@ struct BlockPosterior::State {
   void make_room(std::int64_t length);
   void enter_block(std::int64_t own, std::int64_t length);
   void leave_block();
+  void shorten();
   void step(std::int64_t t);
   template <class T>
   void load(const FramePiece<T>& piece, std::int64_t first);
   double total() const;
   void begin_backward(const Boundaries& behind);
   void keep_behind(Boundaries& behind) const;
-  void describe_block(Description& out);
+  void describe_block(Description& out, const SegmentationsView& y);
+  void add_score(std::int64_t s, std::int64_t i, const SegmentationsView& y);
   double segment(std::int64_t s, std::int64_t d, std::int64_t c) const;
 };
 
@@ -189,7 +240,15 @@ void BlockPosterior::State::enter_block(std::int64_t own, std::int64_t length) {
   make_room(length);
   lattice_begin(input(), Sum::kLog, lattice);
   if (own == 0) return;
-  const Boundaries& start = starts[at(own / block - 1)];
+  Boundaries start;
+  start.rows.resize(at(dims().max_duration * stride()));
+  start.value.resize(at(stride()));
+  start.base.resize(at(dims().max_duration) + 1);
+  std::int64_t next = (own / block - 1) * start.size();
+  start.for_parts([&](std::span<double> part) {
+    kept->read(next, part);
+    next += std::ssize(part);
+  });
   std::copy(start.rows.begin(), start.rows.end(), lattice.source.data());
   std::copy(start.value.begin(), start.value.end(), of(lattice.value, own));
   std::copy(start.base.begin(), start.base.end(), lattice.base.begin());
@@ -198,13 +257,22 @@ void BlockPosterior::State::enter_block(std::int64_t own, std::int64_t length) {
 /// Keeps what the next block starts from, and moves its frames to the front.
 void BlockPosterior::State::leave_block() {
   const std::int64_t first = first_of(frames);
-  Boundaries& kept = starts.emplace_back();
-  kept.rows.assign(of(lattice.source, first), of(lattice.source, frames));
-  kept.value.assign(of(lattice.value, frames), of(lattice.value, frames) + stride());
-  kept.base.assign(lattice.base.begin() + window.local(first),
+  Boundaries next;
+  next.rows.assign(of(lattice.source, first), of(lattice.source, frames));
+  next.value.assign(of(lattice.value, frames), of(lattice.value, frames) + stride());
+  next.base.assign(lattice.base.begin() + window.local(first),
                    lattice.base.begin() + window.local(frames) + 1);
+  next.for_parts([&](std::span<const double> part) { kept->append(part); });
   for (AlignedDoubles* b : {&buffers.emission, &buffers.start, &buffers.end})
     std::copy(of(*b, first), of(*b, frames), b->data());
+}
+
+/// The window ends with the row.
+void BlockPosterior::State::shorten() {
+  window.end = frames;
+  row.length = frames - window.first;
+  lattice.last_end.resize(at(row.length));
+  for (std::int64_t& end : lattice.last_end) end = std::min(end, row.length);
 }
 
 /// From boundary t to the next one; frame t is there.
@@ -233,13 +301,13 @@ double BlockPosterior::State::total() const {
 }
 
 template <class T>
-BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block) {
+BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block, NumberStore* kept) {
   if (block < 1) throw UsageError(fmt::format("semicrf: a block has {} frames", block));
   Potentials<T> p = shared_scores(shared);
   const Dims dims = check_potentials(p);
   if (dims.by_duration)
     throw UsageError("semicrf: blocks take transitions that do not depend on duration");
-  state_ = std::make_unique<State>(std::max(block, dims.max_duration));
+  state_ = std::make_unique<State>(std::max(block, dims.max_duration), kept);
   load_model(p, dims, state_->model);
   state_->enter_block(0, state_->block);
 }
@@ -265,6 +333,7 @@ void BlockPosterior::push(const FrameScores<T>& scores) {
 
 std::int64_t BlockPosterior::frames() const { return state_->frames; }
 double BlockPosterior::log_partition() const { return state_->total(); }
+double BlockPosterior::score() const { return state_->score.total(); }
 
 std::int64_t BlockPosterior::bytes() const {
   const State& x = *state_;
@@ -273,9 +342,7 @@ std::int64_t BlockPosterior::bytes() const {
        {&x.buffers.emission, &x.buffers.start, &x.buffers.end, &x.lattice.value, &x.lattice.source,
         &x.lattice.rest, &x.lattice.sink, &x.lattice.inner})
     doubles += b->size();
-  std::int64_t sum = doubles * static_cast<std::int64_t>(sizeof(double));
-  for (const Boundaries& start : x.starts) sum += start.bytes();
-  return sum;
+  return (doubles + x.held.size()) * static_cast<std::int64_t>(sizeof(double));
 }
 
 /// The suffixes from the boundary that ends the block, from what the block behind it has kept.
@@ -291,11 +358,11 @@ void BlockPosterior::State::begin_backward(const Boundaries& behind) {
 /// What the block before it needs of its suffixes.
 void BlockPosterior::State::keep_behind(Boundaries& behind) const {
   const std::int64_t own = window.own;
-  const std::int64_t kept = std::min(dims().max_duration, frames - own) + 1;
-  behind.rows.assign(of(lattice.sink, own), of(lattice.sink, own) + kept * stride());
+  const std::int64_t rows = std::min(dims().max_duration, frames - own) + 1;
+  behind.rows.assign(of(lattice.sink, own), of(lattice.sink, own) + rows * stride());
   behind.value.assign(of(lattice.rest, own), of(lattice.rest, own) + stride());
   behind.base.assign(lattice.rest_base.begin() + window.local(own),
-                     lattice.rest_base.begin() + window.local(own) + kept);
+                     lattice.rest_base.begin() + window.local(own) + rows);
 }
 
 /// P(segment (s, d, c)).
@@ -307,8 +374,24 @@ double BlockPosterior::State::segment(std::int64_t s, std::int64_t d, std::int64
   return std::exp(log);
 }
 
+/// What frame s, which is in segment i, adds to the score of the path.
+void BlockPosterior::State::add_score(std::int64_t s, std::int64_t i, const SegmentationsView& y) {
+  const std::int64_t c = y.label(i);
+  const std::int64_t end = y.start(i) + y.duration(i);
+  double sum = of(buffers.emission, s)[c];
+  if (s + 1 == frames) sum += model.final[c];
+  if (s + 1 == end) sum += of(buffers.end, s)[c];
+  if (s == y.start(i)) {
+    const std::int64_t d = y.duration(i);
+    sum += d > dims().max_duration ? kNegInf : model.duration[(d - 1) * stride() + c];
+    sum += of(buffers.start, s)[c];
+    sum += s == 0 ? model.initial[c] : model.transition[y.label(i - 1) * stride() + c];
+  }
+  score.add(sum);
+}
+
 /// The frames of a block, from behind.
-void BlockPosterior::State::describe_block(Description& out) {
+void BlockPosterior::State::describe_block(Description& out, const SegmentationsView& y) {
   const LatticeInput in = input();
   ShortSegments shorts(in, lattice, out.most());
   for (std::int64_t s = window.own_end - 1; s >= window.own; --s) {
@@ -320,6 +403,7 @@ void BlockPosterior::State::describe_block(Description& out) {
                  stride(), out.ends().data());
     std::ranges::fill(out.shorts(), 0.0);
     shorts.starting_at(window.local(s), out.shorts());
+    add_score(s, out.segment(), y);
     out.add_frame(s, of(buffers.emission, s),
                   [&](std::int64_t d, std::int64_t c) { return segment(s, d, c); });
   }
@@ -328,34 +412,41 @@ void BlockPosterior::State::describe_block(Description& out) {
 template <class T>
 std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView& segments,
                                                        std::int64_t tolerance,
-                                                       const Reader<T>& read) {
+                                                       const Reader<T>& read,
+                                                       const FrameVisitor& visit) {
   State& x = *state_;
   SEGFUSE_CHECK(x.frames > 0, "a row without frames has no segments");
-  if (!x.ended) x.ended = x.total();
-  Description out(segments, x.frames, x.stride(), tolerance,
-                  [](double p) { return static_cast<double>(static_cast<T>(p)); });
+  SEGFUSE_CHECK(!x.ended, "the row of {} frames has been described", x.frames);
+  x.ended = x.total();
+  Description out(
+      segments, x.frames, x.dims(), tolerance,
+      [](double p) { return static_cast<double>(static_cast<T>(p)); }, visit);
   Boundaries behind;
   for (std::int64_t own = (x.frames - 1) / x.block * x.block; own >= 0; own -= x.block) {
     const std::int64_t own_end = std::min(own + x.block, x.frames);
     const std::int64_t end = std::min(own_end + x.dims().max_duration, x.frames);
-    x.enter_block(own, end - x.first_of(own));
+    if (own_end == x.frames) {
+      x.shorten();
+    } else {
+      x.enter_block(own, end - x.first_of(own));
+      const FrameScores<T> scores = read(x.window.first, end - x.window.first);
+      x.load(FramePiece<T>(scores, x.dims().classes), x.window.first);
+      for (std::int64_t t = own; t < own_end; ++t) x.step(t);
+    }
     x.window.own_end = own_end;
     x.lattice.log_partition = *x.ended;
-    const FrameScores<T> scores = read(x.window.first, end - x.window.first);
-    x.load(FramePiece<T>(scores, x.dims().classes), x.window.first);
-    for (std::int64_t t = own; t < own_end; ++t) x.step(t);
     x.begin_backward(behind);
-    x.describe_block(out);
+    x.describe_block(out, segments);
     x.keep_behind(behind);
   }
   return out.take();
 }
 
-#define SEGFUSE_INSTANTIATE(T)                                                              \
-  template BlockPosterior::BlockPosterior(const Potentials<T>&, std::int64_t);              \
-  template void BlockPosterior::push(const FrameScores<T>&);                                \
-  template std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView&, \
-                                                                  std::int64_t, const Reader<T>&);
+#define SEGFUSE_INSTANTIATE(T)                                                               \
+  template BlockPosterior::BlockPosterior(const Potentials<T>&, std::int64_t, NumberStore*); \
+  template void BlockPosterior::push(const FrameScores<T>&);                                 \
+  template std::vector<SegmentPosterior> BlockPosterior::describe(                           \
+      const SegmentationsView&, std::int64_t, const Reader<T>&, const FrameVisitor&);
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)

@@ -6,7 +6,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <span>
 
 #include "segfuse/error.h"
 #include "semicrf/exact/frame_piece.h"
@@ -94,6 +97,7 @@ struct OnlineDecoder::State {
   std::int64_t capacity = 0;
   Lattice sum;
   Lattice best;
+  std::array<Lattice*, 2> both{&sum, &best};
   AlignedDoubles longer;
   History history;
   std::vector<std::int64_t> open_frames;  ///< of the best segment beyond K, by label
@@ -110,6 +114,10 @@ struct OnlineDecoder::State {
   }
   double open(std::int64_t t, std::int64_t c) const {
     return model.tail.size() == 0 ? kNegInf : best.open[local(t) * dims().stride + c];
+  }
+
+  std::span<Lattice* const> lattices() const {
+    return std::span(both).subspan(options.log_partition ? 0 : 1);
   }
 
   void restart();
@@ -131,7 +139,7 @@ void OnlineDecoder::State::restart() {
   frames = offset = next_check = 0;
   decided = {};
   row = {capacity, buffers.emission.data(), buffers.start.data(), buffers.end.data()};
-  lattice_begin(input(), Sum::kLog, sum);
+  if (options.log_partition) lattice_begin(input(), Sum::kLog, sum);
   lattice_begin(input(), Sum::kMax, best);
   open_frames.assign(at(dims().classes), 0);
   history.restart();
@@ -142,7 +150,7 @@ void OnlineDecoder::State::make_room() {
   if (local(frames) < capacity) return;
   const std::int64_t keep = dims().max_duration + 1;
   const std::int64_t first = local(frames) + 1 - keep;
-  for (Lattice* lattice : {&sum, &best}) lattice_move(input(), *lattice, first, local(frames));
+  for (Lattice* lattice : lattices()) lattice_move(input(), *lattice, first, local(frames));
   for (AlignedDoubles* b : {&buffers.emission, &buffers.start, &buffers.end})
     std::copy(b->data() + first * dims().stride, b->data() + local(frames) * dims().stride,
               b->data());
@@ -195,7 +203,7 @@ void OnlineDecoder::State::choose_durations() {
 void OnlineDecoder::State::advance(Segmentations& out) {
   const std::int64_t t = local(frames);
   choose_before();
-  for (Lattice* lattice : {&sum, &best}) {
+  for (Lattice* lattice : lattices()) {
     lattice_leave(input(), *lattice, t);
     lattice_arrive(input(), *lattice, t + 1);
   }
@@ -373,7 +381,10 @@ void OnlineDecoder::push(const View<const T, 2>& emission, Segmentations& decide
 
 std::int64_t OnlineDecoder::frames() const { return state_->frames; }
 std::int64_t OnlineDecoder::decided_frames() const { return state_->decided.t; }
-double OnlineDecoder::log_partition() const { return state_->total(state_->sum); }
+double OnlineDecoder::log_partition() const {
+  return state_->options.log_partition ? state_->total(state_->sum)
+                                       : std::numeric_limits<double>::quiet_NaN();
+}
 double OnlineDecoder::best_score() const { return state_->total(state_->best); }
 
 RowStatus OnlineDecoder::finish(Segmentations& decided) {

@@ -28,6 +28,11 @@ TEST(Printable, WhatSteersATerminalIsShown) {
   EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\u0000b");
 }
 
+TEST(Printable, ALineHasNoEnds) {
+  EXPECT_EQ(printable_line("a\nb\n\n\tc\x1b"), "a\\u000ab\\u000a\\u000a\tc\\u001b");
+  EXPECT_EQ(printable_line("ä, b"), "ä, b");
+}
+
 TEST(Printable, EveryChangeOfDirectionIsShown) {
   EXPECT_EQ(printable("\u061c \u200e \u200f"), "\\u061c \\u200e \\u200f");
   EXPECT_EQ(printable("\u202a \u202b \u202c \u202d \u202e"),

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <numbers>
+#include <set>
 #include <thread>
 
 #include "base/os/file.h"
@@ -106,13 +107,20 @@ TEST(ReadAudio, WhateverLibsndfileReadsByTheEndingsOfTheTable) {
   const std::map<std::string, int> formats = {{".wav", SF_FORMAT_WAV | SF_FORMAT_PCM_24},
                                               {".flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16},
                                               {".ogg", SF_FORMAT_OGG | SF_FORMAT_VORBIS},
+                                              {".oga", SF_FORMAT_OGG | SF_FORMAT_VORBIS},
                                               {".opus", SF_FORMAT_OGG | SF_FORMAT_OPUS},
                                               {".mp3", SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III},
                                               {".aiff", SF_FORMAT_AIFF | SF_FORMAT_PCM_16},
+                                              {".aif", SF_FORMAT_AIFF | SF_FORMAT_PCM_16},
                                               {".caf", SF_FORMAT_CAF | SF_FORMAT_PCM_16},
                                               {".w64", SF_FORMAT_W64 | SF_FORMAT_PCM_16},
                                               {".rf64", SF_FORMAT_RF64 | SF_FORMAT_PCM_16},
                                               {".au", SF_FORMAT_AU | SF_FORMAT_PCM_16}};
+  std::set<std::string> ours = {".sph", ".nist", ".cbin",
+                                ".hea"};  // which libsndfile does not read
+  for (const auto& [ending, format] : formats) ours.insert(ending);
+  for (const std::string_view ending : audio_endings())
+    EXPECT_TRUE(ours.contains(std::string(ending))) << ending << ": a sample is missing here";
   for (const auto& [ending, format] : formats) {
     const std::filesystem::path path = directory / ("x" + ending);
     EXPECT_TRUE(is_audio_file(path)) << ending;
@@ -121,13 +129,21 @@ TEST(ReadAudio, WhateverLibsndfileReadsByTheEndingsOfTheTable) {
     EXPECT_EQ(audio.sample_rate, 8000) << ending;
     EXPECT_NEAR(static_cast<double>(audio.samples.size()), 8000, ending == ".mp3" ? 2400 : 0)
         << ending;
-    // What was cut off is refused, or it is a stream that says no length.
     const std::string bytes = read_file(path);
-    const std::filesystem::path cut =
-        directory.write("cut" + ending, bytes.substr(0, bytes.size() / 2));
-    const bool stream = ending == ".ogg" || ending == ".opus" || ending == ".mp3";
-    if (!stream) {
-      EXPECT_THROW(read_audio(cut), DataError) << ending;
+    for (const std::size_t size : {bytes.size() / 2, std::size_t{0}, std::size_t{3}}) {
+      const std::filesystem::path cut = directory.write("cut" + ending, bytes.substr(0, size));
+      try {
+        (void)read_audio(cut);
+        ADD_FAILURE() << ending << ": " << size << " bytes were taken";
+      } catch (const DataError& error) {
+        const std::string said = error.what();
+        EXPECT_TRUE(said.starts_with(cut.string() + ": ")) << said;
+        const auto no_audio = testing::HasSubstr("not an audio file that can be read");
+        if (size == 0)
+          EXPECT_THAT(said, testing::HasSubstr("byte 0: the file is empty"));
+        else  // libsndfile may see that itself, and says little
+          EXPECT_THAT(said, testing::AnyOf(testing::HasSubstr("cut off"), no_audio));
+      }
     }
   }
 }
@@ -153,6 +169,19 @@ TEST(ReadAudio, EveryCutOfAWavIsRefused) {
   ASSERT_EQ(bytes.size(), 84);
   for (std::size_t size = 0; size < bytes.size(); ++size)
     EXPECT_THROW(read_audio(directory.write("cut.wav", bytes.substr(0, size))), DataError) << size;
+}
+
+TEST(ReadAudio, WhatAFileSaysOfItselfIsCheckedBeforeItIsRead) {
+  const test::TemporaryDirectory directory;
+  write_wav(directory / "x.wav", wave(20), 16000);
+  EXPECT_EQ(data::audio_info(directory / "x.wav").frames, 20);
+  const auto cut = directory.write("cut.wav", read_file(directory / "x.wav").substr(0, 60));
+  try {
+    (void)data::audio_info(cut);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("cut.wav: byte 36: the data chunk announces 40"));
+  }
 }
 
 TEST(ReadAudio, ACutFlacIsRefused) {
@@ -197,7 +226,9 @@ TEST(ReadAudio, AFlacOfUnknownLengthIsReadToItsEnd) {
   constexpr std::size_t kTotal = 4 + 4 + 13;  // behind the mark and the block's head
   bytes[kTotal] = static_cast<char>(bytes[kTotal] & 0xF0);
   for (std::size_t i = kTotal + 1; i < kTotal + 5 + 16; ++i) bytes[i] = 0;
-  EXPECT_EQ(read_audio(directory.write("streamed.flac", bytes)).samples, whole);
+  const auto streamed = directory.write("streamed.flac", bytes);
+  EXPECT_EQ(read_audio(streamed).samples, whole);
+  EXPECT_EQ(data::audio_info(streamed).frames, 60000);
 }
 
 /// Writes into a pipe of that name from a thread of its own.

@@ -503,6 +503,38 @@ TEST(Yarden, HasACellForEveryRecordingInEitherByteOrder) {
   }
 }
 
+TEST(Yarden, WhatDoesNotFitIsRefused) {
+  const Bytes bytes;
+  LabelOptions options = filled("a.wav");
+  options.format = LabelFormat::kYarden;
+  const auto refusal = [&](const std::string& keys, const std::string& elements) {
+    return message_of(
+        [&] { parse_labels(bytes.header() + keys + elements, "annotation.mat", options); });
+  };
+  const std::string key = bytes.array(1, 1, 1, "keys", bytes.text("", "a.wav"));
+  const auto elements = [&](const std::string& element) {
+    return bytes.array(1, 1, 1, "elements", element);
+  };
+  EXPECT_EQ(refusal(key, ""), "annotation.mat: no variable 'elements'; the file has \"'keys'\"");
+  EXPECT_EQ(refusal(key, bytes.doubles("elements", {1})),
+            "annotation.mat: 'keys' and 'elements' are not two lists of cells of one length");
+  EXPECT_EQ(refusal(bytes.array(1, 1, 1, "keys", bytes.doubles("", {1})),
+                    elements(bytes.annotation({0}, {1}, {3}))),
+            "annotation.mat: a key is no text");
+  EXPECT_THAT(refusal(key, elements(bytes.doubles("", {1}))),
+              HasSubstr("annotation.mat: an element has no field 'seg"));
+  EXPECT_EQ(refusal(key, elements(bytes.annotation({0, 1}, {1}, {3}))),
+            "annotation.mat: 2 onsets, 1 offsets and 1 labels; expected as many of each");
+  EXPECT_THAT(refusal(key, elements(bytes.annotation({1}, {0}, {3}))),
+              HasSubstr("annotation.mat:1: segment \"3\" ends at 0 s, not after its start at 1 s"));
+  EXPECT_THAT(refusal(key, elements(bytes.annotation({std::nan("")}, {1}, {3}))),
+              HasSubstr("annotation.mat:1: the times of segment 1 are nan and 1"));
+  const std::string whole = bytes.yarden();
+  for (std::size_t size = 0; size + 8 < whole.size(); ++size)
+    EXPECT_THROW(parse_labels(whole.substr(0, size), "annotation.mat", filled("b2.wav")), DataError)
+        << size;
+}
+
 TEST(Mat, ArraysInArraysHaveAnEnd) {
   const Bytes bytes;
   std::string nested = bytes.doubles("", {1});

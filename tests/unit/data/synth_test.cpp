@@ -38,6 +38,27 @@ TEST(Synth, SegmentationsTileWithoutRepeats) {
   }
 }
 
+TEST(Synth, LabelsOfOneSoundDifferInLengthAlone) {
+  const SynthConfig config = random_synth_config(5, 3, true);
+  const SynthConfig plain = random_synth_config(5, 3);
+  EXPECT_EQ(config.sounds, (std::vector<std::int64_t>{0, 0, 2, 2, 4}));
+  EXPECT_EQ(config.transition, plain.transition);
+  EXPECT_EQ(config.shape, plain.shape);
+  for (const std::size_t c : {1, 3})
+    EXPECT_EQ(config.mean_frames[c], 3 * config.mean_frames[c - 1]);
+  const test::TemporaryDirectory directory;
+  SynthConfig small = config;
+  small.train = 1;
+  small.test = 0;
+  write_synthetic_corpus(small, directory.path());
+  const auto truth = nlohmann::json::parse(read_file(directory.path() / "truth.json"));
+  EXPECT_EQ(truth["formants_hz"][0], truth["formants_hz"][1]);
+  EXPECT_NE(truth["formants_hz"][0], truth["formants_hz"][2]);
+  EXPECT_EQ(truth["sounds"][3], 2);
+  small.sounds = {0, 1, 2, 3, 5};
+  EXPECT_THROW(write_synthetic_corpus(small, directory.path(), true), UsageError);
+}
+
 TEST(Synth, FrequenciesFollowTheModel) {
   const SynthConfig config = long_config();
   const std::vector<FrameSegment> segments = sample_segmentation(config, 0);

@@ -457,5 +457,23 @@ TEST(WfdbFolder, RecordsComeWithTheirAnnotators) {
   EXPECT_THAT(message_of([&] { read_audio(found[0].audio); }), HasSubstr("a.hea:2: cannot open"));
 }
 
+TEST(WfdbFolder, AManifestNamesHeadersAndNotTheirParts) {
+  const test::TemporaryDirectory folder;
+  folder.write("r0.hea", "r0 1 100 4\nr0.dat 16 1\n");
+  folder.write("r0.dat", packed(16, {1, 2, 3, 4}));
+  folder.write("r0.qrs", Annotator().add(1, kN).bytes());
+  const auto refusal = [&](const std::string& row) {
+    return message_of([&] { load_manifest(folder.write("m.tsv", "audio\tlabels\n" + row)); });
+  };
+  const std::string place = (folder / "m.tsv").string() + ":2: " + folder.path().string();
+  EXPECT_EQ(refusal("r0.hea\tr0.qrs\n"),
+            place +
+                "/r0.qrs is a part of a WFDB record; name its header r0.hea, and choose the "
+                "annotator by the tier \"qrs\"");
+  EXPECT_EQ(refusal("r0.dat\tr0.hea\n"),
+            place + "/r0.dat is a part of a WFDB record; name its header r0.hea");
+  EXPECT_EQ(refusal("r0.hea\tr0.hea\n"), "nothing was thrown");
+}
+
 }  // namespace
 }  // namespace segfuse

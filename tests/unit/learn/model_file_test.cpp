@@ -223,6 +223,10 @@ TEST_F(Checkpoint, EveryTensorIsLookedAt) {
                 HasSubstr("'" + name + "'"));
     EXPECT_THAT(said([&](TensorFile& f) { tensor(f, name) = Tensor::zeros(DType::kF64, shape); }),
                 HasSubstr("'" + name + "'"));
+    for (const double bad : {std::nan(""), HUGE_VAL})
+      EXPECT_THAT(
+          said([&](TensorFile& f) { tensor(f, name) = Tensor::full(DType::kF32, shape, bad); }),
+          HasSubstr(path_.string() + ": '" + name + "' holds "));
   }
 }
 

@@ -19,7 +19,10 @@
 namespace segfuse {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Audio noise(std::uint64_t seed, std::int64_t samples = 16000) {
   Audio audio{.sample_rate = 16000, .channels = 1, .samples = {}, .source = "noise"};
@@ -171,6 +174,26 @@ TEST_P(ModelTest, RefusesWhatIsNoRecording) {
   EXPECT_THAT(refusal(audio), HasSubstr("no samples"));
   EXPECT_THAT(message_of<UsageError>([&] { model.decode(noise(1), {.k_best = -1}); }),
               HasSubstr("k-best asks for -1 segmentations; expected 0 to 1000"));
+}
+
+TEST_P(ModelTest, AWeightThatOverflowsIsTheModelsFault) {
+  learn::TrainedModel damaged = test::tiny_model(GetParam());
+  for (Tensor& parameter : damaged.parameters)
+    for (float& value : parameter.span<float>()) value = 3e38F;
+  learn::write_model(path_, damaged);
+  const Model model = Model::load(path_);
+  const auto refusal = [&](const Audio& audio) {
+    return message_of<DataError>([&] { model.decode(audio); });
+  };
+  EXPECT_THAT(refusal(noise(1)),
+              AllOf(StartsWith(path_.string() + ": its score of frame 0 and label 0 of noise is "),
+                    EndsWith("the training diverged or the model's file is damaged")));
+  EXPECT_THAT(refusal(noise(1, 16000 * 210)), StartsWith(path_.string())) << "in pieces";
+  // Of features beyond all measure nobody can say whose fault they are.
+  damaged.normalisation.mean[0] = 1e300;
+  learn::write_model(path_, damaged);
+  EXPECT_THAT(message_of<DataError>([&] { Model::load(path_).decode(noise(1)); }),
+              AllOf(StartsWith("noise: "), HasSubstr("of the model " + path_.string())));
 }
 
 TEST(Models, ThatAreNotThereAreNamed) {

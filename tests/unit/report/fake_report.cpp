@@ -27,6 +27,7 @@ class Faker {
       d.labels.push_back(i < 42 ? kNames[i] : fmt::format("label {}", i));
     }
     metrics(d);
+    study(d);
     epochs(d);
     durations(d);
     confusions(d);
@@ -59,6 +60,20 @@ class Faker {
         "[data]\nkind = \"festvox\"\nfeatures = \"logmel\"\nbins = 40\n\n[model]\nencoder = "
         "\"tcn\"\nchannels = 128\nblocks = 6\nmax_duration = 50\n\n[train]\nepochs = 24\nrate = "
         "0.002\nbatch_seconds = 60\n";
+  }
+
+  static void study(ReportData& d) {
+    d.charts = {{"Label error rate",
+                 "training recordings",
+                 "label errors / gold segments",
+                 true,
+                 {25, 50, 100},
+                 {{"semi_markov", {0.3, 0.2, kNoValue}, {{0.28, 0.33}, {0.19, 0.22}, {}}},
+                  {"softmax", {0.7, 0.6, 0.5}, {}}}}};
+    d.tables = {{"Points",
+                 "A note.",
+                 {"point", "label error rate"},
+                 {{"share-0.25", "30 %"}, {"share-0.5", "20 %"}}}};
   }
 
   static void metrics(ReportData& d) {

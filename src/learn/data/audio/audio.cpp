@@ -86,6 +86,8 @@ void check_whole(SNDFILE* file, const std::string& name) {
   }
 }
 
+bool is_finite(float value) { return std::isfinite(value); }
+
 }  // namespace
 
 void check_channel(int channel, int channels, std::string_view name) {
@@ -110,7 +112,12 @@ ChannelMixer::ChannelMixer(Audio& audio, const AudioOptions& options)
 
 void ChannelMixer::add(std::span<const float> interleaved) {
   const auto channels = static_cast<std::size_t>(audio_.channels);
-  if (channel_ == AudioOptions::kStack) {
+  if (channels == 1 || channel_ == AudioOptions::kStack) {
+    if (scale_ == 1.0F && std::ranges::all_of(interleaved, is_finite)) {
+      audio_.samples.insert(audio_.samples.end(), interleaved.begin(), interleaved.end());
+      pushed_ += std::ssize(interleaved);
+      return;
+    }
     for (const float value : interleaved) push(value);
     return;
   }

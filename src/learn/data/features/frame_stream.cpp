@@ -13,7 +13,7 @@ double hop_samples(const FeatureConfig& config) {
 }
 
 /// Index of x[n] in a signal mirrored at both ends (the end samples stand once).
-std::int64_t mirrored(std::int64_t n, std::int64_t size) {
+std::int64_t mirrored_index(std::int64_t n, std::int64_t size) {
   if (size == 1) return 0;
   const std::int64_t period = 2 * (size - 1);
   n %= period;
@@ -38,10 +38,7 @@ BaseFrames::BaseFrames(const FeatureExtractor& extractor, int stacked)
     : state_(*extractor.state_),
       extractor_(extractor),
       signal_(static_cast<std::size_t>(stacked)),
-      last_(static_cast<std::size_t>(stacked)),
-      window_(static_cast<std::size_t>(state_.window)) {
-  if (state_.mel) workspace_.emplace(*state_.mel);
-}
+      last_(static_cast<std::size_t>(stacked)) {}
 
 std::int64_t BaseFrames::width() const { return state_.base * std::ssize(signal_); }
 
@@ -55,34 +52,54 @@ std::int64_t BaseFrames::begin_of(std::int64_t frame) const {
 void BaseFrames::add_channel(std::span<const float> samples, std::size_t channel) {
   const bool spectral = state_.mel.has_value();
   const auto weight = static_cast<float>(spectral ? state_.config.preemphasis : 0);
+  std::vector<float>& signal = signal_[channel];
+  std::size_t next = signal.size();
+  signal.resize(next + samples.size() / signal_.size());
   float last = arrived_ == 0 ? samples[channel] : last_[channel];
   for (std::size_t i = channel; i < samples.size(); i += signal_.size()) {
-    signal_[channel].push_back(weight == 0 ? samples[i] : samples[i] - weight * last);
+    signal[next++] = weight == 0 ? samples[i] : samples[i] - weight * last;
     last = samples[i];
   }
   last_[channel] = last;
 }
 
+/// The samples of a frame's window; what is beyond an end is `mirrored`.
+const float* BaseFrames::window_of(const std::vector<float>& signal, std::int64_t frame,
+                                   std::vector<float>& mirrored) const {
+  const std::int64_t begin = begin_of(frame);
+  if (begin >= 0 && begin + state_.window <= arrived_) return signal.data() + (begin - first_);
+  mirrored.clear();
+  for (std::int64_t i = 0; i < state_.window; ++i)
+    mirrored.push_back(
+        signal[static_cast<std::size_t>(mirrored_index(begin + i, arrived_) - first_)]);
+  return mirrored.data();
+}
+
 /// Rows of the frames before `end`.
 void BaseFrames::make_rows(std::int64_t end, std::vector<float>& rows) {
-  for (; next_ < end; ++next_) {
-    const std::int64_t begin = begin_of(next_);
-    for (const std::vector<float>& signal : signal_) {
-      if (begin >= 0 && begin + state_.window <= arrived_)
-        std::copy_n(signal.begin() + (begin - first_), state_.window, window_.begin());
-      else
-        for (std::int64_t i = 0; i < state_.window; ++i)
-          window_[static_cast<std::size_t>(i)] =
-              signal[static_cast<std::size_t>(mirrored(begin + i, arrived_) - first_)];
-      const std::size_t at = rows.size();
-      rows.resize(at + static_cast<std::size_t>(state_.base));
-      const std::span<float> row = std::span(rows).subspan(at);
-      if (state_.mel)
-        state_.mel->apply(window_, row, *workspace_);
-      else
-        average_parts(window_, row);
+  constexpr std::size_t kTogether = 64;  // windows
+  const auto base = static_cast<std::size_t>(state_.base);
+  const auto window = static_cast<std::size_t>(state_.window);
+  std::vector<const float*> windows;
+  mirrored_.resize(std::max(kTogether, signal_.size()));
+  const auto transform = [&] {
+    const std::size_t at = rows.size();
+    rows.resize(at + windows.size() * base);
+    const std::span<float> to = std::span(rows).subspan(at);
+    if (state_.mel) {
+      state_.mel->apply(windows, to, workspace_);
+    } else {
+      for (std::size_t w = 0; w < windows.size(); ++w)
+        average_parts({windows[w], window}, to.subspan(w * base, base));
     }
+    windows.clear();
+  };
+  for (; next_ < end; ++next_) {
+    for (const std::vector<float>& signal : signal_)
+      windows.push_back(window_of(signal, next_, mirrored_[windows.size()]));
+    if (windows.size() + signal_.size() > mirrored_.size()) transform();
   }
+  if (!windows.empty()) transform();
 }
 
 /// Drops samples that no window will look at, whatever follows: those that are mirrored at the end

@@ -34,6 +34,8 @@ class BaseFrames {
  private:
   void add_channel(std::span<const float> samples, std::size_t channel);
   std::int64_t begin_of(std::int64_t frame) const;
+  const float* window_of(const std::vector<float>& signal, std::int64_t frame,
+                         std::vector<float>& mirrored) const;
   void make_rows(std::int64_t end, std::vector<float>& rows);
   void forget();
 
@@ -41,8 +43,8 @@ class BaseFrames {
   const FeatureExtractor& extractor_;
   std::vector<std::vector<float>> signal_;  ///< of each channel, from sample first_ on
   std::vector<float> last_;                 ///< sample of each channel, before pre-emphasis
-  std::optional<data::MelTransform::Workspace> workspace_;
-  std::vector<float> window_;
+  data::MelTransform::Workspace workspace_;
+  std::vector<std::vector<float>> mirrored_;  ///< windows beyond an end
   std::int64_t first_ = 0;
   std::int64_t arrived_ = 0;
   std::int64_t next_ = 0;  ///< frame

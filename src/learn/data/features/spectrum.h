@@ -1,12 +1,12 @@
 #pragma once
-// Log-mel energies and cepstra of one window at a time, and statistics over columns.
+// Log-mel energies and cepstra of windows, and statistics over columns.
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "learn/data/features/bands.h"
 #include "segfuse/data.h"
 
 namespace segfuse::data {
@@ -15,34 +15,25 @@ namespace segfuse::data {
 class MelTransform {
  public:
   MelTransform(const FeatureConfig& config, std::int64_t window);
-  ~MelTransform();
 
-  /// What one thread needs while it transforms.
-  class Workspace {
-   public:
-    explicit Workspace(const MelTransform& transform);
-    ~Workspace();
-
-   private:
-    friend class MelTransform;
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
+  /// What one thread needs while it transforms; any content.
+  struct Workspace {
+    BandWork bands;
+    std::vector<float> energies;
   };
 
-  /// `window` holds the samples; writes n_mels log energies or n_mfcc cepstra.
-  void apply(std::span<const float> window, std::span<float> out, Workspace& workspace) const;
+  /// Each window has the samples of one row; `rows` gets n_mels log energies or n_mfcc cepstra of
+  /// each. A row does not depend on the other windows.
+  void apply(std::span<const float* const> windows, std::span<float> rows,
+             Workspace& workspace) const;
 
  private:
-  struct Filter {
-    std::size_t first_bin = 0;
-    std::vector<float> weights;
-  };
-  void build_filters(const FeatureConfig& config);
+  void build_bands(const FeatureConfig& config);
   void build_cosines(const FeatureConfig& config);
 
-  std::size_t fft_size_ = 0;
+  FourierTables tables_;
   std::vector<float> taper_;
-  std::vector<Filter> filters_;
+  std::vector<Band> bands_;
   std::vector<float> cosines_;  // (n_mfcc, n_mels), liftered; empty for log-mel
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/text.h"
 #include "learn/data/labels/fields.h"
@@ -31,15 +32,18 @@ LabelSegment segment_of(double rate, std::int64_t start, std::int64_t end, std::
           line};
 }
 
+/// Where tiers are in the labels.
+using Places = std::map<std::string, std::size_t, std::less<>>;
+
 /// The tier of that name, made when it is new.
-RawSegments& tier_of(RawLabels& labels, std::string_view name, std::string_view file) {
+RawSegments& tier_of(RawLabels& labels, Places& places, const std::string& name,
+                     std::string_view file) {
   constexpr std::size_t kMax = 10'000;
-  for (RawTier& tier : labels.tiers)
-    if (tier.name == name) return tier.raw;
-  if (labels.tiers.size() >= kMax)
+  const auto [place, fresh] = places.try_emplace(name, labels.tiers.size());
+  if (fresh && labels.tiers.size() >= kMax)
     throw DataError(fmt::format("{}: more than {} types of features", file, kMax));
-  labels.tiers.push_back({std::string(name), {}});
-  return labels.tiers.back().raw;
+  if (fresh) labels.tiers.push_back({name, {}});
+  return labels.tiers[place->second].raw;
 }
 
 /// What a sequence is called: the recording's name without the folder and an ending.
@@ -83,6 +87,7 @@ RawLabels read_gff3(const LabelText& file) {
   Recordings recordings(file);
   std::int64_t last = 1;
   bool at_sequences = false;
+  Places places;
   for_lines(file.bytes, [&](std::string_view line, std::int64_t number) {
     at_sequences = at_sequences || line.starts_with("##FASTA") || line.starts_with('>');
     if (at_sequences || line.starts_with('#')) return;
@@ -98,7 +103,7 @@ RawLabels read_gff3(const LabelText& file) {
           fmt::format("{}:{}: the start is {}; positions count from 1", file.name, number, start));
     std::string label = label_in(fields[2], file.name, number);
     if (!recordings.wants(trim(fields[0]))) return;
-    RawSegments& tier = tier_of(out, label, file.name);
+    RawSegments& tier = tier_of(out, places, label, file.name);
     tier.segments.push_back(segment_of(rate, start - 1, end, std::move(label), number));
   });
   out.recordings = recordings.finish(last);

@@ -2,6 +2,7 @@
 // XML as label files have it, read with suspicion. Entities of a document type are never expanded:
 // the parser knows the five of XML itself and numbered characters only.
 
+#include <cstdint>
 #include <pugixml.hpp>
 #include <string_view>
 #include <vector>

@@ -7,7 +7,6 @@
 #include "base/os/file.h"
 #include "base/text.h"
 #include "learn/data/text.h"
-#include "learn/data/unlabelled.h"
 #include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
@@ -114,18 +113,6 @@ bool is_wfdb(const fs::path& path) { return extension_of(path.string()) == ".hea
 
 bool has_wfdb_annotations(const fs::path& recording) {
   return is_wfdb(recording) && !wfdb_annotators(recording).empty();
-}
-
-void leave_out_unannotated(std::vector<Recording>& recordings, const std::string& tier,
-                           Unpaired& unpaired) {
-  if (tier.empty()) return;
-  std::erase_if(recordings, [&](const Recording& recording) {
-    if (!is_wfdb(recording.labels)) return false;
-    const std::vector<LabelTier> tiers = inspect_labels(recording.labels).tiers;
-    if (std::ranges::find(tiers, tier, &LabelTier::name) != tiers.end()) return false;
-    unpaired.recordings.push_back(recording.audio);
-    return true;
-  });
 }
 
 std::vector<fs::path> wfdb_parts(const fs::path& header) {

@@ -214,6 +214,74 @@ function curvesSection(epochs) {
       el('div', {class: 'charts'}, panels.map((p) => curvePanel(p, epochs, shared))));
 }
 
+// A chart of lines with intervals: how the first measure changes over something.
+function lineChart(c) {
+  const box = el('div');
+  const paints = ['accent', 'decoded', 'wrong', 'wave', 'gold'];
+  const paint = (i) => `var(--${paints[i % paints.length]})`;
+  const xs = c.doubling ? c.x.map(Math.log2) : c.x;
+  const xText = (v) => count(c.doubling ? 2 ** v : v);
+  follow(box, (w) => {
+    const h = 260;
+    const all = c.lines.flatMap((l) => [...l.values, ...(l.intervals || []).flat()]);
+    const last = c.lines.map((l) => `${l.name} ${percent(l.values[l.values.length - 1])}`);
+    const root = svg('svg', {
+      viewBox: `0 0 ${w} ${h}`,
+      role: 'img',
+      'aria-label': `${c.title}; at the last point: ${last.join(', ')}`
+    });
+    const a = axes(root, {
+      w,
+      h,
+      x: span(xs),
+      y: span(all, true),
+      xTitle: c.x_title,
+      yTitle: c.y_title,
+      xText,
+      yText: (v) => percent(v, 0),
+      wholeX: c.doubling
+    });
+    c.lines.forEach((l, k) => {
+      root.append(svg('path', {
+        d: linePath(xs, l.values, a.sx, a.sy),
+        fill: 'none',
+        stroke: paint(k),
+        'stroke-width': 2,
+        'stroke-linejoin': 'round'
+      }));
+      xs.forEach((x, i) => {
+        if (!finite(l.values[i])) return;
+        const [low, high] = (l.intervals || [])[i] || [];
+        if (finite(low) && finite(high))
+          root.append(svg('path', {
+            d: `M${a.sx(x)} ${a.sy(low)}V${a.sy(high)}m-3 0h6M${a.sx(x) - 3} ${a.sy(low)}h6`,
+            fill: 'none',
+            stroke: paint(k),
+            'stroke-opacity': 0.6
+          }));
+        const dot = svg('circle', {cx: a.sx(x), cy: a.sy(l.values[i]), r: 3.5, fill: paint(k)});
+        dot.addEventListener(
+            'pointermove',
+            (e) => showTip(e.clientX, e.clientY, l.name, [
+              [c.x_title, xText(x)], ['value', percent(l.values[i], 2)],
+              ['interval', `${percent(low, 2)} to ${percent(high, 2)}`]
+            ]));
+        dot.addEventListener('pointerleave', hideTip);
+        root.append(dot);
+      });
+    });
+    box.replaceChildren(root);
+  });
+  const legend =
+      el('div', {class: 'legend'}, c.lines.map((l, i) => swatch('line', paint(i), l.name)));
+  return el('figure', {}, el('figcaption', {}, c.title), legend, box);
+}
+
+function chartsSection(list) {
+  return section(
+      'curve', 'Curve', 'Bars are the intervals of the values.', ...list.map(lineChart));
+}
+
 // Adds up neighbours so that about `most` bars are left.
 function coarser(d, most, upto) {
   const group = Math.max(1, Math.ceil(upto / most));

@@ -13,6 +13,8 @@ function buildPage() {
   const parts = [
     [true, headSection],
     [(DATA.metrics || []).length, comparisonSection],
+    [DATA.charts, () => chartsSection(DATA.charts)],
+    [DATA.tables, () => tablesSection(DATA.tables)],
     [DATA.recordings, () => viewerSection(DATA.recordings)],
     [DATA.epochs, () => curvesSection(DATA.epochs)],
     [DATA.durations, () => durationsSection(DATA.durations)],

@@ -90,6 +90,13 @@ function plainTable(caption, head, rows) {
           el('p', {class: 'lead'}, 'none'));
 }
 
+// Tables whose cells came as text; their first column is a name.
+function tablesSection(list) {
+  return section('tables', 'Results', null, ...list.map((t) => el('div', {},
+      plainTable(t.title, t.head.map((h, i) => [h, i === 0]), t.rows),
+      t.note ? el('p', {class: 'hint'}, t.note) : null)));
+}
+
 function heatMap(c) {
   const n = c.order.length;
   const place = new Map(c.order.map((l, i) => [l, i]));

@@ -41,6 +41,12 @@ void check_grammar(const TomlReader& section, const TrainConfig& config) {
 
 /// What one key alone does not show.
 void check_together(const TomlReader& root, const TrainConfig& config) {
+  const DataSource& d = config.data;
+  const TomlReader data = root.section("data");
+  if (d.folds == 1) data.refuse("folds", "must be 0 or at least 2: one fold is the test set");
+  if (d.folds > 0 && d.test_fold > d.folds)
+    data.refuse("test_fold", fmt::format("must be one of the {} folds", d.folds));
+  if (!(d.train_share > 0)) data.refuse("train_share", "must be above 0");
   const TomlReader model = root.section("model");
   const ModelConfig& m = config.model;
   if (m.kernel % 2 == 0) model.refuse("kernel", "must be odd");

@@ -30,7 +30,11 @@ struct DataSource {
   bool allow_commands = false;            ///< in the manifest; no file can say so, only the user
   bool metric_merge = true;               ///< MetricsConfig::merge_folded
   bool unlabelled_unknown = false;        ///< what no label covers takes no part; else it is filled
+  std::int64_t folds = 0;      ///< the recordings are dealt into so many; 0: split as they are
+  std::int64_t test_fold = 1;  ///< the one that is the test set
+  double train_share = 1;      ///< so much of the training recordings is trained on
   bool skip_unpaired = false;  ///< leave out recordings without labels, and labels without them
+  bool card_said_it = false;   ///< what is left out, and what is odd about labels, was said before
 };
 
 /// What the best epoch is best in, on the development set. Of equal epochs the first is kept.

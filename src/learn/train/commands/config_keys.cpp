@@ -108,6 +108,15 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            std::vector<std::pair<std::string, bool>>{{"refuse", false}, {"skip", true}},
            "Recordings without labels, and labels without a recording: refused, or left out with a "
            "warning.");
+  s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
+          "So many folds, whatever the splits were: number i of the sorted recordings is in fold "
+          "i mod folds + 1, counted from 0. `test_fold` is the test set; of the others every tenth "
+          "is for development. 0: the splits as they are.");
+  s.whole("test_fold", SEGFUSE_AT(data.test_fold), 1, 100'000,
+          "Which of the folds is the test set.");
+  s.number("train_share", SEGFUSE_AT(data.train_share), 0, 1,
+           "So much of the training recordings is trained on, above 0. `training.seed` draws them; "
+           "those of a smaller share are among those of a larger one.");
 }
 
 /// The distance of frames: of audio hop_ms, of values frame_rate. The other one is refused.

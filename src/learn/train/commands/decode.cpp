@@ -29,14 +29,17 @@ namespace fs = std::filesystem;
 
 // --- decoding ----------------------------------------------------------------------------------
 
-/// The files of a recording: its labels, and what was asked for beside them (else empty).
+/// The files of a recording in a folder: its labels, and what was asked for beside them (else
+/// empty).
 struct DecodedPaths {
-  DecodedPaths(const DecodeOptions& options, const fs::path& file) {
-    const std::string stem = (options.out / file.stem()).string();
-    labels = learn::labels_path(options.out, file, options.format);
+  DecodedPaths(const DecodeOptions& options, const fs::path& file, const fs::path& folder) {
+    const std::string stem = (folder / file.stem()).string();
+    labels = learn::labels_path(folder, file, options.format);
     if (options.k_best > 0 || options.samples > 0) alternatives = stem + ".json";
     if (options.posteriors) posteriors = stem + ".frames.csv";
   }
+  DecodedPaths(const DecodeOptions& options, const DecodedFile& file)
+      : DecodedPaths(options, file.audio, file.labels.parent_path()) {}
   std::vector<fs::path> wanted() const {
     std::vector<fs::path> paths;
     for (const fs::path& path : {labels, alternatives, posteriors})
@@ -48,10 +51,10 @@ struct DecodedPaths {
 
 /// What is to be done, and with `resume` what was done before.
 std::vector<DecodedFile> start_files(const DecodeOptions& options,
-                                     const std::vector<fs::path>& files) {
+                                     const std::vector<learn::FoundRecording>& found) {
   std::vector<DecodedFile> results;
-  for (const fs::path& audio : files) {
-    const DecodedPaths paths(options, audio);
+  for (const auto& [audio, folder] : found) {
+    const DecodedPaths paths(options, audio, folder.empty() ? options.out : options.out / folder);
     DecodedFile& file = results.emplace_back();
     file.audio = audio;
     file.labels = paths.labels;
@@ -71,41 +74,41 @@ fs::path place_of(const fs::path& path) {
 }
 
 /// What is read: the recordings, and where orders of labels are looked for.
-std::set<fs::path> read_paths(const std::vector<fs::path>& recordings, const fs::path* orders) {
+std::set<fs::path> read_paths(const std::vector<DecodedFile>& recordings, const fs::path* orders) {
   std::set<fs::path> paths;
-  for (const fs::path& recording : recordings) {
-    paths.insert(place_of(recording));
+  for (const DecodedFile& recording : recordings) {
+    paths.insert(place_of(recording.audio));
     if (orders == nullptr) continue;
-    for (const fs::path& order : learn::order_places(recording, *orders))
+    for (const fs::path& order : learn::order_places(recording.audio, *orders))
       paths.insert(place_of(order));
   }
   return paths;
 }
 
 /// What is read is never written, whatever may be overwritten.
-void keep_inputs(const DecodeOptions& options, const std::vector<fs::path>& recordings,
+void keep_inputs(const DecodeOptions& options, const std::vector<DecodedFile>& recordings,
                  const fs::path* orders) {
   const std::set<fs::path> inputs = read_paths(recordings, orders);
-  for (const fs::path& recording : recordings)
+  for (const DecodedFile& recording : recordings)
     for (const fs::path& path : DecodedPaths(options, recording).wanted())
       if (inputs.contains(place_of(path)))
         throw UsageError(fmt::format(
             "{}: the labels of {} would be written here, where a recording{} is read; choose "
             "another directory with --out, or another --format",
-            path.string(), recording.string(), orders == nullptr ? "" : " or an order of labels"));
+            path.string(), recording.audio.string(),
+            orders == nullptr ? "" : " or an order of labels"));
 }
 
 /// Refuses files that would replace each other or something of the user's, before any is written.
-/// `all` may have some that are not to be done.
 void announce_decoded(Outputs& outputs, const DecodeOptions& options,
-                      const std::vector<fs::path>& all, const std::vector<DecodedFile>& todo) {
+                      const std::vector<DecodedFile>& files) {
   Outputs names;
-  for (const fs::path& file : all)
+  for (const DecodedFile& file : files)
     for (const fs::path& path : DecodedPaths(options, file).wanted())
-      names.announce(path, file.string());
-  for (const DecodedFile& file : todo) {
+      names.announce(path, file.audio.string());
+  for (const DecodedFile& file : files) {
     if (file.skipped) continue;
-    for (const fs::path& path : DecodedPaths(options, file.audio).wanted())
+    for (const fs::path& path : DecodedPaths(options, file).wanted())
       outputs.announce(path, file.audio.string());
   }
   outputs.check();
@@ -116,7 +119,9 @@ void write_extras(const DecodedPaths& paths, Outputs& outputs, const learn::Deco
   if (!paths.alternatives.empty())
     outputs.write(paths.alternatives, learn::alternatives_json(decoded, labels, hop, seconds));
   if (!paths.posteriors.empty())
-    outputs.write(paths.posteriors, learn::posteriors_csv(decoded, labels, hop));
+    outputs.write(paths.posteriors, [&](const Outputs::Put& put) {
+      learn::posteriors_csv(decoded, labels, hop, put);
+    });
 }
 
 /// The orders of labels that recordings are aligned with.
@@ -169,6 +174,12 @@ class Decoding {
   /// Whether it is decoded in pieces; an alignment holds its recording.
   bool is_long(std::int64_t frames) const {
     return orders_ == nullptr && loaded_.is_long(frames, how_);
+  }
+  /// Whether it is sound from a pipe, whose length is not known.
+  bool is_piped(const DecodedFile& file) const {
+    std::error_code failure;
+    return !file.skipped && orders_ == nullptr &&
+           model_.config.features.kind != FeatureKind::kValues && fs::is_fifo(file.audio, failure);
   }
   void decode_portion(std::span<DecodedFile> files);
   void decode_long(DecodedFile& file);
@@ -285,7 +296,7 @@ void Decoding::write(Item& item) const {
   outputs_.write(
       file.labels,
       format_labels(to_annotation(item.decoded, model_.labels, hop, file.seconds), output));
-  write_extras(DecodedPaths(options_, file.audio), outputs_, item.decoded, model_.labels, hop,
+  write_extras(DecodedPaths(options_, file), outputs_, item.decoded, model_.labels, hop,
                file.seconds);
 }
 
@@ -313,7 +324,7 @@ void Decoding::decode_portion(std::span<DecodedFile> files) {
 /// What the header says; 0 where it says nothing, or the file is not read piece by piece. What is
 /// wrong with it is said when it is read.
 std::int64_t Decoding::announced_frames(const DecodedFile& file) const {
-  if (file.skipped) return 0;
+  if (file.skipped || is_piped(file)) return 0;
   try {
     const auto reader = data::FeatureReader::open(file.audio, loaded_.extractor(), options_.out);
     return reader ? reader->announced().value_or(0) : 0;
@@ -346,7 +357,7 @@ void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
   for (std::size_t i = 0; i < files.size();) {
     std::size_t count = 0;
     std::int64_t frames = announced_frames(files[i]);
-    if (is_long(frames)) {
+    if (is_long(frames) || is_piped(files[i])) {
       decode_long(files[i]);
       count = 1;
     } else {
@@ -354,7 +365,7 @@ void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
         ++count;
         if (i + count == files.size()) break;
         const std::int64_t more = announced_frames(files[i + count]);
-        if (is_long(more)) break;
+        if (is_long(more) || is_piped(files[i + count])) break;
         frames += more;
       } while (count < kMaxFiles && frames <= kMaxFrames);
       decode_portion(files.subspan(i, count));
@@ -383,14 +394,15 @@ std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOp
   const bool values = model.model().config.features.kind == FeatureKind::kValues;
   std::optional<OrderFiles> orders;
   if (given != nullptr) orders = order_files(*given, model.model().labels);
-  const std::vector<fs::path> files = learn::recording_files(options.inputs, values);
+  std::vector<DecodedFile> results =
+      start_files(options, learn::recording_files(options.inputs, values, options.out));
   Outputs outputs(options.overwrite);
-  keep_inputs(options, files, given == nullptr ? nullptr : &given->folder);
-  std::vector<DecodedFile> results = start_files(options, files);
-  announce_decoded(outputs, options, files, results);
+  keep_inputs(options, results, given == nullptr ? nullptr : &given->folder);
+  announce_decoded(outputs, options, results);
   make_directories(options.out);
+  for (const DecodedFile& file : results) make_directories(file.labels.parent_path());
   Decoding decoding(options, orders ? &*orders : nullptr, model, outputs);
-  Progress progress(doing, static_cast<std::int64_t>(files.size()),
+  Progress progress(doing, std::ssize(results),
                     {.quiet = options.context.options().get(options::kQuiet)});
   decoding.decode(results, progress);
   progress.finish();

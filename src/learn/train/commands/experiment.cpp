@@ -256,10 +256,11 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   Corpus corpus;
   corpus.init = read_initial_model(config);
-  const std::vector<Recording> recordings =
-      config.data.held.empty()
-          ? find_recordings(config, config.data.path, config.data.allow_commands)
-          : config.data.held;
+  std::vector<Recording> recordings = config.data.held;
+  if (recordings.empty())
+    recordings = find_recordings(config, config.data.path, config.data.allow_commands);
+  else
+    choose_recordings(recordings, config);
   check_labels(recordings);
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
@@ -386,6 +387,7 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   system.name = name_of(head);
   Start start = start_of(config, head, corpus);
   system.model = std::move(start.model);
+  system.model.source = options.checkpoint.string();
   TrainerOptions with_recipe = options;
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   add_data(with_recipe.recipe, "test", corpus.test.sequences);

@@ -31,10 +31,12 @@ struct Corpus {
 /// Into the log, unless it is empty.
 void tell(const std::string& text);
 
-/// The recordings of a manifest or directory; what data.unpaired leaves out is said, and which of
-/// several label files are read.
+/// The recordings of a manifest or directory, as choose_recordings() leaves them; what
+/// data.unpaired leaves out is said, and which of several label files are read.
 std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
                                        bool allow_commands);
+/// Deals them into data.folds and leaves out what is beyond data.train_share, and says so.
+void choose_recordings(std::vector<Recording>& recordings, const TrainConfig& config);
 
 Corpus load_corpus(const TrainConfig& config, const Context& context);
 /// Only the recordings of one split (nothing: of all), for a model that exists.

@@ -4,6 +4,7 @@
 
 #include "base/console/log.h"
 #include "learn/data/label_files.h"
+#include "learn/data/recordings.h"
 #include "learn/data/unlabelled.h"
 #include "learn/train/commands/experiment.h"
 
@@ -28,6 +29,21 @@ void tell_other_labels(const std::vector<Recording>& recordings) {
       several->labels.string(), others);
 }
 
+/// What is left out, and what labels lack.
+void tell_left_out(const std::vector<Recording>& recordings, const Unpaired& unpaired,
+                   const std::string& tier) {
+  if (!unpaired.recordings.empty())
+    log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
+        unpaired.recordings.size(), first_of(unpaired.recordings));
+  if (!unpaired.labels.empty())
+    log(LogLevel::kWarning, "{} files that may hold labels have no recording and are left out ({})",
+        unpaired.labels.size(), first_of(unpaired.labels));
+  for (const std::string& sentence : data::labels_of_nobody(recordings))
+    log(LogLevel::kWarning, "{}", sentence);
+  for (const std::string& sentence : data::labels_of_other_tiers(recordings, tier))
+    log(LogLevel::kWarning, "{}", sentence);
+}
+
 }  // namespace
 
 std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
@@ -39,20 +55,28 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
   if (config.data.skip_unpaired) options.unpaired = &unpaired;
   options.tier = config.data.tier;
   std::vector<Recording> recordings = load_manifest(path, options);
-  if (config.data.skip_unpaired)
-    data::leave_out_unannotated(recordings, config.data.tier, unpaired);
-  if (!unpaired.recordings.empty())
-    log(LogLevel::kWarning, "{} recordings have no labels and are left out ({})",
-        unpaired.recordings.size(), first_of(unpaired.recordings));
-  if (!unpaired.labels.empty())
-    log(LogLevel::kWarning, "{} files that may hold labels have no recording and are left out ({})",
-        unpaired.labels.size(), first_of(unpaired.labels));
+  data::leave_out_other_tiers(recordings, config.data.tier, options.unpaired);
   tell_other_labels(recordings);
-  for (const std::string& sentence : data::labels_of_nobody(recordings))
-    log(LogLevel::kWarning, "{}", sentence);
-  for (const std::string& sentence : data::labels_of_other_tiers(recordings, config.data.tier))
-    log(LogLevel::kWarning, "{}", sentence);
+  if (!config.data.card_said_it) tell_left_out(recordings, unpaired, config.data.tier);
+  choose_recordings(recordings, config);
   return recordings;
+}
+
+void choose_recordings(std::vector<Recording>& recordings, const TrainConfig& config) {
+  const DataSource& source = config.data;
+  const auto count = [&](Split split) {
+    return std::ranges::count(recordings, split, &Recording::split);
+  };
+  if (source.folds > 0) {
+    data::deal_folds(recordings, source.folds, source.test_fold);
+    log(LogLevel::kInfo, "data.folds: fold {} of {} is the test set, {} of {} recordings",
+        source.test_fold, source.folds, count(Split::kTest), recordings.size());
+  }
+  if (source.train_share == 1) return;
+  const auto all = count(Split::kTrain);
+  data::keep_share(recordings, source.train_share, config.training.seed);
+  log(LogLevel::kInfo, "data.train_share: {} of {} training recordings are trained on",
+      count(Split::kTrain), all);
 }
 
 }  // namespace segfuse::learn

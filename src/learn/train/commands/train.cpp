@@ -123,6 +123,14 @@ learn::TrainerOptions trainer_options(const TrainOptions& options,
   return trainer;
 }
 
+/// Whether the introduction is the card of the folder that is trained on.
+bool shows_card(const TrainOptions& options) {
+  return !options.config_text.empty() && !options.introduction.empty() &&
+         std::ranges::none_of(options.overrides, [](const std::string& override) {
+           return override.starts_with("data.");
+         });
+}
+
 /// One rank's part. Only the leading one writes to the folder, and has a result.
 TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   comm::Group* const group = ranks.group;
@@ -141,6 +149,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
           "was given; leave one of them out",
           config.training.init));
     if (options.encoder) learn::prepare_for_encoder(config);
+    config.data.card_said_it = shows_card(options);
     heads = heads_of(options, config.model.head);
     if (!leads) return;
     check_compared(options, heads);

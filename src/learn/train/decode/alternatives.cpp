@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/os/file.h"
 #include "learn/data/text.h"
+#include "learn/train/decode/posterior/frame_rows.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -25,29 +26,46 @@ Json list_of(const std::vector<Alternative>& alternatives, const Alphabet& label
   return list;
 }
 
+/// Those in a folder, then those in the folders in it.
+void add_folder(const std::filesystem::path& folder, const std::filesystem::path& below,
+                const std::function<bool(const std::filesystem::path&)>& is_recording,
+                const std::filesystem::path& out, std::vector<FoundRecording>& files) {
+  std::error_code failure;
+  std::vector<std::filesystem::path> inside;
+  for (const std::filesystem::path& path : list_directory(folder)) {
+    const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, failure));
+    if (!link && path_is_directory(path)) {
+      if (!std::filesystem::equivalent(path, out, failure)) inside.push_back(path);
+    } else if (is_recording(path) && std::filesystem::is_regular_file(path, failure)) {
+      files.push_back({path, below});
+    }
+  }
+  for (const std::filesystem::path& path : inside)
+    add_folder(path, below / path.filename(), is_recording, out, files);
+}
+
 }  // namespace
 
-std::vector<std::filesystem::path> recording_files(const std::vector<std::filesystem::path>& inputs,
-                                                   bool values) {
-  std::vector<std::filesystem::path> files;
+std::vector<FoundRecording> recording_files(const std::vector<std::filesystem::path>& inputs,
+                                            bool values, const std::filesystem::path& out) {
+  std::vector<FoundRecording> files;
   for (const std::filesystem::path& input : inputs) {
+    if (input == "-") {
+      files.push_back({"/dev/stdin", {}});
+      continue;
+    }
     if (!path_exists(input))
       throw DataError(fmt::format("{}: no such file or directory", input.string()));
     if (!path_is_directory(input)) {
-      files.push_back(input);
+      files.push_back({input, {}});
       continue;
     }
-    std::vector<std::filesystem::path> inside;
-    std::error_code failure;
-    const auto is_recording = recordings_of_folder(input, values);
-    for (const std::filesystem::path& path : list_directory(input))
-      if (is_recording(path) && std::filesystem::is_regular_file(path, failure))
-        inside.push_back(path);
-    if (inside.empty())
-      throw DataError(fmt::format("{}: no {} files ({}) in this directory", input.string(),
+    const std::size_t before = files.size();
+    add_folder(input, {}, recordings_of_folder(input, values), out, files);
+    if (files.size() == before)
+      throw DataError(fmt::format("{}: no {} files ({}) in this directory or below", input.string(),
                                   values ? "value" : "audio",
                                   fmt::join(values ? value_endings() : audio_endings(), ", ")));
-    files.insert(files.end(), inside.begin(), inside.end());
   }
   return files;
 }
@@ -66,20 +84,29 @@ std::string alternatives_json(const Decoded& decoded, const Alphabet& labels, do
   return json_text(json) + "\n";
 }
 
-std::string posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds) {
+void posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                    const Outputs::Put& put) {
+  constexpr std::size_t kPart = 1 << 16;  // bytes that are put at a time
   const auto classes = static_cast<std::size_t>(labels.size());
-  std::string text = decoded.boundary.empty() ? "time" : "time,boundary";
+  const bool boundary = decoded.frames ? decoded.frames->has_boundary() : !decoded.boundary.empty();
+  std::string text = boundary ? "time,boundary" : "time";
   for (const std::string& label : labels.labels()) text += "," + data::csv_field(label);
   text += "\n";
-  for (std::size_t t = 0; t * classes < decoded.label.size(); ++t) {
+  const auto add = [&](std::int64_t t, std::span<const float> of_labels, float starts) {
     auto out = std::back_inserter(text);
     fmt::format_to(out, "{:.4f}", static_cast<double>(t) * hop_seconds);
-    if (!decoded.boundary.empty()) fmt::format_to(out, ",{:.6g}", decoded.boundary[t]);
-    for (std::size_t c = 0; c < classes; ++c)
-      fmt::format_to(out, ",{:.6g}", decoded.label[t * classes + c]);
+    if (boundary) fmt::format_to(out, ",{:.6g}", starts);
+    for (const float p : of_labels) fmt::format_to(out, ",{:.6g}", p);
     text += "\n";
-  }
-  return text;
+    if (text.size() < kPart) return;
+    put(text);
+    text.clear();
+  };
+  if (decoded.frames) decoded.frames->for_rows(add);
+  for (std::size_t t = 0; t * classes < decoded.label.size(); ++t)
+    add(static_cast<std::int64_t>(t), std::span(decoded.label).subspan(t * classes, classes),
+        boundary ? decoded.boundary[t] : 0);
+  put(text);
 }
 
 Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,

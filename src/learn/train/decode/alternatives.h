@@ -5,14 +5,21 @@
 #include <string>
 #include <vector>
 
+#include "base/outputs.h"
 #include "learn/train/decode/decoder.h"
 #include "learn/train/files/model_file.h"
 
 namespace segfuse::learn {
 
-/// Files as they are; of directories the recordings in them, sorted by name.
-std::vector<std::filesystem::path> recording_files(const std::vector<std::filesystem::path>& inputs,
-                                                   bool values);
+/// A recording, and the folder below a given directory that it was found in (else empty).
+struct FoundRecording {
+  std::filesystem::path audio;
+  std::filesystem::path folder;
+};
+/// Files as they are, "-" for standard input; of directories the recordings in them and below them,
+/// sorted by name. Where decoded files go, `out`, is not looked at, nor folders that are links.
+std::vector<FoundRecording> recording_files(const std::vector<std::filesystem::path>& inputs,
+                                            bool values, const std::filesystem::path& out);
 
 /// Segments in seconds, on the recording's time axis.
 Annotation to_annotation(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
@@ -28,6 +35,8 @@ std::string alternatives_json(const Decoded& decoded, const Alphabet& labels, do
                               double duration);
 
 /// CSV, a line a frame: its time, P(a segment starts here) where the head knows, P(label) for each.
-std::string posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds);
+/// Given to `put` some lines at a time.
+void posteriors_csv(const Decoded& decoded, const Alphabet& labels, double hop_seconds,
+                    const Outputs::Put& put);
 
 }  // namespace segfuse::learn

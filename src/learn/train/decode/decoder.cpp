@@ -46,8 +46,8 @@ std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Seque
 }
 
 /// DataError that names the recording whose scores (B, T, C) are not finite, and what it is like.
-void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
-                  const Tensor& scores) {
+void check_scores(const std::vector<Sequence>& sequences, const Batch& batch, const Tensor& scores,
+                  const std::string& source) {
   const std::int64_t classes = scores.shape()[2];
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
     const Sequence& sequence = sequences[at(batch.rows[row])];
@@ -56,7 +56,8 @@ void check_scores(const std::vector<Sequence>& sequences, const Batch& batch,
     const auto bad = first_not_finite(values);
     if (bad == values.end()) continue;
     const auto features = std::as_const(sequence.features).span<float>();
-    refuse_score(sequence.id, classes, {at(bad - values.begin()), *bad, largest_size(features)});
+    refuse_score(source, sequence.id, classes,
+                 {at(bad - values.begin()), *bad, largest_size(features)});
   }
 }
 
@@ -67,53 +68,6 @@ Tensor sum_of(const Tensor& learned, const Tensor& limit) {
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = learned.span<float>()[i] + limit.span<float>()[i];
   return sum;
-}
-
-/// Row b by itself.
-semicrf::Potentials<float> row_of(const semicrf::Potentials<float>& all, std::int64_t b,
-                                  const std::int64_t* length) {
-  semicrf::Potentials<float> p = all;
-  for (semicrf::View<const float, 3>* view : {&p.emission, &p.start, &p.end}) {
-    if (view->empty()) continue;
-    *view = {
-        view->data() + b * view->stride(0), {1, view->extent(1), view->extent(2)}, view->strides()};
-  }
-  p.lengths = semicrf::View<const std::int64_t, 1>(length, {1});
-  return p;
-}
-
-/// Segments [first, last); frames of one label are one segment where they are not `semi`.
-std::vector<FrameSegment> frame_segments(const semicrf::Segmentations& y, std::int64_t first,
-                                         std::int64_t last, bool semi) {
-  std::vector<FrameSegment> segments;
-  std::vector<std::int32_t> labels;
-  for (std::int64_t i = first; i < last; ++i) {
-    if (semi)
-      segments.push_back({y.start[at(i)], y.duration[at(i)], y.label[at(i)]});
-    else
-      labels.push_back(y.label[at(i)]);
-  }
-  return semi ? segments : runs_of(labels);
-}
-
-/// Of what value(t) is at the segment's frames; NaN where its label is not known.
-template <class Value>
-double mean_over(const FrameSegment& segment, const Value& value) {
-  if (segment.label == kUnknownLabel) return kNaN;
-  double sum = 0;
-  for (std::int64_t t = segment.start; t < segment.start + segment.duration; ++t) sum += value(t);
-  return sum / static_cast<double>(segment.duration);
-}
-
-/// The lists of one row.
-std::vector<Alternative> alternatives_of(const semicrf::SegmentationLists& lists, double log_z,
-                                         bool semi) {
-  std::vector<Alternative> out;
-  const auto& pointer = lists.segmentations.row_pointer;
-  for (std::size_t i = 0; i < lists.score.size(); ++i)
-    out.push_back({frame_segments(lists.segmentations, pointer[i], pointer[i + 1], semi),
-                   lists.score[i] - log_z});
-  return out;
 }
 
 }  // namespace
@@ -128,11 +82,20 @@ float largest_size(std::span<const float> values, float largest) {
   return largest;
 }
 
-void refuse_score(const std::string& id, std::int64_t classes, const BadScore& bad) {
-  throw DataError(fmt::format(
-      "{}: the network's score of frame {} and label {} is {}; the largest of the recording's "
-      "features is {:g} times the training set's deviation",
-      id, bad.index / at(classes), bad.index % at(classes), bad.value, bad.largest));
+void refuse_score(const std::string& source, const std::string& id, std::int64_t classes,
+                  const BadScore& bad) {
+  constexpr float kUsual = 1e6F;  // no weights that a training finds make infinities of it
+  const std::string score = fmt::format("score of frame {} and label {}", bad.index / at(classes),
+                                        bad.index % at(classes));
+  const std::string features = fmt::format(
+      "the largest of the recording's features is {:g} times the training set's deviation",
+      bad.largest);
+  if (!source.empty() && bad.largest < kUsual)
+    throw DataError(fmt::format(
+        "{}: its {} of {} is {}, and {}; the training diverged or the model's file is damaged",
+        source, score, id, bad.value, features));
+  throw DataError(fmt::format("{}: the network's {} is {}; {}{}", id, score, bad.value, features,
+                              source.empty() ? "" : fmt::format(" of the model {}", source)));
 }
 
 void refuse_recording(const std::string& id) {
@@ -150,8 +113,9 @@ std::vector<std::int64_t> limits_of(const Tensor& table) {
 }
 
 Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
-                      const engine::ExecutableOptions& execution)
+                      const engine::ExecutableOptions& execution, std::string file)
     : config(model.config()),
+      source(std::move(file)),
       context(execution.context),
       accelerator(execution.accelerator),
       forward(model.inference(), pool_of(execution.context), execution),
@@ -188,7 +152,7 @@ std::vector<Tensor> Decoder::State::scores(const std::vector<Sequence>& sequence
                                            const Batch& batch) {
   if (!accelerator) check_attention(config, sequences, batch);
   std::vector<Tensor> results = run(batch.features, batch.lengths);
-  for (const Tensor& result : results) check_scores(sequences, batch, result);
+  for (const Tensor& result : results) check_scores(sequences, batch, result, source);
   return results;
 }
 
@@ -239,183 +203,10 @@ semicrf::Potentials<float> Decoder::State::potentials(const std::vector<Tensor>&
 }
 
 Decoder::Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
-                 const engine::ExecutableOptions& execution)
-    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(limits),
-                                     execution)) {}
+                 const engine::ExecutableOptions& execution, std::string source)
+    : state_(std::make_unique<State>(segmenter, std::move(parameters), std::move(limits), execution,
+                                     std::move(source))) {}
 Decoder::~Decoder() = default;
-
-/// The softmax head: frames are independent, so P(boundary at t) = 1 - sum_c p_{t-1}(c) p_t(c).
-void Decoder::State::decode_frames(const std::vector<Sequence>& sequences, const Batch& batch,
-                                   const Tensor& log_p, const Options& options,
-                                   std::vector<Decoded>& out) const {
-  const std::int64_t time = log_p.shape()[1];
-  const std::int64_t classes = log_p.shape()[2];
-  const auto values = log_p.span<float>();
-  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
-    const std::int64_t length = batch.lengths.span<std::int64_t>()[row];
-    const auto scores_tc = values.subspan(row * at(time * classes), at(time * classes));
-    std::vector<std::int32_t> labels(at(length));
-    Decoded& result = out[at(batch.rows[row])];
-    for (std::int64_t i = 0; options.frame_posteriors && i < length * classes; ++i)
-      result.label.push_back(std::exp(scores_tc[at(i)]));
-    result.boundary.assign(at(length), 1);
-    for (std::int64_t t = 0; t < length; ++t) {
-      const auto frame = scores_tc.subspan(at(t * classes), at(classes));
-      labels[at(t)] =
-          static_cast<std::int32_t>(std::max_element(frame.begin(), frame.end()) - frame.begin());
-      if (t == 0) continue;
-      double stay = 0;
-      for (std::size_t c = 0; c < frame.size(); ++c)
-        stay += std::exp(double{frame[c]} + scores_tc[at((t - 1) * classes) + c]);
-      result.boundary[at(t)] = static_cast<float>(std::max(0.0, 1 - stay));
-    }
-    const auto mean_of = [&](const FrameSegment& segment) {
-      return mean_over(segment, [&](std::int64_t t) {
-        return std::exp(double{scores_tc[at(t * classes + segment.label)]});
-      });
-    };
-    for (const FrameSegment& segment : runs_of(labels)) {
-      const double mean = mean_of(segment);
-      result.segments.push_back({segment, mean, mean, 1});
-    }
-    for (const FrameSegment& gold : sequences[at(batch.rows[row])].segments)
-      result.gold.push_back(mean_of(gold));
-  }
-}
-
-void Decoder::State::add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
-                                    const semicrf::Potentials<float>& p,
-                                    const semicrf::Segmentations& best, const Options& options,
-                                    std::vector<Decoded>& out) {
-  const auto& shape = p.emission.extents();
-  const bool semi = config.head == HeadKind::kSemiMarkov;
-  Tensor label = Tensor::zeros(DType::kF32, {shape[0], shape[1], shape[2]});
-  Tensor boundary = Tensor::zeros(DType::kF32, {shape[0], shape[1]});
-  const std::int64_t k = p.duration.extent(0);
-  Tensor expected = Tensor::zeros(DType::kF32, {shape[0], k, shape[2]});
-  semicrf::Posteriors<float> posteriors;
-  posteriors.label = {label.span<float>().data(), shape};
-  if (semi) {
-    posteriors.boundary = {boundary.span<float>().data(), {shape[0], shape[1]}};
-    posteriors.duration = {expected.span<float>().data(), {shape[0], k, shape[2]}};
-  }
-  engine.posteriors(p, posteriors);
-  Tensor within = Tensor::zeros(DType::kF32, {shape[0], shape[1]});
-  if (semi)
-    inference.boundary_within(
-        p, {}, options.tolerance_frames,
-        semicrf::View<float, 2>(within.span<float>().data(), {shape[0], shape[1]}));
-  std::vector<double> exact(at(best.segments()));
-  if (semi) engine.segment_posteriors<float>(p, best, semicrf::View<double, 1>(exact));
-
-  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
-    Decoded& result = out[at(batch.rows[row])];
-    const std::int64_t length = batch.lengths.span<std::int64_t>()[row];
-    const float* label_tc =
-        posteriors.label.data() + static_cast<std::int64_t>(row) * shape[1] * shape[2];
-    if (options.frame_posteriors) result.label.assign(label_tc, label_tc + length * shape[2]);
-    const float* boundary_t =
-        boundary.span<float>().data() + static_cast<std::int64_t>(row) * shape[1];
-    if (semi) {
-      result.boundary.assign(boundary_t, boundary_t + length);
-      const auto counts = expected.span<float>().subspan(row * at(k * shape[2]), at(k * shape[2]));
-      result.duration.assign(counts.begin(), counts.end());
-    }
-    const auto mean_of = [&](const FrameSegment& s) {
-      return mean_over(s, [&](std::int64_t t) { return double{label_tc[t * shape[2] + s.label]}; });
-    };
-    for (const FrameSegment& gold : sequences[at(batch.rows[row])].segments)
-      result.gold.push_back(mean_of(gold));
-    std::size_t index = at(best.row_pointer[row]);
-    for (DecodedSegment& decoded : result.segments) {
-      const FrameSegment& s = decoded.segment;
-      decoded.label_posterior = mean_of(s);
-      decoded.posterior = semi ? exact[index++] : decoded.label_posterior;
-      decoded.start_confidence = kNaN;
-      if (semi) decoded.start_confidence = within.span<float>()[row * at(shape[1]) + at(s.start)];
-    }
-  }
-}
-
-void Decoder::State::decode_crf(const std::vector<Sequence>& sequences, const Batch& batch,
-                                const std::vector<Tensor>& scores, const Options& options,
-                                std::vector<Decoded>& out) {
-  const semicrf::Potentials<float> p = potentials(scores, batch);
-  semicrf::Segmentations best;
-  std::vector<double> score(batch.rows.size());
-  if (options.minimum_risk) {
-    inference.minimum_risk(p, {}, options.tolerance_frames, best);
-    engine.score(p, best, semicrf::View<double, 1>(score));
-  } else {
-    engine.viterbi(p, best, {semicrf::View<double, 1>(score), {}});
-  }
-  const bool semi = config.head == HeadKind::kSemiMarkov;
-  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
-    // Scores of epochs come without posteriors, and count such recordings as wrong.
-    if (options.posteriors && std::isinf(score[row]))
-      refuse_recording(sequences[at(batch.rows[row])].id);
-    Decoded& decoded = out[at(batch.rows[row])];
-    const std::vector<FrameSegment> segments =
-        frame_segments(best, best.row_pointer[row], best.row_pointer[row + 1], semi);
-    for (const FrameSegment& segment : segments) decoded.segments.push_back({segment, 0, 0, 0});
-    decoded.log_probability = score[row];
-  }
-  if (!options.posteriors) return;
-  std::vector<double> log_z(batch.rows.size());
-  engine.log_partition<float>(p, {semicrf::View<double, 1>(log_z), {}});
-  for (std::size_t row = 0; row < batch.rows.size(); ++row)
-    out[at(batch.rows[row])].log_probability -= log_z[row];
-  add_posteriors(sequences, batch, p, best, options, out);
-  add_alternatives(batch, p, log_z, options, out);
-}
-
-/// Row by row, so that the draws of a sequence do not depend on its company.
-void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
-                                      const std::vector<double>& log_z, const Options& options,
-                                      std::vector<Decoded>& out) {
-  const bool semi = config.head == HeadKind::kSemiMarkov;
-  const auto lengths = batch.lengths.span<std::int64_t>();
-  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
-    Decoded& decoded = out[at(batch.rows[row])];
-    const semicrf::Potentials<float> one = row_of(p, static_cast<std::int64_t>(row), &lengths[row]);
-    semicrf::SegmentationLists lists;
-    if (options.k_best > 0) {
-      inference.k_best(one, {}, options.k_best, lists);
-      decoded.best = alternatives_of(lists, log_z[row], semi);
-    }
-    if (options.samples > 0) {
-      inference.sample(one, {}, options.samples, options.seed, lists);
-      decoded.samples = alternatives_of(lists, log_z[row], semi);
-    }
-  }
-}
-
-/// Puts the pieces of segments that are longer than K together.
-void Decoder::State::join(Decoded& decoded) const {
-  const std::vector<std::int64_t> longest = limits_of(limits.duration);
-  const auto joined = [&](const std::vector<FrameSegment>& pieces) {
-    return join_pieces(pieces, config.joins_neighbours, longest);
-  };
-  std::vector<FrameSegment> pieces;
-  for (const DecodedSegment& piece : decoded.segments) pieces.push_back(piece.segment);
-  std::vector<DecodedSegment> whole;
-  auto piece = decoded.segments.begin();
-  for (const FrameSegment& segment : joined(pieces)) {
-    DecodedSegment one = *piece;
-    const bool single = one.segment == segment;
-    double sum = 0;
-    for (;
-         piece != decoded.segments.end() && piece->segment.start < segment.start + segment.duration;
-         ++piece)
-      sum += piece->label_posterior * static_cast<double>(piece->segment.duration);
-    one.segment = segment;
-    if (!single) one.posterior = one.label_posterior = sum / static_cast<double>(segment.duration);
-    whole.push_back(one);
-  }
-  decoded.segments = std::move(whole);
-  for (auto* list : {&decoded.best, &decoded.samples})
-    for (Alternative& alternative : *list) alternative.segments = joined(alternative.segments);
-}
 
 std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     const std::vector<Sequence>& sequences, const Options& options, BatchShare share) {

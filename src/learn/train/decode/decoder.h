@@ -22,6 +22,8 @@ enum class PieceRule : std::uint8_t;
 
 namespace segfuse::learn {
 
+class FrameRows;
+
 /// The longest duration of each label that a duration_limit_table() allows.
 std::vector<std::int64_t> limits_of(const Tensor& table);
 
@@ -50,9 +52,10 @@ struct Decoded {
   /// NaN where the model lacks that. With posteriors.
   std::vector<double> gold;
   std::vector<float> label;     ///< (T, C) P(frame has this label), where asked for
-  std::vector<float> boundary;  ///< (T) P(a segment starts here); empty for the linear chain
-  std::vector<double>
-      duration;                ///< (K, C) expected number of segments; semi-Markov with posteriors
+  std::vector<float> boundary;  ///< (T) P(a segment starts here), where asked for or known with
+                                ///< `gold`; empty for the linear chain
+  std::shared_ptr<FrameRows> frames;  ///< both, of a long recording that is not held
+  std::vector<double> duration;       ///< (K, C) expected number of segments, where asked for
   double log_probability = 0;  ///< of the decoded segmentation (semi-Markov and linear chain)
 };
 
@@ -84,14 +87,16 @@ class Decoder {
   static constexpr std::int64_t kBatchFrames = 20000;
 
   /// `parameters` and `limits` are shared, not copied: later changes of their content
-  /// count. Runs on the threads of the execution's context.
+  /// count. Runs on the threads of the execution's context. `source` is the model's file, for
+  /// messages; empty where there is none.
   Decoder(const Segmenter& segmenter, std::vector<Tensor> parameters, Limits limits,
-          const engine::ExecutableOptions& execution);
+          const engine::ExecutableOptions& execution, std::string source = {});
   ~Decoder();
 
   struct Options {
     bool posteriors = true;         ///< without: labels and boundaries only
-    bool frame_posteriors = false;  ///< fills Decoded::label
+    bool frame_posteriors = false;  ///< fills Decoded::label and boundary, or frames
+    bool durations = false;         ///< fills Decoded::duration; semi-Markov, of what is held
     bool minimum_risk = false;  ///< the best expected boundary F1, not the likeliest; semi-Markov
     std::int64_t k_best = 0;    ///< fills Decoded::best; the CRF heads
     std::int64_t samples = 0;   ///< fills Decoded::samples; the CRF heads
@@ -101,12 +106,12 @@ class Decoder {
     std::int64_t piece_frames = 4096;  ///< of a long recording that the network takes at a time
     std::int64_t block_frames = 8192;  ///< and of its posterior, or K where that is more
   };
-  /// Whether decode_long() can do what is asked: no encoder that sees all frames, and no more than
-  /// one segmentation with its posteriors.
+  /// Whether decode_long() can do what is asked: no encoder that sees all frames, and one
+  /// segmentation, the likeliest.
   bool can_decode_long(const Options& options) const;
   /// A recording of any length. Of its frames only some pieces are held at a time; the network's
   /// scores go to a file without a name in `scratch`, or are held where that is empty. The result
-  /// is that of decode() but for rounding, and does not depend on how the features come.
+  /// does not depend on how the features come, and with the same scores is that of decode().
   Decoded decode_long(const std::string& id, const FeaturePieces& next, const Options& options,
                       const std::filesystem::path& scratch = {});
   /// A recording that is decoded while it comes; this decoder outlives it. With `lookahead` (at

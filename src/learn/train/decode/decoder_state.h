@@ -20,7 +20,9 @@ struct BadScore {
   float value = 0;
   float largest = 0;  ///< of the recording's features
 };
-[[noreturn]] void refuse_score(const std::string& id, std::int64_t classes, const BadScore& bad);
+/// DataError that names the recording and the model's file; `source` is empty where there is none.
+[[noreturn]] void refuse_score(const std::string& source, const std::string& id,
+                               std::int64_t classes, const BadScore& bad);
 /// Of a recording whose best segmentation has no probability.
 [[noreturn]] void refuse_recording(const std::string& id);
 /// The first value that is not finite, or the end.
@@ -36,7 +38,7 @@ void check_attention(const ModelConfig& config, const std::vector<Sequence>& seq
 
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
-        const engine::ExecutableOptions& execution);
+        const engine::ExecutableOptions& execution, std::string file);
   /// The parameters go to the accelerator as they are now.
   void refresh();
   /// One after the other, those of the share.
@@ -71,10 +73,11 @@ struct Decoder::State {
                         const std::vector<double>& log_z, const Options& options,
                         std::vector<Decoded>& out);
   void add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
-                      const semicrf::Potentials<float>& p, const semicrf::Segmentations& best,
-                      const Options& options, std::vector<Decoded>& out);
+                      const semicrf::Potentials<float>& p, const Options& options,
+                      std::vector<double>& log_z, std::vector<Decoded>& out);
 
   ModelConfig config;
+  std::string source;
   Context context;
   std::shared_ptr<engine::Accelerator> accelerator;
   engine::Executable forward;

@@ -165,9 +165,11 @@ Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, con
   const double hop = model.config.features.hop_ms / 1000;
   const double tolerance = model.config.tolerances.front();
   const Segmenter segmenter(model.config.model);
-  Decoder decoder(segmenter, model.parameters, model.limits(), engine::executable_options(context));
+  Decoder decoder(segmenter, model.parameters, model.limits(), engine::executable_options(context),
+                  model.source);
   Decoder::Options options;
   options.tolerance_frames = static_cast<std::int64_t>(tolerance / hop + 1e-9);
+  options.durations = true;
   std::vector<Decoded> decoded = decode_on_ranks(decoder, set.sequences, options, group);
   if (rank_of(group) > 0) return Evaluation{Metrics(metrics_config(model.config))};
   const double seconds =

@@ -34,7 +34,7 @@ LoadedModel::LoadedModel(TrainedModel model, const Context& context)
     : model_(std::move(model)),
       extractor_(model_.config.features),
       decoder_(Segmenter(model_.config.model), model_.parameters, model_.limits(),
-               engine::executable_options(context)) {}
+               engine::executable_options(context), model_.source) {}
 
 Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   const auto check = [](const char* what, std::int64_t count, std::int64_t most) {

@@ -3,75 +3,16 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
+#include <memory>
 #include <optional>
 
-#include "base/os/scratch_file.h"
 #include "learn/train/decode/decoder_state.h"
+#include "learn/train/decode/posterior/path_posterior.h"
 #include "learn/train/live/piece_network.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-/// Rows of numbers that are appended, and read again in ranges.
-class RowStore {
- public:
-  RowStore(std::int64_t width, const std::filesystem::path& scratch) : width_(width) {
-    if (!scratch.empty()) file_.emplace(scratch);
-  }
-  void append(const std::vector<float>& rows) {
-    if (file_)
-      file_->append(std::as_bytes(std::span(rows)));
-    else
-      held_.insert(held_.end(), rows.begin(), rows.end());
-  }
-  /// Rows [first, first + n), until the next call.
-  const float* read(std::int64_t first, std::int64_t n) {
-    if (!file_) return held_.data() + first * width_;
-    held_.resize(at(n * width_));
-    file_->read(at(first * width_) * sizeof(float), std::as_writable_bytes(std::span(held_)));
-    return held_.data();
-  }
-  std::int64_t width() const { return width_; }
-
- private:
-  std::int64_t width_;
-  std::optional<ScratchFile> file_;
-  std::vector<float> held_;
-};
-
-/// The softmax head, frame by frame.
-class LongFrames {
- public:
-  explicit LongFrames(std::int64_t classes) : classes_(classes) {}
-  void take(const PieceScores& scores) {
-    for (std::int64_t t = 0; t < scores.frames; ++t) {
-      const std::int32_t label = scores.best(t, classes_);
-      if (segments_.empty() || segments_.back().segment.label != label)
-        segments_.push_back({{frames_, 0, label}, 0, 0, 1});
-      ++segments_.back().segment.duration;
-      segments_.back().label_posterior += std::exp(double{scores.emission[t * classes_ + label]});
-      ++frames_;
-    }
-  }
-  Decoded finish() {
-    Decoded out;
-    for (DecodedSegment& one : segments_)
-      one.posterior = one.label_posterior /= static_cast<double>(one.segment.duration);
-    out.segments = std::move(segments_);
-    return out;
-  }
-
- private:
-  std::int64_t classes_;
-  std::int64_t frames_ = 0;
-  std::vector<DecodedSegment> segments_;
-};
 
 /// The CRF heads.
 class LongCrf {
@@ -80,13 +21,15 @@ class LongCrf {
           bool boundaries, const std::filesystem::path& scratch)
       : classes_(shared.duration.extent(1)),
         semi_(semi),
-        tolerance_(options.tolerance_frames),
-        best_(shared),
+        best_(shared, {.log_partition = false}),
         store_(classes_ * (boundaries ? 3 : 1), options.posteriors ? scratch : "") {
-    if (options.posteriors) posterior_.emplace(shared, options.block_frames);
+    if (!options.posteriors) return;
+    if (!scratch.empty()) kept_.emplace(scratch);
+    posterior_.emplace(shared, semi, options.tolerance_frames, options.block_frames,
+                       kept_ ? &*kept_ : nullptr);
   }
   void take(const PieceScores& scores);
-  Decoded finish(const std::string& id);
+  void finish(const std::string& id, const FrameVisitor& visit, Decoded& out);
 
  private:
   semicrf::FrameScores<float> views(const float* rows, std::int64_t n) const {
@@ -100,9 +43,9 @@ class LongCrf {
 
   std::int64_t classes_;
   bool semi_;
-  std::int64_t tolerance_;
   semicrf::OnlineDecoder best_;
-  std::optional<semicrf::BlockPosterior> posterior_;
+  std::optional<NumberFile> kept_;
+  std::optional<PathPosterior> posterior_;
   RowStore store_;
   std::vector<float> rows_;
   semicrf::Segmentations decided_;
@@ -134,37 +77,35 @@ void LongCrf::take(const PieceScores& scores) {
   store_.append(rows_);
 }
 
-Decoded LongCrf::finish(const std::string& id) {
-  Decoded out;
+void LongCrf::finish(const std::string& id, const FrameVisitor& visit, Decoded& out) {
   out.log_probability = best_.best_score();
   if (best_.finish(decided_) != semicrf::RowStatus::kOk) refuse_recording(id);
   drain();
   path_.end_row();
-  std::vector<semicrf::SegmentPosterior> posteriors(path_.label.size());
   if (posterior_) {
-    out.log_probability -= posterior_->log_partition();
-    const semicrf::BlockPosterior::Reader<float> read = [&](std::int64_t first, std::int64_t n) {
+    const PathPosterior::Reader read = [&](std::int64_t first, std::int64_t n) {
       return views(store_.read(first, n), n);
     };
-    posteriors = posterior_->describe(path_.view(), tolerance_, read);
+    return posterior_->describe(path_.view(), read, visit, out);
   }
-  out.segments.reserve(posteriors.size());
-  for (std::size_t i = 0; i < posteriors.size(); ++i) {
-    const semicrf::SegmentPosterior& p = posteriors[i];
-    out.segments.push_back(
-        {{path_.start[i], path_.duration[i], path_.label[i]},
-         semi_ ? p.segment : p.label,
-         p.label,
-         semi_ || !posterior_ ? p.start : std::numeric_limits<double>::quiet_NaN()});
-  }
-  return out;
+  for (std::size_t i = 0; i < path_.label.size(); ++i)
+    out.segments.push_back({{path_.start[i], path_.duration[i], path_.label[i]}, 0, 0, 0});
+}
+
+/// The posterior of frames where decode() has it.
+void hold_frames(Decoded& out) {
+  out.frames->for_rows([&](std::int64_t, std::span<const float> label, float starts) {
+    out.label.insert(out.label.end(), label.begin(), label.end());
+    if (out.frames->has_boundary()) out.boundary.push_back(starts);
+  });
+  out.frames.reset();
 }
 
 }  // namespace
 
 bool Decoder::can_decode_long(const Options& options) const {
   return !state_->config.sees_all() && !options.minimum_risk && options.k_best == 0 &&
-         options.samples == 0 && !options.frame_posteriors;
+         options.samples == 0;
 }
 
 Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
@@ -177,21 +118,33 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
                     "with these options",
                     id));
   state.refresh();
-  PieceNetwork network(config, id, options.piece_frames);
-  std::optional<LongFrames> frames;
-  std::optional<LongCrf> crf;
+  PieceNetwork network(config, id, options.piece_frames, state.source);
   const bool semi = config.head == HeadKind::kSemiMarkov;
-  if (config.head == HeadKind::kSoftmax)
-    frames.emplace(config.classes);
-  else
-    crf.emplace(state.shared(), semi, options, semi && config.boundary_scores, scratch);
   const auto run = [&](const Tensor& x, const Tensor& lengths) { return state.run(x, lengths); };
-  const auto take = [&](const PieceScores& scores) {
-    frames ? frames->take(scores) : crf->take(scores);
+  const auto go_through = [&](const PieceNetwork::Take& take) {
+    for (Tensor piece = next(); piece.shape()[0] > 0; piece = next())
+      network.push(piece, run, take);
+    network.finish(run, take);
   };
-  for (Tensor piece = next(); piece.shape()[0] > 0; piece = next()) network.push(piece, run, take);
-  network.finish(run, take);
-  Decoded out = frames ? frames->finish() : crf->finish(id);
+  Decoded out;
+  FrameVisitor visit;
+  if (options.frame_posteriors) {
+    out.frames = std::make_shared<FrameRows>(config.classes, config.head != HeadKind::kLinearChain,
+                                             config.head != HeadKind::kSoftmax, scratch);
+    visit = [&](std::int64_t, std::span<const double> label, double boundary) {
+      out.frames->add(label, boundary);
+    };
+  }
+  if (config.head == HeadKind::kSoftmax) {
+    FramePosterior frames(config.classes, visit);
+    go_through([&](const PieceScores& scores) { frames.push(scores); });
+    out.segments = frames.finish();
+  } else {
+    LongCrf crf(state.shared(), semi, options, semi && config.boundary_scores, scratch);
+    go_through([&](const PieceScores& scores) { crf.take(scores); });
+    crf.finish(id, visit, out);
+  }
+  if (out.frames && scratch.empty()) hold_frames(out);
   if (!config.joins_neighbours.empty() && semi) state.join(out);
   return out;
 }

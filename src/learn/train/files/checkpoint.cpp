@@ -151,6 +151,10 @@ TrainingState state_of(const TensorFile& file, const std::string& source,
           throw DataError(fmt::format("{}: '{}{}' has the shape {}; the model has {}", source,
                                       group.name, spec.name, to_string(tensor.shape()),
                                       to_string(spec.shape)));
+        for (const float value : tensor.span<float>())
+          if (!std::isfinite(value))  // a step that made it would have ended the training
+            throw DataError(fmt::format("{}: '{}{}' holds {}; the file is damaged", source,
+                                        group.name, spec.name, value));
         (state.*group.tensors).push_back(tensor);
       }
     }

@@ -204,6 +204,7 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
     read_encoder(file, source, model.config);
     read_sizes(json, model);
     read_tensors(Tensors(file, source), model);
+    model.source = source;
     if (const auto recipe = file.metadata.find("recipe"); recipe != file.metadata.end()) {
       const std::string where = source + ": the metadata 'recipe'";
       const Json kept = parse_json(recipe->second, where);

@@ -23,6 +23,7 @@ struct TrainedModel {
   std::vector<Tensor> parameters;  ///< in the order of Segmenter::parameters()
   Recipe recipe{};                 ///< of the training; empty in models from before it was kept
   OrderLimit order_limit{};        ///< of the grammar, where config.model.ordered
+  std::string source{};            ///< the file that it was read from
 
   Limits limits() const { return {duration_limit, order_limit}; }
 };

@@ -30,12 +30,23 @@ class Hash {
 
 }  // namespace
 
+namespace {
+
+/// Where something lies does not count. What is not in use is not named: runs from before there
+/// was such a setting go on.
+bool is_named(const std::string& setting, const TrainConfig& config) {
+  if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
+  if (setting == "training.shards") return config.training.shards > 1;
+  if (setting == "data.folds" || setting == "data.test_fold") return config.data.folds > 0;
+  return setting != "data.train_share" || config.data.train_share < 1;
+}
+
+}  // namespace
+
 Recipe recipe_of(const TrainConfig& config, const Alphabet& labels) {
   Recipe recipe;
   for (const TomlReader::Setting& setting : config.settings)
-    if (setting.name() != "title" && setting.name() != "data.path" &&
-        setting.name() != "training.init" &&
-        (setting.name() != "training.shards" || config.training.shards > 1))
+    if (is_named(setting.name(), config))
       recipe.emplace_back(setting.name(), setting.name() == "model.head"
                                               ? name_of(config.model.head)
                                               : setting.value);

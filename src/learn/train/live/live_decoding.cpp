@@ -106,7 +106,7 @@ std::unique_ptr<LiveDecoding> Decoder::live(const std::string& id, std::int64_t 
       joins ? limits_of(state.limits.duration)
             : std::vector<std::int64_t>(classes, std::numeric_limits<std::int64_t>::max()));
   return std::make_unique<LiveDecoding>(
-      PieceNetwork(config, id, piece_frames),
+      PieceNetwork(config, id, piece_frames, state.source),
       [&state](const Tensor& x, const Tensor& lengths) { return state.run(x, lengths); },
       config.classes, std::move(best), std::move(joiner), id);
 }

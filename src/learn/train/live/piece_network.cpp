@@ -30,8 +30,10 @@ std::int32_t PieceScores::best(std::int64_t t, std::int64_t classes) const {
   return static_cast<std::int32_t>(std::max_element(frame, frame + classes) - frame);
 }
 
-PieceNetwork::PieceNetwork(const ModelConfig& config, std::string id, std::int64_t frames)
+PieceNetwork::PieceNetwork(const ModelConfig& config, std::string id, std::int64_t frames,
+                           std::string source)
     : id_(std::move(id)),
+      source_(std::move(source)),
       columns_(config.features),
       classes_(config.classes),
       piece_((frames + config.subsample - 1) / config.subsample * config.subsample),
@@ -75,7 +77,7 @@ void PieceNetwork::work(std::int64_t end, const Run& run, const Take& take) {
     const auto values = std::as_const(scores[i]).span<float>().subspan(
         at((next_ - begin) * classes_), at(frames * classes_));
     if (const auto bad = first_not_finite(values); bad != values.end())
-      refuse_score(id_, classes_,
+      refuse_score(source_, id_, classes_,
                    {at(next_ * classes_) + at(bad - values.begin()), *bad, largest_});
     own[i] = values.data();
   }

@@ -32,7 +32,9 @@ class PieceNetwork {
   using Take = std::function<void(const PieceScores&)>;
 
   /// Its pieces have `frames` frames, rounded up to what the network stacks.
-  PieceNetwork(const ModelConfig& config, std::string id, std::int64_t frames);
+  /// `source` is the model's file, as Decoder has it.
+  PieceNetwork(const ModelConfig& config, std::string id, std::int64_t frames,
+               std::string source = {});
 
   /// The next features. DataError for a score that is no number, and for too many frames.
   void push(const Tensor& features, const Run& run, const Take& take);
@@ -45,6 +47,7 @@ class PieceNetwork {
   std::int64_t first_needed() const;
 
   std::string id_;
+  std::string source_;
   std::int64_t columns_, classes_;
   std::int64_t piece_;        ///< frames of a piece
   std::int64_t reach_;        ///< frames on each side that it depends on

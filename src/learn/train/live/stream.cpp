@@ -13,6 +13,8 @@
 
 #include "base/os/interrupt.h"
 #include "learn/data/audio/parsers.h"
+#include "learn/data/recordings.h"
+#include "learn/train/decode/decoder_state.h"
 #include "learn/train/live/stream_input.h"
 #include "segfuse/error.h"
 #include "segfuse/model.h"
@@ -65,6 +67,8 @@ class Streaming {
   void check() const;
   void give(const std::vector<LabelSegment>& segments);
   learn::SampleBytes sample_bytes() const;
+  Tensor rows_of(learn::NumberLines& lines, std::optional<std::string_view> bytes);
+  void give_rows(const Tensor& rows);
   void read_lines(ByteSource& source);
   void read_samples(ByteSource& source);
   void push_audio(std::span<const float> interleaved, const learn::StreamFormat& format);
@@ -76,7 +80,8 @@ class Streaming {
   std::optional<Audio> audio_;
   std::optional<data::ChannelMixer> mixer_;
   StreamSummary summary_;
-  std::optional<std::string> cut_;  ///< what is wrong with the input's end
+  std::int64_t rows_ = 0;           ///< of values, that were given
+  std::optional<std::string> cut_;  ///< what is wrong behind all that was given
 };
 
 void Streaming::check() const {
@@ -116,13 +121,45 @@ learn::SampleBytes Streaming::sample_bytes() const {
   return {name_, given, options_.encoding == "wav", {{}, model_.features().sample_rate, 1}};
 }
 
-void Streaming::read_lines(ByteSource& source) {
-  learn::NumberLines lines(name_);
-  for (std::string_view bytes = source.next(); !bytes.empty(); bytes = source.next())
-    give(live_.push_values(lines.push(bytes)));
-  if (!source.was_interrupted()) give(live_.push_values(lines.finish()));
+/// Those of some more bytes, or of a last line without an end; up to a line that is wrong.
+Tensor Streaming::rows_of(learn::NumberLines& lines, std::optional<std::string_view> bytes) {
+  try {
+    return bytes ? lines.push(*bytes) : lines.finish();
+  } catch (const DataError& error) {
+    cut_ = error.what();
+    return lines.take();
+  }
 }
 
+/// Up to a row with a number that is not finite.
+void Streaming::give_rows(const Tensor& rows) {
+  if (rows.shape().at(0) == 0) return;
+  const std::span<const float> values = rows.span<float>();
+  const std::int64_t columns = rows.shape()[1];
+  std::int64_t whole = rows.shape()[0];
+  try {
+    data::check_finite(rows, name_, rows_);
+  } catch (const DataError& error) {
+    cut_ = error.what();
+    whole = (learn::first_not_finite(values) - values.begin()) / columns;
+  }
+  const auto some = values.first(static_cast<std::size_t>(whole * columns));
+  give(live_.push_values(
+      Tensor::from(std::vector<float>(some.begin(), some.end()), {whole, columns})));
+  rows_ += whole;
+}
+
+void Streaming::read_lines(ByteSource& source) {
+  learn::NumberLines lines(name_);
+  while (!cut_) {
+    const std::string_view bytes = source.next();
+    if (bytes.empty()) break;
+    give_rows(rows_of(lines, bytes));
+  }
+  if (!source.was_interrupted() && !cut_) give_rows(rows_of(lines, std::nullopt));
+}
+
+/// Up to a sample that is not finite.
 void Streaming::push_audio(std::span<const float> interleaved, const learn::StreamFormat& format) {
   if (!mixer_) {
     audio_.emplace();
@@ -134,7 +171,13 @@ void Streaming::push_audio(std::span<const float> interleaved, const learn::Stre
     if (format.channels > 1) data::check_channel(how.channel, format.channels, name_);
     mixer_.emplace(*audio_, how);
   }
-  mixer_->add(interleaved);
+  try {
+    mixer_->add(interleaved);
+  } catch (const DataError& error) {
+    cut_ = error.what();
+    audio_->samples.resize(audio_->samples.size() -
+                           audio_->samples.size() % static_cast<std::size_t>(audio_->stacked));
+  }
   give(live_.push(*audio_));
   audio_->samples.clear();
 }
@@ -142,18 +185,20 @@ void Streaming::push_audio(std::span<const float> interleaved, const learn::Stre
 void Streaming::read_samples(ByteSource& source) {
   learn::SampleBytes reader = sample_bytes();
   std::vector<float> samples;
-  for (std::string_view bytes = source.next(); !bytes.empty(); bytes = source.next()) {
+  while (!cut_) {
+    const std::string_view bytes = source.next();
+    if (bytes.empty()) break;
     samples.clear();
     reader.push(bytes, samples);
     if (samples.empty()) continue;
     if (has_values()) {
       const std::int64_t channels = reader.format().channels;
-      give(live_.push_values(Tensor::from(samples, {std::ssize(samples) / channels, channels})));
+      give_rows(Tensor::from(samples, {std::ssize(samples) / channels, channels}));
     } else {
       push_audio(samples, reader.format());
     }
   }
-  if (source.was_interrupted()) return;
+  if (source.was_interrupted() || cut_) return;
   try {
     reader.check_end();
   } catch (const DataError& error) {

@@ -184,6 +184,7 @@ void NumberLines::add(std::string_view line) {
 }
 
 Tensor NumberLines::take() {
+  if (columns_ > 0) numbers_.resize(numbers_.size() / columns_ * columns_);
   if (numbers_.empty()) return Tensor(DType::kF32, {0, 0});
   Tensor rows = Tensor::from(numbers_, {static_cast<std::int64_t>(numbers_.size() / columns_),
                                         static_cast<std::int64_t>(columns_)});

@@ -60,10 +60,11 @@ class NumberLines {
   Tensor push(std::string_view bytes);
   /// That of a last line without an end.
   Tensor finish();
+  /// After an error of one of these: the rows before the line that is wrong.
+  Tensor take();
 
  private:
   void add(std::string_view line);
-  Tensor take();
 
   std::string name_;
   std::string held_;

@@ -7,7 +7,9 @@
 
 #include "base/code/fnv.h"
 #include "base/os/file.h"
+#include "base/toml_reader.h"
 #include "learn/metrics/counts_json.h"
+#include "learn/train/commands/experiment.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {

@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "base/toml_reader.h"
-#include "learn/train/commands/experiment.h"
 #include "learn/train/report/figures.h"
 
 namespace segfuse::learn {
+
+struct LabelledSet;
+struct TrainConfig;
 
 inline constexpr const char* kRecordingsFile = "recordings.json";
 

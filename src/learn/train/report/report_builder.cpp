@@ -294,6 +294,13 @@ Json clean_up_json(const System& system) {
           {"dev_score", tuned.score}};
 }
 
+/// Of the epoch that was kept; null where no development set chose it.
+Json dev_score_of(const TrainingOutcome& outcome) {
+  const auto best = std::ranges::find(outcome.history, outcome.best_epoch, &EpochRecord::epoch);
+  if (best == outcome.history.end() || !std::isfinite(best->dev_score)) return nullptr;
+  return best->dev_score;
+}
+
 Json system_json(const System& system, const Figures& figures, std::size_t index) {
   Json json = parse_json(system.evaluation.metrics.to_json(), "metrics");
   json["head"] = system.name;
@@ -302,6 +309,8 @@ Json system_json(const System& system, const Figures& figures, std::size_t index
   json["train_seconds"] = system.seconds;
   json["decode_seconds"] = system.evaluation.decode_seconds;
   json["best_epoch"] = system.outcome.best_epoch;
+  json["selected_by"] = name_of(system.model.config.training.select_by);
+  json["dev_score"] = dev_score_of(system.outcome);
   if (system.clean_up) json["clean_up"] = clean_up_json(system);
   json["epochs"] = system.outcome.history.size();
   json["max_duration"] = system.model.config.model.max_duration;

@@ -276,6 +276,58 @@ TEST(Align, FastSumsDoNotHideSmallTerms) {
   expect_fast_is_plain(p, {chain({1, 0, 1})}, {});
 }
 
+/// A row of many segments whose frames tell their labels, and their order with some left out.
+struct Spoken {
+  Spoken(std::int64_t segments, Rng& rng) {
+    constexpr std::int64_t kLabels = 6;
+    std::vector<std::int64_t> label_of;
+    std::int64_t former = -1;
+    for (std::int64_t i = 0; i < segments; ++i) {
+      std::int64_t label = static_cast<std::int64_t>(rng.below(kLabels));
+      while (label == former) label = static_cast<std::int64_t>(rng.below(kLabels));
+      former = label;
+      label_of.insert(label_of.end(), 3 + rng.below(9), label);
+      if (label_of.size() > 500 && label_of.size() < 520)
+        label_of.insert(label_of.end(), 70, label);  // longer than K
+      const auto n = static_cast<std::int32_t>(i);
+      orders.nodes.push_back({static_cast<std::int32_t>(label), i == 0, i + 1 == segments, {}});
+      if (i + 1 < segments) orders.nodes.back().next.push_back(n + 1);
+      if (i % 5 == 0 && i + 2 < segments) orders.nodes.back().next.push_back(n + 2);
+    }
+    p = random_problem<double>(1, std::ssize(label_of), 15, kLabels, false, gaussian, rng);
+    for (std::vector<double>* scores : {&p.emission, &p.transition, &p.duration, &p.start, &p.end})
+      for (double& score : *scores) score *= 0.2;
+    for (std::size_t c = 0; c < kLabels; ++c) p.transition[c * kLabels + c] -= 8;
+    for (std::size_t t = 0; t < label_of.size(); ++t) {
+      p.emission[t * kLabels + static_cast<std::size_t>(label_of[t])] += 10;
+      if (rng.below(200) == 0)  // heard wrongly
+        p.emission[t * kLabels + rng.below(kLabels)] += 12;
+    }
+  }
+  LabelOrders orders;
+  Problem<double> p;
+};
+
+/// What is left out of a long row does not show, and is neither held.
+TEST(Align, FramesThatCannotMatterAreLeftOut) {
+  Rng rng(6);
+  for (int round = 0; round < 3; ++round) {
+    const Spoken spoken(200, rng);
+    AlignOptions options;
+    for (int c = 0; c < 6; ++c)
+      options.pieces.push_back(round == 2 ? PieceRule::kAny : PieceRule::kAfterFull);
+    if (round == 0) options.pieces[1] = options.pieces[3] = PieceRule::kAny;
+    expect_fast_is_plain(spoken.p, {spoken.orders}, options);
+    options.most_bytes = std::int64_t{2} << 20;  // half of what all frames need
+    const LabelOrders orders[] = {spoken.orders};
+    EXPECT_EQ(align(Context::process_default(), spoken.p.potentials(), orders, options)[0].status,
+              RowStatus::kOk);
+    options.algorithm = AlignAlgorithm::kReference;
+    EXPECT_THROW(align(Context::process_default(), spoken.p.potentials(), orders, options),
+                 DataError);
+  }
+}
+
 /// One order that has every segment sure: posteriors of 1, also where doubles of it stand in the
 /// graph.
 TEST(Align, OneOrderByTwoPathsCountsOnce) {

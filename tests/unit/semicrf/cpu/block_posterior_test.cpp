@@ -19,12 +19,27 @@ FrameScores<T> frames_of(const Problem<T>& p, std::int64_t first, std::int64_t n
 struct Description {
   std::vector<SegmentPosterior> segments;
   double log_partition = 0.0;
+  double score = 0.0;
+  std::vector<double> label, boundary;  ///< of each frame
+};
+
+class Numbers : public NumberStore {
+ public:
+  void append(std::span<const double> numbers) override {
+    all_.insert(all_.end(), numbers.begin(), numbers.end());
+  }
+  void read(std::int64_t first, std::span<double> numbers) override {
+    for (double& number : numbers) number = all_.at(static_cast<std::size_t>(first++));
+  }
+
+ private:
+  std::vector<double> all_;
 };
 
 template <class T>
 Description in_blocks(const Problem<T>& p, const Segmentations& path, std::int64_t block,
-                      std::int64_t piece, std::int64_t tolerance) {
-  BlockPosterior posterior(p.potentials(), block);
+                      std::int64_t piece, std::int64_t tolerance, NumberStore* kept = nullptr) {
+  BlockPosterior posterior(p.potentials(), block, kept);
   for (std::int64_t first = 0; first < p.T_; first += piece)
     posterior.push(frames_of(p, first, std::min(piece, p.T_ - first)));
   Description out;
@@ -32,8 +47,18 @@ Description in_blocks(const Problem<T>& p, const Segmentations& path, std::int64
   const BlockPosterior::Reader<T> read = [&](std::int64_t first, std::int64_t n) {
     return frames_of(p, first, n);
   };
-  out.segments = posterior.describe(path.view(), tolerance, read);
+  out.label.resize(static_cast<std::size_t>(p.T_ * p.C), -1.0);
+  std::int64_t seen = p.T_;
+  out.segments =
+      posterior.describe(path.view(), tolerance, read,
+                         [&](std::int64_t t, std::span<const double> label, double boundary) {
+                           EXPECT_EQ(t, --seen);
+                           std::ranges::copy(label, out.label.begin() + t * p.C);
+                           out.boundary.insert(out.boundary.begin(), boundary);
+                         });
+  EXPECT_EQ(seen, 0);
   EXPECT_EQ(posterior.log_partition(), out.log_partition);
+  out.score = posterior.score();
   return out;
 }
 
@@ -44,14 +69,18 @@ Description of_whole(const Problem<double>& p, const Segmentations& path, std::i
   Engine engine(1);
   Inference inference(1);
   std::vector<double> z(1), label(static_cast<std::size_t>(p.T_ * p.C));
-  std::vector<double> within(static_cast<std::size_t>(p.T_)), exact(path.label.size());
+  std::vector<double> within(static_cast<std::size_t>(p.T_)), exact(path.label.size()), score(1);
+  out.boundary.resize(static_cast<std::size_t>(p.T_));
   Posteriors<double> posteriors;
   posteriors.label = {label.data(), {1, p.T_, p.C}};
+  posteriors.boundary = {out.boundary.data(), {1, p.T_}};
   posteriors.log_partition = View<double, 1>(z);
   engine.posteriors(potentials, posteriors);
   engine.segment_posteriors<double>(potentials, path.view(), View<double, 1>(exact));
   inference.boundary_within<double>(potentials, {}, tolerance, {within.data(), {1, p.T_}});
+  engine.score(potentials, path, View<double, 1>(score));
   out.log_partition = z[0];
+  out.score = score[0];
   for (std::size_t i = 0; i < path.label.size(); ++i) {
     double sum = 0;
     for (std::int64_t t = path.start[i]; t < path.start[i] + path.duration[i]; ++t)
@@ -59,11 +88,16 @@ Description of_whole(const Problem<double>& p, const Segmentations& path, std::i
     out.segments.push_back(
         {exact[i], sum / path.duration[i], within[static_cast<std::size_t>(path.start[i])]});
   }
+  out.label = label;
   return out;
 }
 
 void expect_near(const Description& a, const Description& b, double tolerance) {
   EXPECT_NEAR(a.log_partition, b.log_partition, tolerance * std::abs(b.log_partition) + tolerance);
+  EXPECT_NEAR(a.score, b.score, tolerance * std::abs(b.score) + tolerance);
+  const auto near = [&](double x, double y) { return std::abs(x - y) <= tolerance; };
+  EXPECT_TRUE(std::ranges::equal(a.label, b.label, near));
+  EXPECT_TRUE(std::ranges::equal(a.boundary, b.boundary, near));
   ASSERT_EQ(a.segments.size(), b.segments.size());
   for (std::size_t i = 0; i < a.segments.size(); ++i) {
     EXPECT_NEAR(a.segments[i].segment, b.segments[i].segment, tolerance) << "segment " << i;
@@ -73,7 +107,8 @@ void expect_near(const Description& a, const Description& b, double tolerance) {
 }
 
 bool same(const Description& a, const Description& b) {
-  return a.log_partition == b.log_partition &&
+  return a.log_partition == b.log_partition && a.score == b.score && a.label == b.label &&
+         a.boundary == b.boundary &&
          std::ranges::equal(a.segments, b.segments, [](const auto& x, const auto& y) {
            return x.segment == y.segment && x.label == y.label && x.start == y.start;
          });
@@ -101,6 +136,8 @@ TEST(BlockPosterior, AgreesWithTheWholeRowAtAnyBlockAndPiece) {
         for (const std::int64_t block : {1, 7, 20})
           EXPECT_TRUE(same(in_blocks(p, path, block, 5, tolerance), one)) << block;
         EXPECT_TRUE(same(in_blocks(p, path, 100, 1, tolerance), one));
+        Numbers elsewhere;
+        EXPECT_TRUE(same(in_blocks(p, path, 7, 5, tolerance, &elsewhere), one));
       }
     }
   }
@@ -109,9 +146,9 @@ TEST(BlockPosterior, AgreesWithTheWholeRowAtAnyBlockAndPiece) {
 TEST(BlockPosterior, HoldsABlockAndLittleOfEachOther) {
   Rng rng(5);
   const std::int64_t longest = 10, classes = 3, block = 256;
-  const auto held = [&](std::int64_t frames) {
+  const auto held = [&](std::int64_t frames, NumberStore* kept = nullptr) {
     auto p = random_problem<float>(1, frames, longest, classes, false, all_draws()[0], rng);
-    BlockPosterior posterior(p.potentials(), block);
+    BlockPosterior posterior(p.potentials(), block, kept);
     posterior.push(frames_of(p, 0, frames));
     return posterior.bytes();
   };
@@ -119,6 +156,8 @@ TEST(BlockPosterior, HoldsABlockAndLittleOfEachOther) {
   const std::int64_t few = held(10 * block), many = held(40 * block);
   EXPECT_LE(few, 12 * (block + 3 * longest) * row);
   EXPECT_LE(many - few, 30 * (longest + 3) * row);
+  Numbers elsewhere, others;
+  EXPECT_EQ(held(10 * block, &elsewhere), held(40 * block, &others));
 }
 
 TEST(BlockPosterior, RefusesWhatDoesNotFit) {

@@ -1,0 +1,273 @@
+"""Inputs that somebody made to do harm: each is taken, left aside, or refused in one sentence that names it; never for long, and
+never with much memory."""
+
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import unittest
+import zlib
+
+import small_corpus
+import tool
+
+SANITIZED = bool(os.environ.get("SEGFUSE_SANITIZE"))  # its memory is not that of a run
+LIMIT = 60  # seconds
+MEMORY = 3 << 30
+ROWS = [(0, 4000, "a"), (4000, 8000, "b"), (8000, 16000, "a")]  # at 16 kHz
+SECONDS = "start,end,label\n0,0.25,a\n0.25,0.5,b\n0.5,1,a\n"
+
+
+def textgrid(intervals, count=None):
+    rows = "".join(f'{a}\n{b}\n"{label}"\n' for a, b, label in intervals)
+    return (f'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n1\n<exists>\n1\n"IntervalTier"\n"t"\n0\n1\n'
+            f"{count or len(intervals)}\n{rows}")
+
+
+WHOLE = textgrid([(a / 16000, b / 16000, label) for a, b, label in ROWS])
+
+
+def entities(levels):
+    """A billion laughs."""
+    text = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "ha">'
+    for i in range(1, levels):
+        text += f'<!ENTITY e{i} "' + f"&e{i - 1};" * 10 + '">'
+    return text + "]>"
+
+
+def eaf(value, head='<?xml version="1.0"?>'):
+    return (f'{head}<ANNOTATION_DOCUMENT><TIME_ORDER><TIME_SLOT TIME_SLOT_ID="t1" TIME_VALUE="0"/><TIME_SLOT TIME_SLOT_ID="t2" '
+            f'TIME_VALUE="1000"/></TIME_ORDER><TIER TIER_ID="t"><ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="a1" '
+            f'TIME_SLOT_REF1="t1" TIME_SLOT_REF2="t2"><ANNOTATION_VALUE>{value}</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION>'
+            f"</ANNOTATION></TIER></ANNOTATION_DOCUMENT>")
+
+
+def emu(start, length):
+    return ('{"name":"x","annotates":"x.wav","sampleRate":16000,"levels":[{"name":"P","type":"SEGMENT","items":[{"id":1,"sampleStart":'
+            f'{start},"sampleDur":{length},"labels":[{{"name":"P","value":"a"}}]}}]}}],"links":[]}}')
+
+
+def npy(shape, data=b""):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+def npz(content, size=None):
+    """An archive of one array."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = packer.compress(content) + packer.flush()
+    sizes = struct.pack("<III", zlib.crc32(content), len(packed), size or len(content))
+    local = b"PK\x03\x04" + struct.pack("<HHHHH", 20, 0, 8, 0, 0) + sizes + struct.pack("<HH", 5, 0) + b"a.npy" + packed
+    entry = b"PK\x01\x02" + struct.pack("<HHHHHH", 20, 20, 0, 8, 0, 0) + sizes + struct.pack("<HHHHHII", 5, 0, 0, 0, 0, 0, 0) + b"a.npy"
+    return local + entry + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(entry), len(local), 0)
+
+
+class HostileTest(tool.ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folders = 0
+        cls.wav = cls.directory / "whole.wav"
+        small_corpus.write_wav(cls.wav, 16000, [(i * i) % 977 * 20 for i in range(16000)])
+
+    def folder(self, name="good"):
+        """Three recordings with labels, the first of them called so."""
+        HostileTest.folders += 1
+        folder = self.directory / f"f{self.folders}"
+        folder.mkdir()
+        for stem in (name, "y", "z"):
+            shutil.copy(self.wav, folder / f"{stem}.wav")
+            (folder / f"{stem}.csv").write_text(SECONDS)
+        return folder
+
+    def run_it(self, *arguments):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        result = subprocess.run([tool.SEGFUSE, *map(str, arguments)], capture_output=True, timeout=LIMIT, cwd=self.directory,
+                                preexec_fn=None if SANITIZED else limit)
+        return result, result.stderr.decode(errors="replace")
+
+    def init(self, folder, *more):
+        return self.run_it("init", folder, "--out", self.directory / "x.toml", "--overwrite", *more)
+
+    def refused(self, said, result, name, words=""):
+        self.assertIn(result.returncode, (2, 3), said)
+        lines = said.splitlines()
+        self.assertEqual(len([line for line in lines if line.startswith("segfuse: ")]), 1, said)
+        self.assertEqual(len(lines), 1, said)
+        self.assertIn(name, said)
+        self.assertIn(words, said)
+        self.assertLess(len(said), 1500, said)
+        self.assertNotIn("bad_alloc", said)
+        self.assertNotIn("unexpected", said)
+
+    def labels(self, file, content, words):
+        """Labels of the first recording in a file of that ending: refused with these words, or taken where there are none."""
+        folder = self.folder("x")
+        (folder / "x.csv").unlink()
+        (folder / f"x{file}").write_bytes(content if isinstance(content, bytes) else content.encode())
+        more = ["--tier", "t"] if file == ".TextGrid" and words is None else []
+        result, said = self.init(folder, *more)
+        if words is None:
+            self.assertEqual(result.returncode, 0, said)
+        else:
+            self.refused(said, result, f"{folder}/x{file}", words)
+
+    def test_labels(self):
+        deep_json = '{"name":"x","sampleRate":16000,"levels":' + "[" * 1_000_000
+        for ending, content, words in (
+                # Times that are none.
+                (".csv", "start,end,label\n0,nan,a\n", "the end is \"nan\"; expected a number"),
+                (".csv", "start,end,label\n0,inf,a\n", "expected a number"),
+                (".csv", "start,end,label\n0,1e308,a\n", "times must lie between 0 and"),
+                (".csv", "start,end,label\n-1,1,a\n", "times must lie between 0 and"),
+                (".csv", "start,end,label\n0,0.6,a\n0.5,1,b\n", "before the one above it ends"),
+                (".csv", "start,end,label\n0.5,0.5,a\n", "not after its start"),
+                (".phn", f"0 {2**63 - 1} a\n", "times must lie between 0 and"),
+                (".phn", f"{-2**63} 5 a\n", "times must lie between 0 and"),
+                (".TextGrid", textgrid([("nan", 1, "a")]), "expected a number"),
+                (".TextGrid", textgrid([(0, 1, "a")], count=2**62), "expected a whole number"),
+                (".TextGrid", textgrid([(0, 1, "a")], count=10**9), "the file ends where"),
+                (".TextGrid", textgrid([(0, 1, "a")], count=10**30), "expected a whole number"),
+                (".ctm", "x 1 0 1e400 a\n", "expected a number"),
+                ("_annot.json", emu(-5, 10), "expected"),
+                ("_annot.json", emu(2**40, 2**40), "do they belong together?"),
+                ("_annot.json", emu(2**60, 2**60), "expected"),
+                # Nests and laughs.
+                ("_annot.json", deep_json, "nests more than"),
+                (".eaf", "<a>" * 500_000, "XML"),
+                (".eaf", "<ANNOTATION_DOCUMENT>" * 100_000, "XML"),
+                (".eaf", eaf("&e11;", entities(12)), None),
+                (".xml", entities(12) + "<Sequences>&e11;</Sequences>", ""),
+                # Encodings and ends of lines.
+                (".csv", "\ufeff" + SECONDS.replace("\n", "\r\n"), None),
+                (".csv", SECONDS.encode("utf-16"), None),
+                (".phn", "\ufeff" + "".join(f"{a} {b} {c}\r\n" for a, b, c in ROWS), None),
+                (".TextGrid", WHOLE.encode("utf-16"), None),
+                (".TextGrid", ("\ufeff" + WHOLE).encode("utf-16-be"), None),
+                (".TextGrid", ("\ufeff" + WHOLE.replace("\n", "\r\n")).encode("utf-8"), None),
+                (".TextGrid", WHOLE.replace("\n", "\r"), None),
+                (".csv", SECONDS.encode() + b"\xff\xfe", "is not UTF-8"),
+                (".csv", SECONDS.replace("a", "a\0"), "NUL"),
+                # Nothing, and much of nothing.
+                (".csv", "", ""), (".TextGrid", "", ""), (".phn", "", ""), (".eaf", "", ""), ("_annot.json", "", ""),
+                (".not.mat", "", ""), (".mat", "", ""), (".csv", "\n" * 1_000_000, ""), (".csv", '"' + "x" * 10_000_000, "never closed"),
+                (".csv", "start,end,label\n" + ",".join("x" * 1_000_000) + "\n", "expected a number")):
+            with self.subTest(ending=ending, content=str(content[:60])):
+                self.labels(ending, content, words)
+
+    def values(self, file, content, words):
+        HostileTest.folders += 1
+        folder = self.directory / f"f{self.folders}"
+        folder.mkdir()
+        for stem in ("x", "y", "z"):
+            (folder / f"{stem}.npy").write_bytes(npy("(4, 1)", struct.pack("<4f", 1, 2, 3, 4)))
+            (folder / f"{stem}.TextGrid").write_text(textgrid([(0, 0.5, "a"), (0.5, 1, "b")]))
+        (folder / "x.npy").unlink()
+        (folder / f"x{file}").write_bytes(content)
+        result, said = self.init(folder, "--frame-rate", "4")
+        self.refused(said, result, f"{folder}/x{file}", words)
+
+    def test_values(self):
+        bomb = npy("(268435456, 1)", bytes(1 << 30))  # 1 MB becomes 1 GiB
+        for file, content, words in (
+                (".npy", npy(f"({2**62}, {2**62})"), ""), (".npy", npy("(4611686018427387904, 4)"), ""),
+                (".npy", npy(f"({10**30}, 1)"), "the shape is"), (".npy", npy("(-4, 1)"), "the shape is"), (".npy", npy("(0, 1)"), "no values"),
+                (".npy", npy("(2, 1)", struct.pack("<2f", 1, float("nan"))), "is nan"),
+                (".npy", npy("(2, 1)", struct.pack("<2f", 1, float("inf"))), "is inf"),
+                (".npy", b"", ""), (".npz", b"", ""), (".npz", npz(npy("(4, 1)", bytes(16)), size=2**32 - 1), "damaged"),
+                (".npz", npz(bomb, size=100), "damaged"), (".fa", b">a\n" + b"-" * 1000, "expected letters"), (".fa", b"", "")):
+            with self.subTest(file=file, content=content[:120]):
+                self.values(file, content, words)
+
+    def audio(self, file, content, words):
+        folder = self.folder("x")
+        (folder / "x.wav").unlink()
+        (folder / f"x{file}").write_bytes(content)
+        result, said = self.init(folder)
+        self.refused(said, result, f"{folder}/x{file}", words)
+
+    def test_audio(self):
+        def wav(channels=1, rate=16000, width=2, data=b"\0\0", announced=None):
+            form = struct.pack("<HHIIHH", 1, channels, rate, rate * width & 0xFFFFFFFF, width, 8 * width & 0xFFFF)
+            size = len(data) if announced is None else announced
+            return b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", size) + data
+
+        header = b"NIST_1A\n   1024\n"
+        for file, content, words in (
+                (".wav", b"", "is empty"), (".flac", b"", "is empty"), (".wav", wav(announced=2**31), "the file was cut off"),
+                (".wav", wav(channels=0), "0 channels"), (".wav", wav(channels=65535, width=65535, data=bytes(70000)), ""),
+                (".wav", wav(rate=0), "sample rate"), (".wav", wav(rate=2**32 - 1), ""), (".wav", wav(data=b""), "no samples"),
+                (".sph", header + b"sample_count -i 9223372036854775807\nend_head\n".ljust(1008), ""),
+                (".sph", header + b"x" * 100_000, ""), (".cbin", bytes(10), "no file x.rec"),
+                (".hea", b"x 1000000000 100 4\n", ""), (".hea", b"x 1 1e300 4\nx.dat 16\n", ""),
+                (".hea", b"x 1 100 9223372036854775807\nx.dat 16\n", ""), (".hea", b"x/2 1 100 4\nx 2\nx 2\n", ""),
+                (".hea", b"x 1 100 4\n/etc/passwd 16\n", ""), (".hea", b"x 1 100 4\n../../x 16\n", ""), (".hea", b"", "")):
+            with self.subTest(file=file, content=content[:60]):
+                self.audio(file, content, words)
+
+    def test_things_that_are_no_files(self):
+        folder = self.folder()
+        for name in ("d.wav", "e.TextGrid", "good.phn", "f.hea", "g.npy", "m.csv"):
+            (folder / name).mkdir()
+        (folder / "loop").symlink_to(".")
+        (folder / "gone.csv").symlink_to("nothing")
+        (folder / "zero.wav").symlink_to("/dev/zero")
+        (folder / "zero.phn").symlink_to("/dev/zero")
+        os.mkfifo(folder / "pipe.wav")
+        os.mkfifo(folder / "pipe.csv")
+        result, said = self.init(folder)
+        self.assertEqual(result.returncode, 0, said)
+        self.assertIn("3 with labels", result.stdout.decode())
+        (folder / "self.wav").symlink_to("self.wav")
+        result, said = self.init(folder)
+        self.refused(said, result, f"{folder}/self.wav", "Too many levels of symbolic links")
+        loop = (folder / "self.wav").rename(self.directory / "self.wav")
+        for path in (folder / "zero.phn", folder / "d.wav", loop, folder):
+            for arguments in (["decode", path, self.wav, "--out", self.directory / "o"], ["doctor", "memory", path], ["compile", path],
+                              ["train", self.directory / "x.toml", "--data", path, "--out", self.directory / "o"],
+                              ["train", self.directory / "x.toml", "--set", f"data.fold={path}", "--out", self.directory / "o"],
+                              ["doctor", "kernel", path]):
+                if path == folder and "--data" in arguments:
+                    continue  # a corpus
+                with self.subTest(arguments=arguments):
+                    result, said = self.run_it(*arguments, "--quiet")
+                    self.refused(said, result, str(path))
+
+    def test_names(self):
+        """What a name holds stands in no second line, opens no formula and no tag, and is read back."""
+        for name in ('a\nb', 'a"b', "a'b", "a,b", "a\tb", "a b", "=1+1", "a<b>&amp;", "a\x1b[31mb", "ü", "-x", "%s%n", "a;b$(id)`id`", "x" * 200):
+            with self.subTest(name=name):
+                folder = self.folder(name)
+                result, said = self.init(folder)
+                self.assertEqual(result.returncode, 0, said)
+                (folder / f"{name}.csv").write_text("start,end,label\n0,x,a\n")
+                result, said = self.init(folder)
+                self.refused(said, result, "expected a number")
+                self.assertNotIn("\x1b", said)
+                (folder / f"{name}.csv").unlink()
+                result, said = self.init(folder)
+                self.assertEqual(result.returncode, 0, said)
+                self.assertNotIn("\x1b", result.stdout.decode())
+                self.assertNotIn("a\nb", result.stdout.decode())
+
+    def test_files_that_memory_cannot_hold(self):
+        """Of holes: hardly anything on the disk."""
+        folder = self.folder("x")
+        with open(folder / "x.csv", "wb") as file:
+            file.truncate(1 << 40)
+        result, said = self.init(folder)
+        self.refused(said, result, f"{folder}/x.csv", "")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read everything")
+    def test_files_that_may_not_be_read(self):
+        for name in ("good.csv", "good.wav"):
+            folder = self.folder()
+            os.chmod(folder / name, 0)
+            result, said = self.init(folder)
+            self.refused(said, result, f"{folder}/{name}", "ermission denied")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,67 @@
+// libFuzzer target: readers that take a path, each with the same bytes in a file of its name.
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "comm/meet/job.h"
+#include "learn/train/report/recordings_file.h"
+#include "segfuse/data.h"
+#include "segfuse/error.h"
+#include "segfuse/ops.h"
+
+namespace {
+
+using namespace segfuse;
+namespace fs = std::filesystem;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// A DataError is a fine answer, all else that is thrown is a bug.
+template <class Read>
+void attempt(const Read& read) {
+  try {
+    read();
+  } catch (const DataError&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const fs::path folder = [] {
+    fs::path made = fs::temp_directory_path() / ("segfuse-fuzz-paths-" + std::to_string(getpid()));
+    fs::create_directories(made);
+    return made;
+  }();
+  const auto written = [&](const char* name) {
+    const fs::path path = folder / name;
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+    return path;
+  };
+  attempt([&] { static_cast<void>(read_folding_map(written("fold.tsv"))); });
+  attempt([&] { static_cast<void>(read_folding_map(written("fold.toml"))); });
+  attempt([&] {
+    const Tensor array = read_npy(written("x.npy"));
+    require(array.size() <= static_cast<std::int64_t>(size));
+  });
+  attempt([&] {
+    written("recordings.json");
+    const learn::RecordingsFile file = learn::read_recordings(folder);
+    require(!file.systems.empty());
+    for (const auto& [id, recording] : file.recordings) require(std::isfinite(recording.seconds));
+  });
+  attempt([&] {
+    const comm::meet::Place place = comm::meet::read_place(written("ranks.json"));
+    require(place.port > 0 && place.port < 65536 && place.count > 0);
+  });
+  return 0;
+}
