@@ -120,7 +120,7 @@ TEST(Synth, AModelOfTheCorpusIsMeasuredAsItsFilesSay) {
   ASSERT_EQ(trained.systems.size(), 1);
   const TrainedSystem& system = trained.systems[0];
   const nlohmann::json figures = nlohmann::json::parse(trained.json);
-  EXPECT_EQ(system.head, figures.at("head"));
+  EXPECT_EQ(system.head, figures.at("head").get<std::string>());
   EXPECT_EQ(system.parameters, figures.at("parameters"));
   EXPECT_EQ(system.metrics.label_error_rate(), figures.at("label_error_rate"));
 
