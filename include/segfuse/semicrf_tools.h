@@ -310,7 +310,9 @@ class BlockPosterior {
   template <class T>
   std::vector<SegmentPosterior> describe(const SegmentationsView& segments, std::int64_t tolerance,
                                          const Reader<T>& read, const FrameVisitor& visit = {});
-  double score() const;  ///< of the segments that were described; -inf with one of more than K
+  /// Of the segments that were described; -inf with one of more than K frames. Where K is 1 one of
+  /// more frames stands for as many segments.
+  double score() const;
 
  private:
   struct State;

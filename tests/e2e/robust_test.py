@@ -217,14 +217,14 @@ class RobustTest(tool.ToolTest):
     def test_memory_that_runs_out_stops_only_its_recording(self):
         folder = self.with_a_long_one("too-long", 1500)
         out = self.directory / "too-long-out"
-        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", "--threads", 1, "--posteriors", check=4,
+        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", "--threads", 1, "--k-best", 1, check=4,
                           preexec_fn=limited(resource.RLIMIT_AS, 900 << 20))
         self.assertIn("1 of 7 recordings could not be decoded", result.stderr)
         self.assertIn("b-long.wav: there is not enough memory for this recording", result.stderr)
         self.assertEqual(len(list(out.glob("*.TextGrid"))), 6)
         # Beside data that is wrong the exit code is that of data.
         (folder / "c.wav").write_text("no audio")
-        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", "--threads", 1, "--posteriors", check=3,
+        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", "--threads", 1, "--k-best", 1, check=3,
                           preexec_fn=limited(resource.RLIMIT_AS, 900 << 20))
         self.assertIn("2 of 8 recordings could not be decoded", result.stderr)
 

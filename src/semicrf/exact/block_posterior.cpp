@@ -374,18 +374,21 @@ double BlockPosterior::State::segment(std::int64_t s, std::int64_t d, std::int64
   return std::exp(log);
 }
 
-/// What frame s, which is in segment i, adds to the score of the path.
+/// What frame s, which is in segment i, adds to the score of the path. Where K is 1 each of its
+/// frames is a segment.
 void BlockPosterior::State::add_score(std::int64_t s, std::int64_t i, const SegmentationsView& y) {
   const std::int64_t c = y.label(i);
-  const std::int64_t end = y.start(i) + y.duration(i);
+  const bool by_frame = dims().max_duration == 1;
+  const std::int64_t start = by_frame ? s : y.start(i);
+  const std::int64_t d = by_frame ? 1 : y.duration(i);
   double sum = of(buffers.emission, s)[c];
   if (s + 1 == frames) sum += model.final[c];
-  if (s + 1 == end) sum += of(buffers.end, s)[c];
-  if (s == y.start(i)) {
-    const std::int64_t d = y.duration(i);
+  if (s + 1 == start + d) sum += of(buffers.end, s)[c];
+  if (s == start) {
+    const std::int64_t before = start > y.start(i) || i == 0 ? c : y.label(i - 1);
     sum += d > dims().max_duration ? kNegInf : model.duration[(d - 1) * stride() + c];
     sum += of(buffers.start, s)[c];
-    sum += s == 0 ? model.initial[c] : model.transition[y.label(i - 1) * stride() + c];
+    sum += s == 0 ? model.initial[c] : model.transition[before * stride() + c];
   }
   score.add(sum);
 }

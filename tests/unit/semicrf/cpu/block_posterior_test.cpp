@@ -114,6 +114,19 @@ bool same(const Description& a, const Description& b) {
          });
 }
 
+/// Neighbours of one label as one segment.
+Segmentations runs_of(const Segmentations& path) {
+  Segmentations runs;
+  for (std::size_t i = 0; i < path.label.size(); ++i) {
+    if (i > 0 && path.label[i] == path.label[i - 1])
+      runs.duration.back() += path.duration[i];
+    else
+      runs.append(path.start[i], path.duration[i], path.label[i]);
+  }
+  runs.end_row();
+  return runs;
+}
+
 TEST(BlockPosterior, AgreesWithTheWholeRowAtAnyBlockAndPiece) {
   std::uint64_t seed = 0;
   for (const std::int64_t longest : {1, 2, 7}) {
@@ -138,6 +151,8 @@ TEST(BlockPosterior, AgreesWithTheWholeRowAtAnyBlockAndPiece) {
         EXPECT_TRUE(same(in_blocks(p, path, 100, 1, tolerance), one));
         Numbers elsewhere;
         EXPECT_TRUE(same(in_blocks(p, path, 7, 5, tolerance, &elsewhere), one));
+        if (longest > 1) continue;
+        EXPECT_EQ(in_blocks(p, runs_of(path), 7, 5, tolerance).score, one.score);
       }
     }
   }
