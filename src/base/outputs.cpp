@@ -78,7 +78,11 @@ void Outputs::check() {
 }
 
 void Outputs::write(const fs::path& path, std::string_view content) {
-  write(path, [&](const Put& put) { put(content); });
+  if (is_stream(path)) return write(path, [&](const Put& put) { put(content); });
+  const MutexLock lock(mutex_);
+  refuse_foreign(path);
+  note(path, line_of(path, blake2b_hex(content)));
+  write_file_atomically(path, content);
 }
 
 void Outputs::write(const fs::path& path, const std::function<void(const Put&)>& content) {
@@ -90,11 +94,7 @@ void Outputs::write(const fs::path& path, const std::function<void(const Put&)>&
     return;
   }
   const MutexLock lock(mutex_);
-  if (stands_in_the_way(path))
-    throw UsageError(fmt::format(
-        "{} is there, and segfuse did not write it or it was changed since; write to another "
-        "place, or replace it by --overwrite",
-        path.string()));
+  refuse_foreign(path);
   write_file_atomically(path, [&](FileWriter& out) SEGFUSE_REQUIRES(mutex_) {
     Blake2b hash;
     content([&](std::string_view part) {
@@ -103,6 +103,14 @@ void Outputs::write(const fs::path& path, const std::function<void(const Put&)>&
     });
     note(path, line_of(path, hash.finish_hex()));
   });
+}
+
+void Outputs::refuse_foreign(const fs::path& path) {
+  if (stands_in_the_way(path))
+    throw UsageError(fmt::format(
+        "{} is there, and segfuse did not write it or it was changed since; write to another "
+        "place, or replace it by --overwrite",
+        path.string()));
 }
 
 bool Outputs::stands_in_the_way(const fs::path& path) {

@@ -36,6 +36,7 @@ class Outputs {
   void write(const std::filesystem::path& path, const std::function<void(const Put&)>& content);
 
  private:
+  void refuse_foreign(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
   bool stands_in_the_way(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
   bool is_ours(const std::filesystem::path& path) SEGFUSE_REQUIRES(mutex_);
   void note(const std::filesystem::path& path, std::string line) SEGFUSE_REQUIRES(mutex_);
