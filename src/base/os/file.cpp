@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -250,6 +251,7 @@ std::vector<fs::path> list_directory(const fs::path& path) {
   std::vector<fs::path> entries;
   for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
     entries.push_back(at->path());
+  if (error == std::errc::not_enough_memory) throw std::bad_alloc();
   if (error) throw FileError(path, "list", error.value());
   std::sort(entries.begin(), entries.end());
   return entries;

@@ -156,6 +156,7 @@ std::vector<std::string> Folder::names() const {
   // A descriptor of its own, since the position in the folder belongs to it.
   Descriptor again(::openat(descriptor_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(again.get()), ::closedir);
+  if (listing == nullptr && errno == ENOMEM) throw std::bad_alloc();
   if (listing == nullptr) fail(path_, "list");
   again.release();
   std::vector<std::string> names;
