@@ -1,3 +1,22 @@
+# segfuse_batches(TARGET): compiles the sources of each folder as one, which halves the time of a build: the names that
+# anonymous namespaces hold are unique within a folder. Sources that Highway compiles once for each target stay alone.
+# -DSEGFUSE_BATCHES=OFF compiles each source by itself.
+function(segfuse_batches target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    file(STRINGS ${source} targets REGEX "define HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
+    if(NOT targets)
+      cmake_path(GET source PARENT_PATH folder)
+      file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
+      string(REPLACE "/" "_" folder ${folder})
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SEGFUSE_BATCHES} UNITY_BUILD_MODE GROUP)
+  # A type that a source defines for itself looks to gcc as if a header did.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endfunction()
+
 # segfuse_module(NAME DEPENDS modules... LINK libraries... WITHOUT folder): one library from all sources under src/NAME,
 # but those in src/NAME/folder.
 # The layer table in tools/layers.toml says which modules may depend on which.
@@ -8,6 +27,7 @@ function(segfuse_module name)
     list(FILTER sources EXCLUDE REGEX "/${name}/${ARG_WITHOUT}/")
   endif()
   add_library(segfuse_${name} STATIC ${sources})
+  segfuse_batches(segfuse_${name})
   target_link_libraries(segfuse_${name} PUBLIC segfuse_options ${ARG_LINK})
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(segfuse_${name} PUBLIC segfuse_${dependency})

@@ -15,6 +15,7 @@
 #include <span>
 #include <system_error>
 
+#include "base/sizes.h"
 #include "jit/code.h"
 
 namespace segfuse::jit {
@@ -23,10 +24,6 @@ namespace {
 constexpr std::size_t kStubBytes = 16;
 /// jmp *2(%rip); two bytes of nothing; the address.
 constexpr unsigned char kStub[8] = {0xFF, 0x25, 0x02, 0, 0, 0, 0x66, 0x90};
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// A function of this process, of libm or of libgcc (conversions of 16-bit floats).
 void* process_symbol(const char* name) {

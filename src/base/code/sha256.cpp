@@ -7,10 +7,10 @@
 namespace segfuse {
 namespace {
 
-using Word = std::uint32_t;
+using ShaWord = std::uint32_t;
 
 /// The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
-constexpr Word kRound[64] = {
+constexpr ShaWord kRound[64] = {
     0x428a2f98U, 0x71374491U, 0xb5c0fbcfU, 0xe9b5dba5U, 0x3956c25bU, 0x59f111f1U, 0x923f82a4U,
     0xab1c5ed5U, 0xd807aa98U, 0x12835b01U, 0x243185beU, 0x550c7dc3U, 0x72be5d74U, 0x80deb1feU,
     0x9bdc06a7U, 0xc19bf174U, 0xe49b69c1U, 0xefbe4786U, 0x0fc19dc6U, 0x240ca1ccU, 0x2de92c6fU,
@@ -22,8 +22,9 @@ constexpr Word kRound[64] = {
     0x748f82eeU, 0x78a5636fU, 0x84c87814U, 0x8cc70208U, 0x90befffaU, 0xa4506cebU, 0xbef9a3f7U,
     0xc67178f2U};
 
-Word load(const unsigned char* bytes) {
-  return Word{bytes[0]} << 24 | Word{bytes[1]} << 16 | Word{bytes[2]} << 8 | Word{bytes[3]};
+ShaWord load_big_endian(const unsigned char* bytes) {
+  return ShaWord{bytes[0]} << 24 | ShaWord{bytes[1]} << 16 | ShaWord{bytes[2]} << 8 |
+         ShaWord{bytes[3]};
 }
 
 }  // namespace
@@ -48,26 +49,26 @@ std::string Sha256::finish() {
   for (int shift = 56; shift >= 0; shift -= 8) tail += static_cast<char>(bits >> shift & 0xff);
   update(tail);
   std::string digest;
-  for (const Word word : state_)
+  for (const ShaWord word : state_)
     for (int shift = 24; shift >= 0; shift -= 8) digest += static_cast<char>(word >> shift & 0xff);
   return digest;
 }
 
 void Sha256::compress(const unsigned char* block) {
-  std::array<Word, 64> w;
-  for (std::size_t i = 0; i < 16; ++i) w[i] = load(block + 4 * i);
+  std::array<ShaWord, 64> w;
+  for (std::size_t i = 0; i < 16; ++i) w[i] = load_big_endian(block + 4 * i);
   for (std::size_t i = 16; i < 64; ++i) {
-    const Word s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ w[i - 15] >> 3;
-    const Word s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ w[i - 2] >> 10;
+    const ShaWord s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ w[i - 15] >> 3;
+    const ShaWord s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ w[i - 2] >> 10;
     w[i] = w[i - 16] + s0 + w[i - 7] + s1;
   }
   auto [a, b, c, d, e, f, g, h] = state_;
   for (std::size_t i = 0; i < 64; ++i) {
-    const Word s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-    const Word choice = (e & f) ^ (~e & g);
-    const Word t1 = h + s1 + choice + kRound[i] + w[i];
-    const Word s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-    const Word majority = (a & b) ^ (a & c) ^ (b & c);
+    const ShaWord s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+    const ShaWord choice = (e & f) ^ (~e & g);
+    const ShaWord t1 = h + s1 + choice + kRound[i] + w[i];
+    const ShaWord s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+    const ShaWord majority = (a & b) ^ (a & c) ^ (b & c);
     h = g;
     g = f;
     f = e;
@@ -77,7 +78,7 @@ void Sha256::compress(const unsigned char* block) {
     b = a;
     a = t1 + s0 + majority;
   }
-  const Word sums[8] = {a, b, c, d, e, f, g, h};
+  const ShaWord sums[8] = {a, b, c, d, e, f, g, h};
   for (std::size_t i = 0; i < 8; ++i) state_[i] += sums[i];
 }
 

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = ".segfuse-";
 constexpr std::string_view kSuffix = ".partial";
 
-[[noreturn]] void fail(const fs::path& path, std::string_view action) {
+[[noreturn]] void folder_failed(const fs::path& path, std::string_view action) {
   throw FileError(path, action, errno);
 }
 
@@ -56,7 +56,7 @@ class NewFile {
  public:
   NewFile(int folder, const fs::path& shown) : folder_(folder) {
     if (open_unnamed() || open_named()) return;
-    fail(shown, "create");
+    folder_failed(shown, "create");
   }
   ~NewFile() {
     if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
@@ -134,12 +134,12 @@ bool first_time(const fs::path& folder) {
 Folder::Folder(fs::path path)
     : path_(std::move(path)),
       descriptor_(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (descriptor_.get() < 0) fail(path_, "open");
+  if (descriptor_.get() < 0) folder_failed(path_, "open");
 }
 
 struct stat Folder::status() const {
   struct stat status{};
-  if (::fstat(descriptor_.get(), &status) != 0) fail(path_, "open");
+  if (::fstat(descriptor_.get(), &status) != 0) folder_failed(path_, "open");
   return status;
 }
 
@@ -148,7 +148,7 @@ Descriptor Folder::open(const std::string& name) const {
   Descriptor file(
       ::openat(descriptor_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status{};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail(path_ / name, "open");
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) folder_failed(path_ / name, "open");
   if (!S_ISREG(status.st_mode)) throw FileError(path_ / name, "read (not a regular file)", EINVAL);
   return file;
 }
@@ -158,7 +158,7 @@ std::vector<std::string> Folder::names() const {
   Descriptor again(::openat(descriptor_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(again.get()), ::closedir);
   if (listing == nullptr && errno == ENOMEM) throw std::bad_alloc();
-  if (listing == nullptr) fail(path_, "list");
+  if (listing == nullptr) folder_failed(path_, "list");
   again.release();
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(listing.get())) {
@@ -184,23 +184,24 @@ void Folder::replace(const std::string& name, const fs::path& shown,
   if (!mode && ::fstatat(descriptor_.get(), name.c_str(), &former, AT_SYMLINK_NOFOLLOW) == 0 &&
       S_ISREG(former.st_mode))
     mode = former.st_mode & 07777U;
-  if (mode && ::fchmod(file.descriptor(), *mode) != 0) fail(shown, "set the mode of");
-  if (sync == Sync::kYes && ::fsync(file.descriptor()) != 0) fail(shown, "sync");
-  if (!file.publish(name)) fail(shown, "rename the new file onto");
+  if (mode && ::fchmod(file.descriptor(), *mode) != 0) folder_failed(shown, "set the mode of");
+  if (sync == Sync::kYes && ::fsync(file.descriptor()) != 0) folder_failed(shown, "sync");
+  if (!file.publish(name)) folder_failed(shown, "rename the new file onto");
   // Some file systems cannot sync a directory and say EINVAL; the rename is then as safe as it
   // gets.
-  if (sync == Sync::kYes && ::fsync(descriptor_.get()) != 0 && errno != EINVAL) fail(path_, "sync");
+  if (sync == Sync::kYes && ::fsync(descriptor_.get()) != 0 && errno != EINVAL)
+    folder_failed(path_, "sync");
 }
 
 bool Folder::create_secret(const std::string& name, std::string_view content) const {
   NewFile file(descriptor_.get(), path_ / name);
-  if (::fchmod(file.descriptor(), 0600) != 0) fail(path_ / name, "set the mode of");
+  if (::fchmod(file.descriptor(), 0600) != 0) folder_failed(path_ / name, "set the mode of");
   FileWriter out(file.descriptor(), path_ / name);
   out.write(content);
   out.flush();
-  if (::fsync(file.descriptor()) != 0) fail(path_ / name, "sync");
+  if (::fsync(file.descriptor()) != 0) folder_failed(path_ / name, "sync");
   if (file.publish_new(name)) return true;
-  if (errno != EEXIST) fail(path_ / name, "create");
+  if (errno != EEXIST) folder_failed(path_ / name, "create");
   return false;
 }
 
@@ -208,16 +209,16 @@ void Folder::append_line(const std::string& name, std::string_view line) const {
   constexpr int kAppend = O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const Descriptor file(::openat(descriptor_.get(), name.c_str(), kAppend, 0666));
   struct stat status{};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail(path_ / name, "open");
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) folder_failed(path_ / name, "open");
   if (!S_ISREG(status.st_mode)) throw FileError(path_ / name, "write (not a regular file)", EINVAL);
   // A full disk may have cut the line before.
   char last = '\n';
   if (status.st_size > 0 && ::pread(file.get(), &last, 1, status.st_size - 1) < 0)
-    fail(path_ / name, "read");
+    folder_failed(path_ / name, "read");
   const std::string text = fmt::format("{}{}\n", last == '\n' ? "" : "\n", line);
   if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    fail(path_ / name, "write");
-  if (::fsync(file.get()) != 0) fail(path_ / name, "sync");
+    folder_failed(path_ / name, "write");
+  if (::fsync(file.get()) != 0) folder_failed(path_ / name, "sync");
 }
 
 /// What writers left that were killed between giving a file its first name and its last, or whose

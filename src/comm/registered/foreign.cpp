@@ -17,8 +17,6 @@
 namespace segfuse::comm {
 namespace {
 
-constexpr std::uintptr_t kArena = std::uintptr_t{64} << 20;  ///< glibc: where an arena begins
-
 std::uintptr_t hexadecimal(std::string_view text) {
   std::uintptr_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value, 16);

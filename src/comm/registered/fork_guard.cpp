@@ -126,7 +126,6 @@ class LostPages {
 
   /// A mapping at a boundary of 64 MiB that more of the same kind follows.
   bool begins_arena(std::size_t index) const {
-    constexpr std::uintptr_t kArena = std::uintptr_t{64} << 20;
     return maps_[index].begin % kArena == 0 && maps_[index].name.empty() &&
            index + 1 < maps_.size() && maps_[index + 1].begin == maps_[index].end &&
            maps_[index + 1].name.empty();

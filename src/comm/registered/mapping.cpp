@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/sizes.h"
 #include "comm/registered/child.h"
 #include "segfuse/error.h"
 
@@ -26,10 +27,6 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 46;  // more than any address space has
 constexpr int kMaxNodes = 64;
 constexpr std::size_t kLongestOwner = 200;  // of 249 bytes for a name of such a file
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 std::byte* reserve(std::size_t bytes) {
   void* memory =

@@ -9,6 +9,9 @@
 
 namespace segfuse::comm {
 
+/// glibc: where an arena begins.
+inline constexpr std::uintptr_t kArena = std::uintptr_t{64} << 20;
+
 /// Owns the mapping; unmaps it, except in a forked child, where it is not there.
 class [[nodiscard]] Mapping {
  public:

@@ -3,20 +3,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/sizes.h"
 #include "comm/registered/child.h"
 #include "comm/registered/mapping.h"
 #include "segfuse/error.h"
 #include "segfuse/registered.h"
 
 namespace segfuse::comm {
-namespace {
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-}  // namespace
-
 SubAllocator::SubAllocator(Slab slab, bool registered_whole)
     : slab_(std::move(slab)), base_(slab_.data()), forbidden_(registered_whole ? 2 : 1) {
   add_free(0, slab_.bytes());

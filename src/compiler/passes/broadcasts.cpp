@@ -91,7 +91,7 @@ bool squeeze_of_broadcast(Rewriter& r, const Expr& e, const Expr& inner) {
   return true;
 }
 
-bool on_squeeze(Rewriter& r, const Expr& e) {
+bool broadcast_of_squeeze(Rewriter& r, const Expr& e) {
   const ValId from = e.operands[0];
   const Axes& axes = e.attr<Axes>("axes");
   if (axes.empty()) {
@@ -114,7 +114,7 @@ bool on_squeeze(Rewriter& r, const Expr& e) {
 
 /// f(broadcast(a), broadcast(b)) is broadcast(f(a, b)) when both are broadcast in the same way;
 /// constants follow any way, and are scalars when they are alone.
-bool on_elementwise(Rewriter& r, const Expr& e) {
+bool broadcast_of_elementwise(Rewriter& r, const Expr& e) {
   const Expr* first = nullptr;
   for (const ValId operand : e.operands) {
     if (r.uniform(operand)) continue;
@@ -133,15 +133,15 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
   return true;
 }
 
-bool rule(Rewriter& r, ExprId id) {
+bool broadcasts_rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
   if (e.op == Op::broadcast) return on_broadcast(r, e);
-  if (e.op == Op::squeeze) return on_squeeze(r, e);
-  return ir::info(e.op).op_class == ir::OpClass::kElementwise && on_elementwise(r, e);
+  if (e.op == Op::squeeze) return broadcast_of_squeeze(r, e);
+  return ir::info(e.op).op_class == ir::OpClass::kElementwise && broadcast_of_elementwise(r, e);
 }
 
 }  // namespace
 
-bool clean_broadcasts(ir::Fusion& fusion) { return rewrite(fusion, rule); }
+bool clean_broadcasts(ir::Fusion& fusion) { return rewrite(fusion, broadcasts_rule); }
 
 }  // namespace segfuse::compiler

@@ -22,7 +22,7 @@ bool holds_all(DType to, DType from) {
   }
 }
 
-bool rule(Rewriter& r, ExprId id) {
+bool casts_rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
   if (e.op != Op::cast) return false;
   const DType target = e.attr<DType>("dtype");
@@ -40,6 +40,6 @@ bool rule(Rewriter& r, ExprId id) {
 
 }  // namespace
 
-bool clean_casts(ir::Fusion& fusion) { return rewrite(fusion, rule); }
+bool clean_casts(ir::Fusion& fusion) { return rewrite(fusion, casts_rule); }
 
 }  // namespace segfuse::compiler

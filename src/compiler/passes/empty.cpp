@@ -53,7 +53,7 @@ bool drop_empty_parts(Rewriter& r, ExprId id) {
   return true;
 }
 
-bool rule(Rewriter& r, ExprId id) {
+bool empty_rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
   if (ir::info(e.op).op_class == ir::OpClass::kOpaque && e.op != Op::matmul) return false;
   if (r.uniform(e.results[0])) return false;
@@ -68,6 +68,6 @@ bool rule(Rewriter& r, ExprId id) {
 
 }  // namespace
 
-bool remove_empty_tensors(ir::Fusion& fusion) { return rewrite(fusion, rule); }
+bool remove_empty_tensors(ir::Fusion& fusion) { return rewrite(fusion, empty_rule); }
 
 }  // namespace segfuse::compiler

@@ -237,7 +237,7 @@ bool drop_reduction(Rewriter& r, const Expr& e) {
   return true;
 }
 
-bool rule(Rewriter& r, ExprId id) {
+bool fold_rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
   if (e.op == Op::extent) return fold_extent(r, e);
   switch (ir::info(e.op).op_class) {
@@ -256,6 +256,6 @@ bool rule(Rewriter& r, ExprId id) {
 
 }  // namespace
 
-bool fold_constants(ir::Fusion& fusion) { return rewrite(fusion, rule); }
+bool fold_constants(ir::Fusion& fusion) { return rewrite(fusion, fold_rule); }
 
 }  // namespace segfuse::compiler

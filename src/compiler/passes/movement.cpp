@@ -235,7 +235,7 @@ bool elementwise_of_reshape(Rewriter& r, const Expr& e) {
   return true;
 }
 
-bool rule(Rewriter& r, ExprId id) {
+bool movement_rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
   if (ir::info(e.op).op_class == ir::OpClass::kElementwise)
     return on_elementwise(r, e) || elementwise_of_reshape(r, e);
@@ -265,6 +265,6 @@ bool rule(Rewriter& r, ExprId id) {
 
 }  // namespace
 
-bool clean_movement(ir::Fusion& fusion) { return rewrite(fusion, rule); }
+bool clean_movement(ir::Fusion& fusion) { return rewrite(fusion, movement_rule); }
 
 }  // namespace segfuse::compiler

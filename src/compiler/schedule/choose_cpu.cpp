@@ -7,14 +7,14 @@ namespace segfuse::compiler {
 
 namespace {
 
-constexpr std::int64_t kStream = 8192;      // elements of one outer iteration of a plain loop
-constexpr std::int64_t kColumns = 128;      // lanes that walk down rows together: eight vectors
-constexpr std::int64_t kNear = 1 << 18;     // elements that stay in the second level cache
-constexpr std::int64_t kRows = 2048;        // elements of short rows beside each other
-constexpr std::int64_t kFewRows = 16;       // less than this leaves threads idle
-constexpr std::int64_t kLongRow = 1 << 17;  // elements worth splitting
-constexpr std::int64_t kPart = 1 << 15;     // of a split row
-constexpr std::int64_t kHeld = 1 << 16;     // longest row that is held
+constexpr std::int64_t kStream = 8192;         // elements of one outer iteration of a plain loop
+constexpr std::int64_t kColumns = 128;         // lanes that walk down rows together: eight vectors
+constexpr std::int64_t kNear = 1 << 18;        // elements that stay in the second level cache
+constexpr std::int64_t kRows = 2048;           // elements of short rows beside each other
+constexpr std::int64_t kCpuFewRows = 16;       // less than this leaves threads idle
+constexpr std::int64_t kCpuLongRow = 1 << 17;  // elements worth splitting
+constexpr std::int64_t kPart = 1 << 15;        // of a split row
+constexpr std::int64_t kHeld = 1 << 16;        // longest row that is held
 // Shorter rows lie across the lanes: rows walked three times and more, walked less, not reduced.
 constexpr std::int64_t kShortNorm = 48;
 constexpr std::int64_t kShortRow = 16;
@@ -112,7 +112,7 @@ Schedule choose_cpu(const Space& space, std::span<const std::int64_t> lengths) {
     return s;
   }
   if (lane_reduced) {
-    if (l.parallel < kFewRows && l.reduced >= kLongRow) {
+    if (l.parallel < kCpuFewRows && l.reduced >= kCpuLongRow) {
       s.split = space.inner > 0 && l.inner < l.reduced
                     ? std::max<std::int64_t>(1, floor_power(kPart / l.inner))
                     : kPart;

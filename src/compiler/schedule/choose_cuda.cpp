@@ -11,20 +11,20 @@ namespace {
 // them.
 constexpr std::int64_t kBlock = 256;  // threads that run together well
 constexpr std::int64_t kLargestBlock = 1024;
-constexpr std::int64_t kAlone = 4;            // elements of a lane that takes them one by one
-constexpr std::int64_t kBlocks = 512;         // that keep all multiprocessors busy
-constexpr std::int64_t kFewRows = 128;        // less than this leaves multiprocessors idle
-constexpr std::int64_t kLongRow = 1 << 15;    // elements worth splitting
-constexpr std::int64_t kHeldWords = 32;       // registers of a lane that hold rows
-constexpr std::int64_t kRegisters = 1 << 16;  // of a multiprocessor
-constexpr std::int64_t kResident = 1024;      // threads of one that are enough
-constexpr std::int64_t kBesides = 48;         // registers of a lane besides those that hold rows
-constexpr std::int64_t kBesidesWide = 56;     // the same with eight elements at a time
-constexpr std::int64_t kColumnsJoined = 64;   // columns of a block that joins chunks
-constexpr std::int64_t kPartsJoined = 512;    // that one lane joins while others wait little
-constexpr std::int64_t kThin = 16;            // side of a matrix that no tile is made for
-constexpr std::int64_t kProcessors = 128;     // multiprocessors, about
-constexpr std::int64_t kShared = 100 * 1024;  // bytes of shared memory, for two blocks
+constexpr std::int64_t kAlone = 4;              // elements of a lane that takes them one by one
+constexpr std::int64_t kBlocks = 512;           // that keep all multiprocessors busy
+constexpr std::int64_t kCudaFewRows = 128;      // less than this leaves multiprocessors idle
+constexpr std::int64_t kCudaLongRow = 1 << 15;  // elements worth splitting
+constexpr std::int64_t kHeldWords = 32;         // registers of a lane that hold rows
+constexpr std::int64_t kRegisters = 1 << 16;    // of a multiprocessor
+constexpr std::int64_t kResident = 1024;        // threads of one that are enough
+constexpr std::int64_t kBesides = 48;           // registers of a lane besides those that hold rows
+constexpr std::int64_t kBesidesWide = 56;       // the same with eight elements at a time
+constexpr std::int64_t kColumnsJoined = 64;     // columns of a block that joins chunks
+constexpr std::int64_t kPartsJoined = 512;      // that one lane joins while others wait little
+constexpr std::int64_t kThin = 16;              // side of a matrix that no tile is made for
+constexpr std::int64_t kProcessors = 128;       // multiprocessors, about
+constexpr std::int64_t kShared = 100 * 1024;    // bytes of shared memory, for two blocks
 
 std::int64_t power_below(std::int64_t value) {
   return static_cast<std::int64_t>(
@@ -134,7 +134,7 @@ class CudaChooser {
 
   void rows() {
     const std::int64_t of_lane = space_.widest <= 2 ? 32 : 16;
-    if (parallel_ < kFewRows && reduced_ >= kLongRow && first_ > 1) {
+    if (parallel_ < kCudaFewRows && reduced_ >= kCudaLongRow && first_ > 1) {
       split(kBlock * of_lane, parallel_);
       s_.staged = space_.kind != GroupKind::kReduce;
       s_.tile = kBlock * vector_ * s_.unroll;
@@ -143,8 +143,8 @@ class CudaChooser {
     share_block(reduced_, rows_aligned() ? of_lane : kAlone);
     if (space_.phases > 1) hold();
     // Rows that are read again are few at a time: those that run fit the second-level cache.
-    if (space_.phases > 1 && s_.hold == Hold::kReread && reduced_ >= kLongRow &&
-        reduced_ <= 2 * kLongRow)
+    if (space_.phases > 1 && s_.hold == Hold::kReread && reduced_ >= kCudaLongRow &&
+        reduced_ <= 2 * kCudaLongRow)
       s_.threads = static_cast<int>(kLargestBlock);
   }
 

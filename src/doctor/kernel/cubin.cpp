@@ -21,7 +21,7 @@ constexpr std::uint64_t kReservedShared = 1024;
 // Attributes of .nv.info sections.
 constexpr int kMaxThreads = 0x05;
 constexpr int kFrameSize = 0x11;
-constexpr int kRegisters = 0x2f;
+constexpr int kRegistersAttribute = 0x2f;
 constexpr int kBarriers = 0x4c;
 constexpr int kAnnotations = 0x55;  ///< pairs (kind, offset of an instruction)
 constexpr std::uint64_t kSpillAnnotation = 1;
@@ -112,7 +112,7 @@ std::vector<KernelInfo> read_cubin(std::string_view bytes, const std::string& fi
         file, elf.machine, kCuda));
   const std::uint32_t architecture =
       elf.abi_version >= kSecondByteAbi ? (elf.flags >> 8) & 0xff : elf.flags & 0xff;
-  const auto registers = values_of(elf, kRegisters);
+  const auto registers = values_of(elf, kRegistersAttribute);
   const auto frames = values_of(elf, kFrameSize);
   std::vector<KernelInfo> kernels;
   constexpr std::string_view kPrefix = ".nv.info.";

@@ -19,7 +19,7 @@ void say_loops(const std::string& reason) {
   });
 }
 
-std::unique_ptr<Backend> make(const BackendSetup& setup) {
+std::unique_ptr<Backend> make_compiled(const BackendSetup& setup) {
   std::string reason;
   std::shared_ptr<jit::CpuCompiler> compiler = shared_cpu_compiler(setup.options.context, &reason);
   if (!compiler) {
@@ -39,6 +39,6 @@ std::unique_ptr<Backend> make(const BackendSetup& setup) {
 
 }  // namespace
 
-BackendInfo compiled_backend() { return {.name = "compiled", .make = make}; }
+BackendInfo compiled_backend() { return {.name = "compiled", .make = make_compiled}; }
 
 }  // namespace segfuse::engine

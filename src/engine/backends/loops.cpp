@@ -8,7 +8,7 @@
 namespace segfuse::engine {
 namespace {
 
-std::unique_ptr<Backend> make(const BackendSetup& setup) {
+std::unique_ptr<Backend> make_loops(const BackendSetup& setup) {
   const bool checks = setup.options.check_numerics;
   const auto planner = [&fusion = setup.fusion, groups = make_groups(setup.fusion, !checks)](
                            std::span<const Tensor> inputs, const CpuContext& context,
@@ -21,6 +21,8 @@ std::unique_ptr<Backend> make(const BackendSetup& setup) {
 
 }  // namespace
 
-BackendInfo loops_backend() { return {.name = "loops", .checks_numerics = true, .make = make}; }
+BackendInfo loops_backend() {
+  return {.name = "loops", .checks_numerics = true, .make = make_loops};
+}
 
 }  // namespace segfuse::engine

@@ -13,10 +13,10 @@ namespace segfuse::engine {
 
 namespace {
 
-constexpr std::int64_t kTaskElements = 1 << 14;
+constexpr std::int64_t kLineElements = 1 << 14;
 
 template <class Body>
-void with_number(DType dtype, Body&& body) {
+void with_line_type(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kF32: return body(float{});
     case DType::kF64: return body(double{});
@@ -38,7 +38,7 @@ struct Lines {
   std::int64_t begin(std::int64_t line) const {
     return line / inner * length * inner + line % inner;
   }
-  std::int64_t grain() const { return std::max<std::int64_t>(1, kTaskElements / length); }
+  std::int64_t grain() const { return std::max<std::int64_t>(1, kLineElements / length); }
 };
 
 // --- running results
@@ -60,7 +60,7 @@ struct Sum {
 };
 
 template <class T>
-struct Product {
+struct RunningProduct {
   Wrapping<Carried<T>> y = 1;
   Carried<T> next(Carried<T> x) {
     y = static_cast<Wrapping<Carried<T>>>(y * static_cast<Wrapping<Carried<T>>>(x));
@@ -157,13 +157,13 @@ void scan(ThreadPool& pool, ir::Op op, const Array& from, const Array& second, s
           bool reverse, const Array& to) {
   const Lines lines(to.shape(), axis);
   if (lines.count() == 0) return;
-  with_number(to.dtype, [&](auto zero) {
+  with_line_type(to.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* in = from.as<const T>();
     T* out = to.as<T>();
     switch (op) {
       case ir::Op::cumsum: return run_lines<T, Sum<T>>(pool, lines, reverse, in, out);
-      case ir::Op::cumprod: return run_lines<T, Product<T>>(pool, lines, reverse, in, out);
+      case ir::Op::cumprod: return run_lines<T, RunningProduct<T>>(pool, lines, reverse, in, out);
       case ir::Op::cummax: return run_lines<T, Max<T>>(pool, lines, reverse, in, out);
       case ir::Op::cummin: return run_lines<T, Min<T>>(pool, lines, reverse, in, out);
       case ir::Op::cumlogsumexp: return run_lines<T, LogSum>(pool, lines, reverse, in, out);
@@ -178,7 +178,7 @@ void sort(ThreadPool& pool, const Array& from, std::size_t axis, bool descending
           const Array& values, const Array& places) {
   const Lines lines(from.shape(), axis);
   if (lines.count() == 0) return;
-  with_number(from.dtype, [&](auto zero) {
+  with_line_type(from.dtype, [&](auto zero) {
     using T = decltype(zero);
     pool.for_ranges(lines.count(), lines.grain(), [&](std::int64_t first, std::int64_t last) {
       std::vector<Keyed<T>> line(static_cast<std::size_t>(lines.length));

@@ -13,7 +13,7 @@
 
 namespace segfuse::engine {
 
-using Ints = std::vector<std::int64_t>;
+using Strides = std::vector<std::int64_t>;
 
 // --- pointwise groups
 
@@ -132,7 +132,7 @@ void CpuPlanner::plan_reduction(ir::ExprId id) {
   for (const ir::ValId result : expr.results) targets.push_back(compute(result));
   const Ref from = ref(expr.operands[0]);
   add_step(id, {from}, targets,
-           [op = expr.op, from, targets, axes = fusion_.attr<Ints>(id, "axes")](Run& run) {
+           [op = expr.op, from, targets, axes = fusion_.attr<Strides>(id, "axes")](Run& run) {
              std::vector<Array> to;
              for (const Ref& target : targets) to.push_back(run.array(target));
              reduce(run.pool, op, run.array(from), axes, to);

@@ -12,7 +12,7 @@ namespace {
 
 using ir::Evaluation;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 // A lane that holds a row in registers adds at most 64 elements, and lanes are joined in a tree;
 // all other sums are compensated.
 constexpr double kPlainAdditions = 80;
@@ -50,7 +50,7 @@ std::vector<Tensor> with_operands(const Evaluation& e, std::vector<Tensor> opera
 double distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   const double d = std::abs(a - b);
-  return std::isnan(d) ? kInfinity : d;
+  return std::isnan(d) ? kUnbounded : d;
 }
 
 /// |x| and so on of the first operand of a sum-like operation, reduced or moved as it does.
@@ -278,7 +278,7 @@ Tensor through_fmod(std::span<const Judged> operands, const Tensor& result) {
     const double of_a = operands[0].error.at(i);
     const double of_b = operands[1].error.at(i);
     if (of_a == 0 && of_b == 0) return 0.0;
-    if (!(of_b < b)) return kInfinity;
+    if (!(of_b < b)) return kUnbounded;
     const double times = std::abs(std::round((a - r) / b));
     const double moved = kSlack * (of_a + times * of_b);
     const bool same = std::abs(r) >= moved && std::abs(r) + moved < b - of_b;
@@ -289,7 +289,7 @@ Tensor through_fmod(std::span<const Judged> operands, const Tensor& result) {
 std::vector<Tensor> unknown(const std::vector<Tensor>& results) {
   std::vector<Tensor> errors;
   for (const Tensor& result : results)
-    errors.push_back(map(result, [](double, std::int64_t) { return kInfinity; }));
+    errors.push_back(map(result, [](double, std::int64_t) { return kUnbounded; }));
   return errors;
 }
 
@@ -397,9 +397,9 @@ void round_errors(const Evaluation& e, DType dtype, const Tensor& result, Tensor
     double error = errors.at(i) + (moved && errors.at(i) == 0 ? 0 : smallest(dtype));
     if (std::isfinite(size)) {
       if (!moved) error += rounding(dtype) * (size + error);
-      if (size + error >= largest_of(dtype)) error = kInfinity;
+      if (size + error >= largest_of(dtype)) error = kUnbounded;
     }
-    errors.set(i, std::isnan(error) ? kInfinity : error);
+    errors.set(i, std::isnan(error) ? kUnbounded : error);
   }
 }
 

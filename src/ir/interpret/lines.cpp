@@ -54,8 +54,8 @@ std::int64_t joined(Op op, std::int64_t before, std::int64_t x) {
 }
 
 /// NaN is greater than all numbers.
-bool less(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
-bool less(std::int64_t a, std::int64_t b) { return a < b; }
+bool nan_last(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
+bool nan_last(std::int64_t a, std::int64_t b) { return a < b; }
 
 template <class T>
 void sort_lines(const Evaluation& e, Tensor& values, Tensor& places) {
@@ -68,7 +68,7 @@ void sort_lines(const Evaluation& e, Tensor& values, Tensor& places) {
       return from[static_cast<std::size_t>(line[static_cast<std::size_t>(t)])];
     };
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-      return descending ? less(at(b), at(a)) : less(at(a), at(b));
+      return descending ? nan_last(at(b), at(a)) : nan_last(at(a), at(b));
     });
     for (std::size_t t = 0; t < line.size(); ++t) {
       values.span<T>()[static_cast<std::size_t>(line[t])] = at(order[t]);

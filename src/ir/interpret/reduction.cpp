@@ -20,7 +20,7 @@ std::int64_t wrapping_mul(std::int64_t a, std::int64_t b) {
 
 /// NaN is greater than everything, so that it propagates.
 bool greater(double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
-bool less(double a, double b) { return a < b || (std::isnan(a) && !std::isnan(b)); }
+bool nan_first(double a, double b) { return a < b || (std::isnan(a) && !std::isnan(b)); }
 
 double reduce_logsumexp(const std::vector<double>& values) {
   double largest = -std::numeric_limits<double>::infinity();
@@ -41,7 +41,7 @@ double reduce_real(Monoid monoid, const std::vector<double>& values) {
   for (const double value : values) {
     if (monoid == Monoid::kProduct) state *= value;
     if (monoid == Monoid::kMax && greater(value, state)) state = value;
-    if (monoid == Monoid::kMin && less(value, state)) state = value;
+    if (monoid == Monoid::kMin && nan_first(value, state)) state = value;
   }
   return state;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 
 namespace segfuse::runtime {
@@ -28,10 +29,6 @@ bool joinable(const Frontier& a, const Frontier& b) {
 }
 
 bool is_free(const Block* block) { return block != nullptr && block->state == BlockState::kFree; }
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

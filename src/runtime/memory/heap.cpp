@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/sizes.h"
 #include "runtime/memory/heap_state.h"
 
 namespace segfuse::runtime {
@@ -15,10 +16,6 @@ namespace segfuse::runtime {
 namespace {
 
 constexpr std::size_t kGrowthStep = std::size_t{2} << 20;
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/sizes.h"
 #include "semicrf/align/lattice.h"
 
 namespace segfuse::semicrf {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 /// Of the pieces that may end at t (their starts are not known yet), those that ties choose: they
 /// differ in what stands before them.
 std::vector<AlignLattice::Piece> AlignLattice::best_of(const std::vector<Piece>& pieces,

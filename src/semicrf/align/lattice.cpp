@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// The best path is further below the bound of sums with each segment; from here on the other bound
 /// is worth its time.

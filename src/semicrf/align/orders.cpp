@@ -1,4 +1,5 @@
 #include "segfuse/semicrf/orders.h"
+#include "base/sizes.h"
 
 #include <fmt/core.h>
 
@@ -11,8 +12,6 @@
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 void check_orders(const LabelOrders& orders) {
   const std::int64_t count = std::ssize(orders.nodes);

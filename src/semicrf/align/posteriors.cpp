@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/sizes.h"
 #include "semicrf/align/lattice.h"
 
 namespace segfuse::semicrf {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 void AlignLattice::count(std::int32_t node, double log_partition) {
   const NodeFrames& f = frames_[at(node)];
   std::vector<double>& changes = changes_[at(orders_.nodes[at(node)].label)];

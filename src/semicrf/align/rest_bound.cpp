@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
 #include "base/thread_pool.h"
 #include "semicrf/cpu/best/viterbi.h"
 #include "semicrf/cpu/sum/factored.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// The row from its end to its beginning, with the orders' labels only: what follows a segment is
 /// what stands before it there.

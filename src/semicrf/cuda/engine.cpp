@@ -190,6 +190,7 @@ SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
 SEGFUSE_INSTANTIATE(Half)
 SEGFUSE_INSTANTIATE(BFloat16)
+#undef SEGFUSE_INSTANTIATE
 
 #define SEGFUSE_INSTANTIATE_LABELS(Int)                                                         \
   template void CudaEngine::segmentations_from_labels(                                          \

@@ -241,5 +241,6 @@ void CudaInference::posteriors(const Potentials<T>& potentials, const Scope& sco
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

@@ -164,5 +164,6 @@ void CudaInference::check(void* caller) {
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

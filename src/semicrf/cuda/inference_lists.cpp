@@ -145,5 +145,6 @@ void CudaInference::k_best(const Potentials<T>& potentials, const Scope& scope, 
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

@@ -152,5 +152,6 @@ void CudaInference::max_marginal(const Potentials<T>& potentials, const Scope& s
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

@@ -243,5 +243,6 @@ void CudaOnlineDecoder::check() {
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

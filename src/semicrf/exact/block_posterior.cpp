@@ -6,14 +6,13 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/sizes.h"
 #include "segfuse/error.h"
 #include "semicrf/exact/frame_piece.h"
 #include "semicrf/exact/short_segments.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Rows of some boundaries of a lattice.
 struct Boundaries {
@@ -453,5 +452,6 @@ std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView& 
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

@@ -161,5 +161,6 @@ void Inference::kl(const Potentials<T>& p, const Potentials<T>& q, const View<do
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

@@ -282,5 +282,6 @@ void Inference::posteriors(const Potentials<T>& potentials, const Scope& scope,
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

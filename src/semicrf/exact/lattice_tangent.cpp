@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/sizes.h"
 #include "semicrf/exact/lattice_kernels.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// a += b over a vector of classes.
 void add_to(double* a, const double* b, std::int64_t stride) {

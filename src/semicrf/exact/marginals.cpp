@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 #include "semicrf/exact/inference.h"
 #include "semicrf/exact/short_segments.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// P(segment (s, d), any label) for d = 1 .. m, after both passes; (length, m).
 std::vector<double> short_segments(const LatticeInput& x, const Lattice& lattice, std::int64_t m) {
@@ -132,5 +131,6 @@ void Inference::max_marginal(const Potentials<T>& potentials, const Scope& scope
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

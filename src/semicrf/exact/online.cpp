@@ -11,6 +11,7 @@
 #include <limits>
 #include <span>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 #include "semicrf/exact/frame_piece.h"
 #include "semicrf/exact/inference.h"
@@ -18,8 +19,6 @@
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// A boundary and the label of the segment that ends there; boundary 0 has label -1.
 struct Junction {
@@ -414,5 +413,6 @@ RowStatus OnlineDecoder::finish(Segmentations& decided) {
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

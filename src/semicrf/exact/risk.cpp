@@ -6,14 +6,13 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 #include "semicrf/exact/inference.h"
 #include "semicrf/exact/segment_list.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Which segments and transitions have a finite score. Where all have, one label stands for all.
 class Allowed {

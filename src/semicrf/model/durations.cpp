@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf_models.h"
 #include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// log(1 + exp(x)), for any x.
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
@@ -271,6 +270,7 @@ Segmentations chain_from_labels(const View<const Int, 2>& labels, const Lengths&
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)
+#undef SEGFUSE_INSTANTIATE
 template Segmentations chain_from_labels(const View<const std::int32_t, 2>&, const Lengths&,
                                          LabelRules);
 template Segmentations chain_from_labels(const View<const std::int64_t, 2>&, const Lengths&,

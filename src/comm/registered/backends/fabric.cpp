@@ -17,7 +17,7 @@ namespace segfuse::comm {
 namespace {
 
 constexpr std::uint32_t kVersion = FI_VERSION(1, 11);
-constexpr std::uint64_t kAccess =
+constexpr std::uint64_t kFabricAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// What libfabric exports; the rest of its interface is functions in its headers.
@@ -79,8 +79,8 @@ class FabricPin final : public Pin {
  public:
   FabricPin(std::shared_ptr<FabricBackend::State> state, std::span<std::byte> pages)
       : state_(std::move(state)) {
-    check(fi_mr_reg(state_->domain, pages.data(), pages.size(), kAccess, 0, state_->next_key++, 0,
-                    &region_, nullptr),
+    check(fi_mr_reg(state_->domain, pages.data(), pages.size(), kFabricAccess, 0,
+                    state_->next_key++, 0, &region_, nullptr),
           "registering memory", state_->provider);
   }
   ~FabricPin() override {

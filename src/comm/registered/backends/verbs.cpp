@@ -24,7 +24,7 @@ struct MemoryRegion {  // ibv_mr
   std::uint32_t local_key;
   std::uint32_t remote_key;
 };
-constexpr int kAccess = 1 | 2 | 4;  // local write, remote write, remote read
+constexpr int kVerbsAccess = 1 | 2 | 4;  // local write, remote write, remote read
 
 struct Verbs {
   void** (*devices)(int*);
@@ -75,7 +75,8 @@ class VerbsPin final : public Pin {
  public:
   VerbsPin(std::shared_ptr<Domain> domain, std::span<std::byte> pages)
       : domain_(std::move(domain)),
-        region_(verbs().register_memory(domain_->domain, pages.data(), pages.size(), kAccess)) {
+        region_(
+            verbs().register_memory(domain_->domain, pages.data(), pages.size(), kVerbsAccess)) {
     if (region_ == nullptr)
       throw DeviceError(
           fmt::format("verbs: {} bytes cannot be registered: {}; see the limit on locked memory "

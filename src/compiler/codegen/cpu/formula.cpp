@@ -29,7 +29,7 @@ constexpr Operator kProduct[] = {{"*", "mul"}, {"/", "div"}};
 constexpr std::span<const Operator> kLevels[] = {kOr, kAnd, kEqual, kLess, kSum, kProduct};
 
 /// Functions of std whose operation has another name.
-constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+constexpr std::pair<std::string_view, std::string_view> kStandardNames[] = {
     {"nearbyint", "round"}, {"max", "maximum"}, {"min", "minimum"}};
 
 /// Expressions of C++ by recursive descent. Truth values are vectors of the type bool.
@@ -119,7 +119,7 @@ class Parser {
     const std::size_t size = rest_.find('(');
     if (size == std::string_view::npos) fail();
     std::string_view name = rest_.substr(0, size);
-    for (const auto& [std_name, ours] : kNames)
+    for (const auto& [std_name, ours] : kStandardNames)
       if (name == std_name) name = ours;
     rest_.remove_prefix(size + 1);
     std::string arguments = choice();

@@ -12,8 +12,8 @@
 namespace segfuse::compiler::cpu {
 namespace {
 
-constexpr std::string_view kNames = "//: ";
-constexpr std::string_view kNeeds = "//+ ";
+constexpr std::string_view kNamesMark = "//: ";
+constexpr std::string_view kNeedsMark = "//+ ";
 
 /// "a_{x,y}b c" is a_xb a_yb c.
 std::vector<std::string> expand(const std::string& pattern) {
@@ -48,10 +48,10 @@ std::vector<PreludePiece> parse(std::string_view source) {
     const std::size_t end = std::min(source.find('\n'), source.size() - 1);
     const std::string_view line = source.substr(0, end);
     source.remove_prefix(end + 1);
-    if (line.starts_with(kNames)) {
-      pieces.push_back({names_of(line.substr(kNames.size())), {}, {}});
-    } else if (line.starts_with(kNeeds)) {
-      pieces.back().needs = names_of(line.substr(kNeeds.size()));
+    if (line.starts_with(kNamesMark)) {
+      pieces.push_back({names_of(line.substr(kNamesMark.size())), {}, {}});
+    } else if (line.starts_with(kNeedsMark)) {
+      pieces.back().needs = names_of(line.substr(kNeedsMark.size()));
     } else if (!pieces.empty()) {
       pieces.back().text.append(line).push_back('\n');
     }
@@ -79,10 +79,6 @@ void add_formulas(std::vector<PreludePiece>& pieces) {
                                     vector_formula(info.formula, type))});
     }
   }
-}
-
-bool is_word(char c) {
-  return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 using PieceByName = std::map<std::string, std::size_t, std::less<>>;

@@ -8,6 +8,11 @@
 
 namespace segfuse::compiler::cpu {
 
+/// Whether a name in C may hold it.
+inline bool is_word(char c) {
+  return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 /// A part of the prelude: what it defines, what it needs beyond the names that stand in its text
 /// (names that macros paste together), and its text. It may use pieces before it.
 struct PreludePiece {

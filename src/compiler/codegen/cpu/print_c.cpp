@@ -13,8 +13,6 @@ using namespace loop;
 
 namespace {
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-
 bool has_word(std::string_view text, std::string_view word) {
   for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
     const bool begins = at == 0 || !is_word(text[at - 1]);

@@ -16,6 +16,7 @@
 #include "doctor/fork/act/trace.h"
 #include "doctor/fork/act/trace_listener.h"
 #include "doctor/fork/act/trace_message.h"
+#include "doctor/fork/page.h"
 #include "segfuse/error.h"
 #include "segfuse/spawn.h"
 
@@ -28,9 +29,6 @@ constexpr std::uint64_t kLooks = 3;
 constexpr std::size_t kMaxSites = 4000;
 /// Frames from the caller on that tell places apart.
 constexpr std::size_t kFramesOfPlace = 3;
-constexpr std::uint64_t kPage = 4096;
-
-std::uint64_t page_begin(std::uint64_t address) { return address & ~(kPage - 1); }
 
 /// Registered and not released: ranges of one process.
 struct Live {

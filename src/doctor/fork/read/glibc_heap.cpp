@@ -1,11 +1,12 @@
 #include "doctor/fork/read/glibc_heap.h"
 
+#include "doctor/fork/page.h"
+
 namespace segfuse::doctor {
 
 namespace {
 
 constexpr std::uint64_t kHeap = std::uint64_t{64} << 20;
-constexpr std::uint64_t kPage = 4096;
 // Low bits of a chunk's size.
 constexpr std::uint64_t kPreviousLive = 1;
 constexpr std::uint64_t kMapped = 2;
@@ -83,7 +84,7 @@ std::optional<Chunk> MmappedChunks::covering(std::uint64_t address, std::uint64_
     at = chunk->end();
   }
   // Something else comes first: back from the address.
-  const std::uint64_t start = address & ~(kPage - 1);
+  const std::uint64_t start = page_begin(address);
   for (std::uint64_t page = start; page >= begin && probes_ > 0; page -= kPage, --probes_) {
     if (page >= nothing_begin_ && page < nothing_end_) {
       nothing_end_ = start + kPage;

@@ -8,18 +8,16 @@
 
 #include "base/code/demangle.h"
 #include "doctor/elf.h"
+#include "doctor/fork/page.h"
 #include "segfuse/error.h"
 
 namespace segfuse::doctor {
 
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
 constexpr std::uint16_t kMaxParts = 64;
 /// So much of a file's front says that it is the one that was loaded: headers and build id.
 constexpr std::size_t kFront = 1024;
-
-std::uint64_t page_of(std::uint64_t address) { return address & ~(kPage - 1); }
 
 template <class Record>
 bool read_record(const MemoryReader& memory, std::uint64_t address, Record& record) {
@@ -37,10 +35,10 @@ const Vma* vma_at(const std::vector<Vma>& vmas, std::uint64_t address) {
 bool is_loaded(const std::vector<Vma>& vmas, const Vma& head, const Elf64_Phdr& part,
                std::uint64_t bias) {
   if (part.p_filesz == 0) return true;
-  const std::uint64_t last = page_of(bias + part.p_vaddr + part.p_filesz - 1);
+  const std::uint64_t last = page_begin(bias + part.p_vaddr + part.p_filesz - 1);
   const Vma* vma = vma_at(vmas, last);
   return vma != nullptr && vma->inode == head.inode && vma->name == head.name && !vma->shared &&
-         vma->offset + (last - vma->begin) == page_of(part.p_offset + part.p_filesz - 1);
+         vma->offset + (last - vma->begin) == page_begin(part.p_offset + part.p_filesz - 1);
 }
 
 void add_variables(const MemoryReader& memory, const std::vector<Vma>& vmas, const Vma& head,
@@ -57,7 +55,7 @@ void add_variables(const MemoryReader& memory, const std::vector<Vma>& vmas, con
     return part.p_type == PT_LOAD && part.p_offset < kPage;
   });
   if (first == parts.end()) return;
-  const std::uint64_t bias = head.begin - page_of(first->p_vaddr);
+  const std::uint64_t bias = head.begin - page_begin(first->p_vaddr);
   for (const Elf64_Phdr& part : parts) {
     if (part.p_type != PT_LOAD || (part.p_flags & PF_W) == 0 || part.p_memsz < part.p_filesz ||
         part.p_memsz == 0 || part.p_memsz > (std::uint64_t{1} << 46))

@@ -10,12 +10,12 @@
 #include <thread>
 
 #include "base/text.h"
+#include "doctor/fork/page.h"
 
 namespace segfuse::doctor {
 
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
 /// Words that are looked at, at the upper end of a mapping and below a thread's descriptor.
 constexpr std::uint64_t kSearched = 4 * kPage;
 /// Above a stack pointer: frames of a thread, and all that touches its stack.
@@ -101,15 +101,15 @@ void find_stack(const MemoryReader& memory, ThreadPlace& thread) {
   const std::uint64_t descriptor = thread.descriptor;
   const std::vector<std::uint64_t> words =
       words_of(memory, descriptor + kNumberOffset + 8, descriptor + kDescriptor);
-  thread.stack_end = (descriptor + kDescriptor + kPage - 1) & ~(kPage - 1);
+  thread.stack_end = page_begin(descriptor + kDescriptor + kPage - 1);
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     const std::uint64_t begin = words[i];
     const std::uint64_t bytes = words[i + 1];
     if (begin >= descriptor || bytes < kMinStack || bytes > (std::uint64_t{1} << 46)) continue;
     const std::uint64_t end = begin + bytes;
     if (end < descriptor + kNumberOffset || end > thread.stack_end + kPage) continue;
-    thread.stack_begin = begin & ~(kPage - 1);
-    thread.stack_end = (end + kPage - 1) & ~(kPage - 1);
+    thread.stack_begin = page_begin(begin);
+    thread.stack_end = page_begin(end + kPage - 1);
     return;
   }
 }

@@ -13,10 +13,6 @@ namespace {
 
 constexpr std::string_view kKindNames[] = {"log_mel", "mfcc", "raw", "values"};
 
-double hop_samples(const FeatureConfig& config) {
-  return config.sample_rate * config.hop_ms / 1000;
-}
-
 void require(bool condition, std::string_view what, double found, std::string_view expected) {
   if (!condition)
     throw UsageError(fmt::format("features: {} is {}; expected {}", what, found, expected));

@@ -8,10 +8,6 @@ namespace {
 
 constexpr int kDeltaReach = 2;
 
-double hop_samples(const FeatureConfig& config) {
-  return config.sample_rate * config.hop_ms / 1000;
-}
-
 /// Index of x[n] in a signal mirrored at both ends (the end samples stand once).
 std::int64_t mirrored_index(std::int64_t n, std::int64_t size) {
   if (size == 1) return 0;

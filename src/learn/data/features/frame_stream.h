@@ -11,6 +11,10 @@
 
 namespace segfuse {
 
+inline double hop_samples(const FeatureConfig& config) {
+  return config.sample_rate * config.hop_ms / 1000;
+}
+
 struct FeatureExtractor::State {
   FeatureConfig config;
   std::int64_t window = 0;  // samples

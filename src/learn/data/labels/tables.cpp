@@ -28,7 +28,7 @@ constexpr std::array kNamings = {
     Naming{"onset_ind", "offset_ind", "label", true},
 };
 
-constexpr std::size_t kDas = 2;
+constexpr std::size_t kDasTable = 2;
 
 std::optional<std::size_t> find_column(const TableRow& header, std::string_view name) {
   for (std::size_t i = 0; i < header.fields.size(); ++i)
@@ -62,7 +62,7 @@ Columns find_columns(const TableRow& first, std::string_view name) {
       columns.end = *found[1];
       columns.label = *found[2];
       columns.in_samples = names.in_samples;
-      columns.declares = i == kDas;
+      columns.declares = i == kDasTable;
       columns.recording = find_column(first, "notated_path");
       if (!columns.recording) columns.recording = find_column(first, "audio_path");
       return columns;

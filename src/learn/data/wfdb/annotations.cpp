@@ -12,7 +12,7 @@ namespace segfuse::data {
 namespace {
 
 enum Code {
-  kEnd = 0,
+  kEndWord = 0,
   kNote = 22,
   kSkip = 59,
   kNum = 60,
@@ -133,7 +133,7 @@ WfdbAnnotations parse_wfdb_annotations(std::string_view bytes, std::string_view 
     const unsigned word = words.next("an annotation or the end mark");
     const int code = static_cast<int>(word >> 10);
     const std::int64_t value = word & 0x3FFU;
-    if (word == kEnd) break;
+    if (word == kEndWord) break;
     if (code > kSkip && !before)
       words.refuse(at, fmt::format("code {}, which belongs to the annotation before it, and there "
                                    "is none",

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/context/pool.h"
+#include "base/sizes.h"
 #include "engine/device/accelerator.h"
 #include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
@@ -19,8 +20,6 @@ namespace segfuse::learn {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 semicrf::View<const float, 3> view3(const Tensor& t) {
   return {t.span<float>().data(), {t.shape()[0], t.shape()[1], t.shape()[2]}};

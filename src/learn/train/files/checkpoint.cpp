@@ -12,7 +12,7 @@
 namespace segfuse::learn {
 namespace {
 
-constexpr int kVersion = 2;  // 1 had a hash instead of the recipe
+constexpr int kCheckpointVersion = 2;  // 1 had a hash instead of the recipe
 constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
 
 struct Group {
@@ -37,7 +37,7 @@ Json to_json(const TrainingState& s, const Recipe& recipe) {
     history.push_back({r.epoch, number(r.train_loss), number(r.dev_loss), number(r.dev_error),
                        number(r.learning_rate), number(r.crf_largest), number(r.other_largest),
                        number(r.dev_score)});
-  return {{"version", kVersion},
+  return {{"version", kCheckpointVersion},
           {"recipe", recipe_json(recipe)},
           {"step", s.step},
           {"epoch", s.epoch},
@@ -113,9 +113,9 @@ auto with_state(const TensorFile& file, const std::string& source, const Use& us
   const std::string place = source + ": the metadata 'state'";
   const Json parsed = parse_json(text->second, place);
   const JsonPlace json(parsed, place);
-  if (json.at("version").integer() != kVersion)
+  if (json.at("version").integer() != kCheckpointVersion)
     throw DataError(fmt::format("{}: the checkpoint has version {}; this program reads version {}",
-                                source, json_text(json.at("version").value()), kVersion));
+                                source, json_text(json.at("version").value()), kCheckpointVersion));
   return use(json);
 }
 

@@ -14,18 +14,14 @@
 namespace segfuse::learn {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kModelVersion = 1;
 
 Json sizes_of(const TrainedModel& model) {
   const ModelConfig& m = model.config.model;
-  return {{"version", kVersion},
-          {"overrides", model.config.overrides},
-          {"data", model.config.data.path},
-          {"labels", model.labels.labels()},
-          {"head", name_of(m.head)},
-          {"features", m.features},
-          {"max_duration", m.max_duration},
-          {"joins_neighbours", m.joins_neighbours}};
+  return {{"version", kModelVersion},       {"overrides", model.config.overrides},
+          {"data", model.config.data.path}, {"labels", model.labels.labels()},
+          {"head", name_of(m.head)},        {"features", m.features},
+          {"max_duration", m.max_duration}, {"joins_neighbours", m.joins_neighbours}};
 }
 
 constexpr std::int64_t kMaxColumns = 1'000'000;  // of the features
@@ -194,9 +190,9 @@ TrainedModel model_of(const TensorFile& file, const std::string& source) {
   const std::string place = source + ": the metadata 'model'";
   const Json parsed = parse_json(sizes->second, place);
   const JsonPlace json(parsed, place);
-  if (json.at("version").integer() != kVersion)
+  if (json.at("version").integer() != kModelVersion)
     throw DataError(fmt::format("{}: the model has version {}; this program reads version {}",
-                                source, json_text(json.at("version").value()), kVersion));
+                                source, json_text(json.at("version").value()), kModelVersion));
   TrainedModel model;
   try {
     model.config =

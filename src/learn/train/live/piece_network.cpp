@@ -7,14 +7,13 @@
 #include <numeric>
 #include <utility>
 
+#include "base/sizes.h"
 #include "engine/executable.h"
 #include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Steps of the encoder on each side that a step of its output depends on.
 std::int64_t reach_of(const ModelConfig& config) {

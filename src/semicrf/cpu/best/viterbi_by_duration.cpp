@@ -7,7 +7,7 @@
 namespace segfuse::semicrf {
 namespace {
 
-struct Search {
+struct SearchByDuration {
   const Model& model;
   const Row& row;
   ViterbiState& state;
@@ -17,12 +17,12 @@ struct Search {
 };
 
 /// The better of two labels at boundary t with equal scores: shorter last segment, then label.
-bool wins_tie(const Search& x, std::int64_t t, std::int64_t a, std::int64_t b) {
+bool wins_tie(const SearchByDuration& x, std::int64_t t, std::int64_t a, std::int64_t b) {
   return x.state.last[t * x.stride + a] < x.state.last[t * x.stride + b];
 }
 
 /// Takes an integer off value[t], so that it does not grow with t.
-void rebase(const Search& x, std::int64_t t) {
+void rebase(const SearchByDuration& x, std::int64_t t) {
   double* value = x.state.value.data() + t * x.stride;
   const double max = *std::max_element(value, value + x.classes);
   const double shift = max == kNegInf ? 0.0 : std::nearbyint(max);
@@ -31,8 +31,8 @@ void rebase(const Search& x, std::int64_t t) {
 }
 
 /// The best label before a segment of label c that starts at s with duration k, and its score.
-std::pair<double, std::int64_t> best_entry(const Search& x, std::int64_t s, std::int64_t k,
-                                           std::int64_t c) {
+std::pair<double, std::int64_t> best_entry(const SearchByDuration& x, std::int64_t s,
+                                           std::int64_t k, std::int64_t c) {
   if (s == 0) return {x.model.initial[c], 0};
   const double* transition = x.model.transition_slice(k - 1);
   std::pair<double, std::int64_t> best{kNegInf, 0};
@@ -45,7 +45,7 @@ std::pair<double, std::int64_t> best_entry(const Search& x, std::int64_t s, std:
 }
 
 /// The best segment of label c that ends at t.
-void close_segment(const Search& x, std::int64_t t, std::int64_t c) {
+void close_segment(const SearchByDuration& x, std::int64_t t, std::int64_t c) {
   const std::int64_t at = t * x.stride + c;
   x.state.value[at] = kNegInf;
   x.state.last[at] = 1;
@@ -71,7 +71,7 @@ void close_segment(const Search& x, std::int64_t t, std::int64_t c) {
 
 bool viterbi_by_duration(const Model& model, const Row& row, ViterbiState& state,
                          std::vector<Segment>& path) {
-  const Search x{model, row, state};
+  const SearchByDuration x{model, row, state};
   const std::int64_t size = (row.length + 1) * x.stride;
   state.value.assign(size, kNegInf);
   state.base.assign(row.length + 1, 0.0);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/context/pool.h"
+#include "base/sizes.h"
 #include "learn/train/decode/decoder_state.h"
 #include "learn/train/decode/posterior/path_posterior.h"
 #include "segfuse/error.h"
@@ -14,8 +15,6 @@ namespace segfuse::learn {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Row b by itself.
 semicrf::Potentials<float> row_of(const semicrf::Potentials<float>& all, std::int64_t b,
