@@ -11,7 +11,7 @@ INCLUDED = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """How `file` is compiled by itself, and all sources that the build compiles together with it."""
+    """How `file` is compiled by itself, and all sources that the build compiles with it."""
 
     file: pathlib.Path
     folder: str
@@ -34,7 +34,8 @@ def read(build):
         made = pathlib.Path(entry["directory"], entry["file"])
         batch = (made.resolve(),)
         if made.parent.name == "Unity":
-            batch = tuple(pathlib.Path(name).resolve() for name in INCLUDED.findall(made.read_text()))
+            names = INCLUDED.findall(made.read_text())
+            batch = tuple(pathlib.Path(name).resolve() for name in names)
         words = shlex.split(entry["command"])
         for file in batch:
             changed = tuple(str(file) if word == entry["file"] else word for word in words)

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "base/context/pool.h"
@@ -13,13 +12,10 @@
 #include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
-#include "segfuse/semicrf/orders.h"
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::learn {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 semicrf::View<const float, 3> view3(const Tensor& t) {
   return {t.span<float>().data(), {t.shape()[0], t.shape()[1], t.shape()[2]}};
@@ -238,35 +234,6 @@ std::vector<Decoded> Decoder::decode(const std::vector<Sequence>& sequences,
   std::vector<Decoded> results(sequences.size());
   for (auto& [row, decoded] : decode_share(sequences, options, {}))
     results[at(row)] = std::move(decoded);
-  return results;
-}
-
-std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
-                                    const std::vector<semicrf::LabelOrders>& orders,
-                                    const std::vector<semicrf::PieceRule>& pieces,
-                                    std::int64_t batch_frames) {
-  semicrf::AlignOptions options;
-  options.pieces = pieces;
-  std::vector<Decoded> results(sequences.size());
-  state_->for_batches(sequences, batch_frames, {}, [&](const Batch& batch) {
-    const std::vector<Tensor> scores = state_->scores(sequences, batch);
-    std::vector<semicrf::LabelOrders> of_rows;
-    for (const std::int64_t row : batch.rows) of_rows.push_back(orders[at(row)]);
-    const std::vector<semicrf::Alignment> found =
-        semicrf::align(state_->context, state_->potentials(scores, batch),
-                       std::span<const semicrf::LabelOrders>(of_rows), options);
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const semicrf::Alignment& alignment = found[i];
-      if (alignment.status != semicrf::RowStatus::kOk)
-        throw DataError(
-            "the model's durations and grammar allow no segmentation with labels in this order");
-      Decoded& result = results[at(batch.rows[i])];
-      result.log_probability = alignment.score - alignment.log_partition;
-      for (const semicrf::AlignedSegment& s : alignment.segments)
-        result.segments.push_back(
-            {{s.start, s.duration, s.label}, s.posterior, s.label_posterior, kNaN});
-    }
-  });
   return results;
 }
 

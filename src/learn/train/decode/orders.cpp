@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/os/file.h"
+#include "base/sizes.h"
 #include "base/text.h"
 #include "learn/data/text.h"
-#include "learn/train/decode/decoder.h"
+#include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -267,6 +269,37 @@ void check_frames(const LabelOrders& orders, const SegmentRules& rules, std::int
   if (range.fewest > frames) fail("least", range.fewest, "is it the order of this recording?");
   if (range.most >= 0 && range.most < frames)
     fail("most", range.most, "name all labels of the recording, or pass --optional LABEL");
+}
+
+std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
+                                    const std::vector<semicrf::LabelOrders>& orders,
+                                    const std::vector<semicrf::PieceRule>& pieces,
+                                    std::int64_t batch_frames) {
+  semicrf::AlignOptions options;
+  options.pieces = pieces;
+  std::vector<Decoded> results(sequences.size());
+  state_->for_batches(sequences, batch_frames, {}, [&](const Batch& batch) {
+    const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    std::vector<semicrf::LabelOrders> of_rows;
+    for (const std::int64_t row : batch.rows) of_rows.push_back(orders[at(row)]);
+    const std::vector<semicrf::Alignment> found =
+        semicrf::align(state_->context, state_->potentials(scores, batch),
+                       std::span<const semicrf::LabelOrders>(of_rows), options);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const semicrf::Alignment& alignment = found[i];
+      if (alignment.status != semicrf::RowStatus::kOk)
+        throw DataError(
+            "the model's durations and grammar allow no segmentation with labels in this order");
+      Decoded& result = results[at(batch.rows[i])];
+      result.log_probability = alignment.score - alignment.log_partition;
+      for (const semicrf::AlignedSegment& s : alignment.segments)
+        result.segments.push_back({{s.start, s.duration, s.label},
+                                   s.posterior,
+                                   s.label_posterior,
+                                   std::numeric_limits<double>::quiet_NaN()});
+    }
+  });
+  return results;
 }
 
 }  // namespace segfuse::learn
