@@ -186,12 +186,12 @@ TEST(GoingOn, WhoIsSilentIsLeftBehindAndEnds) {
 TEST(GoingOn, ALossAfterTheLossStartsAnew) {
   Lasting ranks(4, 1);
   Group& group = ranks.group;
-  std::atomic<bool> once = false;
+  std::atomic<int> renewed = 0;
   for (const std::int64_t rank : {0, 1})
     group.start(rank, [&](Meeting& meeting) {
       Lasting::await_change(meeting);
       meeting.renew();
-      once = true;
+      ++renewed;
       Lasting::await_change(meeting);
       meeting.renew();
       EXPECT_EQ(meeting.generation(), 2);
@@ -201,7 +201,7 @@ TEST(GoingOn, ALossAfterTheLossStartsAnew) {
   auto three = puppet(group, 3, 4);
   await<Agreed>(*two);
   two.reset();
-  while (!once) ::usleep(1000);
+  while (renewed < 2) ::usleep(1000);
   three.reset();
   group.join();
   for (const std::int64_t rank : {0, 1}) EXPECT_EQ(group.outcome(rank).error, "");
