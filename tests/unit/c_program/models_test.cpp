@@ -12,6 +12,7 @@
 #include "support/c/c_program.h"
 #include "support/error_bounds.h"
 #include "support/random/random_fusion.h"
+#include "support/slow_build.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"
 
@@ -83,7 +84,7 @@ void check(const ir::Fusion& fusion, const std::vector<Sizes>& all, double toler
 /// SEGFUSE_RANDOM_PROGRAMS: how many of each kind.
 std::uint64_t random_count() {
   const char* count = std::getenv("SEGFUSE_RANDOM_PROGRAMS");
-  return count != nullptr ? std::strtoull(count, nullptr, 10) : 12;
+  return count != nullptr ? std::strtoull(count, nullptr, 10) : ::segfuse::testing::cases(12);
 }
 
 TEST(CPrograms, RandomOnesAgreeWithTheInterpreter) {

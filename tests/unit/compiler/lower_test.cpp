@@ -11,6 +11,7 @@
 #include "ir/text.h"
 #include "support/random/group_runner.h"
 #include "support/random/random_fusion.h"
+#include "support/slow_build.h"
 #include "unit/compiler/segment_models.h"
 
 namespace segfuse::compiler {
@@ -100,7 +101,7 @@ void check(const ir::Fusion& fusion, std::span<const Tensor> inputs, const std::
 class Random : public ::testing::TestWithParam<testing::Numbers> {};
 
 TEST_P(Random, ProgramsMeanTheSameAsKernels) {
-  const int count = 150;
+  const int count = static_cast<int>(::segfuse::testing::cases(150));
   for (int seed = 1; seed <= count; ++seed) {
     const testing::RandomFusion program =
         testing::random_fusion(static_cast<std::uint64_t>(seed), GetParam());
@@ -352,8 +353,9 @@ TEST(LowerPointwise, ProgramsOfAnyDepth) {
   Model m;
   const ValId x = m.parameter("x", {m.size("N")});
   ValId v = x;
-  for (int i = 0; i < 12'000; ++i)
-    v = i % 2 == 0 ? m.b.mul(v, m.b.constant(1 - 0.001 * (i % 7))) : m.b.add(v, x);
+  for (std::uint64_t i = 0; i < ::segfuse::testing::cases(12'000); ++i)
+    v = i % 2 == 0 ? m.b.mul(v, m.b.constant(1 - 0.001 * static_cast<double>(i % 7)))
+                   : m.b.add(v, x);
   m.output(v);
   m.backward(v);
   const std::vector<Tensor> inputs = inputs_of(m.fusion, {{"N", 3}});
@@ -361,7 +363,7 @@ TEST(LowerPointwise, ProgramsOfAnyDepth) {
   ir::Fusion copy = ir::parse(ir::print(m.fusion), "deep");
   run_passes(copy);
   const SegmentedFusion cut = segment(std::move(copy));
-  EXPECT_GT(cut.size(), 12U);
+  EXPECT_GT(cut.size(), ::segfuse::testing::cases(12));
   expect_same(testing::run_groups(cut, inputs, [](const Space&) { return Schedule(); }), want,
               "a deep program");
 }

@@ -80,7 +80,7 @@ class EachPass : public ::testing::TestWithParam<Pass> {};
 TEST_P(EachPass, KeepsRandomProgramsBitForBit) {
   const Pass pass = GetParam();
   int changed = 0;
-  for (std::uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(400) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomFusion program = seasoned_fusion(seed, seed % 2 ? Numbers::kSmooth : Numbers::kExact);
     if (pass.run != remove_dead_code) remove_dead_code(program.fusion);
@@ -88,13 +88,13 @@ TEST_P(EachPass, KeepsRandomProgramsBitForBit) {
   }
   // The programs hold no aliases and only canonical sizes.
   if (pass.run != prepare_aliases && pass.run != unify_extents) {
-    EXPECT_GE(changed, 80);
+    EXPECT_GE(changed, static_cast<int>(::segfuse::testing::cases(80)));
   }
 }
 
 TEST_P(EachPass, DoesNotDependOnTheOrderOfInsertion) {
   const Pass pass = GetParam();
-  for (std::uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(150) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomFusion program = seasoned_fusion(seed, seed % 2 ? Numbers::kSmooth : Numbers::kExact);
     remove_dead_code(program.fusion);
@@ -115,7 +115,8 @@ INSTANTIATE_TEST_SUITE_P(All, EachPass, ::testing::ValuesIn(all_passes()), [](co
 });
 
 TEST(Passes, AllTogetherKeepRandomProgramsAndComeToRest) {
-  for (std::uint64_t seed = 2000; seed < 2400 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 2000; seed < 2000 + ::segfuse::testing::cases(400) && !HasFailure();
+       ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RandomFusion program =
         seasoned_fusion(seed, seed % 2 ? Numbers::kSmooth : Numbers::kExact);
@@ -249,6 +250,7 @@ T formula(ir::Op op, T a, T b) {
                        gradient_b)                                                                \
   SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a)
 #include "segfuse/ops.def"
+#include "support/slow_build.h"
     default: break;  // any other: refused below
   }
   throw InternalError("no formula of floats");

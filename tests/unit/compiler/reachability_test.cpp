@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "compiler/segment/run_order.h"
+#include "support/slow_build.h"
 
 namespace segfuse::compiler {
 namespace {
@@ -184,7 +185,7 @@ std::int64_t simulate(const std::vector<std::uint32_t>& order,
 
 TEST(RunOrder, PredictionEqualsARecount) {
   int better = 0;
-  for (std::uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(400) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 93);
     const auto count = static_cast<std::uint32_t>(1 + rng.below(25));

@@ -14,6 +14,7 @@
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "support/random/seasoned_fusion.h"
+#include "support/slow_build.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 #include "unit/compiler/segment_models.h"
@@ -99,7 +100,7 @@ TEST(Segments, AreWhatTheDefinitionsSayOnRandomPrograms) {
   std::size_t groups = 0;
   std::size_t exprs = 0;
   std::multiset<GroupKind> seen;
-  for (std::uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(400) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RandomFusion program = random_program(seed);
     const SegmentedFusion cut = segment(program.fusion);
@@ -134,11 +135,11 @@ TEST(Segments, AreWhatTheDefinitionsSayOnRandomPrograms) {
   EXPECT_LT(2 * groups, exprs);
   for (const GroupKind kind : {GroupKind::kPointwise, GroupKind::kTiledTranspose,
                                GroupKind::kReduce, GroupKind::kRowNorm, GroupKind::kLibrary})
-    EXPECT_GE(seen.count(kind), 5U) << name_of(kind);
+    EXPECT_GE(seen.count(kind), ::segfuse::testing::cases(5)) << name_of(kind);
 }
 
 TEST(Segments, DoNotDependOnTheOrderOfInsertion) {
-  for (std::uint64_t seed = 1; seed <= 250 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(250) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const ir::Fusion fusion = random_program(seed).fusion;
     const std::string expected = shape_of(segment(fusion));
@@ -174,7 +175,7 @@ bool leaves_and_returns(const SegmentContext& context, const std::set<ExprId>& s
 
 TEST(Segments, ThePlannerIsAskedAboutConvexSetsOnly) {
   int asked = 0;
-  for (std::uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(150) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const ir::Fusion fusion = random_program(seed).fusion;
     SegmentOptions options;
@@ -192,7 +193,7 @@ TEST(Segments, ThePlannerIsAskedAboutConvexSetsOnly) {
     cut.verify();
     for (const Rejection& rejection : cut.rejections) EXPECT_FALSE(rejection.reason.empty());
   }
-  EXPECT_GE(asked, 3000);
+  EXPECT_GE(asked, static_cast<int>(::segfuse::testing::cases(3000)));
 }
 
 TEST(Segments, EveryGoldenProgramCanBeCut) {

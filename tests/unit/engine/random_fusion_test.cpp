@@ -17,6 +17,7 @@
 #include "ir/text.h"
 #include "support/error_bounds.h"
 #include "support/random/random_runs.h"
+#include "support/slow_build.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine {
@@ -67,7 +68,7 @@ void check(std::uint64_t seed, Numbers numbers, const std::string& backend) {
 /// SEGFUSE_RANDOM_FUSIONS: how many of each kind (thousands in the long test).
 std::uint64_t compiled_count() {
   const char* count = std::getenv("SEGFUSE_RANDOM_FUSIONS");
-  return count != nullptr ? std::strtoull(count, nullptr, 10) : 60;
+  return count != nullptr ? std::strtoull(count, nullptr, 10) : ::segfuse::testing::cases(60);
 }
 
 TEST(RandomFusions, CompiledOnesAgreeWithTheInterpreter) {
@@ -148,12 +149,13 @@ TEST(RandomFusions, BoundsAreNarrow) {
 }
 
 TEST(RandomFusions, SmoothOnesAgreeWithTheInterpreter) {
-  for (std::uint64_t seed = 1; seed <= 250 && !HasFatalFailure(); ++seed)
+  for (std::uint64_t seed = 1; seed <= ::segfuse::testing::cases(250) && !HasFatalFailure(); ++seed)
     check(seed, Numbers::kSmooth, "loops");
 }
 
 TEST(RandomFusions, ExactOnesAgreeBitForBit) {
-  for (std::uint64_t seed = 1000; seed < 1250 && !HasFatalFailure(); ++seed)
+  for (std::uint64_t seed = 1000;
+       seed < 1000 + ::segfuse::testing::cases(250) && !HasFatalFailure(); ++seed)
     check(seed, Numbers::kExact, "loops");
 }
 

@@ -10,19 +10,9 @@
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 #include "samples.h"
+#include "support/slow_build.h"
 #include "support/source_dir.h"
 #include "support/structure.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SEGFUSE_SLOW_BUILD 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SEGFUSE_SLOW_BUILD 1
-#endif
-#endif
-#ifndef SEGFUSE_SLOW_BUILD
-#define SEGFUSE_SLOW_BUILD 0
-#endif
 
 namespace segfuse::ir {
 namespace {
