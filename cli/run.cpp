@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::int64_t kShown = 6;
 constexpr std::size_t kLongestName = 200;
+constexpr std::size_t kNamedFiles = 3;
 
 struct RunArguments {
   std::filesystem::path file;
@@ -47,6 +48,16 @@ std::string names_of(const std::vector<ValueInfo>& values) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// What a program runs on, and where each of it comes from.
+struct Inputs {
+  std::vector<Tensor> tensors;
+  std::vector<std::pair<std::string, std::filesystem::path>> files;  ///< by the input's name
+  void add(const std::string& name, Tensor tensor, const std::filesystem::path& file) {
+    tensors.push_back(std::move(tensor));
+    files.emplace_back(name, file);
+  }
+};
+
 Tensor read_input(const ValueInfo& input, const std::filesystem::path& file) {
   Tensor tensor = read_npy(file);
   if (tensor.dtype() != input.dtype)
@@ -56,30 +67,70 @@ Tensor read_input(const ValueInfo& input, const std::filesystem::path& file) {
   return tensor;
 }
 
-std::vector<Tensor> read_inputs(const Program& program, const RunArguments& arguments) {
+Inputs read_inputs(const Program& program, const RunArguments& arguments) {
   std::map<std::string, std::filesystem::path> files = parse_inputs(arguments.inputs);
   std::map<std::string, Tensor> in_comments;
   const std::vector<ValueInfo> wanted = program.inputs();
   if (files.size() < wanted.size())
     in_comments = values_in_comments(arguments.file, parse_sizes(arguments.sizes));
-  std::vector<Tensor> tensors;
+  Inputs inputs;
   for (const ValueInfo& input : wanted) {
     const auto file = files.find(input.name);
     if (file != files.end()) {
-      tensors.push_back(read_input(input, file->second));
+      inputs.add(input.name, read_input(input, file->second), file->second);
       files.erase(file);
     } else if (in_comments.contains(input.name)) {
-      tensors.push_back(in_comments.at(input.name));
+      inputs.add(input.name, in_comments.at(input.name), arguments.file);
     } else {
-      throw UsageError(fmt::format("the input '{}' ({}{}) has no values; pass --input {}=FILE.npy",
-                                   input.name, name_of(input.dtype), input.shape, input.name));
+      throw UsageError(fmt::format(
+          "{}: the input '{}' ({}{}) has no values; pass --input {}=FILE.npy",
+          arguments.file.string(), input.name, name_of(input.dtype), input.shape, input.name));
     }
   }
   if (!files.empty())
     throw UsageError(fmt::format("--input {}={}: the program has no such input; its inputs are {}",
                                  files.begin()->first, files.begin()->second.string(),
                                  names_of(wanted)));
-  return tensors;
+  return inputs;
+}
+
+/// " (x is x.npy, scale is scale.npy)": the inputs that a message names, or else the first ones.
+std::string files_in(const std::string& message, const Inputs& inputs) {
+  std::vector<std::string> named, all;
+  for (const auto& [name, file] : inputs.files) {
+    all.push_back(fmt::format("{} is {}", name, file.string()));
+    if (message.find("'" + name + "'") != std::string::npos) named.push_back(all.back());
+  }
+  std::vector<std::string>& shown = named.empty() ? all : named;
+  const bool more = shown.size() > kNamedFiles;
+  if (more) shown.resize(kNamedFiles);
+  return fmt::format(" ({}{})", fmt::join(shown, ", "), more ? ", ..." : "");
+}
+
+/// What the program says about its inputs knows their names alone.
+[[noreturn]] void refuse_inputs(const Program& program, const Inputs& inputs, const RunOptions& how,
+                                const Error& error) {
+  const std::string message = error.what();
+  try {
+    program.run({}, how);
+  } catch (const Error& without) {
+    if (without.what() == message) throw;  // it is about the options
+  }
+  const std::string whole = message + files_in(message, inputs);
+  if (error.exit_code() == ExitCode::kData) throw DataError(whole);
+  throw UsageError(whole);
+}
+
+std::vector<Tensor> run_on(const Program& program, const Inputs& inputs, const RunOptions& how) {
+  try {
+    std::vector<Tensor> outputs = program.run(inputs.tensors, how);
+    program.check();
+    return outputs;
+  } catch (const UsageError& error) {
+    refuse_inputs(program, inputs, how, error);
+  } catch (const DataError& error) {
+    refuse_inputs(program, inputs, how, error);
+  }
 }
 
 struct Summary {
@@ -170,14 +221,13 @@ void print_summary(const std::string& name, const Tensor& tensor) {
 
 void run_program(const RunArguments& arguments, Common& common) {
   const Program program = Program::from_file(arguments.file);
-  const std::vector<Tensor> inputs = read_inputs(program, arguments);
+  const Inputs inputs = read_inputs(program, arguments);
   std::vector<std::filesystem::path> files;
   const std::vector<std::string> names = names_of_outputs(program);
   if (!arguments.out.empty()) files = files_of(names, arguments, common.overwrite);
-  const std::vector<Tensor> outputs = program.run(
-      inputs,
+  const std::vector<Tensor> outputs = run_on(
+      program, inputs,
       {.context = Context::process_default(), .excess_precision = arguments.excess_precision});
-  program.check();
   auto all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor output = outputs[i].to_host();

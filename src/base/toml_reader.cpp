@@ -56,6 +56,48 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
+/// Calls dot(at) for each dot of TOML's that is in no string and no comment, and other() for what
+/// may not stand in a dotted key.
+template <class Dot, class Other>
+void walk_keys(std::string_view text, const Dot& dot, const Other& other) {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      other();
+    } else if (c == '"' || c == '\'') {
+      std::string mark(3, c);
+      if (text.compare(at, 3, mark) != 0) mark.resize(1);
+      std::size_t end = at + mark.size();
+      while (end < text.size() && text.compare(end, mark.size(), mark) != 0 &&
+             (mark.size() == 3 || text[end] != '\n'))
+        end += c == '"' && text[end] == '\\' ? 2 : 1;
+      at = end + mark.size() - 1;
+    } else if (c == '.') {
+      dot(at);
+    } else if (c == '\n' || c == '=' || c == ',' || c == '[' || c == '{') {
+      other();
+    }
+  }
+}
+
+/// toml++ makes a table within a table of each part of a key, and frees them by recursion.
+void check_keys(std::string_view text, const std::string& name) {
+  constexpr int kMaxParts = 64;
+  int parts = 1;
+  walk_keys(
+      text,
+      [&](std::size_t at) {
+        if (++parts <= kMaxParts) return;
+        const auto line = 1 + std::ranges::count(text.substr(0, at), '\n');
+        throw DataError(
+            fmt::format("{}:{}: a key of more than {} parts, or as many dots in a value; expected "
+                        "section.key",
+                        name, line, kMaxParts));
+      },
+      [&] { parts = 1; });
+}
+
 /// toml++ takes a number for none when memory is refused to it, so what it complains of once may
 /// not be the text's fault; memory that is refused again is std::bad_alloc.
 toml::table parse_toml(std::string_view text, const std::string& name) {
@@ -71,6 +113,11 @@ toml::table parse_override(const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals == std::string::npos)
     throw UsageError(fmt::format("{}: expected the form section.key=value", name));
+  try {
+    check_keys(assignment, name);
+  } catch (const DataError& error) {
+    throw UsageError(error.what());
+  }
   const std::string key(trim(std::string_view(assignment).substr(0, equals)));
   const std::string_view value = trim(std::string_view(assignment).substr(equals + 1));
   try {
@@ -279,6 +326,7 @@ TomlReader TomlReader::parse(std::string_view text, std::string name,
                              const std::vector<std::string>& overrides) {
   auto document = std::make_shared<Document>();
   try {
+    check_keys(text, name);
     document->root = parse_toml(text, name);
   } catch (const toml::parse_error& error) {
     throw DataError(fmt::format("{}: {}", place(name, error.source()), error.description()));

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstring>
@@ -18,6 +19,8 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kMaxAxes = 64;
+/// Of an array without elements: what its other axes would hold. Results may have their sizes.
+constexpr std::uint64_t kMaxAroundNothing = std::uint64_t{1} << 24;
 
 struct TypeRow {
   std::string_view descr;
@@ -179,14 +182,24 @@ Tensor read_npy(const std::filesystem::path& path) {
   if (type == nullptr) reader.refuse_type("'" + *header.descr + "'");
   const std::size_t item = size_of(type->dtype);
   const std::size_t held = file.size() - layout.data;
-  std::uint64_t wanted = item;
-  for (const std::int64_t size : *header.shape)
-    if (__builtin_mul_overflow(wanted, static_cast<std::uint64_t>(size), &wanted))
-      wanted = UINT64_MAX / item * item;
+  std::uint64_t others = 1;  // elements but for axes of none
+  bool none = false;
+  for (const std::int64_t size : *header.shape) {
+    none = none || size == 0;
+    if (size != 0 && __builtin_mul_overflow(others, static_cast<std::uint64_t>(size), &others))
+      others = UINT64_MAX / item;
+  }
+  const std::uint64_t wanted = none ? 0 : std::min(others, UINT64_MAX / item) * item;
+  if (none && others > kMaxAroundNothing)
+    throw DataError(fmt::format(
+        "{}: holds no elements, and its shape is {}; expected axes of at most {} together beside "
+        "those of size 0",
+        path.string(), to_string(*header.shape), kMaxAroundNothing));
   if (wanted != held)
     throw DataError(fmt::format("{}: holds {} bytes of elements, expected {} for {}{}",
                                 path.string(), held, wanted, name_of(type->dtype),
                                 to_string(*header.shape)));
+  check_room(held, path);
   Tensor tensor(type->dtype, *header.shape);
   const std::byte* const from = file.bytes().data() + layout.data;
   auto* const to = static_cast<std::byte*>(tensor.data());

@@ -10,6 +10,8 @@
 namespace segfuse::ir {
 namespace {
 
+constexpr std::size_t kMaxFactors = 256;  // of a term
+
 std::int64_t add_checked(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum))
@@ -37,6 +39,10 @@ Extent::Extent(SymbolId symbol) { add_term({symbol}, 1); }
 
 void Extent::add_term(std::vector<SymbolId> factors, std::int64_t coefficient) {
   if (coefficient == 0) return;
+  if (factors.size() > kMaxFactors)
+    throw UsageError(
+        fmt::format("a size is a product of more than {} symbols; name it with a symbol of its own",
+                    kMaxFactors));
   std::sort(factors.begin(), factors.end());
   const auto place =
       std::lower_bound(terms_.begin(), terms_.end(), factors,

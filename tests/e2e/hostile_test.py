@@ -6,6 +6,7 @@ import resource
 import shutil
 import struct
 import subprocess
+import threading
 import unittest
 import zlib
 
@@ -15,6 +16,7 @@ import tool
 SANITIZED = bool(os.environ.get("SEGFUSE_SANITIZE"))  # its memory is not that of a run
 LIMIT = 60  # seconds
 MEMORY = 3 << 30
+FRUGAL = 300 << 20
 ROWS = [(0, 4000, "a"), (4000, 8000, "b"), (8000, 16000, "a")]  # at 16 kHz
 SECONDS = "start,end,label\n0,0.25,a\n0.25,0.5,b\n0.5,1,a\n"
 
@@ -177,7 +179,10 @@ class HostileTest(tool.ToolTest):
                 (".npy", npy("(2, 1)", struct.pack("<2f", 1, float("nan"))), "is nan"),
                 (".npy", npy("(2, 1)", struct.pack("<2f", 1, float("inf"))), "is inf"),
                 (".npy", b"", ""), (".npz", b"", ""), (".npz", npz(npy("(4, 1)", bytes(16)), size=2**32 - 1), "damaged"),
-                (".npz", npz(bomb, size=100), "damaged"), (".fa", b">a\n" + b"-" * 1000, "expected letters"), (".fa", b"", "")):
+                (".npy", npy(f"({2**62},)"), "the file was cut off"), (".npy", npy(f"(0, {2**62})"), "no values"),
+                (".npz", npz(bomb, size=100), "damaged"), (".npz", npz(npy("(4, 1)", bytes(1 << 30))), "its header announces 144"),
+                (".npz", npz(npy(f"({2**30}, 1)", bytes(1 << 20)), size=2**32 - 1), "damaged"),
+                (".fa", b">a\n" + b"-" * 1000, "expected letters"), (".fa", b"", "")):
             with self.subTest(file=file, content=content[:120]):
                 self.values(file, content, words)
 
@@ -206,6 +211,77 @@ class HostileTest(tool.ToolTest):
                 (".hea", b"x 1 100 4\n/etc/passwd 16\n", ""), (".hea", b"x 1 100 4\n../../x 16\n", ""), (".hea", b"", "")):
             with self.subTest(file=file, content=content[:60]):
                 self.audio(file, content, words)
+
+    def frugal(self, path, content, *arguments, words="", shown=None):
+        """Refused with the name of the file and, whatever the file announces, with no more memory than FRUGAL."""
+        path.write_bytes(content)
+        said = self.directory / "said"
+        with open(said, "wb") as errors:
+            child = subprocess.Popen([tool.SEGFUSE, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=errors, cwd=self.directory)
+            killer = threading.Timer(LIMIT, child.kill)
+            killer.start()
+            _, status, usage = os.wait4(child.pid, 0)
+            killer.cancel()
+            child.returncode = os.waitstatus_to_exitcode(status)
+        self.refused(said.read_text(errors="replace"), child, str(shown or path), words)
+        if not SANITIZED:
+            self.assertLess(usage.ru_maxrss * 1024, FRUGAL)
+
+    def test_announced_sound(self):
+        """Hardly any samples, and a header that speaks of 2^36 of them."""
+        data, config = self.corpus(train=6, test=1)
+        model = self.directory / "model"
+        tool.run("train", config, "--data", data, "--out", model, "--set", "training.epochs=1", "--quiet", check=0)
+        corpus = tool.SOURCE / "tests/fuzz/corpus/audio"
+        flac = bytearray((corpus / "x.flac").read_bytes())
+        flac[21] |= 0x0F
+        flac[22:26] = b"\xff" * 4
+        mp3 = bytearray((corpus / "x.mp3").read_bytes())
+        at = max(mp3.find(b"Xing"), mp3.find(b"Info"))
+        mp3[at + 8:at + 12] = b"\x7f\xff\xff\xff"
+        form = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16000, 32000, 2, 16)
+        rf64 = b"RF64\xff\xff\xff\xffWAVEds64" + struct.pack("<IQQQI", 28, 2**37 + 72, 2**37, 2**36, 0) + form + b"data\xff\xff\xff\xff" + bytes(100)
+        sphere = (b"NIST_1A\n   1024\nsample_count -i 68719476736\nsample_rate -i 16000\nchannel_count -i 1\nsample_n_bytes -i 2\n"
+                  b"sample_byte_format -s2 01\nsample_coding -s3 pcm\nend_head\n").ljust(1024) + bytes(100)
+        for name, content in (("a.flac", flac), ("a.mp3", mp3), ("a.wav", rf64), ("a.rf64", rf64), ("a.sph", sphere)):
+            with self.subTest(name=name):
+                path = self.directory / name
+                self.frugal(path, content, "decode", model, path, "--out", self.directory / "out", "--quiet", words="announces")
+
+    def test_nests(self):
+        """What goes deep, in every language of text that is read."""
+        one, many = self.directory, 1_000_000
+        objects, lists = b'{"a":' * many, b"[" * many
+        for name, content, words in (
+                ("lists.toml", b"a = " + lists, "nested"), ("closed.toml", b"a = " + lists + b"]" * many, "nested"),
+                ("tables.toml", b"a = " + b"{a=" * many, "nested"), ("keys.toml", b"a." * many + b"a = 1\n", "a key of more than 64 parts"),
+                ("quoted.toml", b'"a".' * many + b"a = 1\n", "a key of more than 64 parts"),
+                ("heads.toml", b"[" + b"a." * many + b"a]\n", "a key of more than 64 parts")):
+            with self.subTest(name=name):
+                self.frugal(one / name, content, "train", one / name, "--data", one, "--out", one / "o", words=words)
+                self.frugal(one / name, content, "train", tool.SOURCE / "examples/synth.toml", "--set", f"data.fold={one / name}",
+                            "--data", self.folder(), "--out", one / "o", "--quiet", words=words)
+        for content in (objects, lists):
+            with self.subTest(content=content[:5]):
+                self.frugal(one / "r.json", content, "doctor", "memory", one / "r.json", words="nests more than")
+                self.frugal(one / "recordings.json", content, "compare", one, one, words="nests more than")
+                self.frugal(one / "m.safetensors", struct.pack("<Q", len(content)) + content, "decode", one / "m.safetensors", self.wav,
+                            "--out", one / "o", words="nests more than")
+        program = b'fusion "x" {\n symbols N\n %%0 = input "x" : f32[%s]\n output %%0\n}\n'
+        for size in (b"(" * many, b"floordiv(" * many, b"N*" * many + b"N", b"N+" * many, b"N, " * many):
+            with self.subTest(size=size[:20]):
+                self.frugal(one / "x.sf", program % size, "compile", one / "x.sf")
+        self.frugal(one / "y.sf", program % b"N" + b"#: x = 1\n", "run", one / "y.sf", "--size", f"N={2**40}", words="expected 1099511627776")
+        self.frugal(one / "y.sf", program % b"N" + f"#: x = {2**40}*1\n".encode(), "run", one / "y.sf", "--size", f"N={2**40}")
+
+    def test_packed_labels(self):
+        """A compressed variable of 1 GiB in 1 MB."""
+        folder = self.folder("x")
+        (folder / "x.csv").unlink()
+        packed = zlib.compress(bytes(1 << 30), 9)
+        head = (tool.SOURCE / "tests/fuzz/corpus/formats/packed.not.mat").read_bytes()[:128]
+        self.frugal(folder / "x.wav.not.mat", head + struct.pack("<II", 15, len(packed)) + packed, "init", folder, "--out",
+                    self.directory / "x.toml", "--overwrite", words="compressed variables of more than")
 
     def test_things_that_are_no_files(self):
         folder = self.folder()

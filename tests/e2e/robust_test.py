@@ -111,6 +111,23 @@ class RobustTest(tool.ToolTest):
         self.assertFalse((self.directory / "small").exists())
         self.assertEqual(before, {p: p.read_bytes() for p in self.model.iterdir()})
 
+    def test_features_that_no_disk_takes_are_a_sentence(self):
+        """More than is held in memory: what is beyond it goes to a file in the output folder."""
+        data, out = self.directory / "values", self.directory / "no-room"
+        for split in ("train", "test"):
+            (data / split).mkdir(parents=True)
+            with open(data / split / "x.npy", "wb") as file:  # of holes
+                file.write(tool.npy((300_000, 128), []))
+                file.truncate(128 + 300_000 * 128 * 4)
+            (data / split / "x.csv").write_text("start,end,label\n0,150,a\n150,300,b\n")
+        config = self.directory / "values.toml"
+        config.write_text('[features]\nkind = "values"\nframe_rate = 1000\n')
+        result = tool.run("train", config, "--data", data, "--out", out, "--quiet", check=3,
+                          preexec_fn=limited(resource.RLIMIT_FSIZE, 1 << 20))
+        self.assertEqual(self.sentence(result), f"segfuse: cannot write a scratch file in '{out}': File too large; "
+                                                "the file size limit is reached (see ulimit -f)")
+        self.assertFalse(out.exists() and [p.name for p in out.iterdir()])
+
     @unittest.skipIf(SANITIZED, "address space is limited")
     def test_too_little_memory_ends_at_once(self):
         """OpenBLAS asked for a buffer for ever."""

@@ -1,6 +1,7 @@
 """segfuse run: a program in its text form on files of NumPy's."""
 
 import json
+import os
 import struct
 import unittest
 
@@ -95,7 +96,7 @@ class RunTest(tool.ToolTest):
 
     def test_mistakes(self):
         x, scale = ["--input", f"x={self.x}"], ["--input", f"scale={self.scale}"]
-        self.assertIn("the input 'scale' (f32[M]) has no values; pass --input scale=FILE.npy", self.refused(self.program, *x))
+        self.assertIn("scaled.sf: the input 'scale' (f32[M]) has no values; pass --input scale=FILE.npy", self.refused(self.program, *x))
         self.assertIn("the program has no such input; its inputs are 'x', 'scale'", self.refused(self.program, *x, *scale, "--input", f"z={self.x}"))
         self.assertIn("'x' is given twice", self.refused(self.program, *x, *x, *scale))
         self.assertIn("write --input NAME=FILE.npy", self.refused(self.program, "--input", self.x))
@@ -109,6 +110,50 @@ class RunTest(tool.ToolTest):
         self.assertIn("nothing.npy", self.refused(self.program, *x, "--input", "scale=nothing.npy", code=3))
         self.assertIn("nothing.sf", self.refused("nothing.sf", code=3))
         self.assertIn("broken.sf:", self.refused(self.write("broken.sf", PROGRAM[:-10].encode()), code=3))
+
+    def test_refused_arrays_are_named(self):
+        """Whatever it is about an array that the program cannot take, its file is named, and of several the one that it is about."""
+        x, scale = ["--input", f"x={self.x}"], ["--input", f"scale={self.scale}"]
+        flat = self.write("flat.npy", npy((6,), [1, 2, 3, 4, 5, 6]))
+        short = self.write("short.npy", npy((2,), [1, 2]))
+        for backend in ("compiled", "loops", "reference"):
+            said = self.refused(self.program, "--input", f"x={flat}", *scale, "--backend", backend)
+            self.assertIn(f"input 'x' has the shape [6] with 1 axes; expected [N, M] with 2 (x is {flat})", said)
+            said = self.refused(self.program, *x, "--input", f"scale={short}", "--backend", backend)
+            self.assertIn(f"(x is {self.x}, scale is {short})", said)
+        said = self.refused(self.program, *x, *scale, "--backend", "nonsense")
+        self.assertIn("backend 'nonsense' is unknown", said)
+        self.assertNotIn(str(self.x), said)
+        text = PROGRAM.replace("scaled", "named") + "#: x = 1 2*2 3 4 5\n#: scale = 2*3\n"
+        said = self.refused(self.write("sizes.sf", text.encode()), "--size", "N=2", "--size", "M=3", "--input", f"scale={short}")
+        self.assertIn(f"scale is {short}", said)
+        gather = self.write("gather.sf", b"""fusion "picked" {
+  symbols N, M
+  %0 = input "a" : f32[N]
+  %1 = input "places" : i64[M]
+  %2 = gather(%0, %1) {axis=0}
+  output %2 "picked"
+}
+""")
+        places = self.write("places.npy", npy((2,), [0, 9], "q"))
+        for backend in ("compiled", "loops", "reference"):
+            said = self.refused(gather, "--input", f"a={self.scale}", "--input", f"places={places}", "--backend", backend)
+            self.assertIn("out of range", said)
+            self.assertIn(f"places is {places}", said)
+
+    def test_what_is_no_array(self):
+        scale = ["--input", f"scale={self.scale}"]
+        folder, pipe, loop, holes = (self.directory / name for name in ("folder.npy", "pipe.npy", "loop.npy", "holes.npy"))
+        folder.mkdir()
+        os.mkfifo(pipe)
+        loop.symlink_to(loop.name)
+        with open(holes, "wb") as file:  # 1 TB, as its header says
+            file.write(npy((2**38, 1), []))
+            file.truncate(128 + 2**40)
+        sizes = {f"size{i}.npy": npy(shape, []) for i, shape in enumerate(((2**62,), (2**62, 2**62), (0, 2**62, 2**62), (2**62, 0), (2**40, 0)))}
+        for path in (folder, pipe, loop, holes, "/dev/zero", *(self.write(*each) for each in sizes.items())):
+            with self.subTest(path=path):
+                self.assertIn(str(path), self.refused(self.program, "--input", f"x={path}", *scale, code=3))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,13 @@ Folder folder_of(const fs::path& target, const fs::path& shown) {
   }
 }
 
-/// What does not fit into memory is refused before it is read: later the process may be killed.
+}  // namespace
+
+FileError::FileError(const fs::path& path, std::string_view action, int error_number)
+    : DataError(fmt::format("cannot {} '{}': {}{}", action, path.string(),
+                            std::generic_category().message(error_number), advice(error_number))),
+      error_number_(error_number) {}
+
 void check_room(std::uint64_t bytes, const fs::path& path) {
   constexpr std::uint64_t kFew = std::uint64_t{1} << 28;  // not worth a look at what is left
   constexpr double kGib = 1 << 30;
@@ -126,13 +132,6 @@ void check_room(std::uint64_t bytes, const fs::path& path) {
       "cannot read '{}': it has {:.1f} GiB, and {:.1f} GiB of memory are left of {}", path.string(),
       static_cast<double>(bytes) / kGib, static_cast<double>(left->bytes) / kGib, left->of));
 }
-
-}  // namespace
-
-FileError::FileError(const fs::path& path, std::string_view action, int error_number)
-    : DataError(fmt::format("cannot {} '{}': {}{}", action, path.string(),
-                            std::generic_category().message(error_number), advice(error_number))),
-      error_number_(error_number) {}
 
 std::string read_file(const fs::path& path) {
   std::size_t size = 0;

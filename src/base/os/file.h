@@ -26,6 +26,10 @@ class FileError : public DataError {
   int error_number_;
 };
 
+/// DataError where so many bytes of that file do not fit into what is left of memory: once they are
+/// read the process may be killed.
+void check_room(std::uint64_t bytes, const std::filesystem::path& path);
+
 /// The content of a regular file, or of a pipe (/dev/stdin) until its writer closes it. Throws
 /// FileError; DataError for a pipe that nobody writes to.
 std::string read_file(const std::filesystem::path& path);

@@ -1,8 +1,10 @@
 #include "base/os/scratch_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <string>
@@ -22,15 +24,23 @@ ScratchFile::ScratchFile(std::filesystem::path folder) : folder_(std::move(folde
   ::unlink(name.c_str());
 }
 
-void ScratchFile::append(std::span<const std::byte> bytes) {
+void ScratchFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done =
-        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(size_));
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) throw FileError(folder_, "write a scratch file in", errno);
-    size_ += static_cast<std::uint64_t>(done);
+    offset += static_cast<std::uint64_t>(done);
+    size_ = std::max(size_, offset);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
+}
+
+std::shared_ptr<std::byte> ScratchFile::map(std::uint64_t offset, std::size_t bytes) const {
+  void* const address =
+      ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file_.get(), static_cast<off_t>(offset));
+  if (address == MAP_FAILED) throw FileError(folder_, "map a scratch file in", errno);
+  return {static_cast<std::byte*>(address), [bytes](std::byte* at) { ::munmap(at, bytes); }};
 }
 
 void ScratchFile::append_file(const std::filesystem::path& path) {

@@ -152,11 +152,12 @@ std::vector<Tensor> make_inputs(const ir::Fusion& fusion, const SizeExamples& si
       inputs.push_back(synthesised(fusion, sizes, seed, i));
       continue;
     }
-    Tensor tensor(fusion.val(input.val).dtype, shape_of(fusion, sizes, input.val));
-    if (static_cast<std::int64_t>(values->elements.size()) != tensor.size())
+    const Shape shape = shape_of(fusion, sizes, input.val);
+    if (std::ssize(values->elements) != num_elements(shape))
       throw DataError(fmt::format("input '{}' has {} values in the file, expected {} for shape {}",
-                                  input.name, values->elements.size(), tensor.size(),
-                                  to_string(tensor.shape())));
+                                  input.name, values->elements.size(), num_elements(shape),
+                                  to_string(shape)));
+    Tensor tensor(fusion.val(input.val).dtype, shape);
     for (std::int64_t e = 0; e < tensor.size(); ++e)
       tensor.set(e, values->elements[static_cast<std::size_t>(e)]);
     inputs.push_back(tensor);

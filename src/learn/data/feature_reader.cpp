@@ -124,9 +124,16 @@ void FeatureReader::State::wait_for_all() {
 std::unique_ptr<FeatureReader> FeatureReader::open(const std::filesystem::path& audio,
                                                    const FeatureExtractor& extractor,
                                                    const std::filesystem::path& scratch) {
-  if (extractor.config().kind == FeatureKind::kValues) return nullptr;
   AudioOptions how;
   how.channel = extractor.config().channel;
+  return open(audio, extractor, scratch, how);
+}
+
+std::unique_ptr<FeatureReader> FeatureReader::open(const std::filesystem::path& audio,
+                                                   const FeatureExtractor& extractor,
+                                                   const std::filesystem::path& scratch,
+                                                   const AudioOptions& how) {
+  if (extractor.config().kind == FeatureKind::kValues) return nullptr;
   std::error_code failure;
   Samples samples =
       std::filesystem::is_fifo(audio, failure) ? Samples(audio, how, scratch) : Samples(audio, how);

@@ -17,6 +17,11 @@ class FeatureReader {
   static std::unique_ptr<FeatureReader> open(const std::filesystem::path& audio,
                                              const FeatureExtractor& extractor,
                                              const std::filesystem::path& scratch);
+  /// The same of other channels than the extractor's configuration says.
+  static std::unique_ptr<FeatureReader> open(const std::filesystem::path& audio,
+                                             const FeatureExtractor& extractor,
+                                             const std::filesystem::path& scratch,
+                                             const AudioOptions& how);
   ~FeatureReader();
   FeatureReader(const FeatureReader&) = delete;
   FeatureReader& operator=(const FeatureReader&) = delete;

@@ -10,11 +10,20 @@
 
 namespace segfuse::data {
 
+class FeatureStore;
+
 /// read_values() of its file, or what its caller holds. DataError for audio and commands.
 Tensor values_of(const Recording& recording);
 
 /// read_labels() of its file, or what its caller holds: options.recording is set here.
 Annotation labels_of(const Recording& recording, LabelOptions options);
+
+/// segfuse::load_examples(), whose features the store keeps. Of long recordings no more than some
+/// is in memory at a time where the store has a folder.
+std::vector<Example> load_examples(std::span<const Recording> recordings,
+                                   const FeatureExtractor& extractor, const LabelOptions& labels,
+                                   const FoldingMap& folding, const Context& context,
+                                   FeatureStore& store);
 
 /// What a number that is not finite should have been: larger ones become infinite in f32.
 std::string_view expected_instead(float value);

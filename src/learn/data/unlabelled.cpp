@@ -5,19 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "learn/data/feature_store.h"
 #include "learn/data/text.h"
 
 namespace segfuse::data {
 namespace {
-
-Tensor rows_of(const Tensor& features, std::int64_t first, std::int64_t count) {
-  const std::int64_t width = features.shape()[1];
-  Tensor part(features.dtype(), {count, width});
-  const auto from = features.span<float>().subspan(static_cast<std::size_t>(first * width),
-                                                   static_cast<std::size_t>(count * width));
-  std::ranges::copy(from, part.span<float>().begin());
-  return part;
-}
 
 /// Segments [begin, end) of the example; nothing where they are shorter than a frame.
 std::optional<Example> part_of(const Example& whole, std::size_t begin, std::size_t end,

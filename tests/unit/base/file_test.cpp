@@ -4,14 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdarg>
 #include <fstream>
 #include <thread>
@@ -19,6 +17,7 @@
 
 #include "base/os/folder.h"
 #include "base/outputs.h"
+#include "support/file_size_limit.h"
 
 namespace {
 std::atomic<bool> refuse_unnamed{false};
@@ -249,28 +248,10 @@ TEST_F(File, WithoutUnnamedFilesARandomNameDoes) {
   EXPECT_THAT(names(), testing::UnorderedElementsAre("a", "b"));
 }
 
-/// Lets files grow to `bytes` only, which fails as a full disk does but needs no disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &former_);
-    const rlimit limit{bytes, former_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &former_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit former_{};
-  void (*handler_)(int);
-};
-
 TEST_F(File, AFullDiskLeavesTheFormerFile) {
   write_file_atomically(dir_ / "a", "former");
   for (const std::size_t size : {5000UL, 500000UL}) {  // fails in the last flush; in the midst
-    const FileSizeLimit limit(4096);
+    const test::FileSizeLimit limit(4096);
     try {
       write_file_atomically(dir_ / "a", std::string(size, 'x'));
       FAIL() << "no error";

@@ -232,5 +232,33 @@ TEST(TomlReader, MalformedTextGivesThePlaceAndExitCode3) {
   EXPECT_THROW(TomlReader::open("/nonexistent/a.toml"), FileError);
 }
 
+std::string repeated(std::string_view text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+TEST(TomlReader, KeysOfManyPartsAreRefused) {
+  for (const std::string part : {"a.", "\"a\".", "'a' . ", "\"\\\"#\"."}) {
+    for (const std::string& text :
+         {"\n" + repeated(part, 100'000) + "a = 1\n", "\n[" + repeated(part, 100'000) + "a]\n",
+          "\na = {" + repeated(part, 100'000) + "a = 1}\n"}) {
+      try {
+        TomlReader::parse(text, "b.toml");
+        FAIL() << "no error";
+      } catch (const DataError& error) {
+        EXPECT_THAT(error.what(), testing::StartsWith("b.toml:2: a key of more than 64 parts"));
+      }
+    }
+    EXPECT_THROW(TomlReader::parse("", "b.toml", {repeated(part, 100'000) + "a=1"}), UsageError);
+  }
+  const TomlReader fine = TomlReader::parse(
+      repeated("a.", 60) + "a = 1\n# " + repeated("a.", 100) + "\nb = \"" + repeated("a.", 100) +
+          "\"\nc = '" + repeated("a.", 100) + "'\nd = \"\"\"\n" + repeated("a.\"", 100) +
+          "\"\"\"\ne = [" + repeated("1.5, ", 100) + "]\n",
+      "b.toml");
+  EXPECT_EQ(fine.string("b"), repeated("a.", 100));
+}
+
 }  // namespace
 }  // namespace segfuse

@@ -557,7 +557,7 @@ TEST(Mat, ABombOfZerosIsRefused) {
     for (int i = 0; i < 4; ++i) mat.push_back(static_cast<char>(word >> (8 * i) & 0xFF));
   mat += packed.substr(0, length);
   EXPECT_THAT(message_of([&] { parse_labels(mat, "x.not.mat"); }),
-              HasSubstr("compressed variables of more than 268435456 bytes"));
+              HasSubstr("compressed variables of more than 134217728 bytes"));
 }
 
 }  // namespace

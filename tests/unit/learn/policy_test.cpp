@@ -162,9 +162,9 @@ TEST(Patience, EndsAfterThatManyEpochsThatWereNoBetter) {
     return std::pair(outcome.best_epoch, outcome.history.size());
   };
   EXPECT_EQ(epochs(2, {5, 4, 4.5, 4.2, 3}), std::pair(std::int64_t{2}, std::size_t{4}));
-  EXPECT_EQ(epochs(3, {5, 4, 4.5, 4.2, 3}), std::pair(std::int64_t{5}, std::size_t{8}));
-  EXPECT_EQ(epochs(1, {5, 5, 1}), std::pair(std::int64_t{1}, std::size_t{2}))
-      << "as good is not better";
+  EXPECT_EQ(epochs(3, {5, 4, 4.5, 4.2, 3, 3.5}), std::pair(std::int64_t{5}, std::size_t{8}));
+  EXPECT_EQ(epochs(1, {5, 5, 1}), std::pair(std::int64_t{2}, std::size_t{2}))
+      << "as good is not better, though kept for its lower loss";
   EXPECT_EQ(epochs(0, {5, 6}), std::pair(std::int64_t{1}, std::size_t{8}));
 }
 
@@ -190,7 +190,7 @@ TEST(Selection, OnlySomeEpochsAreScoredAndTheLastIs) {
 TEST(Selection, TheParametersKeptAreThoseOfTheBestEpoch) {
   Training training;
   training.plan.epochs = 4;
-  training.errors({3, 1, 2, 1});
+  training.errors({3, 1, 1, 2});
   std::vector<std::vector<Tensor>> after;
   Recipe recipe;
   add_data(recipe, "training", training.sequences);
@@ -202,9 +202,28 @@ TEST(Selection, TheParametersKeptAreThoseOfTheBestEpoch) {
               .parameters);
   };
   const TrainingOutcome outcome = training.run();
-  EXPECT_EQ(outcome.best_epoch, 2) << "the first of equals";
+  EXPECT_LT(outcome.history[2].dev_loss, outcome.history[1].dev_loss);
+  EXPECT_EQ(outcome.best_epoch, 3) << "of equals the one with the lower loss";
   for (std::size_t i = 0; i < outcome.parameters.size(); ++i)
-    EXPECT_TRUE(segfuse::testing::same_bits(outcome.parameters[i], after.at(1)[i])) << i;
+    EXPECT_TRUE(segfuse::testing::same_bits(outcome.parameters[i], after.at(2)[i])) << i;
+}
+
+TEST(Selection, OfEqualEpochsTheOneWithTheLowestLossIsKept) {
+  const auto best = [](double rate) {
+    Training training;
+    training.plan.epochs = 5;
+    training.plan.learning_rate = rate;
+    training.plan.warmup = 0;
+    training.errors({2, 1, 1, 1, 3});
+    const TrainingOutcome outcome = training.run();
+    std::size_t least = 1;
+    for (std::size_t i = 1; i < 4; ++i)
+      if (outcome.history[i].dev_loss < outcome.history[least].dev_loss) least = i;
+    EXPECT_EQ(outcome.best_epoch, outcome.history[least].epoch);
+    return outcome.best_epoch;
+  };
+  EXPECT_EQ(best(1e-3), 4) << "the loss falls";
+  EXPECT_EQ(best(0), 2) << "the first where that is equal, too";
 }
 
 TEST(Selection, EachCriterionChoosesByItsOwnFigure) {

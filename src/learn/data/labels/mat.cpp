@@ -15,7 +15,7 @@
 namespace segfuse::data {
 namespace {
 
-constexpr std::size_t kMaxInflated = std::size_t{256} << 20;
+constexpr std::size_t kMaxInflated = std::size_t{128} << 20;
 constexpr std::size_t kMaxArrays = 2'000'000;
 constexpr int kMaxNested = 16;
 
@@ -310,16 +310,17 @@ std::string inflated(const Elements& elements, const Element& packed, std::size_
   std::string out;
   std::string block(std::size_t{1} << 16, '\0');
   int state = Z_OK;
-  while (state == Z_OK && out.size() <= left) {
+  while (state == Z_OK) {
     stream.next_out = reinterpret_cast<Bytef*>(block.data());
     stream.avail_out = static_cast<uInt>(block.size());
     state = inflate(&stream, Z_NO_FLUSH);
-    out.append(block.data(), block.size() - stream.avail_out);
+    const std::size_t made = block.size() - stream.avail_out;
+    if (made > left - out.size())
+      elements.fail(packed.offset,
+                    fmt::format("compressed variables of more than {} bytes", kMaxInflated));
+    out.append(block.data(), made);
     if (state == Z_OK && stream.avail_in == 0 && stream.avail_out > 0) break;
   }
-  if (out.size() > left)
-    elements.fail(packed.offset,
-                  fmt::format("compressed variables of more than {} bytes", kMaxInflated));
   if (state != Z_STREAM_END)
     elements.fail(packed.offset, "a compressed variable is damaged or was cut off");
   left -= out.size();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/os/file.h"
 #include "base/text.h"
 #include "learn/data/text.h"
 #include "learn/data/values/values.h"
@@ -71,6 +72,16 @@ NpyHeader read_header(std::string_view bytes, std::string_view name) {
   return out;
 }
 
+/// Of header and elements; nothing where 64 bits cannot count them.
+std::optional<std::uint64_t> bytes_of(const NpyHeader& header) {
+  std::uint64_t bytes =
+      parse_int(header.type.substr(std::min<std::size_t>(2, header.type.size()))).value_or(0);
+  for (const std::int64_t size : header.shape)
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) return {};
+  if (__builtin_add_overflow(bytes, header.size, &bytes)) return {};
+  return bytes;
+}
+
 template <class T>
 float number(std::string_view data, std::size_t index, bool swap) {
   char raw[sizeof(T)];
@@ -113,9 +124,8 @@ std::vector<ZipEntry> zip_entries(std::string_view bytes, std::string_view name)
   return out;
 }
 
-std::string inflated(std::string_view packed, std::size_t size, std::string_view name) {
-  // Deflate packs a byte into a thousandth at best.
-  if (size / 1100 > packed.size()) broken(name, "a compressed array is damaged");
+/// The first `size` bytes of what was packed; `whole`: and there are no more.
+std::string inflated(std::string_view packed, std::size_t size, bool whole, std::string_view name) {
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
   const std::unique_ptr<z_stream, int (*)(z_stream*)> closing(&stream, &inflateEnd);
@@ -124,9 +134,27 @@ std::string inflated(std::string_view packed, std::size_t size, std::string_view
   stream.avail_in = static_cast<uInt>(packed.size());
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(out.size());
-  if (inflate(&stream, Z_FINISH) != Z_STREAM_END || stream.avail_out > 0)
+  const int state = inflate(&stream, whole ? Z_FINISH : Z_SYNC_FLUSH);
+  if (stream.avail_out > 0 || (whole ? state != Z_STREAM_END : state < 0))
     broken(name, "a compressed array is damaged or was cut off");
   return out;
+}
+
+/// An array is unpacked once its beginning says that it has so many bytes.
+std::string inflated_array(std::string_view packed, std::size_t size, std::string_view name) {
+  constexpr std::size_t kBeginning = std::size_t{1} << 16;
+  // Deflate packs a byte into a thousandth at best.
+  if (size / 1100 > packed.size()) broken(name, "a compressed array is damaged");
+  if (size > kBeginning) {
+    const NpyHeader header = read_header(inflated(packed, kBeginning, false, name), name);
+    const std::optional<std::uint64_t> wanted = bytes_of(header);
+    if (wanted != size)
+      throw DataError(fmt::format(
+          "{}: a compressed array of {} bytes, and its header announces {}; the file is damaged",
+          name, size, wanted ? std::to_string(*wanted) : "more than there can be"));
+    check_room(size, std::string(name));
+  }
+  return inflated(packed, size, true, name);
 }
 
 std::string content_of(std::string_view bytes, const ZipEntry& entry, std::string_view name) {
@@ -138,7 +166,7 @@ std::string content_of(std::string_view bytes, const ZipEntry& entry, std::strin
   if (begin > bytes.size() || bytes.size() - begin < entry.packed)
     broken(name, "a file in it was cut off");
   const std::string_view packed = bytes.substr(begin, entry.packed);
-  if (entry.method == 8) return inflated(packed, entry.size, name);
+  if (entry.method == 8) return inflated_array(packed, entry.size, name);
   if (entry.method != 0) broken(name, "a file in it is neither stored nor deflated");
   return std::string(packed);
 }

@@ -37,7 +37,7 @@ struct DataSource {
   bool card_said_it = false;   ///< what is left out, and what is odd about labels, was said before
 };
 
-/// What the best epoch is best in, on the development set. Of equal epochs the first is kept.
+/// What the best epoch is best in, on the development set; among equals the lowest loss decides.
 enum class Selection { kLabelError, kBoundaryF1, kSegmentF1, kLoss };
 /// label_error, boundary_f1, segment_f1, loss.
 std::string name_of(Selection selection);

@@ -7,6 +7,8 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
+#include "learn/data/feature_store.h"
+#include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "learn/data/unlabelled.h"
 #include "learn/train/commands/initial_model.h"
@@ -34,15 +36,15 @@ FoldingMap folding(const DataSource& data) {
 /// Loads in portions so that progress shows.
 std::vector<Example> load_with_progress(const std::vector<Recording>& recordings,
                                         const TrainConfig& config, const Context& context,
-                                        Progress& progress) {
+                                        data::FeatureStore& store, Progress& progress) {
   constexpr std::size_t kPortion = 16;
   const FeatureExtractor extractor(config.features);
   const FoldingMap fold = folding(config.data);
   std::vector<Example> all;
   for (std::size_t i = 0; i < recordings.size(); i += kPortion) {
     const std::size_t count = std::min(kPortion, recordings.size() - i);
-    for (Example& example : load_examples(std::span(recordings).subspan(i, count), extractor,
-                                          label_options(config.data), fold, context))
+    for (Example& example : data::load_examples(std::span(recordings).subspan(i, count), extractor,
+                                                label_options(config.data), fold, context, store))
       for (Example& part : data::labelled_parts(std::move(example), extractor.hop_seconds()))
         all.push_back(std::move(part));
     progress.advance(static_cast<std::int64_t>(count));
@@ -63,7 +65,8 @@ void check_columns(const std::vector<Example>& examples, std::size_t columns) {
 /// Normalises in place and turns labels into frames. Labels that the model lacks are kept: nothing
 /// that it decodes is right there.
 LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
-                     const Normalisation& normalisation, const TrainConfig& config) {
+                     const Normalisation& normalisation, const TrainConfig& config,
+                     data::FeatureStore& store) {
   LabelledSet set;
   set.examples = std::move(examples);
   FrameOptions options;
@@ -73,7 +76,7 @@ LabelledSet make_set(std::vector<Example> examples, const Alphabet& labels,
     for (const LabelSegment& segment : example.gold.segments)
       if (!labels.find(segment.label)) ++set.unknown[segment.label];
     for (const auto& [label, count] : example.joined) set.joined[label] += count;
-    normalisation.apply(example.features);
+    store.change(example.features, [&](Tensor& rows) { normalisation.apply(rows); });
     FrameLabels frames = to_frames(example.gold, labels, config.features.hop_ms / 1000,
                                    example.features.shape()[0], options);
     set.dropped += frames.dropped;
@@ -251,7 +254,13 @@ void tell(const std::string& text) {
   if (!text.empty()) log(LogLevel::kInfo, "{}", text);
 }
 
-Corpus load_corpus(const TrainConfig& config, const Context& context) {
+Corpus load_corpus(const TrainConfig& config, const std::filesystem::path& scratch,
+                   const Context& context) {
+  data::FeatureStore store(scratch);
+  return load_corpus(config, store, context);
+}
+
+Corpus load_corpus(const TrainConfig& config, data::FeatureStore& store, const Context& context) {
   if (config.data.path.empty() && config.data.held.empty())
     throw UsageError("no data was given; set data.path in the configuration or pass --data");
   Corpus corpus;
@@ -266,7 +275,7 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
                     {.quiet = context.options().get(options::kQuiet)});
   auto load = [&](Split split) {
-    return load_with_progress(recordings_of(recordings, split), config, context, progress);
+    return load_with_progress(recordings_of(recordings, split), config, context, store, progress);
   };
   std::vector<Example> train = load(Split::kTrain);
   std::vector<Example> dev = load(Split::kDev);
@@ -287,9 +296,9 @@ Corpus load_corpus(const TrainConfig& config, const Context& context) {
   features.clear();
   for (const auto* set : {&train, &dev, &test})
     for (const Example& example : *set) corpus.seconds += example.seconds;
-  corpus.train = make_set(std::move(train), corpus.labels, corpus.normalisation, config);
-  corpus.dev = make_set(std::move(dev), corpus.labels, corpus.normalisation, config);
-  corpus.test = make_set(std::move(test), corpus.labels, corpus.normalisation, config);
+  corpus.train = make_set(std::move(train), corpus.labels, corpus.normalisation, config, store);
+  corpus.dev = make_set(std::move(dev), corpus.labels, corpus.normalisation, config, store);
+  corpus.test = make_set(std::move(test), corpus.labels, corpus.normalisation, config, store);
   report_gold({&corpus.train, &corpus.dev, &corpus.test}, config);
   return corpus;
 }
@@ -311,10 +320,13 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   tell_commands(recordings);
   Progress progress("reading recordings", static_cast<std::int64_t>(recordings.size()),
                     {.quiet = context.options().get(options::kQuiet)});
-  std::vector<Example> examples = load_with_progress(recordings, model.config, context, progress);
+  data::FeatureStore store({});
+  std::vector<Example> examples =
+      load_with_progress(recordings, model.config, context, store, progress);
   progress.finish();
   tell_resampled({&examples}, model.config.features);
-  LabelledSet set = make_set(std::move(examples), model.labels, model.normalisation, model.config);
+  LabelledSet set =
+      make_set(std::move(examples), model.labels, model.normalisation, model.config, store);
   report_gold({&set}, model.config);
   return set;
 }

@@ -12,6 +12,10 @@
 #include "learn/train/files/model_file.h"
 #include "learn/train/loop/trainer.h"
 
+namespace segfuse::data {
+class FeatureStore;
+}
+
 namespace segfuse::learn {
 
 struct InitialModel;
@@ -38,7 +42,12 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
 /// Deals them into data.folds and leaves out what is beyond data.train_share, and says so.
 void choose_recordings(std::vector<Recording>& recordings, const TrainConfig& config);
 
-Corpus load_corpus(const TrainConfig& config, const Context& context);
+/// Features that are too many to hold go to a file without a name in `scratch`; where that is empty
+/// they are held.
+Corpus load_corpus(const TrainConfig& config, const std::filesystem::path& scratch,
+                   const Context& context);
+/// The same with a store that the caller made.
+Corpus load_corpus(const TrainConfig& config, data::FeatureStore& store, const Context& context);
 /// Only the recordings of one split (nothing: of all), for a model that exists.
 LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
                           std::optional<Split> split, const Context& context);

@@ -60,7 +60,7 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
   TrainConfig config = read_train_config(options.config, options.overrides);
   config.data.allow_commands = options.allow_commands;
   if (!options.data.empty()) set_data_path(config, options.data);
-  Corpus corpus = load_corpus(config, options.context);
+  Corpus corpus = load_corpus(config, {}, options.context);
   Start start = start_of(config, config.model.head, corpus);
   const Segmenter segmenter(start.model.config.model);
   if (!options.model.empty()) start.parameters = trained_parameters(options.model, segmenter);

@@ -131,6 +131,13 @@ bool shows_card(const TrainOptions& options) {
          });
 }
 
+/// On the disk that the results go to, which takes more than a folder for temporary files that may
+/// itself be memory; but other ranks may run on machines without that folder.
+fs::path scratch_folder(const TrainOptions& options) {
+  std::error_code unknown;
+  return fs::is_directory(options.out, unknown) ? options.out : fs::temp_directory_path();
+}
+
 /// One rank's part. Only the leading one writes to the folder, and has a result.
 TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   comm::Group* const group = ranks.group;
@@ -167,7 +174,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
                        group);
   learn::Corpus corpus;
   learn::agree(group, [&] {
-    corpus = learn::load_corpus(config, options.context);
+    corpus = learn::load_corpus(config, scratch_folder(options), options.context);
     if (options.encoder)
       learn::set_encoder(
           config, options.encoder(std::ssize(corpus.normalisation.mean), corpus.labels.labels()));

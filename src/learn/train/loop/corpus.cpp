@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "learn/data/feature_store.h"
 #include "learn/model/given_encoder.h"
 #include "learn/train/loop/bound_inputs.h"
 
@@ -108,15 +109,10 @@ std::vector<FrameSegment> runs_of(const std::vector<std::int32_t>& labels) {
 std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int64_t frames) {
   std::vector<Sequence> pieces;
   for (const Sequence& whole : sequences) {
-    const std::int64_t width = whole.features.shape()[1];
     for (std::int64_t at = 0; whole.frames() >= frames && at < whole.frames(); at += frames) {
       const std::int64_t first = std::min(at, whole.frames() - frames);
-      Sequence piece{fmt::format("{}@{}", whole.id, first),
-                     Tensor(whole.features.dtype(), {frames, width}),
-                     {}};
-      const auto from = whole.features.span<float>().subspan(
-          static_cast<std::size_t>(first * width), static_cast<std::size_t>(frames * width));
-      std::copy(from.begin(), from.end(), piece.features.span<float>().begin());
+      Sequence piece{
+          fmt::format("{}@{}", whole.id, first), data::rows_of(whole.features, first, frames), {}};
       for (const FrameSegment& segment : whole.segments) {
         const std::int64_t begin = std::max(segment.start, first);
         const std::int64_t end = std::min(segment.start + segment.duration, first + frames);

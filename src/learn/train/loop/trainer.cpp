@@ -57,6 +57,10 @@ std::string title_of(Selection selection) {
   return "dev label error";
 }
 
+bool better_score(Selection by, double score, double than) {
+  return lower_is_better(by) ? score < than : score > than;
+}
+
 class Run {
  public:
   Run(const Segmenter& segmenter, const TrainingPlan& plan, std::vector<Tensor> parameters,
@@ -147,6 +151,7 @@ class Run {
   void train_epoch(std::optional<InterruptScope>& interrupt, Progress& progress);
   void score_epoch(EpochRecord& record);
   void share(EpochRecord& record);
+  bool is_better(const EpochRecord& record) const;
   void end_epoch(Progress& progress);
   bool exhausted() const;
 
@@ -455,6 +460,16 @@ void Run::share(EpochRecord& record) {
   record.dev_score = scores[2];
 }
 
+/// Than the best one so far: by the criterion, among equals by the loss.
+bool Run::is_better(const EpochRecord& record) const {
+  if (dev_.empty()) return true;
+  if (!std::isfinite(record.dev_score)) return false;
+  if (state_.best_epoch == 0) return true;
+  if (record.dev_score != state_.best_score)
+    return better_score(plan_.select_by, record.dev_score, state_.best_score);
+  return record.dev_loss < state_.history[static_cast<std::size_t>(state_.best_epoch) - 1].dev_loss;
+}
+
 void Run::end_epoch(Progress& progress) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   step_->fetch(flat_);
@@ -473,12 +488,7 @@ void Run::end_epoch(Progress& progress) {
     score_epoch(record);
   }
   share(record);
-  const bool first = state_.best_epoch == 0;
-  const bool better =
-      dev_.empty() ||
-      (std::isfinite(record.dev_score) &&
-       (first || (lower_is_better(plan_.select_by) ? record.dev_score < state_.best_score
-                                                   : record.dev_score > state_.best_score)));
+  const bool better = is_better(record);
   if (better) {
     state_.best_score = record.dev_score;
     state_.best_epoch = record.epoch;
@@ -499,9 +509,15 @@ void Run::end_epoch(Progress& progress) {
   save();
 }
 
+/// A lower loss among equals is no reason to go on.
 bool Run::exhausted() const {
-  return plan_.patience > 0 && state_.best_epoch > 0 &&
-         state_.epoch - state_.best_epoch >= plan_.patience;
+  if (plan_.patience == 0 || state_.best_epoch == 0 || dev_.empty()) return false;
+  const EpochRecord* best = nullptr;
+  for (const EpochRecord& record : state_.history)
+    if (std::isfinite(record.dev_score) &&
+        (best == nullptr || better_score(plan_.select_by, record.dev_score, best->dev_score)))
+      best = &record;
+  return best != nullptr && state_.epoch - best->epoch >= plan_.patience;
 }
 
 TrainingOutcome Run::run() {
