@@ -191,8 +191,8 @@ void Description::add_starts(std::int64_t s) {
 /// the K^2 / 2 segments that may go across each.
 std::int64_t settling_period(std::int64_t longest) {
   constexpr std::int64_t kLeast = 512;
-  const auto period = static_cast<std::int64_t>(
-      std::bit_ceil(static_cast<std::uint64_t>(4 * longest)));
+  const auto period =
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(4 * longest)));
   return std::max(kLeast, period);
 }
 
@@ -433,7 +433,8 @@ bool BlockPosterior::State::settle_rest(std::int64_t g) {
     for (std::int64_t c = 0; max != kNegInf && c < classes; ++c) values[c] -= whole;
   }
   const double* end = of(buffers.end, g - 1);
-  for (std::int64_t c = 0; c < classes; ++c) of(lattice.sink, g)[c] = of(lattice.rest, g)[c] + end[c];
+  for (std::int64_t c = 0; c < classes; ++c)
+    of(lattice.sink, g)[c] = of(lattice.rest, g)[c] + end[c];
   return true;
 }
 
@@ -446,8 +447,8 @@ void BlockPosterior::State::settle(std::int64_t g, Description& out) {
   const double terms[] = {log_dot(of(lattice.value, g), of(lattice.rest, g), classes),
                           log_dot(across->all(), none.data(), classes)};
   const double sum = log_dot(terms, none.data(), 2);
-  lattice.log_partition = sum + lattice.base[at(window.local(g))] +
-                          lattice.rest_base[at(window.local(g))];
+  lattice.log_partition =
+      sum + lattice.base[at(window.local(g))] + lattice.rest_base[at(window.local(g))];
   std::vector<double> share(at(classes));
   double late = 0.0;
   for (std::int64_t c = 0; c < classes; ++c) {

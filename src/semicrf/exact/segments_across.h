@@ -52,9 +52,8 @@ inline void SegmentsAcross::find(const LatticeInput& input, const Lattice& latti
     for (std::int64_t c = 0; c < stride; ++c) before_[c] += input.row.emission[s * stride + c];
     std::copy_n(before_.data(), stride, content_.data());
     const std::int64_t n = std::min(reach, dims_.max_duration - (g - s));
-    extend_rows({lattice.sink.data() + (g + 1) * stride, stride,
-                 input.row.emission + g * stride, stride, shifts_.data(),
-                 input.model.duration.data() + (g - s) * stride},
+    extend_rows({lattice.sink.data() + (g + 1) * stride, stride, input.row.emission + g * stride,
+                 stride, shifts_.data(), input.model.duration.data() + (g - s) * stride},
                 n, stride, content_.data(), terms_.data());
     const std::int64_t first = std::min(later - 1, n);
     double* all = all_rows_.data() + i * stride;
@@ -63,8 +62,7 @@ inline void SegmentsAcross::find(const LatticeInput& input, const Lattice& latti
     log_sum_rows(terms_.data() + first * stride, n - first, stride, late);
     const double shift = base(lattice.base, s) - base(lattice.base, g);
     for (double* row : {all, late})
-      for (std::int64_t c = 0; c < stride; ++c)
-        row[c] += lattice.source[s * stride + c] + shift;
+      for (std::int64_t c = 0; c < stride; ++c) row[c] += lattice.source[s * stride + c] + shift;
   }
   log_sum_rows(all_rows_.data(), starts, stride, all_.data());
   log_sum_rows(late_rows_.data(), starts, stride, late_.data());
