@@ -78,8 +78,8 @@ class DurationWindow {
   /// The largest of the terms.
   double max(std::int64_t n) const {
     n = at_most(n);
-    return window_max(log_.data() + std::ssize(log_) - n,
-                      table_->log.data() + table_->longest - n, n);
+    return window_max(log_.data() + std::ssize(log_) - n, table_->log.data() + table_->longest - n,
+                      n);
   }
 
  private:
