@@ -276,7 +276,9 @@ class NumberStore {
 /// The posterior of a row that may be too long to be held: forward over pieces as they arrive, then
 /// backward over blocks of frames that the caller reads again from where they are kept. Results do
 /// not depend on how the row is cut into pieces or blocks; they agree with those of Engine and
-/// Inference but for rounding. Memory: a block and 2 K frames at work, and K frames of each block.
+/// Inference but for rounding (2^-32 in a logarithm at one of 512 boundaries or fewer). Rows that
+/// begin with the same frames have the same bits there, from where the model has forgotten what
+/// follows: docs/semicrf.md. Memory: a block and 2 K frames at work, and K frames of each block.
 /// Transitions must not depend on durations.
 class BlockPosterior {
  public:

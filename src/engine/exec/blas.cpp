@@ -1,5 +1,6 @@
 #include "engine/exec/blas.h"
 
+#include <dlfcn.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
 
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <semaphore>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,29 +20,56 @@ namespace segfuse::engine {
 namespace {
 
 #if SEGFUSE_OPENBLAS
-/// The library starts its workers when it is loaded, each with a buffer, and hangs or ends the
-/// process where there is no room for them. They are never used. The Python package leaves the
-/// environment alone: other threads may be reading it.
-class WithoutWorkers {
- public:
-  WithoutWorkers() {
-    if (kOurs) set_ = std::getenv(kName) == nullptr && ::setenv(kName, "1", 0) == 0;
-  }
-  ~WithoutWorkers() {
-    if (set_) ::unsetenv(kName);
-  }
-  WithoutWorkers(const WithoutWorkers&) = delete;
-  WithoutWorkers& operator=(const WithoutWorkers&) = delete;
+const std::string kLibraries[] = {"libopenblas.so.0", "libopenblas.so"};
 
- private:
-  static constexpr const char* kName = "OPENBLAS_NUM_THREADS";
+/// The environment that the library reads while it is loaded. The Python package leaves it alone:
+/// other threads may be reading it.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) {
+    if (kOurs && value != nullptr)
+      set_ = std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0;
+  }
+  ~Setting() {
+    if (set_) ::unsetenv(name_);
+  }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
 #if SEGFUSE_PYTHON_PACKAGE
   static constexpr bool kOurs = false;
 #else
   static constexpr bool kOurs = true;
 #endif
+
+ private:
+  const char* name_;
   bool set_ = false;
 };
+
+std::string_view core_of(const SharedLibrary& library) {
+  const char* (*core)() = nullptr;
+  try {
+    library.load("openblas_get_corename", core);
+    return core();
+  } catch (const DeviceError&) {  // it keeps that to itself
+    return {};
+  }
+}
+
+/// Kernels that this processor can run, in the place of those that the library chose: for a
+/// processor that came after it, it takes ones without AVX. Null where its choice is good.
+const char* better_core(std::string_view chosen) {
+#if defined(__x86_64__)
+  const std::string_view old[] = {"Prescott", "Core2", "Penryn", "Dunnington", "Nehalem"};
+  if (std::ranges::find(old, chosen) == std::end(old)) return nullptr;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return "SkylakeX";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
+#endif
+  return nullptr;
+}
 
 void load_buffers(const SharedLibrary& library, Blas& found) {
   try {
@@ -51,9 +80,28 @@ void load_buffers(const SharedLibrary& library, Blas& found) {
   }
 }
 
+/// Of the library that would be opened; it is closed again.
+const char* core_to_ask_for() {
+  const char* (*core)() = nullptr;
+  const char* better = nullptr;
+  for (const std::string& name : kLibraries) {
+    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) continue;
+    core = reinterpret_cast<const char* (*)()>(dlsym(library, "openblas_get_corename"));
+    if (core != nullptr) better = better_core(core());
+    dlclose(library);
+    break;
+  }
+  return better;
+}
+
 Blas find() {
-  const WithoutWorkers scope;
-  const SharedLibrary library = SharedLibrary::open_first({"libopenblas.so.0", "libopenblas.so"});
+  // The library starts its workers when it is loaded, each with a buffer, and hangs or ends the
+  // process where there is no room for them. They are never used.
+  const Setting no_workers("OPENBLAS_NUM_THREADS", "1");
+  // It chooses its kernels when it is loaded, once.
+  const Setting core("OPENBLAS_CORETYPE", Setting::kOurs ? core_to_ask_for() : nullptr);
+  const SharedLibrary library = SharedLibrary::open_first(kLibraries);
   if (!library) return {};
   try {
     Blas found;
@@ -61,6 +109,7 @@ Blas find() {
     library.load("cblas_dgemm", found.dgemm);
     library.load("openblas_set_num_threads", found.set_threads);
     found.name = "OpenBLAS";
+    found.core = core_of(library);
     load_buffers(library, found);
     return found;
   } catch (const DeviceError&) {  // a library of that name, but not that library

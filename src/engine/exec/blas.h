@@ -24,6 +24,7 @@ struct Blas {
   void* (*take_buffer)(int) = nullptr;
   void (*give_buffer)(void*) = nullptr;
   std::string_view name = "built-in loops";
+  std::string_view core;  ///< the processor whose kernels the library has chosen, if it says so
 };
 
 /// Found at the first call, and the same ever after.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "semicrf/align/window_kernels.h"
 #include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
@@ -66,8 +67,8 @@ class DurationWindow {
     n = at_most(n);
     if (!scaled_) return sum_of_logs(n);
     if (n < 1 || reference_ == kNegInf) return kNegInf;
-    const double sum = product(linear_.data() + std::ssize(linear_) - n,
-                               table_->linear.data() + table_->longest - n, n);
+    const double sum = window_product(linear_.data() + std::ssize(linear_) - n,
+                                      table_->linear.data() + table_->longest - n, n);
     // A term that was lost is below e^-708, of a sum above e^-230.
     if (sum > kTrusted) return std::log(sum) + (reference_ + table_->largest);
     const double largest = *std::max_element(log_.end() - n, log_.end());
@@ -77,16 +78,8 @@ class DurationWindow {
   /// The largest of the terms.
   double max(std::int64_t n) const {
     n = at_most(n);
-    const double* q = log_.data() + std::ssize(log_) - n;
-    const double* score = table_->log.data() + table_->longest - n;
-    double lanes[kLanes];
-    std::fill_n(lanes, kLanes, kNegInf);
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (std::int64_t j = 0; j < kLanes; ++j)
-        lanes[j] = std::max(lanes[j], q[i + j] + score[i + j]);
-    for (; i < n; ++i) lanes[0] = std::max(lanes[0], q[i] + score[i]);
-    return *std::max_element(lanes, lanes + kLanes);
+    return window_max(log_.data() + std::ssize(log_) - n, table_->log.data() + table_->longest - n,
+                      n);
   }
 
  private:
@@ -103,15 +96,6 @@ class DurationWindow {
     for (std::int64_t i = std::ssize(log_) - n; i < std::ssize(log_); ++i)
       linear_[static_cast<std::size_t>(i)] =
           std::exp(log_[static_cast<std::size_t>(i)] - reference);
-  }
-  static double product(const double* a, const double* b, std::int64_t n) {
-    double lanes[kLanes] = {};
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (std::int64_t j = 0; j < kLanes; ++j) lanes[j] += a[i + j] * b[i + j];
-    for (; i < n; ++i) lanes[0] += a[i] * b[i];
-    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
-           ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
   }
   double sum_of_logs(std::int64_t n) const {
     const double largest = n < 1 ? kNegInf : max(n);

@@ -57,8 +57,13 @@ class Stretch {
   void append(double value) { values_.push_back(value); }
   /// Those from `first` to `last`, in memory of their size.
   void trim(std::int64_t first, std::int64_t last) {
-    std::vector<double> kept;
-    for (std::int64_t t = first; t <= last; ++t) kept.push_back(at(t));
+    const std::int64_t from = std::max(first, first_);
+    const std::int64_t end = std::min(last + 1, first_ + std::ssize(values_));
+    std::vector<double> kept(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)),
+                             kNegInf);
+    if (from < end)
+      std::copy(values_.begin() + (from - first_), values_.begin() + (end - first_),
+                kept.begin() + (from - first));
     values_ = std::move(kept);
     first_ = first;
   }

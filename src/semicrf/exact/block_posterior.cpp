@@ -1,7 +1,13 @@
 // The posterior of a row in blocks of frames. A forward pass keeps of each block what the next one
 // starts from; the backward pass does the forward pass of a block again.
+//
+// The backward half is settled at every so many boundaries, counted from the row's beginning: what
+// does not matter of it (the size of all suffixes together) is taken off, the rest is rounded, and
+// running sums begin anew. Two rows that begin with the same frames then have the same bits before
+// the first of these boundaries where what follows is forgotten.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -9,6 +15,7 @@
 #include "base/sizes.h"
 #include "segfuse/error.h"
 #include "semicrf/exact/frame_piece.h"
+#include "semicrf/exact/segments_across.h"
 #include "semicrf/exact/short_segments.h"
 
 namespace segfuse::semicrf {
@@ -110,6 +117,12 @@ class Description {
     of.label /= static_cast<double>(y_.duration(next_));
     of.segment = segment(y_.duration(next_), y_.label(next_));
   }
+  /// The running sums at the boundary before the last frame that was added: P(a segment of c goes
+  /// across it), and P(one does and ends most() or more frames behind it).
+  void settle(std::span<const double> across, double late) {
+    std::ranges::copy(across, cover_.data());
+    covered_ = late;
+  }
   std::vector<SegmentPosterior> take() { return std::move(out_); }
 
  private:
@@ -173,6 +186,40 @@ void Description::add_starts(std::int64_t s) {
   out_[at(--next_start_)].start = round_(within);
 }
 
+/// Boundaries at multiples of this are settled: often next to what a recording has, seldom next to
+/// the K^2 / 2 segments that may go across each.
+std::int64_t settling_period(std::int64_t longest) {
+  constexpr std::int64_t kLeast = 512;
+  const auto period =
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(4 * longest)));
+  return std::max(kLeast, period);
+}
+
+/// Takes `shift` off, and leaves multiples of 2^-32; the largest that is left.
+double settle_row(double* row, std::int64_t classes, double shift) {
+  constexpr double kSteps = 4294967296.0;
+  double max = kNegInf;
+  for (std::int64_t c = 0; c < classes; ++c) {
+    row[c] = std::nearbyint((row[c] - shift) * kSteps) / kSteps;
+    max = std::max(max, row[c]);
+  }
+  return max;
+}
+
+double largest_of(const double* row, std::int64_t classes) {
+  return *std::max_element(row, row + classes);
+}
+
+/// log sum_c exp(a[c] + b[c]).
+double log_dot(const double* a, const double* b, std::int64_t classes) {
+  double max = kNegInf;
+  for (std::int64_t c = 0; c < classes; ++c) max = std::max(max, a[c] + b[c]);
+  if (max == kNegInf) return max;
+  double sum = 0.0;
+  for (std::int64_t c = 0; c < classes; ++c) sum += std::exp(a[c] + b[c] - max);
+  return max + std::log(sum);
+}
+
 }  // namespace
 
 struct BlockPosterior::State {
@@ -190,6 +237,8 @@ struct BlockPosterior::State {
   NumberStore* kept;            ///< what blocks start from, but the first, one after the other
   std::optional<double> ended;  ///< the log-partition, once the row is described
   PathScore score;
+  std::int64_t period = 0;
+  std::optional<SegmentsAcross> across;
 
   const Dims& dims() const { return model.dims; }
   std::int64_t stride() const { return model.dims.stride; }
@@ -213,8 +262,13 @@ struct BlockPosterior::State {
   void step(std::int64_t t);
   template <class T>
   void load(const FramePiece<T>& piece, std::int64_t first);
+  double ending() const {
+    return log_dot(of(lattice.value, frames), model.final.data(), dims().classes);
+  }
   double total() const;
   void begin_backward(const Boundaries& behind);
+  bool settle_rest(std::int64_t g);
+  void settle(std::int64_t g, Description& out);
   void keep_behind(Boundaries& behind) const;
   void describe_block(Description& out, const SegmentationsView& y);
   void add_score(std::int64_t s, std::int64_t i, const SegmentationsView& y);
@@ -289,14 +343,7 @@ void BlockPosterior::State::load(const FramePiece<T>& piece, std::int64_t first)
 double BlockPosterior::State::total() const {
   if (ended) return *ended;
   if (frames == 0) return 0.0;
-  const double* value = of(lattice.value, frames);
-  double max = kNegInf;
-  for (std::int64_t c = 0; c < dims().classes; ++c) max = std::max(max, value[c] + model.final[c]);
-  if (max == kNegInf) return max;
-  double sum = 0.0;
-  for (std::int64_t c = 0; c < dims().classes; ++c)
-    sum += std::exp(value[c] + model.final[c] - max);
-  return max + std::log(sum) + lattice.base[at(window.local(frames))];
+  return ending() + lattice.base[at(window.local(frames))];
 }
 
 template <class T>
@@ -308,6 +355,8 @@ BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block, 
     throw UsageError("semicrf: blocks take transitions that do not depend on duration");
   state_ = std::make_unique<State>(std::max(block, dims.max_duration), kept);
   load_model(p, dims, state_->model);
+  state_->period = settling_period(dims.max_duration);
+  state_->across.emplace(dims);
   state_->enter_block(0, state_->block);
 }
 
@@ -345,13 +394,67 @@ std::int64_t BlockPosterior::bytes() const {
 }
 
 /// The suffixes from the boundary that ends the block, from what the block behind it has kept.
+/// Their base is such that the log-partition next to both bases is small.
 void BlockPosterior::State::begin_backward(const Boundaries& behind) {
   lattice_begin_backward(input(), lattice, window.own_end == frames);
-  if (window.own_end == frames) return;
+  if (window.own_end == frames) {
+    lattice.rest_base[at(row.length)] = -lattice.base[at(row.length)];
+    lattice.log_partition = ending();
+    return;
+  }
   std::copy(behind.rows.begin(), behind.rows.end(), of(lattice.sink, window.own_end));
   std::copy(behind.value.begin(), behind.value.end(), of(lattice.rest, window.own_end));
   std::copy(behind.base.begin(), behind.base.end(),
             lattice.rest_base.begin() + window.local(window.own_end));
+}
+
+/// The suffixes that segments before boundary g and around it may have, relative to the largest at
+/// the first boundary that has any; false where none has.
+bool BlockPosterior::State::settle_rest(std::int64_t g) {
+  const std::int64_t classes = dims().classes;
+  const std::int64_t last = std::min(g + dims().max_duration, frames);
+  const auto row_of = [&](std::int64_t e) { return of(e == g ? lattice.rest : lattice.sink, e); };
+  const auto base_of = [&](std::int64_t e) -> double& {
+    return lattice.rest_base[at(window.local(e))];
+  };
+  std::int64_t first = g;
+  while (first <= last && largest_of(row_of(first), classes) == kNegInf) ++first;
+  if (first > last) return false;
+  const double shift = largest_of(row_of(first), classes);
+  const double base = -lattice.base[at(window.local(g))];
+  const double shift_of_base = base - base_of(first);
+  for (std::int64_t e = g; e <= last; ++e) {
+    double* values = row_of(e);
+    const double max = settle_row(values, classes, shift);
+    // Of a half, the next greater one: whatever whole numbers stood here before.
+    const double whole = std::floor(max + 0.5);
+    base_of(e) = max == kNegInf ? base : base_of(e) + shift_of_base + whole;
+    for (std::int64_t c = 0; max != kNegInf && c < classes; ++c) values[c] -= whole;
+  }
+  const double* end = of(buffers.end, g - 1);
+  for (std::int64_t c = 0; c < classes; ++c)
+    of(lattice.sink, g)[c] = of(lattice.rest, g)[c] + end[c];
+  return true;
+}
+
+/// Boundary g, once its frame is described.
+void BlockPosterior::State::settle(std::int64_t g, Description& out) {
+  if (!settle_rest(g)) return;
+  const std::int64_t classes = dims().classes;
+  across->find(input(), lattice, window.local(g), out.most());
+  const std::vector<double> none(at(std::max<std::int64_t>(classes, 2)), 0.0);
+  const double terms[] = {log_dot(of(lattice.value, g), of(lattice.rest, g), classes),
+                          log_dot(across->all(), none.data(), classes)};
+  const double sum = log_dot(terms, none.data(), 2);
+  lattice.log_partition =
+      sum + lattice.base[at(window.local(g))] + lattice.rest_base[at(window.local(g))];
+  std::vector<double> share(at(classes));
+  double late = 0.0;
+  for (std::int64_t c = 0; c < classes; ++c) {
+    share[at(c)] = std::exp(across->all()[c] - sum);
+    late += std::exp(across->late()[c] - sum);
+  }
+  out.settle(share, late);
 }
 
 /// What the block before it needs of its suffixes.
@@ -408,6 +511,7 @@ void BlockPosterior::State::describe_block(Description& out, const Segmentations
     add_score(s, out.segment(), y);
     out.add_frame(s, of(buffers.emission, s),
                   [&](std::int64_t d, std::int64_t c) { return segment(s, d, c); });
+    if (s > 0 && s % period == 0) settle(s, out);
   }
 }
 
@@ -436,7 +540,6 @@ std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView& 
       for (std::int64_t t = own; t < own_end; ++t) x.step(t);
     }
     x.window.own_end = own_end;
-    x.lattice.log_partition = *x.ended;
     x.begin_backward(behind);
     x.describe_block(out, segments);
     x.keep_behind(behind);

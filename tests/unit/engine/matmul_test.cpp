@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "base/rng.h"
+#include "engine/exec/blas.h"
 
 namespace segfuse::engine {
 namespace {
@@ -25,6 +27,17 @@ std::vector<float> random_values(std::int64_t n, Rng& rng) {
   std::vector<float> values(static_cast<std::size_t>(n));
   for (float& v : values) v = static_cast<float>(rng.normal());
   return values;
+}
+
+/// OpenBLAS takes kernels without AVX on a processor that came after it.
+TEST(Multiply, HasKernelsOfThisProcessor) {
+#if defined(__x86_64__)
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr || !__builtin_cpu_supports("avx2") ||
+      !__builtin_cpu_supports("fma"))
+    GTEST_SKIP() << "the kernels are what they have to be";
+  for (const char* old : {"Prescott", "Core2", "Penryn", "Dunnington", "Nehalem"})
+    EXPECT_NE(blas().core, old);
+#endif
 }
 
 TEST(Multiply, RowIsTheSameWhateverFollows) {

@@ -158,6 +158,86 @@ TEST(BlockPosterior, AgreesWithTheWholeRowAtAnyBlockAndPiece) {
   }
 }
 
+/// The first frames of a row.
+template <class T>
+Problem<T> beginning_of(const Problem<T>& p, std::int64_t frames) {
+  Problem<T> first = p;
+  first.T_ = frames;
+  for (std::vector<T>* scores : {&first.emission, &first.start, &first.end})
+    scores->resize(static_cast<std::size_t>(frames * p.C));
+  return first;
+}
+
+template <class T>
+Segmentations best_of(const Problem<T>& p) {
+  Segmentations path;
+  Engine(1).viterbi(p.potentials(), path);
+  return path;
+}
+
+TEST(BlockPosterior, AgreesWithTheWholeRowWhereItIsSettled) {
+  std::uint64_t seed = 0;
+  for (const std::int64_t longest : {1, 2, 7, 150}) {
+    for (const std::int64_t tolerance : {0, 2, 40}) {
+      Rng rng(++seed);
+      auto p = random_problem<double>(1, 1700, longest, 3, false, all_draws()[0], rng);
+      p.with_start = rng.below(2) == 0, p.with_end = rng.below(2) == 0;
+      SCOPED_TRACE(fmt::format("K {}, tolerance {}", longest, tolerance));
+      const Segmentations path = best_of(p);
+      const Description one = in_blocks(p, path, 2000, 2000, tolerance);
+      expect_near(one, of_whole(p, path, tolerance), 3e-9);
+      for (const std::int64_t block : {100, 512, 700})
+        EXPECT_TRUE(same(in_blocks(p, path, block, 99, tolerance), one)) << block;
+    }
+  }
+}
+
+/// How many frames from the first have the same bits.
+std::int64_t same_frames(const Description& a, const Description& b, std::int64_t classes) {
+  const auto same = [](const std::vector<double>& x, const std::vector<double>& y) {
+    return std::ranges::mismatch(x, y).in1 - x.begin();
+  };
+  return std::min(same(a.boundary, b.boundary), same(a.label, b.label) / classes);
+}
+
+std::size_t same_segments(const Description& a, const Description& b) {
+  const auto equal = [](const SegmentPosterior& x, const SegmentPosterior& y) {
+    return x.segment == y.segment && x.label == y.label && x.start == y.start;
+  };
+  const auto end = std::ranges::mismatch(a.segments, b.segments, equal).in1;
+  return static_cast<std::size_t>(end - a.segments.begin());
+}
+
+/// A posterior depends on all that follows; what is forgotten does not change a bit.
+TEST(BlockPosterior, HasTheBitsThatTheBeginningOfTheRowHasByItself) {
+  constexpr std::int64_t kFrames = 4321;
+  constexpr std::int64_t kSettled = kFrames / 512 * 512;  // forgets before the row's last frames
+  std::uint64_t seed = 100;
+  int compared = 0;
+  for (const std::int64_t longest : {1, 2, 7, 40}) {
+    for (const Draw& draw : all_draws()) {
+      for (const std::int64_t tolerance : {0, 3}) {
+        Rng rng(++seed);
+        auto p = random_problem<double>(1, 2 * kFrames, longest, 5, false, draw, rng);
+        p.with_start = rng.below(2) == 0, p.with_end = rng.below(2) == 0;
+        const Problem<double> beginning = beginning_of(p, kFrames);
+        const Segmentations path = best_of(p), path_of_beginning = best_of(beginning);
+        if (path.label.empty() || path_of_beginning.label.empty()) continue;
+        const Description all = in_blocks(p, path, 1000, 1000, tolerance);
+        const Description part = in_blocks(beginning, path_of_beginning, 300, kFrames, tolerance);
+        SCOPED_TRACE(fmt::format("K {}, seed {}, tolerance {}", longest, seed, tolerance));
+        EXPECT_GE(same_frames(part, all, p.C), kSettled);
+        std::size_t settled = 0;
+        for (std::size_t i = 0; i < path.label.size(); ++i)
+          settled += path.start[i] + path.duration[i] < kSettled - 512;
+        EXPECT_GE(same_segments(part, all), settled);
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GE(compared, 30);
+}
+
 TEST(BlockPosterior, HoldsABlockAndLittleOfEachOther) {
   Rng rng(5);
   const std::int64_t longest = 10, classes = 3, block = 256;
