@@ -42,9 +42,10 @@ function(segfuse_test_options target)
 endfunction()
 
 # segfuse_test(NAME DEPENDS modules... LINK libraries... LABELS labels...): one test program and one ctest entry from
-# all sources under tests/unit/NAME. What is labelled "long" runs in make test-long only.
+# all sources under tests/unit/NAME. What is labelled "long" runs in make test-long only. UNSANITIZED: make sanitize leaves it
+# out; other programs and the command take the same code there.
 function(segfuse_test name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "UNSANITIZED" "" "DEPENDS;LINK;LABELS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/unit/${name}/*.cpp)
   if(NOT sources)
     return()
@@ -60,7 +61,10 @@ function(segfuse_test name)
   target_include_directories(segfuse_test_${name} PRIVATE ${PROJECT_BINARY_DIR}/generated)  # support/source_dir.h
   add_test(NAME ${name} COMMAND segfuse_test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 1200 LABELS "${ARG_LABELS}")
-  if(SEGFUSE_SANITIZE AND "long" IN_LIST ARG_LABELS)  # make sanitize does not run them
+  if(SEGFUSE_SANITIZE AND ARG_UNSANITIZED)
+    set_tests_properties(${name} PROPERTIES LABELS long)
+  endif()
+  if(SEGFUSE_SANITIZE AND (ARG_UNSANITIZED OR "long" IN_LIST ARG_LABELS))  # make sanitize does not run them
     set_target_properties(segfuse_test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
   endif()
 endfunction()
