@@ -17,6 +17,7 @@
 #include "ir/text.h"
 #include "segfuse/error.h"
 #include "support/random/seasoned_fusion.h"
+#include "support/slow_build.h"
 #include "support/source_dir.h"
 #include "support/structure.h"
 #include "support/tensors.h"
@@ -250,7 +251,6 @@ T formula(ir::Op op, T a, T b) {
                        gradient_b)                                                                \
   SEGFUSE_UNARY(name, rule, domain, accuracy, extremes, instructions, formula, gradient_a)
 #include "segfuse/ops.def"
-#include "support/slow_build.h"
     default: break;  // any other: refused below
   }
   throw InternalError("no formula of floats");
