@@ -44,8 +44,13 @@ std::set<std::string> lines_of(const fs::path& folder, const std::string& list) 
   return lines;
 }
 
-/// Something other than a file that can be written to: a terminal, a pipe.
+/// What can be written to and is no file of that name: a terminal, a pipe, an open descriptor
+/// (/dev/stdout may be a file that the shell has opened).
 bool is_stream(const fs::path& path) {
+  const std::string name = path.lexically_normal().string();
+  if (name == "/dev/stdout" || name == "/dev/stderr" || name.starts_with("/dev/fd/") ||
+      name.starts_with("/proc/self/fd/"))
+    return true;
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   return fs::is_character_file(status) || fs::is_fifo(status);
@@ -115,7 +120,7 @@ void Outputs::refuse_foreign(const fs::path& path) {
 
 bool Outputs::stands_in_the_way(const fs::path& path) {
   std::error_code error;
-  return !overwrite_ && fs::is_regular_file(path, error) && !is_ours(path);
+  return !overwrite_ && !is_stream(path) && fs::is_regular_file(path, error) && !is_ours(path);
 }
 
 bool Outputs::is_ours(const fs::path& path) {

@@ -147,6 +147,15 @@ class FilesTest(tool.ToolTest):
         result = tool.run("compile", tool.SOURCE / "examples/layer_norm.sf", "--emit=h", "--out", "/dev/stdout", check=0)
         self.assertIn("int layer_norm(", result.stdout)
 
+    def test_a_file_that_the_shell_opened_is_written_to(self):
+        path = self.directory / "opened.h"
+        with path.open("w") as opened:
+            result = subprocess.run([tool.SEGFUSE, "compile", tool.SOURCE / "examples/layer_norm.sf", "--emit=h", "--out",
+                                     "/dev/stdout"], stdout=opened, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("int layer_norm(", path.read_text())
+        self.assertEqual([entry.name for entry in path.parent.glob("opened*")], ["opened.h"])
+
     def test_two_trainings_into_one_directory(self):
         out = self.directory / "twice"
         command = [tool.SEGFUSE, "train", str(self.config), "--data", str(self.data), "--out", str(out), "--json",

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/sizes.h"
 
 namespace segfuse::data {
 namespace {
@@ -13,10 +14,6 @@ namespace {
 constexpr std::uint64_t kPartBytes = std::uint64_t{64} << 20;  // few mappings, little left over
 constexpr std::uint64_t kRoomUnit = 64;                        // bytes: as tensors are aligned
 constexpr std::int64_t kChangedRows = 4096;
-
-std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 std::uint64_t bytes_of_rows(std::int64_t rows, std::int64_t width) {
   return static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(width) * sizeof(float);
@@ -41,11 +38,11 @@ bool FeatureStore::fits_memory(std::uint64_t bytes) {
 FeatureStore::Place FeatureStore::place_for(std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   if (!file_) file_.emplace(folder_);
-  const std::uint64_t room = rounded_up(std::max<std::uint64_t>(bytes, 1), kRoomUnit);
+  const std::uint64_t room = round_up(std::max<std::uint64_t>(bytes, 1), kRoomUnit);
   if (parts_.empty() || parts_.back().size - parts_.back().used < room) {
     Part part;
     if (!parts_.empty()) part.offset = parts_.back().offset + parts_.back().size;
-    part.size = rounded_up(std::max(room, kPartBytes), ScratchFile::kMapUnit);
+    part.size = round_up(std::max(room, kPartBytes), ScratchFile::kMapUnit);
     part.memory = file_->map(part.offset, part.size);
     parts_.push_back(std::move(part));
   }
