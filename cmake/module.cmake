@@ -1,4 +1,4 @@
-# segfuse_batches(TARGET): compiles the sources of each folder as one, which halves the time of a build: the names that
+# segfuse_batches(TARGET): compiles the sources of each folder as one, so that headers are read once: the names that
 # anonymous namespaces hold are unique within a folder. Sources that Highway compiles once for each target stay alone.
 # -DSEGFUSE_BATCHES=OFF compiles each source by itself.
 function(segfuse_batches target)
