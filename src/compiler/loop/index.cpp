@@ -26,6 +26,11 @@ std::optional<Extent> divide_by_term(const Extent& a, const Extent::Term& b) {
   return quotient;
 }
 
+/// Whether it is seen that a size is not negative: symbols are not.
+bool natural(const Extent& size) {
+  return std::ranges::all_of(size.terms(), [](const auto& term) { return term.coefficient > 0; });
+}
+
 }  // namespace
 
 std::optional<Extent> divide_exactly(const Extent& a, const Extent& b) {
@@ -151,46 +156,85 @@ Index Indices::multiply(const Index& a, const Extent& by) {
   return product;
 }
 
-std::optional<std::pair<Index, Index>> Indices::split(const Index& of, const Extent& by) const {
-  Index quotient;
-  Index rest;
+Indices::Parts Indices::without_multiples(const Index& of, const Extent& by) const {
+  Parts parts;
   if (const auto exact = divide_exactly(of.constant, by)) {
-    quotient.constant = *exact;
+    parts.quotient.constant = *exact;
   } else {
-    rest.constant = of.constant;
+    parts.rest.constant = of.constant;
   }
   for (const Index::Term& term : of.terms) {
     if (const auto exact = divide_exactly(term.coefficient, by)) {
-      add_term(quotient, term.atom, *exact);
+      add_term(parts.quotient, term.atom, *exact);
     } else {
-      add_term(rest, term.atom, term.coefficient);
+      add_term(parts.rest, term.atom, term.coefficient);
     }
   }
-  if (rest == Index(0)) return std::pair(quotient, rest);
-  if (rest.terms.empty()) {
-    const Extent& low = rest.constant;
-    if (low.is_constant() && by.is_constant() && low.constant() >= 0 &&
-        low.constant() < by.constant())
-      return std::pair(quotient, rest);
-    return {};
+  return parts;
+}
+
+bool Indices::is_natural(const Index& index) const {
+  return natural(index.constant) && std::ranges::all_of(index.terms, [&](const Index::Term& term) {
+           const Atom& atom = atoms_[term.atom.index];
+           if (!natural(term.coefficient) || atom.kind == Atom::Kind::kValue) return false;
+           return atom.kind != Atom::Kind::kMin || (is_natural(atom.of) && is_natural(atom.other));
+         });
+}
+
+std::optional<std::int64_t> Indices::greatest(const Index& index) const {
+  constexpr std::int64_t kMany = std::int64_t{1} << 31;  // so that no product is too large
+  if (!index.constant.is_constant() || !is_natural(index)) return {};
+  std::int64_t sum = index.constant.constant();
+  for (const Index::Term& term : index.terms) {
+    const Atom& atom = atoms_[term.atom.index];
+    std::optional<std::int64_t> most;
+    if (atom.kind == Atom::Kind::kVar) {
+      const Extent& bound = vars_[atom.var.index].bound;
+      if (bound.is_constant()) most = bound.constant() - 1;
+    } else if (atom.kind == Atom::Kind::kDiv && atom.by.is_constant()) {
+      most = greatest(atom.of);
+      if (most) *most /= atom.by.constant();
+    } else if (atom.kind == Atom::Kind::kMod && atom.by.is_constant()) {
+      most = atom.by.constant() - 1;
+    }
+    if (!most || *most >= kMany || !term.coefficient.is_constant() ||
+        term.coefficient.constant() >= kMany)
+      return {};
+    sum += term.coefficient.constant() * *most;
+    if (sum >= kMany) return {};
   }
-  // One atom that is less than `by`.
-  if (rest.terms.size() != 1 || !rest.constant.is_constant(0) ||
-      !rest.terms[0].coefficient.is_constant(1))
-    return {};
-  const Atom& atom = atoms_[rest.terms[0].atom.index];
-  Extent bound;
-  if (atom.kind == Atom::Kind::kVar) {
-    bound = vars_[atom.var.index].bound;
-  } else if (atom.kind == Atom::Kind::kMod) {
-    bound = atom.by;
-  } else {
-    return {};
+  return sum;
+}
+
+bool Indices::is_below(const Index& index, const Extent& bound) const {
+  if (index == Index(0)) return true;
+  if (bound.is_constant()) {
+    const auto most = greatest(index);
+    if (most && *most < bound.constant()) return true;
   }
-  const bool less =
-      bound == by || (bound.is_constant() && by.is_constant() && bound.constant() <= by.constant());
-  if (!less) return {};
-  return std::pair(quotient, rest);
+  // One atom that is less than a size.
+  if (index.terms.size() != 1 || !index.constant.is_constant(0) ||
+      !index.terms[0].coefficient.is_constant(1))
+    return false;
+  const Atom& atom = atoms_[index.terms[0].atom.index];
+  if (atom.kind == Atom::Kind::kVar) return vars_[atom.var.index].bound == bound;
+  return atom.kind == Atom::Kind::kMod && atom.by == bound;
+}
+
+std::optional<Indices::Parts> Indices::split(const Index& of, const Extent& by) const {
+  Parts parts = without_multiples(of, by);
+  if (!is_below(parts.rest, by)) return {};
+  return parts;
+}
+
+std::optional<Extent> Indices::common_factor(const Index& of, const Extent& by) const {
+  for (const Index::Term& term : of.terms) {
+    const Extent& factor = term.coefficient;
+    if (factor.is_constant(1) || factor == by || !natural(factor) || !divide_exactly(by, factor))
+      continue;
+    if (is_below(without_multiples(of, factor).rest, factor)) return factor;
+  }
+  return {};
 }
 
 Index Indices::part(Atom::Kind kind, const Index& of, const Extent& by) {
@@ -203,13 +247,25 @@ Index Indices::part(Atom::Kind kind, const Index& of, const Extent& by) {
 
 Index Indices::divide(const Index& a, const Extent& by) {
   if (by.is_constant(1)) return a;
-  if (const auto parts = split(a, by)) return parts->first;
+  if (const auto parts = split(a, by)) return parts->quotient;
+  if (const auto factor = common_factor(a, by))
+    return divide(without_multiples(a, *factor).quotient, *divide_exactly(by, *factor));
+  const Parts parts = without_multiples(a, by);
+  if (parts.quotient != Index(0) && is_natural(parts.rest))
+    return add(parts.quotient, divide(parts.rest, by));
   return part(Atom::Kind::kDiv, a, by);
 }
 
 Index Indices::modulo(const Index& a, const Extent& by) {
   if (by.is_constant(1)) return 0;
-  if (const auto parts = split(a, by)) return parts->second;
+  if (const auto parts = split(a, by)) return parts->rest;
+  if (const auto factor = common_factor(a, by)) {
+    const Parts parts = without_multiples(a, *factor);
+    return add(multiply(modulo(parts.quotient, *divide_exactly(by, *factor)), *factor),
+               parts.rest);
+  }
+  const Parts parts = without_multiples(a, by);
+  if (parts.quotient != Index(0) && is_natural(parts.rest)) return modulo(parts.rest, by);
   return part(Atom::Kind::kMod, a, by);
 }
 

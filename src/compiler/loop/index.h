@@ -107,8 +107,22 @@ class Indices {
   Index part(Atom::Kind kind, const Index& of, const ir::Extent& by);
   void add_term(Index& index, AtomId atom, const ir::Extent& coefficient) const;
   void join_parts(Index& index) const;
-  /// of = by * first + second with 0 <= second < by, if that can be seen.
-  std::optional<std::pair<Index, Index>> split(const Index& of, const ir::Extent& by) const;
+  struct Parts {
+    Index quotient;
+    Index rest;
+  };
+  /// of = by * quotient + rest, where nothing in the rest is a multiple of `by`.
+  Parts without_multiples(const Index& of, const ir::Extent& by) const;
+  /// of = by * quotient + rest with 0 <= rest < by, if that can be seen.
+  std::optional<Parts> split(const Index& of, const ir::Extent& by) const;
+  /// The factor of an `of` and a `by` that makes of / by the same as (of / factor) / (by / factor),
+  /// as of = factor * quotient + rest with 0 <= rest < factor; not one.
+  std::optional<ir::Extent> common_factor(const Index& of, const ir::Extent& by) const;
+  /// Whether it is seen that 0 <= index, or 0 <= index < bound.
+  bool is_natural(const Index& index) const;
+  bool is_below(const Index& index, const ir::Extent& bound) const;
+  /// The greatest value of an index that is_natural, if it is known.
+  std::optional<std::int64_t> greatest(const Index& index) const;
 
   std::vector<Var> vars_;
   std::vector<Atom> atoms_;
