@@ -11,9 +11,8 @@
 namespace segfuse::semicrf {
 namespace {
 
-/// The best path is further below the bound of sums with each segment; from here on the other bound
-/// is worth its time.
-constexpr std::int64_t kManyNodes = 300;
+/// Of a path's share of all; less than 1e-26 is not seen beside 1.
+double probability(double log_share) { return log_share < -60.0 ? 0.0 : std::exp(log_share); }
 
 }  // namespace
 
@@ -37,8 +36,7 @@ AlignLattice::AlignLattice(const Model& model, const Row& row, const LabelOrders
   std::vector<bool> in_pieces;
   for (const LabelColumn& label : columns_) in_pieces.push_back(label.in_pieces());
   bound_ = bound_of_sums(model, row, orders_, in_pieces);
-  if (std::ssize(orders_.nodes) >= kManyNodes)
-    score_bound_ = bound_of_scores(model, row, orders_, in_pieces);
+  score_bound_ = bound_of_scores(model, row, orders_, in_pieces);
 }
 
 void AlignLattice::load(const Model& model, const Row& row, const AlignOptions& options) {
@@ -274,28 +272,50 @@ double AlignLattice::leave(std::int32_t node, std::int64_t t) const {
   return sum;
 }
 
-void AlignLattice::backward(std::int32_t node) {
-  const NodeFrames& f = frames_[at(node)];
+void AlignLattice::backward(std::int32_t node, double log_partition) {
+  NodeFrames& f = frames_[at(node)];
   const LabelColumn& label = column(node);
+  const Stretch& value = value_[at(node)];
   Stretch& inside = inside_[at(node)];
+  std::vector<double>& changes = changes_[at(orders_.nodes[at(node)].label)];
   inside.reset(f.enter, f.empty() ? f.enter - 1 : f.last_start);
   if (f.empty()) return;
   window_.reset(label.durations, scaled_);
   const std::int64_t full = label.durations.longest;
+  const auto matters = [&](double score) { return !scaled_ || score >= log_partition - kMargin; };
+  std::int64_t last_end = -1;  // that matters
+  std::int64_t first_enter = length_ + 1;
+  std::int64_t last_enter = -1;
   for (std::int64_t t = f.last_end; t >= f.enter; --t) {
-    if (t <= f.last_start) {
-      const std::int64_t end = std::min(f.last_end, label.until[at(t)]);
+    const double entered = t <= f.last_enter ? enter<false>(node, t) : kNegInf;
+    if (t <= f.last_start && t < last_end && (label.in_pieces() || entered > kNegInf)) {
+      const std::int64_t end = std::min(last_end, label.until[at(t)]);
       double from = window_.sum(end - t) - label.content[at(t)];
       if (label.rule == PieceRule::kAfterFull && t + full <= std::min(end, f.last_start))
         from = log_add(from, (label.frames(t, t + full) + label.durations.of(full)) +
                                  (label.self + inside.at(t + full)));
       inside.set(t, label.start[at(t)] + from);
+      const double score = entered + inside.at(t);
+      if (score > kNegInf) changes[at(t)] += probability(score - log_partition);
+      if (matters(score)) {
+        first_enter = t;
+        last_enter = std::max(last_enter, t);
+      }
     }
-    if (t == 0) return;
-    double rest = t >= f.first_end ? leave(node, t) : kNegInf;
+    if (t < f.first_end) {
+      if (last_end >= 0) window_.push(kNegInf);
+      continue;
+    }
+    double rest = leave(node, t);
+    if (value.at(t) > kNegInf) changes[at(t)] -= probability(value.at(t) + rest - log_partition);
     if (label.rule == PieceRule::kAny) rest = log_add(rest, label.self + inside.at(t));
+    if (last_end < 0 && !label.in_pieces() && !matters(value.at(t) + rest)) continue;
+    last_end = std::max(last_end, t);
     window_.push(rest + (label.content[at(t)] + label.end[at(t)]));
   }
+  if (!scaled_) return;
+  f.enter = first_enter;
+  f.last_enter = last_enter;
 }
 
 template double AlignLattice::forward_within<true>(double, double, double);

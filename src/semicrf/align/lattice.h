@@ -2,7 +2,7 @@
 // The lattice of one alignment: nodes of an acyclic graph by frames. Nodes are worked on one by
 // one, each over the frames that it can have: a segment's frames add up by differences of sums from
 // the row's beginning, so that all durations of a node are one sliding sum. Frames are left out at
-// a node where even the greatest rest (rest_bound.h) adds up to a part of e^-60 of all.
+// a node where even the greatest rest (rest_bound.h) adds up to a part of e^-40 of all.
 
 #include <cstdint>
 #include <optional>
@@ -85,6 +85,9 @@ class Stretch {
 
 class AlignLattice {
  public:
+  /// What is below e^-kMargin of a sum is below the rounding of its last digit.
+  static constexpr double kMargin = 40.0;
+
   /// `orders` has one path for each order. All calls throw DataError where they need more memory
   /// than the options allow.
   AlignLattice(const Model& model, const Row& row, const LabelOrders& orders,
@@ -145,8 +148,9 @@ class AlignLattice {
   double forward_within(double guess, double margin, double known);
   /// Suffixes from t after the node's last piece.
   double leave(std::int32_t node, std::int64_t t) const;
-  void backward(std::int32_t node);
-  void count(std::int32_t node, double log_partition);
+  /// Also adds what the node does to the probabilities of its label, and leaves out of its frames
+  /// those that add less than e^-kMargin to them.
+  void backward(std::int32_t node, double log_partition);
 
   std::vector<Piece> best_of(const std::vector<Piece>& pieces, std::int64_t t) const;
   void add_pieces_before(const Piece& piece, std::vector<Piece>& found) const;

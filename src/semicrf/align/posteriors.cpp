@@ -7,37 +7,15 @@
 #include "semicrf/align/lattice.h"
 
 namespace segfuse::semicrf {
-void AlignLattice::count(std::int32_t node, double log_partition) {
-  const NodeFrames& f = frames_[at(node)];
-  std::vector<double>& changes = changes_[at(orders_.nodes[at(node)].label)];
-  const auto probability = [&](double score) {  // less than 1e-26 is not seen beside 1
-    return score - log_partition < -60.0 ? 0.0 : std::exp(score - log_partition);
-  };
-  for (std::int64_t t = f.enter; t <= f.last_enter; ++t) {
-    const double from = inside_[at(node)].at(t);
-    if (from > kNegInf) changes[at(t)] += probability(enter<false>(node, t) + from);
-  }
-  for (std::int64_t t = f.first_end; t <= f.last_end; ++t) {
-    const double until = value_[at(node)].at(t);
-    if (until > kNegInf) changes[at(t)] -= probability(until + leave(node, t));
-  }
-}
-
 void AlignLattice::find_posteriors(Alignment& alignment) {
   const auto nodes = static_cast<std::int32_t>(orders_.nodes.size());
-  constexpr double kNegligible = 50.0;  // e^-50 of the sum is far below its rounding
   const double z = alignment.log_partition =
-      forward_within<false>(10.0 + 0.35 * nodes, kNegligible, alignment.score);
+      forward_within<false>(8.0 + 0.25 * nodes, kMargin, alignment.score);
   changes_.assign(columns_.size(), {});
   for (std::size_t c = 0; c < columns_.size(); ++c)
     if (columns_[c].used) changes_[c].assign(at(length_ + 1), 0.0);
   for (std::int32_t n = nodes - 1; n >= 0; --n) {
-    if (!frames_[at(n)].empty()) {
-      backward(n);
-      count(n, z);
-    } else {
-      inside_[at(n)].reset(0, -1);
-    }
+    backward(n, z);
   }
   for (std::vector<double>& of_label : changes_)
     for (std::size_t t = 1; t < of_label.size(); ++t) of_label[t] += of_label[t - 1];
