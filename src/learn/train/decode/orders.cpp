@@ -278,6 +278,11 @@ std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
   semicrf::AlignOptions options;
   options.pieces = pieces;
   std::vector<Decoded> results(sequences.size());
+  // No more than the threads need at a time: small batches stay in the caches and have little
+  // padding. A row's network and its alignment have the same bits in every batch.
+  constexpr std::int64_t kFramesOfThread = 1024;
+  if (!state_->accelerator)
+    batch_frames = std::min(batch_frames, kFramesOfThread * pool_of(state_->context).size());
   state_->for_batches(sequences, batch_frames, {}, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
     std::vector<semicrf::LabelOrders> of_rows;
