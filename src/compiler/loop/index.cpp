@@ -261,8 +261,7 @@ Index Indices::modulo(const Index& a, const Extent& by) {
   if (const auto parts = split(a, by)) return parts->rest;
   if (const auto factor = common_factor(a, by)) {
     const Parts parts = without_multiples(a, *factor);
-    return add(multiply(modulo(parts.quotient, *divide_exactly(by, *factor)), *factor),
-               parts.rest);
+    return add(multiply(modulo(parts.quotient, *divide_exactly(by, *factor)), *factor), parts.rest);
   }
   const Parts parts = without_multiples(a, by);
   if (parts.quotient != Index(0) && is_natural(parts.rest)) return modulo(parts.rest, by);

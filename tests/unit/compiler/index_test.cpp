@@ -116,9 +116,9 @@ TEST(Index, RandomOnesAreWhatTheyWereMadeOf) {
   for (std::uint64_t seed = 0; seed < 4000; ++seed) {
     Random random(seed);
     const Expression e = random.expression(4);
-    const Indices::Numbers numbers{
-        [&](VarId var) { return random.values[var.index]; }, [](ValueId) { return 0; },
-        [&](const Extent& size) { return random.value_of(size); }};
+    const Indices::Numbers numbers{[&](VarId var) { return random.values[var.index]; },
+                                   [](ValueId) { return 0; },
+                                   [&](const Extent& size) { return random.value_of(size); }};
     for (int trial = 0; trial < 20; ++trial) {
       for (std::int64_t& symbol : random.symbols) symbol = 1 + random.draw(4);
       for (std::size_t i = 0; i < random.vars.size(); ++i)
@@ -140,7 +140,8 @@ TEST(Index, FactorsThatDividendAndDivisorShareGoAway) {
   const VarId j = indices.add_var("j", 160);
   const Index flat = indices.add(indices.multiply(indices.of(p), 160), indices.of(j));
   const Index step = indices.divide(flat, 80);
-  EXPECT_EQ(step, indices.add(indices.multiply(indices.of(p), 2), indices.divide(indices.of(j), 80)));
+  EXPECT_EQ(step,
+            indices.add(indices.multiply(indices.of(p), 2), indices.divide(indices.of(j), 80)));
   EXPECT_EQ(indices.divide(step, kColumns * 2), indices.divide(indices.of(p), kColumns));
   EXPECT_EQ(indices.modulo(step, kColumns * 2),
             indices.add(indices.multiply(indices.modulo(indices.of(p), kColumns), 2),
@@ -159,7 +160,8 @@ TEST(Index, TwoAxesOfThreeAreFoundAgain) {
   EXPECT_EQ(indices.divide(indices.modulo(flat, kRows * kColumns), kColumns), indices.of(h));
 }
 
-/// What may be negative by itself is not taken apart: 2 v - 1 is 1 at v = 1, and (2 v - 1) / 2 is 0.
+/// What may be negative by itself is not taken apart: 2 v - 1 is 1 at v = 1, and (2 v - 1) / 2 is
+/// 0.
 TEST(Index, NegativePartsStayWhereTheyAre) {
   Indices indices;
   const VarId v = indices.add_var("v", 8);
