@@ -44,6 +44,11 @@ struct DurationTable {
 
 class DurationWindow {
  public:
+  /// How far numbers may be above the common scale.
+  static constexpr double kFar = 200.0;
+  /// A sum above this, about e^-230, has lost no term that counts: those are below e^-700.
+  static constexpr double kTrusted = 1e-100;
+
   /// Begins anew. With `scaled` sums may take the fast way.
   void reset(const DurationTable& table, bool scaled) {
     table_ = &table;
@@ -69,7 +74,6 @@ class DurationWindow {
     if (n < 1 || reference_ == kNegInf) return kNegInf;
     const double sum = window_product(linear_.data() + std::ssize(linear_) - n,
                                       table_->linear.data() + table_->longest - n, n);
-    // A term that was lost is below e^-708, of a sum above e^-230.
     if (sum > kTrusted) return std::log(sum) + (reference_ + table_->largest);
     const double largest = *std::max_element(log_.end() - n, log_.end());
     if (largest > kNegInf && largest < reference_ - kFar) rescale(largest);
@@ -83,9 +87,6 @@ class DurationWindow {
   }
 
  private:
-  static constexpr double kFar = 200.0;
-  static constexpr double kTrusted = 1e-100;
-
   std::int64_t at_most(std::int64_t n) const {
     return std::max<std::int64_t>(0, std::min({n, table_->longest, std::ssize(log_)}));
   }

@@ -75,6 +75,7 @@ void AlignLattice::load_column(const Row& row, std::int64_t stride, std::int64_t
     const double score = row.emission[t * stride + label];
     const bool forbidden = score == kNegInf;
     column.content[at(t + 1)] = column.content[at(t)] + (forbidden ? 0.0 : score);
+    column.forbids |= forbidden;
     column.since[at(t + 1)] = forbidden ? t + 1 : column.since[at(t)];
     if (row.start != nullptr) column.start[at(t)] = row.start[t * stride + label];
     if (row.end != nullptr) column.end[at(t + 1)] = row.end[t * stride + label];
@@ -192,6 +193,7 @@ double AlignLattice::repeat(std::int32_t node, std::int64_t t) const {
 template <bool kMax>
 void AlignLattice::forward(std::int32_t node) {
   frames_[at(node)] = frames_now(node);
+  if (is_band(node)) return forward_band<kMax>(node);
   const NodeFrames& f = frames_[at(node)];
   const LabelColumn& label = column(node);
   Stretch& value = value_[at(node)];
@@ -273,6 +275,7 @@ double AlignLattice::leave(std::int32_t node, std::int64_t t) const {
 }
 
 void AlignLattice::backward(std::int32_t node, double log_partition) {
+  if (is_band(node)) return backward_band(node, log_partition);
   NodeFrames& f = frames_[at(node)];
   const LabelColumn& label = column(node);
   const Stretch& value = value_[at(node)];

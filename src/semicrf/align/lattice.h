@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "segfuse/semicrf/orders.h"
+#include "semicrf/align/band_window.h"
 #include "semicrf/align/duration_window.h"
 #include "semicrf/align/rest_bound.h"
 #include "semicrf/model/problem.h"
@@ -19,6 +21,7 @@ namespace segfuse::semicrf {
 /// What a row's segments of one label score.
 struct LabelColumn {
   bool used = false;
+  bool forbids = false;  ///< there are frames that it may not have
   PieceRule rule = PieceRule::kOne;
   double self = kNegInf;            ///< the transition between pieces
   std::vector<double> content;      ///< (L+1) sums of the finite scores of frames before t
@@ -53,10 +56,15 @@ class Stretch {
     first_ = first;
     values_.assign(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)), kNegInf);
   }
+  void assign(std::int64_t first, std::span<const double> values) {
+    first_ = first;
+    values_.assign(values.begin(), values.end());
+  }
   /// The next one.
   void append(double value) { values_.push_back(value); }
   /// Those from `first` to `last`, in memory of their size.
   void trim(std::int64_t first, std::int64_t last) {
+    if (first == first_ && last - first + 1 == size()) return;
     const std::int64_t from = std::max(first, first_);
     const std::int64_t end = std::min(last + 1, first_ + std::ssize(values_));
     std::vector<double> kept(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)),
@@ -67,7 +75,10 @@ class Stretch {
     values_ = std::move(kept);
     first_ = first;
   }
+  std::int64_t first() const { return first_; }
   std::int64_t size() const { return std::ssize(values_); }
+  /// From boundary t on.
+  const double* from(std::int64_t t) const { return values_.data() + (t - first_); }
   double at(std::int64_t t) const {
     const std::int64_t i = t - first_;
     return i < 0 || i >= std::ssize(values_) ? kNegInf : values_[static_cast<std::size_t>(i)];
@@ -137,6 +148,18 @@ class AlignLattice {
   double repeat(std::int32_t node, std::int64_t t) const;
   template <bool kMax>
   void forward(std::int32_t node);
+  /// Whether many frames of the node can be worked on at a time: a piece's start does not depend on
+  /// ends of less than a full length before.
+  bool is_band(std::int32_t node) const {
+    return scaled_ && column(node).rule != PieceRule::kAny && !column(node).forbids;
+  }
+  template <bool kMax>
+  void forward_band(std::int32_t node);
+  template <bool kMax>
+  void repeat_band(std::int32_t node, std::int64_t from);
+  /// enter() at `first` and what follows.
+  template <bool kMax>
+  void enter_band(std::int32_t node, std::int64_t first, std::span<double> out) const;
   template <bool kMax>
   double total() const;
   /// Forward over all nodes, but for paths of less; the total.
@@ -151,6 +174,9 @@ class AlignLattice {
   /// Also adds what the node does to the probabilities of its label, and leaves out of its frames
   /// those that add less than e^-kMargin to them.
   void backward(std::int32_t node, double log_partition);
+  void backward_band(std::int32_t node, double log_partition);
+  /// leave() at `first` and what follows.
+  void leave_band(std::int32_t node, std::int64_t first, std::span<double> out) const;
 
   std::vector<Piece> best_of(const std::vector<Piece>& pieces, std::int64_t t) const;
   void add_pieces_before(const Piece& piece, std::vector<Piece>& found) const;
@@ -179,6 +205,10 @@ class AlignLattice {
                                  // start score; backward: suffixes from that piece on
   std::vector<std::vector<double>> changes_;  // by label: (L+1) differences of P(frame has it)
   DurationWindow window_;
+  BandWindow band_;
+  std::vector<double> starts_;  // of one node
+  std::vector<double> ends_;
+  std::vector<double> shares_;
 };
 
 }  // namespace segfuse::semicrf

@@ -12,6 +12,8 @@
 // After foreach_target.h:
 #include <hwy/highway.h>
 
+#include "semicrf/cpu/sum/vector_math-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace segfuse::semicrf::HWY_NAMESPACE {
 namespace {
@@ -73,6 +75,128 @@ double max_of_windows(const double* a, const double* b, std::int64_t n) {
   return *std::max_element(lanes, lanes + 8);
 }
 
+/// join(into, in[j + k], weights[k]) for all k, for a group of windows at a time, whose results are
+/// in registers.
+template <class Join>
+HWY_INLINE void slide(const double* in, const double* weights, std::int64_t width, std::int64_t n,
+                      WindowVec begin, double* out, const Join& join) {
+  const WindowTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t j = 0;
+  for (; j + 4 * lanes <= n; j += 4 * lanes) {
+    WindowVec a = begin, b = begin, c = begin, e = begin;
+    for (std::int64_t k = 0; k < width; ++k) {
+      const WindowVec weight = hn::Set(d, weights[k]);
+      const double* at = in + j + k;
+      a = join(a, hn::LoadU(d, at), weight);
+      b = join(b, hn::LoadU(d, at + lanes), weight);
+      c = join(c, hn::LoadU(d, at + 2 * lanes), weight);
+      e = join(e, hn::LoadU(d, at + 3 * lanes), weight);
+    }
+    hn::StoreU(a, d, out + j);
+    hn::StoreU(b, d, out + j + lanes);
+    hn::StoreU(c, d, out + j + 2 * lanes);
+    hn::StoreU(e, d, out + j + 3 * lanes);
+  }
+  const hn::CappedTag<double, 1> one;
+  for (; j + lanes <= n; j += lanes) {
+    WindowVec a = begin;
+    for (std::int64_t k = 0; k < width; ++k)
+      a = join(a, hn::LoadU(d, in + j + k), hn::Set(d, weights[k]));
+    hn::StoreU(a, d, out + j);
+  }
+  for (; j < n; ++j) {
+    auto a = hn::Set(one, hn::GetLane(begin));
+    for (std::int64_t k = 0; k < width; ++k)
+      a = join(a, hn::Set(one, in[j + k]), hn::Set(one, weights[k]));
+    out[j] = hn::GetLane(a);
+  }
+}
+
+struct ProductOfEach {
+  template <class V>
+  HWY_INLINE V operator()(V sum, V x, V y) const {
+    return hn::MulAdd(x, y, sum);
+  }
+};
+struct MaxOfEach {
+  template <class V>
+  HWY_INLINE V operator()(V max, V x, V y) const {
+    return hn::Max(max, hn::Add(x, y));
+  }
+};
+
+void products_of_windows(const double* in, const double* weights, std::int64_t width,
+                         std::int64_t n, double* out) {
+  slide(in, weights, width, n, hn::Zero(WindowTag()), out, ProductOfEach());
+}
+
+void maxima_of_windows(const double* in, const double* weights, std::int64_t width, std::int64_t n,
+                       double* out) {
+  slide(in, weights, width, n, hn::Set(WindowTag(), kNegInf), out, MaxOfEach());
+}
+
+/// out[i] = of(tag, vector of in[i], vector of out[i]); the last ones one by one.
+template <class Of>
+HWY_INLINE void each(const double* in, std::int64_t n, double* out, const Of& of) {
+  const WindowTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(of(d, hn::LoadU(d, in + i), hn::LoadU(d, out + i)), d, out + i);
+  const hn::CappedTag<double, 1> one;
+  for (; i < n; ++i) out[i] = hn::GetLane(of(one, hn::Set(one, in[i]), hn::Set(one, out[i])));
+}
+
+struct ExpOfEach {
+  double reference;
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x, V) const {
+    return exp_of(d, hn::Sub(x, hn::Set(d, reference)));
+  }
+};
+struct LogOfEach {
+  double reference;
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x, V) const {
+    return hn::Add(log_of(d, x), hn::Set(d, reference));
+  }
+};
+struct LogAddOfEach {
+  double shift;
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V from, V into) const {
+    const V x = hn::Add(from, hn::Set(d, shift));
+    const V high = hn::Max(into, x);
+    const V low = hn::Min(into, x);
+    // Of -inf and anything the other one; of both, -inf.
+    const V share = exp_of(d, hn::Sub(low, high));
+    const V sum = hn::Add(high, log_of(d, hn::Add(hn::Set(d, 1.0), share)));
+    return hn::IfThenElse(hn::Eq(low, hn::Set(d, kNegInf)), high, sum);
+  }
+};
+
+void exps_of(const double* in, double reference, std::int64_t n, double* out) {
+  each(in, n, out, ExpOfEach{reference});
+}
+void logs_of(const double* in, double reference, std::int64_t n, double* out) {
+  each(in, n, out, LogOfEach{reference});
+}
+void log_adds_of(const double* from, double shift, std::int64_t n, double* into) {
+  each(from, n, into, LogAddOfEach{shift});
+}
+
+double largest_in(const double* in, std::int64_t n) {
+  const WindowTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  WindowVec max = hn::Set(d, kNegInf);
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) max = hn::Max(max, hn::LoadU(d, in + i));
+  double all = hn::GetLane(hn::MaxOfLanes(d, max));
+  for (; i < n; ++i) all = std::max(all, in[i]);
+  return all;
+}
+
 }  // namespace
 }  // namespace segfuse::semicrf::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -82,6 +206,12 @@ namespace segfuse::semicrf {
 namespace {
 HWY_EXPORT(product_of_windows);
 HWY_EXPORT(max_of_windows);
+HWY_EXPORT(products_of_windows);
+HWY_EXPORT(maxima_of_windows);
+HWY_EXPORT(exps_of);
+HWY_EXPORT(logs_of);
+HWY_EXPORT(log_adds_of);
+HWY_EXPORT(largest_in);
 }  // namespace
 
 double window_product(const double* a, const double* b, std::int64_t n) {
@@ -90,6 +220,32 @@ double window_product(const double* a, const double* b, std::int64_t n) {
 
 double window_max(const double* a, const double* b, std::int64_t n) {
   return HWY_DYNAMIC_DISPATCH(max_of_windows)(a, b, n);
+}
+
+void window_products(const double* in, const double* weights, std::int64_t width, std::int64_t n,
+                     double* out) {
+  HWY_DYNAMIC_DISPATCH(products_of_windows)(in, weights, width, n, out);
+}
+
+void window_maxima(const double* in, const double* weights, std::int64_t width, std::int64_t n,
+                   double* out) {
+  HWY_DYNAMIC_DISPATCH(maxima_of_windows)(in, weights, width, n, out);
+}
+
+void exp_each(const double* in, double reference, std::int64_t n, double* out) {
+  HWY_DYNAMIC_DISPATCH(exps_of)(in, reference, n, out);
+}
+
+void log_each(const double* in, double reference, std::int64_t n, double* out) {
+  HWY_DYNAMIC_DISPATCH(logs_of)(in, reference, n, out);
+}
+
+void log_add_each(const double* from, double shift, std::int64_t n, double* into) {
+  HWY_DYNAMIC_DISPATCH(log_adds_of)(from, shift, n, into);
+}
+
+double largest_of(const double* in, std::int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(largest_in)(in, n);
 }
 
 }  // namespace segfuse::semicrf

@@ -136,11 +136,12 @@ void Decoder::State::refresh() {
 }
 
 void Decoder::State::for_batches(const std::vector<Sequence>& sequences, std::int64_t frames,
-                                 BatchShare share, const std::function<void(const Batch&)>& work) {
+                                 std::int64_t round, BatchShare share,
+                                 const std::function<void(const Batch&)>& work) {
   refresh();
   at_batch = -1;
   for (const auto& rows : batches_by_length(sequences, config.given ? 0 : frames))
-    if (share.has(++at_batch)) work(make_batch(sequences, rows, config));
+    if (share.has(++at_batch)) work(make_batch(sequences, rows, config, round));
 }
 
 std::vector<Tensor> Decoder::State::scores(const std::vector<Sequence>& sequences,
@@ -212,7 +213,7 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
   std::vector<Decoded> results(sequences.size());
   std::vector<std::pair<std::int64_t, Decoded>> own;
-  state_->for_batches(sequences, options.batch_frames, share, [&](const Batch& batch) {
+  state_->for_batches(sequences, options.batch_frames, 1, share, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
     if (head == HeadKind::kSoftmax) {
       state_->decode_frames(sequences, batch, scores[0], options, results);
@@ -273,7 +274,7 @@ double frame_loss(const std::vector<Sequence>& sequences, const Batch& batch, co
 std::vector<BatchLosses> Decoder::loss_share(const std::vector<Sequence>& sequences,
                                              BatchShare share, std::int64_t batch_frames) {
   std::vector<BatchLosses> all;
-  state_->for_batches(sequences, batch_frames, share, [&](const Batch& batch) {
+  state_->for_batches(sequences, batch_frames, 1, share, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
     BatchLosses& own = all.emplace_back(BatchLosses{state_->at_batch, {}});
     if (state_->config.head == HeadKind::kSoftmax) {

@@ -41,9 +41,9 @@ struct Decoder::State {
         const engine::ExecutableOptions& execution, std::string file);
   /// The parameters go to the accelerator as they are now.
   void refresh();
-  /// One after the other, those of the share.
-  void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, BatchShare share,
-                   const std::function<void(const Batch&)>& work);
+  /// One after the other, those of the share. Their lengths are multiples of `round`.
+  void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, std::int64_t round,
+                   BatchShare share, const std::function<void(const Batch&)>& work);
 
   /// The network's scores (B, T, C): emission, and start and end where it has them.
   std::vector<Tensor> run(const Tensor& features, const Tensor& lengths) {

@@ -278,12 +278,18 @@ std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,
   semicrf::AlignOptions options;
   options.pieces = pieces;
   std::vector<Decoded> results(sequences.size());
-  // No more than the threads need at a time: small batches stay in the caches and have little
-  // padding. A row's network and its alignment have the same bits in every batch.
+  // No more than the threads need at a time: small batches stay in the caches. Lengths are rounded
+  // up, so that there are not many plans. A row has the same bits in every batch where the encoder
+  // takes no product over the rows of a batch or over all frames.
   constexpr std::int64_t kFramesOfThread = 1024;
-  if (!state_->accelerator)
+  constexpr std::int64_t kRound = 96;
+  const ModelConfig& config = state_->config;
+  const bool is_local = config.attention_blocks == 0 && config.recurrent_blocks == 0 &&
+                        !config.given && !state_->accelerator;
+  if (is_local)
     batch_frames = std::min(batch_frames, kFramesOfThread * pool_of(state_->context).size());
-  state_->for_batches(sequences, batch_frames, {}, [&](const Batch& batch) {
+  const std::int64_t round = is_local ? kRound : 1;
+  state_->for_batches(sequences, batch_frames, round, {}, [&](const Batch& batch) {
     const std::vector<Tensor> scores = state_->scores(sequences, batch);
     std::vector<semicrf::LabelOrders> of_rows;
     for (const std::int64_t row : batch.rows) of_rows.push_back(orders[at(row)]);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "learn/data/feature_store.h"
 #include "learn/model/given_encoder.h"
@@ -125,13 +126,14 @@ std::vector<Sequence> pieces_of(const std::vector<Sequence>& sequences, std::int
 }
 
 Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,
-                 const ModelConfig& model) {
+                 const ModelConfig& model, std::int64_t round) {
   std::int64_t longest = 1;
   for (const std::int64_t row : rows) {
     check_length(sequences[static_cast<std::size_t>(row)], model);
     longest = std::max(longest, sequences[static_cast<std::size_t>(row)].frames());
   }
-  const std::int64_t time = (longest + model.subsample - 1) / model.subsample * model.subsample;
+  const std::int64_t unit = std::lcm(round, model.subsample);
+  const std::int64_t time = (longest + unit - 1) / unit * unit;
   const auto count = static_cast<std::int64_t>(rows.size());
   Batch batch{rows,
               Tensor::zeros(DType::kF32, {count, time, model.features}),

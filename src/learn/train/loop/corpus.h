@@ -71,9 +71,10 @@ struct Batch {
 };
 
 /// Stacks sequences. For the linear chain every frame starts a segment of its own. Sequences
-/// without labels get label 0 throughout.
+/// without labels get label 0 throughout. The number of frames is a multiple of `round`, and of
+/// what the encoder takes together.
 Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,
-                 const ModelConfig& model);
+                 const ModelConfig& model, std::int64_t round = 1);
 
 /// A batch's place in the training.
 struct ShardPlace {
