@@ -240,6 +240,42 @@ void expect_fast_is_plain(const Problem<double>& p, const std::vector<LabelOrder
   }
 }
 
+/// An order of many labels, each of which may be left out, but not two in a row.
+LabelOrders skipping_orders(std::int64_t nodes, std::int64_t classes, Rng& rng) {
+  LabelOrders orders;
+  for (std::int64_t i = 0; i < nodes; ++i) {
+    const auto label = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(classes)));
+    orders.nodes.push_back({label, i < 2, i + 2 >= nodes, {}});
+    for (std::int64_t next = i + 1; next < std::min(i + 3, nodes); ++next)
+      orders.nodes.back().next.push_back(static_cast<std::int32_t>(next));
+  }
+  return orders;
+}
+
+/// Without forbidden frames many frames of a node are worked on at a time: durations below and
+/// above the frames of such a group, segments of many full pieces, gaps among the durations, and
+/// scores so far apart that sums are formed again by logarithms.
+TEST(Align, ManyFramesAtATimeAreThoseOfOneByOne) {
+  Rng rng(3);
+  for (const double scale : {0.5, 4.0, 60.0}) {
+    for (const std::int64_t K : {1, 2, 7, 64, 150}) {
+      const std::int64_t C = 4;
+      Problem<double> p = random_problem<double>(2, 400, K, C, false, Draw(gaussian), rng);
+      p.lengths = {400, 333};
+      for (double& score : p.emission) score *= scale;
+      for (std::int64_t d = 0; d + 1 < K; ++d)
+        if (rng.below(4) == 0) p.duration[static_cast<std::size_t>(d * C) + rng.below(C)] = -kInf;
+      AlignOptions options;
+      options.pieces = {PieceRule::kOne, PieceRule::kAfterFull, PieceRule::kAfterFull,
+                        PieceRule::kAny};
+      std::vector<LabelOrders> orders;
+      for (int b = 0; b < 2; ++b) orders.push_back(skipping_orders(K < 7 ? 250 : 40, C, rng));
+      expect_fast_is_plain(p, orders, options);
+      if (HasFailure()) FAIL() << "K " << K << " scale " << scale;
+    }
+  }
+}
+
 /// Rows long enough for the scales of fast sums to change, and an order with optional labels.
 TEST(Align, FastSumsAreThoseOfLogarithms) {
   Rng rng(2);
