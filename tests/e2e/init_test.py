@@ -129,6 +129,7 @@ class InitTest(CorpusTest):
     def test_what_does_not_fit_is_refused(self):
         for setting, words in (("features.n_mels=20", "features.n_mels: 16 then, 20 now"),
                                ("model.width=32", "model.width: 16 then, 32 now"),
+                               ("model.causal=true", "model.causal: false then, true now"),
                                ("model.dilations=[1]", "model.dilations: [1, 2] then, [1] now")):
             _, _, errors = self.begin("refused", "--set", setting, check=2)
             self.assertIn(words, errors)

@@ -205,7 +205,8 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
            "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. The first "
            "two run on the CPU only.");
   s.whole("recurrent_blocks", SEGFUSE_AT(model.recurrent_blocks), 0, 100,
-          "Blocks of a recurrence in both directions, behind the convolutions.");
+          "Blocks of a recurrence in both directions (forward alone with `causal`), behind the "
+          "convolutions.");
   s.whole("recurrent_states", SEGFUSE_AT(model.recurrent_states), 1, 100'000,
           "States of each direction.");
   s.whole("attention_blocks", SEGFUSE_AT(model.attention_blocks), 0, 1000,
@@ -214,6 +215,9 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
           "Heads of each; they divide `width`.");
   s.whole("subsample", SEGFUSE_AT(model.subsample), 1, 64,
           "Frames that share one position of the encoder.");
+  s.boolean("causal", SEGFUSE_AT(model.causal),
+            "Whether the encoder's scores of a frame depend on that frame and earlier ones alone; "
+            "the frames of one position (`subsample`) count as one.");
   s.number("dropout", SEGFUSE_AT(model.dropout), 0, 0.99,
            "Share of the activations that a training step leaves out.");
   s.choice("head", SEGFUSE_AT(model.head),

@@ -113,26 +113,27 @@ Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits
       source(std::move(file)),
       context(execution.context),
       accelerator(execution.accelerator),
+      how(execution),
       forward(model.inference(), pool_of(execution.context), execution),
       inputs(forward.fusion()),
       engine(execution.context),
       inference(execution.context),
       limits(std::move(limit)) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::string& name = model.parameters()[i].name;
-    if (inputs.has(name)) inputs.set(name, values[i]);
-    parameters.emplace(name, values[i]);
-  }
-  for (const auto& [name, value] : model.constants()) {
-    if (inputs.has(name)) inputs.set(name, value);
-    parameters.emplace(name, value);
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    parameters.emplace(model.parameters()[i].name, values[i]);
+  for (const auto& [name, value] : model.constants()) parameters.emplace(name, value);
+  if (!accelerator) bind(inputs);
+}
+
+void Decoder::State::bind(BoundInputs& to) const {
+  for (const auto& [name, value] : parameters)
+    if (to.has(name)) to.set(name, accelerator ? accelerator->upload(value, "parameters") : value);
 }
 
 void Decoder::State::refresh() {
   if (!accelerator) return;
-  for (const auto& [name, value] : parameters)
-    if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
+  bind(inputs);
+  if (going_on) bind(going_on->inputs);
 }
 
 void Decoder::State::for_batches(const std::vector<Sequence>& sequences, std::int64_t frames,

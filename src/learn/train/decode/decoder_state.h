@@ -2,6 +2,7 @@
 // What the decoder works with, for batches and for long recordings.
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -36,11 +37,14 @@ float largest_size(std::span<const float> values, float largest = 0);
 void check_attention(const ModelConfig& config, const std::vector<Sequence>& sequences,
                      const Batch& batch);
 
+struct PieceState;
+
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
         const engine::ExecutableOptions& execution, std::string file);
   /// The parameters go to the accelerator as they are now.
   void refresh();
+  void bind(BoundInputs& to) const;
   /// One after the other, those of the share.
   void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, BatchShare share,
                    const std::function<void(const Batch&)>& work);
@@ -55,6 +59,8 @@ struct Decoder::State {
     return results;
   }
   std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch);
+  /// The same for a piece of one recording, whose states go to the next one.
+  std::vector<Tensor> run_piece(const Tensor& features, const Tensor& lengths, PieceState& piece);
 
   /// The scores that all frames share. `duration` and `ordered` keep sums alive.
   semicrf::Potentials<float> shared();
@@ -80,8 +86,15 @@ struct Decoder::State {
   std::string source;
   Context context;
   std::shared_ptr<engine::Accelerator> accelerator;
+  engine::ExecutableOptions how;
   engine::Executable forward;
   BoundInputs inputs;
+  /// Of a model that carries states, where a recording comes in pieces.
+  struct GoingOn {
+    engine::Executable forward;
+    BoundInputs inputs;
+  };
+  std::unique_ptr<GoingOn> going_on;
   semicrf::Engine engine;
   semicrf::Inference inference;
   std::unordered_map<std::string, Tensor> parameters;

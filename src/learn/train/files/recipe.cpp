@@ -37,6 +37,7 @@ namespace {
 bool is_named(const std::string& setting, const TrainConfig& config) {
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
   if (setting == "training.shards") return config.training.shards > 1;
+  if (setting == "model.causal") return config.model.causal;
   if (setting == "data.folds" || setting == "data.test_fold") return config.data.folds > 0;
   return setting != "data.train_share" || config.data.train_share < 1;
 }
