@@ -7,6 +7,7 @@
 
 #include "compiler/autodiff.h"
 #include "ir/builder.h"
+#include "learn/model/durations.h"
 #include "learn/model/given_encoder.h"
 #include "segfuse/error.h"
 
@@ -178,7 +179,8 @@ CrfParameters Writer::crf() {
   p.transition = net_.parameter("transition", {1, c, c}, {});
   p.initial = net_.parameter("initial", {c}, {});
   p.final = net_.parameter("final", {c}, {});
-  p.duration = semi ? net_.parameter("duration", {config_.max_duration, c}, {})
+  p.duration = semi ? net_.parameter("duration",
+                                     {semicrf::duration_parameters(duration_model(config_)), c}, {})
                     : b_.full(0, {Extent(1), Extent(c)});
   return p;
 }
@@ -196,6 +198,7 @@ ValId Writer::crf_loss(const Scores& scores, ValId labels) {
   CrfParameters p = crf();
   if (config_.head == HeadKind::kSemiMarkov) {
     const Extents table{Extent(config_.max_duration), Extent(config_.classes)};
+    p.duration = duration_scores(b_, config_, p.duration);
     p.duration = b_.add(p.duration, b_.fusion().add_input("duration_limit", DType::kF32, table));
   }
   if (config_.ordered) {

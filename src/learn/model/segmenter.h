@@ -10,6 +10,10 @@
 #include "ir/fusion.h"
 #include "learn/nn/layers.h"
 
+namespace segfuse::semicrf {
+enum class DurationFamily;
+}
+
 namespace segfuse::learn {
 
 class GivenEncoder;
@@ -37,7 +41,9 @@ struct ModelConfig {
   double dropout = 0.1;
   // Head.
   HeadKind head = HeadKind::kSemiMarkov;
-  bool boundary_scores = false;  ///< start and end scores per frame and label
+  bool boundary_scores = false;         ///< start and end scores per frame and label
+  semicrf::DurationFamily durations{};  ///< kTable; else scores of durations follow a formula
+  std::int64_t duration_buckets = 8;    ///< of kBuckets, at most
 
   // Set from the data.
   std::int64_t features = 0;      ///< D
@@ -62,6 +68,10 @@ struct ModelConfig {
 
 /// Whether a parameter is one of the CRF's scores: transition, initial, final, duration.
 bool is_crf(const nn::ParameterSpec& spec);
+
+/// The scores of durations (K, C) f32 that the parameters "crf.duration" of a semi-Markov head
+/// make.
+Tensor duration_scores(const ModelConfig& config, const Tensor& parameters);
 
 /// The programs of one model and its parameters. K is config.max_duration for the semi-Markov head
 /// and 1 for the linear chain.

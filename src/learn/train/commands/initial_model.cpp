@@ -15,6 +15,7 @@
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
+#include "segfuse/semicrf_models.h"
 #include "segfuse/train.h"
 
 namespace segfuse::learn {
@@ -24,9 +25,10 @@ namespace fs = std::filesystem;
 
 /// Settings of the features and the encoder: a model's weights mean something for these alone.
 Recipe input_settings(const TrainConfig& config) {
-  constexpr std::array<std::string_view, 6> kOthers = {
-      "features.channel",   "model.head",          "model.boundary_scores",
-      "model.max_duration", "model.long_segments", "model.dropout"};
+  constexpr std::array<std::string_view, 8> kOthers = {
+      "features.channel",    "model.head",         "model.boundary_scores",
+      "model.durations",     "model.max_duration", "model.duration_buckets",
+      "model.long_segments", "model.dropout"};
   Recipe recipe;
   for (const TomlReader::Setting& setting : config.settings)
     if ((setting.section == "features" || setting.section == "model") &&
@@ -85,6 +87,13 @@ void copy_transitions(const Tensor& from, Tensor& to, const Known& known) {
       if (known[a] && known[b])
         target[a * known.size() + b] =
             source[static_cast<std::size_t>(*known[a] * from_classes + *known[b])];
+}
+
+/// Whether the parameters of durations mean the same in both.
+bool same_durations(const ModelConfig& a, const ModelConfig& b) {
+  if (a.durations != b.durations) return false;
+  if (a.durations != semicrf::DurationFamily::kBuckets) return true;
+  return a.max_duration == b.max_duration && a.duration_buckets == b.duration_buckets;
 }
 
 bool is_scores_of_labels(const std::string& name) {
@@ -203,6 +212,9 @@ void copy_initial_model(const InitialModel& init, const Segmenter& segmenter,
       copy_columns(from, parameters[i], known, segmenter.config().subsample);
     } else if (is_crf(spec)) {
       if (!same_head) continue;
+      if (spec.name == "crf.duration" &&
+          !same_durations(init.model.config.model, segmenter.config()))
+        continue;
       if (spec.name == "crf.transition")
         copy_transitions(from, parameters[i], known);
       else

@@ -170,7 +170,7 @@ semicrf::Potentials<float> Decoder::State::shared() {
   }
   const bool semi = config.head == HeadKind::kSemiMarkov;
   const std::int64_t k = semi ? config.max_duration : 1;
-  duration = semi ? sum_of(parameters.at("crf.duration"), limits.duration)
+  duration = semi ? sum_of(duration_scores(config, parameters.at("crf.duration")), limits.duration)
                   : Tensor::zeros(DType::kF32, {k, config.classes});
   p.duration = {duration.span<float>().data(), {k, config.classes}};
   return p;
