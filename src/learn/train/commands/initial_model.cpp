@@ -57,10 +57,10 @@ InitialModel read(const std::string& name) {
   return init;
 }
 
-using Known = std::vector<std::optional<std::int32_t>>;  // the model's id of each label
+using Ids = std::vector<std::optional<std::int32_t>>;  // the model's id of each label
 
 /// Copies the columns of the known labels; columns of labels repeat `repeats` times.
-void copy_columns(const Tensor& from, Tensor& to, const Known& known, std::int64_t repeats) {
+void copy_columns(const Tensor& from, Tensor& to, const Ids& known, std::int64_t repeats) {
   const auto classes = std::ssize(known);
   const std::int64_t from_columns = from.shape().back();
   const std::int64_t to_columns = to.shape().back();
@@ -78,7 +78,7 @@ void copy_columns(const Tensor& from, Tensor& to, const Known& known, std::int64
 }
 
 /// (1, C, C): from one known label to another.
-void copy_transitions(const Tensor& from, Tensor& to, const Known& known) {
+void copy_transitions(const Tensor& from, Tensor& to, const Ids& known) {
   const std::int64_t from_classes = from.shape().back();
   const std::span<const float> source = from.span<float>();
   const std::span<float> target = to.span<float>();
@@ -100,8 +100,8 @@ bool is_scores_of_labels(const std::string& name) {
   return name.starts_with("emission.") || name.starts_with("start.") || name.starts_with("end.");
 }
 
-Known known_labels(const InitialModel& init, const Alphabet& labels) {
-  Known known;
+Ids known_labels(const InitialModel& init, const Alphabet& labels) {
+  Ids known;
   for (const std::string& label : labels.labels()) known.push_back(init.model.labels.find(label));
   return known;
 }
@@ -197,7 +197,7 @@ std::string labels_known_text(const InitialModel& init, const Alphabet& labels) 
 
 void copy_initial_model(const InitialModel& init, const Segmenter& segmenter,
                         const Alphabet& labels, std::vector<Tensor>& parameters) {
-  const Known known = known_labels(init, labels);
+  const Ids known = known_labels(init, labels);
   const Segmenter of_model(init.model.config.model);
   std::map<std::string, const Tensor*> given;
   for (std::size_t i = 0; i < of_model.parameters().size(); ++i)

@@ -93,9 +93,10 @@ void refuse_score(const std::string& source, const std::string& id, std::int64_t
                               source.empty() ? "" : fmt::format(" of the model {}", source)));
 }
 
-void refuse_recording(const std::string& id) {
-  throw DataError(fmt::format(
-      "{}: the model's durations and grammar allow no segmentation of this recording", id));
+void refuse_recording(const std::string& id, const Known& known) {
+  throw DataError(
+      fmt::format("{}: the model's durations and grammar allow no segmentation of this recording{}",
+                  id, known.empty() ? "" : " with what is known of it"));
 }
 
 std::vector<std::int64_t> limits_of(const Tensor& table) {
@@ -211,10 +212,17 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     throw UsageError("a decoder of least risk needs a semi-Markov head; this model has none");
   if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
     throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
+  if (head != HeadKind::kSemiMarkov)
+    for (const Sequence& sequence : sequences)
+      if (!sequence.known.starts.empty())
+        throw UsageError(
+            "known boundaries need a semi-Markov head; the segments of this model are runs of "
+            "frames with one label");
   std::vector<Decoded> results(sequences.size());
   std::vector<std::pair<std::int64_t, Decoded>> own;
   state_->for_batches(sequences, options.batch_frames, share, [&](const Batch& batch) {
-    const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    std::vector<Tensor> scores = state_->scores(sequences, batch);
+    state_->hold_labels(sequences, batch, scores[0]);
     if (head == HeadKind::kSoftmax) {
       state_->decode_frames(sequences, batch, scores[0], options, results);
     } else {
@@ -223,7 +231,7 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     for (const std::int64_t row : batch.rows) {
       Decoded& result = results[at(row)];
       if (!state_->config.joins_neighbours.empty() && head == HeadKind::kSemiMarkov)
-        state_->join(result);
+        state_->join(result, sequences[at(row)].known);
       own.emplace_back(row, std::move(result));
     }
   });

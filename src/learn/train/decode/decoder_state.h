@@ -25,7 +25,7 @@ struct BadScore {
 [[noreturn]] void refuse_score(const std::string& source, const std::string& id,
                                std::int64_t classes, const BadScore& bad);
 /// Of a recording whose best segmentation has no probability.
-[[noreturn]] void refuse_recording(const std::string& id);
+[[noreturn]] void refuse_recording(const std::string& id, const Known& known = {});
 /// The first value that is not finite, or the end.
 std::span<const float>::iterator first_not_finite(std::span<const float> values);
 /// The largest size of the values and of `largest`; NaN if one is.
@@ -74,10 +74,14 @@ struct Decoder::State {
   void decode_crf(const std::vector<Sequence>& sequences, const Batch& batch,
                   const std::vector<Tensor>& scores, const Options& options,
                   std::vector<Decoded>& out);
-  void join(Decoded& decoded) const;
-  void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
-                        const std::vector<double>& log_z, const Options& options,
-                        std::vector<Decoded>& out);
+  /// Pieces are not joined across a start that is known.
+  void join(Decoded& decoded, const Known& known) const;
+  /// Labels that are known, in the scores of frames.
+  void hold_labels(const std::vector<Sequence>& sequences, const Batch& batch,
+                   Tensor& scores) const;
+  void add_alternatives(const std::vector<Sequence>& sequences, const Batch& batch,
+                        const semicrf::Potentials<float>& p, const std::vector<double>& log_z,
+                        const Options& options, std::vector<Decoded>& out);
   void add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
                       const semicrf::Potentials<float>& p, const Options& options,
                       std::vector<double>& log_z, std::vector<Decoded>& out);

@@ -183,7 +183,7 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
     crf.finish(id, visit, out);
   }
   if (out.frames && scratch.empty()) hold_frames(out);
-  if (!config.joins_neighbours.empty() && semi) state.join(out);
+  if (!config.joins_neighbours.empty() && semi) state.join(out, {});
   return out;
 }
 
