@@ -5,7 +5,7 @@ import shutil
 import unittest
 
 import tool
-from small_corpus import RATE, CorpusTest, rows_of
+from small_corpus import RATE, CorpusTest, read_wav, rows_of, write_wav
 
 HOP = 0.01
 
@@ -49,6 +49,20 @@ class KnownTest(CorpusTest):
                             {sound.stem: plain[sound.stem] for sound in self.sounds[:2]})
         # A recording without such a file is decoded as ever.
         self.assertEqual(found[self.sounds[2].stem], plain[self.sounds[2].stem])
+
+    def test_a_long_recording_is_bound_too(self):
+        folder = self.directory / "of-long"
+        folder.mkdir()
+        rate, samples = read_wav(self.sounds[0])
+        long = self.directory / "long.wav"
+        write_wav(long, rate, (samples * (201 * rate // len(samples) + 1))[:201 * rate])
+        plain = self.decoded("long-plain", sounds=[long])["long"]
+        start, end, label, _ = max(plain, key=lambda segment: segment[1] - segment[0])
+        middle = round((start + end) / 2 / HOP)
+        (folder / "long.csv").write_text(f"start,end,label\n{start},{middle * HOP},{label}\n")
+        found = self.decoded("long-bound", "--boundaries", folder, sounds=[long])["long"]
+        self.assertIn(middle, {round(start / HOP) for start, _, _, _ in found})
+        self.assertNotIn(middle, {round(start / HOP) for start, _, _, _ in plain})
 
     def test_labels_hold_where_they_are(self):
         sound = self.sounds[0]

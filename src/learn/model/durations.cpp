@@ -33,9 +33,10 @@ class DurationWriter {
       case DurationFamily::kGeometric: return b_.mul(x_, log_sigmoid(row(0)));
       case DurationFamily::kPoisson: return b_.sub(b_.mul(x_, row(0)), sum_up_to(log_of(x_)));
       case DurationFamily::kNegativeBinomial: {
-        // log Gamma(x + r) - log Gamma(r) - log x!, a term for each frame up to x.
+        // log Gamma(x + r) - log Gamma(r) - log x!, a term for each frame up to x. All have that of
+        // x = 0, which is log r here: it cancels.
         const ValId rising = log_sum(row(0), log_of(b_.sub(x_, number(1)), kNever));
-        const ValId terms = b_.where(is_first(), number(0), b_.sub(rising, log_of(x_)));
+        const ValId terms = b_.sub(rising, log_of(x_));
         return b_.add(sum_up_to(terms), b_.mul(x_, log_sigmoid(row(1))));
       }
       case DurationFamily::kLogNormal: {
@@ -52,7 +53,6 @@ class DurationWriter {
 
   ValId number(double value) { return b_.constant(value, DType::kF64); }
   ValId row(std::int64_t which) { return b_.slice_axis(parameters_, 0, Extent(which), Extent(1)); }
-  ValId is_first() { return b_.lt(x_, number(0.5)); }
   /// `otherwise` where x is 0 or less.
   ValId log_of(ValId x, double otherwise = 0) {
     return b_.where(b_.gt(x, number(0.5)), b_.log(b_.maximum(x, number(1))), number(otherwise));

@@ -287,9 +287,8 @@ TEST(BlockPosterior, ObeysStartsThatAreKnown) {
   std::uint64_t seed = 0;
   int compared = 0;
   for (const std::int64_t longest : {1, 2, 7, 20}) {
-    for (const std::int64_t frames : {1, 2, 8, 30, 61, 1300}) {
+    for (const std::int64_t frames : {1, 2, 8, 30, 61, 600}) {  // a row is settled at 512
       for (const Draw& draw : all_draws()) {
-        if (frames > 100 && seed % 3 != 0) continue;
         Rng rng(++seed);
         auto p = random_problem<double>(1, frames, longest, 3, false, draw, rng);
         p.with_start = rng.below(2) == 0, p.with_end = rng.below(2) == 0;
@@ -306,7 +305,7 @@ TEST(BlockPosterior, ObeysStartsThatAreKnown) {
         const std::int64_t tolerance = static_cast<std::int64_t>(rng.below(4));
         SCOPED_TRACE(fmt::format("{} frames, K {}, seed {}", frames, longest, seed));
         const Description one = in_blocks(p, path, 2000, 2000, tolerance, nullptr, starts);
-        if (frames < 100) expect_near(one, of_scope(p, path, tolerance, boundary), 1e-9);
+        expect_near(one, of_scope(p, path, tolerance, boundary), 1e-9);
         for (const std::int64_t block : {1, 7, 100})
           EXPECT_TRUE(same(in_blocks(p, path, block, 5, tolerance, nullptr, starts), one)) << block;
         for (std::size_t t = 0; t < starts.size(); ++t)
