@@ -362,6 +362,10 @@ void add_decode(Command app, Common& common) {
   command.option("--seed", options->seed, "Seed of the samples").shows_default();
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries, NAME.frames.csv");
+  command.option("--boundaries", options->boundaries,
+                 "Directory of label files, NAME.*: their boundaries are boundaries of the result");
+  command.option("--known", options->known,
+                 "Directory of label files, NAME.*: frames that they cover have their labels");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");

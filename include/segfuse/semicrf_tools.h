@@ -284,10 +284,13 @@ class BlockPosterior {
  public:
   /// Takes transition, duration, initial and final of `shared`, and copies them. A block has
   /// `block` frames, or K where that is more. The K frames of each block go to `kept`, which is
-  /// empty and outlives this object; they are held where it is null.
+  /// empty and outlives this object; they are held where it is null. `must_start` (T), copied: of a
+  /// row of T frames those that are not 0 begin a segment, and all probabilities are those given
+  /// that; the bits then depend on all of the row.
   template <class T>
   explicit BlockPosterior(const Potentials<T>& shared, std::int64_t block = 8192,
-                          NumberStore* kept = nullptr);
+                          NumberStore* kept = nullptr,
+                          const View<const std::uint8_t, 1>& must_start = {});
   ~BlockPosterior();
   BlockPosterior(BlockPosterior&&) noexcept;
   BlockPosterior& operator=(BlockPosterior&&) noexcept;

@@ -207,9 +207,14 @@ struct DecodeOptions {
   std::int64_t samples = 0;   ///< that many drawn from the model, into NAME.json
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
-  bool overwrite = false;     ///< replace files that are not ours
-  bool resume = false;        ///< skip recordings all of whose files are there, by any writer
-  Context context = {};       ///< as in TrainOptions
+  /// Label files, NAME of a recording and any ending: each of their boundaries is one of the
+  /// result, of a semi-Markov model. Recordings without such a file are decoded as ever.
+  std::filesystem::path boundaries = {};
+  /// The same with labels of the model, which the frames that they cover then have.
+  std::filesystem::path known = {};
+  bool overwrite = false;  ///< replace files that are not ours
+  bool resume = false;     ///< skip recordings all of whose files are there, by any writer
+  Context context = {};    ///< as in TrainOptions
   /// Called for each recording once its files are written or it is given up, in their order.
   std::function<void(const DecodedFile&)> each = {};
 };

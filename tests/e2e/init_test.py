@@ -129,6 +129,7 @@ class InitTest(CorpusTest):
     def test_what_does_not_fit_is_refused(self):
         for setting, words in (("features.n_mels=20", "features.n_mels: 16 then, 20 now"),
                                ("model.width=32", "model.width: 16 then, 32 now"),
+                               ("model.causal=true", "model.causal: false then, true now"),
                                ("model.dilations=[1]", "model.dilations: [1, 2] then, [1] now")):
             _, _, errors = self.begin("refused", "--set", setting, check=2)
             self.assertIn(words, errors)
@@ -148,6 +149,23 @@ class InitTest(CorpusTest):
         _, _, errors = self.begin("leaning", "--compare", *ONE_EPOCH)
         self.assertIn("the comparison favours that one; leave --init out", errors)
         self.assertNotIn("favours", self.begin("upright", *ONE_EPOCH)[2])
+
+    def test_families_of_durations(self):
+        """Their parameters are in the file, decode, and go on where the family is the same."""
+        old = tensors(self.source)[0]
+        for family, count in (("geometric", 1), ("negative_binomial", 2), ("poisson", 1), ("log_normal", 2), ("buckets", 3)):
+            with self.subTest(family):
+                settings = ["--set", f"model.durations={family}", "--set", "model.duration_buckets=3"]
+                out, _, _ = self.begin(family, *ONE_EPOCH, *settings)
+                shape, values = tensors(out / "model.safetensors")[0]["parameter.crf.duration"]
+                self.assertEqual(shape, [count, 4])
+                self.assertNotEqual(values, old["parameter.crf.duration"][1][:len(values)])
+                again, _, _ = self.begin(f"{family}-again", *STILL, *settings, init=out)
+                self.assertEqual(tensors(again / "model.safetensors")[0]["parameter.crf.duration"], (shape, values))
+                sound = sorted(self.data.rglob("*.wav"))[0]
+                tool.run("decode", out, sound, "--out", self.directory / f"{family}-decoded", check=0)
+        _, _, errors = self.begin("chain", "--set", "model.durations=poisson", "--set", "model.head=linear_chain", check=2)
+        self.assertIn("needs model.head = \"semi_markov\"", errors)
 
     def test_another_head_keeps_encoder_and_emission(self):
         out, _, _ = self.begin("softmax", *STILL, "--set", "model.head=softmax")

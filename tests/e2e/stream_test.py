@@ -112,6 +112,27 @@ class StreamTest(tool.ToolTest):
                 model = self.train(head, "--set", f"model.head={head}")
                 self.same(self.stream([self.samples[:2 * 10 * RATE]], model=model), self.decoded(path, model))
 
+    def test_causal_encoders(self):
+        path = self.wav("causal", self.samples[:2 * (10 * RATE + 3)])
+        samples = self.samples[:2 * (10 * RATE + 3)]
+        least = {}
+        for name, settings in (("conv", ["model.subsample=2"]),
+                               ("lstm", ["model.recurrent_blocks=1"]),
+                               ("gru", ["model.recurrent_blocks=2", "model.recurrence=gru"]),
+                               ("ssm", ["model.recurrent_blocks=2", "model.recurrence=ssm"])):
+            with self.subTest(name):
+                more = [word for one in ["model.causal=true", *settings] for word in ("--set", one)]
+                model = self.train(f"causal-{name}", *more)
+                self.same(self.stream(self.cut(samples), model=model), self.decoded(path, model))
+                error = self.stream([], "--lookahead", 0.001, model=model, check=2)
+                least[name] = float(error.split("expected at least ")[1].split(" s")[0])
+        # The network of the others looks ahead, too.
+        error = self.stream([], "--lookahead", 0.001, check=2)
+        self.assertLess(least["lstm"], float(error.split("expected at least ")[1].split(" s")[0]) - 0.01)
+        self.assertIn("attention looks at all that came before", self.stream(
+            [], model=self.train("causal-attention", "--set", "model.causal=true", "--set", "model.attention_blocks=1"),
+            check=2))
+
     def test_joined_pieces_slopes_and_other_rates(self):
         model = self.train("joined", "--set", "model.long_segments=joined", "--set", "model.max_duration=5",
                            "--set", "features.deltas=2")

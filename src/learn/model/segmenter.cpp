@@ -7,6 +7,7 @@
 
 #include "compiler/autodiff.h"
 #include "ir/builder.h"
+#include "learn/model/durations.h"
 #include "learn/model/given_encoder.h"
 #include "segfuse/error.h"
 
@@ -57,6 +58,8 @@ class Writer {
     steps_ = steps;
   }
 
+  /// Recurrences go on from an earlier piece; before scores().
+  void go_on();
   Scores scores();
   /// Behind an encoder whose result is `steps`.
   Scores scores_of(ValId steps);
@@ -69,6 +72,7 @@ class Writer {
     return known != fusion.inputs().end() ? known->val
                                           : fusion.add_input("seed", DType::kI64, {Extent(2)});
   }
+  ValId first_frames();
   ValId frame_mask();
   /// Chosen, not multiplied: what is not finite beyond a sequence's end must not get in.
   ValId masked(ValId x) { return b_.where(inside_, x, b_.constant(0)); }
@@ -84,30 +88,43 @@ class Writer {
   Net net_;
   Extent batch_, time_, steps_;
   ValId features_, lengths_, inside_;
+  ValId first_;   // of a piece; invalid of a whole sequence
+  ValId recurs_;  // (B, H, 1): where recurrences go on
 };
+
+/// (1, H): the first frame of each step.
+ValId Writer::first_frames() {
+  const ValId first =
+      b_.mul(b_.iota(steps_), b_.constant(static_cast<double>(config_.subsample), DType::kI64));
+  return b_.broadcast(first, {1}, {Extent(1), steps_});
+}
 
 /// (B, H, 1): whether a step holds at least one frame of the sequence.
 ValId Writer::frame_mask() {
-  const ValId first_frame =
-      b_.mul(b_.iota(steps_), b_.constant(static_cast<double>(config_.subsample), DType::kI64));
-  const ValId inside =
-      b_.lt(b_.broadcast(first_frame, {1}, {Extent(1), steps_}), b_.unsqueeze(lengths_, 1));
-  return b_.unsqueeze(inside, 2);
+  return b_.unsqueeze(b_.lt(first_frames(), b_.unsqueeze(lengths_, 1)), 2);
+}
+
+void Writer::go_on() {
+  net_.carry();
+  first_ = b_.fusion().add_input("first", DType::kI64, {});
 }
 
 ValId Writer::conv_block(std::size_t index, ValId x, std::int64_t dilation) {
   const Net::Scope scope(net_, "block" + std::to_string(index));
   ValId y = masked(net_.layer_norm("norm", x));
-  y = b_.relu(net_.conv1d("conv", y, config_.width, config_.kernel, dilation, 1.4));
+  y = b_.relu(net_.conv1d("conv", y, config_.width, config_.kernel, dilation, 1.4, config_.causal));
   y = net_.linear("mix", net_.dropout(y, config_.dropout), config_.width, 0.5);
   return b_.add(x, y);
 }
 
 ValId Writer::recurrent_block(std::int64_t index, ValId x) {
   const Net::Scope scope(net_, "recurrent" + std::to_string(index));
+  const ValId normed = masked(net_.layer_norm("norm", x));
+  const ValId where = b_.broadcast_to(recurs_, {batch_, steps_, 1});
   const ValId y =
-      net_.bidirectional("both", masked(net_.layer_norm("norm", x)), config_.recurrence,
-                         config_.recurrent_states, b_.broadcast_to(inside_, {batch_, steps_, 1}));
+      config_.causal
+          ? net_.recurrent("forward", normed, config_.recurrence, config_.recurrent_states, where)
+          : net_.bidirectional("both", normed, config_.recurrence, config_.recurrent_states, where);
   return b_.add(x, net_.linear("out", net_.dropout(y, config_.dropout), config_.width, 0.5));
 }
 
@@ -115,8 +132,8 @@ ValId Writer::attention_block(std::int64_t index, ValId x) {
   const Net::Scope scope(net_, "attention" + std::to_string(index));
   const ValId bias = b_.where(inside_, b_.constant(0), b_.constant(kPaddingBias));  // (B, H, 1)
   const ValId key_bias = b_.reshape(bias, {batch_, Extent(1), Extent(1), steps_});
-  const ValId y =
-      net_.self_attention("heads", net_.layer_norm("norm", x), config_.attention_heads, key_bias);
+  const ValId y = net_.self_attention("heads", net_.layer_norm("norm", x), config_.attention_heads,
+                                      key_bias, config_.causal);
   return b_.add(x, net_.dropout(y, config_.dropout));
 }
 
@@ -127,13 +144,15 @@ ValId Writer::head(const std::string& name, ValId x, double gain) {
 }
 
 Scores Writer::scores() {
-  inside_ = frame_mask();
+  recurs_ = inside_ = frame_mask();
+  if (first_.valid())
+    recurs_ = b_.logical_and(inside_, b_.unsqueeze(b_.ge(first_frames(), first_), 2));
   const Extent stacked = config_.subsample * config_.features;
   const ValId frame = b_.broadcast(b_.iota(time_), {1}, {Extent(1), time_});
   const ValId given =
       b_.where(b_.unsqueeze(b_.lt(frame, b_.unsqueeze(lengths_, 1)), 2), features_, b_.constant(0));
   ValId x = b_.reshape(given, {batch_, steps_, stacked});
-  x = net_.conv1d("stem", x, config_.width, config_.stem_kernel, 1);
+  x = net_.conv1d("stem", x, config_.width, config_.stem_kernel, 1, 1, config_.causal);
   for (std::size_t i = 0; i < config_.dilations.size(); ++i)
     x = conv_block(i, x, config_.dilations[i]);
   for (std::int64_t i = 0; i < config_.recurrent_blocks; ++i) x = recurrent_block(i, x);
@@ -160,7 +179,8 @@ CrfParameters Writer::crf() {
   p.transition = net_.parameter("transition", {1, c, c}, {});
   p.initial = net_.parameter("initial", {c}, {});
   p.final = net_.parameter("final", {c}, {});
-  p.duration = semi ? net_.parameter("duration", {config_.max_duration, c}, {})
+  p.duration = semi ? net_.parameter("duration",
+                                     {semicrf::duration_parameters(duration_model(config_)), c}, {})
                     : b_.full(0, {Extent(1), Extent(c)});
   return p;
 }
@@ -178,6 +198,7 @@ ValId Writer::crf_loss(const Scores& scores, ValId labels) {
   CrfParameters p = crf();
   if (config_.head == HeadKind::kSemiMarkov) {
     const Extents table{Extent(config_.max_duration), Extent(config_.classes)};
+    p.duration = duration_scores(b_, config_, p.duration);
     p.duration = b_.add(p.duration, b_.fusion().add_input("duration_limit", DType::kF32, table));
   }
   if (config_.ordered) {
@@ -233,11 +254,12 @@ void check(const ModelConfig& config) {
 
 /// A network as far as its scores, and what they are.
 struct Network {
-  Network(const ModelConfig& config, const char* name, bool training)
+  Network(const ModelConfig& config, const char* name, bool training, bool goes_on = false)
       : start(config.given ? config.given->start(training) : GivenEncoder::Start{}),
         writer(config, start.fusion, training) {
     start.fusion.set_name(name);
     writer.declare_data();
+    if (goes_on) writer.go_on();
     if (config.given) {
       for (std::size_t i = 0; i < start.parameters.size(); ++i)
         writer.net().adopt(config.given->parameters()[i], start.parameters[i]);
@@ -301,18 +323,34 @@ ir::Fusion Segmenter::training() const {
   return std::move(fusion);
 }
 
-ir::Fusion Segmenter::inference() const {
-  Network network(config_, "inference", false);
+namespace {
+
+void add_scores(Network& network, HeadKind head) {
   ir::Fusion& fusion = network.start.fusion;
   Scores scores = network.scores;
-  if (config_.head == HeadKind::kSoftmax)
+  if (head == HeadKind::kSoftmax)
     scores.emission = network.writer.builder().log_softmax(scores.emission, 2);
   fusion.add_output(scores.emission, "emission");
   if (scores.start.valid()) {
     fusion.add_output(scores.start, "start");
     fusion.add_output(scores.end, "end");
   }
-  return std::move(fusion);
+}
+
+}  // namespace
+
+ir::Fusion Segmenter::inference() const {
+  Network network(config_, "inference", false);
+  add_scores(network, config_.head);
+  return std::move(network.start.fusion);
+}
+
+ir::Fusion Segmenter::going_on() const {
+  Network network(config_, "going_on", false, true);
+  add_scores(network, config_.head);
+  for (const Net::Carried& state : network.writer.net().carried())
+    network.start.fusion.add_output(state.last, state.name);
+  return std::move(network.start.fusion);
 }
 
 }  // namespace segfuse::learn

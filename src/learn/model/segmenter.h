@@ -10,6 +10,10 @@
 #include "ir/fusion.h"
 #include "learn/nn/layers.h"
 
+namespace segfuse::semicrf {
+enum class DurationFamily;
+}
+
 namespace segfuse::learn {
 
 class GivenEncoder;
@@ -27,15 +31,19 @@ struct ModelConfig {
   std::int64_t kernel = 5;
   std::vector<std::int64_t> dilations = {1, 2, 4, 8};  ///< one residual convolution block each
   nn::Recurrence recurrence = nn::Recurrence::kLstm;
-  std::int64_t recurrent_blocks = 0;   ///< in both directions, after the convolutions
+  std::int64_t recurrent_blocks = 0;   ///< after the convolutions, in both directions
   std::int64_t recurrent_states = 64;  ///< of each direction
   std::int64_t attention_blocks = 0;   ///< after these
   std::int64_t attention_heads = 4;
   std::int64_t subsample = 1;  ///< frames stacked at the input and unstacked at the output
+  /// Whether a frame's scores depend on it and earlier frames alone; stacked frames are one.
+  bool causal = false;
   double dropout = 0.1;
   // Head.
   HeadKind head = HeadKind::kSemiMarkov;
-  bool boundary_scores = false;  ///< start and end scores per frame and label
+  bool boundary_scores = false;         ///< start and end scores per frame and label
+  semicrf::DurationFamily durations{};  ///< kTable; else scores of durations follow a formula
+  std::int64_t duration_buckets = 8;    ///< of kBuckets, at most
 
   // Set from the data.
   std::int64_t features = 0;      ///< D
@@ -50,12 +58,20 @@ struct ModelConfig {
   std::shared_ptr<const GivenEncoder> given{};
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
-  /// Whether the scores of a frame may depend on all frames of its sequence, however far.
-  bool sees_all() const { return given || recurrent_blocks > 0 || attention_blocks > 0; }
+  /// Whether the network takes a sequence as a whole only. Else it takes pieces of it.
+  bool needs_whole() const {
+    return given || attention_blocks > 0 || (recurrent_blocks > 0 && !causal);
+  }
+  /// Whether states go from a piece of a sequence to the next.
+  bool carries() const { return !needs_whole() && recurrent_blocks > 0; }
 };
 
 /// Whether a parameter is one of the CRF's scores: transition, initial, final, duration.
 bool is_crf(const nn::ParameterSpec& spec);
+
+/// The scores of durations (K, C) f32 that the parameters "crf.duration" of a semi-Markov head
+/// make.
+Tensor duration_scores(const ModelConfig& config, const Tensor& parameters);
 
 /// The programs of one model and its parameters. K is config.max_duration for the semi-Markov head
 /// and 1 for the linear chain.
@@ -83,6 +99,12 @@ class Segmenter {
   /// Inputs: the parameters; features; lengths. Outputs: emission f32 (B, T, C) (log-probabilities
   /// for the softmax head) and, with boundary scores, start and end (B, T, C).
   ir::Fusion inference() const;
+
+  /// The same for a piece of a sequence, where config.carries(). More inputs: first i64 [], before
+  /// which frames were in an earlier piece and are here for the convolutions alone; states, 0 in
+  /// the first piece, "carried.NAME" (B, ...). The last ones are outputs of these names, behind the
+  /// scores. Scores of frames before `first` mean nothing.
+  ir::Fusion going_on() const;
 
  private:
   ModelConfig config_;

@@ -25,6 +25,8 @@ std::int64_t channels(const ir::Builder& b, ValId x) {
 
 namespace {
 
+constexpr double kUnseen = -1e9;  // an attention score whose weight is 0
+
 /// A stream number for each parameter that does not depend on the others.
 std::uint64_t stream_of(const std::string& name) { return fnv1a(name); }
 
@@ -76,7 +78,7 @@ ValId Net::linear(const std::string& name, ValId x, std::int64_t outputs, double
 }
 
 ValId Net::conv1d(const std::string& name, ValId x, std::int64_t outputs, std::int64_t kernel,
-                  std::int64_t dilation, double gain) {
+                  std::int64_t dilation, double gain, bool causal) {
   if (kernel % 2 == 0)
     throw UsageError(
         fmt::format("a convolution has kernel {}; it must be odd to keep the length", kernel));
@@ -88,8 +90,9 @@ ValId Net::conv1d(const std::string& name, ValId x, std::int64_t outputs, std::i
       parameter("weight", {kernel * inputs, outputs}, {Init::Kind::kNormal, deviation}, true);
   const ValId bias = parameter("bias", {outputs}, {});
   const Extents shape = b_.val(x).shape;
-  const Extent reach = dilation * (kernel - 1) / 2;
-  const ValId windows = b_.unfold(b_.pad_axis(x, 1, reach, reach), 1, kernel, 1, dilation);
+  const std::int64_t reach = dilation * (kernel - 1);
+  const std::int64_t ahead = causal ? 0 : reach / 2;
+  const ValId windows = b_.unfold(b_.pad_axis(x, 1, reach - ahead, ahead), 1, kernel, 1, dilation);
   const ValId columns = b_.reshape(windows, {shape[0], shape[1], Extent(kernel * inputs)});
   return b_.add(b_.matmul(columns, weight), bias);
 }
@@ -104,7 +107,8 @@ ValId Net::layer_norm(const std::string& name, ValId x) {
 
 ValId Net::dropout(ValId x, double rate) { return seed_.valid() ? b_.dropout(x, seed_, rate) : x; }
 
-ValId Net::self_attention(const std::string& name, ValId x, std::int64_t heads, ValId key_bias) {
+ValId Net::self_attention(const std::string& name, ValId x, std::int64_t heads, ValId key_bias,
+                          bool causal) {
   const Scope scope(*this, name);
   const std::int64_t width = channels(b_, x);
   if (width % heads != 0)
@@ -122,7 +126,14 @@ ValId Net::self_attention(const std::string& name, ValId x, std::int64_t heads, 
   const ValId value = split(linear("value", x, width));
   const ValId scores = b_.mul(b_.matmul(query, key, false, true),
                               b_.constant(1 / std::sqrt(static_cast<double>(depth))));
-  const ValId weights = b_.softmax(b_.add(scores, key_bias), -1);
+  ValId seen = b_.add(scores, key_bias);
+  if (causal) {
+    const ValId step = b_.iota(shape[1]);
+    const ValId past = b_.le(b_.unsqueeze(step, 0), b_.unsqueeze(step, 1));
+    // Chosen, not added, so that no later frame changes a bit.
+    seen = b_.where(past, seen, b_.constant(kUnseen));
+  }
+  const ValId weights = b_.softmax(seen, -1);
   const ValId mixed = b_.permute(b_.matmul(weights, value), {0, 2, 1, 3});
   return linear("out", b_.reshape(mixed, shape), width);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/extent.h"
 #include "ir/id.h"
 #include "segfuse/tensor.h"
 
@@ -75,17 +76,18 @@ class Net {
 
   /// (..., I) -> (..., O): x W + b, W normal with variance gain^2 / I.
   ir::ValId linear(const std::string& name, ir::ValId x, std::int64_t outputs, double gain = 1);
-  /// (B, T, I) -> (B, T, O): odd kernel, zeros beyond both ends. Padding frames must be zero.
+  /// (B, T, I) -> (B, T, O): odd kernel, zeros beyond both ends; where it is causal, a frame sees
+  /// itself and those before it. Padding frames must be zero.
   ir::ValId conv1d(const std::string& name, ir::ValId x, std::int64_t outputs, std::int64_t kernel,
-                   std::int64_t dilation, double gain = 1);
+                   std::int64_t dilation, double gain = 1, bool causal = false);
   /// Over the last axis, with scale and shift.
   ir::ValId layer_norm(const std::string& name, ir::ValId x);
   ir::ValId dropout(ir::ValId x, double rate);
   /// Scaled dot-product self-attention (Vaswani et al. 2017) with `heads` heads over (B, T, C);
   /// key_bias (B, 1, 1, T) is added to the scores: 0 for frames, a large negative number for
-  /// padding.
+  /// padding. Where it is causal, a frame sees itself and those before it.
   ir::ValId self_attention(const std::string& name, ir::ValId x, std::int64_t heads,
-                           ir::ValId key_bias);
+                           ir::ValId key_bias, bool causal = false);
   /// (B, T, C) -> (B, T, 2 * states): a recurrence from the first frame on beside one from the last
   /// on. `inside` (B, T, 1) is true for frames of the sequence, which come first: the second one
   /// begins with the last of them. Beyond them the result is 0.
@@ -102,18 +104,37 @@ class Net {
   /// scales uniform between those of 1 and 1000 frames; input.weight of an ssm as that of linear().
   ir::ValId bidirectional(const std::string& name, ir::ValId x, Recurrence kind,
                           std::int64_t states, ir::ValId inside);
+  /// (B, T, C) -> (B, T, states): the one from the first frame on alone.
+  ir::ValId recurrent(const std::string& name, ir::ValId x, Recurrence kind, std::int64_t states,
+                      ir::ValId inside);
+
+  /// From now on recurrent() goes on from an earlier piece: its states are inputs, frames that are
+  /// not inside leave them as they are, and carried() has the last ones under the names of those.
+  /// An ssm's are f64, as precise as what goes from frame to frame.
+  void carry() { carries_ = true; }
+  struct Carried {
+    std::string name;  ///< "carried." and the path of the layer
+    ir::ValId last;    ///< (B, states)
+  };
+  const std::vector<Carried>& carried() const noexcept { return carried_; }
 
  private:
   /// One direction; x and the result (T, B, ...), `inside` (T, B, 1).
   ir::ValId recurrence(const std::string& name, ir::ValId x, Recurrence kind, std::int64_t states,
                        ir::ValId inside, bool reverse);
-  ir::ValId state_space(ir::ValId u, std::int64_t states, bool reverse);
+  ir::ValId state_space(ir::ValId u, std::int64_t states, ir::ValId inside, bool reverse);
+  ir::ValId continued(ir::ValId a, ir::ValId u, ir::ValId inside);
+  /// The input with the state of that name that an earlier piece left.
+  ir::ValId earlier(const char* state, DType dtype, const ir::Extents& shape);
+  void keep_last(const char* state, ir::ValId value);
 
   ir::Builder& b_;
   ir::ValId seed_;
   std::string prefix_;
   std::vector<ParameterSpec> parameters_;
   std::vector<ir::ValId> values_;
+  bool carries_ = false;
+  std::vector<Carried> carried_;
 };
 
 /// The size of the last axis. UsageError unless it is a number.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
@@ -237,12 +238,16 @@ struct BlockPosterior::State {
   NumberStore* kept;            ///< what blocks start from, but the first, one after the other
   std::optional<double> ended;  ///< the log-partition, once the row is described
   PathScore score;
+  std::vector<std::uint8_t> forced;  ///< empty, or of all frames of the row and a window behind
+                                     ///< it: not 0 where a segment must start
   std::int64_t period = 0;
   std::optional<SegmentsAcross> across;
 
   const Dims& dims() const { return model.dims; }
   std::int64_t stride() const { return model.dims.stride; }
-  LatticeInput input() const { return {model, row}; }
+  LatticeInput input() const {
+    return {model, row, nullptr, forced.empty() ? nullptr : forced.data() + window.first};
+  }
   double scale(std::int64_t from, std::int64_t to) const {
     return lattice.base[at(window.local(from))] + lattice.rest_base[at(window.local(to))] -
            lattice.log_partition;
@@ -347,7 +352,8 @@ double BlockPosterior::State::total() const {
 }
 
 template <class T>
-BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block, NumberStore* kept) {
+BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block, NumberStore* kept,
+                               const View<const std::uint8_t, 1>& must_start) {
   if (block < 1) throw UsageError(fmt::format("semicrf: a block has {} frames", block));
   Potentials<T> p = shared_scores(shared);
   const Dims dims = check_potentials(p);
@@ -356,6 +362,13 @@ BlockPosterior::BlockPosterior(const Potentials<T>& shared, std::int64_t block, 
   state_ = std::make_unique<State>(std::max(block, dims.max_duration), kept);
   load_model(p, dims, state_->model);
   state_->period = settling_period(dims.max_duration);
+  if (!must_start.empty()) {
+    // What goes across a boundary depends on those that are known: nothing is settled.
+    state_->period = std::numeric_limits<std::int64_t>::max();
+    const std::int64_t frames = must_start.extent(0);
+    state_->forced.assign(at(frames + state_->block + dims.max_duration), 0);
+    for (std::int64_t t = 0; t < frames; ++t) state_->forced[at(t)] = must_start(t);
+  }
   state_->across.emplace(dims);
   state_->enter_block(0, state_->block);
 }
@@ -369,6 +382,11 @@ void BlockPosterior::push(const FrameScores<T>& scores) {
   State& x = *state_;
   SEGFUSE_CHECK(!x.ended, "the row of {} frames has ended", x.frames);
   const FramePiece<T> piece(scores, x.dims().classes);
+  if (!x.forced.empty() &&
+      x.frames + piece.frames() > std::ssize(x.forced) - x.block - x.dims().max_duration)
+    throw UsageError(fmt::format(
+        "semicrf: it is said where segments start in {} frames, and more than these have come",
+        std::ssize(x.forced) - x.block - x.dims().max_duration));
   for (std::int64_t t = 0; t < piece.frames(); ++t) {
     if (x.frames == x.window.end) {
       x.leave_block();
@@ -547,10 +565,11 @@ std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView& 
   return out.take();
 }
 
-#define SEGFUSE_INSTANTIATE(T)                                                               \
-  template BlockPosterior::BlockPosterior(const Potentials<T>&, std::int64_t, NumberStore*); \
-  template void BlockPosterior::push(const FrameScores<T>&);                                 \
-  template std::vector<SegmentPosterior> BlockPosterior::describe(                           \
+#define SEGFUSE_INSTANTIATE(T)                                                              \
+  template BlockPosterior::BlockPosterior(const Potentials<T>&, std::int64_t, NumberStore*, \
+                                          const View<const std::uint8_t, 1>&);              \
+  template void BlockPosterior::push(const FrameScores<T>&);                                \
+  template std::vector<SegmentPosterior> BlockPosterior::describe(                          \
       const SegmentationsView&, std::int64_t, const Reader<T>&, const FrameVisitor&);
 
 SEGFUSE_INSTANTIATE(float)

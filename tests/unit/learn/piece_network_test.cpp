@@ -24,6 +24,7 @@ struct Encoder {
   std::vector<std::int64_t> dilations;
   HeadKind head;
   bool boundaries;
+  bool causal = false;
 };
 
 /// With a stem of one step, no block, steps of several frames, and a reach beyond a piece.
@@ -36,6 +37,8 @@ const std::vector<Encoder>& encoders() {
       {"far", 64, 7, 3, 2, {1, 8, 32}, HeadKind::kLinearChain, false},
       {"wide", 128, 5, 5, 1, {1, 2, 4, 8}, HeadKind::kSemiMarkov, true},
       {"softmax", 33, 5, 3, 1, {1, 5}, HeadKind::kSoftmax, false},
+      {"causal", 24, 5, 3, 1, {1, 2, 4}, HeadKind::kSemiMarkov, true, true},
+      {"causal_stacked", 40, 3, 5, 3, {1, 8, 16}, HeadKind::kSoftmax, false, true},
   };
   return all;
 }
@@ -49,6 +52,7 @@ ModelConfig config_of(const Encoder& encoder) {
   config.subsample = encoder.subsample;
   config.head = encoder.head;
   config.boundary_scores = encoder.boundaries;
+  config.causal = encoder.causal;
   config.features = kColumns;
   config.classes = 7;
   config.max_duration = encoder.head == HeadKind::kSemiMarkov ? 9 : 1;
@@ -96,7 +100,9 @@ class Network {
   Scores in_pieces(const Tensor& features, std::int64_t piece, std::int64_t arriving) {
     PieceNetwork network(config_, "noise", piece);
     Scores scores(config_.boundary_scores ? 3 : 1);
-    const PieceNetwork::Run run_it = [&](const Tensor& x, const Tensor& n) { return run(x, n); };
+    const PieceNetwork::Run run_it = [&](const Tensor& x, const Tensor& n, PieceState&) {
+      return run(x, n);
+    };
     const PieceNetwork::Take take = [&](const PieceScores& some) {
       const float* parts[] = {some.emission, some.start, some.end};
       for (std::size_t i = 0; i < scores.size(); ++i)
@@ -185,7 +191,7 @@ TEST(PieceNetwork, TakesFramesFromMultiplesOfThePeriodOn) {
     for (std::int64_t t = 0; t < 2000; ++t)
       features.span<float>()[static_cast<std::size_t>(t * kColumns)] = static_cast<float>(t);
     std::vector<std::int64_t> firsts;
-    const PieceNetwork::Run run = [&](const Tensor& x, const Tensor&) {
+    const PieceNetwork::Run run = [&](const Tensor& x, const Tensor&, PieceState&) {
       firsts.push_back(static_cast<std::int64_t>(x.span<float>()[0]));
       const std::int64_t time = x.shape()[1];
       return std::vector<Tensor>(config.boundary_scores ? 3 : 1,

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
+#include "base/context/pool.h"
+#include "learn/train/loop/bound_inputs.h"
+#include "learn/train/loop/training_step.h"
 #include "support/files.h"
 #include "support/gpu/program_gpu.h"
 #include "unit/learn_gpu/trial.h"
@@ -56,6 +60,64 @@ TEST_P(TrainingOnADevice, FollowsTheCpuAndStopsGrowing) {
     for (std::size_t e = 0; e < host.history.size(); ++e)
       EXPECT_EQ(again.history[e].train_loss, device.history[e].train_loss);
   }
+}
+
+TEST_P(TrainingOnADevice, OfACausalModelHasTheGradientsOfTheCpu) {
+  Trial trial(causal_model());
+  const auto gradients = [&](const std::shared_ptr<engine::Accelerator>& where) {
+    engine::ExecutableOptions execution;
+    execution.accelerator = where;
+    execution.context = trial.context;
+    engine::Executable program(trial.segmenter.training(), pool_of(trial.context), execution);
+    BoundInputs inputs(program.fusion());
+    for (std::size_t i = 0; i < trial.parameters.size(); ++i)
+      inputs.set(trial.segmenter.parameters()[i].name, trial.parameters[i]);
+    inputs.set("duration_limit",
+               Tensor::zeros(DType::kF32, {trial.segmenter.max_duration(), kClasses}));
+    const Batch batch = make_batch(trial.training, {0, 1, 2}, trial.segmenter.config());
+    bind_batch(inputs, batch, {1, 0, batch.segments});
+    std::vector<Tensor> results = program.run(inputs.tensors());
+    for (Tensor& result : results) result = result.to_host();
+    program.check();
+    return results;
+  };
+  const std::vector<Tensor> host = gradients(nullptr);
+  const std::vector<Tensor> device = gradients(accelerator);
+  ASSERT_EQ(device.size(), host.size());
+  for (std::size_t i = 0; i < host.size(); ++i)
+    for (std::int64_t k = 0; k < host[i].size(); ++k)
+      EXPECT_NEAR(device[i].at(k), host[i].at(k), 1e-4) << i << ", " << k;
+}
+
+/// States go from piece to piece on the device as on the host.
+TEST_P(TrainingOnADevice, DecodesInPiecesAsTheCpu) {
+  ModelConfig config = causal_model();
+  config.attention_blocks = 0;
+  Trial trial(config);
+  Decoder::Options options;
+  options.piece_frames = 3;
+  options.frame_posteriors = true;
+  const auto decoded = [&](const std::shared_ptr<engine::Accelerator>& where) {
+    engine::ExecutableOptions execution;
+    execution.accelerator = where;
+    execution.context = trial.context;
+    Decoder decoder(trial.segmenter, trial.parameters,
+                    Tensor::zeros(DType::kF32, {config.max_duration, kClasses}), execution);
+    bool given = false;
+    return decoder.decode_long(
+        "x",
+        [&] {
+          return std::exchange(given, true) ? Tensor::zeros(DType::kF32, {0})
+                                            : trial.training[0].features;
+        },
+        options);
+  };
+  const Decoded host = decoded(nullptr);
+  const Decoded device = decoded(accelerator);
+  EXPECT_EQ(segments_of({device}), segments_of({host}));
+  ASSERT_EQ(device.label.size(), host.label.size());
+  for (std::size_t i = 0; i < host.label.size(); ++i)
+    EXPECT_NEAR(device.label[i], host.label[i], 1e-4) << i;
 }
 
 TEST(TrainingWithoutMemory, NamesTheBatchAndWhatToChange) {

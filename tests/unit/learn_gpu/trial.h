@@ -9,6 +9,7 @@
 #include "learn/train/decode/decoder.h"
 #include "learn/train/loop/trainer.h"
 #include "segfuse/error.h"
+#include "segfuse/semicrf_models.h"
 
 namespace segfuse::learn {
 
@@ -24,6 +25,20 @@ inline ModelConfig small_model(HeadKind head) {
   config.features = kFeatures;
   config.classes = kClasses;
   config.max_duration = head == HeadKind::kSemiMarkov ? 4 : 1;
+  return config;
+}
+
+/// The same that looks at no later frame, with a block of each kind that a GPU runs, and durations
+/// that follow a formula.
+inline ModelConfig causal_model() {
+  ModelConfig config = small_model(HeadKind::kSemiMarkov);
+  config.causal = true;
+  config.recurrence = nn::Recurrence::kSsm;
+  config.recurrent_blocks = 1;
+  config.recurrent_states = 3;
+  config.attention_blocks = 1;
+  config.attention_heads = 2;
+  config.durations = semicrf::DurationFamily::kNegativeBinomial;
   return config;
 }
 
@@ -52,7 +67,8 @@ inline std::vector<Sequence> sequences(int count, std::uint64_t seed) {
 }
 
 struct Trial {
-  explicit Trial(HeadKind head) : segmenter(small_model(head)) {
+  explicit Trial(HeadKind head) : Trial(small_model(head)) {}
+  explicit Trial(const ModelConfig& config) : segmenter(config) {
     plan.epochs = 3;
     plan.batch_size = 4;
     plan.learning_rate = 0.02;

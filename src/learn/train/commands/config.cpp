@@ -11,6 +11,7 @@
 #include "learn/model/given_encoder.h"
 #include "learn/train/commands/config_keys.h"
 #include "segfuse/error.h"
+#include "segfuse/semicrf_models.h"
 
 namespace segfuse::learn {
 namespace {
@@ -55,6 +56,8 @@ void check_together(const TomlReader& root, const TrainConfig& config) {
     if (dilation < 1) model.refuse("dilations", "must be positive");
   if (m.attention_blocks > 0 && m.width % m.attention_heads != 0)
     model.refuse("attention_heads", "must divide width");
+  if (m.durations != semicrf::DurationFamily::kTable && m.head != HeadKind::kSemiMarkov)
+    model.refuse("durations", "needs model.head = \"semi_markov\"; the others know no durations");
   const TomlReader training = root.section("training");
   const TrainingPlan& p = config.training;
   if (!comm::valid_shards(p.shards)) training.refuse("shards", "must be a power of two");
@@ -123,7 +126,8 @@ namespace {
 
 /// Keys of [model] that an encoder leaves to the configuration.
 bool is_of_head(const std::string& key) {
-  constexpr std::array kHead = {"head", "boundary_scores", "max_duration", "long_segments"};
+  constexpr std::array kHead = {"head",         "boundary_scores",  "durations",
+                                "max_duration", "duration_buckets", "long_segments"};
   return std::ranges::find(kHead, key) != kHead.end();
 }
 

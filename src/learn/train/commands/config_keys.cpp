@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "comm/tree.h"
+#include "segfuse/semicrf_models.h"
 #include "segfuse/train.h"
 
 namespace segfuse::learn {
@@ -205,7 +206,8 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
            "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. The first "
            "two run on the CPU only.");
   s.whole("recurrent_blocks", SEGFUSE_AT(model.recurrent_blocks), 0, 100,
-          "Blocks of a recurrence in both directions, behind the convolutions.");
+          "Blocks of a recurrence in both directions (forward alone with `causal`), behind the "
+          "convolutions.");
   s.whole("recurrent_states", SEGFUSE_AT(model.recurrent_states), 1, 100'000,
           "States of each direction.");
   s.whole("attention_blocks", SEGFUSE_AT(model.attention_blocks), 0, 1000,
@@ -214,6 +216,9 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
           "Heads of each; they divide `width`.");
   s.whole("subsample", SEGFUSE_AT(model.subsample), 1, 64,
           "Frames that share one position of the encoder.");
+  s.boolean("causal", SEGFUSE_AT(model.causal),
+            "Whether the encoder's scores of a frame depend on that frame and earlier ones alone; "
+            "the frames of one position (`subsample`) count as one.");
   s.number("dropout", SEGFUSE_AT(model.dropout), 0, 0.99,
            "Share of the activations that a training step leaves out.");
   s.choice("head", SEGFUSE_AT(model.head),
@@ -223,6 +228,20 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
            "What turns the encoder's scores into segments.");
   s.boolean("boundary_scores", SEGFUSE_AT(model.boundary_scores),
             "Whether the semi-Markov head scores starts and ends as well.");
+  using Family = semicrf::DurationFamily;
+  s.choice(
+      "durations", SEGFUSE_AT(model.durations),
+      std::vector<std::pair<std::string, Family>>{{"table", Family::kTable},
+                                                  {"geometric", Family::kGeometric},
+                                                  {"negative_binomial", Family::kNegativeBinomial},
+                                                  {"poisson", Family::kPoisson},
+                                                  {"log_normal", Family::kLogNormal},
+                                                  {"buckets", Family::kBuckets}},
+      "How the semi-Markov head scores durations: a score for each of 1 to K frames and label, "
+      "a distribution with one or two parameters for each label, or a score for each range of "
+      "durations.");
+  s.whole("duration_buckets", SEGFUSE_AT(model.duration_buckets), 1, 1000,
+          "Of durations = \"buckets\": ranges, at most; they are evenly wide in the logarithm.");
   s.whole("max_duration", SEGFUSE_AT(max_duration), 0, 1'000'000,
           "K: frames of the longest segment that the head knows; 0: the longest one of training.");
   s.choice("long_segments", SEGFUSE_AT(join_long),

@@ -97,6 +97,14 @@ void keep_inputs(const DecodeOptions& options, const std::vector<DecodedFile>& r
             "another directory with --out, or another --format",
             path.string(), recording.audio.string(),
             orders == nullptr ? "" : " or an order of labels"));
+  for (const DecodedFile& recording : recordings)
+    for (const fs::path& path : DecodedPaths(options, recording).wanted())
+      for (const fs::path& folder : {options.boundaries, options.known})
+        if (!folder.empty() && place_of(path.parent_path()) == place_of(folder))
+          throw UsageError(
+              fmt::format("{}: the labels of {} would be written where label files are read; "
+                          "choose another directory with --out",
+                          path.string(), recording.audio.string()));
 }
 
 /// Refuses files that would replace each other or something of the user's, before any is written.
@@ -146,6 +154,7 @@ class Decoding {
         outputs_(outputs),
         loaded_(loaded),
         model_(loaded.model()),
+        known_{options.boundaries, options.known},
         how_(loaded.how({.minimum_risk = options.minimum_risk,
                          .posteriors = options.posteriors,
                          .k_best = options.k_best,
@@ -171,14 +180,14 @@ class Decoding {
   };
 
   std::int64_t announced_frames(const DecodedFile& file) const;
-  /// Whether it is decoded in pieces; an alignment holds its recording.
+  /// Whether it is decoded in pieces; an alignment holds its recording, and so does what is known.
   bool is_long(std::int64_t frames) const {
-    return orders_ == nullptr && loaded_.is_long(frames, how_);
+    return orders_ == nullptr && known_.empty() && loaded_.is_long(frames, how_);
   }
   /// Whether it is sound from a pipe, whose length is not known.
   bool is_piped(const DecodedFile& file) const {
     std::error_code failure;
-    return !file.skipped && orders_ == nullptr &&
+    return !file.skipped && orders_ == nullptr && known_.empty() &&
            model_.config.features.kind != FeatureKind::kValues && fs::is_fifo(file.audio, failure);
   }
   void decode_portion(std::span<DecodedFile> files);
@@ -193,6 +202,7 @@ class Decoding {
   Outputs& outputs_;
   learn::LoadedModel& loaded_;
   const learn::TrainedModel& model_;
+  const learn::KnownFolders known_;
   const learn::Decoder::Options how_;
   std::map<double, std::int64_t> rates_;  // of the recordings that were decoded
 };
@@ -227,10 +237,14 @@ void Decoding::read(Item& item) const {
   item.file.seconds = read.seconds;
   item.sample_rate = read.sample_rate;
   item.sequence = loaded_.sequence_of(item.file.audio.string(), std::move(read.features));
+  const double hop = loaded_.extractor().hop_seconds();
+  item.sequence.known =
+      learn::known_of(known_, item.file.audio, model_.labels,
+                      {read.seconds, read.sample_rate, item.sequence.frames(), hop});
   if (orders_ == nullptr) return;
   item.orders = orders_->read(item.file.audio, model_.labels);
-  learn::check_frames(item.orders, loaded_.rules(), item.sequence.frames(),
-                      loaded_.extractor().hop_seconds(), item.file.audio.string());
+  learn::check_frames(item.orders, loaded_.rules(), item.sequence.frames(), hop,
+                      item.file.audio.string());
 }
 
 std::vector<learn::Decoded> Decoding::segments_of(const std::vector<const Item*>& items) {
@@ -392,6 +406,13 @@ std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOp
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   learn::LoadedModel model(learn::open_model(options.model, options.channel), options.context);
   const bool values = model.model().config.features.kind == FeatureKind::kValues;
+  learn::check_folders({options.boundaries, options.known});
+  if (!options.boundaries.empty() &&
+      model.model().config.model.head != learn::HeadKind::kSemiMarkov)
+    throw UsageError(fmt::format(
+        "--boundaries needs a semi-Markov model; the segments of this one, whose head is {}, are "
+        "runs of frames with one label",
+        learn::name_of(model.model().config.model.head)));
   std::optional<OrderFiles> orders;
   if (given != nullptr) orders = order_files(*given, model.model().labels);
   std::vector<DecodedFile> results =
@@ -418,10 +439,11 @@ std::vector<DecodedFile> decode(const DecodeOptions& options) {
 }
 
 std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions& orders) {
-  if (options.minimum_risk || options.k_best != 0 || options.samples != 0 || options.posteriors)
+  if (options.minimum_risk || options.k_best != 0 || options.samples != 0 || options.posteriors ||
+      !options.boundaries.empty() || !options.known.empty())
     throw UsageError(
-        "an alignment is one segmentation in a given order; least risk, k-best, samples and "
-        "posteriors by frame are for decoding");
+        "an alignment is one segmentation in a given order; least risk, k-best, samples, "
+        "posteriors by frame and what is known of a recording are for decoding");
   return find_labels(options, &orders, "aligning");
 }
 

@@ -15,6 +15,7 @@
 #include "learn/train/decode/loaded_model.h"
 #include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
+#include "segfuse/semicrf_models.h"
 #include "segfuse/train.h"
 
 namespace segfuse::learn {
@@ -24,9 +25,10 @@ namespace fs = std::filesystem;
 
 /// Settings of the features and the encoder: a model's weights mean something for these alone.
 Recipe input_settings(const TrainConfig& config) {
-  constexpr std::array<std::string_view, 6> kOthers = {
-      "features.channel",   "model.head",          "model.boundary_scores",
-      "model.max_duration", "model.long_segments", "model.dropout"};
+  constexpr std::array<std::string_view, 8> kOthers = {
+      "features.channel",    "model.head",         "model.boundary_scores",
+      "model.durations",     "model.max_duration", "model.duration_buckets",
+      "model.long_segments", "model.dropout"};
   Recipe recipe;
   for (const TomlReader::Setting& setting : config.settings)
     if ((setting.section == "features" || setting.section == "model") &&
@@ -55,10 +57,10 @@ InitialModel read(const std::string& name) {
   return init;
 }
 
-using Known = std::vector<std::optional<std::int32_t>>;  // the model's id of each label
+using Ids = std::vector<std::optional<std::int32_t>>;  // the model's id of each label
 
 /// Copies the columns of the known labels; columns of labels repeat `repeats` times.
-void copy_columns(const Tensor& from, Tensor& to, const Known& known, std::int64_t repeats) {
+void copy_columns(const Tensor& from, Tensor& to, const Ids& known, std::int64_t repeats) {
   const auto classes = std::ssize(known);
   const std::int64_t from_columns = from.shape().back();
   const std::int64_t to_columns = to.shape().back();
@@ -76,7 +78,7 @@ void copy_columns(const Tensor& from, Tensor& to, const Known& known, std::int64
 }
 
 /// (1, C, C): from one known label to another.
-void copy_transitions(const Tensor& from, Tensor& to, const Known& known) {
+void copy_transitions(const Tensor& from, Tensor& to, const Ids& known) {
   const std::int64_t from_classes = from.shape().back();
   const std::span<const float> source = from.span<float>();
   const std::span<float> target = to.span<float>();
@@ -87,12 +89,19 @@ void copy_transitions(const Tensor& from, Tensor& to, const Known& known) {
             source[static_cast<std::size_t>(*known[a] * from_classes + *known[b])];
 }
 
+/// Whether the parameters of durations mean the same in both.
+bool same_durations(const ModelConfig& a, const ModelConfig& b) {
+  if (a.durations != b.durations) return false;
+  if (a.durations != semicrf::DurationFamily::kBuckets) return true;
+  return a.max_duration == b.max_duration && a.duration_buckets == b.duration_buckets;
+}
+
 bool is_scores_of_labels(const std::string& name) {
   return name.starts_with("emission.") || name.starts_with("start.") || name.starts_with("end.");
 }
 
-Known known_labels(const InitialModel& init, const Alphabet& labels) {
-  Known known;
+Ids known_labels(const InitialModel& init, const Alphabet& labels) {
+  Ids known;
   for (const std::string& label : labels.labels()) known.push_back(init.model.labels.find(label));
   return known;
 }
@@ -188,7 +197,7 @@ std::string labels_known_text(const InitialModel& init, const Alphabet& labels) 
 
 void copy_initial_model(const InitialModel& init, const Segmenter& segmenter,
                         const Alphabet& labels, std::vector<Tensor>& parameters) {
-  const Known known = known_labels(init, labels);
+  const Ids known = known_labels(init, labels);
   const Segmenter of_model(init.model.config.model);
   std::map<std::string, const Tensor*> given;
   for (std::size_t i = 0; i < of_model.parameters().size(); ++i)
@@ -203,6 +212,9 @@ void copy_initial_model(const InitialModel& init, const Segmenter& segmenter,
       copy_columns(from, parameters[i], known, segmenter.config().subsample);
     } else if (is_crf(spec)) {
       if (!same_head) continue;
+      if (spec.name == "crf.duration" &&
+          !same_durations(init.model.config.model, segmenter.config()))
+        continue;
       if (spec.name == "crf.transition")
         copy_transitions(from, parameters[i], known);
       else

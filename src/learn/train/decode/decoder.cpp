@@ -93,9 +93,10 @@ void refuse_score(const std::string& source, const std::string& id, std::int64_t
                               source.empty() ? "" : fmt::format(" of the model {}", source)));
 }
 
-void refuse_recording(const std::string& id) {
-  throw DataError(fmt::format(
-      "{}: the model's durations and grammar allow no segmentation of this recording", id));
+void refuse_recording(const std::string& id, const Known& known) {
+  throw DataError(
+      fmt::format("{}: the model's durations and grammar allow no segmentation of this recording{}",
+                  id, known.empty() ? "" : " with what is known of it"));
 }
 
 std::vector<std::int64_t> limits_of(const Tensor& table) {
@@ -113,26 +114,27 @@ Decoder::State::State(const Segmenter& model, std::vector<Tensor> values, Limits
       source(std::move(file)),
       context(execution.context),
       accelerator(execution.accelerator),
+      how(execution),
       forward(model.inference(), pool_of(execution.context), execution),
       inputs(forward.fusion()),
       engine(execution.context),
       inference(execution.context),
       limits(std::move(limit)) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::string& name = model.parameters()[i].name;
-    if (inputs.has(name)) inputs.set(name, values[i]);
-    parameters.emplace(name, values[i]);
-  }
-  for (const auto& [name, value] : model.constants()) {
-    if (inputs.has(name)) inputs.set(name, value);
-    parameters.emplace(name, value);
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    parameters.emplace(model.parameters()[i].name, values[i]);
+  for (const auto& [name, value] : model.constants()) parameters.emplace(name, value);
+  if (!accelerator) bind(inputs);
+}
+
+void Decoder::State::bind(BoundInputs& to) const {
+  for (const auto& [name, value] : parameters)
+    if (to.has(name)) to.set(name, accelerator ? accelerator->upload(value, "parameters") : value);
 }
 
 void Decoder::State::refresh() {
   if (!accelerator) return;
-  for (const auto& [name, value] : parameters)
-    if (inputs.has(name)) inputs.set(name, accelerator->upload(value, "parameters"));
+  bind(inputs);
+  if (going_on) bind(going_on->inputs);
 }
 
 void Decoder::State::for_batches(const std::vector<Sequence>& sequences, std::int64_t frames,
@@ -170,7 +172,7 @@ semicrf::Potentials<float> Decoder::State::shared() {
   }
   const bool semi = config.head == HeadKind::kSemiMarkov;
   const std::int64_t k = semi ? config.max_duration : 1;
-  duration = semi ? sum_of(parameters.at("crf.duration"), limits.duration)
+  duration = semi ? sum_of(duration_scores(config, parameters.at("crf.duration")), limits.duration)
                   : Tensor::zeros(DType::kF32, {k, config.classes});
   p.duration = {duration.span<float>().data(), {k, config.classes}};
   return p;
@@ -211,10 +213,17 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     throw UsageError("a decoder of least risk needs a semi-Markov head; this model has none");
   if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
     throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
+  if (head != HeadKind::kSemiMarkov)
+    for (const Sequence& sequence : sequences)
+      if (!sequence.known.starts.empty())
+        throw UsageError(
+            "known boundaries need a semi-Markov head; the segments of this model are runs of "
+            "frames with one label");
   std::vector<Decoded> results(sequences.size());
   std::vector<std::pair<std::int64_t, Decoded>> own;
   state_->for_batches(sequences, options.batch_frames, 1, share, [&](const Batch& batch) {
-    const std::vector<Tensor> scores = state_->scores(sequences, batch);
+    std::vector<Tensor> scores = state_->scores(sequences, batch);
+    state_->hold_labels(sequences, batch, scores[0]);
     if (head == HeadKind::kSoftmax) {
       state_->decode_frames(sequences, batch, scores[0], options, results);
     } else {
@@ -223,7 +232,7 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     for (const std::int64_t row : batch.rows) {
       Decoded& result = results[at(row)];
       if (!state_->config.joins_neighbours.empty() && head == HeadKind::kSemiMarkov)
-        state_->join(result);
+        state_->join(result, sequences[at(row)].known);
       own.emplace_back(row, std::move(result));
     }
   });

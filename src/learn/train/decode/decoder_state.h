@@ -2,6 +2,7 @@
 // What the decoder works with, for batches and for long recordings.
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -24,7 +25,7 @@ struct BadScore {
 [[noreturn]] void refuse_score(const std::string& source, const std::string& id,
                                std::int64_t classes, const BadScore& bad);
 /// Of a recording whose best segmentation has no probability.
-[[noreturn]] void refuse_recording(const std::string& id);
+[[noreturn]] void refuse_recording(const std::string& id, const Known& known = {});
 /// The first value that is not finite, or the end.
 std::span<const float>::iterator first_not_finite(std::span<const float> values);
 /// The largest size of the values and of `largest`; NaN if one is.
@@ -36,11 +37,14 @@ float largest_size(std::span<const float> values, float largest = 0);
 void check_attention(const ModelConfig& config, const std::vector<Sequence>& sequences,
                      const Batch& batch);
 
+struct PieceState;
+
 struct Decoder::State {
   State(const Segmenter& model, std::vector<Tensor> values, Limits limit,
         const engine::ExecutableOptions& execution, std::string file);
   /// The parameters go to the accelerator as they are now.
   void refresh();
+  void bind(BoundInputs& to) const;
   /// One after the other, those of the share. Their lengths are multiples of `round`.
   void for_batches(const std::vector<Sequence>& sequences, std::int64_t frames, std::int64_t round,
                    BatchShare share, const std::function<void(const Batch&)>& work);
@@ -55,6 +59,8 @@ struct Decoder::State {
     return results;
   }
   std::vector<Tensor> scores(const std::vector<Sequence>& sequences, const Batch& batch);
+  /// The same for a piece of one recording, whose states go to the next one.
+  std::vector<Tensor> run_piece(const Tensor& features, const Tensor& lengths, PieceState& piece);
 
   /// The scores that all frames share. `duration` and `ordered` keep sums alive.
   semicrf::Potentials<float> shared();
@@ -68,10 +74,14 @@ struct Decoder::State {
   void decode_crf(const std::vector<Sequence>& sequences, const Batch& batch,
                   const std::vector<Tensor>& scores, const Options& options,
                   std::vector<Decoded>& out);
-  void join(Decoded& decoded) const;
-  void add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
-                        const std::vector<double>& log_z, const Options& options,
-                        std::vector<Decoded>& out);
+  /// Pieces are not joined across a start that is known.
+  void join(Decoded& decoded, const Known& known) const;
+  /// Labels that are known, in the scores of frames.
+  void hold_labels(const std::vector<Sequence>& sequences, const Batch& batch,
+                   Tensor& scores) const;
+  void add_alternatives(const std::vector<Sequence>& sequences, const Batch& batch,
+                        const semicrf::Potentials<float>& p, const std::vector<double>& log_z,
+                        const Options& options, std::vector<Decoded>& out);
   void add_posteriors(const std::vector<Sequence>& sequences, const Batch& batch,
                       const semicrf::Potentials<float>& p, const Options& options,
                       std::vector<double>& log_z, std::vector<Decoded>& out);
@@ -80,8 +90,15 @@ struct Decoder::State {
   std::string source;
   Context context;
   std::shared_ptr<engine::Accelerator> accelerator;
+  engine::ExecutableOptions how;
   engine::Executable forward;
   BoundInputs inputs;
+  /// Of a model that carries states, where a recording comes in pieces.
+  struct GoingOn {
+    engine::Executable forward;
+    BoundInputs inputs;
+  };
+  std::unique_ptr<GoingOn> going_on;
   semicrf::Engine engine;
   semicrf::Inference inference;
   std::unordered_map<std::string, Tensor> parameters;

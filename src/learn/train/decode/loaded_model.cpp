@@ -117,7 +117,7 @@ std::vector<Decoded> LoadedModel::decode(const std::vector<Sequence>& sequences,
   std::vector<Sequence> others;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    if (is_long(sequences[i].frames(), how)) {
+    if (is_long(sequences[i].frames(), how) && sequences[i].known.empty()) {
       results[i] = decoder_.decode_long(sequences[i].id, pieces_of(sequences[i]), how);
     } else {
       others.push_back(sequences[i]);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/context/pool.h"
 #include "learn/train/decode/decoder_state.h"
 #include "learn/train/decode/posterior/path_posterior.h"
 #include "learn/train/live/piece_network.h"
@@ -103,8 +104,43 @@ void hold_frames(Decoded& out) {
 
 }  // namespace
 
+std::vector<Tensor> Decoder::State::run_piece(const Tensor& features, const Tensor& lengths,
+                                              PieceState& piece) {
+  if (!config.carries()) return run(features, lengths);
+  if (!going_on) {
+    ir::Fusion fusion = Segmenter(config).going_on();
+    const BoundInputs unbound(fusion);
+    going_on = std::make_unique<GoingOn>(
+        GoingOn{engine::Executable(std::move(fusion), pool_of(context), how), unbound});
+    bind(going_on->inputs);
+  }
+  auto& [network, given] = *going_on;
+  const ir::Fusion& fusion = network.fusion();
+  given.set("features", features);
+  given.set("lengths", lengths);
+  given.set("first", Tensor::from(std::vector<std::int64_t>{piece.first}, {}));
+  std::size_t carried = 0;
+  const auto is_carried = [](const std::string& name) { return name.starts_with("carried."); };
+  for (const ir::Output& output : fusion.outputs()) {
+    if (!is_carried(output.name)) continue;
+    if (piece.carried.size() == carried) {
+      const ir::Val& state = fusion.val(output.val);
+      const std::int64_t columns = fusion.canonical(state.shape.back()).constant();
+      piece.carried.push_back(Tensor::zeros(state.dtype, {1, columns}));
+    }
+    given.set(output.name, piece.carried[carried++]);
+  }
+  std::vector<Tensor> results = network.run(given.tensors());
+  for (Tensor& result : results) result = result.to_host();
+  network.check();
+  const auto first_state = results.end() - static_cast<std::ptrdiff_t>(carried);
+  piece.carried.assign(first_state, results.end());
+  results.erase(first_state, results.end());
+  return results;
+}
+
 bool Decoder::can_decode_long(const Options& options) const {
-  return !state_->config.sees_all() && !options.minimum_risk && options.k_best == 0 &&
+  return !state_->config.needs_whole() && !options.minimum_risk && options.k_best == 0 &&
          options.samples == 0;
 }
 
@@ -120,7 +156,9 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
   state.refresh();
   PieceNetwork network(config, id, options.piece_frames, state.source);
   const bool semi = config.head == HeadKind::kSemiMarkov;
-  const auto run = [&](const Tensor& x, const Tensor& lengths) { return state.run(x, lengths); };
+  const auto run = [&](const Tensor& x, const Tensor& lengths, PieceState& piece) {
+    return state.run_piece(x, lengths, piece);
+  };
   const auto go_through = [&](const PieceNetwork::Take& take) {
     for (Tensor piece = next(); piece.shape()[0] > 0; piece = next())
       network.push(piece, run, take);
@@ -145,7 +183,7 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
     crf.finish(id, visit, out);
   }
   if (out.frames && scratch.empty()) hold_frames(out);
-  if (!config.joins_neighbours.empty() && semi) state.join(out);
+  if (!config.joins_neighbours.empty() && semi) state.join(out, {});
   return out;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Orders of labels that recordings are aligned with: their files, and what a model makes of them.
+// What users say of recordings: orders of labels that they are aligned with, their files and what a
+// model makes of them; labels and boundaries that are known (posterior/known.cpp).
 
 #include <cstdint>
 #include <filesystem>
@@ -46,5 +47,27 @@ SegmentRules segment_rules(const TrainedModel& model);
 /// DataError where the orders need more frames than there are, or cannot fill them.
 void check_frames(const semicrf::LabelOrders& orders, const SegmentRules& rules,
                   std::int64_t frames, double hop_seconds, const std::string& source);
+
+struct KnownFolders {
+  std::filesystem::path boundaries;  ///< label files whose boundaries are those of segments
+  std::filesystem::path labels;      ///< and whose labels are those of their frames
+  bool empty() const { return boundaries.empty() && labels.empty(); }
+};
+
+/// UsageError for a folder that is not there.
+void check_folders(const KnownFolders& folders);
+
+/// How long a recording is, and what its frames are.
+struct RecordingSize {
+  double seconds = 0;
+  double sample_rate = 0;
+  std::int64_t frames = 0;
+  double hop_seconds = 0;
+};
+/// What the folders have of a recording: a label file of its name and any ending, of several the
+/// finest; what no label covers is unknown. Nothing where there is no such file. DataError for
+/// labels that the model lacks, and what is wrong with a file.
+Known known_of(const KnownFolders& folders, const std::filesystem::path& recording,
+               const Alphabet& labels, const RecordingSize& size);
 
 }  // namespace segfuse::learn

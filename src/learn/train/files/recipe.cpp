@@ -7,6 +7,7 @@
 #include "base/code/fnv.h"
 #include "base/os/file.h"
 #include "learn/model/given_encoder.h"
+#include "segfuse/semicrf_models.h"
 
 namespace segfuse::learn {
 namespace {
@@ -37,6 +38,10 @@ namespace {
 bool is_named(const std::string& setting, const TrainConfig& config) {
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
   if (setting == "training.shards") return config.training.shards > 1;
+  if (setting == "model.causal") return config.model.causal;
+  const semicrf::DurationFamily durations = config.model.durations;
+  if (setting == "model.durations") return durations != semicrf::DurationFamily::kTable;
+  if (setting == "model.duration_buckets") return durations == semicrf::DurationFamily::kBuckets;
   if (setting == "data.folds" || setting == "data.test_fold") return config.data.folds > 0;
   return setting != "data.train_share" || config.data.train_share < 1;
 }

@@ -82,11 +82,17 @@ std::unique_ptr<LiveDecoding> Decoder::live(const std::string& id, std::int64_t 
                                             std::optional<std::int64_t> lookahead) {
   State& state = *state_;
   const ModelConfig& config = state.config;
+  if (config.causal && config.attention_blocks > 0 && !config.given)
+    throw UsageError(fmt::format(
+        "{}: this model's attention looks at all that came before, which a stream does not keep; "
+        "decode recordings with it, or train one with model.attention_blocks = 0",
+        id));
   if (!can_decode_long({}))
-    throw UsageError(
-        fmt::format("{}: this model's encoder sees the whole recording at once, which a stream "
-                    "does not have; decode recordings with it, or train one of convolutions alone",
-                    id));
+    throw UsageError(fmt::format(
+        "{}: this model's encoder sees the whole recording at once, which a stream does not have; "
+        "decode recordings with it, or train one of convolutions, or of recurrent blocks with "
+        "model.causal = true",
+        id));
   const std::int64_t least = least_lookahead(piece_frames);
   if (lookahead && *lookahead < least)
     throw UsageError(fmt::format("{}: the lookahead is {} frames; this model needs {} at least", id,
@@ -107,7 +113,9 @@ std::unique_ptr<LiveDecoding> Decoder::live(const std::string& id, std::int64_t 
             : std::vector<std::int64_t>(classes, std::numeric_limits<std::int64_t>::max()));
   return std::make_unique<LiveDecoding>(
       PieceNetwork(config, id, piece_frames, state.source),
-      [&state](const Tensor& x, const Tensor& lengths) { return state.run(x, lengths); },
+      [&state](const Tensor& x, const Tensor& lengths, PieceState& piece) {
+        return state.run_piece(x, lengths, piece);
+      },
       config.classes, std::move(best), std::move(joiner), id);
 }
 

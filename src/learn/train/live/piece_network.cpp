@@ -15,11 +15,11 @@
 namespace segfuse::learn {
 namespace {
 
-/// Steps of the encoder on each side that a step of its output depends on.
+/// Steps of the encoder on both sides together that a step of its convolutions depends on.
 std::int64_t reach_of(const ModelConfig& config) {
   const std::int64_t dilations =
       std::accumulate(config.dilations.begin(), config.dilations.end(), std::int64_t{0});
-  return (config.stem_kernel - 1) / 2 + dilations * ((config.kernel - 1) / 2);
+  return config.stem_kernel - 1 + dilations * (config.kernel - 1);
 }
 
 }  // namespace
@@ -36,7 +36,8 @@ PieceNetwork::PieceNetwork(const ModelConfig& config, std::string id, std::int64
       columns_(config.features),
       classes_(config.classes),
       piece_((frames + config.subsample - 1) / config.subsample * config.subsample),
-      reach_(reach_of(config) * config.subsample),
+      behind_(reach_of(config) / (config.causal ? 1 : 2) * config.subsample),
+      ahead_(config.causal ? 0 : behind_),
       period_(engine::kRowPeriod * config.subsample) {}
 
 void PieceNetwork::push(const Tensor& features, const Run& run, const Take& take) {
@@ -50,26 +51,27 @@ void PieceNetwork::push(const Tensor& features, const Run& run, const Take& take
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   if (arrived_ > kMax)
     throw DataError(fmt::format("{}: the recording has more than {} frames", id_, kMax));
-  while (arrived_ >= next_ + piece_ + reach_) work(next_ + piece_ + reach_, run, take);
+  while (arrived_ >= next_ + piece_ + ahead_) work(next_ + piece_ + ahead_, run, take);
 }
 
 void PieceNetwork::finish(const Run& run, const Take& take) {
-  while (next_ < arrived_) work(std::min(arrived_, next_ + piece_ + reach_), run, take);
+  while (next_ < arrived_) work(std::min(arrived_, next_ + piece_ + ahead_), run, take);
 }
 
 /// The first frame that the network takes for the piece at next_.
 std::int64_t PieceNetwork::first_needed() const {
-  return std::max<std::int64_t>(0, next_ - reach_) / period_ * period_;
+  return std::max<std::int64_t>(0, next_ - behind_) / period_ * period_;
 }
 
 /// The piece at next_, which may look at frames before `end`.
 void PieceNetwork::work(std::int64_t end, const Run& run, const Take& take) {
   const std::int64_t begin = first_needed();
-  Tensor features = Tensor::zeros(DType::kF32, {1, period_ + piece_ + 2 * reach_, columns_});
+  Tensor features = Tensor::zeros(DType::kF32, {1, period_ + piece_ + behind_ + ahead_, columns_});
   std::copy_n(held_.begin() + (begin - first_) * columns_, (end - begin) * columns_,
               features.span<float>().begin());
+  state_.first = next_ - begin;
   const std::vector<Tensor> scores =
-      run(features, Tensor::from(std::vector<std::int64_t>{end - begin}, {1}));
+      run(features, Tensor::from(std::vector<std::int64_t>{end - begin}, {1}), state_);
   const std::int64_t frames = std::min(piece_, end - next_);
   const float* own[3] = {};
   for (std::size_t i = 0; i < scores.size(); ++i) {

@@ -21,13 +21,20 @@ struct PieceScores {
   std::int32_t best(std::int64_t t, std::int64_t classes) const;
 };
 
+/// Where a piece goes on, and what the network left behind the one before it.
+struct PieceState {
+  std::int64_t first = 0;       ///< frame from which on scores are asked for; earlier ones are
+                                ///< there for those that look back
+  std::vector<Tensor> carried;  ///< empty: this is the first piece, or there is nothing to carry
+};
+
 /// The network over a recording that comes in pieces. Its own pieces have one shape and begin at
 /// multiples of engine::kRowPeriod steps of the encoder: on the CPU a frame's scores have the bits
 /// that they have in the whole recording.
 class PieceNetwork {
  public:
-  /// The network's scores for features (1, T, D) and lengths (1).
-  using Run = std::function<std::vector<Tensor>(const Tensor&, const Tensor&)>;
+  /// The network's scores for features (1, T, D) and lengths (1). Changes what is carried.
+  using Run = std::function<std::vector<Tensor>(const Tensor&, const Tensor&, PieceState&)>;
   /// Takes the scores of the next frames.
   using Take = std::function<void(const PieceScores&)>;
 
@@ -40,7 +47,7 @@ class PieceNetwork {
   void push(const Tensor& features, const Run& run, const Take& take);
   void finish(const Run& run, const Take& take);
   /// A frame has its scores at the latest when so many that follow it have arrived.
-  std::int64_t delay() const { return piece_ - 1 + reach_; }
+  std::int64_t delay() const { return piece_ - 1 + ahead_; }
 
  private:
   void work(std::int64_t end, const Run& run, const Take& take);
@@ -50,11 +57,13 @@ class PieceNetwork {
   std::string source_;
   std::int64_t columns_, classes_;
   std::int64_t piece_;        ///< frames of a piece
-  std::int64_t reach_;        ///< frames on each side that it depends on
+  std::int64_t behind_;       ///< frames before it that its scores depend on
+  std::int64_t ahead_;        ///< and frames after it
   std::int64_t period_;       ///< frames; at multiples of it what the network takes may begin
   std::int64_t arrived_ = 0;  ///< frames
   std::int64_t next_ = 0;     ///< first frame without scores
   std::int64_t first_ = 0;    ///< first frame that is held
+  PieceState state_;
   std::vector<float> held_;
   float largest_ = 0;
 };

@@ -13,6 +13,13 @@ namespace segfuse::learn {
 
 class BoundInputs;
 
+/// What is known of a recording before it is decoded; each of its frames, or empty.
+struct Known {
+  std::vector<std::uint8_t> starts;  ///< not 0: a segment must start here
+  std::vector<std::int32_t> label;   ///< not negative: the frame's label
+  bool empty() const { return starts.empty() && label.empty(); }
+};
+
 /// One recording as the network sees it.
 struct Sequence {
   std::string id;
@@ -20,6 +27,7 @@ struct Sequence {
   std::vector<FrameSegment> segments;  ///< gold, tiling [0, T), each within its label's limit;
                                        ///< empty without labels; kUnknownLabel where the training
                                        ///< set lacks the label
+  Known known{};                       ///< decode() obeys it, and only decode()
   std::int64_t frames() const { return features.shape()[0]; }
 };
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "learn/model/durations.h"
+
 namespace segfuse::learn {
 namespace {
 
@@ -60,6 +62,59 @@ void start_duration(Tensor& tensor, const LabelStatistics& statistics) {
   }
 }
 
+/// The parameters of a label whose durations have these counts: the moments of the family are
+/// theirs; a label without segments may last anything.
+std::vector<double> fitted(const semicrf::DurationModel& model, std::vector<double> counts) {
+  constexpr double kLeast = 0.05;  // frames, or their square
+  constexpr double kMost = 100;    // r of what varies no more than Poisson
+  double n = std::accumulate(counts.begin(), counts.end(), 0.0);
+  if (n == 0) std::ranges::fill(counts, 1.0), n = static_cast<double>(counts.size());
+  const auto mean_of = [&](const auto& value) {
+    double sum = 0;
+    for (std::size_t x = 0; x < counts.size(); ++x) sum += counts[x] * value(double(x));
+    return sum / n;
+  };
+  const double mean = std::max(kLeast, mean_of([](double x) { return x; }));
+  const double spread =
+      mean_of([&](double x) { return (x - mean) * (x - mean); }) + kLeast * kLeast;
+  switch (model.family) {
+    case semicrf::DurationFamily::kGeometric:
+    case semicrf::DurationFamily::kPoisson: return {std::log(mean)};
+    case semicrf::DurationFamily::kNegativeBinomial: {
+      const double r =
+          spread > mean ? std::clamp(mean * mean / (spread - mean), kLeast, kMost) : kMost;
+      return {std::log(r), std::log(mean / r)};
+    }
+    case semicrf::DurationFamily::kLogNormal: {
+      const double mu = mean_of([](double x) { return std::log(x + 1); });
+      const double square =
+          mean_of([&](double x) { return (std::log(x + 1) - mu) * (std::log(x + 1) - mu); });
+      return {mu, std::log(std::sqrt(square) + kLeast)};
+    }
+    default: break;
+  }
+  const std::vector<double> each = log_frequencies(smoothed(counts));
+  const std::vector<std::int64_t> starts = semicrf::duration_buckets(model);
+  std::vector<double> scores;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const std::int64_t end = i + 1 < starts.size() ? starts[i + 1] - 1 : model.longest;
+    double sum = 0;
+    for (std::int64_t x = starts[i] - 1; x < end; ++x)
+      sum += std::exp(each[static_cast<std::size_t>(x)]);
+    scores.push_back(std::log(sum / static_cast<double>(end - starts[i] + 1)));
+  }
+  return scores;
+}
+
+void start_family(const ModelConfig& config, Tensor& tensor, const LabelStatistics& statistics) {
+  const std::size_t classes = statistics.initial.size();
+  for (std::size_t c = 0; c < classes; ++c) {
+    std::vector<double> counts;
+    for (const auto& row : statistics.duration) counts.push_back(row[c]);
+    store(tensor, c, fitted(duration_model(config), counts), classes);
+  }
+}
+
 }  // namespace
 
 std::vector<std::int64_t> duration_limits(const LabelStatistics& statistics,
@@ -92,7 +147,11 @@ void start_crf(const Segmenter& segmenter, const LabelStatistics& statistics,
     if (name == "crf.transition") start_transition(parameters[i], statistics, frames);
     if (name == "crf.initial") store(parameters[i], 0, log_frequencies(statistics.initial));
     if (name == "crf.final") store(parameters[i], 0, log_frequencies(statistics.final));
-    if (name == "crf.duration") start_duration(parameters[i], statistics);
+    if (name != "crf.duration") continue;
+    if (segmenter.config().durations == semicrf::DurationFamily::kTable)
+      start_duration(parameters[i], statistics);
+    else
+      start_family(segmenter.config(), parameters[i], statistics);
   }
 }
 

@@ -397,8 +397,8 @@ namespace {
 
 std::string encoder_text(const ModelConfig& model) {
   if (model.given) return fmt::format("the encoder {}", model.given->encoder().name);
-  return fmt::format("{} residual convolution blocks of width {}", model.dilations.size(),
-                     model.width);
+  return fmt::format("{} {}residual convolution blocks of width {}", model.dilations.size(),
+                     model.causal ? "causal " : "", model.width);
 }
 
 }  // namespace

@@ -38,8 +38,9 @@ class Numbers : public NumberStore {
 
 template <class T>
 Description in_blocks(const Problem<T>& p, const Segmentations& path, std::int64_t block,
-                      std::int64_t piece, std::int64_t tolerance, NumberStore* kept = nullptr) {
-  BlockPosterior posterior(p.potentials(), block, kept);
+                      std::int64_t piece, std::int64_t tolerance, NumberStore* kept = nullptr,
+                      const View<const std::uint8_t, 1>& must_start = {}) {
+  BlockPosterior posterior(p.potentials(), block, kept, must_start);
   for (std::int64_t first = 0; first < p.T_; first += piece)
     posterior.push(frames_of(p, first, std::min(piece, p.T_ - first)));
   Description out;
@@ -238,6 +239,84 @@ TEST(BlockPosterior, HasTheBitsThatTheBeginningOfTheRowHasByItself) {
   EXPECT_GE(compared, 30);
 }
 
+/// What Inference says within constraints of boundaries; a segment's probability is that of all
+/// segmentations with these boundaries and labels.
+Description of_scope(const Problem<double>& p, const Segmentations& path, std::int64_t tolerance,
+                     const std::vector<std::int8_t>& boundary) {
+  Description out;
+  const auto potentials = p.potentials();
+  Inference inference(1);
+  Scope scope;
+  scope.constraints.boundary = {boundary.data(), {1, p.T_}};
+  std::vector<double> z(1), label(static_cast<std::size_t>(p.T_ * p.C)), score(1);
+  std::vector<double> within(static_cast<std::size_t>(p.T_));
+  out.boundary.resize(static_cast<std::size_t>(p.T_));
+  Posteriors<double> posteriors;
+  posteriors.label = {label.data(), {1, p.T_, p.C}};
+  posteriors.boundary = {out.boundary.data(), {1, p.T_}};
+  posteriors.log_partition = View<double, 1>(z);
+  inference.posteriors(potentials, scope, posteriors);
+  inference.boundary_within<double>(potentials, scope, tolerance, {within.data(), {1, p.T_}});
+  Engine(1).score(potentials, path, View<double, 1>(score));
+  out.log_partition = z[0];
+  out.score = score[0];
+  for (std::size_t i = 0; i < path.label.size(); ++i) {
+    std::vector<std::int8_t> only = boundary;
+    std::vector<std::int32_t> its(static_cast<std::size_t>(p.T_), -1);
+    double sum = 0;
+    const std::int64_t end = path.start[i] + path.duration[i];
+    for (std::int64_t t = path.start[i]; t < end; ++t) {
+      sum += label[static_cast<std::size_t>(t * p.C + path.label[i])];
+      only[static_cast<std::size_t>(t)] = t == path.start[i] ? 1 : 0;
+      its[static_cast<std::size_t>(t)] = path.label[i];
+    }
+    if (end < p.T_) only[static_cast<std::size_t>(end)] = 1;
+    Scope one;
+    one.constraints.boundary = {only.data(), {1, p.T_}};
+    one.constraints.label = {its.data(), {1, p.T_}};
+    std::vector<double> with(1);
+    inference.log_partition(potentials, one, {View<double, 1>(with), {}});
+    out.segments.push_back({std::exp(with[0] - z[0]), sum / path.duration[i],
+                            within[static_cast<std::size_t>(path.start[i])]});
+  }
+  out.label = label;
+  return out;
+}
+
+TEST(BlockPosterior, ObeysStartsThatAreKnown) {
+  std::uint64_t seed = 0;
+  int compared = 0;
+  for (const std::int64_t longest : {1, 2, 7, 20}) {
+    for (const std::int64_t frames : {1, 2, 8, 30, 61, 600}) {  // a row is settled at 512
+      for (const Draw& draw : all_draws()) {
+        Rng rng(++seed);
+        auto p = random_problem<double>(1, frames, longest, 3, false, draw, rng);
+        p.with_start = rng.below(2) == 0, p.with_end = rng.below(2) == 0;
+        std::vector<std::int8_t> boundary(static_cast<std::size_t>(frames), -1);
+        std::vector<std::uint8_t> starts(static_cast<std::size_t>(frames), 0);
+        for (std::size_t t = 0; t < starts.size(); ++t)
+          if (rng.below(6) == 0) starts[t] = boundary[t] = 1;
+        Scope scope;
+        scope.constraints.boundary = {boundary.data(), {1, frames}};
+        SegmentationLists best;
+        Inference(1).k_best(p.potentials(), scope, 1, best);
+        if (best.score.empty()) continue;
+        const Segmentations& path = best.segmentations;
+        const std::int64_t tolerance = static_cast<std::int64_t>(rng.below(4));
+        SCOPED_TRACE(fmt::format("{} frames, K {}, seed {}", frames, longest, seed));
+        const Description one = in_blocks(p, path, 2000, 2000, tolerance, nullptr, starts);
+        expect_near(one, of_scope(p, path, tolerance, boundary), 1e-9);
+        for (const std::int64_t block : {1, 7, 100})
+          EXPECT_TRUE(same(in_blocks(p, path, block, 5, tolerance, nullptr, starts), one)) << block;
+        for (std::size_t t = 0; t < starts.size(); ++t)
+          EXPECT_TRUE(starts[t] == 0 || std::abs(one.boundary[t] - 1) < 1e-9) << t;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GE(compared, 30);
+}
+
 TEST(BlockPosterior, HoldsABlockAndLittleOfEachOther) {
   Rng rng(5);
   const std::int64_t longest = 10, classes = 3, block = 256;
@@ -261,6 +340,9 @@ TEST(BlockPosterior, RefusesWhatDoesNotFit) {
   EXPECT_THROW(BlockPosterior(p.potentials(), 0), UsageError);
   BlockPosterior posterior(p.potentials());
   EXPECT_THROW(posterior.push(FrameScores<double>{{p.emission.data(), {4, 2}}}), UsageError);
+  const std::vector<std::uint8_t> starts(3, 0);
+  BlockPosterior shorter(p.potentials(), 10, nullptr, starts);
+  EXPECT_THROW(shorter.push(frames_of(p, 0, 4)), UsageError);
   p.emission[4] = std::nan("");
   EXPECT_THROW(posterior.push(frames_of(p, 0, 4)), DataError);
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "base/context/pool.h"
 #include "base/sizes.h"
@@ -27,6 +29,52 @@ semicrf::Potentials<float> row_of(const semicrf::Potentials<float>& all, std::in
   }
   p.lengths = semicrf::View<const std::int64_t, 1>(length, {1});
   return p;
+}
+
+/// The starts that are known in some rows, as a constraint on them.
+class KnownStarts {
+ public:
+  KnownStarts(const std::vector<Sequence>& sequences, std::span<const std::int64_t> rows,
+              std::int64_t frames)
+      : rows_(std::ssize(rows)), frames_(frames) {
+    const auto known = [&](std::int64_t row) -> const std::vector<std::uint8_t>& {
+      return sequences[at(row)].known.starts;
+    };
+    if (std::ranges::all_of(rows, [&](std::int64_t row) { return known(row).empty(); })) return;
+    boundary_.assign(at(rows_ * frames_), -1);
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (std::size_t t = 0; t < known(rows[at(row)]).size(); ++t)
+        if (known(rows[at(row)])[t] != 0) boundary_[at(row * frames_) + t] = 1;
+  }
+  bool empty() const { return boundary_.empty(); }
+  semicrf::Scope scope() const {
+    semicrf::Scope scope;
+    if (!empty()) scope.constraints.boundary = {boundary_.data(), {rows_, frames_}};
+    return scope;
+  }
+
+ private:
+  std::int64_t rows_, frames_;
+  std::vector<std::int8_t> boundary_;
+};
+
+/// The likeliest segmentation of each row and its score; rows that have none are empty.
+void best_paths(semicrf::Inference& inference, const semicrf::Potentials<float>& p,
+                const semicrf::Scope& scope, semicrf::Segmentations& best,
+                std::vector<double>& score) {
+  semicrf::SegmentationLists lists;
+  inference.k_best(p, scope, 1, lists);
+  const semicrf::Segmentations& all = lists.segmentations;
+  best.clear();
+  for (std::size_t row = 0; row < score.size(); ++row) {
+    const auto list = at(lists.list_pointer[row]);
+    const bool some = lists.list_pointer[row + 1] > lists.list_pointer[row];
+    score[row] = some ? lists.score[list] : -std::numeric_limits<double>::infinity();
+    for (std::int64_t i = some ? all.row_pointer[list] : 0; some && i < all.row_pointer[list + 1];
+         ++i)
+      best.append(all.start[at(i)], all.duration[at(i)], all.label[at(i)]);
+    best.end_row();
+  }
 }
 
 /// Segments [first, last); frames of one label are one segment where they are not `semi`.
@@ -122,8 +170,10 @@ void Decoder::State::add_posteriors(const std::vector<Sequence>& sequences, cons
     for (const DecodedSegment& d : result.segments)
       path.append(d.segment.start, d.segment.duration, d.segment.label);
     path.end_row();
+    semicrf::View<const std::uint8_t, 1> starts;
+    if (!sequence.known.starts.empty()) starts = sequence.known.starts;
     PathPosterior posterior(p, semi, options.tolerance_frames,
-                            std::min(options.block_frames, length));
+                            std::min(options.block_frames, length), nullptr, starts);
     posterior.push(frames_of(p, row, 0, length));
     const bool by_frame = options.frame_posteriors || !sequence.segments.empty();
     FrameVisitor visit;
@@ -142,7 +192,11 @@ void Decoder::State::add_posteriors(const std::vector<Sequence>& sequences, cons
   Tensor expected = Tensor::zeros(DType::kF32, {rows, k, classes});
   semicrf::Posteriors<float> posteriors;
   posteriors.duration = {expected.span<float>().data(), {rows, k, classes}};
-  engine.posteriors(p, posteriors);
+  const KnownStarts known(sequences, batch.rows, p.emission.extent(1));
+  if (known.empty())
+    engine.posteriors(p, posteriors);
+  else
+    inference.posteriors(p, known.scope(), posteriors);
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
     const auto counts = expected.span<float>().subspan(row * at(k * classes), at(k * classes));
     out[at(batch.rows[row])].duration.assign(counts.begin(), counts.end());
@@ -155,9 +209,12 @@ void Decoder::State::decode_crf(const std::vector<Sequence>& sequences, const Ba
   const semicrf::Potentials<float> p = potentials(scores, batch);
   semicrf::Segmentations best;
   std::vector<double> score(batch.rows.size());
+  const KnownStarts known(sequences, batch.rows, p.emission.extent(1));
   if (options.minimum_risk) {
-    inference.minimum_risk(p, {}, options.tolerance_frames, best);
+    inference.minimum_risk(p, known.scope(), options.tolerance_frames, best);
     engine.score(p, best, semicrf::View<double, 1>(score));
+  } else if (!known.empty()) {
+    best_paths(inference, p, known.scope(), best, score);
   } else {
     engine.viterbi(p, best, {semicrf::View<double, 1>(score), {}});
   }
@@ -165,7 +222,7 @@ void Decoder::State::decode_crf(const std::vector<Sequence>& sequences, const Ba
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
     // Scores of epochs come without posteriors, and count such recordings as wrong.
     if (options.posteriors && std::isinf(score[row]))
-      refuse_recording(sequences[at(batch.rows[row])].id);
+      refuse_recording(sequences[at(batch.rows[row])].id, sequences[at(batch.rows[row])].known);
     Decoded& decoded = out[at(batch.rows[row])];
     const std::vector<FrameSegment> segments =
         frame_segments(best, best.row_pointer[row], best.row_pointer[row + 1], semi);
@@ -175,11 +232,12 @@ void Decoder::State::decode_crf(const std::vector<Sequence>& sequences, const Ba
   if (!options.posteriors) return;
   std::vector<double> log_z(batch.rows.size());
   add_posteriors(sequences, batch, p, options, log_z, out);
-  add_alternatives(batch, p, log_z, options, out);
+  add_alternatives(sequences, batch, p, log_z, options, out);
 }
 
 /// Row by row, so that the draws of a sequence do not depend on its company.
-void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potentials<float>& p,
+void Decoder::State::add_alternatives(const std::vector<Sequence>& sequences, const Batch& batch,
+                                      const semicrf::Potentials<float>& p,
                                       const std::vector<double>& log_z, const Options& options,
                                       std::vector<Decoded>& out) {
   const bool semi = config.head == HeadKind::kSemiMarkov;
@@ -187,23 +245,53 @@ void Decoder::State::add_alternatives(const Batch& batch, const semicrf::Potenti
   for (std::size_t row = 0; row < batch.rows.size(); ++row) {
     Decoded& decoded = out[at(batch.rows[row])];
     const semicrf::Potentials<float> one = row_of(p, static_cast<std::int64_t>(row), &lengths[row]);
+    const KnownStarts known(sequences, std::span(batch.rows).subspan(row, 1), p.emission.extent(1));
     semicrf::SegmentationLists lists;
     if (options.k_best > 0) {
-      inference.k_best(one, {}, options.k_best, lists);
+      inference.k_best(one, known.scope(), options.k_best, lists);
       decoded.best = alternatives_of(lists, log_z[row], semi);
     }
     if (options.samples > 0) {
-      inference.sample(one, {}, options.samples, options.seed, lists);
+      inference.sample(one, known.scope(), options.samples, options.seed, lists);
       decoded.samples = alternatives_of(lists, log_z[row], semi);
     }
   }
 }
 
+/// Of the softmax head scores are log-probabilities, and a label that is known has all of it.
+void Decoder::State::hold_labels(const std::vector<Sequence>& sequences, const Batch& batch,
+                                 Tensor& scores) const {
+  const std::int64_t classes = config.classes;
+  bool own = false;
+  for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+    const std::vector<std::int32_t>& label = sequences[at(batch.rows[row])].known.label;
+    if (label.empty()) continue;
+    if (!std::exchange(own, true)) scores = scores.clone();
+    float* frames = scores.span<float>().data() + row * at(scores.shape()[1] * classes);
+    for (std::size_t t = 0; t < label.size(); ++t)
+      for (std::int64_t c = 0; label[t] >= 0 && c < classes; ++c)
+        if (float& score = frames[at(classes) * t + at(c)]; c != label[t])
+          score = -std::numeric_limits<float>::infinity();
+        else if (config.head == HeadKind::kSoftmax)
+          score = 0;
+  }
+}
+
 /// Puts the pieces of segments that are longer than K together.
-void Decoder::State::join(Decoded& decoded) const {
+void Decoder::State::join(Decoded& decoded, const Known& known) const {
   const std::vector<std::int64_t> longest = limits_of(limits.duration);
+  const auto is_start = [&](const FrameSegment& piece) {
+    return !known.starts.empty() && known.starts[at(piece.start)] != 0;
+  };
   const auto joined = [&](const std::vector<FrameSegment>& pieces) {
-    return join_pieces(pieces, config.joins_neighbours, longest);
+    std::vector<FrameSegment> all;
+    for (auto first = pieces.begin(); first != pieces.end();) {
+      const auto end = std::find_if(first + 1, pieces.end(), is_start);
+      const auto some = join_pieces({first, end}, config.joins_neighbours, longest);
+      all.insert(all.end(), some.begin(), some.end());
+      first = end;
+    }
+    return all;
   };
   std::vector<FrameSegment> pieces;
   for (const DecodedSegment& piece : decoded.segments) pieces.push_back(piece.segment);

@@ -18,10 +18,11 @@ class PathPosterior {
  public:
   using Reader = semicrf::BlockPosterior::Reader<float>;
 
-  /// `shared`, `block` and `kept` are those of BlockPosterior.
+  /// `shared`, `block`, `kept` and `starts` are those of BlockPosterior.
   PathPosterior(const semicrf::Potentials<float>& shared, bool semi, std::int64_t tolerance,
-                std::int64_t block, semicrf::NumberStore* kept = nullptr)
-      : semi_(semi), tolerance_(tolerance), blocks_(shared, block, kept) {}
+                std::int64_t block, semicrf::NumberStore* kept = nullptr,
+                const semicrf::View<const std::uint8_t, 1>& starts = {})
+      : semi_(semi), tolerance_(tolerance), blocks_(shared, block, kept, starts) {}
   void push(const semicrf::FrameScores<float>& scores) { blocks_.push(scores); }
   double log_partition() const { return blocks_.log_partition(); }
   /// The segments of a path that has a probability, and its log-probability, into `out`. Of a
