@@ -120,6 +120,22 @@ struct Normalisation {
 /// Over all rows of all tensors (T_i, D) f32: in double, two passes, in the order given.
 Normalisation compute_normalisation(std::span<const Tensor> features);
 
+/// What training batches see of features, other in each epoch; docs/data.md has the formulas.
+struct Augmentation {
+  std::int64_t time_masks = 0;
+  double time_mask_ms = 0;  ///< the longest
+  std::int64_t frequency_masks = 0;
+  std::int64_t frequency_mask_bands = 0;  ///< of the widest
+  double gain_db = 0;                     ///< at most, either way
+  std::vector<double> noise_snr_db{};     ///< from and to; empty: none
+  std::int64_t transpose_bands = 0;       ///< at most, either way
+  bool any() const {
+    return time_masks > 0 || gain_db > 0 || !noise_snr_db.empty() || needs_bands();
+  }
+  /// Whether the columns have to be bands.
+  bool needs_bands() const { return frequency_masks > 0 || transpose_bands > 0; }
+};
+
 // --------------------------------------------------------------------------- alphabet, folding
 
 /// Labels and their ids 0 .. size-1.

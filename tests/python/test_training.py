@@ -88,6 +88,24 @@ def test_arrays_give_the_model_of_their_files(place, trained):
     )
 
 
+def test_settings_of_augmentation_are_those_of_the_command(place, tmp_path):
+    augmentation = {"time_masks": 1, "time_mask_ms": 60, "noise_snr_db": [5, 15.5]}
+    how = {f"augmentation.{key}": value for key, value in augmentation.items()}
+    model = segfuse.train(place / "steps", tmp_path / "a", settings={**QUICK, **how}, quiet=True)
+    assert "noise_snr_db = [5, 15.5]" in model.configuration
+    arguments = [f"--set={key}={value}" for key, value in {**QUICK, **how}.items()]
+    command = ["train", str(place / "steps"), "--out", str(tmp_path / "b"), *arguments]
+    subprocess.run([sys.executable, "-m", "segfuse", *command], check=True, capture_output=True)
+    assert parameters(tmp_path / "a/model.safetensors") == parameters(
+        tmp_path / "b/model.safetensors"
+    )
+    assert parameters(tmp_path / "a/model.safetensors") != parameters(
+        place / "of-folder/model.safetensors"
+    )
+    with pytest.raises(segfuse.UsageError, match="no bands"):
+        segfuse.train(place / "steps", settings={"augmentation.transpose_bands": 1}, quiet=True)
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_the_data_card_is_shown_unless_quiet(place, tmp_path, capfd, quiet):
     how = {"settings": {**QUICK, "training.epochs": 1}, "quiet": quiet}

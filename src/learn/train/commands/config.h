@@ -76,6 +76,7 @@ struct TrainConfig {
   std::int64_t max_duration = 0;  ///< in frames; 0: the longest gold segment of the training set
   bool join_long = false;  ///< decoded pieces of a segment that is longer than allowed are joined
   TrainingPlan training;
+  Augmentation augmentation;  ///< of training batches alone
   Grammar grammar;
   std::vector<double> tolerances = {0.02};    ///< for boundaries, in seconds
   std::string text;                           ///< the TOML it was read from

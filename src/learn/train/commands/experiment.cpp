@@ -404,6 +404,8 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   add_data(with_recipe.recipe, "test", corpus.test.sequences);
   if (corpus.init) with_recipe.recipe.emplace_back("SHA-256 of training.init", corpus.init->sha256);
+  with_recipe.augmenter = augmenter_of(config.augmentation, config.features, corpus.normalisation,
+                                       config.training.seed);
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(segmenter, config.training, std::move(start.parameters),

@@ -35,6 +35,7 @@ namespace {
 /// Where something lies does not count. What is not in use is not named: runs from before there
 /// was such a setting go on.
 bool is_named(const std::string& setting, const TrainConfig& config) {
+  if (setting.starts_with("augmentation.")) return config.augmentation.any();
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
   if (setting == "training.shards") return config.training.shards > 1;
   if (setting == "data.folds" || setting == "data.test_fold") return config.data.folds > 0;
