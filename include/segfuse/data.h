@@ -245,6 +245,7 @@ struct Recording {
   std::string part{};                     ///< of a file that holds several: the sequence's name
   std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see formats.h
   std::vector<std::filesystem::path> other_labels{};   ///< files that were not taken for its labels
+  std::string group{};  ///< recordings of one group are dealt together; empty: of none
 };
 
 /// read_audio() of its file, or of what its command writes, or what its caller holds. A command
@@ -266,6 +267,9 @@ struct ManifestOptions {
   Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
   bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
   std::string tier{};  ///< of several label files: the ending of that which is read, as "wrd"
+  /// What recordings of one group have in common: "folder", a column of the manifest, or a regular
+  /// expression with one pair of parentheses, found in the id. Empty: there are no groups.
+  std::string group{};
 };
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a manifest or a directory;

@@ -106,6 +106,35 @@ def test_settings_of_augmentation_are_those_of_the_command(place, tmp_path):
         segfuse.train(place / "steps", settings={"augmentation.transpose_bands": 1}, quiet=True)
 
 
+def test_groups_of_arrays_and_of_folders_stay_together(place, tmp_path):
+    birds = [f"bird{i % 4}" for i in range(12)]
+    arrays = {"recordings": ARRAYS, "labels": LABELS, "frame_rate": RATE, "quiet": True}
+    how = {"settings": {**QUICK, "training.epochs": 1}, **arrays}
+    segfuse.train(out=tmp_path / "arrays", groups=birds, **how)
+    tested = json.loads((tmp_path / "arrays/recordings.json").read_text())["recordings"]
+    assert [row["id"] for row in tested] == [f"recording {i}" for i in (0, 4, 8)]
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for bird in range(4):
+        write(corpus / f"bird{bird}", ARRAYS[bird::4], LABELS[bird::4])
+    folder = {"settings": {**QUICK, "training.epochs": 1}, "quiet": True, "frame_rate": RATE}
+    model = segfuse.train(corpus, tmp_path / "folder", group="folder", **folder)
+    assert 'group = "folder"' in model.configuration
+    tested = json.loads((tmp_path / "folder/recordings.json").read_text())["recordings"]
+    assert [row["id"] for row in tested] == [f"bird0/r{i:02}" for i in range(3)]
+    for change, words in (
+        ({"groups": birds[:3]}, "12 recordings and 3 groups"),
+        ({"groups": ["", *birds[1:]]}, r"groups\[0\] is empty"),
+        ({"groups": [3, *birds[1:]]}, r"groups\[0\] is 3, expected a text"),
+        ({"groups": ["bird"] * 12}, 'all 12 recordings are of one group, "bird"'),
+        ({"group": "folder"}, "pass groups=, one for each"),
+    ):
+        with pytest.raises(segfuse.UsageError, match=words):
+            segfuse.train(out=tmp_path / "no", **{**how, **change})
+    with pytest.raises(segfuse.UsageError, match="groups= .*are for recordings="):
+        segfuse.train(corpus, groups=birds)
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_the_data_card_is_shown_unless_quiet(place, tmp_path, capfd, quiet):
     how = {"settings": {**QUICK, "training.epochs": 1}, "quiet": quiet}

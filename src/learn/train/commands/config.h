@@ -33,6 +33,7 @@ struct DataSource {
   std::int64_t folds = 0;      ///< the recordings are dealt into so many; 0: split as they are
   std::int64_t test_fold = 1;  ///< the one that is the test set
   double train_share = 1;      ///< so much of the training recordings is trained on
+  std::string group;           ///< ManifestOptions::group
   bool skip_unpaired = false;  ///< leave out recordings without labels, and labels without them
   bool card_said_it = false;   ///< what is left out, and what is odd about labels, was said before
 };

@@ -108,9 +108,14 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            std::vector<std::pair<std::string, bool>>{{"refuse", false}, {"skip", true}},
            "Recordings without labels, and labels without a recording: refused, or left out with a "
            "warning.");
+  s.text("group", SEGFUSE_AT(data.group),
+         "What recordings of one speaker or animal have in common: \"folder\", a column of the "
+         "manifest, or an expression as `^(bird[0-9]+)_`, whose parentheses stand around a part of "
+         "the names. Splits and folds that are dealt never part a group. Empty: there are none.");
   s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
           "So many folds, whatever the splits were: number i of the sorted recordings is in fold "
-          "i mod folds + 1, counted from 0. `test_fold` is the test set; of the others every tenth "
+          "i mod folds + 1, counted from 0; groups are dealt so that folds are even. `test_fold` "
+          "is the test set; of the others every tenth "
           "is for development. 0: the splits as they are.");
   s.whole("test_fold", SEGFUSE_AT(data.test_fold), 1, 100'000,
           "Which of the folds is the test set.");

@@ -311,7 +311,9 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
         "the model was trained on recordings in memory; pass --data to say what it is measured on");
   // A path out of the model file was chosen by the maker of that file.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
-  std::vector<Recording> recordings = find_recordings(model.config, path, allow_commands);
+  TrainConfig source = model.config;
+  if (!split) source.data.group.clear();  // nothing is dealt, so other names may have other rules
+  std::vector<Recording> recordings = find_recordings(source, path, allow_commands);
   if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())
     throw DataError(

@@ -38,6 +38,7 @@ bool is_named(const std::string& setting, const TrainConfig& config) {
   if (setting.starts_with("augmentation.")) return config.augmentation.any();
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
   if (setting == "training.shards") return config.training.shards > 1;
+  if (setting == "data.group") return !config.data.group.empty();
   if (setting == "data.folds" || setting == "data.test_fold") return config.data.folds > 0;
   return setting != "data.train_share" || config.data.train_share < 1;
 }
