@@ -408,6 +408,19 @@ TextAndPath run_training(const std::filesystem::path& config,
   return {train(options).json, options.out};
 }
 
+/// The text of study.json, and the directory.
+TextAndPath run_study(const std::filesystem::path& config,
+                      const std::vector<std::string>& overrides, const std::filesystem::path& data,
+                      const std::filesystem::path& out, const std::vector<Given>& recordings,
+                      const nb::dict& how, const nb::dict& runs) {
+  StudyOptions options{training_options(config, overrides, data, out, recordings, how, "study"),
+                       nb::cast<std::vector<double>>(runs["shares"]),
+                       nb::cast<std::int64_t>(runs["folds"]), nb::cast<std::int64_t>(runs["seeds"]),
+                       nb::cast<std::vector<std::string>>(runs["search"])};
+  const nb::gil_scoped_release release;
+  return {study(options), options.training.out};
+}
+
 std::string run_evaluation(const std::filesystem::path& model, const std::filesystem::path& data,
                            const std::string& split, const std::filesystem::path& out,
                            bool overwrite, const std::string& device) {
@@ -468,6 +481,8 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("seconds", &Stream::seconds);
   m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a,
         "how"_a);
+  m.def("study", &run_study, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a, "how"_a,
+        "runs"_a);
   m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,
         "device"_a);
 }

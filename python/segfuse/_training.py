@@ -117,6 +117,16 @@ def _encoder(module: Any, scores: bool) -> Any:
     return of_torch().tracing(module, bool(scores))
 
 
+def _values(key: str, values: Sequence[Any]) -> str:
+    """ "section.key=a,b" of the values that are tried, each as TOML."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+        raise UsageError(f"the values of {key!r} are {values!r}, expected a list of two or more")
+    if len(values) < 2:
+        raise UsageError(f"{key!r} has {len(values)} values to try, expected two or more")
+    words = [text_of(f"the setting {key!r}", setting(key, value)) for value in values]
+    return key + "=" + ",".join(word[len(key) + 1 :] for word in words)
+
+
 def _arguments(
     config: Path | None,
     out: Path | None,
@@ -291,6 +301,62 @@ def train(
     if encoder is not None:
         of_torch().load_into(encoder, model._encoder_arrays(), model.path)
     return model
+
+
+def study(
+    config: Path | None = None,
+    out: Path | None = None,
+    *,
+    folds: int = 0,
+    seeds: int = 1,
+    search: Mapping[str, Sequence[Any]] | None = None,
+    shares: Sequence[float] | None = None,
+    **training: Any,
+) -> dict[str, Any]:
+    """Trains several times, as ``segfuse study`` and ``segfuse learncurve`` do.
+
+    ```python
+    result = segfuse.study("songs", folds=5, group="folder")        # every bird is tested once
+    result = segfuse.study("finch.toml", "runs/widths", data="songs", seeds=3,
+                           search={"model.width": [32, 64]})        # the development set chooses
+    result["points"][0]["systems"]["semi_markov"]["label_error_rate"]
+    ```
+
+    Args:
+        config, out: as for `train`; `out` is the directory of the study, in which each run has one
+            of its own. Default: NAME-study, a new one.
+        folds: 2 or more: so many, each of which is the test set once.
+        seeds: so many trainings of each kind, from training.seed on.
+        search: values of settings by "section.key"; each is tried with each of the others. Not with
+            `folds` or `shares`.
+        shares: of the training recordings, rising numbers above 0 and at most 1.
+        training: what `train` takes by name, but for `encoder`.
+
+    Returns the content of study.json, and under "path" the directory. docs/measures.md says what is
+    in it; `segfuse.Model.load` takes the directory of a run.
+
+    Raises:
+        UsageError: nothing that the runs differ in, or as for `train`.
+        DataError: the recordings or their labels.
+    """
+    most = (1 << 31) - 1
+    runs: dict[str, Any] = {
+        "folds": whole("folds", folds, 0, most),
+        "seeds": whole("seeds", seeds, 1, most),
+        "search": [_values(key, values) for key, values in (search or {}).items()],
+        "shares": [real(f"shares[{i}]", share) for i, share in enumerate(shares or ())],
+    }
+    if runs["folds"] == 1:
+        raise UsageError("folds is 1, expected 2 or more")
+    if runs["folds"] == 0 and runs["seeds"] == 1 and not runs["search"] and not runs["shares"]:
+        raise UsageError(
+            "a study needs something that its runs differ in; pass folds=, seeds=, search= or "
+            "shares="
+        )
+    if "encoder" in training or "encoder_scores" in training:
+        raise UsageError("a study trains the encoder of the configuration; leave encoder= out")
+    text, folder = _native.study(*_arguments(config, out, **training), runs)
+    return {"path": os.fspath(folder), **json.loads(text)}
 
 
 def evaluate(
