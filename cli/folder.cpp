@@ -15,6 +15,7 @@ FolderOptions folder_options(const FolderChoice& choice) {
   FolderOptions options;
   options.preset = choice.preset;
   options.tier = choice.tier;
+  options.group = choice.group;
   if (!choice.frame_rate.empty())
     options.frame_rate = number_of("--frame-rate", choice.frame_rate, "the rows of a second");
   return options;
@@ -40,6 +41,9 @@ void add_folder_choice(Command command, FolderChoice& choice) {
   command.option("--preset", choice.preset,
                  "Of a folder: " + names + "; default: the one that fits best");
   command.option("--tier", choice.tier, "Tier of label files that have several");
+  command.option("--group", choice.group,
+                 "Keep recordings of a speaker or animal in one set: folder, a column of the "
+                 "manifest, or an expression as ^(bird[0-9]+)_");
   command.option("--frame-rate", choice.frame_rate,
                  "Rows a second of recordings that are no audio; default: what their labels say");
 }
@@ -52,6 +56,7 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
       throw UsageError(
           "--preset is for a folder of recordings; a TOML file says all that a preset says");
     if (!choice.tier.empty()) options.overrides.push_back("data.tier=" + choice.tier);
+    if (!choice.group.empty()) options.overrides.push_back("data.group=" + choice.group);
     if (!choice.frame_rate.empty())
       options.overrides.push_back("features.frame_rate=" + choice.frame_rate);
     return;

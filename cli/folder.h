@@ -11,11 +11,12 @@ namespace segfuse::cli {
 struct FolderChoice {
   std::string preset;
   std::string tier;
+  std::string group;
   std::string frame_rate;
   bool print = false;  ///< the configuration, and end
 };
 
-/// --preset, --tier and --frame-rate.
+/// --preset, --tier, --group and --frame-rate.
 void add_folder_choice(Command command, FolderChoice& choice);
 
 /// Where the configuration is a folder, puts what follows from it in its place.

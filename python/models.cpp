@@ -332,9 +332,10 @@ LoadedModel* model_of(const nb::handle trace, const std::vector<std::string>& la
   return new LoadedModel(parts, device);
 }
 
-/// Name, array, segments as (start, end, label) and the split or nothing of a recording.
+/// Name, array, segments as (start, end, label), the split or nothing, and the group or nothing of
+/// a recording.
 using Given = std::tuple<std::string, Samples, std::vector<std::tuple<double, double, std::string>>,
-                         std::string>;
+                         std::string, std::string>;
 
 std::optional<Split> split_of(const std::string& name) {
   for (const Split one : {Split::kTrain, Split::kDev, Split::kTest})
@@ -345,7 +346,7 @@ std::optional<Split> split_of(const std::string& name) {
 /// `rate` is that of samples of audio; 0: they are values.
 std::vector<Recording> held_recordings(const std::vector<Given>& given, int rate) {
   std::vector<HeldRecording> all;
-  for (const auto& [name, array, segments, split] : given) {
+  for (const auto& [name, array, segments, split, group] : given) {
     HeldRecording& one = all.emplace_back();
     one.name = name;
     if (rate > 0)
@@ -355,6 +356,7 @@ std::vector<Recording> held_recordings(const std::vector<Given>& given, int rate
     for (const auto& [start, end, label] : segments)
       one.labels.push_back({start, end, label, static_cast<std::int64_t>(one.labels.size())});
     one.split = split_of(split);
+    one.group = group;
   }
   return hold(std::move(all));
 }
@@ -364,6 +366,7 @@ void plan(TrainOptions& options, const nb::dict& plan) {
   FolderOptions how;
   how.preset = nb::cast<std::string>(plan["preset"]);
   how.tier = nb::cast<std::string>(plan["tier"]);
+  how.group = nb::cast<std::string>(plan["group"]);
   how.frame_rate = nb::cast<std::optional<double>>(plan["frame_rate"]);
   how.has_arguments = true;
   const nb::gil_scoped_release release;
@@ -371,16 +374,17 @@ void plan(TrainOptions& options, const nb::dict& plan) {
   if (options.context.options().get(options::kQuiet)) options.introduction.clear();
 }
 
-/// The text of metrics.json, and the directory.
-std::pair<std::string, std::filesystem::path> run_training(
-    const std::filesystem::path& config, const std::vector<std::string>& overrides,
-    const std::filesystem::path& data, const std::filesystem::path& out,
-    const std::vector<Given>& recordings, const nb::dict& how) {
+/// `kind` is what a directory is called that nobody named.
+TrainOptions training_options(const std::filesystem::path& config,
+                              const std::vector<std::string>& overrides,
+                              const std::filesystem::path& data, const std::filesystem::path& out,
+                              const std::vector<Given>& recordings, const nb::dict& how,
+                              const std::string& kind) {
   TrainOptions options;
   options.config = config;
   options.overrides = overrides;
   options.data = data.string();
-  options.out = out.empty() ? free_output_folder(config) : out;
+  options.out = out.empty() ? free_output_folder(config, kind) : out;
   options.recordings = held_recordings(recordings, nb::cast<int>(how["sample_rate"]));
   options.resume = nb::cast<bool>(how["resume"]);
   options.overwrite = nb::cast<bool>(how["overwrite"]);
@@ -388,8 +392,33 @@ std::pair<std::string, std::filesystem::path> run_training(
   options.context = context_for(nb::cast<std::string>(how["device"]), nb::cast<bool>(how["quiet"]));
   options.encoder = encoder_source(how["encoder"]);
   if (how.contains("plan")) plan(options, nb::cast<nb::dict>(how["plan"]));
+  return options;
+}
+
+using TextAndPath = std::pair<std::string, std::filesystem::path>;
+
+/// The text of metrics.json, and the directory.
+TextAndPath run_training(const std::filesystem::path& config,
+                         const std::vector<std::string>& overrides,
+                         const std::filesystem::path& data, const std::filesystem::path& out,
+                         const std::vector<Given>& recordings, const nb::dict& how) {
+  const TrainOptions options =
+      training_options(config, overrides, data, out, recordings, how, "model");
   const nb::gil_scoped_release release;
   return {train(options).json, options.out};
+}
+
+/// The text of study.json, and the directory.
+TextAndPath run_study(const std::filesystem::path& config,
+                      const std::vector<std::string>& overrides, const std::filesystem::path& data,
+                      const std::filesystem::path& out, const std::vector<Given>& recordings,
+                      const nb::dict& how, const nb::dict& runs) {
+  StudyOptions options{training_options(config, overrides, data, out, recordings, how, "study"),
+                       nb::cast<std::vector<double>>(runs["shares"]),
+                       nb::cast<std::int64_t>(runs["folds"]), nb::cast<std::int64_t>(runs["seeds"]),
+                       nb::cast<std::vector<std::string>>(runs["search"])};
+  const nb::gil_scoped_release release;
+  return {study(options), options.training.out};
 }
 
 std::string run_evaluation(const std::filesystem::path& model, const std::filesystem::path& data,
@@ -452,6 +481,8 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("seconds", &Stream::seconds);
   m.def("train", &run_training, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a,
         "how"_a);
+  m.def("study", &run_study, "config"_a, "overrides"_a, "data"_a, "out"_a, "recordings"_a, "how"_a,
+        "runs"_a);
   m.def("evaluate", &run_evaluation, "model"_a, "data"_a, "split"_a, "out"_a, "overwrite"_a,
         "device"_a);
 }

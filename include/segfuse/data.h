@@ -120,6 +120,22 @@ struct Normalisation {
 /// Over all rows of all tensors (T_i, D) f32: in double, two passes, in the order given.
 Normalisation compute_normalisation(std::span<const Tensor> features);
 
+/// What training batches see of features, other in each epoch; docs/data.md has the formulas.
+struct Augmentation {
+  std::int64_t time_masks = 0;
+  double time_mask_ms = 0;  ///< the longest
+  std::int64_t frequency_masks = 0;
+  std::int64_t frequency_mask_bands = 0;  ///< of the widest
+  double gain_db = 0;                     ///< at most, either way
+  std::vector<double> noise_snr_db{};     ///< from and to; empty: none
+  std::int64_t transpose_bands = 0;       ///< at most, either way
+  bool any() const {
+    return time_masks > 0 || gain_db > 0 || !noise_snr_db.empty() || needs_bands();
+  }
+  /// Whether the columns have to be bands.
+  bool needs_bands() const { return frequency_masks > 0 || transpose_bands > 0; }
+};
+
 // --------------------------------------------------------------------------- alphabet, folding
 
 /// Labels and their ids 0 .. size-1.
@@ -229,6 +245,7 @@ struct Recording {
   std::string part{};                     ///< of a file that holds several: the sequence's name
   std::shared_ptr<const struct HeldRecording> held{};  ///< instead of files: see formats.h
   std::vector<std::filesystem::path> other_labels{};   ///< files that were not taken for its labels
+  std::string group{};  ///< recordings of one group are dealt together; empty: of none
 };
 
 /// read_audio() of its file, or of what its command writes, or what its caller holds. A command
@@ -250,6 +267,9 @@ struct ManifestOptions {
   Unpaired* unpaired = nullptr;     ///< notes what has no partner and is left out; else an error
   bool* split_was_given = nullptr;  ///< where wanted: whether files or folders say the split
   std::string tier{};  ///< of several label files: the ending of that which is read, as "wrd"
+  /// What recordings of one group have in common: "folder", a column of the manifest, or a regular
+  /// expression with one pair of parentheses, found in the id. Empty: there are no groups.
+  std::string group{};
 };
 
 /// Reads what a corpus consists of, sorted by id (bytes). `path` is a manifest or a directory;

@@ -281,6 +281,7 @@ struct FolderOptions {
   std::vector<Recording> recordings{};  ///< instead, where there are any: see hold()
   std::string preset;                   ///< one of preset_names(); empty: the one that fits best
   std::string tier;                    ///< of labels with several; empty: the one that can be meant
+  std::string group{};                 ///< ManifestOptions::group, of recordings in files
   std::optional<double> frame_rate{};  ///< rows a second of recordings that are no audio; nothing:
                                        ///< what their labels say
   bool allow_commands = false;         ///< run the commands of a manifest

@@ -2,9 +2,10 @@
 
 `segfuse.crf.SemiCRF` is a CRF over arrays of NumPy, JAX and PyTorch; the functions of `segfuse` are
 its methods, and `segfuse.torch` has autograd and a module. `help(segfuse.crf)` has the model.
-`segfuse.Model` is a trained model; `segfuse.train` and `segfuse.evaluate` are the commands as
-functions. `segfuse.compile` and `segfuse.grad` turn functions over arrays into compiled programs,
-with the operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by value.
+`segfuse.Model` is a trained model; `segfuse.train`, `segfuse.study` and `segfuse.evaluate` are the
+commands as functions. `segfuse.compile` and `segfuse.grad` turn functions over arrays into compiled
+programs, with the operations of `segfuse.ops`; `segfuse.Fusion` writes such programs value by
+value.
 """
 
 from . import crf, ops
@@ -19,7 +20,7 @@ from ._program.program import Program
 from ._program.sizes import Size
 from ._program.value import Value
 from ._threads import get_threads, set_threads
-from ._training import evaluate, train
+from ._training import evaluate, study, train
 from .crf import (
     IGNORE,
     Constraints,
@@ -113,6 +114,7 @@ __all__ = [
     "score",
     "segment_posteriors",
     "set_threads",
+    "study",
     "train",
     "value_and_grad",
     "viterbi",

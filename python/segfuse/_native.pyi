@@ -335,8 +335,17 @@ def train(
     overrides: list[str],
     data: str,
     out: str,
-    recordings: list[tuple[str, np.ndarray, list[tuple[float, float, str]], str]],
+    recordings: list[tuple[str, np.ndarray, list[tuple[float, float, str]], str, str]],
     how: dict[str, Any],
+) -> tuple[str, pathlib.Path]: ...
+def study(
+    config: str,
+    overrides: list[str],
+    data: str,
+    out: str,
+    recordings: list[tuple[str, np.ndarray, list[tuple[float, float, str]], str, str]],
+    how: dict[str, Any],
+    runs: dict[str, Any],
 ) -> tuple[str, pathlib.Path]: ...
 def evaluate(model: str, data: str, split: str, out: str, overwrite: bool, device: str) -> str: ...
 def numerics_cause(

@@ -45,18 +45,20 @@ def _given(
     recordings: Sequence[Any],
     labels: Sequence[Iterable[Any]] | None,
     splits: Sequence[str] | None,
+    groups: Sequence[str] | None,
     is_audio: bool,
-) -> list[tuple[str, np.ndarray, list[tuple[float, float, str]], str]]:
+) -> list[tuple[str, np.ndarray, list[tuple[float, float, str]], str, str]]:
     """Recordings in memory, as the library takes them."""
     if labels is None:
         raise UsageError("recordings were given without labels; pass labels=, a list for each")
-    for name, values in (("recordings", recordings), ("labels", labels), ("splits", splits)):
+    lists = {"labels": labels, "splits": splits, "groups": groups}
+    for name, values in (("recordings", recordings), *lists.items()):
         if values is not None and not isinstance(values, (Sequence, np.ndarray)):
             raise UsageError(f"{name} is {type(values).__name__}, expected a list of one each")
     count = len(recordings)
     if count == 0:
         raise UsageError("recordings is empty, expected at least two arrays")
-    for name, values in (("labels", labels), ("splits", splits)):
+    for name, values in lists.items():
         if values is not None and len(values) != count:
             raise UsageError(
                 f"there are {count} recordings and {len(values)} {name}, expected one for each"
@@ -72,7 +74,10 @@ def _given(
         split = "" if splits is None else splits[i]
         if splits is not None and split not in _SPLITS:
             raise UsageError(f"splits[{i}] is {split!r}, expected 'train', 'dev' or 'test'")
-        given.append((name, array, _segments_of(labels[i], f"labels[{i}]"), split))
+        group = "" if groups is None else text_of(f"groups[{i}]", groups[i])
+        if groups is not None and not group:
+            raise UsageError(f"groups[{i}] is empty, expected the name of a speaker or an animal")
+        given.append((name, array, _segments_of(labels[i], f"labels[{i}]"), split, group))
     return given
 
 
@@ -112,6 +117,81 @@ def _encoder(module: Any, scores: bool) -> Any:
     return of_torch().tracing(module, bool(scores))
 
 
+def _values(key: str, values: Sequence[Any]) -> str:
+    """ "section.key=a,b" of the values that are tried, each as TOML."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+        raise UsageError(f"the values of {key!r} are {values!r}, expected a list of two or more")
+    if len(values) < 2:
+        raise UsageError(f"{key!r} has {len(values)} values to try, expected two or more")
+    words = [text_of(f"the setting {key!r}", setting(key, value)) for value in values]
+    return key + "=" + ",".join(word[len(key) + 1 :] for word in words)
+
+
+def _arguments(
+    config: Path | None,
+    out: Path | None,
+    *,
+    data: Path = "",
+    recordings: Sequence[Any] | None = None,
+    labels: Sequence[Iterable[Any]] | None = None,
+    sample_rate: int | None = None,
+    frame_rate: float | None = None,
+    splits: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
+    group: str = "",
+    preset: str = "",
+    tier: str = "",
+    settings: Mapping[str, Any] | None = None,
+    init: Path = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    compare: bool = False,
+    device: str = "",
+    quiet: bool = False,
+    encoder: Any = None,
+) -> tuple[str, list[str], str, str, list[Any], dict[str, Any]]:
+    """What the library takes for a training, or for each of a study."""
+    in_memory = recordings is not None
+    _check_place(config, out, data, in_memory, resume)
+    rate, given = 0, []
+    if recordings is not None:
+        rate = _rates(sample_rate, frame_rate)
+        given = _given(recordings, labels, splits, groups, rate > 0)
+    elif any(one is not None for one in (labels, splits, groups, sample_rate)):
+        raise UsageError(
+            "labels=, splits=, groups= and sample_rate= are for recordings=; pass them as well"
+        )
+    overrides = [
+        text_of(f"the setting {key!r}", setting(key, value))
+        for key, value in (settings or {}).items()
+    ]
+    overrides += [setting("training.init", os.fspath(init))] if init else []
+    how: dict[str, Any] = {
+        "sample_rate": rate,
+        "resume": bool(resume),
+        "overwrite": bool(overwrite),
+        "compare": bool(compare),
+        "device": text_of("device", device or ""),
+        "quiet": bool(quiet),
+        "encoder": encoder,
+    }
+    frames = None if frame_rate is None else real("frame_rate", frame_rate)
+    if config is None or os.path.isdir(config):
+        how["plan"] = {
+            "preset": text_of("preset", preset or ""),
+            "tier": text_of("tier", tier or ""),
+            "group": text_of("group", group or ""),
+            "frame_rate": frames,
+        }
+    else:
+        if preset:
+            raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
+        overrides += [setting("data.tier", text_of("tier", tier))] if tier else []
+        overrides += [setting("data.group", text_of("group", group))] if group else []
+        overrides += [] if frames is None else [setting("features.frame_rate", frames)]
+    return os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
+
+
 def train(
     config: Path | None = None,
     out: Path | None = None,
@@ -122,6 +202,8 @@ def train(
     sample_rate: int | None = None,
     frame_rate: float | None = None,
     splits: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
+    group: str = "",
     preset: str = "",
     tier: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -161,6 +243,10 @@ def train(
             (default of folders: what the labels say).
         splits: "train", "dev" or "test" of each of `recordings`; default: of ten recordings the
             first is for test, the sixth for development.
+        groups: of each of `recordings` the speaker, animal or whatever it shares with others; those
+            of one group come into one set, and into one fold.
+        group: what recordings of one group have in common, where they are files: "folder", a column
+            of the manifest, or an expression as "^(bird[0-9]+)_".
         preset: one of "birdsong", "speech", "ecg", "mouse", "bat", "generic"; default: the one that
             fits best. Not with a TOML file.
         tier: of label files that have several; default: the one that can be meant.
@@ -186,48 +272,91 @@ def train(
         UsageError: the configuration, the arguments, or something of the user's in `out`.
         DataError: the recordings or their labels.
     """
-    in_memory = recordings is not None
-    _check_place(config, out, data, in_memory, resume)
-    rate, given = 0, []
-    if recordings is not None:
-        rate = _rates(sample_rate, frame_rate)
-        given = _given(recordings, labels, splits, rate > 0)
-    elif labels is not None or splits is not None or sample_rate is not None:
-        raise UsageError("labels=, splits= and sample_rate= are for recordings=; pass them as well")
-    overrides = [
-        text_of(f"the setting {key!r}", setting(key, value))
-        for key, value in (settings or {}).items()
-    ]
-    overrides += [setting("training.init", os.fspath(init))] if init else []
-    how: dict[str, Any] = {
-        "sample_rate": rate,
-        "resume": bool(resume),
-        "overwrite": bool(overwrite),
-        "compare": bool(compare),
-        "device": text_of("device", device or ""),
-        "quiet": bool(quiet),
-        "encoder": _encoder(encoder, encoder_scores),
-    }
-    frames = None if frame_rate is None else real("frame_rate", frame_rate)
-    if config is None or os.path.isdir(config):
-        how["plan"] = {
-            "preset": text_of("preset", preset or ""),
-            "tier": text_of("tier", tier or ""),
-            "frame_rate": frames,
-        }
-    else:
-        if preset:
-            raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
-        overrides += [setting("data.tier", text_of("tier", tier))] if tier else []
-        overrides += [] if frames is None else [setting("features.frame_rate", frames)]
     text, folder = _native.train(
-        os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
+        *_arguments(
+            config,
+            out,
+            data=data,
+            recordings=recordings,
+            labels=labels,
+            sample_rate=sample_rate,
+            frame_rate=frame_rate,
+            splits=splits,
+            groups=groups,
+            group=group,
+            preset=preset,
+            tier=tier,
+            settings=settings,
+            init=init,
+            resume=resume,
+            overwrite=overwrite,
+            compare=compare,
+            device=device,
+            quiet=quiet,
+            encoder=_encoder(encoder, encoder_scores),
+        )
     )
     model = Model.load(folder, device=device or "")
     model.metrics = json.loads(text)
     if encoder is not None:
         of_torch().load_into(encoder, model._encoder_arrays(), model.path)
     return model
+
+
+def study(
+    config: Path | None = None,
+    out: Path | None = None,
+    *,
+    folds: int = 0,
+    seeds: int = 1,
+    search: Mapping[str, Sequence[Any]] | None = None,
+    shares: Sequence[float] | None = None,
+    **training: Any,
+) -> dict[str, Any]:
+    """Trains several times, as ``segfuse study`` and ``segfuse learncurve`` do.
+
+    ```python
+    result = segfuse.study("songs", folds=5, group="folder")        # every bird is tested once
+    result = segfuse.study("finch.toml", "runs/widths", data="songs", seeds=3,
+                           search={"model.width": [32, 64]})        # the development set chooses
+    result["points"][0]["systems"]["semi_markov"]["label_error_rate"]
+    ```
+
+    Args:
+        config, out: as for `train`; `out` is the directory of the study, in which each run has one
+            of its own. Default: NAME-study, a new one.
+        folds: 2 or more: so many, each of which is the test set once.
+        seeds: so many trainings of each kind, from training.seed on.
+        search: values of settings by "section.key"; each is tried with each of the others. Not with
+            `folds` or `shares`.
+        shares: of the training recordings, rising numbers above 0 and at most 1.
+        training: what `train` takes by name, but for `encoder`.
+
+    Returns the content of study.json, and under "path" the directory. docs/measures.md says what is
+    in it; `segfuse.Model.load` takes the directory of a run.
+
+    Raises:
+        UsageError: nothing that the runs differ in, or as for `train`.
+        DataError: the recordings or their labels.
+    """
+    most = (1 << 31) - 1
+    runs: dict[str, Any] = {
+        "folds": whole("folds", folds, 0, most),
+        "seeds": whole("seeds", seeds, 1, most),
+        "search": [_values(key, values) for key, values in (search or {}).items()],
+        "shares": [real(f"shares[{i}]", share) for i, share in enumerate(shares or ())],
+    }
+    if runs["folds"] == 1:
+        raise UsageError("folds is 1, expected 2 or more")
+    if runs["folds"] == 0 and runs["seeds"] == 1 and not runs["search"] and not runs["shares"]:
+        raise UsageError(
+            "a study needs something that its runs differ in; pass folds=, seeds=, search= or "
+            "shares="
+        )
+    if "encoder" in training or "encoder_scores" in training:
+        raise UsageError("a study trains the encoder of the configuration; leave encoder= out")
+    text, folder = _native.study(*_arguments(config, out, **training), runs)
+    return {"path": os.fspath(folder), **json.loads(text)}
 
 
 def evaluate(

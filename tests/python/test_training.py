@@ -88,6 +88,114 @@ def test_arrays_give_the_model_of_their_files(place, trained):
     )
 
 
+def test_settings_of_augmentation_are_those_of_the_command(place, tmp_path):
+    augmentation = {"time_masks": 1, "time_mask_ms": 60, "noise_snr_db": [5, 15.5]}
+    how = {f"augmentation.{key}": value for key, value in augmentation.items()}
+    model = segfuse.train(place / "steps", tmp_path / "a", settings={**QUICK, **how}, quiet=True)
+    assert "noise_snr_db = [5, 15.5]" in model.configuration
+    arguments = [f"--set={key}={value}" for key, value in {**QUICK, **how}.items()]
+    command = ["train", str(place / "steps"), "--out", str(tmp_path / "b"), *arguments]
+    subprocess.run([sys.executable, "-m", "segfuse", *command], check=True, capture_output=True)
+    assert parameters(tmp_path / "a/model.safetensors") == parameters(
+        tmp_path / "b/model.safetensors"
+    )
+    assert parameters(tmp_path / "a/model.safetensors") != parameters(
+        place / "of-folder/model.safetensors"
+    )
+    with pytest.raises(segfuse.UsageError, match="no bands"):
+        segfuse.train(place / "steps", settings={"augmentation.transpose_bands": 1}, quiet=True)
+
+
+def test_groups_of_arrays_and_of_folders_stay_together(place, tmp_path):
+    birds = [f"bird{i % 4}" for i in range(12)]
+    arrays = {"recordings": ARRAYS, "labels": LABELS, "frame_rate": RATE, "quiet": True}
+    how = {"settings": {**QUICK, "training.epochs": 1}, **arrays}
+    segfuse.train(out=tmp_path / "arrays", groups=birds, **how)
+    tested = json.loads((tmp_path / "arrays/recordings.json").read_text())["recordings"]
+    assert [row["id"] for row in tested] == [f"recording {i}" for i in (0, 4, 8)]
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for bird in range(4):
+        write(corpus / f"bird{bird}", ARRAYS[bird::4], LABELS[bird::4])
+    folder = {"settings": {**QUICK, "training.epochs": 1}, "quiet": True, "frame_rate": RATE}
+    model = segfuse.train(corpus, tmp_path / "folder", group="folder", **folder)
+    assert 'group = "folder"' in model.configuration
+    tested = json.loads((tmp_path / "folder/recordings.json").read_text())["recordings"]
+    assert [row["id"] for row in tested] == [f"bird0/r{i:02}" for i in range(3)]
+    for change, words in (
+        ({"groups": birds[:3]}, "12 recordings and 3 groups"),
+        ({"groups": ["", *birds[1:]]}, r"groups\[0\] is empty"),
+        ({"groups": [3, *birds[1:]]}, r"groups\[0\] is 3, expected a text"),
+        ({"groups": ["bird"] * 12}, 'all 12 recordings are of one group, "bird"'),
+        ({"group": "folder"}, "pass groups=, one for each"),
+    ):
+        with pytest.raises(segfuse.UsageError, match=words):
+            segfuse.train(out=tmp_path / "no", **{**how, **change})
+    with pytest.raises(segfuse.UsageError, match="groups= .*are for recordings="):
+        segfuse.train(corpus, groups=birds)
+
+
+def test_a_study_is_that_of_the_command(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = {**QUICK, "training.epochs": 2}
+    result = segfuse.study(place / "steps", folds=3, settings=few, quiet=True)
+    assert result["path"] == "steps-study"
+    arguments = [f"--set={key}={value}" for key, value in few.items()]
+    command = ["study", str(place / "steps"), "--out", "other", "--folds", "3", *arguments]
+    subprocess.run([sys.executable, "-m", "segfuse", *command], check=True, capture_output=True)
+    said = json.loads(pathlib.Path("steps-study/study.json").read_text())
+    assert result == {"path": "steps-study", **said}
+    counts = [pathlib.Path(study, "recordings.json") for study in ("steps-study", "other")]
+    assert counts[0].read_bytes() == counts[1].read_bytes()
+    for fold in ("fold-1", "fold-2", "fold-3"):
+        models = [
+            pathlib.Path(study, fold, "model.safetensors") for study in ("steps-study", "other")
+        ]
+        assert models[0].read_bytes() == models[1].read_bytes()
+    assert segfuse.Model.load("steps-study/fold-2").labels == sorted(MEANS)
+
+
+def test_a_study_of_arrays_tries_settings_seeds_and_shares(tmp_path):
+    how = {"recordings": ARRAYS, "labels": LABELS, "frame_rate": RATE, "quiet": True}
+    few = {"settings": {**QUICK, "training.epochs": 1}}
+    search = {"model.width": [8, 16], "model.head": ["softmax", "semi_markov"]}
+    result = segfuse.study(out=tmp_path / "search", search=search, **how, **few)
+    assert [point["overrides"] for point in result["points"]] == [
+        [f"model.width={width}", f'model.head="{head}"']
+        for width in (8, 16)
+        for head in ("softmax", "semi_markov")
+    ]
+    assert result["chosen"]["name"] in [point["name"] for point in result["points"]]
+    result = segfuse.study(out=tmp_path / "curve", seeds=2, shares=[0.5, 1], **how, **few)
+    assert [len(point["runs"]) for point in result["points"]] == [2, 2]
+    birds = [f"bird{i % 3}" for i in range(12)]
+    result = segfuse.study(out=tmp_path / "folds", folds=3, groups=birds, **how, **few)
+    for fold in range(3):
+        tested = json.loads((tmp_path / f"folds/fold-{fold + 1}/recordings.json").read_text())
+        assert {int(row["id"].split()[1]) % 3 for row in tested["recordings"]} == {fold}
+
+
+def test_what_cannot_be_studied_is_said(place, tmp_path):
+    for how, words in (
+        ({}, "pass folds=, seeds=, search= or shares="),
+        ({"folds": 1}, "folds is 1, expected 2 or more"),
+        ({"folds": 2.5}, "folds is 2.5, expected an integer"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"folds": 99}, "there are 12 recordings for 99 folds"),
+        ({"search": {"model.width": 8}}, "the values of 'model.width' are 8, expected a list"),
+        ({"search": {"model.width": [8]}}, "'model.width' has 1 values to try"),
+        ({"search": {"model.widht": [8, 16]}}, "did you mean 'width'"),
+        ({"shares": [1, 0.5]}, "rising numbers"),
+        ({"shares": ["half"]}, r"shares\[0\] is 'half', expected a number"),
+        ({"folds": 2, "search": {"model.width": [8, 16]}}, "goes with --seeds alone"),
+        ({"folds": 2, "encoder": None}, "leave encoder= out"),
+    ):
+        with pytest.raises(segfuse.UsageError, match=words):
+            segfuse.study(place / "steps", tmp_path / "no", quiet=True, **how)
+    with pytest.raises(TypeError, match="epochs"):
+        segfuse.study(place / "steps", tmp_path / "no", folds=2, epochs=3)
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_the_data_card_is_shown_unless_quiet(place, tmp_path, capfd, quiet):
     how = {"settings": {**QUICK, "training.epochs": 1}, "quiet": quiet}

@@ -104,6 +104,7 @@ struct HeldRecording {
   std::variant<Audio, Tensor> content;
   std::vector<LabelSegment> labels;  ///< in any order; an empty label is a gap
   std::optional<Split> split{};      ///< of all or of none; else as docs/data.md deals them
+  std::string group{};               ///< as Recording::group; of all or of none
 };
 
 /// They as the recordings of a training, in their order. DataError for what is wrong with one: no

@@ -7,7 +7,8 @@
 #include "base/os/file.h"
 #include "learn/data/label_files.h"
 #include "learn/data/labels/fields.h"
-#include "learn/data/recordings.h"
+#include "learn/data/splits/group_rule.h"
+#include "learn/data/splits/splits.h"
 #include "learn/data/text.h"
 #include "learn/data/values/values.h"
 #include "learn/data/wfdb/wfdb.h"
@@ -19,16 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<Split> split_from_name(const std::string& name) {
-  if (name == "train" || name == "training") return Split::kTrain;
-  if (name == "dev" || name == "valid" || name == "validation") return Split::kDev;
-  if (name == "test") return Split::kTest;
-  return std::nullopt;
-}
-
 struct Found {
   Recording recording;
   std::optional<Split> split;
+  CorpusPlace place{};
   bool names_labels = false;  ///< a manifest says which file has them
 };
 
@@ -37,8 +32,12 @@ bool apply_split_rule(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.recording.id < b.recording.id; });
   std::vector<std::optional<Split>> splits;
-  for (const Found& item : found) splits.push_back(item.split);
-  const bool given = deal_splits(splits);
+  std::vector<std::string> groups;
+  for (const Found& item : found) {
+    splits.push_back(item.split);
+    if (!item.recording.group.empty()) groups.push_back(item.recording.group);
+  }
+  const bool given = deal_splits(splits, groups);
   for (std::size_t i = 0; i < found.size(); ++i) found[i].recording.split = *splits[i];
   return given;
 }
@@ -202,7 +201,9 @@ void pair_files(const fs::path& audio_directory, const fs::path& label_directory
                                     files.others.end());
       continue;
     }
-    Found found{{folder.prefix + key, path, files.labels, Split::kTrain}, folder.split};
+    Found found{{folder.prefix + key, path, files.labels, Split::kTrain},
+                folder.split,
+                {folder_in_corpus(path, audio_directory)}};
     found.recording.other_labels = std::move(files.others);
     add_recordings(std::move(found), out);
   }
@@ -247,6 +248,11 @@ class ManifestReader {
     if (!columns_.contains("id") && !columns_.contains("audio"))
       throw DataError(
           fmt::format("{}:{}: no column \"id\" or \"audio\" in the header", name_, rows_[0].line));
+    if (!options.group.empty()) group_ = GroupRule(options.group).column();
+    if (group_ && !columns_.contains(*group_))
+      throw DataError(
+          fmt::format("{}:{}: no column {} in the header, which data.group names; it has {}", name_,
+                      rows_[0].line, shown(options.group), fmt::join(rows_[0].fields, ", ")));
   }
 
   std::vector<Found> read() const {
@@ -312,6 +318,9 @@ class ManifestReader {
       found.recording.audio = audio.empty() ? seek_audio(row, found.recording.id, split)
                                             : existing(row, audio, "audio");
     }
+    if (group_) found.place.column = field(row, *group_);
+    if (!found.recording.command)
+      found.place.folder = folder_in_corpus(found.recording.audio, base_);
     if (const std::string channel = field(row, "channel"); !channel.empty())
       found.recording.channel =
           audio_channel(channel, fmt::format("{}:{}: channel", name_, row.line));
@@ -437,6 +446,7 @@ class ManifestReader {
   ManifestOptions options_;
   std::vector<TableRow> rows_;
   std::map<std::string, std::size_t> columns_;
+  std::optional<std::string> group_;  ///< the column of options_.group
 };
 
 /// Of endings that are tiers, such as .phn and .wrd, one is read of all recordings: a corpus of
@@ -485,6 +495,15 @@ std::vector<Found> find_recordings(const fs::path& path, ManifestOptions options
   std::vector<Found> found =
       manifest.empty() ? read_directory(path, options) : ManifestReader(manifest, options).read();
   settle_tiers(path, found, options);
+  if (options.group.empty()) return found;
+  const GroupRule rule(options.group);
+  for (Found& item : found) {
+    try {
+      item.recording.group = rule.group_of(item.recording, item.place);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}: {}", path.string(), error.what()));
+    }
+  }
   return found;
 }
 

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <set>
 
-#include "base/code/fnv.h"
-#include "base/rng.h"
 #include "learn/data/audio/parsers.h"
 #include "learn/data/labels/fields.h"
 #include "learn/data/labels/parsers.h"
+#include "learn/data/splits/splits.h"
 #include "learn/data/values/values.h"
 #include "segfuse/error.h"
 
@@ -84,48 +82,6 @@ std::string_view expected_instead(float value) {
   return std::isnan(value) ? "finite numbers" : "numbers of at most 3.4e38, which float32 holds";
 }
 
-bool deal_splits(std::span<std::optional<Split>> splits) {
-  const bool given = std::ranges::any_of(splits, [](const auto& split) { return !!split; });
-  const bool has_dev = std::ranges::find(splits, Split::kDev) != splits.end();
-  std::size_t index = 0;
-  for (std::optional<Split>& split : splits) {
-    split = split.value_or(Split::kTrain);
-    if (split != Split::kTrain) continue;
-    const std::size_t digit = index++ % 10;
-    if (digit == 5 && !has_dev) split = Split::kDev;
-    if (digit == 0 && !given) split = Split::kTest;
-  }
-  return given;
-}
-
-void deal_folds(std::span<Recording> recordings, std::int64_t folds, std::int64_t test_fold) {
-  if (std::ssize(recordings) < folds)
-    throw UsageError(fmt::format(
-        "there are {} recordings for {} folds; every fold needs at least one, so ask for fewer",
-        recordings.size(), folds));
-  std::vector<std::optional<Split>> splits(recordings.size());
-  for (std::size_t i = 0; i < splits.size(); ++i)
-    if (static_cast<std::int64_t>(i) % folds == test_fold - 1) splits[i] = Split::kTest;
-  deal_splits(splits);
-  for (std::size_t i = 0; i < splits.size(); ++i) recordings[i].split = *splits[i];
-}
-
-void keep_share(std::vector<Recording>& recordings, double share, std::uint64_t seed) {
-  std::vector<std::pair<std::uint32_t, std::string>> order;
-  for (const Recording& recording : recordings)
-    if (recording.split == Split::kTrain)
-      order.emplace_back(philox(fnv1a(recording.id), seed)[0], recording.id);
-  std::ranges::sort(order);
-  const double kept = std::round(share * static_cast<double>(order.size()));
-  std::set<std::string> dropped;
-  for (std::size_t i = std::max<std::size_t>(1, static_cast<std::size_t>(kept)); i < order.size();
-       ++i)
-    dropped.insert(order[i].second);
-  std::erase_if(recordings, [&](const Recording& recording) {
-    return recording.split == Split::kTrain && dropped.contains(recording.id);
-  });
-}
-
 }  // namespace data
 
 Audio read_recording(const Recording& recording, const AudioOptions& options) {
@@ -148,8 +104,17 @@ Audio read_recording(const Recording& recording, const AudioOptions& options) {
 
 std::vector<Recording> hold(std::vector<HeldRecording> recordings) {
   std::vector<std::optional<Split>> splits;
-  for (const HeldRecording& recording : recordings) splits.push_back(recording.split);
-  data::deal_splits(splits);
+  std::vector<std::string> groups;
+  for (const HeldRecording& recording : recordings) {
+    splits.push_back(recording.split);
+    groups.push_back(recording.group);
+    if (recording.group.empty() != recordings[0].group.empty())
+      throw UsageError(
+          fmt::format("{} has no group, and others have one; give each of them one, or none",
+                      recording.group.empty() ? recording.name : recordings[0].name));
+  }
+  if (!recordings.empty() && recordings[0].group.empty()) groups.clear();
+  data::deal_splits(splits, groups);
   std::vector<Recording> out;
   for (std::size_t i = 0; i < recordings.size(); ++i) {
     data::check_content(recordings[i]);
@@ -159,6 +124,7 @@ std::vector<Recording> hold(std::vector<HeldRecording> recordings) {
     recording.audio = recordings[i].name;
     recording.labels = data::labels_name(recordings[i].name);
     recording.split = *splits[i];
+    recording.group = recordings[i].group;
     recording.held = std::make_shared<const HeldRecording>(std::move(recordings[i]));
   }
   return out;

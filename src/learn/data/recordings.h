@@ -34,14 +34,4 @@ void check_finite(const Audio& audio, std::int64_t first = 0);
 /// The times of a segment of frames.
 LabelSegment to_seconds(const FrameSegment& segment, const Alphabet& alphabet, double hop_seconds);
 
-/// Deals those without a split, by their places; returns whether any had one.
-bool deal_splits(std::span<std::optional<Split>> splits);
-/// Deals recordings anew, whatever their splits were: number i is in fold i mod folds + 1. One fold
-/// is the test set, the others are dealt as deal_splits() deals them. UsageError where there are
-/// less recordings than folds.
-void deal_folds(std::span<Recording> recordings, std::int64_t folds, std::int64_t test_fold);
-/// Leaves so many of the training recordings, at least one: those of a smaller share are among
-/// those of a larger one with the same seed.
-void keep_share(std::vector<Recording>& recordings, double share, std::uint64_t seed);
-
 }  // namespace segfuse::data

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 
 #include "base/console/printable.h"
+#include "learn/data/splits/splits.h"
 #include "learn/data/text.h"
 #include "learn/folder/plan.h"
 
@@ -145,6 +148,14 @@ void add_labels(const Plan& plan, Card& card) {
   add_classes(plan, card);
 }
 
+/// Of how many groups the recordings of each set are.
+std::string groups_text(const Plan& plan) {
+  const std::vector<Recording> all = recordings_in(*plan.survey);
+  const auto count = [&](Split split) { return data::count_groups(recordings_of(all, split)); };
+  return fmt::format("{}: {}, {} and {}", counted(plan.groups, "group"), count(Split::kTrain),
+                     count(Split::kDev), count(Split::kTest));
+}
+
 void add_choices(const Plan& plan, Card& card) {
   card.row("preset",
            fmt::format("{}: {}{}", plan.preset.preset->name, plan.preset.reason,
@@ -168,9 +179,11 @@ void add_choices(const Plan& plan, Card& card) {
                                   plan.longer_than_k == 1
                                       ? "1 segment is"
                                       : fmt::format("{} segments are", plan.longer_than_k)));
-  card.row("split", fmt::format("{} to train on, {} for development, {} for test{}", plan.splits[0],
-                                plan.splits[1], plan.splits[2],
-                                plan.survey->split_was_given ? ", as given" : ""));
+  card.row(
+      "split",
+      fmt::format("{} to train on, {} for development, {} for test{}{}", plan.splits[0],
+                  plan.splits[1], plan.splits[2], plan.survey->split_was_given ? ", as given" : "",
+                  plan.groups > 0 ? fmt::format(" (recordings of {})", groups_text(plan)) : ""));
   card.row("training",
            fmt::format(
                "{} epochs, {} a step{}{}", plan.epochs,
@@ -199,6 +212,28 @@ void add_early_ends(const Plan& plan, Card& card) {
       *plan.fill_label));
 }
 
+/// Folders may be speakers or animals, which a split by name parts.
+void add_group_notes(const Plan& plan, Card& card) {
+  const Survey& survey = *plan.survey;
+  if (plan.groups > 0) {
+    if (const std::string torn = data::torn_groups(recordings_in(survey)); !torn.empty())
+      card.line("warning: " + torn);
+    return;
+  }
+  std::map<std::filesystem::path, std::int64_t> folders;
+  for (const Surveyed& s : survey.recordings)
+    if (!s.recording.held && !s.recording.command) ++folders[s.recording.audio.parent_path()];
+  if (survey.split_was_given || folders.size() < 2 || folders.size() == survey.recordings.size())
+    return;
+  std::vector<std::filesystem::path> paths;
+  for (const auto& [path, count] : folders) paths.push_back(path);
+  card.line(fmt::format(
+      "note: the recordings lie in {} folders ({}), which the split parts; if each is a speaker or "
+      "an animal, {}{} keeps it in one set",
+      folders.size(), paths_text(paths), survey.setting("group"),
+      survey.options.has_arguments ? "\"folder\"" : " folder"));
+}
+
 void add_warnings(const Plan& plan, Card& card) {
   std::vector<std::string> missing, rare;
   for (const auto& [label, statistics] : plan.classes) {
@@ -209,6 +244,7 @@ void add_warnings(const Plan& plan, Card& card) {
   }
   for (const std::string& warning : plan.survey->warnings) card.line("warning: " + warning);
   add_early_ends(plan, card);
+  add_group_notes(plan, card);
   if (!rare.empty())
     card.line(fmt::format("warning: seen fewer than {} times in training, and hardly learnt: {}",
                           kRare, names_text(rare)));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "learn/data/splits/splits.h"
 #include "learn/train/commands/initial_model.h"
 #include "segfuse/error.h"
 
@@ -48,6 +49,7 @@ void count_recordings(Plan& plan) {
     ++plan.splits[static_cast<std::size_t>(s.recording.split)];
     plan.seconds += s.extent.seconds();
   }
+  plan.groups = data::count_groups(recordings_in(*plan.survey));
   if (!plan.survey->values) plan.sample_rate = most_common(plan.rates);
 }
 

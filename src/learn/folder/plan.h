@@ -39,6 +39,7 @@ struct Plan {
   double seconds = 0;
   std::int64_t segments = 0;
   std::int64_t splits[3] = {0, 0, 0};  ///< recordings of training, development, test
+  std::int64_t groups = 0;             ///< of recordings, where they are known
   double longest = 0;                  ///< seconds
   std::string longest_label;
   std::int64_t longest_frames = 0;

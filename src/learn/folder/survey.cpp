@@ -312,6 +312,9 @@ void survey_audio(const FolderOptions& options, Survey& survey) {
 
 std::vector<Recording> find_recordings(const FolderOptions& options, Survey& survey) {
   if (!options.recordings.empty()) {
+    if (!options.group.empty())
+      throw UsageError(
+          "group= is for recordings in files; pass groups=, one for each of those in memory");
     const HeldRecording& first = *options.recordings.front().held;
     survey.values = std::holds_alternative<Tensor>(first.content);
     survey.split_was_given = std::ranges::any_of(
@@ -324,6 +327,7 @@ std::vector<Recording> find_recordings(const FolderOptions& options, Survey& sur
   how.split_was_given = &survey.split_was_given;
   how.are_values = &survey.values;
   how.tier = options.tier;
+  how.group = options.group;
   return load_manifest(options.folder, how);
 }
 
@@ -335,6 +339,12 @@ void check_frame_rate(const FolderOptions& options) {
 }
 
 }  // namespace
+
+std::vector<Recording> recordings_in(const Survey& survey) {
+  std::vector<Recording> recordings;
+  for (const Surveyed& surveyed : survey.recordings) recordings.push_back(surveyed.recording);
+  return recordings;
+}
 
 Survey survey_folder(const FolderOptions& options) {
   Survey survey;

@@ -53,6 +53,9 @@ struct Survey {
   std::vector<std::string> warnings;  ///< of label files
 };
 
+/// Its recordings alone.
+std::vector<Recording> recordings_in(const Survey& survey);
+
 Survey survey_folder(const FolderOptions& options);
 
 }  // namespace segfuse::learn

@@ -43,6 +43,8 @@ void write_data(const Plan& plan, Lines& out) {
     out.set_text("path", plan.survey->place());
     out.set_text("unpaired", "skip", "recordings without labels and the like are left out");
   }
+  if (!plan.survey->options.group.empty())
+    out.set_text("group", plan.survey->options.group, "recordings of one stay in one set");
   if (!plan.survey->tier.empty()) out.set_text("tier", plan.survey->tier);
   if (!plan.survey->all_looked_at)
     out.set_text("unlabelled", "unknown",

@@ -40,6 +40,40 @@ void check_grammar(const TomlReader& section, const TrainConfig& config) {
     if (cut && given) section.refuse(key, "needs whole recordings; set training.fixed_length to 0");
 }
 
+/// Some changes mean nothing to some features, and masks need a number and a size.
+void check_augmentation(const TomlReader& section, const TrainConfig& config) {
+  const Augmentation& a = config.augmentation;
+  const FeatureConfig& f = config.features;
+  for (const auto& [key, value] : {std::pair("frequency_masks", a.frequency_masks),
+                                   {"frequency_mask_bands", a.frequency_mask_bands},
+                                   {"transpose_bands", a.transpose_bands}})
+    if (value > 0 && f.kind != FeatureKind::kLogMel)
+      section.refuse(key,
+                     fmt::format("needs features.kind = \"log_mel\": the columns of \"{}\" are "
+                                 "no bands",
+                                 name_of(f.kind)));
+  const auto need_both = [&](const char* number, bool has_number, const char* size, bool has_size) {
+    if (has_number != has_size)
+      section.refuse(has_number ? size : number,
+                     fmt::format("must be above 0, as {} is", has_number ? number : size));
+  };
+  need_both("time_masks", a.time_masks > 0, "time_mask_ms", a.time_mask_ms > 0);
+  need_both("frequency_masks", a.frequency_masks > 0, "frequency_mask_bands",
+            a.frequency_mask_bands > 0);
+  if (a.time_masks > 0 && a.time_mask_ms < f.hop_ms)
+    section.refuse("time_mask_ms",
+                   fmt::format("is {}, less than a frame, which has {:.4g} ms; make it longer",
+                               a.time_mask_ms, f.hop_ms));
+  for (const auto& [key, bands] : {std::pair("frequency_mask_bands", a.frequency_mask_bands),
+                                   {"transpose_bands", a.transpose_bands}})
+    if (bands > 0 && bands >= f.n_mels)
+      section.refuse(key, fmt::format("must be less than features.n_mels, which is {}", f.n_mels));
+  if (a.gain_db > 0 && f.normalise_recording)
+    section.refuse("gain_db",
+                   "changes nothing, as features.normalise_recording takes each recording's level "
+                   "away; leave one of them out");
+}
+
 /// What one key alone does not show.
 void check_together(const TomlReader& root, const TrainConfig& config) {
   const DataSource& d = config.data;
@@ -64,6 +98,7 @@ void check_together(const TomlReader& root, const TrainConfig& config) {
   if (p.batch_size % p.shards != 0)
     training.refuse("shards",
                     fmt::format("must divide training.batch_size, which is {}", p.batch_size));
+  check_augmentation(root.section("augmentation"), config);
   check_grammar(root.section("grammar"), config);
   const TomlReader evaluation = root.section("evaluation");
   if (config.tolerances.empty()) evaluation.refuse("tolerances", "must hold at least one number");

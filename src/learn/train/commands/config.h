@@ -33,6 +33,7 @@ struct DataSource {
   std::int64_t folds = 0;      ///< the recordings are dealt into so many; 0: split as they are
   std::int64_t test_fold = 1;  ///< the one that is the test set
   double train_share = 1;      ///< so much of the training recordings is trained on
+  std::string group;           ///< ManifestOptions::group
   bool skip_unpaired = false;  ///< leave out recordings without labels, and labels without them
   bool card_said_it = false;   ///< what is left out, and what is odd about labels, was said before
 };
@@ -76,6 +77,7 @@ struct TrainConfig {
   std::int64_t max_duration = 0;  ///< in frames; 0: the longest gold segment of the training set
   bool join_long = false;  ///< decoded pieces of a segment that is longer than allowed are joined
   TrainingPlan training;
+  Augmentation augmentation;  ///< of training batches alone
   Grammar grammar;
   std::vector<double> tolerances = {0.02};    ///< for boundaries, in seconds
   std::string text;                           ///< the TOML it was read from

@@ -109,9 +109,14 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            std::vector<std::pair<std::string, bool>>{{"refuse", false}, {"skip", true}},
            "Recordings without labels, and labels without a recording: refused, or left out with a "
            "warning.");
+  s.text("group", SEGFUSE_AT(data.group),
+         "What recordings of one speaker or animal have in common: \"folder\", a column of the "
+         "manifest, or an expression as `^(bird[0-9]+)_`, whose parentheses stand around a part of "
+         "the names. Splits and folds that are dealt never part a group. Empty: there are none.");
   s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
           "So many folds, whatever the splits were: number i of the sorted recordings is in fold "
-          "i mod folds + 1, counted from 0. `test_fold` is the test set; of the others every tenth "
+          "i mod folds + 1, counted from 0; groups are dealt so that folds are even. `test_fold` "
+          "is the test set; of the others every tenth "
           "is for development. 0: the splits as they are.");
   s.whole("test_fold", SEGFUSE_AT(data.test_fold), 1, 100'000,
           "Which of the folds is the test set.");
@@ -301,6 +306,41 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
            "Memory of the running mean of the parameters that decodes; 0: the last ones do.");
 }
 
+/// The ratio of noise is drawn between two numbers.
+void add_noise_key(Section& s) {
+  static constexpr double kLeast = -40, kMost = 120;
+  s.add("noise_snr_db", fmt::format("list of two numbers, {} to {}", kLeast, kMost),
+        "Gaussian noise on the normalised features, at a ratio to them between these, in dB; "
+        "without it none.",
+        [](const TomlReader& t, TrainConfig& c) {
+          if (!t.has("noise_snr_db")) return;
+          std::vector<double>& range = c.augmentation.noise_snr_db;
+          range = t.numbers("noise_snr_db");
+          if (range.size() != 2 || !(range[0] <= range[1]) || !(range[0] >= kLeast) ||
+              !(range[1] <= kMost))
+            t.refuse("noise_snr_db", fmt::format("must be two numbers from {} to {}, the smaller "
+                                                 "one first, as in [10, 30]",
+                                                 kLeast, kMost));
+        });
+}
+
+void add_augmentation_keys(std::vector<ConfigKey>& keys) {
+  Section s(keys, "augmentation");
+  s.whole("time_masks", SEGFUSE_AT(augmentation.time_masks), 0, 1000,
+          "Stretches of each training recording that an epoch shows as the mean; 0: none.");
+  s.number("time_mask_ms", SEGFUSE_AT(augmentation.time_mask_ms), 0, kHuge,
+           "Length of the longest, in milliseconds; each is as long as it happens, from 0 on.");
+  s.whole("frequency_masks", SEGFUSE_AT(augmentation.frequency_masks), 0, 1000,
+          "Of `log_mel`: ranges of bands that an epoch shows as the mean; 0: none.");
+  s.whole("frequency_mask_bands", SEGFUSE_AT(augmentation.frequency_mask_bands), 0, 1000,
+          "Bands of the widest.");
+  s.number("gain_db", SEGFUSE_AT(augmentation.gain_db), 0, 60,
+           "Each recording louder or softer by up to so many dB; 0: as it is.");
+  add_noise_key(s);
+  s.whole("transpose_bands", SEGFUSE_AT(augmentation.transpose_bands), 0, 1000,
+          "Of `log_mel`: each recording higher or lower by up to so many bands; 0: as it is.");
+}
+
 void add_grammar_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "grammar");
   s.add("next", "table of lists of labels",
@@ -337,6 +377,7 @@ std::vector<ConfigKey> all_keys() {
   add_feature_keys(keys);
   add_model_keys(keys);
   add_training_keys(keys);
+  add_augmentation_keys(keys);
   add_grammar_keys(keys);
   Section(keys, "evaluation")
       .add("tolerances", "list of numbers, at least one",

@@ -311,7 +311,9 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
         "the model was trained on recordings in memory; pass --data to say what it is measured on");
   // A path out of the model file was chosen by the maker of that file.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
-  std::vector<Recording> recordings = find_recordings(model.config, path, allow_commands);
+  TrainConfig source = model.config;
+  if (!split) source.data.group.clear();  // nothing is dealt, so other names may have other rules
+  std::vector<Recording> recordings = find_recordings(source, path, allow_commands);
   if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())
     throw DataError(
@@ -404,6 +406,8 @@ System run_system(const TrainConfig& config, HeadKind head, Corpus& corpus,
   with_recipe.recipe = recipe_of(system.model.config, corpus.labels);
   add_data(with_recipe.recipe, "test", corpus.test.sequences);
   if (corpus.init) with_recipe.recipe.emplace_back("SHA-256 of training.init", corpus.init->sha256);
+  with_recipe.augmenter = augmenter_of(config.augmentation, config.features, corpus.normalisation,
+                                       config.training.seed);
   const Segmenter segmenter(system.model.config.model);
   system.parameter_count = segmenter.parameter_count();
   system.outcome = train(segmenter, config.training, std::move(start.parameters),

@@ -4,7 +4,7 @@
 
 #include "base/console/log.h"
 #include "learn/data/label_files.h"
-#include "learn/data/recordings.h"
+#include "learn/data/splits/splits.h"
 #include "learn/data/unlabelled.h"
 #include "learn/train/commands/experiment.h"
 
@@ -44,6 +44,20 @@ void tell_left_out(const std::vector<Recording>& recordings, const Unpaired& unp
     log(LogLevel::kWarning, "{}", sentence);
 }
 
+/// How groups were dealt; folds deal them anew, and say so themselves.
+void tell_groups(const std::vector<Recording>& recordings, const DataSource& source) {
+  if (source.group.empty() || source.folds > 0 || source.card_said_it) return;
+  const auto count = [&](Split split) {
+    return data::count_groups(recordings_of(recordings, split));
+  };
+  log(LogLevel::kInfo,
+      "data.group: recordings of {} groups; {} to train on, {} for development, {} for test",
+      data::count_groups(recordings), count(Split::kTrain), count(Split::kDev),
+      count(Split::kTest));
+  if (const std::string torn = data::torn_groups(recordings); !torn.empty())
+    log(LogLevel::kWarning, "data.group: {}", torn);
+}
+
 }  // namespace
 
 std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
@@ -54,10 +68,12 @@ std::vector<Recording> find_recordings(const TrainConfig& config, const std::str
   options.values = config.features.kind == FeatureKind::kValues;
   if (config.data.skip_unpaired) options.unpaired = &unpaired;
   options.tier = config.data.tier;
+  options.group = config.data.group;
   std::vector<Recording> recordings = load_manifest(path, options);
   data::leave_out_other_tiers(recordings, config.data.tier, options.unpaired);
   tell_other_labels(recordings);
   if (!config.data.card_said_it) tell_left_out(recordings, unpaired, config.data.tier);
+  tell_groups(recordings, config.data);
   choose_recordings(recordings, config);
   return recordings;
 }
@@ -69,8 +85,13 @@ void choose_recordings(std::vector<Recording>& recordings, const TrainConfig& co
   };
   if (source.folds > 0) {
     data::deal_folds(recordings, source.folds, source.test_fold);
-    log(LogLevel::kInfo, "data.folds: fold {} of {} is the test set, {} of {} recordings",
-        source.test_fold, source.folds, count(Split::kTest), recordings.size());
+    const std::int64_t groups = data::count_groups(recordings);
+    log(LogLevel::kInfo, "data.folds: fold {} of {} is the test set, {} of {} recordings{}",
+        source.test_fold, source.folds, count(Split::kTest), recordings.size(),
+        groups == 0
+            ? ""
+            : fmt::format(", {} of {} groups",
+                          data::count_groups(recordings_of(recordings, Split::kTest)), groups));
   }
   if (source.train_share == 1) return;
   const auto all = count(Split::kTrain);

@@ -91,6 +91,10 @@ learn::TrainConfig configured(const TrainOptions& options) {
         "two places for the data: data.path is '{}', and recordings in memory were given; leave "
         "one of them out",
         config.data.path));
+  if (!config.data.group.empty())
+    throw UsageError(
+        "data.group is for recordings in files; give each of those in memory its group, and leave "
+        "it out");
   config.data.held = options.recordings;
   learn::set_data_path(config, "");
   return config;

@@ -36,12 +36,14 @@ namespace {
 /// Where something lies does not count. What is not in use is not named: runs from before there
 /// was such a setting go on.
 bool is_named(const std::string& setting, const TrainConfig& config) {
+  if (setting.starts_with("augmentation.")) return config.augmentation.any();
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
   if (setting == "training.shards") return config.training.shards > 1;
   if (setting == "model.causal") return config.model.causal;
   const semicrf::DurationFamily durations = config.model.durations;
   if (setting == "model.durations") return durations != semicrf::DurationFamily::kTable;
   if (setting == "model.duration_buckets") return durations == semicrf::DurationFamily::kBuckets;
+  if (setting == "data.group") return !config.data.group.empty();
   if (setting == "data.folds" || setting == "data.test_fold") return config.data.folds > 0;
   return setting != "data.train_share" || config.data.train_share < 1;
 }

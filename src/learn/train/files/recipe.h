@@ -16,10 +16,10 @@ using Recipe = std::vector<std::pair<std::string, std::string>>;
 
 /// The settings, the labels in their order and the folding map of the metrics. The title, the
 /// data's path and that of the initial model are left out: what lies there counts (add_data,
-/// InitialModel::hash), not where. The number of epochs
-/// counts: the learning rate of every step depends on it. One shard a step, no folds, the whole of
-/// the training set and an encoder that is not causal are not named: runs from before there were
-/// such settings go on.
+/// InitialModel::hash), not where. The number of epochs counts: the learning rate of every step
+/// depends on it. What is as it was before there was a setting for it is not named (one shard a
+/// step, no folds, no groups, the whole of the training set, no augmentation, an encoder that is
+/// not causal, a table of durations): older runs go on.
 Recipe recipe_of(const TrainConfig& config, const Alphabet& labels);
 
 /// Adds what the recordings of one set ("training") hold: their ids, hashes of their features, as

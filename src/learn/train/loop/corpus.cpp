@@ -6,7 +6,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/thread_pool.h"
 #include "learn/data/feature_store.h"
+#include "learn/data/features/augmentation.h"
 #include "learn/model/given_encoder.h"
 #include "learn/train/loop/bound_inputs.h"
 
@@ -146,6 +148,27 @@ Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::
     fill_row(batch, row, sequences[static_cast<std::size_t>(rows[static_cast<std::size_t>(row)])],
              every_frame, time);
   return batch;
+}
+
+std::shared_ptr<const data::Augmenter> augmenter_of(const Augmentation& augmentation,
+                                                    const FeatureConfig& features,
+                                                    const Normalisation& normalisation,
+                                                    std::uint64_t seed) {
+  if (!augmentation.any()) return nullptr;
+  return std::make_shared<const data::Augmenter>(augmentation, features, normalisation, seed);
+}
+
+void augment(Batch& batch, const data::Augmenter& augmenter, std::int64_t epoch, ThreadPool& pool) {
+  const Shape& shape = batch.features.shape();
+  const std::int64_t columns = shape[2];
+  const std::span<float> all = batch.features.span<float>();
+  pool.run(shape[0], [&](std::int64_t row) {
+    const auto at = static_cast<std::size_t>(row);
+    const std::int64_t frames = batch.lengths.span<std::int64_t>()[at];
+    augmenter.apply(all.subspan(at * static_cast<std::size_t>(shape[1] * columns),
+                                static_cast<std::size_t>(frames * columns)),
+                    epoch, batch.rows[at]);
+  });
 }
 
 void bind_batch(BoundInputs& inputs, const Batch& batch, const ShardPlace& place) {

@@ -1,6 +1,7 @@
 #pragma once
 // A corpus in memory, ready for training, and its batches as tensors.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,14 @@
 
 #include "learn/model/segmenter.h"
 #include "segfuse/data.h"
+
+namespace segfuse {
+class ThreadPool;
+}
+
+namespace segfuse::data {
+class Augmenter;
+}
 
 namespace segfuse::learn {
 
@@ -83,6 +92,14 @@ struct Batch {
 /// what the encoder takes together.
 Batch make_batch(const std::vector<Sequence>& sequences, const std::vector<std::int64_t>& rows,
                  const ModelConfig& model, std::int64_t round = 1);
+
+/// Null where nothing is to be changed.
+std::shared_ptr<const data::Augmenter> augmenter_of(const Augmentation& augmentation,
+                                                    const FeatureConfig& features,
+                                                    const Normalisation& normalisation,
+                                                    std::uint64_t seed);
+/// What an epoch shows of the sequences; padding stays 0.
+void augment(Batch& batch, const data::Augmenter& augmenter, std::int64_t epoch, ThreadPool& pool);
 
 /// A batch's place in the training.
 struct ShardPlace {

@@ -11,6 +11,7 @@
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
+#include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/os/interrupt.h"
 #include "engine/device/accelerator.h"
@@ -301,6 +302,8 @@ void Run::watch_scores(const EpochRecord& record) {
 /// A batch; its tensors on their way to the accelerator, if there is one.
 Batch Run::stage(const std::vector<std::int64_t>& rows) const {
   Batch batch = make_batch(train_, rows, segmenter_.config());
+  if (options_.augmenter != nullptr)
+    augment(batch, *options_.augmenter, state_.epoch, pool_of(options_.execution.context));
   try {
     step_->stage(batch);
   } catch (const engine::OutOfDeviceMemory& error) {

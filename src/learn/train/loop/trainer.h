@@ -23,10 +23,10 @@ namespace segfuse::learn {
 class RankWatch;
 
 struct EpochRecord {
-  std::int64_t epoch = 0;    ///< 1, 2, ...
-  double train_loss = 0;     ///< mean of -log p(gold) per gold segment, with dropout
-  double dev_loss = 0;       ///< the same on the development set; NaN where it was not scored
-  double dev_error = 0;      ///< label error rate there; NaN where it was not scored
+  std::int64_t epoch = 0;  ///< 1, 2, ...
+  double train_loss = 0;   ///< mean of -log p(gold) per gold segment, with dropout and augmentation
+  double dev_loss = 0;     ///< the same on the development set; NaN where it was not scored
+  double dev_error = 0;    ///< label error rate there; NaN where it was not scored
   double learning_rate = 0;  ///< of the last step
   double crf_largest = 0;    ///< greatest magnitude of the CRF's parameters; 0 without a CRF
   double other_largest = 0;  ///< of all others
@@ -56,9 +56,10 @@ struct TrainerOptions {
   RankWatch* watch = nullptr;           ///< hears what this rank does; may be null
   std::string comm{};                   ///< how they exchange: segfuse::TrainOptions::comm
   const comm::NcclApi* nccl = nullptr;  ///< null: this machine's, where it is needed
-  bool name_offender = true;      ///< a step that is not finite is run again to find the operation
-  std::string name = "training";  ///< for the progress bar
-  Recipe recipe{};                ///< of all but the data; a checkpoint with another one is refused
+  bool name_offender = true;  ///< a step that is not finite is run again to find the operation
+  std::shared_ptr<const data::Augmenter> augmenter{};  ///< of the training batches; null: none
+  std::string name = "training";                       ///< for the progress bar
+  Recipe recipe{};  ///< of all but the data; a checkpoint with another one is refused
 };
 
 /// How good a decoded development set is.
