@@ -48,6 +48,19 @@ std::vector<Case> cases() {
     c.deltas = 1;
   });
   add("another rate", [](FeatureConfig&) {}, 11025);
+  const auto kind = [&](std::string name, FeatureKind which, const auto& change, int rate) {
+    FeatureConfig config = default_features(which);
+    change(config);
+    all.push_back({std::move(name), config, rate});
+  };
+  kind("kaldi_fbank", FeatureKind::kKaldiFbank, [](FeatureConfig& c) { c.deltas = 1; }, 16000);
+  kind(
+      "kaldi_fbank without snip_edges, of another rate", FeatureKind::kKaldiFbank,
+      [](FeatureConfig& c) { c.snip_edges = false; }, 11025);
+  kind("whisper", FeatureKind::kWhisper, [](FeatureConfig& c) { c.deltas = 1; }, 16000);
+  kind(
+      "whisper, normalised", FeatureKind::kWhisper,
+      [](FeatureConfig& c) { c.normalise_recording = true; }, 16000);
   return all;
 }
 

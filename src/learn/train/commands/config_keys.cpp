@@ -145,21 +145,35 @@ void add_frame_keys(Section& s) {
         });
 }
 
+/// What the keys behind it have where they are not given depends on it.
+void add_kind_key(Section& s) {
+  std::vector<std::string> names;
+  std::string type;
+  for (const FeatureKind kind :
+       {FeatureKind::kLogMel, FeatureKind::kMfcc, FeatureKind::kRaw, FeatureKind::kValues,
+        FeatureKind::kKaldiFbank, FeatureKind::kWhisper}) {
+    names.emplace_back(name_of(kind));
+    type += fmt::format("{}\"{}\"", type.empty() ? "" : ", ", names.back());
+  }
+  s.add("kind", type,
+        "Log-mel energies, their cosine transform, the samples themselves, the numbers of "
+        "recordings that are no audio, or what models of Kaldi's kind and Whisper take.",
+        [names](const TomlReader& t, TrainConfig& c) {
+          const std::string chosen = t.choice("kind", std::string(name_of(c.features.kind)), names);
+          c.features = default_features(feature_kind_from_name(chosen));
+        });
+}
+
 void add_feature_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "features");
-  s.choice("kind", SEGFUSE_AT(features.kind),
-           std::vector<std::pair<std::string, FeatureKind>>{{"log_mel", FeatureKind::kLogMel},
-                                                            {"mfcc", FeatureKind::kMfcc},
-                                                            {"raw", FeatureKind::kRaw},
-                                                            {"values", FeatureKind::kValues}},
-           "Log-mel energies, their cosine transform, the samples themselves, or the numbers of "
-           "recordings that are no audio.");
+  add_kind_key(s);
   s.whole("sample_rate", SEGFUSE_AT(features.sample_rate), 1, 10'000'000,
           "Of the recordings, in Hz.");
   s.number("window_ms", SEGFUSE_AT(features.window_ms), 1e-3, kHuge,
            "Length of the window of a frame, in milliseconds.");
   add_frame_keys(s);
-  s.whole("n_mels", SEGFUSE_AT(features.n_mels), 1, 1000, "Bands of the mel scale.");
+  s.whole("n_mels", SEGFUSE_AT(features.n_mels), 1, 1000,
+          "Bands of the mel scale; 80 for `kaldi_fbank` and `whisper` where it is not given.");
   s.whole("n_mfcc", SEGFUSE_AT(features.n_mfcc), 1, 1000, "Coefficients of `mfcc`.");
   s.number("fmin", SEGFUSE_AT(features.fmin), 0, kHuge, "Lower end of the mel scale, in Hz.");
   s.number("fmax", SEGFUSE_AT(features.fmax), 0, kHuge,
@@ -170,6 +184,16 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
            "Of `mfcc`: weight of the higher coefficients; 0: none.");
   s.whole("raw_bins", SEGFUSE_AT(features.raw_bins), 0, 1'000'000,
           "Of `raw`: averages a window; 0: every sample.");
+  s.add("snip_edges", "boolean",
+        "Of `kaldi_fbank`: whether windows begin with their frames (true, where it is not given) "
+        "or lie in the middle of them.",
+        [](const TomlReader& t, TrainConfig& c) {
+          FeatureConfig& f = c.features;
+          if (f.kind == FeatureKind::kKaldiFbank)
+            f.snip_edges = t.boolean("snip_edges", f.snip_edges);
+          else if (t.has("snip_edges"))
+            t.refuse("snip_edges", "is for kind = \"kaldi_fbank\" only");
+        });
   s.whole("deltas", SEGFUSE_AT(features.deltas), 0, 2,
           "Slopes over time beside the features, once or twice.");
   s.boolean("normalise_recording", SEGFUSE_AT(features.normalise_recording),
