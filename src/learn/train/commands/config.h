@@ -77,7 +77,10 @@ struct TrainConfig {
   bool join_long = false;  ///< decoded pieces of a segment that is longer than allowed are joined
   TrainingPlan training;
   Grammar grammar;
-  std::vector<double> tolerances = {0.02};    ///< for boundaries, in seconds
+  std::vector<double> tolerances = {0.02};  ///< for boundaries, in seconds
+  double edge_tolerance = 0.15;             ///< as MetricsConfig has it
+  /// Labels that are no segments of interest; without them the fill label is.
+  std::optional<std::vector<std::string>> background;
   std::string text;                           ///< the TOML it was read from
   std::vector<std::string> overrides;         ///< \"section.key=value\", winning over the text
   std::vector<TomlReader::Setting> settings;  ///< every key, with overrides and defaults

@@ -335,6 +335,30 @@ void add_grammar_keys(std::vector<ConfigKey>& keys) {
   durations("longest", &Grammar::longest, "Seconds that a segment of a label lasts at most.");
 }
 
+/// The last two take no part in a training, and no recipe names them.
+void add_evaluation_keys(std::vector<ConfigKey>& keys) {
+  Section s(keys, "evaluation");
+  s.add("tolerances", "list of numbers, at least one",
+        "How far a boundary may be off, in seconds; the first one counts in the report.",
+        [](const TomlReader& t, TrainConfig& c) {
+          c.tolerances = t.numbers("tolerances", c.tolerances);
+        });
+  s.add("edge_tolerance", "number, 0 to 1",
+        "How far onsets and offsets of a label may be off, in seconds, for their sensitivity, PPV "
+        "and errors; 0.15 where it is not given.",
+        [](const TomlReader& t, TrainConfig& c) {
+          if (t.has("edge_tolerance"))
+            c.edge_tolerance = t.number("edge_tolerance", c.edge_tolerance, 0, 1);
+        });
+  s.add("background", "list of labels",
+        "What is no segment of interest: gaps, silence. Chunks, edges and the segment error rate "
+        "leave these labels out, after `data.metric_fold`. Where it is not given: "
+        "`data.fill_label`.",
+        [](const TomlReader& t, TrainConfig& c) {
+          if (t.has("background")) c.background = t.strings("background");
+        });
+}
+
 std::vector<ConfigKey> all_keys() {
   std::vector<ConfigKey> keys;
   Section(keys, "").text("title", SEGFUSE_AT(title), "Heading of the report.");
@@ -343,12 +367,7 @@ std::vector<ConfigKey> all_keys() {
   add_model_keys(keys);
   add_training_keys(keys);
   add_grammar_keys(keys);
-  Section(keys, "evaluation")
-      .add("tolerances", "list of numbers, at least one",
-           "How far a boundary may be off, in seconds; the first one counts in the report.",
-           [](const TomlReader& t, TrainConfig& c) {
-             c.tolerances = t.numbers("tolerances", c.tolerances);
-           });
+  add_evaluation_keys(keys);
   return keys;
 }
 

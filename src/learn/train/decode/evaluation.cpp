@@ -126,10 +126,18 @@ std::string counts_text(const JoinedCounts& counts) {
   return text;
 }
 
+std::vector<std::string> background_of(const TrainConfig& config) {
+  if (config.background) return *config.background;
+  if (!config.data.fill_label) return {};
+  return {*config.data.fill_label};
+}
+
 MetricsConfig metrics_config(const TrainConfig& config) {
   MetricsConfig metrics;
   metrics.frame_seconds = config.features.hop_ms / 1000;
   metrics.tolerances = config.tolerances;
+  metrics.edge_tolerance = config.edge_tolerance;
+  metrics.background = background_of(config);
   metrics.merge_folded = config.data.metric_merge;
   if (!config.data.metric_fold.empty()) metrics.folding = read_folding_map(config.data.metric_fold);
   return metrics;
