@@ -109,6 +109,14 @@ class CompareTest(small_corpus.CorpusTest):
         tool.run("train", self.config, "--data", self.data, "--out", other, "--resume", *settings, check=0)
         resumed = json.loads((other / "metrics.json").read_text())
         self.assertEqual(resumed["by_label"], metrics["by_label"])
+        # So can a model that was measured otherwise be measured so.
+        again = tool.run("eval", self.a, *settings[:4], "--json", check=0)
+        self.assertEqual(json.loads(again.stdout)["by_label"], metrics["by_label"])
+        self.assertNotIn("evaluation.background names", again.stderr)
+        said = tool.run("eval", self.a, "--set", 'evaluation.background = ["nothing"]', check=0).stderr
+        self.assertIn("evaluation.background names 'nothing', which no measured segment has", said)
+        refused = tool.run("eval", self.a, "--set", "model.width=3", check=2).stderr
+        self.assertIn("'model.width=3' is no setting of [evaluation]", refused)
         # Two runs side by side.
         compared = self.directory / "fields-compared"
         tool.run("compare", out, other, "--out", compared, check=0)

@@ -99,6 +99,9 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
 /// Data given beside the configuration win over its data.path.
 void set_data_path(TrainConfig& config, const std::string& path);
 
+/// As if the configuration had these overrides, all of [evaluation]; UsageError for others.
+void set_evaluation(TrainConfig& config, const std::vector<std::string>& overrides);
+
 /// As if the configuration had them. UsageError where they do not divide the batch.
 void set_shards(TrainConfig& config, std::int64_t shards);
 /// For an encoder that is given: it has one recording at a time, so each is a shard of its own.

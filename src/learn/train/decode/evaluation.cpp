@@ -143,6 +143,23 @@ MetricsConfig metrics_config(const TrainConfig& config) {
   return metrics;
 }
 
+namespace {
+
+/// A name that was not meant says nothing otherwise.
+void check_background(const TrainConfig& config, const Metrics& metrics) {
+  if (!config.background || metrics.recordings() == 0) return;
+  for (const std::string& label : *config.background) {
+    const bool is_there = std::ranges::any_of(metrics.confusions(), [&](const auto& pair) {
+      return pair.first.first == label || pair.first.second == label;
+    });
+    if (!is_there)
+      log(LogLevel::kWarning, "evaluation.background names '{}', which no measured segment has",
+          label);
+  }
+}
+
+}  // namespace
+
 Evaluation measure(const TrainedModel& model, const LabelledSet& set,
                    std::vector<Decoded> decoded) {
   const double hop = model.config.features.hop_ms / 1000;
@@ -184,6 +201,7 @@ Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, con
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   Evaluation evaluation = measure(model, set, std::move(decoded));
   evaluation.decode_seconds = seconds;
+  check_background(model.config, evaluation.metrics);
   if (const std::string text = limit_text(model, evaluation); !text.empty())
     log(LogLevel::kInfo, "{}", text);
   return evaluation;
