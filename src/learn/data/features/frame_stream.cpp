@@ -104,9 +104,11 @@ const float* BaseFrames::window_of(const std::vector<float>& signal, std::int64_
   const bool kaldi = state_.config.kind == FeatureKind::kKaldiFbank;
   const std::int64_t begin = grid.begin_of(frame);
   const bool inside = begin >= 0 && begin + grid.window() <= arrived_;
-  if (inside && !kaldi) return signal.data() + (begin - first_);
+  const float* const samples = inside ? signal.data() + (begin - first_) : nullptr;
+  if (inside && !kaldi) return samples;
   own.clear();
-  for (std::int64_t i = 0; i < grid.window(); ++i) {
+  if (inside) own.assign(samples, samples + grid.window());
+  for (std::int64_t i = std::ssize(own); i < grid.window(); ++i) {
     const std::optional<std::int64_t> at = grid.sample_at(begin + i, arrived_);
     own.push_back(at ? signal[static_cast<std::size_t>(*at - first_)] : 0);
   }
