@@ -26,6 +26,8 @@ std::vector<std::string> tolerances_of(const Json& metrics) {
 
 std::vector<Column> columns_of(const Json& metrics) {
   std::vector<Column> columns{{"label_error_rate", "label err"}};
+  if (metrics.contains("background") && !metrics["background"].empty())
+    columns.push_back({"segment_error_rate", "segment err"});
   for (const std::string& tolerance : tolerances_of(metrics)) {
     columns.push_back({"boundary_f1_" + tolerance, "boundary F1 " + tolerance});
     columns.push_back({"r_value_" + tolerance, "R-value " + tolerance});

@@ -289,6 +289,10 @@ void add_eval(Command app, Common& common) {
   command.option("--split", *split, kSplits).shows_default();
   command.option("--out", options->out, "Directory for metrics.json and report.html");
   command.option("--channel", options->channel, kChannel);
+  command
+      .option("--set", options->overrides,
+              "Override a setting of [evaluation], as in evaluation.edge_tolerance=0.05")
+      .takes_one_at_a_time();
   command.footer("\nExample:\n  segfuse eval out/ecg --data ludb_lead_ii --split test --json");
   command.runs([options, split, &common] {
     options->context = Context::process_default();

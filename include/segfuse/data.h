@@ -56,12 +56,14 @@ inline constexpr int kMaxResampling = 256;
 
 // ----------------------------------------------------------------------------------- features
 
-enum class FeatureKind { kLogMel, kMfcc, kRaw, kValues };
-std::string_view name_of(FeatureKind kind) noexcept;  ///< log_mel, mfcc, raw, values
+enum class FeatureKind { kLogMel, kMfcc, kRaw, kValues, kKaldiFbank, kWhisper };
+/// log_mel, mfcc, raw, values, kaldi_fbank, whisper.
+std::string_view name_of(FeatureKind kind) noexcept;
 FeatureKind feature_kind_from_name(std::string_view name);
 
 /// Frame t covers the time [t hop, (t+1) hop); its window of window_ms is centred on the middle of
 /// the frame; a signal is mirrored at its ends. N samples give T = max(1, ceil(N / hop)) frames.
+/// kaldi_fbank and whisper have their windows elsewhere, see below.
 ///
 /// log_mel: pre-emphasis, Hamming window, power spectrum (FFT of the next power of two), n_mels
 /// triangles on the HTK mel scale between fmin and fmax, log(max(energy, 1e-10)).
@@ -69,6 +71,18 @@ FeatureKind feature_kind_from_name(std::string_view name);
 /// raw: the window cut into raw_bins equal parts, each averaged (0: every sample for itself).
 /// deltas: then the regression slopes over +-2 frames (HTK), and for 2 the slopes of these.
 /// values: the rows of a file of numbers, frame_rate of them a second; no audio.
+/// kaldi_fbank: Kaldi's compute-fbank-feats without dither, of samples as 16-bit numbers: each
+/// window without its mean, pre-emphasised within itself, Povey window, power spectrum (FFT of the
+/// next power of two), n_mels triangles on the mel scale, log(max(energy, 2^-23)). A hop is a
+/// whole number of samples S, a window of W samples is rounded down. With snip_edges windows begin
+/// with their frames, and Kaldi has the first 1 + floor((N - W) / S) rows; without it they lie in
+/// the middle of their frames, and Kaldi has the first floor(N / S + 1/2). In the rows behind them,
+/// and at the beginning, the signal is mirrored; the end samples stand twice.
+/// whisper: Whisper's log-mel spectrogram of the whole recording: 16 kHz, windows of 400 samples
+/// (periodic Hann) centred on the beginnings of frames of 160, mirrored at the beginning, zeros
+/// behind the end; 80 or 128 Slaney mels of 0 to 8 kHz, x = log10(max(energy, 1e-10)), then
+/// (max(x, m - 8) + 4) / 4 with the greatest x of the recording, m. Whisper has the first
+/// floor(N / 160) rows.
 /// Stacked channels: the columns of each, side by side, then the slopes of all.
 struct FeatureConfig {
   FeatureKind kind = FeatureKind::kLogMel;
@@ -86,8 +100,13 @@ struct FeatureConfig {
   int deltas = 0;                     ///< 0, 1 or 2
   bool normalise_recording = false;   ///< mean 0 and deviation 1 of each column per recording
   int channel = AudioOptions::kOnly;  ///< of each recording, as AudioOptions has it
+  bool snip_edges = true;             ///< of kaldi_fbank
   bool operator==(const FeatureConfig&) const = default;
 };
+/// FeatureConfig(), and for kaldi_fbank and whisper 80 bands and what else they are known by.
+FeatureConfig default_features(FeatureKind kind);
+/// Whether the features of a frame depend on the whole recording.
+bool needs_whole_recording(const FeatureConfig& config) noexcept;
 
 /// Computes features. Immutable; may be used from many threads at once.
 class FeatureExtractor {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,10 @@ struct MetricsConfig {
   /// rate). Without it they are counted one by one (the syllable error rate, where "gap" is
   /// deleted). Neighbours that had one label before are never merged.
   bool merge_folded = true;
+  /// Labels, after folding, of what is no segment of interest: gaps, silence, "-". Chunks, edges
+  /// and the segment error rate leave them out.
+  std::vector<std::string> background{};
+  double edge_tolerance = 0.15;  ///< of EdgeCounts, in seconds; at most 1
 };
 
 /// Minimum-cost alignment of two label sequences (Levenshtein, unit costs). Of equally cheap ones
@@ -39,6 +44,7 @@ struct LabelErrors {
   std::int64_t substitutions = 0;
   std::int64_t insertions = 0;
   std::int64_t deletions = 0;
+  void add(const LabelErrors& other);
   double rate() const;  ///< (S + I + D) / gold over all recordings together
 };
 
@@ -47,6 +53,7 @@ struct MatchCounts {
   std::int64_t gold = 0;
   std::int64_t predicted = 0;
   std::int64_t hits = 0;
+  void add(const MatchCounts& other);
   double precision() const;
   double recall() const;
   double f1() const;  ///< 2 hits / (gold + predicted)
@@ -63,6 +70,23 @@ struct BoundaryCounts : MatchCounts {
   double r_value() const;
 };
 
+/// Onsets or offsets of the segments of one label; start and end of a recording do not count. Of
+/// the one-to-one matchings within the tolerance with the most pairs, the one with the smallest sum
+/// of distances, and of these one whose pairs do not cross, with earlier predicted edges.
+struct EdgeCounts : MatchCounts {
+  std::int64_t error_us = 0;    ///< sum over the pairs of predicted - gold, in microseconds
+  double square_us = 0;         ///< sum of the squares of these, which are whole numbers
+  double mean_ms() const;       ///< NaN without a pair
+  double deviation_ms() const;  ///< of a sample (n - 1); NaN with less than two pairs
+};
+
+/// What is counted of one label.
+struct LabelCounts {
+  MatchCounts chunks;  ///< as exact_segments
+  EdgeCounts onsets, offsets;
+  void add(const LabelCounts& other);
+};
+
 /// What all rates of some recordings are quotients of: sums over them.
 struct MetricCounts {
   std::int64_t frames = 0;
@@ -71,7 +95,17 @@ struct MetricCounts {
   std::vector<BoundaryCounts> boundaries;  ///< one for each tolerance
   MatchCounts exact_segments;
   std::vector<MatchCounts> segments;  ///< one for each tolerance
+  /// Without the background: label errors after neighbours are merged, chunks (exact segments, as
+  /// the CoNLL-2000 evaluation counts phrases), onsets and offsets together.
+  LabelErrors foreground;
+  MatchCounts chunks;
+  MatchCounts edges;
+  std::map<std::string, LabelCounts> by_label;  ///< without the background
+  bool has_fields = true;  ///< whether the last four were counted; files of before lack them
+  std::optional<double> drawn_macro;  ///< of a draw of recordings, which has no by_label
   double frame_accuracy() const;
+  /// The mean over labels of the chunks' F1; labels that nothing has count for nothing.
+  double chunk_f1_macro() const;
   /// Adds the counts of other recordings; InternalError where the tolerances are not as many.
   void add(const MetricCounts& other);
 };
@@ -120,7 +154,8 @@ class Metrics {
 
   /// An object with label_error_rate, frame_accuracy, boundary_{precision,recall,f1}_20ms,
   /// over_segmentation_20ms, r_value_20ms, segment_f1, segment_f1_20ms (for each tolerance),
-  /// recordings, counts, durations and confusions.
+  /// segment_error_rate, chunk_{precision,recall,f1,f1_macro}, edge_{sensitivity,ppv}_150ms,
+  /// recordings, counts, background, by_label, durations and confusions.
   std::string to_json() const;
 
  private:

@@ -132,6 +132,7 @@ struct EvaluateOptions {
   bool overwrite = false;         ///< replace what is there and not ours, or belongs to a training
   std::string command_line = {};  ///< as in TrainOptions
   Context context = {};           ///< as in TrainOptions
+  std::vector<std::string> overrides = {};  ///< of [evaluation]: "evaluation.tolerances=[0.05]"
 };
 
 struct EvaluateResult {

@@ -221,7 +221,8 @@ class Model:
 
     Attributes:
         labels: the labels, in the order of the columns of posteriors.
-        kind: "log_mel", "mfcc" or "raw", of samples of audio; "values": rows of numbers are frames.
+        kind: "log_mel", "mfcc", "raw", "kaldi_fbank" or "whisper", of samples of audio; "values":
+            rows of numbers are frames.
         sample_rate: in Hz, to which recordings of other rates are resampled; 0 for values.
         frame_rate: the frames of a second, which of values are the rows: 1 / hop_seconds.
         hop_seconds: the time that a frame of the posteriors covers.

@@ -26,6 +26,27 @@ class CliTest(tool.ToolTest):
         self.assertNotIn("http://", report.replace("http://www.w3.org/", ""))
         self.assertIn("<svg", (self.model / "sequence.svg").read_text())
 
+    def test_the_kind_of_features_brings_its_defaults(self):
+        file = self.directory / "kinds.toml"
+
+        def lines(*settings, code=0):
+            more = [word for one in settings for word in ("--set", f"features.{one}")]
+            ran = tool.run("train", file, "--print-config", *more, check=code)
+            return ran.stdout if code == 0 else ran.stderr
+
+        file.write_text('[features]\nkind = "log_mel"\n')
+        self.assertIn("n_mels = 40", lines())
+        self.assertNotIn("snip_edges", lines())
+        self.assertIn("'features.snip_edges' is for kind = \"kaldi_fbank\" only", lines("snip_edges=true", code=2))
+        kaldi = lines("kind=kaldi_fbank")
+        for line in ("n_mels = 80", "snip_edges = true", "fmin = 20", "preemphasis = 0.97"):
+            self.assertIn(line, kaldi)
+        self.assertIn("snip_edges = false", lines("kind=kaldi_fbank", "snip_edges=false"))
+        whisper = lines("kind=whisper", "hop_ms=10")
+        for line in ("n_mels = 80", "fmin = 0", "preemphasis = 0"):
+            self.assertIn(line, whisper)
+        self.assertIn("hop_ms is 20; expected 10 for whisper", lines("kind=whisper", "hop_ms=20", code=3))
+
     def test_eval_repeats_the_figures(self):
         trained = json.loads(self.trained.stdout)
         out = self.directory / "eval"

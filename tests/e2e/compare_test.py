@@ -80,6 +80,64 @@ class CompareTest(small_corpus.CorpusTest):
             again = json.loads(tool.run("eval", self.a / head, "--json", check=0).stdout)
             self.assertEqual(again["label_error_rate"], metrics["systems"][head]["label_error_rate"])
 
+    def test_figures_of_the_fields(self):
+        label = sorted(self.metrics["by_label"])[0]
+        out, other = self.directory / "fields", self.directory / "fields-again"
+        settings = ["--set", f'evaluation.background=["{label}"]', "--set", "evaluation.edge_tolerance=0.05",
+                    "--set", "training.epochs=2"]
+        said = tool.run("train", self.config, "--data", self.data, "--out", out, *settings, check=0).stdout
+        self.assertIn("segment err", said)
+        metrics = json.loads((out / "metrics.json").read_text())
+        self.assertEqual(metrics["background"], [label])
+        self.assertNotIn(label, metrics["by_label"])
+        self.assertEqual(metrics["counts"]["foreground"]["gold"],
+                         sum(row["gold"] for row in metrics["by_label"].values()))
+        mean = sum(row["f1"] for row in metrics["by_label"].values()) / len(metrics["by_label"])
+        self.assertAlmostEqual(metrics["chunk_f1_macro"], mean)
+        for key in ("segment_error_rate", "chunk_f1", "chunk_f1_macro", "edge_sensitivity_50ms", "edge_ppv_50ms"):
+            low, high = metrics["intervals"][key]
+            self.assertTrue(low <= metrics[key] <= high, key)
+        onsets = next(iter(metrics["by_label"].values()))["onsets"]
+        self.assertEqual(onsets["sensitivity"], onsets["hits"] / onsets["gold"])
+        report = report_of(out)
+        self.assertEqual(report["tables"][0]["head"][:3], ["label", "gold", "decoded"])
+        self.assertEqual(len(report["tables"][0]["rows"]), len(metrics["by_label"]))
+        # They take no part in the training, so what there is can go on with others.
+        tool.run("train", self.config, "--data", self.data, "--out", other, "--set", "training.epochs=2", check=0)
+        plain = json.loads((other / "metrics.json").read_text())
+        self.assertEqual(plain["label_error_rate"], metrics["label_error_rate"])
+        tool.run("train", self.config, "--data", self.data, "--out", other, "--resume", *settings, check=0)
+        resumed = json.loads((other / "metrics.json").read_text())
+        self.assertEqual(resumed["by_label"], metrics["by_label"])
+        # So can a model that was measured otherwise be measured so.
+        again = tool.run("eval", self.a, *settings[:4], "--json", check=0)
+        self.assertEqual(json.loads(again.stdout)["by_label"], metrics["by_label"])
+        self.assertNotIn("evaluation.background names", again.stderr)
+        said = tool.run("eval", self.a, "--set", 'evaluation.background = ["nothing"]', check=0).stderr
+        self.assertIn("evaluation.background names 'nothing', which no measured segment has", said)
+        refused = tool.run("eval", self.a, "--set", "model.width=3", check=2).stderr
+        self.assertIn("'model.width=3' is no setting of [evaluation]", refused)
+        # Two runs side by side.
+        compared = self.directory / "fields-compared"
+        tool.run("compare", out, other, "--out", compared, check=0)
+        result = json.loads((compared / "compare.json").read_text())["systems"][str(out)]
+        self.assertEqual(result["by_label"], metrics["by_label"])
+        self.assertEqual(result["edge_ppv_50ms"], metrics["edge_ppv_50ms"])
+        refused = tool.run("compare", out, self.a, check=2).stderr
+        self.assertIn("evaluation.background", refused)
+        # A run of a version that did not count them: the rest is compared.
+        file = other / "recordings.json"
+        old = json.loads(file.read_text())
+        del old["edge_tolerance"], old["background"]
+        for row in old["recordings"]:
+            for counts in row["counts"].values():
+                del counts["foreground"], counts["by_label"]
+        file.write_text(json.dumps(old))
+        result = json.loads(tool.run("compare", out, other, "--json", check=0).stdout)["systems"][str(out)]
+        self.assertEqual(result["label_error_rate"], metrics["label_error_rate"])
+        self.assertNotIn("chunk_f1", result)
+        self.assertNotIn("by_label", result)
+
     def test_one_recording_has_no_interval(self):
         data, _ = self.corpus(test=1)
         out = self.directory / "one"

@@ -98,6 +98,19 @@ class LongTest(tool.ToolTest):
                 self.assertEqual(pieces, more)
                 self.assertEqual((self.directory / f"{head}-whole" / "heads.frames.csv").read_text().splitlines(), rows)
 
+    def test_front_ends_of_others_have_the_same_bytes_in_pieces(self):
+        path = self.recording("front-ends.wav", FRAMES + 3000)
+        for name, settings in (("kaldi", ["kind=kaldi_fbank"]),
+                               ("centred", ["kind=kaldi_fbank", "snip_edges=false", "deltas=1"]),
+                               ("whisper", ["kind=whisper", "n_mels=80"]),
+                               ("whisper-normalised", ["kind=whisper", "n_mels=128", "normalise_recording=true"])):
+            with self.subTest(name):
+                more = [word for one in settings for word in ("--set", f"features.{one}")]
+                model = self.train(name, *more)
+                pieces = self.decode(path, f"{name}-pieces", "--posteriors", model=model)
+                self.assertGreater(pieces.count(b"\n"), 100)
+                self.assertEqual(pieces, self.decode(path, f"{name}-whole", "--posteriors", "--k-best", "1", model=model))
+
     def assert_same_until(self, second, one, other):
         """The rows of segments that end before that second."""
         rows = [[row for row in table.decode().splitlines()[1:] if float(row.split(",")[1]) < second] for table in (one, other)]

@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -142,6 +143,22 @@ class StreamTest(tool.ToolTest):
         wanted = self.decoded(self.wav("rate", samples, rate=rate))
         self.same(self.stream(self.cut(samples), "--rate", rate), wanted)
 
+    def test_the_front_end_of_kaldi(self):
+        samples = self.samples[:2 * (5 * RATE + 3)]
+        path = self.wav("kaldi", samples)
+        for edges in ("true", "false"):
+            with self.subTest(snip_edges=edges):
+                model = self.train(f"kaldi-{edges}", "--set", "features.kind=kaldi_fbank", "--set",
+                                   f"features.snip_edges={edges}")
+                wanted = self.decoded(path, model)
+                self.assertAlmostEqual(wanted[-1][1], len(samples) / 2 / RATE, places=6)
+                self.same(self.stream(self.cut(samples), model=model), wanted)
+                # With the smallest lookahead that is allowed.
+                error = self.stream([], "--lookahead", 0.001, model=model, check=2)
+                least = re.search(r"at least ([0-9.]+) s", error).group(1)
+                whole = self.stream([samples], "--lookahead", least, model=model)
+                self.assertEqual(self.stream(self.cut(samples), "--lookahead", least, model=model), whole)
+
     def test_channels_are_chosen_as_in_files(self):
         one = array.array("h", self.samples[:2 * 3 * RATE])
         both = array.array("h", [x for a, b in zip(one, reversed(one), strict=True) for x in (a, b)]).tobytes()
@@ -203,7 +220,8 @@ class StreamTest(tool.ToolTest):
         for name, settings, words in (
                 ("attention", ["model.attention_blocks=1"], "sees the whole recording"),
                 ("recurrent", ["model.recurrent_blocks=1"], "sees the whole recording"),
-                ("normalised", ["features.normalise_recording=true"], "normalised over the whole")):
+                ("normalised", ["features.normalise_recording=true"], "normalised over the whole"),
+                ("whisper", ["features.kind=whisper", "features.n_mels=80"], "its loudest frame")):
             with self.subTest(name):
                 more = [word for one in [*settings, "training.epochs=1"] for word in ("--set", one)]
                 self.assertIn(words, self.stream([self.samples[:100]], model=self.train(name, *more), check=2))

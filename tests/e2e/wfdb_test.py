@@ -87,12 +87,29 @@ class WfdbTest(tool.ToolTest):
                       "2; number 1 (from 0) is taken, which the tier is of", "ecg: 250 Hz", "4 labels",
                       "which nobody has looked at: they are left out"):
             self.assertIn(words, result.stderr)
+        self.assertNotIn("resampled", result.stderr)
         self.assertLess(json.loads(result.stdout)["label_error_rate"], 0.7)
         out = self.directory / "decoded"
         tool.run("decode", model, folder / "r3.hea", "--out", out, "--format", "csv", check=0)
         self.assertIn("N", (out / "r3.csv").read_text())
         result = json.loads(tool.run("eval", model, "--data", folder, "--json", check=0).stdout)
         self.assertGreater(result["frame_accuracy"], 0.3)
+        # Of more than 20,000 frames it is decoded in pieces; alternatives need all of it at once.
+        long = self.directory / "long"
+        long.mkdir()
+        write_signals(long, "x", [lead * 40 for lead in leads_of(waves_of(1))])
+        labels = []
+        for name, more in (("pieces", ()), ("whole", ("--k-best", "1"))):
+            tool.run("decode", model, long / "x.hea", "--out", self.directory / name, "--format", "csv", *more, check=0)
+            labels.append((self.directory / name / "x.csv").read_bytes())
+        self.assertEqual(*labels)
+        self.assertGreater(labels[0].count(b"\n"), 100)
+        header = (long / "x.hea").read_text().splitlines()
+        header[2] = header[2].rsplit(" ", 3)[0] + " 1 0 II"
+        (long / "x.hea").write_text("\n".join(header) + "\n")
+        refused = tool.run("decode", model, long / "x.hea", "--out", self.directory / "changed-long", check=3).stderr
+        self.assertIn("x.hea:3: the checksum of", refused)
+        self.assertFalse((self.directory / "changed-long" / "x.TextGrid").exists())
 
     def test_beats_and_rhythms(self):
         def beats(waves):

@@ -483,15 +483,24 @@ def test_a_head_on_a_frozen_module_is_trained(tmp_path):
     assert torch.equal(other.weight, module.weight)
 
 
-def test_a_model_of_parts_takes_audio(tmp_path):
+@pytest.mark.parametrize(
+    ("features", "columns"),
+    [
+        ({"kind": "log_mel", "sample_rate": 8000, "n_mels": 10}, 10),
+        ({"kind": "kaldi_fbank", "sample_rate": 8000, "snip_edges": False}, 80),
+        ({"kind": "whisper"}, 80),
+    ],
+)
+def test_a_model_of_parts_takes_audio(tmp_path, features, columns):
     torch.manual_seed(1)
-    features = {"kind": "log_mel", "sample_rate": 8000, "n_mels": 10}
-    model = segfuse.Model.from_torch(nn.Linear(10, 2), labels=["a", "b"], features=features)
+    model = segfuse.Model.from_torch(nn.Linear(columns, 2), labels=["a", "b"], features=features)
     model.save(tmp_path)
     samples = np.sin(np.arange(8000, dtype=np.float32))
-    found = segfuse.Model.load(tmp_path).decode(samples, 8000)
+    read = segfuse.Model.load(tmp_path)
+    found = read.decode(samples, 8000)
     assert found.segments == model.decode(samples, 8000).segments
     assert found.seconds == 1.0
+    assert read.kind == features["kind"]
 
 
 def test_a_changed_program_in_a_file_is_refused(strided, tmp_path):

@@ -96,6 +96,7 @@ struct FeatureReader::State {
 
   void next_rows();
   void wait_for_all();
+  void next_settled();
 };
 
 /// The next rows without slopes; `read_all` says whether they are the last.
@@ -105,7 +106,7 @@ void FeatureReader::State::next_rows() {
   read_all ? base.end(rows) : base.push(samples.audio().samples, rows);
 }
 
-/// Reads everything, for the mean and deviation of each column.
+/// Reads everything, for what depends on all of it.
 void FeatureReader::State::wait_for_all() {
   waiting.emplace(base.width(), scratch);
   while (!read_all) {
@@ -113,12 +114,21 @@ void FeatureReader::State::wait_for_all() {
     waiting->add(rows);
   }
   const auto width = static_cast<std::size_t>(base.width());
+  if (!extractor.config().normalise_recording) return waiting->rewind();
   scale = scale_of_columns(width, [&](const RowVisitor& visit) {
     waiting->for_rows([&](std::span<float> some) {
+      base.settle(some);
       for (std::size_t at = 0; at < some.size(); at += width) visit(&some[at]);
     });
   });
   waiting->rewind();
+}
+
+/// The next ones of those that waited for all.
+void FeatureReader::State::next_settled() {
+  rows = waiting->next();
+  base.settle(rows);
+  if (extractor.config().normalise_recording) scale.apply(rows, base.width());
 }
 
 std::unique_ptr<FeatureReader> FeatureReader::open(const std::filesystem::path& audio,
@@ -154,13 +164,12 @@ std::optional<std::int64_t> FeatureReader::announced() const {
 
 Tensor FeatureReader::next() {
   State& x = *state_;
-  const bool waits = x.extractor.config().normalise_recording;
+  const bool waits = needs_whole_recording(x.extractor.config());
   if (waits && !x.waiting) x.wait_for_all();
   for (;;) {
     if (x.given_all) return x.deltas.push({}, true);
     if (waits) {
-      x.rows = x.waiting->next();
-      x.scale.apply(x.rows, x.base.width());
+      x.next_settled();
     } else {
       x.next_rows();
     }

@@ -29,6 +29,7 @@ std::optional<Example> part_of(const Example& whole, std::size_t begin, std::siz
   part.part_of = whole.id;
   part.features = rows_of(whole.features, first, last - first);
   part.seconds = is_last ? whole.seconds - offset : static_cast<double>(last - first) * hop;
+  part.sample_rate = whole.sample_rate;
   part.gold.source = whole.gold.source;
   for (std::size_t i = begin; i < end; ++i) {
     LabelSegment segment = segments[i];

@@ -1,6 +1,7 @@
 #include "learn/metrics/alignment.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <string_view>
@@ -84,6 +85,36 @@ std::int64_t match_times(std::span<const std::int64_t> gold,
     }
   }
   return hits;
+}
+
+EdgePairs match_edges(std::span<const std::int64_t> gold, std::span<const std::int64_t> predicted,
+                      std::int64_t tolerance) {
+  // best[j] is the best of the gold edges so far and the first j predicted ones. Two pairs that
+  // cross can be uncrossed without loss, so the last edges of both make a pair or one has none.
+  // Entries behind `filled` are equal to that one.
+  std::vector<EdgePairs> best(predicted.size() + 1);
+  std::size_t filled = 0;
+  std::size_t first = 0;
+  std::size_t end = 0;
+  for (const std::int64_t time : gold) {
+    while (first < predicted.size() && predicted[first] < time - tolerance) ++first;
+    while (end < predicted.size() && predicted[end] <= time + tolerance) ++end;
+    for (; filled < std::max(first, end); ++filled) best[filled + 1] = best[filled];
+    EdgePairs diagonal = best[first];
+    for (std::size_t j = first; j < end; ++j) {
+      const std::int64_t error = predicted[j] - time;
+      const double us = std::round(static_cast<double>(error) / 1000);
+      const EdgePairs paired{diagonal.hits + 1, diagonal.distance + std::abs(error),
+                             diagonal.error_us + static_cast<std::int64_t>(us),
+                             diagonal.square_us + us * us};
+      diagonal = best[j + 1];
+      for (const EdgePairs& other : {best[j], paired})
+        if (other.hits > best[j + 1].hits ||
+            (other.hits == best[j + 1].hits && other.distance < best[j + 1].distance))
+          best[j + 1] = other;
+    }
+  }
+  return best[filled];
 }
 
 std::int64_t match_segments(std::span<const TimedLabel> gold, std::span<const TimedLabel> predicted,

@@ -32,6 +32,17 @@ std::vector<AlignedPair> align_labels(std::span<const TimedLabel> gold,
 std::int64_t match_times(std::span<const std::int64_t> gold,
                          std::span<const std::int64_t> predicted, std::int64_t tolerance);
 
+/// Pairs of edges, and the sums over them of predicted - gold.
+struct EdgePairs {
+  std::int64_t hits = 0;
+  std::int64_t distance = 0;  ///< sum of the absolute values, in nanoseconds
+  std::int64_t error_us = 0;
+  double square_us = 0;
+};
+/// EdgeCounts says which pairs. Both lists are sorted. O(pairs within the tolerance) time.
+EdgePairs match_edges(std::span<const std::int64_t> gold, std::span<const std::int64_t> predicted,
+                      std::int64_t tolerance);
+
 /// Size of the largest one-to-one matching of segments of equal labels whose starts and whose ends
 /// differ by at most `tolerance`. Segments are in order and do not overlap, so per label the
 /// partners of a segment are a range that moves only forward and taking the earliest is optimal.

@@ -6,7 +6,36 @@ namespace segfuse::metrics {
 
 std::string suffix_of(double tolerance) { return fmt::format("{:.6g}ms", tolerance * 1000); }
 
-std::vector<Measure> measures_of(const std::vector<double>& tolerances) {
+namespace {
+
+void add_fields(std::vector<Measure>& all, double edge_tolerance) {
+  const auto add = [&](std::string key, std::string name, const char* note, Better better,
+                       std::function<double(const MetricCounts&)> value) {
+    all.push_back({std::move(key), std::move(name), note, better, false, std::move(value), true});
+  };
+  using enum Better;
+  add("segment_error_rate", "segment error rate",
+      "label error rate without the background (syllable error rate)", kLower,
+      [](const MetricCounts& c) { return c.foreground.rate(); });
+  add("chunk_precision", "chunk precision", "label and both edges on the frame, no background",
+      kHigher, [](const MetricCounts& c) { return c.chunks.precision(); });
+  add("chunk_recall", "chunk recall", "", kHigher,
+      [](const MetricCounts& c) { return c.chunks.recall(); });
+  add("chunk_f1", "chunk F1", "of all labels together", kHigher,
+      [](const MetricCounts& c) { return c.chunks.f1(); });
+  add("chunk_f1_macro", "chunk F1, macro", "mean over labels", kHigher,
+      [](const MetricCounts& c) { return c.chunk_f1_macro(); });
+  const std::string suffix = "_" + suffix_of(edge_tolerance);
+  const std::string at = fmt::format(" at {:g} ms", edge_tolerance * 1000);
+  add("edge_sensitivity" + suffix, "edge sensitivity" + at, "onsets and offsets of each label",
+      kHigher, [](const MetricCounts& c) { return c.edges.recall(); });
+  add("edge_ppv" + suffix, "edge PPV" + at, "positive predictive value", kHigher,
+      [](const MetricCounts& c) { return c.edges.precision(); });
+}
+
+}  // namespace
+
+std::vector<Measure> measures_of(const std::vector<double>& tolerances, double edge_tolerance) {
   using enum Better;
   std::vector<Measure> all;
   all.push_back({"label_error_rate", "label error rate",
@@ -36,6 +65,7 @@ std::vector<Measure> measures_of(const std::vector<double>& tolerances) {
   }
   all.push_back({"segment_f1", "exact segment F1", "label and both edges on the frame", kHigher,
                  false, [](const MetricCounts& c) { return c.exact_segments.f1(); }});
+  add_fields(all, edge_tolerance);
   all.push_back({"frame_accuracy", "frame accuracy", "", kHigher, true,
                  [](const MetricCounts& c) { return c.frame_accuracy(); }});
   return all;

@@ -18,10 +18,12 @@ struct Measure {
   Better better = Better::kHigher;
   bool headline = false;  ///< shown first
   std::function<double(const MetricCounts&)> value;
+  bool of_fields = false;  ///< of counts that not all have (MetricCounts::has_fields)
 };
 
 /// All of them, in the order in which they are shown.
-std::vector<Measure> measures_of(const std::vector<double>& tolerances);
+std::vector<Measure> measures_of(const std::vector<double>& tolerances,
+                                 double edge_tolerance = MetricsConfig().edge_tolerance);
 
 /// 0.02 -> "20ms", 0.0125 -> "12.5ms": what the keys of a tolerance end in.
 std::string suffix_of(double tolerance);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "learn/metrics/alignment.h"
+#include "learn/metrics/fields.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -95,6 +96,13 @@ void add_counts(MatchCounts& total, std::size_t gold, std::size_t predicted, std
 
 }  // namespace
 
+void LabelErrors::add(const LabelErrors& other) {
+  gold += other.gold;
+  substitutions += other.substitutions;
+  insertions += other.insertions;
+  deletions += other.deletions;
+}
+
 double LabelErrors::rate() const {
   const std::int64_t errors = substitutions + insertions + deletions;
   return quotient(errors, std::max<std::int64_t>(gold, 1), 0);
@@ -108,20 +116,23 @@ void MetricCounts::add(const MetricCounts& other) {
       "added counts have the same tolerances");
   frames += other.frames;
   correct_frames += other.correct_frames;
-  labels.gold += other.labels.gold;
-  labels.substitutions += other.labels.substitutions;
-  labels.insertions += other.labels.insertions;
-  labels.deletions += other.labels.deletions;
-  const auto sum = [](MatchCounts& a, const MatchCounts& b) {
-    a.gold += b.gold;
-    a.predicted += b.predicted;
-    a.hits += b.hits;
-  };
-  sum(exact_segments, other.exact_segments);
+  labels.add(other.labels);
+  exact_segments.add(other.exact_segments);
   for (std::size_t i = 0; i < boundaries.size(); ++i) {
-    sum(boundaries[i], other.boundaries[i]);
-    sum(segments[i], other.segments[i]);
+    boundaries[i].add(other.boundaries[i]);
+    segments[i].add(other.segments[i]);
   }
+  foreground.add(other.foreground);
+  chunks.add(other.chunks);
+  edges.add(other.edges);
+  for (const auto& [label, counted] : other.by_label) by_label[label].add(counted);
+  has_fields = has_fields && other.has_fields;
+}
+
+void MatchCounts::add(const MatchCounts& other) {
+  gold += other.gold;
+  predicted += other.predicted;
+  hits += other.hits;
 }
 
 double MatchCounts::precision() const { return quotient(hits, predicted, 1); }
@@ -155,6 +166,9 @@ Metrics::Metrics(MetricsConfig config) : config_(std::move(config)) {
   for (const double tolerance : config_.tolerances)
     if (!(tolerance >= 0))
       throw UsageError(fmt::format("a tolerance of {} s; expected at least 0", tolerance));
+  if (!(config_.edge_tolerance >= 0 && config_.edge_tolerance <= 1))
+    throw UsageError(
+        fmt::format("an edge tolerance of {} s; expected 0 to 1", config_.edge_tolerance));
   counts_.boundaries.resize(config_.tolerances.size());
   counts_.segments.resize(config_.tolerances.size());
 }
@@ -206,24 +220,27 @@ void Metrics::add_sequences(const Prepared& prepared) {
   };
   for (const TimedLabel& segment : gold) count(segment, &Sums::gold, &Sums::gold_ns);
   for (const TimedLabel& segment : predicted) count(segment, &Sums::predicted, &Sums::predicted_ns);
-  counts_.labels.gold += static_cast<std::int64_t>(gold.size());
+  LabelErrors errors;
+  errors.gold = std::ssize(gold);
   for (const metrics::AlignedPair& pair : metrics::align_labels(gold, predicted)) {
     const TimedLabel* first = pair.gold < 0 ? nullptr : &gold[static_cast<std::size_t>(pair.gold)];
     const TimedLabel* second =
         pair.predicted < 0 ? nullptr : &predicted[static_cast<std::size_t>(pair.predicted)];
     ++confusions_[{first ? first->label : "", second ? second->label : ""}];
     if (first == nullptr) {
-      ++counts_.labels.insertions;
+      ++errors.insertions;
     } else if (second == nullptr) {
-      ++counts_.labels.deletions;
+      ++errors.deletions;
     } else if (first->label != second->label) {
-      ++counts_.labels.substitutions;
+      ++errors.substitutions;
     } else {
       Sums& sums = durations_[first->label];
       ++sums.matched;
       sums.error_ns += std::abs((first->end - first->start) - (second->end - second->start));
     }
   }
+  counts_.labels.add(errors);
+  metrics::count_foreground(gold, predicted, config_.background, errors, counts_.foreground);
 }
 
 void Metrics::add_boundaries(const Prepared& prepared) {
@@ -240,6 +257,11 @@ void Metrics::add_segments(const Prepared& prepared) {
   const std::vector<TimedLabel> gold = without_deleted(prepared.gold_folded);
   const std::vector<TimedLabel> predicted = without_deleted(prepared.predicted_folded);
   const std::int64_t frame = to_nanoseconds(config_.frame_seconds);
+  const std::vector<TimedLabel> gold_frames = in_frames(prepared.gold_folded, frame);
+  const std::vector<TimedLabel> predicted_frames = in_frames(prepared.predicted_folded, frame);
+  metrics::count_labels({prepared.gold_folded, prepared.predicted_folded},
+                        {gold_frames, predicted_frames}, config_.background,
+                        to_nanoseconds(config_.edge_tolerance) + kSlack, counts_);
   add_counts(counts_.exact_segments, gold.size(), predicted.size(),
              metrics::match_segments(in_frames(gold, frame), in_frames(predicted, frame), 0));
   for (std::size_t i = 0; i < counts_.segments.size(); ++i) {
@@ -251,7 +273,9 @@ void Metrics::add_segments(const Prepared& prepared) {
 
 void Metrics::merge(const Metrics& other) {
   SEGFUSE_CHECK(config_.tolerances == other.config_.tolerances &&
-                    config_.frame_seconds == other.config_.frame_seconds,
+                    config_.frame_seconds == other.config_.frame_seconds &&
+                    config_.edge_tolerance == other.config_.edge_tolerance &&
+                    config_.background == other.config_.background,
                 "merged metrics have one configuration");
   recordings_ += other.recordings_;
   counts_.add(other.counts_);

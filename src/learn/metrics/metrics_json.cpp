@@ -24,9 +24,14 @@ Json durations_json(const std::map<std::string, LabelDurations>& durations) {
 std::string Metrics::to_json() const {
   Json out;
   out["recordings"] = recordings_;
-  for (const metrics::Measure& measure : metrics::measures_of(config_.tolerances))
+  for (const metrics::Measure& measure :
+       metrics::measures_of(config_.tolerances, config_.edge_tolerance))
     out[measure.key] = measure.value(counts_);
   out["counts"] = metrics::counts_json(counts_, config_.tolerances);
+  out["counts"].erase("by_label");
+  out["background"] = config_.background;
+  out["edge_tolerance"] = config_.edge_tolerance;
+  out["by_label"] = metrics::label_figures_json(counts_);
   out["durations"] = durations_json(durations());
   Json& confusions = out["confusions"] = Json::array();
   for (const auto& [pair, number] : confusions_)

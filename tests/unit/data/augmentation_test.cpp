@@ -91,7 +91,8 @@ void expect_gain_of_samples(FeatureConfig config, std::size_t column) {
     const double before = plain[column] * scale + normalisation.mean[column];
     const double after = louder[column] * scale + normalisation.mean[column];
     double gain = 0;
-    if (config.kind == FeatureKind::kLogMel) gain = (after - before) * 10 / std::numbers::ln10;
+    if (has_bands(config.kind)) gain = (after - before) * 10 / std::numbers::ln10;
+    if (config.kind == FeatureKind::kWhisper) gain = (after - before) * 40;
     if (config.kind == FeatureKind::kMfcc)
       gain = (after - before) * 10 / std::numbers::ln10 / std::sqrt(config.n_mels);
     if (config.kind == FeatureKind::kRaw) gain = 20 * std::log10(after / before);
@@ -108,6 +109,12 @@ void expect_gain_of_samples(FeatureConfig config, std::size_t column) {
 TEST(Augmentation, AGainIsThatOfTheSamples) {
   for (const int deltas : {0, 2}) {
     expect_gain_of_samples(bands(10, deltas), 0);
+    FeatureConfig fbank = bands(10, deltas);
+    fbank.kind = FeatureKind::kKaldiFbank;
+    expect_gain_of_samples(fbank, 0);
+    FeatureConfig whisper = default_features(FeatureKind::kWhisper);
+    whisper.deltas = deltas;
+    expect_gain_of_samples(whisper, 0);
     FeatureConfig cepstra = bands(10, deltas);
     cepstra.kind = FeatureKind::kMfcc;
     cepstra.n_mfcc = 6;

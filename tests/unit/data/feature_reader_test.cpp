@@ -48,6 +48,19 @@ std::vector<Case> cases() {
     c.deltas = 1;
   });
   add("another rate", [](FeatureConfig&) {}, 11025);
+  const auto kind = [&](std::string name, FeatureKind which, const auto& change, int rate) {
+    FeatureConfig config = default_features(which);
+    change(config);
+    all.push_back({std::move(name), config, rate});
+  };
+  kind("kaldi_fbank", FeatureKind::kKaldiFbank, [](FeatureConfig& c) { c.deltas = 1; }, 16000);
+  kind(
+      "kaldi_fbank without snip_edges, of another rate", FeatureKind::kKaldiFbank,
+      [](FeatureConfig& c) { c.snip_edges = false; }, 11025);
+  kind("whisper", FeatureKind::kWhisper, [](FeatureConfig& c) { c.deltas = 1; }, 16000);
+  kind(
+      "whisper, normalised", FeatureKind::kWhisper,
+      [](FeatureConfig& c) { c.normalise_recording = true; }, 16000);
   return all;
 }
 
@@ -83,6 +96,49 @@ TEST(FeatureReader, GivesTheBitsOfTheWholeRecording) {
       EXPECT_EQ(reader->seconds(), whole.seconds);
       EXPECT_EQ(reader->sample_rate(), whole.sample_rate);
     }
+  }
+}
+
+TEST(FeatureReader, GivesTheBitsOfWholeWfdbRecords) {
+  const test::TemporaryDirectory folder;
+  FeatureConfig config;
+  config.kind = FeatureKind::kRaw;
+  config.sample_rate = 200;
+  config.window_ms = 20;
+  config.deltas = 1;
+  config.channel = AudioOptions::kStack;
+  for (const bool normalise : {false, true}) {
+    config.normalise_recording = normalise;
+    const FeatureExtractor extractor(config);
+    Rng rng(3, 0);
+    std::string bytes;
+    for (int i = 0; i < 2 * 50000; ++i) {
+      const auto value = static_cast<unsigned>(rng.below(65535)) - 32767U;
+      bytes += static_cast<char>(value & 0xFFU);
+      bytes += static_cast<char>(value >> 8 & 0xFFU);
+    }
+    // In two segments, at another rate than that of the features.
+    folder.write("a.dat", bytes.substr(0, 4 * 30001));
+    folder.write("b.dat", bytes.substr(4 * 30001));
+    folder.write("a.hea", "a 2 250 30001\na.dat 16 200\na.dat 16 100(7)\n");
+    folder.write("b.hea", "b 2 250 19999\nb.dat 16 200\nb.dat 16 100(7)\n");
+    folder.write("x.hea", "x/2 2 250 50000\na 30001\nb 19999\n");
+    Recording recording;
+    recording.audio = folder / "x.hea";
+    const RecordingFeatures whole = read_features(recording, extractor);
+    const auto reader = FeatureReader::open(recording.audio, extractor, folder.path());
+    ASSERT_TRUE(reader);
+    EXPECT_EQ(reader->announced(), whole.features.shape()[0]);
+    std::vector<float> values;
+    int pieces = 0;
+    for (;; ++pieces) {
+      const Tensor piece = reader->next();
+      if (piece.shape()[0] == 0) break;
+      values.insert(values.end(), piece.span<float>().begin(), piece.span<float>().end());
+    }
+    EXPECT_GT(pieces, 1);
+    EXPECT_TRUE(std::ranges::equal(values, whole.features.span<float>()));
+    EXPECT_EQ(reader->seconds(), whole.seconds);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "learn/data/audio/parsers.h"
 #include "learn/data/wfdb/wfdb.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
@@ -157,6 +158,87 @@ TEST(WfdbSignals, EveryFormatReadsWhatWasWrittenAtEveryLength) {
               << format << " " << width << " " << frames;
         }
       }
+}
+
+// Longer than what is read at once, so that groups of samples and differences go over its ends.
+TEST(WfdbSignals, LongRecordsAreReadInPieces) {
+  std::mt19937 random(8);
+  const test::TemporaryDirectory folder;
+  for (const auto& [format, bits] : std::map<int, int>{{8, 6},
+                                                       {16, 16},
+                                                       {24, 24},
+                                                       {32, 31},
+                                                       {61, 16},
+                                                       {80, 8},
+                                                       {212, 12},
+                                                       {310, 10},
+                                                       {311, 10}})
+    for (const int width : {1, 2, 3})
+      for (const int frames : {16379, 16380, 16381, 40000}) {
+        SCOPED_TRACE(fmt::format("format {}, {} signals, {} frames", format, width, frames));
+        std::vector<std::int32_t> samples;
+        std::vector<std::uint32_t> sums(3);
+        for (int i = 0; i < frames * width; ++i) {
+          const auto half = std::int64_t{1} << (bits - 1);
+          samples.push_back(static_cast<std::int32_t>(
+              static_cast<std::int64_t>(random() % (2 * half - 1)) - half + 1));
+          sums[i % width] += static_cast<std::uint32_t>(samples.back());
+        }
+        const auto header_of = [&](std::uint32_t added) {
+          std::string header = fmt::format("r {} 250 {}\n", width, frames);
+          for (int i = 0; i < width; ++i)
+            header += fmt::format("r.dat {} 1 12 0 {} {} 0 s{}\n", format, samples[i],
+                                  static_cast<std::int16_t>(sums[i] + added), i);
+          return header;
+        };
+        const std::string header = header_of(0);
+        const std::string bytes = packed(format, samples, width);
+        const Files files{{"r.dat", bytes}};
+        const std::vector<float> expected(samples.begin(), samples.end());
+        ASSERT_EQ(parsed(header, files).samples, expected);
+        folder.write("r.dat", bytes);
+        folder.write("r.hea", header);
+        AudioOptions options;
+        options.channel = AudioOptions::kStack;
+        const auto reader =
+            data::AudioReader::open(folder / "r.hea", (folder / "r.hea").string(), options);
+        ASSERT_TRUE(reader);
+        EXPECT_EQ(reader->announced(), frames);
+        std::vector<float> found;
+        std::size_t most = 0;
+        while (reader->next()) {
+          const std::vector<float>& block = reader->audio().samples;
+          most = std::max(most, block.size());
+          found.insert(found.end(), block.begin(), block.end());
+        }
+        EXPECT_LE(most, static_cast<std::size_t>(16380 * width));
+        EXPECT_EQ(reader->frames(), frames);
+        ASSERT_EQ(found, expected);
+        // What is wrong behind the first piece is seen when it is read.
+        folder.write("r.hea", header_of(1));
+        const auto changed =
+            data::AudioReader::open(folder / "r.hea", (folder / "r.hea").string(), options);
+        EXPECT_THAT(message_of([&] {
+                      while (changed->next()) {
+                      }
+                    }),
+                    HasSubstr("the checksum of"));
+      }
+}
+
+TEST(WfdbSignals, AFileThatIsCutShortMeanwhileIsNamed) {
+  const test::TemporaryDirectory folder;
+  folder.write("r.hea", "r 1 250 40000\nr.dat 16\n");
+  folder.write("r.dat", std::string(80000, '\1'));
+  const auto reader = data::open_wfdb(folder / "r.hea", "r.hea", {});
+  EXPECT_TRUE(reader->next());
+  std::filesystem::resize_file(folder / "r.dat", 50000);
+  EXPECT_THAT(
+      message_of([&] {
+        while (reader->next()) {
+        }
+      }),
+      HasSubstr("r.dat: 32760 bytes cannot be read at byte 32760; it had 80000 bytes when"));
 }
 
 TEST(WfdbSignals, HandMadeBytes) {

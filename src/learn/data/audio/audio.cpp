@@ -180,7 +180,11 @@ AudioReader::AudioReader(const std::filesystem::path& path, const std::string& n
   mixer_.emplace(audio_, options);
 }
 
+AudioReader::AudioReader(std::unique_ptr<WfdbReader> record) : record_(std::move(record)) {}
+
 AudioReader::~AudioReader() = default;
+
+const Audio& AudioReader::audio() const { return record_ ? record_->audio() : audio_; }
 
 std::unique_ptr<AudioReader> AudioReader::open(const std::filesystem::path& path,
                                                const std::string& name,
@@ -190,19 +194,27 @@ std::unique_ptr<AudioReader> AudioReader::open(const std::filesystem::path& path
   const std::string head = read_head(path, name, 16);
   if (head.empty()) throw DataError(fmt::format("{}: byte 0: the file is empty", name));
   const std::string ending = extension_of(name);
-  if (ending == ".cbin" || ending == ".hea" || head.starts_with("NIST_1A")) return nullptr;
+  if (ending == ".hea")
+    return std::unique_ptr<AudioReader>(new AudioReader(open_wfdb(path, name, options)));
+  if (ending == ".cbin" || head.starts_with("NIST_1A")) return nullptr;
   if (head.starts_with("RIFF")) check_wav_chunks(path, name);
   return std::unique_ptr<AudioReader>(new AudioReader(path, name, options));
 }
 
 /// A FLAC that was written into a pipe does not say how long it is.
 std::optional<std::int64_t> AudioReader::announced() const {
+  if (record_) return record_->announced();
   if (counted_) return counted_;
   if (file_->info.frames == SF_COUNT_MAX) return std::nullopt;
   return file_->info.frames;
 }
 
 bool AudioReader::next() {
+  if (record_) {
+    const bool more = record_->next();
+    frames_ += record_->audio().frames();
+    return more;
+  }
   constexpr sf_count_t kBlock = 1 << 14;
   SNDFILE* const file = file_->handle.get();
   const auto channels = static_cast<std::size_t>(audio_.channels);
@@ -247,7 +259,6 @@ Audio read_audio_file(const std::filesystem::path& path, const std::string& name
     if (std::filesystem::is_fifo(path, failure))
       return read_audio_bytes(read_file(path), name, options);
     if (extension_of(name) == ".cbin") return read_cbin(path, name, options);
-    if (extension_of(name) == ".hea") return read_wfdb(path, name, options);
     return parse_sphere(read_file(path), name, options);
   }
   Audio audio = reader->audio();

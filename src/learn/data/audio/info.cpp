@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "learn/data/audio/parsers.h"
+#include "learn/data/wfdb/wfdb.h"
 #include "segfuse/error.h"
 
 namespace segfuse::data {
@@ -12,6 +13,9 @@ AudioInfo audio_info(const std::filesystem::path& path) {
   AudioOptions how;
   how.channel = AudioOptions::kMean;
   if (const auto reader = AudioReader::open(path, path.string(), how)) {  // looks if it is whole
+    // Only the whole record shows whether its signals are those that the header describes.
+    while (is_wfdb(path) && reader->next()) {
+    }
     if (const auto frames = reader->announced(); frames && *frames > 0)
       return {reader->audio().sample_rate, reader->audio().channels, *frames};
   } else {

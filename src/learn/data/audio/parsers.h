@@ -73,10 +73,12 @@ class ChannelMixer {
   std::int64_t pushed_ = 0;
 };
 
+class WfdbReader;
+
 /// A recording that is read block by block.
 class AudioReader {
  public:
-  /// Nothing for files that can only be read whole: pipes, NIST SPHERE, .cbin, WFDB. DataError as
+  /// Nothing for files that can only be read whole: pipes, NIST SPHERE, .cbin. DataError as
   /// read_audio_file().
   static std::unique_ptr<AudioReader> open(const std::filesystem::path& path,
                                            const std::string& name, const AudioOptions& options);
@@ -85,7 +87,7 @@ class AudioReader {
   AudioReader& operator=(const AudioReader&) = delete;
 
   /// What the file says, and in `samples` the block that was read last.
-  const Audio& audio() const { return audio_; }
+  const Audio& audio() const;
   /// False at the end. DataError where the file ends before what its header announces.
   bool next();
   /// Samples of each channel that the header announces; nothing where it does not know.
@@ -96,8 +98,10 @@ class AudioReader {
   struct File;
   AudioReader(const std::filesystem::path& path, const std::string& name,
               const AudioOptions& options);
+  explicit AudioReader(std::unique_ptr<WfdbReader> record);
   void check_count() const;
 
+  std::unique_ptr<WfdbReader> record_;  ///< of WFDB, instead of all but frames_
   std::unique_ptr<File> file_;
   Audio audio_;
   std::optional<ChannelMixer> mixer_;

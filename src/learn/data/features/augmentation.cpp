@@ -50,6 +50,11 @@ double between(Rng& rng, double low, double high) { return low + (high - low) * 
 
 }  // namespace
 
+bool has_bands(FeatureKind kind) {
+  return kind == FeatureKind::kLogMel || kind == FeatureKind::kKaldiFbank ||
+         kind == FeatureKind::kWhisper;
+}
+
 Augmenter::Augmenter(Augmentation augmentation, FeatureConfig features, Normalisation normalisation,
                      std::uint64_t seed)
     : augmentation_(std::move(augmentation)),
@@ -59,7 +64,7 @@ Augmenter::Augmenter(Augmentation augmentation, FeatureConfig features, Normalis
       columns_(std::ssize(normalisation_.mean)),
       base_(columns_ / (1 + features_.deltas)) {
   SEGFUSE_CHECK(!augmentation_.needs_bands() ||
-                    (features_.kind == FeatureKind::kLogMel && columns_ % features_.n_mels == 0),
+                    (has_bands(features_.kind) && columns_ % features_.n_mels == 0),
                 "{} columns that are no bands", columns_);
 }
 
@@ -137,12 +142,14 @@ void Augmenter::transpose(std::span<float> rows, std::int64_t bands) const {
 void Augmenter::amplify(std::span<float> rows, double decibels) const {
   // Of each column: z becomes factor z + added.
   const double factor = std::pow(10, decibels / 20);
-  const double energy = decibels * std::numbers::ln10 / 10;
-  const bool sums = features_.kind == FeatureKind::kLogMel || features_.kind == FeatureKind::kMfcc;
+  const bool bands = has_bands(features_.kind);
+  const bool sums = bands || features_.kind == FeatureKind::kMfcc;
+  const double energy =
+      features_.kind == FeatureKind::kWhisper ? decibels / 40 : decibels * std::numbers::ln10 / 10;
   std::vector<double> added(static_cast<std::size_t>(columns_), 0);
   for (std::size_t c = 0; c < added.size(); ++c) {
     const auto column = static_cast<std::int64_t>(c);
-    if (features_.kind == FeatureKind::kLogMel && column < base_) added[c] = energy;
+    if (bands && column < base_) added[c] = energy;
     if (features_.kind == FeatureKind::kMfcc && column < base_ && column % features_.n_mfcc == 0)
       added[c] = energy * std::sqrt(static_cast<double>(features_.n_mels));
     if (!sums) added[c] = (factor - 1) * normalisation_.mean[c];

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/check.h"
+
 // Vectors of four floats gain nothing over the baseline's.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
@@ -42,8 +44,7 @@ class Windows {
     for (const std::uint32_t radix : tables_.radices) {
       const std::size_t turn = half_ / (m * radix);
       for (std::size_t first = 0; first < half_; first += m * radix)
-        for (std::size_t j = 0; j < m; ++j)
-          radix == 2 ? two(first + j, m, j * turn) : four(first + j, m, j * turn);
+        for (std::size_t j = 0; j < m; ++j) step(radix, first + j, m, j * turn);
       m *= radix;
     }
   }
@@ -108,6 +109,15 @@ class Windows {
     return turned(at(k), tables_.cosine[turn], tables_.sine[turn]);
   }
 
+  void step(std::uint32_t radix, std::size_t k, std::size_t m, std::size_t turn) {
+    if (radix == 4)
+      four(k, m, turn);
+    else if (radix == 2)
+      two(k, m, turn);
+    else
+      five(k, m, turn);
+  }
+
   void two(std::size_t k, std::size_t m, std::size_t turn) {
     const Complex a = at(k);
     const Turned t = turned(k + m, turn);
@@ -132,6 +142,47 @@ class Windows {
     set(k + m, hn::Add(a_c.re, b_e.im), hn::Sub(a_c.im, b_e.re));
     set(k + 2 * m, hn::Sub(ac.re, be.re), hn::Sub(ac.im, be.im));
     set(k + 3 * m, hn::Sub(a_c.re, b_e.im), hn::Add(a_c.im, b_e.re));
+  }
+
+  static Complex sum(Complex a, Complex b) { return {hn::Add(a.re, b.re), hn::Add(a.im, b.im)}; }
+  static Complex difference(Complex a, Complex b) {
+    return {hn::Sub(a.re, b.re), hn::Sub(a.im, b.im)};
+  }
+  Complex scaled(Complex x, float by) const {
+    const Vec factor = hn::Set(d_, by);
+    return {hn::Mul(x.re, factor), hn::Mul(x.im, factor)};
+  }
+  Complex turned_whole(std::size_t k, std::size_t turn) const {
+    const Turned t = turned(k, turn);
+    return {hn::Sub(t.rr, t.ii), t.im};
+  }
+  /// x - i y and x + i y.
+  void set_pair(std::size_t minus, std::size_t plus, Complex x, Complex y) {
+    set(minus, hn::Add(x.re, y.im), hn::Sub(x.im, y.re));
+    set(plus, hn::Sub(x.re, y.im), hn::Add(x.im, y.re));
+  }
+
+  void five(std::size_t k, std::size_t m, std::size_t turn) {
+    constexpr double kFifth = 2 * std::numbers::pi / 5;
+    const auto cos1 = static_cast<float>(std::cos(kFifth));
+    const auto cos2 = static_cast<float>(std::cos(2 * kFifth));
+    const auto sin1 = static_cast<float>(std::sin(kFifth));
+    const auto sin2 = static_cast<float>(std::sin(2 * kFifth));
+    const Complex a = at(k);
+    const Complex b = turned_whole(k + m, turn);
+    const Complex c = turned_whole(k + 2 * m, 2 * turn);
+    const Complex e = turned_whole(k + 3 * m, 3 * turn);
+    const Complex f = turned_whole(k + 4 * m, 4 * turn);
+    const Complex outer = sum(b, f);
+    const Complex inner = sum(c, e);
+    const Complex off_outer = difference(b, f);
+    const Complex off_inner = difference(c, e);
+    const Complex all = sum(a, sum(outer, inner));
+    set(k, all.re, all.im);
+    set_pair(k + m, k + 4 * m, sum(a, sum(scaled(outer, cos1), scaled(inner, cos2))),
+             sum(scaled(off_outer, sin1), scaled(off_inner, sin2)));
+    set_pair(k + 2 * m, k + 3 * m, sum(a, sum(scaled(outer, cos2), scaled(inner, cos1))),
+             difference(scaled(off_outer, sin2), scaled(off_inner, sin1)));
   }
 
   const D d_{};
@@ -181,8 +232,10 @@ HWY_EXPORT(energies_of_all);
 
 FourierTables::FourierTables(std::size_t with) : size(with) {
   const std::size_t half = size / 2;
-  for (std::size_t rest = half; rest > 1; rest /= radices.back())
-    radices.push_back(rest % 4 == 0 ? 4 : 2);
+  for (std::size_t rest = half; rest > 1; rest /= radices.back()) {
+    radices.push_back(rest % 4 == 0 ? 4 : rest % 2 == 0 ? 2 : 5);
+    SEGFUSE_CHECK(rest % radices.back() == 0, "a transform of {} numbers", size);
+  }
   place.resize(half);
   for (std::size_t k = 0; k < half; ++k) {
     std::size_t input = 0;

@@ -13,8 +13,9 @@ struct Band {
   std::vector<float> weights;
 };
 
-/// The spectrum of `size` real numbers, a power of two: a complex transform of half that size by
-/// steps of radix 4, the first of radix 2 where 4 does not divide what is left.
+/// The spectrum of `size` real numbers, of 2^a 5^b with a of 2 or more, or b of 0: a complex
+/// transform of half that size by steps of radix 5, then 2 where 4 does not divide what is left,
+/// then 4.
 struct FourierTables {
   explicit FourierTables(std::size_t size);
 

@@ -11,11 +11,28 @@
 namespace segfuse {
 namespace {
 
-constexpr std::string_view kKindNames[] = {"log_mel", "mfcc", "raw", "values"};
+constexpr std::string_view kKindNames[] = {"log_mel", "mfcc",        "raw",
+                                           "values",  "kaldi_fbank", "whisper"};
 
 void require(bool condition, std::string_view what, double found, std::string_view expected) {
   if (!condition)
     throw UsageError(fmt::format("features: {} is {}; expected {}", what, found, expected));
+}
+
+/// All but the number of bands is what Whisper was trained with.
+void check_whisper(const FeatureConfig& config) {
+  const FeatureConfig own = default_features(FeatureKind::kWhisper);
+  const auto same = [](std::string_view what, double found, double expected) {
+    require(found == expected, what, found, fmt::format("{} for whisper", expected));
+  };
+  same("sample_rate", config.sample_rate, own.sample_rate);
+  same("window_ms", config.window_ms, own.window_ms);
+  same("hop_ms", config.hop_ms, own.hop_ms);
+  same("fmin", config.fmin, own.fmin);
+  same("fmax", config.fmax, own.fmax);
+  same("preemphasis", config.preemphasis, own.preemphasis);
+  require(config.n_mels == 80 || config.n_mels == 128, "n_mels", config.n_mels,
+          "80 or 128 for whisper");
 }
 
 void check_config(const FeatureConfig& config) {
@@ -36,6 +53,12 @@ void check_config(const FeatureConfig& config) {
             "0 to the samples of a window");
     return;
   }
+  if (config.kind == FeatureKind::kWhisper) return check_whisper(config);
+  if (config.kind == FeatureKind::kKaldiFbank)
+    require(std::abs(hop_samples(config) - std::round(hop_samples(config))) < 1e-6, "hop_ms",
+            config.hop_ms,
+            fmt::format("a whole number of samples at {} Hz, as kaldi_fbank has it",
+                        config.sample_rate));
   const double half = config.sample_rate / 2.0;
   require(config.n_mels >= 1, "n_mels", config.n_mels, "at least 1");
   require(config.fmax >= 0 && config.fmax <= half, "fmax", config.fmax,
@@ -56,7 +79,23 @@ std::string_view name_of(FeatureKind kind) noexcept {
 FeatureKind feature_kind_from_name(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kKindNames); ++i)
     if (kKindNames[i] == name) return static_cast<FeatureKind>(i);
-  throw UsageError(fmt::format("feature kind \"{}\"; expected log_mel, mfcc, raw or values", name));
+  throw UsageError(
+      fmt::format("feature kind \"{}\"; expected log_mel, mfcc, raw, values, "
+                  "kaldi_fbank or whisper",
+                  name));
+}
+
+FeatureConfig default_features(FeatureKind kind) {
+  FeatureConfig config;
+  config.kind = kind;
+  if (kind != FeatureKind::kKaldiFbank && kind != FeatureKind::kWhisper) return config;
+  config.n_mels = 80;
+  if (kind == FeatureKind::kWhisper) config.fmin = config.preemphasis = 0;
+  return config;
+}
+
+bool needs_whole_recording(const FeatureConfig& config) noexcept {
+  return config.normalise_recording || config.kind == FeatureKind::kWhisper;
 }
 
 FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
@@ -68,11 +107,11 @@ FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
     state_ = std::move(state);
     return;
   }
-  state->window = std::llround(config.sample_rate * config.window_ms / 1000);
+  state->grid = data::FrameGrid(config);
   if (config.kind == FeatureKind::kRaw) {
-    state->base = config.raw_bins > 0 ? config.raw_bins : state->window;
+    state->base = config.raw_bins > 0 ? config.raw_bins : state->grid.window();
   } else {
-    state->mel.emplace(config, state->window);
+    state->mel.emplace(config, state->grid.window());
     state->base = config.kind == FeatureKind::kMfcc ? config.n_mfcc : config.n_mels;
   }
   state_ = std::move(state);
@@ -126,6 +165,7 @@ Tensor FeatureExtractor::extract(const Audio& audio) const {
   }
   base.end(rows);
   place();
+  base.settle(values, columns);
   finish(values, frames, width);
   return out;
 }

@@ -15,10 +15,32 @@ inline double hop_samples(const FeatureConfig& config) {
   return config.sample_rate * config.hop_ms / 1000;
 }
 
+namespace data {
+
+/// Where the windows of frames lie, and what stands beyond the ends of a recording.
+class FrameGrid {
+ public:
+  FrameGrid() = default;
+  explicit FrameGrid(const FeatureConfig& config);
+  std::int64_t window() const { return window_; }  ///< samples
+  /// First sample of a frame's window.
+  std::int64_t begin_of(std::int64_t frame) const;
+  /// The sample of a recording of `size` that stands at n; nothing for a zero.
+  std::optional<std::int64_t> sample_at(std::int64_t n, std::int64_t size) const;
+
+ private:
+  FeatureKind kind_ = FeatureKind::kLogMel;
+  bool snip_edges_ = false;
+  double hop_ = 1;
+  std::int64_t window_ = 1;
+};
+
+}  // namespace data
+
 struct FeatureExtractor::State {
   FeatureConfig config;
-  std::int64_t window = 0;  // samples
-  std::int64_t base = 0;    // columns before deltas
+  data::FrameGrid grid;
+  std::int64_t base = 0;  // columns before deltas
   std::optional<data::MelTransform> mel;
 };
 
@@ -34,13 +56,15 @@ class BaseFrames {
   void end(std::vector<float>& rows);
   std::int64_t width() const;
   std::int64_t samples() const { return arrived_; }  ///< of each channel
+  /// After end(): what the whole recording has to say about rows that are `columns` apart.
+  void settle(std::span<float> rows, std::int64_t columns) const;
 
  private:
   void add_channel(std::span<const float> samples, std::size_t channel);
-  std::int64_t begin_of(std::int64_t frame) const;
   const float* window_of(const std::vector<float>& signal, std::int64_t frame,
-                         std::vector<float>& mirrored) const;
+                         std::vector<float>& own) const;
   void make_rows(std::int64_t end, std::vector<float>& rows);
+  void note_peaks(std::span<const float> rows);
   void forget();
 
   const FeatureExtractor::State& state_;
@@ -48,7 +72,8 @@ class BaseFrames {
   std::vector<std::vector<float>> signal_;  ///< of each channel, from sample first_ on
   std::vector<float> last_;                 ///< sample of each channel, before pre-emphasis
   data::MelTransform::Workspace workspace_;
-  std::vector<std::vector<float>> mirrored_;  ///< windows beyond an end
+  std::vector<std::vector<float>> own_;  ///< windows that are not a part of the signal
+  std::vector<float> peaks_;             ///< of whisper: the greatest value of each channel
   std::int64_t first_ = 0;
   std::int64_t arrived_ = 0;
   std::int64_t next_ = 0;  ///< frame

@@ -22,6 +22,8 @@ class SampleRows {
   /// Appends the rest. There was a sample.
   void end(std::vector<float>& rows);
   std::int64_t width() const { return base_.width(); }
+  /// After end(): what the whole recording has to say about rows.
+  void settle(std::span<float> rows) const { base_.settle(rows, width()); }
 
  private:
   Resampler resampler_;

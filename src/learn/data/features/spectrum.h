@@ -23,17 +23,22 @@ class MelTransform {
   };
 
   /// Each window has the samples of one row; `rows` gets n_mels log energies or n_mfcc cepstra of
-  /// each. A row does not depend on the other windows.
+  /// each; those of whisper as they are before the whole recording is known. A row does not depend
+  /// on the other windows.
   void apply(std::span<const float* const> windows, std::span<float> rows,
              Workspace& workspace) const;
 
  private:
   void build_bands(const FeatureConfig& config);
+  void build_slaney_bands(const FeatureConfig& config);
+  void add_band(Band band, const FeatureConfig& config);
   void build_cosines(const FeatureConfig& config);
 
   FourierTables tables_;
   std::vector<float> taper_;
   std::vector<Band> bands_;
+  float floor_;                 // of energies
+  bool decimal_;                // logarithms
   std::vector<float> cosines_;  // (n_mfcc, n_mels), liftered; empty for log-mel
 };
 

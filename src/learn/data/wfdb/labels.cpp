@@ -54,10 +54,8 @@ double seconds_of(const WfdbHeader& header, std::string_view name, const fs::pat
   if (!header.samples)
     for (const WfdbPart& part : header.parts) samples += part.samples;
   if (samples == 0)
-    samples =
-        std::ssize(wfdb_samples(
-            header, name, [&](const std::string& file) { return read_file(folder / file); })) /
-        std::ssize(header.signals);
+    samples = wfdb_length(header, name,
+                          [&](const std::string& file) { return WfdbBytes(folder / file); });
   return static_cast<double>(samples) / header.rate;
 }
 

@@ -2,109 +2,21 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <set>
+#include <utility>
 
 #include "base/os/file.h"
 #include "learn/data/audio/parsers.h"
 #include "learn/data/text.h"
+#include "learn/data/wfdb/packing.h"
 #include "learn/data/wfdb/wfdb.h"
 #include "segfuse/error.h"
 
 namespace segfuse::data {
 namespace {
-
-/// How samples of a format are packed: `count` of them in `bytes`.
-struct Packing {
-  std::size_t bytes = 0;
-  std::size_t count = 1;
-  int bits = 0;         ///< of the value; the least value marks a missing sample
-  bool offset = false;  ///< the stored number is the value plus half of its range
-};
-
-Packing packing_of(int format) {
-  switch (format) {
-    case 8: return {1, 1, 8, false};
-    case 80: return {1, 1, 8, true};
-    case 16:
-    case 61: return {2, 1, 16, false};
-    case 160: return {2, 1, 16, true};
-    case 24: return {3, 1, 24, false};
-    case 32: return {4, 1, 32, false};
-    case 212: return {3, 2, 12, false};
-    default: return {4, 3, 10, false};  // 310, 311
-  }
-}
-
-/// Bytes that hold so many samples; the last group may be cut behind its last sample.
-std::size_t bytes_for(int format, std::size_t samples) {
-  const Packing packing = packing_of(format);
-  const std::size_t rest = samples % packing.count;
-  std::size_t tail = 0;
-  if (rest == 1) tail = 2;
-  if (rest == 2) tail = format == 311 ? 3 : 4;
-  return samples / packing.count * packing.bytes + tail;
-}
-
-std::size_t samples_in(int format, std::size_t bytes) {
-  const Packing packing = packing_of(format);
-  std::size_t samples = bytes / packing.bytes * packing.count;
-  while (packing.count > 1 && bytes_for(format, samples + 1) <= bytes) ++samples;
-  return samples;
-}
-
-std::int32_t signed_value(std::uint32_t value, int bits) {
-  const std::uint32_t sign = std::uint32_t{1} << (bits - 1);
-  const std::uint32_t mask = bits == 32 ? ~std::uint32_t{0} : (std::uint32_t{1} << bits) - 1;
-  return static_cast<std::int32_t>(((value & mask) ^ sign) - sign);
-}
-
-/// The samples of one file, one after another.
-class Samples {
- public:
-  Samples(std::string_view bytes, int format)
-      : bytes_(bytes), format_(format), packing_(packing_of(format)) {}
-
-  std::int32_t at(std::size_t i) const {
-    const std::size_t group = i / packing_.count * packing_.bytes;
-    const std::size_t place = i % packing_.count;
-    switch (format_) {
-      case 61: return signed_value(byte(group) << 8 | byte(group + 1), 16);
-      case 212: {
-        const std::uint32_t middle = byte(group + 1);
-        return place == 0 ? signed_value(byte(group) | (middle & 0xFU) << 8, 12)
-                          : signed_value(byte(group + 2) | (middle & 0xF0U) << 4, 12);
-      }
-      case 310: {
-        const std::uint32_t left = little(group, 2);
-        const std::uint32_t right = little(group + 2, 2);
-        if (place == 0) return signed_value(left >> 1, 10);
-        if (place == 1) return signed_value(right >> 1, 10);
-        return signed_value(left >> 11 | right >> 11 << 5, 10);
-      }
-      case 311: return signed_value(little(group, 4) >> (10 * place), 10);
-      default: break;
-    }
-    const std::uint32_t value = little(group, packing_.bytes);
-    const std::uint32_t half = std::uint32_t{1} << (packing_.bits - 1);
-    return signed_value(packing_.offset ? value - half : value, packing_.bits);
-  }
-  int bits() const { return packing_.bits; }
-
- private:
-  std::uint32_t byte(std::size_t i) const {
-    return i < bytes_.size() ? static_cast<unsigned char>(bytes_[i]) : 0U;
-  }
-  std::uint32_t little(std::size_t at, std::size_t count) const {
-    std::uint32_t value = 0;
-    for (std::size_t i = count; i-- > 0;) value = value << 8 | byte(at + i);
-    return value;
-  }
-
-  std::string_view bytes_;
-  int format_;
-  Packing packing_;
-};
 
 /// Signals [first, last) of a header, which share a file.
 struct Group {
@@ -157,8 +69,8 @@ void check_sum(const WfdbSignal& signal, std::uint32_t found, std::string_view n
 }
 
 /// A file that the line of a header names.
-std::string named_file(const std::string& file, std::string_view name, std::int64_t line,
-                       const WfdbFiles& files) {
+WfdbBytes named_file(const std::string& file, std::string_view name, std::int64_t line,
+                     const WfdbFiles& files) {
   try {
     return files(file);
   } catch (const FileError& error) {
@@ -166,93 +78,128 @@ std::string named_file(const std::string& file, std::string_view name, std::int6
   }
 }
 
-/// A file of signals in memory, without what stands before its samples.
-std::string content_of(const WfdbHeader& header, const Group& group, std::string_view name,
-                       const WfdbFiles& files) {
-  const WfdbSignal& signal = header.signals[group.first];
-  std::string bytes = named_file(signal.file, name, signal.line, files);
-  if (bytes.size() <= static_cast<std::uint64_t>(signal.offset))
-    throw DataError(fmt::format("{}:{}: samples begin at byte {} of {}, which has {}", name,
-                                signal.line, signal.offset, shown(signal.file), bytes.size()));
-  bytes.erase(0, static_cast<std::size_t>(signal.offset));
-  return bytes;
+/// The signals of one header, some rows at a time.
+class SignalRows {
+ public:
+  SignalRows(WfdbHeader header, std::string name, const WfdbFiles& files);
+  std::size_t length() const { return length_; }  ///< rows
+  /// The next rows in physical units; none at the end. What is missing in `channel` is a DataError.
+  std::span<const float> next(int channel);
+
+ private:
+  struct Source {
+    Group group;
+    WfdbBytes bytes;
+  };
+  /// What has been read of a signal.
+  struct Signal {
+    std::uint32_t value = 0;  ///< the last one; before the first what differences begin with
+    std::uint32_t sum = 0;
+  };
+  void find_length();
+  void read_group(Source& source, std::size_t rows, int channel);
+  float physical(std::size_t column, std::int32_t value, bool missing, std::size_t row,
+                 int channel) const;
+
+  WfdbHeader header_;
+  std::string name_;
+  std::vector<Source> sources_;
+  std::vector<Signal> signals_;
+  std::vector<float> values_;
+  std::size_t length_ = 0;
+  std::size_t row_ = 0;
+};
+
+SignalRows::SignalRows(WfdbHeader header, std::string name, const WfdbFiles& files)
+    : header_(std::move(header)), name_(std::move(name)) {
+  for (const Group& group : groups_of(header_, name_)) {
+    const WfdbSignal& signal = header_.signals[group.first];
+    WfdbBytes bytes = named_file(signal.file, name_, signal.line, files);
+    if (bytes.size() <= static_cast<std::uint64_t>(signal.offset))
+      throw DataError(fmt::format("{}:{}: samples begin at byte {} of {}, which has {}", name_,
+                                  signal.line, signal.offset, shown(signal.file), bytes.size()));
+    sources_.push_back({group, std::move(bytes)});
+  }
+  for (const WfdbSignal& signal : header_.signals)
+    signals_.push_back({static_cast<std::uint32_t>(signal.first.value_or(signal.zero)), 0});
+  find_length();
 }
 
-/// How long the signals are: as the header says, or as their files hold.
-std::size_t length_of(const WfdbHeader& header, const std::vector<Group>& groups,
-                      const std::vector<std::string>& contents, std::string_view name) {
+/// As the header says, or as the files hold.
+void SignalRows::find_length() {
   std::optional<std::size_t> length;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const WfdbSignal& signal = header.signals[groups[i].first];
-    const std::size_t have = samples_in(signal.format, contents[i].size()) / groups[i].width();
-    if (!header.samples && length.value_or(have) != have)
+  for (const Source& source : sources_) {
+    const WfdbSignal& signal = header_.signals[source.group.first];
+    const std::uint64_t bytes = source.bytes.size() - static_cast<std::uint64_t>(signal.offset);
+    const std::size_t have =
+        samples_in(signal.format, static_cast<std::size_t>(bytes)) / source.group.width();
+    if (!header_.samples && length.value_or(have) != have)
       throw DataError(fmt::format("{}:{}: {} has {} samples of each signal, the file before it {}",
-                                  name, signal.line, shown(signal.file), have, *length));
-    length = header.samples ? static_cast<std::size_t>(*header.samples) : have;
+                                  name_, signal.line, shown(signal.file), have, *length));
+    length = header_.samples ? static_cast<std::size_t>(*header_.samples) : have;
     if (have < *length)
       throw DataError(
           fmt::format("{}:{}: {} samples of each signal are announced, {} has {}; it was cut off",
-                      name, signal.line, *length, shown(signal.file), have));
+                      name_, signal.line, *length, shown(signal.file), have));
   }
   if (!length || *length == 0)
-    throw DataError(fmt::format("{}: the record has no samples; expected at least one", name));
-  return *length;
+    throw DataError(fmt::format("{}: the record has no samples; expected at least one", name_));
+  length_ = *length;
 }
 
-/// Puts the samples of a group into their columns.
-void decode(const WfdbHeader& header, const Group& group, std::string_view bytes,
-            std::string_view name, std::span<std::int32_t> out) {
-  const std::size_t width = header.signals.size();
-  const bool differences = header.signals[group.first].format == 8;
-  const Samples samples(bytes, header.signals[group.first].format);
-  const std::int32_t missing =
-      signed_value(std::uint32_t{1} << (samples.bits() - 1), samples.bits());
+std::span<const float> SignalRows::next(int channel) {
+  constexpr std::size_t kRows = 6 * 2730;  // samples of every format end with a group of theirs
+  const std::size_t rows = std::min(kRows, length_ - row_);
+  values_.resize(rows * header_.signals.size());
+  if (rows == 0) return values_;
+  for (Source& source : sources_) read_group(source, rows, channel);
+  row_ += rows;
+  for (std::size_t i = 0; row_ == length_ && i < signals_.size(); ++i)
+    check_sum(header_.signals[i], signals_[i].sum, name_);
+  return values_;
+}
+
+/// The next rows of the signals that share a file.
+void SignalRows::read_group(Source& source, std::size_t rows, int channel) {
+  const Group& group = source.group;
+  const WfdbSignal& first = header_.signals[group.first];
+  const Packing packing = packing_of(first.format);
+  const std::size_t begin = row_ * group.width() / packing.count * packing.bytes;
+  const std::string bytes = source.bytes.read(static_cast<std::uint64_t>(first.offset) + begin,
+                                              bytes_for(first.format, rows * group.width()));
+  const PackedSamples samples(bytes, first.format);
+  const bool differences = first.format == 8;
+  const std::int32_t missing = signed_value(std::uint32_t{1} << (packing.bits - 1), packing.bits);
   for (std::size_t column = group.first; column < group.last; ++column) {
-    const WfdbSignal& signal = header.signals[column];
-    std::uint32_t sum = 0;
-    auto value = static_cast<std::uint32_t>(signal.first.value_or(signal.zero));
-    for (std::size_t t = 0; t < out.size() / width; ++t) {
+    Signal& signal = signals_[column];
+    for (std::size_t t = 0; t < rows; ++t) {
       const std::int32_t stored = samples.at(t * group.width() + column - group.first);
-      value = static_cast<std::uint32_t>(stored) + (differences ? value : 0U);
-      sum += value;
-      out[t * width + column] =
-          !differences && stored == missing ? kWfdbMissing : static_cast<std::int32_t>(value);
-      if (t == 0 && !differences) check_first(signal, stored, name);
+      signal.value = static_cast<std::uint32_t>(stored) + (differences ? signal.value : 0U);
+      signal.sum += signal.value;
+      if (row_ + t == 0 && !differences) check_first(header_.signals[column], stored, name_);
+      values_[t * header_.signals.size() + column] =
+          physical(column, static_cast<std::int32_t>(signal.value),
+                   !differences && stored == missing, row_ + t, channel);
     }
-    check_sum(signal, sum, name);
   }
 }
 
-/// Appends the record in physical units.
-void add_physical(const WfdbHeader& header, std::span<const std::int32_t> stored,
-                  const AudioOptions& options, const std::string& name, ChannelMixer& mixer) {
-  const std::size_t width = header.signals.size();
-  std::vector<float> values(stored.size());
-  for (std::size_t i = 0; i < stored.size(); ++i) {
-    const std::size_t column = i % width;
-    const WfdbSignal& signal = header.signals[column];
-    const bool wanted = options.channel < 0 || options.channel == static_cast<int>(column);
-    if (stored[i] == kWfdbMissing && wanted)
-      throw DataError(
-          fmt::format("{}:{}: sample {} of {} is marked as missing; expected whole signals", name,
-                      signal.line, i / width, shown(signal.description)));
-    values[i] = stored[i] == kWfdbMissing
-                    ? 0
-                    : static_cast<float>((stored[i] - signal.baseline) / signal.gain);
-  }
-  mixer.add(values);
-}
-
-void add_record(const WfdbHeader& header, const std::string& name, const WfdbFiles& files,
-                const AudioOptions& options, ChannelMixer& mixer) {
-  add_physical(header, wfdb_samples(header, name, files), options, name, mixer);
+float SignalRows::physical(std::size_t column, std::int32_t value, bool missing, std::size_t row,
+                           int channel) const {
+  const WfdbSignal& signal = header_.signals[column];
+  if (!missing) return static_cast<float>((value - signal.baseline) / signal.gain);
+  if (channel < 0 || channel == static_cast<int>(column))
+    throw DataError(
+        fmt::format("{}:{}: sample {} of {} is marked as missing; expected whole signals", name_,
+                    signal.line, row, shown(signal.description)));
+  return 0;
 }
 
 /// A part of a record, which has to be as the first one is.
 WfdbHeader part_of(const WfdbHeader& whole, const WfdbPart& part, const WfdbHeader* first,
                    const std::string& name, const WfdbFiles& files) {
   const std::string file = part.name + ".hea";
-  const WfdbHeader header = parse_wfdb_header(named_file(file, name, part.line, files), file);
+  const WfdbHeader header = parse_wfdb_header(named_file(file, name, part.line, files).all(), file);
   const auto refuse = [&](const std::string& what) {
     throw DataError(fmt::format("{}:{}: {}", name, part.line, what));
   };
@@ -296,41 +243,120 @@ std::vector<WfdbHeader> parts_of(const WfdbHeader& whole, const std::string& nam
 
 }  // namespace
 
-std::vector<std::int32_t> wfdb_samples(const WfdbHeader& header, std::string_view name,
-                                       const WfdbFiles& files) {
-  const std::vector<Group> groups = groups_of(header, name);
-  std::vector<std::string> contents;
-  for (const Group& group : groups) contents.push_back(content_of(header, group, name, files));
-  std::vector<std::int32_t> out(length_of(header, groups, contents, name) * header.signals.size());
-  for (std::size_t i = 0; i < groups.size(); ++i) decode(header, groups[i], contents[i], name, out);
-  return out;
+WfdbBytes::WfdbBytes(std::string content) : held_(std::move(content)), size_(held_.size()) {}
+
+WfdbBytes::WfdbBytes(const std::filesystem::path& path) : name_(path.string()) {
+  std::error_code failure;
+  if (std::filesystem::is_regular_file(path, failure)) {
+    file_ = std::make_unique<std::ifstream>(path, std::ios::binary);
+    size_ = std::filesystem::file_size(path, failure);
+    if (*file_ && !failure) return;
+    file_.reset();
+  }
+  held_ = read_file(path);  // which says what is wrong
+  size_ = held_.size();
+}
+
+std::string WfdbBytes::read(std::uint64_t at, std::size_t count) {
+  if (!file_) return held_.substr(static_cast<std::size_t>(at), count);
+  std::string bytes(count, '\0');
+  file_->seekg(static_cast<std::streamoff>(at));
+  file_->read(bytes.data(), static_cast<std::streamsize>(count));
+  if (static_cast<std::size_t>(file_->gcount()) != count)
+    throw DataError(
+        fmt::format("{}: {} bytes cannot be read at byte {}; it had {} bytes when it "
+                    "was opened, and was changed meanwhile or is damaged",
+                    name_, count, at, size_));
+  return bytes;
+}
+
+std::int64_t wfdb_length(const WfdbHeader& header, std::string_view name, const WfdbFiles& files) {
+  return static_cast<std::int64_t>(SignalRows(header, std::string(name), files).length());
+}
+
+struct WfdbReader::State {
+  WfdbHeader header;
+  std::vector<WfdbHeader> parts;
+  WfdbFiles files;
+  Audio audio;
+  AudioOptions options;
+  std::optional<ChannelMixer> mixer;
+  std::optional<SignalRows> rows;  ///< of the record, or of the part that is read
+  std::size_t part = 0;            ///< that comes next
+
+  bool begin_part();
+};
+
+/// False behind the last one.
+bool WfdbReader::State::begin_part() {
+  if (part == parts.size()) return false;
+  rows.emplace(parts[part], header.parts[part].name + ".hea", files);
+  ++part;
+  return true;
+}
+
+WfdbReader::WfdbReader(std::string_view text, const std::string& name, WfdbFiles files,
+                       const AudioOptions& options)
+    : state_(std::make_unique<State>()) {
+  State& x = *state_;
+  x.header = parse_wfdb_header(text, name);
+  const auto rate = static_cast<int>(std::lround(x.header.rate));
+  if (rate != x.header.rate)
+    throw DataError(fmt::format(
+        "{}: the sampling frequency is {} Hz; expected a whole number; resample the record, as "
+        "with WFDB's xform",
+        name, x.header.rate));
+  x.files = std::move(files);
+  x.options = options;
+  x.parts = parts_of(x.header, name, x.files);
+  const std::size_t width = (x.parts.empty() ? x.header : x.parts.front()).signals.size();
+  x.audio = Audio{rate, static_cast<int>(width), 1, {}, name};
+  check_channel(options.channel, x.audio.channels, name);
+  x.mixer.emplace(x.audio, options);
+  if (x.parts.empty())
+    x.rows.emplace(x.header, name, x.files);
+  else
+    x.begin_part();
+}
+
+WfdbReader::~WfdbReader() = default;
+
+const Audio& WfdbReader::audio() const { return state_->audio; }
+
+std::int64_t WfdbReader::announced() const {
+  if (state_->parts.empty()) return static_cast<std::int64_t>(state_->rows->length());
+  std::int64_t samples = 0;
+  for (const WfdbHeader& part : state_->parts) samples += *part.samples;
+  return samples;
+}
+
+bool WfdbReader::next() {
+  State& x = *state_;
+  x.audio.samples.clear();
+  std::span<const float> values = x.rows->next(x.options.channel);
+  while (values.empty()) {
+    if (!x.begin_part()) return false;
+    values = x.rows->next(x.options.channel);
+  }
+  x.mixer->add(values);
+  return true;
 }
 
 Audio parse_wfdb(std::string_view text, const std::string& name, const WfdbFiles& files,
                  const AudioOptions& options) {
-  const WfdbHeader header = parse_wfdb_header(text, name);
-  const auto rate = static_cast<int>(std::lround(header.rate));
-  if (rate != header.rate)
-    throw DataError(fmt::format(
-        "{}: the sampling frequency is {} Hz; expected a whole number; resample the record, as "
-        "with WFDB's xform",
-        name, header.rate));
-  const std::vector<WfdbHeader> parts = parts_of(header, name, files);
-  const std::size_t width = (parts.empty() ? header : parts.front()).signals.size();
-  Audio audio{rate, static_cast<int>(width), 1, {}, name};
-  check_channel(options.channel, audio.channels, name);
-  ChannelMixer mixer(audio, options);
-  if (parts.empty()) add_record(header, name, files, options, mixer);
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    add_record(parts[i], header.parts[i].name + ".hea", files, options, mixer);
+  WfdbReader reader(text, name, files, options);
+  Audio audio = reader.audio();
+  while (reader.next())
+    audio.samples.insert(audio.samples.end(), reader.audio().samples.begin(),
+                         reader.audio().samples.end());
   return audio;
 }
 
-Audio read_wfdb(const std::filesystem::path& path, const std::string& name,
-                const AudioOptions& options) {
+std::unique_ptr<WfdbReader> open_wfdb(const std::filesystem::path& path, const std::string& name,
+                                      const AudioOptions& options) {
   const std::filesystem::path folder = path.parent_path();
-  return parse_wfdb(
-      read_file(path), name, [&](const std::string& file) { return read_file(folder / file); },
+  return std::make_unique<WfdbReader>(
+      read_file(path), name, [folder](const std::string& file) { return WfdbBytes(folder / file); },
       options);
 }
 

@@ -3,8 +3,11 @@
 // it stand files of annotations, one for each annotator: 100.atr, 100.q1c. A pure layer over bytes
 // (headers, samples, annotations) and what readers of audio and of labels make of it.
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,23 +51,56 @@ struct WfdbHeader {
 /// in a frame, skew, records whose parts have other signals than the first.
 WfdbHeader parse_wfdb_header(std::string_view text, std::string_view name);
 
-/// Gives the content of a file that stands beside the header.
-using WfdbFiles = std::function<std::string(const std::string& file)>;
+/// A file that stands beside a header: in memory, or on disk, where it is read as it is needed.
+class WfdbBytes {
+ public:
+  WfdbBytes(std::string content);  // NOLINT(google-explicit-constructor)
+  /// FileError where it cannot be opened.
+  explicit WfdbBytes(const std::filesystem::path& path);
+  std::uint64_t size() const { return size_; }
+  /// These are there; DataError where the file has been cut short since it was opened.
+  std::string read(std::uint64_t at, std::size_t count);
+  std::string all() { return read(0, static_cast<std::size_t>(size_)); }
 
-/// Stored values of all signals, T x signals, which alternate. What is missing is kWfdbMissing.
-/// DataError where a file is too short, and where first values or checksums are not what the header
-/// says.
-std::vector<std::int32_t> wfdb_samples(const WfdbHeader& header, std::string_view name,
-                                       const WfdbFiles& files);
-inline constexpr std::int32_t kWfdbMissing = INT32_MIN;
+ private:
+  std::string held_;
+  std::string name_;
+  std::unique_ptr<std::ifstream> file_;
+  std::uint64_t size_ = 0;
+};
+using WfdbFiles = std::function<WfdbBytes(const std::string& file)>;
 
-/// The record in physical units, (stored - baseline) / gain, at a whole sample rate; its full scale
-/// is 1. DataError where a sample of the channels that are asked for is marked as missing.
+/// Samples of each signal, as the header says or the files hold. DataError where a file is too
+/// short.
+std::int64_t wfdb_length(const WfdbHeader& header, std::string_view name, const WfdbFiles& files);
+
+/// A record in physical units, (stored - baseline) / gain, at a whole sample rate, some rows at a
+/// time; its full scale is 1. DataError where a file is too short, where first values or checksums
+/// are not what the header says (checksums at the end), and where a sample of the channels that are
+/// asked for is marked as missing.
+class WfdbReader {
+ public:
+  WfdbReader(std::string_view text, const std::string& name, WfdbFiles files,
+             const AudioOptions& options);
+  ~WfdbReader();
+  WfdbReader(const WfdbReader&) = delete;
+  WfdbReader& operator=(const WfdbReader&) = delete;
+
+  const Audio& audio() const;  ///< its samples are those that were read last
+  bool next();                 ///< false at the end
+  std::int64_t announced() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// All of it.
 Audio parse_wfdb(std::string_view text, const std::string& name, const WfdbFiles& files,
                  const AudioOptions& options);
-/// The same from disk.
-Audio read_wfdb(const std::filesystem::path& path, const std::string& name,
-                const AudioOptions& options);
+/// From disk.
+std::unique_ptr<WfdbReader> open_wfdb(const std::filesystem::path& path, const std::string& name,
+                                      const AudioOptions& options);
 
 /// The files beside the header that belong to the record: its signals, and headers of its parts.
 std::vector<std::filesystem::path> wfdb_parts(const std::filesystem::path& header);

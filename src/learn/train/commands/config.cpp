@@ -6,8 +6,10 @@
 #include <array>
 
 #include "base/os/file.h"
+#include "base/text.h"
 #include "comm/tree.h"
 #include "learn/data/buckets.h"
+#include "learn/data/features/augmentation.h"
 #include "learn/model/given_encoder.h"
 #include "learn/train/commands/config_keys.h"
 #include "segfuse/error.h"
@@ -47,11 +49,10 @@ void check_augmentation(const TomlReader& section, const TrainConfig& config) {
   for (const auto& [key, value] : {std::pair("frequency_masks", a.frequency_masks),
                                    {"frequency_mask_bands", a.frequency_mask_bands},
                                    {"transpose_bands", a.transpose_bands}})
-    if (value > 0 && f.kind != FeatureKind::kLogMel)
-      section.refuse(key,
-                     fmt::format("needs features.kind = \"log_mel\": the columns of \"{}\" are "
-                                 "no bands",
-                                 name_of(f.kind)));
+    if (value > 0 && !data::has_bands(f.kind))
+      section.refuse(key, fmt::format("needs features of bands, as features.kind = \"log_mel\" has "
+                                      "them: the columns of \"{}\" are none",
+                                      name_of(f.kind)));
   const auto need_both = [&](const char* number, bool has_number, const char* size, bool has_size) {
     if (has_number != has_size)
       section.refuse(has_number ? size : number,
@@ -144,6 +145,28 @@ void set_text(TrainConfig& config, const std::string& name, const std::string& v
 void set_data_path(TrainConfig& config, const std::string& path) {
   config.data.path = path;
   set_text(config, "data.path", TomlReader::text_of(path));
+}
+
+void set_evaluation(TrainConfig& config, const std::vector<std::string>& overrides) {
+  for (const std::string& override : overrides)
+    if (!override.starts_with("evaluation."))
+      throw UsageError(
+          fmt::format("'{}' is no setting of [evaluation]; the others are those that the model was "
+                      "trained with",
+                      override));
+  const TrainConfig given = parse_train_config("", "the options", overrides);
+  for (const TomlReader::Setting& setting : given.settings) {
+    const std::string name = setting.name();
+    const bool is_given = std::ranges::any_of(overrides, [&](const std::string& override) {
+      return trim(std::string_view(override).substr(0, override.find('='))) == name;
+    });
+    if (!is_given) continue;
+    std::erase_if(config.settings, [&](const auto& former) { return former.name() == name; });
+    config.settings.push_back(setting);
+    if (setting.key == "tolerances") config.tolerances = given.tolerances;
+    if (setting.key == "edge_tolerance") config.edge_tolerance = given.edge_tolerance;
+    if (setting.key == "background") config.background = given.background;
+  }
 }
 
 void set_shards(TrainConfig& config, std::int64_t shards) {

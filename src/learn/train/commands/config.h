@@ -79,7 +79,10 @@ struct TrainConfig {
   TrainingPlan training;
   Augmentation augmentation;  ///< of training batches alone
   Grammar grammar;
-  std::vector<double> tolerances = {0.02};    ///< for boundaries, in seconds
+  std::vector<double> tolerances = {0.02};  ///< for boundaries, in seconds
+  double edge_tolerance = 0.15;             ///< as MetricsConfig has it
+  /// Labels that are no segments of interest; without them the fill label is.
+  std::optional<std::vector<std::string>> background;
   std::string text;                           ///< the TOML it was read from
   std::vector<std::string> overrides;         ///< \"section.key=value\", winning over the text
   std::vector<TomlReader::Setting> settings;  ///< every key, with overrides and defaults
@@ -97,6 +100,9 @@ TrainConfig parse_train_config(const std::string& text, const std::string& name,
 
 /// Data given beside the configuration win over its data.path.
 void set_data_path(TrainConfig& config, const std::string& path);
+
+/// As if the configuration had these overrides, all of [evaluation]; UsageError for others.
+void set_evaluation(TrainConfig& config, const std::vector<std::string>& overrides);
 
 /// As if the configuration had them. UsageError where they do not divide the batch.
 void set_shards(TrainConfig& config, std::int64_t shards);

@@ -151,21 +151,35 @@ void add_frame_keys(Section& s) {
         });
 }
 
+/// What the keys behind it have where they are not given depends on it.
+void add_kind_key(Section& s) {
+  std::vector<std::string> names;
+  std::string type;
+  for (const FeatureKind kind :
+       {FeatureKind::kLogMel, FeatureKind::kMfcc, FeatureKind::kRaw, FeatureKind::kValues,
+        FeatureKind::kKaldiFbank, FeatureKind::kWhisper}) {
+    names.emplace_back(name_of(kind));
+    type += fmt::format("{}\"{}\"", type.empty() ? "" : ", ", names.back());
+  }
+  s.add("kind", type,
+        "Log-mel energies, their cosine transform, the samples themselves, the numbers of "
+        "recordings that are no audio, or what models of Kaldi's kind and Whisper take.",
+        [names](const TomlReader& t, TrainConfig& c) {
+          const std::string chosen = t.choice("kind", std::string(name_of(c.features.kind)), names);
+          c.features = default_features(feature_kind_from_name(chosen));
+        });
+}
+
 void add_feature_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "features");
-  s.choice("kind", SEGFUSE_AT(features.kind),
-           std::vector<std::pair<std::string, FeatureKind>>{{"log_mel", FeatureKind::kLogMel},
-                                                            {"mfcc", FeatureKind::kMfcc},
-                                                            {"raw", FeatureKind::kRaw},
-                                                            {"values", FeatureKind::kValues}},
-           "Log-mel energies, their cosine transform, the samples themselves, or the numbers of "
-           "recordings that are no audio.");
+  add_kind_key(s);
   s.whole("sample_rate", SEGFUSE_AT(features.sample_rate), 1, 10'000'000,
           "Of the recordings, in Hz.");
   s.number("window_ms", SEGFUSE_AT(features.window_ms), 1e-3, kHuge,
            "Length of the window of a frame, in milliseconds.");
   add_frame_keys(s);
-  s.whole("n_mels", SEGFUSE_AT(features.n_mels), 1, 1000, "Bands of the mel scale.");
+  s.whole("n_mels", SEGFUSE_AT(features.n_mels), 1, 1000,
+          "Bands of the mel scale; 80 for `kaldi_fbank` and `whisper` where it is not given.");
   s.whole("n_mfcc", SEGFUSE_AT(features.n_mfcc), 1, 1000, "Coefficients of `mfcc`.");
   s.number("fmin", SEGFUSE_AT(features.fmin), 0, kHuge, "Lower end of the mel scale, in Hz.");
   s.number("fmax", SEGFUSE_AT(features.fmax), 0, kHuge,
@@ -176,6 +190,16 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
            "Of `mfcc`: weight of the higher coefficients; 0: none.");
   s.whole("raw_bins", SEGFUSE_AT(features.raw_bins), 0, 1'000'000,
           "Of `raw`: averages a window; 0: every sample.");
+  s.add("snip_edges", "boolean",
+        "Of `kaldi_fbank`: whether windows begin with their frames (true, where it is not given) "
+        "or lie in the middle of them.",
+        [](const TomlReader& t, TrainConfig& c) {
+          FeatureConfig& f = c.features;
+          if (f.kind == FeatureKind::kKaldiFbank)
+            f.snip_edges = t.boolean("snip_edges", f.snip_edges);
+          else if (t.has("snip_edges"))
+            t.refuse("snip_edges", "is for kind = \"kaldi_fbank\" only");
+        });
   s.whole("deltas", SEGFUSE_AT(features.deltas), 0, 2,
           "Slopes over time beside the features, once or twice.");
   s.boolean("normalise_recording", SEGFUSE_AT(features.normalise_recording),
@@ -331,14 +355,15 @@ void add_augmentation_keys(std::vector<ConfigKey>& keys) {
   s.number("time_mask_ms", SEGFUSE_AT(augmentation.time_mask_ms), 0, kHuge,
            "Length of the longest, in milliseconds; each is as long as it happens, from 0 on.");
   s.whole("frequency_masks", SEGFUSE_AT(augmentation.frequency_masks), 0, 1000,
-          "Of `log_mel`: ranges of bands that an epoch shows as the mean; 0: none.");
+          "Of features of bands: ranges of bands that an epoch shows as the mean; 0: none.");
   s.whole("frequency_mask_bands", SEGFUSE_AT(augmentation.frequency_mask_bands), 0, 1000,
           "Bands of the widest.");
   s.number("gain_db", SEGFUSE_AT(augmentation.gain_db), 0, 60,
            "Each recording louder or softer by up to so many dB; 0: as it is.");
   add_noise_key(s);
-  s.whole("transpose_bands", SEGFUSE_AT(augmentation.transpose_bands), 0, 1000,
-          "Of `log_mel`: each recording higher or lower by up to so many bands; 0: as it is.");
+  s.whole(
+      "transpose_bands", SEGFUSE_AT(augmentation.transpose_bands), 0, 1000,
+      "Of features of bands: each recording higher or lower by up to so many bands; 0: as it is.");
 }
 
 void add_grammar_keys(std::vector<ConfigKey>& keys) {
@@ -370,6 +395,30 @@ void add_grammar_keys(std::vector<ConfigKey>& keys) {
   durations("longest", &Grammar::longest, "Seconds that a segment of a label lasts at most.");
 }
 
+/// The last two take no part in a training, and no recipe names them.
+void add_evaluation_keys(std::vector<ConfigKey>& keys) {
+  Section s(keys, "evaluation");
+  s.add("tolerances", "list of numbers, at least one",
+        "How far a boundary may be off, in seconds; the first one counts in the report.",
+        [](const TomlReader& t, TrainConfig& c) {
+          c.tolerances = t.numbers("tolerances", c.tolerances);
+        });
+  s.add("edge_tolerance", "number, 0 to 1",
+        "How far onsets and offsets of a label may be off, in seconds, for their sensitivity, PPV "
+        "and errors; 0.15 where it is not given.",
+        [](const TomlReader& t, TrainConfig& c) {
+          if (t.has("edge_tolerance"))
+            c.edge_tolerance = t.number("edge_tolerance", c.edge_tolerance, 0, 1);
+        });
+  s.add("background", "list of labels",
+        "What is no segment of interest: gaps, silence. Chunks, edges and the segment error rate "
+        "leave these labels out, after `data.metric_fold`. Where it is not given: "
+        "`data.fill_label`.",
+        [](const TomlReader& t, TrainConfig& c) {
+          if (t.has("background")) c.background = t.strings("background");
+        });
+}
+
 std::vector<ConfigKey> all_keys() {
   std::vector<ConfigKey> keys;
   Section(keys, "").text("title", SEGFUSE_AT(title), "Heading of the report.");
@@ -379,12 +428,7 @@ std::vector<ConfigKey> all_keys() {
   add_training_keys(keys);
   add_augmentation_keys(keys);
   add_grammar_keys(keys);
-  Section(keys, "evaluation")
-      .add("tolerances", "list of numbers, at least one",
-           "How far a boundary may be off, in seconds; the first one counts in the report.",
-           [](const TomlReader& t, TrainConfig& c) {
-             c.tolerances = t.numbers("tolerances", c.tolerances);
-           });
+  add_evaluation_keys(keys);
   return keys;
 }
 

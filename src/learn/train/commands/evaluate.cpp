@@ -18,6 +18,7 @@ EvaluateResult evaluate(const EvaluateOptions& options) {
         "commands are never run; pass --data PATH");
   learn::TrainedModel model = learn::open_model(options.model, options.channel);
   model.config.data.allow_commands = options.allow_commands;
+  learn::set_evaluation(model.config, options.overrides);
   Outputs outputs(options.overwrite);
   if (!options.out.empty()) {
     if (!options.overwrite && learn::holds_run(options.out))

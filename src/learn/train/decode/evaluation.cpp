@@ -126,14 +126,39 @@ std::string counts_text(const JoinedCounts& counts) {
   return text;
 }
 
+std::vector<std::string> background_of(const TrainConfig& config) {
+  if (config.background) return *config.background;
+  if (!config.data.fill_label) return {};
+  return {*config.data.fill_label};
+}
+
 MetricsConfig metrics_config(const TrainConfig& config) {
   MetricsConfig metrics;
   metrics.frame_seconds = config.features.hop_ms / 1000;
   metrics.tolerances = config.tolerances;
+  metrics.edge_tolerance = config.edge_tolerance;
+  metrics.background = background_of(config);
   metrics.merge_folded = config.data.metric_merge;
   if (!config.data.metric_fold.empty()) metrics.folding = read_folding_map(config.data.metric_fold);
   return metrics;
 }
+
+namespace {
+
+/// A name that was not meant says nothing otherwise.
+void check_background(const TrainConfig& config, const Metrics& metrics) {
+  if (!config.background || metrics.recordings() == 0) return;
+  for (const std::string& label : *config.background) {
+    const bool is_there = std::ranges::any_of(metrics.confusions(), [&](const auto& pair) {
+      return pair.first.first == label || pair.first.second == label;
+    });
+    if (!is_there)
+      log(LogLevel::kWarning, "evaluation.background names '{}', which no measured segment has",
+          label);
+  }
+}
+
+}  // namespace
 
 Evaluation measure(const TrainedModel& model, const LabelledSet& set,
                    std::vector<Decoded> decoded) {
@@ -176,6 +201,7 @@ Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, con
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   Evaluation evaluation = measure(model, set, std::move(decoded));
   evaluation.decode_seconds = seconds;
+  check_background(model.config, evaluation.metrics);
   if (const std::string text = limit_text(model, evaluation); !text.empty())
     log(LogLevel::kInfo, "{}", text);
   return evaluation;

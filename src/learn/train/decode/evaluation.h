@@ -57,6 +57,8 @@ struct Evaluation {
 /// A sentence about the last two; empty where there are none.
 std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
 
+/// Labels that are no segments of interest.
+std::vector<std::string> background_of(const TrainConfig& config);
 MetricsConfig metrics_config(const TrainConfig& config);
 /// What was decoded from each of the set.
 Evaluation measure(const TrainedModel& model, const LabelledSet& set, std::vector<Decoded> decoded);

@@ -33,11 +33,12 @@ class Hash {
 
 namespace {
 
-/// Where something lies does not count. What is not in use is not named: runs from before there
-/// was such a setting go on.
+/// Where something lies does not count, nor what is measured behind the training. What is not in
+/// use is not named: runs from before there was such a setting go on.
 bool is_named(const std::string& setting, const TrainConfig& config) {
   if (setting.starts_with("augmentation.")) return config.augmentation.any();
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
+  if (setting == "evaluation.edge_tolerance" || setting == "evaluation.background") return false;
   if (setting == "training.shards") return config.training.shards > 1;
   if (setting == "model.causal") return config.model.causal;
   const semicrf::DurationFamily durations = config.model.durations;

@@ -26,8 +26,10 @@ struct FeatureDelay {
   explicit FeatureDelay(const FeatureConfig& config) {
     frames = 2.0 * config.deltas;
     if (config.kind == FeatureKind::kValues) return;
-    frames -= 0.5;
-    seconds = config.window_ms / 2000 + 2.0 / config.sample_rate;  // and what is rounded
+    const bool begins = config.kind == FeatureKind::kKaldiFbank && config.snip_edges;
+    frames -= begins ? 1 : 0.5;
+    seconds = config.window_ms / (begins ? 1000 : 2000);
+    seconds += 2.0 / config.sample_rate;  // what is rounded
   }
   double frames = 0;
   double seconds = 0;
@@ -77,6 +79,12 @@ LiveDecoder::State::State(const Model& of, const LiveOptions& options) : model(o
     throw UsageError(
         "the model's features are normalised over the whole recording, which a stream does not "
         "have; decode recordings with it, or train one with features.normalise_recording = false");
+  if (needs_whole_recording(features()))
+    throw UsageError(fmt::format(
+        "the model's features are {}, which depend on the whole recording (its loudest frame), and "
+        "a stream does not have that; decode recordings with it, or train one with another "
+        "features.kind",
+        name_of(features().kind)));
   const double hop = model.hop_seconds();
   const std::int64_t piece = std::max<std::int64_t>(1, std::llround(kPieceSeconds / hop));
   Model::State& shared = *model.state();

@@ -5,6 +5,8 @@
 #include "base/os/file.h"
 #include "base/outputs.h"
 #include "base/text.h"
+#include "learn/metrics/counts_json.h"
+#include "learn/train/report/label_table.h"
 #include "learn/train/report/recordings_file.h"
 #include "learn/train/report/report_files.h"
 #include "segfuse/error.h"
@@ -39,6 +41,11 @@ Side side_of(const fs::path& folder, const std::string& name) {
   return side;
 }
 
+bool counts_fields(const Side& side) {
+  return std::ranges::all_of(side.system.by_recording,
+                             [](const auto& one) { return one.second.has_fields; });
+}
+
 /// Only what was measured on the same recordings and gold, in the same way, can be compared.
 void check_same(const Side& a, const Side& b) {
   const auto refuse = [&](const std::string& why) {
@@ -60,6 +67,14 @@ void check_same(const Side& a, const Side& b) {
         "{} was measured with tolerances of {} s and {} with {} s; measure both with the same "
         "evaluation.tolerances",
         a.path, fmt::join(a.file.tolerances, ", "), b.path, fmt::join(b.file.tolerances, ", ")));
+  if (counts_fields(a) && counts_fields(b) &&
+      (a.file.edge_tolerance != b.file.edge_tolerance || a.file.background != b.file.background))
+    throw UsageError(fmt::format(
+        "{} was measured with an edge tolerance of {} s and the background \"{}\", {} with {} s "
+        "and \"{}\"; measure both with the same evaluation.edge_tolerance and "
+        "evaluation.background",
+        a.path, a.file.edge_tolerance, fmt::join(a.file.background, ", "), b.path,
+        b.file.edge_tolerance, fmt::join(b.file.background, ", ")));
 }
 
 /// The paths, with the systems where the paths or the systems do not tell.
@@ -91,10 +106,12 @@ Json json_of(const learn::Figures& figures, const std::vector<Difference>& setti
              const std::vector<std::string>& systems) {
   Json json;
   json["bootstrap"] = learn::bootstrap_json(figures.recordings);
+  const bool has_labels = std::ranges::all_of(figures.sums, &MetricCounts::has_fields);
   for (std::size_t i = 0; i < figures.systems.size(); ++i) {
     Json& system = json["systems"][figures.systems[i]];
     system["head"] = systems[i];
     for (const learn::FigureRow& row : figures.rows) system[row.measure.key] = row.figures[i].value;
+    if (has_labels) system["by_label"] = metrics::label_figures_json(figures.sums[i]);
     learn::add_figures(system, figures, i);
   }
   json["settings"] = Json::array();
@@ -103,8 +120,8 @@ Json json_of(const learn::Figures& figures, const std::vector<Difference>& setti
   return json;
 }
 
-learn::ReportData report_of(const learn::Figures& figures,
-                            const std::vector<Difference>& settings) {
+learn::ReportData report_of(const learn::Figures& figures, const std::vector<Difference>& settings,
+                            double edge_tolerance) {
   learn::ReportData report;
   report.title = fmt::format("{} and {}", figures.systems[0], figures.systems[1]);
   report.date = learn::today();
@@ -112,6 +129,8 @@ learn::ReportData report_of(const learn::Figures& figures,
   report.systems = figures.systems;
   report.reference = figures.systems[0];
   report.metrics = learn::report_metrics(figures);
+  if (learn::ReportTable labels = learn::label_table(figures, edge_tolerance); !labels.rows.empty())
+    report.tables.push_back(std::move(labels));
   report.notes.push_back(learn::interval_note(figures.recordings));
   for (const Difference& d : settings)
     report.environment.emplace_back(d.key, fmt::format("{} | {}", d.first.empty() ? "-" : d.first,
@@ -140,14 +159,16 @@ Comparison compare(const CompareOptions& options) {
   const std::vector<std::string> systems{a.system.name, b.system.name};
   a.system.name = result.first;
   b.system.name = result.second;
-  const learn::Figures figures = learn::figures_of({a.system, b.system}, a.file.tolerances);
+  const learn::Figures figures =
+      learn::figures_of({a.system, b.system}, a.file.tolerances, 0, a.file.edge_tolerance);
   const std::vector<Difference> settings = differing_settings(a, b);
   result.recordings = figures.recordings;
   result.json = json_text(json_of(figures, settings, systems), 2) + "\n";
   if (options.out.empty()) return result;
   make_directories(options.out);
   outputs.write(options.out / "compare.json", result.json);
-  outputs.write(options.out / "compare.html", learn::render_report(report_of(figures, settings)));
+  outputs.write(options.out / "compare.html",
+                learn::render_report(report_of(figures, settings, a.file.edge_tolerance)));
   return result;
 }
 

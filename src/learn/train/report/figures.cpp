@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -86,7 +87,8 @@ ReportBetter report_better(Better better) {
 }  // namespace
 
 Figures figures_of(const std::vector<MeasuredSystem>& systems,
-                   const std::vector<double>& tolerances, std::size_t reference) {
+                   const std::vector<double>& tolerances, std::size_t reference,
+                   double edge_tolerance) {
   Figures figures;
   figures.reference = reference;
   std::vector<Drawn> all;
@@ -97,8 +99,10 @@ Figures figures_of(const std::vector<MeasuredSystem>& systems,
                   "systems have the same recordings");
   }
   figures.recordings = std::ssize(all.at(0).recordings);
-  for (const metrics::Measure& measure : metrics::measures_of(tolerances))
-    figures.rows.push_back(row_of(measure, all, reference));
+  for (const Drawn& system : all) figures.sums.push_back(system.sum);
+  const bool has_fields = std::ranges::all_of(figures.sums, &MetricCounts::has_fields);
+  for (const metrics::Measure& measure : metrics::measures_of(tolerances, edge_tolerance))
+    if (has_fields || !measure.of_fields) figures.rows.push_back(row_of(measure, all, reference));
   return figures;
 }
 

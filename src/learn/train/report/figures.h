@@ -37,11 +37,14 @@ struct Figures {
   std::vector<std::string> systems;
   std::size_t reference = 0;  ///< the system that differences are to
   std::vector<FigureRow> rows;
+  std::vector<MetricCounts> sums;  ///< over the recordings, of each system
 };
 
-/// All systems have the same recordings (InternalError).
+/// All systems have the same recordings (InternalError). Measures whose counts one of them lacks
+/// are left out.
 Figures figures_of(const std::vector<MeasuredSystem>& systems,
-                   const std::vector<double>& tolerances, std::size_t reference = 0);
+                   const std::vector<double>& tolerances, std::size_t reference = 0,
+                   double edge_tolerance = MetricsConfig().edge_tolerance);
 
 /// How the intervals were made: "bootstrap" of metrics.json. With fewer than two recordings it says
 /// that there are none.

@@ -28,6 +28,8 @@ RecordingsFile recordings_of(const TrainConfig& config, const LabelledSet& set,
                              std::vector<MeasuredSystem> systems) {
   RecordingsFile file;
   file.tolerances = config.tolerances;
+  file.edge_tolerance = config.edge_tolerance;
+  file.background = background_of(config);
   for (const TomlReader::Setting& setting : config.settings)
     file.settings[setting.name()] = setting.value;
   file.systems = std::move(systems);
@@ -47,6 +49,8 @@ RecordingsFile recordings_of(const TrainConfig& config, const LabelledSet& set,
 std::string text_of(const RecordingsFile& file) {
   Json json;
   json["tolerances"] = file.tolerances;
+  json["edge_tolerance"] = file.edge_tolerance;
+  json["background"] = file.background;
   json["settings"] = file.settings;
   for (const MeasuredSystem& system : file.systems) json["systems"].push_back(system.name);
   Json& recordings = json["recordings"] = Json::array();
@@ -77,6 +81,11 @@ RecordingsFile read_recordings(const std::filesystem::path& folder) {
   const JsonPlace top(json, name);
   RecordingsFile file;
   top.at("tolerances").for_each([&](const JsonPlace& t) { file.tolerances.push_back(t.number()); });
+  if (const auto edges = top.find("edge_tolerance")) {
+    file.edge_tolerance = edges->number();
+    if (!(file.edge_tolerance >= 0 && file.edge_tolerance <= 1)) edges->refuse("0 to 1");
+    file.background = top.at("background").texts();
+  }
   top.at("settings").for_each_member([&](const std::string& key, const JsonPlace& value) {
     file.settings[key] = value.text();
   });

@@ -22,6 +22,8 @@ struct MeasuredRecording {
 
 struct RecordingsFile {
   std::vector<double> tolerances;
+  double edge_tolerance = MetricsConfig().edge_tolerance;
+  std::vector<std::string> background{};
   std::map<std::string, std::string> settings;          ///< of the first system, as in the TOML
   std::map<std::string, MeasuredRecording> recordings;  ///< by id
   std::vector<MeasuredSystem> systems;                  ///< the one that the run is about first

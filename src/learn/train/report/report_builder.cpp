@@ -11,6 +11,7 @@
 #include "learn/train/decode/clean_up.h"
 #include "learn/train/report/facts.h"
 #include "learn/train/report/figures.h"
+#include "learn/train/report/label_table.h"
 #include "learn/train/report/recordings_file.h"
 #include "learn/train/report/scrutiny.h"
 
@@ -247,6 +248,8 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set, const 
   report.labels = model.labels.labels();
   report.config = settings_text(model.config);
   report.metrics = report_metrics(figures);
+  if (ReportTable labels = label_table(figures, model.config.edge_tolerance); !labels.rows.empty())
+    report.tables.push_back(std::move(labels));
   if (views.size() > 1) {
     for (const View& view : views) report.systems.push_back(view.name);
     report.reference = report.systems[figures.reference];
@@ -333,11 +336,13 @@ Figures figures_of(const std::vector<System>& systems) {
   const auto reference = std::ranges::find(systems, name_of(HeadKind::kSemiMarkov), &System::name);
   return figures_of(
       measured(systems), systems[0].model.config.tolerances,
-      reference == systems.end() ? 0 : static_cast<std::size_t>(reference - systems.begin()));
+      reference == systems.end() ? 0 : static_cast<std::size_t>(reference - systems.begin()),
+      systems[0].model.config.edge_tolerance);
 }
 
 Figures figures_of(const Evaluation& evaluation, const TrainedModel& model) {
-  return figures_of(measured(model, evaluation), model.config.tolerances);
+  return figures_of(measured(model, evaluation), model.config.tolerances, 0,
+                    model.config.edge_tolerance);
 }
 
 const LabelledSet& measured_set(const Corpus& corpus) {

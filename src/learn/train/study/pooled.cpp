@@ -39,9 +39,11 @@ RecordingsFile pooled(const std::vector<MeasuredRun>& runs) {
   for (const MeasuredRun& run : runs) {
     keep_common_settings(sum.settings, run.file.settings);
     keep_common_systems(sum.systems, run.file.systems);
-    if (run.file.tolerances != sum.tolerances)
+    if (run.file.tolerances != sum.tolerances || run.file.edge_tolerance != sum.edge_tolerance ||
+        run.file.background != sum.background)
       throw UsageError(
-          fmt::format("{} and {} were measured with other tolerances; measure all "
+          fmt::format("{} and {} were measured with other tolerances or another "
+                      "background; measure all "
                       "runs anew with --overwrite",
                       runs[0].folder.string(), run.folder.string()));
     for (const auto& [id, recording] : run.file.recordings) {

@@ -194,7 +194,8 @@ PointSummary summarise(const StudyPoint& point, std::vector<FinishedRun> runs) {
       std::ranges::find(systems, name_of(HeadKind::kSemiMarkov), &MeasuredSystem::name);
   summary.figures = figures_of(
       systems, summary.pooled.tolerances,
-      reference == systems.end() ? 0 : static_cast<std::size_t>(reference - systems.begin()));
+      reference == systems.end() ? 0 : static_cast<std::size_t>(reference - systems.begin()),
+      summary.pooled.edge_tolerance);
   const std::vector<MeasuredRun> seeds = by_seed(summary.runs);
   if (seeds.size() > 1)
     for (const MeasuredSystem& system : systems)
