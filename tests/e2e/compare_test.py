@@ -119,9 +119,10 @@ class CompareTest(small_corpus.CorpusTest):
         self.assertIn("'model.width=3' is no setting of [evaluation]", refused)
         # Two runs side by side.
         compared = self.directory / "fields-compared"
-        tool.run("compare", out, other, "--out", compared, check=0)
+        self.assertIn("segment err", tool.run("compare", out, other, "--out", compared, check=0).stdout)
         result = json.loads((compared / "compare.json").read_text())["systems"][str(out)]
-        self.assertEqual(result["by_label"], metrics["by_label"])
+        for key in ("by_label", "background", "edge_tolerance"):
+            self.assertEqual(result[key], metrics[key])
         self.assertEqual(result["edge_ppv_50ms"], metrics["edge_ppv_50ms"])
         refused = tool.run("compare", out, self.a, check=2).stderr
         self.assertIn("evaluation.background", refused)

@@ -103,7 +103,7 @@ std::vector<Difference> differing_settings(const Side& a, const Side& b) {
 }
 
 Json json_of(const learn::Figures& figures, const std::vector<Difference>& settings,
-             const std::vector<std::string>& systems) {
+             const std::vector<std::string>& systems, const RecordingsFile& file) {
   Json json;
   json["bootstrap"] = learn::bootstrap_json(figures.recordings);
   const bool has_labels = std::ranges::all_of(figures.sums, &MetricCounts::has_fields);
@@ -111,7 +111,11 @@ Json json_of(const learn::Figures& figures, const std::vector<Difference>& setti
     Json& system = json["systems"][figures.systems[i]];
     system["head"] = systems[i];
     for (const learn::FigureRow& row : figures.rows) system[row.measure.key] = row.figures[i].value;
-    if (has_labels) system["by_label"] = metrics::label_figures_json(figures.sums[i]);
+    if (has_labels) {
+      system["background"] = file.background;
+      system["edge_tolerance"] = file.edge_tolerance;
+      system["by_label"] = metrics::label_figures_json(figures.sums[i]);
+    }
     learn::add_figures(system, figures, i);
   }
   json["settings"] = Json::array();
@@ -163,7 +167,7 @@ Comparison compare(const CompareOptions& options) {
       learn::figures_of({a.system, b.system}, a.file.tolerances, 0, a.file.edge_tolerance);
   const std::vector<Difference> settings = differing_settings(a, b);
   result.recordings = figures.recordings;
-  result.json = json_text(json_of(figures, settings, systems), 2) + "\n";
+  result.json = json_text(json_of(figures, settings, systems, a.file), 2) + "\n";
   if (options.out.empty()) return result;
   make_directories(options.out);
   outputs.write(options.out / "compare.json", result.json);
