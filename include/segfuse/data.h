@@ -71,19 +71,13 @@ FeatureKind feature_kind_from_name(std::string_view name);
 /// raw: the window cut into raw_bins equal parts, each averaged (0: every sample for itself).
 /// deltas: then the regression slopes over +-2 frames (HTK), and for 2 the slopes of these.
 /// values: the rows of a file of numbers, frame_rate of them a second; no audio.
-/// kaldi_fbank: Kaldi's compute-fbank-feats without dither, of samples as 16-bit numbers: each
-/// window without its mean, pre-emphasised within itself, Povey window, power spectrum (FFT of the
-/// next power of two), n_mels triangles on the mel scale, log(max(energy, 2^-23)). A hop is a
-/// whole number of samples S, a window of W samples is rounded down. With snip_edges windows begin
-/// with their frames, and Kaldi has the first 1 + floor((N - W) / S) rows; without it they lie in
-/// the middle of their frames, and Kaldi has the first floor(N / S + 1/2). In the rows behind them,
-/// and at the beginning, the signal is mirrored; the end samples stand twice.
-/// whisper: Whisper's log-mel spectrogram of the whole recording: 16 kHz, windows of 400 samples
-/// (periodic Hann) centred on the beginnings of frames of 160, mirrored at the beginning, zeros
-/// behind the end; 80 or 128 Slaney mels of 0 to 8 kHz, x = log10(max(energy, 1e-10)), then
-/// (max(x, m - 8) + 4) / 4 with the greatest x of the recording, m. Whisper has the first
-/// floor(N / 160) rows.
-/// Stacked channels: the columns of each, side by side, then the slopes of all.
+/// kaldi_fbank: Kaldi's compute-fbank-feats without dither, of samples as 16-bit numbers. A hop is
+/// a whole number of samples S, a window of W samples is rounded down. With snip_edges windows
+/// begin with their frames, and Kaldi has the first 1 + floor((N - W) / S) rows; without it they
+/// lie in the middle of their frames, and Kaldi has the first floor(N / S + 1/2). whisper:
+/// Whisper's log-mel spectrogram of the whole recording, which has the first floor(N / 160) rows.
+/// docs/data.md has the formulas of both, and what their windows see beyond the ends. Stacked
+/// channels: the columns of each, side by side, then the slopes of all.
 struct FeatureConfig {
   FeatureKind kind = FeatureKind::kLogMel;
   int sample_rate = 16000;  ///< to which recordings of other rates are resampled
