@@ -78,6 +78,7 @@ struct EdgeCounts : MatchCounts {
   double square_us = 0;         ///< sum of the squares of these, which are whole numbers
   double mean_ms() const;       ///< NaN without a pair
   double deviation_ms() const;  ///< of a sample (n - 1); NaN with less than two pairs
+  void add(const EdgeCounts& other);
 };
 
 /// What is counted of one label.

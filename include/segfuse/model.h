@@ -174,8 +174,9 @@ struct LiveOptions {
 class LiveDecoder {
  public:
   /// UsageError for a model whose encoder or features need the whole recording (attention,
-  /// blocks that go backward, another library's encoder, features.normalise_recording), and for a
-  /// lookahead that is shorter than the model's longest segment and what its network looks ahead.
+  /// blocks that go backward, another library's encoder, features.normalise_recording, whisper
+  /// features), and for a lookahead that is shorter than the model's longest segment and what its
+  /// network looks ahead.
   explicit LiveDecoder(const Model& model, const LiveOptions& options = {});
   ~LiveDecoder();
   LiveDecoder(LiveDecoder&&) noexcept;

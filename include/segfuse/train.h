@@ -132,7 +132,7 @@ struct EvaluateOptions {
   bool overwrite = false;         ///< replace what is there and not ours, or belongs to a training
   std::string command_line = {};  ///< as in TrainOptions
   Context context = {};           ///< as in TrainOptions
-  std::vector<std::string> overrides = {};  ///< of [evaluation]: "evaluation.tolerances=[0.05]"
+  std::vector<std::string> overrides = {};  ///< "evaluation.KEY=VALUE"; UsageError for others
 };
 
 struct EvaluateResult {
@@ -208,10 +208,12 @@ struct DecodeOptions {
   std::int64_t samples = 0;   ///< that many drawn from the model, into NAME.json
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
-  /// Label files, NAME of a recording and any ending: each of their boundaries is one of the
-  /// result, of a semi-Markov model. Recordings without such a file are decoded as ever.
+  /// A directory of label files, NAME of a recording and any ending: each of their boundaries is
+  /// one of the result. Recordings without such a file are decoded as ever, those with one are held
+  /// in memory. UsageError where it is no directory, or for a model that is not semi-Markov.
   std::filesystem::path boundaries = {};
-  /// The same with labels of the model, which the frames that they cover then have.
+  /// The same for any model, with labels that the frames they cover then have; DataError for a
+  /// label that the model lacks.
   std::filesystem::path known = {};
   bool overwrite = false;  ///< replace files that are not ours
   bool resume = false;     ///< skip recordings all of whose files are there, by any writer

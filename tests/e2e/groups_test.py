@@ -93,6 +93,15 @@ class GroupsTest(small_corpus.CorpusTest):
         card = tool.run("init", given, "--group", "folder", "--out", self.directory / "given.toml", check=0).stdout
         self.assertIn(f"warning: {sentence}", card)
 
+    def test_a_model_is_measured_on_recordings_whose_split_is_given(self):
+        """They may have no groups, or other ones: nothing is dealt."""
+        out = self.directory / "column"
+        tool.run("train", self.config, "--data", self.list, "--out", out, "--group", "bird", *QUICK, check=0)
+        said = tool.run("eval", out, "--data", self.data, "--out", self.directory / "column-eval", check=0)
+        self.assertNotIn("group", said.stderr)
+        dealt = tool.run("eval", out, "--data", self.flat, check=3)
+        self.assertIn("data.group is \"bird\"", dealt.stderr)
+
     def test_what_does_not_fit_is_refused_by_name(self):
         for data, group, words in (
                 (self.flat, "folder", 'the recording "0_anna" lies in no folder of its own in the corpus'),

@@ -29,7 +29,7 @@ class KnownTest(CorpusTest):
         if check != 0:
             return result.stderr
         found = {}
-        for path in sorted(out.glob("*.csv")):
+        for path in sorted(set(out.glob("*.csv")) - set(out.glob("*.frames.csv"))):
             with open(path, newline="") as file:
                 found[path.stem] = [(float(row["start"]), float(row["end"]), row["label"], float(row["start_confidence"]))
                                     for row in csv.DictReader(file)]
@@ -63,6 +63,33 @@ class KnownTest(CorpusTest):
         found = self.decoded("long-bound", "--boundaries", folder, sounds=[long])["long"]
         self.assertIn(middle, {round(start / HOP) for start, _, _, _ in found})
         self.assertNotIn(middle, {round(start / HOP) for start, _, _, _ in plain})
+
+    def test_ends_that_no_label_covers_are_not_known(self):
+        """Labels of a training may end a little before the recording; here that says that its end is not known."""
+        sound = self.sounds[0]
+        rate, samples = read_wav(sound)
+        frames = -(-len(samples) // round(rate * HOP))
+        folder = self.directory / "ends"
+        folder.mkdir()
+        at, until = 5, frames - 6
+        label = rows_of(sound.with_suffix(".phn"))[0][2]
+        (folder / f"{sound.stem}.csv").write_text(f"start,end,label\n{at * HOP:.2f},{until * HOP:.2f},{label}\n")
+        starts = {round(start / HOP) for start, _, _, _ in
+                  self.decoded("ends-bound", "--boundaries", folder, sounds=[sound])[sound.stem]}
+        self.assertLessEqual({at, until}, starts)
+        whole = self.directory / "whole"
+        whole.mkdir()
+        (whole / f"{sound.stem}.csv").write_text(f"start,end,label\n0,{len(samples) / rate},{label}\n")
+        found = self.decoded("whole-known", "--known", whole, "--boundaries", whole, sounds=[sound])[sound.stem]
+        self.assertEqual({label for _, _, label, _ in found}, {label})
+
+    def test_a_recording_of_which_nothing_is_known_is_decoded_as_alone(self):
+        alone = self.decoded("alone", "--posteriors", sounds=self.sounds[2:])
+        beside = self.decoded("beside", "--posteriors", "--boundaries", self.truth)
+        name = self.sounds[2].stem
+        self.assertEqual(alone[name], beside[name])
+        self.assertEqual((self.directory / f"alone/{name}.frames.csv").read_bytes(),
+                         (self.directory / f"beside/{name}.frames.csv").read_bytes())
 
     def test_labels_hold_where_they_are(self):
         sound = self.sounds[0]

@@ -87,6 +87,14 @@ bool is_finer(const fs::path& a, const fs::path& b) { return rank_of(a) < rank_o
 
 }  // namespace
 
+std::vector<std::string_view> label_endings() {
+  std::vector<std::string_view> endings;
+  for (const LabelFormatInfo& format : label_formats())
+    for (const std::string_view ending : format.endings)
+      if (std::ranges::find(endings, ending) == endings.end()) endings.push_back(ending);
+  return endings;
+}
+
 std::vector<fs::path> files_with_endings(const fs::path& stem,
                                          std::span<const std::string_view> endings) {
   std::error_code failure;

@@ -11,6 +11,9 @@
 
 namespace segfuse::data {
 
+/// Of all formats of labels, each once.
+std::vector<std::string_view> label_endings();
+
 /// The files that are called `stem` and one of the endings, in the order of these; an ending may be
 /// written as it is, in lower or in upper case.
 std::vector<std::filesystem::path> files_with_endings(const std::filesystem::path& stem,

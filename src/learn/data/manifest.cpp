@@ -419,10 +419,7 @@ class ManifestReader {
   /// Those of the first place that has some.
   void seek_labels(const TableRow& row, const std::vector<fs::path>& stems,
                    Recording& recording) const {
-    std::vector<std::string_view> endings;
-    for (const LabelFormatInfo& format : label_formats())
-      for (const std::string_view ending : format.endings)
-        if (std::ranges::find(endings, ending) == endings.end()) endings.push_back(ending);
+    const std::vector<std::string_view> endings = label_endings();
     std::vector<fs::path> found;
     const auto seek = [&](const fs::path& stem) {
       if (found.empty()) found = files_with_endings(stem, endings);

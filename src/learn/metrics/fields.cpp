@@ -108,14 +108,16 @@ double EdgeCounts::deviation_ms() const {
   return std::sqrt(std::max(0.0, square_us - count * mean * mean) / (count - 1)) / 1000;
 }
 
+void EdgeCounts::add(const EdgeCounts& other) {
+  MatchCounts::add(other);
+  error_us += other.error_us;
+  square_us += other.square_us;
+}
+
 void LabelCounts::add(const LabelCounts& other) {
   chunks.add(other.chunks);
-  for (const auto& [mine, theirs] :
-       {std::pair(&onsets, &other.onsets), std::pair(&offsets, &other.offsets)}) {
-    mine->add(*theirs);
-    mine->error_us += theirs->error_us;
-    mine->square_us += theirs->square_us;
-  }
+  onsets.add(other.onsets);
+  offsets.add(other.offsets);
 }
 
 double MetricCounts::chunk_f1_macro() const {

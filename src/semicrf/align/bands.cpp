@@ -20,7 +20,7 @@ Overlap overlap(std::int64_t from, std::int64_t until, const Stretch& other) {
   return {std::max(from, other.first()), std::min(until, other.first() + other.size())};
 }
 
-/// The first and the last of those that are at least `least`.
+/// The first and the last of those that matter.
 struct Kept {
   std::int64_t first = -1;
   std::int64_t last = -1;

@@ -49,8 +49,7 @@ void AlignLattice::add_pieces_before(const Piece& piece, std::vector<Piece>& fou
 void AlignLattice::find_best(Alignment& alignment) {
   const auto places = static_cast<double>(orders_.nodes.size());
   const double rounding = 1.0 + 1e-6 * static_cast<double>(length_);
-  alignment.score =
-      forward_within<true>(10.0 + (score_bound_ ? 0.2 : 1.0) * places, rounding, kNegInf);
+  alignment.score = forward_within<true>(10.0 + 0.2 * places, rounding, kNegInf);
   if (alignment.score == kNegInf) {
     alignment.status = RowStatus::kNoPath;
     alignment.log_partition = kNegInf;

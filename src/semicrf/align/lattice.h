@@ -196,7 +196,7 @@ class AlignLattice {
   std::vector<NodeFrames> reach_;                    // what durations allow
   std::vector<NodeFrames> frames_;                   // and what the last pass kept of that
   std::optional<RestBound> bound_;                   // of sums; none: nothing is left out
-  std::optional<RestBound> score_bound_;             // of scores, for the best path of long orders
+  std::optional<RestBound> score_bound_;             // of scores, for the best path
   double least_ = kNegInf;                           // paths of less are left out
   std::int64_t most_cells_;
   std::int64_t cells_ = 0;       // that the pass has kept

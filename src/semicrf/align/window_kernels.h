@@ -1,7 +1,7 @@
 #pragma once
-// Sums and maxima over the durations of a segment, in vectors. window_product, window_max and
-// window_maxima have the same bits on every processor; the others on those that multiply and add in
-// one step, and on those that do not.
+// Sums and maxima over the durations of a segment, in vectors. window_product, window_max,
+// window_maxima and largest_of have the same bits on every processor; the others on those that
+// multiply and add in one step, and on those that do not.
 
 #include <cstdint>
 

@@ -28,7 +28,6 @@ class PackedSamples {
   PackedSamples(std::string_view bytes, int format)
       : bytes_(bytes), format_(format), packing_(packing_of(format)) {}
   std::int32_t at(std::size_t i) const;
-  int bits() const { return packing_.bits; }
 
  private:
   std::uint32_t byte(std::size_t i) const {

@@ -312,7 +312,10 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   // A path out of the model file was chosen by the maker of that file.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
   TrainConfig source = model.config;
-  if (!split) source.data.group.clear();  // nothing is dealt, so other names may have other rules
+  // Where nothing is dealt, other recordings may have other groups.
+  if (!split || (source.data.folds == 0 && !source.data.group.empty() &&
+                 splits_are_given(source, path, allow_commands)))
+    source.data.group.clear();
   std::vector<Recording> recordings = find_recordings(source, path, allow_commands);
   if (split) std::erase_if(recordings, [&](const Recording& r) { return r.split != *split; });
   if (recordings.empty())

@@ -35,6 +35,9 @@ struct Corpus {
 /// Into the log, unless it is empty.
 void tell(const std::string& text);
 
+/// Whether files or folders say the split of each recording, so that none is dealt.
+bool splits_are_given(const TrainConfig& config, const std::string& path, bool allow_commands);
+
 /// The recordings of a manifest or directory, as choose_recordings() leaves them; what
 /// data.unpaired leaves out is said, and which of several label files are read.
 std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,

@@ -58,16 +58,31 @@ void tell_groups(const std::vector<Recording>& recordings, const DataSource& sou
     log(LogLevel::kWarning, "data.group: {}", torn);
 }
 
-}  // namespace
-
-std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
-                                       bool allow_commands) {
-  Unpaired unpaired;
+ManifestOptions manifest_options(const TrainConfig& config, bool allow_commands,
+                                 Unpaired& unpaired) {
   ManifestOptions options;
   options.allow_commands = allow_commands;
   options.values = config.features.kind == FeatureKind::kValues;
   if (config.data.skip_unpaired) options.unpaired = &unpaired;
   options.tier = config.data.tier;
+  return options;
+}
+
+}  // namespace
+
+bool splits_are_given(const TrainConfig& config, const std::string& path, bool allow_commands) {
+  bool given = false;
+  Unpaired unpaired;
+  ManifestOptions options = manifest_options(config, allow_commands, unpaired);
+  options.split_was_given = &given;
+  load_manifest(path, options);
+  return given;
+}
+
+std::vector<Recording> find_recordings(const TrainConfig& config, const std::string& path,
+                                       bool allow_commands) {
+  Unpaired unpaired;
+  ManifestOptions options = manifest_options(config, allow_commands, unpaired);
   options.group = config.data.group;
   std::vector<Recording> recordings = load_manifest(path, options);
   data::leave_out_other_tiers(recordings, config.data.tier, options.unpaired);

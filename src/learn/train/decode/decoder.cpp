@@ -21,18 +21,25 @@ semicrf::View<const float, 3> view3(const Tensor& t) {
   return {t.span<float>().data(), {t.shape()[0], t.shape()[1], t.shape()[2]}};
 }
 
-/// Rows sorted by length, cut into batches of at most `frames` with padding; 0: of one row.
+/// Rows sorted by length, cut into batches of at most `frames` with padding; 0: of one row. Rows
+/// with known boundaries take other algorithms, and so batches of their own: no row's result
+/// depends on what is known of another.
 std::vector<std::vector<std::int64_t>> batches_by_length(const std::vector<Sequence>& sequences,
                                                          std::int64_t frames) {
   std::vector<std::int64_t> order(sequences.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    return sequences[at(a)].frames() < sequences[at(b)].frames();
+    const Sequence& x = sequences[at(a)];
+    const Sequence& y = sequences[at(b)];
+    return std::pair(x.known.starts.empty(), x.frames()) <
+           std::pair(y.known.starts.empty(), y.frames());
   });
   std::vector<std::vector<std::int64_t>> batches;
   for (const std::int64_t row : order) {
     const std::int64_t longest = sequences[at(row)].frames();
     if (batches.empty() || frames == 0 ||
+        sequences[at(row)].known.starts.empty() !=
+            sequences[at(batches.back().front())].known.starts.empty() ||
         static_cast<std::int64_t>(batches.back().size() + 1) * longest > frames)
       batches.emplace_back();
     batches.back().push_back(row);

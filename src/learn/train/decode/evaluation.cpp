@@ -128,8 +128,12 @@ std::string counts_text(const JoinedCounts& counts) {
 
 std::vector<std::string> background_of(const TrainConfig& config) {
   if (config.background) return *config.background;
-  if (!config.data.fill_label) return {};
-  return {*config.data.fill_label};
+  // As it is measured: behind both foldings.
+  std::optional<std::string> label = config.data.fill_label;
+  for (const std::string& map : {config.data.fold, config.data.metric_fold})
+    if (label && !map.empty()) label = read_folding_map(map).fold(*label);
+  if (!label) return {};
+  return {*label};
 }
 
 MetricsConfig metrics_config(const TrainConfig& config) {

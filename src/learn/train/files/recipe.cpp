@@ -33,8 +33,9 @@ class Hash {
 
 namespace {
 
-/// Where something lies does not count, nor what is measured behind the training. What is not in
-/// use is not named: runs from before there was such a setting go on.
+/// Where something lies does not count, nor the background and the edge tolerance, which take
+/// no part in a training. What is not in use is not named: runs from before there was such a
+/// setting go on.
 bool is_named(const std::string& setting, const TrainConfig& config) {
   if (setting.starts_with("augmentation.")) return config.augmentation.any();
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;

@@ -41,11 +41,6 @@ Side side_of(const fs::path& folder, const std::string& name) {
   return side;
 }
 
-bool counts_fields(const Side& side) {
-  return std::ranges::all_of(side.system.by_recording,
-                             [](const auto& one) { return one.second.has_fields; });
-}
-
 /// Only what was measured on the same recordings and gold, in the same way, can be compared.
 void check_same(const Side& a, const Side& b) {
   const auto refuse = [&](const std::string& why) {
@@ -67,7 +62,7 @@ void check_same(const Side& a, const Side& b) {
         "{} was measured with tolerances of {} s and {} with {} s; measure both with the same "
         "evaluation.tolerances",
         a.path, fmt::join(a.file.tolerances, ", "), b.path, fmt::join(b.file.tolerances, ", ")));
-  if (counts_fields(a) && counts_fields(b) &&
+  if (counts_fields(a.system) && counts_fields(b.system) &&
       (a.file.edge_tolerance != b.file.edge_tolerance || a.file.background != b.file.background))
     throw UsageError(fmt::format(
         "{} was measured with an edge tolerance of {} s and the background \"{}\", {} with {} s "

@@ -24,6 +24,11 @@ std::uint64_t hash_of(const Annotation& gold, std::uint64_t hash) {
 
 }  // namespace
 
+bool counts_fields(const MeasuredSystem& system) {
+  return std::ranges::all_of(system.by_recording,
+                             [](const auto& one) { return one.second.has_fields; });
+}
+
 RecordingsFile recordings_of(const TrainConfig& config, const LabelledSet& set,
                              std::vector<MeasuredSystem> systems) {
   RecordingsFile file;

@@ -28,6 +28,8 @@ struct RecordingsFile {
   std::map<std::string, MeasuredRecording> recordings;  ///< by id
   std::vector<MeasuredSystem> systems;                  ///< the one that the run is about first
 };
+/// Whether the system's counts are by label as well; those of older versions are not.
+bool counts_fields(const MeasuredSystem& system);
 
 /// `config` is that of the first system.
 RecordingsFile recordings_of(const TrainConfig& config, const LabelledSet& set,

@@ -39,12 +39,14 @@ RecordingsFile pooled(const std::vector<MeasuredRun>& runs) {
   for (const MeasuredRun& run : runs) {
     keep_common_settings(sum.settings, run.file.settings);
     keep_common_systems(sum.systems, run.file.systems);
-    if (run.file.tolerances != sum.tolerances || run.file.edge_tolerance != sum.edge_tolerance ||
-        run.file.background != sum.background)
+    const bool fields = std::ranges::all_of(sum.systems, counts_fields) &&
+                        std::ranges::all_of(run.file.systems, counts_fields);
+    if (run.file.tolerances != sum.tolerances ||
+        (fields &&
+         (run.file.edge_tolerance != sum.edge_tolerance || run.file.background != sum.background)))
       throw UsageError(
-          fmt::format("{} and {} were measured with other tolerances or another "
-                      "background; measure all "
-                      "runs anew with --overwrite",
+          fmt::format("{} and {} were measured with other tolerances or another background; "
+                      "measure all runs anew with --overwrite",
                       runs[0].folder.string(), run.folder.string()));
     for (const auto& [id, recording] : run.file.recordings) {
       const auto place = sum.recordings.try_emplace(id, recording).first;

@@ -16,12 +16,21 @@ namespace {
 /// Of what no label covers; no name that a label has.
 constexpr const char* kNotKnown = "\x1f not known";
 
-std::vector<std::string_view> label_endings() {
-  std::vector<std::string_view> endings;
-  for (const LabelFormatInfo& format : label_formats())
-    for (const std::string_view ending : format.endings)
-      if (std::ranges::find(endings, ending) == endings.end()) endings.push_back(ending);
-  return endings;
+/// What no label covers at the ends is as little known as a gap. The recording may end anywhere in
+/// its last frame.
+void mark_ends(Annotation& annotation, const RecordingSize& size) {
+  std::vector<LabelSegment>& segments = annotation.segments;
+  if (segments.empty()) return;
+  const double end = static_cast<double>(size.frames) * size.hop_seconds;
+  if (segments.front().label == kNotKnown)
+    segments.front().start = 0;
+  else if (segments.front().start >= size.hop_seconds / 2)
+    segments.insert(segments.begin(), {0, segments.front().start, kNotKnown, 0});
+  const double last = segments.back().end;
+  if (segments.back().label == kNotKnown)
+    segments.back().end = std::max(last, end);
+  else if (end - last >= size.hop_seconds * (1 - 1e-6))
+    segments.push_back({last, end, kNotKnown, 0});
 }
 
 /// The file's segments as frames, the unknown ones with the label behind those of the model; empty
@@ -31,7 +40,7 @@ std::vector<FrameSegment> segments_in(const std::filesystem::path& folder,
                                       const Alphabet& labels, bool any_label,
                                       const RecordingSize& size) {
   std::vector<std::filesystem::path> files =
-      data::files_with_endings(folder / recording.stem(), label_endings());
+      data::files_with_endings(folder / recording.stem(), data::label_endings());
   std::erase(files, recording);
   const std::filesystem::path file =
       data::choose_label_file(std::move(files), "", false, recording.string()).labels;
@@ -45,8 +54,9 @@ std::vector<FrameSegment> segments_in(const std::filesystem::path& folder,
   options.allow_unknown = any_label;
   std::vector<std::string> names = labels.labels();
   names.push_back(kNotKnown);
-  return to_frames(read_labels(file, how), Alphabet(names), size.hop_seconds, size.frames, options)
-      .segments;
+  Annotation annotation = read_labels(file, how);
+  mark_ends(annotation, size);
+  return to_frames(annotation, Alphabet(names), size.hop_seconds, size.frames, options).segments;
 }
 
 }  // namespace
