@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import subprocess
 import unittest
 
 import small_corpus
@@ -61,6 +62,15 @@ class AlignTest(tool.ToolTest):
             for before, after in zip(rows, rows[1:], strict=False):
                 self.assertEqual(before["end"], after["start"])
         self.assertLess(sum(errors) / len(errors), 0.03)
+
+    def test_a_pipe_is_aligned_as_a_file_is(self):
+        audio = self.recordings[0]
+        wanted, _ = self.align("of-file", "--orders", self.orders, inputs=[audio])
+        orders = self.folder("piped", {"stdin.txt": " ".join(self.gold(audio))})
+        out = self.directory / "of-pipe"
+        subprocess.run([tool.SEGFUSE, "align", self.model, "-", "--orders", orders, "--out", out, "--format", "csv"], check=True,
+                       input=audio.read_bytes(), capture_output=True, timeout=100)
+        self.assertEqual(self.rows(out / "stdin.csv"), self.rows(wanted / f"{audio.stem}.csv"))
 
     def test_what_is_read_is_never_replaced(self):
         place = self.directory / "in-place"

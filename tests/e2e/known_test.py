@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+import subprocess
 import unittest
 
 import tool
@@ -82,6 +83,40 @@ class KnownTest(CorpusTest):
         (whole / f"{sound.stem}.csv").write_text(f"start,end,label\n0,{len(samples) / rate},{label}\n")
         found = self.decoded("whole-known", "--known", whole, "--boundaries", whole, sounds=[sound])[sound.stem]
         self.assertEqual({label for _, _, label, _ in found}, {label})
+
+    def test_a_gap_of_less_than_a_frame_is_none(self):
+        """Tables are rounded to milliseconds, so their segments do not always touch."""
+        sound = self.sounds[0]
+        plain = self.decoded("touching", sounds=[sound])[sound.stem]
+        folder = self.directory / "gaps"
+        folder.mkdir()
+        (folder / f"{sound.stem}.csv").write_text("start,end,label\n" + "".join(
+            f"{start:.4f},{end - 0.0002:.4f},{label}\n" for start, end, label, _ in plain))
+        found = self.decoded("of-gaps", "--boundaries", folder, "--known", folder, sounds=[sound])[sound.stem]
+        self.assertEqual([row[:3] for row in found], [row[:3] for row in plain])
+
+    def test_a_pipe_is_bound_as_a_file_is(self):
+        sound = self.sounds[0]
+        wanted = self.decoded("of-file", "--boundaries", self.truth, sounds=[sound])[sound.stem]
+        folder = self.directory / "piped"
+        folder.mkdir()
+        shutil.copy(self.truth / f"{sound.stem}.phn", folder / "stdin.phn")
+        out = self.directory / "of-pipe"
+        subprocess.run([tool.SEGFUSE, "decode", self.model, "-", "--boundaries", folder, "--out", out, "--format", "csv"], check=True,
+                       input=sound.read_bytes(), capture_output=True, timeout=100)
+        with open(out / "stdin.csv", newline="") as file:
+            found = [(float(row["start"]), float(row["end"]), row["label"]) for row in csv.DictReader(file)]
+        self.assertEqual(found, [row[:3] for row in wanted])
+
+    def test_folders_of_nothing_and_labels_of_nobody_are_said(self):
+        empty = self.directory / "empty"
+        empty.mkdir()
+        result = tool.run("decode", self.model, self.sounds[0], "--known", empty, "--out", self.directory / "of-nothing", check=0)
+        self.assertIn("no label file of any of the 1 recordings", result.stderr)
+        (empty / f"{self.sounds[0].stem}.csv").write_text("start,end,label\n0.1,0.2,zz\n")
+        said = self.decoded("of-nobody", "--known", empty, sounds=self.sounds[:1], check=3)
+        labels = len({label for path in self.data.rglob("*.phn") for _, _, label in rows_of(path)})
+        self.assertIn(f'label "zz" is not among the {labels} labels of the model', said)
 
     def test_a_recording_of_which_nothing_is_known_is_decoded_as_alone(self):
         alone = self.decoded("alone", "--posteriors", sounds=self.sounds[2:])

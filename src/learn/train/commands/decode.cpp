@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <map>
@@ -163,6 +164,15 @@ class Decoding {
 
   /// All files, in their order and in portions, so that memory stays bounded.
   void decode(std::span<DecodedFile> files, Progress& progress);
+  /// A sentence where folders of what is known have nothing of any recording.
+  std::string nothing_known() const {
+    if (known_.empty() || of_some_ > 0 || of_none_ == 0) return {};
+    const std::filesystem::path& folder = known_.labels.empty() ? known_.boundaries : known_.labels;
+    return fmt::format(
+        "{}: no label file of any of the {} recordings; that of NAME.wav is called NAME and an "
+        "ending of label files, as NAME.TextGrid",
+        folder.string(), of_none_.load());
+  }
   /// What was resampled; empty when nothing was.
   std::string resampled() const {
     if (model_.config.features.kind == FeatureKind::kValues) return {};
@@ -180,16 +190,19 @@ class Decoding {
   };
 
   std::int64_t announced_frames(const DecodedFile& file) const;
-  /// Whether it is decoded in pieces; an alignment holds its recording, and so does what is known.
-  bool is_long(std::int64_t frames) const {
-    return orders_ == nullptr && known_.empty() && loaded_.is_long(frames, how_);
-  }
-  /// Whether it is sound from a pipe, whose length is not known.
+  /// Whether it is sound from a pipe, which can be read once, and whose length is not known.
   bool is_piped(const DecodedFile& file) const {
     std::error_code failure;
-    return !file.skipped && orders_ == nullptr && known_.empty() &&
-           model_.config.features.kind != FeatureKind::kValues && fs::is_fifo(file.audio, failure);
+    return !file.skipped && model_.config.features.kind != FeatureKind::kValues &&
+           fs::is_fifo(file.audio, failure);
   }
+  /// Whether it is not decoded in pieces: an alignment holds its recording, and so does what is
+  /// known of it.
+  bool is_held(const DecodedFile& file, std::int64_t frames) const {
+    return orders_ != nullptr || !known_.empty() ||
+           (!is_piped(file) && !loaded_.is_long(frames, how_));
+  }
+  RecordingFeatures features_of(const DecodedFile& file) const;
   void decode_portion(std::span<DecodedFile> files);
   void decode_long(DecodedFile& file);
   void read(Item& item) const;
@@ -204,7 +217,9 @@ class Decoding {
   const learn::TrainedModel& model_;
   const learn::KnownFolders known_;
   const learn::Decoder::Options how_;
-  std::map<double, std::int64_t> rates_;  // of the recordings that were decoded
+  std::map<double, std::int64_t> rates_;          // of the recordings that were decoded
+  mutable std::atomic<std::int64_t> of_some_{0};  // recordings of which something is known
+  mutable std::atomic<std::int64_t> of_none_{0};
 };
 
 /// Runs a step of one recording. What is wrong with that recording is kept; what concerns all of
@@ -230,10 +245,25 @@ void attempt(DecodedFile& file, const Step& step) {
   }
 }
 
+RecordingFeatures Decoding::features_of(const DecodedFile& file) const {
+  if (!is_piped(file)) {
+    Recording recording;
+    recording.audio = file.audio;
+    return read_features(recording, loaded_.extractor());
+  }
+  const auto reader = data::FeatureReader::open(file.audio, loaded_.extractor(), options_.out);
+  std::vector<float> rows;
+  std::int64_t width = 0;
+  for (Tensor piece = reader->next(); piece.shape()[0] > 0; piece = reader->next()) {
+    width = piece.shape()[1];
+    rows.insert(rows.end(), piece.span<float>().begin(), piece.span<float>().end());
+  }
+  const std::int64_t frames = width == 0 ? 0 : std::ssize(rows) / width;
+  return {Tensor::from(rows, {frames, width}), reader->seconds(), reader->sample_rate()};
+}
+
 void Decoding::read(Item& item) const {
-  Recording recording;
-  recording.audio = item.file.audio;
-  RecordingFeatures read = read_features(recording, loaded_.extractor());
+  RecordingFeatures read = features_of(item.file);
   item.file.seconds = read.seconds;
   item.sample_rate = read.sample_rate;
   item.sequence = loaded_.sequence_of(item.file.audio.string(), std::move(read.features));
@@ -241,6 +271,8 @@ void Decoding::read(Item& item) const {
   item.sequence.known =
       learn::known_of(known_, item.file.audio, model_.labels,
                       {read.seconds, read.sample_rate, item.sequence.frames(), hop});
+  const bool none = item.sequence.known.starts.empty() && item.sequence.known.label.empty();
+  ++(none ? of_none_ : of_some_);
   if (orders_ == nullptr) return;
   item.orders = orders_->read(item.file.audio, model_.labels);
   learn::check_frames(item.orders, loaded_.rules(), item.sequence.frames(), hop,
@@ -371,7 +403,7 @@ void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
   for (std::size_t i = 0; i < files.size();) {
     std::size_t count = 0;
     std::int64_t frames = announced_frames(files[i]);
-    if (is_long(frames) || is_piped(files[i])) {
+    if (!is_held(files[i], frames)) {
       decode_long(files[i]);
       count = 1;
     } else {
@@ -379,7 +411,7 @@ void Decoding::decode(std::span<DecodedFile> files, Progress& progress) {
         ++count;
         if (i + count == files.size()) break;
         const std::int64_t more = announced_frames(files[i + count]);
-        if (is_long(more) || is_piped(files[i + count])) break;
+        if (!is_held(files[i + count], more)) break;
         frames += more;
       } while (count < kMaxFiles && frames <= kMaxFrames);
       decode_portion(files.subspan(i, count));
@@ -427,6 +459,8 @@ std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOp
                     {.quiet = options.context.options().get(options::kQuiet)});
   decoding.decode(results, progress);
   progress.finish();
+  if (const std::string text = decoding.nothing_known(); !text.empty())
+    log(LogLevel::kWarning, "{}", text);
   if (const std::string text = decoding.resampled(); !text.empty())
     log(LogLevel::kInfo, "{}", text);
   return results;

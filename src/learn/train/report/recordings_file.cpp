@@ -35,6 +35,7 @@ RecordingsFile recordings_of(const TrainConfig& config, const LabelledSet& set,
   file.tolerances = config.tolerances;
   file.edge_tolerance = config.edge_tolerance;
   file.background = background_of(config);
+  std::ranges::sort(file.background);  // their order means nothing
   for (const TomlReader::Setting& setting : config.settings)
     file.settings[setting.name()] = setting.value;
   file.systems = std::move(systems);

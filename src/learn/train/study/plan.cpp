@@ -22,6 +22,9 @@ void check_options(const StudyOptions& options) {
   if (!options.search.empty() && (options.folds != 0 || !options.shares.empty()))
     throw UsageError(
         "a search goes with --seeds alone; search first, and study what it has chosen then");
+  const auto sets_seed = [](const std::string& text) { return text.starts_with("training.seed="); };
+  if (options.seeds > 1 && std::ranges::any_of(options.search, sets_seed))
+    throw UsageError("the search has training.seed, which --seeds sets; leave one of them out");
   double last = 0;
   for (const double share : options.shares) {
     if (!(share > last && share <= 1))

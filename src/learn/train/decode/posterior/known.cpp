@@ -1,12 +1,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
 #include "base/os/file.h"
 #include "base/sizes.h"
 #include "learn/data/label_files.h"
+#include "learn/data/text.h"
 #include "learn/train/decode/orders.h"
 #include "segfuse/error.h"
 
@@ -15,6 +17,16 @@ namespace {
 
 /// Of what no label covers; no name that a label has.
 constexpr const char* kNotKnown = "\x1f not known";
+
+/// Gaps between whose ends no boundary of frames lies are none.
+void close_gaps(Annotation& annotation, double hop_seconds) {
+  const auto boundary = [&](double seconds) {  // as to_frames() rounds
+    return std::floor(seconds / hop_seconds + 0.5 + 1e-6);
+  };
+  std::erase_if(annotation.segments, [&](const LabelSegment& s) {
+    return s.label == kNotKnown && boundary(s.start) == boundary(s.end);
+  });
+}
 
 /// What no label covers at the ends is as little known as a gap. The recording may end anywhere in
 /// its last frame.
@@ -55,6 +67,11 @@ std::vector<FrameSegment> segments_in(const std::filesystem::path& folder,
   std::vector<std::string> names = labels.labels();
   names.push_back(kNotKnown);
   Annotation annotation = read_labels(file, how);
+  for (const LabelSegment& s : annotation.segments)
+    if (!any_label && s.label != kNotKnown && !labels.find(s.label))
+      throw DataError(fmt::format("{}:{}: label {} is not among the {} labels of the model",
+                                  annotation.source, s.line, data::shown(s.label), labels.size()));
+  close_gaps(annotation, size.hop_seconds);
   mark_ends(annotation, size);
   return to_frames(annotation, Alphabet(names), size.hop_seconds, size.frames, options).segments;
 }
