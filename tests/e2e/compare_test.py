@@ -115,6 +115,9 @@ class CompareTest(small_corpus.CorpusTest):
         self.assertNotIn("evaluation.background names", again.stderr)
         said = tool.run("eval", self.a, "--set", 'evaluation.background = ["nothing"]', check=0).stderr
         self.assertIn("evaluation.background names 'nothing', which no measured segment has", said)
+        labels = sorted({label for path in self.data.rglob("*.phn") for _, _, label in small_corpus.rows_of(path)})
+        said = tool.run("eval", self.a, "--set", f"evaluation.background={json.dumps(labels)}", check=0).stderr
+        self.assertIn("the figures without the background are of nothing", said)
         refused = tool.run("eval", self.a, "--set", "model.width=3", check=2).stderr
         self.assertIn("'model.width=3' is no setting of [evaluation]", refused)
         # Two runs side by side.

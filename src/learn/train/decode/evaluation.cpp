@@ -160,6 +160,10 @@ void check_background(const TrainConfig& config, const Metrics& metrics) {
       log(LogLevel::kWarning, "evaluation.background names '{}', which no measured segment has",
           label);
   }
+  if (metrics.counts().chunks.gold == 0)
+    log(LogLevel::kWarning,
+        "evaluation.background has all labels of the recordings; the figures without the "
+        "background are of nothing");
 }
 
 }  // namespace
