@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/context/pool.h"
 #include "base/os/file.h"
 #include "base/sizes.h"
 #include "base/text.h"
