@@ -102,6 +102,14 @@ class CompareTest(small_corpus.CorpusTest):
         report = report_of(out)
         self.assertEqual(report["tables"][0]["head"][:3], ["label", "gold", "decoded"])
         self.assertEqual(len(report["tables"][0]["rows"]), len(metrics["by_label"]))
+        # Without that key it is the label of gaps, under the name that it is measured with.
+        folded, fold = self.directory / "fields-folded", self.directory / "fold.tsv"
+        fold.write_text(f"{label}\tquiet\n")
+        tool.run("train", self.config, "--data", self.data, "--out", folded, "--set", f'data.fill_label="{label}"', "--set",
+                 f'data.metric_fold="{fold}"', "--set", "training.epochs=1", check=0)
+        measured = json.loads((folded / "metrics.json").read_text())
+        self.assertEqual(measured["background"], ["quiet"])
+        self.assertNotIn("quiet", measured["by_label"])
         # They take no part in the training, so what there is can go on with others.
         tool.run("train", self.config, "--data", self.data, "--out", other, "--set", "training.epochs=2", check=0)
         plain = json.loads((other / "metrics.json").read_text())

@@ -175,6 +175,7 @@ class StudyTest(small_corpus.CorpusTest):
                                  (("--seeds", "0"), "--seeds is 0"),
                                  (("--search", "model.width"), "expected section.key=a,b,c"),
                                  (("--search", "model.width=8"), "expected section.key=a,b,c"),
+                                 (("--seeds", "2", "--search", "training.seed=1,2"), "the search has training.seed, which --seeds sets"),
                                  (("--search", "model.width=8,,16"), "expected section.key=a,b,c"),
                                  (("--search", "model.widht=8,16"), "did you mean 'width'?"),
                                  (("--search", "model.width=8,16", "--folds", "2"), "goes with --seeds alone")):

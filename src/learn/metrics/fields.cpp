@@ -20,13 +20,6 @@ bool is_counted(const std::string& label, std::span<const std::string> backgroun
   return !label.empty() && std::ranges::find(background, label) == background.end();
 }
 
-void count_matches(MatchCounts& counts, std::size_t gold, std::size_t predicted,
-                   std::int64_t hits) {
-  counts.gold += static_cast<std::int64_t>(gold);
-  counts.predicted += static_cast<std::int64_t>(predicted);
-  counts.hits += hits;
-}
-
 void count_edges(EdgeCounts& counts, MatchCounts& all, const Times& times, std::int64_t tolerance) {
   const EdgePairs pairs = match_edges(times.gold, times.predicted, tolerance);
   for (MatchCounts* sum : {static_cast<MatchCounts*>(&counts), &all})
@@ -45,6 +38,13 @@ std::vector<TimedLabel> without(std::span<const TimedLabel> sequence,
 }
 
 }  // namespace
+
+void count_matches(MatchCounts& counts, std::size_t gold, std::size_t predicted,
+                   std::int64_t hits) {
+  counts.gold += static_cast<std::int64_t>(gold);
+  counts.predicted += static_cast<std::int64_t>(predicted);
+  counts.hits += hits;
+}
 
 void count_labels(const FoldedPair& segments, const FoldedPair& in_frames,
                   std::span<const std::string> background, std::int64_t tolerance,

@@ -14,6 +14,8 @@ struct FoldedPair {
   std::span<const TimedLabel> gold, predicted;
 };
 
+void count_matches(MatchCounts& counts, std::size_t gold, std::size_t predicted, std::int64_t hits);
+
 /// Adds edges and chunks of each label. Of `segments` the first and the last are at the ends of the
 /// recording; `in_frames` are the same in frames. Times and `tolerance` are nanoseconds.
 void count_labels(const FoldedPair& segments, const FoldedPair& in_frames,

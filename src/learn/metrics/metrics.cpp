@@ -88,12 +88,6 @@ std::vector<TimedLabel> in_frames(std::vector<TimedLabel> segments, std::int64_t
   return segments;
 }
 
-void add_counts(MatchCounts& total, std::size_t gold, std::size_t predicted, std::int64_t hits) {
-  total.gold += static_cast<std::int64_t>(gold);
-  total.predicted += static_cast<std::int64_t>(predicted);
-  total.hits += hits;
-}
-
 }  // namespace
 
 void LabelErrors::add(const LabelErrors& other) {
@@ -248,8 +242,8 @@ void Metrics::add_boundaries(const Prepared& prepared) {
   const std::vector<std::int64_t> predicted = internal_boundaries(prepared.predicted);
   for (std::size_t i = 0; i < counts_.boundaries.size(); ++i) {
     const std::int64_t tolerance = to_nanoseconds(config_.tolerances[i]) + kSlack;
-    add_counts(counts_.boundaries[i], gold.size(), predicted.size(),
-               metrics::match_times(gold, predicted, tolerance));
+    metrics::count_matches(counts_.boundaries[i], gold.size(), predicted.size(),
+                           metrics::match_times(gold, predicted, tolerance));
   }
 }
 
@@ -262,12 +256,13 @@ void Metrics::add_segments(const Prepared& prepared) {
   metrics::count_labels({prepared.gold_folded, prepared.predicted_folded},
                         {gold_frames, predicted_frames}, config_.background,
                         to_nanoseconds(config_.edge_tolerance) + kSlack, counts_);
-  add_counts(counts_.exact_segments, gold.size(), predicted.size(),
-             metrics::match_segments(in_frames(gold, frame), in_frames(predicted, frame), 0));
+  metrics::count_matches(
+      counts_.exact_segments, gold.size(), predicted.size(),
+      metrics::match_segments(in_frames(gold, frame), in_frames(predicted, frame), 0));
   for (std::size_t i = 0; i < counts_.segments.size(); ++i) {
     const std::int64_t tolerance = to_nanoseconds(config_.tolerances[i]) + kSlack;
-    add_counts(counts_.segments[i], gold.size(), predicted.size(),
-               metrics::match_segments(gold, predicted, tolerance));
+    metrics::count_matches(counts_.segments[i], gold.size(), predicted.size(),
+                           metrics::match_segments(gold, predicted, tolerance));
   }
 }
 

@@ -22,6 +22,7 @@
 #include "comm/registered/mapping.h"
 #include "comm/registered/registry.h"
 #include "segfuse/error.h"
+#include "support/message_of.h"
 #include "support/system/processes.h"
 #include "support/system/real_pins.h"
 
@@ -36,15 +37,7 @@ const std::size_t kPage = page_bytes();
 /// Mappings that a sanitizer makes for itself meanwhile.
 constexpr std::size_t kOthers = test::kSanitized ? 16 : 0;
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 /// Threads that allocate, so that there are arenas, and a forked child that lives of malloc.
 int live_of_malloc() {

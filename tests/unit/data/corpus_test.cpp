@@ -14,6 +14,7 @@
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 #include "support/files.h"
+#include "support/message_of.h"
 
 namespace segfuse {
 namespace {
@@ -30,15 +31,7 @@ Annotation annotation(const std::vector<double>& times, const std::vector<std::s
   return out;
 }
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 // --------------------------------------------------------------------------------- alphabet
 

@@ -14,6 +14,7 @@
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
+#include "support/message_of.h"
 #include "support/source_dir.h"
 
 namespace segfuse {
@@ -39,15 +40,7 @@ LabelOptions filled(std::string recording = {}, double sample_rate = 0) {
   return options;
 }
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 Annotation sample(const std::vector<std::string>& labels) {
   constexpr double kTimes[] = {0, 0.062, 0.1, 1.7, 2.5};

@@ -11,21 +11,14 @@
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
+#include "support/message_of.h"
 
 namespace segfuse {
 namespace {
 
 using testing::HasSubstr;
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 struct Malformed {
   LabelFormat format;

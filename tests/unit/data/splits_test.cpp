@@ -14,6 +14,7 @@
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
+#include "support/message_of.h"
 
 namespace segfuse::data {
 namespace {
@@ -21,15 +22,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 /// Groups of 1 to `most` recordings, shuffled.
 std::vector<std::string> some_groups(Rng& rng, std::int64_t count, std::uint64_t most) {

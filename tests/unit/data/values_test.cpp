@@ -10,6 +10,7 @@
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
+#include "support/message_of.h"
 
 namespace segfuse {
 namespace {
@@ -17,15 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 std::string npy(std::string_view type, std::string_view shape, std::string_view data,
                 bool fortran = false) {

@@ -12,6 +12,7 @@
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 #include "support/files.h"
+#include "support/message_of.h"
 
 namespace segfuse {
 namespace {
@@ -22,15 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Files = std::map<std::string, std::string>;
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 // --------------------------------------------------------------------------------- a writer
 
