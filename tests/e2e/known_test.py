@@ -72,7 +72,9 @@ class KnownTest(CorpusTest):
         frames = -(-len(samples) // round(rate * HOP))
         folder = self.directory / "ends"
         folder.mkdir()
-        at, until = 5, frames - 6
+        plain = {round(start / HOP) for start, _, _, _ in self.decoded("ends-plain", sounds=[sound])[sound.stem]}
+        at = min(set(range(3, 9)) - plain)
+        until = max(set(range(frames - 9, frames - 2)) - plain)
         label = rows_of(sound.with_suffix(".phn"))[0][2]
         (folder / f"{sound.stem}.csv").write_text(f"start,end,label\n{at * HOP:.2f},{until * HOP:.2f},{label}\n")
         starts = {round(start / HOP) for start, _, _, _ in
