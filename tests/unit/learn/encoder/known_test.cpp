@@ -197,6 +197,22 @@ TEST(KnownParts, BindPathPosteriorsAndAlternatives) {
   }
 }
 
+/// Expected counts of durations come from another program where boundaries are known.
+TEST(KnownParts, OfOneRecordingDoNotChangeAnother) {
+  const Case c;
+  Decoder decoder = c.decoder();
+  Sequence bound = c.sequence;
+  bound.known.starts.assign(kFrames, 0);
+  bound.known.starts[3] = 1;
+  Decoder::Options options;
+  options.durations = options.frame_posteriors = true;
+  const std::vector<Decoded> alone = decoder.decode({c.sequence}, options);
+  const std::vector<Decoded> beside = decoder.decode({bound, c.sequence}, options);
+  EXPECT_EQ(beside[1].duration, alone[0].duration);
+  EXPECT_EQ(beside[1].label, alone[0].label);
+  EXPECT_NE(beside[0].duration, alone[0].duration);
+}
+
 TEST(KnownParts, AreNotJoined) {
   Case of;
   ModelConfig config = of.segmenter.config();
