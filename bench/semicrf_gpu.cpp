@@ -188,7 +188,10 @@ int main(int argc, char** argv) {
     for (const Sizes& n :
          {Sizes{32, 1000, 30, 39, 40}, Sizes{64, 2000, 50, 64, 10}, Sizes{8, 10000, 200, 8, 4},
           Sizes{1, 100000, 100, 24, 4}, Sizes{8, 500, 30, 39, 4, true}, Sizes{1, 2000, 4, 512, 1},
-          Sizes{1, 3000, 4096, 24, 1}})
+          Sizes{1, 3000, 4096, 24, 1},
+          // Just beyond what registers hold, and far beyond.
+          Sizes{16, 2000, 40, 70, 8}, Sizes{16, 2000, 40, 128, 8}, Sizes{4, 2000, 40, 200, 4},
+          Sizes{2, 4000, 64, 100, 4}, Sizes{8, 10000, 500, 11, 4}, Sizes{4, 3000, 1000, 20, 4}})
       if (only.empty() || only == n.name()) measure(gpu, n, options, rows);
   }
   fmt::print("{}\n", rows.dump(1));

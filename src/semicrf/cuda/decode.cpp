@@ -1,6 +1,7 @@
 // Calls that give segmentations: the best one, and those of labels per frame.
 
 #include <algorithm>
+#include <limits>
 
 #include "semicrf/cuda/engine_state.h"
 
@@ -26,7 +27,12 @@ void plan_best(gpu::Workspace& workspace, Call& call) {
   workspace.add(call.lattice.alpha, lattice);
   workspace.add(call.lattice.gamma, lattice);
   workspace.add(call.lattice.flags, rows);
-  workspace.add(call.pending, 2 * rows * window);
+  const bool team = call.team.members > 0;
+  const std::int64_t passes = rows * call.chunks.count;
+  workspace.add(call.team.into, team ? std::int64_t{n.classes} * n.classes : 0);
+  workspace.add(call.team.counter, team ? passes : 0);
+  workspace.add(call.team.exchange, team ? 4 * passes * n.classes : 0);
+  workspace.add(call.pending, call.team.window_shared != 0 ? 0 : 2 * (team ? passes : rows) * window);
   workspace.add(call.best.magnitude, rows + 1);
   workspace.add(call.best.duration, lattice);
   workspace.add(call.best.label, lattice);
@@ -61,6 +67,31 @@ void CudaEngine::State::measure(const Call& call, StreamHandle stream) {
          {side(std::min<std::int64_t>(ceil_divide(shared, 256), 1024))}, {256}, call, stream);
 }
 
+/// Passes that several blocks share.
+template <class T>
+void CudaEngine::State::best_of_team(Call& call, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const auto blocks = side(std::min<std::int64_t>(
+      ceil_divide(std::int64_t{n.classes} * n.classes, 256), 1024));
+  launch(common<T>("transpose_scores"), {blocks}, {256}, call, stream);
+  const auto pass = [&](unsigned chunks) {
+    gpu->fill(call.team.counter, 0, sizeof(unsigned) * static_cast<std::size_t>(n.batch) * chunks,
+              stream);
+    gpu->launch(common<T>("wide_best"),
+                {{side(call.team.members), side(n.batch), chunks},
+                 {side(call.team.threads)},
+                 static_cast<std::size_t>(call.team.shared_bytes),
+                 call.team.members > 1},
+                call, stream);
+  };
+  pass(side(call.chunks.count));
+  if (call.chunks.count == 1) return;
+  launch(common<T>("compare_best"), {side(n.batch), side(call.chunks.count - 1)}, {256}, call,
+         stream);
+  call.chunks.redo = 1;
+  pass(1);
+}
+
 template <class T>
 void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
@@ -70,10 +101,15 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
     return;
   }
   std::optional<gpu::ScanShape> shape;
-  const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
-  if (options.algorithm == Algorithm::kFast && n.by_duration == 0)
-    shape = gpu::choose_best_shape(n.classes, n.max_duration, edges);
-  if (shape && options.chunked) cut_best_pass(call, *shape, options.warm_up);
+  if (options.algorithm == Algorithm::kFast && n.by_duration == 0) {
+    const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
+    shape = options.lanes_per_class == 0
+                ? gpu::choose_best_shape(n.classes, n.max_duration, edges)
+                : gpu::best_shape(n.classes, n.max_duration, options.lanes_per_class, edges);
+    const int threads = shape ? shape->threads() : std::numeric_limits<int>::max();
+    if (options.chunked && (shape || options.teams)) cut_best_pass(call, threads, options.warm_up);
+    if (!shape && options.teams) plan_best_team(call, gpu->multiprocessors());
+  }
   cut_ways_back(call);
   gpu::Workspace workspace(*gpu, stream);
   plan_best(workspace, call);
@@ -91,6 +127,8 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
       call.chunks.redo = 1;
       launch(kernel, rows, block, call, stream);
     }
+  } else if (call.team.members > 0) {
+    best_of_team<T>(call, stream);
   } else if (n.by_duration != 0) {
     launch(common<T>("best_pass_by_duration"), rows, {32, 16}, call, stream);
   } else {

@@ -96,7 +96,9 @@ struct CudaEngine::State {
   template <class T>
   void prepare(const Call& call, StreamHandle stream);
   template <class T>
-  void team_pass(const Call& call, unsigned directions, StreamHandle stream);
+  void team_pass(const Call& call, unsigned passes, StreamHandle stream);
+  template <class T>
+  void linear_pass(Call& call, unsigned directions, StreamHandle stream);
   template <class T>
   void pass(Call& call, bool both, StreamHandle stream);
   template <class T>
@@ -109,6 +111,8 @@ struct CudaEngine::State {
   void clear(Call& call, const DeviceWanted& wanted, StreamHandle stream);
   template <class T>
   void measure(const Call& call, StreamHandle stream);
+  template <class T>
+  void best_of_team(Call& call, StreamHandle stream);
   template <class T>
   void decode(Call& call, StreamHandle stream);
   void segment(Call& call, StreamHandle stream);
@@ -133,17 +137,18 @@ inline std::int64_t slices_of(const gpu::Sizes& n) {
   return n.by_duration != 0 ? n.max_duration : 1;
 }
 void cut_into_slices(Call& call, const DeviceWanted& wanted);
-/// Cuts the passes in time: a row into chunks by its own length, K and the pass's shape alone.
-void cut_into_chunks(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up);
+/// Cuts the passes in time: a row into chunks by its own length, K and the pass's shape alone; no
+/// shape: a team's.
+void cut_into_chunks(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up);
 /// The same for the best segmentation, whose sums are exact: how it is cut does not show. Into as
 /// many chunks as keep a large device busy.
-void cut_best_pass(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up);
+void cut_best_pass(Call& call, int threads, std::int64_t warm_up);
 /// Deals a pass that does not fit registers out to blocks, by classes, or by durations where
 /// transitions depend on them; call.team.members = 0 where there are too many classes for shared
-/// memory either. How many blocks does not show in the bits.
+/// memory either, and then the pass is not cut in time. How many blocks does not show in the bits.
 void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors);
-/// Bytes of shared memory that a block of a team takes.
-std::size_t team_bytes(const Call& call);
+/// The same for the best segmentation, whose pass has been cut in time.
+void plan_best_team(Call& call, int multiprocessors);
 /// Declares the arrays that a call works in.
 void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted);
 

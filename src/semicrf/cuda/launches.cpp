@@ -27,23 +27,47 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
 
 /// Passes that several blocks share.
 template <class T>
-void CudaEngine::State::team_pass(const Call& call, unsigned directions, StreamHandle stream) {
+void CudaEngine::State::team_pass(const Call& call, unsigned passes, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
-  gpu->fill(call.team.counter, 0, sizeof(unsigned) * 2 * static_cast<std::size_t>(n.batch), stream);
+  const std::int64_t rows = std::int64_t{2} * n.batch * call.chunks.count;
+  gpu->fill(call.team.counter, 0, sizeof(unsigned) * static_cast<std::size_t>(rows), stream);
   const bool by_duration = n.by_duration != 0;
-  if (!by_duration) {
+  gpu->launch(common<T>(by_duration ? "team_by_duration" : "wide_pass"),
+              {{side(call.team.members), side(n.batch), passes},
+               by_duration ? Extent3{32, 16} : Extent3{side(call.team.threads)},
+               static_cast<std::size_t>(call.team.shared_bytes),
+               call.team.members > 1},
+              call, stream);
+}
+
+/// Passes in the linear domain.
+template <class T>
+void CudaEngine::State::linear_pass(Call& call, unsigned directions, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const std::optional<gpu::ScanShape> shape = shape_of(call);
+  if (!shape && call.team.members == 0) {
+    gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
+    return;
+  }
+  const auto pass = [&](unsigned chunks) {
+    if (shape)
+      launch(scan(*shape), {side(n.batch), directions, chunks}, {side(shape->threads())}, call,
+             stream);
+    else
+      team_pass<T>(call, directions * chunks, stream);
+  };
+  if (!shape) {
     const std::int64_t pairs = static_cast<std::int64_t>(n.classes) * n.classes;
     launch(common<T>("transpose_factors"),
            {side(std::min<std::int64_t>(ceil_divide(pairs, 256), 1024))}, {256}, call, stream);
   }
-  const GpuKernel kernel = common<T>(by_duration ? "team_by_duration" : "wide_pass");
-  const Extent3 grid{side(call.team.members), side(n.batch), directions};
-  const Extent3 block = by_duration ? Extent3{32, 16} : Extent3{512};
-  const std::size_t bytes = team_bytes(call);
-  if (call.team.members > 1)
-    gpu->launch(kernel, {grid, block, bytes, true}, call, stream);
-  else
-    launch(kernel, grid, block, call, stream, bytes);
+  const auto chunks = side(call.chunks.count);
+  pass(chunks);
+  if (chunks == 1) return;
+  launch(common<T>("compare_chunks"), {side(n.batch), directions, chunks - 1}, {256}, call, stream);
+  launch(common<T>("join_chunks"), {side(n.batch), directions, chunks}, {256}, call, stream);
+  call.chunks.redo = 1;
+  pass(1);
 }
 
 template <class T>
@@ -55,24 +79,7 @@ void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
     launch(common<T>("pass_by_duration"), {side(n.batch), directions}, {32, 16}, call, stream);
     return;
   }
-  const std::optional<gpu::ScanShape> shape = shape_of(call);
-  if (!shape && call.team.members > 0) {
-    team_pass<T>(call, directions, stream);
-  } else if (!shape) {
-    gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
-  } else {
-    const GpuKernel kernel = scan(*shape);
-    const Extent3 block{side(shape->threads())};
-    const auto chunks = side(call.chunks.count);
-    launch(kernel, {side(n.batch), directions, chunks}, block, call, stream);
-    if (chunks > 1) {
-      launch(common<T>("compare_chunks"), {side(n.batch), directions, chunks - 1}, {256}, call,
-             stream);
-      launch(common<T>("join_chunks"), {side(n.batch), directions, chunks}, {256}, call, stream);
-      call.chunks.redo = 1;
-      launch(kernel, {side(n.batch), directions}, block, call, stream);
-    }
-  }
+  linear_pass<T>(call, directions, stream);
   // Rows in range leave at once.
   launch(common<T>("exact_pass"), {side(n.batch), 2}, {512}, call, stream,
          static_cast<std::size_t>(n.classes) * sizeof(double));
@@ -145,9 +152,10 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   if (n.batch == 0) return clear<T>(call, wanted, stream);
   cut_into_slices(call, wanted);
   const std::optional<gpu::ScanShape> shape = shape_of(call);
-  if (shape && options.chunked) cut_into_chunks(call, *shape, options.warm_up);
-  if (!shape && options.algorithm == Algorithm::kFast && options.teams)
-    plan_team(call, wanted, gpu->multiprocessors());
+  const bool team = !shape && options.algorithm == Algorithm::kFast && options.teams;
+  if (options.chunked && (shape || (team && n.by_duration == 0)))
+    cut_into_chunks(call, shape, options.warm_up);
+  if (team) plan_team(call, wanted, gpu->multiprocessors());
   gpu::Workspace workspace(*gpu, stream);
   plan_workspace(workspace, call, wanted);
   workspace.allocate();

@@ -21,69 +21,114 @@ namespace {
 
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
-/// Doubles of a block's state beside what all blocks have.
-std::int64_t team_state(const Call& call) {
+/// Frames from which on it does not show where a pass began, as a rule.
+std::int64_t warm_up_frames(const Call& call, std::int64_t wanted) {
+  const std::int64_t chosen = std::max<std::int64_t>(64, 4 * call.sizes.max_duration);
+  return ceil_divide(wanted != 0 ? wanted : chosen, 4) * 4;
+}
+
+/// No chunks.
+void leave_whole(Call& call, std::int64_t warm_up) {
+  call.chunks = {};
+  call.chunks.count = 1;
+  call.chunks.least = call.chunks.steps = std::numeric_limits<int>::max();
+  call.chunks.warm_up = static_cast<int>(warm_up);
+}
+
+/// Doubles that a block of a team works with.
+struct TeamMemory {
+  std::int64_t always;  ///< in shared memory, or there is no team
+  std::int64_t state, window, matrix;
+};
+
+TeamMemory memory_of_sums(const Call& call) {
   const std::int64_t own = call.team.per_member;
-  return call.sizes.by_duration != 0
-             ? 2 * own * ceil_divide(call.sizes.max_duration, kDurationParts) * call.sizes.classes
-             : 6 * own + own / 2 + 1;
+  return {call.sizes.classes, 6 * own + own / 2 + 1, 2 * own * call.sizes.max_duration,
+          own * call.sizes.classes};
+}
+
+TeamMemory memory_by_duration(const Call& call) {
+  const std::int64_t classes = call.sizes.classes;
+  const std::int64_t longest = call.sizes.max_duration;
+  const std::int64_t cells =
+      call.team.per_member * ceil_divide(longest, kDurationParts) * classes;
+  return {(6 + 2 * kDurationParts + 1) * classes + kDurationParts + 1, 2 * cells,
+          2 * longest * classes, cells * classes};
+}
+
+TeamMemory memory_of_best(const Call& call) {
+  const std::int64_t own = call.team.per_member;
+  const std::int64_t classes = call.sizes.classes;
+  const std::int64_t window = own * call.sizes.max_duration;
+  return {classes + (classes + 1) / 2 + 6 * own, 0, 2 * window + (window + 1) / 2, own * classes};
+}
+
+TeamMemory memory_of(const Call& call) {
+  return call.sizes.by_duration != 0 ? memory_by_duration(call) : memory_of_sums(call);
 }
 
 /// What fits goes to shared memory; no team where there are too many classes. Whether there is one
 /// must not depend on how many members it has.
-void place_team(Call& call) {
-  call.team.state_shared = call.team.window_shared = call.team.matrix_shared = 0;
-  const auto fits = [&] { return static_cast<std::int64_t>(team_bytes(call)) <= kSharedBytes; };
-  if (!fits()) {
-    call.team.members = 0;
+void place_team(Call& call, const TeamMemory& memory) {
+  gpu::Team& team = call.team;
+  team.state_shared = team.window_shared = team.matrix_shared = 0;
+  std::int64_t bytes = memory.always * 8;
+  if (bytes > kSharedBytes) {
+    team.members = 0;
     return;
   }
-  for (int* part : {&call.team.state_shared, &call.team.window_shared, &call.team.matrix_shared}) {
-    *part = 1;
-    if (!fits()) *part = 0;
-  }
+  const auto place = [&](int& part, std::int64_t doubles) {
+    if (bytes + doubles * 8 > kSharedBytes) return;
+    part = 1;
+    bytes += doubles * 8;
+  };
+  place(team.state_shared, memory.state);
+  place(team.window_shared, memory.window);
+  place(team.matrix_shared, memory.matrix);
+  team.shared_bytes = static_cast<int>(bytes);
+}
+
+/// A part of the classes for each block: as many blocks as there may be, and as a step's products
+/// pay for waiting.
+void deal_classes(Call& call, std::int64_t most, std::int64_t worth) {
+  const std::int64_t classes = call.sizes.classes;
+  const std::int64_t useful = ceil_divide(classes * (classes + call.sizes.max_duration), worth);
+  const std::int64_t each =
+      ceil_divide(classes, std::min({std::max<std::int64_t>(1, most), useful, classes}));
+  call.team.per_member = static_cast<int>(each);
+  call.team.members = static_cast<int>(ceil_divide(classes, each));
+  constexpr std::int64_t kWarp = 32;
+  constexpr std::int64_t kMaxThreads = 512;
+  const std::int64_t taps = ceil_divide(each * call.sizes.max_duration, kWarp) * kWarp;
+  call.team.threads = static_cast<int>(std::min(kMaxThreads, std::max(kWarp * each, taps)));
 }
 
 }  // namespace
 
 void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors) {
-  // A step's products that pay for waiting; by duration each comes with more beside it.
-  const std::int64_t worth = call.sizes.by_duration != 0 ? 2048 : 8192;
-  const std::int64_t classes = call.sizes.classes;
-  const std::int64_t longest = call.sizes.max_duration;
-  const std::int64_t passes = static_cast<std::int64_t>(call.sizes.batch) * (wanted.any() ? 2 : 1);
+  const std::int64_t passes =
+      std::int64_t{call.sizes.batch} * (wanted.any() ? 2 : 1) * call.chunks.count;
   const std::int64_t most = std::max<std::int64_t>(1, multiprocessors / passes);
   if (call.sizes.by_duration != 0) {
-    const std::int64_t useful = ceil_divide(classes * classes * longest, worth);
+    const std::int64_t longest = call.sizes.max_duration;
+    // Each product comes with more beside it.
+    const std::int64_t useful =
+        ceil_divide(std::int64_t{call.sizes.classes} * call.sizes.classes * longest, 2048);
     std::int64_t members = 1;
     while (2 * members <= std::min({most, useful, longest, kDurationParts})) members *= 2;
     call.team.members = static_cast<int>(members);
     call.team.per_member = static_cast<int>(kDurationParts / members);
   } else {
-    const std::int64_t useful = ceil_divide(classes * (classes + longest), worth);
-    const std::int64_t each = ceil_divide(classes, std::min({most, useful, classes}));
-    call.team.per_member = static_cast<int>(each);
-    call.team.members = static_cast<int>(ceil_divide(classes, each));
+    deal_classes(call, most, 8192);
   }
-  place_team(call);
+  place_team(call, memory_of(call));
+  if (call.team.members == 0) leave_whole(call, call.chunks.warm_up);
 }
 
-std::size_t team_bytes(const Call& call) {
-  const std::int64_t own = call.team.per_member;
-  const std::int64_t classes = call.sizes.classes;
-  const std::int64_t longest = call.sizes.max_duration;
-  std::int64_t doubles = call.team.state_shared != 0 ? team_state(call) : 0;
-  if (call.sizes.by_duration != 0) {
-    const std::int64_t cells = own * ceil_divide(longest, kDurationParts) * classes;
-    doubles += (6 + 2 * kDurationParts + 1) * classes + kDurationParts + 1;
-    if (call.team.window_shared != 0) doubles += 2 * longest * classes;
-    if (call.team.matrix_shared != 0) doubles += cells * classes;
-  } else {
-    doubles += classes;
-    if (call.team.matrix_shared != 0) doubles += own * classes;
-    if (call.team.window_shared != 0) doubles += 2 * own * longest;
-  }
-  return static_cast<std::size_t>(doubles) * sizeof(double);
+void plan_best_team(Call& call, int multiprocessors) {
+  deal_classes(call, multiprocessors / (std::int64_t{call.sizes.batch} * call.chunks.count), 8192);
+  place_team(call, memory_of_best(call));
+  if (call.team.members == 0) leave_whole(call, call.chunks.warm_up);
 }
 
 /// Time slices, and the partial sums of what they count. A row's own sums are in as many slots as
@@ -115,37 +160,20 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted) {
   call.slots = static_cast<int>(call.slot_groups * each);
 }
 
-namespace {
-
-/// Frames from which on it does not show where a pass began, as a rule.
-std::int64_t warm_up_frames(const Call& call, std::int64_t wanted) {
-  const std::int64_t chosen = std::max<std::int64_t>(64, 4 * call.sizes.max_duration);
-  return ceil_divide(wanted != 0 ? wanted : chosen, 4) * 4;
-}
-
-/// No chunks.
-void leave_whole(Call& call, std::int64_t warm_up) {
-  call.chunks = {};
-  call.chunks.count = 1;
-  call.chunks.least = call.chunks.steps = std::numeric_limits<int>::max();
-  call.chunks.warm_up = static_cast<int>(warm_up);
-}
-
-}  // namespace
-
-void cut_into_chunks(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up) {
+void cut_into_chunks(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up) {
   const std::int64_t warm = warm_up_frames(call, warm_up);
   leave_whole(call, warm);
   if (warm < call.sizes.max_duration) return;
   // A block of many threads leaves little of a multiprocessor idle: less is worth warming up for.
-  const std::int64_t least = (shape.threads() > 96 ? 4 : 2) * warm;
+  // Blocks of a team wait for each other: more is.
+  const std::int64_t least = (shape && shape->threads() > 96 ? 4 : 2) * warm;
   call.chunks.least = static_cast<int>(std::min<std::int64_t>(least, call.chunks.least));
   call.chunks.count = std::max(1, call.sizes.frames / call.chunks.least);
 }
 
-void cut_best_pass(Call& call, const gpu::ScanShape& shape, std::int64_t warm_up) {
+void cut_best_pass(Call& call, int threads, std::int64_t warm_up) {
   // Two for each of 132 processors, unless one keeps all its arithmetic busy.
-  const std::int64_t wanted_passes = shape.threads() > 96 ? 132 : 264;
+  const std::int64_t wanted_passes = threads > 96 ? 132 : 264;
   const std::int64_t warm = warm_up_frames(call, warm_up);
   leave_whole(call, warm);
   const std::int64_t count =
@@ -187,12 +215,13 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
     call.rows.log_partition.stride = 1;
   }
   const bool team = call.team.members > 0;
+  const std::int64_t passes = 2 * rows * call.chunks.count;
   workspace.add(call.team.state, team && call.team.state_shared == 0
-                                     ? 2 * rows * call.team.members * team_state(call)
+                                     ? passes * call.team.members * memory_of(call).state
                                      : 0);
   // By duration every block keeps a window of its own.
   const bool windows = team && n.by_duration != 0 && call.team.window_shared == 0;
-  workspace.add(call.pending, 2 * rows * durations * (windows ? call.team.members : 1));
+  workspace.add(call.pending, (team ? passes : 2 * rows) * durations * (windows ? call.team.members : 1));
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
   workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
   workspace.add(call.cover, wanted.frames || wanted.entropy ? rows * call.slices * n.classes : 0);
@@ -209,9 +238,9 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.chunks.ratio_exponent, chunks);
   workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);
   workspace.add(call.lattice.backward_ratio, chunks > 0 ? boundaries : 0);
-  workspace.add(call.team.counter, team ? 2 * rows : 0);
+  workspace.add(call.team.counter, team ? passes : 0);
   workspace.add(call.team.exchange,
-                team ? rows * n.classes * (n.by_duration != 0 ? 12 * kDurationParts : 4) : 0);
+                team ? passes * n.classes * (n.by_duration != 0 ? 6 * kDurationParts : 2) : 0);
   workspace.add(call.team.into, team && n.by_duration == 0 ? pairs : 0);
   workspace.add(call.by_duration.weight, n.by_duration != 0 ? lattice : 0);
   workspace.add(call.by_duration.peak, n.by_duration != 0 ? boundaries : 0);

@@ -105,6 +105,8 @@ void add_any_size(const std::string& type) {
   ADD(measure_frames)
   ADD(measure_shared)
   ADD(best_pass)
+  ADD(transpose_scores)
+  ADD(wide_best)
   ADD(compare_best)
   ADD(best_trace)
   ADD(best_join)

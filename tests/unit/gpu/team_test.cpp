@@ -8,7 +8,7 @@ namespace {
 /// Lanes that do not fit beside each other: the passes go to teams of blocks.
 CudaOptions wide_passes() {
   CudaOptions options;
-  options.lanes_per_class = 32;
+  options.lanes_per_class = 1024;
   return options;
 }
 
@@ -56,6 +56,28 @@ TEST_P(GpuSemiCrf, WidePassesInAndOutOfRange) {
   expect_loss_is_the_cpus(gpu, wide_passes(), p, rng);
 }
 
+/// Cut with warm-ups that do and do not reach, and rows that are done again in one piece.
+TEST_P(GpuSemiCrf, WidePassesCutInTime) {
+  Rng rng(47);
+  for (const Draw& draw : {Draw(gaussian), Draw(holes), Draw(wide)}) {
+    auto p = random_problem<double>(3, 130, 4, 3, false, draw, rng);
+    p.lengths = {130, 0, 77};
+    for (const std::int64_t warm_up : {4, 12, 32}) {
+      SCOPED_TRACE(warm_up);
+      CudaOptions options = wide_passes();
+      options.warm_up = warm_up;
+      expect_loss_is_the_cpus(gpu, options, p, rng);
+    }
+  }
+  // Every segment has four frames: where a chunk begins is never forgotten.
+  auto p = random_problem<double>(2, 160, 4, 3, false, gaussian, rng);
+  for (std::int64_t i = 0; i < 9; ++i) p.duration[i] = -kInf;
+  p.lengths = {160, 120};
+  CudaOptions options = wide_passes();
+  options.warm_up = 8;
+  expect_loss_is_the_cpus(gpu, options, p, rng);
+}
+
 TEST_P(GpuSemiCrf, BlocksOfATeamDoNotShowInTheBits) {
   if (is_device()) GTEST_SKIP() << "a device has as many multiprocessors as it has";
   Rng rng(43);
@@ -70,6 +92,81 @@ TEST_P(GpuSemiCrf, BlocksOfATeamDoNotShowInTheBits) {
     ASSERT_EQ(found.back().gradients, found[0].gradients);
   }
   expect_same(found[0], host_loss(p, gold, {}, Algorithm::kFast), 1e-10, 9.0);
+}
+
+/// Best paths of teams: cut with the shortest warm-up and a longer one, and not cut; blocks as there
+/// are multiprocessors for.
+template <class T>
+void expect_best_is_the_cpus(const std::vector<runtime::DeviceAccess>& machines,
+                             const Problem<T>& p, const std::vector<std::int64_t>& warm_ups) {
+  const BestPaths host = host_best(p);
+  for (const std::int64_t warm_up : warm_ups) {
+    for (const runtime::DeviceAccess& gpu : machines) {
+      SCOPED_TRACE(warm_up);
+      CudaOptions options = wide_passes();
+      options.chunked = warm_up > 0;
+      options.warm_up = warm_up;
+      CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
+      const BestPaths mine = device_best(gpu, engine, p);
+      ASSERT_EQ(mine.path, host.path);
+      ASSERT_EQ(mine.status, host.status);
+      for (std::size_t b = 0; b < host.score.size(); ++b)
+        ASSERT_LT(relative(mine.score[b], host.score[b]), 1e-12) << "row " << b;
+    }
+  }
+}
+
+std::vector<runtime::DeviceAccess> machines_of(const runtime::DeviceAccess& gpu, bool device) {
+  if (device) return {gpu};
+  return {gpu, segfuse::testing::make_gpu_emulator(9), segfuse::testing::make_gpu_emulator(200)};
+}
+
+TEST_P(GpuSemiCrf, BestPathsOfTeams) {
+  Rng rng(45);
+  const auto machines = machines_of(gpu, is_device());
+  for (const Draw& draw : {Draw(gaussian), Draw(wide), Draw(holes), Draw(ties), Draw(zero)}) {
+    for (const std::int64_t K : {1, 4}) {
+      SCOPED_TRACE(K);
+      auto p = random_problem<float>(3, 150, K, 3, false, draw, rng);
+      p.lengths = {150, 113, 0};
+      expect_best_is_the_cpus(machines, p, {4, 16, 0});
+      p.with_start = p.with_end = p.with_initial = p.with_final = false;
+      expect_best_is_the_cpus(machines, p, {4, 0});
+    }
+  }
+  // Several classes a warp, more labels than lanes, a block with fewer classes than others.
+  for (const Draw& draw : {Draw(gaussian), Draw(ties)}) {
+    auto p = random_problem<double>(1, 70, 300, 67, false, draw, rng);
+    expect_best_is_the_cpus(machines, p, {0});
+    auto q = random_problem<double>(2, 48, 3, 67, false, draw, rng);
+    q.lengths = {48, 33};
+    expect_best_is_the_cpus(machines, q, {4});
+  }
+}
+
+TEST_P(GpuSemiCrf, BestPathsOfTeamsThatRunChunksAgain) {
+  Rng rng(46);
+  const auto machines = machines_of(gpu, is_device());
+  // Every segment has four frames: where a chunk begins is never forgotten.
+  for (const Draw& draw : {Draw(gaussian), Draw(ties)}) {
+    auto p = random_problem<float>(2, 160, 4, 3, false, draw, rng);
+    for (std::int64_t i = 0; i < 9; ++i) p.duration[i] = static_cast<float>(-kInf);
+    p.lengths = {160, 159};  // the second has no path
+    expect_best_is_the_cpus(machines, p, {4, 8, 0});
+  }
+  // Too large for a grid, and as large as it bears.
+  for (const double size : {1e7, 300.0, 1e-20}) {
+    auto p = random_problem<float>(
+        2, 100, 4, 3, false, [size](Rng& r) { return size * r.normal(); }, rng);
+    expect_best_is_the_cpus(machines, p, {4, 0});
+  }
+  // Labels that never follow each other drift apart; the one behind must win.
+  auto p = random_problem<float>(1, 3000, 3, 2, false, gaussian, rng);
+  p.with_start = p.with_end = false;
+  p.transition[1] = p.transition[2] = static_cast<float>(-kInf);
+  p.final[0] = static_cast<float>(-kInf);
+  for (std::int64_t t = 0; t < p.T_; ++t) p.emission[t * 2 + 1] -= 16.0F;
+  expect_best_is_the_cpus(machines, p, {4});
 }
 
 TEST_P(GpuSemiCrf, TeamsByDurationAreThePlainRecursion) {

@@ -6,6 +6,7 @@
 #include "semicrf/cuda/kernels/best/measure.cuh"
 #include "semicrf/cuda/kernels/best/pass.cuh"
 #include "semicrf/cuda/kernels/best/trace.cuh"
+#include "semicrf/cuda/kernels/best/wide.cuh"
 #include "semicrf/cuda/kernels/by_duration/best.cuh"
 #include "semicrf/cuda/kernels/by_duration/counts.cuh"
 #include "semicrf/cuda/kernels/by_duration/pass.cuh"

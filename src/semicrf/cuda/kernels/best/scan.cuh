@@ -5,6 +5,7 @@
 
 #include "semicrf/cuda/kernels/best/chunks.cuh"
 #include "semicrf/cuda/kernels/best/grid.cuh"
+#include "semicrf/cuda/kernels/best/run.cuh"
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
 
@@ -131,13 +132,6 @@ struct FrameScores {
       end[u] = kEdges && inside ? grid(score_of(call.scores.end, row, frame, c)) : 0.0;
     }
   }
-};
-
-/// One run of the pass over steps [first, stop), of which those before `own` warm up.
-struct BestRun {
-  int row, chunk, first, own, stop, length;
-  bool resumed;  ///< from the sources that the chunk before it went out with
-  bool cut;      ///< other chunks compare with this one
 };
 
 /// The window as the chunk before left it; returns the source of the run's first boundary.

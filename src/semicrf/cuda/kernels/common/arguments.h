@@ -130,11 +130,14 @@ struct Team {
                       ///< shared memory
   int window_shared;  ///< and its durations and pending sums do; by duration: its windows
   int matrix_shared;  ///< and its part of the matrix does
+  int shared_bytes;   ///< what all that takes of a block's shared memory
+  int threads;        ///< of a block, where transitions do not depend on durations
   double* state;      ///< (B, 2, members) of the blocks' values, where they do not fit
-  unsigned* counter;  ///< (B, 2) zero
+  unsigned* counter;  ///< (B, 2) zero; best segmentation: (B, chunks)
   double* exchange;   ///< (B, 2, 2, C) values of a boundary, by turns; by duration:
-                      ///< (B, 2, 3, 2, parts, C) shares
-  double* into;       ///< (C, C) factors of transitions, [to, from]
+                      ///< (B, 2, 3, 2, parts, C) shares; best segmentation: (B, chunks, 2, 2, C)
+                      ///< scores and, as integers, durations
+  double* into;       ///< (C, C) factors of transitions, [to, from]; best segmentation: scores
 };
 
 /// Factors of all scores, and the powers of two taken out of them.
@@ -253,7 +256,8 @@ struct Call {
   double* expected;            ///< (B, slices) expected score of a time slice's frames
   double* transition_partial;  ///< (slots, slices of K or 1, C, C)
   double* duration_partial;    ///< (slots, K, C)
-  double* pending;             ///< (B, 2, K, C) sources of the exact path
+  double* pending;             ///< (B, 2, K, C) sources of the exact path; best segmentation by
+                               ///< teams: (B, chunks, 2, K, C) scores and, as integers, starts
   int slices;                  ///< time slices that a row is cut into, at most
   int slots;                   ///< partial sums of shared gradients: slot_groups * slots of a group
   int slot_groups;             ///< runs of rows that have slots of their own

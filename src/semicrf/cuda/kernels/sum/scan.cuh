@@ -24,6 +24,7 @@
 #include "semicrf/cuda/kernels/common/common.cuh"
 #include "semicrf/cuda/kernels/common/cuts.cuh"
 #include "semicrf/cuda/kernels/common/range.cuh"
+#include "semicrf/cuda/kernels/sum/output.cuh"
 
 namespace segfuse::semicrf::gpu {
 
@@ -157,43 +158,6 @@ DEVICE int largest_exponent(const int* warp_exponent) {
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) largest = max(largest, warp_exponent[w]);
   return largest;
-}
-
-/// Where a pass writes its boundaries: from a boundary on, `step` elements apart.
-struct PassOutput {
-  double* source;
-  double* value;
-  int* scale;
-  long long step;
-  int scale_step;
-};
-
-/// The lattice from the boundary after `steps` steps of the pass on.
-DEVICE PassOutput lattice_output(const Call& call, int row, bool forward, int length, int steps,
-                                 int c) {
-  const int t = forward ? steps : length - steps;
-  const long long at = at_boundary(call, row, t) + c;
-  PassOutput out;
-  out.source = (forward ? call.lattice.gamma : call.lattice.beta) + at;
-  out.value = (forward ? call.lattice.alpha : call.lattice.delta) + at;
-  out.scale = (forward ? call.lattice.forward_scale : call.lattice.backward_scale) +
-              static_cast<long long>(row) * (call.sizes.frames + 1) + t;
-  out.step = forward ? call.sizes.classes : -call.sizes.classes;
-  out.scale_step = forward ? 1 : -1;
-  return out;
-}
-
-/// The warm-up's own memory.
-DEVICE PassOutput warm_up_output(const Call& call, int row, int direction, int chunk, int c) {
-  const long long at =
-      ((2ll * row + direction) * call.chunks.count + chunk) * (call.chunks.warm_up + 1);
-  PassOutput out;
-  out.source = call.chunks.source + at * call.sizes.classes + c;
-  out.value = call.chunks.value + at * call.sizes.classes + c;
-  out.scale = call.chunks.scale + at;
-  out.step = call.sizes.classes;
-  out.scale_step = 1;
-  return out;
 }
 
 /// kEdges: there are start or end scores.

@@ -1,17 +1,20 @@
 #pragma once
 // The passes in the linear domain for sizes whose state does not fit the registers of one
-// multiprocessor: the recursion and the checks of scan.cuh, the classes dealt out to the blocks of
-// a team. A block keeps its classes' part of the matrix, durations and pending sums in shared
-// memory where they fit. Sums are formed in an order that does not depend on the number of blocks.
+// multiprocessor: the recursion, the checks and the cuts in time of scan.cuh, the classes dealt out
+// to the blocks of a team. A block keeps its classes' part of the matrix, durations and pending sums
+// in shared memory where they fit. Sums are formed in an order that does not depend on the number of
+// blocks.
 //
 // pending[t mod K] sums what the sources before boundary t give to it, over the factors' product
 // `grown` since they were last multiplied by it; the common scale moves by changing `grown`.
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 #include "semicrf/cuda/kernels/common/prelude.cuh"
 #include "semicrf/cuda/kernels/common/range.cuh"
 #include "semicrf/cuda/kernels/common/team.cuh"
+#include "semicrf/cuda/kernels/sum/output.cuh"
 
 namespace segfuse::semicrf::gpu {
 
@@ -31,7 +34,10 @@ KERNEL transpose_factors(const __grid_constant__ Call call) {
 struct WidePass {
   int row, length, classes, longest;
   int begin, own;  ///< classes [begin, begin + own)
+  int chunk, first, settled, stop;  ///< steps [first, stop), of which those before `settled` warm up
+  long long team;                   ///< which of all passes this is
   bool forward;
+  PassOutput out;  ///< from class `begin` on
   double* values;  ///< (C) of the boundary at hand, in shared memory; from here on where it fits
   double* source;  ///< (own) and so on
   double* grown;
@@ -52,12 +58,26 @@ struct WidePass {
   DEVICE_MEMBER void check(double x) {
     if (x != 0.0 && out_of_range(x)) bad = 1;
   }
-  DEVICE_MEMBER int boundary(int steps) const { return forward ? steps : length - steps; }
+
+  /// False where the row has no such chunk, or is not to be done again.
+  DEVICE_MEMBER bool cut(const Call& call) {
+    const bool again = call.chunks.redo != 0;
+    const int directions = again ? gridDim.z : gridDim.z / call.chunks.count;
+    row = blockIdx.y;
+    forward = blockIdx.z % directions == 0;
+    chunk = blockIdx.z / directions;
+    team = (2ll * row + (forward ? 0 : 1)) * call.chunks.count + chunk;
+    length = row_length(call, row);
+    if (again && (call.lattice.flags[row] & (forward ? kRedoForward : kRedoBackward)) == 0)
+      return false;
+    const int steps = again ? max(length, 1) : chunk_steps(call, length);
+    settled = chunk * steps;
+    stop = min(length, settled + steps);
+    first = max(0, settled - call.chunks.warm_up);
+    return chunk == 0 || settled < length;
+  }
 
   DEVICE_MEMBER void lay_out(const Call& call, double* shared) {
-    row = blockIdx.y;
-    forward = blockIdx.z == 0;
-    length = row_length(call, row);
     classes = call.sizes.classes;
     longest = call.sizes.max_duration;
     begin = blockIdx.x * call.team.per_member;
@@ -71,9 +91,7 @@ struct WidePass {
       source = rest;
       rest += state;
     } else {
-      const int team = 2 * row + (forward ? 0 : 1);
-      source =
-          call.team.state + (static_cast<long long>(team) * call.team.members + blockIdx.x) * state;
+      source = call.team.state + (team * call.team.members + blockIdx.x) * state;
     }
     grown = source + own;
     joining = grown + own;
@@ -92,8 +110,7 @@ struct WidePass {
     tap = call.factors.duration + begin;
     tap_class = 1;
     tap_step = classes;
-    pending = call.pending + (2ll * row + (forward ? 0 : 1)) * longest * classes +
-              static_cast<long long>(begin) * longest;
+    pending = call.pending + team * longest * classes + static_cast<long long>(begin) * longest;
     if (call.team.window_shared != 0) {
       for (int i = thread; i < own * longest; i += threads) rest[i] = tap_of(i % own, i / own + 1);
       // (k, own), as they were read
@@ -102,15 +119,31 @@ struct WidePass {
       pending = rest + static_cast<long long>(own) * longest;
     }
     for (int i = thread; i < own * longest; i += threads) pending[i] = 0.0;
+    out = first < settled ? warm_up_output(call, row, forward ? 0 : 1, chunk, begin)
+                          : lattice_output(call, row, forward, length, first, begin);
     for (int i = thread; i < own; i += threads) {
-      source[i] = (forward ? call.factors.initial : call.factors.final)[begin + i];
-      (forward ? call.lattice.gamma
-               : call.lattice.beta)[at_boundary(call, row, boundary(0)) + begin + i] = source[i];
+      source[i] = first > 0 ? 1.0 : (forward ? call.factors.initial : call.factors.final)[begin + i];
+      if (chunk == 0) out.source[i] = source[i];
       grown[i] = 1.0;
       absorb[i] = 0;
     }
     if (thread == 0) absorb[own] = 0;
-    load_frame(call, 0);
+    if (chunk == 0 && keeps_scale()) *out.scale = 0;
+    load_frame(call, first);
+  }
+
+  /// The thread that writes what all classes share.
+  DEVICE_MEMBER bool keeps_scale() const { return blockIdx.x == 0 && threadIdx.x == 0; }
+
+  /// To the boundary after step i.
+  DEVICE_MEMBER void advance(const Call& call, int i) {
+    if (i == settled && first < settled) {
+      out = lattice_output(call, row, forward, length, settled, begin);
+      bad = 0;  // what became of the guess counts by its outcome
+    }
+    out.source += out.step;
+    out.value += out.step;
+    out.scale += out.scale_step;
   }
 
   /// Factors of the pass's step i.
@@ -126,10 +159,8 @@ struct WidePass {
     }
   }
 
-  /// Values of the boundary after step i, to `out` and the lattice.
-  DEVICE_MEMBER void close(const Call& call, int i, double* out) {
-    double* lattice = (forward ? call.lattice.alpha : call.lattice.delta) +
-                      at_boundary(call, row, boundary(i + 1));
+  /// Values of the boundary after step i, to the other blocks and to memory.
+  DEVICE_MEMBER void close(int i, double* given) {
     const int slot = (i + 1) % longest;
     for (int j = threadIdx.x; j < own; j += blockDim.x) {
       const double w = source[j] * enter[j] / grown[j];
@@ -145,8 +176,8 @@ struct WidePass {
       grown[j] = now;
       const int far = exponent_bits(now) - 1023;
       if (far > kFarGrown || far < -kFarGrown) absorb[j] = absorb[own] = 1;
-      out[begin + j] = value;
-      lattice[begin + j] = value;
+      given[begin + j] = value;
+      out.value[j] = value;
     }
   }
 
@@ -154,12 +185,21 @@ struct WidePass {
   DEVICE_MEMBER void push(int i) {
     const int others = longest - 1;
     const int newest = i % longest;
-    for (int e = threadIdx.x; e < own * others; e += blockDim.x) {
-      const int j = e / others;
-      const int k = e % others + 2;
+    if (others == 0) return;
+    const int hop = blockDim.x / others;
+    const int rest = blockDim.x % others;
+    int j = threadIdx.x / others;
+    int k = threadIdx.x % others + 2;
+    while (j < own) {
       const int slot = newest + k < longest ? newest + k : newest + k - longest;
       double& sum = pending[static_cast<long long>(j) * longest + slot];
       sum = fma(joining[j], tap_of(j, k), k == longest ? 0.0 : sum);
+      j += hop;
+      k += rest;
+      if (k > longest) {
+        k -= others;
+        ++j;
+      }
     }
   }
 
@@ -179,24 +219,38 @@ struct WidePass {
     if (threadIdx.x == 0) absorb[own] = 0;
   }
 
-  /// Sources of the boundary after step i, one warp a class; `shift` moves the scale behind it.
-  DEVICE_MEMBER void link(const Call& call, int i, int shift) {
-    double* lattice = (forward ? call.lattice.gamma : call.lattice.beta) +
-                      at_boundary(call, row, boundary(i + 1));
+  /// Sources of the boundary after a step, one warp a class, several at a time; `shift` moves the
+  /// scale behind it.
+  DEVICE_MEMBER void link(int shift) {
+    constexpr int kEach = 4;
     const int lane = threadIdx.x % 32;
-    for (int j = threadIdx.x / 32; j < own; j += blockDim.x / 32) {
-      const double* into = matrix + static_cast<long long>(j) * classes;
-      double sum = 0.0;
-#pragma unroll 8
-      for (int other = lane; other < classes; other += 32)
-        sum = fma(values[other], into[other], sum);
-      sum = warp_sum(sum);
-      if (lane != 0) continue;
-      lattice[begin + j] = sum;
-      source[j] = sum * power_of_two(shift);
-      grown[j] *= power_of_two(shift);
-      const int far = exponent_bits(grown[j]) - 1023;
-      if (far > kLostGrown || far < -kLostGrown) bad = 1;
+    const int warps = blockDim.x / 32;
+    for (int j = threadIdx.x / 32; j < own; j += kEach * warps) {
+      const double* into[kEach];
+      double sum[kEach];
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        into[u] = matrix + static_cast<long long>(min(j + u * warps, own - 1)) * classes;
+        sum[u] = 0.0;
+      }
+#pragma unroll 2
+      for (int other = lane; other < classes; other += 32) {
+        const double x = values[other];
+#pragma unroll
+        for (int u = 0; u < kEach; ++u) sum[u] = fma(x, into[u][other], sum[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        sum[u] = warp_sum(sum[u]);
+        const int at = j + u * warps;
+        if (lane == 0 && at < own) {
+          out.source[at] = sum[u];
+          source[at] = sum[u] * power_of_two(shift);
+          grown[at] *= power_of_two(shift);
+          const int far = exponent_bits(grown[at]) - 1023;
+          if (far > kLostGrown || far < -kLostGrown) bad = 1;
+        }
+      }
     }
   }
 
@@ -211,24 +265,22 @@ struct WidePass {
   }
 };
 
-/// grid (members, B, directions). Dynamic shared memory as lay_out takes it.
+/// grid (members, B, directions * chunks); (members, B, directions) to do rows again in one piece.
+/// Dynamic shared memory as lay_out takes it.
 KERNEL __launch_bounds__(512, 1) wide_pass(const __grid_constant__ Call call) {
   DYNAMIC_SHARED(double, shared);
   if (call.factors.exponents[2] != 0) return;  // the exact path does all rows
   WidePass pass;
+  if (!pass.cut(call)) return;
   pass.lay_out(call, shared);
-  const int team = 2 * pass.row + (pass.forward ? 0 : 1);
-  TeamBarrier barrier{call.team.counter + team, call.team.members};
-  double* exchange = call.team.exchange + 2ll * team * pass.classes;
-  int* scales = (pass.forward ? call.lattice.forward_scale : call.lattice.backward_scale) +
-                static_cast<long long>(pass.row) * (call.sizes.frames + 1);
-  const bool keeps_scale = blockIdx.x == 0 && threadIdx.x == 0;
+  TeamBarrier barrier{call.team.counter + pass.team, call.team.members};
+  double* exchange = call.team.exchange + 2 * pass.team * pass.classes;
   int scale = 0;
-  if (keeps_scale) scales[pass.boundary(0)] = 0;
   __syncthreads();
-  for (int i = 0; i < pass.length; ++i) {
+  for (int i = pass.first; i < pass.stop; ++i) {
     double* given = exchange + i % 2 * pass.classes;
-    pass.close(call, i, given);
+    pass.advance(call, i);
+    pass.close(i, given);
     barrier.arrive();
     pass.push(i);
     pass.load_frame(call, i + 1);
@@ -236,9 +288,9 @@ KERNEL __launch_bounds__(512, 1) wide_pass(const __grid_constant__ Call call) {
     barrier.wait();
     for (int c = threadIdx.x; c < pass.classes; c += blockDim.x) pass.values[c] = given[c];
     __syncthreads();
-    if (keeps_scale) scales[pass.boundary(i + 1)] = scale;
+    if (pass.keeps_scale()) *pass.out.scale = scale;
     const int shift = pass.next_shift(i);
-    pass.link(call, i, shift);
+    pass.link(shift);
     scale -= shift;
     __syncthreads();
   }
