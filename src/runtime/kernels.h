@@ -50,6 +50,8 @@ class KernelLoader {
  public:
   virtual ~KernelLoader() = default;
   virtual int multiprocessors() const = 0;
+  /// Shared memory that one block may ask for at launch; all devices that we know have so much.
+  virtual int shared_bytes() const { return 97 << 10; }
 
   /// Loads the program (from memory, from its store, or by compiling) and finds the kernel.
   /// Any thread; programs are compiled beside each other.

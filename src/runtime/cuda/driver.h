@@ -28,6 +28,7 @@ enum class DeviceAttribute : int {
   kMultiprocessors = 16,
   kMajor = 75,
   kMinor = 76,
+  kSharedOptIn = 97,
   kVirtualMemory = 102,
 };
 enum class FunctionAttribute : int { kLocalBytes = 3, kMaxDynamicShared = 8 };

@@ -47,6 +47,8 @@ class CudaKernels final : public KernelLoader {
     major_ = attribute(device_, cuda::DeviceAttribute::kMajor);
     minor_ = attribute(device_, cuda::DeviceAttribute::kMinor);
     multiprocessors_ = attribute(device_, cuda::DeviceAttribute::kMultiprocessors);
+    // The system keeps 1 KiB of a block's, and kernels have arrays of their own.
+    shared_bytes_ = attribute(device_, cuda::DeviceAttribute::kSharedOptIn) - (2 << 10);
     if (major_ < 8)
       throw DeviceError(
           fmt::format("CUDA: device {} has compute capability {}.{}; segfuse needs 8.0 or newer",
@@ -55,6 +57,7 @@ class CudaKernels final : public KernelLoader {
   }
 
   int multiprocessors() const override { return multiprocessors_; }
+  int shared_bytes() const override { return shared_bytes_; }
 
   GpuKernel kernel(const GpuProgram& program, const std::string& entry) override {
     std::string key = fmt::format("{} {:x}", program.name, fnv1a(program.source));
@@ -155,6 +158,7 @@ class CudaKernels final : public KernelLoader {
   int major_ = 0;
   int minor_ = 0;
   int multiprocessors_ = 0;
+  int shared_bytes_ = 0;
   Mutex mutex_;
   std::map<std::string, cuda::Module> modules_ SEGFUSE_GUARDED_BY(mutex_);
   std::unique_ptr<cuda::CublasLt> cublas_

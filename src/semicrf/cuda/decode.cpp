@@ -31,7 +31,7 @@ void plan_best(gpu::Workspace& workspace, Call& call) {
   const std::int64_t passes = rows * call.chunks.count;
   workspace.add(call.team.into, team ? std::int64_t{n.classes} * n.classes : 0);
   workspace.add(call.team.counter, team ? passes : 0);
-  workspace.add(call.team.exchange, team ? 4 * passes * n.classes : 0);
+  workspace.add(call.team.exchange, team ? 8 * passes * n.classes : 0);
   workspace.add(call.pending, call.team.window_shared != 0 ? 0 : 2 * (team ? passes : rows) * window);
   workspace.add(call.best.magnitude, rows + 1);
   workspace.add(call.best.duration, lattice);
@@ -75,8 +75,10 @@ void CudaEngine::State::best_of_team(Call& call, StreamHandle stream) {
       ceil_divide(std::int64_t{n.classes} * n.classes, 256), 1024));
   launch(common<T>("transpose_scores"), {blocks}, {256}, call, stream);
   const auto pass = [&](unsigned chunks) {
-    gpu->fill(call.team.counter, 0, sizeof(unsigned) * static_cast<std::size_t>(n.batch) * chunks,
-              stream);
+    const std::size_t passes = static_cast<std::size_t>(n.batch) * chunks;
+    gpu->fill(call.team.counter, 0, sizeof(unsigned) * passes, stream);
+    if (call.team.members > 1)
+      gpu->fill(call.team.exchange, 0, 64 * passes * static_cast<std::size_t>(n.classes), stream);
     gpu->launch(common<T>("wide_best"),
                 {{side(call.team.members), side(n.batch), chunks},
                  {side(call.team.threads)},
@@ -108,7 +110,7 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
                 : gpu::best_shape(n.classes, n.max_duration, options.lanes_per_class, edges);
     const int threads = shape ? shape->threads() : std::numeric_limits<int>::max();
     if (options.chunked && (shape || options.teams)) cut_best_pass(call, threads, options.warm_up);
-    if (!shape && options.teams) plan_best_team(call, gpu->multiprocessors());
+    if (!shape && options.teams) plan_best_team(call, sizeof(T) == sizeof(double), *gpu);
   }
   cut_ways_back(call);
   gpu::Workspace workspace(*gpu, stream);

@@ -146,9 +146,9 @@ void cut_best_pass(Call& call, int threads, std::int64_t warm_up);
 /// Deals a pass that does not fit registers out to blocks, by classes, or by durations where
 /// transitions depend on them; call.team.members = 0 where there are too many classes for shared
 /// memory either, and then the pass is not cut in time. How many blocks does not show in the bits.
-void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors);
-/// The same for the best segmentation, whose pass has been cut in time.
-void plan_best_team(Call& call, int multiprocessors);
+void plan_team(Call& call, const DeviceWanted& wanted, const gpu::Queue& device);
+/// The same for the best segmentation, whose pass has been cut in time. `doubles`: scores are.
+void plan_best_team(Call& call, bool doubles, const gpu::Queue& device);
 /// Declares the arrays that a call works in.
 void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted);
 

@@ -29,9 +29,13 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
 template <class T>
 void CudaEngine::State::team_pass(const Call& call, unsigned passes, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
-  const std::int64_t rows = std::int64_t{2} * n.batch * call.chunks.count;
-  gpu->fill(call.team.counter, 0, sizeof(unsigned) * static_cast<std::size_t>(rows), stream);
+  const std::size_t all = std::size_t{2} * static_cast<std::size_t>(n.batch) *
+                          static_cast<std::size_t>(call.chunks.count);
   const bool by_duration = n.by_duration != 0;
+  if (by_duration)
+    gpu->fill(call.team.counter, 0, sizeof(unsigned) * all, stream);
+  else if (call.team.members > 1)
+    gpu->fill(call.team.exchange, 0, 64 * all * static_cast<std::size_t>(n.classes), stream);
   gpu->launch(common<T>(by_duration ? "team_by_duration" : "wide_pass"),
               {{side(call.team.members), side(n.batch), passes},
                by_duration ? Extent3{32, 16} : Extent3{side(call.team.threads)},
@@ -155,7 +159,7 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   const bool team = !shape && options.algorithm == Algorithm::kFast && options.teams;
   if (options.chunked && (shape || (team && n.by_duration == 0)))
     cut_into_chunks(call, shape, options.warm_up);
-  if (team) plan_team(call, wanted, gpu->multiprocessors());
+  if (team) plan_team(call, wanted, *gpu);
   gpu::Workspace workspace(*gpu, stream);
   plan_workspace(workspace, call, wanted);
   workspace.allocate();

@@ -13,12 +13,14 @@ constexpr int kWantedSlots =
     528;  ///< blocks that sum shared counts: four for each of 132 processors
 
 /// What a multiprocessor of any device we know has for one block.
-constexpr std::int64_t kSharedBytes = 160 << 10;
+constexpr std::int64_t kSharedEverywhere = 97 << 10;
 
 }  // namespace
 
 namespace {
 
+/// A block's products in a step that pay for waiting for the others'.
+const std::int64_t kProductsOfTurn = getenv("SEGFUSE_WORTH") ? atoi(getenv("SEGFUSE_WORTH")) : 4096;
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
 /// Frames from which on it does not show where a pass began, as a rule.
@@ -56,11 +58,14 @@ TeamMemory memory_by_duration(const Call& call) {
           2 * longest * classes, cells * classes};
 }
 
-TeamMemory memory_of_best(const Call& call) {
+/// Transitions and durations are held as floats where they are stored in no more.
+TeamMemory memory_of_best(const Call& call, bool doubles) {
   const std::int64_t own = call.team.per_member;
   const std::int64_t classes = call.sizes.classes;
   const std::int64_t window = own * call.sizes.max_duration;
-  return {classes + (classes + 1) / 2 + 6 * own, 0, 2 * window + (window + 1) / 2, own * classes};
+  const auto held = [&](std::int64_t scores) { return doubles ? scores : ceil_divide(scores, 2); };
+  return {classes + (classes + 1) / 2 + 6 * own, 0, window + (window + 1) / 2 + held(window),
+          held(own * classes)};
 }
 
 TeamMemory memory_of(const Call& call) {
@@ -69,16 +74,16 @@ TeamMemory memory_of(const Call& call) {
 
 /// What fits goes to shared memory; no team where there are too many classes. Whether there is one
 /// must not depend on how many members it has.
-void place_team(Call& call, const TeamMemory& memory) {
+void place_team(Call& call, const TeamMemory& memory, std::int64_t shared_bytes) {
   gpu::Team& team = call.team;
   team.state_shared = team.window_shared = team.matrix_shared = 0;
   std::int64_t bytes = memory.always * 8;
-  if (bytes > kSharedBytes) {
+  if (bytes > kSharedEverywhere) {
     team.members = 0;
     return;
   }
   const auto place = [&](int& part, std::int64_t doubles) {
-    if (bytes + doubles * 8 > kSharedBytes) return;
+    if (bytes + doubles * 8 > shared_bytes) return;
     part = 1;
     bytes += doubles * 8;
   };
@@ -105,10 +110,10 @@ void deal_classes(Call& call, std::int64_t most, std::int64_t worth) {
 
 }  // namespace
 
-void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors) {
+void plan_team(Call& call, const DeviceWanted& wanted, const gpu::Queue& device) {
   const std::int64_t passes =
       std::int64_t{call.sizes.batch} * (wanted.any() ? 2 : 1) * call.chunks.count;
-  const std::int64_t most = std::max<std::int64_t>(1, multiprocessors / passes);
+  const std::int64_t most = std::max<std::int64_t>(1, device.multiprocessors() / passes);
   if (call.sizes.by_duration != 0) {
     const std::int64_t longest = call.sizes.max_duration;
     // Each product comes with more beside it.
@@ -119,15 +124,16 @@ void plan_team(Call& call, const DeviceWanted& wanted, int multiprocessors) {
     call.team.members = static_cast<int>(members);
     call.team.per_member = static_cast<int>(kDurationParts / members);
   } else {
-    deal_classes(call, most, 8192);
+    deal_classes(call, most, kProductsOfTurn);
   }
-  place_team(call, memory_of(call));
+  place_team(call, memory_of(call), device.shared_bytes());
   if (call.team.members == 0) leave_whole(call, call.chunks.warm_up);
 }
 
-void plan_best_team(Call& call, int multiprocessors) {
-  deal_classes(call, multiprocessors / (std::int64_t{call.sizes.batch} * call.chunks.count), 8192);
-  place_team(call, memory_of_best(call));
+void plan_best_team(Call& call, bool doubles, const gpu::Queue& device) {
+  const std::int64_t passes = std::int64_t{call.sizes.batch} * call.chunks.count;
+  deal_classes(call, device.multiprocessors() / passes, kProductsOfTurn);
+  place_team(call, memory_of_best(call, doubles), device.shared_bytes());
   if (call.team.members == 0) leave_whole(call, call.chunks.warm_up);
 }
 
@@ -240,7 +246,7 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.lattice.backward_ratio, chunks > 0 ? boundaries : 0);
   workspace.add(call.team.counter, team ? passes : 0);
   workspace.add(call.team.exchange,
-                team ? passes * n.classes * (n.by_duration != 0 ? 6 * kDurationParts : 2) : 0);
+                team ? passes * n.classes * (n.by_duration != 0 ? 6 * kDurationParts : 8) : 0);
   workspace.add(call.team.into, team && n.by_duration == 0 ? pairs : 0);
   workspace.add(call.by_duration.weight, n.by_duration != 0 ? lattice : 0);
   workspace.add(call.by_duration.peak, n.by_duration != 0 ? boundaries : 0);

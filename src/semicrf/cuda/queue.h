@@ -21,6 +21,7 @@ class Queue {
 
   runtime::StreamHandle home() const { return access_.home; }
   int multiprocessors() const { return access_.kernels->multiprocessors(); }
+  int shared_bytes() const { return access_.kernels->shared_bytes(); }
   runtime::GpuKernel kernel(runtime::GpuProgram program, const std::string& entry) {
     program.store = context_.state().code;
     return access_.kernels->kernel(program, entry);

@@ -121,6 +121,7 @@ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __double2hiint(double x) {
   return static_cast<int>(std::bit_cast<std::int64_t>(x) >> 32);
 }
+inline int __double2loint(double x) { return static_cast<int>(std::bit_cast<std::int64_t>(x)); }
 inline double __hiloint2double(int high, int low) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32 |
                                static_cast<std::uint32_t>(low));
@@ -146,6 +147,18 @@ inline int __shfl_xor_sync(unsigned, int value, int mask) {
   const std::uint64_t* given = testing::runner().exchange(static_cast<std::uint32_t>(value));
   return static_cast<int>(given[testing::runner().lane() ^ static_cast<unsigned>(mask)]);
 }
+inline int __shfl_sync(unsigned, int value, int lane) {
+  const std::uint64_t* given = testing::runner().exchange(static_cast<std::uint32_t>(value));
+  return static_cast<int>(given[lane]);
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const std::uint64_t* given = testing::runner().exchange(value ? 1 : 0);
+  unsigned found = 0;
+  for (unsigned lane = 0; lane < testing::runner().lanes_alive(); ++lane)
+    found |= static_cast<unsigned>(given[lane]) << lane;
+  return found;
+}
+inline int __ffs(unsigned bits) { return bits == 0 ? 0 : std::countr_zero(bits) + 1; }
 inline bool __any_sync(unsigned, bool value) {
   const std::uint64_t* given = testing::runner().exchange(value ? 1 : 0);
   for (unsigned lane = 0; lane < testing::runner().lanes_alive(); ++lane)

@@ -22,6 +22,7 @@ class EmulatedKernels final : public runtime::KernelLoader {
     add_double_scope_kernels();
   }
   int multiprocessors() const override { return multiprocessors_; }
+  int shared_bytes() const override { return 160 << 10; }
 
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
     std::string key = program.name;

@@ -15,4 +15,14 @@ inline double approximate_reciprocal(double x) {
   return __hiloint2double(__double2hiint(1.0 / x), 0);
 }
 
+inline void store_now(unsigned long long* at, unsigned long long first, unsigned long long second) {
+  at[0] = first;
+  at[1] = second;
+}
+inline void load_now(const unsigned long long* at, unsigned long long* first,
+                     unsigned long long* second) {
+  *first = at[0];
+  *second = at[1];
+}
+
 }  // namespace segfuse::semicrf::gpu

@@ -19,6 +19,16 @@ namespace segfuse::semicrf::gpu {
 
 constexpr int kWideRebase = 32;  ///< steps after which the largest value goes back to 0
 
+/// Scores of 24 bits have 24 bits on the grid too.
+template <int kBytes>
+struct OnGrid {
+  using Type = float;
+};
+template <>
+struct OnGrid<8> {
+  using Type = double;
+};
+
 /// Transposed transition scores: row c holds what leads into c. Grid-stride.
 KERNEL transpose_scores(const __grid_constant__ Call call) {
   const long long classes = call.sizes.classes;
@@ -32,7 +42,11 @@ struct WideBest {
   int row, chunk, length, classes, longest;
   int begin, own;  ///< classes [begin, begin + own)
   ScoreGrid grid;
+  using Held = OnGrid<sizeof(INPUT)>::Type;
+  TeamValues given;
   double base;
+  unsigned turn;  ///< of the values at hand, over all runs of the launch
+  int newest;     ///< frame modulo K
   bool bad;
   double* values;  ///< (C) of the boundary at hand; all but what is said otherwise in shared memory
   int* durations;  ///< (C) of the best segments that end there
@@ -41,15 +55,14 @@ struct WideBest {
   double* enter;
   double* leave;
   double* emission;      ///< (2, own) of frames by turns
-  const double* matrix;  ///< (own, C) scores that lead into a class; in global memory not rounded
-  const double* tap;     ///< (K, own) of durations; null: they are read where the caller has them
+  const Held* into;      ///< (own, C) scores that lead into a class; null: they are not held
+  const double* matrix;  ///< the same in global memory, not on the grid
+  const Held* tap;       ///< (own, K) of durations; null: they are read where the caller has them
   double* pending;       ///< (own, K), in global memory where it does not fit
   int* began;            ///< (own, K)
-  double* exchange;      ///< (2, values and durations of all classes) in global memory
-  bool rounded;          ///< the matrix is
 
   DEVICE_MEMBER double tap_of(const Call& call, int j, int k) const {
-    return tap != nullptr ? tap[(k - 1) * own + j]
+    return tap != nullptr ? tap[j * longest + k - 1]
                           : grid(load(call.scores.duration, k - 1, begin + j, 0));
   }
 
@@ -63,6 +76,7 @@ struct WideBest {
     own = min(call.team.per_member, classes - begin);
     grid = grid_of_row(call, row);
     bad = false;
+    turn = 0;
     const int threads = blockDim.x;
     const int thread = threadIdx.x;
     values = shared;
@@ -80,20 +94,27 @@ struct WideBest {
             static_cast<long long>(begin) * longest;
     tap = nullptr;
     if (call.team.window_shared != 0) {
-      for (int i = thread; i < own * longest; i += threads)
-        rest[i] = grid(load(call.scores.duration, i / own, begin + i % own, 0));
-      tap = rest;
-      pending = rest + own * longest;
+      pending = rest;
       began = reinterpret_cast<int*>(pending + own * longest);
-      rest = pending + own * longest + (own * longest + 1) / 2;
+      rest += own * longest + (own * longest + 1) / 2;
+      Held* taps = reinterpret_cast<Held*>(rest);
+      for (int i = thread; i < own * longest; i += threads)
+        taps[i % own * longest + i / own] =
+            static_cast<Held>(grid(load(call.scores.duration, i / own, begin + i % own, 0)));
+      tap = taps;
+      rest += (own * longest * static_cast<int>(sizeof(Held)) + 7) / 8;
     }
     matrix = call.team.into + static_cast<long long>(begin) * classes;
-    rounded = call.team.matrix_shared != 0;
-    if (rounded) {
-      for (int i = thread; i < own * classes; i += threads) rest[i] = grid(matrix[i]);
-      matrix = rest;
+    into = nullptr;
+    if (call.team.matrix_shared != 0) {
+      Held* held = reinterpret_cast<Held*>(rest);
+      for (int i = thread; i < own * classes; i += threads)
+        held[i] = static_cast<Held>(grid(matrix[i]));
+      into = held;
     }
-    exchange = call.team.exchange + 4 * place * classes;
+    given = {reinterpret_cast<unsigned long long*>(call.team.exchange) +
+                 place * 2 * classes * TeamValues::kWords,
+             classes};
   }
 
   /// Scores of frame t.
@@ -106,12 +127,10 @@ struct WideBest {
     }
   }
 
-  /// Values of the boundary after frame t, to the other blocks.
-  DEVICE_MEMBER void close(const Call& call, int t, bool mine) {
-    double* given = exchange + t % 2 * 2 * classes;
-    int* given_duration = reinterpret_cast<int*>(given + classes);
+  /// Values of the boundary after frame t, to all blocks.
+  DEVICE_MEMBER void close(const Call& call, int t, bool mine, bool together) {
     const long long at = at_boundary(call, row, t + 1) + begin;
-    const int slot = (t + 1) % longest;
+    const int slot = newest + 1 < longest ? newest + 1 : 0;
     for (int j = threadIdx.x; j < own; j += blockDim.x) {
       const long long place = static_cast<long long>(j) * longest + slot;
       const double w = source[j] + enter[j];
@@ -121,8 +140,12 @@ struct WideBest {
           (later ? w + tap_of(call, j, 1) : known) + emission[t % 2 * own + j] + leave[j];
       const int duration = later ? 1 : t + 1 - began[place];
       joining[j] = w;
-      given[begin + j] = value;
-      given_duration[begin + j] = duration;
+      if (together) {
+        given.put(turn, begin + j, value, duration);
+      } else {
+        values[j] = value;
+        durations[j] = duration;
+      }
       if (mine) call.best.duration[at + j] = duration;
       if (t + 1 == length) call.lattice.alpha[at + j] = value;
       bad |= value < grid.least && value > minus_infinity();
@@ -134,10 +157,8 @@ struct WideBest {
   DEVICE_MEMBER void push(const Call& call, int t) {
     const int others = longest - 1;
     if (others == 0) return;
-    const int newest = t % longest;
-    const int threads = blockDim.x;
-    const int hop = threads / others;
-    const int rest = threads % others;
+    const int hop = blockDim.x / others;
+    const int rest = blockDim.x % others;
     int j = threadIdx.x / others;
     int k = threadIdx.x % others;
     while (j < own) {
@@ -159,32 +180,74 @@ struct WideBest {
     }
   }
 
-  DEVICE_MEMBER void take_values(int t) {
-    const double* given = exchange + t % 2 * 2 * classes;
-    const int* given_duration = reinterpret_cast<const int*>(given + classes);
+  DEVICE_MEMBER void take_values() {
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
-      values[c] = given[c];
-      durations[c] = given_duration[c];
+      values[c] = given.take(turn, c);
+      durations[c] = given.take_beside(turn, c);
     }
   }
 
-  /// The best label before a segment of class j of this block, one warp.
-  DEVICE_MEMBER Candidate before(int j) const {
-    const double* into = matrix + static_cast<long long>(j) * classes;
+  DEVICE_MEMBER double score_into(int j, int other) const {
+    const long long at = static_cast<long long>(j) * classes + other;
+    return values[other] + (into != nullptr ? static_cast<double>(into[at]) : grid(matrix[at]));
+  }
+
+  /// Of all labels before class j with this score, that of the shortest segment; one warp.
+  DEVICE_MEMBER int break_tie(int j, double score) const {
     Candidate best{minus_infinity(), 0};
-#pragma unroll 4
-    for (int other = threadIdx.x % 32; other < classes; other += 32) {
-      const double score = values[other] + (rounded ? into[other] : grid(into[other]));
-      const bool shorter = score == best.score && durations[other] < durations[best.choice];
-      if (score > best.score || shorter) best = {score, other};
-    }
+    for (int other = threadIdx.x % 32; other < classes; other += 32)
+      if (score_into(j, other) == score) best = better_label(best, {score, other}, durations);
     for (int lane = 16; lane > 0; lane /= 2) {
       Candidate other;
       other.score = __shfl_xor_sync(kAllLanes, best.score, lane);
       other.choice = __shfl_xor_sync(kAllLanes, best.choice, lane);
       best = better_label(best, other, durations);
     }
-    return best;
+    return best.choice;
+  }
+
+  static constexpr int kEach = 4;
+
+  /// The best labels before segments of several classes of this block, one warp.
+  DEVICE_MEMBER void before(int first_class, int hop, Candidate (&best)[kEach]) const {
+    bool tied[kEach];
+    int of[kEach];
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+      best[u] = {minus_infinity(), 0};
+      tied[u] = false;
+      of[u] = min(first_class + u * hop, own - 1);
+    }
+#pragma unroll 2
+    for (int other = threadIdx.x % 32; other < classes; other += 32) {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const double score = score_into(of[u], other);
+        tied[u] = (tied[u] && !(score > best[u].score)) || score == best[u].score;
+        if (score > best[u].score) best[u] = {score, other};
+      }
+    }
+    unsigned open = 0;  // classes for which several labels are best
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+      const double largest = warp_max(best[u].score);
+      const bool mine = best[u].score == largest;
+      const unsigned who = __ballot_sync(kAllLanes, mine);
+      const bool several = __any_sync(kAllLanes, mine && tied[u]) || (who & (who - 1)) != 0;
+      if (several && largest > minus_infinity()) open |= 1u << u;
+      const int choice = __shfl_sync(kAllLanes, best[u].choice, __ffs(who) - 1);
+      best[u] = {largest, largest > minus_infinity() ? choice : 0};
+    }
+#pragma unroll 1
+    for (int u = 0; open >> u != 0; ++u) {
+      if ((open >> u & 1u) == 0) continue;
+      double largest = 0.0;
+#pragma unroll
+      for (int v = 0; v < kEach; ++v) largest = u == v ? best[v].score : largest;
+      const int choice = break_tie(min(first_class + u * hop, own - 1), largest);
+#pragma unroll
+      for (int v = 0; v < kEach; ++v) best[v].choice = u == v ? choice : best[v].choice;
+    }
   }
 
   /// Sources of the boundary after frame t.
@@ -195,12 +258,19 @@ struct WideBest {
     const long long ring =
         keep ? ring_of(call, row, run.chunk, t + 1 <= run.own ? 0 : 1) + kept : 0;
     if (keep && blockIdx.x == 0 && threadIdx.x == 0) call.best.ring_base[ring] = base;
-    for (int j = threadIdx.x / 32; j < own; j += blockDim.x / 32) {
-      const Candidate best = before(j);
-      if (threadIdx.x % 32 != 0) continue;
-      source[j] = best.score;
-      if (t >= run.own) call.best.label[at_boundary(call, row, t + 1) + begin + j] = best.choice;
-      if (keep) call.best.ring[ring * classes + begin + j] = best.score;
+    const int warps = blockDim.x / 32;
+    for (int first = threadIdx.x / 32; first < own; first += kEach * warps) {
+      Candidate best[kEach];
+      before(first, warps, best);
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = first + u * warps;
+        if (threadIdx.x % 32 != 0 || j >= own) continue;
+        source[j] = best[u].score;
+        if (t >= run.own)
+          call.best.label[at_boundary(call, row, t + 1) + begin + j] = best[u].choice;
+        if (keep) call.best.ring[ring * classes + begin + j] = best[u].score;
+      }
     }
   }
 
@@ -231,6 +301,7 @@ struct WideBest {
         joining[j] = source[j] + enter[j];
       }
       __syncthreads();
+      newest = t % longest;
       if (i + 1 < longest) push(call, t);
     }
   }
@@ -247,23 +318,26 @@ struct WideBest {
       source[j] = run.first == 0 ? grid(score_of(call.scores.initial, begin + j, 0, 0)) : 0.0;
     __syncthreads();
     if (run.resumed) resume(call, run);
+    newest = run.first % longest;
     load_frame(call, run.first);
     __syncthreads();
   }
 
-  DEVICE_MEMBER void steps(const Call& call, const BestRun& run, TeamBarrier& barrier) {
+  DEVICE_MEMBER void steps(const Call& call, const BestRun& run) {
+    const bool together = call.team.members > 1;
     start(call, run);
     for (int t = run.first; t < run.stop; ++t) {
       if (t == run.own) bad = false;  // what became of the guess counts by its outcome
-      close(call, t, t >= run.own);
-      barrier.arrive();
+      ++turn;
+      close(call, t, t >= run.own, together);
+      __syncthreads();
       push(call, t);
       load_frame(call, t + 1);
-      barrier.wait();
-      take_values(t);
+      if (together) take_values();
       __syncthreads();
       link(call, run, t);
       if ((t + 1) % kWideRebase == 0 && t + 1 < run.stop) rebase();
+      newest = newest + 1 < longest ? newest + 1 : 0;
       __syncthreads();
     }
   }
@@ -297,7 +371,7 @@ KERNEL __launch_bounds__(512, 1) wide_best(const __grid_constant__ Call call) {
     const int stop = whole ? pass.length : min(pass.length, own + call.chunks.steps);
     const int first = again || chunk == 0 ? own : max(0, own - call.chunks.warm_up);
     const BestRun run{row, chunk, first, own, stop, pass.length, again && !whole, !whole};
-    pass.steps(call, run, barrier);
+    pass.steps(call, run);
     if (whole) continue;
     if (pass.bad) atomicOr(&call.lattice.flags[row], static_cast<int>(kInexact));
     if (!again) continue;

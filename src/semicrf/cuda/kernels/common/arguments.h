@@ -134,9 +134,8 @@ struct Team {
   int threads;        ///< of a block, where transitions do not depend on durations
   double* state;      ///< (B, 2, members) of the blocks' values, where they do not fit
   unsigned* counter;  ///< (B, 2) zero; best segmentation: (B, chunks)
-  double* exchange;   ///< (B, 2, 2, C) values of a boundary, by turns; by duration:
-                      ///< (B, 2, 3, 2, parts, C) shares; best segmentation: (B, chunks, 2, 2, C)
-                      ///< scores and, as integers, durations
+  double* exchange;   ///< (B, 2, chunks, 2, C, 4 words), zero: TeamValues; best segmentation:
+                      ///< (B, chunks, 2, C, 4 words); by duration: (B, 2, 3, 2, parts, C) shares
   double* into;       ///< (C, C) factors of transitions, [to, from]; best segmentation: scores
 };
 

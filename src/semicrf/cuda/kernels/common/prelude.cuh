@@ -18,6 +18,19 @@ DEVICE double approximate_reciprocal(double x) {
   return y;
 }
 
+/// Two words of 64 bits, each as a whole, that other blocks see while this one runs on.
+DEVICE void store_now(unsigned long long* at, unsigned long long first, unsigned long long second) {
+  asm volatile("st.relaxed.gpu.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(first), "l"(second)
+               : "memory");
+}
+DEVICE void load_now(const unsigned long long* at, unsigned long long* first,
+                     unsigned long long* second) {
+  asm volatile("ld.relaxed.gpu.v2.u64 {%0, %1}, [%2];"
+               : "=l"(*first), "=l"(*second)
+               : "l"(at)
+               : "memory");
+}
+
 }  // namespace segfuse::semicrf::gpu
 
 #endif

@@ -38,6 +38,7 @@ struct WidePass {
   long long team;                   ///< which of all passes this is
   bool forward;
   PassOutput out;  ///< from class `begin` on
+  TeamValues given;
   double* values;  ///< (C) of the boundary at hand, in shared memory; from here on where it fits
   double* source;  ///< (own) and so on
   double* grown;
@@ -50,6 +51,7 @@ struct WidePass {
   const double* tap;     ///< of class i and duration k: tap[i * tap_class + (k - 1) * tap_step]
   long long tap_class, tap_step;
   double* pending;  ///< (own, K)
+  int newest;  ///< step modulo K
   unsigned bad = 0;
 
   DEVICE_MEMBER double tap_of(int i, int k) const {
@@ -84,6 +86,10 @@ struct WidePass {
     own = min(call.team.per_member, classes - begin);
     const int threads = blockDim.x;
     const int thread = threadIdx.x;
+    newest = first % longest;
+    given = {reinterpret_cast<unsigned long long*>(call.team.exchange) +
+                 team * 2 * classes * TeamValues::kWords,
+             classes};
     values = shared;
     double* rest = values + classes;
     const long long state = 6 * call.team.per_member + call.team.per_member / 2 + 1;
@@ -112,10 +118,11 @@ struct WidePass {
     tap_step = classes;
     pending = call.pending + team * longest * classes + static_cast<long long>(begin) * longest;
     if (call.team.window_shared != 0) {
-      for (int i = thread; i < own * longest; i += threads) rest[i] = tap_of(i % own, i / own + 1);
-      // (k, own), as they were read
+      for (int i = thread; i < own * longest; i += threads)
+        rest[i % own * longest + i / own] = tap_of(i % own, i / own + 1);
       tap = rest;
-      tap_step = own;
+      tap_class = longest;
+      tap_step = 1;
       pending = rest + static_cast<long long>(own) * longest;
     }
     for (int i = thread; i < own * longest; i += threads) pending[i] = 0.0;
@@ -146,7 +153,7 @@ struct WidePass {
     out.scale += out.scale_step;
   }
 
-  /// Factors of the pass's step i.
+  /// Factors of the pass's step i; its sources join divided by what has grown before.
   DEVICE_MEMBER void load_frame(const Call& call, int i) {
     if (i >= length) return;
     const long long at = at_frame(call, row, forward ? i : length - 1 - i) + begin;
@@ -154,16 +161,16 @@ struct WidePass {
     const double* leaves = forward ? call.factors.end : call.factors.start;
     for (int j = threadIdx.x; j < own; j += blockDim.x) {
       factor[j] = call.factors.emission[at + j];
-      enter[j] = enters != nullptr ? enters[at + j] : 1.0;
+      enter[j] = (enters != nullptr ? enters[at + j] : 1.0) / grown[j];
       leave[j] = leaves != nullptr ? leaves[at + j] : 1.0;
     }
   }
 
-  /// Values of the boundary after step i, to the other blocks and to memory.
-  DEVICE_MEMBER void close(int i, double* given) {
-    const int slot = (i + 1) % longest;
+  /// Values of the boundary after step i, to all blocks and to memory.
+  DEVICE_MEMBER void close(int i, bool together) {
+    const int slot = newest + 1 < longest ? newest + 1 : 0;
     for (int j = threadIdx.x; j < own; j += blockDim.x) {
-      const double w = source[j] * enter[j] / grown[j];
+      const double w = source[j] * enter[j];
       const double known = longest > 1 ? pending[static_cast<long long>(j) * longest + slot] : 0.0;
       const double before = fma(w, tap_of(j, 1), known);
       const double now = grown[j] * factor[j];
@@ -176,15 +183,23 @@ struct WidePass {
       grown[j] = now;
       const int far = exponent_bits(now) - 1023;
       if (far > kFarGrown || far < -kFarGrown) absorb[j] = absorb[own] = 1;
-      given[begin + j] = value;
+      if (together)
+        given.put(turn_of(i), begin + j, value);
+      else
+        values[j] = value;
       out.value[j] = value;
     }
   }
 
-  /// The sources of step i join pending for all longer durations.
-  DEVICE_MEMBER void push(int i) {
+  DEVICE_MEMBER unsigned turn_of(int i) const { return static_cast<unsigned>(i - first) + 1; }
+
+  DEVICE_MEMBER void take_values(int i) {
+    for (int c = threadIdx.x; c < classes; c += blockDim.x) values[c] = given.take(turn_of(i), c);
+  }
+
+  /// The sources of a step join pending for all longer durations.
+  DEVICE_MEMBER void push() {
     const int others = longest - 1;
-    const int newest = i % longest;
     if (others == 0) return;
     const int hop = blockDim.x / others;
     const int rest = blockDim.x % others;
@@ -247,6 +262,7 @@ struct WidePass {
           out.source[at] = sum[u];
           source[at] = sum[u] * power_of_two(shift);
           grown[at] *= power_of_two(shift);
+          enter[at] *= power_of_two(-shift);
           const int far = exponent_bits(grown[at]) - 1023;
           if (far > kLostGrown || far < -kLostGrown) bad = 1;
         }
@@ -273,25 +289,23 @@ KERNEL __launch_bounds__(512, 1) wide_pass(const __grid_constant__ Call call) {
   WidePass pass;
   if (!pass.cut(call)) return;
   pass.lay_out(call, shared);
-  TeamBarrier barrier{call.team.counter + pass.team, call.team.members};
-  double* exchange = call.team.exchange + 2 * pass.team * pass.classes;
+  const bool together = call.team.members > 1;
   int scale = 0;
   __syncthreads();
   for (int i = pass.first; i < pass.stop; ++i) {
-    double* given = exchange + i % 2 * pass.classes;
     pass.advance(call, i);
-    pass.close(i, given);
-    barrier.arrive();
-    pass.push(i);
-    pass.load_frame(call, i + 1);
+    pass.close(i, together);
+    __syncthreads();
+    pass.push();
     if (pass.absorb[pass.own] != 0) pass.absorb_grown();
-    barrier.wait();
-    for (int c = threadIdx.x; c < pass.classes; c += blockDim.x) pass.values[c] = given[c];
+    pass.load_frame(call, i + 1);
+    if (together) pass.take_values(i);
     __syncthreads();
     if (pass.keeps_scale()) *pass.out.scale = scale;
     const int shift = pass.next_shift(i);
     pass.link(shift);
     scale -= shift;
+    pass.newest = pass.newest + 1 < pass.longest ? pass.newest + 1 : 0;
     __syncthreads();
   }
   if (pass.bad != 0) atomicOr(&call.lattice.flags[pass.row], static_cast<int>(kNeedsExact));
