@@ -20,7 +20,7 @@ constexpr std::int64_t kSharedEverywhere = 97 << 10;
 namespace {
 
 /// A block's products in a step that pay for waiting for the others'.
-const std::int64_t kProductsOfTurn = getenv("SEGFUSE_WORTH") ? atoi(getenv("SEGFUSE_WORTH")) : 4096;
+constexpr std::int64_t kProductsOfTurn = 1024;
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
 /// Frames from which on it does not show where a pass began, as a rule.
@@ -45,7 +45,7 @@ struct TeamMemory {
 
 TeamMemory memory_of_sums(const Call& call) {
   const std::int64_t own = call.team.per_member;
-  return {call.sizes.classes, 6 * own + own / 2 + 1, 2 * own * call.sizes.max_duration,
+  return {call.sizes.classes, 6 * own, 2 * own * call.sizes.max_duration,
           own * call.sizes.classes};
 }
 

@@ -48,6 +48,7 @@ struct WideBest {
   unsigned turn;  ///< of the values at hand, over all runs of the launch
   int newest;     ///< frame modulo K
   bool bad;
+  double next_emission, next_enter, next_leave;  ///< of the frame after the next, as stored
   double* values;  ///< (C) of the boundary at hand; all but what is said otherwise in shared memory
   int* durations;  ///< (C) of the best segments that end there
   double* source;  ///< (own) and so on
@@ -117,14 +118,30 @@ struct WideBest {
              classes};
   }
 
-  /// Scores of frame t.
+  /// Loads of frame t begin: of the first class that the thread has.
+  DEVICE_MEMBER void ask_for_frame(const Call& call, int t) {
+    const int c = begin + threadIdx.x;
+    if (t >= length || static_cast<int>(threadIdx.x) >= own) return;
+    next_emission = load(call.scores.emission, row, t, c);
+    next_enter = score_of(call.scores.start, row, t, c);
+    next_leave = score_of(call.scores.end, row, t, c);
+  }
+
+  /// Scores of frame t, which have been asked for; asks for those of the next.
   DEVICE_MEMBER void load_frame(const Call& call, int t) {
     if (t >= length) return;
-    for (int j = threadIdx.x; j < own; j += blockDim.x) {
+    int j = threadIdx.x;
+    if (j < own) {
+      emission[t % 2 * own + j] = grid(next_emission);
+      enter[j] = grid(next_enter);
+      leave[j] = grid(next_leave);
+    }
+    for (j += blockDim.x; j < own; j += blockDim.x) {
       emission[t % 2 * own + j] = grid(load(call.scores.emission, row, t, begin + j));
       enter[j] = grid(score_of(call.scores.start, row, t, begin + j));
       leave[j] = grid(score_of(call.scores.end, row, t, begin + j));
     }
+    ask_for_frame(call, t + 1);
   }
 
   /// Values of the boundary after frame t, to all blocks.
@@ -291,6 +308,7 @@ struct WideBest {
   DEVICE_MEMBER void resume(const Call& call, const BestRun& run) {
     const long long ring = ring_of(call, row, run.chunk - 1, 1);
     base = call.best.ring_base[ring + longest - 1];
+    ask_for_frame(call, run.own - longest + 1);
     for (int i = 0; i < longest; ++i) {
       const int t = run.own - longest + 1 + i;
       if (i + 1 < longest) load_frame(call, t);
@@ -319,6 +337,7 @@ struct WideBest {
     __syncthreads();
     if (run.resumed) resume(call, run);
     newest = run.first % longest;
+    ask_for_frame(call, run.first);
     load_frame(call, run.first);
     __syncthreads();
   }

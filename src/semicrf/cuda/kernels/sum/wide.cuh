@@ -5,8 +5,8 @@
 // in shared memory where they fit. Sums are formed in an order that does not depend on the number of
 // blocks.
 //
-// pending[t mod K] sums what the sources before boundary t give to it, over the factors' product
-// `grown` since they were last multiplied by it; the common scale moves by changing `grown`.
+// pending[t mod K] sums what the sources so far give to boundary t, with the factors of all frames
+// so far.
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
@@ -18,8 +18,6 @@
 
 namespace segfuse::semicrf::gpu {
 
-constexpr int kFarGrown = 100;   ///< exponent of `grown` at which pending absorbs it
-constexpr int kLostGrown = 600;  ///< and at which it is given up
 constexpr int kScaleSteps = 4;
 
 /// Transposed matrix of factors: row c holds what leads into c. Grid-stride.
@@ -41,18 +39,18 @@ struct WidePass {
   TeamValues given;
   double* values;  ///< (C) of the boundary at hand, in shared memory; from here on where it fits
   double* source;  ///< (own) and so on
-  double* grown;
   double* joining;  ///< sources as they join pending
-  double* factor;
+  double* factor;  ///< (2, own) of steps by turns
   double* enter;
   double* leave;
-  int* absorb;           ///< (own) pending is to absorb grown; [own]: any is
   const double* matrix;  ///< (own, C) factors that lead into (out of, backward) a class
   const double* tap;     ///< of class i and duration k: tap[i * tap_class + (k - 1) * tap_step]
   long long tap_class, tap_step;
   double* pending;  ///< (own, K)
-  int newest;  ///< step modulo K
+  int newest;          ///< step modulo K
+  double moved = 1.0;  ///< by what the scale has moved since pending was last written
   unsigned bad = 0;
+  double next_factor, next_enter, next_leave;  ///< of the step after the next, of this thread's class
 
   DEVICE_MEMBER double tap_of(int i, int k) const {
     return tap[i * tap_class + (k - 1) * tap_step];
@@ -92,19 +90,17 @@ struct WidePass {
              classes};
     values = shared;
     double* rest = values + classes;
-    const long long state = 6 * call.team.per_member + call.team.per_member / 2 + 1;
+    const long long state = 6ll * call.team.per_member;
     if (call.team.state_shared != 0) {
       source = rest;
       rest += state;
     } else {
       source = call.team.state + (team * call.team.members + blockIdx.x) * state;
     }
-    grown = source + own;
-    joining = grown + own;
+    joining = source + own;
     factor = joining + own;
-    enter = factor + own;
+    enter = factor + 2 * own;
     leave = enter + own;
-    absorb = reinterpret_cast<int*>(leave + own);
     const double* rows = (forward ? call.team.into : call.factors.transition) +
                          static_cast<long long>(begin) * classes;
     matrix = rows;
@@ -131,11 +127,9 @@ struct WidePass {
     for (int i = thread; i < own; i += threads) {
       source[i] = first > 0 ? 1.0 : (forward ? call.factors.initial : call.factors.final)[begin + i];
       if (chunk == 0) out.source[i] = source[i];
-      grown[i] = 1.0;
-      absorb[i] = 0;
     }
-    if (thread == 0) absorb[own] = 0;
     if (chunk == 0 && keeps_scale()) *out.scale = 0;
+    ask_for_frame(call, first);
     load_frame(call, first);
   }
 
@@ -153,36 +147,52 @@ struct WidePass {
     out.scale += out.scale_step;
   }
 
-  /// Factors of the pass's step i; its sources join divided by what has grown before.
+  /// Loads of step i begin: of the first class that the thread has.
+  DEVICE_MEMBER void ask_for_frame(const Call& call, int i) {
+    const int j = threadIdx.x;
+    if (i >= length || j >= own) return;
+    const long long at = at_frame(call, row, forward ? i : length - 1 - i) + begin + j;
+    const double* enters = forward ? call.factors.start : call.factors.end;
+    const double* leaves = forward ? call.factors.end : call.factors.start;
+    next_factor = call.factors.emission[at];
+    next_enter = enters != nullptr ? enters[at] : 1.0;
+    next_leave = leaves != nullptr ? leaves[at] : 1.0;
+  }
+
+  /// Factors of the pass's step i, which have been asked for; asks for those of the next.
   DEVICE_MEMBER void load_frame(const Call& call, int i) {
     if (i >= length) return;
     const long long at = at_frame(call, row, forward ? i : length - 1 - i) + begin;
     const double* enters = forward ? call.factors.start : call.factors.end;
     const double* leaves = forward ? call.factors.end : call.factors.start;
-    for (int j = threadIdx.x; j < own; j += blockDim.x) {
-      factor[j] = call.factors.emission[at + j];
-      enter[j] = (enters != nullptr ? enters[at + j] : 1.0) / grown[j];
+    int j = threadIdx.x;
+    if (j < own) {
+      factor[i % 2 * own + j] = next_factor;
+      enter[j] = next_enter;
+      leave[j] = next_leave;
+    }
+    for (j += blockDim.x; j < own; j += blockDim.x) {
+      factor[i % 2 * own + j] = call.factors.emission[at + j];
+      enter[j] = enters != nullptr ? enters[at + j] : 1.0;
       leave[j] = leaves != nullptr ? leaves[at + j] : 1.0;
     }
+    ask_for_frame(call, i + 1);
   }
 
   /// Values of the boundary after step i, to all blocks and to memory.
   DEVICE_MEMBER void close(int i, bool together) {
     const int slot = newest + 1 < longest ? newest + 1 : 0;
+    const double* factors = factor + i % 2 * own;
     for (int j = threadIdx.x; j < own; j += blockDim.x) {
       const double w = source[j] * enter[j];
       const double known = longest > 1 ? pending[static_cast<long long>(j) * longest + slot] : 0.0;
-      const double before = fma(w, tap_of(j, 1), known);
-      const double now = grown[j] * factor[j];
-      const double value = before * (now * leave[j]);
+      const double before = fma(w, tap_of(j, 1), known * moved);
+      const double value = before * (factors[j] * leave[j]);
       check(source[j]);
       check(w);
       check(value);
-      if (value == 0.0 && before != 0.0 && factor[j] != 0.0 && leave[j] != 0.0) bad = 1;
+      if (value == 0.0 && before != 0.0 && factors[j] != 0.0 && leave[j] != 0.0) bad = 1;
       joining[j] = w;
-      grown[j] = now;
-      const int far = exponent_bits(now) - 1023;
-      if (far > kFarGrown || far < -kFarGrown) absorb[j] = absorb[own] = 1;
       if (together)
         given.put(turn_of(i), begin + j, value);
       else
@@ -197,9 +207,10 @@ struct WidePass {
     for (int c = threadIdx.x; c < classes; c += blockDim.x) values[c] = given.take(turn_of(i), c);
   }
 
-  /// The sources of a step join pending for all longer durations.
-  DEVICE_MEMBER void push() {
+  /// The sources of step i join pending for all longer durations, and all of it takes the frame.
+  DEVICE_MEMBER void push(int i) {
     const int others = longest - 1;
+    const double* factors = factor + i % 2 * own;
     if (others == 0) return;
     const int hop = blockDim.x / others;
     const int rest = blockDim.x % others;
@@ -208,7 +219,9 @@ struct WidePass {
     while (j < own) {
       const int slot = newest + k < longest ? newest + k : newest + k - longest;
       double& sum = pending[static_cast<long long>(j) * longest + slot];
-      sum = fma(joining[j], tap_of(j, k), k == longest ? 0.0 : sum);
+      const double before = fma(joining[j], tap_of(j, k), k == longest ? 0.0 : sum * moved);
+      sum = before * factors[j];
+      if (before != 0.0 && factors[j] != 0.0 && out_of_range(sum)) bad = 1;
       j += hop;
       k += rest;
       if (k > longest) {
@@ -216,22 +229,6 @@ struct WidePass {
         ++j;
       }
     }
-  }
-
-  DEVICE_MEMBER void absorb_grown() {
-    __syncthreads();
-    for (int e = threadIdx.x; e < own * longest; e += blockDim.x) {
-      const int j = e / longest;
-      if (absorb[j] == 0 || pending[e] == 0.0) continue;
-      pending[e] *= grown[j];
-      if (grown[j] != 0.0 && out_of_range(pending[e])) bad = 1;
-    }
-    __syncthreads();
-    for (int j = threadIdx.x; j < own; j += blockDim.x) {
-      if (absorb[j] != 0) grown[j] = 1.0;
-      absorb[j] = 0;
-    }
-    if (threadIdx.x == 0) absorb[own] = 0;
   }
 
   /// Sources of the boundary after a step, one warp a class, several at a time; `shift` moves the
@@ -261,10 +258,6 @@ struct WidePass {
         if (lane == 0 && at < own) {
           out.source[at] = sum[u];
           source[at] = sum[u] * power_of_two(shift);
-          grown[at] *= power_of_two(shift);
-          enter[at] *= power_of_two(-shift);
-          const int far = exponent_bits(grown[at]) - 1023;
-          if (far > kLostGrown || far < -kLostGrown) bad = 1;
         }
       }
     }
@@ -296,14 +289,14 @@ KERNEL __launch_bounds__(512, 1) wide_pass(const __grid_constant__ Call call) {
     pass.advance(call, i);
     pass.close(i, together);
     __syncthreads();
-    pass.push();
-    if (pass.absorb[pass.own] != 0) pass.absorb_grown();
+    pass.push(i);
     pass.load_frame(call, i + 1);
     if (together) pass.take_values(i);
     __syncthreads();
     if (pass.keeps_scale()) *pass.out.scale = scale;
     const int shift = pass.next_shift(i);
     pass.link(shift);
+    pass.moved = power_of_two(shift);
     scale -= shift;
     pass.newest = pass.newest + 1 < pass.longest ? pass.newest + 1 : 0;
     __syncthreads();
