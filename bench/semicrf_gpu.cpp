@@ -2,7 +2,7 @@
 // design's targets; errors against the CPU engine's double arithmetic. Prints one JSON list of
 // rows, or an empty one where there is no device. reference_ms is the plain recursion on one core
 // of the host.
-//   segfuse_bench_semicrf_gpu [lanes per class [name of one size [whole or alone]]]
+//   segfuse_bench_semicrf_gpu [lanes per class [name of one size [whole, alone or cut [warm-up]]]]
 // "whole" does not cut passes in time, "alone" gives every pass one block.
 
 #include <fmt/core.h>
@@ -181,6 +181,7 @@ int main(int argc, char** argv) {
   const std::string without = argc > 3 ? argv[3] : "";
   options.chunked = without != "whole";
   options.teams = without != "alone";
+  options.warm_up = argc > 4 ? std::atoi(argv[4]) : 0;
   const std::string only = argc > 2 ? argv[2] : "";
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (runtime::cuda_device_count() > 0) {

@@ -23,9 +23,9 @@ namespace {
 constexpr std::int64_t kProductsOfTurn = 1024;
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
-/// Frames from which on it does not show where a pass began, as a rule.
-std::int64_t warm_up_frames(const Call& call, std::int64_t wanted) {
-  const std::int64_t chosen = std::max<std::int64_t>(64, 4 * call.sizes.max_duration);
+/// Frames from which on it does not show where a pass began, as a rule: so many longest durations.
+std::int64_t warm_up_frames(const Call& call, std::int64_t wanted, std::int64_t durations) {
+  const std::int64_t chosen = std::max<std::int64_t>(64, durations * call.sizes.max_duration);
   return ceil_divide(wanted != 0 ? wanted : chosen, 4) * 4;
 }
 
@@ -167,7 +167,7 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted) {
 }
 
 void cut_into_chunks(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up) {
-  const std::int64_t warm = warm_up_frames(call, warm_up);
+  const std::int64_t warm = warm_up_frames(call, warm_up, 4);
   leave_whole(call, warm);
   if (warm < call.sizes.max_duration) return;
   // A block of many threads leaves little of a multiprocessor idle: less is worth warming up for.
@@ -180,7 +180,7 @@ void cut_into_chunks(Call& call, const std::optional<gpu::ScanShape>& shape, std
 void cut_best_pass(Call& call, int threads, std::int64_t warm_up) {
   // Two for each of 132 processors, unless one keeps all its arithmetic busy.
   const std::int64_t wanted_passes = threads > 96 ? 132 : 264;
-  const std::int64_t warm = warm_up_frames(call, warm_up);
+  const std::int64_t warm = warm_up_frames(call, warm_up, 2);
   leave_whole(call, warm);
   const std::int64_t count =
       std::min(wanted_passes / call.sizes.batch, call.sizes.frames / (2 * warm));

@@ -198,10 +198,8 @@ struct WideBest {
   }
 
   DEVICE_MEMBER void take_values() {
-    for (int c = threadIdx.x; c < classes; c += blockDim.x) {
-      values[c] = given.take(turn, c);
-      durations[c] = given.take_beside(turn, c);
-    }
+    for (int c = threadIdx.x; c < classes; c += blockDim.x)
+      values[c] = given.take(turn, c, durations + c);
   }
 
   DEVICE_MEMBER double score_into(int j, int other) const {

@@ -62,18 +62,28 @@ struct TeamValues {
     store_now(at(turn, c) + 2, tagged(turn, beside), 0);
   }
   DEVICE_MEMBER double take(unsigned turn, int c) const {
-    unsigned long long high, low;
-    for (load_now(at(turn, c), &high, &low); !is_of(turn, high) || !is_of(turn, low);
-         load_now(at(turn, c), &high, &low))
+    unsigned long long high = 0;
+    unsigned long long low = 0;
+    for (;;) {
+      load_now(at(turn, c), &high, &low);
+      if (is_of(turn, high) && is_of(turn, low)) break;
       __nanosleep(8);
+    }
     return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
   }
-  DEVICE_MEMBER int take_beside(unsigned turn, int c) const {
-    unsigned long long word, rest;
-    for (load_now(at(turn, c) + 2, &word, &rest); !is_of(turn, word);
-         load_now(at(turn, c) + 2, &word, &rest))
+  DEVICE_MEMBER double take(unsigned turn, int c, int* beside) const {
+    unsigned long long high = 0;
+    unsigned long long low = 0;
+    unsigned long long word = 0;
+    unsigned long long rest = 0;
+    for (;;) {
+      load_now(at(turn, c), &high, &low);
+      load_now(at(turn, c) + 2, &word, &rest);
+      if (is_of(turn, high) && is_of(turn, low) && is_of(turn, word)) break;
       __nanosleep(8);
-    return static_cast<int>(word);
+    }
+    *beside = static_cast<int>(word);
+    return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
   }
 };
 
