@@ -9,11 +9,14 @@
 #include "learn/train/decode/orders.h"
 #include "learn/train/live/live_decoding.h"
 #include "segfuse/error.h"
+#include "segfuse/pretrained.h"
 
 namespace segfuse::learn {
 
 std::filesystem::path model_path(const std::filesystem::path& given) {
-  return path_is_directory(given) ? given / "model.safetensors" : given;
+  if (path_is_directory(given)) return given / "model.safetensors";
+  const bool may_be_name = !given.empty() && !given.has_parent_path() && !given.has_extension();
+  return may_be_name && !path_exists(given) ? pretrained_file(given.string()) : given;
 }
 
 TrainedModel open_model(const std::filesystem::path& given, const std::string& channel,

@@ -14,7 +14,8 @@ namespace segfuse::learn {
 
 struct SegmentRules;
 
-/// A model file, or model.safetensors in a directory.
+/// A model file, or model.safetensors in a directory; what is neither may be the name of a
+/// pretrained model. Throws what pretrained_file() throws.
 std::filesystem::path model_path(const std::filesystem::path& given);
 /// The model of such a path, whose parameters are numbers; a `channel` that is not empty wins over
 /// the one it was trained with; `channel_is` is what the user calls it.
