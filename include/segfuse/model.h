@@ -93,8 +93,9 @@ struct Prediction {
 /// is decoded does not depend on the recordings beside it, nor on the number of threads.
 class Model {
  public:
-  /// Reads a model file, or model.safetensors in a directory. DataError when it is no model of this
-  /// version of segfuse or holds NaN. `channel` ("0", "mean", ...) chooses one channel of files
+  /// Reads a model file, or model.safetensors in a directory; what is neither may be a name of
+  /// pretrained_models() (segfuse/pretrained.h). DataError when it is no model of this version of
+  /// segfuse or holds NaN. `channel` ("0", "mean", ...) chooses one channel of files
   /// with several, instead of what the model was trained with; empty: that.
   static Model load(const std::filesystem::path& path, const Context& context = {},
                     const std::string& channel = {});

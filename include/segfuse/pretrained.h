@@ -26,7 +26,7 @@ struct PretrainedModel {
 /// The folders where models are looked for, those that are not there included, the first one first:
 /// what SEGFUSE_MODELS names (with colons between them), PREFIX/share/segfuse/models of the
 /// installed program or library (in a build: the models of the source tree), and the Python
-/// package segfuse_models beside the one that this code is a part of.
+/// package segfuse-models beside the one that this code is a part of.
 std::vector<std::filesystem::path> pretrained_folders();
 
 /// The models of all these folders; of two with one name the first. DataError where an index is

@@ -271,6 +271,9 @@ def batch_norm(
     a: Value, scale: Value, shift: Value, epsilon: float
 ) -> tuple[Value, Value, Value]: ...
 
+def pretrained_models() -> list[tuple[Any, ...]]: ...
+def pretrained_card(name: str) -> str: ...
+
 class InferenceOptions:
     def __init__(
         self, minimum_risk: bool, posteriors: bool, k_best: int, samples: int, seed: int

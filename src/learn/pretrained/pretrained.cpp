@@ -11,7 +11,7 @@
 #include "base/os/python_packages.h"
 #include "base/os/shared_library.h"
 #include "base/text.h"
-#include "base/toml_reader.h"
+#include "learn/pretrained/index.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -21,9 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kVariable = "SEGFUSE_MODELS";
 constexpr const char* kIndex = "index.toml";
-constexpr std::int64_t kMaxRate = 10'000'000;  // as in the configuration
-constexpr double kMaxHop = 1e9;
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;
 
 std::vector<fs::path> named_folders() {
   std::vector<fs::path> folders;
@@ -33,47 +30,12 @@ std::vector<fs::path> named_folders() {
   return folders;
 }
 
-bool consists_of(std::string_view text, std::string_view characters) {
-  return !text.empty() && text.find_first_not_of(characters) == std::string_view::npos;
-}
-
-/// A name is a part of a path: it must not lead out of the folder.
-constexpr std::string_view kNameCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-";
-
-PretrainedModel read_entry(const TomlReader& entry, const fs::path& folder) {
-  constexpr std::size_t kHashDigits = 64;
-  PretrainedModel model;
-  model.name = entry.string("name");
-  if (!consists_of(model.name, kNameCharacters))
-    entry.refuse("name", "is no name of a model; expected small letters, digits and '-'");
-  model.title = entry.string("title");
-  model.recordings = entry.string("recordings");
-  entry.integer("sample_rate");  // has to be there
-  model.sample_rate = static_cast<int>(entry.integer("sample_rate", 0, 1, kMaxRate));
-  entry.number("hop_ms");
-  model.hop_ms = entry.number("hop_ms", 0, 0, kMaxHop);
-  model.labels = entry.strings("labels");
-  if (model.labels.empty()) entry.refuse("labels", "is empty; expected the labels of the model");
-  model.licence = entry.string("licence");
-  model.figure = entry.string("figure");
-  entry.integer("bytes");
-  model.bytes = static_cast<std::uint64_t>(entry.integer("bytes", 0, 1, kMaxBytes));
-  model.sha256 = entry.string("sha256");
-  if (model.sha256.size() != kHashDigits || !consists_of(model.sha256, "0123456789abcdef"))
-    entry.refuse("sha256", "is no SHA-256; expected 64 digits of 0-9 and a-f");
-  model.path = folder / model.name / "model.safetensors";
-  return model;
-}
-
 /// Appends the models of a folder whose names are new.
 void read_index(const fs::path& folder, std::vector<PretrainedModel>& models) {
-  const TomlReader index = TomlReader::open(folder / kIndex);
-  for (const TomlReader& entry : index.sections("model")) {
-    PretrainedModel model = read_entry(entry, folder);
+  const fs::path file = folder / kIndex;
+  for (PretrainedModel& model : learn::parse_model_index(read_file(file), file.string(), folder))
     if (std::ranges::find(models, model.name, &PretrainedModel::name) == models.end())
       models.push_back(std::move(model));
-  }
-  index.refuse_unknown();
 }
 
 std::string looked_in() {
@@ -105,7 +67,7 @@ std::vector<fs::path> pretrained_folders() {
     return fs::exists(place / kIndex, error);
   });
   folders.push_back(there == places.end() ? places.front() : *there);
-  for (const std::string& folder : files_of_python_packages({"segfuse_models"}))
+  for (const std::string& folder : files_of_python_packages({"segfuse_models/models"}))
     folders.emplace_back(folder);
   return folders;
 }
