@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "segfuse/pretrained.h"
+#include "segfuse/model.h"
 
 namespace segfuse::cli {
 namespace {
@@ -54,7 +54,8 @@ void list_models(const Common& common) {
   }
   for (const PretrainedModel& model : models) put_model(model);
   if (!models.empty()) {
-    put("segfuse models NAME prints a model's card; commands take the name in the place of a file\n");
+    put("segfuse models NAME prints a model's card; commands take the name in the place of a "
+        "file\n");
     return;
   }
   put("no pretrained models; looked in\n");

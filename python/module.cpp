@@ -13,7 +13,7 @@
 #include "memory/bind.h"
 #include "models.h"
 #include "programs.h"
-#include "segfuse/pretrained.h"
+#include "segfuse/model.h"
 #include "segfuse/version.h"
 #include "xla/handlers.h"
 

@@ -84,7 +84,7 @@ class ModelsTest(CorpusTest):
         by_name, by_path = (json.loads(self.named("eval", model, "--data", self.data, "--json").stdout)
                             for model in ("tones", self.file))
         self.assertEqual(by_name["counts"], by_path["counts"])
-        self.assertEqual(by_name["evaluated_on"]["model"], "tones")
+        self.assertEqual(by_name["model"], "tones")
         order = self.directory / "orders"
         order.mkdir()
         labels = json.loads(tensors(self.file)[1]["model"])["labels"]

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "segfuse/pretrained.h"
+#include "segfuse/model.h"
 
 namespace segfuse::learn {
 

@@ -1,4 +1,4 @@
-#include "segfuse/pretrained.h"
+#include "segfuse/model.h"
 
 #include <fmt/format.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "segfuse/pretrained.h"
+#include "segfuse/model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,10 +9,8 @@
 
 #include "base/code/sha256.h"
 #include "base/os/file.h"
-#include "learn/train/decode/loaded_model.h"
 #include "learn/train/files/model_file.h"
 #include "segfuse/error.h"
-#include "segfuse/model.h"
 #include "support/files.h"
 #include "support/source_dir.h"
 #include "support/tiny_model.h"
@@ -171,8 +169,8 @@ TEST_F(Pretrained, TheModelsOfTheTreeAreThoseOfTheirIndex) {
     EXPECT_EQ(read_file(row.path.parent_path() / "config.toml"),
               learn::read_model(row.path).config.text);
     const std::string card = pretrained_card(row.name);
-    for (const char* heading : {"## Data", "## Licence", "## Split", "## Figures", "## Uses",
-                                "## Limits"})
+    for (const char* heading :
+         {"## Data", "## Licence", "## Split", "## Figures", "## Uses", "## Limits"})
       EXPECT_THAT(card, HasSubstr(std::string("\n") + heading + "\n"));
     EXPECT_TRUE(card.starts_with("# " + row.name + "\n"));
     EXPECT_THAT(card, HasSubstr("95 % interval"));

@@ -7,7 +7,6 @@
 #include "engine/numerics/examine.h"
 #include "learn/data/buckets.h"
 #include "learn/train/commands/experiment.h"
-#include "learn/train/decode/loaded_model.h"
 #include "learn/train/loop/bound_inputs.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"

@@ -5,19 +5,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/os/file.h"
 #include "learn/train/decode/orders.h"
 #include "learn/train/live/live_decoding.h"
 #include "segfuse/error.h"
-#include "segfuse/pretrained.h"
 
 namespace segfuse::learn {
-
-std::filesystem::path model_path(const std::filesystem::path& given) {
-  if (path_is_directory(given)) return given / "model.safetensors";
-  const bool may_be_name = !given.empty() && !given.has_parent_path() && !given.has_extension();
-  return may_be_name && !path_exists(given) ? pretrained_file(given.string()) : given;
-}
 
 TrainedModel open_model(const std::filesystem::path& given, const std::string& channel,
                         std::string_view channel_is) {

@@ -7,9 +7,11 @@
 #include <limits>
 
 #include "base/json/json.h"
+#include "base/os/file.h"
 #include "learn/model/given_encoder.h"
 #include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
+#include "segfuse/model.h"
 
 namespace segfuse::learn {
 namespace {
@@ -148,6 +150,12 @@ void read_tensors(const Tensors& tensors, TrainedModel& model) {
 }
 
 }  // namespace
+
+std::filesystem::path model_path(const std::filesystem::path& given) {
+  if (path_is_directory(given)) return given / "model.safetensors";
+  const bool may_be_name = !given.empty() && !given.has_parent_path() && !given.has_extension();
+  return may_be_name && !path_exists(given) ? pretrained_file(given.string()) : given;
+}
 
 TensorFile file_of(const TrainedModel& model) {
   TensorFile file;
