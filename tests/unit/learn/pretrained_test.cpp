@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -123,6 +124,7 @@ TEST_F(Pretrained, TheFirstFolderWins) {
   add(first, "tones");
   names({first, second});
   EXPECT_EQ(pretrained_file("tones"), first / "tones/model.safetensors");
+  EXPECT_EQ(std::ranges::count(pretrained_models(), "tones", &PretrainedModel::name), 1);
   names({second, first});
   EXPECT_EQ(pretrained_file("tones"), second / "tones/model.safetensors");
   names({folder_ / "nowhere"});
