@@ -94,9 +94,9 @@ struct Prediction {
 class Model {
  public:
   /// Reads a model file, or model.safetensors in a directory; what is neither may be a name of
-  /// pretrained_models(). DataError when it is no model of this version of
-  /// segfuse or holds NaN. `channel` ("0", "mean", ...) chooses one channel of files
-  /// with several, instead of what the model was trained with; empty: that.
+  /// pretrained_models(). DataError when it is no model of this version of segfuse or holds NaN.
+  /// `channel` ("0", "mean", ...) chooses one channel of files with several, instead of what the
+  /// model was trained with; empty: that.
   static Model load(const std::filesystem::path& path, const Context& context = {},
                     const std::string& channel = {});
 
