@@ -90,7 +90,7 @@ TEST_F(Pretrained, AnExistingPathWins) {
   EXPECT_EQ(learn::model_path("tones"), "tones");
   fs::current_path(before);
   // What can only be a path is never taken for a name.
-  for (const char* path : {"./tones", "x/tones", "tones.safetensors", "/tones"})
+  for (const char* path : {"./tones", "x/tones", "tones.safetensors", "/tones", "t\xc3\xb6nes", ""})
     EXPECT_EQ(learn::model_path(path), path);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -151,9 +152,19 @@ void read_tensors(const Tensors& tensors, TrainedModel& model) {
 
 }  // namespace
 
+namespace {
+
+/// Those of names, and what somebody types in their place.
+bool in_names(char c) {
+  return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '-' ||
+         c == '_';
+}
+
+}  // namespace
+
 std::filesystem::path model_path(const std::filesystem::path& given) {
   if (path_is_directory(given)) return given / "model.safetensors";
-  const bool may_be_name = !given.empty() && !given.has_parent_path() && !given.has_extension();
+  const bool may_be_name = !given.empty() && std::ranges::all_of(given.native(), in_names);
   return may_be_name && !path_exists(given) ? pretrained_file(given.string()) : given;
 }
 
