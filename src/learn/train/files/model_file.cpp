@@ -156,7 +156,7 @@ namespace {
 
 /// Those of names, and what somebody types in their place.
 bool in_names(char c) {
-  return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '-' ||
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
          c == '_';
 }
 
