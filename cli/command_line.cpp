@@ -219,6 +219,7 @@ int run(int argc, char** argv, Common& common) {
   add_synth(commands, common);
   add_init(commands, common);
   add_config(commands, common);
+  add_models(commands, common);
   add_info(commands, common);
   add_doctor(commands, common);
   add_completion(commands, common);

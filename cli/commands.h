@@ -94,6 +94,7 @@ void add_compile(Command app, Common& common);
 void add_run(Command app, Common& common);
 void add_synth(Command app, Common& common);
 void add_info(Command app, Common& common);
+void add_models(Command app, Common& common);
 void add_init(Command app, Common& common);
 void add_config(Command app, Common& common);
 void add_completion(Command app, const Common& common);
@@ -123,6 +124,10 @@ std::string command_line();
 inline constexpr const char* kChannel =
     "Of files with several: a number from 0 on, \"mean\" or \"stack\"; default: that of the "
     "training";
+
+/// The model of every command that takes one.
+inline constexpr const char* kModel =
+    "model.safetensors, the directory of a training, or a name of `segfuse models`";
 
 /// The flag of every command that reads manifests.
 void add_allow_commands(Command command, bool& allow);

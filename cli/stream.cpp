@@ -11,8 +11,7 @@ void add_stream(Command app) {
   auto options = std::make_shared<StreamOptions>();
   auto lookahead = std::make_shared<std::string>();
   Command command = app.add("stream", "Label standard input while it comes");
-  command.option("model", options->model, "model.safetensors or the directory of a training")
-      .required();
+  command.option("model", options->model, kModel).required();
   command
       .option("--encoding", options->encoding,
               "What comes; default: text for a model of values, else wav if it begins so, or s16le")

@@ -42,7 +42,8 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   add_allow_commands(command, training.allow_commands);
   command.option("--set", training.overrides, "Override one setting of all runs")
       .takes_one_at_a_time();
-  command.option("--init", training.init, "Begin every run with the weights of this model");
+  command.option("--init", training.init,
+                 "Begin every run with the weights of this model, as in train");
   command.option("--folds", arguments->study.folds,
                  "Deal the recordings into so many folds; each is the test set once");
   command

@@ -213,8 +213,10 @@ void add_train(Command app, Common& common) {
         options->overrides.push_back("training.fixed_length=" + value);
       },
       "Train on pieces of exactly this many frames; shorter recordings are left out");
-  command.option("--init", options->init,
-                 "Begin with the weights of this model, a file or the directory of a training");
+  command.option(
+      "--init", options->init,
+      "Begin with the weights of this model: a file, the directory of a training, or a name "
+      "of `segfuse models`");
   command.flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command
       .option("--checkpoint-every", options->checkpoint_minutes,
@@ -281,8 +283,7 @@ void add_train(Command app, Common& common) {
 void add_eval(Command app, Common& common) {
   auto options = std::make_shared<EvaluateOptions>();
   Command command = app.add("eval", "Measure a model on labelled recordings");
-  command.option("model", options->model, "model.safetensors or the directory of a training")
-      .required();
+  command.option("model", options->model, kModel).required();
   command.option("--data", options->data, "Manifest or directory; default: what it was trained on");
   add_allow_commands(command, options->allow_commands);
   auto split = std::make_shared<std::string>("test");
@@ -330,8 +331,7 @@ namespace {
 
 /// What decode and align have in common; returns the name of the format.
 std::shared_ptr<std::string> add_recordings(Command command, DecodeOptions& options) {
-  command.option("model", options.model, "model.safetensors or the directory of a training")
-      .required();
+  command.option("model", options.model, kModel).required();
   command.option("inputs", options.inputs, "Audio files, directories of them, - for standard input")
       .required();
   command.option("--out", options.out, "Directory for the label files").required();

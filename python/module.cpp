@@ -13,6 +13,7 @@
 #include "memory/bind.h"
 #include "models.h"
 #include "programs.h"
+#include "segfuse/model.h"
 #include "segfuse/version.h"
 #include "xla/handlers.h"
 
@@ -183,6 +184,20 @@ void bind_durations(nb::module_& m) {
         "parameter_gradient"_a);
 }
 
+/// A tuple for each, in the order of the fields of segfuse.PretrainedModel.
+nb::list pretrained_rows() {
+  nb::list rows;
+  for (const PretrainedModel& m : pretrained_models())
+    rows.append(nb::make_tuple(m.name, m.title, m.recordings, m.sample_rate, m.hop_ms, m.labels,
+                               m.licence, m.figure, m.bytes, m.sha256, m.path.string()));
+  return rows;
+}
+
+void bind_pretrained(nb::module_& m) {
+  m.def("pretrained_models", &pretrained_rows);
+  m.def("pretrained_card", &pretrained_card, "name"_a);
+}
+
 }  // namespace
 }  // namespace segfuse::python
 
@@ -201,6 +216,7 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_programs(m);
   segfuse::python::bind_device_programs(m);
   segfuse::python::bind_models(m);
+  segfuse::python::bind_pretrained(m);
   segfuse::python::bind_doctor(m);
   segfuse::python::bind_memory(m);
   m.def("xla_handlers", &segfuse::python::xla::handlers);

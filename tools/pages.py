@@ -32,6 +32,7 @@ _COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
 def page_names(root):
     """All pages of the project, relative to root."""
     found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("packaging/**/*.md")]
+    found += root.glob("models/*/card.md")
     return sorted(path.relative_to(root) for path in found if path.is_file())
 
 

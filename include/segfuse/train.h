@@ -24,7 +24,7 @@ struct TrainOptions {
   std::filesystem::path out;            ///< directory, made if missing
   /// In the place of that of [model], where there is one; called once the data is read.
   std::function<Encoder(std::int64_t, const std::vector<std::string>&)> encoder{};
-  /// A model, or a directory that holds it, whose weights the training begins with; wins over
+  /// A model as Model::load() takes it, whose weights the training begins with; wins over
   /// training.init. Its features and encoder must be those of the training (UsageError), which
   /// plan_training() sees to. Its normalisation is kept, its labels may be others, its file is only
   /// read.
@@ -123,7 +123,7 @@ struct TrainingNumericsOptions {
 NumericsReport examine_training_numerics(const TrainingNumericsOptions& options);
 
 struct EvaluateOptions {
-  std::filesystem::path model;  ///< model.safetensors, or a directory that holds it
+  std::filesystem::path model;  ///< as Model::load() takes it
   std::string data;             ///< manifest or directory; empty: the one it was trained on
   bool allow_commands = false;  ///< run the commands of the manifest; not of one a model names
   std::optional<Split> split = Split::kTest;  ///< nothing: all recordings

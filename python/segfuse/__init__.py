@@ -15,6 +15,7 @@ from ._compile.scan import scan
 from ._errors import DataError, DeviceError, Error, InternalError, UsageError
 from ._models import LiveSegment, LiveStream, Model, Prediction, ScoredSegments, Segment
 from ._native import __version__
+from ._pretrained import PretrainedModel, models
 from ._program.fusion import Fusion
 from ._program.program import Program
 from ._program.sizes import Size
@@ -73,6 +74,7 @@ __all__ = [
     "Model",
     "Posteriors",
     "Prediction",
+    "PretrainedModel",
     "Program",
     "ScoredSegments",
     "Segment",
@@ -104,6 +106,7 @@ __all__ = [
     "loss_and_gradients",
     "max_marginal",
     "minimum_risk",
+    "models",
     "ops",
     "partial_loss",
     "partial_loss_and_gradients",

@@ -250,7 +250,8 @@ class Model:
         channel: int | str | None = None,
         encoder: Any = None,
     ) -> Model:
-        """Reads `path`, a model.safetensors or the directory of a training.
+        """Reads `path`: a model.safetensors, the directory of a training, or a name of
+        `segfuse.models()`. Where there is a file or folder of that name, it is taken.
 
         `device` is "cpu", "cuda" or "cuda:1" ("": the default, or SEGFUSE_DEVICE). `channel` (a
         number from 0, or "mean") is what is taken of files with several channels. `encoder` is a
@@ -258,7 +259,7 @@ class Model:
         the model needs none to decode.
 
         Raises:
-            DataError: the file is no model of this version of segfuse.
+            DataError: the file is no model of this version of segfuse, or no such model is there.
         """
         chosen = "" if channel is None else text_of("channel", str(channel))
         native = _native.Model(os.fspath(path), text_of("device", device), chosen)

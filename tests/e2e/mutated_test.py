@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import unittest
 
+import models_test
 import readers
 import small_corpus
 import tool
@@ -218,6 +219,10 @@ class MutatedTest(tool.ToolTest):
         folder = cls.seeds("model")
         shutil.copy(cls.model / "model.safetensors", folder / "x.safetensors")
         cls.add("model", folder, "x.safetensors", lambda f: ["decode", f / "x.safetensors", cls.audio, "--out", f.parent / "out"])
+        folder = cls.seeds("models")
+        shutil.copytree(cls.model, folder / "tones")
+        models_test.write_index(folder)
+        cls.add("model index", folder, "index.toml", lambda f: ["decode", "tones", cls.audio, "--out", f.parent / "out"])
         folder = cls.seeds("compare")
         for file in ("metrics.json", "recordings.json"):
             shutil.copy(cls.model / file, folder)
@@ -286,7 +291,8 @@ class MutatedTest(tool.ToolTest):
         before = state_of(inputs)
         try:
             result = subprocess.run([tool.SEGFUSE, *map(str, command(inputs)), "--quiet"], capture_output=True, cwd=place / "out",
-                                    timeout=LIMIT, input=content if piped else b"")
+                                    timeout=LIMIT, input=content if piped else b"",
+                                    env={**os.environ, "SEGFUSE_MODELS": str(inputs)})
         except subprocess.TimeoutExpired:
             return f"{name} {index}: hangs"
         said = result.stderr.decode(errors="replace")

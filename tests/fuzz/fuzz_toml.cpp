@@ -1,9 +1,10 @@
-// libFuzzer target: configurations, and folding maps in TOML.
+// libFuzzer target: configurations, and indexes of models.
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "learn/pretrained/index.h"
 #include "learn/train/commands/config.h"
 #include "segfuse/error.h"
 
@@ -13,6 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const learn::TrainConfig config = learn::parse_train_config(text, "input.toml");
     if (config.text != text || config.tolerances.empty()) std::abort();
+  } catch (const DataError&) {
+  }
+  try {
+    for (const PretrainedModel& model : learn::parse_model_index(text, "index.toml", "models"))
+      if (model.path != "models/" + model.name + "/model.safetensors" || model.labels.empty())
+        std::abort();
   } catch (const DataError&) {
   }
   return 0;

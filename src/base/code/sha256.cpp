@@ -1,5 +1,7 @@
 #include "base/code/sha256.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -86,6 +88,12 @@ std::string sha256(std::string_view bytes) {
   Sha256 hash;
   hash.update(bytes);
   return hash.finish();
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  std::string hex;
+  for (const char c : sha256(bytes)) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view bytes) {

@@ -28,6 +28,8 @@ class Sha256 {
 
 /// 32 bytes.
 std::string sha256(std::string_view bytes);
+/// The same as hexadecimal digits, as `sha256sum` prints it.
+std::string sha256_hex(std::string_view bytes);
 /// 32 bytes that nobody without the key can compute.
 std::string hmac_sha256(std::string_view key, std::string_view bytes);
 

@@ -318,8 +318,8 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
   s.choice("select_by", SEGFUSE_AT(training.select_by), criteria,
            "What the best epoch is best in, on the development set.");
   s.text("init", SEGFUSE_AT(training.init),
-         "Model whose weights the training begins with: a file or the directory of a training; "
-         "empty: random ones.");
+         "Model whose weights the training begins with: a file, the directory of a training, or a "
+         "name of `segfuse models`; empty: random ones.");
   s.whole("seed", SEGFUSE_AT(training.seed), 0, kMax, "Of all random numbers.");
   s.number("weight_decay", SEGFUSE_AT(training.adamw.weight_decay), 0, kHuge, "Of AdamW.");
   s.number("beta1", SEGFUSE_AT(training.adamw.beta1), 0, 0.999999,

@@ -37,17 +37,11 @@ Recipe input_settings(const TrainConfig& config) {
   return recipe;
 }
 
-std::string hexadecimal(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
-
 InitialModel read(const std::string& name) {
   const fs::path path = model_path(name);
   const std::string bytes = read_file(path);
   InitialModel init{name, model_of(parse_safetensors(bytes, path.string()), path.string()),
-                    hexadecimal(sha256(bytes))};
+                    sha256_hex(bytes)};
   check_parameters(init.model, path);
   if (init.model.config.model.given)
     throw UsageError(fmt::format(

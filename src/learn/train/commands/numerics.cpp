@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/os/file.h"
 #include "engine/numerics/examine.h"
 #include "learn/data/buckets.h"
 #include "learn/train/commands/experiment.h"
@@ -34,8 +33,7 @@ Sequence beginning_of(const Sequence& whole, std::int64_t frames) {
 
 std::vector<Tensor> trained_parameters(const std::filesystem::path& path,
                                        const Segmenter& segmenter) {
-  const TrainedModel model =
-      read_model(path_is_directory(path) ? path / "model.safetensors" : path);
+  const TrainedModel model = read_model(model_path(path));
   for (std::size_t i = 0; i < segmenter.parameters().size(); ++i) {
     const nn::ParameterSpec& spec = segmenter.parameters()[i];
     if (i >= model.parameters.size() || model.parameters[i].shape() != spec.shape)

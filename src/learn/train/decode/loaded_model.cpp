@@ -5,16 +5,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/os/file.h"
 #include "learn/train/decode/orders.h"
 #include "learn/train/live/live_decoding.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
-
-std::filesystem::path model_path(const std::filesystem::path& given) {
-  return path_is_directory(given) ? given / "model.safetensors" : given;
-}
 
 TrainedModel open_model(const std::filesystem::path& given, const std::string& channel,
                         std::string_view channel_is) {

@@ -14,10 +14,8 @@ namespace segfuse::learn {
 
 struct SegmentRules;
 
-/// A model file, or model.safetensors in a directory.
-std::filesystem::path model_path(const std::filesystem::path& given);
-/// The model of such a path, whose parameters are numbers; a `channel` that is not empty wins over
-/// the one it was trained with; `channel_is` is what the user calls it.
+/// The model of a path as model_path() takes it, whose parameters are numbers; a `channel` that is
+/// not empty wins over the one it was trained with; `channel_is` is what the user calls it.
 TrainedModel open_model(const std::filesystem::path& given, const std::string& channel,
                         std::string_view channel_is = "--channel");
 

@@ -2,14 +2,17 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/json/json.h"
+#include "base/os/file.h"
 #include "learn/model/given_encoder.h"
 #include "learn/train/files/safetensors.h"
 #include "segfuse/error.h"
+#include "segfuse/model.h"
 
 namespace segfuse::learn {
 namespace {
@@ -148,6 +151,22 @@ void read_tensors(const Tensors& tensors, TrainedModel& model) {
 }
 
 }  // namespace
+
+namespace {
+
+/// Those of names, and what somebody types in their place.
+bool in_names(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+         c == '_';
+}
+
+}  // namespace
+
+std::filesystem::path model_path(const std::filesystem::path& given) {
+  if (path_is_directory(given)) return given / "model.safetensors";
+  const bool may_be_name = !given.empty() && std::ranges::all_of(given.native(), in_names);
+  return may_be_name && !path_exists(given) ? pretrained_file(given.string()) : given;
+}
 
 TensorFile file_of(const TrainedModel& model) {
   TensorFile file;

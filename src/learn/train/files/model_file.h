@@ -28,6 +28,10 @@ struct TrainedModel {
   Limits limits() const { return {duration_limit, order_limit}; }
 };
 
+/// A model file, or model.safetensors in a directory; what is neither may be the name of a
+/// pretrained model. Throws what pretrained_file() throws.
+std::filesystem::path model_path(const std::filesystem::path& given);
+
 /// Safetensors: "parameter.NAME", "normalisation.mean", "normalisation.deviation",
 /// "duration_limit", and with a grammar "transition_limit", "initial_limit", "final_limit";
 /// metadata "config" (TOML), "model" (JSON: labels and sizes) and "recipe" (JSON). An encoder that
