@@ -202,10 +202,11 @@ void Run::compare_recipes() {
 
 void Run::restore() {
   const std::string& path = options_.checkpoint.string();
-  const bool there = ranks_.leads() && std::filesystem::exists(options_.checkpoint);
+  const bool there =
+      ranks_.leads() && !options_.starts_anew && std::filesystem::exists(options_.checkpoint);
   const std::string bytes = ranks_.from_leader(there ? read_file(options_.checkpoint) : "");
   if (bytes.empty()) {
-    if (ranks_.leads())
+    if (ranks_.leads() && !options_.starts_anew)
       log(LogLevel::kInfo, "no checkpoint at {}: training starts from the beginning", path);
     return;
   }
