@@ -262,9 +262,9 @@ void add_train(Command app, Common& common) {
   command.option(
       "--min-ranks", options->min_ranks,
       "While so many ranks are left, go on without one that is lost (over TCP); same bits");
-  command.option(
-      "--restarts", launch->restarts,
-      "So often start again from the newest checkpoint when a process is lost; same bits");
+  command.option("--restarts", launch->restarts,
+                 "Start again from the newest checkpoint, at most so often, when a process is "
+                 "lost; same bits");
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "

@@ -198,6 +198,17 @@ class RestartTest(RanksTestCase):
         self.assertEqual(re.findall(r"\(restart (\d) of 2\)", errors), ["1", "2"])
         self.assertRegex(errors, r"rank 1 \(pid \d+\) was killed .*; it was started again 2 times already \(--restarts 2\)")
 
+    def test_a_rank_that_is_stopped(self):
+        process = self.train("stopped", "--ranks", "2", "--restarts", "1", "--comm-timeout", "2")
+        self.wait_for_training(process)
+        victim = self.ranks_of(process)[1]
+        os.kill(victim, signal.SIGSTOP)
+        code, _, errors = self.finish(process)
+        self.assertEqual(code, 0, errors)
+        self.assertRegex(errors, rf"rank 1 \(pid {victim}\) did not end within 5 s after the failure and was killed .*; all ranks start again after step \d+")
+        self.check_gone([victim])
+        self.check_run("stopped")
+
     def test_in_place_first(self):
         code, _, errors = self.planted("both", "2:data:9:0,0:data:120:16", "--ranks", "3", "--min-ranks", "2", "--restarts", "1")
         self.assertEqual(code, 0, errors)

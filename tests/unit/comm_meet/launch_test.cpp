@@ -373,8 +373,9 @@ TEST_F(Launch, NobodyIsAskedAboutWhatANewStartDoesNotMend) {
 }
 
 TEST_F(Launch, AWishToEndIsOlderThanANewStart) {
-  LaunchRequest request =
-      shell(2, "trap 'kill -9 $$' TERM; echo ready; while :; do sleep 0.02; done");
+  LaunchRequest request = shell(2,
+                                "trap 'kill -9 $$' TERM; echo ready; "
+                                "while kill -0 $SEGFUSE_LAUNCHER; do sleep 0.02; done");
   int ready = 0;
   each_line = [&](std::int64_t, std::string_view) {
     if (++ready == 2) ::kill(::getpid(), SIGTERM);
@@ -388,9 +389,11 @@ TEST_F(Launch, AWishToEndIsOlderThanANewStart) {
 
 TEST_F(Launch, NewRanksDoNotGetTheSignalsOfTheFormerOnes) {
   int starts = 0;
-  LaunchRequest request = shell(2,
-                                "trap 'echo usr1; kill -9 $$' USR1; echo ready; "
-                                "while [ $START = 0 ]; do sleep 0.02; done; sleep 0.5");
+  LaunchRequest request =
+      shell(2,
+            "trap 'echo usr1; kill -9 $$' USR1; echo ready; "
+            "while [ $START = 0 ] && kill -0 $SEGFUSE_LAUNCHER; do sleep 0.02; done; "
+            "sleep 0.5");
   request.variables = [&, tag = request.variables](std::int64_t rank) {
     auto variables = tag(rank);
     variables["START"] = std::to_string(starts);

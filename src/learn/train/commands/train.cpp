@@ -8,7 +8,6 @@
 
 #include "learn/train/commands/experiment.h"
 #include "learn/train/commands/initial_model.h"
-#include "learn/train/files/former_run.h"
 #include "learn/train/files/run_folder.h"
 #include "learn/train/loop/company.h"
 #include "learn/train/loop/watch.h"
@@ -117,7 +116,7 @@ learn::TrainerOptions trainer_options(const TrainOptions& options,
                                       const learn::RankContext& ranks) {
   learn::TrainerOptions trainer;
   // Ranks decide it alike, and the first one knows whose the checkpoint is.
-  trainer.resume = options.resume || learn::FormerRun::of_environment().has_value();
+  trainer.resume = learn::may_continue(options.resume);
   trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
   trainer.quiet = options.context.options().get(options::kQuiet);
   trainer.execution = engine::executable_options(options.context);

@@ -131,6 +131,8 @@ void RunFolder::keep_model() const {
   write_file_atomically(previous_model(), former.text());
 }
 
+bool may_continue(bool resume) { return resume || FormerRun::of_environment().has_value(); }
+
 bool holds_run(const fs::path& folder) {
   std::error_code error;
   return fs::exists(checkpoint_in(folder), error) || fs::exists(model_in(folder), error);

@@ -44,6 +44,9 @@ class RunFolder {
   std::unique_ptr<Lock> lock_;
 };
 
+/// Whether a training may go on from a checkpoint: as RunFolder::continues(), wherever its folder
+/// is.
+bool may_continue(bool resume);
 /// Whether a training has left its state or its model there.
 bool holds_run(const std::filesystem::path& folder);
 
