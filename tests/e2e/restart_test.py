@@ -127,6 +127,7 @@ class RestartTest(RanksTestCase):
         self.assertEqual(code, 0, errors)
         self.assertRegex(errors, rf"the process \(pid {victim}\) was killed by signal 9 \(Killed\) in step \d+, .*; it starts again after step \d+, "
                                  r"from \S+/alone/checkpoint.safetensors \(restart 1 of 2\)")
+        self.assertEqual(re.findall(r"starts again after step (\d+)", errors), re.findall(r"resuming after (\d+) of 36 steps", errors))
         self.assertEqual(said.count("report: "), 1)
         self.check_run("alone")
         # A GPU or the CPU that was chosen by --devices is passed on.
