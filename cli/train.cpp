@@ -145,49 +145,74 @@ std::string command_line() {
 
 namespace {
 
-/// The command line without what says that there are ranks, and with the directory that was chosen
-/// where the user named none.
+/// The command line without what is for the launcher of ranks, and with the directory that was
+/// chosen where the user named none.
 std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out) {
   std::vector<std::string> words = words_of_process();
   words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--ranks" || words[i] == "--devices")
-      ++i;
-    else if (!words[i].starts_with("--ranks=") && !words[i].starts_with("--devices="))
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (name != "--ranks" && name != "--devices" && name != "--restarts")
       kept.push_back(words[i]);
+    else if (name == words[i])
+      ++i;  // its value
   }
   if (!chosen_out.empty()) kept.insert(kept.end(), {"--out", chosen_out.string()});
   return kept;
 }
 
-int start_ranks(const RanksRequest& request) {
+/// What is asked of the launcher of ranks.
+struct Launch {
+  int ranks = 0;
+  std::string devices;
+  int restarts = 0;
+};
+
+int start_ranks(const Launch& launch, std::vector<std::string> devices,
+                const std::filesystem::path& chosen_out, const TrainOptions& options) {
   ::setenv(kStartedAs, command_line().c_str(), 1);
+  RanksRequest request;
+  request.command = command_of_rank(chosen_out);
+  request.ranks = launch.ranks == 0 ? 1 : launch.ranks;
+  request.devices = std::move(devices);
+  request.min_ranks = options.min_ranks;
+  request.restarts = launch.restarts;
+  request.out = options.out;
+  request.resume = options.resume;
   return train_on_ranks(request);
 }
 
-/// One device is this process's; several have a rank each, whose exit code is returned.
-std::optional<int> train_on_devices(const std::string& text,
-                                    const std::filesystem::path& chosen_out,
-                                    TrainOptions& options) {
+/// The devices, of which one is this process's where it is not to be started again.
+std::vector<std::string> devices_for(const std::string& text, const Launch& launch,
+                                     TrainOptions& options) {
   const std::string& device = options.context.options().get(options::kDevice);
   if (device != Options().get(options::kDevice))
     throw UsageError(fmt::format(
         "--devices {} and --device {} (or SEGFUSE_DEVICE) say both where to train; leave one out",
         text, device));
-  const std::vector<std::string> devices = devices_of(text);
-  if (devices.size() > 1)
-    return start_ranks({command_of_rank(chosen_out), 0, devices, options.min_ranks});
+  std::vector<std::string> devices = devices_of(text);
+  if (devices.size() > 1 || launch.restarts != 0) return devices;
   options.context = options.context.with(options::kDevice, devices[0]);
   return {};
+}
+
+/// The exit code of the ranks, where this process is to start some.
+std::optional<int> perhaps_start_ranks(const Launch& launch,
+                                       const std::filesystem::path& chosen_out,
+                                       TrainOptions& options) {
+  std::vector<std::string> devices;
+  if (!launch.devices.empty()) devices = devices_for(launch.devices, launch, options);
+  const bool alone = devices.empty() && (launch.ranks == 0 || launch.ranks == 1);
+  if (alone && launch.restarts == 0) return {};
+  return start_ranks(launch, std::move(devices), chosen_out, options);
 }
 
 }  // namespace
 
 void add_train(Command app, Common& common) {
   auto options = std::make_shared<TrainOptions>();
-  auto ranks = std::make_shared<int>(0);
-  auto devices = std::make_shared<std::string>();
+  auto launch = std::make_shared<Launch>();
   Command command = app.add("train", "Train a segmenter and measure it");
   auto folder = std::make_shared<FolderChoice>();
   command.option("config", options->config, "Folder of recordings and labels, or a TOML file")
@@ -222,10 +247,10 @@ void add_train(Command app, Common& common) {
       .option("--checkpoint-every", options->checkpoint_minutes,
               "Minutes between two checkpoints within an epoch; 0: at its end only")
       .shows_default();
-  const Option by_number =
-      command.option("--ranks", *ranks, "Train as so many processes of this machine; same bits");
+  const Option by_number = command.option("--ranks", launch->ranks,
+                                          "Train as so many processes of this machine; same bits");
   command
-      .option("--devices", *devices,
+      .option("--devices", launch->devices,
               "One process for each GPU: all, cuda:0-3 or cuda:0,cuda:2; same bits")
       .excludes(by_number);
   command
@@ -239,6 +264,9 @@ void add_train(Command app, Common& common) {
   command.option(
       "--min-ranks", options->min_ranks,
       "While so many ranks are left, go on without one that is lost (over TCP); same bits");
+  command.option("--restarts", launch->restarts,
+                 "Start again from the newest checkpoint, at most so often, when a process is "
+                 "lost; same bits");
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "
@@ -248,7 +276,7 @@ void add_train(Command app, Common& common) {
   command.footer(
       "\nExamples:\n  segfuse train recordings\n"
       "  segfuse train examples/ecg.toml --data ludb_lead_ii --out out/ecg");
-  command.runs([options, folder, ranks, devices, &common] {
+  command.runs([options, folder, launch, &common] {
     options->context = Context::process_default();
     if (folder->print) {
       prepare(*options, *folder);
@@ -260,15 +288,9 @@ void add_train(Command app, Common& common) {
       choose_out(*options);
       chosen_out = options->out;
     }
-    if (*ranks != 0 && *ranks != 1) {
-      common.status = start_ranks({command_of_rank(chosen_out), *ranks, {}, options->min_ranks});
+    if (const auto status = perhaps_start_ranks(*launch, chosen_out, *options)) {
+      common.status = *status;
       return;
-    }
-    if (!devices->empty()) {
-      if (const auto status = train_on_devices(*devices, chosen_out, *options)) {
-        common.status = *status;
-        return;
-      }
     }
     prepare(*options, *folder);
     options->overwrite = common.overwrite;

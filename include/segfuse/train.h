@@ -89,14 +89,22 @@ TrainResult train(const TrainOptions& options);
 
 struct RanksRequest {
   std::vector<std::string> command;  ///< a program that calls train(), with its arguments
-  int ranks = 0;                     ///< 2 or more, unless there are devices
+  int ranks = 0;  ///< 2 or more, unless there are devices; 1 where it may be started again
   std::vector<std::string> devices;  ///< a rank on each: the variable SEGFUSE_DEVICE
   int min_ranks = 0;                 ///< TrainOptions::min_ranks of the command
+  /// So often all ranks are started again, from the newest checkpoint of the job, when one was lost
+  /// or they could not reach each other (CommError): same bits. What would end them again is not
+  /// mended by that: arguments, data, a step that is not finite, a device that fails, a wish to
+  /// end.
+  int restarts = 0;
+  std::filesystem::path out = {};  ///< TrainOptions::out of the command, where restarts > 0
+  bool resume = false;             ///< TrainOptions::resume of the command
 };
 /// Runs a command as processes of this machine that share a training; returns its exit code, that
 /// of the first that failed. The first one has the streams of this process, lines of the others
-/// begin with "rank N |", and signals are passed on. Says by which signal a rank was ended.
-/// UsageError for less than 2 ranks or where this process is a rank itself.
+/// begin with "rank N |", and signals are passed on. Says by which signal a rank was ended, and
+/// from where ranks that are started again go on. UsageError for less than 2 ranks (1 with
+/// `restarts`) or where this process is a rank itself.
 int train_on_ranks(const RanksRequest& request);
 
 /// The devices of "all", "cuda:0-3", "cuda:0,cuda:2" and "cpu". UsageError for what this machine

@@ -89,7 +89,10 @@ std::string ranks_report_text(const RanksReport& report) {
     widest = std::max(widest, rank.host.size());
     left += rank.lost ? 0 : 1;
   }
-  std::string text = fmt::format("{} ranks meet at {}\n", report.ranks.size(), report.where);
+  std::string text = fmt::format(
+      "{} at {}\n",
+      report.ranks.size() == 1 ? "1 rank is" : fmt::format("{} ranks meet", report.ranks.size()),
+      report.where);
   if (report.generation > 0)
     text += fmt::format("generation {}: {} of them are left\n", report.generation, left);
   if (!report.failure.empty()) text += fmt::format("failed: {}\n", report.failure);

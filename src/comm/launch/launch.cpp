@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,7 +42,8 @@ void print_line(std::int64_t rank, bool error, std::string_view line) {
 
 class Launch {
  public:
-  explicit Launch(const LaunchRequest& request)
+  /// Of the signals those count that `since` has not seen.
+  Launch(const LaunchRequest& request, const PassedSignals::Cursor& since)
       : request_(request),
         board_(request.count),
         listening_(meet::listen_at(kHost, 0)),
@@ -56,10 +58,10 @@ class Launch {
     our_end_ = Descriptor(ends[1]);
     port_ = meet::port_of(listening_.get());
     to_prepare_ = request.count;
+    for (Rank& rank : ranks_) rank.cursor = since;
   }
 
   LaunchResult run() {
-    if (request_.pass_signals) signals_.emplace();
     std::vector<std::thread> threads;
     try {
       for (std::int64_t rank = 0; rank < request_.count; ++rank)
@@ -176,8 +178,8 @@ class Launch {
     }
     first_ = rank;
     // After Ctrl-C ranks end one after another, each when its work is saved.
-    const bool interrupted = rank < static_cast<std::int64_t>(ranks_.size()) && signals_ &&
-                             PassedSignals::end_was_asked() &&
+    const bool interrupted = rank < static_cast<std::int64_t>(ranks_.size()) &&
+                             request_.pass_signals && PassedSignals::end_was_asked() &&
                              at(rank).result.exit_code == static_cast<int>(ExitCode::kInterrupted);
     if (!interrupted) limit_ = Clock::now() + request_.grace;
   }
@@ -212,7 +214,19 @@ class Launch {
                         : static_cast<int>(was_interrupted(blamed.result) ? ExitCode::kInterrupted
                                                                           : ExitCode::kDevice);
     out.sentence = sentence_of(rank, blamed);
+    out.may_be_mended = may_be_mended(rank, blamed);
     return out;
+  }
+
+  /// Whether new ranks may come further than that one.
+  bool may_be_mended(std::int64_t rank, const Rank& blamed) const {
+    if (blamed.ended_by_us) return true;
+    if (blamed.result.signal)
+      return *blamed.result.signal != SIGINT && *blamed.result.signal != SIGTERM &&
+             *blamed.result.signal != SIGHUP;
+    const auto entry = board_.read(rank);
+    return blamed.result.exit_code == static_cast<int>(ExitCode::kDevice) &&
+           !(entry && entry->own_fault);
   }
 
   /// By a signal that we passed on, before it had asked not to be.
@@ -223,7 +237,8 @@ class Launch {
   }
 
   std::string sentence_of(std::int64_t rank, const Rank& blamed) const {
-    if (blamed.pid < 0) return fmt::format("rank {} {}", rank, blamed.result.outcome());
+    const std::string name = request_.count == 1 ? "the process" : fmt::format("rank {}", rank);
+    if (blamed.pid < 0) return fmt::format("{} {}", name, blamed.result.outcome());
     std::string how;
     if (blamed.result.exit_code)
       how = fmt::format("ended with {}", blamed.result.outcome());
@@ -232,7 +247,7 @@ class Launch {
                         std::chrono::duration<double>(request_.grace).count());
     else
       how = fmt::format("was {}", blamed.result.outcome());
-    std::string text = fmt::format("rank {} (pid {}) {}", rank, blamed.pid, how);
+    std::string text = fmt::format("{} (pid {}) {}", name, blamed.pid, how);
     if (const auto entry = board_.read(rank))
       text += fmt::format(" in {}, {} after its last report", meet::place_of(entry->state),
                           meet::text_of(blamed.ended - entry->written));
@@ -254,7 +269,6 @@ class Launch {
   const std::string secret_;
   std::optional<std::int64_t> kills_before_;
   std::vector<Rank> ranks_;
-  std::optional<PassedSignals> signals_;
   Mutex mutex_;
   std::int64_t to_prepare_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::int64_t first_ SEGFUSE_GUARDED_BY(mutex_) = -1;
@@ -268,7 +282,21 @@ LaunchResult launch(const LaunchRequest& request) {
   if (request.arguments.empty()) throw UsageError("no command was given for the ranks");
   if (request.count < 1)
     throw UsageError(fmt::format("{} ranks; expected 1 or more", request.count));
-  return Launch(request).run();
+  std::optional<PassedSignals> signals;
+  if (request.pass_signals) signals.emplace();
+  PassedSignals::Cursor since{};
+  for (;;) {
+    LaunchResult result = Launch(request, since).run();
+    if (!result.may_be_mended || !request.again) return result;
+    // What comes later goes to the new ranks; what came before was the former ones'.
+    since = PassedSignals::now();
+    if (signals && PassedSignals::end_was_asked()) {
+      result.exit_code = static_cast<int>(ExitCode::kInterrupted);
+      result.interrupted = true;
+      return result;
+    }
+    if (!request.again(result)) return result;
+  }
 }
 
 }  // namespace segfuse::comm::launch

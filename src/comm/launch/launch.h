@@ -12,6 +12,8 @@
 
 namespace segfuse::comm::launch {
 
+struct LaunchResult;
+
 struct LaunchRequest {
   std::vector<std::string> arguments;  ///< the program of each rank
   std::int64_t count = 1;
@@ -34,6 +36,10 @@ struct LaunchRequest {
   std::int64_t min_ranks = 0;
   /// Called with LaunchResult::sentence of a rank that ended badly while enough were left.
   std::function<void(std::int64_t rank, std::string_view sentence)> lost;
+  /// Asked when all have ended and a new start may mend it (LaunchResult::may_be_mended); true
+  /// starts them all again, and `variables` is asked anew. Not asked once a signal wanted the end.
+  /// Empty: never.
+  std::function<bool(const LaunchResult& result)> again;
 };
 
 struct LaunchResult {
@@ -45,6 +51,11 @@ struct LaunchResult {
   /// "rank 3 (pid 812) was killed by signal 9 (Killed) in step 1201, backward, 0.2 s after its last
   /// report"; empty when nothing failed.
   std::string sentence;
+  /// A rank was ended by a signal that nobody passed on and that is no wish to end, or had to be
+  /// killed; or it ended with 4 and did not say that its own device or memory was the cause.
+  bool may_be_mended = false;
+  /// It was to be asked whether the ranks are started again, and a signal wanted the end.
+  bool interrupted = false;
 };
 
 /// Returns when every rank has ended. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,

@@ -37,6 +37,12 @@ PassedSignals::~PassedSignals() {
   alive = false;
 }
 
+PassedSignals::Cursor PassedSignals::now() noexcept {
+  Cursor cursor{};
+  for (std::size_t i = 0; i < kSignals.size(); ++i) cursor[i] = counts[i];
+  return cursor;
+}
+
 int PassedSignals::next(Cursor& cursor) noexcept {
   for (std::size_t i = 0; i < kSignals.size(); ++i)
     if (cursor[i] != counts[i]) {

@@ -18,6 +18,8 @@ class [[nodiscard]] PassedSignals {
 
   static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
   using Cursor = std::array<std::uint32_t, kSignals.size()>;
+  /// One that has seen all that came until now.
+  static Cursor now() noexcept;
   /// A signal that this cursor has not seen; 0: none.
   static int next(Cursor& cursor) noexcept;
   /// Whether there was one that asks to end.

@@ -20,14 +20,14 @@ namespace {
 using Word = std::uint64_t;
 // A rank has two entries and writes into the older one, so a rank that dies while it writes leaves
 // the entry before. Word 0 of an entry is the number of the writing, from 2 on: 0 before the
-// first, 1 while the entry is being written. Then the time, the cause, the bytes of the state, the
-// state.
+// first, 1 while the entry is being written. Then the time, the cause, whether it is the rank's own
+// fault, the bytes of the state, the state.
 constexpr std::size_t kWords = 64;  // of an entry
 using Words = std::array<Word, kWords>;
 constexpr std::size_t kEntries = 2;
 constexpr Word kBusy = 1;
 constexpr std::size_t kSlot = kEntries * kWords * sizeof(Word);
-constexpr std::size_t kHead = 4;
+constexpr std::size_t kHead = 5;
 constexpr std::size_t kMax = (kWords - kHead) * sizeof(Word);
 static_assert(std::atomic_ref<Word>::is_always_lock_free, "processes share these words");
 
@@ -82,7 +82,8 @@ void Board::write(std::int64_t rank, const Entry& entry) noexcept {
   Words words{};
   words[1] = static_cast<Word>(entry.written.time_since_epoch().count());
   words[2] = static_cast<Word>(entry.cause);
-  words[3] = bytes.size();
+  words[3] = entry.own_fault ? 1 : 0;
+  words[4] = bytes.size();
   if (bytes.size() > kMax) return;
   std::memcpy(&words[kHead], bytes.data(), bytes.size());
   Word newest = kBusy;
@@ -119,12 +120,12 @@ std::optional<Board::Entry> Board::read(std::int64_t rank) const {
       if (changed) continue;
       return {};
     }
-    if (newest[3] > kMax) return {};
-    std::string bytes(newest[3], '\0');
+    if (newest[4] > kMax) return {};
+    std::string bytes(newest[4], '\0');
     std::memcpy(bytes.data(), &newest[kHead], bytes.size());
     try {
       return Entry{decode_state(bytes), Time(Duration(static_cast<Duration::rep>(newest[1]))),
-                   static_cast<std::int64_t>(newest[2])};
+                   static_cast<std::int64_t>(newest[2]), newest[3] != 0};
     } catch (const DataError&) {
       return {};
     }

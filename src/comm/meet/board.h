@@ -32,6 +32,9 @@ class Board {
     /// The rank of which this one learnt that it failed first and ended all; kNobody where that was
     /// no single one's fault, kNone where it learnt of no end.
     std::int64_t cause = kNone;
+    /// This rank ended by what lies in itself (its device, its memory), so another start would not
+    /// mend it.
+    bool own_fault = false;
   };
   /// By the rank itself, one thread at a time.
   void write(std::int64_t rank, const Entry& entry) noexcept;

@@ -129,6 +129,20 @@ MeetingOptions options_of(const Ranks& ranks) {
   return options;
 }
 
+std::optional<MeetingOptions> options_of_only_child() {
+  const char* const count = std::getenv("WORLD_SIZE");
+  const char* const host = std::getenv("MASTER_ADDR");
+  const char* const port = std::getenv("MASTER_PORT");
+  if (std::getenv(kLauncherVariable) == nullptr || !is_pipe(kLauncherDescriptor) ||
+      count == nullptr || std::string_view(count) != "1" || host == nullptr || port == nullptr)
+    return {};
+  Ranks alone;
+  alone.host = host;
+  alone.port = std::atoi(port);
+  alone.launcher = "segfuse";
+  return options_of(alone);
+}
+
 void write_place(const std::filesystem::path& folder, const Place& place) {
   const Json json = {{"host", place.host},
                      {"port", place.port},

@@ -35,6 +35,10 @@ inline constexpr int kLauncherDescriptor = 3;  ///< a pipe that ends with the la
 inline constexpr int kBoardDescriptor = 4;
 inline constexpr int kListeningDescriptor = 5;  ///< of rank 0
 
+/// Of a process that our launcher started without others, which is a meeting of its own; nothing
+/// where it did not.
+std::optional<MeetingOptions> options_of_only_child();
+
 /// Where a meeting can be found while it lasts: a file in the folder of a run that only its user
 /// can read.
 struct Place {

@@ -132,6 +132,8 @@ void Meeting::fail(std::string_view sentence, ExitCode said) noexcept {
   }
 }
 
+void Meeting::note_own_fault() noexcept { parts_->member().note_own_fault(); }
+
 void Meeting::throw_cause(std::string_view hint) {
   const Failure cause = parts_->member().tell_trouble({true, std::string(hint)});
   check();

@@ -101,6 +101,8 @@ class Meeting {
   /// This rank cannot go on, and why. Returns when the others know. `said`: it will end
   /// with that code and say so itself.
   void fail(std::string_view sentence, ExitCode said = ExitCode::kOk) noexcept;
+  /// Before it: what ends this rank lies in itself, and its launcher does not start it again.
+  void note_own_fault() noexcept;
   /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
   /// just left, and throws it as check() does. Where none shows up, the hint is the cause.
   [[noreturn]] void throw_cause(std::string_view hint);

@@ -273,12 +273,19 @@ void Member::report(State state) {
   write_board();
 }
 
+void Member::note_own_fault() {
+  const MutexLock lock(mutex_);
+  own_fault_ = true;
+  write_board();
+}
+
 void Member::write_board() {
   if (!options_.board) return;
   Board::Entry entry{state_, options_.clock->now()};
   if (failure_ && !left_behind_)
     entry.cause = failure_->rank >= 0 ? failure_->rank : Board::kNobody;
   entry.state.seconds = seconds_of(entry.written - since_);
+  entry.own_fault = own_fault_;
   options_.board->write(options_.rank, entry);
 }
 

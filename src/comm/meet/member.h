@@ -26,6 +26,7 @@ class Member {
   /// Until all agree; throws what went wrong.
   void join();
   void report(State state);
+  void note_own_fault();
   std::optional<Failure> failure() const;
   bool is_over() const;
   /// The loss that this rank has not taken note of, the last one; see renew().
@@ -83,6 +84,7 @@ class Member {
   std::vector<std::int64_t> left_ SEGFUSE_GUARDED_BY(mutex_);  ///< the ranks of the newest
   std::vector<std::int64_t> ranks_ SEGFUSE_GUARDED_BY(mutex_);
   std::optional<Failure> loss_ SEGFUSE_GUARDED_BY(mutex_);
+  bool own_fault_ SEGFUSE_GUARDED_BY(mutex_) = false;    ///< what ends this rank lies in itself
   bool left_behind_ SEGFUSE_GUARDED_BY(mutex_) = false;  ///< this one is lost for the others
   bool stop_ SEGFUSE_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -5,6 +5,8 @@
 //   kill=R@S stop=R@S    SIGKILL, SIGSTOP
 //   exit=R@S:CODE        ends without a word
 //   fail=R@S             says that it cannot go on, and ends with 3
+//   fault=R@S            says that its device is broken, and ends with 4
+//   comm=R@S             says that a cable is, and ends with 4
 //   hang=R@S             reads data for ever; when all others wait for it, an hour passes by the
 //                        clock of rank 0, whatever the load of the machine
 //   value=R:TEXT         rank R has another value than the others
@@ -101,6 +103,12 @@ int work(comm::meet::Meeting& meeting, const InterruptScope& interrupt) {
       meeting.fail("there is no paper");
       return 3;
     }
+    if (meant("fault", rank, step) != nullptr) meeting.note_own_fault();
+    for (const char* name : {"fault", "comm"})
+      if (meant(name, rank, step) != nullptr) {
+        meeting.fail("it is broken", ExitCode::kDevice);
+        return 4;
+      }
     meeting.report({.step = step, .bucket = 0, .phase = Phase::kExchange});
     if (rank == 0 && arguments["hang"].ends_with(fmt::format("@{}", step)))
       pass_an_hour(meeting, step);
@@ -195,7 +203,7 @@ int be_rank() {
   }
   comm::meet::Meeting meeting(std::move(options));
   const int code = work(meeting, interrupt);
-  if (code != 3) meeting.leave();
+  if (code != 3 && code != 4) meeting.leave();
   return code;
 }
 

@@ -20,8 +20,11 @@ TEST(Board, WhatOneRankWritesIsReadThroughTheInheritedDescriptor) {
   Board rank{Descriptor(::fcntl(launcher.descriptor(), F_DUPFD_CLOEXEC, 3))};
   EXPECT_EQ(rank.ranks(), 3);
   const Time when{std::chrono::seconds(5)};
-  rank.write(
-      1, {{.step = 7, .phase = Phase::kSaving, .doing = std::string(kLongestDoing, 'x')}, when, 2});
+  rank.write(1, {{.step = 7, .phase = Phase::kSaving, .doing = std::string(kLongestDoing, 'x')},
+                 when,
+                 2,
+                 true});
+  rank.write(2, {.state = {.step = 8}, .written = when});
   const auto entry = launcher.read(1);
   ASSERT_TRUE(entry);
   EXPECT_EQ(entry->state.step, 7);
@@ -29,8 +32,9 @@ TEST(Board, WhatOneRankWritesIsReadThroughTheInheritedDescriptor) {
   EXPECT_EQ(entry->state.doing.size(), kLongestDoing);
   EXPECT_EQ(entry->written, when);
   EXPECT_EQ(entry->cause, 2);
+  EXPECT_TRUE(entry->own_fault);
   EXPECT_FALSE(launcher.read(0));
-  EXPECT_FALSE(launcher.read(2));
+  EXPECT_FALSE(launcher.read(2)->own_fault);
 }
 
 TEST(Board, WhatIsReadWasWrittenAtOnce) {

@@ -310,6 +310,104 @@ TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {
   for (int i = 0; i < 6000 && !tagged(tag_).empty(); ++i) ::usleep(10'000);
 }
 
+TEST_F(Launch, AllAreStartedAgainWhileThatMayMendIt) {
+  LaunchRequest request = ranks(3, {"kill=1@5"});
+  std::vector<std::string> sentences;
+  std::set<int> pids;
+  request.again = [&](const LaunchResult& result) {
+    EXPECT_EQ(result.rank, 1);
+    EXPECT_TRUE(result.may_be_mended);
+    sentences.push_back(result.sentence);
+    for (const auto& [rank, pid] : pids_) pids.insert(pid);
+    return sentences.size() < 3;
+  };
+  const LaunchResult result = launch(request);
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_TRUE(result.may_be_mended);
+  EXPECT_FALSE(result.interrupted);
+  ASSERT_EQ(sentences.size(), 3U);
+  EXPECT_EQ(result.sentence, sentences.back());
+  for (const std::string& sentence : sentences)
+    EXPECT_THAT(sentence, HasSubstr(") was killed by signal 9 (Killed) in step 5, backward, "));
+  EXPECT_EQ(pids.size(), 9U);
+}
+
+TEST_F(Launch, RanksThatAreStartedAgainMayComeToTheEnd) {
+  int starts = 0;
+  LaunchRequest request = shell(2, "echo $RANK $START; [ $START = 2 ] || kill -9 $$");
+  request.variables = [&, tag = request.variables](std::int64_t rank) {
+    auto variables = tag(rank);
+    variables["START"] = std::to_string(starts);
+    return variables;
+  };
+  request.again = [&](const LaunchResult&) { return ++starts > 0; };
+  const LaunchResult result = launch(request);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.sentence, "");
+  EXPECT_EQ(lines_[1], (std::vector<std::string>{"1 0", "1 1", "1 2"}));
+}
+
+TEST_F(Launch, NobodyIsAskedAboutWhatANewStartDoesNotMend) {
+  const auto asked = [&](LaunchRequest request) {
+    int count = 0;
+    request.again = [&](const LaunchResult&) { return ++count < 0; };
+    const LaunchResult result = launch(request);
+    EXPECT_EQ(result.may_be_mended, count == 1) << result.sentence;
+    EXPECT_LE(count, 1);
+    return count == 1;
+  };
+  const auto by = [&](const char* line) {
+    return asked(shell(2, std::string("[ $RANK = 0 ] || ") + line));
+  };
+  for (const char* line : {"exit 2", "exit 3", "exit 70", "exit 130", "kill -TERM $$",
+                           "kill -INT $$", "kill -HUP $$", "exit 0"})
+    EXPECT_FALSE(by(line)) << line;
+  for (const char* line : {"exit 4", "kill -KILL $$", "kill -SEGV $$", "kill -ABRT $$"})
+    EXPECT_TRUE(by(line)) << line;
+  EXPECT_FALSE(asked(ranks(3, {"fail=1@3"})));
+  EXPECT_FALSE(asked(ranks(3, {"fault=1@3"})));
+  EXPECT_TRUE(asked(ranks(3, {"comm=1@3"})));
+  LaunchRequest nowhere = completed({}, 2);
+  nowhere.arguments = {"/nonexistent/program"};
+  EXPECT_FALSE(asked(nowhere));
+}
+
+TEST_F(Launch, AWishToEndIsOlderThanANewStart) {
+  LaunchRequest request = shell(2,
+                                "trap 'kill -9 $$' TERM; echo ready; "
+                                "while kill -0 $SEGFUSE_LAUNCHER; do sleep 0.02; done");
+  int ready = 0;
+  each_line = [&](std::int64_t, std::string_view) {
+    if (++ready == 2) ::kill(::getpid(), SIGTERM);
+  };
+  request.again = [](const LaunchResult&) { return ADD_FAILURE(), true; };
+  const LaunchResult result = launch(request);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_THAT(result.sentence, HasSubstr("was killed by signal 9"));
+}
+
+TEST_F(Launch, NewRanksDoNotGetTheSignalsOfTheFormerOnes) {
+  int starts = 0;
+  LaunchRequest request =
+      shell(2,
+            "trap 'echo usr1; kill -9 $$' USR1; echo ready; "
+            "while [ $START = 0 ] && kill -0 $SEGFUSE_LAUNCHER; do sleep 0.02; done; "
+            "sleep 0.5");
+  request.variables = [&, tag = request.variables](std::int64_t rank) {
+    auto variables = tag(rank);
+    variables["START"] = std::to_string(starts);
+    return variables;
+  };
+  int ready = 0;
+  each_line = [&](std::int64_t, std::string_view line) {
+    if (line == "ready" && ++ready == 2) ::kill(::getpid(), SIGUSR1);
+  };
+  request.again = [&](const LaunchResult&) { return ++starts < 3; };
+  EXPECT_EQ(launch(request).exit_code, 0);
+  EXPECT_EQ(starts, 1);
+}
+
 TEST(OomKills, AreReadInBothForms) {
   const test::TemporaryDirectory temporary;
   const fs::path& root = temporary.path();

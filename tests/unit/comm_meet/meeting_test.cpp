@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "base/os/ranks.h"
+#include "comm/meet/board.h"
 #include "support/files.h"
 #include "support/meet/group.h"
 
@@ -292,7 +293,9 @@ TEST(Meeting, AStuckRankIsNamedWithWhatItDoes) {
 TEST(Meeting, ARanksOwnFailureReachesTheOthers) {
   Group group(3);
   std::atomic<int> told = 0;
+  const auto board = std::make_shared<Board>(3);
   group.change = [&](MeetingOptions& options) {
+    options.board = board;
     options.failed = [&](const Failure& failure) {
       EXPECT_EQ(failure.rank, 1);
       ++told;
@@ -300,6 +303,7 @@ TEST(Meeting, ARanksOwnFailureReachesTheOthers) {
   };
   group.start_all([](Meeting& meeting) {
     meeting.report({.step = 4, .phase = Phase::kReadingData});
+    if (meeting.rank() == 1) meeting.note_own_fault();
     if (meeting.rank() == 1) return meeting.fail("there is no paper");
     meeting.all_gather("x");
   });
@@ -308,6 +312,10 @@ TEST(Meeting, ARanksOwnFailureReachesTheOthers) {
     EXPECT_THAT(group.outcome(rank).error,
                 HasSubstr("failed in step 4, reading data: there is no paper"));
   EXPECT_EQ(told, 3);
+  for (const std::int64_t rank : {0, 1, 2}) {
+    EXPECT_EQ(board->read(rank)->cause, 1);
+    EXPECT_EQ(board->read(rank)->own_fault, rank == 1);
+  }
 }
 
 TEST(Meeting, TheFirstCauseStaysTheFirst) {

@@ -366,6 +366,22 @@ TEST(Shards, RanksEndTogether) {
   }
 }
 
+/// Programs that are cut and ordered differently would give other last digits, and no word of it.
+TEST(Shards, RanksWithOtherPlansEndTogether) {
+  Training training;
+  training.plan.shards = training.plan.batch_size = 8;
+  training.options.execution.backend = "loops";
+  try {
+    (void)run_on_ranks(3, training, [](comm::Group& group, TrainerOptions& own) {
+      if (group.rank() == 1) own.execution.backend = "reference";
+    });
+    FAIL() << "they trained together";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 trains something else than rank 0"));
+    EXPECT_THAT(error.what(), HasSubstr("back end: loops then, reference now"));
+  }
+}
+
 TEST(Shards, WhatIsNotFiniteIsNamedByItsShard) {
   Training training;
   training.plan.batch_size = 16;

@@ -12,6 +12,8 @@
 #include "comm/launch/launch.h"
 #include "comm/tree.h"
 #include "engine/device/gpus.h"
+#include "learn/train/files/checkpoint.h"
+#include "learn/train/files/former_run.h"
 #include "segfuse/error.h"
 #include "segfuse/train.h"
 
@@ -63,6 +65,57 @@ std::string threads_of_each(std::int64_t ranks) {
   return std::to_string(std::max<std::int64_t>(1, Context().threads() / ranks));
 }
 
+void check_request(const RanksRequest& request, std::int64_t count) {
+  if (request.restarts < 0)
+    throw UsageError(
+        fmt::format("--restarts {}: expected how often ranks may be started again, from 0 on",
+                    request.restarts));
+  const auto here = ranks_of_environment();
+  if (here && request.restarts > 0)
+    throw UsageError(fmt::format(
+        "--restarts {}: {} started these {} processes ({}={}), and to start them again is its job; "
+        "leave --restarts out there, and have it start them with --resume",
+        request.restarts, here->launcher, here->count, here->variable, here->count));
+  if (here)
+    throw UsageError(fmt::format(
+        "ranks were to be started by one of {} processes that {} started together ({}={}); leave "
+        "--ranks and --devices out there",
+        here->count, here->launcher, here->variable, here->count));
+  if (count < (request.restarts > 0 ? 1 : 2) || count > comm::kMaxShards)
+    throw UsageError(
+        fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMaxShards));
+  if (count > 1 && (request.min_ranks < 0 || request.min_ranks > count))
+    throw UsageError(fmt::format("--min-ranks {}: there are {} ranks; expected 1 to {}",
+                                 request.min_ranks, count, count));
+}
+
+void tell_end_of(const comm::launch::LaunchResult& result, int restarts) {
+  if (result.interrupted)
+    log(LogLevel::kError, "{}; it is not started again, since the end was asked for meanwhile",
+        result.sentence);
+  else if (result.may_be_mended && restarts > 0)
+    log(LogLevel::kError, "{}; it was started again {} already (--restarts {})", result.sentence,
+        restarts == 1 ? "once" : fmt::format("{} times", restarts), restarts);
+  else if (result.exit_code == static_cast<int>(ExitCode::kInterrupted) && !result.by_itself)
+    log(LogLevel::kError, "interrupted before the first step");
+  else if (!result.by_itself && !result.sentence.empty())
+    log(LogLevel::kError, "{}", result.sentence);
+}
+
+/// "all ranks start again after step 60, from DIR/checkpoint.safetensors".
+std::string new_start_of(const RanksRequest& request, const learn::FormerRun& former,
+                         std::int64_t count) {
+  const std::string who = count == 1 ? "it starts" : "all ranks start";
+  const auto from = learn::FormerRun::newest_checkpoint(request.out, former, request.resume);
+  if (!from) return who + " again from the beginning, since there is no checkpoint yet";
+  try {
+    return fmt::format("{} again after step {}, from {}", who, learn::steps_of_checkpoint(*from),
+                       from->string());
+  } catch (const Error&) {  // the first rank says what is wrong with it
+    return fmt::format("{} again from {}", who, from->string());
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> devices_of(const std::string& text) {
@@ -92,17 +145,9 @@ std::vector<std::string> devices_of(const std::string& text) {
 int train_on_ranks(const RanksRequest& request) {
   const auto count = static_cast<std::int64_t>(
       request.devices.empty() ? request.ranks : static_cast<int>(request.devices.size()));
-  if (count < 2 || count > comm::kMaxShards)
-    throw UsageError(
-        fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMaxShards));
-  if (request.min_ranks < 0 || request.min_ranks > count)
-    throw UsageError(fmt::format("--min-ranks {}: there are {} ranks; expected 1 to {}",
-                                 request.min_ranks, count, count));
-  if (const auto here = ranks_of_environment())
-    throw UsageError(fmt::format(
-        "ranks were to be started by one of {} processes that {} started together ({}={}); leave "
-        "--ranks and --devices out there",
-        here->count, here->launcher, here->variable, here->count));
+  check_request(request, count);
+  const learn::FormerRun former(request.out);
+  int restarts = 0;
   comm::launch::LaunchRequest launch;
   launch.arguments = request.command;
   launch.count = count;
@@ -117,13 +162,19 @@ int train_on_ranks(const RanksRequest& request) {
       variables["SEGFUSE_THREADS"] = threads_of_each(count);
     if (!request.devices.empty())
       variables["SEGFUSE_DEVICE"] = request.devices[static_cast<std::size_t>(rank)];
+    variables[learn::FormerRun::kVariable] = restarts > 0 ? former.text() : "";
     return variables;
   };
+  if (request.restarts > 0)
+    launch.again = [&](const comm::launch::LaunchResult& result) {
+      if (restarts == request.restarts) return false;
+      ++restarts;
+      log(LogLevel::kWarning, "{}; {} (restart {} of {})", result.sentence,
+          new_start_of(request, former, count), restarts, request.restarts);
+      return true;
+    };
   const comm::launch::LaunchResult result = comm::launch::launch(launch);
-  if (result.exit_code == static_cast<int>(ExitCode::kInterrupted) && !result.by_itself)
-    log(LogLevel::kError, "interrupted before the first step");
-  else if (!result.by_itself && !result.sentence.empty())
-    log(LogLevel::kError, "{}", result.sentence);
+  tell_end_of(result, restarts);
   return result.exit_code;
 }
 

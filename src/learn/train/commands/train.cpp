@@ -33,7 +33,7 @@ Folders open_folders(const TrainOptions& options, const std::vector<learn::HeadK
   for (const learn::HeadKind head : heads) {
     const fs::path out = folders.empty() ? options.out : options.out / name_of(head);
     folders.push_back(std::make_unique<learn::RunFolder>(out));
-    folders.back()->check_free(options.resume, options.overwrite);
+    folders.back()->check_free(folders.back()->continues(options.resume), options.overwrite);
   }
   return folders;
 }
@@ -115,7 +115,8 @@ learn::TrainConfig read_config(const TrainOptions& options) {
 learn::TrainerOptions trainer_options(const TrainOptions& options,
                                       const learn::RankContext& ranks) {
   learn::TrainerOptions trainer;
-  trainer.resume = options.resume;
+  // Ranks decide it alike, and the first one knows whose the checkpoint is.
+  trainer.resume = learn::may_continue(options.resume);
   trainer.checkpoint_seconds = 60 * options.checkpoint_minutes;
   trainer.quiet = options.context.options().get(options::kQuiet);
   trainer.execution = engine::executable_options(options.context);
@@ -170,12 +171,12 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
     learn::announce_report(outputs, options.out);
     learn::introduce(options.introduction);
   });
-  if (group != nullptr) {
+  if (ranks.watch != nullptr) {
     ranks.watch->publish(options.out);
     ranks.watch->report(comm::meet::Phase::kReadingData, 0);
   }
-  learn::choose_shards(config, leads ? folders[0]->checkpoint() : fs::path(), options.resume,
-                       group);
+  learn::choose_shards(config, leads ? folders[0]->checkpoint() : fs::path(),
+                       leads && folders[0]->continues(options.resume), group);
   learn::Corpus corpus;
   learn::agree(group, [&] {
     corpus = learn::load_corpus(config, scratch_folder(options), options.context);
@@ -187,7 +188,11 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   std::vector<learn::System> systems;
   learn::TrainerOptions trainer = trainer_options(options, ranks);
   for (const learn::HeadKind head : heads) {
-    if (leads) trainer.checkpoint = folders[systems.size()]->checkpoint();
+    if (leads) {
+      const learn::RunFolder& folder = *folders[systems.size()];
+      trainer.checkpoint = folder.checkpoint();
+      trainer.starts_anew = !folder.continues(options.resume);
+    }
     trainer.name = "training " + name_of(head);
     learn::Corpus copy = corpus;  // heads cut the gold segments differently
     systems.push_back(learn::run_system(config, head, copy, trainer));

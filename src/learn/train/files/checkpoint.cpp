@@ -105,9 +105,10 @@ namespace {
 
 /// The metadata of a checkpoint that is one; `use` gets it with its place.
 template <class Use>
-auto with_state(const TensorFile& file, const std::string& source, const Use& use) {
-  const auto text = file.metadata.find("state");
-  if (text == file.metadata.end())
+auto with_state(const std::map<std::string, std::string>& metadata, const std::string& source,
+                const Use& use) {
+  const auto text = metadata.find("state");
+  if (text == metadata.end())
     throw DataError(
         fmt::format("{}: no segfuse checkpoint: the metadata 'state' is missing", source));
   const std::string place = source + ": the metadata 'state'";
@@ -122,13 +123,18 @@ auto with_state(const TensorFile& file, const std::string& source, const Use& us
 }  // namespace
 
 Recipe recipe_of_checkpoint(const std::filesystem::path& path) {
-  return with_state(read_safetensors(path), path.string(),
+  return with_state(read_safetensors(path).metadata, path.string(),
                     [](const JsonPlace& json) { return recipe_from_json(json.at("recipe")); });
+}
+
+std::int64_t steps_of_checkpoint(const std::filesystem::path& path) {
+  return with_state(read_safetensors_metadata(path), path.string(),
+                    [](const JsonPlace& json) { return json.at("step").integer(0, kMaxSteps); });
 }
 
 TrainingState state_of(const TensorFile& file, const std::string& source,
                        const std::vector<nn::ParameterSpec>& specs, const Recipe& recipe) {
-  return with_state(file, source, [&](const JsonPlace& json) {
+  return with_state(file.metadata, source, [&](const JsonPlace& json) {
     const std::string different = differences(recipe_from_json(json.at("recipe")), recipe);
     if (!different.empty())
       throw UsageError(fmt::format(

@@ -38,6 +38,8 @@ TrainingState read_checkpoint(const std::filesystem::path& path,
 
 /// Which run a checkpoint belongs to.
 Recipe recipe_of_checkpoint(const std::filesystem::path& path);
+/// How many steps were done when it was written.
+std::int64_t steps_of_checkpoint(const std::filesystem::path& path);
 
 /// The same without the disk; `source` names the file in errors.
 TensorFile file_of(const TrainingState& state, const std::vector<nn::ParameterSpec>& specs,

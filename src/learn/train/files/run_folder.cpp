@@ -14,6 +14,7 @@
 #include "base/os/file.h"
 #include "base/os/folder.h"
 #include "base/text.h"
+#include "learn/train/files/former_run.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -101,6 +102,10 @@ struct RunFolder::Lock {
 RunFolder::RunFolder(const fs::path& path) : path_(path), lock_(std::make_unique<Lock>(path)) {}
 RunFolder::~RunFolder() = default;
 
+bool RunFolder::continues(bool resume) const {
+  return resume || written_before_restart(checkpoint());
+}
+
 void RunFolder::check_free(bool resume, bool overwrite) const {
   if (overwrite) return;
   std::error_code error;
@@ -121,15 +126,16 @@ void RunFolder::check_free(bool resume, bool overwrite) const {
 
 void RunFolder::keep_model() const {
   std::error_code error;
-  if (!fs::exists(model(), error)) return;
+  if (!fs::exists(model(), error) || written_before_restart(model())) return;
   const FileMap former(model());
   write_file_atomically(previous_model(), former.text());
 }
 
+bool may_continue(bool resume) { return resume || FormerRun::of_environment().has_value(); }
+
 bool holds_run(const fs::path& folder) {
   std::error_code error;
-  return fs::exists(folder / "checkpoint.safetensors", error) ||
-         fs::exists(folder / "model.safetensors", error);
+  return fs::exists(checkpoint_in(folder), error) || fs::exists(model_in(folder), error);
 }
 
 }  // namespace segfuse::learn

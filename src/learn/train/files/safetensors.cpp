@@ -71,6 +71,13 @@ class Reader {
     return file;
   }
 
+  std::map<std::string, std::string> metadata() {
+    const Json header = read_header();
+    TensorFile file;
+    if (header.contains("__metadata__")) read_metadata(header["__metadata__"], file);
+    return std::move(file.metadata);
+  }
+
  private:
   Json read_header() {
     if (bytes_.size() < kPrefix)
@@ -169,6 +176,12 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
 TensorFile read_safetensors(const std::filesystem::path& path) {
   const FileMap map(path);
   return parse_safetensors(map.text(), path.string());
+}
+
+std::map<std::string, std::string> read_safetensors_metadata(const std::filesystem::path& path) {
+  const FileMap map(path);
+  const std::string name = path.string();
+  return Reader(map.text(), name).metadata();
 }
 
 TensorFile parse_safetensors(std::string_view bytes, const std::string& name) {

@@ -28,5 +28,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
 /// header that is not JSON, unknown types, offsets outside the file, overlapping or wrong sizes.
 TensorFile read_safetensors(const std::filesystem::path& path);
 TensorFile parse_safetensors(std::string_view bytes, const std::string& name);
+/// The metadata alone, of a file whose header is well-formed; what is behind it is not read.
+std::map<std::string, std::string> read_safetensors_metadata(const std::filesystem::path& path);
 
 }  // namespace segfuse::learn

@@ -1,6 +1,8 @@
 #include "learn/train/loop/company.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -35,6 +37,7 @@ void throw_failure(const std::string& failure, const std::string& before) {
     case ExitCode::kUsage: throw UsageError(text);
     case ExitCode::kData: throw DataError(text);
     case ExitCode::kInternal: throw InternalError(text);
+    case ExitCode::kDevice: throw DeviceError(text);
     default: throw CommError(text);
   }
 }
@@ -106,12 +109,14 @@ void check_min_ranks(const RankSettings& settings, const std::optional<Ranks>& r
 void tell_end(RankWatch& watch) {
   try {
     throw;
+  } catch (const CommError& error) {
+    watch.end_all(error.what(), error.exit_code(), false);
   } catch (const Error& error) {
-    watch.end_all(error.what(), error.exit_code());
+    watch.end_all(error.what(), error.exit_code(), true);
   } catch (const std::bad_alloc&) {
-    watch.end_all("out of memory", ExitCode::kDevice);
+    watch.end_all("out of memory", ExitCode::kDevice, true);
   } catch (const std::exception& error) {
-    watch.end_all(error.what(), ExitCode::kInternal);
+    watch.end_all(error.what(), ExitCode::kInternal, true);
   }
 }
 
@@ -167,6 +172,25 @@ void run_over_tcp(const Ranks& ranks, const RankSettings& settings,
   }
 }
 
+/// Where a launcher of ours started this process alone, it hears what it does; when the launcher is
+/// killed, this process ends as by a scheduler's wish, with a checkpoint.
+void run_alone(const std::function<void(const RankContext&)>& work) {
+  std::optional<comm::meet::MeetingOptions> options = comm::meet::options_of_only_child();
+  if (!options) return work({});
+  set_limits(*options, 0);
+  options->failed = [](const comm::meet::Failure& failure) {
+    if (failure.rank < 0) ::kill(::getpid(), SIGTERM);
+  };
+  RankWatch watch(std::make_shared<comm::meet::Meeting>(std::move(*options)));
+  try {
+    work({nullptr, &watch});
+    watch.leave();
+  } catch (...) {
+    tell_end(watch);
+    throw;
+  }
+}
+
 }  // namespace
 
 Context context_of(const RankContext& rank, const Context& context) {
@@ -186,7 +210,7 @@ void run_on_ranks(const RankSettings& settings,
                   const std::function<void(const RankContext&)>& work) {
   const std::optional<Ranks> ranks = ranks_of_environment();
   check_min_ranks(settings, ranks);
-  if (!ranks) return work({});
+  if (!ranks) return run_alone(work);
   if (!uses_mpi(settings.comm, *ranks)) return run_over_tcp(*ranks, settings, work);
   const std::unique_ptr<comm::Group> group = comm::open_mpi_group();
   comm::run_rank(*group, [&] {

@@ -34,7 +34,7 @@ void agree(comm::Group* group, const std::function<void()>& work);
 /// What a launcher started together.
 struct RankContext {
   comm::Group* group = nullptr;  ///< null: this process alone
-  RankWatch* watch = nullptr;    ///< null: this process alone
+  RankWatch* watch = nullptr;    ///< null: nobody hears what this process does
   std::int64_t local_rank = 0;   ///< among those of this machine
 };
 /// The context of a rank: the device "cuda" is the GPU of its number on its machine, or the only
@@ -45,7 +45,8 @@ struct RankSettings {
   double timeout = 0;  ///< TrainOptions::rank_timeout
   int min_ranks = 0;   ///< TrainOptions::min_ranks
 };
-/// Runs work() on each rank, or on this process alone. Ranks of an MPI's launcher use that MPI, all
+/// Runs work() on each rank, or on this process alone, which tells a launcher of ours what it does.
+/// Ranks of an MPI's launcher use that MPI, all
 /// others TCP. All ranks but the first log errors alone. UsageError for settings that do not fit,
 /// CommError where the ranks cannot meet; what work() throws ends all of them, and is thrown as
 /// EndedByRank on those that need not say it.

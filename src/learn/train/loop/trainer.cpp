@@ -183,6 +183,9 @@ void Run::compare_recipes() {
   if (ranks_.alone()) return;
   Recipe own = recipe_;
   own.emplace_back("version of segfuse", version());
+  // Others cut the programs differently, so gradients have other last digits.
+  own.emplace_back("back end", options_.execution.backend);
+  own.emplace_back("device", accelerator() ? "a GPU" : "the CPU");
   const std::vector<std::string> all = ranks_.gather(json_text(recipe_json(own)));
   const auto parse = [&](std::size_t rank) {
     const std::string place = fmt::format("the recipe of rank {}", rank);
@@ -195,17 +198,18 @@ void Run::compare_recipes() {
     ranks_.let_leader_speak();
     throw UsageError(fmt::format(
         "rank {} trains something else than rank 0 (then: rank 0, now: rank {}: {}); start all "
-        "ranks with the same configuration, data and version of segfuse",
+        "ranks with the same configuration, data, back end and version of segfuse",
         rank, rank, different));
   }
 }
 
 void Run::restore() {
   const std::string& path = options_.checkpoint.string();
-  const bool there = ranks_.leads() && std::filesystem::exists(options_.checkpoint);
+  const bool there =
+      ranks_.leads() && !options_.starts_anew && std::filesystem::exists(options_.checkpoint);
   const std::string bytes = ranks_.from_leader(there ? read_file(options_.checkpoint) : "");
   if (bytes.empty()) {
-    if (ranks_.leads())
+    if (ranks_.leads() && !options_.starts_anew)
       log(LogLevel::kInfo, "no checkpoint at {}: training starts from the beginning", path);
     return;
   }

@@ -48,6 +48,7 @@ struct TrainingOutcome {
 struct TrainerOptions {
   std::filesystem::path checkpoint;  ///< written at the end of every epoch and when interrupted
   bool resume = false;               ///< continue from it, if it exists
+  bool starts_anew = false;          ///< on the leading rank: not from what is there, all the same
   double checkpoint_seconds = 0;     ///< at most so long between two of them; 0: one an epoch
   bool quiet = false;
   bool interruptible = true;  ///< SIGINT, SIGTERM and SIGHUP end it after saving; one at a time

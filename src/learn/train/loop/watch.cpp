@@ -61,7 +61,10 @@ void RankWatch::report(meet::Phase phase, std::int64_t step, std::int64_t shard)
 void RankWatch::publish(const std::filesystem::path& folder) { meeting_->publish(folder); }
 void RankWatch::leave() { meeting_->leave(); }
 
-void RankWatch::end_all(std::string_view why, ExitCode code) noexcept { meeting_->fail(why, code); }
+void RankWatch::end_all(std::string_view why, ExitCode code, bool own_fault) noexcept {
+  if (own_fault) meeting_->note_own_fault();
+  meeting_->fail(why, code);
+}
 
 std::optional<ExitCode> RankWatch::code_of_other() const {
   const auto failure = meeting_->failure();

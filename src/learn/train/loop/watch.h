@@ -39,8 +39,9 @@ class RankWatch {
   void publish(const std::filesystem::path& folder);
   /// The work is done; returns when that of all ranks is.
   void leave();
-  /// This rank ends all others: it says why, and ends with that code.
-  void end_all(std::string_view why, ExitCode code) noexcept;
+  /// This rank ends all others: it says why, and ends with that code. `own_fault`: it would end
+  /// again if it were started again.
+  void end_all(std::string_view why, ExitCode code, bool own_fault) noexcept;
   /// The exit code where it is for another rank to say what ended all: for the one that failed, or
   /// for the first of the others where one was lost.
   std::optional<ExitCode> code_of_other() const;
