@@ -62,7 +62,7 @@ struct Model {
 template <class T>
 void load_model(const Potentials<T>& potentials, const Dims& dims, Model& model);
 
-/// What all frames share, of scores whose frames come later.
+/// What all frames share, of scores whose frames come later; tables, for check_potentials to refuse.
 template <class T>
 Potentials<T> shared_scores(const Potentials<T>& all) {
   Potentials<T> shared;
@@ -71,6 +71,8 @@ Potentials<T> shared_scores(const Potentials<T>& all) {
   shared.initial = all.initial;
   shared.final = all.final;
   shared.emission = {nullptr, {1, 0, all.duration.extent(1)}};
+  shared.segment_scores = all.segment_scores;
+  shared.transition_scores = all.transition_scores;
   return shared;
 }
 
