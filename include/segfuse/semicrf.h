@@ -80,12 +80,16 @@ class View {
   Axes strides_{};
 };
 
-/// The same matrix with a leading axis of one: how a (C, C) transition is passed.
-template <class T>
-View<T, 3> with_leading_axis(const View<T, 2>& matrix) {
-  return {matrix.data(),
-          {1, matrix.extent(0), matrix.extent(1)},
-          {0, matrix.stride(0), matrix.stride(1)}};
+/// The same numbers with a leading axis of one: how a (C, C) transition is passed.
+template <class T, int N>
+View<T, N + 1> with_leading_axis(const View<T, N>& view) {
+  typename View<T, N + 1>::Axes extents{1};
+  typename View<T, N + 1>::Axes strides{0};
+  for (std::size_t axis = 0; axis < view.extents().size(); ++axis) {
+    extents[axis + 1] = view.extents()[axis];
+    strides[axis + 1] = view.strides()[axis];
+  }
+  return {view.data(), extents, strides};
 }
 
 /// Row lengths (B), 0 <= length <= T, as either integer type. Empty: every row has T frames.

@@ -171,6 +171,11 @@ Dims check_with_tables(const Potentials<T>& p) {
   if (p.transition.empty()) throw UsageError("semicrf: transition is missing");
   const std::int64_t slices = p.transition.extent(0);
   dims.by_duration = slices != 1 && slices == dims.max_duration;
+  if (!dims.by_duration && slices != 1 && slices == dims.frames)
+    throw UsageError(fmt::format(
+        "semicrf: transition has shape {}, expected (C, C) or (K, C, C) with K = {}; scores of "
+        "transitions by time are transition_scores",
+        extents_of(p.transition), dims.max_duration));
   check_extents("transition", dims.by_duration ? "(K, C, C)" : "(1, C, C)", p.transition,
                 {dims.slices(), dims.classes, dims.classes});
   check_optional("initial", "(C)", p.initial, {dims.classes});
