@@ -62,7 +62,8 @@ struct Pass {
       result[c] = sum_of(terms, Sum::kLog);
     }
   }
-  void make_linear(const double* log, std::int64_t slices, Lattice::Matrix& matrix) const {
+  void make_linear(const double* log, Lattice::Matrix& matrix) const {
+    const std::int64_t slices = in.model.dims.slices();
     matrix.log = log;
     if (out.sum == Sum::kMax) return;
     matrix.linear.resize(slices * classes * stride);
@@ -77,6 +78,12 @@ struct Pass {
               max[c] == kNegInf ? 0.0 : std::exp(log[i * stride + c] - max[c]);
     }
   }
+  void multiply_timed(const double* values, const double* log, double* result) const {
+    out.timed.log = log;
+    if (out.sum == Sum::kLog)
+      exp_columns(log, classes, stride, out.timed.linear.data(), out.timed.column_max.data());
+    multiply(values, out.timed, 0, result);
+  }
   /// Transitions at boundary s into segments of k frames, [from, to], with the scores of s.
   const double* timed_log(std::int64_t s, std::int64_t k) const {
     double* log = out.timed_log.data();
@@ -87,8 +94,7 @@ struct Pass {
   /// result[to] = sum over from of values[from] and such a transition.
   void follow(std::int64_t s, std::int64_t k, const double* values, double* result) const {
     if (!in.row.transitions.present()) return multiply(values, out.transition, slice(k), result);
-    make_linear(timed_log(s, k), 1, out.timed);
-    multiply(values, out.timed, 0, result);
+    multiply_timed(values, timed_log(s, k), result);
   }
   /// result[from] = sum over to of values[to] and such a transition.
   void precede(std::int64_t s, std::int64_t k, const double* values, double* result) const {
@@ -96,8 +102,7 @@ struct Pass {
     double* log = out.timed_log.data();
     std::copy_n(out.transposed.data() + slice(k) * classes * stride, classes * stride, log);
     in.row.transitions.add_transposed(s, stride, log);
-    make_linear(log, 1, out.timed);
-    multiply(values, out.timed, 0, result);
+    multiply_timed(values, log, result);
   }
   std::int64_t slice(std::int64_t k) const { return in.model.dims.by_duration ? k - 1 : 0; }
   /// One row for each of n durations: what stands beyond the segment (`step` doubles apart), the
@@ -186,8 +191,12 @@ void Pass::prepare() const {
   out.entered.resize((in.model.dims.by_duration ? longest : 1) * stride);
   out.content.resize(stride);
   out.weights.resize(2 * stride);
-  if (in.row.transitions.present()) out.timed_log.resize(classes * stride);
-  make_linear(in.model.transition.data(), in.model.dims.slices(), out.transition);
+  if (in.row.transitions.present()) {
+    out.timed_log.resize(classes * stride);
+    out.timed.linear.resize(classes * stride);
+    out.timed.column_max.resize(stride);
+  }
+  make_linear(in.model.transition.data(), out.transition);
   out.shifts.resize(longest);
   out.first_start.assign(at(length) + 1, 0);
   out.last_end.assign(at(length), length);
@@ -315,7 +324,7 @@ void Pass::begin_backward() const {
       for (std::int64_t to = 0; to < classes; ++to)
         out.transposed[(k * classes + to) * stride + from] =
             in.model.transition_slice(k)[from * stride + to];
-  make_linear(out.transposed.data(), dims.slices(), out.backwards);
+  make_linear(out.transposed.data(), out.backwards);
 }
 
 /// The suffixes from the last boundary.
@@ -329,7 +338,11 @@ void Pass::back(std::int64_t s, RowExpectations* counts) const {
   const bool by_duration = in.model.dims.by_duration;
   const std::int64_t n = leave(s);
   double* inner = out.inner.data() + s * stride;
-  reduce(out.terms.data(), n, inner);
+  const bool shares = counts != nullptr && !by_duration && wants_segments(*counts);
+  if (shares)
+    log_sum_shares(out.terms.data(), n, stride, inner);
+  else
+    reduce(out.terms.data(), n, inner);
   if (counts != nullptr) by_duration ? count_by_duration(s, n, *counts) : count(s, n, *counts);
   if (s > 0) {
     by_duration ? link_back_by_duration(s, n) : link_back(s);
@@ -403,18 +416,17 @@ void Pass::finish_transitions(RowExpectations& e) const {
     e.transition[i] += out.linear_counts[i] * std::exp(in.model.transition[i] - largest);
 }
 
-/// Counts of the segments that start at s, from `terms` and inner[s] (relative to rest_base[s+1]).
+/// Counts of the segments that start at s, from inner[s] (relative to rest_base[s+1]) and `terms`,
+/// which are shares in it where single segments count.
 void Pass::count(std::int64_t s, std::int64_t n, RowExpectations& e) const {
   const double scalar = out.base[at(s)] + out.rest_base[at(s + 1)] - out.log_partition;
   const double* source = out.source.data() + s * stride;
   const double* inner = out.inner.data() + s * stride;
   add_exp_rows(inner, source, scalar, 1, stride, e.start.data() + s * stride);
   if (wants_segments(e)) {
-    out.segment_counts.assign(n * stride, 0.0);
-    add_exp_rows(out.terms.data(), source, scalar, n, stride, out.segment_counts.data());
-    for (std::int64_t i = 0; e.want_duration && i < n * stride; ++i)
-      e.duration[i] += out.segment_counts[i];
-    e.tables->segments(s, n, out.segment_counts.data());
+    scale_rows(e.start.data() + s * stride, n, stride, out.terms.data());
+    for (std::int64_t i = 0; e.want_duration && i < n * stride; ++i) e.duration[i] += out.terms[i];
+    e.tables->segments(s, n, out.terms.data());
   } else if (e.want_duration) {
     add_exp_rows(out.terms.data(), source, scalar, n, stride, e.duration.data());
   }
