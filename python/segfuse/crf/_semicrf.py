@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from .._errors import UsageError
 from .._numbers import seed_of, whole
-from ._call import TABLES, Call, gold_of
+from ._call import SCORES, TABLES, Call, gold_of
 from ._constraints import Constraints, native_scope, whole_scope
 from ._segmentations import (
     IGNORE,
@@ -420,8 +420,9 @@ class SemiCRF:
         arrays = (value, gradients, by_tail, call.weights(weights))
         segments = None if gold is None else gold.segments
         call.evaluate(segments, partial, self.constraints, self.tail, *arrays)
-        found = tuple(call.results((*gradients, by_tail)))
-        return call.result(value), Gradients(*found[:7], found[-1], *found[7:-1])
+        names = (*SCORES, *TABLES, "tail")
+        found = dict(zip(names, call.results((*gradients, by_tail)), strict=True))
+        return call.result(value), Gradients(**found)
 
     def _compared(self, name: str, native: Callable[..., None], other: SemiCRF) -> Array:
         if not isinstance(other, SemiCRF):

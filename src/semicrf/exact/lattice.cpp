@@ -191,6 +191,7 @@ void Pass::prepare() const {
   out.entered.resize((in.model.dims.by_duration ? longest : 1) * stride);
   out.content.resize(stride);
   out.weights.resize(2 * stride);
+  out.shares.resize(stride);
   if (in.row.transitions.present()) {
     out.timed_log.resize(classes * stride);
     out.timed.linear.resize(classes * stride);
@@ -340,7 +341,7 @@ void Pass::back(std::int64_t s, RowExpectations* counts) const {
   double* inner = out.inner.data() + s * stride;
   const bool shares = counts != nullptr && !by_duration && wants_segments(*counts);
   if (shares)
-    log_sum_shares(out.terms.data(), n, stride, inner);
+    log_sum_shares(out.terms.data(), n, stride, inner, out.shares.data());
   else
     reduce(out.terms.data(), n, inner);
   if (counts != nullptr) by_duration ? count_by_duration(s, n, *counts) : count(s, n, *counts);
@@ -396,17 +397,12 @@ void Pass::count_transitions(std::int64_t s, std::int64_t slice, const double* o
 /// The same where the transitions of s are its own: into change_counts too.
 void Pass::count_timed(std::int64_t s, std::int64_t k, const double* offset, double scalar,
                        RowExpectations& e) const {
-  const std::int64_t n = classes * stride;
-  out.pairs.resize(2 * n);
-  double* counts = out.pairs.data() + n;
-  std::fill_n(counts, n, 0.0);
   add_to_rows(out.value.data() + s * stride, timed_log(s, k), classes, stride, out.pairs.data());
-  add_exp_rows(out.pairs.data(), offset, scalar, classes, stride, counts);
-  double* by_pair = e.want_transition ? e.transition.data() + slice(k) * n : nullptr;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (by_pair != nullptr) by_pair[i] += counts[i];
-    if (wants_changes(s, e)) out.change_counts[i] += counts[i];
-  }
+  if (wants_changes(s, e))
+    add_exp_rows(out.pairs.data(), offset, scalar, classes, stride, out.change_counts.data());
+  if (e.want_transition)
+    add_exp_rows(out.pairs.data(), offset, scalar, classes, stride,
+                 e.transition.data() + slice(k) * classes * stride);
 }
 
 /// Completes the counts of transitions.
@@ -417,14 +413,15 @@ void Pass::finish_transitions(RowExpectations& e) const {
 }
 
 /// Counts of the segments that start at s, from inner[s] (relative to rest_base[s+1]) and `terms`,
-/// which are shares in it where single segments count.
+/// which are shares in it, times `shares`, where single segments count.
 void Pass::count(std::int64_t s, std::int64_t n, RowExpectations& e) const {
   const double scalar = out.base[at(s)] + out.rest_base[at(s + 1)] - out.log_partition;
   const double* source = out.source.data() + s * stride;
   const double* inner = out.inner.data() + s * stride;
   add_exp_rows(inner, source, scalar, 1, stride, e.start.data() + s * stride);
   if (wants_segments(e)) {
-    scale_rows(e.start.data() + s * stride, n, stride, out.terms.data());
+    for (std::int64_t c = 0; c < stride; ++c) out.shares[c] = e.start[s * stride + c] / out.shares[c];
+    scale_rows(out.shares.data(), n, stride, out.terms.data());
     for (std::int64_t i = 0; e.want_duration && i < n * stride; ++i) e.duration[i] += out.terms[i];
     e.tables->segments(s, n, out.terms.data());
   } else if (e.want_duration) {

@@ -59,6 +59,7 @@ struct Lattice {
   Matrix backwards;
   Matrix timed;            ///< one slice, with the transition scores of one boundary
   AlignedDoubles timed_log;
+  AlignedDoubles shares;
   AlignedDoubles segment_counts;
   AlignedDoubles change_counts;
   AlignedDoubles transposed;

@@ -37,7 +37,7 @@ void log_sum(const double* rows, std::int64_t n, std::int64_t stride, double* ou
   }
 }
 
-void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* out) {
+void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total) {
   const Lanes d;
   const Vec none = hn::Set(d, kNegInf);
   for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
@@ -53,11 +53,7 @@ void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* ou
     }
     const Vec safe = hn::IfThenElse(some, sum, hn::Set(d, 1.0));
     hn::Store(hn::IfThenElse(some, hn::Add(reference, hn::Log(d, safe)), none), d, out + v);
-    const Vec factor = hn::Div(hn::Set(d, 1.0), safe);
-    for (std::int64_t i = 0; i < n; ++i) {
-      double* row = rows + i * stride + v;
-      hn::Store(hn::Mul(hn::Load(d, row), factor), d, row);
-    }
+    hn::Store(safe, d, total + v);
   }
 }
 
@@ -242,8 +238,8 @@ void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, doubl
   HWY_DYNAMIC_DISPATCH(log_sum)(rows, n, stride, out);
 }
 
-void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* out) {
-  HWY_DYNAMIC_DISPATCH(log_sum_share)(rows, n, stride, out);
+void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total) {
+  HWY_DYNAMIC_DISPATCH(log_sum_share)(rows, n, stride, out, total);
 }
 
 void scale_rows(const double* factor, std::int64_t n, std::int64_t stride, double* rows) {

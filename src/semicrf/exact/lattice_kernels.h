@@ -9,9 +9,8 @@ namespace segfuse::semicrf {
 /// out[c] = log sum_i exp(rows[i, c]) over n rows; -inf for an empty sum.
 void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out);
 
-/// The same, and rows[i, c] becomes its share in the sum, exp(rows[i, c] - out[c]); 0 in an empty
-/// one.
-void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* out);
+/// The same, and rows[i, c] becomes its share in the sum, times `total[c]`; 0 in an empty one.
+void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total);
 
 /// rows[i, c] *= factor[c] over n rows.
 void scale_rows(const double* factor, std::int64_t n, std::int64_t stride, double* rows);

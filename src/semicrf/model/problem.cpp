@@ -118,6 +118,7 @@ void check_tables(const Row& row, const Dims& dims, std::int64_t b) {
   };
   for (std::int64_t s = 0; s < row.length && row.segments.present(); ++s) {
     const std::int64_t n = std::min(dims.max_duration, row.length - s);
+    if (row.segments.are_scores(s, n)) continue;
     std::fill_n(scores.begin(), n * classes, 0.0);
     row.segments.add_starting(s, n, classes, scores.data());
     if (const std::int64_t i = find_bad(n); i < n * classes)
@@ -127,6 +128,7 @@ void check_tables(const Row& row, const Dims& dims, std::int64_t b) {
           b, s, i / classes + 1, i % classes, scores[static_cast<std::size_t>(i)]));
   }
   for (std::int64_t s = 1; s < row.length && row.transitions.present(); ++s) {
+    if (row.transitions.are_scores(s)) continue;
     std::fill_n(scores.begin(), classes * classes, 0.0);
     row.transitions.add(s, classes, scores.data());
     if (const std::int64_t i = find_bad(classes); i < classes * classes)

@@ -8,13 +8,24 @@
 
 namespace segfuse::semicrf {
 
-/// What tables of any type and strides have in common: adds n lists of `classes` numbers, `step`
-/// elements apart, to rows of `stride` doubles.
+/// n lists of `size` numbers in a table: the first is at `offset`, each is `step` elements behind
+/// the one before it, and its numbers are `hop` apart.
+struct TableLists {
+  std::int64_t offset;
+  std::int64_t step;
+  std::int64_t hop;
+  std::int64_t n;
+  std::int64_t size;
+};
+
+/// A table of numbers of any type.
 struct TableReader {
-  using Add = void (*)(const void* data, std::int64_t offset, std::int64_t step, std::int64_t hop,
-                       std::int64_t n, std::int64_t classes, std::int64_t stride, double* rows);
   const void* data = nullptr;
-  Add add = nullptr;
+  /// Adds the lists to rows of `stride` doubles.
+  void (*add)(const void* data, const TableLists& lists, std::int64_t stride,
+              double* rows) = nullptr;
+  /// Whether no number is NaN or +inf.
+  bool (*are_scores)(const void* data, const TableLists& lists) = nullptr;
   template <class T>
   static TableReader of(const T* data);
 };
@@ -35,25 +46,28 @@ class SegmentTable {
   /// The score of k frames of label c from s on; 0 without a table.
   double operator()(std::int64_t s, std::int64_t k, std::int64_t c) const {
     double score = 0.0;
-    if (present())
-      table_.add(table_.data, place(s, k) + c * by_label_, 0, by_label_, 1, 1, 1, &score);
+    if (!present()) return score;
+    const std::int64_t at = s * by_start_ + (k - 1) * by_duration_ + c * by_label_;
+    table_.add(table_.data, {at, 0, 1, 1, 1}, 1, &score);
     return score;
   }
   /// rows[k - 1, c] += the score of k frames from s on, for k = 1 .. n; nothing without a table.
   void add_starting(std::int64_t s, std::int64_t n, std::int64_t stride, double* rows) const {
-    if (present())
-      table_.add(table_.data, place(s, 1), by_duration_, by_label_, n, classes_, stride, rows);
+    if (present()) table_.add(table_.data, starting(s, n), stride, rows);
   }
   /// The same for the k frames before t.
   void add_ending(std::int64_t t, std::int64_t n, std::int64_t stride, double* rows) const {
+    const std::int64_t step = by_duration_ - by_start_;
     if (present())
-      table_.add(table_.data, place(t - 1, 1), by_duration_ - by_start_, by_label_, n, classes_,
-                 stride, rows);
+      table_.add(table_.data, {(t - 1) * by_start_, step, by_label_, n, classes_}, stride, rows);
+  }
+  bool are_scores(std::int64_t s, std::int64_t n) const {
+    return table_.are_scores(table_.data, starting(s, n));
   }
 
  private:
-  std::int64_t place(std::int64_t s, std::int64_t k) const {
-    return s * by_start_ + (k - 1) * by_duration_;
+  TableLists starting(std::int64_t s, std::int64_t n) const {
+    return {s * by_start_, by_duration_, by_label_, n, classes_};
   }
   TableReader table_;
   std::int64_t classes_ = 0;
@@ -78,22 +92,26 @@ class TransitionTable {
   /// The score of a change where a segment starts at s > 0; 0 without a table.
   double operator()(std::int64_t s, std::int64_t from, std::int64_t to) const {
     double score = 0.0;
-    if (present())
-      table_.add(table_.data, s * by_time_ + from * by_from_ + to * by_to_, 0, 0, 1, 1, 1, &score);
+    if (!present()) return score;
+    const std::int64_t at = s * by_time_ + from * by_from_ + to * by_to_;
+    table_.add(table_.data, {at, 0, 1, 1, 1}, 1, &score);
     return score;
   }
   /// matrix[from, to] += the scores at s; nothing without a table.
   void add(std::int64_t s, std::int64_t stride, double* matrix) const {
-    if (present())
-      table_.add(table_.data, s * by_time_, by_from_, by_to_, classes_, classes_, stride, matrix);
+    if (present()) table_.add(table_.data, at(s), stride, matrix);
   }
   /// matrix[to, from] += the same.
   void add_transposed(std::int64_t s, std::int64_t stride, double* matrix) const {
     if (present())
-      table_.add(table_.data, s * by_time_, by_to_, by_from_, classes_, classes_, stride, matrix);
+      table_.add(table_.data, {s * by_time_, by_to_, by_from_, classes_, classes_}, stride, matrix);
   }
+  bool are_scores(std::int64_t s) const { return table_.are_scores(table_.data, at(s)); }
 
  private:
+  TableLists at(std::int64_t s) const {
+    return {s * by_time_, by_from_, by_to_, classes_, classes_};
+  }
   TableReader table_;
   std::int64_t classes_ = 0;
   std::int64_t by_time_ = 0;
