@@ -117,7 +117,8 @@ template <class T>
 sc::View<const T, 4> Problem::transition_table(nb::handle object) {
   if (object.is_none()) return {};
   const Input array = import_input("transition_scores", object);
-  if (array.ndim() == 3) return sc::with_leading_axis(scores<T, 3>("transition_scores", "", object));
+  if (array.ndim() == 3)
+    return sc::with_leading_axis(scores<T, 3>("transition_scores", "", object));
   return scores<T, 4>("transition_scores", "(T, C, C) or (B, T, C, C)", object);
 }
 
@@ -128,8 +129,8 @@ sc::Lengths Problem::lengths(nb::handle object) {
 
 Problem::Problem(nb::handle emission, nb::handle transition_matrix, nb::handle duration,
                  nb::handle initial, nb::handle final, nb::handle start, nb::handle end,
-                 nb::handle segment_scores, nb::handle transition_scores,
-                 nb::handle row_lengths, std::uintptr_t stream)
+                 nb::handle segment_scores, nb::handle transition_scores, nb::handle row_lengths,
+                 std::uintptr_t stream)
     : stream_(reinterpret_cast<void*>(stream)) {
   arrays_.reserve(11);
   const Input first = import_input("emission", emission);

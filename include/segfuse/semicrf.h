@@ -160,8 +160,8 @@ struct Potentials {
 
 /// Derivatives of sum_b weight_b * value_b by each input, written over what was there; an empty
 /// view is not computed. Shapes as in Potentials (transition with the same leading extent).
-/// emission, start, end, segment_scores and transition_scores (B, T, C, C) hold each row's own part;
-/// the others sum over rows, in row order, in double.
+/// emission, start, end, segment_scores and transition_scores (B, T, C, C) hold each row's own
+/// part; the others sum over rows, in row order, in double.
 template <class T>
 struct Gradients {
   View<T, 3> emission;

@@ -256,7 +256,7 @@ def test_gradcheck(torch, by_row, tail):
     if tail:
         tensors["tail"] = torch.tensor([-0.4, -1.0], dtype=torch.float64)
     finite = {name: torch.isfinite(x) for name, x in tensors.items()}
-    leaves = [x.nan_to_num() .requires_grad_() for x in tensors.values()]
+    leaves = [x.nan_to_num().requires_grad_() for x in tensors.values()]
 
     def filled(values):
         """Where nothing is read stands NaN, and no gradient."""

@@ -19,8 +19,8 @@ bits); gradients and posteriors have the dtype of the inputs. The GIL is release
 works, and results are the same bits for any number of threads.
 
 PyTorch tensors may lie on a CUDA device: log_partition, loss, score, posteriors, viterbi and the
-gradients work there (without segment_scores and transition_scores), on the current stream, and wait for it to report errors (`segfuse.torch` does
-not wait, and has autograd).
+gradients work there, on the current stream, and wait for it to report errors (`segfuse.torch` does
+not wait, and has autograd); segment_scores and transition_scores are for the CPU.
 
 What needs constraints, a tail, alternatives, samples, divergences or risks runs in the log domain,
 in double, and is slower by a small factor.

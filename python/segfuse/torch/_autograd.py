@@ -195,7 +195,11 @@ class _Curvature(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         kept = ops.saved(ctx)
-        split = (slice(ops.INPUTS), slice(ops.INPUTS, ops.INPUTS + ops.N), slice(ops.INPUTS + ops.N, None))
+        split = (
+            slice(ops.INPUTS),
+            slice(ops.INPUTS, ops.INPUTS + ops.N),
+            slice(ops.INPUTS + ops.N, None),
+        )
         inputs, *directions = (kept[part] for part in split)
         terms = []
         for moved, rest in zip(

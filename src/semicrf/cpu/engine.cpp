@@ -81,7 +81,8 @@ struct Engine::State {
       for (std::int64_t i = 0; i < n; ++i) workspaces.give_back(std::move(workspace[i]));
     };
     const std::int64_t groups = (end - begin + size - 1) / size;
-    if (groups < pool->size() && groups > 0 && !has_tables(potentials) && is_chunked(model.dims, length(order[0]))) {
+    if (groups < pool->size() && groups > 0 && !has_tables(potentials) &&
+        is_chunked(model.dims, length(order[0]))) {
       for (std::int64_t group = 0; group < groups; ++group) task(group);  // threads within rows
     } else {
       pool->run(groups, std::ref(task));
@@ -168,42 +169,42 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
   const std::int64_t wave = reducer.rows_per_wave();
   for (std::int64_t begin = 0; begin < dims.batch; begin += wave) {
     const std::int64_t end = std::min(begin + wave, dims.batch);
-    for_groups(potentials, begin, end,
-               [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
-                 RowSolver* active[kLockstep] = {solvers, solvers + 1};
-                 solve_forward(active, n, *pool);
-                 std::int64_t row_of[kLockstep];
-                 std::int64_t count = 0;
-                 for (std::int64_t i = 0; i < n; ++i) {
-                   const bool counts = report_row(rows[i], solvers[i]) && want_gradients;
-                   if (counts) {
-                     row_of[count] = rows[i];
-                     active[count++] = solvers + i;
-                   } else if (want_gradients) {
-                     store_row_gradients<T>(gradients, dims, rows[i], 0, nullptr, 0.0);
-                     TableGradients<T>(gradients, dims, rows[i]).clear(0, nullptr);
-                     reducer.skip(reducer.slot(rows[i] - begin));
-                   }
-                 }
-                 if (count == 0) return;
-                 Wanted of_rows = wanted;
-                 std::optional<TableGradients<T>> tables[kLockstep];
-                 for (std::int64_t i = 0; want_tables && i < count; ++i) {
-                   const std::int64_t b = row_of[i];
-                   of_rows.tables[i] = &tables[i].emplace(gradients, dims, b);
-                   tables[i]->clear(active[i]->row().length, reducer.table(reducer.slot(b - begin)));
-                   tables[i]->begin(weights.empty() ? 1.0 : weights(b), gold);
-                 }
-                 solve_expectations(active, count, of_rows, *pool);
-                 for (std::int64_t i = 0; i < count; ++i) {
-                   const std::int64_t b = row_of[i];
-                   RowExpectations& e = active[i]->expectations();
-                   if (gold != nullptr) subtract_counts(dims, *gold, b, e);
-                   store_row_gradients(gradients, dims, b, active[i]->row().length, &e,
-                                       weights.empty() ? 1.0 : weights(b), pool);
-                   reducer.fill(reducer.slot(b - begin), e, active[i]->row().length);
-                 }
-               });
+    for_groups(
+        potentials, begin, end, [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
+          RowSolver* active[kLockstep] = {solvers, solvers + 1};
+          solve_forward(active, n, *pool);
+          std::int64_t row_of[kLockstep];
+          std::int64_t count = 0;
+          for (std::int64_t i = 0; i < n; ++i) {
+            const bool counts = report_row(rows[i], solvers[i]) && want_gradients;
+            if (counts) {
+              row_of[count] = rows[i];
+              active[count++] = solvers + i;
+            } else if (want_gradients) {
+              store_row_gradients<T>(gradients, dims, rows[i], 0, nullptr, 0.0);
+              TableGradients<T>(gradients, dims, rows[i]).clear(0, nullptr);
+              reducer.skip(reducer.slot(rows[i] - begin));
+            }
+          }
+          if (count == 0) return;
+          Wanted of_rows = wanted;
+          std::optional<TableGradients<T>> tables[kLockstep];
+          for (std::int64_t i = 0; want_tables && i < count; ++i) {
+            const std::int64_t b = row_of[i];
+            of_rows.tables[i] = &tables[i].emplace(gradients, dims, b);
+            tables[i]->clear(active[i]->row().length, reducer.table(reducer.slot(b - begin)));
+            tables[i]->begin(weights.empty() ? 1.0 : weights(b), gold);
+          }
+          solve_expectations(active, count, of_rows, *pool);
+          for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t b = row_of[i];
+            RowExpectations& e = active[i]->expectations();
+            if (gold != nullptr) subtract_counts(dims, *gold, b, e);
+            store_row_gradients(gradients, dims, b, active[i]->row().length, &e,
+                                weights.empty() ? 1.0 : weights(b), pool);
+            reducer.fill(reducer.slot(b - begin), e, active[i]->row().length);
+          }
+        });
     if (want_gradients) reducer.reduce(begin, end, weights);
   }
   reducer.store(gradients);

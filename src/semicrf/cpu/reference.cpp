@@ -65,9 +65,9 @@ void count_segment(const Model& model, const Row& row, ReferenceState& state, do
     const double* transition = model.transition_slice(duration - 1);
     const std::int64_t slice = model.dims.by_duration ? duration - 1 : 0;
     for (std::int64_t from = 0; from < classes; ++from) {
-      const double p = std::exp(state.forward[start * classes + from] +
-                                transition[from * stride + c] + row.transitions(start, from, c) +
-                                log_weight);
+      const double p =
+          std::exp(state.forward[start * classes + from] + transition[from * stride + c] +
+                   row.transitions(start, from, c) + log_weight);
       state.changes[from * stride + c] += p;
       if (out.want_transition) out.transition[(slice * classes + from) * stride + c] += p;
       probability += p;
@@ -91,7 +91,8 @@ double reference_forward(const Model& model, const Row& row, ReferenceState& sta
       double content = 0.0;
       for (std::int64_t k = 1; k <= std::min(model.dims.max_duration, t); ++k) {
         content += row.emission[(t - k) * stride + c];
-        sum.add(enter(model, row, state, t - k, k, c) + segment_score(model, row, t - k, k, c, content));
+        sum.add(enter(model, row, state, t - k, k, c) +
+                segment_score(model, row, t - k, k, c, content));
       }
       state.forward[t * classes + c] = sum.value();
     }

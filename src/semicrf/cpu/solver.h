@@ -79,8 +79,8 @@ class Method {
 struct Wanted {
   bool transition = false;
   bool duration = false;
-  bool boundaries = false;  ///< start and end beyond the row's first and last frame
-  bool segments = false;    ///< RowSolver::segment will be called
+  bool boundaries = false;              ///< start and end beyond the row's first and last frame
+  bool segments = false;                ///< RowSolver::segment will be called
   TableCounts* tables[kLockstep] = {};  ///< for each row: RowExpectations::tables
 };
 

@@ -420,7 +420,8 @@ void Pass::count(std::int64_t s, std::int64_t n, RowExpectations& e) const {
   const double* inner = out.inner.data() + s * stride;
   add_exp_rows(inner, source, scalar, 1, stride, e.start.data() + s * stride);
   if (wants_segments(e)) {
-    for (std::int64_t c = 0; c < stride; ++c) out.shares[c] = e.start[s * stride + c] / out.shares[c];
+    for (std::int64_t c = 0; c < stride; ++c)
+      out.shares[c] = e.start[s * stride + c] / out.shares[c];
     scale_rows(out.shares.data(), n, stride, out.terms.data());
     for (std::int64_t i = 0; e.want_duration && i < n * stride; ++i) e.duration[i] += out.terms[i];
     e.tables->segments(s, n, out.terms.data());

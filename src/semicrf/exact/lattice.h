@@ -57,7 +57,7 @@ struct Lattice {
   // Scratch.
   Matrix transition;
   Matrix backwards;
-  Matrix timed;            ///< one slice, with the transition scores of one boundary
+  Matrix timed;  ///< one slice, with the transition scores of one boundary
   AlignedDoubles timed_log;
   AlignedDoubles shares;
   AlignedDoubles segment_counts;

@@ -15,8 +15,8 @@ void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* o
 /// rows[i, c] *= factor[c] over n rows.
 void scale_rows(const double* factor, std::int64_t n, std::int64_t stride, double* rows);
 
-/// column_max[c] = the largest of rows[i, c], and linear[i, c] = exp(rows[i, c] - column_max[c]) over
-/// n rows; -inf and 0 where all are -inf.
+/// column_max[c] = the largest of rows[i, c], and linear[i, c] = exp(rows[i, c] - column_max[c])
+/// over n rows; -inf and 0 where all are -inf.
 void exp_columns(const double* rows, std::int64_t n, std::int64_t stride, double* linear,
                  double* column_max);
 

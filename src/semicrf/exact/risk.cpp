@@ -31,9 +31,9 @@ class Allowed {
     const std::int64_t longest = x_.model.dims.max_duration;
     const std::int64_t k = std::min(e - s, longest);
     return x_.model.duration[(k - 1) * stride_ + c] > kNegInf &&
-           x_.row.segments(s, k, c) > kNegInf &&
-           (e - s <= longest || x_.tail[c] > kNegInf) && finite(x_.row.start, s, c) &&
-           finite(x_.row.end, e - 1, c) && (s > 0 || x_.model.initial[c] > kNegInf) &&
+           x_.row.segments(s, k, c) > kNegInf && (e - s <= longest || x_.tail[c] > kNegInf) &&
+           finite(x_.row.start, s, c) && finite(x_.row.end, e - 1, c) &&
+           (s > 0 || x_.model.initial[c] > kNegInf) &&
            (e < x_.row.length || x_.model.final[c] > kNegInf);
   }
   bool frame(std::int64_t t, std::int64_t c) const {

@@ -119,7 +119,8 @@ void GradientReducer::begin(const Dims& dims, bool want_transition, bool want_du
   dims_ = dims;
   transition_ = want_transition ? dims.slices() * dims.classes * dims.stride : 0;
   duration_ = want_duration ? dims.max_duration * dims.stride : 0;
-  table_ = want_table && dims.shared_transition_scores ? dims.frames * dims.classes * dims.stride : 0;
+  table_ =
+      want_table && dims.shared_transition_scores ? dims.frames * dims.classes * dims.stride : 0;
   slot_size_ = padded(transition_ + duration_ + 2 * dims.stride + table_ + 1);
   const std::int64_t least = slot_size_ > kWaveDoubles ? 2 : 8;
   wave_ = std::clamp<std::int64_t>(kWaveDoubles / slot_size_, least,

@@ -112,9 +112,11 @@ const double* load_frames(const char* name, const View<const T, 3>& view, const 
 /// Looks at the numbers of a row's tables that are within its length.
 void check_tables(const Row& row, const Dims& dims, std::int64_t b) {
   const std::int64_t classes = dims.classes;
-  std::vector<double> scores(static_cast<std::size_t>(classes * std::max(dims.max_duration, classes)));
+  std::vector<double> scores(
+      static_cast<std::size_t>(classes * std::max(dims.max_duration, classes)));
   const auto find_bad = [&](std::int64_t n) {
-    return std::find_if_not(scores.begin(), scores.begin() + n * classes, is_score) - scores.begin();
+    return std::find_if_not(scores.begin(), scores.begin() + n * classes, is_score) -
+           scores.begin();
   };
   for (std::int64_t s = 0; s < row.length && row.segments.present(); ++s) {
     const std::int64_t n = std::min(dims.max_duration, row.length - s);
@@ -132,10 +134,11 @@ void check_tables(const Row& row, const Dims& dims, std::int64_t b) {
     std::fill_n(scores.begin(), classes * classes, 0.0);
     row.transitions.add(s, classes, scores.data());
     if (const std::int64_t i = find_bad(classes); i < classes * classes)
-      throw DataError(fmt::format(
-          "semicrf: transition_scores at batch {}, time {}, from {}, to {} is {}; scores are finite "
-          "or -inf",
-          b, s, i / classes, i % classes, scores[static_cast<std::size_t>(i)]));
+      throw DataError(
+          fmt::format("semicrf: transition_scores at batch {}, time {}, from {}, to {} is {}; "
+                      "scores are finite "
+                      "or -inf",
+                      b, s, i / classes, i % classes, scores[static_cast<std::size_t>(i)]));
   }
 }
 

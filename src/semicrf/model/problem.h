@@ -62,7 +62,8 @@ struct Model {
 template <class T>
 void load_model(const Potentials<T>& potentials, const Dims& dims, Model& model);
 
-/// What all frames share, of scores whose frames come later; tables, for check_potentials to refuse.
+/// What all frames share, of scores whose frames come later; tables, for check_potentials to
+/// refuse.
 template <class T>
 Potentials<T> shared_scores(const Potentials<T>& all) {
   Potentials<T> shared;
@@ -105,7 +106,8 @@ void for_frames(ThreadPool* pool, std::int64_t frames, const Body& body) {
   pool->run((frames + kPart - 1) / kPart, std::ref(part));
 }
 
-/// Reads frames [0, length) of a row, and looks at its part of the tables. Throws DataError for NaN or +inf.
+/// Reads frames [0, length) of a row, and looks at its part of the tables. Throws DataError for NaN
+/// or +inf.
 template <class T>
 Row load_row(const Potentials<T>& potentials, const Dims& dims, std::int64_t row,
              RowBuffers& buffers, ThreadPool* pool = nullptr);
@@ -119,7 +121,7 @@ struct RowExpectations {
   AlignedDoubles duration;    ///< (K, stride); only when wanted
   bool want_transition = true;
   bool want_duration = true;
-  bool want_boundaries = true;  ///< else only the first row of start and the last of end count
+  bool want_boundaries = true;    ///< else only the first row of start and the last of end count
   TableCounts* tables = nullptr;  ///< where the counts of tables go; null: nowhere
 };
 

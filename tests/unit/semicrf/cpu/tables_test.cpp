@@ -27,8 +27,7 @@ void for_tables(const Body& body) {
     for (const Size& size : kSizes) {
       for (int option = 0; option < 8; ++option) {
         Rng rng(++seed);
-        auto base =
-            random_problem<T>(2, size.frames, size.K, size.C, option % 2 == 1, draw, rng);
+        auto base = random_problem<T>(2, size.frames, size.K, size.C, option % 2 == 1, draw, rng);
         const std::uint64_t mask = option < 2 ? 15 : rng.below(16);
         base.with_initial = mask & 1, base.with_final = mask & 2;
         base.with_start = mask & 4, base.with_end = mask & 8;
@@ -318,8 +317,7 @@ TEST(TablesInScopes, PartialLossAndItsGradientsAreThoseOfTheList) {
       ASSERT_GT(inside, -kInf);
       EXPECT_NEAR(loss[b], oracle.log_partition - inside, 1e-12);
       for (std::size_t i = 0; i < oracle.paths.size(); ++i) {
-        const double amount =
-            weights[b] * (oracle.probability(i) - std::exp(within[i] - inside));
+        const double amount = weights[b] * (oracle.probability(i) - std::exp(within[i] - inside));
         const Path& path = oracle.paths[i];
         for (std::size_t j = 0; j < path.size(); ++j) {
           const auto [s, d, c] = path[j];
@@ -381,8 +379,8 @@ TEST(TablesInScopes, SamplesBoundariesAndTheLeastRiskFollowTheList) {
         for (const auto& theirs : oracle.paths[j])
           for (const auto& mine : oracle.paths[i])
             if (mine.start == theirs.start) hits += oracle.probability(j);
-      best_f1[0] = std::max(
-          best_f1[0], 2.0 * hits / (static_cast<double>(oracle.paths[i].size()) + segments));
+      best_f1[0] = std::max(best_f1[0],
+                            2.0 * hits / (static_cast<double>(oracle.paths[i].size()) + segments));
     }
     Segmentations best;
     std::vector<double> f1(1);
@@ -445,8 +443,7 @@ TEST(TablesAlike, FastIsTheReferenceWhereLabelsAndDurationsFillSeveralVectors) {
     for (const bool by_duration : {false, true}) {
       for (const Changes changes : {Changes::kNone, Changes::kShared, Changes::kByRow}) {
         SCOPED_TRACE(fmt::format("seed {}", ++seed));
-        const auto p =
-            some_tables(3, size.frames, size.K, size.C, by_duration, changes, seed);
+        const auto p = some_tables(3, size.frames, size.K, size.C, by_duration, changes, seed);
         Rng rng(seed);
         const Segmentations gold = random_gold(p.base, rng);
         std::vector<double> loss[2] = {std::vector<double>(3), std::vector<double>(3)};
@@ -603,8 +600,8 @@ TEST(TablesRefused, WhatTakesNoTablesSaysSo) {
   direction.scores.emission = without.emission;
   AlongResult<double> along;
   along.derivative = number;
-  expect_error<UsageError>(
-      [&] { inference.derivatives_along(with, {}, false, direction, along); }, text);
+  expect_error<UsageError>([&] { inference.derivatives_along(with, {}, false, direction, along); },
+                           text);
   expect_error<UsageError>([&] { OnlineDecoder decoder(with); }, text);
   expect_error<UsageError>([&] { BlockPosterior posterior(with); }, text);
   const LabelOrders order;
