@@ -356,6 +356,11 @@ def test_vmap_over_tables_goes_over_the_examples(torch):
         for i in range(2):
             pair = [x if d is None else x[i] for d, x in zip(over, arguments, strict=True)]
             torch.testing.assert_close(mapped[i], value(*pair))
+    # Without transitions by time the examples are rows of one batch.
+    alone = torch.vmap(lambda x: value(x, None))(tables)
+    torch.testing.assert_close(alone[1], value(tables[1], None))
+    gradients = torch.vmap(torch.func.grad(lambda x: value(x, None).sum()))(tables)
+    torch.testing.assert_close(gradients[0], torch.func.grad(lambda x: value(x, None).sum())(table))
 
 
 def test_the_compiler_of_pytorch_keeps_tables_as_an_operation(torch):

@@ -508,6 +508,21 @@ TEST(TablesAlike, ThreadsAndStridesDoNotShowInABit) {
   }
 }
 
+TEST(TablesAlike, TablesInSixteenBitsAreTheirNumbers) {
+  const auto p = some_tables(2, 20, 5, 3, false, Changes::kByRow, 550);
+  TableProblem<BFloat16> half{p.base.to<BFloat16>(), true, p.changes, {}, {}};
+  for (const double x : p.segments) half.segments.emplace_back(x);
+  for (const double x : p.pairs) half.pairs.emplace_back(x);
+  TableProblem<double> same{half.base.to<double>(), true, p.changes, {}, {}};
+  for (const BFloat16 x : half.segments) same.segments.push_back(static_cast<double>(x));
+  for (const BFloat16 x : half.pairs) same.pairs.push_back(static_cast<double>(x));
+  Engine engine(1);
+  std::vector<double> found(2), wanted(2);
+  engine.log_partition(half.potentials(), {found, {}});
+  engine.log_partition(same.potentials(), {wanted, {}});
+  EXPECT_EQ(found, wanted);
+}
+
 TEST(TablesAlike, ARowIsTheSameInOtherCompanyAndManyWaves) {
   // So many numbers in a shared table that rows go in waves.
   const auto p = some_tables(11, 60, 4, 9, false, Changes::kByRow, 600);
