@@ -307,8 +307,9 @@ class SemiCRF:
 
     def cross_entropy(self, other: SemiCRF) -> Array:
         """-E[log p(segmentation) under `other`] in nats, (B,) float64, of segmentations of this
-        model; +inf where this one allows what the other forbids. For models without constraints and
-        tail that agree on the shapes of emission, transition and duration, and on lengths."""
+        model; +inf where this one allows what the other forbids. For models without constraints,
+        tail and tables that agree on the shapes of emission, transition and duration, and on
+        lengths."""
         return self._compared("cross_entropy", _native.cross_entropy, other)
 
     def kl(self, other: SemiCRF) -> Array:

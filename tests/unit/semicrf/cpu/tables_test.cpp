@@ -523,8 +523,29 @@ TEST(TablesAlike, TablesInSixteenBitsAreTheirNumbers) {
   EXPECT_EQ(found, wanted);
 }
 
-TEST(TablesAlike, ARowIsTheSameInOtherCompanyAndManyWaves) {
-  // So many numbers in a shared table that rows go in waves.
+TEST(TablesAlike, ASharedTableSumsRowsInTheirOrderInSeveralWaves) {
+  constexpr std::int64_t kRows = 11, kFrames = 700, kLabels = 40;  // of which a wave has eight
+  const auto p = some_tables(kRows, kFrames, 2, kLabels, false, Changes::kShared, 650);
+  const auto gradient = [&](const std::vector<double>& weights) {
+    Engine engine(2);
+    std::vector<double> found(p.pairs.size());
+    Gradients<double> gradients;
+    gradients.transition_scores = {found.data(), {1, kFrames, kLabels, kLabels}};
+    engine.log_partition(p.potentials(), {}, gradients, weights);
+    return found;
+  };
+  std::vector<double> sum(p.pairs.size(), 0.0);
+  std::vector<double> weights(kRows, 0.0);
+  for (const std::int64_t b : {0, 8, 10}) {
+    std::vector<double> one(kRows, 0.0);
+    one[b] = weights[b] = 1.5 + static_cast<double>(b);
+    const std::vector<double> part = gradient(one);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  }
+  EXPECT_EQ(gradient(weights), sum);
+}
+
+TEST(TablesAlike, ARowIsTheSameInOtherCompany) {
   const auto p = some_tables(11, 60, 4, 9, false, Changes::kByRow, 600);
   Engine engine(3);
   std::vector<double> all(11), one(1);
