@@ -7,6 +7,10 @@
 
 namespace segfuse::semicrf::testing {
 
+struct TableSize {
+  std::int64_t frames, K, C;
+};
+
 enum class Changes { kNone, kShared, kByRow };
 
 /// A problem with tables that own their numbers. What no segmentation reads is NaN.
@@ -63,6 +67,17 @@ TableProblem<T> random_tables(Problem<T> base, bool with_segments, Changes chang
     }
   }
   return p;
+}
+
+/// Small random problems with tables, all scores finite.
+template <class T = double>
+TableProblem<T> some_tables(std::int64_t B, std::int64_t frames, std::int64_t K, std::int64_t C,
+                            bool by_duration, Changes changes, std::uint64_t seed) {
+  Rng rng(seed);
+  auto base = random_problem<T>(B, frames, K, C, by_duration, gaussian, rng);
+  for (std::int64_t b = 0; b < B; ++b)
+    base.lengths.push_back(b == 0 ? frames : static_cast<std::int64_t>(rng.below(frames + 1)));
+  return random_tables<T>(base, true, changes, gaussian, rng);
 }
 
 /// What the rounding of sums may amount to, tables included.
