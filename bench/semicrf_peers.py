@@ -17,6 +17,7 @@ import warnings
 
 import torch
 
+import segfuse
 import segfuse.torch as st
 
 
@@ -136,6 +137,56 @@ def semi_markov(device, threads, rows_, frames, longest, classes):
     return row(name, device, threads, "torch-struct 0.5", run_ours, run_theirs)
 
 
+def plain_losses(table, transition, gold):
+    """-log p(gold) of segment scores (B, T, K, C) and a matrix, or one for each boundary: the recursion
+    as PyTorch's operations on all rows, durations and labels at once, a boundary after the other."""
+    batch, frames, longest, classes = table.shape
+    durations = torch.arange(longest)
+    starts = torch.arange(frames)[:, None] - durations  # of what ends with each frame
+    ending = table[:, starts.clamp(min=0), durations].unbind(1)
+    matrices = [transition] * frames if transition.dim() == 2 else transition.unbind(0)
+    entered = [table.new_zeros(batch, classes)]
+    for t in range(frames):
+        n = min(longest, t + 1)
+        before = torch.stack(entered[: -1 - n : -1], 1)
+        value = torch.logsumexp(before + ending[t][:, :n], 1)
+        if t + 1 < frames:
+            entered.append(torch.logsumexp(value[:, :, None] + matrices[t + 1], 1))
+    scores = []
+    for b, row in enumerate(gold):
+        s, d, c = (torch.tensor(column) for column in zip(*row, strict=True))
+        changes = transition[c[:-1], c[1:]]
+        if transition.dim() == 3:
+            changes = transition[s[1:], c[:-1], c[1:]]
+        scores.append(table[b, s, d - 1, c].sum() + changes.sum())
+    return torch.logsumexp(value, 1) - torch.stack(scores)
+
+
+def segment_table(device, threads, rows_, frames, longest, classes, by_time):
+    """Loss and gradients with a table of segment scores, and with transitions by time."""
+    torch.manual_seed(1)
+    table = torch.randn(rows_, frames, longest, classes, device=device, requires_grad=True)
+    shape = (frames, classes, classes) if by_time else (classes, classes)
+    transition = torch.randn(shape, device=device, requires_grad=True)
+    zeros = [torch.zeros(n, device=device) for n in ((rows_, frames, classes), (longest, classes))]
+    matrix = torch.zeros(classes, classes, device=device) if by_time else transition
+    gold = [[(t, 5, (b + t) % classes) for t in range(0, frames, 5)] for b in range(rows_)]
+    packed = segfuse.Segmentations.from_rows(gold)
+
+    def run_ours():
+        tables = {"segment_scores": table, "transition_scores": transition if by_time else None}
+        loss = st.loss(zeros[0], matrix, zeros[1], packed, **tables, reduction="sum")
+        return loss.detach(), *torch.autograd.grad(loss, [table, transition])
+
+    def run_theirs():
+        loss = plain_losses(table, transition, gold).sum()
+        return loss.detach(), *torch.autograd.grad(loss, [table, transition])
+
+    kind = "table_by_time" if by_time else "table"
+    name = f"peer_{kind}_loss_grad_B{rows_}_T{frames}_K{longest}_C{classes}"
+    return row(name, device, threads, "PyTorch, vectorised", run_ours, run_theirs)
+
+
 def attempt(rows, make, *arguments):
     try:
         rows.append(make(*arguments))
@@ -153,11 +204,14 @@ def attempt(rows, make, *arguments):
 def main():
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     torch.set_num_threads(threads)
+    segfuse.set_threads(threads)
     cpu = torch.device("cpu")
     rows = []
     attempt(rows, linear_chain, cpu, threads, 32, 1000, 39)
     # torch-struct multiplies matrices over (duration, label) pairs: sizes stay small.
     attempt(rows, semi_markov, cpu, threads, 2, 100, 6, 6)
+    attempt(rows, segment_table, cpu, threads, 8, 1000, 30, 20, False)
+    attempt(rows, segment_table, cpu, threads, 8, 1000, 30, 20, True)
     if torch.cuda.is_available() and threads == 1:
         gpu = torch.device("cuda")
         attempt(rows, linear_chain, gpu, 1, 32, 1000, 39)

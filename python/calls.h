@@ -14,7 +14,7 @@ namespace segfuse::python {
 void set_threads(int threads);
 int get_threads();
 
-/// Seven arrays or None, in the order of semicrf::Gradients, to be written.
+/// Nine arrays or None, in the order of semicrf::Gradients, to be written.
 using GradientArrays = nb::tuple;
 
 // Every output below is an array to be written, or None when it is not wanted. A scope may be null:

@@ -93,9 +93,10 @@ nb::tuple arrays_of(const Segments& segments) {
 void bind_problem(nb::module_& m) {
   nb::class_<Problem>(m, "Problem")
       .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle,
-                    nb::handle, nb::handle, std::uintptr_t>(),
+                    nb::handle, nb::handle, nb::handle, nb::handle, std::uintptr_t>(),
            "emission"_a.none(), "transition"_a.none(), "duration"_a.none(), "initial"_a.none(),
-           "final"_a.none(), "start"_a.none(), "end"_a.none(), "lengths"_a.none(), "stream"_a)
+           "final"_a.none(), "start"_a.none(), "end"_a.none(), "segment_scores"_a.none(),
+           "transition_scores"_a.none(), "lengths"_a.none(), "stream"_a)
       .def_prop_ro("dtype", &Problem::dtype)
       .def_prop_ro("batch", &Problem::batch)
       .def_prop_ro("frames", &Problem::frames)

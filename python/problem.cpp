@@ -105,7 +105,21 @@ template <class T>
 sc::View<const T, 3> Problem::transition(nb::handle object) {
   const Input array = import_input("transition", object);
   if (array.ndim() == 2) return sc::with_leading_axis(scores<T, 2>("transition", "", object));
+  if (array.ndim() == 4)
+    throw UsageError(fmt::format(
+        "semicrf: transition has shape {}, expected (C, C) or (K, C, C); scores of transitions by "
+        "time are transition_scores",
+        shape_text(array)));
   return scores<T, 3>("transition", "(C, C) or (K, C, C)", object);
+}
+
+template <class T>
+sc::View<const T, 4> Problem::transition_table(nb::handle object) {
+  if (object.is_none()) return {};
+  const Input array = import_input("transition_scores", object);
+  if (array.ndim() == 3)
+    return sc::with_leading_axis(scores<T, 3>("transition_scores", "", object));
+  return scores<T, 4>("transition_scores", "(T, C, C) or (B, T, C, C)", object);
 }
 
 sc::Lengths Problem::lengths(nb::handle object) {
@@ -113,22 +127,25 @@ sc::Lengths Problem::lengths(nb::handle object) {
   return lengths_of(take("lengths", object));
 }
 
-Problem::Problem(nb::handle emission, nb::handle transition_scores, nb::handle duration,
+Problem::Problem(nb::handle emission, nb::handle transition_matrix, nb::handle duration,
                  nb::handle initial, nb::handle final, nb::handle start, nb::handle end,
-                 nb::handle row_lengths, std::uintptr_t stream)
+                 nb::handle segment_scores, nb::handle transition_scores, nb::handle row_lengths,
+                 std::uintptr_t stream)
     : stream_(reinterpret_cast<void*>(stream)) {
-  arrays_.reserve(9);
+  arrays_.reserve(11);
   const Input first = import_input("emission", emission);
   static_cast<void>(import_input("duration", duration));  // the other scores may be None
   device_ = device_of(first);
   const auto read = [&]<class T>(sc::Potentials<T> p) {
     p.emission = scores<T, 3>("emission", "(B, T, C)", emission);
-    p.transition = transition<T>(transition_scores);
+    p.transition = transition<T>(transition_matrix);
     p.duration = scores<T, 2>("duration", "(K, C)", duration);
     p.initial = scores<T, 1>("initial", "(C,)", initial);
     p.final = scores<T, 1>("final", "(C,)", final);
     p.start = scores<T, 3>("start", "(B, T, C)", start);
     p.end = scores<T, 3>("end", "(B, T, C)", end);
+    p.segment_scores = scores<T, 4>("segment_scores", "(B, T, K, C)", segment_scores);
+    p.transition_scores = transition_table<T>(transition_scores);
     p.lengths = lengths(row_lengths);
     extents_ = p.emission.extents();
     max_duration_ = p.duration.extent(0);

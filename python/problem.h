@@ -16,8 +16,8 @@ class Problem {
 
   /// Each array but the first three may be None. The stream is that of a CUDA device.
   Problem(nb::handle emission, nb::handle transition, nb::handle duration, nb::handle initial,
-          nb::handle final, nb::handle start, nb::handle end, nb::handle lengths,
-          std::uintptr_t stream);
+          nb::handle final, nb::handle start, nb::handle end, nb::handle segment_scores,
+          nb::handle transition_scores, nb::handle lengths, std::uintptr_t stream);
 
   const Device& device() const { return device_; }
   void* stream() const { return stream_; }
@@ -38,6 +38,8 @@ class Problem {
   semicrf::View<const T, N> scores(const char* name, const char* axes, nb::handle object);
   template <class T>
   semicrf::View<const T, 3> transition(nb::handle object);
+  template <class T>
+  semicrf::View<const T, 4> transition_table(nb::handle object);
   semicrf::Lengths lengths(nb::handle object);
 
   std::vector<Input> arrays_;

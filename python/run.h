@@ -44,6 +44,15 @@ class CallArrays {
     return semicrf::with_leading_axis(matrix);
   }
 
+  /// The gradient of transition_scores has its three or four axes.
+  template <class T>
+  semicrf::View<T, 4> take_table(nb::handle object) {
+    const char* name = "transition_scores gradient";
+    if (object.is_none()) return {};
+    if (import_output(name, object).ndim() == 4) return take<T, 4>(name, object);
+    return semicrf::with_leading_axis(take<T, 3>(name, object));
+  }
+
   /// The direction along transition has its two or three axes.
   template <class T>
   semicrf::View<const T, 3> read_transition(nb::handle object) {
@@ -72,8 +81,8 @@ class CallArrays {
   semicrf::Gradients<T> take_gradients(const std::optional<GradientArrays>& arrays) {
     semicrf::Gradients<T> g;
     if (!arrays) return g;
-    if (arrays->size() != 7)
-      throw UsageError(fmt::format("semicrf: {} gradient arrays, expected 7", arrays->size()));
+    if (arrays->size() != 9)
+      throw UsageError(fmt::format("semicrf: {} gradient arrays, expected 9", arrays->size()));
     g.emission = take<T, 3>("emission gradient", (*arrays)[0]);
     g.transition = take_transition<T>((*arrays)[1]);
     g.duration = take<T, 2>("duration gradient", (*arrays)[2]);
@@ -81,6 +90,8 @@ class CallArrays {
     g.final = take<T, 1>("final gradient", (*arrays)[4]);
     g.start = take<T, 3>("start gradient", (*arrays)[5]);
     g.end = take<T, 3>("end gradient", (*arrays)[6]);
+    g.segment_scores = take<T, 4>("segment_scores gradient", (*arrays)[7]);
+    g.transition_scores = take_table<T>((*arrays)[8]);
     return g;
   }
 
@@ -148,6 +159,12 @@ void run(const Problem& problem, const Scope* scope, const Prepare& prepare) {
                     to_text(device)));
   std::visit(
       [&](const auto& potentials) {
+        if (!device.is_cpu() &&
+            !(potentials.segment_scores.empty() && potentials.transition_scores.empty()))
+          throw UsageError(
+              fmt::format("semicrf: emission is on {}, and segment_scores and transition_scores "
+                          "work on the CPU only; move the arrays there",
+                          to_text(device)));
         CallArrays arrays(device);
         const auto call = prepare(potentials, arrays);
         const nb::gil_scoped_release release;

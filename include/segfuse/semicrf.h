@@ -7,7 +7,8 @@
 //
 //   initial[y_1] + final[y_n] + sum_{i>=2} transition[y_{i-1}, y_i]
 //   + sum_i ( sum_{t=s_i}^{s_i+d_i-1} emission[t, y_i] + duration[d_i - 1, y_i]
-//             + start[s_i, y_i] + end[s_i + d_i - 1, y_i] )
+//             + start[s_i, y_i] + end[s_i + d_i - 1, y_i] + segment_scores[s_i, d_i - 1, y_i] )
+//   + sum_{i>=2} transition_scores[s_i, y_{i-1}, y_i]
 //
 // and its probability exp(score - log_partition). Letters: B rows, T frames, K longest duration,
 // C classes. Scores are natural logarithms; -inf forbids. NaN or +inf inside a row is a DataError
@@ -79,12 +80,16 @@ class View {
   Axes strides_{};
 };
 
-/// The same matrix with a leading axis of one: how a (C, C) transition is passed.
-template <class T>
-View<T, 3> with_leading_axis(const View<T, 2>& matrix) {
-  return {matrix.data(),
-          {1, matrix.extent(0), matrix.extent(1)},
-          {0, matrix.stride(0), matrix.stride(1)}};
+/// The same numbers with a leading axis of one: how a (C, C) transition is passed.
+template <class T, int N>
+View<T, N + 1> with_leading_axis(const View<T, N>& view) {
+  typename View<T, N + 1>::Axes extents{1};
+  typename View<T, N + 1>::Axes strides{0};
+  for (std::size_t axis = 0; axis < view.extents().size(); ++axis) {
+    extents[axis + 1] = view.extents()[axis];
+    strides[axis + 1] = view.strides()[axis];
+  }
+  return {view.data(), extents, strides};
 }
 
 /// Row lengths (B), 0 <= length <= T, as either integer type. Empty: every row has T frames.
@@ -145,12 +150,18 @@ struct Potentials {
   View<const T, 3> start;     ///< (B, T, C) or empty (0): a segment's first frame
   View<const T, 3> end;       ///< (B, T, C) or empty (0): a segment's last frame
   Lengths lengths;            ///< (B) or empty (T)
+  /// (B, T, K, C) or empty (0): [., s, d-1, c] is for a segment of d frames that starts at s. What
+  /// reaches beyond the row's length is never read.
+  View<const T, 4> segment_scores;
+  /// (B, T, C, C), or (1, T, C, C) for all rows, or empty (0): [., s, from, to] is for a change at
+  /// a segment that starts at s > 0. These two are for the CPU; who takes them: docs/semicrf.md.
+  View<const T, 4> transition_scores;
 };
 
 /// Derivatives of sum_b weight_b * value_b by each input, written over what was there; an empty
 /// view is not computed. Shapes as in Potentials (transition with the same leading extent).
-/// emission, start and end hold each row's own part; the others sum over rows, in row order, in
-/// double.
+/// emission, start, end, segment_scores and transition_scores (B, T, C, C) hold each row's own
+/// part; the others sum over rows, in row order, in double.
 template <class T>
 struct Gradients {
   View<T, 3> emission;
@@ -160,6 +171,8 @@ struct Gradients {
   View<T, 1> final;
   View<T, 3> start;
   View<T, 3> end;
+  View<T, 4> segment_scores;
+  View<T, 4> transition_scores;
 };
 
 /// What happened to a row.

@@ -23,6 +23,8 @@ class Problem:
         final: Any,
         start: Any,
         end: Any,
+        segment_scores: Any,
+        transition_scores: Any,
         lengths: Any,
         stream: int,
     ) -> None: ...

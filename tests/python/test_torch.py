@@ -187,7 +187,7 @@ def test_compile_with_changing_sizes():
 
 def test_operations_pass_the_checks_of_torch():
     scores = leaves(random_model(full=False))
-    scores.append(None)
+    scores += [None] * 3  # two tables and a tail
     gold = (LENGTHS, LABELS, *[None] * 10, -100, False, False)
     weights = torch.ones(3, dtype=torch.float64)
     detached = [None if s is None else s.detach() for s in scores]

@@ -392,12 +392,13 @@ def test_operations_pass_opcheck():
     scores = scores_of("full")
     along = [x.clone() for x in scores.values()]
     leaves = [x.requires_grad_() for x in scores.values()]
-    inputs = (*leaves, None, LENGTH_TENSOR, *[None] * 11, -100, False, False)
+    no = (None, None, None)  # two tables and a tail
+    inputs = (*leaves, *no, LENGTH_TENSOR, *[None] * 11, -100, False, False)
     weights = torch.ones(3).double()
     for operation, arguments in {
-        "derivative": (*inputs, *along, None),
-        "curvature": (*inputs, *along, None, *along, None),
-        "hessian_product": (weights, *inputs, *along, None, 127),
+        "derivative": (*inputs, *along, *no),
+        "curvature": (*inputs, *along, *no, *along, *no),
+        "hessian_product": (weights, *inputs, *along, *no, 127),
     }.items():
         # Its gradients by the scores are refused, which the last check would try.
         utils = ("test_schema", "test_autograd_registration", "test_faketensor")

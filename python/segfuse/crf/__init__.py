@@ -5,7 +5,9 @@ A segmentation of a row of L frames is a list of segments (start s, duration d, 
 
     initial[y_1] + final[y_n] + sum over i >= 2 of transition[y_{i-1}, y_i]
     + sum over i of (emission[s_i : s_i + d_i, y_i].sum() + duration[d_i - 1, y_i]
-                     + start[s_i, y_i] + end[s_i + d_i - 1, y_i])
+                     + start[s_i, y_i] + end[s_i + d_i - 1, y_i]
+                     + segment_scores[s_i, d_i - 1, y_i])
+    + sum over i >= 2 of transition_scores[s_i, y_{i-1}, y_i]
 
 and its probability exp(score - log_partition). Scores are natural logarithms; -inf forbids.
 
@@ -18,7 +20,7 @@ works, and results are the same bits for any number of threads.
 
 PyTorch tensors may lie on a CUDA device: log_partition, loss, score, posteriors, viterbi and the
 gradients work there, on the current stream, and wait for it to report errors (`segfuse.torch` does
-not wait, and has autograd).
+not wait, and has autograd); segment_scores and transition_scores are for the CPU.
 
 What needs constraints, a tail, alternatives, samples, divergences or risks runs in the log domain,
 in double, and is slower by a small factor.

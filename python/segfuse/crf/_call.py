@@ -13,7 +13,9 @@ from ._constraints import Constraints, native_scope, native_tail, whole_scope
 from ._segmentations import Segmentations, native_from_labels, native_of, split_of
 
 SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
-"""The scores of a model, in the order in which tuples of arrays hold them."""
+"""The scores that every function takes, in the order in which tuples of arrays hold them."""
+TABLES = ("segment_scores", "transition_scores")
+"""Those that follow them."""
 
 
 class Call:
@@ -24,7 +26,7 @@ class Call:
     ) -> None:
         self.scores = tuple(
             _arrays.readable(name, array, differentiable=differentiable)
-            for name, array in zip(SCORES, inputs, strict=True)
+            for name, array in zip((*SCORES, *TABLES), inputs, strict=True)
         )
         self.emission = self.scores[0]
         _need_rows_of_durations(self.emission, self.scores[2])

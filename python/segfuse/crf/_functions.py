@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .._errors import UsageError
-from ._call import SCORES
+from ._call import SCORES, TABLES
 from ._semicrf import Array, SemiCRF
 
 Result = TypeVar("Result")
 
-_PLAIN = (*SCORES, "lengths")
+_PLAIN = (*SCORES, *TABLES, "lengths")
 _TAILED = (*_PLAIN, "tail")
 _SCOPED = (*_PLAIN, "constraints", "tail")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from .._errors import UsageError
 from .._numbers import seed_of, whole
-from ._call import Call, gold_of
+from ._call import SCORES, TABLES, Call, gold_of
 from ._constraints import Constraints, native_scope, whole_scope
 from ._segmentations import (
     IGNORE,
@@ -38,6 +38,8 @@ class Gradients:
     start: Array
     end: Array
     tail: Array = None
+    segment_scores: Array = None
+    transition_scores: Array = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,10 @@ class SemiCRF:
             log_partition without is the log of the probability that they hold.
         tail: (C,) lets a segment of label c have d > K frames, at the score of K frames (emissions
             of all d) plus (d - K) tail[c]. Without it no segment is longer than K.
+        segment_scores: (B, T, K, C), [b, t, d - 1, c] is added for a segment of label c that starts
+            at t and has d frames; 0 if absent. What reaches beyond a row's length is never read.
+        transition_scores: (T, C, C) for all rows, or (B, T, C, C), [.., t, i, j] is added to the
+            transition from i to j where a segment of label j starts at t > 0; 0 if absent.
 
     Constraints and a tail make a call slower by a small factor. Some methods are for models without
     them; their help says so.
@@ -119,6 +125,8 @@ class SemiCRF:
     lengths: Array | None = None
     constraints: Constraints | None = None
     tail: Array | None = None
+    segment_scores: Array | None = None
+    transition_scores: Array | None = None
 
     def __repr__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in fields(self)]
@@ -299,8 +307,9 @@ class SemiCRF:
 
     def cross_entropy(self, other: SemiCRF) -> Array:
         """-E[log p(segmentation) under `other`] in nats, (B,) float64, of segmentations of this
-        model; +inf where this one allows what the other forbids. For models without constraints and
-        tail that agree on the shapes of emission, transition and duration, and on lengths."""
+        model; +inf where this one allows what the other forbids. For models without constraints,
+        tail and tables that agree on the shapes of emission, transition and duration, and on
+        lengths."""
         return self._compared("cross_entropy", _native.cross_entropy, other)
 
     def kl(self, other: SemiCRF) -> Array:
@@ -386,7 +395,9 @@ class SemiCRF:
     def _call(self, gold: Gold | None = None, *, differentiable: bool = False) -> Call:
         scores = (self.emission, self.transition, self.duration, self.initial, self.final)
         lengths = self.lengths if gold is None else gold.lengths
-        return Call((*scores, self.start, self.end), lengths, differentiable=differentiable)
+        tables = (self.segment_scores, self.transition_scores)
+        inputs = (*scores, self.start, self.end, *tables)
+        return Call(inputs, lengths, differentiable=differentiable)
 
     def _scope(self) -> _native.Scope:
         return whole_scope(self.constraints, self.tail)
@@ -410,14 +421,16 @@ class SemiCRF:
         arrays = (value, gradients, by_tail, call.weights(weights))
         segments = None if gold is None else gold.segments
         call.evaluate(segments, partial, self.constraints, self.tail, *arrays)
-        return call.result(value), Gradients(*call.results((*gradients, by_tail)))
+        names = (*SCORES, *TABLES, "tail")
+        found = dict(zip(names, call.results((*gradients, by_tail)), strict=True))
+        return call.result(value), Gradients(**found)
 
     def _compared(self, name: str, native: Callable[..., None], other: SemiCRF) -> Array:
         if not isinstance(other, SemiCRF):
             raise UsageError(f"{name} of a {type(other).__name__}, expected a SemiCRF")
         calls = []
         for model in (self, other):
-            model._need_none(name, "constraints", "tail")
+            model._need_none(name, "constraints", "tail", *TABLES)
             calls.append(model._call(differentiable=True))
         value = calls[0].per_row()
         native(calls[0].problem, calls[1].problem, value)

@@ -3,7 +3,8 @@
 They are opaque operations for `torch.compile` and work under autocast (half precision is
 raised to float32). First and second derivatives by every score are exact, in reverse and in forward
 mode, and under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd, hessian and vmap; third ones raise an
-error, and second ones do on a CUDA device.
+error, and second ones do on a CUDA device. Models with segment_scores or transition_scores have
+first derivatives in reverse mode, on the CPU; all else raises an error.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ._durations import (
     TableDurations,
     make_durations,
 )
-from ._ops import DIFFERENTIABLE, NAMES, TENSORS
+from ._ops import DIFFERENTIABLE, KNOWN, NAMES, SEGMENTS, TENSORS
 from ._watch.session import check_numerics, watch
 
 __all__ = [
@@ -127,7 +128,7 @@ def _gold_inputs(labels: Any, segments: Any) -> tuple[Tensor | None, ...]:
     if not isinstance(segments, Segmentations):
         segments = Segmentations.from_rows(segments)
     columns = (segments.row_pointer, segments.start, segments.duration, segments.label)
-    return None, *map(_integers, NAMES[10:14], columns)
+    return None, *map(_integers, NAMES[SEGMENTS], columns)
 
 
 def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, ...]:
@@ -135,7 +136,7 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
     if not isinstance(c, Constraints):
         raise UsageError(f"constraints is of type {type(c).__name__}, expected Constraints")
     known = (c.allowed, c.transitions, c.min_duration, c.max_duration, c.labels, c.boundaries)
-    return tuple(map(_integers, NAMES[14:20], known))
+    return tuple(map(_integers, NAMES[KNOWN], known))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -238,13 +239,16 @@ def log_partition(
     lengths: Tensor | None = None,
     constraints: Constraints | None = None,
     tail: Tensor | None = None,
+    segment_scores: Tensor | None = None,
+    transition_scores: Tensor | None = None,
     reduction: Reduction = "none",
 ) -> Tensor:
     """log of the sum of exp(score) over all segmentations, differentiable by every score.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths, constraints, tail: as
-            in `segfuse.log_partition`; half precision is raised to float32.
+        emission, transition, duration, initial, final, start, end, lengths, constraints, tail,
+        segment_scores, transition_scores: as in `segfuse.log_partition`; half precision is raised
+            to float32.
         reduction: ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the gradients
             along with the value.
 
@@ -256,6 +260,7 @@ def log_partition(
     """
     scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
     scope: dict[str, Any] = {"lengths": lengths, "constraints": constraints, "tail": tail}
+    scope |= {"segment_scores": segment_scores, "transition_scores": transition_scores}
     return SemiCRF(emission, transition, duration, **scores, **scope).log_partition(reduction)
 
 
@@ -271,6 +276,8 @@ def loss(
     end: Tensor | None = None,
     lengths: Tensor | None = None,
     tail: Tensor | None = None,
+    segment_scores: Tensor | None = None,
+    transition_scores: Tensor | None = None,
     reduction: Reduction = "mean",
     ignore: int = IGNORE,
     long_runs: str = "error",
@@ -278,8 +285,8 @@ def loss(
     """-log p(gold segmentation), never negative, differentiable by every score.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths, tail: as in
-            `segfuse.log_partition`; half precision is raised to float32.
+        emission, transition, duration, initial, final, start, end, lengths, tail, segment_scores,
+        transition_scores: as in `segfuse.log_partition`; half precision is raised to float32.
         gold: (B, T) int32 or int64 labels per frame, or `Segmentations`, or one list of
             (start, duration, label) a row. Labels without `lengths` end a row at their first
             `ignore`.
@@ -296,6 +303,7 @@ def loss(
         UsageError, DataError: see `segfuse.loss`.
     """
     scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
+    scores |= {"segment_scores": segment_scores, "transition_scores": transition_scores}
     model = SemiCRF(emission, transition, duration, **scores, lengths=lengths, tail=tail)
     return model.loss(**_by_kind(gold), reduction=reduction, ignore=ignore, long_runs=long_runs)
 
@@ -312,13 +320,15 @@ def partial_loss(
     end: Tensor | None = None,
     lengths: Tensor | None = None,
     tail: Tensor | None = None,
+    segment_scores: Tensor | None = None,
+    transition_scores: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
     """-log P(the constraints hold), the loss for partial labels, differentiable by every score.
 
     Args:
-        emission, transition, duration, initial, final, start, end, lengths, tail: as in
-            `segfuse.log_partition`; half precision is raised to float32.
+        emission, transition, duration, initial, final, start, end, lengths, tail, segment_scores,
+        transition_scores: as in `segfuse.log_partition`; half precision is raised to float32.
         constraints: what is known of each row; see `segfuse.Constraints`.
         reduction: as in `loss`.
 
@@ -330,6 +340,7 @@ def partial_loss(
     """
     scores: dict[str, Any] = {"initial": initial, "final": final, "start": start, "end": end}
     scope: dict[str, Any] = {"lengths": lengths, "constraints": constraints, "tail": tail}
+    scope |= {"segment_scores": segment_scores, "transition_scores": transition_scores}
     return SemiCRF(emission, transition, duration, **scores, **scope).partial_loss(reduction)
 
 
@@ -378,7 +389,9 @@ class SemiMarkovCRF(nn.Module):
         device, dtype: of the parameters.
 
     Shapes:
-        emission: (B, T, num_scores); lengths: (B,); labels: (B, T), -100 in padding.
+        emission: (B, T, num_scores); lengths: (B,); labels: (B, T), -100 in padding;
+        segment_scores: (B, T, K, C) and transition_scores: (T, C, C) or (B, T, C, C), which the
+        methods add to the layer's own scores (see `segfuse.crf.SemiCRF`).
     """
 
     def __init__(
@@ -503,15 +516,24 @@ class SemiMarkovCRF(nn.Module):
         emission: Tensor,
         lengths: Tensor | None = None,
         constraints: Constraints | None = None,
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> SemiCRF:
         """The model over the segmentations of these rows, with all methods of `SemiCRF`."""
-        return self._model(emission, lengths, constraints)
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        return self._model(emission, lengths, constraints, **tables)
 
     def _model(
-        self, emission: Tensor, lengths: Tensor | None, constraints: Constraints | None = None
+        self,
+        emission: Tensor,
+        lengths: Tensor | None,
+        constraints: Constraints | None = None,
+        **tables: Tensor | None,
     ) -> SemiCRF:
         """As `distribution`, behind which FSDP would free the scores if it knew of it."""
-        return SemiCRF(**self.scores(emission), lengths=lengths, constraints=constraints)
+        scope: dict[str, Any] = {"lengths": lengths, "constraints": constraints}
+        return SemiCRF(**self.scores(emission), **scope, **tables)
 
     def forward(
         self,
@@ -519,9 +541,13 @@ class SemiMarkovCRF(nn.Module):
         gold: Gold,
         lengths: Tensor | None = None,
         reduction: Reduction = "mean",
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> Tensor:
         """The same as `loss`, so that wrappers of modules (DDP, FSDP) see the call."""
-        return self.loss(emission, gold, lengths, reduction)
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        return self.loss(emission, gold, lengths, reduction, **tables)
 
     def loss(
         self,
@@ -529,6 +555,9 @@ class SemiMarkovCRF(nn.Module):
         gold: Gold,
         lengths: Tensor | None = None,
         reduction: Reduction = "mean",
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> Tensor:
         """-log p(gold segmentation), never negative.
 
@@ -538,6 +567,7 @@ class SemiMarkovCRF(nn.Module):
                 of (start, duration, label) a row.
             lengths: (B,) frames of each row; without it labels end a row at their first -100.
             reduction: ``"mean"`` or ``"sum"`` over rows, or ``"none"``.
+            segment_scores, transition_scores: tables that are added to the layer's scores.
 
         Returns:
             A scalar, or (B,) for ``"none"``.
@@ -545,7 +575,8 @@ class SemiMarkovCRF(nn.Module):
         Raises:
             UsageError, DataError: see `segfuse.loss`.
         """
-        model = self._model(emission, lengths)
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        model = self._model(emission, lengths, **tables)
         return model.loss(**_by_kind(gold), reduction=reduction, long_runs=self.long_runs)
 
     def partial_loss(
@@ -554,18 +585,26 @@ class SemiMarkovCRF(nn.Module):
         constraints: Constraints,
         lengths: Tensor | None = None,
         reduction: Reduction = "mean",
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> Tensor:
         """-log P(the constraints hold): the loss for partial labels; see `segfuse.Constraints`."""
-        return self._model(emission, lengths, constraints).partial_loss(reduction)
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        return self._model(emission, lengths, constraints, **tables).partial_loss(reduction)
 
     def log_partition(
         self,
         emission: Tensor,
         lengths: Tensor | None = None,
         constraints: Constraints | None = None,
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> Tensor:
         """(B,) float64: log of the sum of exp(score) over all segmentations, differentiable."""
-        return self._model(emission, lengths, constraints).log_partition()
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        return self._model(emission, lengths, constraints, **tables).log_partition()
 
     @torch.no_grad()
     def decode(
@@ -573,9 +612,13 @@ class SemiMarkovCRF(nn.Module):
         emission: Tensor,
         lengths: Tensor | None = None,
         constraints: Constraints | None = None,
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> Segmentations:
         """The best segmentation of each row, with scores; see `segfuse.viterbi`."""
-        return self._model(emission, lengths, constraints).viterbi()
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        return self._model(emission, lengths, constraints, **tables).viterbi()
 
     @torch.no_grad()
     def posteriors(
@@ -583,6 +626,10 @@ class SemiMarkovCRF(nn.Module):
         emission: Tensor,
         lengths: Tensor | None = None,
         constraints: Constraints | None = None,
+        *,
+        segment_scores: Tensor | None = None,
+        transition_scores: Tensor | None = None,
     ) -> Posteriors:
         """Probabilities of labels, boundaries and durations, and the entropy; no gradients."""
-        return self._model(emission, lengths, constraints).posteriors()
+        tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
+        return self._model(emission, lengths, constraints, **tables).posteriors()

@@ -60,7 +60,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        return _Functions.derivative(*ops.saved(ctx), *tangents[:8])
+        return _Functions.derivative(*ops.saved(ctx), *tangents[: ops.N])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
@@ -84,8 +84,8 @@ class _Gradients(torch.autograd.Function):
         terms = []
         if tangents[0] is not None:
             terms.append(_Functions.gradients(tangents[0], *inputs, needed))
-        if any(x is not None for x in tangents[1:9]):
-            along = tangents[1:9]
+        if any(x is not None for x in tangents[1 : ops.N + 1]):
+            along = tangents[1 : ops.N + 1]
             terms.append(_Functions.hessian_product(weights, *inputs, *along, needed))
         return _added(terms)
 
@@ -114,7 +114,7 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         weights, *inputs, needed = ops.saved(ctx)
-        along = tangents[1:9]
+        along = tangents[1 : ops.N + 1]
         value = torch.dot(weights, _Functions.derivative(*inputs, *along))
         return value, *_Functions.hessian_product(weights, *inputs, *along, needed)
 
@@ -140,8 +140,8 @@ class _Derivative(torch.autograd.Function):
         kept = ops.saved(ctx)
         inputs, along = kept[: ops.INPUTS], kept[ops.INPUTS :]
         terms = []
-        if any(x is not None for x in tangents[:8]):
-            terms.append((_Functions.curvature(*inputs, *along, *tangents[:8]),))
+        if any(x is not None for x in tangents[: ops.N]):
+            terms.append((_Functions.curvature(*inputs, *along, *tangents[: ops.N]),))
         if any(x is not None for x in tangents[ops.INPUTS :]):
             terms.append((_Functions.derivative(*inputs, *tangents[ops.INPUTS :]),))
         return _added(terms)[0]
@@ -195,7 +195,11 @@ class _Curvature(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         kept = ops.saved(ctx)
-        split = (slice(ops.INPUTS), slice(ops.INPUTS, ops.INPUTS + 8), slice(ops.INPUTS + 8, None))
+        split = (
+            slice(ops.INPUTS),
+            slice(ops.INPUTS, ops.INPUTS + ops.N),
+            slice(ops.INPUTS + ops.N, None),
+        )
         inputs, *directions = (kept[part] for part in split)
         terms = []
         for moved, rest in zip(
@@ -254,11 +258,11 @@ class _Functions:
 
     @staticmethod
     def hessian_product(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-        return _HessianProduct.apply(weights, *_Last.apply(*inputs[:8]), *inputs[8:])
+        return _HessianProduct.apply(weights, *_Last.apply(*inputs[: ops.N]), *inputs[ops.N :])
 
     @staticmethod
     def curvature(*inputs: Any) -> Tensor:
-        return _Curvature.apply(*_Last.apply(*inputs[:8]), *inputs[8:])
+        return _Curvature.apply(*_Last.apply(*inputs[: ops.N]), *inputs[ops.N :])
 
 
 def _added(terms: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
@@ -280,7 +284,7 @@ def _map_rows(
     inputs: Sequence[Any],
 ) -> tuple[Tensor, int]:
     """vmap of what gives a number a row."""
-    together = _as_more_rows(size, of_rows, inputs[10], in_dims, inputs)
+    together = _as_more_rows(size, of_rows, inputs, in_dims, inputs)
     if together is not None:
         batch = together[0].shape[0] // size
         return function(*together).unflatten(0, (size, batch)), 0
@@ -298,7 +302,7 @@ def _map_gradients(
     """vmap of what gives gradients: weights come first, the wish last."""
     needed = inputs[-1]
     if needed & ~ops.OF_ROWS == 0:
-        together = _as_more_rows(size, of_rows, inputs[11], in_dims, inputs)
+        together = _as_more_rows(size, of_rows, inputs[1:], in_dims, inputs)
         if together is not None:
             sizes = (size, together[1].shape[0] // size)
             parts = tuple(
@@ -316,11 +320,13 @@ def _leading(x: Tensor, dim: int | None, size: int) -> Tensor:
 
 
 def _as_more_rows(
-    size: int, of_rows: Sequence[bool], row_pointer: Any, in_dims: Any, inputs: Any
+    size: int, of_rows: Sequence[bool], model: Sequence[Any], in_dims: Any, inputs: Any
 ) -> list[Any] | None:
-    """The rows of all examples as one batch; None where examples have other scores of their own."""
+    """The rows of all examples as one batch; None where examples have other scores of their own, or
+    the model what has no axis of rows that could be made longer."""
     alike = all(dim is None or own for dim, own in zip(in_dims, of_rows, strict=True))
-    if size == 0 or not alike or row_pointer is not None:
+    fixed = (model[ops.SEGMENTS.start], model[ops.BY_TIME])
+    if size == 0 or not alike or any(x is not None for x in fixed):
         return None
     return [
         _leading(x, dim, size).flatten(0, 1) if own and x is not None else x

@@ -1,8 +1,8 @@
 """The engine as opaque operations of PyTorch, with fake implementations and autograd.
 
 Each operation takes the same `_Model`. The value of a row is its loss where gold is given, its
-partial loss where `partial` is set, and its log-partition otherwise. Eight gradients go with the
-eight kinds of scores; one that is not needed has no elements. A direction is eight tensors in the
+partial loss where `partial` is set, and its log-partition otherwise. Ten gradients go with the
+ten kinds of scores; one that is not needed has no elements. A direction is ten tensors in the
 shapes of the scores, or None for 0. With the value v_b of row b, its gradient g_b, its Hessian H_b:
 
     rows                                v_b
@@ -27,28 +27,34 @@ from torch import Tensor
 
 from .. import _native
 from .._errors import UsageError
-from ..crf._call import SCORES, Call, gold_of
+from ..crf._call import SCORES, TABLES, Call, gold_of
 from ..crf._constraints import Constraints, native_tail, whole_scope
 from ..crf._segmentations import Segmentations
 
-DIFFERENTIABLE = (*SCORES, "tail")
-PER_ROW = ("emission", "start", "end")
+DIFFERENTIABLE = (*SCORES, *TABLES, "tail")
+N = len(DIFFERENTIABLE)
+PER_ROW = ("emission", "start", "end", "segment_scores")
 
 _INPUTS = (
     "Tensor emission, Tensor transition, Tensor duration, Tensor? initial, Tensor? final, "
-    "Tensor? start, Tensor? end, Tensor? tail, Tensor? lengths, Tensor? labels, "
+    "Tensor? start, Tensor? end, Tensor? segment_scores, Tensor? transition_scores, "
+    "Tensor? tail, Tensor? lengths, Tensor? labels, "
     "Tensor? row_pointer, Tensor? segment_start, Tensor? segment_duration, Tensor? segment_label, "
     "Tensor? allowed, Tensor? transitions, Tensor? min_duration, Tensor? max_duration, "
     "Tensor? known_labels, Tensor? boundaries, int ignore, bool split, bool partial"
 )
 NAMES = tuple(entry.rpartition(" ")[2] for entry in _INPUTS.split(", "))
 """What messages call the inputs."""
-TENSORS, _NUMBERS = 20, 3
+TENSORS, _NUMBERS = 22, 3
 INPUTS = TENSORS + _NUMBERS
-ROW_INPUTS = (0, 5, 6, 8, 9, 14, 18, 19)
-"""The inputs with an axis of rows: emission, start, end, lengths, labels, allowed, known_labels and
-boundaries."""
-SEGMENTS = slice(10, 14)
+ROW_INPUTS = tuple(
+    NAMES.index(name)
+    for name in (*PER_ROW, "lengths", "labels", "allowed", "known_labels", "boundaries")
+)
+"""The inputs with an axis of rows; transition_scores may have one or not."""
+BY_TIME = NAMES.index("transition_scores")
+SEGMENTS = slice(NAMES.index("row_pointer"), NAMES.index("allowed"))
+KNOWN = slice(NAMES.index("allowed"), TENSORS)
 OF_ROWS = sum(1 << i for i, name in enumerate(DIFFERENTIABLE) if name in PER_ROW)
 """The bits of scores that have an axis of rows."""
 _GRADIENTS = ", ".join(["Tensor"] * len(DIFFERENTIABLE))
@@ -61,6 +67,10 @@ NO_THIRD_DERIVATIVE = (
     "segfuse computes first and second derivatives only: a second derivative of the semi-Markov "
     "CRF cannot be differentiated again by the scores"
 )
+NO_SECOND_OF_TABLES = (
+    "models with segment_scores or transition_scores have first derivatives in reverse mode only: "
+    "no forward mode and no second derivatives"
+)
 
 
 class _Model:
@@ -68,13 +78,17 @@ class _Model:
 
     def __init__(self, *inputs: Any) -> None:
         self.inputs = inputs
-        self.scores: tuple[Tensor | None, ...] = inputs[:7]
+        self.scores: tuple[Tensor | None, ...] = inputs[: N - 1]
         self.emission: Tensor = inputs[0]
-        self.tail, self.lengths, self.labels = inputs[7:10]
-        self.segments = inputs[10:14]
-        known = inputs[14:20]
+        self.tail, self.lengths, self.labels = inputs[N - 1 : N + 2]
+        self.segments = inputs[SEGMENTS]
+        known = inputs[KNOWN]
         self.constraints = None if all(x is None for x in known) else Constraints(*known)
-        self.ignore, self.split, self.partial = inputs[20:]
+        self.ignore, self.split, self.partial = inputs[TENSORS:]
+
+    def need_no_tables(self) -> None:
+        if any(x is not None for x in self.scores[len(SCORES) :]):
+            raise UsageError(NO_SECOND_OF_TABLES)
 
     def run(self, gradients: tuple[Any, ...] | None, weights: Tensor | None) -> Tensor:
         """The value of each row; writes the gradients of their weighted sum."""
@@ -85,7 +99,7 @@ class _Model:
         value = call.per_row()
         by_scores = by_tail = tail_gradient = None
         if gradients is not None:
-            by_scores, tail_gradient = gradients[:7], gradients[7]
+            by_scores, tail_gradient = gradients[: N - 1], gradients[N - 1]
             by_tail = None if tail_gradient is None else call.like_tail(self.tail)
         arrays = (value, by_scores, by_tail, weights)
         call.evaluate(gold, self.partial, self.constraints, self.tail, *arrays)
@@ -102,7 +116,8 @@ class _Model:
         product: tuple[Tensor | None, ...] | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        """Writes what is asked for; see `_native.derivatives_along`."""
+        """Writes what is asked for; see `_native.derivatives_along`, which knows no tables."""
+        self.need_no_tables()
         if not self.emission.is_cpu:
             raise UsageError(
                 f"emission is on {self.emission.device}, where the semi-Markov CRF has no second "
@@ -116,7 +131,7 @@ class _Model:
             scope = whole_scope(self.constraints, self.tail)
         else:  # all labels and boundaries are known
             scope = _native.Scope(call.problem, gold, native_tail(self.tail))
-        by_tail = None if product is None or product[7] is None else call.like_tail(self.tail)
+        by_tail = None if product is None or product[-1] is None else call.like_tail(self.tail)
         _native.derivatives_along(
             call.problem,
             scope,
@@ -125,18 +140,19 @@ class _Model:
             None if other is None else self._arrays_of(other),
             None,
             curvature,
-            None if product is None else product[:7],
+            None if product is None else product[: N - 1],
             by_tail,
             weights,
         )
-        if product is not None and product[7] is not None:
-            product[7].copy_(by_tail)
+        if product is not None and product[-1] is not None:
+            product[-1].copy_(by_tail)
 
     def _arrays_of(self, direction: Sequence[Tensor | None]) -> tuple[Any, ...]:
         """In the dtypes that the engine takes."""
-        dtypes = [self.emission.dtype] * 7 + [torch.float64]
+        known = (*direction[: len(SCORES)], direction[-1])
+        dtypes = [self.emission.dtype] * len(SCORES) + [torch.float64]
         return tuple(
-            None if x is None else x.to(dtype) for x, dtype in zip(direction, dtypes, strict=True)
+            None if x is None else x.to(dtype) for x, dtype in zip(known, dtypes, strict=True)
         )
 
     def row(self, row: int) -> _Model:
@@ -145,7 +161,7 @@ class _Model:
         for i in ROW_INPUTS:
             if found[i] is not None:
                 found[i] = found[i][row : row + 1]
-        if found[10] is not None:
+        if found[SEGMENTS.start] is not None:
             pointer, *columns = found[SEGMENTS]
             first, last = int(pointer[row]), int(pointer[row + 1])
             found[SEGMENTS] = [pointer[row : row + 2] - first, *(x[first:last] for x in columns)]
@@ -202,7 +218,11 @@ def _poison(gradients: tuple[Tensor, ...], finite: Tensor) -> None:
     """NaN where a weight that is not finite reaches, so that a gradient scaler skips the step."""
     for name, gradient in zip(DIFFERENTIABLE, gradients, strict=True):
         if gradient.numel() > 0:
-            reached = ~finite[:, None, None] if name in PER_ROW else ~finite.all()
+            of_rows = name in PER_ROW or (name == TABLES[1] and len(gradient.shape) == 4)
+            if of_rows and len(gradient) == len(finite):
+                reached = ~finite.reshape(-1, *[1] * (gradient.dim() - 1))
+            else:
+                reached = ~finite.all()
             gradient.masked_fill_(reached, torch.nan)
 
 
@@ -225,6 +245,7 @@ def _weighted_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 def _derivative(*inputs: Any) -> Tensor:
     """By the gradients, which the engine's fast passes give, on any device."""
     model, direction = _Model(*inputs[:INPUTS]), inputs[INPUTS:]
+    model.need_no_tables()
     values = model.values()
     needed = sum(1 << i for i, x in enumerate(direction) if x is not None)
     ones = torch.ones_like(values)
@@ -274,7 +295,7 @@ def _hessian_product_fake(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 def _curvature(*inputs: Any) -> Tensor:
     model, directions = _Model(*inputs[:INPUTS]), inputs[INPUTS:]
     values = model.values()
-    model.along(directions[:8], other=directions[8:], curvature=values)
+    model.along(directions[:N], other=directions[N:], curvature=values)
     return values
 
 
@@ -318,7 +339,7 @@ def _input_gradients(ctx: Any, first: int, gradients: dict[int, Any]) -> tuple[A
 
 
 def rows_backward(ops: Any, ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-    needed = 0 if grad is None else _wish(ctx.needs_input_grad[:8])
+    needed = 0 if grad is None else _wish(ctx.needs_input_grad[:N])
     if needed == 0:
         return _input_gradients(ctx, 0, {})
     gradients = ops.gradients(grad, *saved(ctx), needed)
@@ -330,7 +351,7 @@ def gradients_backward(ops: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, 
     along = _wanted(grads, given)
     found: dict[int, Any] = {}
     if any(x is not None for x in along):
-        needed = _wish(ctx.needs_input_grad[1:9])
+        needed = _wish(ctx.needs_input_grad[1 : N + 1])
         if ctx.needs_input_grad[0]:
             found[-1] = (ops.derivative(*inputs, *along),)
         if needed:
@@ -345,14 +366,14 @@ def weighted_backward(
     tensors = ctx.saved_tensors
     weights, *inputs, given = _inputs_of(ctx, tensors)
     gradients = tensors[len(ctx.numbers) :]
-    found: list[Tensor | None] = [None] * 8
+    found: list[Tensor | None] = [None] * N
     if grad is not None:
         found = [
             None if gradient is None else gradient * grad.to(gradient.dtype)
             for gradient in _wanted(gradients, given)
         ]
     along = _wanted(grads, given)
-    needed = _wish(ctx.needs_input_grad[1:9])
+    needed = _wish(ctx.needs_input_grad[1 : N + 1])
     if needed and any(x is not None for x in along):
         product = ops.hessian_product(weights, *inputs, *along, needed)
         found = [_sum(a, b) for a, b in zip(found, _wanted(product, needed), strict=True)]
@@ -364,7 +385,7 @@ def derivative_backward(ops: Any, ctx: Any, grad: Tensor | None) -> tuple[Any, .
     inputs, along = kept[:INPUTS], kept[INPUTS:]
     found: dict[int, Any] = {}
     if grad is not None:
-        needed = _wish(ctx.needs_input_grad[:8])
+        needed = _wish(ctx.needs_input_grad[:N])
         if needed:
             found[0] = _wanted(ops.hessian_product(grad, *inputs, *along, needed), needed)
         needed = _wish(ctx.needs_input_grad[INPUTS:])
@@ -388,10 +409,10 @@ def hessian_product_backward(
     other = _wanted(grads, given)
     found: dict[int, Any] = {}
     if any(x is not None for x in other):
-        found[0] = third(inputs[:8], ctx.needs_input_grad[1:9])
+        found[0] = third(inputs[:N], ctx.needs_input_grad[1 : N + 1])
         if ctx.needs_input_grad[0]:
             found[-1] = (ops.curvature(*inputs, *along, *other),)
-        needed = _wish(ctx.needs_input_grad[1 + INPUTS : 1 + INPUTS + 8])
+        needed = _wish(ctx.needs_input_grad[1 + INPUTS : 1 + INPUTS + N])
         if needed:
             product = ops.hessian_product(weights, *inputs, *other, needed)
             found[INPUTS] = _wanted(product, needed)
@@ -402,12 +423,12 @@ def curvature_backward(
     ops: Any, ctx: Any, grad: Tensor | None, third: Any = refuse_third
 ) -> tuple[Any, ...]:
     kept = saved(ctx)
-    inputs, along, other = kept[:INPUTS], kept[INPUTS : INPUTS + 8], kept[INPUTS + 8 :]
+    inputs, along, other = kept[:INPUTS], kept[INPUTS : INPUTS + N], kept[INPUTS + N :]
     found: dict[int, Any] = {}
     if grad is not None:
-        found[0] = third(inputs[:8], ctx.needs_input_grad[:8])
-        for first, rest in ((INPUTS, other), (INPUTS + 8, along)):
-            needed = _wish(ctx.needs_input_grad[first : first + 8])
+        found[0] = third(inputs[:N], ctx.needs_input_grad[:N])
+        for first, rest in ((INPUTS, other), (INPUTS + N, along)):
+            needed = _wish(ctx.needs_input_grad[first : first + N])
             if needed:
                 product = ops.hessian_product(grad, *inputs, *rest, needed)
                 found[first] = _wanted(product, needed)

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +12,7 @@
 #include "segfuse/semicrf.h"
 #include "semicrf/cpu/engine_over_pool.h"
 #include "semicrf/cpu/solver.h"
+#include "semicrf/exact/segment_list.h"
 #include "semicrf/model/gradients.h"
 #include "semicrf/model/posteriors.h"
 #include "semicrf/model/problem.h"
@@ -79,7 +81,8 @@ struct Engine::State {
       for (std::int64_t i = 0; i < n; ++i) workspaces.give_back(std::move(workspace[i]));
     };
     const std::int64_t groups = (end - begin + size - 1) / size;
-    if (groups < pool->size() && groups > 0 && is_chunked(model.dims, length(order[0]))) {
+    if (groups < pool->size() && groups > 0 && !has_tables(potentials) &&
+        is_chunked(model.dims, length(order[0]))) {
       for (std::int64_t group = 0; group < groups; ++group) task(group);  // threads within rows
     } else {
       pool->run(groups, std::ref(task));
@@ -126,7 +129,7 @@ template <class T>
 void Engine::State::run_loss(const Potentials<T>& potentials, const SegmentationsView* gold,
                              const LossResult& result, const Gradients<T>& gradients,
                              const View<const double, 1>& weights) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_gradients(gradients, dims);
   check_weights(weights, dims);
   check_vector("loss", result.loss.empty(), result.loss.extent(0), dims.batch);
@@ -160,37 +163,48 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
   const Wanted wanted{.transition = !gradients.transition.empty(),
                       .duration = !gradients.duration.empty(),
                       .boundaries = !gradients.start.empty() || !gradients.end.empty()};
-  reducer.begin(dims, wanted.transition, wanted.duration);
+  const bool want_tables =
+      !gradients.segment_scores.empty() || !gradients.transition_scores.empty();
+  reducer.begin(dims, wanted.transition, wanted.duration, !gradients.transition_scores.empty());
   const std::int64_t wave = reducer.rows_per_wave();
   for (std::int64_t begin = 0; begin < dims.batch; begin += wave) {
     const std::int64_t end = std::min(begin + wave, dims.batch);
-    for_groups(potentials, begin, end,
-               [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
-                 RowSolver* active[kLockstep] = {solvers, solvers + 1};
-                 solve_forward(active, n, *pool);
-                 std::int64_t row_of[kLockstep];
-                 std::int64_t count = 0;
-                 for (std::int64_t i = 0; i < n; ++i) {
-                   const bool counts = report_row(rows[i], solvers[i]) && want_gradients;
-                   if (counts) {
-                     row_of[count] = rows[i];
-                     active[count++] = solvers + i;
-                   } else if (want_gradients) {
-                     store_row_gradients<T>(gradients, dims, rows[i], 0, nullptr, 0.0);
-                     reducer.skip(reducer.slot(rows[i] - begin));
-                   }
-                 }
-                 if (count == 0) return;
-                 solve_expectations(active, count, wanted, *pool);
-                 for (std::int64_t i = 0; i < count; ++i) {
-                   const std::int64_t b = row_of[i];
-                   RowExpectations& e = active[i]->expectations();
-                   if (gold != nullptr) subtract_counts(dims, *gold, b, e);
-                   store_row_gradients(gradients, dims, b, active[i]->row().length, &e,
-                                       weights.empty() ? 1.0 : weights(b), pool);
-                   reducer.fill(reducer.slot(b - begin), e, active[i]->row().length);
-                 }
-               });
+    for_groups(
+        potentials, begin, end, [&](const std::int64_t* rows, RowSolver* solvers, std::int64_t n) {
+          RowSolver* active[kLockstep] = {solvers, solvers + 1};
+          solve_forward(active, n, *pool);
+          std::int64_t row_of[kLockstep];
+          std::int64_t count = 0;
+          for (std::int64_t i = 0; i < n; ++i) {
+            const bool counts = report_row(rows[i], solvers[i]) && want_gradients;
+            if (counts) {
+              row_of[count] = rows[i];
+              active[count++] = solvers + i;
+            } else if (want_gradients) {
+              store_row_gradients<T>(gradients, dims, rows[i], 0, nullptr, 0.0);
+              TableGradients<T>(gradients, dims, rows[i]).clear(0, nullptr);
+              reducer.skip(reducer.slot(rows[i] - begin));
+            }
+          }
+          if (count == 0) return;
+          Wanted of_rows = wanted;
+          std::optional<TableGradients<T>> tables[kLockstep];
+          for (std::int64_t i = 0; want_tables && i < count; ++i) {
+            const std::int64_t b = row_of[i];
+            of_rows.tables[i] = &tables[i].emplace(gradients, dims, b);
+            tables[i]->clear(active[i]->row().length, reducer.table(reducer.slot(b - begin)));
+            tables[i]->begin(weights.empty() ? 1.0 : weights(b), gold);
+          }
+          solve_expectations(active, count, of_rows, *pool);
+          for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t b = row_of[i];
+            RowExpectations& e = active[i]->expectations();
+            if (gold != nullptr) subtract_counts(dims, *gold, b, e);
+            store_row_gradients(gradients, dims, b, active[i]->row().length, &e,
+                                weights.empty() ? 1.0 : weights(b), pool);
+            reducer.fill(reducer.slot(b - begin), e, active[i]->row().length);
+          }
+        });
     if (want_gradients) reducer.reduce(begin, end, weights);
   }
   reducer.store(gradients);
@@ -215,7 +229,7 @@ void Engine::loss(const Potentials<T>& potentials, const SegmentationsView& gold
 template <class T>
 void Engine::score(const Potentials<T>& potentials, const SegmentationsView& segmentations,
                    const View<double, 1>& score) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_vector("score", false, score.extent(0), dims.batch);
   check_segments(segmentations, dims, potentials.lengths, true);
   load_model(potentials, dims, state_->model);
@@ -227,7 +241,7 @@ void Engine::score(const Potentials<T>& potentials, const SegmentationsView& seg
 
 template <class T>
 void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& result) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_posteriors(result, dims);
   State& state = *state_;
   state.prepare(potentials, dims);
@@ -254,7 +268,11 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
       }
     }
     if (count == 0) return;
-    solve_expectations(active, count, wanted, *state.pool);
+    Wanted of_rows = wanted;
+    std::optional<ExpectedTables> tables[kLockstep];
+    for (std::int64_t i = 0; want_entropy && has_tables(potentials) && i < count; ++i)
+      of_rows.tables[i] = &tables[i].emplace(active[i]->row(), dims);
+    solve_expectations(active, count, of_rows, *state.pool);
     for (std::int64_t i = 0; i < count; ++i) {
       const RowExpectations& e = active[i]->expectations();
       const Row& row = active[i]->row();
@@ -262,7 +280,8 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
       // An entropy is not negative; only rounding can make the difference so.
       if (want_entropy)
         result.entropy(row_of[i]) =
-            std::max(0.0, active[i]->log_partition() - expected_score(state.model, row, e));
+            std::max(0.0, active[i]->log_partition() - expected_score(state.model, row, e) -
+                              (tables[i] ? tables[i]->value() : 0.0));
     }
   };
   state.for_groups(potentials, 0, dims.batch, solve);
@@ -271,7 +290,7 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
 template <class T>
 void Engine::segment_posteriors(const Potentials<T>& potentials, const SegmentationsView& segments,
                                 const View<double, 1>& probability) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_segments(segments, dims, potentials.lengths, false);
   check_vector("probability", false, probability.extent(0), segments.start.extent(0));
   State& state = *state_;
@@ -297,7 +316,7 @@ void Engine::segment_posteriors(const Potentials<T>& potentials, const Segmentat
 template <class T>
 void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
                      const ViterbiResult& result) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_vector("score", result.score.empty(), result.score.extent(0), dims.batch);
   check_vector("status", result.status.empty(), result.status.extent(0), dims.batch);
   State& state = *state_;
@@ -307,15 +326,21 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
   const auto decode = [&](std::int64_t b, const Row& row, Workspace& workspace) {
     Segmentations& mine = state.paths[static_cast<std::size_t>(b)];
     mine.clear();
-    const bool possible = row.length == 0 || viterbi_row(state.model, row, workspace.viterbi,
-                                                         *state.pool, workspace.path);
-    if (row.length > 0)
+    bool possible = row.length == 0;
+    if (row.length > 0 && row.has_tables()) {
+      for (const Piece& s : best_path({state.model, row}, workspace.lattice))
+        mine.append(s.start, s.duration, s.label);
+      possible = mine.segments() > 0;
+    } else if (row.length > 0) {
+      possible = viterbi_row(state.model, row, workspace.viterbi, *state.pool, workspace.path);
       for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
+    }
     set(result.score, b,
         possible ? score_row(state.model, row, mine.view(), 0, mine.segments()) : kNegInf);
     set(result.status, b, possible ? RowStatus::kOk : RowStatus::kNoPath);
   };
-  if (dims.batch < state.pool->size() && can_cut_best(dims, dims.frames)) {
+  if (dims.batch < state.pool->size() && !has_tables(potentials) &&
+      can_cut_best(dims, dims.frames)) {
     for (std::int64_t b = 0; b < dims.batch; ++b)  // threads within rows
       state.for_rows(potentials, b, b + 1, decode);
   } else {

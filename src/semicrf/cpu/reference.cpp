@@ -13,18 +13,19 @@ double segment_score(const Model& model, const Row& row, std::int64_t start, std
   double score = content + model.duration[(duration - 1) * stride + c];
   if (row.start != nullptr) score += row.start[start * stride + c];
   if (row.end != nullptr) score += row.end[(start + duration - 1) * stride + c];
-  return score;
+  return score + row.segments(start, duration, c);
 }
 
 /// log of the sum over everything before a segment of label c: transitions into it, or initial.
-double enter(const Model& model, const ReferenceState& state, std::int64_t start,
+double enter(const Model& model, const Row& row, const ReferenceState& state, std::int64_t start,
              std::int64_t duration, std::int64_t c) {
   const std::int64_t classes = model.dims.classes;
   if (start == 0) return model.initial[c];
   const double* transition = model.transition_slice(duration - 1);
   LogSum sum;
   for (std::int64_t from = 0; from < classes; ++from)
-    sum.add(state.forward[start * classes + from] + transition[from * model.dims.stride + c]);
+    sum.add(state.forward[start * classes + from] + transition[from * model.dims.stride + c] +
+            row.transitions(start, from, c));
   return sum.value();
 }
 
@@ -44,7 +45,7 @@ void compute_backward(const Model& model, const Row& row, ReferenceState& state)
                             state.backward[(start + k) * classes + c];
         const double* transition = model.transition_slice(k - 1);
         for (std::int64_t from = 0; from < classes; ++from)
-          sums[from].add(transition[from * stride + c] + rest);
+          sums[from].add(transition[from * stride + c] + row.transitions(start, from, c) + rest);
       }
     }
     for (std::int64_t from = 0; from < classes; ++from)
@@ -53,7 +54,7 @@ void compute_backward(const Model& model, const Row& row, ReferenceState& state)
 }
 
 /// Adds one segment's probability, and those of its transitions, to the counts.
-void count_segment(const Model& model, const ReferenceState& state, double log_weight,
+void count_segment(const Model& model, const Row& row, ReferenceState& state, double log_weight,
                    std::int64_t start, std::int64_t duration, std::int64_t c,
                    RowExpectations& out) {
   const auto [classes, stride] = std::pair(model.dims.classes, model.dims.stride);
@@ -64,12 +65,15 @@ void count_segment(const Model& model, const ReferenceState& state, double log_w
     const double* transition = model.transition_slice(duration - 1);
     const std::int64_t slice = model.dims.by_duration ? duration - 1 : 0;
     for (std::int64_t from = 0; from < classes; ++from) {
-      const double p = std::exp(state.forward[start * classes + from] +
-                                transition[from * stride + c] + log_weight);
+      const double p =
+          std::exp(state.forward[start * classes + from] + transition[from * stride + c] +
+                   row.transitions(start, from, c) + log_weight);
+      state.changes[from * stride + c] += p;
       if (out.want_transition) out.transition[(slice * classes + from) * stride + c] += p;
       probability += p;
     }
   }
+  state.segments[(duration - 1) * stride + c] = probability;
   if (out.want_duration) out.duration[(duration - 1) * stride + c] += probability;
   out.start[start * stride + c] += probability;
   out.end[(start + duration - 1) * stride + c] += probability;
@@ -87,7 +91,8 @@ double reference_forward(const Model& model, const Row& row, ReferenceState& sta
       double content = 0.0;
       for (std::int64_t k = 1; k <= std::min(model.dims.max_duration, t); ++k) {
         content += row.emission[(t - k) * stride + c];
-        sum.add(enter(model, state, t - k, k, c) + segment_score(model, row, t - k, k, c, content));
+        sum.add(enter(model, row, state, t - k, k, c) +
+                segment_score(model, row, t - k, k, c, content));
       }
       state.forward[t * classes + c] = sum.value();
     }
@@ -107,15 +112,22 @@ void reference_expectations(const Model& model, const Row& row, double log_parti
   if (out.want_transition) out.transition.assign(model.dims.slices() * classes * stride, 0.0);
   if (out.want_duration) out.duration.assign(model.dims.max_duration * stride, 0.0);
   for (std::int64_t start = 0; start < row.length; ++start) {
+    const std::int64_t longest = std::min(model.dims.max_duration, row.length - start);
+    state.segments.assign(longest * stride, 0.0);
+    state.changes.assign(classes * stride, 0.0);
     for (std::int64_t c = 0; c < classes; ++c) {
       double content = 0.0;
-      for (std::int64_t k = 1; k <= std::min(model.dims.max_duration, row.length - start); ++k) {
+      for (std::int64_t k = 1; k <= longest; ++k) {
         content += row.emission[(start + k - 1) * stride + c];
         const double log_weight = segment_score(model, row, start, k, c, content) +
                                   state.backward[(start + k) * classes + c] - log_partition;
-        if (log_weight > kNegInf) count_segment(model, state, log_weight, start, k, c, out);
+        if (log_weight > kNegInf) count_segment(model, row, state, log_weight, start, k, c, out);
       }
     }
+    if (out.tables == nullptr) continue;
+    if (out.tables->want_segments) out.tables->segments(start, longest, state.segments.data());
+    if (out.tables->want_transitions && start > 0)
+      out.tables->transitions(start, state.changes.data());
   }
 }
 
@@ -125,7 +137,7 @@ double reference_segment(const Model& model, const Row& row, double log_partitio
   double content = 0.0;
   for (std::int64_t t = start; t < start + duration; ++t)
     content += row.emission[t * model.dims.stride + label];
-  return enter(model, state, start, duration, label) +
+  return enter(model, row, state, start, duration, label) +
          segment_score(model, row, start, duration, label, content) +
          state.backward[(start + duration) * model.dims.classes + label] - log_partition;
 }

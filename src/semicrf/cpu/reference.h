@@ -33,6 +33,8 @@ struct ReferenceState {
   std::vector<double> forward;   ///< (L+1, C): log sum over prefixes that end at t with label c
   std::vector<double> backward;  ///< (L+1, C): log sum over suffixes from t after label c
   std::vector<LogSum> sums;      ///< (C) scratch
+  AlignedDoubles segments;       ///< (K, stride) counts of one start
+  AlignedDoubles changes;        ///< (C, stride)
 };
 
 /// Fills state.forward and returns the log-partition of a row with length > 0.

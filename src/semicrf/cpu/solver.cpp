@@ -31,6 +31,10 @@ void solve_forward(RowSolver* const* rows, std::int64_t n, ThreadPool& pool) {
     RowSolver& x = *rows[i];
     if (x.scaled_.row.length == 0) {
       x.scaled_.log_partition = 0.0;
+    } else if (x.scaled_.row.has_tables() && !x.method_->reference()) {
+      x.path_ = Path::kLattice;
+      x.scaled_.log_partition =
+          lattice_forward(x.lattice_input(), Sum::kLog, x.workspace_->lattice);
     } else if (x.method_->reference() || !x.method_->scaled().in_range) {
       x.leave_scaled_path();
     } else if (is_chunked(x.scaled_.model->dims, x.scaled_.row.length)) {
@@ -59,6 +63,7 @@ void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wa
     out.want_transition = wanted.transition;
     out.want_duration = wanted.duration;
     out.want_boundaries = wanted.boundaries;
+    out.tables = wanted.tables[i];
     x.scaled_.keep_backward = wanted.segments;
     if (x.path_ == Path::kChunked && !chunked_expectations(x.scaled_, x.workspace_->chunked, pool))
       x.leave_chunked_path();
@@ -72,6 +77,8 @@ void solve_expectations(RowSolver* const* rows, std::int64_t n, const Wanted& wa
     if (x.path_ == Path::kFactored)
       factored_expectations(*s.model, x.method_->factored(*s.model), s.row, x.workspace_->factored,
                             *s.out);
+    if (x.path_ == Path::kLattice)
+      lattice_backward(x.lattice_input(), x.workspace_->lattice, s.out, nullptr);
     if (x.path_ == Path::kReference)
       reference_expectations(*s.model, s.row, s.log_partition, x.workspace_->reference, *s.out);
   }
@@ -85,6 +92,8 @@ double RowSolver::segment(std::int64_t start, std::int64_t duration, std::int64_
                                duration, label);
     case Path::kFactored:
       return factored_segment(*s.model, s.row, workspace_->factored, start, duration, label);
+    case Path::kLattice:
+      return lattice_segment(lattice_input(), workspace_->lattice, start, duration, label);
     case Path::kChunked: return chunked_segment(s, workspace_->chunked, start, duration, label);
     case Path::kScaled: break;
   }

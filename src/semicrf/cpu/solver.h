@@ -10,6 +10,7 @@
 #include "semicrf/cpu/sum/chunked.h"
 #include "semicrf/cpu/sum/factored.h"
 #include "semicrf/cpu/sum/scaled.h"
+#include "semicrf/exact/lattice.h"
 #include "semicrf/model/problem.h"
 
 namespace segfuse::semicrf {
@@ -21,6 +22,7 @@ struct Workspace {
   ChunkedState chunked;
   FactoredState factored;
   ReferenceState reference;
+  Lattice lattice;
   RowExpectations expectations;
   ViterbiState viterbi;
   std::vector<Segment> path;
@@ -77,8 +79,9 @@ class Method {
 struct Wanted {
   bool transition = false;
   bool duration = false;
-  bool boundaries = false;  ///< start and end beyond the row's first and last frame
-  bool segments = false;    ///< RowSolver::segment will be called
+  bool boundaries = false;              ///< start and end beyond the row's first and last frame
+  bool segments = false;                ///< RowSolver::segment will be called
+  TableCounts* tables[kLockstep] = {};  ///< for each row: RowExpectations::tables
 };
 
 /// The model's posterior over one row. Call in order: solve_forward, solve_expectations, segment.
@@ -109,7 +112,8 @@ class RowSolver {
                                  ThreadPool& pool);
 
  private:
-  enum class Path { kReference, kScaled, kChunked, kFactored };
+  enum class Path { kReference, kScaled, kChunked, kFactored, kLattice };
+  LatticeInput lattice_input() const { return {*scaled_.model, scaled_.row}; }
   void leave_scaled_path();
   void leave_chunked_path();
 

@@ -11,10 +11,66 @@ void subtract(AlignedDoubles& from, const AlignedDoubles& what) {
   for (std::int64_t i = 0; i < from.size(); ++i) from[i] -= what[i];
 }
 
+/// Keeps the counts of tables with the constraints, for `Less` to take off those without.
+class Kept : public TableCounts {
+ public:
+  Kept(const TableCounts& wanted, const Dims& dims, std::int64_t length, LatticeWorkspace& w)
+      : dims_(dims), w_(w) {
+    want_segments = wanted.want_segments;
+    want_transitions = wanted.want_transitions;
+    if (want_segments) w.segment_counts.assign(length * dims.max_duration * dims.stride, 0.0);
+    if (want_transitions) w.change_counts.assign(length * dims.classes * dims.stride, 0.0);
+  }
+  void segments(std::int64_t s, std::int64_t n, double* counts) override {
+    std::copy_n(counts, n * dims_.stride, of_segments(s));
+  }
+  void transitions(std::int64_t s, double* counts) override {
+    std::copy_n(counts, dims_.classes * dims_.stride, of_changes(s));
+  }
+  double* of_segments(std::int64_t s) const {
+    return w_.segment_counts.data() + s * dims_.max_duration * dims_.stride;
+  }
+  double* of_changes(std::int64_t s) const {
+    return w_.change_counts.data() + s * dims_.classes * dims_.stride;
+  }
+
+ private:
+  const Dims& dims_;
+  LatticeWorkspace& w_;
+};
+
+/// Hands on what it gets less what was kept.
+class Less : public TableCounts {
+ public:
+  Less(const Kept& kept, const Dims& dims, TableCounts& to) : kept_(kept), dims_(dims), to_(to) {
+    want_segments = kept.want_segments;
+    want_transitions = kept.want_transitions;
+  }
+  void segments(std::int64_t s, std::int64_t n, double* counts) override {
+    const double* with = kept_.of_segments(s);
+    for (std::int64_t i = 0; i < n * dims_.stride; ++i) counts[i] -= with[i];
+    to_.segments(s, n, counts);
+  }
+  void transitions(std::int64_t s, double* counts) override {
+    const double* with = kept_.of_changes(s);
+    for (std::int64_t i = 0; i < dims_.classes * dims_.stride; ++i) counts[i] -= with[i];
+    to_.transitions(s, counts);
+  }
+
+ private:
+  const Kept& kept_;
+  const Dims& dims_;
+  TableCounts& to_;
+};
+
 /// Counts without the constraints less counts with them, into w.without and w.tail_count.
 const RowExpectations& difference_of_counts(const ScopedModel& constrained, const ScopedModel& all,
-                                            const Wanted& wanted, LatticeWorkspace& w) {
-  const RowExpectations& with = counts_of(constrained, w.scoped, wanted, w);
+                                            const Wanted& wanted, LatticeWorkspace& w,
+                                            TableCounts& tables) {
+  Kept kept(tables, all.model.dims, w.scoped.row.length, w);
+  Less less(kept, all.model.dims, tables);
+  const RowExpectations& with = counts_of(constrained, w.scoped, wanted, w, &kept);
+  w.without.tables = &less;
   w.without.want_transition = wanted.transition;
   w.without.want_duration = wanted.duration;
   AlignedDoubles tail;
@@ -166,13 +222,13 @@ void Inference::State::run_gradients(const Potentials<T>& potentials, const Scop
                                      const Gradients<T>& gradients,
                                      const View<double, 1>& tail_gradient,
                                      const View<const double, 1>& weights) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_gradients(gradients, dims);
   check_weights(weights, dims);
   check_scope(scope, dims, potentials.lengths);
   check_results(result, dims);
   check_vector("the tail gradient", tail_gradient.empty(), tail_gradient.extent(0), dims.classes);
-  if (is_plain(scope)) {
+  if (is_plain(scope) && !has_tables(potentials)) {
     for (std::int64_t c = 0; !tail_gradient.empty() && c < dims.classes; ++c)
       tail_gradient(c) = 0.0;
     return run_on_engine(potentials, scope, partial, result, gradients, weights);
@@ -194,18 +250,22 @@ void Inference::State::run_gradients(const Potentials<T>& potentials, const Scop
     const RowStatus status = store_loss(result, b, total, constrained);
     if (!wanted.any) return;
     const double weight = weights.empty() ? 1.0 : weights(b);
+    TableGradients<T> tables(gradients, dims, b);
     if (status != RowStatus::kOk || weight == 0.0 || length == 0) {
       store_row_gradients<T>(gradients, dims, b, 0, nullptr, 0.0);
+      tables.clear(0, nullptr);
       return reducer.skip(slot);
     }
-    const RowExpectations& e = partial ? difference_of_counts(model, all, wanted, w)
-                                       : counts_of(model, w.scoped, wanted, w);
+    tables.clear(length, reducer.table(slot));
+    tables.begin(weight, nullptr);
+    const RowExpectations& e = partial ? difference_of_counts(model, all, wanted, w, tables)
+                                       : counts_of(model, w.scoped, wanted, w, &tables);
     store_row_gradients(gradients, dims, b, length, &e, weight);
     reducer.fill(slot, e, length);
     std::copy_n(w.tail_count.data(), dims.classes, tails.data() + b * dims.classes);
   };
 
-  reducer.begin(dims, wanted.transition, wanted.duration);
+  reducer.begin(dims, wanted.transition, wanted.duration, !gradients.transition_scores.empty());
   const std::int64_t wave = reducer.rows_per_wave();
   for (std::int64_t begin = 0; begin < dims.batch; begin += wave) {
     const std::int64_t end = std::min(begin + wave, dims.batch);
@@ -240,7 +300,7 @@ void Inference::partial_loss(const Potentials<T>& potentials, const Scope& scope
 template <class T>
 void Inference::posteriors(const Potentials<T>& potentials, const Scope& scope,
                            const Posteriors<T>& result) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   check_posteriors(result, dims);
   if (is_plain(scope)) {
@@ -260,10 +320,12 @@ void Inference::posteriors(const Potentials<T>& potentials, const Scope& scope,
     const Row& row = w.scoped.row;
     if (log_partition == kNegInf || row.length == 0)
       return store_posteriors(result, dims, b, 0, nullptr);
-    const RowExpectations& e = counts_of(model, w.scoped, wanted, w);
+    ExpectedTables tables(row, dims);
+    const RowExpectations& e =
+        counts_of(model, w.scoped, wanted, w, want_entropy ? &tables : nullptr);
     store_posteriors(result, dims, b, row.length, &e);
     if (!want_entropy) return;
-    double score = expected_score(model.model, row, e);
+    double score = expected_score(model.model, row, e) + tables.value();
     for (std::int64_t c = 0; model.tail.size() > 0 && c < dims.classes; ++c)
       if (model.tail[c] > kNegInf) score += w.tail_count[c] * model.tail[c];
     // An entropy is not negative; only rounding can make the difference so.

@@ -23,6 +23,8 @@ struct LatticeWorkspace {
   RowExpectations expectations;
   RowExpectations without;
   AlignedDoubles tail_count;
+  AlignedDoubles segment_counts;  ///< (L, K, stride) of a table, with the constraints
+  AlignedDoubles change_counts;   ///< (L, C, stride)
 };
 
 template <class T>
@@ -66,9 +68,12 @@ struct Wanted {
   bool duration;
 };
 
-/// The expected counts of one row after its forward pass; the tail's are in w.tail_count.
+/// The expected counts of one row after its forward pass; the tail's are in w.tail_count, and those
+/// of its tables go to `tables`.
 inline const RowExpectations& counts_of(const ScopedModel& model, const ScopedRow& row,
-                                        const Wanted& wanted, LatticeWorkspace& w) {
+                                        const Wanted& wanted, LatticeWorkspace& w,
+                                        TableCounts* tables = nullptr) {
+  w.expectations.tables = tables;
   w.expectations.want_transition = wanted.transition;
   w.expectations.want_duration = wanted.duration;
   w.tail_count.assign(model.model.dims.stride, 0.0);

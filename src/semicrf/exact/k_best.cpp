@@ -172,7 +172,8 @@ void Search::open_up(Node& n) {
     const double* matrix = x_.model.transition_slice(std::max<std::int64_t>(s.k, 1) - 1);
     const double start = x_.row.start == nullptr ? 0.0 : x_.row.start[s.t * stride_ + s.c];
     for (std::int64_t from = 0; from < classes_; ++from)
-      add(n, value[from], matrix[from * stride_ + s.c] + start, from);
+      add(n, value[from],
+          (matrix[from * stride_ + s.c] + x_.row.transitions(s.t, from, s.c)) + start, from);
   } else {
     open_segments(n);
   }
@@ -279,13 +280,22 @@ RowList best_of_row(const LatticeInput& input, std::int64_t n, Lattice& lattice)
 
 }  // namespace
 
+std::vector<Piece> best_path(const LatticeInput& input, Lattice& lattice) {
+  if (lattice_forward(input, Sum::kMax, lattice) == kNegInf) return {};
+  Search search(input, lattice);
+  search.find(0);
+  std::vector<Piece> path = search.path(0);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
 template <class T>
 void Inference::k_best(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                        SegmentationLists& best) {
   if (n < 1)
     throw UsageError(
         fmt::format("semicrf: {} best segmentations were asked for, expected 1 or more", n));
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   ScopedModel model;
   load_scoped(potentials, scope, dims, model);

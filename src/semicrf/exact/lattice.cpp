@@ -78,6 +78,32 @@ struct Pass {
               max[c] == kNegInf ? 0.0 : std::exp(log[i * stride + c] - max[c]);
     }
   }
+  void multiply_timed(const double* values, const double* log, double* result) const {
+    out.timed.log = log;
+    if (out.sum == Sum::kLog)
+      exp_columns(log, classes, stride, out.timed.linear.data(), out.timed.column_max.data());
+    multiply(values, out.timed, 0, result);
+  }
+  /// Transitions at boundary s into segments of k frames, [from, to], with the scores of s.
+  const double* timed_log(std::int64_t s, std::int64_t k) const {
+    double* log = out.timed_log.data();
+    std::copy_n(in.model.transition_slice(slice(k)), classes * stride, log);
+    in.row.transitions.add(s, stride, log);
+    return log;
+  }
+  /// result[to] = sum over from of values[from] and such a transition.
+  void follow(std::int64_t s, std::int64_t k, const double* values, double* result) const {
+    if (!in.row.transitions.present()) return multiply(values, out.transition, slice(k), result);
+    multiply_timed(values, timed_log(s, k), result);
+  }
+  /// result[from] = sum over to of values[to] and such a transition.
+  void precede(std::int64_t s, std::int64_t k, const double* values, double* result) const {
+    if (!in.row.transitions.present()) return multiply(values, out.backwards, slice(k), result);
+    double* log = out.timed_log.data();
+    std::copy_n(out.transposed.data() + slice(k) * classes * stride, classes * stride, log);
+    in.row.transitions.add_transposed(s, stride, log);
+    multiply_timed(values, log, result);
+  }
   std::int64_t slice(std::int64_t k) const { return in.model.dims.by_duration ? k - 1 : 0; }
   /// One row for each of n durations: what stands beyond the segment (`step` doubles apart), the
   /// frames that the segment gains, going away from the boundary, and its duration score.
@@ -114,7 +140,7 @@ struct Pass {
     if (s == 0)
       std::copy_n(in.model.initial.data(), stride, result);
     else
-      multiply(out.value.data() + s * stride, out.transition, slice(k), result);
+      follow(s, k, out.value.data() + s * stride, result);
     if (in.row.start == nullptr) return;
     for (std::int64_t c = 0; c < classes; ++c) result[c] += in.row.start[s * stride + c];
   }
@@ -140,6 +166,14 @@ struct Pass {
   void count_by_duration(std::int64_t s, std::int64_t n, RowExpectations& e) const;
   void count_transitions(std::int64_t s, std::int64_t slice, const double* offset, double scalar,
                          RowExpectations& e) const;
+  void count_timed(std::int64_t s, std::int64_t k, const double* offset, double scalar,
+                   RowExpectations& e) const;
+  bool wants_segments(const RowExpectations& e) const {
+    return e.tables != nullptr && e.tables->want_segments;
+  }
+  bool wants_changes(std::int64_t s, const RowExpectations& e) const {
+    return s > 0 && e.tables != nullptr && e.tables->want_transitions;
+  }
   void finish_transitions(RowExpectations& e) const;
   void count_ends(RowExpectations& e) const;
   void count_labels(RowExpectations& e) const;
@@ -157,6 +191,12 @@ void Pass::prepare() const {
   out.entered.resize((in.model.dims.by_duration ? longest : 1) * stride);
   out.content.resize(stride);
   out.weights.resize(2 * stride);
+  out.shares.resize(stride);
+  if (in.row.transitions.present()) {
+    out.timed_log.resize(classes * stride);
+    out.timed.linear.resize(classes * stride);
+    out.timed.column_max.resize(stride);
+  }
   make_linear(in.model.transition.data(), out.transition);
   out.shifts.resize(longest);
   out.first_start.assign(at(length) + 1, 0);
@@ -200,6 +240,7 @@ void Pass::arrive(std::int64_t t) const {
   }
   std::fill_n(out.content.data(), stride, 0.0);
   extend(beyond, step, in.row.emission + (t - 1) * stride, -stride, 0, n);
+  in.row.segments.add_ending(t, n, stride, out.terms.data());
   if (in.tail != nullptr) forward_open(t, n);
   double* value = out.value.data() + t * stride;
   reduce(out.terms.data(), in.tail == nullptr ? n : n + 1, value);
@@ -230,6 +271,7 @@ std::int64_t Pass::leave(std::int64_t s) const {
   extend(out.sink.data() + (s + 1) * stride, stride, frame, stride, 0, closed(n));
   if (closed(n) < n)
     extend(open_rest(s + longest), stride, frame + (longest - 1) * stride, stride, longest - 1, 1);
+  in.row.segments.add_starting(s, n, stride, out.terms.data());
   return n;
 }
 
@@ -239,7 +281,7 @@ void Pass::link_back(std::int64_t s) const {
   std::copy_n(out.inner.data() + s * stride, stride, leaving);
   for (std::int64_t c = 0; in.row.start != nullptr && c < classes; ++c)
     leaving[c] += in.row.start[s * stride + c];
-  multiply(leaving, out.backwards, 0, out.rest.data() + s * stride);
+  precede(s, 1, leaving, out.rest.data() + s * stride);
 }
 
 void Pass::link_back_by_duration(std::int64_t s, std::int64_t n) const {
@@ -248,7 +290,7 @@ void Pass::link_back_by_duration(std::int64_t s, std::int64_t n) const {
     std::copy_n(out.terms.data() + k * stride, stride, leaving);
     for (std::int64_t c = 0; in.row.start != nullptr && c < classes; ++c)
       leaving[c] += in.row.start[s * stride + c];
-    multiply(leaving, out.backwards, k, out.entered.data() + k * stride);
+    precede(s, k + 1, leaving, out.entered.data() + k * stride);
   }
   reduce(out.entered.data(), n, out.rest.data() + s * stride);
 }
@@ -297,7 +339,11 @@ void Pass::back(std::int64_t s, RowExpectations* counts) const {
   const bool by_duration = in.model.dims.by_duration;
   const std::int64_t n = leave(s);
   double* inner = out.inner.data() + s * stride;
-  reduce(out.terms.data(), n, inner);
+  const bool shares = counts != nullptr && !by_duration && wants_segments(*counts);
+  if (shares)
+    log_sum_shares(out.terms.data(), n, stride, inner, out.shares.data());
+  else
+    reduce(out.terms.data(), n, inner);
   if (counts != nullptr) by_duration ? count_by_duration(s, n, *counts) : count(s, n, *counts);
   if (s > 0) {
     by_duration ? link_back_by_duration(s, n) : link_back(s);
@@ -334,6 +380,7 @@ void Pass::count_transitions(std::int64_t s, std::int64_t slice, const double* o
   const double max = *std::max_element(value, value + classes);
   const double shift = max + scalar + out.largest_transition;
   if (max == kNegInf) return;
+  if (in.row.transitions.present()) return count_timed(s, slice + 1, offset, scalar, e);
   const std::int64_t first = slice * classes * stride;
   if (*std::max_element(offset, offset + classes) + shift > kSafe) {
     add_to_rows(value, in.model.transition_slice(slice), classes, stride, out.pairs.data());
@@ -347,6 +394,17 @@ void Pass::count_transitions(std::int64_t s, std::int64_t slice, const double* o
   add_outer(from, to, classes, stride, out.linear_counts.data() + first);
 }
 
+/// The same where the transitions of s are its own: into change_counts too.
+void Pass::count_timed(std::int64_t s, std::int64_t k, const double* offset, double scalar,
+                       RowExpectations& e) const {
+  add_to_rows(out.value.data() + s * stride, timed_log(s, k), classes, stride, out.pairs.data());
+  if (wants_changes(s, e))
+    add_exp_rows(out.pairs.data(), offset, scalar, classes, stride, out.change_counts.data());
+  if (e.want_transition)
+    add_exp_rows(out.pairs.data(), offset, scalar, classes, stride,
+                 e.transition.data() + slice(k) * classes * stride);
+}
+
 /// Completes the counts of transitions.
 void Pass::finish_transitions(RowExpectations& e) const {
   const double largest = out.largest_transition;
@@ -354,37 +412,54 @@ void Pass::finish_transitions(RowExpectations& e) const {
     e.transition[i] += out.linear_counts[i] * std::exp(in.model.transition[i] - largest);
 }
 
-/// Counts of the segments that start at s, from `terms` and inner[s] (relative to rest_base[s+1]).
+/// Counts of the segments that start at s, from inner[s] (relative to rest_base[s+1]) and `terms`,
+/// which are shares in it, times `shares`, where single segments count.
 void Pass::count(std::int64_t s, std::int64_t n, RowExpectations& e) const {
   const double scalar = out.base[at(s)] + out.rest_base[at(s + 1)] - out.log_partition;
   const double* source = out.source.data() + s * stride;
   const double* inner = out.inner.data() + s * stride;
   add_exp_rows(inner, source, scalar, 1, stride, e.start.data() + s * stride);
-  if (e.want_duration) add_exp_rows(out.terms.data(), source, scalar, n, stride, e.duration.data());
-  if (!e.want_transition || s == 0) return;
+  if (wants_segments(e)) {
+    for (std::int64_t c = 0; c < stride; ++c)
+      out.shares[c] = e.start[s * stride + c] / out.shares[c];
+    scale_rows(out.shares.data(), n, stride, out.terms.data());
+    for (std::int64_t i = 0; e.want_duration && i < n * stride; ++i) e.duration[i] += out.terms[i];
+    e.tables->segments(s, n, out.terms.data());
+  } else if (e.want_duration) {
+    add_exp_rows(out.terms.data(), source, scalar, n, stride, e.duration.data());
+  }
+  if (s == 0 || !(e.want_transition || wants_changes(s, e))) return;
+  if (wants_changes(s, e)) out.change_counts.assign(classes * stride, 0.0);
   double* offset = out.entered.data();
   std::copy_n(inner, stride, offset);
   for (std::int64_t c = 0; in.row.start != nullptr && c < classes; ++c)
     offset[c] += in.row.start[s * stride + c];
   count_transitions(s, 0, offset, scalar, e);
+  if (wants_changes(s, e)) e.tables->transitions(s, out.change_counts.data());
 }
 
 void Pass::count_by_duration(std::int64_t s, std::int64_t n, RowExpectations& e) const {
   const double scalar = out.base[at(s)] + out.rest_base[at(s + 1)] - out.log_partition;
   double* entry = out.content.data();
+  if (wants_segments(e)) out.segment_counts.assign(n * stride, 0.0);
+  if (wants_changes(s, e)) out.change_counts.assign(classes * stride, 0.0);
   for (std::int64_t k = 0; k < n; ++k) {
     const double* term = out.terms.data() + k * stride;
     enter(s, k + 1, entry);
     add_exp_rows(term, entry, scalar, 1, stride, e.start.data() + s * stride);
     if (e.want_duration)
       add_exp_rows(term, entry, scalar, 1, stride, e.duration.data() + k * stride);
-    if (!e.want_transition || s == 0) continue;
+    if (wants_segments(e))
+      add_exp_rows(term, entry, scalar, 1, stride, out.segment_counts.data() + k * stride);
+    if (s == 0 || !(e.want_transition || wants_changes(s, e))) continue;
     double* offset = out.entered.data();
     std::copy_n(term, stride, offset);
     for (std::int64_t c = 0; in.row.start != nullptr && c < classes; ++c)
       offset[c] += in.row.start[s * stride + c];
     count_transitions(s, k, offset, scalar, e);
   }
+  if (wants_segments(e)) e.tables->segments(s, n, out.segment_counts.data());
+  if (wants_changes(s, e)) e.tables->transitions(s, out.change_counts.data());
 }
 
 void Pass::count_ends(RowExpectations& e) const {
@@ -491,8 +566,17 @@ double lattice_enter(const LatticeInput& x, const Lattice& lattice, std::int64_t
   const double* value = lattice.value.data() + s * dims.stride;
   std::vector<double> terms(at(dims.classes));
   for (std::int64_t from = 0; from < dims.classes; ++from)
-    terms[at(from)] = value[from] + matrix[from * dims.stride];
+    terms[at(from)] = value[from] + (matrix[from * dims.stride] + x.row.transitions(s, from, c));
   return sum_of(terms, lattice.sum) + start;
+}
+
+double lattice_segment(const LatticeInput& x, const Lattice& lattice, std::int64_t s,
+                       std::int64_t k, std::int64_t c) {
+  const std::int64_t stride = x.model.dims.stride;
+  double inside = x.model.duration[(k - 1) * stride + c] + x.row.segments(s, k, c);
+  for (std::int64_t t = s; t < s + k; ++t) inside += x.row.emission[t * stride + c];
+  return lattice_enter(x, lattice, s, k, c) + inside + lattice.sink[(s + k) * stride + c] +
+         (lattice.base[at(s)] + lattice.rest_base[at(s + k)] - lattice.log_partition);
 }
 
 double lattice_score(const LatticeInput& x, const SegmentationsView& y, std::int64_t first,
@@ -509,8 +593,10 @@ double lattice_score(const LatticeInput& x, const SegmentationsView& y, std::int
     for (std::int64_t t = begin; t < end; ++t) segment += x.row.emission[t * stride + c];
     if (x.row.start != nullptr) segment += x.row.start[begin * stride + c];
     if (x.row.end != nullptr) segment += x.row.end[(end - 1) * stride + c];
-    segment +=
-        i == first ? x.model.initial[c] : x.model.transition_slice(k)[y.label(i - 1) * stride + c];
+    segment += x.row.segments(begin, k + 1, c);
+    segment += i == first ? x.model.initial[c]
+                          : x.model.transition_slice(k)[y.label(i - 1) * stride + c] +
+                                x.row.transitions(begin, y.label(i - 1), c);
     if (end - begin > longest) segment += static_cast<double>(end - begin - longest) * x.tail[c];
     score += segment;
   }

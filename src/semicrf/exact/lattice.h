@@ -57,6 +57,11 @@ struct Lattice {
   // Scratch.
   Matrix transition;
   Matrix backwards;
+  Matrix timed;  ///< one slice, with the transition scores of one boundary
+  AlignedDoubles timed_log;
+  AlignedDoubles shares;
+  AlignedDoubles segment_counts;
+  AlignedDoubles change_counts;
   AlignedDoubles transposed;
   AlignedDoubles weights;
   AlignedDoubles linear_counts;
@@ -117,11 +122,16 @@ void for_segments_ending(const LatticeInput& x, const Lattice& lattice, std::int
     if (content == kNegInf) return;
     const double shift =
         lattice.base[static_cast<std::size_t>(s)] - lattice.base[static_cast<std::size_t>(t)];
+    const double inside = content + x.model.duration[(t - s - 1) * stride + c];
     if (!visit(t - s, (lattice_enter(x, lattice, s, t - s, c) + shift) +
-                          (content + x.model.duration[(t - s - 1) * stride + c])))
+                          (inside + x.row.segments(s, t - s, c))))
       return;
   }
 }
+
+/// log P(segment of k <= K frames of c from s on) after both halves, without a tail.
+double lattice_segment(const LatticeInput& input, const Lattice& lattice, std::int64_t s,
+                       std::int64_t k, std::int64_t c);
 
 /// Score of segments [first, last) as one segmentation of the row, tail included.
 double lattice_score(const LatticeInput& input, const SegmentationsView& segments,

@@ -37,6 +37,52 @@ void log_sum(const double* rows, std::int64_t n, std::int64_t stride, double* ou
   }
 }
 
+void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total) {
+  const Lanes d;
+  const Vec none = hn::Set(d, kNegInf);
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    Vec max = none;
+    for (std::int64_t i = 0; i < n; ++i) max = hn::Max(max, hn::Load(d, rows + i * stride + v));
+    const auto some = hn::Gt(max, none);
+    const Vec reference = hn::IfThenElseZero(some, max);
+    Vec sum = hn::Zero(d);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Vec term = hn::Exp(d, hn::Sub(hn::Load(d, rows + i * stride + v), reference));
+      hn::Store(term, d, rows + i * stride + v);
+      sum = hn::Add(sum, term);
+    }
+    const Vec safe = hn::IfThenElse(some, sum, hn::Set(d, 1.0));
+    hn::Store(hn::IfThenElse(some, hn::Add(reference, hn::Log(d, safe)), none), d, out + v);
+    hn::Store(safe, d, total + v);
+  }
+}
+
+void scale(const double* factor, std::int64_t n, std::int64_t stride, double* rows) {
+  const Lanes d;
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const Vec by = hn::Load(d, factor + v);
+    for (std::int64_t i = 0; i < n; ++i) {
+      double* row = rows + i * stride + v;
+      hn::Store(hn::Mul(hn::Load(d, row), by), d, row);
+    }
+  }
+}
+
+void exps_of_columns(const double* rows, std::int64_t n, std::int64_t stride, double* linear,
+                     double* column_max) {
+  const Lanes d;
+  const Vec none = hn::Set(d, kNegInf);
+  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
+    Vec max = none;
+    for (std::int64_t i = 0; i < n; ++i) max = hn::Max(max, hn::Load(d, rows + i * stride + v));
+    hn::Store(max, d, column_max + v);
+    const Vec reference = hn::IfThenElseZero(hn::Gt(max, none), max);
+    for (std::int64_t i = 0; i < n; ++i)
+      hn::Store(hn::Exp(d, hn::Sub(hn::Load(d, rows + i * stride + v), reference)), d,
+                linear + i * stride + v);
+  }
+}
+
 void largest(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
   const Lanes d;
   for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
@@ -175,6 +221,9 @@ namespace segfuse::semicrf {
 namespace {
 HWY_EXPORT(log_sum);
 HWY_EXPORT(add_exp);
+HWY_EXPORT(log_sum_share);
+HWY_EXPORT(scale);
+HWY_EXPORT(exps_of_columns);
 HWY_EXPORT(sum_tangents);
 HWY_EXPORT(exp_tangents);
 HWY_EXPORT(exps);
@@ -187,6 +236,19 @@ HWY_EXPORT(outer);
 
 void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
   HWY_DYNAMIC_DISPATCH(log_sum)(rows, n, stride, out);
+}
+
+void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total) {
+  HWY_DYNAMIC_DISPATCH(log_sum_share)(rows, n, stride, out, total);
+}
+
+void scale_rows(const double* factor, std::int64_t n, std::int64_t stride, double* rows) {
+  HWY_DYNAMIC_DISPATCH(scale)(factor, n, stride, rows);
+}
+
+void exp_columns(const double* rows, std::int64_t n, std::int64_t stride, double* linear,
+                 double* column_max) {
+  HWY_DYNAMIC_DISPATCH(exps_of_columns)(rows, n, stride, linear, column_max);
 }
 
 void add_exp_rows(const double* rows, const double* offset, double scalar, std::int64_t n,

@@ -9,6 +9,17 @@ namespace segfuse::semicrf {
 /// out[c] = log sum_i exp(rows[i, c]) over n rows; -inf for an empty sum.
 void log_sum_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out);
 
+/// The same, and rows[i, c] becomes its share in the sum, times `total[c]`; 0 in an empty one.
+void log_sum_shares(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total);
+
+/// rows[i, c] *= factor[c] over n rows.
+void scale_rows(const double* factor, std::int64_t n, std::int64_t stride, double* rows);
+
+/// column_max[c] = the largest of rows[i, c], and linear[i, c] = exp(rows[i, c] - column_max[c])
+/// over n rows; -inf and 0 where all are -inf.
+void exp_columns(const double* rows, std::int64_t n, std::int64_t stride, double* linear,
+                 double* column_max);
+
 /// out[c] = the largest of rows[i, c] over n rows; -inf for none.
 void max_rows(const double* rows, std::int64_t n, std::int64_t stride, double* out);
 

@@ -68,7 +68,7 @@ std::vector<double> starts_within(const LatticeInput& input, const Lattice& latt
 template <class T>
 void Inference::boundary_within(const Potentials<T>& potentials, const Scope& scope,
                                 std::int64_t tolerance, const View<T, 2>& probability) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   if (tolerance < 0) throw UsageError(fmt::format("semicrf: tolerance {} is negative", tolerance));
   if (probability.extents() != typename View<T, 2>::Axes{dims.batch, dims.frames})
@@ -100,7 +100,7 @@ void Inference::expected_durations(const Potentials<T>& potentials, const Scope&
 template <class T>
 void Inference::max_marginal(const Potentials<T>& potentials, const Scope& scope,
                              const View<std::int32_t, 2>& labels, std::int32_t ignore) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   if (labels.extents() != View<std::int32_t, 2>::Axes{dims.batch, dims.frames})
     throw UsageError(

@@ -29,9 +29,11 @@ class Allowed {
   bool segment(std::int64_t s, std::int64_t e, std::int64_t c) const {
     if (free_) return true;
     const std::int64_t longest = x_.model.dims.max_duration;
-    return x_.model.duration[(std::min(e - s, longest) - 1) * stride_ + c] > kNegInf &&
-           (e - s <= longest || x_.tail[c] > kNegInf) && finite(x_.row.start, s, c) &&
-           finite(x_.row.end, e - 1, c) && (s > 0 || x_.model.initial[c] > kNegInf) &&
+    const std::int64_t k = std::min(e - s, longest);
+    return x_.model.duration[(k - 1) * stride_ + c] > kNegInf &&
+           x_.row.segments(s, k, c) > kNegInf && (e - s <= longest || x_.tail[c] > kNegInf) &&
+           finite(x_.row.start, s, c) && finite(x_.row.end, e - 1, c) &&
+           (s > 0 || x_.model.initial[c] > kNegInf) &&
            (e < x_.row.length || x_.model.final[c] > kNegInf);
   }
   bool frame(std::int64_t t, std::int64_t c) const {
@@ -42,9 +44,10 @@ class Allowed {
       if (!frame(t, c)) return false;
     return true;
   }
-  /// Into a segment of label c with d frames.
-  bool transition(std::int64_t d, std::int64_t from, std::int64_t c) const {
+  /// Into a segment of label c with d frames from s on.
+  bool transition(std::int64_t s, std::int64_t d, std::int64_t from, std::int64_t c) const {
     if (free_) return true;
+    if (x_.row.transitions(s, from, c) == kNegInf) return false;
     const std::int64_t k = std::min(d, x_.model.dims.max_duration);
     return x_.model.transition_slice(k - 1)[from * stride_ + c] > kNegInf;
   }
@@ -61,6 +64,7 @@ class Allowed {
       return true;
     };
     const Model& m = x_.model;
+    if (x_.row.has_tables()) return false;
     return table(m.transition.data(), m.dims.slices() * m.dims.classes) &&
            table(m.duration.data(), m.dims.max_duration) && table(m.initial.data(), 1) &&
            table(m.final.data(), 1) && table(x_.row.emission, x_.row.length) &&
@@ -160,7 +164,7 @@ class BoundarySearch {
     std::pair<double, std::int64_t> best{kNegInf, 0};
     for (std::int64_t from = 0; from < labels_; ++from) {
       const double value = value_[at(s * labels_ + from)];
-      if (value > best.first && allowed_.transition(d, from, c)) best = {value, from};
+      if (value > best.first && allowed_.transition(s, d, from, c)) best = {value, from};
     }
     return best;
   }
@@ -204,7 +208,7 @@ std::vector<Piece> label_segments(const LatticeInput& x, const RowExpectations& 
       if (i == 0) best = right;
       for (std::int64_t from = 0; i > 0 && from < classes; ++from) {
         const double score = value[at((i - 1) * classes + from)] + right;
-        if (score <= best || !allowed.transition(end - s, from, c)) continue;
+        if (score <= best || !allowed.transition(s, end - s, from, c)) continue;
         best = score;
         before[at(i * classes + c)] = from;
       }
@@ -228,7 +232,7 @@ template <class T>
 void Inference::minimum_risk(const Potentials<T>& potentials, const Scope& scope,
                              std::int64_t tolerance, Segmentations& best,
                              const View<double, 1>& f1) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   check_vector("f1", f1.empty(), f1.extent(0), dims.batch);
   if (tolerance < 0) throw UsageError(fmt::format("semicrf: tolerance {} is negative", tolerance));

@@ -33,8 +33,10 @@ class Sampler {
       if (t == 0) break;
       const std::int64_t k = std::min(d, x_.model.dims.max_duration);
       const double start = x_.row.start == nullptr ? 0.0 : x_.row.start[t * stride_ + c];
-      c = draw_label(t, x_.model.transition_slice(k - 1) + c, stride_,
-                     lattice_enter(x_, lattice_, t, k, c) - start);
+      const double total = lattice_enter(x_, lattice_, t, k, c) - start;
+      const double* before = x_.model.transition_slice(k - 1) + c;
+      c = x_.row.transitions.present() ? draw_label(t, timed(t, before, c).data(), 1, total)
+                                       : draw_label(t, before, stride_, total);
     }
     std::reverse(path.begin(), path.end());
     return path;
@@ -59,6 +61,14 @@ class Sampler {
     double left_;
     std::int64_t chosen_ = -1;
   };
+
+  /// The transitions into label c with the scores of boundary t.
+  std::vector<double> timed(std::int64_t t, const double* transition, std::int64_t c) const {
+    std::vector<double> scores;
+    for (std::int64_t from = 0; from < x_.model.dims.classes; ++from)
+      scores.push_back(transition[from * stride_] + x_.row.transitions(t, from, c));
+    return scores;
+  }
 
   /// The label of the segment that ends at t; after[c * step] is the score of what follows it.
   std::int64_t draw_label(std::int64_t t, const double* after, std::int64_t step, double total) {
@@ -110,7 +120,7 @@ void Inference::sample(const Potentials<T>& potentials, const Scope& scope, std:
                        std::uint64_t seed, SegmentationLists& drawn, std::int64_t first_row) {
   if (n < 0)
     throw UsageError(fmt::format("semicrf: {} samples were asked for, expected 0 or more", n));
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   ScopedModel model;
   load_scoped(potentials, scope, dims, model);

@@ -14,6 +14,9 @@ struct Piece {
   std::int32_t label;
 };
 
+/// The best segmentation of a row, ties as in Engine::viterbi; empty without a path.
+std::vector<Piece> best_path(const LatticeInput& input, Lattice& lattice);
+
 /// The segmentations of one row.
 struct RowList {
   Segmentations segmentations;

@@ -44,7 +44,7 @@ inline void ShortSegments::starting_at(std::int64_t s, std::span<double> out) {
     if (d > k && x_.tail == nullptr) break;
     for (std::int64_t c = 0; c < dims.classes; ++c) {
       content_[c] += x_.row.emission[(s + d - 1) * stride + c];
-      terms_[c] = content_[c] + x_.model.duration[(k - 1) * stride + c] +
+      terms_[c] = content_[c] + x_.model.duration[(k - 1) * stride + c] + x_.row.segments(s, k, c) +
                   lattice_.sink[(s + d) * stride + c];
       if (d > k) terms_[c] += static_cast<double>(d - k) * x_.tail[c];
       entry_[c] = lattice_enter(x_, lattice_, s, k, c);

@@ -160,7 +160,7 @@ template <class T>
 ConstrainedPotentials<T>::ConstrainedPotentials(const Potentials<T>& potentials,
                                                 const Constraints& x)
     : potentials_(potentials) {
-  const Dims dims = check_potentials(potentials);
+  const Dims dims = check_with_tables(potentials);
   check_constraints(x, dims, potentials.lengths);
   const auto forbidden = static_cast<T>(kNegInf);
   Potentials<T>& p = potentials_;

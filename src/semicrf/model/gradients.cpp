@@ -50,14 +50,81 @@ void store_row_gradients(const Gradients<T>& g, const Dims& dims, std::int64_t b
   store_frames(g.end, b, dims, length, none ? nullptr : e->end.data(), weight, pool);
 }
 
-void GradientReducer::begin(const Dims& dims, bool want_transition, bool want_duration) {
+template <class T>
+void TableGradients<T>::clear(std::int64_t length, double* shared) {
+  shared_ = shared;
+  const View<T, 4>& by_segment = gradients_.segment_scores;
+  for (std::int64_t s = length; want_segments && s < dims_.frames; ++s)
+    for (std::int64_t k = 0; k < dims_.max_duration; ++k)
+      for (std::int64_t c = 0; c < dims_.classes; ++c) by_segment(b_, s, k, c) = T{0};
+  const View<T, 4>& by_change = gradients_.transition_scores;
+  for (std::int64_t s = 0; want_transitions && s < dims_.frames; ++s) {
+    if (s > 0 && s < length) continue;
+    if (dims_.shared_transition_scores) {
+      if (shared != nullptr)
+        std::fill_n(shared + s * dims_.classes * dims_.stride, dims_.classes * dims_.stride, 0.0);
+      continue;
+    }
+    for (std::int64_t i = 0; i < dims_.classes; ++i)
+      for (std::int64_t c = 0; c < dims_.classes; ++c) by_change(b_, s, i, c) = T{0};
+  }
+}
+
+template <class T>
+std::int64_t TableGradients<T>::gold_at(std::int64_t s) const {
+  if (gold_ == nullptr) return -1;
+  std::int64_t first = gold_->row_pointer(b_);
+  std::int64_t last = gold_->row_pointer(b_ + 1);
+  while (first < last) {  // the segments tile the row
+    const std::int64_t middle = first + (last - first) / 2;
+    if (gold_->start(middle) < s)
+      first = middle + 1;
+    else
+      last = middle;
+  }
+  return first < gold_->row_pointer(b_ + 1) && gold_->start(first) == s ? first : -1;
+}
+
+template <class T>
+void TableGradients<T>::segments(std::int64_t s, std::int64_t n, double* counts) {
+  if (const std::int64_t i = gold_at(s); i >= 0)
+    counts[(gold_->duration(i) - 1) * dims_.stride + gold_->label(i)] -= 1.0;
+  const View<T, 4>& view = gradients_.segment_scores;
+  const std::int64_t hop = view.stride(3);
+  for (std::int64_t k = 0; k < dims_.max_duration; ++k) {
+    T* to = &view(b_, s, k, 0);
+    const double* from = counts + k * dims_.stride;
+    for (std::int64_t c = 0; c < dims_.classes; ++c)
+      to[c * hop] = k < n ? static_cast<T>(weight_ * from[c]) : T{0};
+  }
+}
+
+template <class T>
+void TableGradients<T>::transitions(std::int64_t s, double* counts) {
+  const std::int64_t stride = dims_.stride;
+  if (const std::int64_t i = gold_at(s); i >= 0)
+    counts[gold_->label(i - 1) * stride + gold_->label(i)] -= 1.0;
+  if (dims_.shared_transition_scores) {  // weighted when rows are added up
+    std::copy_n(counts, dims_.classes * stride, shared_ + s * dims_.classes * stride);
+    return;
+  }
+  for (std::int64_t i = 0; i < dims_.classes; ++i)
+    for (std::int64_t c = 0; c < dims_.classes; ++c)
+      gradients_.transition_scores(b_, s, i, c) = static_cast<T>(weight_ * counts[i * stride + c]);
+}
+
+void GradientReducer::begin(const Dims& dims, bool want_transition, bool want_duration,
+                            bool want_table) {
   constexpr std::int64_t kWaveDoubles = std::int64_t{1} << 23;  // 64 MiB of slots
   dims_ = dims;
   transition_ = want_transition ? dims.slices() * dims.classes * dims.stride : 0;
   duration_ = want_duration ? dims.max_duration * dims.stride : 0;
-  slot_size_ = padded(transition_ + duration_ + 2 * dims.stride + 1);
-  wave_ =
-      std::clamp<std::int64_t>(kWaveDoubles / slot_size_, 8, std::max<std::int64_t>(8, dims.batch));
+  table_ =
+      want_table && dims.shared_transition_scores ? dims.frames * dims.classes * dims.stride : 0;
+  slot_size_ = padded(transition_ + duration_ + 2 * dims.stride + table_ + 1);
+  const std::int64_t least = slot_size_ > kWaveDoubles ? 2 : 8;
+  wave_ = std::clamp<std::int64_t>(kWaveDoubles / slot_size_, least,
+                                   std::max<std::int64_t>(least, dims.batch));
   slots_.resize(std::min(wave_, dims.batch) * slot_size_);
   total_.assign(slot_size_, 0.0);
 }
@@ -73,7 +140,7 @@ void GradientReducer::fill(double* slot, const RowExpectations& e, std::int64_t 
 
 void GradientReducer::reduce(std::int64_t begin, std::int64_t end,
                              const View<const double, 1>& weights) {
-  const std::int64_t used = transition_ + duration_ + 2 * dims_.stride;
+  const std::int64_t used = transition_ + duration_ + 2 * dims_.stride + table_;
   for (std::int64_t b = begin; b < end; ++b) {
     const double* from = slot(b - begin);
     if (from[slot_size_ - 1] == 0.0) continue;
@@ -96,9 +163,14 @@ void GradientReducer::store(const Gradients<T>& g) const {
     if (!g.initial.empty()) g.initial(c) = static_cast<T>(from[c]);
     if (!g.final.empty()) g.final(c) = static_cast<T>(from[stride + c]);
   }
+  from += 2 * stride;
+  for (std::int64_t i = 0; table_ > 0 && i < dims_.frames * dims_.classes; ++i, from += stride)
+    for (std::int64_t c = 0; c < dims_.classes; ++c)
+      g.transition_scores(0, i / dims_.classes, i % dims_.classes, c) = static_cast<T>(from[c]);
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                                    \
+  template class TableGradients<T>;                                                               \
   template void store_frames(const View<T, 3>&, std::int64_t, const Dims&, std::int64_t,          \
                              const double*, double, ThreadPool*);                                 \
   template void store_row_gradients(const Gradients<T>&, const Dims&, std::int64_t, std::int64_t, \

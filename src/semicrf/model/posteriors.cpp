@@ -26,6 +26,29 @@ class ExpectedScore {
 
 }  // namespace
 
+ExpectedTables::ExpectedTables(const Row& row, const Dims& dims) : row_(row), dims_(dims) {
+  want_segments = row.segments.present();
+  want_transitions = row.transitions.present();
+}
+
+void ExpectedTables::add(const double* counts, std::int64_t n) {
+  ExpectedScore sum;
+  sum.add(counts, scores_.data(), n * dims_.stride);
+  value_ += sum.value();
+}
+
+void ExpectedTables::segments(std::int64_t s, std::int64_t n, double* counts) {
+  scores_.assign(n * dims_.stride, 0.0);
+  row_.segments.add_starting(s, n, dims_.stride, scores_.data());
+  add(counts, n);
+}
+
+void ExpectedTables::transitions(std::int64_t s, double* counts) {
+  scores_.assign(dims_.classes * dims_.stride, 0.0);
+  row_.transitions.add(s, dims_.stride, scores_.data());
+  add(counts, dims_.classes);
+}
+
 double expected_score(const Model& model, const Row& row, const RowExpectations& e) {
   const Dims& dims = model.dims;
   const std::int64_t frames = row.length * dims.stride;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "segfuse/error.h"
 
@@ -35,6 +37,12 @@ template <class T, int N>
 void check_optional(const char* name, const char* axes, const View<T, N>& view,
                     const std::array<std::int64_t, static_cast<std::size_t>(N)>& expected) {
   if (!view.empty()) check_extents(name, axes, view, expected);
+}
+
+/// Extents of transition_scores.
+View<const double, 4>::Axes transition_table(const Dims& dims) {
+  const std::int64_t rows = dims.shared_transition_scores ? 1 : dims.batch;
+  return {rows, dims.frames, dims.classes, dims.classes};
 }
 
 template <class T>
@@ -101,10 +109,53 @@ const double* load_frames(const char* name, const View<const T, 3>& view, const 
   return buffer.data();
 }
 
+/// Looks at the numbers of a row's tables that are within its length.
+void check_tables(const Row& row, const Dims& dims, std::int64_t b) {
+  const std::int64_t classes = dims.classes;
+  std::vector<double> scores(
+      static_cast<std::size_t>(classes * std::max(dims.max_duration, classes)));
+  const auto find_bad = [&](std::int64_t n) {
+    return std::find_if_not(scores.begin(), scores.begin() + n * classes, is_score) -
+           scores.begin();
+  };
+  for (std::int64_t s = 0; s < row.length && row.segments.present(); ++s) {
+    const std::int64_t n = std::min(dims.max_duration, row.length - s);
+    if (row.segments.are_scores(s, n)) continue;
+    std::fill_n(scores.begin(), n * classes, 0.0);
+    row.segments.add_starting(s, n, classes, scores.data());
+    if (const std::int64_t i = find_bad(n); i < n * classes)
+      throw DataError(fmt::format(
+          "semicrf: segment_scores at batch {}, time {}, duration {}, class {} is {}; scores are "
+          "finite or -inf",
+          b, s, i / classes + 1, i % classes, scores[static_cast<std::size_t>(i)]));
+  }
+  for (std::int64_t s = 1; s < row.length && row.transitions.present(); ++s) {
+    if (row.transitions.are_scores(s)) continue;
+    std::fill_n(scores.begin(), classes * classes, 0.0);
+    row.transitions.add(s, classes, scores.data());
+    if (const std::int64_t i = find_bad(classes); i < classes * classes)
+      throw DataError(
+          fmt::format("semicrf: transition_scores at batch {}, time {}, from {}, to {} is {}; "
+                      "scores are finite "
+                      "or -inf",
+                      b, s, i / classes, i % classes, scores[static_cast<std::size_t>(i)]));
+  }
+}
+
 }  // namespace
 
 template <class T>
 Dims check_potentials(const Potentials<T>& p) {
+  if (has_tables(p))
+    throw UsageError(fmt::format(
+        "semicrf: this function takes no {}; docs/semicrf.md has a list of those that do, all of "
+        "them on the CPU",
+        p.segment_scores.empty() ? "transition_scores" : "segment_scores"));
+  return check_with_tables(p);
+}
+
+template <class T>
+Dims check_with_tables(const Potentials<T>& p) {
   Dims dims;
   dims.batch = p.emission.extent(0);
   dims.frames = p.emission.extent(1);
@@ -125,12 +176,25 @@ Dims check_potentials(const Potentials<T>& p) {
   if (p.transition.empty()) throw UsageError("semicrf: transition is missing");
   const std::int64_t slices = p.transition.extent(0);
   dims.by_duration = slices != 1 && slices == dims.max_duration;
+  if (!dims.by_duration && slices != 1 && slices == dims.frames)
+    throw UsageError(fmt::format(
+        "semicrf: transition has shape {}, expected (C, C) or (K, C, C) with K = {}; scores of "
+        "transitions by time are transition_scores",
+        extents_of(p.transition), dims.max_duration));
   check_extents("transition", dims.by_duration ? "(K, C, C)" : "(1, C, C)", p.transition,
                 {dims.slices(), dims.classes, dims.classes});
   check_optional("initial", "(C)", p.initial, {dims.classes});
   check_optional("final", "(C)", p.final, {dims.classes});
   check_optional("start", "(B, T, C)", p.start, p.emission.extents());
   check_optional("end", "(B, T, C)", p.end, p.emission.extents());
+  check_optional("segment_scores", "(B, T, K, C)", p.segment_scores,
+                 {dims.batch, dims.frames, dims.max_duration, dims.classes});
+  dims.segment_scores = !p.segment_scores.empty();
+  dims.transition_scores = !p.transition_scores.empty();
+  dims.shared_transition_scores = dims.transition_scores && p.transition_scores.extent(0) == 1;
+  check_optional("transition_scores",
+                 dims.shared_transition_scores ? "(1, T, C, C)" : "(B, T, C, C)",
+                 p.transition_scores, transition_table(dims));
   if (p.lengths.empty()) return dims;
   check_vector("lengths", false, p.lengths.size(), dims.batch);
   for (std::int64_t b = 0; b < dims.batch; ++b) {
@@ -152,6 +216,17 @@ void check_gradients(const Gradients<T>& g, const Dims& d) {
   check_optional("the final gradient", "(C)", g.final, {d.classes});
   check_optional("the start gradient", "(B, T, C)", g.start, {d.batch, d.frames, d.classes});
   check_optional("the end gradient", "(B, T, C)", g.end, {d.batch, d.frames, d.classes});
+  for (const auto& [name, lone] :
+       {std::pair("segment_scores", !g.segment_scores.empty() && !d.segment_scores),
+        std::pair("transition_scores", !g.transition_scores.empty() && !d.transition_scores)}) {
+    if (lone)
+      throw UsageError(fmt::format("semicrf: a gradient of {0} was asked for without {0}", name));
+  }
+  check_optional("the segment_scores gradient", "(B, T, K, C)", g.segment_scores,
+                 {d.batch, d.frames, d.max_duration, d.classes});
+  check_optional("the transition_scores gradient",
+                 d.shared_transition_scores ? "(1, T, C, C)" : "(B, T, C, C)", g.transition_scores,
+                 transition_table(d));
 }
 
 void check_vector(const char* name, bool empty, std::int64_t extent, std::int64_t n) {
@@ -197,6 +272,9 @@ Row load_row(const Potentials<T>& p, const Dims& dims, std::int64_t b, RowBuffer
   row.emission = load_frames("emission", p.emission, dims, b, row.length, pool, buffers.emission);
   row.start = load_frames("start", p.start, dims, b, row.length, pool, buffers.start);
   row.end = load_frames("end", p.end, dims, b, row.length, pool, buffers.end);
+  if (dims.segment_scores) row.segments = SegmentTable(p.segment_scores, b);
+  if (dims.transition_scores) row.transitions = TransitionTable(p.transition_scores, b);
+  if (row.has_tables()) check_tables(row, dims, b);
   return row;
 }
 
@@ -212,8 +290,10 @@ double score_row(const Model& model, const Row& row, const SegmentationsView& y,
     for (std::int64_t t = begin; t < end; ++t) segment += row.emission[t * stride + c];
     if (row.start != nullptr) segment += row.start[begin * stride + c];
     if (row.end != nullptr) segment += row.end[(end - 1) * stride + c];
+    segment += row.segments(begin, end - begin, c);
     segment += i == first ? model.initial[c]
-                          : model.transition_slice(end - begin - 1)[y.label(i - 1) * stride + c];
+                          : model.transition_slice(end - begin - 1)[y.label(i - 1) * stride + c] +
+                                row.transitions(begin, y.label(i - 1), c);
     score += segment;
   }
   return last > first ? score + model.final[y.label(last - 1)] : score;
@@ -268,6 +348,7 @@ void check_segments(const SegmentationsView& y, const Dims& dims, const Lengths&
 
 #define SEGFUSE_INSTANTIATE(T)                                         \
   template Dims check_potentials(const Potentials<T>&);                \
+  template Dims check_with_tables(const Potentials<T>&);               \
   template void check_gradients(const Gradients<T>&, const Dims&);     \
   template void load_model(const Potentials<T>&, const Dims&, Model&); \
   template Row load_row(const Potentials<T>&, const Dims&, std::int64_t, RowBuffers&, ThreadPool*);

@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "segfuse/semicrf.h"
 #include "semicrf/model/aligned_doubles.h"
+#include "semicrf/model/tables.h"
 
 namespace segfuse::semicrf {
 
@@ -22,12 +23,22 @@ struct Dims {
   std::int64_t stride = 0;  ///< classes, padded
   std::int64_t max_duration = 0;
   bool by_duration = false;  ///< transition has K slices, not one
+  bool segment_scores = false;
+  bool transition_scores = false;
+  bool shared_transition_scores = false;  ///< one table for all rows
   std::int64_t slices() const { return by_duration ? max_duration : 1; }
 };
 
-/// Checks all shapes and lengths; UsageError.
+/// Checks all shapes and lengths, and that there are no tables; UsageError.
 template <class T>
 Dims check_potentials(const Potentials<T>& potentials);
+/// The same for what takes segment_scores and transition_scores.
+template <class T>
+Dims check_with_tables(const Potentials<T>& potentials);
+template <class T>
+bool has_tables(const Potentials<T>& p) {
+  return !p.segment_scores.empty() || !p.transition_scores.empty();
+}
 template <class T>
 void check_gradients(const Gradients<T>& gradients, const Dims& dims);
 /// Checks one per-row or per-item view of n elements, if there.
@@ -51,7 +62,8 @@ struct Model {
 template <class T>
 void load_model(const Potentials<T>& potentials, const Dims& dims, Model& model);
 
-/// What all frames share, of scores whose frames come later.
+/// What all frames share, of scores whose frames come later; tables, for check_potentials to
+/// refuse.
 template <class T>
 Potentials<T> shared_scores(const Potentials<T>& all) {
   Potentials<T> shared;
@@ -60,15 +72,21 @@ Potentials<T> shared_scores(const Potentials<T>& all) {
   shared.initial = all.initial;
   shared.final = all.final;
   shared.emission = {nullptr, {1, 0, all.duration.extent(1)}};
+  shared.segment_scores = all.segment_scores;
+  shared.transition_scores = all.transition_scores;
   return shared;
 }
 
-/// One row's frame scores, (length, stride) each; start and end are null when absent.
+/// One row's frame scores, (length, stride) each; start and end are null when absent. Its tables
+/// are read where the caller has them.
 struct Row {
   std::int64_t length = 0;
   const double* emission = nullptr;
   const double* start = nullptr;
   const double* end = nullptr;
+  SegmentTable segments = {};
+  TransitionTable transitions = {};
+  bool has_tables() const { return segments.present() || transitions.present(); }
 };
 
 struct RowBuffers {
@@ -88,7 +106,8 @@ void for_frames(ThreadPool* pool, std::int64_t frames, const Body& body) {
   pool->run((frames + kPart - 1) / kPart, std::ref(part));
 }
 
-/// Reads frames [0, length) of a row. Throws DataError for NaN or +inf.
+/// Reads frames [0, length) of a row, and looks at its part of the tables. Throws DataError for NaN
+/// or +inf.
 template <class T>
 Row load_row(const Potentials<T>& potentials, const Dims& dims, std::int64_t row,
              RowBuffers& buffers, ThreadPool* pool = nullptr);
@@ -102,7 +121,8 @@ struct RowExpectations {
   AlignedDoubles duration;    ///< (K, stride); only when wanted
   bool want_transition = true;
   bool want_duration = true;
-  bool want_boundaries = true;  ///< else only the first row of start and the last of end count
+  bool want_boundaries = true;    ///< else only the first row of start and the last of end count
+  TableCounts* tables = nullptr;  ///< where the counts of tables go; null: nowhere
 };
 
 /// Score of segments [first, last) of `segments` as one segmentation of the row; -inf if forbidden.

@@ -125,5 +125,38 @@ TEST(CudaInference, NotANumberIsAFaultByInput) {
   }
 }
 
+TEST(CudaInference, TablesAreForTheCpu) {
+  const auto gpu = segfuse::testing::make_gpu_emulator();
+  const auto p = ragged<double>(true, 6);
+  DeviceArrays device(gpu);
+  Potentials<double> q = on_device(p, device);
+  double* z = device.space<double>(p.B * p.T_ * std::max(p.K, p.C) * p.C);
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu);
+  CudaInference inference = OverDevice::make<CudaInference>(gpu);
+  const auto refused = [&](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find("_scores; docs/semicrf.md has a list of those that "
+                          "do, all of them on the CPU"),
+                std::string::npos)
+          << error.what();
+    }
+  };
+  for (const bool segments : {true, false}) {
+    q.segment_scores = {}, q.transition_scores = {};
+    if (segments)
+      q.segment_scores = {z, {p.B, p.T_, p.K, p.C}};
+    else
+      q.transition_scores = {z, {1, p.T_, p.C, p.C}};
+    refused([&] { engine.log_partition(q, {}); });
+    refused([&] { engine.posteriors(q, {}); });
+    refused([&] { inference.log_partition(q, {}, {}); });
+    refused([&] { inference.expected_durations(q, {}, View<double, 2>(z, {p.K, p.C})); });
+  }
+}
+
 }  // namespace
 }  // namespace segfuse::semicrf::testing
