@@ -152,10 +152,10 @@ struct Potentials {
   Lengths lengths;            ///< (B) or empty (T)
   /// (B, T, K, C) or empty (0): [., s, d-1, c] is for a segment of d frames that starts at s. What
   /// reaches beyond the row's length is never read.
-  View<const T, 4> segment_scores;
+  View<const T, 4> segment_scores{};
   /// (B, T, C, C), or (1, T, C, C) for all rows, or empty (0): [., s, from, to] is for a change at
   /// a segment that starts at s > 0. These two are for the CPU; who takes them: docs/semicrf.md.
-  View<const T, 4> transition_scores;
+  View<const T, 4> transition_scores{};
 };
 
 /// Derivatives of sum_b weight_b * value_b by each input, written over what was there; an empty
@@ -171,8 +171,8 @@ struct Gradients {
   View<T, 1> final;
   View<T, 3> start;
   View<T, 3> end;
-  View<T, 4> segment_scores;
-  View<T, 4> transition_scores;
+  View<T, 4> segment_scores{};
+  View<T, 4> transition_scores{};
 };
 
 /// What happened to a row.
