@@ -218,12 +218,20 @@ class Launch {
     return out;
   }
 
+  /// Not what asks a program to end.
+  static bool is_uninvited(int signal) {
+    return signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
+  }
+
   /// Whether new ranks may come further than that one.
   bool may_be_mended(std::int64_t rank, const Rank& blamed) const {
     if (blamed.ended_by_us) return true;
-    if (blamed.result.signal)
-      return *blamed.result.signal != SIGINT && *blamed.result.signal != SIGTERM &&
-             *blamed.result.signal != SIGHUP;
+    if (blamed.result.signal) return is_uninvited(*blamed.result.signal);
+    // An error of a device may follow from the loss of another rank.
+    if (std::ranges::any_of(ranks_, [](const Rank& other) {
+          return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);
+        }))
+      return true;
     const auto entry = board_.read(rank);
     return blamed.result.exit_code == static_cast<int>(ExitCode::kDevice) &&
            !(entry && entry->own_fault);

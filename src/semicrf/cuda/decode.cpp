@@ -32,7 +32,8 @@ void plan_best(gpu::Workspace& workspace, Call& call) {
   workspace.add(call.team.into, team ? std::int64_t{n.classes} * n.classes : 0);
   workspace.add(call.team.counter, team ? passes : 0);
   workspace.add(call.team.exchange, team ? 8 * passes * n.classes : 0);
-  workspace.add(call.pending, call.team.window_shared != 0 ? 0 : 2 * (team ? passes : rows) * window);
+  workspace.add(call.pending,
+                call.team.window_shared != 0 ? 0 : 2 * (team ? passes : rows) * window);
   workspace.add(call.best.magnitude, rows + 1);
   workspace.add(call.best.duration, lattice);
   workspace.add(call.best.label, lattice);
@@ -71,8 +72,8 @@ void CudaEngine::State::measure(const Call& call, StreamHandle stream) {
 template <class T>
 void CudaEngine::State::best_of_team(Call& call, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
-  const auto blocks = side(std::min<std::int64_t>(
-      ceil_divide(std::int64_t{n.classes} * n.classes, 256), 1024));
+  const auto blocks =
+      side(std::min<std::int64_t>(ceil_divide(std::int64_t{n.classes} * n.classes, 256), 1024));
   launch(common<T>("transpose_scores"), {blocks}, {256}, call, stream);
   const auto pass = [&](unsigned chunks) {
     const std::size_t passes = static_cast<std::size_t>(n.batch) * chunks;

@@ -96,7 +96,7 @@ struct CudaEngine::State {
   template <class T>
   void prepare(const Call& call, StreamHandle stream);
   template <class T>
-  void team_pass(const Call& call, unsigned passes, StreamHandle stream);
+  void team_pass(const Call& call, unsigned chunks, unsigned directions, StreamHandle stream);
   template <class T>
   void linear_pass(Call& call, unsigned directions, StreamHandle stream);
   template <class T>

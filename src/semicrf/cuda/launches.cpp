@@ -27,7 +27,8 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
 
 /// Passes that several blocks share.
 template <class T>
-void CudaEngine::State::team_pass(const Call& call, unsigned passes, StreamHandle stream) {
+void CudaEngine::State::team_pass(const Call& call, unsigned chunks, unsigned directions,
+                                  StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   const std::size_t all = std::size_t{2} * static_cast<std::size_t>(n.batch) *
                           static_cast<std::size_t>(call.chunks.count);
@@ -37,7 +38,7 @@ void CudaEngine::State::team_pass(const Call& call, unsigned passes, StreamHandl
   else if (call.team.members > 1)
     gpu->fill(call.team.exchange, 0, 64 * all * static_cast<std::size_t>(n.classes), stream);
   gpu->launch(common<T>(by_duration ? "team_by_duration" : "wide_pass"),
-              {{side(call.team.members), side(n.batch), passes},
+              {{side(call.team.members) * chunks, side(n.batch), directions},
                by_duration ? Extent3{32, 16} : Extent3{side(call.team.threads)},
                static_cast<std::size_t>(call.team.shared_bytes),
                call.team.members > 1},
@@ -55,10 +56,10 @@ void CudaEngine::State::linear_pass(Call& call, unsigned directions, StreamHandl
   }
   const auto pass = [&](unsigned chunks) {
     if (shape)
-      launch(scan(*shape), {side(n.batch), directions, chunks}, {side(shape->threads())}, call,
+      launch(scan(*shape), {chunks, side(n.batch), directions}, {side(shape->threads())}, call,
              stream);
     else
-      team_pass<T>(call, directions * chunks, stream);
+      team_pass<T>(call, chunks, directions, stream);
   };
   if (!shape) {
     const std::int64_t pairs = static_cast<std::int64_t>(n.classes) * n.classes;
@@ -68,8 +69,8 @@ void CudaEngine::State::linear_pass(Call& call, unsigned directions, StreamHandl
   const auto chunks = side(call.chunks.count);
   pass(chunks);
   if (chunks == 1) return;
-  launch(common<T>("compare_chunks"), {side(n.batch), directions, chunks - 1}, {256}, call, stream);
-  launch(common<T>("join_chunks"), {side(n.batch), directions, chunks}, {256}, call, stream);
+  launch(common<T>("compare_chunks"), {chunks - 1, side(n.batch), directions}, {256}, call, stream);
+  launch(common<T>("join_chunks"), {chunks, side(n.batch), directions}, {256}, call, stream);
   call.chunks.redo = 1;
   pass(1);
 }
@@ -78,7 +79,7 @@ template <class T>
 void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   const unsigned directions = both ? 2 : 1;
-  if (n.by_duration != 0 && call.team.members > 0) return team_pass<T>(call, directions, stream);
+  if (n.by_duration != 0 && call.team.members > 0) return team_pass<T>(call, 1, directions, stream);
   if (n.by_duration != 0) {
     launch(common<T>("pass_by_duration"), {side(n.batch), directions}, {32, 16}, call, stream);
     return;

@@ -12,13 +12,6 @@ constexpr std::int64_t kPartialBytes = std::int64_t{256} << 20;
 constexpr int kWantedSlots =
     528;  ///< blocks that sum shared counts: four for each of 132 processors
 
-/// What a multiprocessor of any device we know has for one block.
-constexpr std::int64_t kSharedEverywhere = 97 << 10;
-
-}  // namespace
-
-namespace {
-
 /// A block's products in a step that pay for waiting for the others'.
 constexpr std::int64_t kProductsOfTurn = 1024;
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
@@ -39,23 +32,23 @@ void leave_whole(Call& call, std::int64_t warm_up) {
 
 /// Doubles that a block of a team works with.
 struct TeamMemory {
-  std::int64_t always;  ///< in shared memory, or there is no team
+  std::int64_t alone;   ///< `always` of a team of one: fits shared memory, or there is no team
+  std::int64_t always;  ///< in shared memory
   std::int64_t state, window, matrix;
 };
 
 TeamMemory memory_of_sums(const Call& call) {
   const std::int64_t own = call.team.per_member;
-  return {call.sizes.classes, 6 * own, 2 * own * call.sizes.max_duration,
-          own * call.sizes.classes};
+  const std::int64_t classes = call.sizes.classes;
+  return {classes, classes, 6 * own, 2 * own * call.sizes.max_duration, own * call.sizes.classes};
 }
 
 TeamMemory memory_by_duration(const Call& call) {
   const std::int64_t classes = call.sizes.classes;
   const std::int64_t longest = call.sizes.max_duration;
-  const std::int64_t cells =
-      call.team.per_member * ceil_divide(longest, kDurationParts) * classes;
-  return {(6 + 2 * kDurationParts + 1) * classes + kDurationParts + 1, 2 * cells,
-          2 * longest * classes, cells * classes};
+  const std::int64_t cells = call.team.per_member * ceil_divide(longest, kDurationParts) * classes;
+  const std::int64_t always = (6 + 2 * kDurationParts + 1) * classes + kDurationParts + 1;
+  return {always, always, 2 * cells, 2 * longest * classes, cells * classes};
 }
 
 /// Transitions and durations are held as floats where they are stored in no more.
@@ -64,7 +57,8 @@ TeamMemory memory_of_best(const Call& call, bool doubles) {
   const std::int64_t classes = call.sizes.classes;
   const std::int64_t window = own * call.sizes.max_duration;
   const auto held = [&](std::int64_t scores) { return doubles ? scores : ceil_divide(scores, 2); };
-  return {classes + (classes + 1) / 2 + 6 * own, 0, window + (window + 1) / 2 + held(window),
+  const std::int64_t shared = classes + (classes + 1) / 2;
+  return {shared + 6 * classes, shared + 6 * own, 0, window + (window + 1) / 2 + held(window),
           held(own * classes)};
 }
 
@@ -72,13 +66,13 @@ TeamMemory memory_of(const Call& call) {
   return call.sizes.by_duration != 0 ? memory_by_duration(call) : memory_of_sums(call);
 }
 
-/// What fits goes to shared memory; no team where there are too many classes. Whether there is one
-/// must not depend on how many members it has.
+/// What fits goes to shared memory; no team where there are too many classes for the device.
+/// Whether there is one must not depend on how many members it has.
 void place_team(Call& call, const TeamMemory& memory, std::int64_t shared_bytes) {
   gpu::Team& team = call.team;
   team.state_shared = team.window_shared = team.matrix_shared = 0;
   std::int64_t bytes = memory.always * 8;
-  if (bytes > kSharedEverywhere) {
+  if (memory.alone * 8 > shared_bytes) {
     team.members = 0;
     return;
   }
@@ -227,7 +221,8 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
                                      : 0);
   // By duration every block keeps a window of its own.
   const bool windows = team && n.by_duration != 0 && call.team.window_shared == 0;
-  workspace.add(call.pending, (team ? passes : 2 * rows) * durations * (windows ? call.team.members : 1));
+  workspace.add(call.pending,
+                (team ? passes : 2 * rows) * durations * (windows ? call.team.members : 1));
   workspace.add(call.gold_frames, call.gold.row_pointer != nullptr ? frames : 0);
   workspace.add(call.gold_score, call.gold.row_pointer != nullptr ? rows * call.gold_parts : 0);
   workspace.add(call.cover, wanted.frames || wanted.entropy ? rows * call.slices * n.classes : 0);

@@ -122,7 +122,7 @@ void GradientReducer::begin(const Dims& dims, bool want_transition, bool want_du
   table_ =
       want_table && dims.shared_transition_scores ? dims.frames * dims.classes * dims.stride : 0;
   slot_size_ = padded(transition_ + duration_ + 2 * dims.stride + table_ + 1);
-  const std::int64_t least = slot_size_ > kWaveDoubles ? 2 : 8;
+  const std::int64_t least = table_ > 0 && slot_size_ > kWaveDoubles ? 2 : 8;
   wave_ = std::clamp<std::int64_t>(kWaveDoubles / slot_size_, least,
                                    std::max<std::int64_t>(least, dims.batch));
   slots_.resize(std::min(wave_, dims.batch) * slot_size_);

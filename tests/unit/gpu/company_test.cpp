@@ -207,6 +207,11 @@ TEST_P(GpuSemiCrf, RowsOfOtherPassesDoNotKnowTheirCompany) {
   auto q = random_problem<double>(2, 9, 8, 33, false, gaussian, rng);
   q.lengths = {5, 9};
   expect_rows_alone(machines(gpu, is_device()), teams, q, {.pads = {60}});
+  CudaOptions cut_teams = with_warm_up(4);
+  cut_teams.lanes_per_class = 1024;
+  auto cut = random_problem<double>(3, 60, 4, 3, false, gaussian, rng);
+  cut.lengths = {60, 37, 1};
+  expect_rows_alone(machines(gpu, is_device()), cut_teams, cut, {.pads = {90}});
   auto r = random_problem<double>(2, 70, 3, 2, true, gaussian, rng);
   r.lengths = {70, 21};
   expect_rows_alone(machines(gpu, is_device()), {}, r, {.pads = {60}});

@@ -318,6 +318,25 @@ TEST_P(GpuSemiCrf, BitsAreTheSame) {
 }
 
 /// Design 5.4 at T = 1e5, K = 100 with scores N(0, 1) and N(0, 10): fp32 inputs, against double.
+/// A grid has at most 65,535 blocks but in one direction.
+TEST_P(GpuSemiCrf, MoreChunksThanAGridIsWide) {
+  if (!is_device()) GTEST_SKIP() << "too long for the emulator";
+  Rng rng(20);
+  Problem<double> p = random_problem<double>(1, 8 * 65600, 1, 1, false, gaussian, rng);
+  p.with_start = p.with_end = false;
+  CudaOptions options;
+  options.warm_up = 4;  // chunks of eight frames
+  CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
+  DeviceArrays device(gpu);
+  const Potentials<double> scores = on_device(p, device);
+  const View<double, 1> values(device.space<double>(1), {1});
+  engine.log_partition<double>(scores, {values, {}});
+  engine.check();
+  std::vector<double> host(1);
+  Engine(1).log_partition<double>(p.potentials(), {View<double, 1>(host), {}});
+  EXPECT_LT(relative(device.read(values.data(), 1)[0], host[0]), 1e-12);
+}
+
 TEST_P(GpuSemiCrf, LongRows) {
   if (!is_device()) GTEST_SKIP() << "too long for the emulator";
   Rng rng(19);

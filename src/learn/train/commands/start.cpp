@@ -81,9 +81,10 @@ void check_request(const RanksRequest& request, std::int64_t count) {
         "ranks were to be started by one of {} processes that {} started together ({}={}); leave "
         "--ranks and --devices out there",
         here->count, here->launcher, here->variable, here->count));
-  if (count < (request.restarts > 0 ? 1 : 2) || count > comm::kMaxShards)
+  const int least = request.restarts > 0 ? 1 : 2;
+  if (count < least || count > comm::kMaxShards)
     throw UsageError(
-        fmt::format("{} ranks; between 2 and {} are possible", count, comm::kMaxShards));
+        fmt::format("{} ranks; between {} and {} are possible", count, least, comm::kMaxShards));
   if (count > 1 && (request.min_ranks < 0 || request.min_ranks > count))
     throw UsageError(fmt::format("--min-ranks {}: there are {} ranks; expected 1 to {}",
                                  request.min_ranks, count, count));

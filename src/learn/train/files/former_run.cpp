@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "learn/train/commands/config.h"
@@ -33,7 +35,7 @@ std::string mark_of(const fs::path& file) {
 
 }  // namespace
 
-FormerRun::FormerRun(const fs::path& out) {
+FormerRun::FormerRun(const fs::path& out) : out_(fs::absolute(out).lexically_normal()) {
   for (const fs::path& folder : folders_of(out))
     for (const fs::path& file : {checkpoint_in(folder), model_in(folder)})
       files_.insert(mark_of(file));
@@ -43,16 +45,24 @@ FormerRun::FormerRun(const fs::path& out) {
 std::string FormerRun::text() const {
   std::string text = "files";
   for (const std::string& mark : files_) text += " " + mark;
-  return text;
+  return text + "\n" + out_.string();
 }
 
 std::optional<FormerRun> FormerRun::of_environment() {
   const char* const text = std::getenv(kVariable);
   if (text == nullptr || *text == '\0') return {};
   FormerRun former;
-  std::istringstream words(text);
+  const std::string_view both(text);
+  const std::size_t end = std::min(both.find('\n'), both.size());
+  std::istringstream words{std::string(both.substr(0, end))};
   for (std::string mark; words >> mark;) former.files_.insert(mark);
+  former.out_ = both.substr(std::min(end + 1, both.size()));
   return former;
+}
+
+bool FormerRun::has_folder_of(const fs::path& file) const {
+  const fs::path folder = fs::absolute(file).lexically_normal().parent_path();
+  return std::ranges::count(folders_of(out_), folder) > 0;
 }
 
 bool FormerRun::holds(const fs::path& file) const { return files_.contains(mark_of(file)); }
@@ -71,7 +81,7 @@ std::optional<fs::path> FormerRun::newest_checkpoint(const fs::path& out, const 
 bool written_before_restart(const fs::path& file) {
   const std::optional<FormerRun> former = FormerRun::of_environment();
   std::error_code unknown;
-  return former && fs::exists(file, unknown) && !former->holds(file);
+  return former && former->has_folder_of(file) && fs::exists(file, unknown) && !former->holds(file);
 }
 
 }  // namespace segfuse::learn

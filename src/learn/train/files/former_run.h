@@ -24,6 +24,8 @@ class FormerRun {
 
   /// Whether the file was there, with this content, before the job.
   bool holds(const std::filesystem::path& file) const;
+  /// Whether the file lies in the run's folder, or in one of its comparison.
+  bool has_folder_of(const std::filesystem::path& file) const;
   /// Where a job goes on that left its folder so: its newest checkpoint. `resume`: those of the
   /// former run are its own. Nothing: from the beginning.
   static std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& out,
@@ -33,6 +35,7 @@ class FormerRun {
  private:
   FormerRun() = default;
 
+  std::filesystem::path out_;
   std::set<std::string> files_;  ///< by what tells one from another: place, size, time
 };
 

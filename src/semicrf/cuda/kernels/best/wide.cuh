@@ -1,7 +1,7 @@
 #pragma once
 // The best segmentation for sizes whose state does not fit the registers of one multiprocessor: the
-// recursion, the rounding and the cuts in time of scan.cuh, the classes dealt out to the blocks of a
-// team. A block keeps its classes' durations and pending scores, and its part of the matrix, in
+// recursion, the rounding and the cuts in time of scan.cuh, the classes dealt out to the blocks of
+// a team. A block keeps its classes' durations and pending scores, and its part of the matrix, in
 // shared memory where they fit. Sums are exact (grid.cuh) or made in one order, and ties have one
 // winner, so how many blocks there are shows nowhere.
 //
@@ -11,6 +11,7 @@
 #include "semicrf/cuda/kernels/best/chunks.cuh"
 #include "semicrf/cuda/kernels/best/grid.cuh"
 #include "semicrf/cuda/kernels/best/run.cuh"
+#include "semicrf/cuda/kernels/best/sources.cuh"
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
 #include "semicrf/cuda/kernels/common/team.cuh"
@@ -18,16 +19,6 @@
 namespace segfuse::semicrf::gpu {
 
 constexpr int kWideRebase = 32;  ///< steps after which the largest value goes back to 0
-
-/// Scores of 24 bits have 24 bits on the grid too.
-template <int kBytes>
-struct OnGrid {
-  using Type = float;
-};
-template <>
-struct OnGrid<8> {
-  using Type = double;
-};
 
 /// Transposed transition scores: row c holds what leads into c. Grid-stride.
 KERNEL transpose_scores(const __grid_constant__ Call call) {
@@ -38,34 +29,31 @@ KERNEL transpose_scores(const __grid_constant__ Call call) {
 }
 
 /// A block's share of a pass.
-struct WideBest {
-  int row, chunk, length, classes, longest;
-  int begin, own;  ///< classes [begin, begin + own)
-  ScoreGrid grid;
-  using Held = OnGrid<sizeof(INPUT)>::Type;
+struct WideBest : BestSources {
+  int row, chunk, length, longest;
+  int begin;  ///< classes [begin, begin + own)
   TeamValues given;
   double base;
   unsigned turn;  ///< of the values at hand, over all runs of the launch
   int newest;     ///< frame modulo K
   bool bad;
   double next_emission, next_enter, next_leave;  ///< of the frame after the next, as stored
-  double* values;  ///< (C) of the boundary at hand; all but what is said otherwise in shared memory
-  int* durations;  ///< (C) of the best segments that end there
-  double* source;  ///< (own) and so on
+  double* source;  ///< (own) in shared memory, as values and durations; and so on
   double* joining;
   double* enter;
   double* leave;
-  double* emission;      ///< (2, own) of frames by turns
-  const Held* into;      ///< (own, C) scores that lead into a class; null: they are not held
-  const double* matrix;  ///< the same in global memory, not on the grid
-  const Held* tap;       ///< (own, K) of durations; null: they are read where the caller has them
-  double* pending;       ///< (own, K), in global memory where it does not fit
-  int* began;            ///< (own, K)
+  double* emission;  ///< (2, own) of frames by turns
+  const Held* tap;   ///< (own, K) of durations; null: they are read where the caller has them
+  double* pending;   ///< (own, K), in global memory where it does not fit
+  int* began;        ///< (own, K)
 
   DEVICE_MEMBER double tap_of(const Call& call, int j, int k) const {
     return tap != nullptr ? tap[j * longest + k - 1]
                           : grid(load(call.scores.duration, k - 1, begin + j, 0));
   }
+
+  /// Cells of pending and began.
+  DEVICE_MEMBER long long window() const { return static_cast<long long>(own) * longest; }
 
   DEVICE_MEMBER void lay_out(const Call& call, double* shared) {
     row = blockIdx.y;
@@ -89,9 +77,9 @@ struct WideBest {
     emission = leave + own;
     double* rest = emission + 2 * own;
     const long long place = static_cast<long long>(row) * gridDim.z + chunk;
-    const long long window = static_cast<long long>(classes) * longest;
-    pending = call.pending + 2 * place * window + static_cast<long long>(begin) * longest;
-    began = reinterpret_cast<int*>(call.pending + (2 * place + 1) * window) +
+    const long long all = static_cast<long long>(classes) * longest;
+    pending = call.pending + 2 * place * all + static_cast<long long>(begin) * longest;
+    began = reinterpret_cast<int*>(call.pending + (2 * place + 1) * all) +
             static_cast<long long>(begin) * longest;
     tap = nullptr;
     if (call.team.window_shared != 0) {
@@ -180,8 +168,8 @@ struct WideBest {
     int k = threadIdx.x % others;
     while (j < own) {
       const int duration = k + 2;
-      const int slot = newest + duration < longest ? newest + duration
-                                                   : newest + duration - longest;
+      const int slot =
+          newest + duration < longest ? newest + duration : newest + duration - longest;
       const long long place = static_cast<long long>(j) * longest + slot;
       const double known = duration == longest ? minus_infinity() : pending[place];
       const double joined = joining[j] + tap_of(call, j, duration);
@@ -200,69 +188,6 @@ struct WideBest {
   DEVICE_MEMBER void take_values() {
     for (int c = threadIdx.x; c < classes; c += blockDim.x)
       values[c] = given.take(turn, c, durations + c);
-  }
-
-  DEVICE_MEMBER double score_into(int j, int other) const {
-    const long long at = static_cast<long long>(j) * classes + other;
-    return values[other] + (into != nullptr ? static_cast<double>(into[at]) : grid(matrix[at]));
-  }
-
-  /// Of all labels before class j with this score, that of the shortest segment; one warp.
-  DEVICE_MEMBER int break_tie(int j, double score) const {
-    Candidate best{minus_infinity(), 0};
-    for (int other = threadIdx.x % 32; other < classes; other += 32)
-      if (score_into(j, other) == score) best = better_label(best, {score, other}, durations);
-    for (int lane = 16; lane > 0; lane /= 2) {
-      Candidate other;
-      other.score = __shfl_xor_sync(kAllLanes, best.score, lane);
-      other.choice = __shfl_xor_sync(kAllLanes, best.choice, lane);
-      best = better_label(best, other, durations);
-    }
-    return best.choice;
-  }
-
-  static constexpr int kEach = 4;
-
-  /// The best labels before segments of several classes of this block, one warp.
-  DEVICE_MEMBER void before(int first_class, int hop, Candidate (&best)[kEach]) const {
-    bool tied[kEach];
-    int of[kEach];
-#pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      best[u] = {minus_infinity(), 0};
-      tied[u] = false;
-      of[u] = min(first_class + u * hop, own - 1);
-    }
-#pragma unroll 2
-    for (int other = threadIdx.x % 32; other < classes; other += 32) {
-#pragma unroll
-      for (int u = 0; u < kEach; ++u) {
-        const double score = score_into(of[u], other);
-        tied[u] = (tied[u] && !(score > best[u].score)) || score == best[u].score;
-        if (score > best[u].score) best[u] = {score, other};
-      }
-    }
-    unsigned open = 0;  // classes for which several labels are best
-#pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      const double largest = warp_max(best[u].score);
-      const bool mine = best[u].score == largest;
-      const unsigned who = __ballot_sync(kAllLanes, mine);
-      const bool several = __any_sync(kAllLanes, mine && tied[u]) || (who & (who - 1)) != 0;
-      if (several && largest > minus_infinity()) open |= 1u << u;
-      const int choice = __shfl_sync(kAllLanes, best[u].choice, __ffs(who) - 1);
-      best[u] = {largest, largest > minus_infinity() ? choice : 0};
-    }
-#pragma unroll 1
-    for (int u = 0; open >> u != 0; ++u) {
-      if ((open >> u & 1u) == 0) continue;
-      double largest = 0.0;
-#pragma unroll
-      for (int v = 0; v < kEach; ++v) largest = u == v ? best[v].score : largest;
-      const int choice = break_tie(min(first_class + u * hop, own - 1), largest);
-#pragma unroll
-      for (int v = 0; v < kEach; ++v) best[v].choice = u == v ? choice : best[v].choice;
-    }
   }
 
   /// Sources of the boundary after frame t.
@@ -299,7 +224,7 @@ struct WideBest {
     base += shift;
     __syncthreads();
     for (int j = threadIdx.x; j < own; j += blockDim.x) source[j] -= shift;
-    for (int e = threadIdx.x; e < own * longest; e += blockDim.x) pending[e] -= shift;
+    for (long long e = threadIdx.x; e < window(); e += blockDim.x) pending[e] -= shift;
   }
 
   /// The window as the chunk before left it, and the sources of the run's first boundary.
@@ -326,7 +251,7 @@ struct WideBest {
   DEVICE_MEMBER void start(const Call& call, const BestRun& run) {
     base = 0.0;
     __syncthreads();  // of a run before this one
-    for (int e = threadIdx.x; e < own * longest; e += blockDim.x) {
+    for (long long e = threadIdx.x; e < window(); e += blockDim.x) {
       pending[e] = minus_infinity();
       began[e] = 0;
     }

@@ -23,12 +23,12 @@ DEVICE int lattice_scale(const Call& call, int row, bool forward, int length, in
                 (forward ? steps : length - steps)];
 }
 
-/// grid (B, 2, chunks - 1): the ratio of chunk z + 1, or a mark that the row has to be redone.
+/// grid (chunks - 1, B, 2): the ratio of chunk x + 1, or a mark that the row has to be redone.
 KERNEL compare_chunks(const __grid_constant__ Call call) {
-  const int row = blockIdx.x;
-  const int direction = blockIdx.y;
+  const int row = blockIdx.y;
+  const int direction = blockIdx.z;
   const bool forward = direction == 0;
-  const int chunk = blockIdx.z + 1;
+  const int chunk = blockIdx.x + 1;
   const int length = row_length(call, row);
   const int own = chunk * chunk_steps(call, length);
   if (own >= length) return;
@@ -68,12 +68,12 @@ KERNEL compare_chunks(const __grid_constant__ Call call) {
     atomicOr(&call.lattice.flags[row], static_cast<int>(forward ? kRedoForward : kRedoBackward));
 }
 
-/// grid (B, 2, chunks): what a chunk lacks, the product of all ratios up to it, at its boundaries.
+/// grid (chunks, B, 2): what a chunk lacks, the product of all ratios up to it, at its boundaries.
 KERNEL join_chunks(const __grid_constant__ Call call) {
-  const int row = blockIdx.x;
-  const int direction = blockIdx.y;
+  const int row = blockIdx.y;
+  const int direction = blockIdx.z;
   const bool forward = direction == 0;
-  const int chunk = blockIdx.z;
+  const int chunk = blockIdx.x;
   const int length = row_length(call, row);
   const int own = chunk * chunk_steps(call, length);
   if (own >= length && chunk > 0) return;

@@ -160,19 +160,20 @@ DEVICE int largest_exponent(const int* warp_exponent) {
   return largest;
 }
 
-/// kEdges: there are start or end scores.
+/// kEdges: there are start or end scores. grid (chunks, B, directions); (1, B, directions) to do
+/// rows again in one piece.
 template <int kClasses, int kGroup, int kTaps, bool kEdges>
 DEVICE void scan_row(const Call& call) {
   using Lane = Scan<kClasses, kGroup, kTaps>;
   __shared__ __align__(16) double values[2][kGroup * Lane::kPart];
   __shared__ int warp_exponent[Lane::kWarps];
-  const int row = blockIdx.x;
-  const int direction = blockIdx.y;
+  const int row = blockIdx.y;
+  const int direction = blockIdx.z;
   const bool forward = direction == 0;
   const int length = row_length(call, row);
   const int redo = forward ? kRedoForward : kRedoBackward;
   if (call.chunks.redo != 0 && (call.lattice.flags[row] & redo) == 0) return;
-  const int chunk = blockIdx.z;
+  const int chunk = blockIdx.x;
   const int steps = call.chunks.redo == 0 ? chunk_steps(call, length) : max(length, 1);
   const int own = chunk * steps;  // the first step of its own
   if (chunk > 0 && own >= length) return;
@@ -263,6 +264,7 @@ DEVICE void scan_row(const Call& call) {
       const int largest = largest_exponent<Lane::kWarps>(warp_exponent);
       const int shift = largest == 0 ? 0 : max(-1000, min(1000, 1023 + kTarget - largest));
       if (!absorb && lane.least_pending() < kMinPending) lane.bad = 1;
+      if (source != 0.0 && out_of_range(source)) lane.bad = 1;
       const double factor_of_shift = power_of_two(shift);
       lane.scale_pending(lane.grown * factor_of_shift);
       source *= factor_of_shift;

@@ -1,9 +1,9 @@
 #pragma once
 // The passes in the linear domain for sizes whose state does not fit the registers of one
 // multiprocessor: the recursion, the checks and the cuts in time of scan.cuh, the classes dealt out
-// to the blocks of a team. A block keeps its classes' part of the matrix, durations and pending sums
-// in shared memory where they fit. Sums are formed in an order that does not depend on the number of
-// blocks.
+// to the blocks of a team. A block keeps its classes' part of the matrix, durations and pending
+// sums in shared memory where they fit. Sums are formed in an order that does not depend on the
+// number of blocks.
 //
 // pending[t mod K] sums what the sources so far give to boundary t, with the factors of all frames
 // so far.
@@ -32,25 +32,27 @@ KERNEL transpose_factors(const __grid_constant__ Call call) {
 struct WidePass {
   int row, length, classes, longest;
   int begin, own;  ///< classes [begin, begin + own)
-  int chunk, first, settled, stop;  ///< steps [first, stop), of which those before `settled` warm up
-  long long team;                   ///< which of all passes this is
+  int member, chunk;
+  int first, settled, stop;  ///< steps [first, stop), of which those before `settled` warm up
+  long long team;            ///< which of all passes this is
   bool forward;
   PassOutput out;  ///< from class `begin` on
   TeamValues given;
-  double* values;  ///< (C) of the boundary at hand, in shared memory; from here on where it fits
-  double* source;  ///< (own) and so on
+  double* values;   ///< (C) of the boundary at hand, in shared memory; from here on where it fits
+  double* source;   ///< (own) and so on
   double* joining;  ///< sources as they join pending
-  double* factor;  ///< (2, own) of steps by turns
+  double* factor;   ///< (2, own) of steps by turns
   double* enter;
   double* leave;
   const double* matrix;  ///< (own, C) factors that lead into (out of, backward) a class
   const double* tap;     ///< of class i and duration k: tap[i * tap_class + (k - 1) * tap_step]
   long long tap_class, tap_step;
-  double* pending;  ///< (own, K)
+  double* pending;     ///< (own, K)
   int newest;          ///< step modulo K
   double moved = 1.0;  ///< by what the scale has moved since pending was last written
   unsigned bad = 0;
-  double next_factor, next_enter, next_leave;  ///< of the step after the next, of this thread's class
+  double next_factor, next_enter,
+      next_leave;  ///< of the step after the next, of this thread's class
 
   DEVICE_MEMBER double tap_of(int i, int k) const {
     return tap[i * tap_class + (k - 1) * tap_step];
@@ -58,14 +60,20 @@ struct WidePass {
   DEVICE_MEMBER void check(double x) {
     if (x != 0.0 && out_of_range(x)) bad = 1;
   }
+  /// A pending sum in today's scale, which must not make it nothing.
+  DEVICE_MEMBER double moved_here(double sum) {
+    const double here = sum * moved;
+    if (sum != 0.0 && out_of_range(here)) bad = 1;
+    return here;
+  }
 
   /// False where the row has no such chunk, or is not to be done again.
   DEVICE_MEMBER bool cut(const Call& call) {
     const bool again = call.chunks.redo != 0;
-    const int directions = again ? gridDim.z : gridDim.z / call.chunks.count;
     row = blockIdx.y;
-    forward = blockIdx.z % directions == 0;
-    chunk = blockIdx.z / directions;
+    forward = blockIdx.z == 0;
+    chunk = blockIdx.x / call.team.members;
+    member = blockIdx.x % call.team.members;
     team = (2ll * row + (forward ? 0 : 1)) * call.chunks.count + chunk;
     length = row_length(call, row);
     if (again && (call.lattice.flags[row] & (forward ? kRedoForward : kRedoBackward)) == 0)
@@ -80,7 +88,7 @@ struct WidePass {
   DEVICE_MEMBER void lay_out(const Call& call, double* shared) {
     classes = call.sizes.classes;
     longest = call.sizes.max_duration;
-    begin = blockIdx.x * call.team.per_member;
+    begin = member * call.team.per_member;
     own = min(call.team.per_member, classes - begin);
     const int threads = blockDim.x;
     const int thread = threadIdx.x;
@@ -95,7 +103,7 @@ struct WidePass {
       source = rest;
       rest += state;
     } else {
-      source = call.team.state + (team * call.team.members + blockIdx.x) * state;
+      source = call.team.state + (team * call.team.members + member) * state;
     }
     joining = source + own;
     factor = joining + own;
@@ -121,11 +129,13 @@ struct WidePass {
       tap_step = 1;
       pending = rest + static_cast<long long>(own) * longest;
     }
-    for (int i = thread; i < own * longest; i += threads) pending[i] = 0.0;
+    const long long cells = static_cast<long long>(own) * longest;
+    for (long long i = thread; i < cells; i += threads) pending[i] = 0.0;
     out = first < settled ? warm_up_output(call, row, forward ? 0 : 1, chunk, begin)
                           : lattice_output(call, row, forward, length, first, begin);
     for (int i = thread; i < own; i += threads) {
-      source[i] = first > 0 ? 1.0 : (forward ? call.factors.initial : call.factors.final)[begin + i];
+      source[i] =
+          first > 0 ? 1.0 : (forward ? call.factors.initial : call.factors.final)[begin + i];
       if (chunk == 0) out.source[i] = source[i];
     }
     if (chunk == 0 && keeps_scale()) *out.scale = 0;
@@ -134,7 +144,7 @@ struct WidePass {
   }
 
   /// The thread that writes what all classes share.
-  DEVICE_MEMBER bool keeps_scale() const { return blockIdx.x == 0 && threadIdx.x == 0; }
+  DEVICE_MEMBER bool keeps_scale() const { return member == 0 && threadIdx.x == 0; }
 
   /// To the boundary after step i.
   DEVICE_MEMBER void advance(const Call& call, int i) {
@@ -186,7 +196,7 @@ struct WidePass {
     for (int j = threadIdx.x; j < own; j += blockDim.x) {
       const double w = source[j] * enter[j];
       const double known = longest > 1 ? pending[static_cast<long long>(j) * longest + slot] : 0.0;
-      const double before = fma(w, tap_of(j, 1), known * moved);
+      const double before = fma(w, tap_of(j, 1), moved_here(known));
       const double value = before * (factors[j] * leave[j]);
       check(source[j]);
       check(w);
@@ -219,7 +229,7 @@ struct WidePass {
     while (j < own) {
       const int slot = newest + k < longest ? newest + k : newest + k - longest;
       double& sum = pending[static_cast<long long>(j) * longest + slot];
-      const double before = fma(joining[j], tap_of(j, k), k == longest ? 0.0 : sum * moved);
+      const double before = fma(joining[j], tap_of(j, k), k == longest ? 0.0 : moved_here(sum));
       sum = before * factors[j];
       if (before != 0.0 && factors[j] != 0.0 && out_of_range(sum)) bad = 1;
       j += hop;
@@ -256,6 +266,7 @@ struct WidePass {
         sum[u] = warp_sum(sum[u]);
         const int at = j + u * warps;
         if (lane == 0 && at < own) {
+          check(sum[u]);
           out.source[at] = sum[u];
           source[at] = sum[u] * power_of_two(shift);
         }
@@ -274,7 +285,7 @@ struct WidePass {
   }
 };
 
-/// grid (members, B, directions * chunks); (members, B, directions) to do rows again in one piece.
+/// grid (members * chunks, B, directions); (members, B, directions) to do rows again in one piece.
 /// Dynamic shared memory as lay_out takes it.
 KERNEL __launch_bounds__(512, 1) wide_pass(const __grid_constant__ Call call) {
   DYNAMIC_SHARED(double, shared);
