@@ -198,6 +198,12 @@ class RestartTest(RanksTestCase):
         self.assertEqual(lost, [("1", lost[0][1])] * 3, errors)
         self.assertEqual(re.findall(r"\(restart (\d) of 2\)", errors), ["1", "2"])
         self.assertRegex(errors, r"rank 1 \(pid \d+\) was killed .*; it was started again 2 times already \(--restarts 2\)")
+        # Rank 0 cannot take its file away where it is killed.
+        for name, where, more in (("first", "0:data:8:16", ("--ranks", "2")), ("only", "0:files:9:0", ())):
+            code, _, errors = self.planted(name, where, "--restarts", "1", *more, once=False)
+            self.assertEqual(code, 4, errors)
+            self.assertTrue((self.directory / name / ".segfuse-training").exists())
+            self.assertFalse((self.directory / name / "ranks.json").exists())
 
     def test_a_rank_that_is_stopped(self):
         process = self.train("stopped", "--ranks", "2", "--restarts", "1", "--comm-timeout", "2")

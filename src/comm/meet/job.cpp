@@ -175,6 +175,14 @@ Place read_place(const std::filesystem::path& file) {
   return place;
 }
 
+void remove_place_of(std::int64_t pid, const std::filesystem::path& folder) noexcept {
+  try {
+    if (read_place(folder / kPlaceFile).pid == pid) remove_place(folder);
+  } catch (const std::exception&) {
+    // There is none, or it is somebody else's.
+  }
+}
+
 Rows look(const Place& place, const Clock& clock, const Timings& timings) {
   const Time until = clock.now() + timings.slow;
   const std::string where = fmt::format("{}:{}", place.host, place.port);

@@ -51,6 +51,8 @@ struct Place {
 inline constexpr const char* kPlaceFile = "ranks.json";
 void write_place(const std::filesystem::path& folder, const Place& place);
 void remove_place(const std::filesystem::path& folder) noexcept;
+/// What a rank 0 of this process number left there when it was killed.
+void remove_place_of(std::int64_t pid, const std::filesystem::path& folder) noexcept;
 /// Throws DataError.
 Place read_place(const std::filesystem::path& file);
 

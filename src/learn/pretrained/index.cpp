@@ -1,6 +1,8 @@
 #include "learn/pretrained/index.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "base/toml_reader.h"
 
@@ -49,8 +51,12 @@ std::vector<PretrainedModel> parse_model_index(std::string_view text, const std:
                                                const std::filesystem::path& folder) {
   const TomlReader index = TomlReader::parse(text, source);
   std::vector<PretrainedModel> models;
-  for (const TomlReader& entry : index.sections("model"))
-    models.push_back(read_entry(entry, folder));
+  for (const TomlReader& entry : index.sections("model")) {
+    PretrainedModel model = read_entry(entry, folder);
+    if (std::ranges::find(models, model.name, &PretrainedModel::name) != models.end())
+      entry.refuse("name", "is the name of a model further up, too; expected one entry a name");
+    models.push_back(std::move(model));
+  }
   index.refuse_unknown();
   return models;
 }

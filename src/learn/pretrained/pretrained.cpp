@@ -44,15 +44,17 @@ std::string looked_in() {
   return fmt::format("looked in {}; {} names other folders", fmt::join(folders, ", "), kVariable);
 }
 
-PretrainedModel find_model(const std::string& name) {
+/// `missing` begins the sentence where there is none of this name.
+PretrainedModel find_model(const std::string& name, std::string_view missing) {
   const std::vector<PretrainedModel> models = pretrained_models();
   const auto found = std::ranges::find(models, name, &PretrainedModel::name);
   if (found != models.end()) return *found;
   std::vector<std::string> names;
   for (const PretrainedModel& model : models) names.push_back(model.name);
   throw DataError(fmt::format(
-      "{}: there is no file or folder and no pretrained model of this name; {} ({})", name,
-      names.empty() ? "there are no pretrained models" : suggestion(name, names), looked_in()));
+      "{}: {} pretrained model of this name; {} ({})", name, missing,
+      names.empty() ? "none is installed: pip install segfuse[models]" : suggestion(name, names),
+      looked_in()));
 }
 
 }  // namespace
@@ -82,7 +84,7 @@ std::vector<PretrainedModel> pretrained_models() {
 }
 
 fs::path pretrained_file(const std::string& name) {
-  const PretrainedModel model = find_model(name);
+  const PretrainedModel model = find_model(name, "there is no file or folder and no");
   const std::string found = sha256_hex(read_file(model.path));
   if (found != model.sha256)
     throw DataError(fmt::format(
@@ -94,7 +96,7 @@ fs::path pretrained_file(const std::string& name) {
 }
 
 std::string pretrained_card(const std::string& name) {
-  return read_file(find_model(name).path.parent_path() / "card.md");
+  return read_file(find_model(name, "there is no").path.parent_path() / "card.md");
 }
 
 }  // namespace segfuse

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/sizes.h"
+#include "segfuse/error.h"
 #include "semicrf/exact/lattice_kernels.h"
 
 namespace segfuse::semicrf {
@@ -502,6 +503,11 @@ double lattice_forward(const LatticeInput& input, Sum sum, Lattice& lattice) {
   const Pass pass{input, lattice};
   pass.prepare();
   pass.forward();
+  // A base that overflows stays so, and no way leads back through such values.
+  if (!std::isfinite(lattice.base.back()) || !(lattice.log_partition < -kNegInf))
+    throw DataError(
+        "semicrf: the scores of a row add up to more than a double holds (1.8e308); scale them "
+        "down");
   return lattice.log_partition;
 }
 

@@ -73,7 +73,8 @@ struct Lattice {
   AlignedDoubles shifts;
 };
 
-/// Fills the forward half and returns the log-partition (the best score with Sum::kMax).
+/// Fills the forward half and returns the log-partition (the best score with Sum::kMax). Throws
+/// DataError where finite scores add up to more than a double holds.
 double lattice_forward(const LatticeInput& input, Sum sum, Lattice& lattice);
 
 /// The forward pass by hand, for rows that arrive bit by bit. The row is a window of `row.length`

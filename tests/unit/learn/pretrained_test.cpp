@@ -88,6 +88,9 @@ TEST_F(Pretrained, AnExistingPathWins) {
   fs::remove("tones");
   write_file_atomically("tones", "a file");
   EXPECT_EQ(learn::model_path("tones"), "tones");
+  fs::remove("tones");
+  fs::create_symlink("nowhere", "tones");
+  EXPECT_EQ(learn::model_path("tones"), "tones");
   fs::current_path(before);
   // What can only be a path is never taken for a name.
   for (const char* path : {"./tones", "x/tones", "tones.safetensors", "/tones", "t\xc3\xb6nes", ""})
@@ -115,6 +118,8 @@ TEST_F(Pretrained, WhatIsNotThereIsSaidWithWhatIsNear) {
               AllOf(HasSubstr("tonse: there is no file or folder and no pretrained model"),
                     HasSubstr("did you mean 'tones'?"), HasSubstr(folder_.path().string()),
                     HasSubstr("SEGFUSE_MODELS")));
+  // A card has a name only, whatever lies there.
+  EXPECT_THAT(said([] { pretrained_card("."); }), HasSubstr(".: there is no pretrained model"));
 }
 
 TEST_F(Pretrained, TheFirstFolderWins) {
@@ -148,6 +153,8 @@ TEST_F(Pretrained, MalformedIndexesAreRefused) {
     EXPECT_THAT(said_of_index(text), HasSubstr(key)) << key;
   }
   EXPECT_THAT(said_of_index(entry("tones", good) + "more = 1\n"), HasSubstr("more"));
+  EXPECT_THAT(said_of_index(entry("tones", good) + entry("a", good) + entry("tones", good)),
+              HasSubstr("is the name of a model further up"));
   EXPECT_THAT(said_of_index("[[model]"), HasSubstr("index.toml:1:"));
 }
 

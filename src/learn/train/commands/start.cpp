@@ -10,6 +10,7 @@
 #include "base/console/log.h"
 #include "base/os/ranks.h"
 #include "comm/launch/launch.h"
+#include "comm/meet/job.h"
 #include "comm/tree.h"
 #include "engine/device/gpus.h"
 #include "learn/train/files/checkpoint.h"
@@ -154,6 +155,10 @@ int train_on_ranks(const RanksRequest& request) {
   launch.count = count;
   launch.first_speaks = true;
   launch.min_ranks = request.min_ranks;
+  std::int64_t first = 0;  // the process of rank 0
+  launch.started = [&](std::int64_t rank, int pid) {
+    if (rank == 0) first = pid;
+  };
   launch.lost = [](std::int64_t /*rank*/, std::string_view sentence) {
     log(LogLevel::kWarning, "{}", sentence);
   };
@@ -175,6 +180,7 @@ int train_on_ranks(const RanksRequest& request) {
       return true;
     };
   const comm::launch::LaunchResult result = comm::launch::launch(launch);
+  comm::meet::remove_place_of(first, request.out);
   tell_end_of(result, restarts);
   return result.exit_code;
 }

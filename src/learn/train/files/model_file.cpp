@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <system_error>
 
 #include "base/json/json.h"
 #include "base/os/file.h"
@@ -160,12 +161,18 @@ bool in_names(char c) {
          c == '_';
 }
 
+/// Whether a name is taken by something of the user's: a link to nothing, too.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_symlink(path, error) || path_exists(path);
+}
+
 }  // namespace
 
 std::filesystem::path model_path(const std::filesystem::path& given) {
   if (path_is_directory(given)) return given / "model.safetensors";
   const bool may_be_name = !given.empty() && std::ranges::all_of(given.native(), in_names);
-  return may_be_name && !path_exists(given) ? pretrained_file(given.string()) : given;
+  return may_be_name && !is_there(given) ? pretrained_file(given.string()) : given;
 }
 
 TensorFile file_of(const TrainedModel& model) {

@@ -375,5 +375,28 @@ TEST(TablesInScopes, SamplesBoundariesAndTheLeastRiskFollowTheList) {
   }
 }
 
+// Sums of infinity less infinity once sent viterbi and sample beyond their arrays.
+TEST(TablesInScopes, ScoresWhoseSumOverflowsAreRefused) {
+  Rng rng(77);
+  const Draw draw = all_draws().front();
+  for (const double huge : {1.7e308, -1.7e308}) {
+    for (const Changes changes : {Changes::kNone, Changes::kByRow}) {
+      auto p = random_tables<double>(random_problem<double>(1, 5, 2, 2, false, draw, rng),
+                                     changes == Changes::kNone, changes, draw, rng);
+      std::fill(p.segments.begin(), p.segments.end(), huge);
+      std::fill(p.pairs.begin(), p.pairs.end(), huge);
+      Engine engine(1);
+      Inference inference(1);
+      Segmentations best;
+      SegmentationLists several;
+      std::vector<double> number(1);
+      EXPECT_THROW(engine.viterbi(p.potentials(), best), DataError);
+      EXPECT_THROW(engine.log_partition(p.potentials(), {number, {}}), DataError);
+      EXPECT_THROW(inference.sample(p.potentials(), {}, 2, 1, several), DataError);
+      EXPECT_THROW(inference.k_best(p.potentials(), {}, 2, several), DataError);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segfuse::semicrf::testing
