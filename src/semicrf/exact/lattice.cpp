@@ -125,6 +125,26 @@ struct Pass {
       for (std::int64_t c = 0; v != nullptr && c < classes; ++c) v[c] -= shift;
     return shift;
   }
+  /// Whether terms would lose digits if they were taken relative to `to`: scores as large as masks
+  /// lie between it and their own bases.
+  bool is_far(std::int64_t n, double to) const {
+    constexpr double kFar = 1000.0;
+    return std::any_of(out.shifts.data(), out.shifts.data() + n,
+                       [&](double base) { return base - to > kFar; });
+  }
+  /// Rows of `terms`, relative to the bases in `shifts`, become relative to one, which is returned:
+  /// a whole number near the largest of them, or near `other`.
+  double to_one_base(std::int64_t rows, double other, double otherwise) const {
+    double largest = other;
+    for (std::int64_t k = 0; k < rows; ++k) {
+      const double* row = out.terms.data() + k * stride;
+      largest = std::max(largest, out.shifts[k] + *std::max_element(row, row + classes));
+    }
+    const double base = largest == kNegInf ? otherwise : std::nearbyint(largest);
+    for (std::int64_t k = 0; k < rows; ++k)
+      for (std::int64_t c = 0; c < stride; ++c) out.terms[k * stride + c] += out.shifts[k] - base;
+    return base;
+  }
   /// Durations whose segment ends where it likes; the K-th goes through `open` when there is a
   /// tail.
   std::int64_t closed(std::int64_t n) const {
@@ -154,6 +174,7 @@ struct Pass {
   void prepare() const;
   void forward() const;
   void forward_open(std::int64_t t, std::int64_t n) const;
+  double going_on(std::int64_t s) const;
   void arrive(std::int64_t t) const;
   void backward(RowExpectations* counts, double* tail_count) const;
   void begin_backward() const;
@@ -199,7 +220,7 @@ void Pass::prepare() const {
     out.timed.column_max.resize(stride);
   }
   make_linear(in.model.transition.data(), out.transition);
-  out.shifts.resize(longest);
+  out.shifts.resize(longest + 1);
   out.first_start.assign(at(length) + 1, 0);
   out.last_end.assign(at(length), length);
   std::int64_t last_forced = 0;
@@ -224,14 +245,16 @@ void Pass::forward_open(std::int64_t t, std::int64_t n) const {
   for (std::int64_t c = 0; c < classes && may_go_on; ++c)
     now[c] = before[c] + in.tail[c] + frame[c];
   std::copy_n(now, stride, out.terms.data() + n * stride);
-  if (n == longest) join(now, out.terms.data() + (longest - 1) * stride);
 }
 
 /// value[t] from segments that end there.
 void Pass::arrive(std::int64_t t) const {
   const std::int64_t n = t - out.first_start[at(t)];
-  for (std::int64_t k = 1; k <= n; ++k)
-    out.shifts[k - 1] = out.base[at(t - k)] - out.base[at(t - 1)];
+  const std::int64_t rows = in.tail == nullptr ? n : n + 1;
+  double base = out.base[at(t - 1)];
+  for (std::int64_t k = 1; k <= n; ++k) out.shifts[k - 1] = out.base[at(t - k)];
+  const bool far = is_far(n, base);
+  for (std::int64_t k = 0; k < n; ++k) out.shifts[k] = far ? 0.0 : out.shifts[k] - base;
   const double* beyond = out.source.data() + (t - 1) * stride;
   std::int64_t step = -stride;
   if (in.model.dims.by_duration) {
@@ -243,11 +266,18 @@ void Pass::arrive(std::int64_t t) const {
   extend(beyond, step, in.row.emission + (t - 1) * stride, -stride, 0, n);
   in.row.segments.add_ending(t, n, stride, out.terms.data());
   if (in.tail != nullptr) forward_open(t, n);
+  if (far) {
+    for (std::int64_t k = 1; k <= n; ++k) out.shifts[k - 1] = out.base[at(t - k)];
+    out.shifts[n] = base;
+    base = to_one_base(rows, kNegInf, base);
+    if (in.tail != nullptr) std::copy_n(out.terms.data() + n * stride, stride, open(t));
+  }
+  if (in.tail != nullptr && n == longest) join(open(t), out.terms.data() + (longest - 1) * stride);
   double* value = out.value.data() + t * stride;
-  reduce(out.terms.data(), in.tail == nullptr ? n : n + 1, value);
+  reduce(out.terms.data(), rows, value);
   for (std::int64_t c = 0; in.row.end != nullptr && c < classes; ++c)
     value[c] += in.row.end[(t - 1) * stride + c];
-  out.base[at(t)] = out.base[at(t - 1)] + rebase({value, open(t)});
+  out.base[at(t)] = base + rebase({value, open(t)});
 }
 
 void Pass::forward() const {
@@ -262,17 +292,34 @@ void Pass::forward() const {
   out.log_partition = sum_of(last, out.sum) + out.base[at(length)];
 }
 
-/// Rows of `terms` for the segments that start at s, relative to rest_base[s+1]; their number.
+/// The largest of the segments that have more than K frames at s and go on, with their base.
+double Pass::going_on(std::int64_t s) const {
+  double largest = kNegInf;
+  if (in.tail == nullptr || s == 0 || in.is_forced(s)) return largest;
+  const double* later = open_rest(s + 1);
+  for (std::int64_t c = 0; c < classes; ++c)
+    largest = std::max(largest, in.tail[c] + in.row.emission[s * stride + c] + later[c]);
+  return largest + out.rest_base[at(s + 1)];
+}
+
+/// Rows of `terms` for the segments that start at s, relative to `leaving_base`; their number.
 std::int64_t Pass::leave(std::int64_t s) const {
   const std::int64_t n = out.last_end[at(s)] - s;
-  for (std::int64_t k = 1; k <= n; ++k)
-    out.shifts[k - 1] = out.rest_base[at(s + k)] - out.rest_base[at(s + 1)];
+  const double next = out.rest_base[at(s + 1)];
+  out.leaving_base = next;
+  for (std::int64_t k = 1; k <= n; ++k) out.shifts[k - 1] = out.rest_base[at(s + k)];
+  const bool far = is_far(n, next);
+  for (std::int64_t k = 0; k < n; ++k) out.shifts[k] = far ? 0.0 : out.shifts[k] - next;
   std::fill_n(out.content.data(), stride, 0.0);
   const double* frame = in.row.emission + s * stride;
   extend(out.sink.data() + (s + 1) * stride, stride, frame, stride, 0, closed(n));
   if (closed(n) < n)
     extend(open_rest(s + longest), stride, frame + (longest - 1) * stride, stride, longest - 1, 1);
   in.row.segments.add_starting(s, n, stride, out.terms.data());
+  if (far) {
+    for (std::int64_t k = 1; k <= n; ++k) out.shifts[k - 1] = out.rest_base[at(s + k)];
+    out.leaving_base = to_one_base(n, going_on(s), next);
+  }
   return n;
 }
 
@@ -307,8 +354,9 @@ void Pass::finish_boundary(std::int64_t s) const {
   std::fill_n(open, stride, kNegInf);
   if (s < length && !in.is_forced(s)) {
     const double* later = open_rest(s + 1);
+    const double shift = out.rest_base[at(s + 1)] - out.leaving_base;
     for (std::int64_t c = 0; c < classes; ++c)
-      open[c] = in.tail[c] + in.row.emission[s * stride + c] + later[c];
+      open[c] = in.tail[c] + in.row.emission[s * stride + c] + later[c] + shift;
   }
   join(open, sink);
 }
@@ -353,7 +401,7 @@ void Pass::back(std::int64_t s, RowExpectations* counts) const {
   double* rest = s == 0 ? nullptr : out.rest.data() + s * stride;
   double* sink = s == 0 ? nullptr : out.sink.data() + s * stride;
   double* open = s == 0 ? nullptr : open_rest(s);
-  out.rest_base[at(s)] = out.rest_base[at(s + 1)] + rebase({inner, rest, sink, open});
+  out.rest_base[at(s)] = out.leaving_base + rebase({inner, rest, sink, open});
 }
 
 void Pass::backward(RowExpectations* counts, double* tail_count) const {
@@ -413,10 +461,10 @@ void Pass::finish_transitions(RowExpectations& e) const {
     e.transition[i] += out.linear_counts[i] * std::exp(in.model.transition[i] - largest);
 }
 
-/// Counts of the segments that start at s, from inner[s] (relative to rest_base[s+1]) and `terms`,
+/// Counts of the segments that start at s, from inner[s] (relative to leaving_base) and `terms`,
 /// which are shares in it, times `shares`, where single segments count.
 void Pass::count(std::int64_t s, std::int64_t n, RowExpectations& e) const {
-  const double scalar = out.base[at(s)] + out.rest_base[at(s + 1)] - out.log_partition;
+  const double scalar = out.base[at(s)] + out.leaving_base - out.log_partition;
   const double* source = out.source.data() + s * stride;
   const double* inner = out.inner.data() + s * stride;
   add_exp_rows(inner, source, scalar, 1, stride, e.start.data() + s * stride);
@@ -440,7 +488,7 @@ void Pass::count(std::int64_t s, std::int64_t n, RowExpectations& e) const {
 }
 
 void Pass::count_by_duration(std::int64_t s, std::int64_t n, RowExpectations& e) const {
-  const double scalar = out.base[at(s)] + out.rest_base[at(s + 1)] - out.log_partition;
+  const double scalar = out.base[at(s)] + out.leaving_base - out.log_partition;
   double* entry = out.content.data();
   if (wants_segments(e)) out.segment_counts.assign(n * stride, 0.0);
   if (wants_changes(s, e)) out.change_counts.assign(classes * stride, 0.0);

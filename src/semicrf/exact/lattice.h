@@ -66,6 +66,7 @@ struct Lattice {
   AlignedDoubles weights;
   AlignedDoubles linear_counts;
   double largest_transition = 0.0;
+  double leaving_base = 0.0;  ///< of the segments that start at the backward pass's boundary
   AlignedDoubles terms;
   AlignedDoubles pairs;
   AlignedDoubles entered;

@@ -4,10 +4,21 @@
 #include <cmath>
 
 #include "base/sizes.h"
+#include "segfuse/error.h"
 #include "semicrf/exact/lattice_kernels.h"
 
 namespace segfuse::semicrf {
 namespace {
+
+/// Between boundaries that differ by as much as a mask the digits of the derivatives would be lost.
+double near(double shift) {
+  constexpr double kFar = 1e6;
+  if (shift > kFar)
+    throw DataError(
+        "semicrf: derivatives along a direction are not given where a finite score forbids all "
+        "segments at a boundary; forbid with -inf, or with a score above -1e6");
+  return shift;
+}
 
 /// a += b over a vector of classes.
 void add_to(double* a, const double* b, std::int64_t stride) {
@@ -169,7 +180,7 @@ void TangentPass::arrive_open(std::int64_t t, std::int64_t n) const {
 void TangentPass::arrive(std::int64_t t) const {
   const std::int64_t n = t - lattice.first_start[at(t)];
   for (std::int64_t k = 1; k <= n; ++k) {
-    out.shifts[k - 1] = lattice.base[at(t - k)] - lattice.base[at(t - 1)];
+    out.shifts[k - 1] = near(lattice.base[at(t - k)] - lattice.base[at(t - 1)]);
     out.dshifts[k - 1] = out.base[at(t - k)] - out.base[at(t - 1)];
   }
   const bool by_duration = in.model.dims.by_duration;
@@ -219,7 +230,7 @@ void TangentPass::forward() const {
 /// of them.
 void TangentPass::leave(std::int64_t s, std::int64_t n) const {
   for (std::int64_t k = 1; k <= n; ++k) {
-    out.shifts[k - 1] = lattice.rest_base[at(s + k)] - lattice.rest_base[at(s + 1)];
+    out.shifts[k - 1] = near(lattice.rest_base[at(s + k)] - lattice.rest_base[at(s + 1)]);
     out.dshifts[k - 1] = out.rest_base[at(s + k)] - out.rest_base[at(s + 1)];
   }
   double* content = out.content.data();
