@@ -233,8 +233,8 @@ void push_source(const Sweep& sweep, const Pass& pass, std::int64_t t, std::int6
   }
 }
 
-/// value[t] from the window's sums, leave scores included; then the base of t.
-void finish_value(const Sweep& sweep, Pass& pass, std::int64_t t) {
+/// value[t] from the window's sums, leave scores included; returns the largest without them.
+double finish_value(const Sweep& sweep, Pass& pass, std::int64_t t) {
   const Lanes d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   Window& window = sweep.state.window;
@@ -255,14 +255,17 @@ void finish_value(const Sweep& sweep, Pass& pass, std::int64_t t) {
         value[c] = exact_window(sweep.model, sweep.row, pass, t, c, window);
     window.tile_done = kTile;  // the rows have changed
   }
-  if (pass.leave != nullptr) {
-    const double* leave = pass.leave + pass.frame(t) * sweep.stride;
-    for (std::int64_t c = 0; c < sweep.stride; ++c) value[c] += leave[c];
-  }
+  if (pass.leave == nullptr) return kNegInf;
+  const double largest = *std::max_element(value, value + sweep.classes);
+  const double* leave = pass.leave + pass.frame(t) * sweep.stride;
+  for (std::int64_t c = 0; c < sweep.stride; ++c) value[c] += leave[c];
+  return largest;
 }
 
-/// Moves value[t] and the references to a new base, and forms linear[t]. False: no path gets here.
-bool rebase(const Sweep& sweep, Pass& pass, std::int64_t t) {
+/// Moves value[t] and the references to a new base, and forms linear[t]. Where leave scores are as
+/// low as masks, that is the base of what goes on, whose largest is `going_on`: the references keep
+/// their digits. False: no path gets here.
+bool rebase(const Sweep& sweep, Pass& pass, std::int64_t t, double going_on) {
   const Lanes d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   double* value = pass.value.data() + t * sweep.stride;
@@ -272,7 +275,9 @@ bool rebase(const Sweep& sweep, Pass& pass, std::int64_t t) {
   alignas(64) double maxima[kLanes];
   hn::Store(max_lanes, d, maxima);
   const double max = *std::max_element(maxima, maxima + lanes);
-  const double shift = max == kNegInf ? 0.0 : std::nearbyint(max);
+  constexpr double kFar = 1000.0;
+  const double shift =
+      max == kNegInf ? 0.0 : std::nearbyint(going_on - max > kFar ? going_on : max);
   pass.base[t] = pass.base[t + pass.step] + shift;
   const Vec shift_lanes = hn::Set(d, shift);
   double* reference = sweep.state.window.reference.data();
@@ -319,8 +324,8 @@ void advance(const Sweep& sweep, Pass& pass, std::int64_t t) {
   const std::int64_t n = std::min(sweep.model.dims.max_duration, available);
   push_source(sweep, pass, t, n);
   sum_window(sweep, pass, t, n);
-  finish_value(sweep, pass, t);
-  const bool reachable = rebase(sweep, pass, t);
+  const double going_on = finish_value(sweep, pass, t);
+  const bool reachable = rebase(sweep, pass, t, going_on);
   if (available < sweep.row.length) link(sweep, pass, t, reachable);
 }
 
