@@ -57,24 +57,27 @@ TEST_P(GpuSemiCrf, WidePassesInAndOutOfRange) {
 }
 
 /// The only path is so unlikely at first that a change of the scale would make it nothing.
-TEST_P(GpuSemiCrf, WidePassesLoseNoPathToTheScale) {
+TEST_P(GpuSemiCrf, NoPathIsLostToTheScale) {
   Rng rng(48);
   constexpr double kBit = 0.69314718055994530942;
-  auto p = random_problem<double>(1, 9, 9, 2, false, zero, rng);
-  for (std::int64_t k = 0; k < 9; ++k) p.duration[2 * k] = p.duration[2 * k + 1] = -kInf;
-  p.duration[0] = p.duration[2 * 8 + 1] = 0.0;
-  p.transition = {0.0, -kInf, -kInf, -kInf};
-  for (std::int64_t t = 0; t < 8; ++t) p.emission[2 * t + 1] = (t < 4 ? -150.0 : -72.5) * kBit;
+  auto p = random_problem<double>(1, 9, 8, 2, false, zero, rng);
+  for (std::int64_t k = 0; k < 8; ++k) p.duration[2 * k] = p.duration[2 * k + 1] = -kInf;
+  p.duration[0] = p.duration[2 * 7 + 1] = 0.0;  // segments of one frame, of eight frames
+  p.transition = {0.0, 0.0, -kInf, -kInf};
+  p.initial = {0.0, -kInf};
+  for (std::int64_t t = 1; t < 8; ++t) p.emission[2 * t + 1] = (t < 4 ? -150.0 : -105.0) * kBit;
   p.emission[2 * 8] = -kInf;
   for (std::int64_t t = 4; t < 7; ++t) p.start[2 * t] = 130.0 * kBit;
-  for (const CudaOptions& options : {wide_passes(), CudaOptions()}) {
-    if (!is_device() && options.lanes_per_class == 0) continue;  // the emulator lacks this shape
+  CudaOptions in_registers;
+  in_registers.lanes_per_class = 4;
+  for (const CudaOptions& options : {wide_passes(), in_registers}) {
+    SCOPED_TRACE(options.lanes_per_class);
     CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
     DeviceArrays device(gpu);
     const View<double, 1> values(device.space<double>(1), {1});
     engine.log_partition<double>(on_device(p, device), {values, {}});
     engine.check();
-    EXPECT_NEAR(device.read(values.data(), 1)[0], -890.0 * kBit, 1e-9);
+    EXPECT_NEAR(device.read(values.data(), 1)[0], -870.0 * kBit, 1e-9);
   }
 }
 

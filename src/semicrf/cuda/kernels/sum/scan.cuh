@@ -30,7 +30,7 @@ namespace segfuse::semicrf::gpu {
 
 constexpr int kStride = 4;
 constexpr int kSmallFactor = 1023 - 110;  ///< biased exponent: smaller ones are absorbed at once
-constexpr int kMinPending = 1023 - 500;   ///< before absorbing up to kStride factors
+constexpr int kMinPending = 1023 - 900;   ///< of what frames and the scale leave of a pending sum
 
 template <int kClasses, int kGroup, int kTaps>
 struct Scan {
@@ -249,7 +249,7 @@ DEVICE void scan_row(const Call& call) {
         if (absorb) {
           const int least = lane.least_pending();
           const int exponent = exponent_bits(lane.grown);
-          if (lane.grown != 0.0 && least < 2047 && least + exponent - 1023 < 1023 - 900)
+          if (lane.grown != 0.0 && least < 2047 && least + exponent - 1023 < kMinPending)
             lane.bad = 1;
           lane.scale_pending(lane.grown);
           lane.grown = lane.shrunk = 1.0;
@@ -263,7 +263,10 @@ DEVICE void scan_row(const Call& call) {
     if (begin + kStride < stop) {
       const int largest = largest_exponent<Lane::kWarps>(warp_exponent);
       const int shift = largest == 0 ? 0 : max(-1000, min(1000, 1023 + kTarget - largest));
-      if (!absorb && lane.least_pending() < kMinPending) lane.bad = 1;
+      const int least = lane.least_pending();
+      if (lane.grown != 0.0 && least < 2047 &&
+          least + exponent_bits(lane.grown) - 1023 + shift < kMinPending)
+        lane.bad = 1;
       if (source != 0.0 && out_of_range(source)) lane.bad = 1;
       const double factor_of_shift = power_of_two(shift);
       lane.scale_pending(lane.grown * factor_of_shift);
