@@ -110,6 +110,15 @@ class ModelsTest(CorpusTest):
         self.assertEqual(found[0], found[1])
         self.assertIn(digest(self.file), found[0][1]["recipe"])
 
+    def test_a_folder_of_results_takes_no_models_name(self):
+        empty = self.directory / "nothing here"
+        empty.mkdir()
+        for out in ("tones", "tones/", "./tones"):
+            said = self.named("train", self.config, "--data", self.data, "--out", out, "--init", "tones", *ONE_EPOCH,
+                              check=2, cwd=empty).stderr
+            self.assertIn("begins with the pretrained model of this name", said)
+        self.assertEqual(list(empty.iterdir()), [])
+
     def test_an_existing_path_wins(self):
         here = self.directory / "here"
         shutil.copytree(self.directory / "trained", here / "tones")

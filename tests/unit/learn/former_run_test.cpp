@@ -53,9 +53,13 @@ TEST_F(FormerRuns, RanksAreToldByAVariable) {
   write_file_atomically(first_, "now");
   EXPECT_TRUE(written_before_restart(first_));
   // Where nothing was there before, all is the job's.
-  ::setenv(FormerRun::kVariable, FormerRun(out_ / "nowhere").text().c_str(), 1);
+  const std::filesystem::path other = out_ / "with spaces";
+  std::filesystem::create_directories(other);
+  ::setenv(FormerRun::kVariable, FormerRun(other / "").text().c_str(), 1);
   ASSERT_TRUE(FormerRun::of_environment());
-  EXPECT_TRUE(written_before_restart(out_ / "model.safetensors"));
+  write_file_atomically(other / "model.safetensors", "now");
+  EXPECT_TRUE(written_before_restart(other / "model.safetensors"));
+  EXPECT_FALSE(written_before_restart(out_ / "model.safetensors")) << "another run's";
 }
 
 TEST_F(FormerRuns, AJobGoesOnWithTheLastHeadThatHasACheckpointOfIts) {

@@ -158,7 +158,7 @@ void tell_of_uneven_start(const TrainConfig& config) {
 void keep_initial_model(const TrainConfig& config, const fs::path& out) {
   if (config.training.init.empty()) return;
   const fs::path init = fs::absolute(config.training.init).lexically_normal();
-  if (!fs::exists(init) && init == fs::absolute(out).lexically_normal())
+  if (!fs::exists(init) && init == (fs::absolute(out) / "").lexically_normal().parent_path())
     throw UsageError(
         fmt::format("--out {}: the training begins with the pretrained model of this name, and a "
                     "folder so called would stand for it from then on; name another --out",

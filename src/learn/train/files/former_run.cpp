@@ -35,7 +35,8 @@ std::string mark_of(const fs::path& file) {
 
 }  // namespace
 
-FormerRun::FormerRun(const fs::path& out) : out_(fs::absolute(out).lexically_normal()) {
+FormerRun::FormerRun(const fs::path& out)
+    : out_((fs::absolute(out) / "").lexically_normal().parent_path()) {
   for (const fs::path& folder : folders_of(out))
     for (const fs::path& file : {checkpoint_in(folder), model_in(folder)})
       files_.insert(mark_of(file));
