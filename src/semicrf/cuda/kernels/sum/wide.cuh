@@ -62,6 +62,7 @@ struct WidePass {
   }
   /// A pending sum in today's scale, which must not make it nothing.
   DEVICE_MEMBER double moved_here(double sum) {
+    if (moved == 1.0) return sum;
     const double here = sum * moved;
     if (sum != 0.0 && out_of_range(here)) bad = 1;
     return here;
