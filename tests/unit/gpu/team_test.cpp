@@ -86,6 +86,9 @@ TEST_P(GpuSemiCrf, NoPathIsLostToTheScale) {
 
 /// Cut with warm-ups that do and do not reach, and rows that are done again in one piece.
 TEST_P(GpuSemiCrf, WidePassesCutInTime) {
+#ifdef __SANITIZE_ADDRESS__
+  if (!is_device()) GTEST_SKIP() << "too long for the emulator under a sanitizer";
+#endif
   Rng rng(47);
   for (const Draw& draw : {Draw(gaussian), Draw(holes), Draw(wide)}) {
     auto p = random_problem<double>(3, 130, 4, 3, false, draw, rng);
@@ -150,6 +153,9 @@ std::vector<runtime::DeviceAccess> machines_of(const runtime::DeviceAccess& gpu,
 }
 
 TEST_P(GpuSemiCrf, BestPathsOfTeams) {
+#ifdef __SANITIZE_ADDRESS__
+  if (!is_device()) GTEST_SKIP() << "too long for the emulator under a sanitizer";
+#endif
   Rng rng(45);
   const auto machines = machines_of(gpu, is_device());
   for (const Draw& draw : {Draw(gaussian), Draw(wide), Draw(holes), Draw(ties), Draw(zero)}) {
