@@ -124,7 +124,7 @@ class BoundarySearch {
     for (std::int64_t c = 0; c < labels_; ++c) entry_[at(c)].first = 0.0;
     for (std::int64_t t = 1; t <= length; ++t) {
       for (std::int64_t c = 0; c < labels_; ++c) arrive(t, c, lambda);
-      for (std::int64_t c = 0; c < labels_ && !by_duration_; ++c)
+      for (std::int64_t c = 0; t < length && c < labels_ && !by_duration_; ++c)
         entry_[at(t * labels_ + c)] = best_entry(t, 1, c);
     }
     std::int64_t c = 0;
