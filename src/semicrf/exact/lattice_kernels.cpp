@@ -20,24 +20,11 @@ using Lanes = hn::CappedTag<double, kLanes>;
 using Vec = hn::Vec<Lanes>;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-void log_sum(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
-  const Lanes d;
-  const Vec none = hn::Set(d, kNegInf);
-  for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
-    Vec max = none;
-    for (std::int64_t i = 0; i < n; ++i) max = hn::Max(max, hn::Load(d, rows + i * stride + v));
-    const auto some = hn::Gt(max, none);
-    const Vec reference = hn::IfThenElseZero(some, max);
-    Vec sum = hn::Zero(d);
-    for (std::int64_t i = 0; i < n; ++i)
-      sum = hn::Add(sum, hn::Exp(d, hn::Sub(hn::Load(d, rows + i * stride + v), reference)));
-    // At least one term is 1, so the logarithm is of a normal number.
-    const Vec safe = hn::IfThenElse(some, sum, hn::Set(d, 1.0));
-    hn::Store(hn::IfThenElse(some, hn::Add(reference, hn::Log(d, safe)), none), d, out + v);
-  }
-}
-
-void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total) {
+/// Log sums of the columns; `each` gets every term relative to its column's largest, `all` the sums
+/// of these.
+template <class Each, class All>
+HWY_INLINE void log_sum_and(const double* rows, std::int64_t n, std::int64_t stride, double* out,
+                            const Each& each, const All& all) {
   const Lanes d;
   const Vec none = hn::Set(d, kNegInf);
   for (std::int64_t v = 0; v < stride; v += static_cast<std::int64_t>(hn::Lanes(d))) {
@@ -48,13 +35,26 @@ void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* ou
     Vec sum = hn::Zero(d);
     for (std::int64_t i = 0; i < n; ++i) {
       const Vec term = hn::Exp(d, hn::Sub(hn::Load(d, rows + i * stride + v), reference));
-      hn::Store(term, d, rows + i * stride + v);
+      each(term, i * stride + v);
       sum = hn::Add(sum, term);
     }
+    // At least one term is 1, so the logarithm is of a normal number.
     const Vec safe = hn::IfThenElse(some, sum, hn::Set(d, 1.0));
     hn::Store(hn::IfThenElse(some, hn::Add(reference, hn::Log(d, safe)), none), d, out + v);
-    hn::Store(safe, d, total + v);
+    all(safe, v);
   }
+}
+
+void log_sum(const double* rows, std::int64_t n, std::int64_t stride, double* out) {
+  const auto nothing = [](Vec, std::int64_t) {};
+  log_sum_and(rows, n, stride, out, nothing, nothing);
+}
+
+void log_sum_share(double* rows, std::int64_t n, std::int64_t stride, double* out, double* total) {
+  const Lanes d;
+  log_sum_and(
+      rows, n, stride, out, [&](Vec term, std::int64_t at) { hn::Store(term, d, rows + at); },
+      [&](Vec sum, std::int64_t at) { hn::Store(sum, d, total + at); });
 }
 
 void scale(const double* factor, std::int64_t n, std::int64_t stride, double* rows) {
