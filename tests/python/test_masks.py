@@ -9,7 +9,7 @@ T, K, C = 9, 4, 3
 
 
 def model(where, value, boundaries, tail):
-    """A row where no segment ends (or begins, in "start" and "transition") at these boundaries."""
+    """A row where no segment ends at these boundaries, or where none begins there."""
     rng = np.random.default_rng(3)
     scores = [rng.normal(size=shape) for shape in ((1, T, C), (C, C), (K, C))]
     more = {}
@@ -22,6 +22,9 @@ def model(where, value, boundaries, tail):
     elif where == "transition":
         more["transition_scores"] = rng.normal(size=(T, C, C))
         more["transition_scores"][boundaries] = value
+    elif where == "table of starts":
+        more["segment_scores"] = rng.normal(size=(1, T, K, C))
+        more["segment_scores"][0, boundaries] = value
     else:
         more["segment_scores"] = rng.normal(size=(1, T, K, C))
         for t in boundaries:
@@ -34,7 +37,7 @@ def model(where, value, boundaries, tail):
 
 @pytest.mark.parametrize("tail", [False, True])
 @pytest.mark.parametrize("boundaries", [[2], [5], [T - 1], [3, 4, 5], [1, 2, 4, 6, 7, 8]])
-@pytest.mark.parametrize("where", ["end", "start", "transition", "table"])
+@pytest.mark.parametrize("where", ["end", "start", "transition", "table", "table of starts"])
 def test_masks_forbid(where, boundaries, tail):
     if tail and where == "table":
         pytest.skip("a tail goes on where no table says anything")
