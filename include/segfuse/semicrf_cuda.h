@@ -45,7 +45,7 @@ struct CudaOptions {
   bool chunked = true;
   /// Several blocks share a pass that is too much for one. False: one block each, for comparison.
   bool teams = true;
-  std::int64_t warm_up = 0;  ///< frames by which parts overlap, at least K; 0: chosen (4 K)
+  std::int64_t warm_up = 0;  ///< frames by which parts overlap, at least K; 0: chosen (2 K)
   Context context = {};      ///< whose folder of compiled code is used
 };
 

@@ -91,7 +91,7 @@ void CudaEngine::State::best_of_team(Call& call, StreamHandle stream) {
   if (call.chunks.count == 1) return;
   launch(common<T>("compare_best"), {side(n.batch), side(call.chunks.count - 1)}, {256}, call,
          stream);
-  call.chunks.redo = 1;
+  call.chunks.round = 1;
   pass(1);
 }
 
@@ -127,7 +127,7 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
     launch(kernel, {rows.x, chunks}, block, call, stream);
     if (chunks > 1) {
       launch(common<T>("compare_best"), {rows.x, chunks - 1}, {256}, call, stream);
-      call.chunks.redo = 1;
+      call.chunks.round = 1;
       launch(kernel, rows, block, call, stream);
     }
   } else if (call.team.members > 0) {

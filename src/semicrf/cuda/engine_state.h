@@ -3,10 +3,12 @@
 
 #include <fmt/core.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "segfuse/semicrf_cuda.h"
 #include "semicrf/cuda/programs.h"
@@ -32,6 +34,16 @@ struct DeviceWanted {
   bool entropy = false;
   bool any() const { return frames || transition || duration || ends || boundary || by_row; }
 };
+
+/// How a round of passes is cut in time; one chunk: not at all.
+struct ChunkCut {
+  int count = 1;                                ///< chunks of the longest row that may come
+  int least = std::numeric_limits<int>::max();  ///< frames of a chunk
+  int warm_up = 0;
+};
+/// The rounds of the passes of sums: every row is in the first one; the others take rows whose
+/// chunks did not fit together in the one before. The last one is not cut.
+using ChunkCuts = std::vector<ChunkCut>;
 
 struct CudaEngine::State {
   std::shared_ptr<gpu::Queue> gpu;
@@ -98,9 +110,9 @@ struct CudaEngine::State {
   template <class T>
   void team_pass(const Call& call, unsigned chunks, unsigned directions, StreamHandle stream);
   template <class T>
-  void linear_pass(Call& call, unsigned directions, StreamHandle stream);
+  void linear_pass(Call& call, const ChunkCuts& cuts, unsigned directions, StreamHandle stream);
   template <class T>
-  void pass(Call& call, bool both, StreamHandle stream);
+  void pass(Call& call, const ChunkCuts& cuts, bool both, StreamHandle stream);
   template <class T>
   void count(const Call& call, const DeviceWanted& wanted, StreamHandle stream);
   template <class T>
@@ -139,17 +151,20 @@ inline std::int64_t slices_of(const gpu::Sizes& n) {
 void cut_into_slices(Call& call, const DeviceWanted& wanted);
 /// Cuts the passes in time: a row into chunks by its own length, K and the pass's shape alone; no
 /// shape: a team's.
-void cut_into_chunks(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up);
+ChunkCuts cut_into_chunks(const gpu::Sizes& sizes, const std::optional<gpu::ScanShape>& shape,
+                          std::int64_t warm_up);
+void apply(const ChunkCut& cut, Call& call);
 /// The same for the best segmentation, whose sums are exact: how it is cut does not show. Into as
 /// many chunks as keep a large device busy.
 void cut_best_pass(Call& call, int threads, std::int64_t warm_up);
 /// Deals a pass that does not fit registers out to blocks, by classes, or by durations where
 /// transitions depend on them; call.team.members = 0 where there are too many classes for shared
-/// memory either, and then the pass is not cut in time. How many blocks does not show in the bits.
+/// memory either. How many blocks does not show in the bits.
 void plan_team(Call& call, const DeviceWanted& wanted, const gpu::Queue& device);
 /// The same for the best segmentation, whose pass has been cut in time. `doubles`: scores are.
 void plan_best_team(Call& call, bool doubles, const gpu::Queue& device);
-/// Declares the arrays that a call works in.
-void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted);
+/// Declares the arrays that a call works in, in all its rounds.
+void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted,
+                    const ChunkCuts& cuts);
 
 }  // namespace segfuse::semicrf

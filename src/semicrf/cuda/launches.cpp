@@ -47,7 +47,8 @@ void CudaEngine::State::team_pass(const Call& call, unsigned chunks, unsigned di
 
 /// Passes in the linear domain.
 template <class T>
-void CudaEngine::State::linear_pass(Call& call, unsigned directions, StreamHandle stream) {
+void CudaEngine::State::linear_pass(Call& call, const ChunkCuts& cuts, unsigned directions,
+                                    StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   const std::optional<gpu::ScanShape> shape = shape_of(call);
   if (!shape && call.team.members == 0) {
@@ -66,17 +67,21 @@ void CudaEngine::State::linear_pass(Call& call, unsigned directions, StreamHandl
     launch(common<T>("transpose_factors"),
            {side(std::min<std::int64_t>(ceil_divide(pairs, 256), 1024))}, {256}, call, stream);
   }
-  const auto chunks = side(call.chunks.count);
-  pass(chunks);
-  if (chunks == 1) return;
-  launch(common<T>("compare_chunks"), {chunks - 1, side(n.batch), directions}, {256}, call, stream);
-  launch(common<T>("join_chunks"), {chunks, side(n.batch), directions}, {256}, call, stream);
-  call.chunks.redo = 1;
-  pass(1);
+  for (const ChunkCut& cut : cuts) {
+    apply(cut, call);
+    const auto chunks = side(cut.count);
+    pass(chunks);
+    if (chunks > 1) {
+      const unsigned rows = side(n.batch);
+      launch(common<T>("compare_chunks"), {chunks - 1, rows, directions}, {256}, call, stream);
+      launch(common<T>("join_chunks"), {chunks, rows, directions}, {256}, call, stream);
+    }
+    ++call.chunks.round;
+  }
 }
 
 template <class T>
-void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
+void CudaEngine::State::pass(Call& call, const ChunkCuts& cuts, bool both, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   const unsigned directions = both ? 2 : 1;
   if (n.by_duration != 0 && call.team.members > 0) return team_pass<T>(call, 1, directions, stream);
@@ -84,7 +89,7 @@ void CudaEngine::State::pass(Call& call, bool both, StreamHandle stream) {
     launch(common<T>("pass_by_duration"), {side(n.batch), directions}, {32, 16}, call, stream);
     return;
   }
-  linear_pass<T>(call, directions, stream);
+  linear_pass<T>(call, cuts, directions, stream);
   // Rows in range leave at once.
   launch(common<T>("exact_pass"), {side(n.batch), 2}, {512}, call, stream,
          static_cast<std::size_t>(n.classes) * sizeof(double));
@@ -158,17 +163,23 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   cut_into_slices(call, wanted);
   const std::optional<gpu::ScanShape> shape = shape_of(call);
   const bool team = !shape && options.algorithm == Algorithm::kFast && options.teams;
+  ChunkCuts cuts = {ChunkCut{}};
   if (options.chunked && (shape || (team && n.by_duration == 0)))
-    cut_into_chunks(call, shape, options.warm_up);
+    cuts = cut_into_chunks(n, shape, options.warm_up);
+  apply(cuts[0], call);
   if (team) plan_team(call, wanted, *gpu);
+  if (team && call.team.members == 0) {
+    cuts = {ChunkCut{}};
+    apply(cuts[0], call);
+  }
   gpu::Workspace workspace(*gpu, stream);
-  plan_workspace(workspace, call, wanted);
+  plan_workspace(workspace, call, wanted, cuts);
   workspace.allocate();
   call.faults = faults.words();
   call.by_duration.direct = options.algorithm == Algorithm::kReference ? 1 : 0;
 
   prepare<T>(call, stream);
-  pass<T>(call, wanted.any(), stream);
+  pass<T>(call, cuts, wanted.any(), stream);
   if (call.gold.row_pointer != nullptr)
     launch(common<T>("gold_path"), {side(call.gold_parts), side(n.batch)}, {256}, call, stream);
   launch(common<T>("finish_rows"), {side(n.batch)}, {512}, call, stream);

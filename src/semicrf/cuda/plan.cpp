@@ -16,18 +16,17 @@ constexpr int kWantedSlots =
 constexpr std::int64_t kProductsOfTurn = 1024;
 constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duration/pass.cuh
 
-/// Frames from which on it does not show where a pass began, as a rule: so many longest durations.
-std::int64_t warm_up_frames(const Call& call, std::int64_t wanted, std::int64_t durations) {
-  const std::int64_t chosen = std::max<std::int64_t>(64, durations * call.sizes.max_duration);
+/// Frames after which it does not show where a pass began, as a rule.
+std::int64_t warm_up_frames(const gpu::Sizes& sizes, std::int64_t wanted) {
+  const std::int64_t chosen = std::max<std::int64_t>(64, std::int64_t{2} * sizes.max_duration);
   return ceil_divide(wanted != 0 ? wanted : chosen, 4) * 4;
 }
 
 /// No chunks.
 void leave_whole(Call& call, std::int64_t warm_up) {
   call.chunks = {};
-  call.chunks.count = 1;
-  call.chunks.least = call.chunks.steps = std::numeric_limits<int>::max();
-  call.chunks.warm_up = static_cast<int>(warm_up);
+  apply({.warm_up = static_cast<int>(warm_up)}, call);
+  call.chunks.steps = call.chunks.least;
 }
 
 /// Doubles that a block of a team works with.
@@ -121,7 +120,6 @@ void plan_team(Call& call, const DeviceWanted& wanted, const gpu::Queue& device)
     deal_classes(call, most, kProductsOfTurn);
   }
   place_team(call, memory_of(call), device.shared_bytes());
-  if (call.team.members == 0) leave_whole(call, call.chunks.warm_up);
 }
 
 void plan_best_team(Call& call, bool doubles, const gpu::Queue& device) {
@@ -160,21 +158,36 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted) {
   call.slots = static_cast<int>(call.slot_groups * each);
 }
 
-void cut_into_chunks(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up) {
-  const std::int64_t warm = warm_up_frames(call, warm_up, 4);
-  leave_whole(call, warm);
-  if (warm < call.sizes.max_duration) return;
+ChunkCuts cut_into_chunks(const gpu::Sizes& sizes, const std::optional<gpu::ScanShape>& shape,
+                          std::int64_t warm_up) {
+  const std::int64_t first = warm_up_frames(sizes, warm_up);
   // A block of many threads leaves little of a multiprocessor idle: less is worth warming up for.
   // Blocks of a team wait for each other: more is.
-  const std::int64_t least = (shape && shape->threads() > 96 ? 4 : 2) * warm;
-  call.chunks.least = static_cast<int>(std::min<std::int64_t>(least, call.chunks.least));
-  call.chunks.count = std::max(1, call.sizes.frames / call.chunks.least);
+  const std::int64_t times = shape && shape->threads() > 96 ? 4 : 2;
+  // Where durations are nearly sure, a pass forgets where it began only after many of them.
+  constexpr std::int64_t kLonger = 4;
+  ChunkCuts cuts;
+  for (const std::int64_t warm : {first, kLonger * first}) {
+    const std::int64_t count = sizes.frames / (times * warm);
+    if (count < 2 || warm < sizes.max_duration) continue;
+    cuts.push_back({.count = static_cast<int>(count),
+                    .least = static_cast<int>(times * warm),
+                    .warm_up = static_cast<int>(warm)});
+  }
+  cuts.push_back({});
+  return cuts;
+}
+
+void apply(const ChunkCut& cut, Call& call) {
+  call.chunks.count = cut.count;
+  call.chunks.least = cut.least;
+  call.chunks.warm_up = cut.warm_up;
 }
 
 void cut_best_pass(Call& call, int threads, std::int64_t warm_up) {
   // Two for each of 132 processors, unless one keeps all its arithmetic busy.
   const std::int64_t wanted_passes = threads > 96 ? 132 : 264;
-  const std::int64_t warm = warm_up_frames(call, warm_up, 2);
+  const std::int64_t warm = warm_up_frames(call.sizes, warm_up);
   leave_whole(call, warm);
   const std::int64_t count =
       std::min(wanted_passes / call.sizes.batch, call.sizes.frames / (2 * warm));
@@ -183,7 +196,8 @@ void cut_best_pass(Call& call, int threads, std::int64_t warm_up) {
   call.chunks.count = static_cast<int>(ceil_divide(call.sizes.frames, call.chunks.steps));
 }
 
-void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted) {
+void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted,
+                    const ChunkCuts& cuts) {
   const gpu::Sizes& n = call.sizes;
   const std::int64_t rows = n.batch;
   const std::int64_t frames = rows * n.frames;
@@ -232,9 +246,13 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.transition_partial, pairs_wanted ? call.slots * pairs : 0);
   workspace.add(call.duration_partial, wanted.duration ? call.slots * durations : 0);
   const std::int64_t chunks = call.chunks.count > 1 ? 2 * rows * call.chunks.count : 0;
-  workspace.add(call.chunks.source, chunks * (call.chunks.warm_up + 1) * n.classes);
-  workspace.add(call.chunks.value, chunks * (call.chunks.warm_up + 1) * n.classes);
-  workspace.add(call.chunks.scale, chunks * (call.chunks.warm_up + 1));
+  std::int64_t warm_ups = 0;  // boundaries before chunks
+  for (const ChunkCut& cut : cuts)
+    if (cut.count > 1)
+      warm_ups = std::max<std::int64_t>(warm_ups, 2 * rows * cut.count * (cut.warm_up + 1));
+  workspace.add(call.chunks.source, warm_ups * n.classes);
+  workspace.add(call.chunks.value, warm_ups * n.classes);
+  workspace.add(call.chunks.scale, warm_ups);
   workspace.add(call.chunks.ratio, chunks);
   workspace.add(call.chunks.ratio_exponent, chunks);
   workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);

@@ -218,6 +218,51 @@ TEST_P(GpuSemiCrf, ChunksInTimeGiveTheWholePass) {
   }
 }
 
+/// A row that a warm-up does not settle is cut again with one four times as long. So it has the
+/// bits of that one; a row beside it that settles at once keeps its own.
+TEST_P(GpuSemiCrf, RowsThatSettleLateGetALongerWarmUp) {
+  Rng rng(53);
+  constexpr std::int64_t kFrames = 330;
+  Problem<double> p = random_problem<double>(2, kFrames, 8, 2, false, gaussian, rng);
+  p.with_start = p.with_end = false;
+  // Durations near four frames: where a pass began is remembered over many of them.
+  for (std::int64_t k = 1; k <= 8; ++k) {
+    const double away = std::log(static_cast<double>(k) / 4.0) / 0.5;
+    for (std::int64_t y = 0; y < 2; ++y)
+      p.duration[static_cast<std::size_t>((k - 1) * 2 + y)] = -0.5 * away * away;
+  }
+  // Frames of the second row tell its segments.
+  for (std::size_t i = 0; i < p.emission.size(); ++i) {
+    const std::size_t frame = i / 2;
+    const std::size_t t = frame % kFrames;
+    const bool told = (t / 4 + t / 12) % 2 == i % 2;
+    p.emission[i] = frame < kFrames ? 0.1 * p.emission[i] : (told ? 30.0 : 0.0);
+  }
+  const Segmentations gold = random_gold(p, rng);
+  const auto frames = [&](const Results& of, std::int64_t row) {
+    const auto begin = of.gradients.begin() + row * kFrames * 2;
+    return std::vector<double>(begin, begin + kFrames * 2);
+  };
+  for (const bool team : {false, true}) {
+    SCOPED_TRACE(team ? "team" : "registers");
+    const auto with = [&](std::int64_t warm_up) {
+      CudaOptions options;
+      options.lanes_per_class = team ? 1024 : 4;
+      options.chunked = warm_up > 0;
+      options.warm_up = warm_up;
+      CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
+      return device_loss(gpu, engine, p, gold, {});
+    };
+    const Results two_rounds = with(16);
+    const Results longer = with(64);
+    const Results whole = with(0);
+    expect_same(two_rounds, whole, 1e-10, 1.0);
+    EXPECT_EQ(frames(two_rounds, 0), frames(longer, 0));
+    EXPECT_NE(frames(two_rounds, 0), frames(whole, 0));
+    EXPECT_NE(frames(two_rounds, 1), frames(longer, 1));
+  }
+}
+
 /// The sentence of the DataError that check() throws.
 std::string fault_of(const runtime::DeviceAccess& gpu, const Problem<double>& p,
                      const Segmentations& gold) {

@@ -245,7 +245,7 @@ DEVICE void best_row(const Call& call) {
   const int length = row_length(call, row);
   const ScoreGrid grid = grid_of_row(call, row);
   const int chunks = call.chunks.count;
-  const bool again = call.chunks.redo != 0;
+  const bool again = call.chunks.round != 0;
   bool whole = chunks == 1 || !grid.exact;
   if (whole && (again || blockIdx.y > 0)) return;
   if (again) whole = (call.lattice.flags[row] & kInexact) != 0;

@@ -294,7 +294,7 @@ KERNEL __launch_bounds__(512, 1) wide_best(const __grid_constant__ Call call) {
   pass.lay_out(call, shared);
   const int row = pass.row;
   const int chunks = call.chunks.count;
-  const bool again = call.chunks.redo != 0;
+  const bool again = call.chunks.round != 0;
   bool whole = chunks == 1 || !pass.grid.exact;
   if (whole && (again || pass.chunk > 0)) return;
   volatile int* flags = call.lattice.flags + row;

@@ -77,10 +77,11 @@ enum Fault {
 /// Row flags.
 enum RowFlag {
   kNeedsExact = 1,    ///< out of the linear domain's range: the log-domain kernel redoes the row
-  kRedoForward = 2,   ///< the chunks of the forward pass do not fit together: redone in one
-  kRedoBackward = 4,  ///< the same, backward
+  kRedoForward = 2,   ///< the forward pass's chunks do not fit together: the next round redoes it
+  kRedoBackward = 4,  ///< the same, backward; both shifted by kRoundBits for each round
   kInexact = 8,       ///< best segmentation: some sum of a cut pass may have been rounded
 };
+constexpr int kRoundBits = 3;
 
 /// A pass cut in time. Chunk j covers steps [j steps, (j + 1) steps) of the pass; but the first, it
 /// begins `warm_up` steps earlier from a guess, and what the guess led to is compared with what the
@@ -90,7 +91,7 @@ struct Chunks {
   int least;            ///< sums: frames of a chunk, at least
   int steps;            ///< best segmentation: of every chunk
   int warm_up;          ///< a multiple of the passes' stride, at least K
-  int redo;             ///< run only rows that are marked to be redone, in one chunk
+  int round;            ///< from 1 on: of rows alone whose chunks of the round before do not fit
   double* source;       ///< (B, 2, count, warm_up + 1, C) sources of the warm-up
   double* value;        ///< the same, values
   int* scale;           ///< (B, 2, count, warm_up + 1)

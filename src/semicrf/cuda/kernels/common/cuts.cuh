@@ -17,6 +17,17 @@ DEVICE int chunk_steps(const Call& call, int length) {
   return count < 2 ? max(length, 1) : 4 * parts_of(parts_of(length, count), 4);
 }
 
+/// The mark of a row whose chunks of a round do not fit together.
+DEVICE int redo_flag(bool forward, int round) {
+  return static_cast<int>(forward ? kRedoForward : kRedoBackward) << (kRoundBits * round);
+}
+
+/// Whether a row's pass is to be done in this round.
+DEVICE bool is_due(const Call& call, int row, bool forward) {
+  const int round = call.chunks.round;
+  return round == 0 || (call.lattice.flags[row] & redo_flag(forward, round - 1)) != 0;
+}
+
 /// Frames of a row's time slices: long enough to be worth a block, few enough that a running sum
 /// over them is cheap.
 DEVICE int slice_frames(int length) {

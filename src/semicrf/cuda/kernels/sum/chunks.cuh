@@ -23,7 +23,8 @@ DEVICE int lattice_scale(const Call& call, int row, bool forward, int length, in
                 (forward ? steps : length - steps)];
 }
 
-/// grid (chunks - 1, B, 2): the ratio of chunk x + 1, or a mark that the row has to be redone.
+/// grid (chunks - 1, B, 2): the ratio of chunk x + 1, or a mark that the row has to be redone: with
+/// a longer warm-up, and at last in one piece.
 KERNEL compare_chunks(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
   const int direction = blockIdx.z;
@@ -31,7 +32,7 @@ KERNEL compare_chunks(const __grid_constant__ Call call) {
   const int chunk = blockIdx.x + 1;
   const int length = row_length(call, row);
   const int own = chunk * chunk_steps(call, length);
-  if (own >= length) return;
+  if (own >= length || !is_due(call, row, forward)) return;
   const int first = max(0, own - call.chunks.warm_up);
   const int classes = call.sizes.classes;
   const long long index = (2ll * row + direction) * call.chunks.count + chunk;
@@ -64,8 +65,7 @@ KERNEL compare_chunks(const __grid_constant__ Call call) {
   if (threadIdx.x != 0) return;
   call.chunks.ratio[index] = ratio;
   call.chunks.ratio_exponent[index] = exponent;
-  if (!same)
-    atomicOr(&call.lattice.flags[row], static_cast<int>(forward ? kRedoForward : kRedoBackward));
+  if (!same) atomicOr(&call.lattice.flags[row], redo_flag(forward, call.chunks.round));
 }
 
 /// grid (chunks, B, 2): what a chunk lacks, the product of all ratios up to it, at its boundaries.
@@ -76,13 +76,12 @@ KERNEL join_chunks(const __grid_constant__ Call call) {
   const int chunk = blockIdx.x;
   const int length = row_length(call, row);
   const int own = chunk * chunk_steps(call, length);
-  if (own >= length && chunk > 0) return;
-  const int redo = forward ? kRedoForward : kRedoBackward;
-  const bool whole = (call.lattice.flags[row] & redo) != 0;
+  if ((own >= length && chunk > 0) || !is_due(call, row, forward)) return;
+  const bool redo = (call.lattice.flags[row] & redo_flag(forward, call.chunks.round)) != 0;
   const long long index = (2ll * row + direction) * call.chunks.count;
   double ratio = 1.0;
   int exponent = 0;
-  for (int i = 1; i <= chunk && !whole; ++i) {
+  for (int i = 1; i <= chunk && !redo; ++i) {
     ratio *= call.chunks.ratio[index + i];
     exponent += call.chunks.ratio_exponent[index + i];
     const int excess = exponent_bits(ratio) - 1023;

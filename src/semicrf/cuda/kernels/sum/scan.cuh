@@ -160,8 +160,7 @@ DEVICE int largest_exponent(const int* warp_exponent) {
   return largest;
 }
 
-/// kEdges: there are start or end scores. grid (chunks, B, directions); (1, B, directions) to do
-/// rows again in one piece.
+/// kEdges: there are start or end scores. grid (chunks, B, directions)
 template <int kClasses, int kGroup, int kTaps, bool kEdges>
 DEVICE void scan_row(const Call& call) {
   using Lane = Scan<kClasses, kGroup, kTaps>;
@@ -171,10 +170,9 @@ DEVICE void scan_row(const Call& call) {
   const int direction = blockIdx.z;
   const bool forward = direction == 0;
   const int length = row_length(call, row);
-  const int redo = forward ? kRedoForward : kRedoBackward;
-  if (call.chunks.redo != 0 && (call.lattice.flags[row] & redo) == 0) return;
+  if (!is_due(call, row, forward)) return;
   const int chunk = blockIdx.x;
-  const int steps = call.chunks.redo == 0 ? chunk_steps(call, length) : max(length, 1);
+  const int steps = chunk_steps(call, length);
   const int own = chunk * steps;  // the first step of its own
   if (chunk > 0 && own >= length) return;
   const int stop = min(length, own + steps);

@@ -70,16 +70,14 @@ struct WidePass {
 
   /// False where the row has no such chunk, or is not to be done again.
   DEVICE_MEMBER bool cut(const Call& call) {
-    const bool again = call.chunks.redo != 0;
     row = blockIdx.y;
     forward = blockIdx.z == 0;
     chunk = blockIdx.x / call.team.members;
     member = blockIdx.x % call.team.members;
     team = (2ll * row + (forward ? 0 : 1)) * call.chunks.count + chunk;
     length = row_length(call, row);
-    if (again && (call.lattice.flags[row] & (forward ? kRedoForward : kRedoBackward)) == 0)
-      return false;
-    const int steps = again ? max(length, 1) : chunk_steps(call, length);
+    if (!is_due(call, row, forward)) return false;
+    const int steps = chunk_steps(call, length);
     settled = chunk * steps;
     stop = min(length, settled + steps);
     first = max(0, settled - call.chunks.warm_up);
